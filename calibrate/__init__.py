@@ -1,0 +1,1 @@
+"""Measuring real kernels and fitting what a chip reaches.  Empty until the first kernel is measured."""

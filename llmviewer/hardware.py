@@ -1,0 +1,215 @@
+"""Chips, links, hosts: what the spec files say, in SI units.  Prefixes are removed here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from llmviewer import data
+from llmviewer.errors import UserError, shown
+from llmviewer.ir import Count
+
+#: What stands in for a matrix dtype that a chip does not have: bf16 and fp16 for each other, everything else upward.
+WIDER: dict[str, tuple[str, ...]] = {
+    "int1": ("int4", "int8", "fp16", "bf16", "fp32"),
+    "int2": ("int4", "int8", "fp16", "bf16", "fp32"),
+    "int3": ("int4", "int8", "fp16", "bf16", "fp32"),
+    "int4": ("int8", "fp16", "bf16", "fp32"),
+    "int6": ("int8", "fp16", "bf16", "fp32"),
+    "int8": ("fp16", "bf16", "fp32"),
+    "fp4": ("fp6", "fp8", "bf16", "fp16", "fp32"),
+    "fp6": ("fp8", "bf16", "fp16", "fp32"),
+    "fp8": ("bf16", "fp16", "fp32"),
+    "fp16": ("bf16", "tf32", "fp32"),
+    "bf16": ("fp16", "tf32", "fp32"),
+    "fp32": ("tf32",),
+    "tf32": ("fp32",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number of a spec sheet, in SI units, and where it stands."""
+
+    value: float
+    source: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Link:
+    """A connection between devices; bandwidth per direction [byte/s]."""
+
+    name: str
+    bandwidth_bytes_per_s: Count
+    devices: int = 0
+    needs_bridge: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chip:
+    """One device.  Rates are dense data-sheet peaks; any figure may be an array (hypothetical chips).
+
+    None is `unknown`: the maker does not publish it.
+    """
+
+    name: str
+    title: str
+    generation: str
+    matrix_flops_per_s: Mapping[str, Count]
+    vector_flops_per_s: Mapping[str, Count]
+    bandwidth_bytes_per_s: Count
+    memory_bytes: Count
+    special_ops_per_s: Count | None = None
+    l2_bytes: Count | None = None
+    l2_bandwidth_bytes_per_s: Count | None = None
+    on_chip_bytes_per_unit: Count | None = None
+    units: Count | None = None
+    clock_hz: Count | None = None
+    sparse_speedup: Count = 1.0
+    tdp_w: Count | None = None
+    links: Mapping[str, Link] = field(default_factory=dict)
+    default_link: str = ""
+    aliases: tuple[str, ...] = ()
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    path: str = ""
+
+    def compute_dtype(self, wanted: str) -> str:
+        """The matrix dtype that runs a product of class `wanted`: itself, else the next wider one the chip has."""
+        rates = self.matrix_flops_per_s
+        for name in (wanted, *WIDER.get(wanted, ())):
+            if name in rates:
+                return name
+        if wanted == "fp32" and "fp32" in self.vector_flops_per_s:
+            return "fp32"
+        have = ", ".join(sorted(rates)) or "none"
+        raise UserError(f"{self.name} has no matrix rate for '{wanted}' nor a wider one; it has: {have}")
+
+    def matrix_rate(self, wanted: str) -> Count:
+        """Dense FLOP/s of the units that run a product of class `wanted`."""
+        name = self.compute_dtype(wanted)
+        rates = self.matrix_flops_per_s
+        return rates[name] if name in rates else self.vector_flops_per_s[name]
+
+    def vector_rate(self, wanted: str = "fp32") -> Count | None:
+        """FLOP/s of the vector units, None where unknown."""
+        return self.vector_flops_per_s.get(wanted, self.vector_flops_per_s.get("fp32"))
+
+
+#: Keys of a chip file that hold one figure -> (field of Chip, factor to SI).
+SCALARS: dict[str, tuple[str, float]] = {
+    "memory_capacity_gib": ("memory_bytes", 2.0**30),
+    "memory_bandwidth_gb_per_s": ("bandwidth_bytes_per_s", 1e9),
+    "l2_capacity_mib": ("l2_bytes", 2.0**20),
+    "l2_bandwidth_gb_per_s": ("l2_bandwidth_bytes_per_s", 1e9),
+    "on_chip_kib_per_unit": ("on_chip_bytes_per_unit", 2.0**10),
+    "units": ("units", 1.0),
+    "clock_ghz": ("clock_hz", 1e9),
+    "sparse_speedup": ("sparse_speedup", 1.0),
+    "tdp_w": ("tdp_w", 1.0),
+}
+#: Keys that hold a figure per dtype -> field of Chip, in 1e12 FLOP/s.
+RATES = {"dense_tflops": "matrix_flops_per_s", "vector_tflops": "vector_flops_per_s"}
+#: Keys that say something other than a figure, and figures that only the cross-check or a derivation uses.
+OTHERS = (
+    "name",
+    "maker",
+    "generation",
+    "sheet",
+    "sources",
+    "links",
+    "default_link",
+    "special_per_unit_cycle",
+    "matrix_flop_per_unit_cycle",
+)
+REQUIRED = ("name", "generation", "dense_tflops", "memory_capacity_gib", "memory_bandwidth_gb_per_s")
+
+
+def load(name: str) -> Chip:
+    """The chip called `name` (stem or alias in hardware_specs/), or described in the YAML file at that path."""
+    path, stem, aliases = data.find("hardware_specs", name, "chip")
+    return parse(data.read_yaml(path), stem=stem, aliases=aliases, path=data.shown_path(path))
+
+
+def names() -> list[str]:
+    """Stems of all chips."""
+    return data.stems("hardware_specs")
+
+
+def parse(spec: Mapping[str, Any], *, stem: str, aliases: tuple[str, ...] = (), path: str = "") -> Chip:
+    """A chip from the mapping of its YAML file."""
+    where = path or stem
+    known = {*SCALARS, *RATES, *OTHERS}
+    data.check_keys(spec, known, REQUIRED, where)
+    figures: dict[str, Figure] = {}
+    fields: dict[str, Any] = {}
+    for key, (target, factor) in SCALARS.items():
+        if key in spec:
+            figures[target] = figure = _figure(spec[key], factor, f"{where}: {key}")
+            fields[target] = figure.value
+    for key, target in RATES.items():
+        fields[target] = {}
+        for dtype, entry in _mapping(spec.get(key, {}), f"{where}: {key}").items():
+            figures[f"{target}.{dtype}"] = figure = _figure(entry, 1e12, f"{where}: {key}.{dtype}")
+            fields[target][dtype] = figure.value
+    fields["special_ops_per_s"] = _special(spec, fields, where)
+    return Chip(
+        name=stem,
+        title=str(spec["name"]),
+        generation=str(spec["generation"]),
+        links=_links(spec, where, figures),
+        default_link=str(spec.get("default_link", "")),
+        aliases=aliases,
+        figures=figures,
+        path=path,
+        **fields,
+    )
+
+
+def _special(spec: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> float | None:
+    """Exponentials per second: per unit and cycle x units x clock, where all three are published."""
+    key = "special_per_unit_cycle"
+    if key not in spec or "units" not in fields or "clock_hz" not in fields:
+        return None
+    return _figure(spec[key], 1.0, f"{where}: {key}").value * float(fields["units"]) * float(fields["clock_hz"])
+
+
+def _links(spec: Mapping[str, Any], where: str, figures: dict[str, Figure]) -> dict[str, Link]:
+    links: dict[str, Link] = {}
+    for name, entry in _mapping(spec.get("links", {}), f"{where}: links").items():
+        at = f"{where}: links.{name}"
+        figure = _figure(_mapping(entry, at).get("gb_per_s_per_direction"), 1e9, f"{at}.gb_per_s_per_direction")
+        figures[f"links.{name}.bandwidth_bytes_per_s"] = figure
+        devices = entry.get("devices", 0)
+        devices = devices.get("value", 0) if isinstance(devices, Mapping) else devices
+        links[name] = Link(
+            name=name,
+            bandwidth_bytes_per_s=figure.value,
+            devices=int(devices),
+            needs_bridge=bool(entry.get("needs_bridge", False)),
+        )
+    default = spec.get("default_link")
+    if default is not None and default not in links:
+        raise UserError(
+            f"{where}: default_link '{shown(default)}' is not among its links: {', '.join(links) or 'none'}"
+        )
+    return links
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where}: expected a mapping, got '{shown(value)}'")
+    return value
+
+
+def _figure(entry: Any, factor: float, where: str) -> Figure:
+    """A sourced figure; a file of the user's own may give a bare number."""
+    value = entry.get("value") if isinstance(entry, Mapping) else entry
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value) or value <= 0:
+        raise UserError(f"{where}: expected a positive number, got '{shown(value)}'")
+    source = str(entry.get("source", "")) if isinstance(entry, Mapping) else "given by the user"
+    note = str(entry.get("note", "")) if isinstance(entry, Mapping) else ""
+    return Figure(value=float(value) * factor, source=source, note=note)

@@ -1,0 +1,189 @@
+"""Softmax attention with grouped keys and values: MHA, MQA, GQA, windows, chunks, QK-norm, gates, sinks, soft caps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from llmviewer.dtypes import Dtype
+from llmviewer.ir import Access, Count, Operator, Role, State, Tensor, whole
+from llmviewer.ops.attention import SOFT_CAP_FLOPS, SOFTMAX_FLOPS, AttentionInputs, AttentionShape, eager, rope
+from llmviewer.ops.elementwise import activation, gated
+from llmviewer.ops.gemm import Linear
+from llmviewer.ops.norm import Norm, NormKind
+from llmviewer.workload import Step
+
+
+class QkNorm(Enum):
+    """Normalisation of queries and keys before (or after) the rotation."""
+
+    NONE = "none"
+    PER_HEAD = "per head"  # one weight of head_dim for all heads
+    EACH_HEAD = "each head"  # one weight of head_dim for each head
+    WHOLE = "whole"  # one norm over all heads together
+    WEIGHTLESS = "weightless"  # per head, nothing stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projections:
+    """Which matrices a checkpoint holds: fused q, k, v or three; biases."""
+
+    fused: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """One attention mixer of `heads` query heads over `kv_heads` heads of keys and values.
+
+    rotary_dim: rotated elements per head, 0 = no rope.  window, chunk: tokens, inf and 0 = none.
+    soft_cap: scores go through a tanh.  sinks: one learned score per head.  gate: the output is multiplied by the
+    sigmoid of a second query projection (Qwen3-Next).  shares_cache: keys and values come from an earlier layer.
+    """
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    dtype: Dtype
+    v_dim: int = 0
+    rotary_dim: int = 0
+    projections: Projections = Projections()
+    qk_norm: QkNorm = QkNorm.NONE
+    norm_kind: NormKind = NormKind.RMS
+    window: float = np.inf
+    chunk: int = 0
+    soft_cap: bool = False
+    sinks: bool = False
+    gate: bool = False
+    shares_cache: bool = False
+
+    @property
+    def _widths(self) -> tuple[int, int, int]:
+        """Elements per token of queries, keys, values."""
+        return (
+            self.heads * self.head_dim,
+            self.kv_heads * self.head_dim,
+            self.kv_heads * (self.v_dim or self.head_dim),
+        )
+
+    def states(self) -> tuple[State, ...]:
+        """Keys and values of one layer."""
+        if self.shares_cache:
+            return ()
+        _, k, v = self._widths
+        kept = min(self.window, self.chunk or np.inf)
+        return (
+            State(name="k_cache", dtype=self.dtype, per_token=k, window=kept),
+            State(name="v_cache", dtype=self.dtype, per_token=v, window=kept),
+        )
+
+    def shape(self, step: Step) -> AttentionShape:
+        """The attention kernel of this step."""
+        return AttentionShape(
+            groups=step.groups,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            qk_dim=self.head_dim,
+            v_dim=self.v_dim or self.head_dim,
+            window=min(self.window, self.chunk or np.inf),
+            chunk=self.chunk,
+            score_flops=SOFTMAX_FLOPS + (SOFT_CAP_FLOPS if self.soft_cap else 0.0),
+            score_special=2.0 if self.soft_cap else 1.0,
+        )
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """Projections, QK-norm, rope (which writes K to the cache), the eager kernels, gate, output projection."""
+        before, q = self._queries_and_cache(step.tokens, x)
+        shape = self.shape(step)
+        keys = shape.keys()
+        _, k_width, v_width = self._widths
+        k = Tensor(name="k_cache", elements=keys * k_width, dtype=self.dtype, role=Role.CACHE)
+        v = Tensor(name="v_cache", elements=keys * v_width, dtype=self.dtype, role=Role.CACHE)
+        sinks = Tensor(name="sinks.weight", elements=float(self.heads), dtype=self.dtype, role=Role.WEIGHT)
+        inputs = AttentionInputs(q=q, k=(whole(k),), v=(whole(v),), extra=(whole(sinks),) if self.sinks else ())
+        core = eager(shape, inputs)
+        return (*before, *core, *self._after(step.tokens, core[-1].output, before))
+
+    def _after(self, tokens: Count, out: Tensor, before: tuple[Operator, ...]) -> tuple[Operator, ...]:
+        width = self.heads * (self.v_dim or self.head_dim)
+        project = Linear(
+            name="o_proj", in_features=width, out_features=self.hidden, dtype=self.dtype, bias=self.projections.out_bias
+        )
+        if not self.gate:
+            return (project.operator(out, tokens),)
+        source = before[0].output
+        y = Tensor(name="attn_gate", elements=out.elements, dtype=out.dtype)
+        gate = gated("attn_gate", (whole(out), Access(source, out.elements)), y, tokens, activation("sigmoid"))
+        return (gate, project.operator(y, tokens))
+
+    def _queries_and_cache(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor]:
+        """Operators up to the rotated queries and the filled cache; the queries."""
+        operators, q, k = self._project(tokens, x)
+        if self.qk_norm is not QkNorm.NONE:
+            norms = self._norms(tokens, q, k)
+            operators += norms
+            q = norms[0].output
+            k = k and norms[-1].writes[0]
+        if self.rotary_dim:
+            operators += (self._rope(tokens, q, k),)
+            q = operators[-1].output
+        return operators, q
+
+    def _cache_write(self, name: str, tokens: Count, width: int) -> Access:
+        elements = tokens * (1.0 * width)
+        return whole(Tensor(name=name, elements=elements, dtype=self.dtype, role=Role.CACHE))
+
+    def _project(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor, Access | None]:
+        """q, k, v; keys go straight to the cache where nothing rotates or normalises them."""
+        q_width, k_width, v_width = self._widths
+        q_out = q_width * (2 if self.gate else 1)
+        direct = not self.rotary_dim and self.qk_norm is QkNorm.NONE
+        k = self._cache_write("k_cache", tokens, k_width)
+        if not direct:
+            k = whole(Tensor(name="k_proj", elements=tokens * (1.0 * k_width), dtype=x.dtype))
+        v = self._cache_write("v_cache", tokens, v_width)
+        if self.projections.fused:
+            q = whole(Tensor(name="qkv_proj", elements=tokens * (1.0 * q_out), dtype=x.dtype))
+            fused = self._linear("qkv_proj", q_out + k_width + v_width)
+            operators: tuple[Operator, ...] = (fused.operator(x, tokens, (q, k, v)),)
+        else:
+            operators = (self._linear("q_proj", q_out).operator(x, tokens),)
+            if not self.shares_cache:
+                operators += (
+                    self._linear("k_proj", k_width).operator(x, tokens, (k,)),
+                    self._linear("v_proj", v_width).operator(x, tokens, (v,)),
+                )
+        q_tensor = operators[0].output
+        return operators, replace(q_tensor, elements=tokens * (1.0 * q_width)), None if self.shares_cache else k
+
+    def _linear(self, name: str, width: int) -> Linear:
+        bias = self.projections.qkv_bias
+        return Linear(name=name, in_features=self.hidden, out_features=width, dtype=self.dtype, bias=bias)
+
+    def _norms(self, tokens: Count, q: Tensor, k: Access | None) -> tuple[Operator, ...]:
+        """QK-norm; normalised keys go to the cache where no rope follows."""
+        q_norm = self._norm("q_norm", self.heads).operator(q, tokens)
+        if k is None:
+            return (q_norm,)
+        writes = () if self.rotary_dim else (self._cache_write("k_cache", tokens, self._widths[1]),)
+        return (q_norm, self._norm("k_norm", self.kv_heads).operator(k.tensor, tokens, writes))
+
+    def _norm(self, name: str, heads: int) -> Norm:
+        width, rows = (self.head_dim * heads, 1) if self.qk_norm is QkNorm.WHOLE else (self.head_dim, heads)
+        stored = {QkNorm.WEIGHTLESS: 0, QkNorm.EACH_HEAD: self.head_dim * heads}.get(self.qk_norm, width)
+        if self.norm_kind is NormKind.LAYER and self.qk_norm is QkNorm.PER_HEAD:
+            stored *= 2
+        return Norm(name=name, kind=self.norm_kind, width=width, rows=rows, parameters=stored, dtype=self.dtype)
+
+    def _rope(self, tokens: Count, q: Tensor, k: Access | None) -> Operator:
+        rotated = Tensor(name="rope", elements=q.elements, dtype=q.dtype)
+        heads = self.heads + (self.kv_heads if k else 0)
+        reads: tuple[Access, ...] = (whole(q),)
+        writes: tuple[Access, ...] = (whole(rotated),)
+        if k:
+            reads, writes = (*reads, k), (*writes, self._cache_write("k_cache", tokens, self._widths[1]))
+        return rope("rope", reads, writes, tokens, heads * self.rotary_dim / 2)

@@ -1,0 +1,136 @@
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache holds one latent for all heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from llmviewer.dtypes import Dtype
+from llmviewer.ir import Access, Count, Operator, Role, State, Tensor, whole
+from llmviewer.ops.attention import AttentionInputs, AttentionShape, eager, rope
+from llmviewer.ops.gemm import Linear
+from llmviewer.ops.norm import rms_norm
+from llmviewer.workload import Step
+
+
+class MlaForm(Enum):
+    """Which of two equal computations runs."""
+
+    CHEAPER = "cheaper"  # in matmul FLOPs, point by point
+    NAIVE = "naive"  # kv_b_proj expands the cached latent to keys and values of every head
+    ABSORBED = "absorbed"  # kv_b_proj is applied to queries and outputs; attention runs in the latent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mla:
+    """q_rank: latent of the queries, 0 = one plain q_proj.  kv_rank + rope_dim elements are cached per token."""
+
+    hidden: int
+    heads: int
+    q_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    dtype: Dtype
+    bias: bool = False
+    form: MlaForm = MlaForm.CHEAPER
+
+    def states(self) -> tuple[State, ...]:
+        """The latent and the rotated key shared by all heads."""
+        return (State(name="latent_cache", dtype=self.dtype, per_token=self.kv_rank + self.rope_dim),)
+
+    def absorbed(self, step: Step) -> Count:
+        """1.0 where the weight-absorbed form runs, else 0.0.
+
+        Naive, per layer: 2 keys r H (nope + v) + 2 pairs H (nope + rope + v); absorbed:
+        2 tokens r H (nope + v) + 2 pairs H (2 r + rope).
+        """
+        if self.form is not MlaForm.CHEAPER:
+            return 1.0 * step.tokens**0 if self.form is MlaForm.ABSORBED else 0.0 * step.tokens
+        plain = self._shape(step, 0.0 * step.tokens)
+        keys, pairs = plain.keys(), plain.full_pairs()
+        up = self.kv_rank * (self.nope_dim + self.v_dim)
+        naive = keys * up + pairs * (self.nope_dim + self.rope_dim + self.v_dim)
+        latent = step.tokens * up + pairs * (2.0 * self.kv_rank + self.rope_dim)
+        return np.where(latent < naive, 1.0, 0.0)
+
+    def _shape(self, step: Step, absorbed: Count) -> AttentionShape:
+        qk = np.where(absorbed, self.kv_rank, self.nope_dim) + self.rope_dim
+        v = np.where(absorbed, self.kv_rank, self.v_dim)
+        kv_heads = np.where(absorbed, 1.0, self.heads)
+        return AttentionShape(groups=step.groups, heads=self.heads, kv_heads=kv_heads, qk_dim=qk, v_dim=v)
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """Down- and up-projections of the queries, the latent, rope, kv_b_proj, attention, o_proj."""
+        tokens, absorbed = step.tokens, self.absorbed(step)
+        shape = self._shape(step, absorbed)
+        queries = self._queries(tokens, x)
+        latent = self._latent(tokens, x)
+        rotate = self._rope(tokens, queries[-1].output, latent[0])
+        expand = self._kv_b(shape, tokens, absorbed, rotate.output)
+        core = eager(shape, self._inputs(shape, absorbed, rotate.output, expand.output))
+        # in absorbed form the output passes through kv_b_proj's value half, counted in kv_b_proj
+        out = Tensor(name="sv_matmul", elements=tokens * (1.0 * self.heads * self.v_dim), dtype=x.dtype)
+        project = self._linear("o_proj", self.heads * self.v_dim, self.hidden).operator(out, tokens)
+        return (*queries, *latent, rotate, expand, *core, project)
+
+    def _linear(self, name: str, width_in: int, width_out: int, *, bias: bool = False) -> Linear:
+        return Linear(name=name, in_features=width_in, out_features=width_out, dtype=self.dtype, bias=bias)
+
+    def _queries(self, tokens: Count, x: Tensor) -> tuple[Operator, ...]:
+        width = self.heads * (self.nope_dim + self.rope_dim)
+        if not self.q_rank:
+            return (self._linear("q_proj", self.hidden, width).operator(x, tokens),)
+        down = self._linear("q_a_proj", self.hidden, self.q_rank, bias=self.bias).operator(x, tokens)
+        norm = rms_norm("q_a_norm", self.q_rank, self.dtype).operator(down.output, tokens)
+        return down, norm, self._linear("q_b_proj", self.q_rank, width).operator(norm.output, tokens)
+
+    def _latent(self, tokens: Count, x: Tensor) -> tuple[Operator, ...]:
+        """kv_a_proj, and the norm that writes the latent to the cache."""
+        width = self.kv_rank + self.rope_dim
+        down = self._linear("kv_a_proj", self.hidden, width, bias=self.bias).operator(x, tokens)
+        stored = whole(self._cache(tokens * (1.0 * self.kv_rank)))
+        norm = rms_norm("kv_a_norm", self.kv_rank, self.dtype).operator(down.output, tokens, (stored,))
+        return down, norm
+
+    def _cache(self, elements: Count) -> Tensor:
+        return Tensor(name="latent_cache", elements=elements, dtype=self.dtype, role=Role.CACHE)
+
+    def _rope(self, tokens: Count, q: Tensor, latent: Operator) -> Operator:
+        rotated = Tensor(name="rope", elements=q.elements, dtype=q.dtype)
+        key = tokens * (1.0 * self.rope_dim)
+        reads = (Access(q, tokens * (1.0 * self.heads * self.rope_dim)), Access(latent.output, key))
+        writes = (Access(rotated, tokens * (1.0 * self.heads * self.rope_dim)), whole(self._cache(key)))
+        return rope("rope", reads, writes, tokens, (self.heads + 1) * self.rope_dim / 2)
+
+    def _kv_b(self, shape: AttentionShape, tokens: Count, absorbed: Count, q: Tensor) -> Operator:
+        """kv_b_proj: over all keys in naive form; in absorbed form over the new tokens, half of it on queries and half
+        on outputs, which is as many products as expanding the new tokens would be."""
+        per_head = self.nope_dim + self.v_dim
+        keys = shape.keys()
+        rows = np.where(absorbed, tokens, keys)
+        linear = self._linear("kv_b_proj", self.kv_rank, self.heads * per_head)
+        latent = Access(self._cache(keys * (1.0 * self.kv_rank)), np.where(absorbed, 0.0, keys * (1.0 * self.kv_rank)))
+        on_queries = Access(q, np.where(absorbed, tokens * (1.0 * self.heads * per_head), 0.0))
+        width = np.where(absorbed, 2.0 * self.kv_rank, per_head) * self.heads
+        expanded = Tensor(name="kv_b_proj", elements=rows * width, dtype=q.dtype)
+        operator = linear.operator(q, rows, (whole(expanded),))
+        return replace(operator, reads=(latent, on_queries, *operator.reads[1:]))
+
+    def _inputs(self, shape: AttentionShape, absorbed: Count, q: Tensor, expanded: Tensor) -> AttentionInputs:
+        """Naive: keys are the expanded ones and the cached rotated part; absorbed: the latent cache serves as both."""
+        keys = shape.keys()
+        latent = self._cache(keys * (1.0 * self.kv_rank + self.rope_dim))
+        cached = Access(latent, keys * (np.where(absorbed, self.kv_rank, 0.0) + self.rope_dim))
+        again = Access(latent, keys * np.where(absorbed, self.kv_rank, 0.0))
+        nope = Access(expanded, np.where(absorbed, 0.0, keys * (1.0 * self.heads * self.nope_dim)))
+        values = Access(_part(expanded, "kv_b_values"), np.where(absorbed, 0.0, keys * (1.0 * self.heads * self.v_dim)))
+        queries = Tensor(name=q.name, elements=shape.queries() * (shape.heads * shape.qk_dim), dtype=q.dtype)
+        return AttentionInputs(q=queries, k=(cached, nope), v=(again, values))
+
+
+def _part(tensor: Tensor, name: str) -> Tensor:
+    return Tensor(name=name, elements=tensor.elements, dtype=tensor.dtype)

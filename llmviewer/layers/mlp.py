@@ -1,0 +1,69 @@
+"""Feed-forward parts: gated (SwiGLU, GeGLU) or not, with one fused or two matrices in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmviewer.dtypes import Dtype
+from llmviewer.ir import Access, Count, Operator, Tensor, whole
+from llmviewer.ops.elementwise import Activation, activate, gated
+from llmviewer.ops.gemm import Linear
+from llmviewer.workload import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlp:
+    """hidden -> intermediate -> hidden.
+
+    fused: gate and up are one matrix of the checkpoint.  prefix: of the operators' names (`shared_`, `expert_`).
+    experts: how many stand side by side.
+    """
+
+    hidden: int
+    intermediate: int
+    activation: Activation
+    dtype: Dtype
+    gated: bool = True
+    fused: bool = False
+    bias: bool = False
+    prefix: str = ""
+    experts: int = 1
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """The matrices and the activation over all tokens of the step."""
+        return self.over(step.tokens, x)
+
+    def over(self, rows: Count, x: Tensor, active: Count = 1.0) -> tuple[Operator, ...]:
+        """The same over `rows` rows (tokens x chosen experts) that meet `active` distinct experts."""
+        into = tuple(linear.operator(x, rows, active=active) for linear in self._into())
+        act = self._activate(rows, into)
+        down = self._linear("down_proj", self.intermediate, self.hidden)
+        return (*into, act, down.operator(act.output, rows, active=active))
+
+    def _into(self) -> tuple[Linear, ...]:
+        if not self.gated:
+            return (self._linear("up_proj", self.hidden, self.intermediate),)
+        if self.fused:
+            return (self._linear("gate_up_proj", self.hidden, 2 * self.intermediate),)
+        return tuple(self._linear(name, self.hidden, self.intermediate) for name in ("gate_proj", "up_proj"))
+
+    def _linear(self, name: str, width_in: int, width_out: int) -> Linear:
+        return Linear(
+            name=self.prefix + name,
+            in_features=width_in,
+            out_features=width_out,
+            dtype=self.dtype,
+            bias=self.bias,
+            experts=self.experts,
+        )
+
+    def _activate(self, rows: Count, into: tuple[Operator, ...]) -> Operator:
+        name = f"{self.prefix}act" if self.prefix else "mlp_act"
+        if not self.gated:
+            return activate(name, into[0].output, rows, self.activation)
+        y = Tensor(name=name, elements=rows * (1.0 * self.intermediate), dtype=into[0].output.dtype)
+        return gated(name, tuple(_read(op) for op in into), y, rows, self.activation)
+
+
+def _read(operator: Operator) -> Access:
+    return whole(operator.output)

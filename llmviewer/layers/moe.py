@@ -1,0 +1,111 @@
+"""Mixture of experts: a router, the chosen experts, shared experts, the weighted sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmviewer.dtypes import Dtype
+from llmviewer.ir import Access, Count, Kind, Operator, Role, Tensor, whole
+from llmviewer.layers.mlp import Mlp
+from llmviewer.ops.elementwise import activate, activation, add, elementwise
+from llmviewer.ops.gemm import Linear
+from llmviewer.workload import Step
+
+#: softmax or sigmoid over the router's logits, 5 FLOP per expert as for attention scores; selection is not counted.
+ROUTER_FLOPS = 5.0
+
+
+def distinct_experts(experts: float, chosen: float, tokens: Count) -> Count:
+    """Expected distinct experts that `tokens` tokens meet when each picks `chosen` of `experts` independently and
+    uniformly: N (1 - (1 - k/N)^T).  One token meets k; the expectation never exceeds N."""
+    return experts * (1.0 - np.power(1.0 - chosen / experts, tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moe:
+    """`experts` experts of which every token uses `chosen`, and an optional shared one that all tokens use.
+
+    expert: one expert's matrices.  shared: None or the shared expert(s) as one Mlp.
+    shared_gate: the shared expert's output is scaled by a sigmoid of one logit (Qwen-MoE).
+    router_bias: a bias in the router's product; correction_bias: stored values added to the scores for selection.
+    latent: experts work in a smaller width between two projections, 0 = none (Nemotron 3).
+    """
+
+    expert: Mlp
+    experts: int
+    chosen: int
+    dtype: Dtype
+    hidden: int
+    shared: Mlp | None = None
+    shared_gate: bool = False
+    router_bias: bool = False
+    correction_bias: bool = False
+    latent: int = 0
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """Router, experts over tokens x chosen rows, weighted sum, shared expert, sum of both."""
+        tokens = step.tokens
+        router = self._router(tokens, x)
+        into, inner = self._latent_in(tokens, x)
+        rows = tokens * (1.0 * self.chosen)
+        active = distinct_experts(self.experts, self.chosen, tokens)
+        expert = replace(self.expert, experts=self.experts, prefix="expert_")
+        routed = expert.over(rows, inner, active)
+        combine = self._combine(tokens, routed[-1].output, router[-1].output)
+        out = self._latent_out(tokens, combine.output)
+        operators = (*router, *into, *routed, combine, *out)
+        return operators + self._shared(step, x, operators[-1].output)
+
+    def _router(self, tokens: Count, x: Tensor) -> tuple[Operator, ...]:
+        linear = Linear(
+            name="router",
+            in_features=self.hidden,
+            out_features=self.experts,
+            dtype=self.dtype,
+            bias=self.router_bias,
+        )
+        logits = linear.operator(x, tokens)
+        reads = [whole(logits.output)]
+        if self.correction_bias:
+            name = "router_correction.weight"
+            bias = Tensor(name=name, elements=float(self.experts), dtype=self.dtype, role=Role.WEIGHT)
+            reads.append(whole(bias))
+        y = Tensor(name="router_softmax", elements=tokens * (1.0 * self.experts), dtype=x.dtype)
+        scores = elementwise("router_softmax", tuple(reads), y, tokens, flops=ROUTER_FLOPS, special=1.0)
+        return logits, replace(scores, kind=Kind.SOFTMAX)
+
+    def _combine(self, tokens: Count, rows: Tensor, scores: Tensor) -> Operator:
+        width = self.latent or self.hidden
+        y = Tensor(name="expert_combine", elements=tokens * (1.0 * width), dtype=rows.dtype)
+        weights = Access(scores, tokens * (1.0 * self.chosen))
+        return elementwise("expert_combine", (whole(rows), weights), y, tokens, flops=2.0 * self.chosen)
+
+    def _latent_in(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor]:
+        if not self.latent:
+            return (), x
+        linear = Linear(name="latent_in_proj", in_features=self.hidden, out_features=self.latent, dtype=self.dtype)
+        operator = linear.operator(x, tokens)
+        return (operator,), operator.output
+
+    def _latent_out(self, tokens: Count, x: Tensor) -> tuple[Operator, ...]:
+        if not self.latent:
+            return ()
+        linear = Linear(name="latent_out_proj", in_features=self.latent, out_features=self.hidden, dtype=self.dtype)
+        return (linear.operator(x, tokens),)
+
+    def _shared(self, step: Step, x: Tensor, routed: Tensor) -> tuple[Operator, ...]:
+        if self.shared is None:
+            return ()
+        tokens = step.tokens
+        operators = replace(self.shared, prefix="shared_").operators(step, x)
+        if self.shared_gate:
+            linear = Linear(name="shared_gate", in_features=self.hidden, out_features=1, dtype=self.dtype)
+            logit = linear.operator(x, tokens)
+            sigmoid = activate("shared_sigmoid", logit.output, tokens, activation("sigmoid"))
+            out = operators[-1].output
+            y = Tensor(name="shared_scale", elements=out.elements, dtype=out.dtype)
+            scale = elementwise("shared_scale", (whole(out), whole(sigmoid.output)), y, tokens, flops=1.0)
+            operators += (logit, sigmoid, scale)
+        return (*operators, add("shared_add", routed, operators[-1].output, tokens))

@@ -1,0 +1,71 @@
+"""Names and paths -> Model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmviewer import data, dtypes
+from llmviewer.dtypes import Dtype
+from llmviewer.errors import UserError, shown, unknown
+from llmviewer.models.config import Config
+from llmviewer.models.model import Model
+
+
+def names() -> list[str]:
+    """Stems of all models in model_configs/."""
+    return data.stems("model_configs")
+
+
+def load(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
+    """The model called `name`: a stem or alias in model_configs/, a path to a config.json, or a folder holding one.
+
+    dtype: `auto` takes the checkpoint's; a missing one or float32 becomes 16 bit with a note, as vLLM does.
+    ignored: fields to go on without.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir() and (path / "config.json").exists():
+        return parse(data.read_json(path / "config.json"), path.resolve().name, dtype, ignored)
+    if name.endswith(".json"):
+        return parse(data.read_json(path), _json_name(path), dtype, ignored)
+    found, stem, _ = data.find("model_configs", name, "model")
+    spec = data.read_yaml(found)
+    config = spec.get("config", spec)
+    if not isinstance(config, Mapping):
+        raise UserError(f"'{shown(found)}': 'config' must be a mapping of the fields of config.json")
+    return replace(parse(config, stem, dtype, ignored), source=str(spec.get("source", "")))
+
+
+def _json_name(path: Path) -> str:
+    return path.resolve().parent.name if path.name == "config.json" else path.stem
+
+
+def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
+    """A Model from the fields of a config.json."""
+    from llmviewer.models.architectures import ARCHITECTURES
+
+    config = Config(fields, name)
+    model_type = config.text("model_type")
+    if model_type not in ARCHITECTURES:
+        raise unknown(f"model_type in {name}", model_type, ARCHITECTURES)
+    chosen, notes = _dtype(config, dtype)
+    model = ARCHITECTURES[model_type](config, chosen)
+    config.finish(ignored)
+    listed = config.get("architectures")
+    architecture = str(listed[0]) if isinstance(listed, list) and listed else model_type
+    return replace(model, name=name, architecture=architecture, notes=(*notes, *model.notes))
+
+
+def _dtype(config: Config, wanted: str) -> tuple[Dtype, tuple[str, ...]]:
+    """The dtype of the checkpoint, or the one asked for, and what to tell of it."""
+    if wanted != "auto":
+        return dtypes.named(wanted), ()
+    text = config.part("text_config") if isinstance(config.get("text_config"), Mapping) else config
+    stated = next((c.get(f) for c in (text, config) for f in ("torch_dtype", "dtype") if c.has(f)), None)
+    if stated is None:
+        return dtypes.named("fp16"), ("the config states no dtype; fp16 is taken",)
+    if dtypes.named(stated).bits > 16:
+        return dtypes.named("fp16"), (f"the checkpoint is {stated}; it is served in fp16 (--dtype fp32 keeps it)",)
+    return dtypes.named(stated), ()

@@ -1,0 +1,145 @@
+"""Attention over a cache of keys and values: the eager kernels, the flash kernel, and the rotation before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmviewer.dtypes import Dtype
+from llmviewer.ir import Access, Count, Kind, Operator, Tensor, whole
+from llmviewer.workload import Group
+
+#: softmax: max, subtract, sum, divide; and one exponential, which also loads the special-function units.
+SOFTMAX_FLOPS = 5.0
+#: soft cap: divide, tanh, multiply.
+SOFT_CAP_FLOPS = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionShape:
+    """heads x (queries, keys) of every group of a step.
+
+    qk_dim, v_dim: elements of a query/key and of a value per head.  window: tokens a query sees, inf = all.
+    chunk: tokens of a chunk (Llama 4), 0 = none.  score_flops, score_special: vector work per score.
+    """
+
+    groups: tuple[Group, ...]
+    heads: float
+    kv_heads: Count
+    qk_dim: Count
+    v_dim: Count
+    window: float = np.inf
+    chunk: float = 0.0
+    score_flops: float = SOFTMAX_FLOPS
+    score_special: float = 1.0
+
+    def queries(self) -> Count:
+        """Query tokens of all sequences."""
+        return self._sum(lambda g: g.tokens)
+
+    def keys(self) -> Count:
+        """Keys in the cache of all sequences, this step's own included."""
+        return self._sum(lambda g: g.batch_size * g.keys(self.window))
+
+    def full_pairs(self) -> Count:
+        """Query-key pairs of the full rectangle, as eager kernels compute."""
+        return self._sum(lambda g: g.tokens * g.keys(self.window))
+
+    def attended_pairs(self) -> Count:
+        """Query-key pairs the mask lets through."""
+        if self.chunk:
+            return self._sum(lambda g: g.batch_size * g.chunked_pairs(self.chunk))
+        return self._sum(lambda g: g.batch_size * g.attended_pairs(self.window))
+
+    def _sum(self, of: Callable[[Group], Count]) -> Count:
+        first, *others = self.groups
+        total = of(first)
+        for group in others:
+            total = total + of(group)
+        return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionInputs:
+    """What attention reads: queries, keys, values (a latent cache may serve as both), and per-head extras (sinks)."""
+
+    q: Tensor
+    k: tuple[Access, ...]
+    v: tuple[Access, ...]
+    extra: tuple[Access, ...] = ()
+
+    @staticmethod
+    def of(operators: tuple[Operator, Operator, Operator]) -> AttentionInputs:
+        """What the three kernels of `eager` read."""
+        qk, softmax, sv = operators
+        return AttentionInputs(q=qk.reads[0].tensor, k=qk.reads[1:], v=sv.reads[1:], extra=softmax.reads[1:])
+
+    def cached(self) -> tuple[Access, ...]:
+        """Keys and values, a shared latent once."""
+        names = {access.tensor.name for access in self.k}
+        return (*self.k, *(access for access in self.v if access.tensor.name not in names))
+
+
+def rope(name: str, reads: tuple[Access, ...], writes: tuple[Access, ...], tokens: Count, pairs: float) -> Operator:
+    """Rotate `pairs` pairs per token: 4 multiplications and 2 additions each (RoFormer, arXiv 2104.09864)."""
+    return Operator(
+        name=name,
+        kind=Kind.ELEMENTWISE,
+        reads=reads,
+        writes=writes,
+        output_shape=(tokens, pairs * 2.0),
+        vector_flops=tokens * (6.0 * pairs),
+    )
+
+
+def eager(shape: AttentionShape, inputs: AttentionInputs) -> tuple[Operator, ...]:
+    """softmax(Q K^T) V as three kernels that move the full score matrix: 2 heads pairs (qk_dim + v_dim) FLOP."""
+    pairs, attended, queries = shape.full_pairs(), shape.attended_pairs(), shape.queries()
+    masked = pairs - attended
+    scores = pairs * shape.heads
+    keys = scores / (queries * shape.heads)
+    act: Dtype = inputs.q.dtype
+    score = Tensor(name="qk_matmul", elements=scores, dtype=act)
+    prob = Tensor(name="softmax", elements=scores, dtype=act)
+    out = Tensor(name="sv_matmul", elements=queries * (shape.heads * shape.v_dim), dtype=act)
+    qk_pair, sv_pair = 2.0 * shape.heads * shape.qk_dim, 2.0 * shape.heads * shape.v_dim
+    return (
+        Operator(
+            name="qk_matmul", kind=Kind.ATTENTION, compute=act.compute, shape=shape,
+            reads=(whole(inputs.q), *inputs.k), writes=(whole(score),),
+            output_shape=(queries, shape.heads, keys),
+            matmul_flops=pairs * qk_pair, masked_flops=masked * qk_pair,
+        ),
+        Operator(
+            name="softmax", kind=Kind.SOFTMAX, shape=shape,
+            reads=(whole(score), *inputs.extra), writes=(whole(prob),), output_shape=(queries, shape.heads, keys),
+            vector_flops=scores * shape.score_flops, special_ops=scores * shape.score_special,
+        ),
+        Operator(
+            name="sv_matmul", kind=Kind.ATTENTION, compute=act.compute, shape=shape,
+            reads=(whole(prob), *inputs.v), writes=(whole(out),),
+            output_shape=(queries, shape.heads * shape.v_dim),
+            matmul_flops=pairs * sv_pair, masked_flops=masked * sv_pair,
+        ),
+    )  # fmt: skip
+
+
+def flash(shape: AttentionShape, inputs: AttentionInputs, rereads: tuple[Access, ...] = ()) -> Operator:
+    """One kernel over the attended pairs: scores stay on the chip, Q is read once and O written once.
+
+    rereads: K and V again for further row blocks, where they come from the L2 or from device memory.
+    Source: FlashAttention-2, arXiv 2307.08691.
+    """
+    pairs, queries = shape.attended_pairs(), shape.queries()
+    act = inputs.q.dtype
+    out = Tensor(name="attention", elements=queries * (shape.heads * shape.v_dim), dtype=act)
+    return Operator(
+        name="attention", kind=Kind.ATTENTION, compute=act.compute, shape=shape,
+        reads=(whole(inputs.q), *inputs.cached(), *inputs.extra, *rereads), writes=(whole(out),),
+        output_shape=(queries, shape.heads * shape.v_dim),
+        matmul_flops=pairs * (2.0 * shape.heads * (shape.qk_dim + shape.v_dim)),
+        vector_flops=pairs * (shape.heads * shape.score_flops),
+        special_ops=pairs * (shape.heads * shape.score_special),
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""Elementwise work on the vector units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmviewer.errors import unknown
+from llmviewer.ir import Access, Count, Kind, Operator, Tensor, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """FLOP per output element of the activation alone, and how many of them are exponentials (tanh, erf alike)."""
+
+    flops: float
+    special: float
+
+
+#: exponential, negation, addition, division for SiLU; 8 for GELU (erf or tanh polynomial with one exponential).
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": Activation(4.0, 1.0),
+    "swish": Activation(4.0, 1.0),
+    "sigmoid": Activation(4.0, 1.0),
+    "gelu": Activation(8.0, 1.0),
+    "gelu_new": Activation(8.0, 1.0),
+    "gelu_fast": Activation(8.0, 1.0),
+    "gelu_pytorch_tanh": Activation(8.0, 1.0),
+    "relu": Activation(1.0, 0.0),
+    "relu2": Activation(2.0, 0.0),
+    "clamped_swiglu": Activation(8.0, 1.0),  # GPT-OSS: two clamps, scaling by alpha, sigmoid, (up + 1)
+}
+
+
+def activation(name: str) -> Activation:
+    """The activation called `name` in a config."""
+    if name not in ACTIVATIONS:
+        raise unknown("activation", name, ACTIVATIONS)
+    return ACTIVATIONS[name]
+
+
+def elementwise(
+    name: str, reads: tuple[Access, ...], y: Tensor, tokens: Count, *, flops: float, special: float = 0.0
+) -> Operator:
+    """`flops` vector FLOP per element of `y`, of which `special` are exponentials."""
+    return Operator(
+        name=name,
+        kind=Kind.ELEMENTWISE,
+        reads=reads,
+        writes=(whole(y),),
+        output_shape=(tokens, y.elements / tokens),
+        vector_flops=y.elements * flops,
+        special_ops=y.elements * special if special else 0.0,
+    )
+
+
+def add(name: str, left: Tensor, right: Tensor, tokens: Count, *, flops: float = 1.0) -> Operator:
+    """left + right: one FLOP per element, two inputs read (models that scale a branch first pay one more)."""
+    y = Tensor(name=name, elements=left.elements, dtype=left.dtype)
+    return elementwise(name, (whole(left), whole(right)), y, tokens, flops=flops)
+
+
+def activate(name: str, x: Tensor, tokens: Count, kind: Activation) -> Operator:
+    """y = f(x)."""
+    y = Tensor(name=name, elements=x.elements, dtype=x.dtype)
+    return elementwise(name, (whole(x),), y, tokens, flops=kind.flops, special=kind.special)
+
+
+def gated(name: str, reads: tuple[Access, ...], y: Tensor, tokens: Count, kind: Activation) -> Operator:
+    """y = f(gate) * up; for SiLU 5 FLOP per element of y, of which one exponential."""
+    return elementwise(name, reads, y, tokens, flops=kind.flops + 1.0, special=kind.special)

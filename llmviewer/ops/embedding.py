@@ -1,0 +1,17 @@
+"""Look-ups in a table: rows are gathered, the table is stored."""
+
+from __future__ import annotations
+
+from llmviewer.ir import Access, Count, Kind, Operator, Tensor, whole
+
+
+def embedding(name: str, tables: tuple[Tensor, ...], y: Tensor, tokens: Count, *, flops: float = 0.0) -> Operator:
+    """One row of each table per token, summed; `flops` per element of `y` (sums, a scale)."""
+    return Operator(
+        name=name,
+        kind=Kind.EMBEDDING,
+        reads=tuple(Access(table, y.elements) for table in tables),
+        writes=(whole(y),),
+        output_shape=(tokens, y.elements / tokens),
+        vector_flops=y.elements * flops if flops else 0.0,
+    )

@@ -1,0 +1,68 @@
+"""Linear layers: one matrix multiplication with weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from llmviewer.dtypes import Dtype, operand_class
+from llmviewer.ir import Access, Count, Kind, Operator, Role, Tensor, whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GemmShape:
+    """y[m, n] = x[m, k] @ w[k, n]; `experts` > 1 is a grouped product of which `active` experts are read."""
+
+    m: Count
+    n: float
+    k: float
+    experts: float = 1.0
+    active: Count = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Linear:
+    """One weight matrix [in_features, out_features] and its bias, as a checkpoint holds it.
+
+    experts: how many such matrices stand side by side (mixture of experts).
+    """
+
+    name: str
+    in_features: float
+    out_features: float
+    dtype: Dtype
+    bias: bool = False
+    experts: float = 1.0
+    weight: Tensor = field(init=False)
+    bias_weight: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        elements = float(self.in_features) * self.out_features * self.experts
+        bias_elements = float(self.out_features) * self.experts
+        weight = Tensor(name=f"{self.name}.weight", elements=elements, dtype=self.dtype, role=Role.WEIGHT)
+        bias = Tensor(name=f"{self.name}.bias", elements=bias_elements, dtype=self.dtype, role=Role.WEIGHT)
+        object.__setattr__(self, "weight", weight)
+        object.__setattr__(self, "bias_weight", bias)
+
+    def operator(self, x: Tensor, tokens: Count, writes: tuple[Access, ...] = (), active: Count = 1.0) -> Operator:
+        """The product over `tokens` rows: 2 tokens in out matmul FLOP, and tokens out vector FLOP for a bias.
+
+        writes: where the result goes when it is not one activation (a cache, several tensors).
+        active: distinct experts whose weights are read.
+        """
+        rows = tokens * (1.0 * self.out_features)
+        y = writes or (whole(Tensor(name=self.name, elements=rows, dtype=x.dtype)),)
+        moved = active / self.experts
+        reads = [whole(x), Access(self.weight, self.weight.elements * moved)]
+        if self.bias:
+            reads.append(Access(self.bias_weight, self.bias_weight.elements * moved))
+        return Operator(
+            name=self.name,
+            kind=Kind.GEMM,
+            reads=tuple(reads),
+            writes=y,
+            output_shape=(tokens, self.out_features),
+            compute=operand_class(x.dtype, self.dtype),
+            matmul_flops=tokens * (2.0 * self.in_features * self.out_features),
+            vector_flops=rows if self.bias else 0.0,
+            shape=GemmShape(m=tokens, n=self.out_features, k=self.in_features, experts=self.experts, active=active),
+        )

@@ -1,0 +1,60 @@
+"""Normalisation over the last axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from llmviewer.dtypes import Dtype
+from llmviewer.ir import Access, Count, Kind, Operator, Role, Tensor, whole
+
+
+class NormKind(Enum):
+    """FLOP per element: RMSNorm 7, LayerNorm 8 (DESIGN: vector work)."""
+
+    RMS = 7.0
+    LAYER = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Norm:
+    """A norm of `width` elements; `parameters` of them are stored (0: without weights, 2 width: weight and bias).
+
+    rows: how many such vectors one token has (QK-norm: one per head).
+    """
+
+    name: str
+    kind: NormKind
+    width: float
+    parameters: float
+    dtype: Dtype
+    rows: float = 1.0
+    weight: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        weight = Tensor(name=f"{self.name}.weight", elements=float(self.parameters), dtype=self.dtype, role=Role.WEIGHT)
+        object.__setattr__(self, "weight", weight)
+
+    def operator(self, x: Tensor, tokens: Count, writes: tuple[Access, ...] = ()) -> Operator:
+        """Normalise `tokens` x rows vectors of `width`."""
+        elements = tokens * (1.0 * self.width * self.rows)
+        y = writes or (whole(Tensor(name=self.name, elements=elements, dtype=x.dtype)),)
+        weights = (whole(self.weight),) if self.parameters else ()
+        return Operator(
+            name=self.name,
+            kind=Kind.NORM,
+            reads=(Access(x, elements), *weights),
+            writes=y,
+            output_shape=(tokens, self.width * self.rows),
+            vector_flops=elements * self.kind.value,
+        )
+
+
+def rms_norm(name: str, width: float, dtype: Dtype, *, rows: float = 1.0) -> Norm:
+    """RMSNorm with one weight per element (arXiv 1910.07467)."""
+    return Norm(name=name, kind=NormKind.RMS, width=width, parameters=width, dtype=dtype, rows=rows)
+
+
+def layer_norm(name: str, width: float, dtype: Dtype, *, bias: bool = True) -> Norm:
+    """LayerNorm with weight and (usually) bias (arXiv 1607.06450)."""
+    return Norm(name=name, kind=NormKind.LAYER, width=width, parameters=width * (2 if bias else 1), dtype=dtype)

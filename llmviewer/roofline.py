@@ -1,0 +1,65 @@
+"""The only file that divides work by rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmviewer.efficiency import Efficiency, Rates
+from llmviewer.hardware import Chip
+from llmviewer.ir import Count, Operator, Place
+
+#: Resources in the order in which a tie is resolved.
+BOUNDS = ("compute", "memory", "vector", "special", "l2", "link", "host", "disk", "overhead")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timing:
+    """Time of one run of one operator [s], and the time each resource alone would take."""
+
+    time_s: Count
+    resources: tuple[tuple[str, Count], ...]
+
+    @property
+    def bound(self) -> Count:
+        """Index into BOUNDS of the slowest resource, per point."""
+        winner: Count = np.zeros(1)
+        most: Count = np.full(1, -1.0)
+        for name, seconds in self.resources:
+            winner = np.where(seconds > most, float(BOUNDS.index(name)), winner)
+            most = np.maximum(seconds, most)
+        return winner
+
+
+def _present(work: Count) -> bool:
+    """Whether the operator has this kind of work at all (a plain zero says it has not)."""
+    return isinstance(work, np.ndarray) or work != 0.0
+
+
+def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple[str, Count]]:
+    """work / rate of every resource the operator uses."""
+    if _present(operator.matmul_flops):
+        yield "compute", operator.matmul_flops / rates.matrix_flops_per_s
+    yield "memory", traffic / rates.memory_bytes_per_s
+    vector = operator.vector_work
+    if rates.vector_flops_per_s is not None and _present(vector):
+        yield "vector", vector / rates.vector_flops_per_s
+    if rates.special_ops_per_s is not None and _present(operator.special_ops):
+        yield "special", operator.special_ops / rates.special_ops_per_s
+    if rates.l2_bytes_per_s is not None:
+        yield "l2", (traffic + operator.moved_bytes(Place.L2)) / rates.l2_bytes_per_s
+
+
+def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count) -> Timing:
+    """max over resources of work / rate, plus the fixed time.  traffic: the operator's device-memory bytes."""
+    rates = efficiency(operator, chip)
+    resources = tuple(_seconds(operator, rates, traffic))
+    slowest: Count = resources[0][1]
+    for _, seconds in resources[1:]:
+        slowest = np.maximum(slowest, seconds)
+    if _present(rates.fixed_s):
+        resources += (("overhead", rates.fixed_s),)
+        slowest = slowest + rates.fixed_s
+    return Timing(time_s=slowest, resources=resources)

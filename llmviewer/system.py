@@ -1,0 +1,25 @@
+"""What a model runs on, and how: one noun."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmviewer.efficiency import Efficiency, ideal
+from llmviewer.hardware import Chip
+from llmviewer.ir import Graph, Pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class System:
+    """A chip, the passes applied to every graph in order, and the efficiency of kernels."""
+
+    chip: Chip
+    passes: tuple[Pass, ...] = ()
+    efficiency: Efficiency = ideal
+    memory_utilization: float = 0.9
+
+    def prepared(self, graph: Graph) -> Graph:
+        """The graph after all passes."""
+        for change in self.passes:
+            graph = change(graph)
+        return graph

@@ -1,0 +1,69 @@
+"""What tells the layers of one model apart, read from the library's resolved config object.
+
+Each function gives one label per layer. A family lists the functions that apply to it; a layer's kind is the tuple of
+its labels, and a reduced model keeps the first layers up to the one where the last new kind appears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+Labels = Sequence[Hashable]
+LayerLabels = Callable[[Any], Labels]
+
+SHALLOWEST = 2
+"""Even a uniform model keeps two layers, so that a count that forgets to multiply by the depth is seen."""
+
+
+def layer_types(resolved: Any) -> Labels:
+    """full_attention, sliding_attention, chunked_attention, linear_attention, moe, mlp ... as the library names them."""
+    return resolved.layer_types
+
+
+def mlp_types(resolved: Any) -> Labels:
+    """dense or sparse, where the config object holds the list."""
+    return resolved.mlp_layer_types
+
+
+def rotary_layers(resolved: Any) -> Labels:
+    """SmolLM3: 1 where a layer rotates queries and keys, 0 where it does not."""
+    return resolved.no_rope_layers
+
+
+def expert_counts(resolved: Any) -> Labels:
+    """Jamba: experts per layer, 1 for a dense FFN."""
+    return resolved.layers_num_experts
+
+
+def dense_first(resolved: Any) -> Labels:
+    """DeepSeek and its heirs: `first_k_dense_replace` dense layers, experts in the others."""
+    return [layer >= resolved.first_k_dense_replace for layer in range(resolved.num_hidden_layers)]
+
+
+def listed_experts(resolved: Any) -> Labels:
+    """Llama 4: `moe_layers` lists the layers with experts."""
+    return [layer in resolved.moe_layers for layer in range(resolved.num_hidden_layers)]
+
+
+def sparse_step(resolved: Any) -> Labels:
+    """Qwen MoE: every `decoder_sparse_step`-th layer has experts, except those in `mlp_only_layers`."""
+    dense = resolved.mlp_only_layers or []
+    return [
+        layer not in dense and (layer + 1) % resolved.decoder_sparse_step == 0
+        for layer in range(resolved.num_hidden_layers)
+    ]
+
+
+def cache_sharing(resolved: Any) -> Labels:
+    """Gemma 4 (E2B, E4B): the last layers take keys and values from earlier ones."""
+    first_shared = resolved.num_hidden_layers - (resolved.num_kv_shared_layers or 0)
+    return [layer >= first_shared for layer in range(resolved.num_hidden_layers)]
+
+
+def covering_depth(resolved: Any, labels: Sequence[LayerLabels]) -> int:
+    """The fewest first layers that hold every kind of layer of the model."""
+    depth = resolved.num_hidden_layers
+    kinds = list(zip(*(label(resolved) for label in labels), strict=True)) if labels else [()] * depth
+    last_new = max(kinds.index(kind) for kind in set(kinds))
+    return min(depth, max(SHALLOWEST, last_new + 1))
