@@ -10,16 +10,27 @@ from llmviewer.ir import Graph, Pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Applied:
+    """A pass and the name under which results list it."""
+
+    name: str
+    change: Pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class System:
-    """A chip, the passes applied to every graph in order, and the efficiency of kernels."""
+    """A chip, the passes applied to every graph in order, and the efficiency of kernels.
+
+    memory_utilization: the fraction of the capacity an engine may use.
+    """
 
     chip: Chip
-    passes: tuple[Pass, ...] = ()
+    passes: tuple[Applied, ...] = ()
     efficiency: Efficiency = ideal
     memory_utilization: float = 0.9
 
     def prepared(self, graph: Graph) -> Graph:
         """The graph after all passes."""
-        for change in self.passes:
-            graph = change(graph)
+        for applied in self.passes:
+            graph = applied.change(graph)
         return graph

@@ -9,11 +9,23 @@ import numpy as np
 
 from llmviewer.dtypes import Dtype
 from llmviewer.ir import Access, Count, Operator, Role, State, Tensor, whole
-from llmviewer.ops.attention import SOFT_CAP_FLOPS, SOFTMAX_FLOPS, AttentionInputs, AttentionShape, eager, rope
+from llmviewer.ops.attention import (
+    ALIBI_FLOPS,
+    SOFT_CAP_FLOPS,
+    SOFTMAX_FLOPS,
+    AttentionInputs,
+    AttentionShape,
+    eager,
+    rope,
+)
 from llmviewer.ops.elementwise import activation, gated
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind
 from llmviewer.workload import Step
+
+
+#: minimum and maximum of a clamped projection.
+CLIP_FLOPS = 2.0
 
 
 class QkNorm(Enum):
@@ -28,11 +40,12 @@ class QkNorm(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projections:
-    """Which matrices a checkpoint holds: fused q, k, v or three; biases."""
+    """Which matrices a checkpoint holds: fused q, k, v or three; biases.  clip: q, k, v are clamped as they are made."""
 
     fused: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
+    clip: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +53,7 @@ class Attention:
     """One attention mixer of `heads` query heads over `kv_heads` heads of keys and values.
 
     rotary_dim: rotated elements per head, 0 = no rope.  window, chunk: tokens, inf and 0 = none.
-    soft_cap: scores go through a tanh.  sinks: one learned score per head.  gate: the output is multiplied by the
+    soft_cap: scores go through a tanh.  alibi: a bias is added to them.  sinks: one learned score per head.  gate: the output is multiplied by the
     sigmoid of a second query projection (Qwen3-Next).  shares_cache: keys and values come from an earlier layer.
     """
 
@@ -57,6 +70,7 @@ class Attention:
     window: float = np.inf
     chunk: int = 0
     soft_cap: bool = False
+    alibi: bool = False
     sinks: bool = False
     gate: bool = False
     shares_cache: bool = False
@@ -91,7 +105,7 @@ class Attention:
             v_dim=self.v_dim or self.head_dim,
             window=min(self.window, self.chunk or np.inf),
             chunk=self.chunk,
-            score_flops=SOFTMAX_FLOPS + (SOFT_CAP_FLOPS if self.soft_cap else 0.0),
+            score_flops=SOFTMAX_FLOPS + SOFT_CAP_FLOPS * self.soft_cap + ALIBI_FLOPS * self.alibi,
             score_special=2.0 if self.soft_cap else 1.0,
         )
 

@@ -30,6 +30,10 @@ class Config:
         """The raw value; null counts as missing."""
         return self.fields[name] if self.has(name) else default
 
+    def defaults(self, **values: Any) -> None:
+        """What the architecture's class takes for fields that are missing (an explicit null stays null)."""
+        self.fields = {**values, **self.fields}
+
     def one_of(self, *names: str) -> str:
         """The first of several spellings that is there; the first of all where none is."""
         found = [name for name in names if self.has(name)]

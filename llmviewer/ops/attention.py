@@ -15,6 +15,8 @@ from llmviewer.workload import Group
 SOFTMAX_FLOPS = 5.0
 #: soft cap: divide, tanh, multiply.
 SOFT_CAP_FLOPS = 3.0
+#: ALiBi (arXiv 2108.12409): one addition of a bias per head and key.
+ALIBI_FLOPS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from llmviewer.hardware import Chip
-from llmviewer.ir import Access, Block, Count, Pass, Place
+from llmviewer.ir import Access, Block, Count, Operator, Pass, Place
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
 from llmviewer.workload import Group
 
@@ -39,14 +39,20 @@ def flash_attention(chip: Chip) -> Pass:
         assert isinstance(shape, AttentionShape)
         inputs = AttentionInputs.of((qk, softmax, sv))
         fused = replace(flash(shape, inputs, rereads(shape, inputs, chip)), compute=qk.compute)
-        after = tuple(replace(op, reads=tuple(_renamed(a) for a in op.reads)) for op in block.operators[at + 3 :])
+        after = tuple(_reading_fused(op) for op in block.operators[at + 3 :])
         return replace(block, operators=(*block.operators[:at], fused, *after))
 
     return lambda graph: graph.map_blocks(change)
 
 
-def _renamed(access: Access) -> Access:
+def _reading_fused(operator: Operator) -> Operator:
     """Whoever read the output of sv_matmul now reads that of `attention`."""
+    if all(access.tensor.name != "sv_matmul" for access in operator.reads):
+        return operator
+    return replace(operator, reads=tuple(_renamed(access) for access in operator.reads))
+
+
+def _renamed(access: Access) -> Access:
     tensor = access.tensor
     return Access(replace(tensor, name="attention"), access.elements) if tensor.name == "sv_matmul" else access
 

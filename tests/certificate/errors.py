@@ -1,35 +1,35 @@
-"""Why a configuration cannot be counted. A test may skip on `Unavailable`; on `Broken` it must fail."""
+"""Why a configuration cannot be counted. A test may skip on `UnavailableError`; on `BrokenCountError` it must fail."""
 
 from __future__ import annotations
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """The library's code cannot be run here; the message says what is missing."""
 
 
-class LibraryMissing(Unavailable):
+class LibraryMissingError(UnavailableError):
     """torch or transformers is not installed."""
 
 
-class MissingClass(Unavailable):
+class MissingClassError(UnavailableError):
     """The installed transformers has no such model class (too old, or the class was removed)."""
 
 
-class UnknownFamily(Unavailable):
+class UnknownFamilyError(UnavailableError):
     """The model type has no row in `families.FAMILIES`."""
 
 
-class Broken(Exception):
+class BrokenCountError(Exception):
     """The count would be wrong."""
 
 
-class UncountedProduct(Broken):
+class UncountedProductError(BrokenCountError):
     """An operation multiplies matrices, but PyTorch's counter has no formula for it: the total would be too low."""
 
 
-class UnfiledProduct(Broken):
+class UnfiledProductError(BrokenCountError):
     """A matrix product was issued by a module that no rule of `product_filing` knows."""
 
 
-class CounterDisagrees(Broken):
+class CounterDisagreesError(BrokenCountError):
     """The filed products do not add up to FlopCounterMode's own total."""

@@ -17,23 +17,23 @@ SHALLOWEST = 2
 
 
 def layer_types(resolved: Any) -> Labels:
-    """full_attention, sliding_attention, chunked_attention, linear_attention, moe, mlp ... as the library names them."""
-    return resolved.layer_types
+    """The library's names: full_attention, sliding_attention, chunked_attention, linear_attention, moe, mlp."""
+    return tuple(resolved.layer_types)
 
 
 def mlp_types(resolved: Any) -> Labels:
     """dense or sparse, where the config object holds the list."""
-    return resolved.mlp_layer_types
+    return tuple(resolved.mlp_layer_types)
 
 
 def rotary_layers(resolved: Any) -> Labels:
     """SmolLM3: 1 where a layer rotates queries and keys, 0 where it does not."""
-    return resolved.no_rope_layers
+    return tuple(resolved.no_rope_layers)
 
 
 def expert_counts(resolved: Any) -> Labels:
     """Jamba: experts per layer, 1 for a dense FFN."""
-    return resolved.layers_num_experts
+    return tuple(resolved.layers_num_experts)
 
 
 def dense_first(resolved: Any) -> Labels:
@@ -63,7 +63,7 @@ def cache_sharing(resolved: Any) -> Labels:
 
 def covering_depth(resolved: Any, labels: Sequence[LayerLabels]) -> int:
     """The fewest first layers that hold every kind of layer of the model."""
-    depth = resolved.num_hidden_layers
+    depth: int = resolved.num_hidden_layers
     kinds = list(zip(*(label(resolved) for label in labels), strict=True)) if labels else [()] * depth
     last_new = max(kinds.index(kind) for kind in set(kinds))
     return min(depth, max(SHALLOWEST, last_new + 1))

@@ -7,7 +7,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import LibraryMissing, MissingClass, UnknownFamily
+from .errors import LibraryMissingError, MissingClassError, UnknownFamilyError
 from .families import FAMILIES, NESTED_TEXT, Family
 
 BOOKKEEPING = ("architectures", "auto_map", "dtype", "torch_dtype", "quantization_config", "transformers_version")
@@ -37,7 +37,7 @@ def family_of(config: Mapping[str, Any]) -> Family:
     """The row of the table for a config."""
     model_type = text_config(config).get("model_type", "")
     if model_type not in FAMILIES:
-        raise UnknownFamily(f"model type {model_type!r} has no row in tests/certificate/families.py")
+        raise UnknownFamilyError(f"model type {model_type!r} has no row in tests/certificate/families.py")
     return FAMILIES[model_type]
 
 
@@ -47,11 +47,11 @@ def model_class(family: Family) -> Any:
         library = importlib.import_module("transformers")
         importlib.import_module("torch")
     except ImportError as error:
-        raise LibraryMissing(f"{family.model_class}: {error.name} is not installed") from error
+        raise LibraryMissingError(f"{family.model_class}: {error.name} is not installed") from error
     try:
         return getattr(library, family.model_class)
     except (AttributeError, ImportError) as error:
-        raise MissingClass(f"transformers {library.__version__} has no class {family.model_class}") from error
+        raise MissingClassError(f"transformers {library.__version__} has no class {family.model_class}") from error
 
 
 def resolved_config(config: Mapping[str, Any]) -> Any:
@@ -71,7 +71,7 @@ def build(config: Mapping[str, Any]) -> Any:
 
     with torch.device("meta"):
         model = cls._from_config(resolved_config(config), **PLAIN_KERNELS, dtype=torch.float32)
-    model.eval().requires_grad_(False)
+    model.eval().requires_grad_(requires_grad=False)
     for module in model.modules():
         stand_in = family.stand_ins.get(type(module).__name__)
         if stand_in:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from .errors import UncountedProduct, UnfiledProduct
+from .errors import UncountedProductError, UnfiledProductError
 from .headings import Filed, Heading
 
 aten = torch.ops.aten
@@ -29,11 +29,11 @@ EXPERT_CLASSES = ("Experts", "ExpertGLU")
 ROTARY_CLASSES = ("RotaryEmbedding",)
 
 
-class ProductFiling(TorchDispatchMode):
+class ProductFiling(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active, adds each counted operation to `filed`."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
+    def __init__(self, model: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.filed: Filed = Counter()
         self._head = model.get_output_embeddings()
         self._weights = {_storage(parameter) for parameter in model.parameters()}
@@ -43,7 +43,7 @@ class ProductFiling(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         packet = func._overloadpacket
         if packet.__name__ in WITHOUT_FORMULA:
-            raise UncountedProduct(f"{packet} in {self._stack[-1][0]} has no FLOP formula in PyTorch's counter")
+            raise UncountedProductError(f"{packet} in {self._stack[-1][0]} has no FLOP formula in PyTorch's counter")
         if packet in flop_registry:
             heading = self._heading(packet, args)
             self.filed[heading, self._stack[-1][0]] += flop_registry[packet](*args, **(kwargs or {}), out_val=out)
@@ -61,12 +61,16 @@ class ProductFiling(TorchDispatchMode):
             return Heading.EXPERTS
         if any(_storage(operand) in self._weights for operand in args if isinstance(operand, torch.Tensor)):
             return Heading.LINEAR
+        return self._heading_without_weight(packet)
+
+    def _heading_without_weight(self, packet: Any) -> Heading:
+        """A product of two activations belongs to the mixer that issued it."""
         if self._inside(RECURRENT_CLASSES):
             return Heading.RECURRENCE
         if self._inside(ATTENTION_CLASSES):
             return Heading.ATTENTION
         path = " > ".join(type(module).__name__ for _, module in self._stack)
-        raise UnfiledProduct(f"{packet} issued by {path}")
+        raise UnfiledProductError(f"{packet} issued by {path}")
 
     def _inside(self, endings: tuple[str, ...]) -> bool:
         return any(type(module).__name__.endswith(endings) for _, module in self._stack)
@@ -93,4 +97,4 @@ class ProductFiling(TorchDispatchMode):
 
 def _storage(tensor: torch.Tensor) -> int:
     """Identity of the memory behind a tensor: a transposed or sliced weight has its parameter's."""
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)

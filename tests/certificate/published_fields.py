@@ -45,7 +45,7 @@ def chatglm(config: Fields) -> Fields:
 
 
 def minimax_text(config: Fields) -> Fields:
-    """MiniMax-Text-01 as first published -> MiniMax: `attn_type_list` holds 1 for softmax, 0 for lightning attention."""
+    """MiniMax-Text-01 as first published -> MiniMax: 1 in `attn_type_list` is softmax, 0 lightning attention."""
     names = {0: "linear_attention", 1: "full_attention"}
     return {**config, "layer_types": [names[kind] for kind in config["attn_type_list"]]}
 

@@ -1,4 +1,4 @@
-"""Fewer layers, every kind of layer, real widths: done on the published config, so that both sides read the same one."""
+"""Fewer layers, every kind of layer, real widths: done on the published config, so both sides read the same one."""
 
 from __future__ import annotations
 

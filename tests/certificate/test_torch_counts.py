@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .errors import Unavailable, UncountedProduct
+from .errors import UnavailableError, UncountedProductError
 from .families import FAMILIES
 from .meta_model import build, model_class
 from .reductions import narrowed
@@ -36,7 +36,7 @@ def library() -> None:
     """Skips, naming the reason, where torch or transformers is missing."""
     try:
         model_class(FAMILIES["llama"])
-    except Unavailable as reason:
+    except UnavailableError as reason:
         pytest.skip(str(reason))
 
 
@@ -73,7 +73,7 @@ def test_grouped_kernel_is_refused_because_its_flops_would_vanish() -> None:
 
     tokens, experts = (torch.empty(size, dtype=torch.bfloat16, device="meta") for size in ((64, 32), (4, 32, 16)))
     ends = torch.empty(4, dtype=torch.int32, device="meta")
-    with ProductFiling(build(reduced(MIXTRAL))), pytest.raises(UncountedProduct):
+    with ProductFiling(build(reduced(MIXTRAL))), pytest.raises(UncountedProductError):
         torch.nn.functional.grouped_mm(tokens, experts, offs=ends)
 
 
@@ -81,5 +81,5 @@ def test_grouped_kernel_is_refused_because_its_flops_would_vanish() -> None:
 def test_library_has_the_class(family: Any) -> None:
     try:
         assert model_class(family)
-    except Unavailable as reason:
+    except UnavailableError as reason:
         pytest.skip(str(reason))

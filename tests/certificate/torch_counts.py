@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from .errors import CounterDisagrees
+from .errors import CounterDisagreesError
 from .headings import Filed, Heading
 from .layer_kinds import covering_depth
 from .meta_model import build, family_of, resolved_config, text_config
@@ -30,7 +30,7 @@ class TorchCounts:
     lm_head: int
     """The head on the last position of each sequence."""
     recurrence: int
-    """Products without weights in state-space and linear-attention mixers; depends on the library's form of the scan."""
+    """Products without weights in state-space and linear-attention mixers, in whatever form the library scans."""
     convolution: int
     """Short convolutions, where the library calls a convolution (its one-token update often does not)."""
     rotary: int
@@ -39,7 +39,7 @@ class TorchCounts:
     """The part of `linear` spent in routed experts."""
     latent_expansion: int
     """The part of `linear` spent expanding *cached* latents through kv_b_proj (0 without latent attention, and in a
-    prefill): the library expands the whole cache at every step. Without it a step has the new tokens' expansion only."""
+    prefill): the library expands the whole cache at every step. The rest of `linear` expands new tokens only."""
     by_module: Mapping[str, int] = field(compare=False, repr=False)
     """FLOPs by heading and qualified module name, to find where two counts part (before correction of experts)."""
 
@@ -67,7 +67,7 @@ def count_decode(config: Mapping[str, Any], batch: int, cached: int) -> TorchCou
 def count_step(config: Mapping[str, Any], batch: int, new: int, cached: int) -> TorchCounts:
     """A chunk or a verification step: `new` tokens after `cached` ones, in each of `batch` sequences.
 
-    Fails in the library's own code for MiniMax-Text-01: its mask takes the cached length from layer 0, which has no keys.
+    Fails in the library's own code for MiniMax-Text-01: its mask takes the cached length from layer 0, which has none.
     """
     return _counted(config, _Step(batch=batch, new=new, cached=cached))
 
@@ -106,7 +106,7 @@ def _counted(config: Mapping[str, Any], step: _Step) -> TorchCounts:
         with FlopCounterMode(display=False) as counter, filing.following(model), filing:
             model(**inputs, **cache, use_cache=True)
     if counter.get_total_flops() != filing.filed.total():
-        raise CounterDisagrees(f"filed {filing.filed.total()}, FlopCounterMode says {counter.get_total_flops()}")
+        raise CounterDisagreesError(f"filed {filing.filed.total()}, FlopCounterMode says {counter.get_total_flops()}")
     head_rows = 1 if _takes_one_logit(model) else step.new
     return _tally(filing.filed, step, family_of(config).experts_chosen(model.config), head_rows)
 
@@ -160,5 +160,5 @@ def _tally(filed: Filed, step: _Step, experts_chosen: Fraction, head_rows: int) 
 def _whole(value: Fraction | int) -> int:
     """A share of a count is a count again; anything else means the share is wrong."""
     if value != int(value):
-        raise CounterDisagrees(f"{value} is not a whole number of FLOPs")
+        raise CounterDisagreesError(f"{value} is not a whole number of FLOPs")
     return int(value)

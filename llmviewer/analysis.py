@@ -1,0 +1,145 @@
+"""Model x system x request -> prefill, decode, memory, metrics: the composition of everything below."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmviewer import memory
+from llmviewer.evaluation import Evaluation, evaluate
+from llmviewer.ir import Array, Count, Role
+from llmviewer.memory import Memory
+from llmviewer.models.model import Model
+from llmviewer.schedule import Schedule, schedule
+from llmviewer.system import System
+from llmviewer.workload import Request
+
+#: What a CUDA context and an engine hold beside tensors: vLLM reports "non_torch_memory takes 0.16GiB" on an H100,
+#: https://github.com/vllm-project/vllm/pull/12126
+FRAMEWORK_BYTES = 0.16 * 2.0**30
+#: No search for a largest batch or context goes beyond this.
+SEARCH_LIMIT = 2.0**32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Analysis:
+    """Everything known of a request on a system; arrays have one entry per point."""
+
+    model: Model
+    system: System
+    request: Request
+    schedule: Schedule
+    evaluation: Evaluation
+    memory: Memory
+
+    @property
+    def ttft_s(self) -> Array:
+        """Joint prefill of the whole batch [s]."""
+        return self.schedule.prefill(self.evaluation.totals.time_s)
+
+    @property
+    def generation_s(self) -> Array:
+        """All real decode steps, cached input_len ... input_len + output_len - 2 [s]."""
+        return self.schedule.generated(self.evaluation.totals.time_s)
+
+    @property
+    def tpot_s(self) -> Array:
+        """Mean time per output token after the first [s]; NaN where output_len is 1."""
+        steps = self.schedule.decode_steps
+        return np.where(steps > 0, self.generation_s / np.maximum(steps, 1.0), np.nan)
+
+    @property
+    def e2e_s(self) -> Array:
+        """TTFT and all decode steps [s]."""
+        return self.ttft_s + self.generation_s
+
+    @property
+    def output_tokens_per_s(self) -> Array:
+        """Output tokens of the whole batch over the end-to-end time."""
+        return np.asarray(self.request.batch_size * self.request.output_len / self.e2e_s)
+
+    @property
+    def prefill_mfu(self) -> Array:
+        """Causal matmul FLOPs over time x dense peak of the compute dtype."""
+        totals = self.evaluation.totals
+        peak = self.system.chip.matrix_rate(self.compute_dtype)
+        return np.asarray(self.schedule.prefill(totals.model_flops) / (self.ttft_s * peak))
+
+    @property
+    def decode_mbu(self) -> Array:
+        """Weight and cache bytes read by the representative step over time x bandwidth."""
+        read: Count = 0.0
+        for row in self.evaluation.rows:
+            operator = row.operator
+            moved = operator.read_bytes(Role.WEIGHT) + operator.read_bytes(Role.CACHE)
+            read = read + moved * float(row.block.times)
+        time_s = self.schedule.decode(self.evaluation.totals.time_s)
+        return np.asarray(self.schedule.decode(read) / (time_s * self.system.chip.bandwidth_bytes_per_s))
+
+    @property
+    def compute_dtype(self) -> str:
+        """The dtype in which most matmul FLOPs of the representative step run on this chip."""
+        shares: dict[str, float] = {}
+        for row in self.evaluation.rows:
+            flops = float(self.schedule.decode(row.operator.matmul_flops)[0]) * row.block.times
+            shares[row.operator.compute] = shares.get(row.operator.compute, 0.0) + flops
+        return self.system.chip.compute_dtype(max(shares, key=lambda name: shares[name]))
+
+
+def analyze(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Analysis:
+    """Prefill, decode and memory of every point of `request` in one evaluation of the graph."""
+    plan = schedule(request, token_budget)
+    evaluation = evaluate(model, system, plan.step)
+    return Analysis(
+        model=model,
+        system=system,
+        request=request,
+        schedule=plan,
+        evaluation=evaluation,
+        memory=_memory(system, request, plan, evaluation),
+    )
+
+
+def _memory(system: System, request: Request, plan: Schedule, evaluation: Evaluation) -> Memory:
+    """Cache at input_len + output_len - 1 tokens for the whole batch; activations at the worst pass."""
+    graph = evaluation.graph
+    context = request.input_len + request.output_len - 1.0
+    capacity = system.chip.memory_bytes
+    return Memory(
+        weights_bytes=memory.weights_bytes(graph),
+        kv_cache_bytes=memory.cache_bytes(graph, context) * request.batch_size,
+        activations_bytes=plan.worst(memory.peak_activations(graph)),
+        framework_bytes=FRAMEWORK_BYTES,
+        capacity_bytes=capacity,
+        budget_bytes=capacity * system.memory_utilization,
+    )
+
+
+def memory_of(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Memory:
+    """Memory alone, without timing a single operator."""
+    # one output token keeps the decode steps out; the cache is sized by the request itself
+    plan = schedule(replace(request, output_len=1.0), token_budget)
+    graph = system.prepared(model.graph(plan.step))
+    empty = Evaluation(graph=graph, rows=(), totals=None)  # type: ignore[arg-type]
+    return _memory(system, request, plan, empty)
+
+
+def max_batch_size(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
+    """The largest batch of this request (one point) that fits; one more does not."""
+
+    def fits(batches: Count) -> Count:
+        return memory_of(model, system, replace(request, batch_size=batches), token_budget).fits
+
+    return memory.largest(fits, SEARCH_LIMIT)
+
+
+def max_context_len(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
+    """The longest input_len + output_len of this request (one point) that fits, its output_len kept."""
+    output = float(np.max(request.output_len))
+
+    def fits(prompts: Count) -> Count:
+        return memory_of(model, system, replace(request, input_len=prompts), token_budget).fits
+
+    longest = memory.largest(fits, SEARCH_LIMIT)
+    return longest + output if longest else 0.0

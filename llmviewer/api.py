@@ -1,0 +1,124 @@
+"""The Python entry point: names and numbers -> Result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import numpy as np
+
+from llmviewer import analysis, hardware, models
+from llmviewer.errors import UserError, shown
+from llmviewer.hardware import Chip
+from llmviewer.ir import Count
+from llmviewer.models.model import Model
+from llmviewer.passes.flash_attention import flash_attention
+from llmviewer.result import Result
+from llmviewer.system import Applied, System
+from llmviewer.workload import Request
+
+Sizes: TypeAlias = "int | Sequence[int] | np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
+
+#: Sizes beyond this are a typing error.
+LARGEST = 10**9
+ATTENTION = ("flash", "eager")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a model is run; the defaults are those of the command line."""
+
+    dtype: str = "auto"
+    quantization: str = "none"
+    kv_cache_dtype: str = "auto"
+    attention: str = "flash"
+    efficiency: str = "ideal"
+    gpu_memory_utilization: float = 0.9
+    max_num_batched_tokens: float = np.inf
+    ignore_fields: tuple[str, ...] = ()
+
+
+def analyze(
+    model: str | Model,
+    hardware_name: str | Chip,
+    *,
+    batch_size: Sizes = 1,
+    input_len: Sizes = 1024,
+    output_len: Sizes = 128,
+    **options: object,
+) -> Result:
+    """Prefill, decode and memory of `model` on a chip.
+
+    model, hardware_name: names, paths or objects.  batch_size, input_len, output_len: whole numbers, or sequences of
+    one length (one point each; a single number holds for all).  options: fields of `Options`.  Raises UserError.
+    """
+    chosen = _options(options)
+    request = Request(
+        batch_size=sizes("batch_size", batch_size),
+        input_len=sizes("input_len", input_len),
+        output_len=sizes("output_len", output_len),
+    )
+    loaded = model if isinstance(model, Model) else _load(model, chosen)
+    chip = hardware_name if isinstance(hardware_name, Chip) else hardware.load(hardware_name)
+    return answer(loaded, system(chip, chosen), request, chosen)
+
+
+def answer(model: Model, on: System, request: Request, options: Options) -> Result:
+    """The Result of a request on a system, with its warnings."""
+    done = analysis.analyze(model, on, request, options.max_num_batched_tokens)
+    return Result(
+        analysis=done,
+        warnings=warnings(model, request),
+        token_budget=options.max_num_batched_tokens,
+        efficiency=options.efficiency,
+    )
+
+
+def _load(name: str, options: Options) -> Model:
+    return models.load(name, dtype=options.dtype, ignored=options.ignore_fields)
+
+
+def _options(given: dict[str, object]) -> Options:
+    known = {field.name for field in fields(Options)}
+    for name in given:
+        if name not in known:
+            from llmviewer.errors import unknown
+
+            raise unknown("option", name, known)
+    return Options(**given)  # type: ignore[arg-type]
+
+
+def system(chip: Chip, options: Options) -> System:
+    """The chip with the passes the options ask for, in their fixed order."""
+    if options.attention not in ATTENTION:
+        from llmviewer.errors import unknown
+
+        raise unknown("attention", options.attention, ATTENTION)
+    if not 0.0 < options.gpu_memory_utilization <= 1.0:
+        given = shown(options.gpu_memory_utilization)
+        raise UserError(f"gpu-memory-utilization is {given}; allowed: above 0, at most 1")
+    passes: tuple[Applied, ...] = ()
+    if options.attention == "flash":
+        passes += (Applied(name="flash_attention", change=flash_attention(chip)),)
+    return System(chip=chip, passes=passes, memory_utilization=options.gpu_memory_utilization)
+
+
+def sizes(name: str, value: Sizes) -> Count:
+    """Whole numbers from 1 up, as an array of float64 (length 1 for a single number)."""
+    numbers = np.atleast_1d(np.asarray(value))
+    if numbers.dtype.kind not in "iuf" or numbers.ndim != 1 or not numbers.size:
+        raise UserError(f"{name} is '{shown(value)}'; expected whole numbers")
+    numbers = numbers.astype(np.float64)
+    for number in numbers[~((numbers >= 1) & (numbers <= LARGEST) & (numbers == np.floor(numbers)))][:1]:
+        raise UserError(f"{name} is {number:g}; allowed: whole numbers from 1 to {LARGEST}")
+    return numbers
+
+
+def warnings(model: Model, request: Request) -> tuple[str, ...]:
+    """What a reader should know before trusting the numbers."""
+    context = float(np.max(request.input_len + request.output_len))
+    notes = list(model.notes)
+    if context > model.max_context:
+        notes.append(f"context {context:.0f} is beyond the model's maximum of {model.max_context:.0f} tokens")
+    return tuple(notes)

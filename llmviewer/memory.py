@@ -1,0 +1,105 @@
+"""What stays in device memory: weights, cache, the peak of activations, the framework; and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmviewer.ir import Block, Count, Graph, Operator, Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Memory:
+    """Bytes on one device for one workload; budget: what the engine may use of the capacity."""
+
+    weights_bytes: Count
+    kv_cache_bytes: Count
+    activations_bytes: Count
+    framework_bytes: Count
+    capacity_bytes: Count
+    budget_bytes: Count
+
+    @property
+    def total_bytes(self) -> Count:
+        """Everything resident at the worst moment."""
+        return self.weights_bytes + self.kv_cache_bytes + self.activations_bytes + self.framework_bytes
+
+    @property
+    def fits(self) -> Count:
+        """1.0 where the total is within the budget."""
+        return np.where(self.total_bytes <= self.budget_bytes, 1.0, 0.0)
+
+
+def weights_bytes(graph: Graph) -> float:
+    """Stored weights, scales included; a tied table once."""
+    return float(sum(tensor.elements * tensor.dtype.bytes * times for tensor, times in graph.stored_weights()))
+
+
+def cache_bytes(graph: Graph, context: Count) -> Count:
+    """Keys, values, latents and recurrent state of one sequence of `context` tokens."""
+    total: Count = 0.0
+    for block in graph.blocks:
+        for state in block.states:
+            total = total + state.resident_bytes(context) * block.times
+    return total
+
+
+def peak_activations(graph: Graph) -> Count:
+    """The most activation bytes alive at any operator: its inputs and outputs (nothing in place) and whatever a later
+    operator of the block still reads.  Keys and values belong to the cache."""
+    peak: Count = 0.0
+    for block in graph.blocks:
+        peak = np.maximum(peak, _peak_of(block))
+    return peak
+
+
+def _peak_of(block: Block) -> Count:
+    operators = block.operators
+    last_use = {name: at for at, op in enumerate(operators) for name in _activations_read(op)}
+    sizes: dict[str, Count] = {}
+    live: Count = 0.0
+    peak: Count = 0.0
+    for at, operator in enumerate(operators):
+        for access in (*operator.reads, *operator.writes):
+            tensor = access.tensor
+            if tensor.role is Role.ACTIVATION and tensor.name not in sizes:
+                sizes[tensor.name] = size = tensor.elements * tensor.dtype.bytes
+                live = live + size
+        peak = np.maximum(peak, live)
+        for name in _activations_read(operator):
+            if last_use[name] == at and sizes.get(name) is not None:
+                live = live - sizes[name]
+                del sizes[name]
+    return peak
+
+
+def _activations_read(operator: Operator) -> set[str]:
+    return {access.tensor.name for access in operator.reads if access.tensor.role is Role.ACTIVATION}
+
+
+def largest(fits: Callable[[Count], Count], limit: float) -> float:
+    """The largest whole number up to `limit` for which `fits` holds, 0 where not even 1 does.
+
+    fits: array of candidates -> array of truth values, true up to some number and false beyond it.  Each round asks
+    for 64 candidates at once, so a few evaluations of the graph find it.
+    """
+    low, high = 0.0, limit + 1.0  # low fits (or is 0), high does not
+    while high - low > 1.0:
+        steps = min(64.0, high - low - 1.0)
+        candidates = np.unique(np.floor(_spread(low, high, int(steps))))
+        good = candidates[np.asarray(fits(candidates), dtype=bool)]
+        bad = candidates[~np.asarray(fits(candidates), dtype=bool)] if len(good) < len(candidates) else candidates[:0]
+        low = max(low, float(good.max())) if len(good) else low
+        high = min(high, float(bad.min())) if len(bad) else high
+    return low
+
+
+def _spread(low: float, high: float, count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """`count` numbers strictly between: geometric while the gap spans magnitudes, else even."""
+    inner = np.arange(1.0, count + 1.0) / (count + 1.0)
+    if low < 1.0 or high / low > 64.0:
+        start = max(low, 0.5)
+        return np.clip(start * (high / start) ** inner, low + 1.0, high - 1.0)
+    return np.clip(low + (high - low) * inner, low + 1.0, high - 1.0)

@@ -1,0 +1,235 @@
+"""Result: what every view reads.  One schema for the command line, reports and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmviewer import __version__, analysis
+from llmviewer.analysis import Analysis
+from llmviewer.describe import hardware_object, model_object, number, sources, unknowns
+from llmviewer.evaluation import Row
+from llmviewer.ir import Array, Count, Role
+from llmviewer.roofline import BOUNDS
+from llmviewer.workload import Request
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "llmviewer.analysis/1"
+Pick = Callable[[Count], Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Result:
+    """One or many points of an analysis, with provenance.
+
+    to_dict(i): the whole answer for one point.  to_frame(): a row per point.  operators(): a row per operator.
+    """
+
+    analysis: Analysis
+    warnings: tuple[str, ...] = ()
+    token_budget: float = np.inf
+    efficiency: str = "ideal"
+
+    def __len__(self) -> int:
+        return self.analysis.schedule.points
+
+    @property
+    def fits(self) -> bool:
+        """Whether every point fits in memory."""
+        return bool(np.all(self.analysis.memory.fits))
+
+    def to_dict(self, point: int = 0) -> dict[str, Any]:
+        """The analysis object of one point."""
+        chip = self.analysis.system.chip
+        return {
+            "schema": SCHEMA,
+            "warnings": list(self.warnings),
+            "model": model_object(self.analysis.model, self.analysis.evaluation.graph),
+            "hardware": hardware_object(chip),
+            "workload": self._workload(point),
+            "parallelism": {"devices": 1, "tensor": 1, "pipeline": 1},
+            "passes": [applied.name for applied in self.analysis.system.passes],
+            "efficiency": {"kind": self.efficiency, "profile": None},
+            "provenance": {
+                "llmviewer": __version__,
+                "model": self.analysis.model.source,
+                "hardware": chip.path,
+                "times": "roofline of the data sheet, a lower bound",
+                "figures": sources(chip),
+                "assumed": unknowns(chip),
+            },
+            "stages": {"prefill": self.stage("prefill", point), "decode": self.stage("decode", point)},
+            "memory": self.memory(point),
+            "metrics": self.metrics(point),
+        }
+
+    def to_json(self) -> str:
+        """The analysis object of the only point, or `{"schema", "points": [...]}` of several."""
+        import json
+
+        if len(self) == 1:
+            return json.dumps(self.to_dict(), indent=1)
+        points = [self.to_dict(point) for point in range(len(self))]
+        return json.dumps({"schema": "llmviewer.sweep/1", "points": points}, indent=1)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per point: workload, times and metrics, counts of both stages, memory."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns())
+
+    def operators(self) -> pd.DataFrame:
+        """One row per point, stage, block and operator."""
+        import pandas as pd
+
+        rows = [
+            {**self._workload(point), "stage": stage, **row}
+            for point in range(len(self))
+            for stage in ("prefill", "decode")
+            for row in self.stage(stage, point)["operators"]
+        ]
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False))
+
+    def columns(self) -> dict[str, Any]:
+        """Arrays over points, by column name."""
+        a, totals = self.analysis, self.analysis.evaluation.totals
+        plan, memory = a.schedule, a.memory
+        point = np.ones(len(self))
+        columns: dict[str, Any] = {
+            "model": [a.model.name] * len(self),
+            "hardware": [a.system.chip.name] * len(self),
+            "batch_size": (a.request.batch_size * point).astype(int),
+            "input_len": (a.request.input_len * point).astype(int),
+            "output_len": (a.request.output_len * point).astype(int),
+        }
+        for name in METRICS:
+            columns[name] = np.asarray(getattr(a, name)) * point
+        for stage, pick in (("prefill", plan.prefill), ("decode", plan.decode)):
+            for field in ("time_s", "flops", "matmul_flops", "traffic_bytes"):
+                columns[f"{stage}_{field}"] = pick(getattr(totals, field))
+        for field in ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes"):
+            columns[field] = getattr(memory, field) * point
+        columns["fits"] = (memory.fits * point).astype(bool)
+        return columns
+
+    def _workload(self, point: int) -> dict[str, Any]:
+        request = self.analysis.request
+        return {name: number(_at(getattr(request, name), point)) for name in ("batch_size", "input_len", "output_len")}
+
+    def request(self, point: int) -> Request:
+        """The request of one point."""
+        request = self.analysis.request
+        one = partial(_at, point=point)
+        return Request(
+            batch_size=one(request.batch_size), input_len=one(request.input_len), output_len=one(request.output_len)
+        )
+
+    def stage(self, name: str, point: int = 0) -> dict[str, Any]:
+        """A STAGE object: totals, and operators for one layer each."""
+        plan, totals = self.analysis.schedule, self.analysis.evaluation.totals
+        pick: Pick = plan.prefill if name == "prefill" else plan.decode
+        request = self.request(point)
+        rows = [self._operator(row, pick, point) for row in self.analysis.evaluation.rows]
+        resources = _summed(self.analysis.evaluation.rows, pick, point)
+        prompt = number(request.input_len)
+        return {
+            "time_s": number(pick(totals.time_s)[point]),
+            "ideal_time_s": number(pick(totals.ideal_time_s)[point]),
+            "flops": number(pick(totals.flops)[point]),
+            "matmul_flops": number(pick(totals.matmul_flops)[point]),
+            "traffic_bytes": number(pick(totals.traffic_bytes)[point]),
+            "bound": max(resources, key=lambda bound: resources[bound]),
+            "new_tokens": prompt if name == "prefill" else 1,
+            "cached_tokens": 0 if name == "prefill" else prompt - 1,  # type: ignore[operator]
+            "operators": rows,
+        }
+
+    def _operator(self, row: Row, pick: Pick, point: int) -> dict[str, Any]:
+        operator = row.operator
+
+        def at(value: Count) -> int | float | None:
+            return number(pick(value)[point])
+
+        flops, ideal_s = pick(operator.flops)[point], pick(row.ideal.time_s)[point]
+        traffic = pick(row.traffic_bytes)[point]
+        matrix = bool(np.any(operator.matmul_flops))
+        return {
+            "name": operator.name,
+            "block": row.block.name,
+            "kind": operator.kind.value,
+            "layers": row.block.times,
+            "flops": number(flops),
+            "matmul_flops": at(operator.matmul_flops),
+            "traffic_bytes": number(traffic),
+            "weight_read_bytes": at(operator.read_bytes(Role.WEIGHT)),
+            "activation_read_bytes": at(operator.read_bytes(Role.ACTIVATION)),
+            "activation_write_bytes": at(operator.write_bytes(Role.ACTIVATION)),
+            "kv_read_bytes": at(operator.read_bytes(Role.CACHE)),
+            "kv_write_bytes": at(operator.write_bytes(Role.CACHE)),
+            "arithmetic_intensity": number(flops / traffic) if traffic else None,
+            "attainable_flops_per_s": number(flops / ideal_s) if ideal_s else None,
+            "bound": _bound(row, pick, point),
+            "time_s": at(row.timing.time_s),
+            "ideal_time_s": number(ideal_s),
+            "inputs": list(dict.fromkeys(operator.inputs)),
+            "output_shape": [number(pick(dim)[point]) for dim in operator.output_shape],
+            "compute_dtype": self.analysis.system.chip.compute_dtype(operator.compute) if matrix else "fp32",
+        }
+
+    def memory(self, point: int = 0) -> dict[str, Any]:
+        """The memory object of one point."""
+        memory = self.analysis.memory
+        fields = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes")
+        a, request = self.analysis, self.request(point)
+        return {
+            **{name: number(_at(getattr(memory, name), point)) for name in (*fields, "capacity_bytes")},
+            "fits": bool(_at(memory.fits, point)),
+            "max_batch_size": number(analysis.max_batch_size(a.model, a.system, request, self.token_budget)),
+            "max_context_len": number(analysis.max_context_len(a.model, a.system, request, self.token_budget)),
+        }
+
+    def metrics(self, point: int = 0) -> dict[str, Any]:
+        """The metrics object of one point."""
+        values = {name: number(_at(getattr(self.analysis, name), point)) for name in METRICS}
+        rate = float(_at(self.analysis.output_tokens_per_s, point))
+        batch = float(_at(self.analysis.request.batch_size, point))
+        ordered = {}
+        for name, value in values.items():
+            ordered[name] = value
+            if name == "output_tokens_per_s":
+                ordered["output_tokens_per_s_per_user"] = number(rate / batch)
+                ordered["output_tokens_per_s_per_device"] = number(rate)
+        return ordered
+
+
+#: Metrics of Analysis that every view shows.
+METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "prefill_mfu", "decode_mbu")
+
+
+def _at(values: Count, point: int) -> float:
+    """The value of one point; a scalar holds for all."""
+    flat = np.asarray(values, dtype=np.float64).reshape(-1)
+    return float(flat[point] if flat.size > 1 else flat[0])
+
+
+def _bound(row: Row, pick: Pick, point: int) -> str:
+    seconds = {name: float(pick(value)[point]) for name, value in row.timing.resources}
+    return max(seconds, key=lambda name: (seconds[name], -BOUNDS.index(name)))
+
+
+def _summed(rows: tuple[Row, ...], pick: Pick, point: int) -> dict[str, float]:
+    """Time by the resource that bounds each operator; the largest bounds the stage."""
+    summed: dict[str, float] = {}
+    for row in rows:
+        bound = _bound(row, pick, point)
+        summed[bound] = summed.get(bound, 0.0) + float(pick(row.timing.time_s)[point]) * row.block.times
+    return summed
