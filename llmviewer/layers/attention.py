@@ -23,7 +23,6 @@ from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind
 from llmviewer.workload import Step
 
-
 #: minimum and maximum of a clamped projection.
 CLIP_FLOPS = 2.0
 
@@ -40,7 +39,7 @@ class QkNorm(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projections:
-    """Which matrices a checkpoint holds: fused q, k, v or three; biases.  clip: q, k, v are clamped as they are made."""
+    """Which matrices a checkpoint holds: fused q, k, v or three; biases.  clip: q, k, v are clamped to a range."""
 
     fused: bool = False
     qkv_bias: bool = False
@@ -53,8 +52,9 @@ class Attention:
     """One attention mixer of `heads` query heads over `kv_heads` heads of keys and values.
 
     rotary_dim: rotated elements per head, 0 = no rope.  window, chunk: tokens, inf and 0 = none.
-    soft_cap: scores go through a tanh.  alibi: a bias is added to them.  sinks: one learned score per head.  gate: the output is multiplied by the
-    sigmoid of a second query projection (Qwen3-Next).  shares_cache: keys and values come from an earlier layer.
+    soft_cap: scores go through a tanh.  alibi: a bias is added to them.  sinks: one learned score per head.
+    gate: the output is multiplied by the sigmoid of a second query projection (Qwen3-Next).
+    shares_cache: keys and values come from an earlier layer.
     """
 
     hidden: int
@@ -162,21 +162,23 @@ class Attention:
         v = self._cache_write("v_cache", tokens, v_width)
         if self.projections.fused:
             q = whole(Tensor(name="qkv_proj", elements=tokens * (1.0 * q_out), dtype=x.dtype))
-            fused = self._linear("qkv_proj", q_out + k_width + v_width)
-            operators: tuple[Operator, ...] = (fused.operator(x, tokens, (q, k, v)),)
+            fused = self._product("qkv_proj", q_out + k_width + v_width, x, tokens, (q, k, v))
+            operators: tuple[Operator, ...] = (fused,)
         else:
-            operators = (self._linear("q_proj", q_out).operator(x, tokens),)
+            operators = (self._product("q_proj", q_out, x, tokens),)
             if not self.shares_cache:
                 operators += (
-                    self._linear("k_proj", k_width).operator(x, tokens, (k,)),
-                    self._linear("v_proj", v_width).operator(x, tokens, (v,)),
+                    self._product("k_proj", k_width, x, tokens, (k,)),
+                    self._product("v_proj", v_width, x, tokens, (v,)),
                 )
         q_tensor = operators[0].output
         return operators, replace(q_tensor, elements=tokens * (1.0 * q_width)), None if self.shares_cache else k
 
-    def _linear(self, name: str, width: int) -> Linear:
-        bias = self.projections.qkv_bias
-        return Linear(name=name, in_features=self.hidden, out_features=width, dtype=self.dtype, bias=bias)
+    def _product(self, name: str, width: int, x: Tensor, tokens: Count, writes: tuple[Access, ...] = ()) -> Operator:
+        bias, clip = self.projections.qkv_bias, CLIP_FLOPS * self.projections.clip
+        linear = Linear(name=name, in_features=self.hidden, out_features=width, dtype=self.dtype, bias=bias)
+        operator = linear.operator(x, tokens, writes)
+        return replace(operator, vector_flops=operator.vector_flops + tokens * (clip * width)) if clip else operator
 
     def _norms(self, tokens: Count, q: Tensor, k: Access | None) -> tuple[Operator, ...]:
         """QK-norm; normalised keys go to the cache where no rope follows."""
