@@ -21,6 +21,9 @@ _REASONS: dict[str, str] = {
     "scale_attention_softmax_in_fp32 attention_bias_in_fp32 residual_in_fp32 query_pre_attn_scalar scale_attn_weights "
     "scale_attn_by_inverse_layer_idx reorder_and_upcast_attn softmax_scale slow_but_exact initializer_cutoff_factor "
     "rope_interleave rope_interleaved routed_scaling_factor",
+    "which experts are chosen, not how many": "norm_topk_prob n_group topk_group scoring_func",
+    "multi-token prediction, a block beside the model that a plain step does not run": "num_nextn_predict_layers "
+    "num_mtp_layers mtp_transformer_layers num_mtp_modules use_mtp mtp_num_hidden_layers mtp_use_dedicated_embeddings",
     "run time": "use_cache pretraining_tp return_dict output_attentions output_hidden_states is_decoder "
     "is_encoder_decoder add_cross_attention tie_encoder_decoder task_specific_params gradient_checkpointing "
     "attn_implementation _attn_implementation use_flash_attn cross_attention_hidden_size chunk_size_feed_forward "

@@ -31,6 +31,14 @@ def block_name(kind: tuple[str, ...], kinds: Sequence[tuple[str, ...]]) -> str:
     return "_".join(differing) or "layer"
 
 
+def layer_types(config: Config, allowed: tuple[str, ...], default: Sequence[str]) -> list[str]:
+    """One of `allowed` (`full`, `sliding`, `linear`) for every layer: `layer_types`, or the class's own rule."""
+    if not config.has("layer_types"):
+        return list(default)
+    words = config.words("layer_types", tuple(f"{word}_attention" for word in allowed), len(default))
+    return [word.removesuffix("_attention") for word in words]
+
+
 def rotary_dim(config: Config, head_dim: int, *, factor: float = 1.0) -> int:
     """Rotated elements per head: `partial_rotary_factor` of them, beside or inside `rope_parameters`."""
     rope = config.get("rope_parameters")
