@@ -35,7 +35,7 @@ class Options:
     attention: str = "flash"
     efficiency: str = "ideal"
     gpu_memory_utilization: float = 0.9
-    max_num_batched_tokens: float = np.inf
+    max_num_batched_tokens: int = 0
     ignore_fields: tuple[str, ...] = ()
 
 
@@ -66,11 +66,12 @@ def analyze(
 
 def answer(model: Model, on: System, request: Request, options: Options) -> Result:
     """The Result of a request on a system, with its warnings."""
-    done = analysis.analyze(model, on, request, options.max_num_batched_tokens)
+    budget = float(options.max_num_batched_tokens) or np.inf
+    done = analysis.analyze(model, on, request, budget)
     return Result(
         analysis=done,
         warnings=warnings(model, request),
-        token_budget=options.max_num_batched_tokens,
+        token_budget=budget,
         efficiency=options.efficiency,
     )
 

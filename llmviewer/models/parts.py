@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
+
 from llmviewer.dtypes import Dtype
+from llmviewer.errors import UserError
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import DecoderLayer, Norms
 from llmviewer.layers.mlp import Mlp
@@ -39,6 +43,49 @@ def layer_types(config: Config, allowed: tuple[str, ...], default: Sequence[str]
     return [word.removesuffix("_attention") for word in words]
 
 
+def hidden_size(config: Config) -> int:
+    """Width of the residual stream."""
+    return _size(config, "hidden_size", "n_embd", "n_embed", "d_model")
+
+
+def head_count(config: Config) -> int:
+    """Query heads."""
+    return _size(config, "num_attention_heads", "n_head", "n_heads")
+
+
+def layer_count(config: Config) -> int:
+    """Decoder layers."""
+    return _size(config, "num_hidden_layers", "n_layer", "n_layers")
+
+
+def _size(config: Config, *names: str) -> int:
+    """One size that architectures spell differently; spellings that stand side by side must agree."""
+    stated = {name: config.count(name) for name in names if config.has(name)}
+    if len(set(stated.values())) > 1:
+        raise UserError(f"{config.where}: fields {', '.join(stated)} disagree")
+    return next(iter(stated.values())) if stated else config.count(names[0])
+
+
+def max_context(config: Config) -> float:
+    """Tokens the model was made for: `model_max_length` (Command-R), else the shortest of the usual spellings."""
+    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
+    shortest = min(config.count(name, ABSENT_CONTEXT) for name in names)
+    return float(config.count("model_max_length", shortest))
+
+
+def window(config: Config) -> float:
+    """Tokens a query of a sliding layer sees, itself included; null (or missing) is all."""
+    return float(config.count("sliding_window")) if config.has("sliding_window") else np.inf
+
+
+def alternating(config: Config, period: int) -> list[str]:
+    """`full` for every `period`-th layer and `sliding` for the others, unless the config lists or patterns them."""
+    name = config.one_of("sliding_window_pattern", "_sliding_window_pattern")
+    period = config.count(name, period)
+    default = ["sliding" if (layer + 1) % period else "full" for layer in range(layer_count(config))]
+    return layer_types(config, ("sliding", "full"), default)
+
+
 def rotary_dim(config: Config, head_dim: int, *, factor: float = 1.0) -> int:
     """Rotated elements per head: `partial_rotary_factor` of them, beside or inside `rope_parameters`."""
     rope = config.get("rope_parameters")
@@ -48,7 +95,7 @@ def rotary_dim(config: Config, head_dim: int, *, factor: float = 1.0) -> int:
 
 def attention(config: Config, dtype: Dtype, projections: Projections, *, head_dim: int | None = None) -> Attention:
     """Grouped-query attention with rope, in the usual fields; `head_dim`: the class's default where it has its own."""
-    hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
+    hidden, heads = hidden_size(config), head_count(config)
     head_dim = config.count("head_dim", head_dim or hidden // heads)
     return Attention(
         hidden=hidden,
@@ -64,7 +111,22 @@ def attention(config: Config, dtype: Dtype, projections: Projections, *, head_di
 def mlp(config: Config, dtype: Dtype, intermediate: int) -> Mlp:
     """SwiGLU (or what `hidden_act` says) of `intermediate` elements, without biases."""
     act = activation(config.text("hidden_act", "silu"))
-    return Mlp(hidden=config.count("hidden_size"), intermediate=intermediate, activation=act, dtype=dtype)
+    return Mlp(hidden=hidden_size(config), intermediate=intermediate, activation=act, dtype=dtype)
+
+
+def plain_mlp(config: Config, dtype: Dtype, *, act: str) -> Mlp:
+    """Two matrices with biases, four times as wide inside where the config is silent; `act`: the class's default."""
+    hidden = hidden_size(config)
+    width = config.one_of("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+    name = config.text(config.one_of("hidden_act", "activation_function", "activation"), act)
+    return Mlp(
+        hidden=hidden,
+        intermediate=config.count(width, 4 * hidden),
+        activation=activation(name),
+        dtype=dtype,
+        gated=False,
+        bias=True,
+    )
 
 
 def moe(config: Config, dtype: Dtype, intermediate: int) -> Moe:
@@ -74,14 +136,14 @@ def moe(config: Config, dtype: Dtype, intermediate: int) -> Moe:
         experts=config.count(config.one_of("num_experts", "n_routed_experts", "num_local_experts")),
         chosen=config.count("num_experts_per_tok"),
         dtype=dtype,
-        hidden=config.count("hidden_size"),
+        hidden=hidden_size(config),
     )
 
 
-def pre_norms(config: Config, dtype: Dtype) -> Norms:
-    """RMSNorm before the mixer and before the feed-forward part."""
-    hidden = config.count("hidden_size")
-    return Norms(attn=rms_norm("attn_norm", hidden, dtype), mlp=rms_norm("mlp_norm", hidden, dtype))
+def pre_norms(config: Config, dtype: Dtype, norm: Callable[[str, float, Dtype], Norm] = rms_norm) -> Norms:
+    """A norm before the mixer and one before the feed-forward part."""
+    hidden = hidden_size(config)
+    return Norms(attn=norm("attn_norm", hidden, dtype), mlp=norm("mlp_norm", hidden, dtype))
 
 
 def head(config: Config, dtype: Dtype, hidden: int, norm: Norm | None, *, tied: bool, bias: bool = False) -> Head:
@@ -95,7 +157,7 @@ def model(
     config: Config, dtype: Dtype, layers: tuple[DecoderLayer, ...], norm: Norm | None, *, tied: bool = False
 ) -> Model:
     """The usual frame: one table of `hidden_size`, layers, final norm, head without bias."""
-    hidden = config.count("hidden_size")
+    hidden = hidden_size(config)
     return Model(
         name="",
         architecture="",
@@ -104,9 +166,31 @@ def model(
         embedding=Embedding(vocabulary=config.count("vocab_size"), width=hidden, dtype=dtype),
         layers=layers,
         head=head(config, dtype, hidden, norm, tied=tied),
-        max_context=float(config.count("max_position_embeddings", ABSENT_CONTEXT)),
+        max_context=max_context(config),
     )
 
+
+def text_of(parse: Callable[[Config, Dtype], Model]) -> Callable[[Config, Dtype], Model]:
+    """The parser of a multimodal config whose `text_config` is read by `parse`: the language model alone is counted."""
+
+    def of_text(config: Config, dtype: Dtype) -> Model:
+        config.ignore(*_OTHER_SENSES)
+        text = config.part("text_config")
+        if config.has("tie_word_embeddings"):
+            text.defaults(tie_word_embeddings=config.get("tie_word_embeddings"))
+        built = parse(text, dtype)
+        return replace(built, notes=(*built.notes, "the language model alone is counted, not its vision or audio part"))
+
+    return of_text
+
+
+#: What a multimodal config says of images and sound.
+_OTHER_SENSES = (
+    "vision_config audio_config mm_tokens_per_image image_token_index boi_token_index eoi_token_index image_token_id "
+    "video_token_id audio_token_id vision_start_token_id vision_end_token_id boi_token_id eoi_token_id boa_token_id "
+    "eoa_token_id vision_soft_tokens_per_image audio_soft_tokens_per_image projector_hidden_act multimodal_projector_bias "
+    "vision_feature_layer spatial_merge_size"
+).split()
 
 #: A config that states no maximum context has none.
 ABSENT_CONTEXT = 10**8

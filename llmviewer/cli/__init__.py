@@ -1,0 +1,38 @@
+"""The command line: words -> values -> Result -> a view.  One command per file; heavy imports stand in its body."""
+
+from __future__ import annotations
+
+import sys
+
+#: command -> (module, what it is for).  Only the module of the command asked for is imported.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "analyze": ("llmviewer.cli.analyze", "One model on one chip, operator by operator."),
+    "sweep": ("llmviewer.cli.sweep", "Many batch sizes and lengths, one row per point."),
+    "compare": ("llmviewer.cli.compare", "Several chips, models or quantizations side by side."),
+    "models": ("llmviewer.cli.models", "Models we know: list, show."),
+    "hardware": ("llmviewer.cli.hardware", "Chips we know: list, show."),
+}
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 fine, 1 answered with no, 2 wrong input (one line on stderr)."""
+    words = sys.argv[1:] if arguments is None else arguments
+    sys.exit(main(words))
+
+
+def main(words: list[str]) -> int:
+    """Run one command; the exit status."""
+    from llmviewer.cli.app import command_for
+    from llmviewer.errors import UserError
+
+    try:
+        return command_for(words, COMMANDS)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader (head, less) has seen enough
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        return 130
