@@ -24,6 +24,11 @@ _REASONS: dict[str, str] = {
     "which experts are chosen, not how many": "norm_topk_prob n_group topk_group scoring_func",
     "multi-token prediction, a block beside the model that a plain step does not run": "num_nextn_predict_layers "
     "num_mtp_layers mtp_transformer_layers num_mtp_modules use_mtp mtp_num_hidden_layers mtp_use_dedicated_embeddings",
+    "images and sound: the language model alone is counted": "vision_config audio_config mm_tokens_per_image "
+    "image_token_index boi_token_index eoi_token_index image_token_id video_token_id audio_token_id boi_token_id "
+    "eoi_token_id boa_token_id eoa_token_id vision_start_token_id vision_end_token_id vision_soft_tokens_per_image "
+    "audio_soft_tokens_per_image projector_hidden_act multimodal_projector_bias vision_feature_layer "
+    "spatial_merge_size",
     "run time": "use_cache pretraining_tp return_dict output_attentions output_hidden_states is_decoder "
     "is_encoder_decoder add_cross_attention tie_encoder_decoder task_specific_params gradient_checkpointing "
     "attn_implementation _attn_implementation use_flash_attn cross_attention_hidden_size chunk_size_feed_forward "

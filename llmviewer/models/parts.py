@@ -6,16 +6,14 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-import numpy as np
-
 from llmviewer.dtypes import Dtype
-from llmviewer.errors import UserError
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import DecoderLayer, Norms
 from llmviewer.layers.mlp import Mlp
 from llmviewer.layers.moe import Moe
 from llmviewer.models.config import Config
 from llmviewer.models.model import Embedding, Head, Model
+from llmviewer.models.sizes import head_count, hidden_size, layer_count, max_context, rotary_dim
 from llmviewer.ops.elementwise import activation
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, rms_norm
@@ -43,54 +41,12 @@ def layer_types(config: Config, allowed: tuple[str, ...], default: Sequence[str]
     return [word.removesuffix("_attention") for word in words]
 
 
-def hidden_size(config: Config) -> int:
-    """Width of the residual stream."""
-    return _size(config, "hidden_size", "n_embd", "n_embed", "d_model")
-
-
-def head_count(config: Config) -> int:
-    """Query heads."""
-    return _size(config, "num_attention_heads", "n_head", "n_heads")
-
-
-def layer_count(config: Config) -> int:
-    """Decoder layers."""
-    return _size(config, "num_hidden_layers", "n_layer", "n_layers")
-
-
-def _size(config: Config, *names: str) -> int:
-    """One size that architectures spell differently; spellings that stand side by side must agree."""
-    stated = {name: config.count(name) for name in names if config.has(name)}
-    if len(set(stated.values())) > 1:
-        raise UserError(f"{config.where}: fields {', '.join(stated)} disagree")
-    return next(iter(stated.values())) if stated else config.count(names[0])
-
-
-def max_context(config: Config) -> float:
-    """Tokens the model was made for: `model_max_length` (Command-R), else the shortest of the usual spellings."""
-    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
-    shortest = min(config.count(name, ABSENT_CONTEXT) for name in names)
-    return float(config.count("model_max_length", shortest))
-
-
-def window(config: Config) -> float:
-    """Tokens a query of a sliding layer sees, itself included; null (or missing) is all."""
-    return float(config.count("sliding_window")) if config.has("sliding_window") else np.inf
-
-
 def alternating(config: Config, period: int) -> list[str]:
     """`full` for every `period`-th layer and `sliding` for the others, unless the config lists or patterns them."""
     name = config.one_of("sliding_window_pattern", "_sliding_window_pattern")
     period = config.count(name, period)
     default = ["sliding" if (layer + 1) % period else "full" for layer in range(layer_count(config))]
     return layer_types(config, ("sliding", "full"), default)
-
-
-def rotary_dim(config: Config, head_dim: int, *, factor: float = 1.0) -> int:
-    """Rotated elements per head: `partial_rotary_factor` of them, beside or inside `rope_parameters`."""
-    rope = config.get("rope_parameters")
-    inner = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
-    return int(head_dim * config.number("partial_rotary_factor", inner or factor))
 
 
 def attention(config: Config, dtype: Dtype, projections: Projections, *, head_dim: int | None = None) -> Attention:
@@ -174,7 +130,6 @@ def text_of(parse: Callable[[Config, Dtype], Model]) -> Callable[[Config, Dtype]
     """The parser of a multimodal config whose `text_config` is read by `parse`: the language model alone is counted."""
 
     def of_text(config: Config, dtype: Dtype) -> Model:
-        config.ignore(*_OTHER_SENSES)
         text = config.part("text_config")
         if config.has("tie_word_embeddings"):
             text.defaults(tie_word_embeddings=config.get("tie_word_embeddings"))
@@ -182,15 +137,3 @@ def text_of(parse: Callable[[Config, Dtype], Model]) -> Callable[[Config, Dtype]
         return replace(built, notes=(*built.notes, "the language model alone is counted, not its vision or audio part"))
 
     return of_text
-
-
-#: What a multimodal config says of images and sound.
-_OTHER_SENSES = (
-    "vision_config audio_config mm_tokens_per_image image_token_index boi_token_index eoi_token_index image_token_id "
-    "video_token_id audio_token_id vision_start_token_id vision_end_token_id boi_token_id eoi_token_id boa_token_id "
-    "eoa_token_id vision_soft_tokens_per_image audio_soft_tokens_per_image projector_hidden_act multimodal_projector_bias "
-    "vision_feature_layer spatial_merge_size"
-).split()
-
-#: A config that states no maximum context has none.
-ABSENT_CONTEXT = 10**8

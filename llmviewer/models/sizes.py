@@ -1,0 +1,53 @@
+"""The sizes of a model under the names that different architectures give them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmviewer.errors import UserError
+from llmviewer.models.config import Config
+
+#: A config that states no maximum context has none.
+ABSENT_CONTEXT = 10**8
+
+
+def hidden_size(config: Config) -> int:
+    """Width of the residual stream."""
+    return _size(config, "hidden_size", "n_embd", "n_embed", "d_model")
+
+
+def head_count(config: Config) -> int:
+    """Query heads."""
+    return _size(config, "num_attention_heads", "n_head", "n_heads")
+
+
+def layer_count(config: Config) -> int:
+    """Decoder layers."""
+    return _size(config, "num_hidden_layers", "n_layer", "n_layers")
+
+
+def _size(config: Config, *names: str) -> int:
+    """One size that architectures spell differently; spellings that stand side by side must agree."""
+    stated = {name: config.count(name) for name in names if config.has(name)}
+    if len(set(stated.values())) > 1:
+        raise UserError(f"{config.where}: fields {', '.join(stated)} disagree")
+    return next(iter(stated.values())) if stated else config.count(names[0])
+
+
+def max_context(config: Config) -> float:
+    """Tokens the model was made for: `model_max_length` (Command-R), else the shortest of the usual spellings."""
+    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_sequence_length")
+    shortest = min(config.count(name, ABSENT_CONTEXT) for name in names)
+    return float(config.count("model_max_length", shortest))
+
+
+def window(config: Config) -> float:
+    """Tokens a query of a sliding layer sees, itself included; null (or missing) is all."""
+    return float(config.count("sliding_window")) if config.has("sliding_window") else np.inf
+
+
+def rotary_dim(config: Config, head_dim: int, *, factor: float = 1.0) -> int:
+    """Rotated elements per head: `partial_rotary_factor` of them, beside or inside `rope_parameters`."""
+    rope = config.get("rope_parameters")
+    inner = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
+    return int(head_dim * config.number("partial_rotary_factor", inner or factor))
