@@ -49,7 +49,7 @@ class Mla:
         2 tokens r H (nope + v) + 2 pairs H (2 r + rope).
         """
         if self.form is not MlaForm.CHEAPER:
-            return 1.0 * step.tokens**0 if self.form is MlaForm.ABSORBED else 0.0 * step.tokens
+            return 0.0 * step.tokens + float(self.form is MlaForm.ABSORBED)
         plain = self._shape(step, 0.0 * step.tokens)
         keys, pairs = plain.keys(), plain.full_pairs()
         up = self.kv_rank * (self.nope_dim + self.v_dim)
@@ -71,10 +71,11 @@ class Mla:
         latent = self._latent(tokens, x)
         rotate = self._rope(tokens, queries[-1].output, latent[0])
         expand = self._kv_b(shape, tokens, absorbed, rotate.output)
-        core = eager(shape, self._inputs(shape, absorbed, rotate.output, expand.output))
+        core = eager(shape, self._inputs(shape, absorbed, rotate.output, expand))
         # in absorbed form the output passes through kv_b_proj's value half, counted in kv_b_proj
         out = Tensor(name="sv_matmul", elements=tokens * (1.0 * self.heads * self.v_dim), dtype=x.dtype)
-        project = self._linear("o_proj", self.heads * self.v_dim, self.hidden).operator(out, tokens)
+        o_proj = self._linear("o_proj", self.heads * self.v_dim, self.hidden, bias=self.bias)
+        project = o_proj.operator(out, tokens)
         return (*queries, *latent, rotate, expand, *core, project)
 
     def _linear(self, name: str, width_in: int, width_out: int, *, bias: bool = False) -> Linear:
@@ -107,30 +108,35 @@ class Mla:
         return rope("rope", reads, writes, tokens, (self.heads + 1) * self.rope_dim / 2)
 
     def _kv_b(self, shape: AttentionShape, tokens: Count, absorbed: Count, q: Tensor) -> Operator:
-        """kv_b_proj: over all keys in naive form; in absorbed form over the new tokens, half of it on queries and half
-        on outputs, which is as many products as expanding the new tokens would be."""
-        per_head = self.nope_dim + self.v_dim
-        keys = shape.keys()
-        rows = np.where(absorbed, tokens, keys)
-        linear = self._linear("kv_b_proj", self.kv_rank, self.heads * per_head)
-        latent = Access(self._cache(keys * (1.0 * self.kv_rank)), np.where(absorbed, 0.0, keys * (1.0 * self.kv_rank)))
-        on_queries = Access(q, np.where(absorbed, tokens * (1.0 * self.heads * per_head), 0.0))
-        width = np.where(absorbed, 2.0 * self.kv_rank, per_head) * self.heads
-        expanded = Tensor(name="kv_b_proj", elements=rows * width, dtype=q.dtype)
-        operator = linear.operator(q, rows, (whole(expanded),))
-        return replace(operator, reads=(latent, on_queries, *operator.reads[1:]))
+        """kv_b_proj: over all keys in naive form; in absorbed form over the new tokens, one half on queries and one on
+        outputs, which is as many products as expanding the new tokens would be.
 
-    def _inputs(self, shape: AttentionShape, absorbed: Count, q: Tensor, expanded: Tensor) -> AttentionInputs:
+        Reads the cached latent (r per key), or queries (nope per head) and outputs in the latent (r per head).
+        Writes keys and values (nope and v per head), or queries in the latent and outputs (r and v per head).
+        """
+        keys, per_token = shape.keys(), tokens * (1.0 * self.heads)
+        latent = self._cache(keys * (1.0 * self.kv_rank))
+        rows = np.where(absorbed, tokens, keys)
+        first = _part("kv_b_keys", np.where(absorbed, per_token * self.kv_rank, keys * self.heads * self.nope_dim), q)
+        second = _part("kv_b_values", rows * (1.0 * self.heads * self.v_dim), q)
+        linear = self._linear("kv_b_proj", self.kv_rank, self.heads * (self.nope_dim + self.v_dim))
+        operator = linear.operator(q, rows, (whole(first), whole(second)))
+        on_latent = Access(latent, np.where(absorbed, 0.0, latent.elements))
+        on_queries = Access(q, np.where(absorbed, per_token * (self.nope_dim + self.kv_rank), 0.0))
+        return replace(operator, reads=(on_latent, on_queries, *operator.reads[1:]))
+
+    def _inputs(self, shape: AttentionShape, absorbed: Count, q: Tensor, expand: Operator) -> AttentionInputs:
         """Naive: keys are the expanded ones and the cached rotated part; absorbed: the latent cache serves as both."""
         keys = shape.keys()
         latent = self._cache(keys * (1.0 * self.kv_rank + self.rope_dim))
         cached = Access(latent, keys * (np.where(absorbed, self.kv_rank, 0.0) + self.rope_dim))
         again = Access(latent, keys * np.where(absorbed, self.kv_rank, 0.0))
-        nope = Access(expanded, np.where(absorbed, 0.0, keys * (1.0 * self.heads * self.nope_dim)))
-        values = Access(_part(expanded, "kv_b_values"), np.where(absorbed, 0.0, keys * (1.0 * self.heads * self.v_dim)))
-        queries = Tensor(name=q.name, elements=shape.queries() * (shape.heads * shape.qk_dim), dtype=q.dtype)
-        return AttentionInputs(q=queries, k=(cached, nope), v=(again, values))
+        expanded, values = (
+            Access(write.tensor, np.where(absorbed, 0.0, write.tensor.elements)) for write in expand.writes
+        )
+        queries = _part(q.name, shape.queries() * (shape.heads * shape.qk_dim), q)
+        return AttentionInputs(q=queries, k=(cached, expanded), v=(again, values))
 
 
-def _part(tensor: Tensor, name: str) -> Tensor:
-    return Tensor(name=name, elements=tensor.elements, dtype=tensor.dtype)
+def _part(name: str, elements: Count, like: Tensor) -> Tensor:
+    return Tensor(name=name, elements=elements, dtype=like.dtype)

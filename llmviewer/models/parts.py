@@ -86,7 +86,8 @@ def plain_mlp(config: Config, dtype: Dtype, *, act: str) -> Mlp:
 
 
 def moe(config: Config, dtype: Dtype, intermediate: int) -> Moe:
-    """Routed experts of `intermediate` elements each, in any of the usual spellings."""
+    """Routed experts of `intermediate` elements each, in any of the usual spellings, and `n_shared_experts` alike."""
+    shared = config.count("n_shared_experts", 0, least=0)
     return Moe(
         expert=mlp(config, dtype, intermediate),
         experts=config.count(config.one_of("num_experts", "n_routed_experts", "num_local_experts")),
