@@ -19,6 +19,10 @@ Array: TypeAlias = npt.NDArray[np.float64]
 Count: TypeAlias = float | Array
 
 
+#: Ends the names of weights that a checkpoint stores and its code does not call parameters (a router's correction).
+BUFFER = ".buffer"
+
+
 class Role(Enum):
     """What a tensor is for; decides which byte column it is counted in."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmviewer.dtypes import Dtype
-from llmviewer.ir import Access, Count, Kind, Operator, Role, Tensor, whole
+from llmviewer.ir import BUFFER, Access, Count, Kind, Operator, Role, Tensor, whole
 from llmviewer.layers.mlp import Mlp
 from llmviewer.ops.elementwise import activate, activation, add, elementwise
 from llmviewer.ops.gemm import Linear
@@ -69,7 +69,7 @@ class Moe:
         logits = linear.operator(x, tokens)
         reads = [whole(logits.output)]
         if self.correction_bias:
-            name = "router_correction.weight"
+            name = f"router_correction{BUFFER}"
             bias = Tensor(name=name, elements=float(self.experts), dtype=self.dtype, role=Role.WEIGHT)
             reads.append(whole(bias))
         y = Tensor(name="router_softmax", elements=tokens * (1.0 * self.experts), dtype=x.dtype)

@@ -31,7 +31,8 @@ _REASONS: dict[str, str] = {
     "spatial_merge_size",
     "run time": "use_cache pretraining_tp return_dict output_attentions output_hidden_states is_decoder "
     "is_encoder_decoder add_cross_attention tie_encoder_decoder task_specific_params gradient_checkpointing "
-    "ep_size attn_implementation _attn_implementation use_flash_attn cross_attention_hidden_size chunk_size_feed_forward "
+    "ep_size attn_implementation _attn_implementation use_flash_attn cross_attention_hidden_size "
+    "chunk_size_feed_forward "
     "torchscript use_bfloat16 max_length min_length do_sample early_stopping num_beams num_beam_groups "
     "diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size "
     "encoder_no_repeat_ngram_size num_return_sequences output_scores return_dict_in_generate remove_invalid_values "

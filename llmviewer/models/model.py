@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from llmviewer.dtypes import Dtype
-from llmviewer.ir import Block, Count, Graph, Operator, Role, Tensor, whole
+from llmviewer.ir import BUFFER, Block, Count, Graph, Operator, Role, Tensor, whole
 from llmviewer.layers.decoder import DecoderLayer
 from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear
@@ -122,8 +122,9 @@ class Model:
 
     @property
     def parameters(self) -> float:
-        """Stored parameters, tied tables once."""
-        return float(sum(tensor.elements * times for tensor, times in self._graph().stored_weights()))
+        """Stored parameters, tied tables once, buffers not."""
+        stored = self._graph().stored_weights()
+        return float(sum(t.elements * times for t, times in stored if not t.name.endswith(BUFFER)))
 
     @property
     def active_parameters(self) -> float:

@@ -94,6 +94,7 @@ def moe(config: Config, dtype: Dtype, intermediate: int) -> Moe:
         chosen=config.count("num_experts_per_tok"),
         dtype=dtype,
         hidden=hidden_size(config),
+        shared=mlp(config, dtype, intermediate * shared) if shared else None,
     )
 
 

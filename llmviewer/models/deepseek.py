@@ -1,0 +1,88 @@
+"""DeepSeek-V2, V3 and R1, and Kimi-K2, which uses V3's layout: latent attention and many small experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.dtypes import Dtype
+from llmviewer.layers.decoder import DecoderLayer
+from llmviewer.layers.mla import Mla, MlaForm
+from llmviewer.layers.moe import Moe
+from llmviewer.models import parts
+from llmviewer.models.config import Config
+from llmviewer.models.model import Model
+from llmviewer.ops.norm import rms_norm
+
+
+def parse_v2(config: Config, dtype: Dtype) -> Model:
+    """DeepseekV2ForCausalLM: experts chosen by their softmax."""
+    config.expect("topk_method", "greedy", "group_limited_greedy")
+    return _model(config, dtype, _experts(config, dtype))
+
+
+def parse_v3(config: Config, dtype: Dtype) -> Model:
+    """DeepseekV3ForCausalLM (V3, R1, Kimi-K2): experts chosen by their sigmoid plus a stored bias."""
+    config.expect("topk_method", "noaux_tc")
+    return _model(config, dtype, replace(_experts(config, dtype), correction_bias=True))
+
+
+def with_form(model: Model, form: MlaForm) -> Model:
+    """The same model with its latent attention computed in `form`."""
+
+    def change(layer: DecoderLayer) -> DecoderLayer:
+        return replace(layer, mixer=replace(layer.mixer, form=form)) if isinstance(layer.mixer, Mla) else layer
+
+    return replace(model, layers=tuple(map(change, model.layers)))
+
+
+def dense_first(config: Config) -> list[tuple[str]]:
+    """`dense` for the first `first_k_dense_replace` layers, `moe` after them."""
+    layers, dense = config.count("num_hidden_layers"), config.count("first_k_dense_replace", least=0)
+    return [("dense",) if layer < dense else ("moe",) for layer in range(layers)]
+
+
+def _experts(config: Config, dtype: Dtype) -> Moe:
+    config.expect("moe_layer_freq", 1)
+    return parts.moe(config, dtype, config.count("moe_intermediate_size"))
+
+
+def _attention(config: Config, dtype: Dtype) -> Mla:
+    heads, rope_dim = config.count("num_attention_heads"), config.count("qk_rope_head_dim")
+    config.expect("num_key_value_heads", heads)  # the latent is expanded for every head
+    config.expect("head_dim", rope_dim)
+    config.expect("qk_head_dim", config.count("qk_nope_head_dim") + rope_dim)
+    return Mla(
+        hidden=config.count("hidden_size"),
+        heads=heads,
+        q_rank=_q_rank(config),
+        kv_rank=config.count("kv_lora_rank"),
+        nope_dim=config.count("qk_nope_head_dim"),
+        rope_dim=rope_dim,
+        v_dim=config.count("v_head_dim"),
+        dtype=dtype,
+        bias=config.flag("attention_bias", default=False),
+    )
+
+
+def _q_rank(config: Config) -> int:
+    """A null is a model without a latent of the queries (V2-Lite); a missing field is an error."""
+    null = "q_lora_rank" in config.fields and not config.has("q_lora_rank")
+    return 0 if null else config.count("q_lora_rank")
+
+
+def _model(config: Config, dtype: Dtype, experts: Moe) -> Model:
+    config.expect("mlp_bias", False)
+    attention, kinds = _attention(config, dtype), dense_first(config)
+    dense = parts.mlp(config, dtype, config.count("intermediate_size"))
+
+    def layer(kind: tuple[str], times: int) -> DecoderLayer:
+        return DecoderLayer(
+            name=parts.block_name(kind, kinds),
+            times=times,
+            norms=parts.pre_norms(config, dtype),
+            mixer=attention,
+            feed_forward=dense if kind == ("dense",) else experts,
+        )
+
+    norm = rms_norm("final_norm", attention.hidden, dtype)
+    return parts.model(config, dtype, parts.grouped(kinds, layer), norm)
