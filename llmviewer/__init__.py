@@ -1,15 +1,28 @@
 """llmviewer: how fast an LLM runs on a chip, why, and what to change.
 
-import llmviewer as lv
-lv.analyze("llama-2-7b", "a6000", batch_size=[1, 8, 64], input_len=2048).to_frame()
+    import llmviewer as lv
+    lv.analyze("llama-2-7b", "a6000", batch_size=[1, 8, 64], input_len=2048).to_frame()
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
-
-from llmviewer.api import analyze
-from llmviewer.errors import UserError
-from llmviewer.result import Result
-
 __all__ = ["Result", "UserError", "__version__", "analyze"]
+
+if TYPE_CHECKING:
+    from llmviewer.api import analyze
+    from llmviewer.errors import UserError
+    from llmviewer.result import Result
+
+#: Public names are imported when first used, so that the command line can set up the process before numpy loads.
+_HOME = {"analyze": "llmviewer.api", "UserError": "llmviewer.errors", "Result": "llmviewer.result"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'llmviewer' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)

@@ -68,10 +68,14 @@ def named(name: str) -> Dtype:
     return DTYPES[key]
 
 
+def scaled(compute: str, bits: float, *, group: float, scale_bits: float = 16.0, name: str = "") -> Dtype:
+    """Numbers of `bits` that share one scale of `scale_bits` (zero points may be in it) per `group` of them."""
+    return Dtype(name=name or f"{compute}-g{group:g}", bits=bits + scale_bits / group, compute=compute)
+
+
 def grouped_int(bits: float, *, group: int = WEIGHT_GROUP, zero_point_bits: float = 0.0) -> Dtype:
     """Integer weights with one 16-bit scale (and an optional zero point) per `group` elements."""
-    stored = bits + (16.0 + zero_point_bits) / group
-    return Dtype(name=f"int{bits:g}-g{group}", bits=stored, compute=f"int{bits:g}")
+    return scaled(f"int{bits:g}", bits, group=group, scale_bits=16.0 + zero_point_bits)
 
 
 def cache_int(bits: float, head_dim: float) -> Dtype:

@@ -88,11 +88,10 @@ def largest(fits: Callable[[Count], Count], limit: float) -> float:
     low, high = 0.0, limit + 1.0  # low fits (or is 0), high does not
     while high - low > 1.0:
         steps = min(64.0, high - low - 1.0)
-        candidates = np.unique(np.floor(_spread(low, high, int(steps))))
-        good = candidates[np.asarray(fits(candidates), dtype=bool)]
-        bad = candidates[~np.asarray(fits(candidates), dtype=bool)] if len(good) < len(candidates) else candidates[:0]
-        low = max(low, float(good.max())) if len(good) else low
-        high = min(high, float(bad.min())) if len(bad) else high
+        candidates = np.floor(_spread(low, high, int(steps)))
+        fit = np.asarray(fits(candidates), dtype=bool)
+        low = max(low, float(candidates[fit].max(initial=low)))
+        high = min(high, float(candidates[~fit].min(initial=high)))
     return low
 
 

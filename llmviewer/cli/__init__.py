@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+# No matrix algebra is done here; the thread pool that numpy's BLAS starts on import would cost 50 ms of CPU.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 #: command -> (module, what it is for).  Only the module of the command asked for is imported.
 COMMANDS: dict[str, tuple[str, str]] = {

@@ -16,6 +16,7 @@ _REASONS: dict[str, str] = {
     "aux_loss_alpha seq_aux gradient_checkpointing rescale_prenorm_residual use_cache_in_training ffn_dropout "
     "residual_dropout attn_dropout emb_pdrop ffn_pdrop resid_dropout",
     "numerical detail, no work": "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps norm_epsilon "
+    "layernorm_epsilon "
     "rope_theta rope_scaling rope_parameters rope_local_base_freq rotary_emb_base rope_ratio partial_rope_base "
     "original_max_position_embeddings attention_softmax_in_fp32 apply_residual_connection_post_layernorm_fp32 "
     "scale_attention_softmax_in_fp32 attention_bias_in_fp32 residual_in_fp32 query_pre_attn_scalar scale_attn_weights "
@@ -36,7 +37,7 @@ _REASONS: dict[str, str] = {
     "torchscript use_bfloat16 max_length min_length do_sample early_stopping num_beams num_beam_groups "
     "diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size "
     "encoder_no_repeat_ngram_size num_return_sequences output_scores return_dict_in_generate remove_invalid_values "
-    "exponential_decay_length_penalty pruned_heads tf_legacy_loss cache_implementation skip_bos",
+    "exponential_decay_length_penalty pruned_heads tf_legacy_loss cache_implementation skip_bos output_past",
     "read once for all architectures": "quantization_config max_position_embeddings tie_word_embeddings vocab_size",
 }
 

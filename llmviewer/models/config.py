@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmviewer.errors import UserError, shown, unknown
@@ -19,7 +19,7 @@ class Config:
         self.fields = fields
         self.where = where
         self.read: set[str] = set()
-        self.parts: list[Config] = []
+        self.parts: dict[str, Config] = {}
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not null; counts as reading it."""
@@ -83,6 +83,13 @@ class Config:
                 raise unknown(f"entry of {name} in {self.where}", word, allowed)
         return list(value[:length])
 
+    def numbers(self, name: str, default: Sequence[int] = ()) -> list[int]:
+        """A list of whole numbers (the layers with experts); `default` where it is missing."""
+        value = self.get(name, list(default))
+        if not isinstance(value, list) or not all(isinstance(entry, int) for entry in value):
+            raise UserError(f"{self.where}: field '{name}' is '{shown(value)}', expected a list of whole numbers")
+        return list(value)
+
     def expect(self, name: str, *values: Any) -> None:
         """A field we understand only at these values (or when missing)."""
         value = self.get(name)
@@ -99,14 +106,12 @@ class Config:
         value = self.get(name)
         if not isinstance(value, Mapping):
             raise UserError(f"{self.where}: field '{name}' must be a mapping of fields")
-        part = Config(value, f"{self.where}: {name}")
-        self.parts.append(part)
-        return part
+        return self.parts.setdefault(name, Config(value, f"{self.where}: {name}"))
 
     def leftovers(self) -> list[str]:
         """Fields nobody read and no list excuses."""
         own = [name for name in self.fields if name not in self.read and name not in BOOKKEEPING]
-        return own + [name for part in self.parts for name in part.leftovers()]
+        return own + [name for part in self.parts.values() for name in part.leftovers()]
 
     def finish(self, ignored: tuple[str, ...] = ()) -> None:
         """Raise for the first architectural field that was not understood."""

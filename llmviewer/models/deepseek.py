@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmviewer.dtypes import Dtype
-from llmviewer.layers.decoder import DecoderLayer
+from llmviewer.layers.decoder import DecoderLayer, Part
 from llmviewer.layers.mla import Mla, MlaForm
 from llmviewer.layers.moe import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
+from llmviewer.models.sizes import head_count, hidden_size, layer_count
 from llmviewer.ops.norm import rms_norm
 
 
@@ -35,10 +36,10 @@ def with_form(model: Model, form: MlaForm) -> Model:
     return replace(model, layers=tuple(map(change, model.layers)))
 
 
-def dense_first(config: Config) -> list[tuple[str]]:
+def dense_first(config: Config) -> list[str]:
     """`dense` for the first `first_k_dense_replace` layers, `moe` after them."""
-    layers, dense = config.count("num_hidden_layers"), config.count("first_k_dense_replace", least=0)
-    return [("dense",) if layer < dense else ("moe",) for layer in range(layers)]
+    dense = config.count("first_k_dense_replace", least=0)
+    return ["dense" if layer < dense else "moe" for layer in range(layer_count(config))]
 
 
 def _experts(config: Config, dtype: Dtype) -> Moe:
@@ -47,12 +48,12 @@ def _experts(config: Config, dtype: Dtype) -> Moe:
 
 
 def _attention(config: Config, dtype: Dtype) -> Mla:
-    heads, rope_dim = config.count("num_attention_heads"), config.count("qk_rope_head_dim")
+    heads, rope_dim = head_count(config), config.count("qk_rope_head_dim")
     config.expect("num_key_value_heads", heads)  # the latent is expanded for every head
     config.expect("head_dim", rope_dim)
     config.expect("qk_head_dim", config.count("qk_nope_head_dim") + rope_dim)
     return Mla(
-        hidden=config.count("hidden_size"),
+        hidden=hidden_size(config),
         heads=heads,
         q_rank=_q_rank(config),
         kv_rank=config.count("kv_lora_rank"),
@@ -72,17 +73,8 @@ def _q_rank(config: Config) -> int:
 
 def _model(config: Config, dtype: Dtype, experts: Moe) -> Model:
     config.expect("mlp_bias", False)
-    attention, kinds = _attention(config, dtype), dense_first(config)
     dense = parts.mlp(config, dtype, config.count("intermediate_size"))
-
-    def layer(kind: tuple[str], times: int) -> DecoderLayer:
-        return DecoderLayer(
-            name=parts.block_name(kind, kinds),
-            times=times,
-            norms=parts.pre_norms(config, dtype),
-            mixer=attention,
-            feed_forward=dense if kind == ("dense",) else experts,
-        )
-
-    norm = rms_norm("final_norm", attention.hidden, dtype)
-    return parts.model(config, dtype, parts.grouped(kinds, layer), norm)
+    kinds = [("latent", word) for word in dense_first(config)]
+    feed_forwards: dict[str, Part] = {"dense": dense, "moe": experts}
+    layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), {"latent": _attention(config, dtype)}, feed_forwards)
+    return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))

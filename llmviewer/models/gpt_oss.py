@@ -4,46 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from llmviewer.dtypes import Dtype, named
-from llmviewer.layers.attention import Attention, Projections
-from llmviewer.layers.decoder import DecoderLayer
 from llmviewer.layers.moe import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
+from llmviewer.models.sizes import window
 from llmviewer.ops.elementwise import activation
 from llmviewer.ops.norm import rms_norm
 
 
 def parse(config: Config, dtype: Dtype) -> Model:
     """GptOssForCausalLM: a sink per head, biases everywhere, every other layer slides, experts in every layer."""
+    config.defaults(head_dim=64, sliding_window=128, attention_bias=True)
     config.ignore("initial_context_length")
-    attention, experts, kinds = _attention(config, dtype), _experts(config, dtype), _kinds(config)
-    window = float(config.count("sliding_window", 128))
-
-    def layer(kind: tuple[str], times: int) -> DecoderLayer:
-        return DecoderLayer(
-            name=parts.block_name(kind, kinds),
-            times=times,
-            norms=parts.pre_norms(config, dtype),
-            mixer=replace(attention, window=window if kind == ("sliding",) else np.inf),
-            feed_forward=experts,
-        )
-
-    norm = rms_norm("final_norm", attention.hidden, dtype)
-    return parts.model(config, dtype, parts.grouped(kinds, layer), norm)
-
-
-def _kinds(config: Config) -> list[tuple[str]]:
-    return [(word,) for word in parts.alternating(config, period=2)]
-
-
-def _attention(config: Config, dtype: Dtype) -> Attention:
-    bias = config.flag("attention_bias", default=True)
-    projections = Projections(qkv_bias=bias, out_bias=bias)
-    return replace(parts.attention(config, dtype, projections, head_dim=64), sinks=True)
+    attention = replace(parts.attention(config, dtype, parts.projections(config)), sinks=True)
+    mixers = {"full": attention, "sliding": replace(attention, window=window(config))}
+    kinds = [(word, "moe") for word in parts.alternating(config, period=2)]
+    layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), mixers, {"moe": _experts(config, dtype)})
+    return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))
 
 
 def _experts(config: Config, dtype: Dtype) -> Moe:

@@ -1,44 +1,43 @@
-"""Llama 1, 2, 3, 3.1, 3.2, and checkpoints that use its layout (CodeLlama, Yi, TinyLlama ...)."""
+"""Llama 1, 2, 3, 3.1 to 3.3 and checkpoints that use its layout (CodeLlama, Yi, TinyLlama ...); InternLM2, Baichuan."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llmviewer.dtypes import Dtype
 from llmviewer.layers.attention import Attention, Projections
-from llmviewer.layers.decoder import DecoderLayer, Norms
-from llmviewer.layers.mlp import Mlp
+from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
-from llmviewer.models.parts import model
-from llmviewer.ops.elementwise import activation
 from llmviewer.ops.norm import rms_norm
+
+#: Baichuan's 7B rotates queries and keys; its other sizes use ALiBi.  The config does not say: vLLM asks the width too.
+ROTARY_BAICHUAN_WIDTH = 4096
 
 
 def parse(config: Config, dtype: Dtype) -> Model:
     """LlamaForCausalLM: RMSNorm, grouped-query attention with rope, SwiGLU."""
-    hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
-    head_dim = config.count("head_dim", hidden // heads)
-    attention_bias = config.flag("attention_bias", default=False)
-    attention = Attention(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=config.count("num_key_value_heads", heads),
-        head_dim=head_dim,
-        rotary_dim=head_dim,
-        dtype=dtype,
-        projections=Projections(qkv_bias=attention_bias, out_bias=attention_bias),
-    )
-    mlp = Mlp(
-        hidden=hidden,
-        intermediate=config.count("intermediate_size"),
-        activation=activation(config.text("hidden_act", "silu")),
-        dtype=dtype,
-        bias=config.flag("mlp_bias", default=False),
-    )
-    layer = DecoderLayer(
-        name="layer",
-        times=config.count("num_hidden_layers"),
-        norms=Norms(attn=rms_norm("attn_norm", hidden, dtype), mlp=rms_norm("mlp_norm", hidden, dtype)),
-        mixer=attention,
-        feed_forward=mlp,
-    )
-    return model(config, dtype, (layer,), rms_norm("final_norm", hidden, dtype))
+    return _model(config, dtype, parts.attention(config, dtype, parts.projections(config)))
+
+
+def parse_internlm2(config: Config, dtype: Dtype) -> Model:
+    """InternLM2ForCausalLM (remote code): Llama with queries, keys and values in one matrix, `wqkv`."""
+    bias = config.flag("bias", default=True)
+    projections = Projections(fused=True, qkv_bias=bias, out_bias=bias)
+    return _model(config, dtype, parts.attention(config, dtype, projections))
+
+
+def parse_baichuan(config: Config, dtype: Dtype) -> Model:
+    """BaichuanForCausalLM (remote code), 1 and 2: Llama with one matrix `W_pack`; the 13B has ALiBi and no rope."""
+    config.ignore("z_loss_weight")  # of training
+    attention = parts.attention(config, dtype, Projections(fused=True))
+    if attention.hidden != ROTARY_BAICHUAN_WIDTH:
+        attention = replace(attention, rotary_dim=0, alibi=True)
+    return _model(config, dtype, attention)
+
+
+def _model(config: Config, dtype: Dtype, attention: Attention) -> Model:
+    bias = config.flag("mlp_bias", default=False)
+    mlp = replace(parts.mlp(config, dtype, config.count("intermediate_size")), bias=bias)
+    layers = parts.alike(config, parts.pre_norms(config, dtype), attention, mlp)
+    return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from llmviewer.dtypes import Dtype
+from llmviewer.errors import UserError
 from llmviewer.layers.attention import Attention, Projections
-from llmviewer.layers.decoder import DecoderLayer, Norms
+from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms, Part, Residual
 from llmviewer.layers.mlp import Mlp
 from llmviewer.layers.moe import Moe
 from llmviewer.models.config import Config
@@ -49,6 +50,21 @@ def alternating(config: Config, period: int) -> list[str]:
     return layer_types(config, ("sliding", "full"), default)
 
 
+def rotated_layers(config: Config) -> list[bool]:
+    """Which layers have rope (`no_rope_layers` holds 1 for those!): all but every `no_rope_layer_interval`-th."""
+    depth, period = layer_count(config), config.count("no_rope_layer_interval", 4)
+    flags = config.numbers("no_rope_layers") or [int((layer + 1) % period > 0) for layer in range(depth)]
+    if len(flags) < depth or not set(flags) <= {0, 1}:
+        raise UserError(f"{config.where}: field 'no_rope_layers' must list 0 or 1 for {depth} layers")
+    return [flag == 1 for flag in flags[:depth]]
+
+
+def projections(config: Config) -> Projections:
+    """q, k, v and o apart, all with a bias where `attention_bias` says so."""
+    bias = config.flag("attention_bias", default=False)
+    return Projections(qkv_bias=bias, out_bias=bias)
+
+
 def attention(config: Config, dtype: Dtype, projections: Projections, *, head_dim: int | None = None) -> Attention:
     """Grouped-query attention with rope, in the usual fields; `head_dim`: the class's default where it has its own."""
     hidden, heads = hidden_size(config), head_count(config)
@@ -66,7 +82,7 @@ def attention(config: Config, dtype: Dtype, projections: Projections, *, head_di
 
 def mlp(config: Config, dtype: Dtype, intermediate: int) -> Mlp:
     """SwiGLU (or what `hidden_act` says) of `intermediate` elements, without biases."""
-    act = activation(config.text("hidden_act", "silu"))
+    act = activation(config.text(config.one_of("hidden_activation", "hidden_act"), "silu"))
     return Mlp(hidden=hidden_size(config), intermediate=intermediate, activation=act, dtype=dtype)
 
 
@@ -104,6 +120,41 @@ def pre_norms(config: Config, dtype: Dtype, norm: Callable[[str, float, Dtype], 
     return Norms(attn=norm("attn_norm", hidden, dtype), mlp=norm("mlp_norm", hidden, dtype))
 
 
+def alike(
+    config: Config, norms: Norms, mixer: Mixer, feed_forward: Part, residual: Residual = Residual.SEQUENTIAL
+) -> tuple[DecoderLayer, ...]:
+    """All layers of one kind."""
+    layer = DecoderLayer(
+        name="layer",
+        times=layer_count(config),
+        norms=norms,
+        mixer=mixer,
+        feed_forward=feed_forward,
+        residual=residual,
+    )
+    return (layer,)
+
+
+def by_kind(
+    kinds: Sequence[tuple[str, str]],
+    norms: Norms,
+    mixers: Mapping[str, Mixer],
+    feed_forwards: Mapping[str, Part],
+) -> tuple[DecoderLayer, ...]:
+    """One DecoderLayer per pair (word of its mixer, word of its feed-forward part) that occurs in `kinds`."""
+
+    def layer(kind: tuple[str, str], times: int) -> DecoderLayer:
+        return DecoderLayer(
+            name=block_name(kind, kinds),
+            times=times,
+            norms=norms,
+            mixer=mixers[kind[0]],
+            feed_forward=feed_forwards[kind[1]],
+        )
+
+    return grouped(kinds, layer)
+
+
 def head(config: Config, dtype: Dtype, hidden: int, norm: Norm | None, *, tied: bool, bias: bool = False) -> Head:
     """Final norm and lm_head over the vocabulary; `tied`: the architecture's default where the config is silent."""
     vocabulary = config.count("vocab_size")
@@ -126,6 +177,11 @@ def model(
         head=head(config, dtype, hidden, norm, tied=tied),
         max_context=max_context(config),
     )
+
+
+def biased_head(built: Model) -> Model:
+    """The same model with a bias in its lm_head."""
+    return replace(built, head=replace(built.head, lm_head=replace(built.head.lm_head, bias=True)))
 
 
 def text_of(parse: Callable[[Config, Dtype], Model]) -> Callable[[Config, Dtype], Model]:

@@ -9,52 +9,45 @@ import numpy as np
 
 from llmviewer.dtypes import Dtype
 from llmviewer.layers.attention import Attention, Projections, QkNorm
-from llmviewer.layers.decoder import DecoderLayer, Part
+from llmviewer.layers.decoder import Part
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
+from llmviewer.models.sizes import layer_count
 from llmviewer.ops.norm import rms_norm
-
-#: Head size of Qwen3's config class where a config is silent.
-QWEN3_HEAD_DIM = 128
 
 
 def parse_qwen2(config: Config, dtype: Dtype) -> Model:
     """Qwen2ForCausalLM (Qwen1.5, 2, 2.5): Llama's layer with biases on queries, keys and values."""
     config.expect("use_mrope", False)
     attention = parts.attention(config, dtype, Projections(qkv_bias=True))
-    return _model(config, dtype, attention, _late_windows(config), _dense(config))
+    return _model(config, dtype, attention, _late_windows(config), _all_dense(config))
 
 
 def parse_qwen3(config: Config, dtype: Dtype) -> Model:
     """Qwen3ForCausalLM: QK-norm per head, biases only if `attention_bias`."""
-    return _model(config, dtype, _qwen3_attention(config, dtype), _late_windows(config), _dense(config))
+    return _model(config, dtype, _qwen3_attention(config, dtype), _late_windows(config), _all_dense(config))
 
 
 def parse_qwen2_moe(config: Config, dtype: Dtype) -> Model:
     """Qwen2MoeForCausalLM: routed experts and one shared expert behind a sigmoid gate."""
     config.expect("use_sliding_window", False)  # the published code and the library's differ in which layers slide
     config.ignore("sliding_window", "max_window_layers")
-    bias = config.flag("qkv_bias", default=True)
-    attention = parts.attention(config, dtype, Projections(qkv_bias=bias))
-    full = ["full"] * config.count("num_hidden_layers")
-    types = parts.layer_types(config, ("full",), full)
+    attention = parts.attention(config, dtype, Projections(qkv_bias=config.flag("qkv_bias", default=True)))
+    types = parts.layer_types(config, ("full",), ["full"] * layer_count(config))
     return _model(config, dtype, attention, types, sparse_layers(config))
 
 
 def parse_qwen3_moe(config: Config, dtype: Dtype) -> Model:
     """Qwen3MoeForCausalLM: no shared expert; a window, where in use, holds in every layer."""
     config.ignore("max_window_layers")
-    everywhere = "sliding" if _window(config) < np.inf else "full"
-    types = [everywhere] * config.count("num_hidden_layers")
+    types = ["sliding" if _window(config) < np.inf else "full"] * layer_count(config)
     return _model(config, dtype, _qwen3_attention(config, dtype), types, sparse_layers(config))
 
 
 def _qwen3_attention(config: Config, dtype: Dtype) -> Attention:
-    bias = config.flag("attention_bias", default=False)
-    projections = Projections(qkv_bias=bias, out_bias=bias)
-    attention = parts.attention(config, dtype, projections, head_dim=QWEN3_HEAD_DIM)
-    return replace(attention, qk_norm=QkNorm.PER_HEAD)
+    config.defaults(head_dim=128)
+    return replace(parts.attention(config, dtype, parts.projections(config)), qk_norm=QkNorm.PER_HEAD)
 
 
 def _window(config: Config) -> float:
@@ -65,28 +58,34 @@ def _window(config: Config) -> float:
 
 def _late_windows(config: Config) -> list[str]:
     """Where windows are in use the first `max_window_layers` layers still see everything."""
-    layers, first = config.count("num_hidden_layers"), config.count("max_window_layers", 28, least=0)
-    slides = _window(config) < np.inf
-    rule = ["sliding" if slides and layer >= first else "full" for layer in range(layers)]
+    first, slides = config.count("max_window_layers", 28, least=0), _window(config) < np.inf
+    rule = ["sliding" if slides and layer >= first else "full" for layer in range(layer_count(config))]
     return parts.layer_types(config, ("full", "sliding"), rule)
 
 
-def _dense(config: Config) -> list[str]:
-    return ["dense"] * config.count("num_hidden_layers")
+def _all_dense(config: Config) -> list[str]:
+    return ["dense"] * layer_count(config)
 
 
 def sparse_layers(config: Config) -> list[str]:
     """`moe` in every `decoder_sparse_step`-th layer that `mlp_only_layers` does not list, else `dense`."""
     step, listed = config.count("decoder_sparse_step", 1), config.get("mlp_only_layers", [])
-    layers = range(config.count("num_hidden_layers"))
-    return ["dense" if layer in listed or (layer + 1) % step else "moe" for layer in layers]
+    return ["dense" if layer in listed or (layer + 1) % step else "moe" for layer in range(layer_count(config))]
 
 
-def feed_forward(config: Config, dtype: Dtype, word: str) -> Part:
-    """A dense SwiGLU, or experts; a shared expert where the config gives it a size."""
-    if word == "dense":
-        return parts.mlp(config, dtype, config.count("intermediate_size"))
+def feed_forwards(config: Config, dtype: Dtype, words: Sequence[str]) -> dict[str, Part]:
+    """What `dense` and `moe` stand for, where they occur."""
     config.ignore("intermediate_size")  # of dense layers, where there are any
+    build = {"dense": _dense, "moe": _experts}
+    return {word: build[word](config, dtype) for word in set(words)}
+
+
+def _dense(config: Config, dtype: Dtype) -> Part:
+    return parts.mlp(config, dtype, config.count("intermediate_size"))
+
+
+def _experts(config: Config, dtype: Dtype) -> Part:
+    """Routed experts; a shared one behind a gate where the config gives it a size."""
     routed = parts.moe(config, dtype, config.count("moe_intermediate_size"))
     if not config.has("shared_expert_intermediate_size"):
         return routed
@@ -95,17 +94,7 @@ def feed_forward(config: Config, dtype: Dtype, word: str) -> Part:
 
 
 def _model(config: Config, dtype: Dtype, attention: Attention, types: Sequence[str], ffn: Sequence[str]) -> Model:
+    mixers = {"full": attention, "sliding": replace(attention, window=_window(config))}
     kinds = list(zip(types, ffn, strict=True))
-
-    def layer(kind: tuple[str, str], times: int) -> DecoderLayer:
-        window = _window(config) if kind[0] == "sliding" else np.inf
-        return DecoderLayer(
-            name=parts.block_name(kind, kinds),
-            times=times,
-            norms=parts.pre_norms(config, dtype),
-            mixer=replace(attention, window=window),
-            feed_forward=feed_forward(config, dtype, kind[1]),
-        )
-
-    norm = rms_norm("final_norm", attention.hidden, dtype)
-    return parts.model(config, dtype, parts.grouped(kinds, layer), norm)
+    layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards(config, dtype, ffn))
+    return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))

@@ -46,15 +46,20 @@ def flash_attention(chip: Chip) -> Pass:
 
 
 def _reading_fused(operator: Operator) -> Operator:
-    """Whoever read the output of sv_matmul now reads that of `attention`."""
-    if all(access.tensor.name != "sv_matmul" for access in operator.reads):
+    """Whoever read the output of sv_matmul, or what was made of it, now reads that of `attention`."""
+    if not any(a.tensor.name.startswith("sv_matmul") for a in (*operator.reads, *operator.writes)):
         return operator
-    return replace(operator, reads=tuple(_renamed(access) for access in operator.reads))
+    reads, writes = (tuple(map(_renamed, accesses)) for accesses in (operator.reads, operator.writes))
+    return replace(operator, name=_fused_name(operator.name), reads=reads, writes=writes)
 
 
 def _renamed(access: Access) -> Access:
-    tensor = access.tensor
-    return Access(replace(tensor, name="attention"), access.elements) if tensor.name == "sv_matmul" else access
+    return Access(replace(access.tensor, name=_fused_name(access.tensor.name)), access.elements)
+
+
+def _fused_name(name: str) -> str:
+    """`sv_matmul_quantize` becomes `attention_quantize`."""
+    return f"attention{name.removeprefix('sv_matmul')}" if name.startswith("sv_matmul") else name
 
 
 def block_rows(head_dim: Count, generation: str) -> Count:
