@@ -69,7 +69,7 @@ def _all_dense(config: Config) -> list[str]:
 
 def sparse_layers(config: Config) -> list[str]:
     """`moe` in every `decoder_sparse_step`-th layer that `mlp_only_layers` does not list, else `dense`."""
-    step, listed = config.count("decoder_sparse_step", 1), config.get("mlp_only_layers", [])
+    step, listed = config.count("decoder_sparse_step", 1), config.numbers("mlp_only_layers")
     return ["dense" if layer in listed or (layer + 1) % step else "moe" for layer in range(layer_count(config))]
 
 

@@ -1,0 +1,78 @@
+"""GLM-4 in its three layouts, ChatGLM2 and 3, and GLM-4.5 with experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.dtypes import Dtype
+from llmviewer.layers.attention import Attention, Projections, QkNorm
+from llmviewer.layers.decoder import Norms, Part
+from llmviewer.models import parts
+from llmviewer.models.config import Config
+from llmviewer.models.deepseek import dense_first
+from llmviewer.models.model import Model
+from llmviewer.models.sizes import hidden_size
+from llmviewer.ops.norm import rms_norm
+
+
+def parse_glm(config: Config, dtype: Dtype) -> Model:
+    """GlmForCausalLM (glm-4-9b-hf): biases on queries, keys and values, half of each head rotated."""
+    config.defaults(head_dim=128, attention_bias=True)
+    return _dense(config, dtype, _attention(config, dtype), parts.pre_norms(config, dtype))
+
+
+def parse_glm4(config: Config, dtype: Dtype) -> Model:
+    """Glm4ForCausalLM (GLM-4-0414): two more norms, after attention and after the feed-forward part."""
+    config.defaults(head_dim=128, attention_bias=True)
+    post = (rms_norm(name, hidden_size(config), dtype) for name in ("attn_post_norm", "mlp_post_norm"))
+    norms = replace(parts.pre_norms(config, dtype), attn_post=next(post), mlp_post=next(post))
+    return _dense(config, dtype, _attention(config, dtype), norms)
+
+
+def parse_chatglm(config: Config, dtype: Dtype) -> Model:
+    """ChatGLMModel (ChatGLM2, ChatGLM3, glm-4-9b by its own code): GLM with one matrix for q, k and v."""
+    for name in ("rmsnorm", "original_rope", "post_layer_norm"):
+        config.expect(name, True)
+    for name in ("add_bias_linear", "apply_residual_connection_post_layernorm", "interleaved_qkv"):
+        config.expect(name, False)
+    config.expect("pre_seq_len", None)
+    config.ignore("apply_query_key_layer_scaling", "bias_dropout_fusion", "fp32_residual_connection")
+    grouped = config.flag("multi_query_attention", default=False)
+    config.defaults(
+        vocab_size=config.count("padded_vocab_size"),
+        num_hidden_layers=config.count("num_layers"),
+        intermediate_size=config.count("ffn_hidden_size"),
+        head_dim=config.count("kv_channels"),
+        attention_bias=config.flag("add_qkv_bias", default=False),
+        num_key_value_heads=config.count("multi_query_group_num") if grouped else None,
+        hidden_act="silu",
+    )
+    attention = _attention(config, dtype)
+    fused = replace(attention.projections, fused=True)
+    return _dense(config, dtype, replace(attention, projections=fused), parts.pre_norms(config, dtype))
+
+
+def parse_glm4_moe(config: Config, dtype: Dtype) -> Model:
+    """Glm4MoeForCausalLM (GLM-4.5, 4.6): DeepSeek's experts under grouped-query attention."""
+    attention = _attention(config, dtype)
+    if config.flag("use_qk_norm", default=False):
+        attention = replace(attention, qk_norm=QkNorm.PER_HEAD)
+    dense = parts.mlp(config, dtype, config.count("intermediate_size"))
+    experts = replace(parts.moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
+    kinds = [("full", word) for word in dense_first(config)]
+    feed_forwards: dict[str, Part] = {"dense": dense, "moe": experts}
+    layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), {"full": attention}, feed_forwards)
+    return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))
+
+
+def _attention(config: Config, dtype: Dtype) -> Attention:
+    config.defaults(partial_rotary_factor=0.5)
+    bias = config.flag("attention_bias", default=False)
+    return parts.attention(config, dtype, Projections(qkv_bias=bias))
+
+
+def _dense(config: Config, dtype: Dtype, attention: Attention, norms: Norms) -> Model:
+    """All layers alike, gate and up in one matrix."""
+    mlp = replace(parts.mlp(config, dtype, config.count("intermediate_size")), fused=True)
+    layers = parts.alike(config, norms, attention, mlp)
+    return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))
