@@ -1,0 +1,74 @@
+"""Command-R, Command-R+ and Command-R7B."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from llmviewer.dtypes import Dtype
+from llmviewer.layers.attention import QkNorm
+from llmviewer.layers.decoder import DecoderLayer, Norms, Residual
+from llmviewer.models import parts
+from llmviewer.models.config import Config
+from llmviewer.models.model import Model
+from llmviewer.models.sizes import hidden_size, window
+from llmviewer.ops.norm import NormKind, layer_norm
+
+#: LayerNorm without bias.
+cohere_norm = partial(layer_norm, bias=False)
+
+
+def parse_cohere(config: Config, dtype: Dtype) -> Model:
+    """CohereForCausalLM: attention and SwiGLU side by side after one LayerNorm; QK-norm with weights for each head."""
+    attention = parts.attention(config, dtype, parts.projections(config))
+    if config.flag("use_qk_norm", default=False):
+        attention = replace(attention, qk_norm=QkNorm.EACH_HEAD, norm_kind=NormKind.LAYER)
+    mlp = parts.mlp(config, dtype, config.count("intermediate_size"))
+    layers = parts.alike(config, _norms(config, dtype), attention, mlp, Residual.PARALLEL)
+    return _model(config, dtype, layers)
+
+
+def parse_cohere2(config: Config, dtype: Dtype) -> Model:
+    """Cohere2ForCausalLM: three sliding layers with rope, then a full one without."""
+    _expect_fixed(config)
+    attention = parts.attention(config, dtype, parts.projections(config))
+    variants = {
+        "sliding": replace(attention, window=window(config)),
+        "full": replace(attention, rotary_dim=0),
+    }
+    mlp = parts.mlp(config, dtype, config.count("intermediate_size"))
+
+    def layer(kind: str, times: int) -> DecoderLayer:
+        return DecoderLayer(
+            name=kind,
+            times=times,
+            norms=_norms(config, dtype),
+            mixer=variants[kind],
+            feed_forward=mlp,
+            residual=Residual.PARALLEL,
+        )
+
+    return _model(config, dtype, parts.grouped(parts.alternating(config, 4), layer))
+
+
+def _expect_fixed(config: Config) -> None:
+    """What the published config of Command-R7B states and the class takes for granted."""
+    config.defaults(sliding_window=4096)
+    config.expect("layer_switch", config.get("sliding_window_pattern", 4))
+    config.expect("order_of_interleaved_layers", "local_attn_first")
+    config.expect("position_embedding_type", "rope_gptj")
+    config.expect("rotary_pct", 1.0)
+    config.expect("use_gated_activation", True)
+    config.expect("use_parallel_block", True)
+    config.expect("use_embedding_sharing", True)
+    config.ignore("use_parallel_embedding")  # how the table is sharded
+
+
+def _norms(config: Config, dtype: Dtype) -> Norms:
+    return Norms(attn=cohere_norm("attn_norm", hidden_size(config), dtype))
+
+
+def _model(config: Config, dtype: Dtype, layers: tuple[DecoderLayer, ...]) -> Model:
+    plain = parts.model(config, dtype, layers, cohere_norm("final_norm", hidden_size(config), dtype), tied=True)
+    scaled = float(config.number("logit_scale", 0.0625) != 1.0)
+    return replace(plain, head=replace(plain.head, logit_flops=scaled))
