@@ -13,13 +13,14 @@ sheet                       the anchor `&sheet` of the main source
 dense_tflops                {dtype: figure} of the matrix units: dense (never 2:4 sparse), fp32 accumulation for 16-bit
                             floats; integer dtypes in TOPS.  dtypes: fp64 tf32 fp32 bf16 fp16 fp8 fp6 fp4 int8 int4 int1
 vector_tflops               {dtype: figure} of the vector units (CUDA cores, SIMD lanes): fp64 fp32 bf16 fp16
-special_per_unit_cycle      exponentials per clock per unit (NVIDIA: 16 per SM)
+special_per_unit_cycle      exponentials per clock per unit (NVIDIA: 16 per SM), at vector_clock_ghz where given
 memory_capacity_gib         device memory
 memory_bandwidth_gb_per_s   device memory, read
 l2_capacity_mib             last-level cache on the chip; l2_bandwidth_gb_per_s where the maker publishes it
 on_chip_kib_per_unit        largest shared memory (LDS, SRAM) of one unit
 units                       SMs, compute units, cores
-clock_ghz                   the clock the rates above are quoted at (boost)
+clock_ghz                   the clock dense_tflops are quoted at (boost)
+vector_clock_ghz            the clock of vector_tflops where it is another (Hopper runs its tensor cores slower)
 matrix_flop_per_unit_cycle  {dtype: figure}: units x clock x this must give dense_tflops (a test checks it)
 sparse_speedup              2 where the matrix units have 2:4 structured sparsity
 links                       {nvlink|pcie|xgmi|ethernet|ici|...: {gb_per_s_per_direction: figure, devices: n,

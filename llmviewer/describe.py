@@ -66,6 +66,7 @@ def hardware_object(chip: Chip) -> dict[str, Any]:
         "on_chip_bytes_per_unit": number(chip.on_chip_bytes_per_unit),
         "units": number(chip.units),
         "clock_hz": number(chip.clock_hz),
+        "vector_clock_hz": number(chip.vector_clock_hz),
         "sparse_speedup": number(chip.sparse_speedup),
         "tdp_w": number(chip.tdp_w),
         "links": {

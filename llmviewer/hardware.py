@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
-
 
 from llmviewer import data
 from llmviewer.errors import UserError, shown
@@ -185,7 +184,9 @@ def _special(spec: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> 
     clock = fields.get("vector_clock_hz", fields.get("clock_hz"))
     if key not in spec or "units" not in fields or clock is None:
         return None
-    return _figure(spec[key], float(fields["units"]) * float(clock), f"{where}: {key}")
+    figure = _figure(spec[key], float(fields["units"]) * float(clock), f"{where}: {key}")
+    derived = f"{figure.value / fields['units'] / clock:g} a cycle x {fields['units']:g} units x {clock / 1e9:g} GHz"
+    return replace(figure, note=f"{derived}; {figure.note}".removesuffix("; "))
 
 
 def _links(spec: Mapping[str, Any], where: str, figures: dict[str, Figure]) -> dict[str, Link]:
@@ -194,8 +195,7 @@ def _links(spec: Mapping[str, Any], where: str, figures: dict[str, Figure]) -> d
         at = f"{where}: links.{name}"
         figure = _figure(_mapping(entry, at).get("gb_per_s_per_direction"), 1e9, f"{at}.gb_per_s_per_direction")
         figures[f"links.{name}.bandwidth_bytes_per_s"] = figure
-        devices = entry.get("devices", 0)
-        devices = devices.get("value", 0) if isinstance(devices, Mapping) else devices
+        devices = _figure(entry["devices"], 1.0, f"{at}.devices").value if "devices" in entry else 0
         links[name] = Link(
             name=name,
             bandwidth_bytes_per_s=figure.value,
