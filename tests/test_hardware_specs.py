@@ -1,0 +1,230 @@
+"""Every file of hardware_specs/: figures, sources, names; and the rates that other tools have wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llmviewer import data, hardware
+from llmviewer.errors import UserError
+
+CHIPS = hardware.names()
+FOLDERS = ("hardware_specs", "hardware_specs/hosts", "hardware_specs/networks")
+FILES = [(folder, stem) for folder in FOLDERS for stem in data.stems(folder)]
+
+#: The devices of the first issue, by the names a person may type.
+ASKED_FOR = """
+    rtx-a6000 a40 a100-40gb-sxm a100-80gb-sxm a100-40gb-pcie a100-80gb-pcie a800 a30 a10 v100 t4 l4 l40 l40s rtx-3090
+    rtx-4090 rtx-5090 rtx-6000-ada rtx-pro-6000 h20 h100-sxm h100-pcie h100-nvl h800 h200 gh200 b200 b300 gb200
+    jetson-agx-orin mi210 mi250x mi300x mi325x mi355x gaudi-2 gaudi-3 tpu-v4 tpu-v5e tpu-v5p tpu-v6e m2-ultra m3-max
+    m4-max ascend-910b groq-lpu cerebras-wse-3 graphcore-ipu epyc-9654 xeon-platinum-8480
+""".split()
+#: Names that tables of published measurements use.
+MEASURED = """
+    a100_sxm a100_pcie a100_sxm_40gb h100_sxm h200_sxm b200_sxm gb200 gh200 l40s l4 a40 rtx_a6000 rtx4090 rtx_pro_6000
+    mi250 mi300x apple_m2_ultra nvidia_A6000 h100 a100 gaudi2 b300_sxm
+""".split()
+MAKERS = ("nvidia", "amd", "intel", "google", "apple", "aws", "huawei", "geforce", "tesla", "instinct")
+
+
+def spec(folder: str, stem: str) -> dict[str, Any]:
+    return data.read_yaml(data.folder(folder) / f"{stem}.yaml")
+
+
+def figures(tree: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every mapping that holds a value, with the path of keys to it."""
+    if isinstance(tree, dict):
+        if "value" in tree:
+            yield path, tree
+        for key, child in tree.items():
+            yield from figures(child, f"{path}.{key}")
+
+
+def having(key: str) -> list[str]:
+    return [stem for stem in CHIPS if key in spec("hardware_specs", stem)]
+
+
+def test_at_least_35_devices() -> None:
+    assert len(CHIPS) >= 35
+
+
+@pytest.mark.parametrize("name", ASKED_FOR)
+def test_every_device_asked_for_is_there(name: str) -> None:
+    assert hardware.load(name).bandwidth_bytes_per_s
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_names_used_in_tables_of_measurements_resolve(name: str) -> None:
+    assert hardware.load(name).name in CHIPS
+
+
+@pytest.mark.parametrize(("folder", "stem"), FILES, ids="/".join)
+def test_every_figure_is_positive_and_has_its_own_page(folder: str, stem: str) -> None:
+    found = list(figures(spec(folder, stem)))
+    assert found
+    for path, figure in found:
+        assert figure["value"] > 0, path
+        assert figure["source"].startswith(("http://", "https://")), path
+        assert set(figure) <= {"value", "source", "note"}, path
+
+
+@pytest.mark.parametrize("stem", CHIPS)
+def test_no_rate_or_size_stands_without_a_source(stem: str) -> None:
+    bare = {
+        key: value
+        for key, value in spec("hardware_specs", stem).items()
+        if isinstance(value, (int, float)) or (isinstance(value, dict) and not list(figures(value)))
+    }
+    assert not bare
+
+
+@pytest.mark.parametrize("stem", CHIPS)
+def test_a_chip_loads_with_the_figures_a_roofline_needs(stem: str) -> None:
+    chip = hardware.load(stem)
+    assert float(chip.bandwidth_bytes_per_s) > 1e11, "decimal bytes per second, not GB/s"
+    assert float(chip.memory_bytes) > 1e8, "bytes, not GiB"
+    assert float(chip.matrix_rate("bf16")) > 1e12, "every chip multiplies 16-bit numbers, or wider ones in their place"
+    for figure in chip.figures.values():
+        assert figure.source
+
+
+@pytest.mark.parametrize("stem", having("matrix_flop_per_unit_cycle"))
+def test_a_dense_rate_is_units_times_clock_so_a_sparse_figure_cannot_slip_in(stem: str) -> None:
+    fields = spec("hardware_specs", stem)
+    for dtype, figure in fields["matrix_flop_per_unit_cycle"].items():
+        derived = fields["units"]["value"] * fields["clock_ghz"]["value"] * figure["value"] * 1e-3
+        assert fields["dense_tflops"][dtype]["value"] == pytest.approx(derived, rel=0.02), dtype
+
+
+def test_most_chips_are_cross_checked() -> None:
+    """The others publish no clock or no FLOP per clock."""
+    assert len(having("matrix_flop_per_unit_cycle")) >= 40
+
+
+@pytest.mark.parametrize("stem", having("vector_clock_ghz"))
+def test_vector_clock_times_lanes_is_the_vector_rate(stem: str) -> None:
+    """A lane does one fused multiply-add, 2 FLOP: 128 lanes per SM on Hopper and Blackwell."""
+    fields = spec("hardware_specs", stem)
+    derived = fields["units"]["value"] * 128 * 2 * fields["vector_clock_ghz"]["value"] * 1e-3
+    assert fields["vector_tflops"]["fp32"]["value"] == pytest.approx(derived, rel=0.01)
+    assert fields["vector_clock_ghz"]["value"] > fields["clock_ghz"]["value"]
+
+
+@pytest.mark.parametrize("stem", CHIPS)
+def test_narrower_numbers_are_never_slower(stem: str) -> None:
+    """Except where a maker has taken units out: B300 and GB300 keep a twentieth of their int8 rate."""
+    rates = dict(hardware.load(stem).matrix_flops_per_s)
+    if stem in ("b300", "gb300"):
+        assert float(rates.pop("int8")) < float(rates["bf16"])
+    order = (("fp32", "bf16"), ("fp16", "fp8"), ("fp16", "int8"), ("fp8", "fp6"), ("fp8", "fp4"), ("int8", "int4"))
+    for wide, narrow in order:
+        if wide in rates and narrow in rates:
+            assert rates[narrow] >= rates[wide], (wide, narrow)
+
+
+@pytest.mark.parametrize(("folder", "stem"), FILES, ids="/".join)
+def test_stems_are_lower_case_words_without_a_maker(folder: str, stem: str) -> None:
+    assert stem == stem.lower() and "_" not in stem and " " not in stem
+    if folder == "hardware_specs":
+        assert not stem.startswith(MAKERS)
+
+
+def test_no_two_chips_answer_to_one_name() -> None:
+    index = data.aliases("hardware_specs")
+    names = [*CHIPS, *(alias for listed in index.values() for alias in listed)]
+    folded = [name.lower().replace("_", "-").replace(" ", "-") for name in names]
+    assert len(set(folded)) == len(folded)
+    assert set(index) <= set(CHIPS)
+
+
+@pytest.mark.parametrize(("stem", "alias"), [(s, a) for s, al in data.aliases("hardware_specs").items() for a in al])
+def test_an_alias_loads_its_chip(stem: str, alias: str) -> None:
+    assert hardware.load(alias).name == stem
+    assert hardware.load(alias.upper().replace("-", "_")).name == stem
+
+
+@pytest.mark.parametrize("stem", CHIPS)
+def test_cards_whose_nvlink_needs_a_bridge_default_to_pcie(stem: str) -> None:
+    chip = hardware.load(stem)
+    assert not chip.default_link or not chip.links[chip.default_link].needs_bridge
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tflops", "others_have"),
+    [
+        ("a100-80gb-sxm", "bf16", 312, "624, the rate with sparsity"),
+        ("a100-80gb-sxm", "int8", 624, "1248, the rate with sparsity"),
+        ("h100-sxm", "bf16", 989.4, "1979, the rate with sparsity"),
+        ("h100-sxm", "fp8", 1978.9, "3958, the rate with sparsity"),
+        ("a6000", "fp16", 154.8, "309.7, the rate with sparsity"),
+        ("a40", "bf16", 149.7, "299.4, the rate with sparsity"),
+        ("l40s", "bf16", 362, "733, the rate with sparsity"),
+        ("l40", "bf16", 181, "362, the rate with sparsity"),
+        ("l4", "bf16", 121, "242, the rate with sparsity"),
+        ("h20", "bf16", 148, "an H100's"),
+        ("b200", "bf16", 2250, "4500, the rate with sparsity"),
+        ("rtx-4090", "fp16", 165.2, "330.3, with 16-bit accumulation"),
+        ("mi300x", "bf16", 1307.4, "2614.9, the rate with sparsity"),
+        ("v100", "fp16", 125, "112, of the PCIe card"),
+    ],
+)
+def test_matrix_rates_are_dense_with_32_bit_accumulation(
+    name: str, dtype: str, tflops: float, others_have: str
+) -> None:
+    assert hardware.load(name).matrix_flops_per_s[dtype] == pytest.approx(tflops * 1e12, rel=1e-3), others_have
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_per_s", "gib"),
+    [
+        ("h100-sxm", 3350, 80),
+        ("a100-80gb-sxm", 2039, 80),
+        ("a100-40gb-sxm", 1555, 40),
+        ("a6000", 768, 48),
+        ("l4", 300, 24),
+        ("h200", 4800, 141),
+        ("rtx-pro-6000-server", 1597, 96),
+    ],
+)
+def test_bandwidth_is_decimal_and_capacity_binary(name: str, gb_per_s: float, gib: float) -> None:
+    chip = hardware.load(name)
+    assert chip.bandwidth_bytes_per_s == gb_per_s * 1e9
+    assert chip.memory_bytes == gib * 2**30
+
+
+def test_exponentials_run_at_the_clock_of_the_vector_units() -> None:
+    """H100: 16 per cycle x 132 SM x 1.98 GHz = 4.18e12/s; its tensor cores run at 1.83 GHz.  A100: one clock, 1.41."""
+    assert hardware.load("h100-sxm").special_ops_per_s == pytest.approx(16 * 132 * 1.98e9)
+    assert hardware.load("a100").special_ops_per_s == pytest.approx(16 * 108 * 1.41e9)
+    assert hardware.load("mi300x").special_ops_per_s is None
+
+
+def test_hosts_and_networks_say_how_fast_they_are() -> None:
+    hosts = [spec("hardware_specs/hosts", stem) for stem in data.stems("hardware_specs/hosts")]
+    networks = [spec("hardware_specs/networks", stem) for stem in data.stems("hardware_specs/networks")]
+    assert all({"memory_bandwidth_gb_per_s", "disk_read_gb_per_s"} & set(host) for host in hosts)
+    assert {"memory_bandwidth_gb_per_s", "disk_read_gb_per_s"} <= {key for host in hosts for key in host}
+    assert networks and all("gb_per_s_per_direction" in network for network in networks)
+
+
+def test_links_are_per_direction() -> None:
+    """NVLink 4 prints 900 GB/s for both directions together; PCIe 4.0 x16 is 16 lanes x 16 GT/s x 128/130 / 8."""
+    assert hardware.load("h100-sxm").links["nvlink"].bandwidth_bytes_per_s == 450e9
+    assert hardware.load("a6000").links["pcie"].bandwidth_bytes_per_s == pytest.approx(
+        16 * 16e9 * 128 / 130 / 8, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), 10**400, True, "fast", None, [1]])
+def test_a_figure_that_is_no_positive_number_is_refused(value: object) -> None:
+    fields = spec("hardware_specs", "a6000")
+    fields["memory_bandwidth_gb_per_s"] = {"value": value, "source": "https://example.org"}
+    with pytest.raises(UserError, match="memory_bandwidth_gb_per_s: expected a positive number"):
+        hardware.parse(fields, stem="mine")
+
+
+def test_a_key_nobody_reads_is_an_error_with_the_nearest_one() -> None:
+    with pytest.raises(UserError, match="did you mean 'memory_bandwidth_gb_per_s'"):
+        hardware.parse({**spec("hardware_specs", "a6000"), "memory_bandwidth_gbps": 1}, stem="mine")
