@@ -78,6 +78,11 @@ def grouped_int(bits: float, *, group: int = WEIGHT_GROUP, zero_point_bits: floa
     return scaled(f"int{bits:g}", bits, group=group, scale_bits=16.0 + zero_point_bits)
 
 
+def plain_int(bits: float) -> Dtype:
+    """Integers whose scales (one per row or channel) are too few to count."""
+    return DTYPES.get(f"int{bits:g}") or Dtype(name=f"int{bits:g}", bits=bits, compute=f"int{bits:g}")
+
+
 def cache_int(bits: float, head_dim: float) -> Dtype:
     """KV-cache entries below 16 bit: 16-bit scale and zero point per head and token (KIVI, arXiv 2402.02750)."""
     return Dtype(name=f"kv{bits:g}", bits=bits + 32.0 / head_dim, compute=f"int{bits:g}")

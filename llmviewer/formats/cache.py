@@ -1,0 +1,57 @@
+"""The cache in another format: keys, values and latents; attention computes as before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from llmviewer.dtypes import Dtype, cache_int
+from llmviewer.formats.linear import in_dtype
+from llmviewer.ir import Access, Block, Role
+from llmviewer.ops.attention import AttentionShape
+
+#: What KV bits apply to; recurrent and convolution state keep their dtype.
+CACHES = ("k_cache", "v_cache", "latent_cache")
+
+
+def with_cache(block: Block, wanted: Dtype) -> Block:
+    """The block with its keys, values and latents stored in `wanted`.
+
+    Integers below 16 bit carry a 16-bit scale and zero point per head and token; a latent is one head of its whole
+    width.  16 bits stand for the model's own 16-bit dtype.
+    """
+    dtypes = {name: _stored(block, name, wanted) for name in _cached(block)}
+    if not dtypes:
+        return block
+
+    def change(access: Access) -> Access:
+        dtype = dtypes.get(access.tensor.name)
+        return access if dtype is None or access.tensor.role is not Role.CACHE else in_dtype(access, dtype)
+
+    operators = tuple(
+        replace(op, reads=tuple(map(change, op.reads)), writes=tuple(map(change, op.writes))) for op in block.operators
+    )
+    states = tuple(replace(state, dtype=dtypes.get(state.name, state.dtype)) for state in block.states)
+    return replace(block, operators=operators, states=states)
+
+
+def _cached(block: Block) -> list[str]:
+    accesses = (a for op in block.operators for a in (*op.reads, *op.writes))
+    names = {a.tensor.name for a in accesses if a.tensor.role is Role.CACHE}
+    return [name for name in CACHES if name in names]
+
+
+def _stored(block: Block, name: str, wanted: Dtype) -> Dtype:
+    plain = block.operators[0].reads[0].tensor.dtype  # that of the residual stream
+    if wanted.bits >= 16.0:
+        return plain if wanted.bits == plain.bits else wanted
+    return cache_int(wanted.bits, _head_width(block, name)) if wanted.compute.startswith("int") else wanted
+
+
+def _head_width(block: Block, name: str) -> float:
+    """Elements of one head of the cached tensor: of a key, of a value, the whole of a latent."""
+    if name == "latent_cache":
+        return next(state.per_token for state in block.states if state.name == name)
+    shape = next(op.shape for op in block.operators if isinstance(op.shape, AttentionShape))
+    return float(np.max(shape.qk_dim if name == "k_cache" else shape.v_dim))

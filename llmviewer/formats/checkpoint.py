@@ -1,0 +1,48 @@
+"""A checkpoint's own formats: which layers of a block hold which linear layer in which format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from llmviewer.dtypes import Dtype
+from llmviewer.formats.cache import with_cache
+from llmviewer.formats.linear import Format, with_formats
+from llmviewer.ir import Block, Graph, Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """`times` layers of a block that are stored alike: formats of their linear layers by operator name.
+
+    An operator that is not named keeps the model's dtype.
+    """
+
+    times: int
+    formats: Mapping[str, Format]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Variants by block name, and the format of the cache; None: the model's dtype."""
+
+    variants: Mapping[str, tuple[Variant, ...]]
+    cache: Dtype | None = None
+
+    def __call__(self, graph: Graph) -> Graph:
+        """The graph as stored: a block whose layers differ becomes one block per variant."""
+        return replace(graph, blocks=tuple(b for block in graph.blocks for b in self._split(block)))
+
+    def _split(self, block: Block) -> Iterator[Block]:
+        cached = block if self.cache is None else with_cache(block, self.cache)
+        variants = self.variants.get(block.name, (Variant(times=block.times, formats={}),))
+        for at, variant in enumerate(variants, 1):
+            name = block.name if at == 1 else f"{block.name}_{at}"
+            yield replace(_in_variant(cached, variant), name=name, times=variant.times)
+
+
+def _in_variant(block: Block, variant: Variant) -> Block:
+    def format_of(operator: Operator) -> Format:
+        return variant.formats.get(operator.name, Format())
+
+    return with_formats(block, format_of)
