@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _REASONS: dict[str, str] = {
     "identity": "_name_or_path name_or_path architectures auto_map model_type transformers_version torch_dtype dtype "
-    "finetuning_task id2label label2id problem_type _commit_hash custom_pipelines",
+    "finetuning_task id2label label2id problem_type _commit_hash custom_pipelines _from_model_config",
     "tokens, not shapes": "bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id "
     "forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens bad_words_ids "
     "tokenizer_class prefix",

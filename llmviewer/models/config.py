@@ -39,15 +39,15 @@ class Config:
         found = [name for name in names if self.has(name)]
         return found[0] if found else names[0]
 
-    def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """A whole number of at least `least`; without a default the field is needed."""
+    def count(self, name: str, default: int | None = None, *, least: int = 1, most: int = ABSURD) -> int:
+        """A whole number from `least` to `most`; without a default the field is needed."""
         value = self.get(name, default)
         if value is None:
             raise UserError(f"{self.where}: missing field '{name}'")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
             raise UserError(f"{self.where}: field '{name}' is '{shown(value)}', expected a whole number")
-        if not least <= value <= ABSURD:
-            raise UserError(f"{self.where}: field '{name}' is {shown(value)}, expected {least} to {ABSURD}")
+        if not least <= value <= most:
+            raise UserError(f"{self.where}: field '{name}' is {shown(value)}, expected {least} to {most}")
         return int(value)
 
     def number(self, name: str, default: float) -> float:

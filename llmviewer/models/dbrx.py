@@ -32,11 +32,11 @@ def _experts(config: Config, dtype: Dtype) -> Moe:
     ffn.expect("ffn_act_fn", {"name": "silu"})
     # of training, and how the chosen weights are normalised
     ffn.ignore("moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "uniform_expert_assignment")
-    width = ffn.count("ffn_hidden_size")
+    width, experts = ffn.count("ffn_hidden_size"), ffn.count("moe_num_experts")
     return Moe(
         expert=Mlp(hidden=hidden, intermediate=width, activation=activation("silu"), dtype=dtype),
-        experts=ffn.count("moe_num_experts"),
-        chosen=ffn.count("moe_top_k"),
+        experts=experts,
+        chosen=ffn.count("moe_top_k", most=experts),
         dtype=dtype,
         hidden=hidden,
     )

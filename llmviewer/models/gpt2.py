@@ -12,6 +12,9 @@ from llmviewer.models.model import Model
 from llmviewer.models.sizes import head_count
 from llmviewer.ops.norm import layer_norm
 
+#: How the authors' own code ran the model.
+RUN_TIME = ("inference_runner", "max_batch_size", "pad_key_length", "pre_allocate_kv_cache", "validate_runner_input")
+
 
 def parse_gpt2(config: Config, dtype: Dtype) -> Model:
     """GPT2LMHeadModel: learned positions, LayerNorm, one matrix for q, k, v, biases everywhere, tied head."""
@@ -20,6 +23,7 @@ def parse_gpt2(config: Config, dtype: Dtype) -> Model:
 
 def parse_gpt_bigcode(config: Config, dtype: Dtype) -> Model:
     """GPTBigCodeForCausalLM (StarCoder): GPT-2 with one head of keys and values."""
+    config.ignore(*RUN_TIME)
     kv_heads = 1 if config.flag("multi_query", default=True) else head_count(config)
     return _model(config, dtype, kv_heads, act="gelu_pytorch_tanh")
 

@@ -14,7 +14,15 @@ from llmviewer.layers.mlp import Mlp
 from llmviewer.layers.moe import Moe
 from llmviewer.models.config import Config
 from llmviewer.models.model import Embedding, Head, Model
-from llmviewer.models.sizes import head_count, hidden_size, layer_count, max_context, rotary_dim
+from llmviewer.models.sizes import (
+    head_count,
+    head_size,
+    hidden_size,
+    kv_head_count,
+    layer_count,
+    max_context,
+    rotary_dim,
+)
 from llmviewer.ops.elementwise import activation
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, rms_norm
@@ -67,14 +75,13 @@ def projections(config: Config) -> Projections:
 
 def attention(config: Config, dtype: Dtype, projections: Projections, *, head_dim: int | None = None) -> Attention:
     """Grouped-query attention with rope, in the usual fields; `head_dim`: the class's default where it has its own."""
-    hidden, heads = hidden_size(config), head_count(config)
-    head_dim = config.count("head_dim", head_dim or hidden // heads)
+    size = head_size(config, head_dim)
     return Attention(
-        hidden=hidden,
-        heads=heads,
-        kv_heads=config.count("num_key_value_heads", heads),
-        head_dim=head_dim,
-        rotary_dim=rotary_dim(config, head_dim),
+        hidden=hidden_size(config),
+        heads=head_count(config),
+        kv_heads=kv_head_count(config),
+        head_dim=size,
+        rotary_dim=rotary_dim(config, size),
         dtype=dtype,
         projections=projections,
     )
@@ -104,10 +111,11 @@ def plain_mlp(config: Config, dtype: Dtype, *, act: str) -> Mlp:
 def moe(config: Config, dtype: Dtype, intermediate: int) -> Moe:
     """Routed experts of `intermediate` elements each, in any of the usual spellings, and `n_shared_experts` alike."""
     shared = config.count("n_shared_experts", 0, least=0)
+    experts = config.count(config.one_of("num_experts", "n_routed_experts", "num_local_experts"))
     return Moe(
         expert=mlp(config, dtype, intermediate),
-        experts=config.count(config.one_of("num_experts", "n_routed_experts", "num_local_experts")),
-        chosen=config.count("num_experts_per_tok"),
+        experts=experts,
+        chosen=config.count("num_experts_per_tok", most=experts),
         dtype=dtype,
         hidden=hidden_size(config),
         shared=mlp(config, dtype, intermediate * shared) if shared else None,

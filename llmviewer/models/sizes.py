@@ -21,6 +21,28 @@ def head_count(config: Config) -> int:
     return _size(config, "num_attention_heads", "n_head", "n_heads")
 
 
+def head_size(config: Config, default: int | None = None) -> int:
+    """Elements of a head: as stated, else the class's `default`, else an equal share of the width."""
+    if config.has("head_dim") or default:
+        return config.count("head_dim", default)
+    hidden, heads = hidden_size(config), head_count(config)
+    _check_equal_shares(config, "hidden_size", hidden, heads)
+    return hidden // heads
+
+
+def kv_head_count(config: Config) -> int:
+    """Heads of keys and values, each for the same number of query heads; where the config is silent, as many."""
+    heads = head_count(config)
+    kv_heads = config.count("num_key_value_heads", heads, most=heads)
+    _check_equal_shares(config, "num_attention_heads", heads, kv_heads)
+    return kv_heads
+
+
+def _check_equal_shares(config: Config, name: str, whole: int, heads: int) -> None:
+    if whole % heads:
+        raise UserError(f"{config.where}: {name} {whole} cannot be shared equally by {heads} heads")
+
+
 def layer_count(config: Config) -> int:
     """Decoder layers."""
     return _size(config, "num_hidden_layers", "n_layer", "n_layers")
