@@ -23,7 +23,7 @@ def parse_cohere(config: Config, dtype: Dtype) -> Model:
     attention = parts.attention(config, dtype, parts.projections(config))
     if config.flag("use_qk_norm", default=False):
         attention = replace(attention, qk_norm=QkNorm.EACH_HEAD, norm_kind=NormKind.LAYER)
-    mlp = parts.mlp(config, dtype, config.count("intermediate_size"))
+    mlp = parts.gated_mlp(config, dtype)
     layers = parts.alike(config, _norms(config, dtype), attention, mlp, Residual.PARALLEL)
     return _model(config, dtype, layers)
 
@@ -36,7 +36,7 @@ def parse_cohere2(config: Config, dtype: Dtype) -> Model:
         "sliding": replace(attention, window=window(config)),
         "full": replace(attention, rotary_dim=0),
     }
-    mlp = parts.mlp(config, dtype, config.count("intermediate_size"))
+    mlp = parts.gated_mlp(config, dtype)
 
     def layer(kind: str, times: int) -> DecoderLayer:
         return DecoderLayer(

@@ -19,21 +19,19 @@ def parse(config: Config, dtype: Dtype) -> Model:
     config.expect("apply_residual_connection_post_layernorm", False)
     config.expect("ff_factor", 4)
     config.defaults(max_position_embeddings=2048)
-    bias = config.flag("bias", default=False)
-    mlp = replace(parts.plain_mlp(config, dtype, act="gelu"), bias=bias)
+    mlp = replace(parts.plain_mlp(config, dtype, act="gelu"), bias=_bias(config))
     norms, residual = _norms(config, dtype)
-    layers = parts.alike(
-        config, norms, _attention(config, dtype, Projections(fused=True, qkv_bias=bias, out_bias=bias)), mlp, residual
-    )
+    layers = parts.alike(config, norms, _attention(config, dtype), mlp, residual)
     return parts.model(config, dtype, layers, layer_norm("final_norm", hidden_size(config), dtype), tied=True)
 
 
-def _attention(config: Config, dtype: Dtype, projections: Projections) -> Attention:
+def _attention(config: Config, dtype: Dtype) -> Attention:
     """In the old decoder `multi_query` means one head of keys and values, whatever `num_kv_heads` says (7B)."""
-    plain = parts.attention(config, dtype, projections)
-    stated = config.count("num_kv_heads", plain.heads)
+    projections = Projections(fused=True, qkv_bias=_bias(config), out_bias=_bias(config))
+    attention = parts.attention(config, dtype, projections)
+    stated = config.count("num_kv_heads", attention.heads)
     single = config.flag("multi_query", default=True) and not _is_new(config)
-    attention = replace(plain, kv_heads=1 if single else stated)
+    attention = replace(attention, kv_heads=1 if single else stated)
     return replace(attention, rotary_dim=0, alibi=True) if config.flag("alibi", default=False) else attention
 
 
@@ -45,6 +43,10 @@ def _norms(config: Config, dtype: Dtype) -> tuple[Norms, Residual]:
         config.expect("new_decoder_architecture", False)
         return two, Residual.SEQUENTIAL
     return two if count == 2 else Norms(attn=two.attn), Residual.PARALLEL
+
+
+def _bias(config: Config) -> bool:
+    return config.flag("bias", default=False)
 
 
 def _is_new(config: Config) -> bool:

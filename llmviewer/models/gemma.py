@@ -30,7 +30,7 @@ DEFAULTS_3 = {
 def parse_gemma(config: Config, dtype: Dtype) -> Model:
     """GemmaForCausalLM: Llama with GeGLU, wide heads, scaled embeddings, tied head."""
     attention = _attention(config, dtype)
-    mlp = parts.mlp(config, dtype, config.count("intermediate_size"))
+    mlp = parts.gated_mlp(config, dtype)
     return _model(config, dtype, parts.alike(config, parts.pre_norms(config, dtype), attention, mlp))
 
 
@@ -64,7 +64,7 @@ def _alternating(config: Config, dtype: Dtype, attention: Attention, period: int
         mlp=rms_norm("mlp_norm", hidden, dtype),
         mlp_post=rms_norm("mlp_post_norm", hidden, dtype),
     )
-    mlp = parts.mlp(config, dtype, config.count("intermediate_size"))
+    mlp = parts.gated_mlp(config, dtype)
 
     def layer(kind: str, times: int) -> DecoderLayer:
         return DecoderLayer(name=kind, times=times, norms=norms, mixer=variants[kind], feed_forward=mlp)

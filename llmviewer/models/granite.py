@@ -17,13 +17,12 @@ def parse(config: Config, dtype: Dtype) -> Model:
     """GraniteForCausalLM: Llama with factors on embeddings, branches and logits."""
     config.ignore("attention_multiplier")  # stands in for 1 / sqrt(head_dim)
     attention = parts.attention(config, dtype, parts.projections(config))
-    bias = config.flag("mlp_bias", default=False)
     layer = DecoderLayer(
         name="layer",
         times=layer_count(config),
         norms=parts.pre_norms(config, dtype),
         mixer=attention,
-        feed_forward=replace(parts.mlp(config, dtype, config.count("intermediate_size")), bias=bias),
+        feed_forward=parts.gated_mlp(config, dtype),
         residual_flops=1.0 + _factor(config, "residual_multiplier"),
     )
     plain = parts.model(config, dtype, (layer,), rms_norm("final_norm", attention.hidden, dtype))

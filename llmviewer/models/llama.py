@@ -37,7 +37,6 @@ def parse_baichuan(config: Config, dtype: Dtype) -> Model:
 
 
 def _model(config: Config, dtype: Dtype, attention: Attention) -> Model:
-    bias = config.flag("mlp_bias", default=False)
-    mlp = replace(parts.mlp(config, dtype, config.count("intermediate_size")), bias=bias)
+    mlp = parts.gated_mlp(config, dtype)
     layers = parts.alike(config, parts.pre_norms(config, dtype), attention, mlp)
     return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))

@@ -16,7 +16,7 @@ from llmviewer.ops.norm import rms_norm
 def parse_mistral(config: Config, dtype: Dtype) -> Model:
     """MistralForCausalLM: Llama's layer; one window for all layers, or none."""
     config.defaults(sliding_window=4096)
-    return _model(config, dtype, parts.mlp(config, dtype, config.count("intermediate_size")))
+    return _model(config, dtype, parts.gated_mlp(config, dtype))
 
 
 def parse_mixtral(config: Config, dtype: Dtype) -> Model:

@@ -18,7 +18,7 @@ def parse_olmo2(config: Config, dtype: Dtype) -> Model:
     attention = replace(parts.attention(config, dtype, parts.projections(config)), qk_norm=QkNorm.WHOLE)
     hidden = attention.hidden
     norms = Norms(attn_post=rms_norm("attn_norm", hidden, dtype), mlp_post=rms_norm("mlp_norm", hidden, dtype))
-    mlp = parts.mlp(config, dtype, config.count("intermediate_size"))
+    mlp = parts.gated_mlp(config, dtype)
     layers = parts.alike(config, norms, attention, mlp)
     return parts.model(config, dtype, layers, rms_norm("final_norm", hidden, dtype))
 

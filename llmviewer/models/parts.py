@@ -93,6 +93,12 @@ def mlp(config: Config, dtype: Dtype, intermediate: int) -> Mlp:
     return Mlp(hidden=hidden_size(config), intermediate=intermediate, activation=act, dtype=dtype)
 
 
+def gated_mlp(config: Config, dtype: Dtype) -> Mlp:
+    """The same of `intermediate_size`, with biases where `mlp_bias` says so."""
+    bias = config.flag("mlp_bias", default=False)
+    return replace(mlp(config, dtype, config.count("intermediate_size")), bias=bias)
+
+
 def plain_mlp(config: Config, dtype: Dtype, *, act: str) -> Mlp:
     """Two matrices with biases, four times as wide inside where the config is silent; `act`: the class's default."""
     hidden = hidden_size(config)

@@ -29,12 +29,12 @@ def parse_phi(config: Config, dtype: Dtype) -> Model:
 
 def parse_phi3(config: Config, dtype: Dtype) -> Model:
     """Phi3ForCausalLM (Phi-3, 3.5, 4): Llama with fused q, k, v and fused gate and up; one window for all layers."""
-    for absent in ("attention_bias", "mlp_bias", "lm_head_bias"):
+    for absent in ("attention_bias", "lm_head_bias"):
         config.expect(absent, False)
     config.expect("full_attn_mod", 1)
     config.ignore("interpolate_factor")  # of rope
     attention = replace(parts.attention(config, dtype, Projections(fused=True)), window=window(config))
-    mlp = replace(parts.mlp(config, dtype, config.count("intermediate_size")), fused=True)
+    mlp = replace(parts.gated_mlp(config, dtype), fused=True)
     layers = parts.alike(config, parts.pre_norms(config, dtype), attention, mlp)
     return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))
 

@@ -19,8 +19,7 @@ def parse(config: Config, dtype: Dtype) -> Model:
     config.ignore("sliding_window", "max_window_layers")
     parts.layer_types(config, ("full",), ["full"] * layer_count(config))
     attention = parts.attention(config, dtype, parts.projections(config))
-    bias = config.flag("mlp_bias", default=False)
-    mlp = replace(parts.mlp(config, dtype, config.count("intermediate_size")), bias=bias)
+    mlp = parts.gated_mlp(config, dtype)
     kinds = [("rope" if rotated else "nope",) for rotated in parts.rotated_layers(config)]
 
     def layer(kind: tuple[str], times: int) -> DecoderLayer:
