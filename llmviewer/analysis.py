@@ -8,23 +8,26 @@ import numpy as np
 
 from llmviewer import memory
 from llmviewer.evaluation import Evaluation, evaluate
-from llmviewer.ir import Array, Count, Role
+from llmviewer.ir import Array, Count, Graph, Role
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
 from llmviewer.schedule import Schedule, schedule
 from llmviewer.system import System
 from llmviewer.workload import Request
 
-#: What a CUDA context and an engine hold beside tensors: vLLM reports "non_torch_memory takes 0.16GiB" on an H100,
-#: https://github.com/vllm-project/vllm/pull/12126
+#: What a CUDA context and an engine hold beside tensors: vLLM reports "non_torch_memory takes 0.16GiB" on an H100.
 FRAMEWORK_BYTES = 0.16 * 2.0**30
+FRAMEWORK_SOURCE = "https://github.com/vllm-project/vllm/pull/12126"
 #: No search for a largest batch or context goes beyond this.
 SEARCH_LIMIT = 2.0**32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Analysis:
-    """Everything known of a request on a system; arrays have one entry per point."""
+    """Everything known of a request on a system; arrays have one entry per point.
+
+    time_s: of every pass of the schedule.
+    """
 
     model: Model
     system: System
@@ -32,16 +35,17 @@ class Analysis:
     schedule: Schedule
     evaluation: Evaluation
     memory: Memory
+    time_s: Count
 
     @property
     def ttft_s(self) -> Array:
         """Joint prefill of the whole batch [s]."""
-        return self.schedule.prefill(self.evaluation.totals.time_s)
+        return self.schedule.prefill(self.time_s)
 
     @property
     def generation_s(self) -> Array:
         """All real decode steps, cached input_len ... input_len + output_len - 2 [s]."""
-        return self.schedule.generated(self.evaluation.totals.time_s)
+        return self.schedule.generated(self.time_s)
 
     @property
     def tpot_s(self) -> Array:
@@ -62,19 +66,14 @@ class Analysis:
     @property
     def prefill_mfu(self) -> Array:
         """Causal matmul FLOPs over time x dense peak of the compute dtype."""
-        totals = self.evaluation.totals
         peak = self.system.chip.matrix_rate(self.compute_dtype)
-        return np.asarray(self.schedule.prefill(totals.model_flops) / (self.ttft_s * peak))
+        return np.asarray(self.schedule.prefill(self.evaluation.model_flops) / (self.ttft_s * peak))
 
     @property
     def decode_mbu(self) -> Array:
         """Weight and cache bytes read by the representative step over time x bandwidth."""
-        read: Count = 0.0
-        for row in self.evaluation.rows:
-            operator = row.operator
-            moved = operator.read_bytes(Role.WEIGHT) + operator.read_bytes(Role.CACHE)
-            read = read + moved * float(row.block.times)
-        time_s = self.schedule.decode(self.evaluation.totals.time_s)
+        read = self.evaluation.sum(lambda row: row.operator.read_bytes(Role.WEIGHT, Role.CACHE))
+        time_s = self.schedule.decode(self.time_s)
         return np.asarray(self.schedule.decode(read) / (time_s * self.system.chip.bandwidth_bytes_per_s))
 
     @property
@@ -97,13 +96,13 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
         request=request,
         schedule=plan,
         evaluation=evaluation,
-        memory=_memory(system, request, plan, evaluation),
+        memory=_memory(system, request, plan, evaluation.graph),
+        time_s=evaluation.time_s,
     )
 
 
-def _memory(system: System, request: Request, plan: Schedule, evaluation: Evaluation) -> Memory:
+def _memory(system: System, request: Request, plan: Schedule, graph: Graph) -> Memory:
     """Cache at input_len + output_len - 1 tokens for the whole batch; activations at the worst pass."""
-    graph = evaluation.graph
     context = request.input_len + request.output_len - 1.0
     capacity = system.chip.memory_bytes
     return Memory(
@@ -121,8 +120,7 @@ def memory_of(model: Model, system: System, request: Request, token_budget: floa
     # one output token keeps the decode steps out; the cache is sized by the request itself
     plan = schedule(replace(request, output_len=1.0), token_budget)
     graph = system.prepared(model.graph(plan.step))
-    empty = Evaluation(graph=graph, rows=(), totals=None)  # type: ignore[arg-type]
-    return _memory(system, request, plan, empty)
+    return _memory(system, request, plan, graph)
 
 
 def max_batch_size(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:

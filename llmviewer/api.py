@@ -53,27 +53,39 @@ def analyze(
     model, hardware_name: names, paths or objects.  batch_size, input_len, output_len: whole numbers, or sequences of
     one length (one point each; a single number holds for all).  options: fields of `Options`.  Raises UserError.
     """
-    chosen = _options(options)
     request = Request(
         batch_size=sizes("batch_size", batch_size),
         input_len=sizes("input_len", input_len),
         output_len=sizes("output_len", output_len),
     )
+    return configuration(model, hardware_name, **options).answer(request)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Configuration:
+    """A model on a system, as the options ask."""
+
+    model: Model
+    system: System
+    options: Options
+
+    def answer(self, request: Request) -> Result:
+        """The Result of a request, with its warnings."""
+        budget = float(self.options.max_num_batched_tokens) or np.inf
+        return Result(
+            analysis=analysis.analyze(self.model, self.system, request, budget),
+            warnings=warnings(self.model, request),
+            token_budget=budget,
+            efficiency=self.options.efficiency,
+        )
+
+
+def configuration(model: str | Model, hardware_name: str | Chip, **options: object) -> Configuration:
+    """Names, paths or objects, and fields of `Options` -> a Configuration.  Raises UserError."""
+    chosen = _options(options)
     loaded = model if isinstance(model, Model) else _load(model, chosen)
     chip = hardware_name if isinstance(hardware_name, Chip) else hardware.load(hardware_name)
-    return answer(loaded, system(chip, chosen), request, chosen)
-
-
-def answer(model: Model, on: System, request: Request, options: Options) -> Result:
-    """The Result of a request on a system, with its warnings."""
-    budget = float(options.max_num_batched_tokens) or np.inf
-    done = analysis.analyze(model, on, request, budget)
-    return Result(
-        analysis=done,
-        warnings=warnings(model, request),
-        token_budget=budget,
-        efficiency=options.efficiency,
-    )
+    return Configuration(model=loaded, system=system(chip, chosen), options=chosen)
 
 
 def _load(name: str, options: Options) -> Model:

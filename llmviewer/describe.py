@@ -43,9 +43,11 @@ def model_object(model: Model, graph: Graph | None = None) -> dict[str, Any]:
     return {
         "name": model.name,
         "architecture": model.architecture,
+        "dtype": model.dtype.name,
         "parameters": number(model.parameters),
         "active_parameters": number(model.active_parameters),
         **cache_growth(graph or model.graph(decode(1.0, 0.0))),
+        "max_context_len": number(model.max_context),
     }
 
 
@@ -78,6 +80,17 @@ def hardware_object(chip: Chip) -> dict[str, Any]:
             for name, link in chip.links.items()
         },
         "default_link": chip.default_link or None,
+    }
+
+
+def roof_object(chip: Chip, wanted: str) -> dict[str, Any]:
+    """The roof over products of class `wanted`: dense peak, bandwidth, and the intensity at which the two meet."""
+    peak, bandwidth = chip.matrix_rate(wanted), chip.bandwidth_bytes_per_s
+    return {
+        "compute_dtype": chip.compute_dtype(wanted),
+        "peak_flops_per_s": number(peak),
+        "bandwidth_bytes_per_s": number(bandwidth),
+        "ridge_flops_per_byte": number(peak / bandwidth),
     }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llmviewer import roofline
 from llmviewer.efficiency import ideal
-from llmviewer.ir import Block, Count, Graph, Operator
+from llmviewer.ir import Block, Count, Graph, Operator, total
 from llmviewer.models.model import Model
 from llmviewer.roofline import Timing
 from llmviewer.system import System
@@ -25,35 +26,60 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Totals:
-    """Sums over operators x layers, in the graph's order."""
-
-    time_s: Count = 0.0
-    ideal_time_s: Count = 0.0
-    flops: Count = 0.0
-    matmul_flops: Count = 0.0
-    model_flops: Count = 0.0
-    traffic_bytes: Count = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluation:
-    """A graph after all passes, its rows, and the totals."""
+    """A graph after all passes, its rows, and sums over operators x layers.
+
+    Sums run over the operators of a block in order, one addition at a time, then over blocks x layers: a point alone
+    and the same point inside a sweep give the same bits.
+    """
 
     graph: Graph
     rows: tuple[Row, ...]
-    totals: Totals
+
+    def sum(self, of: Callable[[Row], Count]) -> Count:
+        """Total of one quantity of the rows."""
+        blocks: dict[str, list[Count]] = {}
+        times: dict[str, float] = {}
+        for row in self.rows:
+            blocks.setdefault(row.block.name, []).append(of(row))
+            times[row.block.name] = float(row.block.times)
+        return total(total(counts) * times[name] for name, counts in blocks.items())
+
+    @property
+    def time_s(self) -> Count:
+        """[s]"""
+        return self.sum(lambda row: row.timing.time_s)
+
+    @property
+    def ideal_time_s(self) -> Count:
+        """The same on the data sheet's roofline [s]."""
+        return self.sum(lambda row: row.ideal.time_s)
+
+    @property
+    def flops(self) -> Count:
+        """matmul + vector + recurrence + convolution [FLOP]."""
+        return self.sum(lambda row: row.operator.flops)
+
+    @property
+    def matmul_flops(self) -> Count:
+        """What runs in matrix units [FLOP]."""
+        return self.sum(lambda row: row.operator.matmul_flops)
+
+    @property
+    def model_flops(self) -> Count:
+        """matmul_flops without the pairs a mask discards [FLOP]."""
+        return self.matmul_flops - self.sum(lambda row: row.operator.masked_flops)
+
+    @property
+    def traffic_bytes(self) -> Count:
+        """Device-memory traffic [byte]."""
+        return self.sum(lambda row: row.traffic_bytes)
 
 
 def evaluate(model: Model, system: System, step: Step) -> Evaluation:
-    """Build the graph of `step`, apply the passes, time every operator.
-
-    Sums run over operators in one fixed order, one addition at a time, so that a point alone and the same point
-    inside a sweep give the same bits.
-    """
+    """Build the graph of `step`, apply the passes, time every operator."""
     graph = system.prepared(model.graph(step))
-    rows = tuple(_row(system, block, operator) for block, operator in graph)
-    return Evaluation(graph=graph, rows=rows, totals=_totals(rows))
+    return Evaluation(graph=graph, rows=tuple(_row(system, block, operator) for block, operator in graph))
 
 
 def _row(system: System, block: Block, operator: Operator) -> Row:
@@ -61,31 +87,3 @@ def _row(system: System, block: Block, operator: Operator) -> Row:
     timing = roofline.time(operator, system.chip, system.efficiency, traffic)
     bound = timing if system.efficiency is ideal else roofline.time(operator, system.chip, ideal, traffic)
     return Row(block=block, operator=operator, traffic_bytes=traffic, timing=timing, ideal=bound)
-
-
-def _totals(rows: tuple[Row, ...]) -> Totals:
-    time_s: Count = 0.0
-    ideal_s: Count = 0.0
-    flops: Count = 0.0
-    matmul: Count = 0.0
-    masked: Count = 0.0
-    traffic: Count = 0.0
-    for row in rows:
-        layers, operator = float(row.block.times), row.operator
-        time_s = time_s + row.timing.time_s * layers
-        flops = flops + operator.flops * layers
-        matmul = matmul + operator.matmul_flops * layers
-        masked = masked + operator.masked_flops * layers
-        traffic = traffic + row.traffic_bytes * layers
-        if row.ideal is not row.timing:
-            ideal_s = ideal_s + row.ideal.time_s * layers
-    if all(row.ideal is row.timing for row in rows):
-        ideal_s = time_s
-    return Totals(
-        time_s=time_s,
-        ideal_time_s=ideal_s,
-        flops=flops,
-        matmul_flops=matmul,
-        model_flops=matmul - masked,
-        traffic_bytes=traffic,
-    )

@@ -5,7 +5,7 @@ A dimension is a float or a numpy array of float64 (one entry per point of a swe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
@@ -21,6 +21,20 @@ Count: TypeAlias = float | Array
 
 #: Ends the names of weights that a checkpoint stores and its code does not call parameters (a router's correction).
 BUFFER = ".buffer"
+
+
+def present(count: Count) -> bool:
+    """Whether there is anything to count; a plain zero says there is not."""
+    return isinstance(count, np.ndarray) or count != 0.0
+
+
+def total(counts: Iterable[Count]) -> Count:
+    """The sum, from left to right, without touching an array for a plain zero."""
+    result: Count = 0.0
+    for count in counts:
+        if present(count):
+            result = result + count if present(result) else count
+    return result
 
 
 class Role(Enum):
@@ -117,25 +131,25 @@ class Operator:
     @property
     def vector_work(self) -> Count:
         """FLOP on the vector units: elementwise, recurrence and convolution."""
-        return self.vector_flops + self.recurrence_flops + self.conv_flops
+        return total((self.vector_flops, self.recurrence_flops, self.conv_flops))
 
     @property
     def flops(self) -> Count:
         """matmul + vector + recurrence + convolution [FLOP]."""
-        return self.matmul_flops + self.vector_work
+        return total((self.matmul_flops, self.vector_flops, self.recurrence_flops, self.conv_flops))
 
     def moved_bytes(self, place: Place) -> Count:
         """Bytes read and written at `place`."""
-        return _moved(self.reads, place) + _moved(self.writes, place)
+        return _moved((*self.reads, *self.writes), place)
 
     @property
     def traffic_bytes(self) -> Count:
         """Device-memory traffic [byte]."""
         return self.moved_bytes(Place.DEVICE)
 
-    def read_bytes(self, role: Role) -> Count:
-        """Device-memory bytes read of tensors of `role`."""
-        return _moved(tuple(a for a in self.reads if a.tensor.role is role), Place.DEVICE)
+    def read_bytes(self, *roles: Role) -> Count:
+        """Device-memory bytes read of tensors of these roles."""
+        return _moved(tuple(a for a in self.reads if a.tensor.role in roles), Place.DEVICE)
 
     def write_bytes(self, role: Role) -> Count:
         """Device-memory bytes written to tensors of `role`."""
@@ -143,12 +157,14 @@ class Operator:
 
 
 def _moved(accesses: tuple[Access, ...], place: Place) -> Count:
-    total: Count = 0.0
+    """Bytes of the accesses at `place`: elements are added up by format first, then scaled."""
+    elements: dict[float, Count] = {}
     for access in accesses:
         tensor = access.tensor
         if tensor.place is place:
-            total = total + access.elements * (tensor.dtype.bits / 8.0)
-    return total
+            bits = tensor.dtype.bits
+            elements[bits] = elements[bits] + access.elements if bits in elements else access.elements
+    return total(count * (bits / 8.0) for bits, count in elements.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

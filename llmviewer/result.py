@@ -11,7 +11,7 @@ import numpy as np
 
 from llmviewer import __version__, analysis
 from llmviewer.analysis import Analysis
-from llmviewer.describe import hardware_object, model_object, number, sources, unknowns
+from llmviewer.describe import hardware_object, model_object, number, roof_object, sources, unknowns
 from llmviewer.evaluation import Row
 from llmviewer.ir import Array, Count, Role
 from llmviewer.roofline import BOUNDS
@@ -56,13 +56,14 @@ class Result:
             "parallelism": {"devices": 1, "tensor": 1, "pipeline": 1},
             "passes": [applied.name for applied in self.analysis.system.passes],
             "efficiency": {"kind": self.efficiency, "profile": None},
+            "roofline": roof_object(chip, self.analysis.compute_dtype),
             "provenance": {
                 "llmviewer": __version__,
                 "model": self.analysis.model.source,
                 "hardware": chip.path,
                 "times": "roofline of the data sheet, a lower bound",
                 "figures": sources(chip),
-                "assumed": unknowns(chip),
+                "assumed": [FRAMEWORK_NOTE, *unknowns(chip)],
             },
             "stages": {"prefill": self.stage("prefill", point), "decode": self.stage("decode", point)},
             "memory": self.memory(point),
@@ -101,7 +102,7 @@ class Result:
 
     def columns(self) -> dict[str, Any]:
         """Arrays over points, by column name."""
-        a, totals = self.analysis, self.analysis.evaluation.totals
+        a, totals = self.analysis, self.analysis.evaluation
         plan, memory = a.schedule, a.memory
         point = np.ones(len(self))
         columns: dict[str, Any] = {
@@ -135,7 +136,7 @@ class Result:
 
     def stage(self, name: str, point: int = 0) -> dict[str, Any]:
         """A STAGE object: totals, and operators for one layer each."""
-        plan, totals = self.analysis.schedule, self.analysis.evaluation.totals
+        plan, totals = self.analysis.schedule, self.analysis.evaluation
         pick: Pick = plan.prefill if name == "prefill" else plan.decode
         request = self.request(point)
         rows = [self._operator(row, pick, point) for row in self.analysis.evaluation.rows]
@@ -148,6 +149,7 @@ class Result:
             "matmul_flops": number(pick(totals.matmul_flops)[point]),
             "traffic_bytes": number(pick(totals.traffic_bytes)[point]),
             "bound": max(resources, key=lambda bound: resources[bound]),
+            "time_by_bound_s": {bound: number(seconds) for bound, seconds in resources.items()},
             "new_tokens": prompt if name == "prefill" else 1,
             "cached_tokens": 0 if name == "prefill" else prompt - 1,  # type: ignore[operator]
             "operators": rows,
@@ -191,7 +193,7 @@ class Result:
         fields = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes")
         a, request = self.analysis, self.request(point)
         return {
-            **{name: number(_at(getattr(memory, name), point)) for name in (*fields, "capacity_bytes")},
+            **{name: number(_at(getattr(memory, name), point)) for name in (*fields, "capacity_bytes", "budget_bytes")},
             "fits": bool(_at(memory.fits, point)),
             "max_batch_size": number(analysis.max_batch_size(a.model, a.system, request, self.token_budget)),
             "max_context_len": number(analysis.max_context_len(a.model, a.system, request, self.token_budget)),
@@ -211,6 +213,10 @@ class Result:
         return ordered
 
 
+#: Where the size of what an engine holds beside tensors comes from.
+FRAMEWORK_NOTE = (
+    f"framework {analysis.FRAMEWORK_BYTES / 2**30:g} GiB: vLLM's non-torch memory on an H100, {analysis.FRAMEWORK_SOURCE}"
+)
 #: Metrics of Analysis that every view shows.
 METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "prefill_mfu", "decode_mbu")
 

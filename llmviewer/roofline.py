@@ -9,7 +9,7 @@ import numpy as np
 
 from llmviewer.efficiency import Efficiency, Rates
 from llmviewer.hardware import Chip
-from llmviewer.ir import Count, Operator, Place
+from llmviewer.ir import Count, Operator, Place, present
 
 #: Resources in the order in which a tie is resolved.
 BOUNDS = ("compute", "memory", "vector", "special", "l2", "link", "host", "disk", "overhead")
@@ -33,20 +33,15 @@ class Timing:
         return winner
 
 
-def _present(work: Count) -> bool:
-    """Whether the operator has this kind of work at all (a plain zero says it has not)."""
-    return isinstance(work, np.ndarray) or work != 0.0
-
-
 def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple[str, Count]]:
     """work / rate of every resource the operator uses."""
-    if _present(operator.matmul_flops):
+    if present(operator.matmul_flops):
         yield "compute", operator.matmul_flops / rates.matrix_flops_per_s
     yield "memory", traffic / rates.memory_bytes_per_s
     vector = operator.vector_work
-    if rates.vector_flops_per_s is not None and _present(vector):
+    if rates.vector_flops_per_s is not None and present(vector):
         yield "vector", vector / rates.vector_flops_per_s
-    if rates.special_ops_per_s is not None and _present(operator.special_ops):
+    if rates.special_ops_per_s is not None and present(operator.special_ops):
         yield "special", operator.special_ops / rates.special_ops_per_s
     if rates.l2_bytes_per_s is not None:
         yield "l2", (traffic + operator.moved_bytes(Place.L2)) / rates.l2_bytes_per_s
@@ -59,7 +54,7 @@ def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count)
     slowest: Count = resources[0][1]
     for _, seconds in resources[1:]:
         slowest = np.maximum(slowest, seconds)
-    if _present(rates.fixed_s):
+    if present(rates.fixed_s):
         resources += (("overhead", rates.fixed_s),)
         slowest = slowest + rates.fixed_s
     return Timing(time_s=slowest, resources=resources)

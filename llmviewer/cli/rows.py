@@ -1,0 +1,64 @@
+"""Writers of tidy rows that arrive in chunks of columns; none holds more than one chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from llmviewer.cli.output import opened, replacing
+from llmviewer.errors import UserError
+
+Columns = dict[str, Any]
+
+#: A terminal shows at most this many points; files hold all.
+SHOWN_ROWS = 200
+
+
+def csv(chunks: Iterator[Columns], path: str) -> None:
+    """Comma-separated values with a header."""
+    import pandas as pd
+
+    with opened(path) as stream:
+        for number, columns in enumerate(chunks):
+            pd.DataFrame(columns).to_csv(stream, index=False, header=number == 0)
+
+
+def json(chunks: Iterator[Columns], path: str) -> None:
+    """`{"schema", "rows": [...]}`, one row a line; what does not exist is null."""
+    import pandas as pd
+
+    with opened(path) as stream:
+        stream.write('{"schema": "llmviewer.sweep/1", "rows": [')
+        between = "\n"
+        for columns in chunks:
+            lines = pd.DataFrame(columns).to_json(orient="records", lines=True, double_precision=15).strip()
+            stream.write(between + lines.replace("\n", ",\n"))
+            between = ",\n"
+        stream.write("\n]}\n")
+
+
+def parquet(chunks: Iterator[Columns], path: str) -> None:
+    """One Parquet file."""
+    if not path:
+        raise UserError("--format parquet needs a file: -o sweep.parquet")
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise UserError("Parquet needs pyarrow: pip install 'llmviewer[parquet]'") from error
+    with replacing(path) as temporary:
+        writer = None
+        for columns in chunks:
+            table = pa.table(columns)
+            writer = writer or pq.ParquetWriter(temporary, table.schema)
+            writer.write_table(table)
+        if writer is not None:
+            writer.close()
+
+
+def table(chunks: Iterator[Columns], path: str) -> None:
+    """The first rows for a person; says how many more there are."""
+    from reports.table import sweep_table
+
+    with opened(path) as stream:
+        stream.write(sweep_table(next(chunks), SHOWN_ROWS, sum(len(more["batch_size"]) for more in chunks)))

@@ -1,0 +1,111 @@
+"""`llmviewer sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from llmviewer import api
+from llmviewer.cli import options as opt
+from llmviewer.cli import rows
+from llmviewer.errors import unknown
+from llmviewer.sweep import Grid, values
+
+Columns = dict[str, Any]
+
+#: format -> writer of chunks of columns to a path.
+WRITERS: dict[str, Callable[[Iterator[Columns], str], None]] = {
+    "table": rows.table,
+    "csv": rows.csv,
+    "json": rows.json,
+    "parquet": rows.parquet,
+}
+
+
+def command(
+    model: opt.Model,
+    hardware: Annotated[str, typer.Option(help="Chips, a comma list.")],
+    batch_size: Annotated[str, typer.Option(help="Batch sizes: 1,2,4:64:*2 multiplies, 8:64:+8 adds.")] = "1",
+    input_len: Annotated[str, typer.Option(help="Prompt lengths, lists and ranges likewise.")] = "1024",
+    output_len: Annotated[str, typer.Option(help="Output lengths, lists and ranges likewise.")] = "128",
+    dtype: opt.Dtype = "auto",
+    quantization: Annotated[str, typer.Option(help="Schemes, a comma list: none,w8a8,w4a16.")] = "none",
+    kv_cache_dtype: opt.KvCacheDtype = "auto",
+    attention: opt.Attention = "flash",
+    efficiency: opt.Efficiency = "ideal",
+    gpu_memory_utilization: opt.Utilization = 0.9,
+    max_num_batched_tokens: opt.TokenBudget = 0,
+    ignore_field: opt.IgnoreField = None,
+    format: Annotated[str, typer.Option("--format", help="table, csv, json, parquet.")] = "table",  # noqa: A002
+    output: opt.Output = "",
+) -> int:
+    """Every combination of batch sizes, lengths, chips and quantizations: one tidy row per point."""
+    if format not in WRITERS:
+        raise unknown("format", format, WRITERS)
+    grid = Grid(
+        batch_sizes=values("--batch-size", batch_size),
+        input_lens=values("--input-len", input_len),
+        output_lens=values("--output-len", output_len),
+    )
+    shared = {
+        "dtype": dtype,
+        "kv_cache_dtype": kv_cache_dtype,
+        "attention": attention,
+        "efficiency": efficiency,
+        "gpu_memory_utilization": gpu_memory_utilization,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "ignore_fields": tuple(ignore_field or ()),
+    }
+    configurations = [
+        api.configuration(model, chip, quantization=scheme, **shared)
+        for chip in hardware.split(",")
+        for scheme in quantization.split(",")
+    ]
+    with _progress(len(grid) * len(configurations)) as seen:
+        WRITERS[format](_chunks(configurations, grid, seen), output)
+    return 0
+
+
+def _chunks(configurations: list[api.Configuration], grid: Grid, seen: Callable[[int], None]) -> Iterator[Columns]:
+    for configuration in configurations:
+        for request in grid.chunks():
+            columns = configuration.answer(request).columns()
+            yield columns
+            seen(len(columns["batch_size"]))
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr once a second has passed; what to call with the number of points done."""
+    import time
+
+    started = time.monotonic()
+    bar: Any = None
+    done = 0
+
+    def seen(points: int) -> None:
+        nonlocal bar, done
+        done += points
+        if bar is None and time.monotonic() - started > 1.0:
+            bar = _bar(total)
+        if bar is not None:
+            bar.update(bar.task_ids[0], completed=done)
+
+    try:
+        yield seen
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _bar(total: int) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True))
+    bar.add_task("points", total=total)
+    bar.start()
+    return bar

@@ -1,0 +1,103 @@
+"""Many points: a grid of requests, evaluated chunk by chunk so that memory stays bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from llmviewer.errors import UserError, shown
+from llmviewer.ir import Array
+from llmviewer.workload import Request
+
+#: Forward passes of one evaluation: enough to drown the interpreter's overhead, few enough for the caches.
+CHUNK_PASSES = 16384
+#: Values of one list, and points of one sweep, beyond which it is a typing error.
+MOST_VALUES = 10**7
+MOST_POINTS = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grid:
+    """Every combination of three lists; the batch varies fastest."""
+
+    batch_sizes: Array
+    input_lens: Array
+    output_lens: Array
+
+    def __len__(self) -> int:
+        return len(self.batch_sizes) * len(self.input_lens) * len(self.output_lens)
+
+    def points(self, start: int, stop: int) -> Request:
+        """The requests numbered start ... stop - 1."""
+        index = np.arange(start, stop)
+        index, batch = np.divmod(index, len(self.batch_sizes))
+        output, prompt = np.divmod(index, len(self.input_lens))
+        return Request(
+            batch_size=self.batch_sizes[batch],
+            input_len=self.input_lens[prompt],
+            output_len=self.output_lens[output],
+        )
+
+    def chunks(self) -> Iterator[Request]:
+        """The points in order, in pieces of about CHUNK_PASSES forward passes (1 prefill, 1 shown, output_len - 1)."""
+        total = len(self)
+        if total > MOST_POINTS:
+            raise UserError(f"the sweep has {total:,} points; allowed: at most {MOST_POINTS:,}")
+        keep_freed_memory()
+        passes = int(self.output_lens.max()) + 1
+        size = max(1, CHUNK_PASSES // passes)
+        for start, stop in pairwise([*range(0, total, size), total]):
+            yield self.points(start, stop)
+
+
+def values(name: str, text: str) -> Array:
+    """The numbers of a comma list with ranges: `1,2,4:64:*2` multiplies, `8:8192:+8` adds, both ends included."""
+    numbers = [number for part in text.split(",") for number in _range(name, part.strip())]
+    return np.array(numbers, dtype=np.float64)
+
+
+def _range(name: str, part: str) -> list[int]:
+    pieces = part.split(":")
+    step = pieces.pop() if len(pieces) == 3 else "+1"
+    if len(pieces) > 2 or step[:1] not in ("+", "*"):
+        raise UserError(f"{name}: '{shown(part)}' is not a number or a range; allowed: 8, 1:64, 4:64:*2, 8:8192:+8")
+    first, last = _whole(name, pieces[0]), _whole(name, pieces[-1])
+    by = _whole(name, step[1:])
+    if step[0] == "*" and by < 2:
+        raise UserError(f"{name}: '{shown(part)}' multiplies by {by}; allowed: 2 or more")
+    if last < first:
+        raise UserError(f"{name}: '{shown(part)}' ends before it begins")
+    if step[0] == "+" and (last - first) // by > MOST_VALUES:
+        raise UserError(f"{name}: '{shown(part)}' has over {MOST_VALUES:,} values")
+    if step[0] == "+":
+        return list(range(first, last + 1, by))
+    numbers = [first]
+    while numbers[-1] * by <= last:
+        numbers.append(numbers[-1] * by)
+    return numbers
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:12]) <= 10**9 or len(text) > 10:
+        raise UserError(f"{name}: '{shown(text)}' is not a whole number from 1 to 1000000000")
+    return int(text)
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep what numpy frees instead of handing every temporary back to the kernel.
+
+    A sweep allocates and frees arrays of some 100 KiB all the time; by default each comes with fresh page faults,
+    which made sweeps four times slower.  Elsewhere than on glibc nothing happens.
+    """
+    import ctypes
+
+    trim_threshold, mmap_threshold, keep = -1, -3, 32 * 2**20
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return
+    mallopt(trim_threshold, 8 * keep)
+    mallopt(mmap_threshold, keep)
