@@ -33,6 +33,7 @@ class Residual(Enum):
 
     SEQUENTIAL = "sequential"  # x + mixer, then + feed-forward
     PARALLEL = "parallel"  # both read the layer's input
+    NORMED = "normed"  # as SEQUENTIAL, but each sum takes the normalised stream (MiniMax-Text-01)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,17 +71,22 @@ class DecoderLayer:
         if self.mixer is not None:
             branch = self._branch(step, x, norms.attn, self.mixer, norms.attn_post)
             operators += branch
-            x = self._sum("attn_add", step, x, norms.attn_sum, operators)
+            x = self._sum("attn_add", step, self._stream(x, branch), norms.attn_sum, operators)
         if self.feed_forward is not None:
             source, norm = self._feed_forward_input(hidden, x, operators)
-            operators += self._branch(step, source, norm, self.feed_forward, norms.mlp_post)
-            x = self._sum("mlp_add", step, x, norms.mlp_sum, operators)
+            branch = self._branch(step, source, norm, self.feed_forward, norms.mlp_post)
+            operators += branch
+            x = self._sum("mlp_add", step, self._stream(x, branch), norms.mlp_sum, operators)
         states = self.mixer.states() if self.mixer is not None else ()
         return Block(name=self.name, operators=tuple(operators), times=self.times, states=states)
 
+    def _stream(self, x: Tensor, branch: tuple[Operator, ...]) -> Tensor:
+        """What a branch is added to."""
+        return branch[0].output if self.residual is Residual.NORMED else x
+
     def _feed_forward_input(self, hidden: Tensor, x: Tensor, done: list[Operator]) -> tuple[Tensor, Norm | None]:
         """A parallel layer's second branch reads the layer's input, or shares the first branch's norm."""
-        if self.residual is Residual.SEQUENTIAL:
+        if self.residual is not Residual.PARALLEL:
             return x, self.norms.mlp
         if self.norms.mlp is None and self.norms.attn is not None:
             return done[0].output, None

@@ -21,6 +21,7 @@ _REASONS: dict[str, str] = {
     "original_max_position_embeddings attention_softmax_in_fp32 apply_residual_connection_post_layernorm_fp32 "
     "scale_attention_softmax_in_fp32 attention_bias_in_fp32 residual_in_fp32 query_pre_attn_scalar scale_attn_weights "
     "scale_attn_by_inverse_layer_idx reorder_and_upcast_attn softmax_scale slow_but_exact initializer_cutoff_factor "
+    "time_step_min time_step_max time_step_floor time_step_limit time_step_scale time_step_init_scheme "
     "rope_interleave rope_interleaved routed_scaling_factor",
     "which experts are chosen, not how many": "norm_topk_prob n_group topk_group scoring_func",
     "multi-token prediction, a block beside the model that a plain step does not run": "num_nextn_predict_layers "

@@ -27,6 +27,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": Activation(8.0, 1.0),
     "relu": Activation(1.0, 0.0),
     "relu2": Activation(2.0, 0.0),
+    "softplus": Activation(3.0, 2.0),  # logarithm of 1 + exponential
     "clamped_swiglu": Activation(8.0, 1.0),  # GPT-OSS: two clamps, scaling by alpha, sigmoid, (up + 1)
 }
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from llmviewer.dtypes import Dtype
 from llmviewer.ir import Access, Count, Kind, Operator, Role, Tensor, whole
+from llmviewer.ops.elementwise import Activation
 
 
 class NormKind(Enum):
@@ -58,3 +59,15 @@ def rms_norm(name: str, width: float, dtype: Dtype, *, rows: float = 1.0) -> Nor
 def layer_norm(name: str, width: float, dtype: Dtype, *, bias: bool = True) -> Norm:
     """LayerNorm with weight and (usually) bias (arXiv 1607.06450)."""
     return Norm(name=name, kind=NormKind.LAYER, width=width, parameters=width * (2 if bias else 1), dtype=dtype)
+
+
+def gated_norm(norm: Norm, x: Tensor, gate: Tensor, tokens: Count, kind: Activation) -> Operator:
+    """norm(x) and f(gate) multiplied in one kernel, in either order (Mamba-2, arXiv 2405.21060; gated delta net)."""
+    operator = norm.operator(x, tokens)
+    elements = operator.output.elements
+    return replace(
+        operator,
+        reads=(*operator.reads, whole(gate)),
+        vector_flops=operator.vector_flops + elements * (kind.flops + 1.0),
+        special_ops=elements * kind.special,
+    )

@@ -1,0 +1,159 @@
+"""Selective state spaces: Mamba (arXiv 2312.00752) and Mamba-2 (arXiv 2405.21060)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmviewer.dtypes import Dtype
+from llmviewer.ir import Count, Operator, State, Tensor, whole
+from llmviewer.ops.conv import ShortConv
+from llmviewer.ops.elementwise import ACTIVATIONS, gated
+from llmviewer.ops.gemm import Linear
+from llmviewer.ops.norm import Norm, NormKind, gated_norm, rms_norm
+from llmviewer.ops.recurrence import Recurrence, Rule
+from llmviewer.workload import Step
+
+SILU, SOFTPLUS = ACTIVATIONS["silu"], ACTIVATIONS["softplus"]
+#: Per channel: the input times the time step; the skip D x and its sum.
+CHANNEL_FLOPS = 3.0
+#: Per decay: time step times A, and the exponential.
+DECAY_FLOPS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba:
+    """Mamba-1: every one of `inner` channels has its own state of `state` elements and its own decays.
+
+    dt_rank: latent of the time steps.  inner_norms: RMSNorms on time steps, B and C (Jamba).
+    """
+
+    hidden: int
+    inner: int
+    state: int
+    dt_rank: int
+    kernel: int
+    dtype: Dtype
+    bias: bool = False
+    conv_bias: bool = True
+    inner_norms: bool = False
+
+    def states(self) -> tuple[State, ...]:
+        """The recurrent state and the last columns of the convolution."""
+        return (self._scan().state(), self._conv().state())
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """in_proj to channels and gate, convolution, x_proj to time steps, B and C, dt_proj, scan, gate, out_proj."""
+        tokens = step.tokens
+        channels, gate, y = (_rows(name, tokens, self.inner, x) for name in ("in_proj", "gate", "mixer_gate"))
+        in_proj = _linear(self, "in_proj", self.hidden, 2 * self.inner, bias=self.bias)
+        project = in_proj.operator(x, tokens, (whole(channels), whole(gate)))
+        conv = self._conv().operator(step, channels)
+        select, (latent, *b_and_c) = self._select(tokens, conv.output)
+        time_steps = _linear(self, "dt_proj", self.dt_rank, self.inner, bias=True).operator(latent, tokens)
+        inputs = (conv.output, time_steps.output, *b_and_c)
+        scan = self._scan().operator(step, tuple(map(whole, inputs)))
+        gating = gated("mixer_gate", (whole(gate), whole(scan.output)), y, tokens, SILU)
+        out = _linear(self, "out_proj", self.inner, self.hidden, bias=self.bias).operator(y, tokens)
+        return (project, conv, *select, time_steps, scan, gating, out)
+
+    def _conv(self) -> ShortConv:
+        return ShortConv(channels=self.inner, kernel=self.kernel, dtype=self.dtype, bias=self.conv_bias)
+
+    def _scan(self) -> Recurrence:
+        elements = self.inner * self.state
+        return Recurrence(
+            elements=elements,
+            width=self.inner,
+            rule=Rule.DECAY,
+            dtype=self.dtype,
+            vector=self.inner * (SOFTPLUS.flops + CHANNEL_FLOPS) + elements * DECAY_FLOPS,
+            special=self.inner * SOFTPLUS.special + elements,
+            weights=(("A_log", elements), ("D", self.inner)),
+        )
+
+    def _select(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], tuple[Tensor, ...]]:
+        """x_proj, and norms where there are any; the latent of the time steps, B and C."""
+        names, widths = ("dt", "b", "c"), (self.dt_rank, self.state, self.state)
+        made = tuple(_rows(f"x_proj_{name}", tokens, width, x) for name, width in zip(names, widths, strict=True))
+        project = _linear(self, "x_proj", self.inner, sum(widths)).operator(x, tokens, tuple(map(whole, made)))
+        if not self.inner_norms:
+            return (project,), made
+        norms = tuple(
+            rms_norm(f"{name}_norm", width, self.dtype).operator(tensor, tokens)
+            for name, width, tensor in zip(names, widths, made, strict=True)
+        )
+        return (project, *norms), tuple(norm.output for norm in norms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2:
+    """Mamba-2: `heads` heads of `head_dim` channels, one decay and `state` elements per channel; B and C for `groups`.
+
+    The output norm runs over each group apart.
+    """
+
+    hidden: int
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+    kernel: int
+    dtype: Dtype
+    bias: bool = False
+    conv_bias: bool = True
+
+    @property
+    def inner(self) -> int:
+        """Channels of all heads."""
+        return self.heads * self.head_dim
+
+    def states(self) -> tuple[State, ...]:
+        """The recurrent state and the last columns of the convolution."""
+        return (self._scan().state(), self._conv().state())
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """in_proj to channels with B and C, gate and time steps; convolution, scan, gated norm, out_proj."""
+        tokens, conv = step.tokens, self._conv()
+        widths = {"in_proj": conv.channels, "gate": self.inner, "time_steps": self.heads}
+        channels, gate, time_steps = (_rows(name, tokens, width, x) for name, width in widths.items())
+        in_proj = _linear(self, "in_proj", self.hidden, sum(widths.values()), bias=self.bias)
+        project = in_proj.operator(x, tokens, (whole(channels), whole(gate), whole(time_steps)))
+        convolve = conv.operator(step, channels)
+        scan = self._scan().operator(step, (whole(convolve.output), whole(time_steps)))
+        norm = gated_norm(self._norm(), scan.output, gate, tokens, SILU)
+        out = _linear(self, "out_proj", self.inner, self.hidden, bias=self.bias).operator(norm.output, tokens)
+        return (project, convolve, scan, norm, out)
+
+    def _conv(self) -> ShortConv:
+        channels = self.inner + 2 * self.groups * self.state
+        return ShortConv(channels=channels, kernel=self.kernel, dtype=self.dtype, bias=self.conv_bias)
+
+    def _scan(self) -> Recurrence:
+        biased = SOFTPLUS.flops + 1.0  # of the time steps
+        return Recurrence(
+            elements=self.inner * self.state,
+            width=self.inner,
+            rule=Rule.DECAY,
+            dtype=self.dtype,
+            vector=self.heads * (biased + DECAY_FLOPS) + self.inner * CHANNEL_FLOPS,
+            special=self.heads * (SOFTPLUS.special + 1.0),
+            weights=(("A_log", self.heads), ("D", self.heads), ("dt_bias", self.heads)),
+        )
+
+    def _norm(self) -> Norm:
+        return Norm(
+            name="mixer_norm",
+            kind=NormKind.RMS,
+            width=self.inner / self.groups,
+            rows=self.groups,
+            parameters=self.inner,
+            dtype=self.dtype,
+        )
+
+
+def _linear(mixer: Mamba | Mamba2, name: str, width_in: int, width_out: int, *, bias: bool = False) -> Linear:
+    return Linear(name=name, in_features=width_in, out_features=width_out, dtype=mixer.dtype, bias=bias)
+
+
+def _rows(name: str, tokens: Count, width: int, like: Tensor) -> Tensor:
+    return Tensor(name=name, elements=tokens * (1.0 * width), dtype=like.dtype)

@@ -1,0 +1,55 @@
+"""Jamba: one attention layer among seven of Mamba, experts in every other layer (arXiv 2403.19887)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.dtypes import Dtype
+from llmviewer.layers.attention import Projections
+from llmviewer.layers.decoder import Mixer, Part
+from llmviewer.layers.mamba import Mamba
+from llmviewer.models import parts
+from llmviewer.models.config import Config
+from llmviewer.models.mamba import dt_rank
+from llmviewer.models.model import Model
+from llmviewer.models.sizes import hidden_size, layer_count
+from llmviewer.ops.norm import rms_norm
+
+
+def parse(config: Config, dtype: Dtype) -> Model:
+    """JambaForCausalLM: Mamba-1 with norms on time steps, B and C; attention without rope."""
+    config.expect("sliding_window", None)
+    config.ignore("use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep")
+    intermediate = config.count("intermediate_size")
+    attention = replace(parts.attention(config, dtype, Projections()), rotary_dim=0)
+    mixers: dict[str, Mixer] = {"attention": attention, "mamba": _mamba(config, dtype)}
+    feed_forwards: dict[str, Part] = {
+        "dense": parts.mlp(config, dtype, intermediate),
+        "moe": parts.moe(config, dtype, intermediate),
+    }
+    mixing, ffn = _every(config, "attn", ("attention", "mamba")), _every(config, "expert", ("moe", "dense"))
+    kinds = list(zip(mixing, ffn, strict=True))
+    layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards)
+    return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
+
+
+def _every(config: Config, what: str, words: tuple[str, str]) -> list[str]:
+    """The first word where layer mod period is the offset, else the second."""
+    period = config.count(f"{what}_layer_period")
+    offset = config.count(f"{what}_layer_offset", least=0)
+    return [words[0] if layer % period == offset else words[1] for layer in range(layer_count(config))]
+
+
+def _mamba(config: Config, dtype: Dtype) -> Mamba:
+    hidden = hidden_size(config)
+    return Mamba(
+        hidden=hidden,
+        inner=config.count("mamba_expand", 2) * hidden,
+        state=config.count("mamba_d_state", 16),
+        dt_rank=dt_rank(config, "mamba_dt_rank"),
+        kernel=config.count("mamba_d_conv", 4),
+        dtype=dtype,
+        bias=config.flag("mamba_proj_bias", default=False),
+        conv_bias=config.flag("mamba_conv_bias", default=True),
+        inner_norms=True,
+    )

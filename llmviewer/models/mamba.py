@@ -1,0 +1,78 @@
+"""Mamba and Mamba-2: no attention, no feed-forward part, one norm per layer."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from llmviewer.dtypes import Dtype
+from llmviewer.errors import UserError
+from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms
+from llmviewer.layers.mamba import Mamba, Mamba2
+from llmviewer.models import parts
+from llmviewer.models.config import Config
+from llmviewer.models.model import Model
+from llmviewer.models.sizes import hidden_size, layer_count
+from llmviewer.ops.norm import rms_norm
+
+
+def parse_mamba(config: Config, dtype: Dtype) -> Model:
+    """MambaForCausalLM (the Hub's `-hf` checkpoints); the head is the embedding's table."""
+    config.defaults(tie_word_embeddings=True)
+    config.expect("ssm_cfg", {})
+    config.ignore("fused_add_norm", "use_mambapy", "use_associative_scan")  # other kernels for the same work
+    config.ignore("pad_vocab_size_multiple")  # vocab_size is padded
+    inner = _inner(config)
+    mixer = Mamba(
+        hidden=hidden_size(config),
+        inner=inner,
+        state=config.count("state_size", 16),
+        dt_rank=dt_rank(config, "time_step_rank"),
+        kernel=config.count("conv_kernel", 4),
+        dtype=dtype,
+        bias=config.flag("use_bias", default=False),
+        conv_bias=config.flag("use_conv_bias", default=True),
+    )
+    config.expect("d_inner", inner)
+    return _model(config, dtype, mixer)
+
+
+def parse_mamba2(config: Config, dtype: Dtype) -> Model:
+    """Mamba2ForCausalLM: heads, groups, a gated norm before the last matrix."""
+    config.ignore("time_step_rank", "chunk_size")  # unused by Mamba-2; of the chunked scan
+    config.ignore("norm_before_gate")  # the same work in either order
+    mixer = Mamba2(
+        hidden=hidden_size(config),
+        heads=config.count("num_heads", 128),
+        head_dim=config.count("head_dim", 64),
+        groups=config.count("n_groups", 8),
+        state=config.count("state_size", 128),
+        kernel=config.count("conv_kernel", 4),
+        dtype=dtype,
+        bias=config.flag("use_bias", default=False),
+        conv_bias=config.flag("use_conv_bias", default=True),
+    )
+    if mixer.inner != _inner(config):
+        raise UserError(f"{config.where}: num_heads x head_dim is {mixer.inner}, expand x hidden_size {_inner(config)}")
+    return _model(config, dtype, mixer)
+
+
+def dt_rank(config: Config, name: str) -> int:
+    """Latent of Mamba-1's time steps; `auto` is a sixteenth of the width."""
+    automatic = config.get(name, "auto") == "auto"
+    return ceil(hidden_size(config) / 16) if automatic else config.count(name)
+
+
+def _inner(config: Config) -> int:
+    """Channels of the state space."""
+    inner = config.count("expand", 2) * hidden_size(config)
+    config.expect("intermediate_size", inner)
+    return inner
+
+
+def _model(config: Config, dtype: Dtype, mixer: Mixer) -> Model:
+    config.expect("rms_norm", True)
+    config.expect("hidden_act", "silu")
+    hidden = hidden_size(config)
+    norms = Norms(attn=rms_norm("attn_norm", hidden, dtype))
+    layer = DecoderLayer(name="mamba", times=layer_count(config), norms=norms, mixer=mixer)
+    return parts.model(config, dtype, (layer,), rms_norm("final_norm", hidden, dtype))

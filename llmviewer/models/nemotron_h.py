@@ -1,0 +1,109 @@
+"""Nemotron-H and Nemotron 3: layers of one part each, Mamba-2, attention, a feed-forward part or experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from llmviewer.dtypes import Dtype
+from llmviewer.errors import UserError, unknown
+from llmviewer.layers.attention import Attention, Projections
+from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms, Part
+from llmviewer.layers.mamba import Mamba2
+from llmviewer.layers.mlp import Mlp
+from llmviewer.layers.moe import Moe
+from llmviewer.models import parts
+from llmviewer.models.config import Config
+from llmviewer.models.model import Model
+from llmviewer.models.sizes import hidden_size, layer_count
+from llmviewer.ops.norm import rms_norm
+
+#: Letters of `hybrid_override_pattern`.
+LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+#: What newer configs write in `layers_block_type`.
+WORDS = {"linear_attention": "mamba", "full_attention": "attention", **{word: word for word in LETTERS.values()}}
+
+
+#: Fields of parts that a model may not have; those it has read them.
+OF_PARTS = (
+    "intermediate_size",
+    "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "moe_latent_size",
+    "n_routed_experts",
+    "n_shared_experts",
+    "num_experts_per_tok",
+)
+
+
+def parse(config: Config, dtype: Dtype) -> Model:
+    """NemotronHForCausalLM: squared ReLU without a gate, attention without rope."""
+    config.expect("sliding_window", None)
+    config.expect("mamba_hidden_act", "silu")
+    for bias in ("attention_bias", "mlp_bias", "mamba_proj_bias"):
+        config.expect(bias, False)
+    config.ignore("chunk_size", "use_mamba_kernels", "num_logits_to_keep", "mamba_ssm_cache_dtype", *OF_PARTS)
+    config.ignore("expand", "time_step_rank", "partial_rotary_factor", "moe_shared_expert_overlap")  # unused
+    config.ignore("mtp_layers_block_type", "mtp_hybrid_override_pattern")  # multi-token prediction
+    config.defaults(hidden_act=config.get("mlp_hidden_act", "relu2"), head_dim=config.get("attention_head_dim", 128))
+    hidden = hidden_size(config)
+    norms = Norms(attn=rms_norm("attn_norm", hidden, dtype), mlp=rms_norm("mlp_norm", hidden, dtype))
+
+    def layer(word: str, times: int) -> DecoderLayer:
+        blank = DecoderLayer(name=word, times=times, norms=norms)
+        if word in MIXERS:
+            return replace(blank, mixer=MIXERS[word](config, dtype))
+        return replace(blank, feed_forward=FEED_FORWARDS[word](config, dtype))
+
+    return parts.model(config, dtype, parts.grouped(_words(config), layer), rms_norm("final_norm", hidden, dtype))
+
+
+def _words(config: Config) -> list[str]:
+    """What each layer is."""
+    layers = layer_count(config)
+    for name in ("layers_block_type", "layer_types"):
+        if config.has(name):
+            return [WORDS[word] for word in config.words(name, WORDS, layers)]
+    pattern = config.text("hybrid_override_pattern")
+    if len(pattern) != layers:
+        raise UserError(f"{config.where}: hybrid_override_pattern has {len(pattern)} letters for {layers} layers")
+    for letter in pattern:
+        if letter not in LETTERS:
+            raise unknown(f"letter of hybrid_override_pattern in {config.where}", letter, LETTERS)
+    return [LETTERS[letter] for letter in pattern]
+
+
+def _mamba(config: Config, dtype: Dtype) -> Mamba2:
+    return Mamba2(
+        hidden=hidden_size(config),
+        heads=config.count("mamba_num_heads"),
+        head_dim=config.count("mamba_head_dim"),
+        groups=config.count("n_groups", 8),
+        state=config.count("ssm_state_size", 128),
+        kernel=config.count("conv_kernel", 4),
+        dtype=dtype,
+        bias=config.flag("use_bias", default=False),
+        conv_bias=config.flag("use_conv_bias", default=True),
+    )
+
+
+def _attention(config: Config, dtype: Dtype) -> Attention:
+    return replace(parts.attention(config, dtype, Projections()), rotary_dim=0)
+
+
+def _mlp(config: Config, dtype: Dtype) -> Mlp:
+    return replace(parts.mlp(config, dtype, config.count("intermediate_size")), gated=False)
+
+
+def _experts(config: Config, dtype: Dtype) -> Moe:
+    """Routed experts, in a smaller width where `moe_latent_size` says so, and a shared expert of its own size."""
+    config.expect("n_shared_experts", 1)
+    moe = parts.moe(config, dtype, config.count("moe_intermediate_size"))
+    latent = config.count("moe_latent_size", 0, least=0)
+    expert = replace(moe.expert, gated=False, hidden=latent or moe.hidden)
+    shared = replace(moe.expert, gated=False, intermediate=config.count("moe_shared_expert_intermediate_size"))
+    return replace(moe, expert=expert, shared=shared, latent=latent, correction_bias=True)
+
+
+MIXERS: dict[str, Callable[[Config, Dtype], Mixer]] = {"mamba": _mamba, "attention": _attention}
+FEED_FORWARDS: dict[str, Callable[[Config, Dtype], Part]] = {"mlp": _mlp, "moe": _experts}

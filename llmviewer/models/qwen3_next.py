@@ -1,0 +1,76 @@
+"""Qwen3-Next and Qwen3.5: three layers of the gated delta rule to one of gated attention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.dtypes import Dtype
+from llmviewer.layers.attention import Attention, QkNorm
+from llmviewer.layers.decoder import Mixer
+from llmviewer.layers.gated_delta_net import GatedDeltaNet
+from llmviewer.models import parts
+from llmviewer.models.config import Config
+from llmviewer.models.model import Model
+from llmviewer.models.qwen import feed_forwards, sparse_layers
+from llmviewer.models.sizes import hidden_size, layer_count, rotary_dim
+from llmviewer.ops.norm import rms_norm
+
+
+def parse_qwen3_next(config: Config, dtype: Dtype) -> Model:
+    """Qwen3NextForCausalLM: projections of the delta net fused to two matrices."""
+    config.expect("use_sliding_window", False)
+    return _model(config, dtype, _delta_net(config, dtype), sparse_layers(config))
+
+
+def parse_qwen3_5(config: Config, dtype: Dtype) -> Model:
+    """Qwen3_5ForCausalLM: every matrix of the delta net apart, dense feed-forward parts."""
+    config.expect("mlp_only_layers", [])
+    return _qwen3_5(config, dtype, "dense")
+
+
+def parse_qwen3_5_moe(config: Config, dtype: Dtype) -> Model:
+    """Qwen3_5MoeForCausalLM: experts in every layer."""
+    config.expect("mlp_only_layers", [])
+    return _qwen3_5(config, dtype, "moe")
+
+
+def _qwen3_5(config: Config, dtype: Dtype, word: str) -> Model:
+    delta_net = replace(_delta_net(config, dtype), fused=False)
+    return _model(config, dtype, delta_net, [word] * layer_count(config))
+
+
+def _delta_net(config: Config, dtype: Dtype) -> GatedDeltaNet:
+    config.ignore("mamba_ssm_dtype")  # the state is counted in the checkpoint's dtype
+    return GatedDeltaNet(
+        hidden=hidden_size(config),
+        k_heads=config.count("linear_num_key_heads"),
+        v_heads=config.count("linear_num_value_heads"),
+        k_dim=config.count("linear_key_head_dim"),
+        v_dim=config.count("linear_value_head_dim"),
+        kernel=config.count("linear_conv_kernel_dim"),
+        dtype=dtype,
+        fused=True,
+    )
+
+
+def _attention(config: Config, dtype: Dtype) -> Attention:
+    """A second query projection gates the output; a quarter of each head is rotated."""
+    config.defaults(head_dim=256)
+    config.expect("attn_output_gate", True)
+    attention = parts.attention(config, dtype, parts.projections(config))
+    rotated = rotary_dim(config, attention.head_dim, factor=0.25)
+    return replace(attention, qk_norm=QkNorm.PER_HEAD, gate=True, rotary_dim=rotated)
+
+
+def _types(config: Config) -> list[str]:
+    """Every `full_attention_interval`-th layer attends, unless `layer_types` says otherwise."""
+    interval = config.count("full_attention_interval", 4)
+    rule = ["linear" if (layer + 1) % interval else "full" for layer in range(layer_count(config))]
+    return parts.layer_types(config, ("linear", "full"), rule)
+
+
+def _model(config: Config, dtype: Dtype, delta_net: GatedDeltaNet, ffn: list[str]) -> Model:
+    mixers: dict[str, Mixer] = {"linear": delta_net, "full": _attention(config, dtype)}
+    kinds = list(zip(_types(config), ffn, strict=True))
+    layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards(config, dtype, ffn))
+    return parts.model(config, dtype, layers, rms_norm("final_norm", delta_net.hidden, dtype))

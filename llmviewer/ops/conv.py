@@ -1,0 +1,57 @@
+"""Short causal convolutions along the tokens, one filter per channel, as recurrent mixers have before their state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from llmviewer.dtypes import Dtype
+from llmviewer.ir import Kind, Operator, Role, State, Tensor, whole
+from llmviewer.ops.elementwise import ACTIVATIONS
+from llmviewer.workload import Step
+
+#: What every published kernel applies to the sum as it leaves (causal-conv1d).
+ACTIVATION = ACTIVATIONS["silu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShortConv:
+    """A depthwise convolution over the last `kernel` tokens, then SiLU.
+
+    A sequence keeps `kernel` columns of its channels, as published code does (kernel - 1 would suffice).
+    Source: Mamba, arXiv 2312.00752, section 3.4; https://github.com/Dao-AILab/causal-conv1d
+    """
+
+    channels: int
+    kernel: int
+    dtype: Dtype
+    bias: bool = False
+    weight: Tensor = field(init=False)
+    bias_weight: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        elements = float(self.channels) * self.kernel
+        weight = Tensor(name="conv.weight", elements=elements, dtype=self.dtype, role=Role.WEIGHT)
+        bias = Tensor(name="conv.bias", elements=float(self.channels), dtype=self.dtype, role=Role.WEIGHT)
+        object.__setattr__(self, "weight", weight)
+        object.__setattr__(self, "bias_weight", bias)
+
+    def state(self) -> State:
+        """The last `kernel` columns."""
+        return State(name="conv_state", dtype=self.dtype, per_sequence=float(self.channels) * self.kernel)
+
+    def operator(self, step: Step, x: Tensor) -> Operator:
+        """2 kernel conv FLOP per channel and token; the state is read and written once per sequence."""
+        rows = step.tokens * (1.0 * self.channels)
+        kept = step.sequences * self.state().per_sequence
+        state = Tensor(name="conv_state", elements=kept, dtype=self.dtype, role=Role.CACHE)
+        weights = (whole(self.weight), *((whole(self.bias_weight),) if self.bias else ()))
+        return Operator(
+            name="conv",
+            kind=Kind.CONV,
+            reads=(whole(x), *weights, whole(state)),
+            writes=(whole(Tensor(name="conv", elements=rows, dtype=x.dtype)), whole(state)),
+            output_shape=(step.tokens, self.channels),
+            conv_flops=rows * (2.0 * self.kernel),
+            vector_flops=rows * (ACTIVATION.flops + float(self.bias)),
+            special_ops=rows * ACTIVATION.special,
+        )
