@@ -1,10 +1,10 @@
-"""GPT-OSS: alternating windows, attention sinks, experts in four bits."""
+"""GPT-OSS: alternating windows, attention sinks, experts with biases."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.dtypes import Dtype, named
+from llmviewer.dtypes import Dtype
 from llmviewer.layers.moe import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config
@@ -26,20 +26,10 @@ def parse(config: Config, dtype: Dtype) -> Model:
 
 
 def _experts(config: Config, dtype: Dtype) -> Moe:
-    """Gate and up fused, with biases; clamps around the SwiGLU; weights in MXFP4 where the checkpoint has them so."""
+    """Gate and up fused, with biases; clamps around the SwiGLU."""
     config.expect("hidden_act", "silu")
     config.expect("experts_per_token", config.count("num_experts_per_tok"))
     config.ignore("swiglu_limit", "swiglu_alpha")
     moe = parts.moe(config, dtype, config.count("intermediate_size"))
-    stored = _expert_dtype(config, dtype)
-    expert = replace(moe.expert, fused=True, bias=True, activation=activation("clamped_swiglu"), dtype=stored)
+    expert = replace(moe.expert, fused=True, bias=True, activation=activation("clamped_swiglu"))
     return replace(moe, expert=expert, router_bias=True)
-
-
-def _expert_dtype(config: Config, dtype: Dtype) -> Dtype:
-    if not config.has("quantization_config"):
-        return dtype
-    quantization = config.part("quantization_config")
-    quantization.expect("quant_method", "mxfp4")
-    quantization.ignore("modules_to_not_convert")  # everything but the experts
-    return named("mxfp4")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llmviewer.dtypes import Dtype, named, operand_class
+from llmviewer.dtypes import Dtype, operand_class
 from llmviewer.ir import Access, Count, Kind, Operator, Role, Tensor, whole
 
 
@@ -23,8 +23,7 @@ class GemmShape:
 class Linear:
     """One weight matrix [in_features, out_features] and its bias, as a checkpoint holds it.
 
-    experts: how many such matrices stand side by side (mixture of experts).  A bias stays in 16 bits where the weights
-    are narrower.
+    experts: how many such matrices stand side by side (mixture of experts).
     """
 
     name: str
@@ -40,8 +39,7 @@ class Linear:
         elements = float(self.in_features) * self.out_features * self.experts
         bias_elements = float(self.out_features) * self.experts
         weight = Tensor(name=f"{self.name}.weight", elements=elements, dtype=self.dtype, role=Role.WEIGHT)
-        bias_dtype = self.dtype if self.dtype.bits >= 16 else named("bf16")
-        bias = Tensor(name=f"{self.name}.bias", elements=bias_elements, dtype=bias_dtype, role=Role.WEIGHT)
+        bias = Tensor(name=f"{self.name}.bias", elements=bias_elements, dtype=self.dtype, role=Role.WEIGHT)
         object.__setattr__(self, "weight", weight)
         object.__setattr__(self, "bias_weight", bias)
 
