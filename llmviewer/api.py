@@ -9,11 +9,13 @@ from typing import TypeAlias
 import numpy as np
 
 from llmviewer import analysis, hardware, models
-from llmviewer.errors import UserError, shown
+from llmviewer.errors import UserError, shown, unknown
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count
 from llmviewer.models.model import Model
 from llmviewer.passes.flash_attention import flash_attention
+from llmviewer.passes.quantization_grammar import parse_scheme, with_cache_dtype
+from llmviewer.passes.quantize import Scheme, quantize
 from llmviewer.result import Result
 from llmviewer.system import Applied, System
 from llmviewer.workload import Request
@@ -23,6 +25,7 @@ Sizes: TypeAlias = "int | Sequence[int] | np.ndarray[tuple[int, ...], np.dtype[n
 #: Sizes beyond this are a typing error.
 LARGEST = 10**9
 ATTENTION = ("flash", "eager")
+EFFICIENCIES = ("ideal",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,8 @@ class Configuration:
             warnings=warnings(self.model, request),
             token_budget=budget,
             efficiency=self.options.efficiency,
+            quantization=self.options.quantization,
+            kv_cache_dtype=self.options.kv_cache_dtype,
         )
 
 
@@ -96,8 +101,6 @@ def _options(given: dict[str, object]) -> Options:
     known = {field.name for field in fields(Options)}
     for name in given:
         if name not in known:
-            from llmviewer.errors import unknown
-
             raise unknown("option", name, known)
     return Options(**given)  # type: ignore[arg-type]
 
@@ -105,16 +108,25 @@ def _options(given: dict[str, object]) -> Options:
 def system(chip: Chip, options: Options) -> System:
     """The chip with the passes the options ask for, in their fixed order."""
     if options.attention not in ATTENTION:
-        from llmviewer.errors import unknown
-
         raise unknown("attention", options.attention, ATTENTION)
+    if options.efficiency not in EFFICIENCIES:
+        raise unknown("efficiency", options.efficiency, EFFICIENCIES, "calibrated needs a fitted profile; none yet")
     if not 0.0 < options.gpu_memory_utilization <= 1.0:
         given = shown(options.gpu_memory_utilization)
         raise UserError(f"gpu-memory-utilization is {given}; allowed: above 0, at most 1")
-    passes: tuple[Applied, ...] = ()
+    return System(chip=chip, passes=_passes(chip, options), memory_utilization=options.gpu_memory_utilization)
+
+
+def _passes(chip: Chip, options: Options) -> tuple[Applied, ...]:
+    """What the options ask for, in the fixed order: formats first, since kernels look at stored bytes."""
+    passes: list[Applied] = []
+    scheme = with_cache_dtype(parse_scheme(options.quantization), options.kv_cache_dtype)
+    if scheme != Scheme(name=scheme.name):
+        cache = "" if scheme.cache is None else f", {scheme.cache.name} cache"
+        passes.append(Applied(name=f"quantize({scheme.name}{cache})", change=quantize(scheme)))
     if options.attention == "flash":
-        passes += (Applied(name="flash_attention", change=flash_attention(chip)),)
-    return System(chip=chip, passes=passes, memory_utilization=options.gpu_memory_utilization)
+        passes.append(Applied(name="flash_attention", change=flash_attention(chip)))
+    return tuple(passes)
 
 
 def sizes(name: str, value: Sizes) -> Count:

@@ -35,6 +35,8 @@ class Result:
     warnings: tuple[str, ...] = ()
     token_budget: float = np.inf
     efficiency: str = "ideal"
+    quantization: str = "none"
+    kv_cache_dtype: str = "auto"
 
     def __len__(self) -> int:
         return self.analysis.schedule.points
@@ -108,6 +110,8 @@ class Result:
         columns: dict[str, Any] = {
             "model": [a.model.name] * len(self),
             "hardware": [a.system.chip.name] * len(self),
+            "quantization": [self.quantization] * len(self),
+            "kv_cache_dtype": [self.kv_cache_dtype] * len(self),
             "batch_size": (a.request.batch_size * point).astype(int),
             "input_len": (a.request.input_len * point).astype(int),
             "output_len": (a.request.output_len * point).astype(int),

@@ -1,0 +1,118 @@
+"""How fast the tool answers.  Run by `make bench`; prints a Markdown table.
+
+A point is: ideal efficiency, flash attention, Llama-2-7b, model and chip loaded, one prefill and one decode step,
+memory included.
+"""
+
+from __future__ import annotations
+
+import os
+
+CHILDREN = dict(os.environ)  # cold processes start as a user's shell would start them
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # in process: as the command line does
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from llmviewer import analysis, api, sweep
+from llmviewer.workload import Request
+
+POINTS = 1_000_000
+ANALYZE = ["analyze", "llama-2-7b", "--hardware", "a6000", "--format", "json"]
+
+
+def main() -> None:
+    """Print every figure with its goal."""
+    print("| what | measured | goal |\n|---|---|---|")
+    for what, measured, goal in (*cold_process(), *in_process()):
+        print(f"| {what} | {measured} | {goal} |")
+
+
+def cold_process() -> list[tuple[str, str, str]]:
+    """CPU time and memory of a process that answers one question, against the imports alone."""
+    program = str(Path(sys.executable).parent / "llmviewer")
+    imports, _ = cpu_of([sys.executable, "-c", "import numpy, yaml, typer"])
+    seconds, memory = cpu_of([program, *ANALYZE])
+    return [
+        ("`import numpy, yaml, typer`, CPU time", f"{imports * 1e3:.0f} ms", ""),
+        ("`llmviewer analyze ... --format json`, CPU time", f"{seconds * 1e3:.0f} ms", ""),
+        ("ratio of the two", f"{seconds / imports:.2f}", "≤ 1.25"),
+        ("its peak memory", f"{memory / 2**20:.0f} MiB", "≤ 64 MiB"),
+    ]
+
+
+def cpu_of(command: list[str], repeats: int = 15) -> tuple[float, float]:
+    """Median user + system time [s] of a command, and its peak memory [byte]."""
+    times = []
+    for _ in range(repeats):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=CHILDREN)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    peak = subprocess.run(
+        [sys.executable, "-c", PEAK_OF, *command], capture_output=True, text=True, check=True
+    ).stdout.split()[-1]
+    return sorted(times)[repeats // 2], float(peak) * 1024
+
+
+PEAK_OF = (
+    "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True);"
+    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+)
+
+
+def in_process() -> list[tuple[str, str, str]]:
+    """One point, a generation, a sweep."""
+    configuration = api.configuration("llama-2-7b", "a6000")
+    model, system = configuration.model, configuration.system
+
+    def answer(prompt: float, output: float) -> Callable[[], object]:
+        request = Request(batch_size=1.0, input_len=prompt, output_len=output)
+        return lambda: _used(analysis.analyze(model, system, request))
+
+    point, generation = best_of(answer(512.0, 1.0)), best_of(answer(512.0, 512.0))
+    rate = sweep_rate(configuration)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return [
+        ("one point", f"{point * 1e3:.2f} ms", "≤ 0.5 ms"),
+        ("generate 512 + 512, exact over all steps", f"{generation * 1e3:.2f} ms", "≤ 0.6 ms"),
+        (f"sweep of {POINTS:,} points", f"{rate / 1e6:.1f} million points/s", "≥ 2 million points/s"),
+        ("memory of the process after it", f"{peak:.0f} MiB", "bounded"),
+    ]
+
+
+def _used(done: analysis.Analysis) -> tuple[object, ...]:
+    """What a point asks for."""
+    return done.ttft_s, done.tpot_s, done.schedule.decode(done.time_s), done.memory.total_bytes, done.memory.fits
+
+
+def best_of(call: Callable[[], object], repeats: int = 400) -> float:
+    """Median time of a call [s]."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return sorted(times)[repeats // 2]
+
+
+def sweep_rate(configuration: api.Configuration) -> float:
+    """Points per second over a grid of batch sizes and lengths."""
+    side = int(POINTS**0.5)
+    grid = sweep.Grid(
+        batch_sizes=np.arange(1.0, side + 1), input_lens=np.arange(8.0, 8.0 * side + 8, 8), output_lens=np.ones(1)
+    )
+    start = time.perf_counter()
+    for request in grid.chunks():
+        _used(analysis.analyze(configuration.model, configuration.system, request))
+    return len(grid) / (time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    main()
