@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from llmviewer.dtypes import Dtype
 from llmviewer.formats.cache import with_cache
@@ -24,13 +24,15 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Variants by block name, and the format of the cache; None: the model's dtype."""
+    """Variants by block name, and the format of the cache; None: the model's dtype.  A Pass."""
 
-    variants: Mapping[str, tuple[Variant, ...]]
+    variants: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
     cache: Dtype | None = None
 
     def __call__(self, graph: Graph) -> Graph:
         """The graph as stored: a block whose layers differ becomes one block per variant."""
+        if not self.variants and self.cache is None:
+            return graph
         return replace(graph, blocks=tuple(b for block in graph.blocks for b in self._split(block)))
 
     def _split(self, block: Block) -> Iterator[Block]:
@@ -39,6 +41,10 @@ class Checkpoint:
         for at, variant in enumerate(variants, 1):
             name = block.name if at == 1 else f"{block.name}_{at}"
             yield replace(_in_variant(cached, variant), name=name, times=variant.times)
+
+
+#: Everything in the model's dtype.
+AS_DTYPE = Checkpoint()
 
 
 def _in_variant(block: Block, variant: Variant) -> Block:

@@ -53,6 +53,7 @@ class DecoderLayer:
     """`times` layers of one kind.  A mixer or a feed-forward part may be missing (Mamba, Nemotron-H).
 
     residual_flops: per element of a residual sum, 1, or 2 where the branch is scaled first.
+    numbers: which layers of the model these are; none given: the first `times`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class DecoderLayer:
     feed_forward: Part | None = None
     residual: Residual = Residual.SEQUENTIAL
     residual_flops: float = 1.0
+    numbers: tuple[int, ...] = ()
 
     def block(self, step: Step, hidden: Tensor) -> Block:
         """The operators of one such layer; `hidden` is the residual stream it receives."""

@@ -10,6 +10,7 @@ from typing import Any
 from llmviewer import data, dtypes
 from llmviewer.dtypes import Dtype
 from llmviewer.errors import UserError, shown, unknown
+from llmviewer.models import quantization
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
 
@@ -52,6 +53,8 @@ def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tu
         raise unknown(f"model_type in {name}", model_type, ARCHITECTURES)
     chosen, notes = _dtype(config, dtype)
     model = ARCHITECTURES[model_type](config, chosen)
+    if quantization.FIELD not in ignored:
+        model = quantization.as_stored(model, config)
     config.finish(ignored)
     listed = config.get("architectures")
     architecture = str(listed[0]) if isinstance(listed, list) and listed else model_type

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from llmviewer.dtypes import Dtype
+from llmviewer.formats.checkpoint import AS_DTYPE, Checkpoint
 from llmviewer.ir import BUFFER, Block, Count, Graph, Operator, Role, Tensor, whole
 from llmviewer.layers.decoder import DecoderLayer
 from llmviewer.ops.embedding import embedding
@@ -101,7 +102,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Model:
-    """Everything a config says about shapes.  hidden: width of the residual stream."""
+    """Everything a config says about shapes.  hidden: width of the residual stream.
+
+    checkpoint: which linear layers and caches are stored in other formats than `dtype`.
+    """
 
     name: str
     architecture: str
@@ -113,12 +117,13 @@ class Model:
     max_context: float
     notes: tuple[str, ...] = ()
     source: str = ""
+    checkpoint: Checkpoint = AS_DTYPE
 
     def graph(self, step: Step) -> Graph:
-        """One forward pass: embedding, each kind of layer, head."""
+        """One forward pass: embedding, each kind of layer, head, in the checkpoint's formats."""
         hidden = Tensor(name="hidden", elements=step.tokens * (1.0 * self.hidden), dtype=self.dtype)
         layers = tuple(layer.block(step, hidden) for layer in self.layers)
-        return Graph(blocks=(self.embedding.block(step), *layers, self.head.block(step, hidden)))
+        return self.checkpoint(Graph(blocks=(self.embedding.block(step), *layers, self.head.block(step, hidden))))
 
     @property
     def parameters(self) -> float:

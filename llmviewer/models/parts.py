@@ -31,9 +31,10 @@ Kind = TypeVar("Kind", bound=Hashable)
 
 
 def grouped(kinds: Sequence[Kind], build: Callable[[Kind, int], DecoderLayer]) -> tuple[DecoderLayer, ...]:
-    """One DecoderLayer per kind of layer, in order of first appearance, with how many layers are of that kind."""
-    counted = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
-    return tuple(build(kind, times) for kind, times in counted.items())
+    """One DecoderLayer per kind of layer, in order of first appearance, with how many layers are of that kind, and
+    which."""
+    numbers = {kind: tuple(at for at, other in enumerate(kinds) if other == kind) for kind in dict.fromkeys(kinds)}
+    return tuple(replace(build(kind, len(at)), numbers=at) for kind, at in numbers.items())
 
 
 def block_name(kind: tuple[str, ...], kinds: Sequence[tuple[str, ...]]) -> str:

@@ -1,0 +1,113 @@
+"""Lists of modules as quantization configs write them: which linear layers of which layers they name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from llmviewer.errors import UserError, shown
+
+#: What stands before the number of a layer of the language model, in one class or another.
+_LAYERS = re.compile(r"^(?:(?:model|language_model|text_model|transformer|decoder|backbone|gpt_neox)\.)*(?:layers|h)\.")
+_ROOTS = ("model.", "model.language_model.", "language_model.model.")
+_NUMBERED = re.compile(r"layers\.(\d+)(?:\.(.*))?$")
+_SINGLE_EXPERT = re.compile(r"experts\.\d")
+#: Modules that stay in 16 bit or are not counted anyhow: nobody need be told that a config excludes them.
+_ELSEWHERE = re.compile(
+    r"norm|embed|wte|wpe|gate$|router|lm_head|score|conv1d|rotary|sink|visual|vision|audio|image|multi_modal|projector"
+    r"|mtp|nextn|^model\.decoder\."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleList:
+    """Whole words between dots (`self_attn`, `layers.3.mlp`, `lm_head`) or patterns.
+
+    anywhere: entries without the number of a layer.  in_layer: what is named below a layer; "" is the layer itself.
+    """
+
+    anywhere: frozenset[str] = frozenset()
+    in_layer: Mapping[int, frozenset[str]]
+    patterns: tuple[re.Pattern[str], ...] = ()
+
+    @property
+    def numbered(self) -> bool:
+        """Whether it may tell one layer from another."""
+        return bool(self.in_layer) or any(re.search(r"\d", pattern.pattern) for pattern in self.patterns)
+
+    def holds(self, names: tuple[str, ...], layer: int) -> bool:
+        """Whether a module of layer `layer` called any of `names`, or one that contains it, is listed."""
+        if any(not self.anywhere.isdisjoint(_runs(name)) for name in names):
+            return True
+        below = self.in_layer.get(layer, frozenset())
+        if "" in below or any(not below.isdisjoint(_beginnings(name)) for name in names):
+            return True
+        paths = (f"{root}layers.{layer}.{name}" for name in names for root in _ROOTS)
+        return bool(self.patterns) and any(pattern.match(path) for path in paths for pattern in self.patterns)
+
+    def has_head(self) -> bool:
+        """Whether lm_head is listed."""
+        return "lm_head" in self.anywhere or any(pattern.match("lm_head") for pattern in self.patterns)
+
+
+def listed(entries: Iterable[str], where: str) -> ModuleList:
+    """The list that the strings of a config mean.  where: what an error message calls it."""
+    anywhere: set[str] = set()
+    in_layer: dict[int, set[str]] = {}
+    patterns: list[re.Pattern[str]] = []
+    for entry in entries:
+        plain = _LAYERS.sub("layers.", entry.strip("."))
+        numbered = _NUMBERED.match(plain)
+        if entry.startswith("re:") or "*" in entry:
+            patterns.append(_pattern(entry, where))
+        elif _SINGLE_EXPERT.search(plain):
+            continue
+        elif numbered:
+            in_layer.setdefault(int(numbered[1]), set()).add(numbered[2] or "")
+        else:
+            anywhere.add(plain)
+    return ModuleList(
+        anywhere=frozenset(anywhere),
+        in_layer={layer: frozenset(names) for layer, names in in_layer.items()},
+        patterns=tuple(patterns),
+    )
+
+
+def _pattern(entry: str, where: str) -> re.Pattern[str]:
+    """`re:` is matched from the start of a path; in a glob `*` stands for anything, and words are whole."""
+    plain = re.escape(_LAYERS.sub("layers.", entry)).replace(r"\*", ".*")
+    text = entry.removeprefix("re:") if entry.startswith("re:") else rf"(?:.*\.)?{plain}(?:\.|$)"
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UserError(f"{where}: '{shown(entry)}' is not a regular expression: {error}") from error
+
+
+def unnamed(entries: Iterable[str], layers: Mapping[int, list[tuple[str, ...]]], where: str) -> list[str]:
+    """Entries that name none of the linear layers, though they should.  layers: names of those in every layer.
+
+    Layers beyond the last (further-token heads), norms, embeddings, routers and other towers are named for good.
+    """
+    found: list[str] = []
+    for entry in entries:
+        alone = listed([entry], where)
+        mentioned = [layer for layer in alone.in_layer if layer in layers] if alone.in_layer else list(layers)
+        names = ((names, layer) for layer in mentioned for names in layers[layer])
+        if mentioned and not _ELSEWHERE.search(entry) and not any(alone.holds(*pair) for pair in names):
+            found.append(entry)
+    return found
+
+
+@lru_cache
+def _beginnings(name: str) -> frozenset[str]:
+    words = name.split(".")
+    return frozenset(".".join(words[:end]) for end in range(1, len(words) + 1))
+
+
+@lru_cache
+def _runs(name: str) -> frozenset[str]:
+    words = name.split(".")
+    spans = ((start, end) for end in range(1, len(words) + 1) for start in range(end))
+    return frozenset(".".join(words[start:end]) for start, end in spans)
