@@ -35,10 +35,10 @@ class Schedule:
 
     def prefill(self, values: Count) -> Array:
         """Sum over the prefill passes of every point."""
-        full = self._full(values)[: self.prefill_passes]
+        passes = self._full(values)[: self.prefill_passes] * self.weights[: self.prefill_passes]
         if self.prefill_passes == self.points:
-            return full
-        return np.add.reduceat(full * self.weights[: self.prefill_passes], self.prefill_starts.astype(int))
+            return passes
+        return np.add.reduceat(passes, self.prefill_starts.astype(int))
 
     def decode(self, values: Count) -> Array:
         """The representative decode step of every point."""
