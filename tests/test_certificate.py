@@ -1,0 +1,57 @@
+"""The counter certificate: our matmul FLOPs and parameters are those of the library's own code, as integers."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmviewer import models
+from tests.certificate.errors import UnavailableError
+from tests.certificate.our_counts import our_decode, our_parameters, our_prefill, published_config
+from tests.certificate.reductions import narrowed
+from tests.certificate.torch_counts import TorchCounts, count_decode, count_prefill, parameter_count, reduced
+
+PROMPT, CACHED, BATCH = 48, 40, 2
+#: Short enough that a cache of CACHED tokens is longer.
+WINDOW = 16
+
+
+def headings(counts: TorchCounts) -> tuple[int, int, int]:
+    return counts.linear, counts.attention, counts.lm_head
+
+
+@pytest.fixture(params=models.names())
+def stem(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_prefill_and_decode_flops_equal_those_of_pytorch(stem: str) -> None:
+    try:
+        config = reduced(published_config(stem))
+        prefill, decode = count_prefill(config, BATCH, PROMPT), count_decode(config, BATCH, CACHED)
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    ours = our_prefill(config, BATCH, PROMPT)
+    assert (ours.linear, ours.attention, ours.lm_head) == headings(prefill)
+    ours = our_decode(config, BATCH, CACHED)
+    assert (ours.linear, ours.attention, ours.lm_head) == headings(decode)
+
+
+def test_windows_shorter_than_the_context_are_counted_as_pytorch_runs_them(stem: str) -> None:
+    config = published_config(stem)
+    if narrowed(config, WINDOW) == config:
+        pytest.skip("no window")
+    try:
+        config = narrowed(reduced(config), WINDOW)
+        decode = count_decode(config, BATCH, CACHED)
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    ours = our_decode(config, BATCH, CACHED)
+    assert (ours.linear, ours.attention, ours.lm_head) == headings(decode)
+
+
+def test_parameters_equal_those_of_the_module_at_full_depth(stem: str) -> None:
+    try:
+        counted = parameter_count(published_config(stem))
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    assert our_parameters(stem) == counted
