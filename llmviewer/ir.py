@@ -235,10 +235,11 @@ Pass: TypeAlias = Callable[[Graph], Graph]
 def check(graph: Graph) -> None:
     """Raise AssertionError where an operator reads an activation that no earlier operator of its block has written.
 
-    `hidden` is what a block receives.  Passes are checked with it in the tests; a user never sees it fail.
+    `hidden` is what a block receives, `per_layer_inputs` what the embedding leaves for all layers.  Passes are checked
+    with it in the tests; a user never sees it fail.
     """
     for block in graph.blocks:
-        known = {"hidden", "tokens"}
+        known = {"hidden", "tokens", "per_layer_inputs"}
         for operator in block.operators:
             for access in operator.reads:
                 tensor = access.tensor

@@ -37,6 +37,14 @@ class QkNorm(Enum):
     WEIGHTLESS = "weightless"  # per head, nothing stored
 
 
+class Values(Enum):
+    """Where values come from."""
+
+    PROJECTED = "projected"  # v_proj
+    NORMED = "normed"  # v_proj and a norm per head, nothing stored (Gemma 4)
+    KEYS = "keys"  # what k_proj made, and that norm (the larger models of Gemma 4)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projections:
     """Which matrices a checkpoint holds: fused q, k, v or three; biases.  clip: q, k, v are clamped to a range."""
@@ -54,7 +62,7 @@ class Attention:
     rotary_dim: rotated elements per head, 0 = no rope.  window, chunk: tokens, inf and 0 = none.
     soft_cap: scores go through a tanh.  alibi: a bias is added to them.  sinks: one learned score per head.
     gate: the output is multiplied by the sigmoid of a second query projection (Qwen3-Next).
-    shares_cache: keys and values come from an earlier layer.
+    shares_cache: keys and values come from an earlier layer.  values: their own projection, or the keys'.
     """
 
     hidden: int
@@ -66,6 +74,7 @@ class Attention:
     rotary_dim: int = 0
     projections: Projections = Projections()
     qk_norm: QkNorm = QkNorm.NONE
+    values: Values = Values.PROJECTED
     norm_kind: NormKind = NormKind.RMS
     window: float = np.inf
     chunk: int = 0
@@ -142,6 +151,8 @@ class Attention:
             operators += norms
             q = norms[0].output
             k = k and norms[-1].writes[0]
+        if self.values is not Values.PROJECTED and not self.shares_cache:
+            operators += (self._value_norm(tokens, x),)
         if self.rotary_dim:
             operators += (self._rope(tokens, q, k),)
             q = operators[-1].output
@@ -167,10 +178,10 @@ class Attention:
         else:
             operators = (self._product("q_proj", q_out, x, tokens),)
             if not self.shares_cache:
-                operators += (
-                    self._product("k_proj", k_width, x, tokens, (k,)),
-                    self._product("v_proj", v_width, x, tokens, (v,)),
-                )
+                operators += (self._product("k_proj", k_width, x, tokens, (k,)),)
+            if not self.shares_cache and self.values is not Values.KEYS:
+                written = (v,) if self.values is Values.PROJECTED else ()
+                operators += (self._product("v_proj", v_width, x, tokens, written),)
         q_tensor = operators[0].output
         return operators, replace(q_tensor, elements=tokens * (1.0 * q_width)), None if self.shares_cache else k
 
@@ -187,6 +198,15 @@ class Attention:
             return (q_norm,)
         writes = () if self.rotary_dim else (self._cache_write("k_cache", tokens, self._widths[1]),)
         return (q_norm, self._norm("k_norm", self.kv_heads).operator(k.tensor, tokens, writes))
+
+    def _value_norm(self, tokens: Count, x: Tensor) -> Operator:
+        """Normalised values go to the cache."""
+        source = "k_proj" if self.values is Values.KEYS else "v_proj"
+        width = self.v_dim or self.head_dim
+        norm = Norm(name="v_norm", kind=NormKind.RMS, width=width, rows=self.kv_heads, parameters=0, dtype=self.dtype)
+        values = self._cache_write("v_cache", tokens, self._widths[2])
+        made = Tensor(name=source, elements=values.elements, dtype=x.dtype)
+        return norm.operator(made, tokens, (values,))
 
     def _norm(self, name: str, heads: int) -> Norm:
         width, rows = (self.head_dim * heads, 1) if self.qk_norm is QkNorm.WHOLE else (self.head_dim, heads)

@@ -53,6 +53,7 @@ class DecoderLayer:
     """`times` layers of one kind.  A mixer or a feed-forward part may be missing (Mamba, Nemotron-H).
 
     residual_flops: per element of a residual sum, 1, or 2 where the branch is scaled first.
+    tail: works on the stream after both sums (Gemma 4).
     numbers: which layers of the model these are; none given: the first `times`.
     """
 
@@ -63,6 +64,7 @@ class DecoderLayer:
     feed_forward: Part | None = None
     residual: Residual = Residual.SEQUENTIAL
     residual_flops: float = 1.0
+    tail: Part | None = None
     numbers: tuple[int, ...] = ()
 
     def block(self, step: Step, hidden: Tensor) -> Block:
@@ -79,6 +81,8 @@ class DecoderLayer:
             branch = self._branch(step, source, norm, self.feed_forward, norms.mlp_post)
             operators += branch
             x = self._sum("mlp_add", step, self._stream(x, branch), norms.mlp_sum, operators)
+        if self.tail is not None:
+            operators += self.tail.operators(step, x)
         states = self.mixer.states() if self.mixer is not None else ()
         return Block(name=self.name, operators=tuple(operators), times=self.times, states=states)
 

@@ -30,6 +30,7 @@ class Moe:
     expert: one expert's matrices.  shared: None or the shared expert(s) as one Mlp.
     shared_gate: the shared expert's output is scaled by a sigmoid of one logit (Qwen-MoE).
     router_bias: a bias in the router's product; correction_bias: stored values added to the scores for selection.
+    expert_scale: a learned factor per expert on its weight in the sum (Gemma 4).
     latent: experts work in a smaller width between two projections, 0 = none (Nemotron 3).
     """
 
@@ -42,12 +43,17 @@ class Moe:
     shared_gate: bool = False
     router_bias: bool = False
     correction_bias: bool = False
+    expert_scale: bool = False
     latent: int = 0
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
         """Router, experts over tokens x chosen rows, weighted sum, shared expert, sum of both."""
+        return self.routed_by(x, step, x)
+
+    def routed_by(self, judged: Tensor, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """The same where the router sees `judged` and the experts `x`."""
         tokens = step.tokens
-        router = self._router(tokens, x)
+        router = self._router(tokens, judged)
         into, inner = self._latent_in(tokens, x)
         rows = tokens * (1.0 * self.chosen)
         active = distinct_experts(self.experts, self.chosen, tokens)
@@ -67,11 +73,11 @@ class Moe:
             bias=self.router_bias,
         )
         logits = linear.operator(x, tokens)
+        stored = {f"router_correction{BUFFER}": self.correction_bias, "expert_scale.weight": self.expert_scale}
         reads = [whole(logits.output)]
-        if self.correction_bias:
-            name = f"router_correction{BUFFER}"
-            bias = Tensor(name=name, elements=float(self.experts), dtype=self.dtype, role=Role.WEIGHT)
-            reads.append(whole(bias))
+        for name in (name for name, there in stored.items() if there):
+            per_expert = Tensor(name=name, elements=float(self.experts), dtype=self.dtype, role=Role.WEIGHT)
+            reads.append(whole(per_expert))
         y = Tensor(name="router_softmax", elements=tokens * (1.0 * self.experts), dtype=x.dtype)
         scores = elementwise("router_softmax", tuple(reads), y, tokens, flops=ROUTER_FLOPS, special=1.0)
         return logits, replace(scores, kind=Kind.SOFTMAX)

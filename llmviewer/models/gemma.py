@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from llmviewer.dtypes import Dtype
 from llmviewer.layers.attention import Attention, QkNorm
-from llmviewer.layers.decoder import DecoderLayer, Norms
+from llmviewer.layers.decoder import DecoderLayer
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
@@ -31,21 +31,21 @@ def parse_gemma(config: Config, dtype: Dtype) -> Model:
     """GemmaForCausalLM: Llama with GeGLU, wide heads, scaled embeddings, tied head."""
     attention = _attention(config, dtype)
     mlp = parts.gated_mlp(config, dtype)
-    return _model(config, dtype, parts.alike(config, parts.pre_norms(config, dtype), attention, mlp))
+    return framed(config, dtype, parts.alike(config, parts.pre_norms(config, dtype), attention, mlp))
 
 
 def parse_gemma2(config: Config, dtype: Dtype) -> Model:
     """Gemma2ForCausalLM: every other layer slides; norms around each branch; soft caps on scores and logits."""
     config.defaults(sliding_window=4096, attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
     attention = replace(_attention(config, dtype), soft_cap=config.has("attn_logit_softcapping"))
-    return _model(config, dtype, _alternating(config, dtype, attention, 2))
+    return framed(config, dtype, _alternating(config, dtype, attention, 2))
 
 
 def parse_gemma3(config: Config, dtype: Dtype) -> Model:
     """Gemma3ForCausalLM: five sliding layers, then a full one; norms around each branch; QK-norm per head."""
     config.defaults(**DEFAULTS_3)
     attention = replace(_attention(config, dtype), soft_cap=config.has("attn_logit_softcapping"))
-    return _model(config, dtype, _alternating(config, dtype, replace(attention, qk_norm=QkNorm.PER_HEAD), 6))
+    return framed(config, dtype, _alternating(config, dtype, replace(attention, qk_norm=QkNorm.PER_HEAD), 6))
 
 
 def _attention(config: Config, dtype: Dtype) -> Attention:
@@ -57,14 +57,7 @@ def _attention(config: Config, dtype: Dtype) -> Attention:
 def _alternating(config: Config, dtype: Dtype, attention: Attention, period: int) -> tuple[DecoderLayer, ...]:
     """Sliding layers and, every `period`-th, a full one."""
     variants = {"sliding": replace(attention, window=window(config)), "full": attention}
-    hidden = attention.hidden
-    norms = Norms(
-        attn=rms_norm("attn_norm", hidden, dtype),
-        attn_post=rms_norm("attn_post_norm", hidden, dtype),
-        mlp=rms_norm("mlp_norm", hidden, dtype),
-        mlp_post=rms_norm("mlp_post_norm", hidden, dtype),
-    )
-    mlp = parts.gated_mlp(config, dtype)
+    norms, mlp = parts.sandwich_norms(config, dtype), parts.gated_mlp(config, dtype)
 
     def layer(kind: str, times: int) -> DecoderLayer:
         return DecoderLayer(name=kind, times=times, norms=norms, mixer=variants[kind], feed_forward=mlp)
@@ -72,7 +65,8 @@ def _alternating(config: Config, dtype: Dtype, attention: Attention, period: int
     return parts.grouped(parts.alternating(config, period), layer)
 
 
-def _model(config: Config, dtype: Dtype, layers: tuple[DecoderLayer, ...]) -> Model:
+def framed(config: Config, dtype: Dtype, layers: tuple[DecoderLayer, ...]) -> Model:
+    """Scaled embeddings, a cap on the logits where the config has one."""
     plain = parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
     capped = config.has("final_logit_softcapping")
     return replace(

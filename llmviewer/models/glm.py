@@ -11,7 +11,6 @@ from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.deepseek import dense_first
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import hidden_size
 from llmviewer.ops.norm import rms_norm
 
 
@@ -24,9 +23,7 @@ def parse_glm(config: Config, dtype: Dtype) -> Model:
 def parse_glm4(config: Config, dtype: Dtype) -> Model:
     """Glm4ForCausalLM (GLM-4-0414): two more norms, after attention and after the feed-forward part."""
     config.defaults(head_dim=128, attention_bias=True)
-    post = (rms_norm(name, hidden_size(config), dtype) for name in ("attn_post_norm", "mlp_post_norm"))
-    norms = replace(parts.pre_norms(config, dtype), attn_post=next(post), mlp_post=next(post))
-    return _dense(config, dtype, _attention(config, dtype), norms)
+    return _dense(config, dtype, _attention(config, dtype), parts.sandwich_norms(config, dtype))
 
 
 def parse_chatglm(config: Config, dtype: Dtype) -> Model:

@@ -19,7 +19,7 @@ from llmviewer.ops.elementwise import activation
 from llmviewer.ops.norm import rms_norm
 
 #: Entries of `attn_type_list`.
-TYPES = {0: "linear", 1: "full"}
+TYPES = ("linear", "full")
 
 
 def parse_text_01(config: Config, dtype: Dtype) -> Model:
@@ -27,7 +27,7 @@ def parse_text_01(config: Config, dtype: Dtype) -> Model:
     config.expect("postnorm", True)
     kinds = ("full_attention", "linear_attention", "mlp")
     factors = _factors(config, tuple(f"layernorm_{kind}_{factor}" for kind in kinds for factor in ("alpha", "beta")))
-    return _text(config, dtype, _listed_types(config), factors)
+    return _text(config, dtype, parts.flagged(config, "attn_type_list", TYPES), factors)
 
 
 def parse_minimax(config: Config, dtype: Dtype) -> Model:
@@ -44,19 +44,12 @@ def parse_m2(config: Config, dtype: Dtype) -> Model:
     config.expect("use_qk_norm", True)
     config.expect("use_routing_bias", True)
     config.ignore("mlp_intermediate_size")  # of dense layers, of which there are none
-    if config.has("attn_type_list") and "linear" in _listed_types(config):
+    if config.has("attn_type_list") and "linear" in parts.flagged(config, "attn_type_list", TYPES):
         raise UserError(f"{config.where}: attn_type_list has lightning attention, expected softmax attention alone")
     attention = replace(_attention(config, dtype), qk_norm=QkNorm.WHOLE)
     experts = replace(_experts(config, dtype), correction_bias=True)
     layers = parts.alike(config, parts.pre_norms(config, dtype), attention, experts)
     return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))
-
-
-def _listed_types(config: Config) -> list[str]:
-    listed, layers = config.numbers("attn_type_list"), layer_count(config)
-    if len(listed) < layers or not set(listed) <= set(TYPES):
-        raise UserError(f"{config.where}: field 'attn_type_list' must list 0 or 1 for {layers} layers")
-    return [TYPES[kind] for kind in listed[:layers]]
 
 
 def _factors(config: Config, names: tuple[str, ...]) -> float:

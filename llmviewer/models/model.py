@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from llmviewer.dtypes import Dtype
 from llmviewer.formats.checkpoint import AS_DTYPE, Checkpoint
 from llmviewer.ir import BUFFER, Block, Count, Graph, Operator, Role, Tensor, whole
-from llmviewer.layers.decoder import DecoderLayer
+from llmviewer.layers.decoder import DecoderLayer, Part
 from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm
@@ -20,6 +20,7 @@ class Embedding:
 
     width: of a row; positions: rows of a learned position table, 0 = none; scaled: rows are multiplied by a factor.
     project: a matrix to the hidden width where rows are narrower (OPT-350m).
+    per_layer: makes an input for every layer beside the stream (Gemma 4).
     """
 
     vocabulary: int
@@ -30,6 +31,7 @@ class Embedding:
     scaled: bool = False
     project: Linear | None = None
     norm: Norm | None = None
+    per_layer: Part | None = None
 
     def _table(self, name: str, rows: int, width: int) -> Tensor:
         return Tensor(name=f"{name}.weight", elements=float(rows) * width, dtype=self.dtype, role=Role.WEIGHT)
@@ -48,6 +50,8 @@ class Embedding:
                 operators.append(self._add_positions(tokens, operators[-1].output))
         if self.norm is not None:
             operators.append(self.norm.operator(operators[-1].output, tokens))
+        if self.per_layer is not None:
+            operators += self.per_layer.operators(step, y)
         return Block(name="embedding", operators=tuple(operators), scope="model")
 
     def _positions(self) -> Tensor:

@@ -51,6 +51,14 @@ def layer_types(config: Config, allowed: tuple[str, ...], default: Sequence[str]
     return [word.removesuffix("_attention") for word in words]
 
 
+def flagged(config: Config, name: str, words: tuple[str, str]) -> list[str]:
+    """A list of 0 and 1 with one entry per layer, as words."""
+    listed, layers = config.numbers(name), layer_count(config)
+    if len(listed) < layers or not set(listed) <= {0, 1}:
+        raise UserError(f"{config.where}: field '{name}' must list 0 or 1 for {layers} layers")
+    return [words[flag] for flag in listed[:layers]]
+
+
 def alternating(config: Config, period: int) -> list[str]:
     """`full` for every `period`-th layer and `sliding` for the others, unless the config lists or patterns them."""
     name = config.one_of("sliding_window_pattern", "_sliding_window_pattern")
@@ -133,6 +141,13 @@ def pre_norms(config: Config, dtype: Dtype, norm: Callable[[str, float, Dtype], 
     """A norm before the mixer and one before the feed-forward part."""
     hidden = hidden_size(config)
     return Norms(attn=norm("attn_norm", hidden, dtype), mlp=norm("mlp_norm", hidden, dtype))
+
+
+def sandwich_norms(config: Config, dtype: Dtype) -> Norms:
+    """RMSNorms before and after the mixer, before and after the feed-forward part."""
+    hidden = hidden_size(config)
+    post = {name: rms_norm(f"{name}_norm", hidden, dtype) for name in ("attn_post", "mlp_post")}
+    return replace(pre_norms(config, dtype), **post)
 
 
 def alike(

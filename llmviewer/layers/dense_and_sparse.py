@@ -1,0 +1,36 @@
+"""A dense feed-forward part and experts side by side, each between norms of its own (Gemma 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmviewer.dtypes import Dtype
+from llmviewer.ir import Operator, Tensor
+from llmviewer.layers.mlp import Mlp
+from llmviewer.layers.moe import Moe
+from llmviewer.ops.elementwise import add
+from llmviewer.ops.norm import rms_norm
+from llmviewer.workload import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseAndSparse:
+    """Both take the residual stream: a norm before each, one before the router, one after each; then the sum."""
+
+    dense: Mlp
+    sparse: Moe
+    dtype: Dtype
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """x: the residual stream, not normalised."""
+        before = self._norm("mlp_norm", step, x)
+        dense = self.dense.operators(step, before.output)
+        dense_out = self._norm("dense_post_norm", step, dense[-1].output)
+        judged, chosen = self._norm("router_norm", step, x), self._norm("expert_norm", step, x)
+        sparse = self.sparse.routed_by(judged.output, step, chosen.output)
+        sparse_out = self._norm("expert_post_norm", step, sparse[-1].output)
+        both = add("branch_add", dense_out.output, sparse_out.output, step.tokens)
+        return (before, *dense, dense_out, judged, chosen, *sparse, sparse_out, both)
+
+    def _norm(self, name: str, step: Step, x: Tensor) -> Operator:
+        return rms_norm(name, self.sparse.hidden, self.dtype).operator(x, step.tokens)

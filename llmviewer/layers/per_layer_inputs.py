@@ -1,0 +1,77 @@
+"""Gemma 4's per-layer inputs: a small second embedding that reaches every layer beside the residual stream.
+
+Source: https://github.com/huggingface/transformers, models/gemma4/modeling_gemma4.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmviewer.dtypes import Dtype
+from llmviewer.ir import Access, Operator, Role, Tensor, whole
+from llmviewer.ops.elementwise import Activation, add, elementwise, gated
+from llmviewer.ops.embedding import embedding
+from llmviewer.ops.gemm import Linear
+from llmviewer.ops.norm import rms_norm
+from llmviewer.workload import Step
+
+NAME = "per_layer_inputs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerLayerEmbedding:
+    """`width` elements for each of `layers` layers: a row of a second table and a projection of the first, summed."""
+
+    vocabulary: int
+    layers: int
+    width: int
+    hidden: int
+    dtype: Dtype
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """Look up and scale; project, scale and normalise per layer; sum and scale.  x: the embedded tokens."""
+        tokens, wide = step.tokens, self.layers * self.width
+        elements = float(self.vocabulary) * wide
+        table = Tensor(name="per_layer_embedding.weight", elements=elements, dtype=self.dtype, role=Role.WEIGHT)
+        rows = Tensor(name="per_layer_embedding", elements=tokens * (1.0 * wide), dtype=x.dtype)
+        look_up = embedding("per_layer_embedding", (table,), rows, tokens, flops=1.0)
+        linear = Linear(name="per_layer_model_projection", in_features=self.hidden, out_features=wide, dtype=self.dtype)
+        project = linear.operator(x, tokens)
+        norm = rms_norm("per_layer_projection_norm", self.width, self.dtype, rows=self.layers).operator(
+            project.output, tokens
+        )
+        return (look_up, project, norm, add(NAME, norm.output, rows, tokens, flops=2.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerLayerInput:
+    """The end of a layer: the stream gates the layer's input, which is projected, normalised and added; then a scale.
+
+    width: 0 where the model has no per-layer inputs and the scale is all there is.
+    """
+
+    layers: int
+    width: int
+    hidden: int
+    activation: Activation
+    dtype: Dtype
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """x: the residual stream."""
+        branch = self._branch(step, x) if self.width else ()
+        out = branch[-1].output if branch else x
+        y = Tensor(name="layer_scale", elements=x.elements, dtype=x.dtype)
+        return (*branch, elementwise("layer_scale", (whole(out),), y, step.tokens, flops=1.0))
+
+    def _branch(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        tokens = step.tokens
+        inputs = Tensor(name=NAME, elements=tokens * (1.0 * self.layers * self.width), dtype=x.dtype)
+        gate = self._linear("per_layer_input_gate", self.hidden, self.width).operator(x, tokens)
+        y = Tensor(name="per_layer_act", elements=gate.output.elements, dtype=x.dtype)
+        act = gated("per_layer_act", (whole(gate.output), Access(inputs, y.elements)), y, tokens, self.activation)
+        project = self._linear("per_layer_projection", self.width, self.hidden).operator(y, tokens)
+        norm = rms_norm("per_layer_input_norm", self.hidden, self.dtype).operator(project.output, tokens)
+        return (gate, act, project, norm, add("per_layer_add", x, norm.output, tokens))
+
+    def _linear(self, name: str, width_in: int, width_out: int) -> Linear:
+        return Linear(name=name, in_features=width_in, out_features=width_out, dtype=self.dtype)

@@ -1,0 +1,118 @@
+"""Gemma 4: two kinds of heads, shared caches, per-layer inputs, experts beside a dense part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.dtypes import Dtype
+from llmviewer.layers.attention import Attention, QkNorm, Values
+from llmviewer.layers.decoder import DecoderLayer, Norms, Part
+from llmviewer.layers.dense_and_sparse import DenseAndSparse
+from llmviewer.layers.per_layer_inputs import PerLayerEmbedding, PerLayerInput
+from llmviewer.models import parts
+from llmviewer.models.config import Config
+from llmviewer.models.gemma import framed
+from llmviewer.models.model import Model
+from llmviewer.models.sizes import hidden_size, layer_count, window
+from llmviewer.ops.elementwise import activation
+
+#: What the class takes where a config is silent.
+DEFAULTS = {
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size_per_layer_input": 256,
+    "vocab_size_per_layer_input": 262144,
+    "num_kv_shared_layers": 0,
+    "sliding_window": 512,
+    "tie_word_embeddings": True,
+}
+#: Share of a full layer's head that is rotated, where the config is silent.
+FULL_ROTARY = 0.25
+
+
+def parse(config: Config, dtype: Dtype) -> Model:
+    """Gemma4ForCausalLM: sliding and full layers; the last ones may take keys and values from earlier ones."""
+    config.defaults(**DEFAULTS)
+    config.expect("use_bidirectional_attention", "vision")  # of image tokens; text is causal
+    config.ignore("num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_global_key_value_heads")
+    config.defaults(num_experts_per_tok=config.get("top_k_experts"))
+    types = parts.alternating(config, 6)
+    first_shared = len(types) - config.count("num_kv_shared_layers", least=0)
+    kinds = [(word, "shared" if layer >= first_shared else "own") for layer, word in enumerate(types)]
+
+    def layer(kind: tuple[str, str], times: int) -> DecoderLayer:
+        shared = kind[1] == "shared"
+        return DecoderLayer(
+            name=parts.block_name(kind, kinds),
+            times=times,
+            norms=_norms(config, dtype),
+            mixer=replace(_attention(config, dtype, kind[0]), shares_cache=shared),
+            feed_forward=_feed_forward(config, dtype, kind[1]),
+            tail=_tail(config, dtype),
+        )
+
+    model = framed(config, dtype, parts.grouped(kinds, layer))
+    return replace(model, embedding=replace(model.embedding, per_layer=_per_layer_embedding(config, dtype)))
+
+
+def _attention(config: Config, dtype: Dtype, word: str) -> Attention:
+    """Full layers have wider heads, fewer of them for keys and values, and may have no v_proj."""
+    base = replace(
+        parts.attention(config, dtype, parts.projections(config)), qk_norm=QkNorm.PER_HEAD, values=Values.NORMED
+    )
+    if word == "sliding":
+        return replace(base, window=window(config), rotary_dim=_rotated(config, word, base.head_dim))
+    head_dim = config.count("global_head_dim")
+    full = replace(base, head_dim=head_dim, rotary_dim=_rotated(config, word, head_dim))
+    if not config.flag("attention_k_eq_v", default=False):
+        return full
+    return replace(full, kv_heads=config.count("num_global_key_value_heads", base.kv_heads), values=Values.KEYS)
+
+
+def _rotated(config: Config, word: str, head_dim: int) -> int:
+    """Rotated elements per head; every kind of layer has rope parameters of its own."""
+    share = {"full": FULL_ROTARY, "sliding": 1.0}[word]
+    if not config.has("rope_parameters"):
+        return int(head_dim * share)
+    own = config.part("rope_parameters").part(f"{word}_attention")
+    own.ignore("rope_theta", "rope_type")
+    return int(head_dim * own.number("partial_rotary_factor", 1.0))
+
+
+def _norms(config: Config, dtype: Dtype) -> Norms:
+    """Experts bring the norms before and between them."""
+    norms = parts.sandwich_norms(config, dtype)
+    return replace(norms, mlp=None) if config.flag("enable_moe_block", default=False) else norms
+
+
+def _feed_forward(config: Config, dtype: Dtype, cache: str) -> Part:
+    widens = config.flag("use_double_wide_mlp", default=False)
+    width = config.count("intermediate_size") * (2 if widens and cache == "shared" else 1)
+    dense = parts.mlp(config, dtype, width)
+    if not config.flag("enable_moe_block", default=False):
+        return dense
+    experts = replace(parts.moe(config, dtype, config.count("moe_intermediate_size")), expert_scale=True)
+    return DenseAndSparse(dense=dense, sparse=experts, dtype=dtype)
+
+
+def _per_layer_width(config: Config) -> int:
+    return config.count("hidden_size_per_layer_input", least=0)
+
+
+def _per_layer_embedding(config: Config, dtype: Dtype) -> PerLayerEmbedding | None:
+    vocabulary, width = config.count("vocab_size_per_layer_input"), _per_layer_width(config)
+    hidden, layers = hidden_size(config), layer_count(config)
+    if not width:
+        return None
+    return PerLayerEmbedding(vocabulary=vocabulary, layers=layers, width=width, hidden=hidden, dtype=dtype)
+
+
+def _tail(config: Config, dtype: Dtype) -> PerLayerInput:
+    return PerLayerInput(
+        layers=layer_count(config),
+        width=_per_layer_width(config),
+        hidden=hidden_size(config),
+        activation=activation(config.text("hidden_activation")),
+        dtype=dtype,
+    )
