@@ -17,6 +17,8 @@ from llmviewer.workload import Request
 
 #: What a CUDA context and an engine hold beside tensors: vLLM reports "non_torch_memory takes 0.16GiB" on an H100.
 FRAMEWORK_BYTES = 0.16 * 2.0**30
+#: Whose chips run such an engine; elsewhere the share is unknown and left out.
+FRAMEWORK_MAKERS = ("NVIDIA", "AMD")
 FRAMEWORK_SOURCE = "https://github.com/vllm-project/vllm/pull/12126"
 #: No search for a largest batch or context goes beyond this.
 SEARCH_LIMIT = 2.0**32
@@ -88,8 +90,9 @@ class Analysis:
 
 def analyze(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Analysis:
     """Prefill, decode and memory of every point of `request` in one evaluation of the graph."""
+    request = _one_per_chip(request, system)
     plan = schedule(request, token_budget)
-    evaluation = evaluate(model, system, plan.step)
+    evaluation = evaluate(model, _per_pass(system, plan), plan.step)
     return Analysis(
         model=model,
         system=system,
@@ -101,6 +104,17 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
     )
 
 
+def _one_per_chip(request: Request, system: System) -> Request:
+    """A request for each hypothetical chip, where the system's figures are arrays."""
+    chips = system.chip.points
+    return request if chips == 1 else replace(request, batch_size=request.batch_size * np.ones(chips))
+
+
+def _per_pass(system: System, plan: Schedule) -> System:
+    """The system with the figures of the chip that runs each pass."""
+    return system if system.chip.points == 1 else replace(system, chip=system.chip.spread(plan.owners))
+
+
 def _memory(system: System, request: Request, plan: Schedule, graph: Graph) -> Memory:
     """Cache at input_len + output_len - 1 tokens for the whole batch; activations at the worst pass."""
     context = request.input_len + request.output_len - 1.0
@@ -109,7 +123,7 @@ def _memory(system: System, request: Request, plan: Schedule, graph: Graph) -> M
         weights_bytes=memory.weights_bytes(graph),
         kv_cache_bytes=memory.cache_bytes(graph, context) * request.batch_size,
         activations_bytes=plan.worst(memory.peak_activations(graph)),
-        framework_bytes=FRAMEWORK_BYTES,
+        framework_bytes=FRAMEWORK_BYTES if system.chip.maker in FRAMEWORK_MAKERS else 0.0,
         capacity_bytes=capacity,
         budget_bytes=capacity * system.memory_utilization,
     )
@@ -119,7 +133,7 @@ def memory_of(model: Model, system: System, request: Request, token_budget: floa
     """Memory alone, without timing a single operator."""
     # one output token keeps the decode steps out; the cache is sized by the request itself
     plan = schedule(replace(request, output_len=1.0), token_budget)
-    graph = system.prepared(model.graph(plan.step))
+    graph = _per_pass(system, plan).prepared(model.graph(plan.step))
     return _memory(system, request, plan, graph)
 
 

@@ -12,6 +12,8 @@ from llmviewer import analysis, hardware, models
 from llmviewer.errors import UserError, shown, unknown
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count
+from llmviewer.layers.mla import MlaForm
+from llmviewer.models.latent import with_form
 from llmviewer.models.model import Model
 from llmviewer.passes.flash_attention import flash_attention
 from llmviewer.passes.quantization_grammar import parse_scheme, with_cache_dtype
@@ -36,6 +38,7 @@ class Options:
     quantization: str = "none"
     kv_cache_dtype: str = "auto"
     attention: str = "flash"
+    latent_attention: str = "cheaper"
     efficiency: str = "ideal"
     gpu_memory_utilization: float = 0.9
     max_num_batched_tokens: int = 0
@@ -88,13 +91,20 @@ class Configuration:
 def configuration(model: str | Model, hardware_name: str | Chip, **options: object) -> Configuration:
     """Names, paths or objects, and fields of `Options` -> a Configuration.  Raises UserError."""
     chosen = _options(options)
-    loaded = model if isinstance(model, Model) else _load(model, chosen)
+    loaded = with_form(model if isinstance(model, Model) else _load(model, chosen), _form(chosen))
     chip = hardware_name if isinstance(hardware_name, Chip) else hardware.load(hardware_name)
     return Configuration(model=loaded, system=system(chip, chosen), options=chosen)
 
 
 def _load(name: str, options: Options) -> Model:
     return models.load(name, dtype=options.dtype, ignored=options.ignore_fields)
+
+
+def _form(options: Options) -> MlaForm:
+    forms = {form.value: form for form in MlaForm}
+    if options.latent_attention not in forms:
+        raise unknown("latent-attention", options.latent_attention, forms)
+    return forms[options.latent_attention]
 
 
 def _options(given: dict[str, object]) -> Options:
@@ -114,18 +124,18 @@ def system(chip: Chip, options: Options) -> System:
     if not 0.0 < options.gpu_memory_utilization <= 1.0:
         given = shown(options.gpu_memory_utilization)
         raise UserError(f"gpu-memory-utilization is {given}; allowed: above 0, at most 1")
-    return System(chip=chip, passes=_passes(chip, options), memory_utilization=options.gpu_memory_utilization)
+    return System(chip=chip, passes=_passes(options), memory_utilization=options.gpu_memory_utilization)
 
 
-def _passes(chip: Chip, options: Options) -> tuple[Applied, ...]:
+def _passes(options: Options) -> tuple[Applied, ...]:
     """What the options ask for, in the fixed order: formats first, since kernels look at stored bytes."""
     passes: list[Applied] = []
     scheme = with_cache_dtype(parse_scheme(options.quantization), options.kv_cache_dtype)
     if scheme != Scheme(name=scheme.name):
         cache = "" if scheme.cache is None else f", {scheme.cache.name} cache"
-        passes.append(Applied(name=f"quantize({scheme.name}{cache})", change=quantize(scheme)))
+        passes.append(Applied(name=f"quantize({scheme.name}{cache})", make=lambda _: quantize(scheme)))
     if options.attention == "flash":
-        passes.append(Applied(name="flash_attention", change=flash_attention(chip)))
+        passes.append(Applied(name="flash_attention", make=flash_attention))
     return tuple(passes)
 
 

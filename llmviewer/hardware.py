@@ -1,102 +1,16 @@
-"""Chips, links, hosts: what the spec files say, in SI units.  Prefixes are removed here and nowhere else."""
+"""Spec files -> chips in SI units.  Prefixes are removed here and nowhere else."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from llmviewer import data
+from llmviewer.chip import Chip, Figure, Link
 from llmviewer.errors import UserError, shown
-from llmviewer.ir import Count
 
-#: What stands in for a matrix dtype that a chip does not have: bf16 and fp16 for each other, everything else upward.
-WIDER: dict[str, tuple[str, ...]] = {
-    "int1": ("int4", "int8", "fp16", "bf16", "fp32"),
-    "int2": ("int4", "int8", "fp16", "bf16", "fp32"),
-    "int3": ("int4", "int8", "fp16", "bf16", "fp32"),
-    "int4": ("int8", "fp16", "bf16", "fp32"),
-    "int6": ("int8", "fp16", "bf16", "fp32"),
-    "int8": ("fp16", "bf16", "fp32"),
-    "fp4": ("fp6", "fp8", "bf16", "fp16", "fp32"),
-    "fp6": ("fp8", "bf16", "fp16", "fp32"),
-    "fp8": ("bf16", "fp16", "fp32"),
-    "fp16": ("bf16", "tf32", "fp32"),
-    "bf16": ("fp16", "tf32", "fp32"),
-    "fp32": ("tf32",),
-    "tf32": ("fp32",),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One number of a spec sheet, in SI units, and where it stands."""
-
-    value: float
-    source: str
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Link:
-    """A connection between devices; bandwidth per direction [byte/s]."""
-
-    name: str
-    bandwidth_bytes_per_s: Count
-    devices: int = 0
-    needs_bridge: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Chip:
-    """One device.  Rates are dense data-sheet peaks; any figure may be an array (hypothetical chips).
-
-    None is `unknown`: the maker does not publish it.
-    """
-
-    name: str
-    title: str
-    generation: str
-    matrix_flops_per_s: Mapping[str, Count]
-    vector_flops_per_s: Mapping[str, Count]
-    bandwidth_bytes_per_s: Count
-    memory_bytes: Count
-    special_ops_per_s: Count | None = None
-    l2_bytes: Count | None = None
-    l2_bandwidth_bytes_per_s: Count | None = None
-    on_chip_bytes_per_unit: Count | None = None
-    units: Count | None = None
-    clock_hz: Count | None = None
-    vector_clock_hz: Count | None = None
-    sparse_speedup: Count = 1.0
-    tdp_w: Count | None = None
-    links: Mapping[str, Link] = field(default_factory=dict)
-    default_link: str = ""
-    aliases: tuple[str, ...] = ()
-    figures: Mapping[str, Figure] = field(default_factory=dict)
-    path: str = ""
-
-    def compute_dtype(self, wanted: str) -> str:
-        """The matrix dtype that runs a product of class `wanted`: itself, else the next wider one the chip has."""
-        rates = self.matrix_flops_per_s
-        for name in (wanted, *WIDER.get(wanted, ())):
-            if name in rates:
-                return name
-        if wanted == "fp32" and "fp32" in self.vector_flops_per_s:
-            return "fp32"
-        have = ", ".join(sorted(rates)) or "none"
-        raise UserError(f"{self.name} has no matrix rate for '{wanted}' nor a wider one; it has: {have}")
-
-    def matrix_rate(self, wanted: str) -> Count:
-        """Dense FLOP/s of the units that run a product of class `wanted`."""
-        name = self.compute_dtype(wanted)
-        rates = self.matrix_flops_per_s
-        return rates[name] if name in rates else self.vector_flops_per_s[name]
-
-    def vector_rate(self, wanted: str = "fp32") -> Count | None:
-        """FLOP/s of the vector units, None where unknown."""
-        return self.vector_flops_per_s.get(wanted, self.vector_flops_per_s.get("fp32"))
-
+__all__ = ["Chip", "Figure", "Link", "load", "names", "parse"]
 
 #: Keys of a chip file that hold one figure -> (field of Chip, factor to SI).
 SCALARS: dict[str, tuple[str, float]] = {
@@ -164,6 +78,7 @@ def parse(spec: Mapping[str, Any], *, stem: str, aliases: tuple[str, ...] = (), 
     return Chip(
         name=stem,
         title=str(spec["name"]),
+        maker=str(spec.get("maker", "")),
         generation=str(spec["generation"]),
         links=_links(spec, where, figures),
         default_link=str(spec.get("default_link", "")),

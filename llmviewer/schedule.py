@@ -28,6 +28,13 @@ class Schedule:
     decode_steps: Array
 
     @property
+    def owners(self) -> Array:
+        """Which point every pass belongs to."""
+        point = np.arange(float(self.points))
+        prefill = np.repeat(point, np.diff(np.append(self.prefill_starts, self.prefill_passes)).astype(int))
+        return np.concatenate((prefill, point, np.repeat(point, self.decode_steps.astype(int))))
+
+    @property
     def decode_starts(self) -> Array:
         """First index of every point's real decode steps."""
         offsets = np.cumsum(self.decode_steps) - self.decode_steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llmviewer.efficiency import Efficiency, ideal
@@ -11,10 +12,10 @@ from llmviewer.ir import Graph, Pass
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Applied:
-    """A pass and the name under which results list it."""
+    """A technique and the name under which results list it.  make: the chip it runs on -> the pass."""
 
     name: str
-    change: Pass
+    make: Callable[[Chip], Pass]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,5 +33,5 @@ class System:
     def prepared(self, graph: Graph) -> Graph:
         """The graph after all passes."""
         for applied in self.passes:
-            graph = applied.change(graph)
+            graph = applied.make(self.chip)(graph)
         return graph

@@ -14,7 +14,7 @@ from llmviewer.hardware import load as load_chip
 from llmviewer.ir import Graph, Kind
 from llmviewer.layers.mla import MlaForm
 from llmviewer.memory import cache_bytes
-from llmviewer.models.deepseek import with_form
+from llmviewer.models.latent import with_form
 from llmviewer.models.load import parse
 from llmviewer.models.model import Model
 from llmviewer.passes.flash_attention import flash_attention

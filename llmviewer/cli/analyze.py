@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from llmviewer import api
 from llmviewer.cli import options as opt
-from llmviewer.cli.output import write
-from llmviewer.errors import unknown
+from llmviewer.cli import views
 from llmviewer.result import Result
 
-FORMATS = ("table", "json", "csv", "markdown")
+if TYPE_CHECKING:
+    from reports.page import Page
 
 
 def command(
@@ -25,6 +25,7 @@ def command(
     quantization: opt.Quantization = "none",
     kv_cache_dtype: opt.KvCacheDtype = "auto",
     attention: opt.Attention = "flash",
+    latent_attention: opt.LatentAttention = "cheaper",
     efficiency: opt.Efficiency = "ideal",
     gpu_memory_utilization: opt.Utilization = 0.9,
     max_num_batched_tokens: opt.TokenBudget = 0,
@@ -37,8 +38,7 @@ def command(
 
     Exits 1 when the workload does not fit in memory.
     """
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
+    views.check(format)
     result = api.analyze(
         model,
         hardware,
@@ -49,21 +49,30 @@ def command(
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         attention=attention,
+        latent_attention=latent_attention,
         efficiency=efficiency,
         gpu_memory_utilization=gpu_memory_utilization,
         max_num_batched_tokens=max_num_batched_tokens,
         ignore_fields=tuple(ignore_field or ()),
     )
-    write(rendered(result, format), output)
+    views.show(_views(result), format, output)
     return 0 if result.fits or no_fit_check else 1
 
 
-def rendered(result: Result, form: str) -> str:
-    """The answer in the format asked for."""
-    if form == "json":
-        return result.to_json()
-    if form == "csv":
-        return str(result.operators().to_csv(index=False))
-    from reports.table import analysis_table
+def _views(result: Result) -> views.Views:
+    def page() -> Page:
+        from reports import analysis_page
 
-    return analysis_table(result, form)
+        return analysis_page.page(result)
+
+    return views.Views(page=page, document=result.to_dict, rows=lambda: operator_rows(result.to_dict()))
+
+
+def operator_rows(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row per stage and operator, with the workload in front."""
+    shared = {"model": answer["model"]["name"], "hardware": answer["hardware"]["name"], **answer["workload"]}
+    return [
+        {**shared, "stage": name, **operator}
+        for name, stage in answer["stages"].items()
+        for operator in stage["operators"]
+    ]

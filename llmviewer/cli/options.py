@@ -12,6 +12,9 @@ Dtype = Annotated[str, typer.Option("--dtype", help="auto, bf16, fp16, fp32: dty
 Quantization = Annotated[str, typer.Option("--quantization", help="w4a16, w8a8-fp8, awq ...: none keeps the model's.")]
 KvCacheDtype = Annotated[str, typer.Option("--kv-cache-dtype", help="auto, fp8, int8, kv4 ...")]
 Attention = Annotated[str, typer.Option("--attention", help="flash, eager.")]
+LatentAttention = Annotated[
+    str, typer.Option("--latent-attention", help="Form of MLA: cheaper (in FLOPs), naive, absorbed.")
+]
 Efficiency = Annotated[str, typer.Option("--efficiency", help="ideal: the data sheet's roofline.")]
 Utilization = Annotated[
     float, typer.Option("--gpu-memory-utilization", help="Fraction of the memory an engine may use, 0 to 1.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmviewer.dtypes import Dtype
-from llmviewer.layers.decoder import DecoderLayer, Part
-from llmviewer.layers.mla import Mla, MlaForm
+from llmviewer.layers.decoder import Part
+from llmviewer.layers.mla import Mla
 from llmviewer.layers.moe import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config
@@ -25,15 +25,6 @@ def parse_v3(config: Config, dtype: Dtype) -> Model:
     """DeepseekV3ForCausalLM (V3, R1, Kimi-K2): experts chosen by their sigmoid plus a stored bias."""
     config.expect("topk_method", "noaux_tc")
     return _model(config, dtype, replace(_experts(config, dtype), correction_bias=True))
-
-
-def with_form(model: Model, form: MlaForm) -> Model:
-    """The same model with its latent attention computed in `form`."""
-
-    def change(layer: DecoderLayer) -> DecoderLayer:
-        return replace(layer, mixer=replace(layer.mixer, form=form)) if isinstance(layer.mixer, Mla) else layer
-
-    return replace(model, layers=tuple(map(change, model.layers)))
 
 
 def dense_first(config: Config) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from llmviewer import data, models
 from llmviewer.ir import Graph, Kind, Operator
 from llmviewer.layers.mla import MlaForm
-from llmviewer.models.deepseek import with_form
+from llmviewer.models.latent import with_form
 from llmviewer.models.load import parse
 from llmviewer.workload import Step, decode, prefill
 
