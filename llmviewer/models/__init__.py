@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmviewer.models.load import load, names
+from llmviewer.models.load import load, names, read
 from llmviewer.models.model import Model
 
-__all__ = ["Model", "load", "names"]
+__all__ = ["Model", "load", "names", "read"]

@@ -3,103 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TypeAlias
 
 from llmviewer.dtypes import Dtype
-from llmviewer.models import (
-    bloom,
-    cohere,
-    dbrx,
-    deepseek,
-    falcon,
-    gemma,
-    gemma4,
-    glm,
-    gpt2,
-    gpt_neox,
-    gpt_oss,
-    granite,
-    jamba,
-    llama,
-    llama4,
-    mamba,
-    mimo,
-    minimax,
-    mistral,
-    nemotron,
-    nemotron_h,
-    olmo,
-    opt,
-    phi,
-    qwen,
-    qwen3_next,
-    smollm3,
-    starcoder2,
-)
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
-from llmviewer.models.parts import text_of
 
 Parser: TypeAlias = Callable[[Config, Dtype], Model]
 
-ARCHITECTURES: dict[str, Parser] = {
-    "baichuan": llama.parse_baichuan,
-    "bloom": bloom.parse_bloom,
-    "chatglm": glm.parse_chatglm,
-    "cohere": cohere.parse_cohere,
-    "cohere2": cohere.parse_cohere2,
-    "dbrx": dbrx.parse,
-    "deepseek_v2": deepseek.parse_v2,
-    "deepseek_v3": deepseek.parse_v3,
-    "falcon": falcon.parse,
-    "gemma": gemma.parse_gemma,
-    "gemma2": gemma.parse_gemma2,
-    "gemma3": text_of(gemma.parse_gemma3),
-    "gemma3_text": gemma.parse_gemma3,
-    "gemma4": text_of(gemma4.parse),
-    "gemma4_text": gemma4.parse,
-    "glm": glm.parse_glm,
-    "glm4": glm.parse_glm4,
-    "glm4_moe": glm.parse_glm4_moe,
-    "gpt2": gpt2.parse_gpt2,
-    "gpt_bigcode": gpt2.parse_gpt_bigcode,
-    "gpt_neox": gpt_neox.parse_gpt_neox,
-    "gpt_oss": gpt_oss.parse,
-    "gptj": gpt_neox.parse_gptj,
-    "granite": granite.parse,
-    "internlm2": llama.parse_internlm2,
-    "jamba": jamba.parse,
-    "kimi_k2": deepseek.parse_v3,
-    "llama": llama.parse,
-    "llama4": text_of(llama4.parse),
-    "llama4_text": llama4.parse,
-    "mamba": mamba.parse_mamba,
-    "mamba2": mamba.parse_mamba2,
-    "mimo_v2_flash": mimo.parse,
-    "minimax": minimax.parse_minimax,
-    "minimax_m2": minimax.parse_m2,
-    "minimax_text_01": minimax.parse_text_01,
-    "mistral": mistral.parse_mistral,
-    "mistral3": text_of(mistral.parse_mistral),
-    "mixtral": mistral.parse_mixtral,
-    "mpt": bloom.parse_mpt,
-    "nemotron": nemotron.parse,
-    "nemotron_h": nemotron_h.parse,
-    "olmo2": olmo.parse_olmo2,
-    "olmoe": olmo.parse_olmoe,
-    "opt": opt.parse,
-    "phi": phi.parse_phi,
-    "phi3": phi.parse_phi3,
-    "phimoe": phi.parse_phimoe,
-    "qwen2": qwen.parse_qwen2,
-    "qwen2_moe": qwen.parse_qwen2_moe,
-    "qwen3": qwen.parse_qwen3,
-    "qwen3_5": text_of(qwen3_next.parse_qwen3_5),
-    "qwen3_5_moe": text_of(qwen3_next.parse_qwen3_5_moe),
-    "qwen3_5_moe_text": qwen3_next.parse_qwen3_5_moe,
-    "qwen3_5_text": qwen3_next.parse_qwen3_5,
-    "qwen3_moe": qwen.parse_qwen3_moe,
-    "qwen3_next": qwen3_next.parse_qwen3_next,
-    "smollm3": smollm3.parse,
-    "starcoder2": starcoder2.parse,
+#: model_type -> module of this folder and function; only the module asked for is imported.
+ARCHITECTURES: dict[str, str] = {
+    "baichuan": "llama.parse_baichuan",
+    "bloom": "bloom.parse_bloom",
+    "chatglm": "glm.parse_chatglm",
+    "cohere": "cohere.parse_cohere",
+    "cohere2": "cohere.parse_cohere2",
+    "dbrx": "dbrx.parse",
+    "deepseek_v2": "deepseek.parse_v2",
+    "deepseek_v3": "deepseek.parse_v3",
+    "falcon": "falcon.parse",
+    "gemma": "gemma.parse_gemma",
+    "gemma2": "gemma.parse_gemma2",
+    "gemma3_text": "gemma.parse_gemma3",
+    "gemma4_text": "gemma4.parse",
+    "glm": "glm.parse_glm",
+    "glm4": "glm.parse_glm4",
+    "glm4_moe": "glm.parse_glm4_moe",
+    "gpt2": "gpt2.parse_gpt2",
+    "gpt_bigcode": "gpt2.parse_gpt_bigcode",
+    "gpt_neox": "gpt_neox.parse_gpt_neox",
+    "gpt_oss": "gpt_oss.parse",
+    "gptj": "gpt_neox.parse_gptj",
+    "granite": "granite.parse",
+    "internlm2": "llama.parse_internlm2",
+    "jamba": "jamba.parse",
+    "kimi_k2": "deepseek.parse_v3",
+    "llama": "llama.parse",
+    "llama4_text": "llama4.parse",
+    "mamba": "mamba.parse_mamba",
+    "mamba2": "mamba.parse_mamba2",
+    "mimo_v2_flash": "mimo.parse",
+    "minimax": "minimax.parse_minimax",
+    "minimax_m2": "minimax.parse_m2",
+    "minimax_text_01": "minimax.parse_text_01",
+    "mistral": "mistral.parse_mistral",
+    "mixtral": "mistral.parse_mixtral",
+    "mpt": "bloom.parse_mpt",
+    "nemotron": "nemotron.parse",
+    "nemotron_h": "nemotron_h.parse",
+    "olmo2": "olmo.parse_olmo2",
+    "olmoe": "olmo.parse_olmoe",
+    "opt": "opt.parse",
+    "phi": "phi.parse_phi",
+    "phi3": "phi.parse_phi3",
+    "phimoe": "phi.parse_phimoe",
+    "qwen2": "qwen.parse_qwen2",
+    "qwen2_moe": "qwen.parse_qwen2_moe",
+    "qwen3": "qwen.parse_qwen3",
+    "qwen3_5_moe_text": "qwen3_next.parse_qwen3_5_moe",
+    "qwen3_5_text": "qwen3_next.parse_qwen3_5",
+    "qwen3_moe": "qwen.parse_qwen3_moe",
+    "qwen3_next": "qwen3_next.parse_qwen3_next",
+    "smollm3": "smollm3.parse",
+    "starcoder2": "starcoder2.parse",
 }
+
+#: model_type of a multimodal config -> that of its language model, which stands in `text_config`.
+MULTIMODAL: dict[str, str] = {
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
+
+
+def known() -> list[str]:
+    """Every model_type we read."""
+    return sorted((*ARCHITECTURES, *MULTIMODAL))
+
+
+def parser(model_type: str) -> Parser:
+    """The parser of a known model_type."""
+    if model_type in MULTIMODAL:
+        from llmviewer.models.parts import text_of
+
+        return text_of(parser(MULTIMODAL[model_type]))
+    module, function = ARCHITECTURES[model_type].split(".")
+    found: Parser = getattr(import_module(f"llmviewer.models.{module}"), function)
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,46 @@ def load(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Mo
     dtype: `auto` takes the checkpoint's; a missing one or float32 becomes 16 bit with a note, as vLLM does.
     ignored: fields to go on without.
     """
+    card = read(name)
+    return replace(parse(card.config, card.name, dtype, ignored), source=card.source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What is written about a model: its config and where that comes from.
+
+    published: {value, source, note, rounded} of the parameter count; empty for a config of the user's own.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    title: str = ""
+    source: str = ""
+    published: Mapping[str, Any] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+
+
+def read(name: str) -> Card:
+    """The card of the model called `name` (names and paths as in `load`)."""
     path = Path(name).expanduser()
     if path.is_dir() and (path / "config.json").exists():
-        return parse(data.read_json(path / "config.json"), path.resolve().name, dtype, ignored)
+        return Card(name=path.resolve().name, config=data.read_json(path / "config.json"))
     if name.endswith(".json"):
-        return parse(data.read_json(path), _json_name(path), dtype, ignored)
-    found, stem, _ = data.find("model_configs", name, "model")
+        return Card(name=_json_name(path), config=data.read_json(path))
+    found, stem, aliases = data.find("model_configs", name, "model")
     spec = data.read_yaml(found)
     config = spec.get("config", spec)
     if not isinstance(config, Mapping):
         raise UserError(f"'{shown(found)}': 'config' must be a mapping of the fields of config.json")
-    return replace(parse(config, stem, dtype, ignored), source=str(spec.get("source", "")))
+    published = spec.get("parameters")
+    return Card(
+        name=stem,
+        config=config,
+        title=str(spec.get("name", "")),
+        source=str(spec.get("source", "")),
+        published=published if isinstance(published, Mapping) else {},
+        aliases=aliases,
+    )
 
 
 def _json_name(path: Path) -> str:
@@ -45,14 +74,14 @@ def _json_name(path: Path) -> str:
 
 def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
     """A Model from the fields of a config.json."""
-    from llmviewer.models.architectures import ARCHITECTURES
+    from llmviewer.models.architectures import known, parser
 
     config = Config(fields, name)
     model_type = config.text("model_type")
-    if model_type not in ARCHITECTURES:
-        raise unknown(f"model_type in {name}", model_type, ARCHITECTURES)
+    if model_type not in known():
+        raise unknown(f"model_type in {name}", model_type, known())
     chosen, notes = _dtype(config, dtype)
-    model = ARCHITECTURES[model_type](config, chosen)
+    model = parser(model_type)(config, chosen)
     if quantization.FIELD not in ignored:
         model = quantization.as_stored(model, config)
     config.finish(ignored)

@@ -1,0 +1,16 @@
+"""The table of architectures names functions that exist, and leads multimodal configs to a language model."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, known, parser
+
+
+@pytest.mark.parametrize("model_type", known())
+def test_every_model_type_has_a_parser(model_type: str) -> None:
+    assert callable(parser(model_type))
+
+
+def test_every_multimodal_config_leads_to_a_language_model() -> None:
+    assert set(MULTIMODAL.values()) <= set(ARCHITECTURES)
