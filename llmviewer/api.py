@@ -59,12 +59,16 @@ def analyze(
     model, hardware_name: names, paths or objects.  batch_size, input_len, output_len: whole numbers, or sequences of
     one length (one point each; a single number holds for all).  options: fields of `Options`.  Raises UserError.
     """
-    request = Request(
+    return configuration(model, hardware_name, **options).answer(request(batch_size, input_len, output_len))
+
+
+def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:
+    """The workload, its sizes checked."""
+    return Request(
         batch_size=sizes("batch_size", batch_size),
         input_len=sizes("input_len", input_len),
         output_len=sizes("output_len", output_len),
     )
-    return configuration(model, hardware_name, **options).answer(request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,12 +79,12 @@ class Configuration:
     system: System
     options: Options
 
-    def answer(self, request: Request) -> Result:
+    def answer(self, workload: Request) -> Result:
         """The Result of a request, with its warnings."""
         budget = float(self.options.max_num_batched_tokens) or np.inf
         return Result(
-            analysis=analysis.analyze(self.model, self.system, request, budget),
-            warnings=warnings(self.model, request),
+            analysis=analysis.analyze(self.model, self.system, workload, budget),
+            warnings=warnings(self.model, workload),
             token_budget=budget,
             efficiency=self.options.efficiency,
             quantization=self.options.quantization,

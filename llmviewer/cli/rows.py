@@ -58,7 +58,8 @@ def parquet(chunks: Iterator[Columns], path: str) -> None:
 
 def table(chunks: Iterator[Columns], path: str) -> None:
     """The first rows for a person; says how many more there are."""
-    from reports.table import sweep_table
+    from reports import sweep_page, terminal
 
     with opened(path) as stream:
-        stream.write(sweep_table(next(chunks), SHOWN_ROWS, sum(len(more["batch_size"]) for more in chunks)))
+        page = sweep_page.page(next(chunks), SHOWN_ROWS, sum(len(more["batch_size"]) for more in chunks))
+        stream.write(terminal.text(page, terminal.FILE if path else terminal.Screen.of(stream)))

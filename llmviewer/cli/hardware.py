@@ -1,0 +1,48 @@
+"""`llmviewer hardware list` and `llmviewer hardware show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmviewer import catalog
+from llmviewer.cli import options as opt
+from llmviewer.cli import views
+
+if TYPE_CHECKING:
+    from reports.page import Page
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A chip's name, or a path to its YAML.")]
+
+
+@app.command("list")
+def list_hardware(format: opt.Format = "table", output: opt.Output = "") -> int:  # noqa: A002
+    """Every chip with its peak, bandwidth, memory and power."""
+    views.check(format)
+    objects = catalog.hardware_list()
+
+    def page() -> Page:
+        from reports import catalog_page
+
+        return catalog_page.hardware(objects)
+
+    views.show(views.Views(page=page, document=lambda: objects, rows=lambda: objects), format, output)
+    return 0
+
+
+@app.command("show")
+def show_hardware(name: Name, format: opt.Format = "table", output: opt.Output = "") -> int:  # noqa: A002
+    """One chip: every figure and where it comes from."""
+    views.check(format)
+    card = catalog.hardware_card(name)
+
+    def page() -> Page:
+        from reports import catalog_page
+
+        return catalog_page.chip(card)
+
+    rows = [{"figure": figure, **said} for figure, said in card["figures"].items()]
+    views.show(views.Views(page=page, document=lambda: card, rows=lambda: rows), format, output)
+    return 0

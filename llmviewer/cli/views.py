@@ -1,0 +1,87 @@
+"""The ways to print one answer: a table for a terminal, JSON, CSV, Markdown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llmviewer.cli.output import write
+from llmviewer.errors import unknown
+
+if TYPE_CHECKING:
+    from reports.page import Page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Views:
+    """What each format needs of an answer, made only when that format is asked for.
+
+    page: for people.  document: for JSON.  rows: for CSV, all with the same keys.
+    """
+
+    page: Callable[[], Page]
+    document: Callable[[], object]
+    rows: Callable[[], Sequence[Mapping[str, Any]]]
+
+
+def check(name: str, known: Iterable[str] = ()) -> None:
+    """Raise for a format that does not exist, before any work is done."""
+    formats = tuple(known) or tuple(FORMATS)
+    if name not in formats:
+        raise unknown("format", name, formats)
+
+
+def show(views: Views, name: str, path: str) -> None:
+    """Print the answer in the format called `name`, or put it into the file `path`."""
+    check(name)
+    write(FORMATS[name](views, path), path)
+
+
+def _table(views: Views, path: str) -> str:
+    from reports import terminal
+
+    return terminal.text(views.page(), terminal.FILE if path else terminal.Screen.of(sys.stdout))
+
+
+def _markdown(views: Views, path: str) -> str:
+    from reports import markdown
+
+    return markdown.text(views.page())
+
+
+def _json(views: Views, path: str) -> str:
+    import json
+
+    return json.dumps(views.document(), indent=1)
+
+
+def _csv(views: Views, path: str) -> str:
+    """Nested fields have dotted names, lists within a cell are separated by blanks, what does not exist is empty."""
+    import csv
+    import io
+
+    rows = [flat(row) for row in views.rows()]
+    buffer = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(buffer, fieldnames=names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Fields within fields by dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping) and value:
+            found.update(flat(value, f"{prefix}{name}."))
+        elif isinstance(value, (list, tuple)):
+            found[prefix + name] = " ".join(map(str, value))
+        else:
+            found[prefix + name] = value if not isinstance(value, Mapping) else None
+    return found
+
+
+FORMATS: dict[str, Callable[[Views, str], str]] = {"table": _table, "json": _json, "csv": _csv, "markdown": _markdown}

@@ -1,0 +1,68 @@
+"""Several configurations answering the same request, side by side; ratios are to the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llmviewer.result import Result
+
+SCHEMA = "llmviewer.comparison/1"
+#: Metrics that are compared with the first configuration's.
+COMPARED = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
+MEMORY = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes", "capacity_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Comparison:
+    """Results of one point each, in the order asked for."""
+
+    results: tuple[Result, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every configuration fits in memory."""
+        return all(result.fits for result in self.results)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The workload and every configuration's whole analysis, with ratios to the first."""
+        configurations = self.configurations()
+        return {"schema": SCHEMA, "workload": configurations[0]["workload"], "configurations": configurations}
+
+    def configurations(self) -> list[dict[str, Any]]:
+        """Analysis objects that also say their number formats and `ratio_to_first`."""
+        answers = [result.to_dict() for result in self.results]
+        first = answers[0]["metrics"]
+        return [
+            {
+                "dtype": answer["model"]["dtype"],
+                "quantization": result.quantization,
+                "kv_cache_dtype": result.kv_cache_dtype,
+                "ratio_to_first": {name: _ratio(answer["metrics"][name], first[name]) for name in COMPARED},
+                **answer,
+            }
+            for result, answer in zip(self.results, answers, strict=True)
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row per configuration."""
+        return [_row(configuration) for configuration in self.configurations()]
+
+
+def _ratio(value: float | None, first: float | None) -> float | None:
+    """value / first; None where either does not exist."""
+    return None if value is None or first is None else value / first
+
+
+def _row(configuration: dict[str, Any]) -> dict[str, Any]:
+    memory, stages = configuration["memory"], configuration["stages"]
+    return {
+        "model": configuration["model"]["name"],
+        "hardware": configuration["hardware"]["name"],
+        **{name: configuration[name] for name in ("dtype", "quantization", "kv_cache_dtype")},
+        **configuration["workload"],
+        **{name: memory[name] for name in (*MEMORY, "fits", "max_batch_size", "max_context_len")},
+        **configuration["metrics"],
+        **{f"{name}_bound": stage["bound"] for name, stage in stages.items()},
+        **{f"{name}_ratio_to_first": ratio for name, ratio in configuration["ratio_to_first"].items()},
+    }

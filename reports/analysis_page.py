@@ -1,0 +1,155 @@
+"""An analysis as a page: what was asked, both stages operator by operator, memory, metrics, the bottleneck, sources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmviewer.result import Result
+from reports import bottleneck
+from reports import format as fmt
+from reports.memory_bar import memory_parts, shortage
+from reports.page import Emphasis, Facts, Page
+from reports.stage_table import stage_table
+
+
+def page(result: Result, point: int = 0) -> Page:
+    """The page of one point of a Result."""
+    answer = result.to_dict(point)
+    stages = answer["stages"]
+    return (
+        _header(answer),
+        stage_table("Prefill", stages["prefill"], _prefill_tokens(answer, result.token_budget)),
+        stage_table("Decode step", stages["decode"], _decode_tokens(answer)),
+        *memory_parts(answer["memory"], answer["workload"], _cache(answer)),
+        _metrics(answer, _together(answer, result.token_budget)),
+        _bottleneck(answer),
+        _sources(answer),
+        *_warnings(answer),
+    )
+
+
+def _header(answer: dict[str, Any]) -> Facts:
+    return Facts(pairs=(("Model", _model(answer)), ("Hardware", _hardware(answer)), ("Workload", _workload(answer))))
+
+
+def _model(answer: dict[str, Any]) -> str:
+    model = answer["model"]
+    active = model["active_parameters"]
+    sparse = f" ({fmt.parameters(active)} active)" if active != model["parameters"] else ""
+    return (
+        f"{model['name']} ({model['architecture']}), {fmt.parameters(model['parameters'])} parameters{sparse}, "
+        f"{model['dtype']}"
+    )
+
+
+def _hardware(answer: dict[str, Any]) -> str:
+    hardware, roof = answer["hardware"], answer["roofline"]
+    devices = answer["parallelism"]["devices"]
+    return (
+        f"{f'{devices} × ' if devices > 1 else ''}{hardware['name']} ({hardware['title']}), "
+        f"{fmt.flops_per_s(roof['peak_flops_per_s'])} dense {roof['compute_dtype']}, "
+        f"{fmt.bandwidth(roof['bandwidth_bytes_per_s'])}, {fmt.capacity(hardware['memory_bytes'])}; "
+        f"ridge at {fmt.intensity(roof['ridge_flops_per_byte'])} FLOP/B"
+    )
+
+
+def _workload(answer: dict[str, Any]) -> str:
+    sizes = answer["workload"]
+    passes = ", ".join(answer["passes"]) or "none"
+    return (
+        f"batch {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}, "
+        f"output {fmt.whole(sizes['output_len'])}; passes: {passes}; efficiency: {answer['efficiency']['kind']}"
+    )
+
+
+def _sequences(answer: dict[str, Any]) -> str:
+    batch = answer["workload"]["batch_size"]
+    return "1 sequence" if batch == 1 else f"{fmt.whole(batch)} sequences"
+
+
+def _together(answer: dict[str, Any], budget: float) -> str:
+    """How the prompts of the batch are prefilled."""
+    sizes = answer["workload"]
+    if sizes["batch_size"] * sizes["input_len"] > budget:
+        return f"the whole batch in passes of at most {fmt.whole(budget)} tokens"
+    return "the whole batch in one pass"
+
+
+def _prefill_tokens(answer: dict[str, Any], budget: float) -> str:
+    tokens = f"{_sequences(answer)} × {fmt.whole(answer['workload']['input_len'])} tokens"
+    return f"{tokens}, {_together(answer, budget)}"
+
+
+def _decode_tokens(answer: dict[str, Any]) -> str:
+    keys = fmt.whole(answer["workload"]["input_len"])
+    return f"{_sequences(answer)} × 1 token over {keys} keys, a representative step"
+
+
+def _cache(answer: dict[str, Any]) -> str:
+    """What the cache holds, in words."""
+    sizes, model = answer["workload"], answer["model"]
+    tokens = sizes["input_len"] + sizes["output_len"] - 1
+    words = []
+    if model["kv_cache_bytes_per_token"]:
+        words.append(f"{_sequences(answer)} × {fmt.whole(tokens)} tokens")
+        words.append(f"{fmt.memory(model['kv_cache_bytes_per_token'])} a token")
+    if model["kv_cache_bytes_per_token"] != model["kv_cache_bytes_per_token_beyond_windows"]:
+        words.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond the windows")
+    if model["state_bytes_per_sequence"]:
+        words.append(f"{fmt.memory(model['state_bytes_per_sequence'])} of state a sequence")
+    return ", ".join(words)
+
+
+def _metrics(answer: dict[str, Any], together: str) -> Facts:
+    metrics, sizes = answer["metrics"], answer["workload"]
+    steps = sizes["output_len"] - 1
+    kind = answer["efficiency"]["kind"]
+    decoded = f"mean of the {fmt.whole(steps)} decode steps after the first token" if steps else "nothing is decoded"
+    each = f", {fmt.per_second(metrics['output_tokens_per_s_per_user'])} a sequence" if sizes["batch_size"] > 1 else ""
+    return _explained(
+        f"Request ({kind}{': times are lower bounds' if kind == 'ideal' else ''})",
+        ("TTFT", fmt.duration(metrics["ttft_s"]), f"joint prefill: {together}"),
+        ("TPOT", fmt.duration(metrics["tpot_s"]), decoded),
+        ("E2E", fmt.duration(metrics["e2e_s"]), "TTFT and all decode steps"),
+        ("Output", f"{fmt.per_second(metrics['output_tokens_per_s'])} tokens/s", f"over E2E{each}"),
+        ("Prefill MFU", fmt.share(metrics["prefill_mfu"]), "causal matmul FLOPs / (time × dense peak)"),
+        ("Decode MBU", fmt.share(metrics["decode_mbu"]), "(weights + KV cache) / (time × bandwidth)"),
+    )
+
+
+def _explained(title: str, *lines: tuple[str, str, str]) -> Facts:
+    """Label, value and what it means, the meanings one below the other."""
+    width = max(len(value) for _, value, _ in lines)
+    return Facts(title=title, pairs=tuple((label, f"{value:<{width}}  {meaning}") for label, value, meaning in lines))
+
+
+def _bottleneck(answer: dict[str, Any]) -> Facts:
+    return Facts(
+        pairs=(
+            ("Bottleneck", bottleneck.sentence(answer)),
+            ("Advice", f"{bottleneck.advice(answer)} [{bottleneck.SURVEY}]"),
+        )
+    )
+
+
+def _sources(answer: dict[str, Any]) -> Facts:
+    """Which numbers are facts, which are bounds, which are assumed."""
+    provenance = answer["provenance"]
+    model, chip = answer["model"]["name"], answer["hardware"]["name"]
+    pairs = [
+        ("Counted", f"FLOPs, bytes, memory, from the config's shapes (llmviewer models show {model})"),
+        ("Data sheet", f"peaks, bandwidth, capacity (llmviewer hardware show {chip}: the source of each)"),
+        ("Times", f"{answer['efficiency']['kind']}: {provenance['times']}"),
+        ("Assumed", "; ".join(provenance["assumed"]) or "nothing"),
+    ]
+    return Facts(title="Where the numbers come from", pairs=tuple(pairs), emphasis=Emphasis.FAINT)
+
+
+def _warnings(answer: dict[str, Any]) -> tuple[Facts, ...]:
+    words = list(answer["warnings"])
+    memory = answer["memory"]
+    if not memory["fits"]:
+        words.append(shortage(memory))
+    if not words:
+        return ()
+    return (Facts(pairs=tuple(("Warning", text) for text in words), emphasis=Emphasis.WARNING),)

@@ -1,0 +1,114 @@
+"""Configurations side by side: one column each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from llmviewer.comparison import Comparison
+from reports import format as fmt
+from reports.memory_bar import shortage
+from reports.page import Align, Column, Emphasis, Facts, Page, Row, Table
+from reports.stage_table import BOUND_STYLES
+
+Configuration: TypeAlias = dict[str, Any]
+Show: TypeAlias = Callable[[Configuration], str]
+
+STYLES = {**BOUND_STYLES, "NO": "bold red"}
+#: What a configuration is made of; a row where it differs, else said once above.
+MADE_OF: dict[str, Show] = {
+    "Model": lambda c: str(c["model"]["name"]),
+    "Hardware": lambda c: str(c["hardware"]["name"]),
+    "Dtype": lambda c: str(c["dtype"]),
+    "Quantization": lambda c: str(c["quantization"]),
+    "KV cache dtype": lambda c: str(c["kv_cache_dtype"]),
+}
+CHIP: dict[str, Show] = {
+    "Dense peak": lambda c: f"{fmt.tera(c['roofline']['peak_flops_per_s'])} TF",
+    "in": lambda c: str(c["roofline"]["compute_dtype"]),
+    "Bandwidth": lambda c: fmt.bandwidth(c["roofline"]["bandwidth_bytes_per_s"]),
+}
+MEMORY: dict[str, Show] = {
+    "Weights": lambda c: fmt.memory(c["memory"]["weights_bytes"]),
+    "KV cache": lambda c: fmt.memory(c["memory"]["kv_cache_bytes"]),
+    "Activations": lambda c: fmt.memory(c["memory"]["activations_bytes"]),
+    "Total": lambda c: fmt.memory(c["memory"]["total_bytes"]),
+    "Budget": lambda c: fmt.memory(c["memory"]["budget_bytes"]),
+    "Fits": lambda c: "yes" if c["memory"]["fits"] else "NO",
+    "Largest batch": lambda c: fmt.whole(c["memory"]["max_batch_size"]),
+    "Longest context": lambda c: fmt.whole(c["memory"]["max_context_len"]),
+}
+TIMES: dict[str, Show] = {
+    "Prefill bound": lambda c: str(c["stages"]["prefill"]["bound"]),
+    "Decode bound": lambda c: str(c["stages"]["decode"]["bound"]),
+    "TTFT": lambda c: fmt.duration(c["metrics"]["ttft_s"]),
+    "  / first": lambda c: fmt.times(c["ratio_to_first"]["ttft_s"]),
+    "TPOT": lambda c: fmt.duration(c["metrics"]["tpot_s"]),
+    " / first": lambda c: fmt.times(c["ratio_to_first"]["tpot_s"]),
+    "E2E": lambda c: fmt.duration(c["metrics"]["e2e_s"]),
+    "Output tokens/s": lambda c: fmt.per_second(c["metrics"]["output_tokens_per_s"]),
+    " / first ": lambda c: fmt.times(c["ratio_to_first"]["output_tokens_per_s"]),
+    "Prefill MFU": lambda c: fmt.share(c["metrics"]["prefill_mfu"]),
+    "Decode MBU": lambda c: fmt.share(c["metrics"]["decode_mbu"]),
+}
+
+
+def page(comparison: Comparison) -> Page:
+    """What all have in common, the table, warnings."""
+    configurations = comparison.configurations()
+    differing = [label for label, show in MADE_OF.items() if len({show(c) for c in configurations}) > 1]
+    return (
+        _common(configurations[0], differing, comparison),
+        _table(configurations, differing),
+        *_warnings(configurations, differing),
+    )
+
+
+def _common(first: Configuration, differing: list[str], comparison: Comparison) -> Facts:
+    sizes = first["workload"]
+    pairs = [(label, show(first)) for label, show in MADE_OF.items() if label not in differing]
+    workload = (
+        f"batch {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}, "
+        f"output {fmt.whole(sizes['output_len'])}"
+    )
+    kind = f"{first['efficiency']['kind']}: {first['provenance']['times']}"
+    return Facts(pairs=(*pairs, ("Workload", workload), ("Times", kind)))
+
+
+def _table(configurations: list[Configuration], differing: list[str]) -> Table:
+    """The heading is the first thing that differs; the others open the table."""
+    heading = MADE_OF[differing[0]] if differing else MADE_OF["Hardware"]
+    sections = ({label: MADE_OF[label] for label in differing[1:]}, CHIP, MEMORY, TIMES)
+    rows = [
+        Row(cells=(label.rstrip(), *(show(c) for c in configurations)), emphasis=_emphasis(label))
+        for section in sections
+        for label, show in section.items()
+    ]
+    columns = (
+        Column(title=differing[0] if differing else "Hardware", align=Align.LEFT),
+        *(Column(title=heading(c), styles=STYLES) for c in configurations),
+    )
+    return Table(columns=columns, rows=tuple(rows), keep=1)
+
+
+def _emphasis(label: str) -> Emphasis:
+    if label in MADE_OF or label in ("TTFT", "TPOT", "Output tokens/s", "Fits"):
+        return Emphasis.GROUP
+    return Emphasis.FAINT if "/ first" in label else Emphasis.PLAIN
+
+
+def _warnings(configurations: list[Configuration], differing: list[str]) -> tuple[Facts, ...]:
+    """Each warning once, with the configuration it is about where they differ."""
+    words: dict[str, list[str]] = {}
+    for c in configurations:
+        name = " ".join(MADE_OF[label](c) for label in differing)
+        for text in (*c["warnings"], *(() if c["memory"]["fits"] else (shortage(c["memory"]),))):
+            words.setdefault(text, []).append(name)
+    if not words:
+        return ()
+    everywhere = len(configurations)
+    pairs = tuple(
+        ("Warning", text if len(names) == everywhere or not differing else f"{', '.join(names)}: {text}")
+        for text, names in words.items()
+    )
+    return (Facts(pairs=pairs, emphasis=Emphasis.WARNING),)

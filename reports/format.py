@@ -1,0 +1,153 @@
+"""Numbers as people read them: the one place where prefixes are put back (the loaders remove them).
+
+Counts, traffic and rates are decimal (1 GB = 1e9 B); memory is binary (1 GiB = 2**30 B).  None prints as a dash.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+Number: TypeAlias = "int | float | None"
+
+DASH = "–"
+#: SI prefixes from 1 up, each 1000 times the one before.
+DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
+#: How the field counts parameters: billions are B, not G.
+NAMED = ("", "K", "M", "B", "T")
+BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def digits(value: float, significant: int = 3) -> str:
+    """`value` to so many significant digits; whole parts are never cut, small whole numbers bare: 0, 8, 1.75, 682.7."""
+    if value == int(value) and abs(value) < 10**significant:
+        return f"{int(value):,}"
+    rounded = float(f"{value:.{significant}g}")
+    if abs(rounded) >= 1e15:
+        return f"{value:.{significant - 1}e}"
+    whole = len(f"{abs(int(rounded))}") if abs(rounded) >= 1 else 1
+    return f"{value:,.{max(significant - whole, 0)}f}"
+
+
+def _prefixed(value: float, prefixes: tuple[str, ...], base: float, significant: int) -> tuple[str, str]:
+    """(number, prefix) with the number below `base` after rounding, as far as the prefixes reach."""
+    level, scaled = 0, value
+    while abs(float(f"{scaled:.{significant}g}")) >= base and level < len(prefixes) - 1:
+        level, scaled = level + 1, scaled / base
+    return digits(scaled, significant), prefixes[level]
+
+
+def count(value: Number, significant: int = 3) -> str:
+    """A count in the SI's decimal prefixes: `34.4 G`, `512`."""
+    if value is None:
+        return DASH
+    number, prefix = _prefixed(float(value), DECIMAL, 1e3, significant)
+    return f"{number} {prefix}".rstrip()
+
+
+def parameters(value: Number) -> str:
+    """Parameters as the field writes them: `6.738B`, `124.4M`."""
+    return DASH if value is None else "".join(_prefixed(float(value), NAMED, 1e3, 4))
+
+
+def traffic(value: Number) -> str:
+    """Bytes that move, decimal: `50.3 MB`."""
+    if value is None:
+        return DASH
+    number, prefix = _prefixed(float(value), DECIMAL, 1e3, 3)
+    return f"{number} {prefix}B"
+
+
+def memory(value: Number) -> str:
+    """Bytes that stay, binary: `12.6 GiB`, `512 KiB`."""
+    if value is None:
+        return DASH
+    number, unit = _prefixed(float(value), BINARY, 1024.0, 3)
+    return f"{number} {unit}"
+
+
+def capacity(value: Number) -> str:
+    """The size of a memory, to four digits and in GiB from 1 GiB up, as cards are sold: `6,144 GiB`."""
+    if value is None:
+        return DASH
+    number, unit = _prefixed(float(value), BINARY[:4], 1024.0, 4)
+    return f"{_trimmed(number)} {unit}"
+
+
+def tera(value: Number) -> str:
+    """A rate in units of 1e12, as data sheets print it, to four digits: `154.8`, `1,979`."""
+    return DASH if value is None else _trimmed(digits(float(value) / 1e12, 4))
+
+
+def flops_per_s(value: Number) -> str:
+    """A rate of arithmetic: `154.8 TFLOP/s`."""
+    return DASH if value is None else f"{tera(value)} TFLOP/s"
+
+
+def bandwidth(value: Number) -> str:
+    """A rate of bytes, decimal, to four digits: `768 GB/s`, `3.35 TB/s`."""
+    if value is None:
+        return DASH
+    number, prefix = _prefixed(float(value), DECIMAL[:6], 1e3, 4)
+    return f"{_trimmed(number)} {prefix}B/s"
+
+
+def rate(value: Number) -> str:
+    """What an operator attains, narrow: `154.8 T` FLOP/s."""
+    return count(value, 4)
+
+
+def duration(value: Number) -> str:
+    """A time: `21.9 µs`, `9.35 ms`, `1,234 s`."""
+    if value is None:
+        return DASH
+    seconds = float(value)
+    for scale, unit in SECONDS:
+        if abs(float(f"{seconds / scale:.3g}")) >= 1.0 or unit == "ns":
+            return f"{_fixed(seconds / scale)} {unit}" if seconds else "0 s"
+    raise AssertionError(seconds)
+
+
+def intensity(value: Number) -> str:
+    """FLOP per byte: `683`, `1,365`, `1.75`, `0`."""
+    return DASH if value is None else digits(float(value))
+
+
+def share(value: Number) -> str:
+    """A fraction as a percentage: `63.1 %`; what is there but rounds to nothing is `<0.1 %`."""
+    if value is None:
+        return DASH
+    return "<0.1 %" if 0.0 < value < 0.0005 else f"{100.0 * value:.1f} %"
+
+
+def percent(value: Number) -> str:
+    """A fraction in a sentence: `63 %`, `62.9 %`, `100 %`."""
+    if value is None:
+        return DASH
+    return "100 %" if value == 1.0 else f"{_trimmed(share(value)[:-2])} %"
+
+
+def times(value: Number) -> str:
+    """A ratio: `1.00×`, `0.283×`, `12.4×`."""
+    return DASH if value is None else f"{_fixed(float(value))}×"
+
+
+def whole(value: Number) -> str:
+    """A whole number with its thousands apart: `131,072`."""
+    return DASH if value is None else f"{round(value):,}"
+
+
+def per_second(value: Number) -> str:
+    """Tokens per second: `57.1`, `12,345`."""
+    return DASH if value is None else digits(float(value))
+
+
+def _fixed(value: float) -> str:
+    """Three significant digits, zeros kept, so that ratios line up."""
+    text = digits(value)
+    return f"{value:.{3 - len(text)}f}" if text.isdigit() and len(text) < 3 else text
+
+
+def _trimmed(number: str) -> str:
+    """Without the zeros that only the number of digits brought: `3.350` -> `3.35`."""
+    return number.rstrip("0").rstrip(".") if "." in number and "e" not in number else number

@@ -1,0 +1,88 @@
+"""Memory against capacity: a bar, its legend, and what would fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports import format as fmt
+from reports.page import Align, Bar, Column, Facts, Part, Row, Segment, Table, left, right
+
+#: (field, label, glyph, colour).
+PARTS = (
+    ("weights_bytes", "weights", "█", "blue"),
+    ("kv_cache_bytes", "KV cache", "▓", "cyan"),
+    ("activations_bytes", "activations", "▒", "yellow"),
+    ("framework_bytes", "framework", "░", "magenta"),
+)
+FREE = "·"
+#: The search for what fits ends here; beyond it nothing but state, which does not grow, is kept.
+UNLIMITED = 2**32
+#: The part that takes most -> what makes it smaller.
+SMALLER = {
+    "weights_bytes": "quantize the weights (--quantization w4a16) or take a larger chip",
+    "kv_cache_bytes": "a smaller batch, a shorter context or a quantized KV cache (--kv-cache-dtype fp8)",
+    "activations_bytes": "prefill fewer tokens at once (--max-num-batched-tokens 8192) or a smaller batch",
+    "framework_bytes": "a larger chip",
+}
+
+
+def memory_parts(memory: dict[str, Any], workload: dict[str, Any], cache: str) -> tuple[Part, ...]:
+    """Bar, legend and limits of a memory object.  cache: what the KV cache holds, in words."""
+    capacity, budget, total = (memory[f"{name}_bytes"] for name in ("capacity", "budget", "total"))
+    verdict = "fits" if memory["fits"] else "DOES NOT FIT"
+    bar = Bar(
+        title=f"Memory: {fmt.memory(total)} of {fmt.capacity(capacity)}, {verdict}",
+        segments=tuple(
+            Segment(label=label, value=memory[field], glyph=glyph, style=style) for field, label, glyph, style in PARTS
+        ),
+        scale=max(capacity, total),
+        mark=budget,
+        mark_label=f"budget {fmt.memory(budget)} ({fmt.percent(budget / capacity)})",
+    )
+    return (bar, _legend(memory, cache), _limits(memory, workload))
+
+
+def shortage(memory: dict[str, Any]) -> str:
+    """What is missing and what would help, for a workload that does not fit."""
+    most = max(SMALLER, key=lambda field: memory[field])
+    label = next(label for field, label, _, _ in PARTS if field == most)
+    return (
+        f"does not fit: {fmt.memory(memory['total_bytes'])} needed, {fmt.memory(memory['budget_bytes'])} allowed; "
+        f"{label} take{'s' if label == 'KV cache' else ''} most: {SMALLER[most]}"
+    )
+
+
+def _legend(memory: dict[str, Any], cache: str) -> Table:
+    """Sizes and shares of the capacity."""
+    capacity, budget, total = (memory[f"{name}_bytes"] for name in ("capacity", "budget", "total"))
+    notes = {"kv_cache_bytes": cache, "activations_bytes": "the most alive at once", "framework_bytes": "assumed"}
+    entries = [(glyph, label, memory[field], notes.get(field, "")) for field, label, glyph, _ in PARTS]
+    entries.append(("", "total", total, ""))
+    if memory["fits"]:
+        entries.append((FREE, "free", capacity - total, f"{fmt.memory(budget - total)} of it within the budget"))
+    else:
+        entries.append(("", "over the budget", total - budget, f"{fmt.times(total / budget)} the budget"))
+    rows = (
+        Row(cells=(glyph, label, fmt.memory(size), fmt.share(size / capacity), note))
+        for glyph, label, size, note in entries
+    )
+    columns = (Column(title="", align=Align.LEFT, visual=True), left("Part"), right("Size"), right("of capacity"), left("What", rank=1))
+    return Table(columns=columns, rows=tuple(rows))
+
+
+def _limits(memory: dict[str, Any], workload: dict[str, Any]) -> Facts:
+    """The largest batch and the longest context within the budget."""
+    context = workload["input_len"] + workload["output_len"]
+    batch, longest = memory["max_batch_size"], memory["max_context_len"]
+    return Facts(
+        pairs=(
+            ("Largest batch", f"{_limit(batch)} at this context ({fmt.whole(context)} tokens)"),
+            ("Longest context", f"{_limit(longest)} tokens at this batch ({fmt.whole(workload['batch_size'])})"),
+        )
+    )
+
+
+def _limit(value: int) -> str:
+    if not value:
+        return "none fits"
+    return "no limit" if value >= UNLIMITED else fmt.whole(value)

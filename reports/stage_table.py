@@ -1,0 +1,154 @@
+"""A stage of an analysis as a table: operators of one layer each, grouped by kind of layer, with bound and share."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from reports import format as fmt
+from reports.page import Align, Column, Emphasis, Row, Table, left, right
+
+#: Colours of the bounds; the words say the same.
+BOUND_STYLES = {
+    "compute": "yellow",
+    "memory": "cyan",
+    "vector": "magenta",
+    "special": "magenta",
+    "l2": "blue",
+    "link": "red",
+    "host": "red",
+    "disk": "red",
+    "overhead": "red",
+}
+#: Cells of the picture of shares.
+PICTURE = 12
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+COLUMNS = (
+    left("Operator"),
+    left("Kind", rank=5),
+    right("FLOP"),
+    right("Bytes"),
+    right("of weights", rank=4),
+    right("of KV cache", rank=4),
+    right("FLOP/B"),
+    left("Dtype", rank=3),
+    right("FLOP/s", rank=3),
+    Column(title="Bound", align=Align.LEFT, styles=BOUND_STYLES),
+    right("Time"),
+    right("All layers", rank=1),
+    right("Share"),
+    Column(title="of the stage's time", align=Align.LEFT, rank=2, visual=True),
+)
+
+
+def stage_table(name: str, stage: dict[str, Any], tokens: str) -> Table:
+    """The table of one STAGE object.  tokens: what one pass takes, in words."""
+    rows: list[Row] = []
+    groups = [list(group) for _, group in groupby(stage["operators"], key=lambda row: (row["block"], row["layers"]))]
+    for operators in groups:
+        if len(operators) > 1:
+            rows.append(_layer(operators, stage))
+        indent = "  " if len(operators) > 1 else ""
+        rows += [_operator(operator, stage, indent) for operator in operators]
+    return Table(
+        title=f"{name}: {fmt.duration(stage['time_s'])}, {_bounds(stage)}",
+        note=f"{tokens}; an operator's figures are those of one layer",
+        columns=COLUMNS,
+        rows=tuple(rows),
+        total=_total(stage),
+    )
+
+
+def _bounds(stage: dict[str, Any]) -> str:
+    """`memory-bound 98.2 %, compute-bound 1.8 %` of the time."""
+    shares = {bound: seconds / stage["time_s"] for bound, seconds in stage["time_by_bound_s"].items() if seconds}
+    ordered = sorted(shares.items(), key=lambda pair: -pair[1])
+    return ", ".join(f"{bound}-bound {fmt.percent(share)}" for bound, share in ordered) + " of the time"
+
+
+def _operator(operator: dict[str, Any], stage: dict[str, Any], indent: str) -> Row:
+    layers, share = operator["layers"], operator["time_s"] * operator["layers"] / stage["time_s"]
+    computes = operator["flops"] > 0
+    cells = (
+        indent + operator["name"],
+        operator["kind"],
+        fmt.count(operator["flops"]),
+        fmt.traffic(operator["traffic_bytes"]),
+        _some(operator["weight_read_bytes"]),
+        _some(operator["kv_read_bytes"] + operator["kv_write_bytes"]),
+        fmt.intensity(operator["arithmetic_intensity"]),
+        operator["compute_dtype"] if computes else "",
+        fmt.rate(operator["attainable_flops_per_s"]) if computes else "",
+        operator["bound"],
+        fmt.duration(operator["time_s"]),
+        fmt.duration(operator["time_s"] * layers),
+        fmt.share(share),
+        picture(share),
+    )
+    return Row(cells=cells)
+
+
+def _layer(operators: list[dict[str, Any]], stage: dict[str, Any]) -> Row:
+    """A kind of layer: sums over its operators, for one layer; share of all such layers."""
+    first = operators[0]
+    sums = {key: sum(row[key] for row in operators) for key in SUMMED}
+    seconds = sums["time_s"] * first["layers"]
+    cells = (
+        first["block"] if first["block"] in ONCE else f"{first['block']} × {first['layers']}",
+        "",
+        fmt.count(sums["flops"]),
+        fmt.traffic(sums["traffic_bytes"]),
+        _some(sums["weight_read_bytes"]),
+        _some(sums["kv_read_bytes"] + sums["kv_write_bytes"]),
+        fmt.intensity(sums["flops"] / sums["traffic_bytes"]),
+        "",
+        "",
+        "",
+        fmt.duration(sums["time_s"]),
+        fmt.duration(seconds),
+        fmt.share(seconds / stage["time_s"]),
+        "",
+    )
+    return Row(cells=cells, emphasis=Emphasis.GROUP)
+
+
+#: Blocks that are not layers.
+ONCE = ("embedding", "head")
+SUMMED = ("flops", "traffic_bytes", "weight_read_bytes", "kv_read_bytes", "kv_write_bytes", "time_s")
+
+
+def _total(stage: dict[str, Any]) -> tuple[str, ...]:
+    """The stage over all layers."""
+    return (
+        "total, all layers",
+        "",
+        fmt.count(stage["flops"]),
+        fmt.traffic(stage["traffic_bytes"]),
+        _some(over_layers(stage, "weight_read_bytes")),
+        _some(over_layers(stage, "kv_read_bytes") + over_layers(stage, "kv_write_bytes")),
+        fmt.intensity(stage["flops"] / stage["traffic_bytes"]),
+        "",
+        fmt.rate(stage["flops"] / stage["time_s"]),
+        stage["bound"],
+        fmt.duration(stage["time_s"]),
+        fmt.duration(stage["time_s"]),
+        "100 %",
+        "",
+    )
+
+
+def _some(size: float) -> str:
+    """Bytes of one kind; an operator that moves none of it leaves the cell empty."""
+    return fmt.traffic(size) if size else ""
+
+
+def over_layers(stage: dict[str, Any], field: str) -> float:
+    """A field of the operators summed over operators and layers."""
+    return float(sum(row[field] * row["layers"] for row in stage["operators"]))
+
+
+def picture(share: float, cells: int = PICTURE) -> str:
+    """A share as a bar of at most `cells` characters, in eighths of one."""
+    eighths = round(share * cells * 8)
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()

@@ -1,0 +1,53 @@
+"""Points of a sweep as a table: what changes from point to point, then what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from reports import format as fmt
+from reports.page import Emphasis, Facts, Page, Row, Table, left, right
+
+#: column -> (heading, rank, how it is printed).
+SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {
+    "batch_size": ("Batch", 0, fmt.whole),
+    "input_len": ("Input", 0, fmt.whole),
+    "output_len": ("Output", 0, fmt.whole),
+    "ttft_s": ("TTFT", 0, fmt.duration),
+    "tpot_s": ("TPOT", 0, fmt.duration),
+    "e2e_s": ("E2E", 1, fmt.duration),
+    "output_tokens_per_s": ("Tokens/s", 0, fmt.per_second),
+    "prefill_mfu": ("MFU", 2, fmt.share),
+    "decode_mbu": ("MBU", 2, fmt.share),
+    "kv_cache_bytes": ("KV cache", 3, fmt.memory),
+    "total_bytes": ("Memory", 1, fmt.memory),
+}
+WORDS = {"model": "Model", "hardware": "Hardware", "quantization": "Quantization", "kv_cache_dtype": "KV dtype"}
+
+
+def page(columns: Mapping[str, Sequence[Any]], most: int, more: int) -> Page:
+    """A table of the first `most` of these points.  more: how many points follow these."""
+    points = len(columns["batch_size"])
+    count, more = min(points, most), more + max(points - most, 0)
+    varying = [name for name in WORDS if name in columns and len(set(columns[name])) > 1]
+    fixed = tuple((title, str(columns[name][0])) for name, title in WORDS.items() if name in columns and name not in varying)
+    rows = tuple(Row(cells=_cells(columns, varying, index)) for index in range(count))
+    heads = (
+        *(left(WORDS[name]) for name in varying),
+        *(right(title, rank) for title, rank, _ in SHOWN.values()),
+        left("Fits"),
+    )
+    rest = (("", f"… {fmt.whole(more)} more points; --format csv, json or parquet holds all"),) if more else ()
+    table = Table(columns=heads, rows=rows)
+    return (Facts(pairs=fixed), table, *((Facts(pairs=rest, emphasis=Emphasis.FAINT),) if rest else ()))
+
+
+def _cells(columns: Mapping[str, Sequence[Any]], varying: list[str], index: int) -> tuple[str, ...]:
+    numbers = (show(_known(columns[name][index])) for name, (_, _, show) in SHOWN.items())
+    words = (str(columns[name][index]) for name in varying)
+    return (*words, *numbers, "yes" if columns["fits"][index] else "NO")
+
+
+def _known(value: Any) -> float | None:
+    """None for what does not exist (NaN in columns)."""
+    return None if value != value else float(value)  # noqa: PLR0124

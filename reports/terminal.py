@@ -1,0 +1,221 @@
+"""A page as text for a terminal of some width; nothing wraps but sentences, columns that do not fit are left out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TextIO
+
+from reports.page import Align, Bar, Emphasis, Facts, Page, Part, Table, plain
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+#: Where there is no terminal to ask: wide enough for every column that explains a time.
+WIDTH_WITHOUT_TERMINAL = 120
+WIDTH_OF_FILES = 200
+#: Sentences and bars beyond this are harder to read, not easier.
+WIDEST_TEXT = 120
+GAP = 2
+STYLES = {
+    Emphasis.PLAIN: "",
+    Emphasis.GROUP: "bold",
+    Emphasis.WARNING: "bold yellow",
+    Emphasis.FAINT: "dim",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """How many columns there are, and whether colours are welcome."""
+
+    width: int
+    colour: bool
+
+    @classmethod
+    def of(cls, stream: TextIO) -> Screen:
+        """The screen behind a stream: COLUMNS, else the size of whichever standard stream is a terminal.
+
+        Colours only on a terminal, and not where NO_COLOR is set (https://no-color.org) or TERM is dumb.
+        """
+        wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return cls(width=_width(), colour=stream.isatty() and wanted)
+
+
+#: A file has no edge; tables keep every column.
+FILE = Screen(width=WIDTH_OF_FILES, colour=False)
+
+
+def _width() -> int:
+    if os.environ.get("COLUMNS", "").isdigit():
+        return max(shutil.get_terminal_size().columns, 20)
+    for descriptor in (1, 2, 0):
+        try:
+            columns = os.get_terminal_size(descriptor).columns
+        except (OSError, ValueError):
+            continue
+        if columns:
+            return max(columns, 20)
+    return WIDTH_WITHOUT_TERMINAL
+
+
+def text(page: Page, screen: Screen) -> str:
+    """The page, lines without trailing blanks."""
+    import io
+
+    from rich.console import Console
+
+    buffer = io.StringIO()
+    console = Console(
+        file=buffer,
+        width=screen.width,
+        force_terminal=screen.colour,
+        color_system="standard" if screen.colour else None,
+        no_color=False,
+        force_jupyter=False,
+        legacy_windows=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+    for index, part in enumerate(page):
+        if index and not isinstance(page[index - 1], Bar):
+            console.print()
+        _show(part, page, console)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def _show(part: Part, page: Page, console: Console) -> None:
+    width = min(console.width, WIDEST_TEXT)
+    if part.title:
+        console.print(_styled(part.title, "bold"), width=width)
+    if isinstance(part, Bar):
+        for line in bar_lines(part, width):
+            console.print(line, no_wrap=True, crop=False)
+    elif isinstance(part, Facts):
+        console.print(_facts(part), width=width)
+    else:
+        _show_table(part, page, console)
+
+
+def _show_table(table: Table, page: Page, console: Console) -> None:
+    """Tables of the same columns drop the same ones and stand below one another with the same widths."""
+    if table.note:
+        console.print(_styled(table.note, "dim"), width=min(console.width, WIDEST_TEXT))
+    alike = [other for other in page if isinstance(other, Table) and other.columns == table.columns]
+    widths = column_widths(alike)
+    for index, shown in enumerate(fitted(table, widths, console.width)):
+        if index:
+            console.print()
+        console.print(_table(only(table, shown), [widths[i] for i in shown]))
+
+
+def _styled(words: str, style: str) -> Text:
+    from rich.text import Text
+
+    return Text(plain(words), style=style)
+
+
+def _facts(facts: Facts) -> RenderableType:
+    from rich.table import Table as Grid
+
+    grid = Grid.grid(padding=(0, GAP, 0, 0))
+    style = STYLES[facts.emphasis]
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, words in facts.pairs:
+        grid.add_row(_styled(label, style or "bold"), _styled(words, style))
+    return grid
+
+
+def _table(table: Table, widths: list[int]) -> RenderableType:
+    from rich import box
+    from rich.table import Table as Grid
+
+    grid = Grid(
+        box=box.SIMPLE,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, GAP - 1, 0, 0),
+        show_header=any(column.title for column in table.columns),
+        show_footer=bool(table.total),
+        header_style="bold",
+        footer_style="bold",
+    )
+    for index, column in enumerate(table.columns):
+        grid.add_column(
+            plain(column.title),
+            _styled(table.total[index], "bold") if table.total else "",
+            justify="left" if column.align is Align.LEFT else "right",
+            min_width=widths[index],
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for row in table.rows:
+        cells = zip(row.cells, table.columns, strict=True)
+        style = STYLES[row.emphasis]
+        grid.add_row(*(_styled(cell, f"{style} {column.styles.get(cell, '')}".strip()) for cell, column in cells))
+    return grid
+
+
+def column_widths(tables: list[Table]) -> list[int]:
+    """What each column of tables with the same columns takes when nothing is cut."""
+    from rich.cells import cell_len
+
+    columns = range(len(tables[0].columns))
+    rows = [row for t in tables for row in (*(r.cells for r in t.rows), tuple(c.title for c in t.columns), t.total)]
+    return [max(cell_len(row[index]) for row in rows if row) for index in columns]
+
+
+def fitted(table: Table, widths: list[int], width: int) -> list[list[int]]:
+    """Which columns to show within `width`: without those of highest rank, or as several tables side by side."""
+    shown = list(range(len(table.columns)))
+    while _together(shown, widths) > width:
+        worst = max(table.columns[index].rank for index in shown)
+        if not worst:
+            return _split(shown, table.keep, widths, width) if table.keep else [shown]
+        shown = [index for index in shown if table.columns[index].rank < worst]
+    return [shown]
+
+
+def _together(shown: list[int], widths: list[int]) -> int:
+    return sum(widths[index] + GAP for index in shown) - GAP
+
+
+def _split(shown: list[int], keep: int, widths: list[int], width: int) -> list[list[int]]:
+    """Groups of as many columns as fit, the first `keep` repeated in each."""
+    labels, groups = shown[:keep], [shown[:keep]]
+    for index in shown[keep:]:
+        if len(groups[-1]) > keep and _together([*groups[-1], index], widths) > width:
+            groups.append(list(labels))
+        groups[-1].append(index)
+    return groups
+
+
+def only(table: Table, shown: list[int]) -> Table:
+    """The table with the columns of these indices."""
+    return replace(
+        table,
+        columns=tuple(table.columns[i] for i in shown),
+        rows=tuple(replace(row, cells=tuple(row.cells[i] for i in shown)) for row in table.rows),
+        total=tuple(table.total[i] for i in shown) if table.total else (),
+    )
+
+
+def bar_lines(bar: Bar, width: int) -> tuple[Text, ...]:
+    """The bar and, below it, its mark.  A part that is there takes at least one cell."""
+    from rich.text import Text
+
+    line, used = Text(), 0
+    for segment in bar.segments:
+        cells = round(width * segment.value / bar.scale)
+        cells = min(max(cells, 1) if segment.value > 0 else 0, width - used)
+        line.append(segment.glyph * cells, style=segment.style)
+        used += cells
+    line.append("·" * (width - used), style="dim")
+    at = min(round(width * bar.mark / bar.scale), width - 1)
+    before = f"{bar.mark_label} ▲"
+    under = " " * (at - len(before) + 1) + before if at + 1 >= len(before) else " " * at + f"▲ {bar.mark_label}"
+    return line, Text(under)
