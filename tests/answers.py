@@ -1,0 +1,19 @@
+"""Answers of the public entry point in the form tests read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llmviewer as lv
+
+
+def answer(model: str, hardware: str, **options: Any) -> dict[str, Any]:
+    """The analysis object of one point."""
+    return lv.analyze(model, hardware, **options).to_dict()
+
+
+def operators(found: dict[str, Any], stage: str) -> dict[str, dict[str, Any]]:
+    """The operators of a stage by name (models with one kind of layer)."""
+    listed = found["stages"][stage]["operators"]
+    assert len({row["name"] for row in listed}) == len(listed)
+    return {row["name"]: row for row in listed}

@@ -1,0 +1,229 @@
+"""The whole composition: the survey's case to the byte, totals, points and sweeps, exact decode steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llmviewer as lv
+from llmviewer import api, hardware, models
+from llmviewer.evaluation import evaluate
+from llmviewer.workload import decode, prefill
+
+from .answers import answer, operators
+
+SURVEY: dict[str, Any] = {"batch_size": 1, "input_len": 2048, "attention": "eager"}
+MOE = models.load("qwen3-30b-a3b")
+LATENT = models.load("deepseek-v2-lite")
+DENSE = models.load("llama-2-7b")
+
+
+@pytest.fixture(scope="module")
+def survey() -> dict[str, Any]:
+    """Llama-2-7b on an RTX A6000, sequence 2048, batch 1, fp16, eager attention (arXiv 2402.16363, table 1)."""
+    return answer("llama-2-7b", "a6000", **SURVEY)
+
+
+def test_survey_prefill_q_proj(survey: dict[str, Any]) -> None:
+    """2 x 2048 x 4096^2 FLOP; (2 x 2048 x 4096 + 4096^2) x 2 bytes; compute-bound at 154.8 TFLOP/s."""
+    row = operators(survey, "prefill")["q_proj"]
+    assert row["flops"] == 68_719_476_736
+    assert row["traffic_bytes"] == 67_108_864
+    assert row["arithmetic_intensity"] == 1024
+    assert row["bound"] == "compute"
+    assert row["attainable_flops_per_s"] == pytest.approx(154.8e12)
+
+
+def test_survey_decode_q_proj(survey: dict[str, Any]) -> None:
+    """2 x 4096^2 FLOP; (4096^2 + 2 x 4096) x 2 bytes; memory-bound at 768 GB/s."""
+    row = operators(survey, "decode")["q_proj"]
+    assert row["flops"] == 33_554_432
+    assert row["traffic_bytes"] == 33_570_816
+    assert row["arithmetic_intensity"] == pytest.approx(1.0, abs=1e-3)
+    assert row["bound"] == "memory"
+    assert row["time_s"] == pytest.approx(33_570_816 / 768e9)
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "gflop", "megabytes", "bound"),
+    [
+        ("prefill", "gate_proj", 184.68, 152.0, "compute"),
+        ("prefill", "qk_matmul", 34.36, 302.0, "memory"),
+        ("prefill", "sv_matmul", 34.36, 302.0, "memory"),
+        ("prefill", "softmax", 0.671, 536.9, "memory"),
+        ("prefill", "down_proj", 184.68, 152.0, "compute"),
+        ("decode", "gate_proj", 0.0902, 90.2, "memory"),
+        ("decode", "qk_matmul", 0.0168, 16.9, "memory"),
+        ("decode", "sv_matmul", 0.0168, 16.9, "memory"),
+    ],
+)
+def test_survey_per_layer(
+    survey: dict[str, Any], stage: str, name: str, gflop: float, megabytes: float, bound: str
+) -> None:
+    row = operators(survey, stage)[name]
+    assert row["layers"] == 32
+    assert row["flops"] == pytest.approx(gflop * 1e9, rel=3e-3)
+    assert row["traffic_bytes"] == pytest.approx(megabytes * 1e6, rel=3e-3)
+    assert row["bound"] == bound
+
+
+def test_the_decode_stage_has_input_len_keys(survey: dict[str, Any]) -> None:
+    stage = survey["stages"]["decode"]
+    assert (stage["new_tokens"], stage["cached_tokens"]) == (1, 2047)
+    assert operators(survey, "decode")["qk_matmul"]["output_shape"] == [1, 32, 2048]
+
+
+MODELS = ["llama-2-7b", "llama-3.2-1b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b", "gemma-3-4b", "jamba-v0.1"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+def test_stage_totals_are_operators_times_layers(model: str, attention: str) -> None:
+    found = answer(model, "h100", batch_size=3, input_len=777, attention=attention)
+    for stage in found["stages"].values():
+        for quantity in ("flops", "matmul_flops", "traffic_bytes"):
+            assert stage[quantity] == pytest.approx(
+                sum(row[quantity] * row["layers"] for row in stage["operators"]), rel=1e-14
+            )
+        for quantity in ("time_s", "ideal_time_s"):
+            assert stage[quantity] == pytest.approx(
+                sum(row[quantity] * row["layers"] for row in stage["operators"]), rel=1e-12
+            )
+
+
+def test_totals_of_whole_numbers_are_exact(survey: dict[str, Any]) -> None:
+    for stage in survey["stages"].values():
+        for quantity in ("flops", "matmul_flops", "traffic_bytes"):
+            assert stage[quantity] == sum(row[quantity] * row["layers"] for row in stage["operators"])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_columns_by_role_add_up_to_the_traffic(model: str) -> None:
+    columns = ("weight_read", "activation_read", "activation_write", "kv_read", "kv_write")
+    for stage in answer(model, "h100", batch_size=3, input_len=777)["stages"].values():
+        for row in stage["operators"]:
+            assert row["traffic_bytes"] == pytest.approx(sum(row[f"{column}_bytes"] for column in columns)), row["name"]
+
+
+point = st.tuples(st.integers(1, 512), st.integers(1, 20000), st.integers(1, 40))
+
+
+def same_bits(left: Any, right: Any) -> bool:
+    """Equal, or both not a number (TPOT of a single output token)."""
+    return left == right or (left != left and right != right)  # noqa: PLR0124
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    points=st.lists(point, min_size=2, max_size=6),
+    model=st.sampled_from([DENSE, MOE, LATENT]),
+    chip=st.sampled_from(["a6000", "h100-sxm", "mi300x"]),
+    attention=st.sampled_from(["flash", "eager"]),
+    budget=st.sampled_from([0, 2048]),
+)
+def test_a_point_alone_and_inside_a_sweep_are_bit_identical(
+    points: list[tuple[int, int, int]], model: models.Model, chip: str, attention: str, budget: int
+) -> None:
+    options: dict[str, Any] = {"attention": attention, "max_num_batched_tokens": budget}
+    batches, prompts, outputs = (list(column) for column in zip(*points, strict=True))
+    sweep = lv.analyze(model, chip, batch_size=batches, input_len=prompts, output_len=outputs, **options)
+    columns = sweep.columns()
+    for at, (batch, prompt, output) in enumerate(points):
+        alone = lv.analyze(model, chip, batch_size=batch, input_len=prompt, output_len=output, **options)
+        for name, values in alone.columns().items():
+            assert same_bits(values[0], columns[name][at]), name
+        for stage in ("prefill", "decode"):
+            assert alone.stage(stage) == sweep.stage(stage, at)
+
+
+def step_time(model: models.Model, chip: str, step: Any, attention: str) -> float:
+    """One forward pass, evaluated alone."""
+    on = api.system(hardware.load(chip), api.Options(attention=attention))
+    rows = evaluate(model, on, step).rows
+    return float(sum(np.asarray(row.timing.time_s).reshape(-1)[0] * row.block.times for row in rows))
+
+
+@pytest.mark.parametrize("model", [DENSE, MOE, LATENT], ids=lambda model: model.name)
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+def test_tpot_is_the_mean_of_single_steps(model: models.Model, attention: str) -> None:
+    """12 output tokens after 100: 11 steps over 100 ... 110 cached tokens; the first token comes from prefill."""
+    found = lv.analyze(model, "a6000", batch_size=4, input_len=100, output_len=12, attention=attention).metrics()
+    steps = [step_time(model, "a6000", decode(4.0, 100.0 + i), attention) for i in range(11)]
+    assert found["tpot_s"] == pytest.approx(np.mean(steps), rel=1e-12)
+    assert found["ttft_s"] == pytest.approx(step_time(model, "a6000", prefill(4.0, 100.0), attention), rel=1e-12)
+    assert found["e2e_s"] == pytest.approx(found["ttft_s"] + sum(steps), rel=1e-12)
+
+
+def test_one_output_token_has_no_time_per_further_token() -> None:
+    found = answer("llama-2-7b", "a6000", output_len=1)["metrics"]
+    assert found["tpot_s"] is None
+    assert found["e2e_s"] == found["ttft_s"]
+
+
+def test_throughput_is_tokens_of_the_batch_over_end_to_end_time() -> None:
+    found = answer("llama-2-7b", "a6000", batch_size=16, input_len=512, output_len=128)["metrics"]
+    assert found["output_tokens_per_s"] == pytest.approx(16 * 128 / found["e2e_s"])
+    assert found["output_tokens_per_s_per_user"] == pytest.approx(128 / found["e2e_s"])
+
+
+def test_utilizations_are_fractions_of_the_data_sheet() -> None:
+    """MFU: causal matmul FLOPs over time x 312 TFLOP/s; MBU: weights and cache over time x 2039 GB/s."""
+    found = answer("llama-2-7b", "a100", input_len=2048, attention="flash")
+    prefill_stage, decode_stage = found["stages"]["prefill"], found["stages"]["decode"]
+    mfu = prefill_stage["matmul_flops"] / (prefill_stage["time_s"] * 312e12)
+    assert found["metrics"]["prefill_mfu"] == pytest.approx(mfu)
+    read = sum((row["weight_read_bytes"] + row["kv_read_bytes"]) * row["layers"] for row in decode_stage["operators"])
+    assert found["metrics"]["decode_mbu"] == pytest.approx(read / (decode_stage["time_s"] * 2039e9))
+    assert 0.9 < found["metrics"]["prefill_mfu"] < 1
+    assert 0.99 < found["metrics"]["decode_mbu"] < 1
+
+
+def test_masked_pairs_of_eager_attention_are_no_model_flops() -> None:
+    flash, eager = (answer("llama-2-7b", "a100", input_len=2048, attention=a) for a in ("flash", "eager"))
+    useful = [found["metrics"]["prefill_mfu"] * found["metrics"]["ttft_s"] for found in (flash, eager)]
+    assert useful[0] == pytest.approx(useful[1], rel=1e-12)
+
+
+chunks = st.integers(1, 3000)
+
+
+@settings(max_examples=20, deadline=None)
+@given(batch=st.integers(1, 8), prompt=st.integers(1, 3000), budget=chunks, model=st.sampled_from([DENSE, MOE]))
+def test_chunked_prefill_keeps_flops_of_linear_layers_and_of_flash_attention(
+    batch: int, prompt: int, budget: int, model: models.Model
+) -> None:
+    whole, split = (
+        lv.analyze(model, "a100", batch_size=batch, input_len=prompt, output_len=1, max_num_batched_tokens=tokens)
+        for tokens in (0, budget)
+    )
+    together, parts = (result.stage("prefill") for result in (whole, split))
+    assert parts["matmul_flops"] == pytest.approx(together["matmul_flops"], rel=1e-12)
+    for left, right in zip(together["operators"], parts["operators"], strict=True):
+        assert left["matmul_flops"] == pytest.approx(right["matmul_flops"], rel=1e-12), left["name"]
+    assert parts["traffic_bytes"] >= together["traffic_bytes"] * (1 - 1e-12), "weights are read again"
+    assert whole.columns()["kv_cache_bytes"] == split.columns()["kv_cache_bytes"]
+
+
+@settings(max_examples=15, deadline=None)
+@given(batch=st.integers(1, 64), prompt=st.integers(1, 4096), output=st.integers(2, 64))
+def test_a_larger_batch_takes_longer_and_yields_more(batch: int, prompt: int, output: int) -> None:
+    found = lv.analyze(MOE, "h200", batch_size=[batch, batch + 1], input_len=prompt, output_len=output).columns()
+    assert found["ttft_s"][0] <= found["ttft_s"][1]
+    assert found["tpot_s"][0] <= found["tpot_s"][1]
+    assert found["output_tokens_per_s"][0] <= found["output_tokens_per_s"][1] * (1 + 1e-12)
+
+
+def test_moe_reads_the_experts_that_tokens_meet_in_expectation() -> None:
+    """128 experts, 8 per token: one token meets 8, 64 tokens 128 (1 - (1 - 8/128)^64) = 125.9; FLOPs are 64 x 8."""
+    one, many = (
+        {row["name"]: row for row in answer("qwen3-30b-a3b", "h200", batch_size=b)["stages"]["decode"]["operators"]}
+        for b in (1, 64)
+    )
+    expert = 2 * 2048 * 768
+    assert one["expert_up_proj"]["weight_read_bytes"] == pytest.approx(8 * expert)
+    assert many["expert_up_proj"]["weight_read_bytes"] == pytest.approx(128 * (1 - (1 - 8 / 128) ** 64) * expert)
+    assert many["expert_up_proj"]["matmul_flops"] == 64 * 8 * 2 * 2048 * 768

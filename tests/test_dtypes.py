@@ -1,0 +1,95 @@
+"""Number formats: stored bits with scales, spellings, which units multiply two operands."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmviewer import dtypes, hardware
+from llmviewer.dtypes import DTYPES, Dtype
+from llmviewer.errors import UserError
+
+
+@pytest.mark.parametrize(("name", "bits"), [("fp32", 32), ("bf16", 16), ("fp16", 16), ("fp8", 8), ("int8", 8)])
+def test_plain_formats_store_their_bits(name: str, bits: float) -> None:
+    assert dtypes.named(name).bits == bits
+    assert dtypes.named(name).bytes == bits / 8
+
+
+def test_scales_are_stored_too() -> None:
+    """One 16-bit scale per group of 128: 4 + 16/128 = 4.125; with a 4-bit zero point 4 + 20/128 = 4.15625."""
+    assert dtypes.grouped_int(4).bits == 4.125
+    assert dtypes.grouped_int(4, zero_point_bits=4).bits == 4.15625
+    assert dtypes.grouped_int(4, group=32).bits == 4.5
+    assert DTYPES["mxfp4"].bits == 4 + 8 / 32
+    assert DTYPES["nvfp4"].bits == 4 + 8 / 16
+
+
+def test_an_integer_cache_keeps_a_scale_and_a_zero_point_per_head() -> None:
+    """4 + 32/128 bits at heads of 128, 4 + 32/64 at heads of 64."""
+    assert dtypes.cache_int(4, 128).bits == 4.25
+    assert dtypes.cache_int(4, 64).bits == 4.5
+
+
+@pytest.mark.parametrize("spelling", ["bfloat16", "torch.bfloat16", "BF16", "bf16"])
+def test_configs_and_sheets_spell_one_format_in_many_ways(spelling: str) -> None:
+    assert dtypes.named(spelling) is DTYPES["bf16"]
+
+
+def test_an_unknown_format_is_an_error_that_names_the_known_ones() -> None:
+    with pytest.raises(UserError, match=r"unknown dtype 'fp17'.*did you mean 'fp1?6?"):
+        dtypes.named("fp17")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "units"),
+    [
+        (DTYPES["fp16"], DTYPES["fp16"], "fp16"),
+        (DTYPES["int8"], DTYPES["int8"], "int8"),
+        (DTYPES["fp8"], DTYPES["fp8"], "fp8"),
+        (DTYPES["bf16"], dtypes.grouped_int(4), "bf16"),
+        (dtypes.grouped_int(4), DTYPES["bf16"], "bf16"),
+        (DTYPES["int8"], dtypes.grouped_int(4), "int8"),
+        (DTYPES["bf16"], DTYPES["fp8"], "bf16"),
+        (DTYPES["bf16"], DTYPES["mxfp4"], "bf16"),
+        (DTYPES["nvfp4"], DTYPES["nvfp4"], "fp4"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Dtype) else value,
+)
+def test_a_product_runs_in_the_class_of_its_wider_operand(left: Dtype, right: Dtype, units: str) -> None:
+    assert dtypes.operand_class(left, right) == units
+
+
+@pytest.mark.parametrize(
+    ("chip", "wanted", "runs_as"),
+    [
+        ("a100", "int8", "int8"),
+        ("a100", "fp8", "bf16"),
+        ("a100", "fp4", "bf16"),
+        ("h100", "fp8", "fp8"),
+        ("h100", "int4", "int8"),
+        ("b200", "fp4", "fp4"),
+        ("v100", "bf16", "fp16"),
+        ("v100", "int8", "fp16"),
+        ("t4", "bf16", "fp16"),
+        ("tpu-v5e", "fp16", "bf16"),
+        ("m2-ultra", "bf16", "fp16"),
+        ("m2-ultra", "int8", "fp16"),
+    ],
+)
+def test_a_missing_width_is_converted_upward_never_sped_up(chip: str, wanted: str, runs_as: str) -> None:
+    assert hardware.load(chip).compute_dtype(wanted) == runs_as
+
+
+@pytest.mark.parametrize("name", hardware.names())
+@pytest.mark.parametrize("wanted", ["int4", "int8", "fp4", "fp8", "fp16", "bf16"])
+def test_every_chip_multiplies_every_format_no_faster_than_its_own_units(name: str, wanted: str) -> None:
+    chip = hardware.load(name)
+    used = chip.compute_dtype(wanted)
+    bits = {"int4": 4, "fp4": 4, "fp6": 6, "int8": 8, "fp8": 8, "fp16": 16, "bf16": 16, "tf32": 19, "fp32": 32}
+    assert used == wanted or bits[used] > bits[wanted] or {used, wanted} == {"fp16", "bf16"}
+    assert chip.matrix_rate(wanted) == chip.matrix_flops_per_s[used]
+
+
+def test_a_width_that_nothing_replaces_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"cerebras-wse-3 has no matrix rate for 'fp32' nor a wider one; it has: fp16"):
+        hardware.load("cerebras-wse-3").matrix_rate("fp32")

@@ -1,0 +1,62 @@
+"""Files and functions small enough to read at once.  Something larger must say why."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = sorted(
+    path for folder in ("llmviewer", "reports", "calibrate", "benchmarks") for path in (ROOT / folder).rglob("*.py")
+)
+MOST_LINES_OF_A_FILE = 300
+MOST_LINES_OF_A_FUNCTION = 50
+MOST_PARAMETERS = 7
+#: path or path::function -> why it is larger.
+REASONS: dict[str, str] = {}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(path: Path) -> Iterator[Function]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, Function):
+            yield node
+
+
+def parameters(function: Function) -> int:
+    of = function.args
+    names = [argument.arg for argument in (*of.posonlyargs, *of.args, *of.kwonlyargs)]
+    return len([name for name in names if name not in ("self", "cls")])
+
+
+def is_command(path: Path, function: Function) -> bool:
+    """A command's parameters are its options: typer reads them from the signature."""
+    return path.parent.name == "cli" and "format" in {argument.arg for argument in function.args.args}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_or_function_is_small_or_says_why(path: Path) -> None:
+    name = str(path.relative_to(ROOT))
+    too_large = {}
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    if lines > MOST_LINES_OF_A_FILE:
+        too_large[name] = f"{lines} lines; which second concept is in it?"
+    for function in functions(path):
+        called = f"{name}::{function.name}"
+        length = (function.end_lineno or function.lineno) - function.lineno + 1
+        if length > MOST_LINES_OF_A_FUNCTION and not is_command(path, function):
+            too_large[called] = f"{length} lines; which part of it has a name of its own?"
+        if parameters(function) > MOST_PARAMETERS and not is_command(path, function):
+            too_large[called] = f"{parameters(function)} parameters; which noun is missing?"
+    assert not {key: why for key, why in too_large.items() if key not in REASONS}
+
+
+def test_no_reason_outlives_what_it_excuses() -> None:
+    for key in REASONS:
+        path, _, function = key.partition("::")
+        assert (ROOT / path).exists()
+        assert not function or function in {found.name for found in functions(ROOT / path)}
