@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from llmviewer.dtypes import Dtype
@@ -20,17 +21,21 @@ def parse(config: Config, dtype: Dtype) -> Model:
     """JambaForCausalLM: Mamba-1 with norms on time steps, B and C; attention without rope."""
     config.expect("sliding_window", None)
     config.ignore("use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep")
-    intermediate = config.count("intermediate_size")
     attention = replace(parts.attention(config, dtype, Projections()), rotary_dim=0)
     mixers: dict[str, Mixer] = {"attention": attention, "mamba": _mamba(config, dtype)}
-    feed_forwards: dict[str, Part] = {
-        "dense": parts.mlp(config, dtype, intermediate),
-        "moe": parts.moe(config, dtype, intermediate),
-    }
     mixing, ffn = _every(config, "attn", ("attention", "mamba")), _every(config, "expert", ("moe", "dense"))
+    if config.count("num_experts", 16) == 1:
+        ffn = ["dense"] * len(ffn)
     kinds = list(zip(mixing, ffn, strict=True))
-    layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards)
+    layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), mixers, _feed_forwards(config, dtype, ffn))
     return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
+
+
+def _feed_forwards(config: Config, dtype: Dtype, words: Sequence[str]) -> dict[str, Part]:
+    """Experts are as wide as the dense parts."""
+    config.ignore("num_experts_per_tok")  # of layers with experts, where there are any
+    build: dict[str, Callable[[Config, Dtype, int], Part]] = {"dense": parts.mlp, "moe": parts.moe}
+    return {word: build[word](config, dtype, config.count("intermediate_size")) for word in set(words)}
 
 
 def _every(config: Config, what: str, words: tuple[str, str]) -> list[str]:

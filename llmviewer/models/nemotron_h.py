@@ -22,8 +22,6 @@ from llmviewer.ops.norm import rms_norm
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 #: What newer configs write in `layers_block_type`.
 WORDS = {"linear_attention": "mamba", "full_attention": "attention", **{word: word for word in LETTERS.values()}}
-
-
 #: Fields of parts that a model may not have; those it has read them.
 OF_PARTS = (
     "intermediate_size",
@@ -42,7 +40,7 @@ def parse(config: Config, dtype: Dtype) -> Model:
     config.expect("mamba_hidden_act", "silu")
     for bias in ("attention_bias", "mlp_bias", "mamba_proj_bias"):
         config.expect(bias, False)
-    config.ignore("chunk_size", "use_mamba_kernels", "num_logits_to_keep", "mamba_ssm_cache_dtype", *OF_PARTS)
+    config.ignore("chunk_size", "use_mamba_kernels", "num_logits_to_keep", *OF_PARTS)
     config.ignore("expand", "time_step_rank", "partial_rotary_factor", "moe_shared_expert_overlap")  # unused
     config.ignore("mtp_layers_block_type", "mtp_hybrid_override_pattern")  # multi-token prediction
     config.defaults(hidden_act=config.get("mlp_hidden_act", "relu2"), head_dim=config.get("attention_head_dim", 128))
@@ -55,7 +53,9 @@ def parse(config: Config, dtype: Dtype) -> Model:
             return replace(blank, mixer=MIXERS[word](config, dtype))
         return replace(blank, feed_forward=FEED_FORWARDS[word](config, dtype))
 
-    return parts.model(config, dtype, parts.grouped(_words(config), layer), rms_norm("final_norm", hidden, dtype))
+    layers = parts.grouped(_words(config), layer)
+    built = parts.model(config, dtype, layers, rms_norm("final_norm", hidden, dtype))
+    return parts.noting_state(built, config, "mamba_ssm_cache_dtype")
 
 
 def _words(config: Config) -> list[str]:

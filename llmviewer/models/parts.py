@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from llmviewer.dtypes import Dtype
+from llmviewer.dtypes import Dtype, named
 from llmviewer.errors import UserError
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms, Part, Residual
@@ -212,6 +212,14 @@ def model(
 def biased_head(built: Model) -> Model:
     """The same model with a bias in its lm_head."""
     return replace(built, head=replace(built.head, lm_head=replace(built.head.lm_head, bias=True)))
+
+
+def noting_state(built: Model, config: Config, name: str) -> Model:
+    """A note where the field `name` wants the recurrent state wider than the model's dtype, in which it is counted."""
+    wanted = config.get(name, built.dtype.name)
+    if named(wanted).bits <= built.dtype.bits:
+        return built
+    return replace(built, notes=(*built.notes, f"{name} is {wanted}; the state is counted in {built.dtype.name}"))
 
 
 def text_of(parse: Callable[[Config, Dtype], Model]) -> Callable[[Config, Dtype], Model]:

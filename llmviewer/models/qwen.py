@@ -33,6 +33,7 @@ def parse_qwen2_moe(config: Config, dtype: Dtype) -> Model:
     """Qwen2MoeForCausalLM: routed experts and one shared expert behind a sigmoid gate."""
     config.expect("use_sliding_window", False)  # the published code and the library's differ in which layers slide
     config.ignore("sliding_window", "max_window_layers")
+    config.defaults(shared_expert_intermediate_size=5632)
     attention = parts.attention(config, dtype, Projections(qkv_bias=config.flag("qkv_bias", default=True)))
     types = parts.layer_types(config, ("full",), ["full"] * layer_count(config))
     return _model(config, dtype, attention, types, sparse_layers(config))
@@ -40,6 +41,7 @@ def parse_qwen2_moe(config: Config, dtype: Dtype) -> Model:
 
 def parse_qwen3_moe(config: Config, dtype: Dtype) -> Model:
     """Qwen3MoeForCausalLM: no shared expert; a window, where in use, holds in every layer."""
+    config.expect("shared_expert_intermediate_size", 0)
     config.ignore("max_window_layers")
     types = ["sliding" if _window(config) < np.inf else "full"] * layer_count(config)
     return _model(config, dtype, _qwen3_attention(config, dtype), types, sparse_layers(config))
@@ -47,6 +49,8 @@ def parse_qwen3_moe(config: Config, dtype: Dtype) -> Model:
 
 def _qwen3_attention(config: Config, dtype: Dtype) -> Attention:
     config.defaults(head_dim=128)
+    config.expect("qkv_bias", False)
+    config.expect("use_qk_norm", True)
     return replace(parts.attention(config, dtype, parts.projections(config)), qk_norm=QkNorm.PER_HEAD)
 
 
@@ -87,10 +91,8 @@ def _dense(config: Config, dtype: Dtype) -> Part:
 def _experts(config: Config, dtype: Dtype) -> Part:
     """Routed experts; a shared one behind a gate where the config gives it a size."""
     routed = parts.moe(config, dtype, config.count("moe_intermediate_size"))
-    if not config.has("shared_expert_intermediate_size"):
-        return routed
-    shared = parts.mlp(config, dtype, config.count("shared_expert_intermediate_size"))
-    return replace(routed, shared=shared, shared_gate=True)
+    width = config.count("shared_expert_intermediate_size", 0, least=0)
+    return replace(routed, shared=parts.mlp(config, dtype, width), shared_gate=True) if width else routed
 
 
 def _model(config: Config, dtype: Dtype, attention: Attention, types: Sequence[str], ffn: Sequence[str]) -> Model:

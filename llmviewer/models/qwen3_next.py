@@ -19,6 +19,7 @@ from llmviewer.ops.norm import rms_norm
 def parse_qwen3_next(config: Config, dtype: Dtype) -> Model:
     """Qwen3NextForCausalLM: projections of the delta net fused to two matrices."""
     config.expect("use_sliding_window", False)
+    config.defaults(shared_expert_intermediate_size=512)
     return _model(config, dtype, _delta_net(config, dtype), sparse_layers(config))
 
 
@@ -31,6 +32,7 @@ def parse_qwen3_5(config: Config, dtype: Dtype) -> Model:
 def parse_qwen3_5_moe(config: Config, dtype: Dtype) -> Model:
     """Qwen3_5MoeForCausalLM: experts in every layer."""
     config.expect("mlp_only_layers", [])
+    config.defaults(shared_expert_intermediate_size=512)
     return _qwen3_5(config, dtype, "moe")
 
 
@@ -40,7 +42,6 @@ def _qwen3_5(config: Config, dtype: Dtype, word: str) -> Model:
 
 
 def _delta_net(config: Config, dtype: Dtype) -> GatedDeltaNet:
-    config.ignore("mamba_ssm_dtype")  # the state is counted in the checkpoint's dtype
     return GatedDeltaNet(
         hidden=hidden_size(config),
         k_heads=config.count("linear_num_key_heads"),
@@ -73,4 +74,5 @@ def _model(config: Config, dtype: Dtype, delta_net: GatedDeltaNet, ffn: list[str
     mixers: dict[str, Mixer] = {"linear": delta_net, "full": _attention(config, dtype)}
     kinds = list(zip(_types(config), ffn, strict=True))
     layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards(config, dtype, ffn))
-    return parts.model(config, dtype, layers, rms_norm("final_norm", delta_net.hidden, dtype))
+    built = parts.model(config, dtype, layers, rms_norm("final_norm", delta_net.hidden, dtype))
+    return parts.noting_state(built, config, "mamba_ssm_dtype")
