@@ -34,14 +34,21 @@ def as_stored(model: Model, config: Config) -> Model:
     rules = _Rules.of(stored, holder.where)
     variants = {name: _variants(blocks[name], numbers, rules) for name, numbers in layers.items()}
     if stored.head and not model.head.tied and not rules.kept.has_head():
-        variants["head"] = (Variant(times=1, formats={"lm_head": stored.rules[0].format}),)
-    names = {n: [names_of(op) for op in _linear(blocks[b])] for b, numbers in layers.items() for n in numbers}
-    left = unnamed(stored.kept, names, holder.where)
-    note = (
-        f"{FIELD} excludes {', '.join(map(shown, left[:3]))}{' …' if len(left) > 3 else ''}: names no linear layer here"
-    )
+        variants["head"] = (Variant(times=1, formats={"lm_head": _everywhere(stored)}),)
+    names = {n: [names_of(op) for op in _linear(blocks[kind])] for kind, numbers in layers.items() for n in numbers}
+    left = unnamed((*stored.kept, *(entry for rule in stored.rules for entry in rule.targets)), names, holder.where)
     checkpoint = Checkpoint(variants=variants, cache=stored.cache)
-    return replace(model, checkpoint=checkpoint, notes=(*model.notes, *([note] if left else [])))
+    return replace(model, checkpoint=checkpoint, notes=(*model.notes, *_note(left)))
+
+
+def _everywhere(stored: Stored) -> Format:
+    """The format of what no rule names in particular."""
+    return next((rule.format for rule in stored.rules if not rule.targets), stored.rules[0].format)
+
+
+def _note(left: list[str]) -> tuple[str, ...]:
+    listed = ", ".join(f"'{shown(entry)}'" for entry in left[:3]) + (", …" if len(left) > 3 else "")
+    return (f"{FIELD} lists {listed}, which names no linear layer of this model; not heeded",) if left else ()
 
 
 def _read(config: Config) -> Stored:

@@ -122,7 +122,10 @@ def bitsandbytes(config: Config) -> Stored:
 
 
 def compressed_tensors(config: Config) -> Stored:
-    """Groups of modules, each with the numbers of its weights and inputs; `ignore` lists what stays."""
+    """Groups of modules, each with the numbers of its weights and inputs; `ignore` lists what stays.
+
+    A group that names modules comes before one that names their class.
+    """
     config.ignore("format", "quantization_status", "global_compression_ratio", "run_compressed", "version", "provider")
     config.ignore("quant_algo", "producer")  # of modelopt, which writes the same groups
     config.expect("transform_config", {})
@@ -130,10 +133,10 @@ def compressed_tensors(config: Config) -> Stored:
         config.part("sparsity_config").expect("format", "dense")
         config.part("sparsity_config").ignore(*config.part("sparsity_config").fields)
     groups = config.part("config_groups")
-    rules = tuple(_group(groups.part(name)) for name in groups.fields)
+    rules = sorted((_group(groups.part(name)) for name in groups.fields), key=lambda rule: not rule.targets)
     cache = _numbers(config.part("kv_cache_scheme")) if config.has("kv_cache_scheme") else None
     kept = _entries(config, "ignore")
-    return Stored(rules=rules, kept=kept, head=any(not rule.targets for rule in rules), cache=cache)
+    return Stored(rules=tuple(rules), kept=kept, head=any(not rule.targets for rule in rules), cache=cache)
 
 
 def _group(config: Config) -> Rule:

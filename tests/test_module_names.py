@@ -1,0 +1,76 @@
+"""Lists of modules in quantization configs speak of checkpoints: every linear operator must know its name there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from llmviewer import data, models
+from llmviewer.formats.linear import is_linear
+from llmviewer.models.load import parse
+from llmviewer.models.module_names import MODULES, names_of
+from llmviewer.workload import decode
+
+#: The one name that differs between two kinds of layers with the same operator: lightning attention of MiniMax-Text-01.
+UNNAMED = {("minimax_text_01", "out_proj")}
+
+
+def config(name: str) -> dict[str, Any]:
+    return dict(data.read_yaml(data.folder("model_configs") / f"{name}.yaml")["config"])
+
+
+def model_type(fields: dict[str, Any]) -> str:
+    return str(fields.get("text_config", {}).get("model_type") or fields["model_type"])
+
+
+ONE_OF_EACH = {model_type(config(name)): name for name in models.names()}
+
+
+def linear_operators(name: str) -> set[str]:
+    graph = models.load(name).graph(decode(1.0, 0.0))
+    return {op.name for block, op in graph if block.scope != "model" and is_linear(op)}
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_layers_of_all_kinds_together_are_numbered_from_first_to_last(name: str) -> None:
+    kinds = models.load(name).layers
+    numbers = sorted(n for kind in kinds for n in kind.numbers or range(kind.times))
+    assert numbers == list(range(sum(kind.times for kind in kinds)))
+    assert all(len(kind.numbers) in (0, kind.times) for kind in kinds)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH.values())
+def test_every_linear_operator_has_a_name_in_checkpoints(name: str) -> None:
+    assert linear_operators(name) <= set(MODULES)
+
+
+@pytest.mark.parametrize("kind", ONE_OF_EACH)
+def test_names_are_those_of_the_librarys_modules(kind: str) -> None:
+    """Each operator's matrix is a module of the library's own class, and each linear module is some operator's."""
+    nn = pytest.importorskip("torch").nn
+    pytest.importorskip("transformers")
+    from tests.certificate.families import Code
+    from tests.certificate.meta_model import build, family_of
+    from tests.certificate.torch_counts import reduced
+
+    fields = reduced(config(ONE_OF_EACH[kind]))
+    if family_of(fields).code is not Code.OWN:
+        pytest.skip("the library has no class of its own")
+    built = build(fields)
+    linear = {path for path, module in built.named_modules() if isinstance(module, nn.Linear) or _is_conv1d(module)}
+    experts = {path for path, weight in built.named_parameters() if ".experts" in path and weight.dim() >= 2}
+    found = {re.sub(r"^.*?(?:layers|h|blocks)\.\d+\.", "", path.removesuffix(".weight")) for path in linear | experts}
+    operators = {op for block, op in _graph(fields) if block.scope != "model"}
+    for operator in (op.name for op in operators if is_linear(op)):
+        assert (kind, operator) in UNNAMED or found & set(names_of(operator)), operator
+
+
+def _graph(fields: dict[str, Any]) -> Any:
+    return parse(fields, "reduced").graph(decode(1.0, 0.0))
+
+
+def _is_conv1d(module: Any) -> bool:
+    """GPT-2's linear layer is called so."""
+    return type(module).__name__ == "Conv1D"
