@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmviewer import hardware, models
@@ -21,8 +23,12 @@ SCHEMES = ("w8a8", "fp8", "w4a16", "awq", "mxfp4", "nvfp4", "w4a8kv4", "w8a16kv8
 MODELS = ("llama-2-70b", "qwen1.5-moe-a2.7b", "mixtral-8x7b", "deepseek-v2-lite", "phi-3-mini", "mamba-2.8b")
 
 
+load = functools.cache(models.load)
+patient = settings(deadline=None, max_examples=40)  # each example builds whole models
+
+
 def graph(model: str, step: Step) -> Graph:
-    return models.load(model).graph(step)
+    return load(model).graph(step)
 
 
 def quantized(model: str, step: Step, scheme: str) -> Graph:
@@ -238,6 +244,7 @@ def test_after_flash_attention_the_quantize_operator_takes_its_name() -> None:
     assert "attention_quantize" in names and not any(name.startswith("sv_matmul") for name in names)
 
 
+@patient
 @given(
     batch=st.integers(1, 300),
     new=st.integers(1, 5000),
@@ -255,6 +262,7 @@ def test_quantizing_keeps_matmul_flops_and_never_grows_weights(batch: int, new: 
     assert kept[0] == kept[1]
 
 
+@patient
 @given(points=st.lists(st.tuples(st.integers(1, 64), st.integers(1, 3000)), min_size=1, max_size=4))
 def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone(points: list[tuple[int, int]]) -> None:
     batch, new = (np.array(column, dtype=float) for column in zip(*points, strict=True))
