@@ -9,6 +9,7 @@ import numpy as np
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count, Graph
 from llmviewer.models.model import Model
+from llmviewer.models.sizes import ABSENT_CONTEXT
 from llmviewer.workload import decode
 
 
@@ -38,16 +39,26 @@ def cache_growth(graph: Graph) -> dict[str, int | float | None]:
     }
 
 
+def weight_formats(graph: Graph) -> dict[str, int | float | None]:
+    """Stored weights by number format: format -> elements, most first."""
+    stored: dict[str, float] = {}
+    for tensor, times in graph.stored_weights():
+        stored[tensor.dtype.name] = stored.get(tensor.dtype.name, 0.0) + float(tensor.elements) * times
+    return {name: number(stored[name]) for name in sorted(stored, key=lambda name: -stored[name])}
+
+
 def model_object(model: Model, graph: Graph | None = None) -> dict[str, Any]:
     """The model object; `graph` after passes, else the plain one."""
+    graph = graph or model.graph(decode(1.0, 0.0))
     return {
         "name": model.name,
         "architecture": model.architecture,
         "dtype": model.dtype.name,
         "parameters": number(model.parameters),
         "active_parameters": number(model.active_parameters),
-        **cache_growth(graph or model.graph(decode(1.0, 0.0))),
-        "max_context_len": number(model.max_context),
+        "weight_formats": weight_formats(graph),
+        **cache_growth(graph),
+        "max_context_len": None if model.max_context >= ABSENT_CONTEXT else number(model.max_context),
     }
 
 

@@ -29,7 +29,7 @@ def page(result: Result, point: int = 0) -> Page:
 
 
 def _header(answer: dict[str, Any]) -> Facts:
-    return Facts(pairs=(("Model", _model(answer)), ("Hardware", _hardware(answer)), ("Workload", _workload(answer))))
+    return Facts(lines=(("Model", _model(answer)), ("Hardware", _hardware(answer)), ("Workload", _workload(answer))))
 
 
 def _model(answer: dict[str, Any]) -> str:
@@ -38,8 +38,16 @@ def _model(answer: dict[str, Any]) -> str:
     sparse = f" ({fmt.parameters(active)} active)" if active != model["parameters"] else ""
     return (
         f"{model['name']} ({model['architecture']}), {fmt.parameters(model['parameters'])} parameters{sparse}, "
-        f"{model['dtype']}"
+        f"{formats(model)}"
     )
+
+
+def formats(model: dict[str, Any]) -> str:
+    """`bf16`, or where several formats are stored `bf16; weights 6.476B int4-g128, 262.4M bf16`."""
+    stored = model["weight_formats"]
+    if list(stored) == [model["dtype"]]:
+        return str(model["dtype"])
+    return f"{model['dtype']}; weights " + ", ".join(f"{fmt.parameters(n)} {name}" for name, n in stored.items())
 
 
 def _hardware(answer: dict[str, Any]) -> str:
@@ -106,26 +114,22 @@ def _metrics(answer: dict[str, Any], together: str) -> Facts:
     kind = answer["efficiency"]["kind"]
     decoded = f"mean of the {fmt.whole(steps)} decode steps after the first token" if steps else "nothing is decoded"
     each = f", {fmt.per_second(metrics['output_tokens_per_s_per_user'])} a sequence" if sizes["batch_size"] > 1 else ""
-    return _explained(
-        f"Request ({kind}{': times are lower bounds' if kind == 'ideal' else ''})",
-        ("TTFT", fmt.duration(metrics["ttft_s"]), f"joint prefill: {together}"),
-        ("TPOT", fmt.duration(metrics["tpot_s"]), decoded),
-        ("E2E", fmt.duration(metrics["e2e_s"]), "TTFT and all decode steps"),
-        ("Output", f"{fmt.per_second(metrics['output_tokens_per_s'])} tokens/s", f"over E2E{each}"),
-        ("Prefill MFU", fmt.share(metrics["prefill_mfu"]), "causal matmul FLOPs / (time × dense peak)"),
-        ("Decode MBU", fmt.share(metrics["decode_mbu"]), "(weights + KV cache) / (time × bandwidth)"),
+    return Facts(
+        title=f"Request ({kind}{': times are lower bounds' if kind == 'ideal' else ''})",
+        lines=(
+            ("TTFT", fmt.duration(metrics["ttft_s"]), f"joint prefill: {together}"),
+            ("TPOT", fmt.duration(metrics["tpot_s"]), decoded),
+            ("E2E", fmt.duration(metrics["e2e_s"]), "TTFT and all decode steps"),
+            ("Output", f"{fmt.per_second(metrics['output_tokens_per_s'])} tokens/s", f"over E2E{each}"),
+            ("Prefill MFU", fmt.share(metrics["prefill_mfu"]), "causal matmul FLOPs / (time × dense peak)"),
+            ("Decode MBU", fmt.share(metrics["decode_mbu"]), "(weights + KV cache) / (time × bandwidth)"),
+        ),
     )
-
-
-def _explained(title: str, *lines: tuple[str, str, str]) -> Facts:
-    """Label, value and what it means, the meanings one below the other."""
-    width = max(len(value) for _, value, _ in lines)
-    return Facts(title=title, pairs=tuple((label, f"{value:<{width}}  {meaning}") for label, value, meaning in lines))
 
 
 def _bottleneck(answer: dict[str, Any]) -> Facts:
     return Facts(
-        pairs=(
+        lines=(
             ("Bottleneck", bottleneck.sentence(answer)),
             ("Advice", f"{bottleneck.advice(answer)} [{bottleneck.SURVEY}]"),
         )
@@ -142,7 +146,7 @@ def _sources(answer: dict[str, Any]) -> Facts:
         ("Times", f"{answer['efficiency']['kind']}: {provenance['times']}"),
         ("Assumed", "; ".join(provenance["assumed"]) or "nothing"),
     ]
-    return Facts(title="Where the numbers come from", pairs=tuple(pairs), emphasis=Emphasis.FAINT)
+    return Facts(title="Where the numbers come from", lines=tuple(pairs), emphasis=Emphasis.FAINT)
 
 
 def _warnings(answer: dict[str, Any]) -> tuple[Facts, ...]:
@@ -152,4 +156,4 @@ def _warnings(answer: dict[str, Any]) -> tuple[Facts, ...]:
         words.append(shortage(memory))
     if not words:
         return ()
-    return (Facts(pairs=tuple(("Warning", text) for text in words), emphasis=Emphasis.WARNING),)
+    return (Facts(lines=tuple(("Warning", text) for text in words), emphasis=Emphasis.WARNING),)

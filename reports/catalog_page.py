@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from reports import format as fmt
+from reports.analysis_page import formats
 from reports.format import Number
 from reports.page import Column, Emphasis, Facts, Page, Row, Table, left, right
 
@@ -16,15 +17,41 @@ Field: TypeAlias = tuple[Column, Callable[[Object], str]]
 #: A value of a config longer than this is cut; JSON holds it whole.
 LONGEST_VALUE = 160
 
+
+def _active(model: Object) -> str:
+    """Parameters a token uses, where not all."""
+    active = model["active_parameters"]
+    return fmt.parameters(active) if active != model["parameters"] else ""
+
+
+def _context(model: Object) -> str:
+    """The longest context the model was made for; recurrent models and ALiBi state none."""
+    return "any" if model["max_context_len"] is None else fmt.whole(model["max_context_len"])
+
+
+def _family(architecture: str) -> str:
+    """Without the words that every architecture's class has."""
+    for ending in ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"):
+        architecture = architecture.removesuffix(ending)
+    return architecture
+
+
+def _sixteen_bit(peaks: Mapping[str, Number]) -> str:
+    """The bf16 peak, or fp16's where that stands in for it."""
+    if "bf16" in peaks:
+        return fmt.tera(peaks["bf16"])
+    return f"fp16 {fmt.tera(peaks['fp16'])}" if "fp16" in peaks else fmt.DASH
+
+
 MODEL_FIELDS: tuple[Field, ...] = (
     (left("Model"), lambda m: str(m["name"])),
     (right("Parameters"), lambda m: fmt.parameters(m["parameters"])),
-    (right("Active", rank=1), lambda m: _active(m)),
+    (right("Active", rank=1), _active),
     (left("Architecture"), lambda m: _family(m["architecture"])),
     (left("Dtype", rank=2), lambda m: str(m["dtype"])),
     (right("KV cache/token"), lambda m: fmt.memory(m["kv_cache_bytes_per_token"])),
     (right("State/sequence", rank=3), lambda m: fmt.memory(m["state_bytes_per_sequence"] or None)),
-    (right("Context"), lambda m: fmt.whole(m["max_context_len"])),
+    (right("Context"), _context),
 )
 HARDWARE_FIELDS: tuple[Field, ...] = (
     (left("Chip"), lambda h: str(h["name"])),
@@ -67,27 +94,7 @@ def _listed(objects: Sequence[Object], fields: tuple[Field, ...]) -> Page:
     rows = tuple(Row(cells=tuple(show(entry) for _, show in fields)) for entry in readable)
     table = Table(columns=tuple(column for column, _ in fields), rows=rows)
     broken = tuple(("Cannot be read", entry["error"]) for entry in objects if "error" in entry)
-    return (table, Facts(pairs=broken, emphasis=Emphasis.WARNING)) if broken else (table,)
-
-
-def _active(model: Object) -> str:
-    """Parameters a token uses, where not all."""
-    active = model["active_parameters"]
-    return fmt.parameters(active) if active != model["parameters"] else ""
-
-
-def _family(architecture: str) -> str:
-    """Without the words that every architecture's class has."""
-    for ending in ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"):
-        architecture = architecture.removesuffix(ending)
-    return architecture
-
-
-def _sixteen_bit(peaks: Mapping[str, Number]) -> str:
-    """The bf16 peak, or fp16's where that stands in for it."""
-    if "bf16" in peaks:
-        return fmt.tera(peaks["bf16"])
-    return f"fp16 {fmt.tera(peaks['fp16'])}" if "fp16" in peaks else fmt.DASH
+    return (table, Facts(lines=broken, emphasis=Emphasis.WARNING)) if broken else (table,)
 
 
 def model(card: Object) -> Page:
@@ -100,11 +107,11 @@ def model(card: Object) -> Page:
         ("Parameters", _counted(card)),
         ("Published", _published(card)),
         ("Active", f"{fmt.parameters(card['active_parameters'])} a token"),
-        ("Dtype", card["dtype"]),
+        ("Dtype", formats(card)),
         ("Layers", layers),
         ("KV cache", _cache(card)),
         ("State", f"{fmt.memory(card['state_bytes_per_sequence'])} a sequence"),
-        ("Context", f"{fmt.whole(card['max_context_len'])} tokens"),
+        ("Context", f"{_context(card)} tokens"),
         ("Source", card["source"]),
         *(("Note", note) for note in card["notes"]),
     ]
@@ -113,7 +120,7 @@ def model(card: Object) -> Page:
     if not card["state_bytes_per_sequence"]:
         pairs = [pair for pair in pairs if pair[0] != "State"]
     config = tuple((str(name), _value(value)) for name, value in card["config"].items())
-    return (Facts(pairs=tuple(pair for pair in pairs if pair[1])), Facts(title="config.json", pairs=config))
+    return (Facts(lines=tuple(pair for pair in pairs if pair[1])), Facts(title="config.json", lines=config))
 
 
 def _counted(card: Object) -> str:
@@ -146,11 +153,9 @@ def _value(value: object) -> str:
 def chip(card: Object) -> Page:
     """One chip: every figure with the number of its source, the sources, what is unknown."""
     pages = list(dict.fromkeys(figure["source"] for figure in card["figures"].values()))
-    labelled = {key: _labelled(key, figure["value"]) for key, figure in card["figures"].items()}
-    width = max(len(value) for _, value in labelled.values())
     figures = tuple(
-        (label, f"{value:>{width}}  [{pages.index(figure['source']) + 1}] {figure.get('note', '')}".rstrip())
-        for (label, value), figure in zip(labelled.values(), card["figures"].values(), strict=True)
+        (*_labelled(key, figure["value"]), f"[{pages.index(figure['source']) + 1}]", figure.get("note", ""))
+        for key, figure in sorted(card["figures"].items(), key=lambda item: _place(item[0]))
     )
     head = (
         ("Chip", f"{card['name']} ({card['title']})"),
@@ -161,11 +166,18 @@ def chip(card: Object) -> Page:
     )
     unknown = tuple(("Assumed", words) for words in card["assumed"])
     return (
-        Facts(pairs=tuple(pair for pair in head if pair[1])),
-        Facts(title="Figures: dense rates, decimal prefixes; memory in GiB", pairs=figures),
-        Facts(title="Sources", pairs=tuple((f"[{number}]", page) for number, page in enumerate(pages, 1))),
-        *((Facts(pairs=unknown, emphasis=Emphasis.FAINT),) if unknown else ()),
+        Facts(lines=tuple(pair for pair in head if pair[1])),
+        Facts(title="Figures: dense rates, decimal prefixes; memory in GiB", lines=figures),
+        Facts(title="Sources", lines=tuple((f"[{number}]", page) for number, page in enumerate(pages, 1))),
+        *((Facts(lines=unknown, emphasis=Emphasis.FAINT),) if unknown else ()),
     )
+
+
+def _place(key: str) -> int:
+    """Rates first, then memory, the chip, links."""
+    group = key.partition(".")[0]
+    order = ("matrix_flops_per_s", "vector_flops_per_s", "special_ops_per_s", *FIGURES, "links")
+    return order.index(group) if group in order else len(order)
 
 
 def _labelled(key: str, value: Number) -> tuple[str, str]:

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 from llmviewer.comparison import Comparison
 from reports import format as fmt
-from reports.memory_bar import shortage
 from reports.page import Align, Column, Emphasis, Facts, Page, Row, Table
 from reports.stage_table import BOUND_STYLES
 
@@ -23,9 +22,11 @@ MADE_OF: dict[str, Show] = {
     "Quantization": lambda c: str(c["quantization"]),
     "KV cache dtype": lambda c: str(c["kv_cache_dtype"]),
 }
+#: Label of a metric over the first configuration's; blanks tell the rows apart.
+RATIO = "  / first"
 CHIP: dict[str, Show] = {
-    "Dense peak": lambda c: f"{fmt.tera(c['roofline']['peak_flops_per_s'])} TF",
-    "in": lambda c: str(c["roofline"]["compute_dtype"]),
+    "Computes in": lambda c: str(c["roofline"]["compute_dtype"]),
+    "Dense TFLOP/s": lambda c: fmt.tera(c["roofline"]["peak_flops_per_s"]),
     "Bandwidth": lambda c: fmt.bandwidth(c["roofline"]["bandwidth_bytes_per_s"]),
 }
 MEMORY: dict[str, Show] = {
@@ -42,12 +43,12 @@ TIMES: dict[str, Show] = {
     "Prefill bound": lambda c: str(c["stages"]["prefill"]["bound"]),
     "Decode bound": lambda c: str(c["stages"]["decode"]["bound"]),
     "TTFT": lambda c: fmt.duration(c["metrics"]["ttft_s"]),
-    "  / first": lambda c: fmt.times(c["ratio_to_first"]["ttft_s"]),
+    RATIO: lambda c: fmt.times(c["ratio_to_first"]["ttft_s"]),
     "TPOT": lambda c: fmt.duration(c["metrics"]["tpot_s"]),
-    " / first": lambda c: fmt.times(c["ratio_to_first"]["tpot_s"]),
+    RATIO + " ": lambda c: fmt.times(c["ratio_to_first"]["tpot_s"]),
     "E2E": lambda c: fmt.duration(c["metrics"]["e2e_s"]),
     "Output tokens/s": lambda c: fmt.per_second(c["metrics"]["output_tokens_per_s"]),
-    " / first ": lambda c: fmt.times(c["ratio_to_first"]["output_tokens_per_s"]),
+    RATIO + "  ": lambda c: fmt.times(c["ratio_to_first"]["output_tokens_per_s"]),
     "Prefill MFU": lambda c: fmt.share(c["metrics"]["prefill_mfu"]),
     "Decode MBU": lambda c: fmt.share(c["metrics"]["decode_mbu"]),
 }
@@ -72,7 +73,7 @@ def _common(first: Configuration, differing: list[str], comparison: Comparison) 
         f"output {fmt.whole(sizes['output_len'])}"
     )
     kind = f"{first['efficiency']['kind']}: {first['provenance']['times']}"
-    return Facts(pairs=(*pairs, ("Workload", workload), ("Times", kind)))
+    return Facts(lines=(*pairs, ("Workload", workload), ("Times", kind)))
 
 
 def _table(configurations: list[Configuration], differing: list[str]) -> Table:
@@ -80,7 +81,11 @@ def _table(configurations: list[Configuration], differing: list[str]) -> Table:
     heading = MADE_OF[differing[0]] if differing else MADE_OF["Hardware"]
     sections = ({label: MADE_OF[label] for label in differing[1:]}, CHIP, MEMORY, TIMES)
     rows = [
-        Row(cells=(label.rstrip(), *(show(c) for c in configurations)), emphasis=_emphasis(label))
+        Row(
+            cells=(label.rstrip(), *(show(c) for c in configurations)),
+            emphasis=_emphasis(label),
+            closes=label == list(section)[-1] and section is not TIMES,
+        )
         for section in sections
         for label, show in section.items()
     ]
@@ -94,21 +99,18 @@ def _table(configurations: list[Configuration], differing: list[str]) -> Table:
 def _emphasis(label: str) -> Emphasis:
     if label in MADE_OF or label in ("TTFT", "TPOT", "Output tokens/s", "Fits"):
         return Emphasis.GROUP
-    return Emphasis.FAINT if "/ first" in label else Emphasis.PLAIN
+    return Emphasis.FAINT if label.startswith(RATIO) else Emphasis.PLAIN
 
 
 def _warnings(configurations: list[Configuration], differing: list[str]) -> tuple[Facts, ...]:
-    """Each warning once, with the configuration it is about where they differ."""
-    words: dict[str, list[str]] = {}
+    """Each warning once, with the configurations it is about where they differ."""
+    about: dict[str, list[str]] = {}
     for c in configurations:
         name = " ".join(MADE_OF[label](c) for label in differing)
-        for text in (*c["warnings"], *(() if c["memory"]["fits"] else (shortage(c["memory"]),))):
-            words.setdefault(text, []).append(name)
-    if not words:
-        return ()
-    everywhere = len(configurations)
-    pairs = tuple(
-        ("Warning", text if len(names) == everywhere or not differing else f"{', '.join(names)}: {text}")
-        for text, names in words.items()
+        for text in (*c["warnings"], *(() if c["memory"]["fits"] else ("does not fit",))):
+            about.setdefault(text, []).append(name)
+    lines = tuple(
+        ("Warning", text if len(names) == len(configurations) else f"{text}: {', '.join(names)}")
+        for text, names in about.items()
     )
-    return (Facts(pairs=pairs, emphasis=Emphasis.WARNING),)
+    return (Facts(lines=lines, emphasis=Emphasis.WARNING),) if lines else ()

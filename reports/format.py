@@ -5,6 +5,7 @@ Counts, traffic and rates are decimal (1 GB = 1e9 B); memory is binary (1 GiB = 
 
 from __future__ import annotations
 
+from math import floor, log10
 from typing import TypeAlias
 
 Number: TypeAlias = "int | float | None"
@@ -19,14 +20,13 @@ SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """`value` to so many significant digits; whole parts are never cut, small whole numbers bare: 0, 8, 1.75, 682.7."""
+    """`value` to so many significant digits; whole parts are never cut, small whole numbers bare: 0, 8, 1.75, 1,365."""
     if value == int(value) and abs(value) < 10**significant:
         return f"{int(value):,}"
-    rounded = float(f"{value:.{significant}g}")
-    if abs(rounded) >= 1e15:
+    rounded = abs(float(f"{value:.{significant}g}"))
+    if not 1e-4 <= rounded < 1e15:
         return f"{value:.{significant - 1}e}"
-    whole = len(f"{abs(int(rounded))}") if abs(rounded) >= 1 else 1
-    return f"{value:,.{max(significant - whole, 0)}f}"
+    return f"{value:,.{max(significant - 1 - floor(log10(rounded)), 0)}f}"
 
 
 def _prefixed(value: float, prefixes: tuple[str, ...], base: float, significant: int) -> tuple[str, str]:
@@ -109,7 +109,7 @@ def duration(value: Number) -> str:
 
 
 def intensity(value: Number) -> str:
-    """FLOP per byte: `683`, `1,365`, `1.75`, `0`."""
+    """FLOP per byte: `683`, `1,365`, `1.75`, `0.167`, `0`."""
     return DASH if value is None else digits(float(value))
 
 
@@ -143,7 +143,7 @@ def per_second(value: Number) -> str:
 
 
 def _fixed(value: float) -> str:
-    """Three significant digits, zeros kept, so that ratios line up."""
+    """Three significant digits, zeros kept, so that they line up."""
     text = digits(value)
     return f"{value:.{3 - len(text)}f}" if text.isdigit() and len(text) < 3 else text
 

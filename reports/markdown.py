@@ -17,8 +17,13 @@ def _part(part: Part) -> str:
 
 
 def _facts(facts: Facts) -> str:
-    lines = [f"- **{_cell(label)}**: {_cell(words)}" if label else f"- {_cell(words)}" for label, words in facts.pairs]
+    lines = [_fact(*map(_cell, line)) for line in facts.lines]
     return "\n".join(([f"## {_cell(facts.title)}", ""] if facts.title else []) + lines)
+
+
+def _fact(label: str, *words: str) -> str:
+    text = " ".join(word.strip() for word in words if word.strip())
+    return f"- **{label}**: {text}" if label else f"- {text}"
 
 
 def _table(table: Table) -> str:

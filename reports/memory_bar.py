@@ -66,7 +66,13 @@ def _legend(memory: dict[str, Any], cache: str) -> Table:
         Row(cells=(glyph, label, fmt.memory(size), fmt.share(size / capacity), note))
         for glyph, label, size, note in entries
     )
-    columns = (Column(title="", align=Align.LEFT, visual=True), left("Part"), right("Size"), right("of capacity"), left("What", rank=1))
+    columns = (
+        Column(title="", align=Align.LEFT, visual=True),
+        left("Part"),
+        right("Size"),
+        right("of capacity"),
+        left("What", rank=1),
+    )
     return Table(columns=columns, rows=tuple(rows))
 
 
@@ -75,7 +81,7 @@ def _limits(memory: dict[str, Any], workload: dict[str, Any]) -> Facts:
     context = workload["input_len"] + workload["output_len"]
     batch, longest = memory["max_batch_size"], memory["max_context_len"]
     return Facts(
-        pairs=(
+        lines=(
             ("Largest batch", f"{_limit(batch)} at this context ({fmt.whole(context)} tokens)"),
             ("Longest context", f"{_limit(longest)} tokens at this batch ({fmt.whole(workload['batch_size'])})"),
         )

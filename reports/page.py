@@ -41,10 +41,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Cells, one per column."""
+    """Cells, one per column.  closes: the last row of a section, a blank line follows."""
 
     cells: tuple[str, ...]
     emphasis: Emphasis = Emphasis.PLAIN
+    closes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +66,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Labels with a text each, which wraps."""
+    """Lines of two or more cells, label first; the last cell is a sentence and wraps."""
 
-    pairs: tuple[tuple[str, str], ...]
+    lines: tuple[tuple[str, ...], ...]
     title: str = ""
     emphasis: Emphasis = Emphasis.PLAIN
 
@@ -84,7 +85,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """Parts of a whole of length `scale`, with a mark at `mark`; a text format leaves it out, its table says the same."""
+    """Parts of a whole of length `scale`, with a mark at `mark`; a format without pictures shows the title alone."""
 
     segments: tuple[Segment, ...]
     scale: float

@@ -25,12 +25,13 @@ SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {
 WORDS = {"model": "Model", "hardware": "Hardware", "quantization": "Quantization", "kv_cache_dtype": "KV dtype"}
 
 
-def page(columns: Mapping[str, Sequence[Any]], most: int, more: int) -> Page:
-    """A table of the first `most` of these points.  more: how many points follow these."""
-    points = len(columns["batch_size"])
-    count, more = min(points, most), more + max(points - most, 0)
+def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
+    """A table of these points.  more: how many points are not shown."""
+    count = len(columns["batch_size"])
     varying = [name for name in WORDS if name in columns and len(set(columns[name])) > 1]
-    fixed = tuple((title, str(columns[name][0])) for name, title in WORDS.items() if name in columns and name not in varying)
+    fixed = tuple(
+        (title, str(columns[name][0])) for name, title in WORDS.items() if name in columns and name not in varying
+    )
     rows = tuple(Row(cells=_cells(columns, varying, index)) for index in range(count))
     heads = (
         *(left(WORDS[name]) for name in varying),
@@ -39,7 +40,7 @@ def page(columns: Mapping[str, Sequence[Any]], most: int, more: int) -> Page:
     )
     rest = (("", f"… {fmt.whole(more)} more points; --format csv, json or parquet holds all"),) if more else ()
     table = Table(columns=heads, rows=rows)
-    return (Facts(pairs=fixed), table, *((Facts(pairs=rest, emphasis=Emphasis.FAINT),) if rest else ()))
+    return (Facts(lines=fixed), table, *((Facts(lines=rest, emphasis=Emphasis.FAINT),) if rest else ()))
 
 
 def _cells(columns: Mapping[str, Sequence[Any]], varying: list[str], index: int) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING
 
 from reports.page import Align, Bar, Emphasis, Facts, Page, Part, Table, plain
 
@@ -35,7 +35,7 @@ class Screen:
     colour: bool
 
     @classmethod
-    def of(cls, stream: TextIO) -> Screen:
+    def of(cls, stream: IO[str]) -> Screen:
         """The screen behind a stream: COLUMNS, else the size of whichever standard stream is a terminal.
 
         Colours only on a terminal, and not where NO_COLOR is set (https://no-color.org) or TERM is dumb.
@@ -95,7 +95,8 @@ def _show(part: Part, page: Page, console: Console) -> None:
         for line in bar_lines(part, width):
             console.print(line, no_wrap=True, crop=False)
     elif isinstance(part, Facts):
-        console.print(_facts(part), width=width)
+        for line in fact_lines(part, width):
+            console.print(line, no_wrap=True, crop=False, overflow="ignore")
     else:
         _show_table(part, page, console)
 
@@ -118,16 +119,27 @@ def _styled(words: str, style: str) -> Text:
     return Text(plain(words), style=style)
 
 
-def _facts(facts: Facts) -> RenderableType:
-    from rich.table import Table as Grid
+def fact_lines(facts: Facts, width: int) -> list[Text]:
+    """Cells below one another, sentences wrapped; an address stays whole, so that it can be clicked and copied."""
+    from textwrap import wrap
 
-    grid = Grid.grid(padding=(0, GAP, 0, 0))
+    from rich.cells import cell_len
+
     style = STYLES[facts.emphasis]
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, words in facts.pairs:
-        grid.add_row(_styled(label, style or "bold"), _styled(words, style))
-    return grid
+    cells = [tuple(map(plain, line)) for line in facts.lines]
+    widths = [max(cell_len(line[index]) for line in cells) for index in range(len(cells[0]) - 1)]
+    indent = sum(widths) + GAP * len(widths)
+    lines: list[Text] = []
+    for *heads, sentence in cells:
+        room = max(width - indent, 20)
+        pieces = wrap(sentence, room, break_long_words=False, break_on_hyphens=False) or [""]
+        head = _styled("", "")
+        for index, (words, wide) in enumerate(zip(heads, widths, strict=True)):
+            padding = " " * (wide + GAP - cell_len(words))
+            head.append(words + padding, style=style or ("" if index else "bold"))
+        lines.append(head.append(pieces[0], style=style))
+        lines += [_styled(" " * indent + piece, style) for piece in pieces[1:]]
+    return lines
 
 
 def _table(table: Table, widths: list[int]) -> RenderableType:
@@ -156,7 +168,8 @@ def _table(table: Table, widths: list[int]) -> RenderableType:
     for row in table.rows:
         cells = zip(row.cells, table.columns, strict=True)
         style = STYLES[row.emphasis]
-        grid.add_row(*(_styled(cell, f"{style} {column.styles.get(cell, '')}".strip()) for cell, column in cells))
+        styled = (_styled(cell, f"{style} {column.styles.get(cell, '')}".strip()) for cell, column in cells)
+        grid.add_row(*styled, end_section=row.closes)
     return grid
 
 

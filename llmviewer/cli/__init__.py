@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 # No matrix algebra is done here; the thread pool that numpy's BLAS starts on import would cost 50 ms of CPU.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -21,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def run(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 fine, 1 answered with no, 2 wrong input (one line on stderr)."""
     words = sys.argv[1:] if arguments is None else arguments
+    if sys.stdout is None:  # started with stdout closed
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     sys.exit(main(words))
 
 
@@ -35,8 +38,7 @@ def main(words: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except BrokenPipeError:
-        sys.stderr.close()  # the reader (head, less) has seen enough
-        return 0
+        return 0  # the reader (head, less) has seen enough
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 130

@@ -20,8 +20,9 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
     for known, (module, summary) in commands.items():
         if name in (known, "") or name.startswith("-"):
             _register(app, known, module, summary)
+    command: Any = typer.main.get_command(app)
     try:
-        status = typer.main.get_command(app)(args=words, prog_name="llmviewer", standalone_mode=False)
+        status = command(args=_checked(words, command), prog_name="llmviewer", standalone_mode=False)
     except SystemExit as stop:
         return int(stop.code or 0)
     except Exception as error:
@@ -32,12 +33,32 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
 HELP = "How fast an LLM runs on a chip, why, and what to change."
 
 
-def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
-    if version:
+def _checked(words: list[str], command: Any) -> list[str]:
+    """The words, if they name commands that exist; a group without a command asks for its help."""
+    for at, word in enumerate([*words, ""]):
+        known = getattr(command, "commands", None)
+        if known is None or word.startswith("-"):
+            return words
+        if not word:
+            return [*words, "--help"]
+        if word not in known:
+            raise unknown(" ".join([*words[:at], "command"]), word, known)
+        command = known[word]
+    return words
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
         from llmviewer import __version__
 
         typer.echo(__version__)
         raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", is_eager=True, callback=_version, help="Print the version."),
+) -> None:
+    """What stands before the command."""
 
 
 def _register(app: typer.Typer, name: str, module: str, summary: str) -> None:

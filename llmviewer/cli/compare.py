@@ -72,8 +72,10 @@ def _combinations(**lists: str) -> list[tuple[str, ...]]:
             raise UserError(f"{what} is '{shown(lists[option])}': a name between the commas is missing")
     combinations = list(product(*names.values()))
     if len(combinations) > MOST:
-        counts = " × ".join(str(len(words)) for words in names.values() if len(words) > 1)
-        raise UserError(f"{counts} = {len(combinations)} configurations; compare shows at most {MOST}, sweep any number")
+        counts = " x ".join(str(len(words)) for words in names.values() if len(words) > 1)
+        raise UserError(
+            f"{counts} = {len(combinations)} configurations; compare shows at most {MOST}, sweep any number"
+        )
     return combinations
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 import tempfile
@@ -22,22 +24,38 @@ def write(text: str, path: str) -> None:
 @contextmanager
 def opened(path: str) -> Iterator[IO[str]]:
     """A stream to write text to: stdout, or a file that appears only when all has been written."""
-    if not path:
-        yield sys.stdout
+    if path:
+        with (
+            replacing(path) as temporary,
+            temporary.open("w", encoding="utf-8", errors="replace", newline="") as stream,
+        ):
+            yield stream
         return
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        yield stream
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="llmviewer.plain")
+    try:
+        yield sys.stdout
+        sys.stdout.flush()
+    except OSError as error:
+        _discard_stdout()
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise UserError(f"cannot write to the terminal: {error.strerror or error}") from error
 
 
 @contextmanager
 def replacing(path: str) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its name at the end, and vanishes on any error."""
-    target = Path(path).expanduser()
-    if target.is_dir():
-        raise UserError(f"cannot write '{shown(path)}': it is a directory")
+    """A temporary file beside `path` that takes its name at the end, and vanishes on any error.
+
+    A link keeps pointing where it did; a device or a pipe is written to, never replaced.
+    """
     temporary = None
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        target = _target(path)
+        if target.exists() and not target.is_file():
+            yield target
+            return
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:32]}.")
         temporary = Path(name)
         os.close(handle)
         yield temporary
@@ -48,6 +66,35 @@ def replacing(path: str) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def _target(path: str) -> Path:
+    """The file meant by `path`, links followed."""
+    try:
+        target = Path(os.path.realpath(Path(path).expanduser()))
+    except RuntimeError as error:  # `~nobody`, a loop of links
+        raise UserError(f"cannot write '{shown(path)}': {error}") from error
+    if target.is_dir():
+        raise UserError(f"cannot write '{shown(path)}': it is a directory")
+    return target
+
+
+def _discard_stdout() -> None:
+    """Let what is still buffered go nowhere: the interpreter flushes once more when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+#: What stands for a character that the terminal's encoding does not have.
+PLAIN = dict(zip("×µ–─█▓▒░·▲", "xu--#=+:.^", strict=True)) | dict.fromkeys("▏▎▍▌▋▊▉", "")  # noqa: RUF001
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("llmviewer.plain", _plain)
 
 
 def _umask() -> int:

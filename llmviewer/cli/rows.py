@@ -60,6 +60,13 @@ def table(chunks: Iterator[Columns], path: str) -> None:
     """The first rows for a person; says how many more there are."""
     from reports import sweep_page, terminal
 
+    kept: list[Columns] = []
+    points = 0
+    for columns in chunks:
+        if points < SHOWN_ROWS:
+            kept.append(columns)
+        points += len(columns["batch_size"])
+    first = {name: [value for columns in kept for value in columns[name]][:SHOWN_ROWS] for name in kept[0]}
     with opened(path) as stream:
-        page = sweep_page.page(next(chunks), SHOWN_ROWS, sum(len(more["batch_size"]) for more in chunks))
+        page = sweep_page.page(first, max(points - SHOWN_ROWS, 0))
         stream.write(terminal.text(page, terminal.FILE if path else terminal.Screen.of(stream)))
