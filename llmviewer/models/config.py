@@ -44,7 +44,8 @@ class Config:
         value = self.get(name, default)
         if value is None:
             raise UserError(f"{self.where}: missing field '{name}'")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+        whole = value.is_integer() if isinstance(value, float) else isinstance(value, int)
+        if isinstance(value, bool) or not whole:
             raise UserError(f"{self.where}: field '{name}' is '{shown(value)}', expected a whole number")
         if not least <= value <= most:
             raise UserError(f"{self.where}: field '{name}' is {shown(value)}, expected {least} to {most}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from llmviewer.errors import UserError
-from llmviewer.models.config import Config
+from llmviewer.models.config import ABSURD, Config
 
 #: A config that states no maximum context has none.
 ABSENT_CONTEXT = 10**8
+#: Deeper than this is a typing error; parsers list the layers one by one.
+MOST_LAYERS = 10**4
 
 
 def hidden_size(config: Config) -> int:
@@ -45,12 +47,12 @@ def _check_equal_shares(config: Config, name: str, whole: int, heads: int) -> No
 
 def layer_count(config: Config) -> int:
     """Decoder layers."""
-    return _size(config, "num_hidden_layers", "n_layer", "n_layers")
+    return _size(config, "num_hidden_layers", "n_layer", "n_layers", most=MOST_LAYERS)
 
 
-def _size(config: Config, *names: str) -> int:
+def _size(config: Config, *names: str, most: int = ABSURD) -> int:
     """One size that architectures spell differently; spellings that stand side by side must agree."""
-    stated = {name: config.count(name) for name in names if config.has(name)}
+    stated = {name: config.count(name, most=most) for name in names if config.has(name)}
     if len(set(stated.values())) > 1:
         raise UserError(f"{config.where}: fields {', '.join(stated)} disagree")
     return next(iter(stated.values())) if stated else config.count(names[0])

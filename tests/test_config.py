@@ -1,0 +1,185 @@
+"""Reading a config.json: every field is understood, known not to matter, or an error in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmviewer import data, models
+from llmviewer.errors import UserError
+from llmviewer.models.bookkeeping import BOOKKEEPING
+from llmviewer.models.config import Config
+from llmviewer.models.load import parse
+
+LLAMA: dict[str, Any] = data.read_yaml(data.folder("model_configs") / "llama-2-7b.yaml")["config"]
+
+
+def config(**fields: Any) -> Config:
+    return Config(fields, "mine")
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in LLAMA.items() if key != name}
+
+
+def test_a_field_nobody_read_is_an_error_that_names_it_and_the_way_on() -> None:
+    with pytest.raises(
+        UserError, match=r"mine: field 'number_of_magic_heads' is not understood.*--ignore-field number"
+    ):
+        parse({**LLAMA, "number_of_magic_heads": 3}, "mine")
+
+
+def test_an_ignored_field_goes_on() -> None:
+    model = parse({**LLAMA, "number_of_magic_heads": 3}, "mine", ignored=("number_of_magic_heads",))
+    assert model.parameters == 6738415616
+
+
+def test_fields_of_a_nested_config_count_as_well() -> None:
+    whole = config(text_config={"hidden_size": 8, "magic": 1})
+    assert whole.part("text_config").count("hidden_size") == 8
+    assert whole.leftovers() == ["magic"]
+
+
+def test_bookkeeping_gives_its_reason_and_changes_nothing() -> None:
+    assert all(BOOKKEEPING.values())
+    assert parse({**LLAMA, "transformers_version": "5.0", "eos_token_id": [1, 2]}, "mine").parameters == 6738415616
+
+
+@pytest.mark.parametrize(
+    "name", ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "model_type"]
+)
+def test_a_missing_field_is_named(name: str) -> None:
+    with pytest.raises(UserError, match=f"mine: missing field '{name}'"):
+        parse(without(name), "mine")
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, "4096", [4096], {}, float("nan"), float("inf"), 10**9, 10**400])
+def test_a_size_is_a_whole_number_from_1_up(value: object) -> None:
+    with pytest.raises(UserError, match=r"mine: field 'hidden_size' is .*expected"):
+        parse({**LLAMA, "hidden_size": value}, "mine")
+
+
+@given(st.one_of(st.none(), st.booleans(), st.text(), st.floats(), st.integers(), st.lists(st.integers())))
+def test_whatever_a_field_holds_is_a_count_or_one_line(value: object) -> None:
+    try:
+        assert config(size=value).count("size") >= 1
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+@given(st.one_of(st.none(), st.booleans(), st.text(), st.floats(), st.integers(), st.lists(st.integers())))
+def test_whatever_a_config_holds_it_is_a_model_or_one_line(value: object) -> None:
+    for name in ("num_key_value_heads", "head_dim", "hidden_act", "tie_word_embeddings", "torch_dtype", "model_type"):
+        try:
+            parse({**LLAMA, name: value}, "mine")
+        except UserError as error:
+            assert "\n" not in str(error)
+
+
+def one_config_per_model_type() -> dict[str, dict[str, Any]]:
+    configs = (data.read_yaml(data.folder("model_configs") / f"{name}.yaml")["config"] for name in models.names())
+    return {config["model_type"]: config for config in configs}
+
+
+CONFIGS = one_config_per_model_type()
+HOSTILE = (0, -1, 2.5, True, "x", [], [{}], {"a": 1}, float("nan"), float("inf"), 10**400)
+
+
+def variants(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The config with one field, or one of a nested part, replaced or left out."""
+    for name, value in fields.items():
+        yield {key: kept for key, kept in fields.items() if key != name}
+        yield from ({**fields, name: hostile} for hostile in HOSTILE)
+        if isinstance(value, dict):
+            yield from ({**fields, name: part} for part in variants(value))
+
+
+@pytest.mark.parametrize("model_type", CONFIGS)
+def test_a_broken_field_is_one_line_or_a_model(model_type: str) -> None:
+    for fields in variants(CONFIGS[model_type]):
+        try:
+            parse(fields, "mine")
+        except UserError as error:
+            assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("model_type", CONFIGS)
+def test_a_hundred_million_layers_are_refused_before_they_are_listed(model_type: str) -> None:
+    fields = dict(CONFIGS[model_type])
+    if "text_config" in fields:
+        fields["text_config"] = dict(fields["text_config"])
+    part = fields.get("text_config", fields)
+    name = next(name for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers") if name in part)
+    part[name] = 10**8
+    with pytest.raises(UserError, match=r"field '\w+' is 100000000, expected 1 to 10000|disagree"):
+        parse(fields, "mine")
+
+
+def test_a_float_that_is_whole_is_a_count() -> None:
+    assert config(size=4096.0).count("size") == 4096
+
+
+def test_null_is_missing() -> None:
+    assert config(size=None).count("size", 7) == 7
+    with pytest.raises(UserError, match="missing field 'size'"):
+        config(size=None).count("size")
+
+
+def test_flags_words_and_numbers_are_of_their_kind() -> None:
+    with pytest.raises(UserError, match="expected true or false"):
+        config(bias="yes").flag("bias", default=False)
+    with pytest.raises(UserError, match="expected a word"):
+        config(act=3).text("act")
+    with pytest.raises(UserError, match="expected a number"):
+        config(factor="half").number("factor", 1.0)
+
+
+def test_a_field_understood_at_one_value_only_is_refused_at_others() -> None:
+    config(scale="linear").expect("scale", "linear")
+    with pytest.raises(UserError, match="field 'scale' is 'cubic'; understood: linear"):
+        config(scale="cubic").expect("scale", "linear")
+
+
+def test_an_unknown_model_type_is_never_a_silent_llama() -> None:
+    with pytest.raises(UserError, match=r"unknown model_type in mine 'lama'; .*did you mean 'llama'"):
+        parse({**LLAMA, "model_type": "lama"}, "mine")
+
+
+@pytest.mark.parametrize(
+    ("stated", "asked", "dtype"),
+    [
+        ("bfloat16", "auto", "bf16"),
+        ("float16", "auto", "fp16"),
+        ("float32", "auto", "fp16"),
+        (None, "auto", "fp16"),
+        ("float16", "bf16", "bf16"),
+        ("float16", "fp32", "fp32"),
+    ],
+)
+def test_the_dtype_is_the_checkpoints_unless_asked(stated: str | None, asked: str, dtype: str) -> None:
+    """A missing one and float32 become 16 bit, with a note, as vLLM does."""
+    model = parse({**LLAMA, "torch_dtype": stated}, "mine", dtype=asked)
+    assert model.dtype.name == dtype
+    assert bool(model.notes) == (asked == "auto" and stated in (None, "float32"))
+
+
+def test_a_folder_or_a_config_json_loads(tmp_path: Path) -> None:
+    folder = tmp_path / "my-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    for path in (folder, folder / "config.json"):
+        model = models.load(str(path))
+        assert (model.name, model.parameters) == ("my-llama", 6738415616)
+
+
+def test_a_folder_is_not_searched_for_words_in_its_path(tmp_path: Path) -> None:
+    folder = tmp_path / "opt" / "llama-2-7b-experiments"
+    folder.mkdir(parents=True)
+    with pytest.raises(UserError, match="is a directory"):
+        models.load(str(folder))
