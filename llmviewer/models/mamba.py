@@ -21,10 +21,9 @@ def parse_mamba(config: Config, dtype: Dtype) -> Model:
     config.expect("ssm_cfg", {})
     config.ignore("fused_add_norm", "use_mambapy", "use_associative_scan")  # other kernels for the same work
     config.ignore("pad_vocab_size_multiple")  # vocab_size is padded
-    inner = _inner(config)
     mixer = Mamba(
         hidden=hidden_size(config),
-        inner=inner,
+        inner=_inner(config),
         state=config.count("state_size", 16),
         dt_rank=dt_rank(config, "time_step_rank"),
         kernel=config.count("conv_kernel", 4),
@@ -32,7 +31,6 @@ def parse_mamba(config: Config, dtype: Dtype) -> Model:
         bias=config.flag("use_bias", default=False),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
-    config.expect("d_inner", inner)
     return _model(config, dtype, mixer)
 
 
@@ -65,7 +63,8 @@ def dt_rank(config: Config, name: str) -> int:
 def _inner(config: Config) -> int:
     """Channels of the state space."""
     inner = config.count("expand", 2) * hidden_size(config)
-    config.expect("intermediate_size", inner)
+    for name in ("intermediate_size", "d_inner"):
+        config.expect(name, inner)
     return inner
 
 
