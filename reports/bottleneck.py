@@ -17,6 +17,13 @@ TRAFFIC = {
     "KV cache": "quantize it (--kv-cache-dtype fp8); a larger batch does not help, every sequence reads its own",
     "activations": "fuse operators, so that intermediate tensors stay on the chip",
 }
+#: Schemes whose products run in these dtypes.
+SCHEMES = {
+    "fp8": " (--quantization w8a8-fp8)",
+    "int8": " (--quantization w8a8)",
+    "int4": " (--quantization w4a4)",
+    "fp4": " (--quantization nvfp4)",
+}
 #: What to do about the other bounds; the survey speaks of memory and compute.
 OTHERS = {
     "vector": "fuse elementwise work into the matrix kernels beside it",
@@ -107,5 +114,8 @@ def _of_compute(answer: dict[str, Any]) -> str:
     faster = sorted((rate, dtype) for dtype, rate in peaks.items() if rate > used)
     if not faster:
         return f"{answer['hardware']['name']} multiplies nothing faster than {roof['compute_dtype']}."
-    listed = " or ".join(f"{dtype} ({fmt.tera(rate)} TFLOP/s, {fmt.times(rate / used)})" for rate, dtype in faster[:3])
-    return f"Here {listed} against {roof['compute_dtype']} ({fmt.tera(used)} TFLOP/s)."
+    listed = " or ".join(
+        f"{dtype}{SCHEMES.get(dtype, '')} at {fmt.tera(rate)} TFLOP/s ({fmt.times(rate / used)})"
+        for rate, dtype in faster[:2]
+    )
+    return f"Here linear layers in {listed} instead of {roof['compute_dtype']} at {fmt.tera(used)} TFLOP/s."

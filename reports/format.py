@@ -37,11 +37,11 @@ def _prefixed(value: float, prefixes: tuple[str, ...], base: float, significant:
     return digits(scaled, significant), prefixes[level]
 
 
-def count(value: Number, significant: int = 3) -> str:
+def count(value: Number) -> str:
     """A count in the SI's decimal prefixes: `34.4 G`, `512`."""
     if value is None:
         return DASH
-    number, prefix = _prefixed(float(value), DECIMAL, 1e3, significant)
+    number, prefix = _prefixed(float(value), DECIMAL, 1e3, 3)
     return f"{number} {prefix}".rstrip()
 
 
@@ -93,8 +93,11 @@ def bandwidth(value: Number) -> str:
 
 
 def rate(value: Number) -> str:
-    """What an operator attains, narrow: `154.8 T` FLOP/s."""
-    return count(value, 4)
+    """What an operator attains, narrow and in T at most: `154.8 T` FLOP/s."""
+    if value is None:
+        return DASH
+    number, prefix = _prefixed(float(value), DECIMAL[:5], 1e3, 4)
+    return f"{number} {prefix}".rstrip()
 
 
 def duration(value: Number) -> str:

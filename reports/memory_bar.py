@@ -19,7 +19,7 @@ FREE = "·"
 UNLIMITED = 2**32
 #: The part that takes most -> what makes it smaller.
 SMALLER = {
-    "weights_bytes": "quantize the weights (--quantization w4a16) or take a larger chip",
+    "weights_bytes": "fewer bits (--quantization w4a16), a larger chip or several of them",
     "kv_cache_bytes": "a smaller batch, a shorter context or a quantized KV cache (--kv-cache-dtype fp8)",
     "activations_bytes": "prefill fewer tokens at once (--max-num-batched-tokens 8192) or a smaller batch",
     "framework_bytes": "a larger chip",
@@ -30,16 +30,17 @@ def memory_parts(memory: dict[str, Any], workload: dict[str, Any], cache: str) -
     """Bar, legend and limits of a memory object.  cache: what the KV cache holds, in words."""
     capacity, budget, total = (memory[f"{name}_bytes"] for name in ("capacity", "budget", "total"))
     verdict = "fits" if memory["fits"] else "DOES NOT FIT"
+    allowed = f"{fmt.memory(budget)} allowed ({fmt.percent(budget / capacity)} of {fmt.capacity(capacity)})"
     bar = Bar(
-        title=f"Memory: {fmt.memory(total)} of {fmt.capacity(capacity)}, {verdict}",
+        title=f"Memory {fmt.memory(total)}, {allowed}: {verdict}",
         segments=tuple(
             Segment(label=label, value=memory[field], glyph=glyph, style=style) for field, label, glyph, style in PARTS
         ),
         scale=max(capacity, total),
         mark=budget,
-        mark_label=f"budget {fmt.memory(budget)} ({fmt.percent(budget / capacity)})",
+        mark_label=f"allowed {fmt.memory(budget)}",
     )
-    return (bar, _legend(memory, cache), _limits(memory, workload))
+    return (bar, _legend(memory), _limits(memory, workload, cache))
 
 
 def shortage(memory: dict[str, Any]) -> str:
@@ -52,16 +53,16 @@ def shortage(memory: dict[str, Any]) -> str:
     )
 
 
-def _legend(memory: dict[str, Any], cache: str) -> Table:
+def _legend(memory: dict[str, Any]) -> Table:
     """Sizes and shares of the capacity."""
     capacity, budget, total = (memory[f"{name}_bytes"] for name in ("capacity", "budget", "total"))
-    notes = {"kv_cache_bytes": cache, "activations_bytes": "the most alive at once", "framework_bytes": "assumed"}
+    notes = {"activations_bytes": "the most alive at once", "framework_bytes": "assumed"}
     entries = [(glyph, label, memory[field], notes.get(field, "")) for field, label, glyph, _ in PARTS]
     entries.append(("", "total", total, ""))
     if memory["fits"]:
-        entries.append((FREE, "free", capacity - total, f"{fmt.memory(budget - total)} of it within the budget"))
+        entries.append((FREE, "free", capacity - total, f"{fmt.memory(budget - total)} of it allowed"))
     else:
-        entries.append(("", "over the budget", total - budget, f"{fmt.times(total / budget)} the budget"))
+        entries.append(("", "too much", total - budget, f"needs {fmt.times(total / budget)} what is allowed"))
     rows = (
         Row(cells=(glyph, label, fmt.memory(size), fmt.share(size / capacity), note))
         for glyph, label, size, note in entries
@@ -76,19 +77,20 @@ def _legend(memory: dict[str, Any], cache: str) -> Table:
     return Table(columns=columns, rows=tuple(rows))
 
 
-def _limits(memory: dict[str, Any], workload: dict[str, Any]) -> Facts:
-    """The largest batch and the longest context within the budget."""
+def _limits(memory: dict[str, Any], workload: dict[str, Any], cache: str) -> Facts:
+    """What the cache holds, and the largest batch and the longest context within the budget."""
     context = workload["input_len"] + workload["output_len"]
     batch, longest = memory["max_batch_size"], memory["max_context_len"]
     return Facts(
         lines=(
-            ("Largest batch", f"{_limit(batch)} at this context ({fmt.whole(context)} tokens)"),
-            ("Longest context", f"{_limit(longest)} tokens at this batch ({fmt.whole(workload['batch_size'])})"),
+            ("KV cache", cache or "none"),
+            ("Largest batch", f"{_limit(batch)} at {fmt.whole(context)} tokens a sequence"),
+            ("Longest context", f"{_limit(longest, ' tokens')} at batch {fmt.whole(workload['batch_size'])}"),
         )
     )
 
 
-def _limit(value: int) -> str:
+def _limit(value: int, unit: str = "") -> str:
     if not value:
         return "none fits"
-    return "no limit" if value >= UNLIMITED else fmt.whole(value)
+    return "no limit" if value >= UNLIMITED else f"{fmt.whole(value)}{unit}"

@@ -24,21 +24,22 @@ BOUND_STYLES = {
 PICTURE = 12
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
+#: Narrow screens lose the highest rank first; name, bound, time and share always stand.
 COLUMNS = (
     left("Operator"),
-    left("Kind", rank=5),
-    right("FLOP"),
-    right("Bytes"),
-    right("of weights", rank=4),
-    right("of KV cache", rank=4),
-    right("FLOP/B"),
-    left("Dtype", rank=3),
-    right("FLOP/s", rank=3),
+    left("Kind", rank=8),
+    right("FLOP", rank=3),
+    right("Bytes", rank=2),
+    right("of weights", rank=7),
+    right("of KV cache", rank=7),
+    right("FLOP/B", rank=1),
+    left("Dtype", rank=6),
+    right("FLOP/s", rank=6),
     Column(title="Bound", align=Align.LEFT, styles=BOUND_STYLES),
     right("Time"),
-    right("All layers", rank=1),
+    right("All layers", rank=4),
     right("Share"),
-    Column(title="of the stage's time", align=Align.LEFT, rank=2, visual=True),
+    Column(title="of the stage's time", align=Align.LEFT, rank=5, visual=True),
 )
 
 
@@ -52,8 +53,8 @@ def stage_table(name: str, stage: dict[str, Any], tokens: str) -> Table:
         indent = "  " if len(operators) > 1 else ""
         rows += [_operator(operator, stage, indent) for operator in operators]
     return Table(
-        title=f"{name}: {fmt.duration(stage['time_s'])}, {_bounds(stage)}",
-        note=f"{tokens}; an operator's figures are those of one layer",
+        title=f"{name} {fmt.duration(stage['time_s'])}: {_bounds(stage)}",
+        note=f"{tokens}; figures per layer",
         columns=COLUMNS,
         rows=tuple(rows),
         total=_total(stage),
@@ -61,10 +62,10 @@ def stage_table(name: str, stage: dict[str, Any], tokens: str) -> Table:
 
 
 def _bounds(stage: dict[str, Any]) -> str:
-    """`memory-bound 98.2 %, compute-bound 1.8 %` of the time."""
+    """`98.2 % memory-bound, 1.8 % compute-bound`, of the time."""
     shares = {bound: seconds / stage["time_s"] for bound, seconds in stage["time_by_bound_s"].items() if seconds}
     ordered = sorted(shares.items(), key=lambda pair: -pair[1])
-    return ", ".join(f"{bound}-bound {fmt.percent(share)}" for bound, share in ordered) + " of the time"
+    return ", ".join(f"{fmt.percent(share)} {bound}-bound" for bound, share in ordered)
 
 
 def _operator(operator: dict[str, Any], stage: dict[str, Any], indent: str) -> Row:

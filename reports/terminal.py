@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from reports.page import Align, Bar, Emphasis, Facts, Page, Part, Table, plain
+from reports.screen import Screen
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-#: Where there is no terminal to ask: wide enough for every column that explains a time.
-WIDTH_WITHOUT_TERMINAL = 120
-WIDTH_OF_FILES = 200
 #: Sentences and bars beyond this are harder to read, not easier.
 WIDEST_TEXT = 120
 GAP = 2
@@ -25,40 +21,6 @@ STYLES = {
     Emphasis.WARNING: "bold yellow",
     Emphasis.FAINT: "dim",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Screen:
-    """How many columns there are, and whether colours are welcome."""
-
-    width: int
-    colour: bool
-
-    @classmethod
-    def of(cls, stream: IO[str]) -> Screen:
-        """The screen behind a stream: COLUMNS, else the size of whichever standard stream is a terminal.
-
-        Colours only on a terminal, and not where NO_COLOR is set (https://no-color.org) or TERM is dumb.
-        """
-        wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        return cls(width=_width(), colour=stream.isatty() and wanted)
-
-
-#: A file has no edge; tables keep every column.
-FILE = Screen(width=WIDTH_OF_FILES, colour=False)
-
-
-def _width() -> int:
-    if os.environ.get("COLUMNS", "").isdigit():
-        return max(shutil.get_terminal_size().columns, 20)
-    for descriptor in (1, 2, 0):
-        try:
-            columns = os.get_terminal_size(descriptor).columns
-        except (OSError, ValueError):
-            continue
-        if columns:
-            return max(columns, 20)
-    return WIDTH_WITHOUT_TERMINAL
 
 
 def text(page: Page, screen: Screen) -> str:

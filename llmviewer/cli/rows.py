@@ -58,7 +58,7 @@ def parquet(chunks: Iterator[Columns], path: str) -> None:
 
 def table(chunks: Iterator[Columns], path: str) -> None:
     """The first rows for a person; says how many more there are."""
-    from reports import sweep_page, terminal
+    from reports import screen, sweep_page, terminal
 
     kept: list[Columns] = []
     points = 0
@@ -69,4 +69,4 @@ def table(chunks: Iterator[Columns], path: str) -> None:
     first = {name: [value for columns in kept for value in columns[name]][:SHOWN_ROWS] for name in kept[0]}
     with opened(path) as stream:
         page = sweep_page.page(first, max(points - SHOWN_ROWS, 0))
-        stream.write(terminal.text(page, terminal.FILE if path else terminal.Screen.of(stream)))
+        stream.write(terminal.text(page, screen.FILE if path else screen.Screen.of(stream)))

@@ -40,9 +40,9 @@ def show(views: Views, name: str, path: str) -> None:
 
 
 def _table(views: Views, path: str) -> str:
-    from reports import terminal
+    from reports import screen, terminal
 
-    return terminal.text(views.page(), terminal.FILE if path else terminal.Screen.of(sys.stdout))
+    return terminal.text(views.page(), screen.FILE if path else screen.Screen.of(sys.stdout))
 
 
 def _markdown(views: Views, path: str) -> str:
