@@ -12,12 +12,8 @@ from llmviewer import analysis, hardware, models
 from llmviewer.errors import UserError, shown, unknown
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count
-from llmviewer.layers.mla import MlaForm
-from llmviewer.models.latent import with_form
 from llmviewer.models.model import Model
 from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.quantization_grammar import parse_scheme, with_cache_dtype
-from llmviewer.passes.quantize import Scheme, quantize
 from llmviewer.result import Result
 from llmviewer.system import Applied, System
 from llmviewer.workload import Request
@@ -95,7 +91,7 @@ class Configuration:
 def configuration(model: str | Model, hardware_name: str | Chip, **options: object) -> Configuration:
     """Names, paths or objects, and fields of `Options` -> a Configuration.  Raises UserError."""
     chosen = _options(options)
-    loaded = with_form(model if isinstance(model, Model) else _load(model, chosen), _form(chosen))
+    loaded = _in_form(model if isinstance(model, Model) else _load(model, chosen), chosen)
     chip = hardware_name if isinstance(hardware_name, Chip) else hardware.load(hardware_name)
     return Configuration(model=loaded, system=system(chip, chosen), options=chosen)
 
@@ -104,11 +100,17 @@ def _load(name: str, options: Options) -> Model:
     return models.load(name, dtype=options.dtype, ignored=options.ignore_fields)
 
 
-def _form(options: Options) -> MlaForm:
+def _in_form(model: Model, options: Options) -> Model:
+    """The model with latent attention in the form asked for; it comes with the cheaper one."""
+    if options.latent_attention == "cheaper":
+        return model
+    from llmviewer.layers.mla import MlaForm
+    from llmviewer.models.latent import with_form
+
     forms = {form.value: form for form in MlaForm}
     if options.latent_attention not in forms:
         raise unknown("latent-attention", options.latent_attention, forms)
-    return forms[options.latent_attention]
+    return with_form(model, forms[options.latent_attention])
 
 
 def _options(given: dict[str, object]) -> Options:
@@ -133,14 +135,22 @@ def system(chip: Chip, options: Options) -> System:
 
 def _passes(options: Options) -> tuple[Applied, ...]:
     """What the options ask for, in the fixed order: formats first, since kernels look at stored bytes."""
-    passes: list[Applied] = []
-    scheme = with_cache_dtype(parse_scheme(options.quantization), options.kv_cache_dtype)
-    if scheme != Scheme(name=scheme.name):
-        cache = "" if scheme.cache is None else f", {scheme.cache.name} cache"
-        passes.append(Applied(name=f"quantize({scheme.name}{cache})", make=lambda _: quantize(scheme)))
+    passes = () if (options.quantization, options.kv_cache_dtype) == ("none", "auto") else _formats(options)
     if options.attention == "flash":
-        passes.append(Applied(name="flash_attention", make=flash_attention))
-    return tuple(passes)
+        passes += (Applied(name="flash_attention", make=flash_attention),)
+    return passes
+
+
+def _formats(options: Options) -> tuple[Applied, ...]:
+    """The quantize pass, where a scheme or a cache dtype asks for it."""
+    from llmviewer.passes.quantization_grammar import parse_scheme, with_cache_dtype
+    from llmviewer.passes.quantize import Scheme, quantize
+
+    scheme = with_cache_dtype(parse_scheme(options.quantization), options.kv_cache_dtype)
+    if scheme == Scheme(name=scheme.name):
+        return ()
+    cache = "" if scheme.cache is None else f", {scheme.cache.name} cache"
+    return (Applied(name=f"quantize({scheme.name}{cache})", make=lambda _: quantize(scheme)),)
 
 
 def sizes(name: str, value: Sizes) -> Count:

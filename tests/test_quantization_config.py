@@ -13,14 +13,14 @@ from llmviewer.ir import Block, Graph, Operator, Role, check
 from llmviewer.models.load import parse
 from llmviewer.models.model import Model
 from llmviewer.models.module_lists import listed
-from llmviewer.models.quantization import FIELD
+from llmviewer.models.config import STORED
 from llmviewer.passes.quantization_grammar import parse_scheme
 from llmviewer.passes.quantize import quantize
 from llmviewer.workload import decode, prefill
 
 STEP = decode(1.0, 100.0)
 QUANTIZED = [
-    name for name in models.names() if FIELD in str(data.read_yaml(data.folder("model_configs") / f"{name}.yaml"))
+    name for name in models.names() if STORED in str(data.read_yaml(data.folder("model_configs") / f"{name}.yaml"))
 ]
 
 
@@ -30,7 +30,7 @@ def published(name: str) -> dict[str, Any]:
 
 def stored_as(name: str, **quantization: Any) -> Model:
     """The published model `name` as a checkpoint with this quantization_config would be."""
-    return parse({**published(name), FIELD: quantization}, name)
+    return parse({**published(name), STORED: quantization}, name)
 
 
 def stored_bytes(model: Model) -> float:
@@ -54,11 +54,11 @@ def layers(of: Model) -> tuple[Block, ...]:
 
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_every_quantized_checkpoint_of_ours_is_understood_without_a_warning(name: str) -> None:
-    loaded, plain = models.load(name), parse({k: v for k, v in published(name).items() if k != FIELD}, name)
+    loaded, plain = models.load(name), parse({k: v for k, v in published(name).items() if k != STORED}, name)
     check(loaded.graph(prefill(2.0, 30.0)))
     assert loaded.parameters == plain.parameters and loaded.active_parameters == plain.active_parameters
     assert stored_bytes(loaded) < stored_bytes(plain)
-    assert not any(FIELD in note for note in loaded.notes)
+    assert not any(STORED in note for note in loaded.notes)
     flops = [sum(op.matmul_flops * b.times for b, op in m.graph(STEP)) for m in (loaded, plain)]
     assert flops[0] == flops[1]
 
@@ -274,7 +274,7 @@ def test_an_entry_that_names_nothing_is_told() -> None:
 def test_the_users_scheme_wins_over_the_checkpoint(name: str, scheme: str) -> None:
     """Quantizing the checkpoint's graph gives what quantizing the plain model gives."""
     step = prefill(np.array([1.0, 2.0]), np.array([64.0, 500.0]))
-    plain = parse({k: v for k, v in published(name).items() if k != FIELD}, name)
+    plain = parse({k: v for k, v in published(name).items() if k != STORED}, name)
     wanted = quantize(parse_scheme(scheme))(plain.graph(step))
     found = quantize(parse_scheme(scheme))(models.load(name).graph(step))
     for (_, a), (_, b) in zip(wanted, found, strict=True):
@@ -292,8 +292,8 @@ def test_nested_configs_are_found() -> None:
     fields = published("gemma-3-12b")
     quantization = {"quant_method": "awq", "bits": 4, "group_size": 128}
     inner = fields.get("text_config")
-    nested = {**fields, "text_config": {**inner, FIELD: quantization}} if inner else {**fields, FIELD: quantization}
-    for config in (nested, {**fields, FIELD: quantization}):
+    nested = {**fields, "text_config": {**inner, STORED: quantization}} if inner else {**fields, STORED: quantization}
+    for config in (nested, {**fields, STORED: quantization}):
         assert bits(parse(config, "gemma"), "q_proj") == 4.15625
 
 
@@ -337,8 +337,8 @@ def test_what_is_not_understood_is_one_line_naming_it(fields: dict[str, Any], me
 
 
 def test_a_quantization_can_be_left_out_by_name() -> None:
-    fields = {**published("llama-2-7b"), FIELD: {"quant_method": "gguf"}}
-    assert bits(parse(fields, "mine", ignored=(FIELD,)), "q_proj") == 16
+    fields = {**published("llama-2-7b"), STORED: {"quant_method": "gguf"}}
+    assert bits(parse(fields, "mine", ignored=(STORED,)), "q_proj") == 16
 
 
 def test_weights_are_the_only_bytes_a_weight_only_checkpoint_changes() -> None:

@@ -43,10 +43,6 @@ class Checkpoint:
             yield replace(_in_variant(cached, variant), name=name, times=variant.times)
 
 
-#: Everything in the model's dtype.
-AS_DTYPE = Checkpoint()
-
-
 def _in_variant(block: Block, variant: Variant) -> Block:
     def format_of(operator: Operator) -> Format:
         return variant.formats.get(operator.name, Format())

@@ -10,6 +10,8 @@ from llmviewer.models.bookkeeping import BOOKKEEPING
 
 #: Larger sizes than this are a typing error, not a model.
 ABSURD = 10**8
+#: The field that says in which formats a checkpoint is stored.
+STORED = "quantization_config"
 
 
 class Config:

@@ -10,8 +10,7 @@ from typing import Any
 from llmviewer import data, dtypes
 from llmviewer.dtypes import Dtype
 from llmviewer.errors import UserError, shown, unknown
-from llmviewer.models import quantization
-from llmviewer.models.config import Config
+from llmviewer.models.config import STORED, Config
 from llmviewer.models.model import Model
 
 
@@ -82,8 +81,10 @@ def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tu
         raise unknown(f"model_type in {name}", model_type, known())
     chosen, notes = _dtype(config, dtype)
     model = parser(model_type)(config, chosen)
-    if quantization.FIELD not in ignored:
-        model = quantization.as_stored(model, config)
+    if STORED not in ignored and any(part.has(STORED) for part in (config, *config.parts.values())):
+        from llmviewer.models.quantization import as_stored
+
+        model = as_stored(model, config)
     config.finish(ignored)
     listed = config.get("architectures")
     architecture = str(listed[0]) if isinstance(listed, list) and listed else model_type

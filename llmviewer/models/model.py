@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from llmviewer.dtypes import Dtype
-from llmviewer.formats.checkpoint import AS_DTYPE, Checkpoint
-from llmviewer.ir import BUFFER, Block, Count, Graph, Operator, Role, Tensor, whole
+from llmviewer.ir import BUFFER, Block, Count, Graph, Operator, Pass, Role, Tensor, as_built, whole
 from llmviewer.layers.decoder import DecoderLayer, Part
 from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear
@@ -121,7 +120,7 @@ class Model:
     max_context: float
     notes: tuple[str, ...] = ()
     source: str = ""
-    checkpoint: Checkpoint = AS_DTYPE
+    checkpoint: Pass = as_built
 
     def graph(self, step: Step) -> Graph:
         """One forward pass: embedding, each kind of layer, head, in the checkpoint's formats."""

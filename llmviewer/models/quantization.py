@@ -9,14 +9,12 @@ from llmviewer.errors import shown, unknown
 from llmviewer.formats.checkpoint import Checkpoint, Variant
 from llmviewer.formats.linear import Format, is_linear
 from llmviewer.ir import Block
-from llmviewer.models.config import Config
+from llmviewer.models.config import STORED, Config
 from llmviewer.models.model import Model
 from llmviewer.models.module_lists import ModuleList, listed, unnamed
 from llmviewer.models.module_names import names_of
 from llmviewer.models.quantization_methods import METHODS, Stored
 from llmviewer.workload import decode
-
-FIELD = "quantization_config"
 
 
 def as_stored(model: Model, config: Config) -> Model:
@@ -26,10 +24,10 @@ def as_stored(model: Model, config: Config) -> Model:
     Routers, gates of shared experts, norms and embeddings stay in the model's dtype whatever the config says, as every
     engine keeps them.
     """
-    holder = next((part for part in (config, *config.parts.values()) if part.has(FIELD)), None)
+    holder = next((part for part in (config, *config.parts.values()) if part.has(STORED)), None)
     if holder is None:
         return model
-    stored = _read(holder.part(FIELD))
+    stored = _read(holder.part(STORED))
     layers, blocks = _layers(model), {block.name: block for block in model.graph(decode(1.0, 0.0)).blocks}
     rules = _Rules.of(stored, holder.where)
     variants = {name: _variants(blocks[name], numbers, rules) for name, numbers in layers.items()}
@@ -48,7 +46,7 @@ def _everywhere(stored: Stored) -> Format:
 
 def _note(left: list[str]) -> tuple[str, ...]:
     listed = ", ".join(f"'{shown(entry)}'" for entry in left[:3]) + (", …" if len(left) > 3 else "")
-    return (f"{FIELD} lists {listed}, which names no linear layer of this model; not heeded",) if left else ()
+    return (f"{STORED} lists {listed}, which names no linear layer of this model; not heeded",) if left else ()
 
 
 def _read(config: Config) -> Stored:
