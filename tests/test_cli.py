@@ -1,0 +1,403 @@
+import csv
+import io
+import json
+import math
+import os
+import pty
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmviewer import catalog, models
+from llmviewer.cli import COMMANDS, main
+from llmviewer.errors import UserError
+
+LLAMA = ["llama-2-7b", "--hardware", "a6000"]
+ANSI = "\x1b["
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run words in this process: (exit status, stdout, stderr)."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*words):
+        capsys.readouterr()
+        status = main([str(word) for word in words])
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def answered(run):
+    """The JSON of words that exit 0."""
+
+    def answered(*words):
+        status, out, err = run(*words, "--format", "json")
+        assert (status, err) == (0, "")
+        return json.loads(out)
+
+    return answered
+
+
+def process(*words, **environment):
+    command = [sys.executable, "-c", "from llmviewer.cli import run; run()", *words]
+    return subprocess.run(command, capture_output=True, env={**os.environ, **environment}, check=False)
+
+
+STAGE = "time_s ideal_time_s flops matmul_flops traffic_bytes bound new_tokens cached_tokens operators".split()
+OPERATOR = (
+    "name block kind layers flops matmul_flops traffic_bytes weight_read_bytes activation_read_bytes "
+    "activation_write_bytes kv_read_bytes kv_write_bytes arithmetic_intensity attainable_flops_per_s bound time_s "
+    "ideal_time_s inputs output_shape compute_dtype"
+).split()
+SCHEMA = {
+    "model": "name architecture parameters active_parameters kv_cache_bytes_per_token "
+    "kv_cache_bytes_per_token_beyond_windows state_bytes_per_sequence",
+    "hardware": "name aliases memory_bytes bandwidth_bytes_per_s peak_flops_per_s vector_flops_per_s",
+    "workload": "batch_size input_len output_len",
+    "parallelism": "devices tensor pipeline",
+    "efficiency": "kind profile",
+    "memory": "weights_bytes kv_cache_bytes activations_bytes framework_bytes total_bytes capacity_bytes fits "
+    "max_batch_size max_context_len",
+    "metrics": "ttft_s tpot_s e2e_s output_tokens_per_s output_tokens_per_s_per_user output_tokens_per_s_per_device "
+    "prefill_mfu decode_mbu",
+}
+
+
+def test_analyze_json_holds_every_key_of_the_public_schema(answered):
+    answer = answered("analyze", *LLAMA)
+    assert answer["schema"] == "llmviewer.analysis/1"
+    assert {"warnings", "passes", "provenance"} <= set(answer)
+    for part, keys in SCHEMA.items():
+        assert set(keys.split()) <= set(answer[part]), part
+    assert list(answer["stages"]) == ["prefill", "decode"]
+    for stage in answer["stages"].values():
+        assert set(STAGE) <= set(stage)
+        for operator in stage["operators"]:
+            assert set(OPERATOR) <= set(operator)
+
+
+@pytest.mark.parametrize("model", ["llama-2-7b", "deepseek-v2-lite", "gemma-2-2b", "jamba-v0.1"])
+def test_stage_totals_are_exactly_the_sum_of_operators_times_layers(answered, model):
+    answer = answered("analyze", model, "--hardware", "h100", "--no-fit-check")
+    for stage in answer["stages"].values():
+        for field in ("flops", "matmul_flops", "traffic_bytes"):
+            assert stage[field] == sum(row[field] * row["layers"] for row in stage["operators"]), field
+        times = [row["time_s"] * row["layers"] for row in stage["operators"]]
+        assert stage["time_s"] == pytest.approx(math.fsum(times), rel=1e-14)  # the order of additions
+
+
+def test_analyze_csv_has_a_row_per_stage_and_operator_with_the_same_numbers(run, answered):
+    answer = answered("analyze", *LLAMA)
+    rows = list(csv.DictReader(io.StringIO(run("analyze", *LLAMA, "--format", "csv")[1])))
+    operators = [(name, row) for name, stage in answer["stages"].items() for row in stage["operators"]]
+    assert len(rows) == len(operators)
+    for row, (stage, operator) in zip(rows, operators, strict=True):
+        assert (row["stage"], row["name"], row["bound"]) == (stage, operator["name"], operator["bound"])
+        assert float(row["time_s"]) == operator["time_s"]
+        assert (row["model"], row["hardware"], row["batch_size"]) == ("llama-2-7b", "a6000", "1")
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
+def test_what_does_not_fit_is_answered_in_full_with_status_1(run, form):
+    status, out, err = run("analyze", *LLAMA, "--batch-size", 64, "--format", form)
+    fits_status, fits_out, _ = run("analyze", *LLAMA, "--format", form)
+    assert (status, fits_status, err) == (1, 0, "")
+    assert len(out.splitlines()) >= len(fits_out.splitlines())
+    assert run("analyze", *LLAMA, "--batch-size", 64, "--format", form, "--no-fit-check")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["analyse"], "unknown command 'analyse'; allowed: analyze"),
+        (["analyze"], "Missing"),
+        (["analyze", "llama-2-7b"], "--hardware"),
+        (["analyze", *LLAMA, "--bach-size", "2"], "--batch-size"),
+        (["analyze", *LLAMA, "--batch-size", "two"], "two"),
+        (["analyze", *LLAMA, "--batch-size", "0"], "batch_size is 0; allowed"),
+        (["analyze", *LLAMA, "--input-len", "-5"], "input_len is -5"),
+        (["analyze", *LLAMA, "--output-len", "99999999999"], "output_len is"),
+        (["analyze", *LLAMA, "--format", "tabel"], "unknown format 'tabel'; allowed: csv, json, markdown, table"),
+        (["analyze", *LLAMA, "--dtype", "bf17"], "unknown dtype 'bf17'"),
+        (["analyze", *LLAMA, "--attention", "flsh"], "did you mean 'flash'"),
+        (["analyze", *LLAMA, "--gpu-memory-utilization", "90"], "above 0, at most 1"),
+        (["analyze", "llama-2-7c", "--hardware", "a6000"], "did you mean 'llama-2-7b'"),
+        (["analyze", "llama-2-7b", "--hardware", "a6001"], "did you mean 'a6000'"),
+        (["analyze", "no\nsuch\x1b[2Jmodel", "--hardware", "a6000"], "unknown model"),
+        (["compare", "llama-2-7b", "--hardware", "a6000,,h100"], "a name between the commas is missing"),
+        (["compare", "llama-2-7b", "--hardware", ""], "--hardware is ''"),
+        (["compare", "llama-2-7b", "--hardware", "a6000,h101"], "unknown chip 'h101'"),
+        (["compare", "llama-2-7b", "--hardware", "t4", "--format", "yaml"], "unknown format 'yaml'"),
+        (["compare", "llama-2-7b", "--hardware", "t4", "--batch-size", "0"], "batch_size is 0"),
+        (["models", "shwo"], "unknown models command 'shwo'; allowed: list, show; did you mean 'show'?"),
+        (["models", "show"], "Missing"),
+        (["models", "show", "gpt5"], "unknown model 'gpt5'"),
+        (["models", "list", "--format", "yml"], "unknown format 'yml'"),
+        (["hardware", "show", "h20000"], "unknown chip"),
+        (["hardware", "list", "extra"], "extra"),
+    ],
+)
+def test_wrong_input_is_one_line_on_stderr_and_status_2(run, words, said):
+    status, out, err = run(*words)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert err.rstrip("\n").isprintable()
+    assert said in err
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["models"], ["hardware"], *([name, "--help"] for name in COMMANDS)])
+def test_help_is_no_error(run, words):
+    status, out, err = run(*words)
+    assert (status, err) == (0, "")
+    assert "Usage: llmviewer" in out
+
+
+def test_the_version_is_printed(run):
+    import llmviewer
+
+    assert run("--version") == (0, f"{llmviewer.__version__}\n", "")
+
+
+def test_a_configuration_compared_with_itself_has_ratio_1(answered):
+    answer = answered("compare", "llama-2-7b", "--hardware", "a6000,a6000")
+    assert answer["schema"] == "llmviewer.comparison/1"
+    first, second = answer["configurations"]
+    assert set(second["ratio_to_first"].values()) == {1.0}
+    assert first == second
+
+
+def test_a_comparison_holds_the_analysis_of_every_configuration(answered):
+    answer = answered("compare", "llama-2-7b,llama-3.2-1b", "--hardware", "a6000,h100", "--quantization", "none,w4a16")
+    found = [(c["model"]["name"], c["hardware"]["name"], c["quantization"]) for c in answer["configurations"]]
+    assert found == [
+        (model, chip, scheme)
+        for model in ("llama-2-7b", "llama-3.2-1b")
+        for chip in ("a6000", "h100-sxm")
+        for scheme in ("none", "w4a16")
+    ]
+    alone = answered("analyze", "llama-3.2-1b", "--hardware", "h100")
+    assert {key: answer["configurations"][6][key] for key in alone} == alone
+
+
+def test_ratios_are_to_the_first_configuration(answered):
+    a6000, h100 = answered("compare", "llama-2-7b", "--hardware", "a6000,h100")["configurations"]
+    # both memory-bound: 768 GB/s against 3350 GB/s
+    assert h100["ratio_to_first"]["tpot_s"] == pytest.approx(768 / 3350)
+    assert h100["ratio_to_first"]["ttft_s"] == h100["metrics"]["ttft_s"] / a6000["metrics"]["ttft_s"]
+
+
+def test_a_ratio_of_what_does_not_exist_is_null(answered):
+    answer = answered("compare", "llama-2-7b", "--hardware", "a6000,h100", "--output-len", 1)
+    assert [c["ratio_to_first"]["tpot_s"] for c in answer["configurations"]] == [None, None]
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
+def test_a_configuration_that_does_not_fit_is_shown_beside_one_that_does(run, form):
+    words = ["compare", "llama-2-7b", "--hardware", "t4,h100", "--batch-size", 8, "--format", form]
+    status, out, err = run(*words)
+    assert (status, err) == (1, "")
+    assert "t4" in out
+    assert "h100-sxm" in out
+    assert run(*words, "--no-fit-check")[0] == 0
+
+
+def test_a_comparison_of_more_than_twelve_is_refused_with_its_count(run):
+    words = ["compare", "llama-2-7b", "--hardware", "t4,l4,a10,h100,a40", "--quantization", "none,w8a8,w4a16"]
+    assert run(*words) == (
+        2,
+        "",
+        "error: 5 x 3 = 15 configurations; compare shows at most 12, sweep any number\n",
+    )
+
+
+def test_a_comparison_in_csv_has_a_row_per_configuration(run):
+    out = run("compare", "llama-2-7b", "--hardware", "a6000,h100", "--format", "csv")[1]
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["hardware"] for row in rows] == ["a6000", "h100-sxm"]
+    assert float(rows[0]["ttft_s_ratio_to_first"]) == 1.0
+
+
+def test_every_model_is_listed_and_read(answered):
+    objects = answered("models", "list")
+    assert [entry["name"] for entry in objects] == models.names()
+    assert [entry for entry in objects if "error" in entry] == []
+    for entry in objects:
+        assert set(SCHEMA["model"].split()) <= set(entry)
+
+
+def test_a_model_that_cannot_be_read_does_not_spoil_the_list(run, monkeypatch):
+    load = models.load
+
+    def failing(name, **options):
+        if name == "gpt2":
+            raise UserError("gpt2: missing field 'n_head'")
+        return load(name, **options)
+
+    monkeypatch.setattr(catalog.models, "load", failing)
+    for form in ("table", "json", "csv", "markdown"):
+        status, out, _ = run("models", "list", "--format", form)
+        assert status == 0
+        assert "missing field 'n_head'" in out
+        assert "llama-2-7b" in out
+
+
+def test_every_chip_is_listed_with_its_figures(answered):
+    objects = answered("hardware", "list")
+    assert len(objects) >= 35
+    for entry in objects:
+        assert set(SCHEMA["hardware"].split()) <= set(entry)
+
+
+def test_a_model_is_shown_with_its_config_and_what_is_published(answered):
+    card = answered("models", "show", "meta-llama/Llama-2-7b-hf")
+    assert card["name"] == "llama-2-7b"
+    assert card["parameters"] == card["published_parameters"]["value"] == 6_738_415_616
+    assert card["config"]["num_hidden_layers"] == 32
+    assert card["source"].startswith("https://")
+    assert card["kv_cache_bytes_per_token"] == 512 * 1024
+
+
+def test_a_chip_is_shown_with_a_source_for_every_figure(answered):
+    card = answered("hardware", "show", "a6000")
+    assert card["peak_flops_per_s"]["fp16"] == 154.8e12
+    for figure in card["figures"].values():
+        assert figure["source"].startswith("https://")
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
+@pytest.mark.parametrize("words", [["models", "show", "gpt-oss-20b"], ["hardware", "show", "groq-lpu"]])
+def test_cards_come_in_every_format(run, words, form):
+    status, out, err = run(*words, "--format", form)
+    assert (status, err) == (0, "")
+    assert out.endswith("\n")
+    assert ANSI not in out
+
+
+def test_a_config_of_ones_own_is_shown_and_analyzed(run, answered, tmp_path):
+    config = answered("models", "show", "llama-3.2-1b")["config"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(config))
+    assert answered("models", "show", tmp_path / "mine")["parameters"] == 1_235_814_400
+    status, out, _ = run("analyze", tmp_path / "mine" / "config.json", "--hardware", "a6000")
+    assert status == 0
+    assert "mine (LlamaForCausalLM)" in out
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
+def test_a_file_holds_what_the_terminal_would_show_and_nothing_is_printed(run, tmp_path, form):
+    target = tmp_path / "answer"
+    assert run("hardware", "list", "--format", form, "-o", target) == (0, "", "")
+    text = target.read_text()
+    assert "a6000" in text
+    assert ANSI not in text
+    if form != "table":  # a file has no edge: its table keeps every column
+        assert text == run("hardware", "list", "--format", form)[1]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("place", ["missing/answer.json", "folder", "n" * 300])
+def test_an_unwritable_output_path_leaves_nothing_behind(run, tmp_path, place):
+    (tmp_path / "folder").mkdir()
+    status, out, err = run("hardware", "show", "a6000", "-o", tmp_path / place)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: cannot write")
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
+
+
+def test_wrong_input_writes_no_file(run, tmp_path):
+    assert run("analyze", *LLAMA, "--batch-size", 0, "-o", tmp_path / "answer")[0] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_is_written_to_and_not_replaced(run, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    assert run("hardware", "show", "a6000", "-o", pipe)[0] == 0
+    assert b"NVIDIA RTX A6000" in reader.communicate(timeout=30)[0]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_link_keeps_pointing_where_it_did(run, tmp_path):
+    (tmp_path / "link").symlink_to("target")
+    assert run("hardware", "show", "a6000", "-o", tmp_path / "link")[0] == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").is_file()
+
+
+def test_a_pipe_gets_no_colours_and_the_width_of_columns():
+    done = process("analyze", *LLAMA, COLUMNS="80", PYTHONUTF8="1", TERM="xterm-256color")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert ANSI.encode() not in done.stdout
+    assert max(map(len, done.stdout.decode().splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("variable", "coloured"), [("COLORTERM", True), ("NO_COLOR", False)])
+def test_a_terminal_gets_colours_unless_it_declines(variable, coloured):
+    output = on_a_terminal("hardware", "show", "a6000", **{variable: "1", "TERM": "xterm-256color"})
+    assert b"RTX A6000" in output
+    assert (ANSI.encode() in output) is coloured
+
+
+def on_a_terminal(*words, **environment):
+    """What a pseudo-terminal receives."""
+    ours, theirs = pty.openpty()
+    kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    command = [sys.executable, "-c", "from llmviewer.cli import run; run()", *words]
+    with subprocess.Popen(command, stdout=theirs, env={**kept, **environment}) as running:
+        os.close(theirs)
+        received = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            received += piece
+        running.wait(timeout=30)
+    os.close(ours)
+    return received
+
+
+def test_a_terminal_without_utf8_gets_plain_characters():
+    done = process("analyze", *LLAMA, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode("ascii")
+    assert "layer x 32" in text
+    assert " us " in text
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    command = f"{sys.executable} -c 'from llmviewer.cli import run; run()' analyze llama-2-7b --hardware a6000"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} --format json | head -1"], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"{\n", b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line():
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-c", "from llmviewer.cli import run; run()", "hardware", "show", "a6000"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert done.stderr.decode() == "error: cannot write to the terminal: No space left on device\n"
+
+
+@pytest.mark.parametrize("name", ["analyze", "compare", "models", "hardware"])
+def test_a_command_imports_nothing_heavy_before_it_is_needed(name):
+    script = (
+        f"import sys, llmviewer.cli.{name}; "
+        "print([m for m in ('pandas', 'matplotlib', 'rich', 'torch', 'reports') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout.decode().strip() == "[]"

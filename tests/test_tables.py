@@ -1,0 +1,279 @@
+import io
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+
+import llmviewer as lv
+from llmviewer.comparison import Comparison
+from reports import analysis_page, bottleneck, comparison_page, markdown, memory_bar, stage_table, terminal
+from reports import format as fmt
+from reports.page import Bar, Column, Facts, Row, Segment, Table, left, right
+from reports.screen import Screen
+
+MODELS = ("llama-2-7b", "deepseek-v2-lite", "gemma-2-2b", "jamba-v0.1", "mamba-130m", "gpt-oss-20b")
+ANSI = "\x1b["
+
+
+@cache
+def page(model, hardware="h100", **options):
+    return analysis_page.page(lv.analyze(model, hardware, **options))
+
+
+def printed(model, hardware="h100", width=80, **options):
+    return terminal.text(page(model, hardware, **options), Screen(width=width, colour=False))
+
+
+def stage_rows(text, stage):
+    """Lines of a stage's operators, from below its heading to its total."""
+    after = text[text.index(f"\n{stage}") :]
+    heading = after.index("\n─")
+    return after[heading:].split("\n\n")[0].splitlines()[2:]
+
+
+@pytest.mark.parametrize(
+    ("show", "value", "text"),
+    [
+        (fmt.count, 34_359_738_368, "34.4 G"),
+        (fmt.count, 512, "512"),
+        (fmt.count, 0, "0"),
+        (fmt.count, 999_999, "1.00 M"),
+        (fmt.parameters, 6_738_415_616, "6.738B"),
+        (fmt.parameters, 124_439_808, "124.4M"),
+        (fmt.traffic, 50_331_648, "50.3 MB"),  # 50.3e6, decimal
+        (fmt.memory, 2**31, "2 GiB"),  # 2 x 2**30, binary
+        (fmt.memory, 524_288, "512 KiB"),
+        (fmt.memory, 13_476_831_232, "12.6 GiB"),
+        (fmt.capacity, 80 * 2**30, "80 GiB"),
+        (fmt.capacity, 6144 * 2**30, "6,144 GiB"),
+        (fmt.flops_per_s, 154.8e12, "154.8 TFLOP/s"),
+        (fmt.flops_per_s, 1978.9e12, "1,979 TFLOP/s"),
+        (fmt.bandwidth, 768e9, "768 GB/s"),
+        (fmt.bandwidth, 3.35e12, "3.35 TB/s"),
+        (fmt.duration, 2.1856e-5, "21.9 µs"),
+        (fmt.duration, 0.0955, "95.5 ms"),
+        (fmt.duration, 1.0, "1.00 s"),
+        (fmt.duration, 0.9999, "1.00 s"),
+        (fmt.duration, 3.2e-8, "32.0 ns"),
+        (fmt.duration, 1234.5, "1,234 s"),
+        (fmt.duration, 0.0, "0 s"),
+        (fmt.intensity, 1365.33, "1,365"),
+        (fmt.intensity, 1 / 6, "0.167"),
+        (fmt.share, 0.631, "63.1 %"),
+        (fmt.share, 0.0001, "<0.1 %"),
+        (fmt.share, 0.0, "0.0 %"),
+        (fmt.percent, 0.99999, "100 %"),
+        (fmt.times, 1.0, "1.00×"),
+        (fmt.times, 0.2832, "0.283×"),
+    ],
+)
+def test_numbers_carry_their_prefix_and_three_or_four_digits(show, value, text):
+    assert show(value) == text
+
+
+@pytest.mark.parametrize(
+    "show", [fmt.count, fmt.memory, fmt.traffic, fmt.duration, fmt.intensity, fmt.share, fmt.times, fmt.whole, fmt.tera]
+)
+def test_what_does_not_exist_is_a_dash(show):
+    assert show(None) == fmt.DASH
+
+
+def test_no_plausible_number_breaks_a_format():
+    for value in (*np.logspace(-30, 40, 281), *range(2000)):
+        for show in (fmt.count, fmt.parameters, fmt.traffic, fmt.memory, fmt.bandwidth, fmt.duration, fmt.intensity):
+            text = show(float(value))
+            assert text
+            assert "\n" not in text
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("width", [80, 160])
+def test_no_line_is_wider_than_the_screen_but_an_address(model, width):
+    for line in printed(model, width=width, batch_size=64, output_len=1024).splitlines():
+        assert len(line) <= width or "https://" in line, line
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("width", [60, 80, 120, 160])
+def test_every_operator_stands_in_the_table_with_its_bound_and_time(model, width):
+    result, text = lv.analyze(model, "h100"), printed(model, width=width)
+    for stage, title in (("prefill", "Prefill"), ("decode", "Decode step")):
+        rows = [line.split() for line in stage_rows(text, title)]
+        for operator in result.stage(stage)["operators"]:
+            of_it = [cells for cells in rows if cells and cells[0] == operator["name"]]
+            assert any(operator["bound"] in cells for cells in of_it), operator["name"]
+            assert any(fmt.duration(operator["time_s"]) in " ".join(cells) for cells in of_it), operator["name"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_both_stages_show_the_same_columns(model):
+    for width in (60, 80, 100, 120, 160):
+        lines = printed(model, width=width).splitlines()
+        headings = [line.split() for line in lines if line.startswith("Operator")]
+        assert len(headings) == 2
+        assert headings[0] == headings[1]
+
+
+def test_shares_of_a_stage_add_up_to_the_whole():
+    stage = lv.analyze("deepseek-v2-lite", "h100").stage("prefill")
+    shares = [row["time_s"] * row["layers"] / stage["time_s"] for row in stage["operators"]]
+    assert sum(shares) == pytest.approx(1.0)
+    assert sum(stage["time_by_bound_s"].values()) == pytest.approx(stage["time_s"])
+
+
+def test_the_table_says_what_was_asked_and_what_holds_it_up():
+    text = " ".join(printed("llama-2-7b", "a6000", input_len=2048).split())
+    assert "6.738B parameters, fp16" in text
+    assert "154.8 TFLOP/s dense fp16, 768 GB/s, 48 GiB" in text
+    assert "batch 1, input 2,048, output 128" in text
+    assert "joint prefill" in text
+    assert "memory-bound" in text
+    assert "quantize, fuse, enlarge the batch" in text
+    assert "arXiv 2402.16363" in text
+    assert "a lower bound" in text
+    assert "L2 bandwidth: unknown for a6000" in text
+
+
+def test_layers_of_different_kinds_are_told_apart():
+    text = printed("deepseek-v2-lite")
+    assert "dense × 1" in text
+    assert "moe × 26" in text
+
+
+def test_a_workload_that_does_not_fit_says_what_is_missing_and_why():
+    text = printed("llama-2-7b", "a6000", batch_size=64)
+    assert "DOES NOT FIT" in text
+    assert "Warning  does not fit: 53.2 GiB needed, 43.2 GiB allowed; KV cache takes most" in text
+
+
+def test_one_output_token_has_no_time_per_output_token():
+    assert re.search(r"TPOT +– +nothing is decoded", printed("llama-2-7b", output_len=1))
+
+
+def test_a_token_budget_is_said_where_it_splits_the_prefill():
+    text = printed("llama-2-7b", batch_size=8, max_num_batched_tokens=2048)
+    assert "in passes of at most 2,048 tokens" in text
+    assert "in one pass" not in text
+
+
+def test_the_advice_for_compute_bound_work_names_faster_formats_of_the_chip():
+    answer = lv.analyze("llama-2-7b", "h100", batch_size=64, input_len=4096, output_len=2).to_dict()
+    assert bottleneck.limiting_stage(answer) == "prefill"
+    assert "fp8 (--quantization w8a8-fp8) at 1,979 TFLOP/s (2.00×)" in bottleneck.advice(answer)
+
+
+def test_the_advice_for_memory_bound_work_names_what_is_moved():
+    small = lv.analyze("llama-2-7b", "a6000").to_dict()
+    assert "of the bytes are weights" in bottleneck.advice(small)
+    large = lv.analyze("llama-2-7b", "b200", batch_size=64, input_len=3000, output_len=2000).to_dict()
+    assert "of the bytes are KV cache" in bottleneck.advice(large)
+
+
+def test_every_bound_has_a_resource_and_an_advice():
+    from llmviewer.roofline import BOUNDS
+
+    answer = lv.analyze("llama-2-7b", "a6000").to_dict()
+    for bound in BOUNDS:
+        answer["stages"]["decode"]["bound"] = bound
+        answer["stages"]["decode"]["time_by_bound_s"] = {bound: answer["stages"]["decode"]["time_s"]}
+        assert f"{bound}-bound" in bottleneck.sentence(answer)
+        assert bottleneck.advice(answer)
+        assert bound in stage_table.BOUND_STYLES
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_markdown_tables_have_a_delimiter_row_and_equally_many_cells(model):
+    text = markdown.text(page(model))
+    tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+    assert len(tables) == 3  # prefill, decode, memory
+    for lines in tables:
+        cells = [len(re.split(r"(?<!\\)\|", line)) for line in lines]
+        assert len(set(cells)) == 1
+        assert set(lines[1]) <= set("|-: ")
+    assert ANSI not in text
+
+
+def test_markdown_escapes_what_would_end_a_cell():
+    table = Table(columns=(left("a|b"), right("n")), rows=(Row(cells=("x|y*z", "<0.1 %")),))
+    assert markdown.text((table,)).splitlines()[2] == r"| x\|y\*z | \<0.1 % |"
+
+
+def test_a_name_cannot_move_the_cursor():
+    facts = Facts(lines=(("Model", "evil\x1b[2J\rname\nline"),))
+    assert terminal.text((facts,), Screen(width=80, colour=False)) == "Model  evil?[2J?name?line\n"
+
+
+def test_columns_of_the_highest_rank_go_first():
+    columns = (left("name"), Column(title="minor", rank=2), Column(title="major", rank=1))
+    table = Table(columns=columns, rows=(Row(cells=("abcd", "12345", "12345")),))
+    widths = terminal.column_widths([table])
+    assert widths == [4, 5, 5]
+    assert terminal.fitted(table, widths, 18) == [[0, 1, 2]]
+    assert terminal.fitted(table, widths, 17) == [[0, 2]]
+    assert terminal.fitted(table, widths, 3) == [[0]]
+
+
+def test_a_comparison_too_wide_becomes_several_tables_that_repeat_the_labels():
+    table = Table(columns=tuple(map(left, "abcd")), rows=(Row(cells=("label", "123", "456", "789")),), keep=1)
+    assert terminal.fitted(table, [5, 3, 3, 3], 15) == [[0, 1, 2], [0, 3]]
+
+
+def test_a_bar_is_as_long_as_the_screen_and_shows_every_part_that_is_there():
+    segments = tuple(Segment(label=g, value=v, glyph=g, style="") for g, v in (("A", 50.0), ("B", 0.1), ("C", 0.0)))
+    bar = Bar(segments=segments, scale=100.0, mark=90.0, mark_label="limit")
+    line, under = (str(text) for text in terminal.bar_lines(bar, 40))
+    assert line == "A" * 20 + "B" + "·" * 19
+    assert under == " " * 30 + "limit ▲"
+    assert under.index("▲") == 36  # 90 % of 40
+
+
+@pytest.mark.parametrize("mark", [0.0, 1.0, 50.0, 100.0])
+@pytest.mark.parametrize("width", [20, 80])
+def test_the_mark_of_a_bar_stays_on_the_screen(mark, width):
+    bar = Bar(segments=(), scale=100.0, mark=mark, mark_label="allowed")
+    line, under = terminal.bar_lines(bar, width)
+    assert len(line) == width
+    assert len(under) <= width
+
+
+def test_colours_appear_only_where_they_are_welcome(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert Screen.of(Terminal()).colour
+    assert not Screen.of(io.StringIO()).colour
+    assert ANSI in terminal.text(page("llama-2-7b"), Screen(width=80, colour=True))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not Screen.of(Terminal()).colour
+
+
+def test_colours_change_no_character(monkeypatch):
+    plain = terminal.text(page("llama-2-7b"), Screen(width=100, colour=False))
+    coloured = terminal.text(page("llama-2-7b"), Screen(width=100, colour=True))
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in bare.splitlines()] == plain.splitlines()
+
+
+def test_columns_set_the_width(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "133")
+    assert Screen.of(io.StringIO()).width == 133
+
+
+def test_a_comparison_has_one_column_per_configuration_and_bounds_in_words():
+    results = tuple(lv.analyze("llama-2-7b", name) for name in ("a6000", "h100", "t4"))
+    text = terminal.text(comparison_page.page(Comparison(results=results)), Screen(width=80, colour=False))
+    rows = {line[:16].strip(): line[16:].split() for line in text.splitlines()}
+    assert rows["Hardware"] == ["a6000", "h100-sxm", "t4"]
+    assert rows["Prefill bound"] == ["compute"] * 3
+    assert rows["Decode bound"] == ["memory"] * 3
+    assert rows["Fits"] == ["yes", "yes", "yes"]
+
+
+def test_a_model_without_a_cache_or_limit_is_printed():
+    text = printed("mamba-130m", batch_size=2)
+    assert "of state a sequence" in text
+    assert memory_bar.UNLIMITED == 2**32
