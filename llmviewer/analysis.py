@@ -11,7 +11,7 @@ from llmviewer.evaluation import Evaluation, evaluate
 from llmviewer.ir import Array, Count, Graph, Role
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
-from llmviewer.schedule import Schedule, schedule
+from llmviewer.schedule import Schedule, largest_passes, schedule
 from llmviewer.system import System
 from llmviewer.workload import Request
 
@@ -131,8 +131,7 @@ def _memory(system: System, request: Request, plan: Schedule, graph: Graph) -> M
 
 def memory_of(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Memory:
     """Memory alone, without timing a single operator."""
-    # one output token keeps the decode steps out; the cache is sized by the request itself
-    plan = schedule(replace(request, output_len=1.0), token_budget)
+    plan = largest_passes(request, token_budget)
     graph = _per_pass(system, plan).prepared(model.graph(plan.step))
     return _memory(system, request, plan, graph)
 

@@ -3,12 +3,23 @@ every point, and all real decode steps.  One evaluation of the graph then prices
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
+from llmviewer.errors import UserError
 from llmviewer.ir import Array, Count
 from llmviewer.workload import Group, Request, Step
+
+#: One prefill pass: batch_size, new_tokens, cached_tokens, logit_positions, and how often it runs.
+Pass: TypeAlias = tuple[float, float, float, float, float]
+#: batch_size, input_len, token budget -> the passes of one point.
+Split: TypeAlias = Callable[[float, float, float], list[Pass]]
+
+#: Forward passes of one evaluation beyond which arrays would fill the memory (a million take a gigabyte).
+MOST_PASSES = 2 * 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,12 +73,16 @@ class Schedule:
         return totals
 
     def worst(self, values: Count) -> Array:
-        """The largest value over the prefill passes and the decode step of every point."""
+        """The largest value over all passes of every point."""
         full = self._full(values)
         prefill = full[: self.prefill_passes]
         if self.prefill_passes != self.points:
             prefill = np.maximum.reduceat(prefill, self.prefill_starts.astype(int))
-        return np.maximum(prefill, self.decode(full))
+        worst = np.maximum(prefill, self.decode(full))
+        some = self.decode_steps > 0
+        if some.any():
+            worst[some] = np.maximum(worst[some], np.maximum.reduceat(full, self.decode_starts[some].astype(int)))
+        return worst
 
     def _full(self, values: Count) -> Array:
         if isinstance(values, np.ndarray) and values.shape == self.weights.shape:
@@ -81,23 +96,49 @@ def schedule(request: Request, token_budget: float = np.inf) -> Schedule:
     token_budget: most tokens of one prefill pass (--max-num-batched-tokens).  Prompts that fit it go together, whole;
     a longer prompt goes alone, in chunks.  Prefill of all prompts is one pass where it is infinite.
     """
-    batch, prompt, output = (np.asarray(x, dtype=np.float64) for x in _columns(request))
-    points = len(batch)
-    passes, starts = _prefill_passes(batch, prompt, token_budget)
-    steps = output - 1.0
+    batch, prompt, output = _columns(request)
+    _check_passes(np.where(prompt > token_budget, np.ceil(prompt / token_budget), 1.0) + output)
+    passes, starts = _prefill_passes(batch, prompt, token_budget, _split)
+    return _laid_out((batch, prompt), passes, starts, output - 1.0, prompt)
+
+
+def largest_passes(request: Request, token_budget: float = np.inf) -> Schedule:
+    """The passes of every point among which the worst for memory is: what a pass holds grows with its context, so of
+    the chunks of a prompt the first and the last two, and of the real decode steps the last."""
+    batch, prompt, output = _columns(request)
+    passes, starts = _prefill_passes(batch, prompt, token_budget, _ends)
+    steps = np.minimum(output - 1.0, 1.0)
+    return _laid_out((batch, prompt), passes, starts, steps, prompt + output - 1.0 - steps)
+
+
+def _check_passes(passes: Array) -> None:
+    total = float(passes.sum())
+    if total > MOST_PASSES:
+        raise UserError(
+            f"the request takes {total:,.0f} forward passes; allowed: at most {MOST_PASSES:,} "
+            "(fewer output tokens, a larger token budget, or fewer points at once)"
+        )
+
+
+def _laid_out(
+    shown: tuple[Array, Array], passes: tuple[Array, ...], starts: Array, steps: Array, cached: Array
+) -> Schedule:
+    """shown: batch_size and keys of the decode step shown.  steps, cached: how many real decode steps every point
+    has, and the tokens cached before the first of them."""
+    batch, prompt = shown
     counts = steps.astype(int)
     offsets = np.arange(float(counts.sum())) - np.repeat(np.cumsum(steps) - steps, counts)
-    one = np.ones(points + len(offsets))
+    one = np.ones(len(batch) + len(offsets))
     group = Group(
         batch_size=np.concatenate((passes[0], batch, np.repeat(batch, counts))),
         new_tokens=np.concatenate((passes[1], one)),
-        cached_tokens=np.concatenate((passes[2], prompt - 1.0, np.repeat(prompt, counts) + offsets)),
+        cached_tokens=np.concatenate((passes[2], prompt - 1.0, np.repeat(cached, counts) + offsets)),
         logit_positions=np.concatenate((passes[3], one)),
     )
     return Schedule(
         step=Step((group,)),
         weights=np.concatenate((passes[4], one)),
-        points=points,
+        points=len(batch),
         prefill_starts=starts,
         prefill_passes=len(passes[0]),
         decode_steps=steps,
@@ -105,32 +146,44 @@ def schedule(request: Request, token_budget: float = np.inf) -> Schedule:
 
 
 def _columns(request: Request) -> tuple[Array, ...]:
-    return np.broadcast_arrays(
-        np.atleast_1d(request.batch_size), np.atleast_1d(request.input_len), np.atleast_1d(request.output_len)
-    )
+    sizes = (request.batch_size, request.input_len, request.output_len)
+    return tuple(np.broadcast_arrays(*(np.atleast_1d(np.asarray(size, dtype=np.float64)) for size in sizes)))
 
 
-def _prefill_passes(batch: Array, prompt: Array, budget: float) -> tuple[tuple[Array, ...], Array]:
-    """Columns (batch, new, cached, logits, weight) of all prefill passes, and where each point's begin."""
+def _prefill_passes(batch: Array, prompt: Array, budget: float, split: Split) -> tuple[tuple[Array, ...], Array]:
+    """Columns (batch, new, cached, logits, weight) of the prefill passes, and where each point's begin."""
     starts = np.arange(float(len(batch)))
     if np.all(batch * prompt <= budget):
         one = np.ones(len(batch))
         return (batch, prompt, np.zeros(len(batch)), one, one), starts
-    rows: list[tuple[float, float, float, float, float]] = []
+    rows: list[Pass] = []
     for point in range(len(batch)):
         starts[point] = len(rows)
-        rows += _split(float(batch[point]), float(prompt[point]), budget)
+        rows += split(float(batch[point]), float(prompt[point]), budget)
     columns = np.array(rows, dtype=np.float64).T
     return tuple(np.ascontiguousarray(column) for column in columns), starts
 
 
-def _split(batch: float, prompt: float, budget: float) -> list[tuple[float, float, float, float, float]]:
+def _split(batch: float, prompt: float, budget: float) -> list[Pass]:
     """The passes of one point under a budget."""
     if prompt > budget:
-        chunks = int(np.ceil(prompt / budget))
-        rows = [(1.0, budget, budget * i, 0.0, batch) for i in range(chunks - 1)]
-        return [*rows, (1.0, prompt - budget * (chunks - 1), budget * (chunks - 1), 1.0, batch)]
+        return [_chunk(batch, prompt, budget, number) for number in range(int(np.ceil(prompt / budget)))]
     together = min(np.floor(budget / prompt), batch)
     whole, rest = divmod(batch, together)
     passes = [(together, prompt, 0.0, 1.0, whole)]
     return [*passes, (rest, prompt, 0.0, 1.0, 1.0)] if rest else passes
+
+
+def _ends(batch: float, prompt: float, budget: float) -> list[Pass]:
+    """Of many chunks the first and the last two."""
+    last = int(np.ceil(prompt / budget)) - 1
+    if last < 3:
+        return _split(batch, prompt, budget)
+    return [_chunk(batch, prompt, budget, number) for number in (0, last - 1, last)]
+
+
+def _chunk(batch: float, prompt: float, budget: float, number: int) -> Pass:
+    """Every prompt goes alone; the last chunk asks for logits."""
+    start = budget * number
+    rest = prompt - start
+    return (1.0, min(budget, rest), start, float(rest <= budget), batch)
