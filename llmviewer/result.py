@@ -65,7 +65,7 @@ class Result:
                 "hardware": chip.path,
                 "times": "roofline of the data sheet, a lower bound",
                 "figures": sources(chip),
-                "assumed": [FRAMEWORK_NOTE, *unknowns(chip)],
+                "assumed": [*([FRAMEWORK_NOTE] if self.analysis.memory.framework_bytes else []), *unknowns(chip)],
             },
             "stages": {"prefill": self.stage("prefill", point), "decode": self.stage("decode", point)},
             "memory": self.memory(point),

@@ -112,13 +112,13 @@ def _metrics(answer: dict[str, Any], together: str) -> Facts:
     metrics, sizes = answer["metrics"], answer["workload"]
     steps = sizes["output_len"] - 1
     kind = answer["efficiency"]["kind"]
-    decoded = f"mean of the {fmt.whole(steps)} decode steps after the first token" if steps else "nothing is decoded"
+    decoded = f"mean of {fmt.whole(steps)} decode step{'s' if steps > 1 else ''} after the first token"
     each = f", {fmt.per_second(metrics['output_tokens_per_s_per_user'])} a sequence" if sizes["batch_size"] > 1 else ""
     return Facts(
         title=f"Request ({kind}{': times are lower bounds' if kind == 'ideal' else ''})",
         lines=(
             ("TTFT", fmt.duration(metrics["ttft_s"]), f"joint prefill: {together}"),
-            ("TPOT", fmt.duration(metrics["tpot_s"]), decoded),
+            ("TPOT", fmt.duration(metrics["tpot_s"]), decoded if steps else "nothing is decoded"),
             ("E2E", fmt.duration(metrics["e2e_s"]), "TTFT and all decode steps"),
             ("Output", f"{fmt.per_second(metrics['output_tokens_per_s'])} tokens/s", f"over E2E{each}"),
             ("Prefill MFU", fmt.share(metrics["prefill_mfu"]), "causal matmul FLOPs / (time × dense peak)"),

@@ -48,7 +48,7 @@ MODEL_FIELDS: tuple[Field, ...] = (
     (right("Parameters"), lambda m: fmt.parameters(m["parameters"])),
     (right("Active", rank=1), _active),
     (left("Architecture"), lambda m: _family(m["architecture"])),
-    (left("Dtype", rank=2), lambda m: str(m["dtype"])),
+    (left("Weights", rank=2), lambda m: next(iter(m["weight_formats"]))),
     (right("KV cache/token"), lambda m: fmt.memory(m["kv_cache_bytes_per_token"])),
     (right("State/sequence", rank=3), lambda m: fmt.memory(m["state_bytes_per_sequence"] or None)),
     (right("Context"), _context),

@@ -113,13 +113,17 @@ def duration(value: Number) -> str:
 
 def intensity(value: Number) -> str:
     """FLOP per byte: `683`, `1,365`, `1.75`, `0.167`, `0`."""
-    return DASH if value is None else digits(float(value))
+    if value is None:
+        return DASH
+    return _fixed(float(value)) if value else "0"
 
 
 def share(value: Number) -> str:
     """A fraction as a percentage: `63.1 %`; what is there but rounds to nothing is `<0.1 %`."""
     if value is None:
         return DASH
+    if value >= 100.0:
+        return f"{digits(100.0 * value)} %"
     return "<0.1 %" if 0.0 < value < 0.0005 else f"{100.0 * value:.1f} %"
 
 

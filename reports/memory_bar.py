@@ -56,7 +56,8 @@ def shortage(memory: dict[str, Any]) -> str:
 def _legend(memory: dict[str, Any]) -> Table:
     """Sizes and shares of the capacity."""
     capacity, budget, total = (memory[f"{name}_bytes"] for name in ("capacity", "budget", "total"))
-    notes = {"activations_bytes": "the most alive at once", "framework_bytes": "assumed"}
+    framework = "assumed" if memory["framework_bytes"] else "unknown for this maker, left out"
+    notes = {"activations_bytes": "the most alive at once", "framework_bytes": framework}
     entries = [(glyph, label, memory[field], notes.get(field, "")) for field, label, glyph, _ in PARTS]
     entries.append(("", "total", total, ""))
     if memory["fits"]:

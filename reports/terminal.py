@@ -183,14 +183,20 @@ def bar_lines(bar: Bar, width: int) -> tuple[Text, ...]:
     """The bar and, below it, its mark.  A part that is there takes at least one cell."""
     from rich.text import Text
 
-    line, used = Text(), 0
-    for segment in bar.segments:
-        cells = round(width * segment.value / bar.scale)
-        cells = min(max(cells, 1) if segment.value > 0 else 0, width - used)
-        line.append(segment.glyph * cells, style=segment.style)
-        used += cells
-    line.append("·" * (width - used), style="dim")
+    line = Text()
+    cells = _cells(bar, width)
+    for segment, count in zip(bar.segments, cells, strict=True):
+        line.append(segment.glyph * count, style=segment.style)
+    line.append("·" * (width - sum(cells)), style="dim")
     at = min(round(width * bar.mark / bar.scale), width - 1)
     before = f"{bar.mark_label} ▲"
     under = " " * (at - len(before) + 1) + before if at + 1 >= len(before) else " " * at + f"▲ {bar.mark_label}"
     return line, Text(under)
+
+
+def _cells(bar: Bar, width: int) -> list[int]:
+    """How long each part is; what rounding adds is taken from the longest."""
+    cells = [max(round(width * part.value / bar.scale), 1) if part.value > 0 else 0 for part in bar.segments]
+    while sum(cells) > width:
+        cells[cells.index(max(cells))] -= 1
+    return cells

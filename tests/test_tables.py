@@ -228,6 +228,13 @@ def test_a_bar_is_as_long_as_the_screen_and_shows_every_part_that_is_there():
     assert under.index("▲") == 36  # 90 % of 40
 
 
+def test_a_small_part_of_a_full_bar_is_still_seen():
+    parts = (("A", 1000.0), ("B", 0.1), ("C", 0.1))
+    segments = tuple(Segment(label=g, value=v, glyph=g, style="") for g, v in parts)
+    bar = Bar(segments=segments, scale=1000.2, mark=500.0, mark_label="limit")
+    assert str(terminal.bar_lines(bar, 40)[0]) == "A" * 38 + "BC"
+
+
 @pytest.mark.parametrize("mark", [0.0, 1.0, 50.0, 100.0])
 @pytest.mark.parametrize("width", [20, 80])
 def test_the_mark_of_a_bar_stays_on_the_screen(mark, width):
