@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer import analysis, hardware, models
 from llmviewer.errors import UserError, shown, unknown
 from llmviewer.hardware import Chip
-from llmviewer.ir import Count
+from llmviewer.ir import Array
 from llmviewer.models.model import Model
 from llmviewer.passes.flash_attention import flash_attention
 from llmviewer.result import Result
@@ -60,11 +60,12 @@ def analyze(
 
 def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:
     """The workload, its sizes checked."""
-    return Request(
-        batch_size=sizes("batch_size", batch_size),
-        input_len=sizes("input_len", input_len),
-        output_len=sizes("output_len", output_len),
-    )
+    given = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
+    columns = {name: sizes(name, value) for name, value in given.items()}
+    lengths = {name: len(column) for name, column in columns.items() if len(column) > 1}
+    if len(set(lengths.values())) > 1:
+        raise UserError("sequences of one length are needed: " + ", ".join(f"{n} has {c}" for n, c in lengths.items()))
+    return Request(**columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -130,6 +131,9 @@ def system(chip: Chip, options: Options) -> System:
     if not 0.0 < options.gpu_memory_utilization <= 1.0:
         given = shown(options.gpu_memory_utilization)
         raise UserError(f"gpu-memory-utilization is {given}; allowed: above 0, at most 1")
+    if not 0 <= options.max_num_batched_tokens <= LARGEST or options.max_num_batched_tokens % 1:
+        given = shown(options.max_num_batched_tokens)
+        raise UserError(f"max-num-batched-tokens is {given}; allowed: whole numbers up to {LARGEST}, 0 = all together")
     return System(chip=chip, passes=_passes(options), memory_utilization=options.gpu_memory_utilization)
 
 
@@ -153,7 +157,7 @@ def _formats(options: Options) -> tuple[Applied, ...]:
     return (Applied(name=f"quantize({scheme.name}{cache})", make=lambda _: quantize(scheme)),)
 
 
-def sizes(name: str, value: Sizes) -> Count:
+def sizes(name: str, value: Sizes) -> Array:
     """Whole numbers from 1 up, as an array of float64 (length 1 for a single number)."""
     numbers = np.atleast_1d(np.asarray(value))
     if numbers.dtype.kind not in "iuf" or numbers.ndim != 1 or not numbers.size:

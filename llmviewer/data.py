@@ -34,8 +34,17 @@ def _folded(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
+def own(name: str) -> Path | None:
+    """The user's file or folder called `name` (`~` is their home), None where there is none."""
+    try:
+        path = Path(name).expanduser()
+        return path if name and path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long a name, an unknown user's home, a null character
+        return None
+
+
 def _is_path(name: str) -> bool:
-    return name.endswith((".yaml", ".yml", ".json")) or name.startswith((".", "/", "~")) or Path(name).exists()
+    return name.endswith((".yaml", ".yml", ".json")) or name.startswith((".", "/", "~"))
 
 
 def find(where: str, name: str, what: str) -> tuple[Path, str, tuple[str, ...]]:
@@ -44,10 +53,10 @@ def find(where: str, name: str, what: str) -> tuple[Path, str, tuple[str, ...]]:
     index = aliases(where)
     for stem in (wanted, *(s for s, listed in index.items() if wanted in map(_folded, listed))):
         path = folder(where) / f"{stem}.yaml"
-        if stem == Path(stem).name and stem != Path(ALIASES).stem and path.is_file():
+        if stem == Path(stem).name and stem != Path(ALIASES).stem and own(str(path)):
             return path, stem, tuple(index.get(stem, ()))
-    if _is_path(name):
-        path = Path(name).expanduser()
+    path = own(name) or Path(name)
+    if own(name) or _is_path(name):
         return path, path.stem, ()
     known = [*stems(where), *(a for listed in index.values() for a in listed)]
     listing = "hardware" if what == "chip" else "models"

@@ -13,6 +13,9 @@ from llmviewer.errors import UserError, shown, unknown
 from llmviewer.models.config import STORED, Config
 from llmviewer.models.model import Model
 
+#: What --dtype may ask for beside `auto`; narrower formats are quantizations.
+ASKABLE = ("bf16", "fp16", "fp32")
+
 
 def names() -> list[str]:
     """Stems of all models in model_configs/."""
@@ -46,8 +49,8 @@ class Card:
 
 def read(name: str) -> Card:
     """The card of the model called `name` (names and paths as in `load`)."""
-    path = Path(name).expanduser()
-    if path.is_dir() and (path / "config.json").exists():
+    path = data.own(name) or Path(name)
+    if data.own(name) and (path / "config.json").exists():
         return Card(name=path.resolve().name, config=data.read_json(path / "config.json"))
     if name.endswith(".json"):
         return Card(name=_json_name(path), config=data.read_json(path))
@@ -94,6 +97,8 @@ def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tu
 def _dtype(config: Config, wanted: str) -> tuple[Dtype, tuple[str, ...]]:
     """The dtype of the checkpoint, or the one asked for, and what to tell of it."""
     if wanted != "auto":
+        if dtypes.SPELLINGS.get(wanted.lower(), wanted.lower()) not in ASKABLE:
+            raise unknown("dtype", wanted, ("auto", *ASKABLE))
         return dtypes.named(wanted), ()
     text = config.part("text_config") if isinstance(config.get("text_config"), Mapping) else config
     stated = next((c.get(f) for c in (text, config) for f in ("torch_dtype", "dtype") if c.has(f)), None)
