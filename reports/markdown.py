@@ -22,7 +22,7 @@ def _facts(facts: Facts) -> str:
 
 
 def _fact(label: str, *words: str) -> str:
-    text = " ".join(word.strip() for word in words if word.strip())
+    text = ", ".join(word.strip() for word in words if word.strip())
     return f"- **{label}**: {text}" if label else f"- {text}"
 
 
