@@ -19,6 +19,7 @@ bench: $(VENV)/installed
 
 docs: $(VENV)/developed
 	$(BIN)/python -m tests.certificate.table > docs/certificate.md
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

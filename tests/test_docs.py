@@ -1,0 +1,94 @@
+"""The documentation is executed, and names everything there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from llmviewer import hardware, models
+from llmviewer.cli import COMMANDS, main
+from llmviewer.passes.quantization_grammar import PRESETS
+from tests.certificate.our_counts import published_config
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """Fenced blocks of the README."""
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def command_lines() -> list[str]:
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("llmviewer ")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the reader's own, with the config the README speaks of."""
+    (tmp_path / "path" / "to").mkdir(parents=True)
+    (tmp_path / "path" / "to" / "config.json").write_text(json.dumps(published_config("mistral-7b")), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_a_command_of_the_readme_runs(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(line)[1:]
+    assert main(words) == 0
+    written = words[words.index("-o") + 1] if "-o" in words else ""
+    assert (folder / written).stat().st_size > 0 if written else capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_of_the_readme_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(code, "README.md", "exec"), {})
+    assert "ttft_s" in capsys.readouterr().out
+
+
+def test_the_first_screen_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of operators in the README are rows of the real table."""
+    shown = [line.split() for line in README.splitlines() if re.match(r"  (q_proj|attention|gate_proj|mlp_act)", line)]
+    assert main("analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048".split()) == 0
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert len(shown) == 4
+    for row in shown:
+        assert any(line[: len(row)] == row or set(row) <= set(line) for line in printed), row
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_in_the_readme(name: str) -> None:
+    assert any(line.startswith(f"llmviewer {name} ") for line in command_lines())
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_every_model_is_in_the_docs(name: str) -> None:
+    assert f"| {name} |" in (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    assert f"| {name} |" in (ROOT / "docs" / "certificate.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_every_chip_is_in_the_docs(name: str) -> None:
+    assert f"| {name} |" in (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_quantization_name_is_in_the_docs(name: str) -> None:
+    assert f"`{name}`" in (ROOT / "docs" / "quantization.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_links_between_pages_lead_somewhere(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!http|#)([^)#]+)", text):
+        assert (ROOT / "docs" / target).exists(), target
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    for target in re.findall(r"\]\((?!http|#)([^)#]+)", README):
+        assert (ROOT / target).exists(), target
