@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from llmviewer import memory
 from llmviewer.evaluation import Evaluation, evaluate
-from llmviewer.ir import Array, Count, Graph, Role
+from llmviewer.ir import Array, Count, Graph, Role, present, total
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
 from llmviewer.schedule import Schedule, largest_passes, schedule
@@ -68,7 +69,8 @@ class Analysis:
     @property
     def prefill_mfu(self) -> Array:
         """Causal matmul FLOPs over time x dense peak of the compute dtype."""
-        peak = self.system.chip.matrix_rate(self.compute_dtype)
+        names, chosen = self._compute
+        peak = np.choose(chosen, [self.system.chip.matrix_rate(name) for name in names])
         return np.asarray(self.schedule.prefill(self.evaluation.model_flops) / (self.ttft_s * peak))
 
     @property
@@ -78,14 +80,23 @@ class Analysis:
         time_s = self.schedule.decode(self.time_s)
         return np.asarray(self.schedule.decode(read) / (time_s * self.system.chip.bandwidth_bytes_per_s))
 
+    def compute_dtype(self, point: int) -> str:
+        """The dtype in which most matmul FLOPs of a point's prefill run on this chip."""
+        names, chosen = self._compute
+        return names[int(chosen[point])]
+
     @property
-    def compute_dtype(self) -> str:
-        """The dtype in which most matmul FLOPs of the representative step run on this chip."""
-        shares: dict[str, float] = {}
+    def _compute(self) -> tuple[list[str], npt.NDArray[np.intp]]:
+        """Dtypes of the matmuls, and which of them has most FLOPs in prefill, per point."""
+        counts: dict[str, list[Count]] = {}
         for row in self.evaluation.rows:
-            flops = float(self.schedule.decode(row.operator.matmul_flops)[0]) * row.block.times
-            shares[row.operator.compute] = shares.get(row.operator.compute, 0.0) + flops
-        return self.system.chip.compute_dtype(max(shares, key=lambda name: shares[name]))
+            if present(row.operator.matmul_flops):
+                name = self.system.chip.compute_dtype(row.operator.compute)
+                counts.setdefault(name, []).append(row.operator.matmul_flops * float(row.block.times))
+        names = list(counts)
+        if len(names) == 1:
+            return names, np.zeros(self.schedule.points, dtype=np.intp)
+        return names, np.argmax([self.schedule.prefill(total(listed)) for listed in counts.values()], axis=0)
 
 
 def analyze(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Analysis:

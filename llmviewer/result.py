@@ -58,7 +58,7 @@ class Result:
             "parallelism": {"devices": 1, "tensor": 1, "pipeline": 1},
             "passes": [applied.name for applied in self.analysis.system.passes],
             "efficiency": {"kind": self.efficiency, "profile": None},
-            "roofline": roof_object(chip, self.analysis.compute_dtype),
+            "roofline": roof_object(chip, self.analysis.compute_dtype(point)),
             "provenance": {
                 "llmviewer": __version__,
                 "model": self.analysis.model.source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ from llmviewer.workload import decode, prefill
 from .answers import answer, operators
 
 SURVEY: dict[str, Any] = {"batch_size": 1, "input_len": 2048, "attention": "eager"}
+#: Windows, chunks, experts, latents, recurrences, quantized checkpoints.
+VARIED = """
+    llama-2-7b qwen3-30b-a3b deepseek-v2-lite jamba-v0.1 qwen3.5-9b gemma-3-4b gpt-oss-20b llama-4-scout bloom-7b1
+    mamba-2.8b minimax-text-01 deepseek-v3
+""".split()
 MOE = models.load("qwen3-30b-a3b")
 LATENT = models.load("deepseek-v2-lite")
 DENSE = models.load("llama-2-7b")
@@ -117,27 +123,49 @@ def same_bits(left: Any, right: Any) -> bool:
     return left == right or (left != left and right != right)  # noqa: PLR0124
 
 
-@settings(max_examples=25, deadline=None)
+@cache
+def loaded(name: str) -> models.Model:
+    return models.load(name)
+
+
+@pytest.mark.parametrize("name", VARIED)
+@settings(max_examples=8, deadline=None)
 @given(
     points=st.lists(point, min_size=2, max_size=6),
-    model=st.sampled_from([DENSE, MOE, LATENT]),
     chip=st.sampled_from(["a6000", "h100-sxm", "mi300x"]),
     attention=st.sampled_from(["flash", "eager"]),
     budget=st.sampled_from([0, 2048]),
+    scheme=st.sampled_from(["none", "w4a16", "w8a8kv8"]),
 )
 def test_a_point_alone_and_inside_a_sweep_are_bit_identical(
-    points: list[tuple[int, int, int]], model: models.Model, chip: str, attention: str, budget: int
+    name: str, points: list[tuple[int, int, int]], chip: str, attention: str, budget: int, scheme: str
 ) -> None:
-    options: dict[str, Any] = {"attention": attention, "max_num_batched_tokens": budget}
+    options: dict[str, Any] = {"attention": attention, "max_num_batched_tokens": budget, "quantization": scheme}
+    model = loaded(name)
     batches, prompts, outputs = (list(column) for column in zip(*points, strict=True))
     sweep = lv.analyze(model, chip, batch_size=batches, input_len=prompts, output_len=outputs, **options)
     columns = sweep.columns()
     for at, (batch, prompt, output) in enumerate(points):
         alone = lv.analyze(model, chip, batch_size=batch, input_len=prompt, output_len=output, **options)
-        for name, values in alone.columns().items():
-            assert same_bits(values[0], columns[name][at]), name
+        for column, values in alone.columns().items():
+            assert same_bits(values[0], columns[column][at]), column
         for stage in ("prefill", "decode"):
             assert alone.stage(stage) == sweep.stage(stage, at)
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_every_model_has_finite_times_and_gains_by_flash_attention(name: str) -> None:
+    """One token, a middling and a long batch, on chips that publish much and little."""
+    sizes: dict[str, Any] = {"batch_size": [1, 3, 64], "input_len": [1, 1000, 8000], "output_len": [2, 5, 3]}
+    for chip in ("h100-sxm", "tpu-v5e"):
+        flash, eager = (
+            lv.analyze(loaded(name), chip, attention=kind, **sizes).columns() for kind in ("flash", "eager")
+        )
+        for metric in ("ttft_s", "tpot_s", "e2e_s", "prefill_traffic_bytes", "decode_traffic_bytes"):
+            assert np.isfinite(flash[metric]).all() and (flash[metric] > 0).all(), metric
+            assert (flash[metric] <= eager[metric]).all(), metric
+        for found in (flash, eager):
+            assert (found["prefill_mfu"] <= 1).all() and (found["decode_mbu"] <= 1).all()
 
 
 def step_time(model: models.Model, chip: str, step: Any, attention: str) -> float:
@@ -180,6 +208,17 @@ def test_utilizations_are_fractions_of_the_data_sheet() -> None:
     assert found["metrics"]["decode_mbu"] == pytest.approx(read / (decode_stage["time_s"] * 2039e9))
     assert 0.9 < found["metrics"]["prefill_mfu"] < 1
     assert 0.99 < found["metrics"]["decode_mbu"] < 1
+
+
+def test_utilization_is_of_the_units_that_run_most_of_the_prompt() -> None:
+    """w8a8 on the A100: projections at 624 TOPS.  Decode over a long cache multiplies mostly in fp16, at 312; that and
+    the other points of a sweep change nothing."""
+    found = lv.analyze("qwen3-30b-a3b", "a100", batch_size=1, input_len=[1, 8000], quantization="w8a8")
+    for at in range(2):
+        stage = found.stage("prefill", at)
+        expected = stage["matmul_flops"] / (stage["time_s"] * 624e12)
+        assert found.columns()["prefill_mfu"][at] == pytest.approx(expected)
+        assert found.to_dict(at)["roofline"]["compute_dtype"] == "int8"
 
 
 def test_masked_pairs_of_eager_attention_are_no_model_flops() -> None:
