@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from llmviewer import memory
 from llmviewer.evaluation import Evaluation, evaluate
@@ -68,10 +67,10 @@ class Analysis:
 
     @property
     def prefill_mfu(self) -> Array:
-        """Causal matmul FLOPs over time x dense peak of the compute dtype."""
-        names, chosen = self._compute
-        peak = np.choose(chosen, [self.system.chip.matrix_rate(name) for name in names])
-        return np.asarray(self.schedule.prefill(self.evaluation.model_flops) / (self.ttft_s * peak))
+        """Causal matmul FLOPs over time x dense peak, those of every dtype at its own peak: never above 1."""
+        rate = self.system.chip.matrix_rate
+        at_peak_s = total(flops / rate(name) for name, flops in self._prefill_flops.items())
+        return np.asarray(at_peak_s / self.ttft_s)
 
     @property
     def decode_mbu(self) -> Array:
@@ -82,21 +81,20 @@ class Analysis:
 
     def compute_dtype(self, point: int) -> str:
         """The dtype in which most matmul FLOPs of a point's prefill run on this chip."""
-        names, chosen = self._compute
-        return names[int(chosen[point])]
+        flops = self._prefill_flops
+        return max(flops, key=lambda name: float(flops[name][point]))
 
     @property
-    def _compute(self) -> tuple[list[str], npt.NDArray[np.intp]]:
-        """Dtypes of the matmuls, and which of them has most FLOPs in prefill, per point."""
+    def _prefill_flops(self) -> dict[str, Array]:
+        """Causal matmul FLOPs of prefill by the dtype they run in, per point."""
         counts: dict[str, list[Count]] = {}
         for row in self.evaluation.rows:
-            if present(row.operator.matmul_flops):
-                name = self.system.chip.compute_dtype(row.operator.compute)
-                counts.setdefault(name, []).append(row.operator.matmul_flops * float(row.block.times))
-        names = list(counts)
-        if len(names) == 1:
-            return names, np.zeros(self.schedule.points, dtype=np.intp)
-        return names, np.argmax([self.schedule.prefill(total(listed)) for listed in counts.values()], axis=0)
+            operator = row.operator
+            if present(operator.matmul_flops):
+                name = self.system.chip.compute_dtype(operator.compute)
+                useful = operator.matmul_flops - operator.masked_flops
+                counts.setdefault(name, []).append(useful * float(row.block.times))
+        return {name: self.schedule.prefill(total(listed)) for name, listed in counts.items()}
 
 
 def analyze(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Analysis:
