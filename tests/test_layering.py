@@ -95,6 +95,11 @@ def test_imports_run_downward_only(path: Path) -> None:
     assert not upward, f"{own} stands below {', '.join(sorted(upward))}"
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if concept(path) == "reports"], ids=lambda path: path.name)
+def test_reports_read_results_and_nothing_else(path: Path) -> None:
+    assert set(imported(path)) <= {"result", "comparison", "catalog", "reports"}
+
+
 def top_level(path: Path) -> Iterator[str]:
     """Packages imported when the file is, type hints aside."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
