@@ -1,7 +1,7 @@
 """llmviewer: how fast an LLM runs on a chip, why, and what to change.
 
-    import llmviewer as lv
-    lv.analyze("llama-2-7b", "a6000", batch_size=[1, 8, 64], input_len=2048).to_frame()
+import llmviewer as lv
+lv.analyze("llama-2-7b", "a6000", batch_size=[1, 8, 64], input_len=2048).to_frame()
 """
 
 from __future__ import annotations
