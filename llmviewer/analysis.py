@@ -98,18 +98,29 @@ class Analysis:
 
 
 def analyze(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Analysis:
-    """Prefill, decode and memory of every point of `request` in one evaluation of the graph."""
+    """Prefill, decode and memory of every point of `request` in one evaluation of the graph.
+
+    Of more passes than fit the memory the decode steps are evaluated in pieces, and only their times are kept.
+    """
     request = _one_per_chip(request, system)
     plan = schedule(request, token_budget)
-    evaluation = evaluate(model, _per_pass(system, plan), plan.step)
+    (piece, step), *later = plan.pieces()
+    evaluation = evaluate(model, _per_pass(system, plan, piece), step)
+    time_s = evaluation.time_s
+    if later:
+        times = [evaluate(model, _per_pass(system, plan, piece), step).time_s for piece, step in later]
+        time_s = np.concatenate((time_s, *times))
+        held = memory_of(model, system, request, token_budget)
+    else:
+        held = _memory(system, request, plan, evaluation.graph)
     return Analysis(
         model=model,
         system=system,
         request=request,
         schedule=plan,
         evaluation=evaluation,
-        memory=_memory(system, request, plan, evaluation.graph),
-        time_s=evaluation.time_s,
+        memory=held,
+        time_s=time_s,
     )
 
 
@@ -119,9 +130,9 @@ def _one_per_chip(request: Request, system: System) -> Request:
     return request if chips == 1 else replace(request, batch_size=request.batch_size * np.ones(chips))
 
 
-def _per_pass(system: System, plan: Schedule) -> System:
-    """The system with the figures of the chip that runs each pass."""
-    return system if system.chip.points == 1 else replace(system, chip=system.chip.spread(plan.owners))
+def _per_pass(system: System, plan: Schedule, piece: slice = slice(None)) -> System:
+    """The system with the figures of the chip that runs each pass of a piece of the schedule."""
+    return system if system.chip.points == 1 else replace(system, chip=system.chip.spread(plan.owners[piece]))
 
 
 def _memory(system: System, request: Request, plan: Schedule, graph: Graph) -> Memory:

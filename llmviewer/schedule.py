@@ -3,8 +3,9 @@ every point, and all real decode steps.  One evaluation of the graph then prices
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -18,8 +19,12 @@ Pass: TypeAlias = tuple[float, float, float, float, float]
 #: batch_size, input_len, token budget -> the passes of one point.
 Split: TypeAlias = Callable[[float, float, float], list[Pass]]
 
-#: Forward passes of one evaluation beyond which arrays would fill the memory (a million take a gigabyte).
-MOST_PASSES = 2 * 10**6
+#: Forward passes of one evaluation: a million would take gigabytes, for every operator keeps its counts.
+MOST_AT_ONCE = 2**15
+#: Passes of a request, of which only the times stay, beyond which the answer takes longer than anyone waits.
+MOST_PASSES = 2**20
+#: Prefill passes and points, of which all counts stay.
+MOST_SHOWN = 2**18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,10 +51,25 @@ class Schedule:
         return np.concatenate((prefill, point, np.repeat(point, self.decode_steps.astype(int))))
 
     @property
+    def shown(self) -> int:
+        """The passes whose operators a result shows: all but the real decode steps."""
+        return self.prefill_passes + self.points
+
+    def pieces(self) -> Iterator[tuple[slice, Step]]:
+        """All passes in one piece; where they are too many, what is shown first and the real decode steps in pieces."""
+        passes = len(self.weights)
+        if passes <= MOST_AT_ONCE:
+            yield slice(passes), self.step
+            return
+        for start, stop in pairwise((0, *range(self.shown, passes, MOST_AT_ONCE), passes)):
+            piece = slice(start, stop)
+            yield piece, Step(tuple(_part(group, piece) for group in self.step.groups))
+
+    @property
     def decode_starts(self) -> Array:
         """First index of every point's real decode steps."""
         offsets = np.cumsum(self.decode_steps) - self.decode_steps
-        return np.asarray(offsets + self.prefill_passes + self.points)
+        return np.asarray(offsets + self.shown)
 
     def prefill(self, values: Count) -> Array:
         """Sum over the prefill passes of every point."""
@@ -60,15 +80,15 @@ class Schedule:
 
     def decode(self, values: Count) -> Array:
         """The representative decode step of every point."""
-        return self._full(values)[self.prefill_passes : self.prefill_passes + self.points]
+        return self._full(values)[self.prefill_passes : self.shown]
 
     def generated(self, values: Count) -> Array:
         """Sum over all real decode steps of every point; 0 where there are none."""
         totals = np.zeros(self.points)
         some = self.decode_steps > 0
         if some.any():
-            steps = self._full(values)[self.prefill_passes + self.points :]
-            starts = (self.decode_starts - self.prefill_passes - self.points)[some].astype(int)
+            steps = self._full(values)[self.shown :]
+            starts = (self.decode_starts - self.shown)[some].astype(int)
             totals[some] = np.add.reduceat(steps, starts)
         return totals
 
@@ -85,7 +105,8 @@ class Schedule:
         return worst
 
     def _full(self, values: Count) -> Array:
-        if isinstance(values, np.ndarray) and values.shape == self.weights.shape:
+        """One value per pass, or per pass shown."""
+        if isinstance(values, np.ndarray) and values.size > 1:
             return values
         return np.broadcast_to(np.asarray(values, dtype=np.float64), self.weights.shape)
 
@@ -97,7 +118,7 @@ def schedule(request: Request, token_budget: float = np.inf) -> Schedule:
     a longer prompt goes alone, in chunks.  Prefill of all prompts is one pass where it is infinite.
     """
     batch, prompt, output = _columns(request)
-    _check_passes(np.where(prompt > token_budget, np.ceil(prompt / token_budget), 1.0) + output)
+    _check_passes(np.where(prompt > token_budget, np.ceil(prompt / token_budget), 1.0) + 1.0, output - 1.0)
     passes, starts = _prefill_passes(batch, prompt, token_budget, _split)
     return _laid_out((batch, prompt), passes, starts, output - 1.0, prompt)
 
@@ -111,13 +132,22 @@ def largest_passes(request: Request, token_budget: float = np.inf) -> Schedule:
     return _laid_out((batch, prompt), passes, starts, steps, prompt + output - 1.0 - steps)
 
 
-def _check_passes(passes: Array) -> None:
-    total = float(passes.sum())
-    if total > MOST_PASSES:
-        raise UserError(
-            f"the request takes {total:,.0f} forward passes; allowed: at most {MOST_PASSES:,} "
-            "(fewer output tokens, a larger token budget, or fewer points at once)"
-        )
+def _part(group: Group, piece: slice) -> Group:
+    """A group of some of the passes."""
+    columns = (group.batch_size, group.new_tokens, group.cached_tokens, group.logit_positions)
+    batch, new, cached, logits = (np.asarray(column)[piece] for column in columns)
+    return Group(batch_size=batch, new_tokens=new, cached_tokens=cached, logit_positions=logits)
+
+
+def _check_passes(shown: Array, steps: Array) -> None:
+    passes = {"prefill of the request": shown.sum(), "the request": shown.sum() + steps.sum()}
+    ways = {"prefill of the request": "a larger token budget", "the request": "fewer output tokens"}
+    for (what, total), most in zip(passes.items(), (MOST_SHOWN, MOST_PASSES), strict=True):
+        if total > most:
+            raise UserError(
+                f"{what} takes {total:,.0f} forward passes; allowed: at most {most:,} "
+                f"({ways[what]}, or fewer points at once)"
+            )
 
 
 def _laid_out(

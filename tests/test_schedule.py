@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import llmviewer as lv
+from llmviewer import hardware
 from llmviewer.schedule import schedule
 from llmviewer.workload import Request
 
@@ -27,14 +30,36 @@ def test_a_token_budget_changes_no_matmul_flops_of_linear_layers_and_never_short
 @pytest.mark.parametrize(
     "sizes",
     [
-        {"output_len": 10**8},
+        {"output_len": 10**9},
         {"input_len": 10**9, "max_num_batched_tokens": 1},
         {"batch_size": [1] * 10**5, "output_len": 100},
+        {"batch_size": [1] * 150_000, "output_len": 1},
     ],
 )
-def test_more_passes_than_memory_holds_are_refused_before_they_are_laid_out(sizes):
-    with pytest.raises(lv.UserError, match="forward passes; allowed: at most 2,000,000"):
+def test_more_passes_than_anyone_waits_for_are_refused_before_they_are_laid_out(sizes):
+    with pytest.raises(lv.UserError, match=r"takes [\d,]+ forward passes; allowed: at most (1,048,576|262,144)"):
         lv.analyze("llama-2-7b", "a6000", **sizes)
+
+
+@pytest.mark.parametrize("budget", [0, 700])
+@pytest.mark.parametrize("model", ["llama-2-7b", "gemma-2-2b", "deepseek-v2-lite"])
+def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch, model, budget):
+    asked = {"batch_size": [1, 3], "input_len": 1000, "output_len": [600, 1], "max_num_batched_tokens": budget}
+    whole = lv.analyze(model, "a6000", **asked)
+    monkeypatch.setattr("llmviewer.schedule.MOST_AT_ONCE", 100)
+    pieces = lv.analyze(model, "a6000", **asked)
+    assert len(pieces.analysis.evaluation.time_s) < 100 < len(whole.analysis.evaluation.time_s)
+    for point in range(2):
+        assert pieces.to_dict(point) == whole.to_dict(point)
+    assert pieces.to_frame().equals(whole.to_frame())
+
+
+def test_hypothetical_chips_keep_their_own_figures_in_every_piece(monkeypatch):
+    chip = hardware.load("a6000")
+    chips = replace(chip, bandwidth_bytes_per_s=chip.bandwidth_bytes_per_s * np.array([1.0, 2.0]))
+    whole = lv.analyze("llama-2-7b", chips, output_len=300).to_frame()
+    monkeypatch.setattr("llmviewer.schedule.MOST_AT_ONCE", 100)
+    assert lv.analyze("llama-2-7b", chips, output_len=300).to_frame().equals(whole)
 
 
 @pytest.mark.parametrize("prompt", [511, 512, 513, 1023, 1024, 1025, 4000])
