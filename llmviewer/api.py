@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
 from dataclasses import dataclass, fields
-from typing import TypeAlias
 
 import numpy as np
 
-from llmviewer import analysis, hardware, models
-from llmviewer.errors import UserError, shown, unknown
+from llmviewer import analysis, arguments, hardware, models
+from llmviewer.arguments import Sizes
+from llmviewer.errors import UserError, unknown
 from llmviewer.hardware import Chip
-from llmviewer.ir import Array
 from llmviewer.models.model import Model
 from llmviewer.passes.flash_attention import flash_attention
 from llmviewer.result import Result
 from llmviewer.system import Applied, System
 from llmviewer.workload import Request
 
-Sizes: TypeAlias = "int | Sequence[int] | np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
-
-#: Sizes beyond this are a typing error.
-LARGEST = 10**9
 ATTENTION = ("flash", "eager")
 EFFICIENCIES = ("ideal",)
 
@@ -40,10 +35,19 @@ class Options:
     max_num_batched_tokens: int = 0
     ignore_fields: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("dtype", "quantization", "kv_cache_dtype", "latent_attention"):
+            arguments.word(name, getattr(self, name))
+        arguments.word("attention", self.attention, ATTENTION)
+        arguments.word("efficiency", self.efficiency, EFFICIENCIES, hint="calibrated needs a profile; none yet")
+        arguments.fraction("gpu_memory_utilization", self.gpu_memory_utilization)
+        arguments.whole("max_num_batched_tokens", self.max_num_batched_tokens, least=0)
+        object.__setattr__(self, "ignore_fields", arguments.words("ignore_fields", self.ignore_fields))
+
 
 def analyze(
-    model: str | Model,
-    hardware_name: str | Chip,
+    model: str | os.PathLike[str] | Model,
+    hardware_name: str | os.PathLike[str] | Chip,
     *,
     batch_size: Sizes = 1,
     input_len: Sizes = 1024,
@@ -61,7 +65,7 @@ def analyze(
 def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:
     """The workload, its sizes checked."""
     given = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
-    columns = {name: sizes(name, value) for name, value in given.items()}
+    columns = {name: arguments.sizes(name, value) for name, value in given.items()}
     lengths = {name: len(column) for name, column in columns.items() if len(column) > 1}
     if len(set(lengths.values())) > 1:
         raise UserError("sequences of one length are needed: " + ", ".join(f"{n} has {c}" for n, c in lengths.items()))
@@ -76,9 +80,14 @@ class Configuration:
     system: System
     options: Options
 
+    @property
+    def token_budget(self) -> float:
+        """Most tokens of one prefill pass."""
+        return float(self.options.max_num_batched_tokens) or np.inf
+
     def answer(self, workload: Request) -> Result:
         """The Result of a request, with its warnings."""
-        budget = float(self.options.max_num_batched_tokens) or np.inf
+        budget = self.token_budget
         return Result(
             analysis=analysis.analyze(self.model, self.system, workload, budget),
             warnings=warnings(self.model, workload),
@@ -89,16 +98,22 @@ class Configuration:
         )
 
 
-def configuration(model: str | Model, hardware_name: str | Chip, **options: object) -> Configuration:
+def configuration(
+    model: str | os.PathLike[str] | Model, hardware_name: str | os.PathLike[str] | Chip, **options: object
+) -> Configuration:
     """Names, paths or objects, and fields of `Options` -> a Configuration.  Raises UserError."""
     chosen = _options(options)
     loaded = _in_form(model if isinstance(model, Model) else _load(model, chosen), chosen)
-    chip = hardware_name if isinstance(hardware_name, Chip) else hardware.load(hardware_name)
+    chip = hardware_name if isinstance(hardware_name, Chip) else _load_chip(hardware_name)
     return Configuration(model=loaded, system=system(chip, chosen), options=chosen)
 
 
-def _load(name: str, options: Options) -> Model:
-    return models.load(name, dtype=options.dtype, ignored=options.ignore_fields)
+def _load(name: object, options: Options) -> Model:
+    return models.load(arguments.path_or_name("model", name), dtype=options.dtype, ignored=options.ignore_fields)
+
+
+def _load_chip(name: object) -> Chip:
+    return hardware.load(arguments.path_or_name("hardware", name))
 
 
 def _in_form(model: Model, options: Options) -> Model:
@@ -110,7 +125,7 @@ def _in_form(model: Model, options: Options) -> Model:
 
     forms = {form.value: form for form in MlaForm}
     if options.latent_attention not in forms:
-        raise unknown("latent-attention", options.latent_attention, forms)
+        raise unknown("latent_attention", options.latent_attention, ("cheaper", *forms))
     return with_form(model, forms[options.latent_attention])
 
 
@@ -124,16 +139,6 @@ def _options(given: dict[str, object]) -> Options:
 
 def system(chip: Chip, options: Options) -> System:
     """The chip with the passes the options ask for, in their fixed order."""
-    if options.attention not in ATTENTION:
-        raise unknown("attention", options.attention, ATTENTION)
-    if options.efficiency not in EFFICIENCIES:
-        raise unknown("efficiency", options.efficiency, EFFICIENCIES, "calibrated needs a fitted profile; none yet")
-    if not 0.0 < options.gpu_memory_utilization <= 1.0:
-        given = shown(options.gpu_memory_utilization)
-        raise UserError(f"gpu-memory-utilization is {given}; allowed: above 0, at most 1")
-    if not 0 <= options.max_num_batched_tokens <= LARGEST or options.max_num_batched_tokens % 1:
-        given = shown(options.max_num_batched_tokens)
-        raise UserError(f"max-num-batched-tokens is {given}; allowed: whole numbers up to {LARGEST}, 0 = all together")
     return System(chip=chip, passes=_passes(options), memory_utilization=options.gpu_memory_utilization)
 
 
@@ -155,17 +160,6 @@ def _formats(options: Options) -> tuple[Applied, ...]:
         return ()
     cache = "" if scheme.cache is None else f", {scheme.cache.name} cache"
     return (Applied(name=f"quantize({scheme.name}{cache})", make=lambda _: quantize(scheme)),)
-
-
-def sizes(name: str, value: Sizes) -> Array:
-    """Whole numbers from 1 up, as an array of float64 (length 1 for a single number)."""
-    numbers = np.atleast_1d(np.asarray(value))
-    if numbers.dtype.kind not in "iuf" or numbers.ndim != 1 or not numbers.size:
-        raise UserError(f"{name} is '{shown(value)}'; expected whole numbers")
-    numbers = numbers.astype(np.float64)
-    for number in numbers[~((numbers >= 1) & (numbers <= LARGEST) & (numbers == np.floor(numbers)))][:1]:
-        raise UserError(f"{name} is {number:g}; allowed: whole numbers from 1 to {LARGEST}")
-    return numbers
 
 
 def warnings(model: Model, request: Request) -> tuple[str, ...]:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmviewer.errors import UserError, shown, unknown
+from llmviewer import parsing
+from llmviewer.errors import UserError, quoted, shown, unknown
 
 ROOT = Path(__file__).resolve().parent.parent
 ALIASES = "aliases.yaml"
-#: A config or a spec is a few kilobytes; anything far larger is not one.
-MAX_FILE_BYTES = 4 * 2**20
+#: What to do about a name we do not know.
+HINTS = {
+    "model": "see `llmviewer models list`, or download its config.json and pass the path",
+    "chip": "see `llmviewer hardware list`, or pass the path of a YAML file of your own",
+}
+#: A config or a spec is a few kilobytes; anything far larger is not one.  YAML takes 30 times as long to read.
+MOST_BYTES_OF_JSON = 4 * 2**20
+MOST_BYTES_OF_YAML = 2**20
 
 
 def folder(name: str) -> Path:
@@ -59,8 +67,7 @@ def find(where: str, name: str, what: str) -> tuple[Path, str, tuple[str, ...]]:
     if own(name) or _is_path(name):
         return path, path.stem, ()
     known = [*stems(where), *(a for listed in index.values() for a in listed)]
-    listing = "hardware" if what == "chip" else "models"
-    raise unknown(what, name, known, hint=f"see `llmviewer {listing} list`, or pass the path of a file")
+    raise unknown(what, name, known, hint=HINTS[what])
 
 
 def shown_path(path: Path) -> str:
@@ -68,52 +75,50 @@ def shown_path(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
-def read_text(path: Path) -> str:
-    """The text of a file, or one clear line why not."""
+def read_text(path: Path, most_bytes: int) -> str:
+    """The text of a file, or one clear line why not.  Devices and pipes are refused: they may have no end."""
     try:
         if path.is_dir():
             raise UserError(f"'{shown(path)}' is a directory; expected a file")
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise UserError(f"'{shown(path)}' is larger than {MAX_FILE_BYTES // 2**20} MiB; not a config or a spec")
-        return path.read_text(encoding="utf-8")
+        if path.exists() and not path.is_file():
+            raise UserError(f"'{shown(path)}' is a device or a pipe; expected a file")
+        with open(path, "rb", opener=_without_waiting) as stream:
+            content: bytes = stream.read(most_bytes + 1) or b""  # None where it would have waited
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        raise UserError(f"cannot read '{shown(path)}': {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > most_bytes:
+        raise UserError(f"'{shown(path)}' is larger than {most_bytes // 2**20} MiB; not a config or a spec")
+    try:
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"'{shown(path)}' is not text (UTF-8)") from error
-    except OSError as error:
-        raise UserError(f"cannot read '{shown(path)}': {error.strerror or error}") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file that may, behind its name, wait for data for ever (/proc/kmsg)."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, by the C loader where present."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        content = yaml.load(read_text(path), Loader=loader)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"'{shown(path)}' is not valid YAML{line}: {_reason(error)}") from error
-    return _as_mapping(content, path)
+    """The mapping in a YAML file."""
+    return _mapping(path, "YAML", parsing.from_yaml, MOST_BYTES_OF_YAML)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
-    import json
+    return _mapping(path, "JSON", parsing.from_json, MOST_BYTES_OF_JSON)
 
+
+def _mapping(path: Path, language: str, parse: Callable[[str], object], most_bytes: int) -> dict[str, Any]:
+    text = read_text(path, most_bytes)
+    if not text.strip():
+        raise UserError(f"'{shown(path)}' is empty")
     try:
-        content = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"'{shown(path)}' is not valid JSON: {_reason(error)}") from error
-    return _as_mapping(content, path)
-
-
-def _reason(error: Exception) -> str:
-    return shown(getattr(error, "problem", None) or str(error).split("\n")[0] or type(error).__name__, 100)
-
-
-def _as_mapping(content: object, path: Path) -> dict[str, Any]:
+        content = parse(text)
+    except ValueError as error:
+        raise UserError(f"'{shown(path)}' cannot be read as {language}: {shown(error, 160)}") from error
     if not isinstance(content, dict):
-        raise UserError(f"'{shown(path)}' holds {type(content).__name__}, expected a mapping of fields")
+        raise UserError(f"'{shown(path)}' holds {quoted(content)}; expected a mapping of fields")
     return content
 
 
@@ -121,7 +126,7 @@ def check_keys(spec: Mapping[str, Any], known: Collection[str], required: Iterab
     """Raise for a key nobody reads and for a needed one that is missing."""
     for key in spec:
         if key not in known:
-            raise unknown(f"key in {where}", key, known)
+            raise unknown("key", key, known, where=where)
     missing = [key for key in required if key not in spec]
     if missing:
         raise UserError(f"{where}: missing {', '.join(missing)}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmviewer import data
 from llmviewer.chip import Chip, Figure, Link
-from llmviewer.errors import UserError, shown
+from llmviewer.errors import UserError, quoted
 
 __all__ = ["Chip", "Figure", "Link", "load", "names", "parse"]
 
@@ -119,15 +119,13 @@ def _links(spec: Mapping[str, Any], where: str, figures: dict[str, Figure]) -> d
         )
     default = spec.get("default_link")
     if default is not None and default not in links:
-        raise UserError(
-            f"{where}: default_link '{shown(default)}' is not among its links: {', '.join(links) or 'none'}"
-        )
+        raise UserError(f"{where}: default_link {quoted(default)} is not among its links: {', '.join(links) or 'none'}")
     return links
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise UserError(f"{where}: expected a mapping, got '{shown(value)}'")
+        raise UserError(f"{where}: expected a mapping, got {quoted(value)}")
     return value
 
 
@@ -135,7 +133,7 @@ def _figure(entry: Any, factor: float, where: str) -> Figure:
     """A sourced figure; a file of the user's own may give a bare number."""
     value = entry.get("value") if isinstance(entry, Mapping) else entry
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < ABSURD:
-        raise UserError(f"{where}: expected a positive number, got '{shown(value)}'")
+        raise UserError(f"{where}: expected a positive number, got {quoted(value)}")
     source = str(entry.get("source", "")) if isinstance(entry, Mapping) else "given by the user"
     note = str(entry.get("note", "")) if isinstance(entry, Mapping) else ""
     return Figure(value=float(value) * factor, source=source, note=note)

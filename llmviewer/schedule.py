@@ -117,8 +117,8 @@ def schedule(request: Request, token_budget: float = np.inf) -> Schedule:
     token_budget: most tokens of one prefill pass (--max-num-batched-tokens).  Prompts that fit it go together, whole;
     a longer prompt goes alone, in chunks.  Prefill of all prompts is one pass where it is infinite.
     """
+    check_passes(request, token_budget)
     batch, prompt, output = _columns(request)
-    _check_passes(np.where(prompt > token_budget, np.ceil(prompt / token_budget), 1.0) + 1.0, output - 1.0)
     passes, starts = _prefill_passes(batch, prompt, token_budget, _split)
     return _laid_out((batch, prompt), passes, starts, output - 1.0, prompt)
 
@@ -139,8 +139,11 @@ def _part(group: Group, piece: slice) -> Group:
     return Group(batch_size=batch, new_tokens=new, cached_tokens=cached, logit_positions=logits)
 
 
-def _check_passes(shown: Array, steps: Array) -> None:
-    passes = {"prefill of the request": shown.sum(), "the request": shown.sum() + steps.sum()}
+def check_passes(request: Request, token_budget: float = np.inf) -> None:
+    """Raise for a request that takes more forward passes than memory holds or anyone waits for."""
+    _, prompt, output = _columns(request)
+    shown = np.sum(np.where(prompt > token_budget, np.ceil(prompt / token_budget), 1.0) + 1.0)
+    passes = {"prefill of the request": shown, "the request": shown + np.sum(output - 1.0)}
     ways = {"prefill of the request": "a larger token budget", "the request": "fewer output tokens"}
     for (what, total), most in zip(passes.items(), (MOST_SHOWN, MOST_PASSES), strict=True):
         if total > most:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from llmviewer.errors import UserError, shown
+from llmviewer.arguments import number_in, whole
+from llmviewer.errors import UserError, quoted
 from llmviewer.ir import Array
 from llmviewer.workload import Request
 
@@ -27,8 +28,19 @@ class Grid:
     input_lens: Array
     output_lens: Array
 
+    def __post_init__(self) -> None:
+        points = math.prod(map(len, (self.batch_sizes, self.input_lens, self.output_lens)))
+        if points > MOST_POINTS:
+            raise UserError(f"the sweep has {points:,} points; allowed: at most {MOST_POINTS:,}")
+
     def __len__(self) -> int:
         return len(self.batch_sizes) * len(self.input_lens) * len(self.output_lens)
+
+    def largest(self) -> Request:
+        """The point that asks for most of everything."""
+        return Request(
+            batch_size=self.batch_sizes.max(), input_len=self.input_lens.max(), output_len=self.output_lens.max()
+        )
 
     def points(self, start: int, stop: int) -> Request:
         """The requests numbered start ... stop - 1."""
@@ -41,49 +53,43 @@ class Grid:
             output_len=self.output_lens[output],
         )
 
-    def chunks(self) -> Iterator[Request]:
-        """The points in order, in pieces of about CHUNK_PASSES forward passes (1 prefill, 1 shown, output_len - 1)."""
+    def chunks(self, token_budget: float = np.inf) -> Iterator[Request]:
+        """The points in order, in pieces of about CHUNK_PASSES forward passes (prefill, 1 shown, output_len - 1)."""
         total = len(self)
-        if total > MOST_POINTS:
-            raise UserError(f"the sweep has {total:,} points; allowed: at most {MOST_POINTS:,}")
         keep_freed_memory()
-        passes = int(self.output_lens.max()) + 1
+        passes = math.ceil(max(self.input_lens.max() / token_budget, 1.0)) + int(self.output_lens.max())
         size = max(1, CHUNK_PASSES // passes)
-        for start, stop in pairwise([*range(0, total, size), total]):
-            yield self.points(start, stop)
+        for start in range(0, total, size):
+            yield self.points(start, min(start + size, total))
 
 
 def values(name: str, text: str) -> Array:
     """The numbers of a comma list with ranges: `1,2,4:64:*2` multiplies, `8:8192:+8` adds, both ends included."""
-    numbers = [number for part in text.split(",") for number in _range(name, part.strip())]
-    return np.array(numbers, dtype=np.float64)
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise UserError(f"{name} is {quoted(text)}: a number between the commas is missing")
+    ranges = [_range(name, part) for part in parts]
+    if sum(map(len, ranges)) > MOST_VALUES:
+        raise UserError(f"{name}: {quoted(text)} has over {MOST_VALUES:,} values")
+    return np.concatenate([np.array(numbers, dtype=np.float64) for numbers in ranges])
 
 
-def _range(name: str, part: str) -> list[int]:
+def _range(name: str, part: str) -> Sequence[int]:
     pieces = part.split(":")
     step = pieces.pop() if len(pieces) == 3 else "+1"
     if len(pieces) > 2 or step[:1] not in ("+", "*"):
-        raise UserError(f"{name}: '{shown(part)}' is not a number or a range; allowed: 8, 1:64, 4:64:*2, 8:8192:+8")
-    first, last = _whole(name, pieces[0]), _whole(name, pieces[-1])
-    by = _whole(name, step[1:])
+        raise UserError(f"{name}: {quoted(part)} is not a number or a range; allowed: 8, 1:64, 4:64:*2, 8:8192:+8")
+    first, last, by = (whole(name, number_in(piece)) for piece in (pieces[0], pieces[-1], step[1:]))
     if step[0] == "*" and by < 2:
-        raise UserError(f"{name}: '{shown(part)}' multiplies by {by}; allowed: 2 or more")
+        raise UserError(f"{name}: {quoted(part)} multiplies by {by}; allowed: 2 or more")
     if last < first:
-        raise UserError(f"{name}: '{shown(part)}' ends before it begins")
-    if step[0] == "+" and (last - first) // by > MOST_VALUES:
-        raise UserError(f"{name}: '{shown(part)}' has over {MOST_VALUES:,} values")
+        raise UserError(f"{name}: {quoted(part)} ends before it begins")
     if step[0] == "+":
-        return list(range(first, last + 1, by))
+        return range(first, last + 1, by)
     numbers = [first]
     while numbers[-1] * by <= last:
         numbers.append(numbers[-1] * by)
     return numbers
-
-
-def _whole(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:12]) <= 10**9 or len(text) > 10:
-        raise UserError(f"{name}: '{shown(text)}' is not a whole number from 1 to 1000000000")
-    return int(text)
 
 
 def keep_freed_memory() -> None:

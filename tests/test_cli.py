@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_answered_in_full_with_status_1(run, form):
         (["analyze", "llama-2-7b", "--hardware", "a6001"], "did you mean 'a6000'"),
         (["analyze", "no\nsuch\x1b[2Jmodel", "--hardware", "a6000"], "unknown model"),
         (["compare", "llama-2-7b", "--hardware", "a6000,,h100"], "a name between the commas is missing"),
-        (["compare", "llama-2-7b", "--hardware", ""], "--hardware is ''"),
+        (["compare", "llama-2-7b", "--hardware", ""], "hardware is ''"),
         (["compare", "llama-2-7b", "--hardware", "a6000,h101"], "unknown chip 'h101'"),
         (["compare", "llama-2-7b", "--hardware", "t4", "--format", "yaml"], "unknown format 'yaml'"),
         (["compare", "llama-2-7b", "--hardware", "t4", "--batch-size", "0"], "batch_size is 0"),

@@ -147,7 +147,7 @@ def test_a_field_understood_at_one_value_only_is_refused_at_others() -> None:
 
 
 def test_an_unknown_model_type_is_never_a_silent_llama() -> None:
-    with pytest.raises(UserError, match=r"unknown model_type in mine 'lama'; .*did you mean 'llama'"):
+    with pytest.raises(UserError, match=r"mine: unknown model_type 'lama'; .*did you mean 'llama'"):
         parse({**LLAMA, "model_type": "lama"}, "mine")
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: What stands left may be imported by what stands right of it, never back.
 ORDER = (
     "errors < dtypes < ir < workload < ops < formats < layers < models",
-    "errors, parsing < data < hardware, models",
+    "errors < parsing < data < hardware, models",
     "ir < chip < hardware",
     "workload, formats, hardware < passes",
     "hardware < efficiency < roofline < system",
@@ -26,6 +26,7 @@ ORDER = (
     "hardware, models < describe < result",
     "analysis < result < api",
     "system < technique < api",
+    "ir < arguments < api",
     "passes, hardware, models < api < sweep, comparison < cli",
     "describe < catalog < cli",
     "result, comparison, catalog < reports < cli",

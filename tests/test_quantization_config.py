@@ -10,10 +10,10 @@ import pytest
 from llmviewer import data, models
 from llmviewer.errors import UserError
 from llmviewer.ir import Block, Graph, Operator, Role, check
+from llmviewer.models.config import STORED
 from llmviewer.models.load import parse
 from llmviewer.models.model import Model
 from llmviewer.models.module_lists import listed
-from llmviewer.models.config import STORED
 from llmviewer.passes.quantization_grammar import parse_scheme
 from llmviewer.passes.quantize import quantize
 from llmviewer.workload import decode, prefill
@@ -300,7 +300,7 @@ def test_nested_configs_are_found() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"quant_method": "gguf"}, r"unknown quant_method in llama-2-7b: quantization_config 'gguf'; allowed: awq"),
+        ({"quant_method": "gguf"}, r"llama-2-7b: quantization_config: unknown quant_method 'gguf'; allowed: awq"),
         ({"quant_method": "gptqq"}, r"did you mean 'gptq'\?"),
         ({}, r"missing field 'quant_method'"),
         ({"quant_method": "gptq"}, r"missing field 'bits'"),

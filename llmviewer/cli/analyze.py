@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def command(
     model: opt.Model,
     hardware: opt.Hardware,
-    batch_size: Annotated[int, typer.Option(help="Sequences in the batch.")] = 1,
-    input_len: Annotated[int, typer.Option(help="Prompt tokens of each sequence.")] = 1024,
-    output_len: Annotated[int, typer.Option(help="Tokens each sequence generates.")] = 128,
+    batch_size: opt.BatchSize = 1,
+    input_len: opt.InputLen = 1024,
+    output_len: opt.OutputLen = 128,
     dtype: opt.Dtype = "auto",
     quantization: opt.Quantization = "none",
     kv_cache_dtype: opt.KvCacheDtype = "auto",

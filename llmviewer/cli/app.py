@@ -7,7 +7,10 @@ from typing import Any
 
 import typer
 
-from llmviewer.errors import UserError, unknown
+from llmviewer.errors import UserError, shown, unknown
+
+#: What the parser says repeats the word it stumbled over, however long that is.
+LONGEST_MESSAGE = 300
 
 
 def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
@@ -75,4 +78,4 @@ def _one_line(error: Exception) -> Exception:
     message = getattr(error, "format_message", None)
     if message is None:
         return error
-    return UserError(" ".join(str(message()).split()))
+    return UserError(shown(" ".join(str(message()).split()), LONGEST_MESSAGE))

@@ -11,7 +11,7 @@ from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.comparison import Comparison
-from llmviewer.errors import UserError, shown
+from llmviewer.errors import UserError, quoted
 
 if TYPE_CHECKING:
     from reports.page import Page
@@ -23,9 +23,9 @@ MOST = 12
 def command(
     model: Annotated[str, typer.Argument(help="Models, a comma list: names or paths.")],
     hardware: Annotated[str, typer.Option(help="Chips, a comma list: names or paths.")],
-    batch_size: Annotated[int, typer.Option(help="Sequences in the batch.")] = 1,
-    input_len: Annotated[int, typer.Option(help="Prompt tokens of each sequence.")] = 1024,
-    output_len: Annotated[int, typer.Option(help="Tokens each sequence generates.")] = 128,
+    batch_size: opt.BatchSize = 1,
+    input_len: opt.InputLen = 1024,
+    output_len: opt.OutputLen = 128,
     dtype: Annotated[str, typer.Option(help="Dtypes, a comma list: auto, bf16, fp16, fp32.")] = "auto",
     quantization: Annotated[str, typer.Option(help="Schemes, a comma list: none,w8a8,w4a16.")] = "none",
     kv_cache_dtype: Annotated[str, typer.Option(help="KV cache formats, a comma list: auto,fp8.")] = "auto",
@@ -68,8 +68,7 @@ def _combinations(**lists: str) -> list[tuple[str, ...]]:
     names = {option: [word.strip() for word in words.split(",")] for option, words in lists.items()}
     for option, words in names.items():
         if not all(words):
-            what = "MODEL" if option == "model" else f"--{option.replace('_', '-')}"
-            raise UserError(f"{what} is '{shown(lists[option])}': a name between the commas is missing")
+            raise UserError(f"{option} is {quoted(lists[option])}: a name between the commas is missing")
     combinations = list(product(*names.values()))
     if len(combinations) > MOST:
         counts = " x ".join(str(len(words)) for words in names.values() if len(words) > 1)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import rows
 from llmviewer.errors import unknown
+from llmviewer.schedule import check_passes
 from llmviewer.sweep import Grid, values
+from llmviewer.workload import Request
 
 Columns = dict[str, Any]
 
@@ -47,9 +51,9 @@ def command(
     if format not in WRITERS:
         raise unknown("format", format, WRITERS)
     grid = Grid(
-        batch_sizes=values("--batch-size", batch_size),
-        input_lens=values("--input-len", input_len),
-        output_lens=values("--output-len", output_len),
+        batch_sizes=values("batch_size", batch_size),
+        input_lens=values("input_len", input_len),
+        output_lens=values("output_len", output_len),
     )
     shared = {
         "dtype": dtype,
@@ -66,14 +70,22 @@ def command(
         for chip in hardware.split(",")
         for scheme in quantization.split(",")
     ]
+    for configuration in configurations:
+        _prove(configuration, grid.largest())
     with _progress(len(grid) * len(configurations)) as seen:
         WRITERS[format](_chunks(configurations, grid, seen), output)
     return 0
 
 
+def _prove(configuration: api.Configuration, largest: Request) -> None:
+    """Raise what any point would raise, before a row is written."""
+    check_passes(largest, configuration.token_budget)
+    configuration.answer(replace(largest, output_len=np.ones(1)))
+
+
 def _chunks(configurations: list[api.Configuration], grid: Grid, seen: Callable[[int], None]) -> Iterator[Columns]:
     for configuration in configurations:
-        for request in grid.chunks():
+        for request in grid.chunks(configuration.token_budget):
             columns = configuration.answer(request).columns()
             yield columns
             seen(len(columns["batch_size"]))

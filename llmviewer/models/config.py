@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmviewer.errors import UserError, shown, unknown
+from llmviewer.errors import UserError, quoted, shown, unknown
 from llmviewer.models.bookkeeping import BOOKKEEPING
 
 #: Larger sizes than this are a typing error, not a model.
@@ -48,7 +48,7 @@ class Config:
             raise UserError(f"{self.where}: missing field '{name}'")
         whole = value.is_integer() if isinstance(value, float) else isinstance(value, int)
         if isinstance(value, bool) or not whole:
-            raise UserError(f"{self.where}: field '{name}' is '{shown(value)}', expected a whole number")
+            raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected a whole number")
         if not least <= value <= most:
             raise UserError(f"{self.where}: field '{name}' is {shown(value)}, expected {least} to {most}")
         return int(value)
@@ -57,14 +57,14 @@ class Config:
         """A finite number."""
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
-            raise UserError(f"{self.where}: field '{name}' is '{shown(value)}', expected a number")
+            raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected a number")
         return float(value)
 
     def flag(self, name: str, *, default: bool) -> bool:
         """true or false."""
         value = self.get(name, default)
         if not isinstance(value, bool):
-            raise UserError(f"{self.where}: field '{name}' is '{shown(value)}', expected true or false")
+            raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected true or false")
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -73,7 +73,7 @@ class Config:
         if value is None:
             raise UserError(f"{self.where}: missing field '{name}'")
         if not isinstance(value, str):
-            raise UserError(f"{self.where}: field '{name}' is '{shown(value)}', expected a word")
+            raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected a word")
         return value
 
     def words(self, name: str, allowed: Mapping[str, Any] | tuple[str, ...], length: int) -> list[str]:
@@ -83,22 +83,22 @@ class Config:
             raise UserError(f"{self.where}: field '{name}' must list {length} layers")
         for word in value[:length]:
             if word not in allowed:
-                raise unknown(f"entry of {name} in {self.where}", word, allowed)
+                raise unknown(f"entry of {name}", word, allowed, where=self.where)
         return list(value[:length])
 
     def numbers(self, name: str, default: Sequence[int] = ()) -> list[int]:
         """A list of whole numbers (the layers with experts); `default` where it is missing."""
         value = self.get(name, list(default))
         if not isinstance(value, list) or not all(isinstance(entry, int) for entry in value):
-            raise UserError(f"{self.where}: field '{name}' is '{shown(value)}', expected a list of whole numbers")
+            raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected a list of whole numbers")
         return list(value)
 
     def expect(self, name: str, *values: Any) -> None:
         """A field we understand only at these values (or when missing)."""
         value = self.get(name)
         if value is not None and value not in values:
-            allowed = ", ".join(map(str, values))
-            raise UserError(f"{self.where}: field '{name}' is '{shown(value)}'; understood: {allowed}")
+            allowed = ", ".join(map(shown, values))
+            raise UserError(f"{self.where}: field '{name}' is {quoted(value)}; understood: {allowed}")
 
     def ignore(self, *names: str) -> None:
         """Fields that do not matter for this architecture's shapes."""
@@ -120,8 +120,9 @@ class Config:
         """Raise for the first architectural field that was not understood."""
         left = [name for name in self.leftovers() if name not in ignored]
         if left:
-            names = ", ".join(f"'{shown(name)}'" for name in left[:5]) + (", …" if len(left) > 5 else "")
+            are = "are" if len(left) > 1 else "is"
+            names = ", ".join(quoted(name) for name in left[:5]) + (", …" if len(left) > 5 else "")
             raise UserError(
-                f"{self.where}: field {names} is not understood for this architecture; it may change the shapes "
+                f"{self.where}: field {names} {are} not understood for this architecture; it may change the shapes "
                 f"(go on without it: --ignore-field {shown(left[0])})"
             )

@@ -49,12 +49,15 @@ class Card:
 
 def read(name: str) -> Card:
     """The card of the model called `name` (names and paths as in `load`)."""
-    path = data.own(name) or Path(name)
-    if data.own(name) and (path / "config.json").exists():
-        return Card(name=path.resolve().name, config=data.read_json(path / "config.json"))
+    own = data.own(name)
+    path = own or Path(name)
+    if own and data.own(str(own / "config.json")):
+        return Card(name=own.resolve().name, config=data.read_json(own / "config.json"))
     if name.endswith(".json"):
         return Card(name=_json_name(path), config=data.read_json(path))
     found, stem, aliases = data.find("model_configs", name, "model")
+    if found == own and own.is_dir():
+        raise UserError(f"'{shown(found)}' is a directory without a config.json")
     spec = data.read_yaml(found)
     config = spec.get("config", spec)
     if not isinstance(config, Mapping):
@@ -81,7 +84,7 @@ def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tu
     config = Config(fields, name)
     model_type = config.text("model_type")
     if model_type not in known():
-        raise unknown(f"model_type in {name}", model_type, known())
+        raise unknown("model_type", model_type, known(), where=name, hint="`llmviewer models list` shows what we read")
     chosen, notes = _dtype(config, dtype)
     model = parser(model_type)(config, chosen)
     if STORED not in ignored and any(part.has(STORED) for part in (config, *config.parts.values())):
@@ -98,7 +101,7 @@ def _dtype(config: Config, wanted: str) -> tuple[Dtype, tuple[str, ...]]:
     """The dtype of the checkpoint, or the one asked for, and what to tell of it."""
     if wanted != "auto":
         if dtypes.SPELLINGS.get(wanted.lower(), wanted.lower()) not in ASKABLE:
-            raise unknown("dtype", wanted, ("auto", *ASKABLE))
+            raise unknown("dtype", wanted, ("auto", *ASKABLE), hint="narrower formats are quantizations")
         return dtypes.named(wanted), ()
     text = config.part("text_config") if isinstance(config.get("text_config"), Mapping) else config
     stated = next((c.get(f) for c in (text, config) for f in ("torch_dtype", "dtype") if c.has(f)), None)

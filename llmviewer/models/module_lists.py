@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from llmviewer.errors import UserError, shown
+from llmviewer.errors import UserError, quoted
 
 #: What stands before the number of a layer of the language model, in one class or another.
 _LAYERS = re.compile(r"^(?:(?:model|language_model|text_model|transformer|decoder|backbone|gpt_neox)\.)*(?:layers|h)\.")
@@ -19,6 +19,11 @@ _ELSEWHERE = re.compile(
     r"norm|embed|wte|wpe|gate$|router|lm_head|score|conv1d|rotary|sink|visual|vision|audio|image|multi_modal|projector"
     r"|mtp|nextn|^model\.decoder\."
 )
+#: Repetitions of a pattern; the time to match grows with their number as an exponent, and without bound where a
+#: repeated group repeats inside.
+MOST_REPEATS = 4
+_REPEATS = re.compile(r"[*+{]")
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +82,15 @@ def listed(entries: Iterable[str], where: str) -> ModuleList:
 
 def _pattern(entry: str, where: str) -> re.Pattern[str]:
     """`re:` is matched from the start of a path; in a glob `*` stands for anything, and words are whole."""
+    if len(_REPEATS.findall(entry)) > MOST_REPEATS or _REPEATED_GROUP.search(entry):
+        allowed = f"at most {MOST_REPEATS} repetitions, and none of a group"
+        raise UserError(f"{where}: pattern {quoted(entry)} may take for ever; allowed: {allowed}")
     plain = re.escape(_LAYERS.sub("layers.", entry)).replace(r"\*", ".*")
     text = entry.removeprefix("re:") if entry.startswith("re:") else rf"(?:.*\.)?{plain}(?:\.|$)"
     try:
         return re.compile(text)
     except re.error as error:
-        raise UserError(f"{where}: '{shown(entry)}' is not a regular expression: {error}") from error
+        raise UserError(f"{where}: {quoted(entry)} is not a regular expression: {error}") from error
 
 
 def unnamed(entries: Iterable[str], layers: Mapping[int, list[tuple[str, ...]]], where: str) -> list[str]:

@@ -69,7 +69,7 @@ def _words(config: Config) -> list[str]:
         raise UserError(f"{config.where}: hybrid_override_pattern has {len(pattern)} letters for {layers} layers")
     for letter in pattern:
         if letter not in LETTERS:
-            raise unknown(f"letter of hybrid_override_pattern in {config.where}", letter, LETTERS)
+            raise unknown("letter of hybrid_override_pattern", letter, LETTERS, where=config.where)
     return [LETTERS[letter] for letter in pattern]
 
 

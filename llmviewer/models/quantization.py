@@ -52,7 +52,7 @@ def _note(left: list[str]) -> tuple[str, ...]:
 def _read(config: Config) -> Stored:
     method = config.text("quant_method", _unnamed_method(config))
     if method not in METHODS:
-        raise unknown(f"quant_method in {config.where}", method, METHODS)
+        raise unknown("quant_method", method, METHODS, where=config.where)
     return METHODS[method](config)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from llmviewer.dtypes import DTYPES, Dtype, grouped_int, plain_int, scaled
-from llmviewer.errors import UserError, shown
+from llmviewer.errors import UserError, quoted
 from llmviewer.formats.linear import Format
 from llmviewer.models.config import Config
 
@@ -59,7 +59,7 @@ def _excluded(config: Config) -> tuple[str, ...]:
     rules = config.get("dynamic") or {}
     for name in rules if isinstance(rules, dict) else [rules]:
         if not str(name).startswith("-:"):
-            raise UserError(f"{config.where}: entry '{shown(name)}' of 'dynamic' is not understood; only '-:' is")
+            raise UserError(f"{config.where}: entry {quoted(name)} of 'dynamic' is not understood; only '-:' is")
     return tuple(f"re:{str(name).removeprefix('-:')}" for name in rules)
 
 

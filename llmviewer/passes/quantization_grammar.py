@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from llmviewer.dtypes import DTYPES, Dtype, grouped_int, plain_int, scaled
-from llmviewer.errors import UserError, shown, unknown
+from llmviewer.errors import UserError, quoted, unknown
 from llmviewer.passes.quantize import Scheme
 
 SIXTEEN = DTYPES["fp16"]
@@ -70,7 +70,7 @@ def parse_scheme(text: str) -> Scheme:
     match = _GRAMMAR.fullmatch(name)
     if match is None:
         hint = f"names: {', '.join(PRESETS)}; or w#a#[kv#][-fp8|-int8|-nvfp4 ...]"
-        raise unknown("quantization", text, [*PRESETS, *_EXAMPLES], hint)
+        raise unknown("quantization", text, [*PRESETS, *_EXAMPLES], hint=hint)
     weights, activations, cache = (_bits(number, text) for number in match.groups()[:3])
     kinds = _kinds(match[4], (weights, activations, cache), text)
     return Scheme(
@@ -85,7 +85,7 @@ def parse_cache_dtype(text: str) -> Dtype | None:
     """What --kv-cache-dtype calls `text`; None for `auto`: as the checkpoint has it."""
     name = text.strip().lower()
     if name not in CACHE_DTYPES:
-        raise unknown("KV cache dtype", text, CACHE_DTYPES, f"allowed: {', '.join(CACHE_DTYPES)}")
+        raise unknown("KV cache dtype", text, CACHE_DTYPES)
     return CACHE_DTYPES[name]
 
 
@@ -98,7 +98,7 @@ def with_cache_dtype(scheme: Scheme, text: str) -> Scheme:
 def _bits(number: str | None, text: str) -> int | None:
     bits = None if number is None else int(number)
     if bits is not None and bits not in BITS:
-        raise UserError(f"quantization '{shown(text)}' asks for {bits} bits; allowed: {', '.join(map(str, BITS))}")
+        raise UserError(f"quantization {quoted(text)} asks for {bits} bits; allowed: {', '.join(map(str, BITS))}")
     return bits
 
 
@@ -107,12 +107,12 @@ def _kinds(suffixes: str, parts: tuple[int | None, ...], text: str) -> dict[int,
     kinds: dict[int, str] = {}
     for suffix in suffixes.split("-")[1:]:
         if suffix not in SUFFIXES:
-            raise unknown(f"suffix of quantization '{shown(text)}'", suffix, SUFFIXES)
+            raise unknown("suffix", suffix, SUFFIXES, where=f"quantization {quoted(text)}")
         bits = SUFFIXES[suffix]
         if bits not in parts:
-            raise UserError(f"quantization '{shown(text)}': nothing in it has the {bits} bits of suffix '{suffix}'")
+            raise UserError(f"quantization {quoted(text)}: nothing in it has the {bits} bits of suffix '{suffix}'")
         if bits in kinds:
-            raise UserError(f"quantization '{shown(text)}': two suffixes for {bits} bits")
+            raise UserError(f"quantization {quoted(text)}: two suffixes for {bits} bits")
         kinds[bits] = suffix
     return kinds
 
