@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from llmviewer import analysis, arguments, hardware, models
+from llmviewer import analysis, arguments, models, techniques
+from llmviewer import hardware as chips
 from llmviewer.arguments import Sizes
 from llmviewer.errors import UserError, unknown
 from llmviewer.hardware import Chip
 from llmviewer.models.model import Model
-from llmviewer.passes.flash_attention import flash_attention
 from llmviewer.result import Result
-from llmviewer.system import Applied, System
+from llmviewer.system import System
+from llmviewer.techniques import TECHNIQUES
 from llmviewer.workload import Request
 
-ATTENTION = ("flash", "eager")
 EFFICIENCIES = ("ideal",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a model is run; the defaults are those of the command line."""
+    """How a model is run; the defaults are those of the command line.
+
+    techniques: option of the registry -> its text.
+    """
 
     dtype: str = "auto"
-    quantization: str = "none"
-    kv_cache_dtype: str = "auto"
-    attention: str = "flash"
     latent_attention: str = "cheaper"
     efficiency: str = "ideal"
     gpu_memory_utilization: float = 0.9
     max_num_batched_tokens: int = 0
     ignore_fields: tuple[str, ...] = ()
+    techniques: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("dtype", "quantization", "kv_cache_dtype", "latent_attention"):
+        for name in ("dtype", "latent_attention"):
             arguments.word(name, getattr(self, name))
-        arguments.word("attention", self.attention, ATTENTION)
         arguments.word("efficiency", self.efficiency, EFFICIENCIES, hint="calibrated needs a profile; none yet")
         arguments.fraction("gpu_memory_utilization", self.gpu_memory_utilization)
         arguments.whole("max_num_batched_tokens", self.max_num_batched_tokens, least=0)
@@ -47,7 +48,7 @@ class Options:
 
 def analyze(
     model: str | os.PathLike[str] | Model,
-    hardware_name: str | os.PathLike[str] | Chip,
+    hardware: str | os.PathLike[str] | Chip,
     *,
     batch_size: Sizes = 1,
     input_len: Sizes = 1024,
@@ -56,10 +57,11 @@ def analyze(
 ) -> Result:
     """Prefill, decode and memory of `model` on a chip.
 
-    model, hardware_name: names, paths or objects.  batch_size, input_len, output_len: whole numbers, or sequences of
-    one length (one point each; a single number holds for all).  options: fields of `Options`.  Raises UserError.
+    model, hardware: names, paths or objects.  batch_size, input_len, output_len: whole numbers, or sequences of
+    one length (one point each; a single number holds for all).  options: fields of `Options`, and techniques by the
+    names of their options (quantization="w4a16", tensor_parallel_size=4).  Raises UserError.
     """
-    return configuration(model, hardware_name, **options).answer(request(batch_size, input_len, output_len))
+    return configuration(model, hardware, **options).answer(request(batch_size, input_len, output_len))
 
 
 def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:
@@ -93,18 +95,17 @@ class Configuration:
             warnings=warnings(self.model, workload),
             token_budget=budget,
             efficiency=self.options.efficiency,
-            quantization=self.options.quantization,
-            kv_cache_dtype=self.options.kv_cache_dtype,
+            techniques={name: self.options.techniques.get(name, o.default) for name, o in TECHNIQUES.items()},
         )
 
 
 def configuration(
-    model: str | os.PathLike[str] | Model, hardware_name: str | os.PathLike[str] | Chip, **options: object
+    model: str | os.PathLike[str] | Model, hardware: str | os.PathLike[str] | Chip, **options: object
 ) -> Configuration:
     """Names, paths or objects, and fields of `Options` -> a Configuration.  Raises UserError."""
-    chosen = _options(options)
+    chosen = options_of(options)
     loaded = _in_form(model if isinstance(model, Model) else _load(model, chosen), chosen)
-    chip = hardware_name if isinstance(hardware_name, Chip) else _load_chip(hardware_name)
+    chip = hardware if isinstance(hardware, Chip) else _load_chip(hardware)
     return Configuration(model=loaded, system=system(chip, chosen), options=chosen)
 
 
@@ -113,7 +114,7 @@ def _load(name: object, options: Options) -> Model:
 
 
 def _load_chip(name: object) -> Chip:
-    return hardware.load(arguments.path_or_name("hardware", name))
+    return chips.load(arguments.path_or_name("hardware", name))
 
 
 def _in_form(model: Model, options: Options) -> Model:
@@ -129,37 +130,30 @@ def _in_form(model: Model, options: Options) -> Model:
     return with_form(model, forms[options.latent_attention])
 
 
-def _options(given: dict[str, object]) -> Options:
-    known = {field.name for field in fields(Options)}
+def options_of(asked: Mapping[str, object]) -> Options:
+    """Options and techniques by name -> Options, checked."""
+    given = dict(asked)
+    known = {field.name for field in fields(Options)} - {"techniques"}
+    texts = {name: _text(name, given.pop(name)) for name in tuple(given) if name in TECHNIQUES}
     for name in given:
         if name not in known:
-            raise unknown("option", name, known)
-    return Options(**given)  # type: ignore[arg-type]
+            raise unknown("option", name, (*known, *TECHNIQUES))
+    return Options(**given, techniques=texts)  # type: ignore[arg-type]
+
+
+def _text(name: str, value: object) -> str:
+    """What an option of a technique says; numbers may be given as such."""
+    plain = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    arguments.word(name, plain)
+    return str(plain)
 
 
 def system(chip: Chip, options: Options) -> System:
-    """The chip with the passes the options ask for, in their fixed order."""
-    return System(chip=chip, passes=_passes(options), memory_utilization=options.gpu_memory_utilization)
-
-
-def _passes(options: Options) -> tuple[Applied, ...]:
-    """What the options ask for, in the fixed order: formats first, since kernels look at stored bytes."""
-    passes = () if (options.quantization, options.kv_cache_dtype) == ("none", "auto") else _formats(options)
-    if options.attention == "flash":
-        passes += (Applied(name="flash_attention", make=flash_attention),)
-    return passes
-
-
-def _formats(options: Options) -> tuple[Applied, ...]:
-    """The quantize pass, where a scheme or a cache dtype asks for it."""
-    from llmviewer.passes.quantization_grammar import parse_scheme, with_cache_dtype
-    from llmviewer.passes.quantize import Scheme, quantize
-
-    scheme = with_cache_dtype(parse_scheme(options.quantization), options.kv_cache_dtype)
-    if scheme == Scheme(name=scheme.name):
-        return ()
-    cache = "" if scheme.cache is None else f", {scheme.cache.name} cache"
-    return (Applied(name=f"quantize({scheme.name}{cache})", make=lambda _: quantize(scheme)),)
+    """The chip with the changes that the options ask for, in the order of the registry."""
+    built = System(chip=chip, memory_utilization=options.gpu_memory_utilization)
+    for change in techniques.changes(options.techniques):
+        built = change(built)
+    return built
 
 
 def warnings(model: Model, request: Request) -> tuple[str, ...]:

@@ -113,6 +113,12 @@ class Chip:
         return rates[name] if name in rates else self.vector_flops_per_s[name]
 
     @property
+    def link_rate(self) -> Count | None:
+        """Bytes per second and direction of the link that collectives use, None where there is none."""
+        link = self.links.get(self.default_link)
+        return None if link is None else link.bandwidth_bytes_per_s
+
+    @property
     def points(self) -> int:
         """How many hypothetical chips this is: the length of its array figures, 1 where all are single numbers."""
         return max(np.size(figure) for figure in self._figures().values())

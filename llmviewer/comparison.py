@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmviewer.result import Result
+from llmviewer.techniques import TECHNIQUES
 
 SCHEMA = "llmviewer.comparison/1"
 #: Metrics that are compared with the first configuration's.
@@ -36,8 +37,7 @@ class Comparison:
         return [
             {
                 "dtype": answer["model"]["dtype"],
-                "quantization": result.quantization,
-                "kv_cache_dtype": result.kv_cache_dtype,
+                **result.techniques,
                 "ratio_to_first": {name: _ratio(answer["metrics"][name], first[name]) for name in COMPARED},
                 **answer,
             }
@@ -59,7 +59,7 @@ def _row(configuration: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": configuration["model"]["name"],
         "hardware": configuration["hardware"]["name"],
-        **{name: configuration[name] for name in ("dtype", "quantization", "kv_cache_dtype")},
+        **{name: configuration[name] for name in ("dtype", *TECHNIQUES)},
         **configuration["workload"],
         **{name: memory[name] for name in (*MEMORY, "fits", "max_batch_size", "max_context_len")},
         **configuration["metrics"],

@@ -19,6 +19,7 @@ class Rates:
     special_ops_per_s: Count | None
     memory_bytes_per_s: Count
     l2_bytes_per_s: Count | None
+    link_bytes_per_s: Count | None = None
     fixed_s: Count = 0.0
 
 
@@ -34,4 +35,5 @@ def ideal(operator: Operator, chip: Chip) -> Rates:
         special_ops_per_s=chip.special_ops_per_s,
         memory_bytes_per_s=chip.bandwidth_bytes_per_s,
         l2_bytes_per_s=chip.l2_bandwidth_bytes_per_s,
+        link_bytes_per_s=chip.link_rate,
     )

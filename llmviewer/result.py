@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,7 @@ class Result:
     warnings: tuple[str, ...] = ()
     token_budget: float = np.inf
     efficiency: str = "ideal"
-    quantization: str = "none"
-    kv_cache_dtype: str = "auto"
+    techniques: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.analysis.schedule.points
@@ -48,14 +47,14 @@ class Result:
 
     def to_dict(self, point: int = 0) -> dict[str, Any]:
         """The analysis object of one point."""
-        chip = self.analysis.system.chip
+        chip, parallelism = self.analysis.system.chip, self.analysis.system.parallelism
         return {
             "schema": SCHEMA,
             "warnings": list(self.warnings),
             "model": model_object(self.analysis.model, self.analysis.evaluation.graph),
             "hardware": hardware_object(chip),
             "workload": self._workload(point),
-            "parallelism": {"devices": 1, "tensor": 1, "pipeline": 1},
+            "parallelism": {"devices": parallelism.devices, **asdict(parallelism)},
             "passes": [applied.name for applied in self.analysis.system.passes],
             "efficiency": {"kind": self.efficiency, "profile": None},
             "roofline": roof_object(chip, self.analysis.compute_dtype(point)),
@@ -110,8 +109,7 @@ class Result:
         columns: dict[str, Any] = {
             "model": [a.model.name] * len(self),
             "hardware": [a.system.chip.name] * len(self),
-            "quantization": [self.quantization] * len(self),
-            "kv_cache_dtype": [self.kv_cache_dtype] * len(self),
+            **{name: [text] * len(self) for name, text in self.techniques.items()},
             "batch_size": (a.request.batch_size * point).astype(int),
             "input_len": (a.request.input_len * point).astype(int),
             "output_len": (a.request.output_len * point).astype(int),
@@ -119,10 +117,10 @@ class Result:
         for name in METRICS:
             columns[name] = np.asarray(getattr(a, name)) * point
         for stage, pick in (("prefill", plan.prefill), ("decode", plan.decode)):
-            for field in ("time_s", "flops", "matmul_flops", "traffic_bytes"):
-                columns[f"{stage}_{field}"] = pick(getattr(totals, field))
-        for field in ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes"):
-            columns[field] = getattr(memory, field) * point
+            for name in ("time_s", "flops", "matmul_flops", "traffic_bytes"):
+                columns[f"{stage}_{name}"] = pick(getattr(totals, name))
+        for name in ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes"):
+            columns[name] = getattr(memory, name) * point
         columns["fits"] = (memory.fits * point).astype(bool)
         return columns
 
@@ -215,7 +213,7 @@ class Result:
             ordered[name] = value
             if name == "output_tokens_per_s":
                 ordered["output_tokens_per_s_per_user"] = number(rate / batch)
-                ordered["output_tokens_per_s_per_device"] = number(rate)
+                ordered["output_tokens_per_s_per_device"] = number(rate / self.analysis.system.parallelism.devices)
         return ordered
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmviewer.efficiency import Efficiency, Rates
+from llmviewer.errors import UserError
 from llmviewer.hardware import Chip
-from llmviewer.ir import Count, Operator, Place, present
+from llmviewer.ir import Count, Kind, Operator, Place, present
 
 #: Resources in the order in which a tie is resolved.
 BOUNDS = ("compute", "memory", "vector", "special", "l2", "link", "host", "disk", "overhead")
@@ -45,6 +46,14 @@ def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple
         yield "special", operator.special_ops / rates.special_ops_per_s
     if rates.l2_bytes_per_s is not None:
         yield "l2", (traffic + operator.moved_bytes(Place.L2)) / rates.l2_bytes_per_s
+    if operator.kind is Kind.COLLECTIVE:
+        yield "link", operator.moved_bytes(Place.LINK) / _known(rates.link_bytes_per_s)
+
+
+def _known(link: Count | None) -> Count:
+    if link is None:
+        raise UserError("this chip publishes no link to other devices; parallelism needs one (links in its YAML)")
+    return link
 
 
 def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count) -> Timing:

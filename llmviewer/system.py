@@ -18,6 +18,21 @@ class Applied:
     make: Callable[[Chip], Pass]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelism:
+    """How many devices share the work, by what they share.  A graph is always that of one device."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    context: int = 1
+
+    @property
+    def devices(self) -> int:
+        """All of them."""
+        return self.tensor * self.pipeline * self.data * self.context
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class System:
     """A chip, the passes applied to every graph in order, and the efficiency of kernels.
@@ -29,6 +44,7 @@ class System:
     passes: tuple[Applied, ...] = ()
     efficiency: Efficiency = ideal
     memory_utilization: float = 0.9
+    parallelism: Parallelism = Parallelism()
 
     def prepared(self, graph: Graph) -> Graph:
         """The graph after all passes."""

@@ -170,7 +170,7 @@ def test_every_model_has_finite_times_and_gains_by_flash_attention(name: str) ->
 
 def step_time(model: models.Model, chip: str, step: Any, attention: str) -> float:
     """One forward pass, evaluated alone."""
-    on = api.system(hardware.load(chip), api.Options(attention=attention))
+    on = api.system(hardware.load(chip), api.options_of({"attention": attention}))
     rows = evaluate(model, on, step).rows
     return float(sum(np.asarray(row.timing.time_s).reshape(-1)[0] * row.block.times for row in rows))
 

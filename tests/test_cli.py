@@ -213,7 +213,7 @@ def test_a_comparison_of_more_than_twelve_is_refused_with_its_count(run):
     assert run(*words) == (
         2,
         "",
-        "error: 5 x 3 = 15 configurations; compare shows at most 12, sweep any number\n",
+        "error: 15 configurations; compare shows at most 12, sweep any number\n",
     )
 
 

@@ -168,7 +168,7 @@ points = st.lists(st.tuples(st.integers(1, 64), st.integers(1, 9000), st.integer
 def test_memory_alone_is_the_memory_of_the_whole_analysis(
     budget: float, sizes: list[tuple[int, int, int]], name: str, attention: str
 ) -> None:
-    model, on = models.load(name), api.system(hardware.load("h200"), api.Options(attention=attention))
+    model, on = models.load(name), api.system(hardware.load("h200"), api.options_of({"attention": attention}))
     batch, prompt, output = np.array(sizes, dtype=np.float64).T
     request = Request(batch_size=batch, input_len=prompt, output_len=output)
     alone = analysis.memory_of(model, on, request, budget)

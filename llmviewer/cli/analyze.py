@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from llmviewer import api
 from llmviewer.cli import options as opt
@@ -15,46 +13,25 @@ if TYPE_CHECKING:
     from reports.page import Page
 
 
+@opt.running
 def command(
     model: opt.Model,
     hardware: opt.Hardware,
     batch_size: opt.BatchSize = 1,
     input_len: opt.InputLen = 1024,
     output_len: opt.OutputLen = 128,
-    dtype: opt.Dtype = "auto",
-    quantization: opt.Quantization = "none",
-    kv_cache_dtype: opt.KvCacheDtype = "auto",
-    attention: opt.Attention = "flash",
-    latent_attention: opt.LatentAttention = "cheaper",
-    efficiency: opt.Efficiency = "ideal",
-    gpu_memory_utilization: opt.Utilization = 0.9,
-    max_num_batched_tokens: opt.TokenBudget = 0,
-    ignore_field: opt.IgnoreField = None,
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = "",
-    no_fit_check: Annotated[bool, typer.Option("--no-fit-check", help="Exit 0 even if it does not fit.")] = False,
+    no_fit_check: opt.NoFitCheck = False,
+    **options: Any,
 ) -> int:
     """Operators with FLOPs, bytes, intensity, bound and time; prefill, decode, memory, TTFT and TPOT.
 
     Exits 1 when the workload does not fit in memory.
     """
     views.check(format)
-    result = api.analyze(
-        model,
-        hardware,
-        batch_size=batch_size,
-        input_len=input_len,
-        output_len=output_len,
-        dtype=dtype,
-        quantization=quantization,
-        kv_cache_dtype=kv_cache_dtype,
-        attention=attention,
-        latent_attention=latent_attention,
-        efficiency=efficiency,
-        gpu_memory_utilization=gpu_memory_utilization,
-        max_num_batched_tokens=max_num_batched_tokens,
-        ignore_fields=tuple(ignore_field or ()),
-    )
+    request = api.request(batch_size, input_len, output_len)
+    result = api.configuration(model, hardware, **options).answer(request)
     views.show(_views(result), format, output)
     return 0 if result.fits or no_fit_check else 1
 

@@ -35,7 +35,7 @@ def list_models(format: opt.Format = "table", output: opt.Output = "") -> int:  
 def show_model(
     model: opt.Model,
     dtype: opt.Dtype = "auto",
-    ignore_field: opt.IgnoreField = None,
+    ignore_field: opt.IgnoreFields = None,
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = "",
 ) -> int:

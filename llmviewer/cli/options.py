@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import Parameter, signature
+from itertools import product
 from typing import Annotated, Any
 
 import typer
 
 from llmviewer import arguments
+from llmviewer.errors import UserError, quoted
+from llmviewer.techniques import TECHNIQUES
 
 
 def _number(check: Callable[[str, object], object], name: str, text: object) -> object:
@@ -26,14 +30,6 @@ Hardware = Annotated[str, typer.Option("--hardware", help="A chip's name, or a p
 BatchSize = Annotated[int, _whole("batch_size", "Sequences in the batch.")]
 InputLen = Annotated[int, _whole("input_len", "Prompt tokens of each sequence.")]
 OutputLen = Annotated[int, _whole("output_len", "Tokens each sequence generates.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="auto, bf16, fp16, fp32: dtype of weights and activations.")]
-Quantization = Annotated[str, typer.Option("--quantization", help="w4a16, w8a8-fp8, awq ...: none keeps the model's.")]
-KvCacheDtype = Annotated[str, typer.Option("--kv-cache-dtype", help="auto, fp8, int8, kv4 ...")]
-Attention = Annotated[str, typer.Option("--attention", help="flash, eager.")]
-LatentAttention = Annotated[
-    str, typer.Option("--latent-attention", help="Form of MLA: cheaper (in FLOPs), naive, absorbed.")
-]
-Efficiency = Annotated[str, typer.Option("--efficiency", help="ideal: the data sheet's roofline.")]
 Utilization = Annotated[
     float,
     typer.Option(
@@ -52,8 +48,64 @@ TokenBudget = Annotated[
         least=0,
     ),
 ]
-IgnoreField = Annotated[
+IgnoreFields = Annotated[
     list[str] | None, typer.Option("--ignore-field", help="Go on without this field of the config.")
 ]
+Dtype = Annotated[str, typer.Option("--dtype", help="auto, bf16, fp16, fp32: dtype of weights and activations.")]
+NoFitCheck = Annotated[bool, typer.Option("--no-fit-check", help="Exit 0 even if it does not fit.")]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv, markdown.")]
 Output = Annotated[str, typer.Option("-o", "--output", help="Write to this file instead of the terminal.")]
+
+#: option of api.Options -> (annotation, default); techniques come after them, from the registry.
+RUN: dict[str, tuple[Any, Any]] = {
+    "dtype": (Dtype, "auto"),
+    "latent_attention": (
+        Annotated[str, typer.Option("--latent-attention", help="Form of MLA: cheaper (in FLOPs), naive, absorbed.")],
+        "cheaper",
+    ),
+    "efficiency": (
+        Annotated[str, typer.Option("--efficiency", help="ideal: the data sheet's roofline.")],
+        "ideal",
+    ),
+    "gpu_memory_utilization": (Utilization, 0.9),
+    "max_num_batched_tokens": (TokenBudget, 0),
+    "ignore_fields": (IgnoreFields, None),
+}
+#: Options of api.Options that sweep and compare take a comma list of, beside listed techniques.
+LISTED = ("dtype",)
+
+
+def running(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command, which takes them as **options, every option of a run: those of api.Options and all techniques."""
+    extra = RUN | {name: _technique(name) for name in TECHNIQUES}
+    own = signature(command, eval_str=True)
+    kept = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    added = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in extra.items()
+    ]
+
+    def run(**words: Any) -> int:
+        words["ignore_fields"] = tuple(words["ignore_fields"] or ())
+        return command(**words)
+
+    run.__doc__ = command.__doc__
+    run.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in (*kept, *added)} | {"return": int}
+    return run
+
+
+def _technique(name: str) -> tuple[Any, str]:
+    option = TECHNIQUES[name]
+    flag = "--" + name.replace("_", "-")
+    return Annotated[str, typer.Option(flag, *option.flags, help=option.help)], option.default
+
+
+def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]]:
+    """Every combination of the comma lists, `leading` ones (model, hardware) varying slowest."""
+    lists = leading | {name: options[name] for name in (*LISTED, *(n for n, o in TECHNIQUES.items() if o.listed))}
+    parts = {name: [word.strip() for word in text.split(",")] for name, text in lists.items()}
+    for name, words in parts.items():
+        if not all(words):
+            raise UserError(f"{name} is {quoted(lists[name])}: a name between the commas is missing")
+    return [{**options, **dict(zip(parts, chosen, strict=True))} for chosen in product(*parts.values())]

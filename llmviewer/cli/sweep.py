@@ -29,25 +29,18 @@ WRITERS: dict[str, Callable[[Iterator[Columns], str], None]] = {
 }
 
 
+@opt.running
 def command(
     model: opt.Model,
     hardware: Annotated[str, typer.Option(help="Chips, a comma list.")],
     batch_size: Annotated[str, typer.Option(help="Batch sizes: 1,2,4:64:*2 multiplies, 8:64:+8 adds.")] = "1",
     input_len: Annotated[str, typer.Option(help="Prompt lengths, lists and ranges likewise.")] = "1024",
     output_len: Annotated[str, typer.Option(help="Output lengths, lists and ranges likewise.")] = "128",
-    dtype: opt.Dtype = "auto",
-    quantization: Annotated[str, typer.Option(help="Schemes, a comma list: none,w8a8,w4a16.")] = "none",
-    kv_cache_dtype: opt.KvCacheDtype = "auto",
-    attention: opt.Attention = "flash",
-    latent_attention: opt.LatentAttention = "cheaper",
-    efficiency: opt.Efficiency = "ideal",
-    gpu_memory_utilization: opt.Utilization = 0.9,
-    max_num_batched_tokens: opt.TokenBudget = 0,
-    ignore_field: opt.IgnoreField = None,
     format: Annotated[str, typer.Option("--format", help="table, csv, json, parquet.")] = "table",  # noqa: A002
     output: opt.Output = "",
+    **options: Any,
 ) -> int:
-    """Every combination of batch sizes, lengths, chips and quantizations: one tidy row per point."""
+    """Every combination of batch sizes, lengths, chips and comma lists of options: one tidy row per point."""
     if format not in WRITERS:
         raise unknown("format", format, WRITERS)
     grid = Grid(
@@ -55,21 +48,7 @@ def command(
         input_lens=values("input_len", input_len),
         output_lens=values("output_len", output_len),
     )
-    shared = {
-        "dtype": dtype,
-        "kv_cache_dtype": kv_cache_dtype,
-        "attention": attention,
-        "latent_attention": latent_attention,
-        "efficiency": efficiency,
-        "gpu_memory_utilization": gpu_memory_utilization,
-        "max_num_batched_tokens": max_num_batched_tokens,
-        "ignore_fields": tuple(ignore_field or ()),
-    }
-    configurations = [
-        api.configuration(model, chip, quantization=scheme, **shared)
-        for chip in hardware.split(",")
-        for scheme in quantization.split(",")
-    ]
+    configurations = [api.configuration(model, **chosen) for chosen in opt.combinations(options, hardware=hardware)]
     for configuration in configurations:
         _prove(configuration, grid.largest())
     with _progress(len(grid) * len(configurations)) as seen:

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from llmviewer.errors import unknown
 from llmviewer.hardware import Chip
 from llmviewer.ir import Access, Block, Count, Operator, Pass, Place
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
+from llmviewer.technique import Change, Technique, adding
 from llmviewer.workload import Group
 
 #: Query rows of one thread block, by head_dim: {largest head_dim: rows}.
@@ -106,3 +108,20 @@ def _passes(group: Group, shape: AttentionShape, chip: Chip, rows: Count, per_ke
     fits = heads_in_flight * keys * per_key <= chip.l2_bytes
     waves = np.ceil(blocks / chip.units)
     return extra, np.where(fits, 0.0, np.minimum(waves - 1.0, extra))
+
+
+def _make(text: str) -> Change:
+    if text != "flash":
+        raise unknown("attention", text, ("flash", "eager"))
+    return adding("flash_attention", flash_attention)
+
+
+TECHNIQUE = Technique(
+    name="attention",
+    kind="attention",
+    summary="Keeps the scores on the chip and computes only the pairs the mask lets through; the default.",
+    formula="2 heads pairs (d_qk + d_v) over attended pairs n c + n(n+1)/2; traffic Q + K + V + O",
+    source="FlashAttention arXiv 2205.14135, FlashAttention-2 arXiv 2307.08691",
+    example="llmviewer analyze llama-2-7b --hardware a6000 --attention flash",
+    make=_make,
+)

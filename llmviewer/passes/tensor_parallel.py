@@ -1,0 +1,35 @@
+"""`--tensor-parallel-size`: every layer shared by several devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.passes.shard import Sharding, shard
+from llmviewer.system import Applied, System
+from llmviewer.technique import Change, Parameter, Technique, numbers
+
+_SIZE = Parameter(name="size", low=1, high=4096, whole=True)
+
+
+def _make(text: str) -> Change:
+    devices = int(numbers("--tensor-parallel-size", text, (_SIZE,))["size"])
+    sharding = Sharding(tensor=devices)
+
+    def change(system: System) -> System:
+        applied = Applied(name=f"shard(tensor={devices})", make=lambda _: shard(sharding))
+        parallelism = replace(system.parallelism, tensor=devices)
+        return replace(system, passes=(*system.passes, applied), parallelism=parallelism)
+
+    return change
+
+
+TECHNIQUE = Technique(
+    name="tensor_parallel_size",
+    kind="parallelism",
+    summary="Deals heads, channels and vocabulary to n devices; each branch of a layer ends in an all-reduce.",
+    formula="work and weights 1/n but for norms, routers, latents and KV heads beyond one per device; "
+    "all-reduce sends 2(n-1)/n of tokens x hidden over the link",
+    source="Megatron-LM arXiv 1909.08053",
+    example="llmviewer analyze llama-2-70b --hardware h100 --tensor-parallel-size 4",
+    make=_make,
+)

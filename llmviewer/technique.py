@@ -1,0 +1,88 @@
+"""What a technique is: a change of the system a model runs on, and what to say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from llmviewer.errors import UserError, quoted, unknown
+from llmviewer.hardware import Chip
+from llmviewer.ir import Pass
+from llmviewer.system import Applied, System
+
+#: What a technique does: most add a pass, some say how memory is kept or how many devices share the work.
+Change: TypeAlias = Callable[[System], System]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Technique:
+    """An entry of the registry.
+
+    kind: compression, sparsity, fusion, attention, kv cache, parallelism, spatial.  formula, source: what it changes,
+    and where that is written.  example: a complete command line.  make: the option's text -> the change; raises
+    UserError for bad values, and the change itself for a combination that cannot be.
+    """
+
+    name: str
+    kind: str
+    summary: str
+    formula: str
+    source: str
+    example: str
+    make: Callable[[str], Change]
+
+
+def adding(name: str, make: Callable[[Chip], Pass]) -> Change:
+    """The change that adds a pass, listed under `name`."""
+    return lambda system: replace(system, passes=(*system.passes, Applied(name=name, make=make)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One `name=number` of a technique's option.
+
+    default: None where it must be given.  low, high: bounds, both included; whole: only whole numbers.
+    """
+
+    name: str
+    default: float | None = None
+    low: float = 0.0
+    high: float = 1e9
+    whole: bool = False
+
+    def read(self, text: str, where: str) -> float:
+        """The number, checked."""
+        kind = "a whole number" if self.whole else "a number"
+        allowed = f"allowed: {kind} from {self.low:g} to {self.high:,.10g}"
+        try:
+            number = float(text)
+        except ValueError:
+            raise UserError(f"{where}: {self.name} is {quoted(text)}; {allowed}") from None
+        if not self.low <= number <= self.high or (self.whole and number != int(number)):
+            raise UserError(f"{where}: {self.name} is {quoted(text)}; {allowed}")
+        return number
+
+
+def numbers(where: str, text: str, parameters: tuple[Parameter, ...]) -> Mapping[str, float]:
+    """`16,adapters=4` -> {"rank": 16.0, "adapters": 4.0}, defaults filled in.
+
+    The first parameter may be given without its name.  where: the option, as messages call it (`--lora`).
+    """
+    known = {parameter.name: parameter for parameter in parameters}
+    given: dict[str, float] = {}
+    for at, part in enumerate(piece.strip() for piece in text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals and at == 0:
+            name, value = parameters[0].name, part
+        if name not in known:
+            raise unknown(f"parameter of {where}", name, known)
+        if name in given:
+            raise UserError(f"{where}: {name} is given twice")
+        given[name] = known[name].read(value, where)
+    for name, parameter in known.items():
+        if name not in given:
+            if parameter.default is None:
+                raise UserError(f"{where}: {name} is missing; write {where} {name}=...")
+            given[name] = parameter.default
+    return given

@@ -1,0 +1,55 @@
+"""The registry of techniques: one line each, in the order in which they are applied.
+
+What changes the model's shapes comes first, then number formats (kernels look at stored bytes), then what is kept in
+the cache, then kernels and fusion, then the share of one device, and last what speaks of the whole machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from llmviewer.technique import Change, Technique
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How the command line offers a technique.
+
+    module: of `llmviewer.passes`, whose TECHNIQUE it is.  off: the text that asks for nothing, the default.
+    help: one line.  default: what is on unless asked otherwise.  flags: further spellings.
+    listed: sweep and compare take a comma list of it (its text is a single word).
+    """
+
+    module: str
+    help: str
+    off: str = ""
+    default: str = ""
+    flags: tuple[str, ...] = ()
+    listed: bool = True
+
+
+#: option -> how it is offered; the order is the order of application.
+TECHNIQUES: dict[str, Option] = {
+    "quantization": Option("quantization", "w4a16, w8a8-fp8, awq ...: none keeps the model's.", "none", "none"),
+    "kv_cache_dtype": Option("kv_cache_dtype", "auto, fp8, int8, kv4 ...", "auto", "auto"),
+    "attention": Option("flash_attention", "flash, eager.", "eager", "flash"),
+    "tensor_parallel_size": Option(
+        "tensor_parallel", "Devices that share heads, channels and vocabulary.", "1", "1", ("-tp",)
+    ),
+}
+
+
+def load(name: str) -> Technique:
+    """The technique behind an option."""
+    found: Technique = import_module(f"llmviewer.passes.{TECHNIQUES[name].module}").TECHNIQUE
+    return found
+
+
+def changes(asked: Mapping[str, str]) -> Iterator[Change]:
+    """The changes that options ask for, in the order of the registry."""
+    for name, option in TECHNIQUES.items():
+        text = asked.get(name, option.default)
+        if text != option.off:
+            yield load(name).make(text)
