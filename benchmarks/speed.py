@@ -1,4 +1,4 @@
-"""How fast the tool answers.  Run by `make bench`; prints a Markdown table.
+"""How fast the tool answers.  Run by `make bench`; prints docs/speed.md.
 
 A point is: ideal efficiency, flash attention, Llama-2-7b, model and chip loaded, one prefill and one decode step,
 memory included.
@@ -7,6 +7,7 @@ memory included.
 from __future__ import annotations
 
 import os
+import platform
 
 CHILDREN = dict(os.environ)  # cold processes start as a user's shell would start them
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # in process: as the command line does
@@ -27,9 +28,28 @@ POINTS = 1_000_000
 ANALYZE = ["analyze", "llama-2-7b", "--hardware", "a6000", "--format", "json"]
 
 
+HEADER = """# Speed
+
+Printed by `make bench` (`benchmarks/speed.py`) on {cores} cores of an {cpu}, Python {python}, numpy {numpy}.
+
+A *point* is one prefill and one decode step of Llama-2-7b with flash attention, memory included, model and chip loaded.
+A *generation* prices the prefill and all 511 decode steps. The sweep runs on one core. Cold processes are compared with
+the imports they cannot do without, in the same environment.
+
+| what | measured | goal |
+|---|---|---|"""
+
+
+def _cpu() -> str:
+    """The processor's name, where Linux says it."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
 def main() -> None:
     """Print every figure with its goal."""
-    print("| what | measured | goal |\n|---|---|---|")
+    print(HEADER.format(cores=os.cpu_count(), cpu=_cpu(), python=platform.python_version(), numpy=np.__version__))
     for what, measured, goal in (*cold_process(), *in_process()):
         print(f"| {what} | {measured} | {goal} |")
 
