@@ -67,7 +67,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chip:
-    """One device.  Rates are dense data-sheet peaks; any figure may be an array (hypothetical chips).
+    """One device.  Rates are dense data-sheet peaks; any figure may be an array (hypothetical chips, `points` of them).
 
     None is `unknown`: the maker does not publish it.
     """
@@ -94,6 +94,7 @@ class Chip:
     aliases: tuple[str, ...] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     path: str = ""
+    points: int = field(init=False)
 
     def compute_dtype(self, wanted: str) -> str:
         """The matrix dtype that runs a product of class `wanted`: itself, else the next wider one the chip has."""
@@ -118,10 +119,8 @@ class Chip:
         link = self.links.get(self.default_link)
         return None if link is None else link.bandwidth_bytes_per_s
 
-    @property
-    def points(self) -> int:
-        """How many hypothetical chips this is: the length of its array figures, 1 where all are single numbers."""
-        return max(np.size(figure) for figure in self._figures().values())
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "points", max(np.size(figure) for figure in self._figures().values()))
 
     def spread(self, index: Array) -> Chip:
         """The chip of every pass: array figures are taken at `index` (which chip runs the pass)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from llmviewer.hardware import Chip
@@ -28,9 +29,18 @@ Efficiency: TypeAlias = Callable[[Operator, Chip], Rates]
 
 def ideal(operator: Operator, chip: Chip) -> Rates:
     """The data sheet: every efficiency 1, no fixed time.  A true bound."""
-    matrix = operator.kind in (Kind.GEMM, Kind.ATTENTION)
+    return _data_sheet(chip, operator.compute if operator.kind in MATRIX_KINDS else "")
+
+
+#: Kinds of operators that use the matrix units.
+MATRIX_KINDS = (Kind.GEMM, Kind.ATTENTION)
+
+
+@lru_cache(maxsize=64)
+def _data_sheet(chip: Chip, compute: str) -> Rates:
+    """The rates of a chip for one compute class; a chip never changes, so they are looked up once."""
     return Rates(
-        matrix_flops_per_s=chip.matrix_rate(operator.compute) if matrix else 1.0,
+        matrix_flops_per_s=chip.matrix_rate(compute) if compute else 1.0,
         vector_flops_per_s=chip.vector_rate(),
         special_ops_per_s=chip.special_ops_per_s,
         memory_bytes_per_s=chip.bandwidth_bytes_per_s,

@@ -30,11 +30,11 @@ def present(count: Count) -> bool:
 
 def total(counts: Iterable[Count]) -> Count:
     """The sum, from left to right, without touching an array for a plain zero."""
-    result: Count = 0.0
+    result: Count | None = None
     for count in counts:
-        if present(count):
-            result = result + count if present(result) else count
-    return result
+        if isinstance(count, np.ndarray) or count != 0.0:
+            result = count if result is None else result + count
+    return 0.0 if result is None else result
 
 
 class Role(Enum):
@@ -162,9 +162,10 @@ def _moved(accesses: tuple[Access, ...], place: Place) -> Count:
     for access in accesses:
         tensor = access.tensor
         if tensor.place is place:
-            bits = tensor.dtype.bits
-            elements[bits] = elements[bits] + access.elements if bits in elements else access.elements
-    return total(count * (bits / 8.0) for bits, count in elements.items())
+            bits, count = tensor.dtype.bits, access.elements
+            elements[bits] = elements[bits] + count if bits in elements else count
+    moved = [count * (bits / 8.0) for bits, count in elements.items()]
+    return moved[0] if len(moved) == 1 else total(moved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -57,7 +57,8 @@ def peak_activations(graph: Graph) -> Count:
 
 def _peak_of(block: Block) -> Count:
     operators = block.operators
-    last_use = {name: at for at, op in enumerate(operators) for name in _activations_read(op)}
+    read = [_activations_read(operator) for operator in operators]
+    last_use = {name: at for at, names in enumerate(read) for name in names}
     sizes: dict[str, Count] = {}
     live: Count = 0.0
     peak: Count = 0.0
@@ -65,13 +66,12 @@ def _peak_of(block: Block) -> Count:
         for access in (*operator.reads, *operator.writes):
             tensor = access.tensor
             if tensor.role is Role.ACTIVATION and tensor.name not in sizes:
-                sizes[tensor.name] = size = tensor.elements * tensor.dtype.bytes
+                sizes[tensor.name] = size = tensor.elements * (tensor.dtype.bits / 8.0)
                 live = live + size
         peak = np.maximum(peak, live)
-        for name in _activations_read(operator):
-            if last_use[name] == at and sizes.get(name) is not None:
-                live = live - sizes[name]
-                del sizes[name]
+        for name in read[at]:
+            if last_use[name] == at and name in sizes:
+                live = live - sizes.pop(name)
     return peak
 
 

@@ -36,14 +36,14 @@ class Timing:
 
 def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple[str, Count]]:
     """work / rate of every resource the operator uses."""
-    if present(operator.matmul_flops):
-        yield "compute", operator.matmul_flops / rates.matrix_flops_per_s
     yield "memory", traffic / rates.memory_bytes_per_s
-    vector = operator.vector_work
-    if rates.vector_flops_per_s is not None and present(vector):
-        yield "vector", vector / rates.vector_flops_per_s
-    if rates.special_ops_per_s is not None and present(operator.special_ops):
-        yield "special", operator.special_ops / rates.special_ops_per_s
+    for name, work, rate in (
+        ("compute", operator.matmul_flops, rates.matrix_flops_per_s),
+        ("vector", operator.vector_work, rates.vector_flops_per_s),
+        ("special", operator.special_ops, rates.special_ops_per_s),
+    ):
+        if rate is not None and present(work):
+            yield name, work / rate
     if rates.l2_bytes_per_s is not None:
         yield "l2", (traffic + operator.moved_bytes(Place.L2)) / rates.l2_bytes_per_s
     if operator.kind is Kind.COLLECTIVE:
