@@ -25,6 +25,12 @@ class Comparison:
         """Whether every configuration fits in memory."""
         return all(result.fits for result in self.results)
 
+    @property
+    def techniques(self) -> list[str]:
+        """Those that a configuration asks for otherwise than by default; number formats always."""
+        asked = {name for r in self.results for name, text in r.techniques.items() if text != TECHNIQUES[name].default}
+        return [name for name in TECHNIQUES if name in asked | {"quantization", "kv_cache_dtype"}]
+
     def to_dict(self) -> dict[str, Any]:
         """The workload and every configuration's whole analysis, with ratios to the first."""
         configurations = self.configurations()
@@ -37,6 +43,7 @@ class Comparison:
         return [
             {
                 "dtype": answer["model"]["dtype"],
+                "techniques": {name: result.techniques[name] for name in self.techniques},
                 **result.techniques,
                 "ratio_to_first": {name: _ratio(answer["metrics"][name], first[name]) for name in COMPARED},
                 **answer,

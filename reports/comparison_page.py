@@ -19,8 +19,6 @@ MADE_OF: dict[str, Show] = {
     "Model": lambda c: str(c["model"]["name"]),
     "Hardware": lambda c: str(c["hardware"]["name"]),
     "Dtype": lambda c: str(c["dtype"]),
-    "Quantization": lambda c: str(c["quantization"]),
-    "KV cache dtype": lambda c: str(c["kv_cache_dtype"]),
 }
 #: Label of a metric over the first configuration's; blanks tell the rows apart.
 RATIO = "  / first"
@@ -54,10 +52,22 @@ TIMES: dict[str, Show] = {
 }
 
 
+def made_of(first: Configuration) -> dict[str, Show]:
+    """What a configuration is made of, every technique included."""
+
+    def said(name: str) -> Show:
+        return lambda c: str(c["techniques"][name]) or "–"
+
+    titles = {name: name.replace("_", " ").capitalize().replace("Kv ", "KV ") for name in first["techniques"]}
+    return MADE_OF | {title: said(name) for name, title in titles.items()}
+
+
 def page(comparison: Comparison) -> Page:
     """What all have in common, the table, warnings."""
     configurations = comparison.configurations()
-    differing = [label for label, show in MADE_OF.items() if len({show(c) for c in configurations}) > 1]
+    differing = [
+        label for label, show in made_of(configurations[0]).items() if len({show(c) for c in configurations}) > 1
+    ]
     return (
         _common(configurations[0], differing, comparison),
         _table(configurations, differing),
@@ -67,7 +77,7 @@ def page(comparison: Comparison) -> Page:
 
 def _common(first: Configuration, differing: list[str], comparison: Comparison) -> Facts:
     sizes = first["workload"]
-    pairs = [(label, show(first)) for label, show in MADE_OF.items() if label not in differing]
+    pairs = [(label, show(first)) for label, show in made_of(first).items() if label not in differing]
     workload = (
         f"batch {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}, "
         f"output {fmt.whole(sizes['output_len'])}"
@@ -78,8 +88,9 @@ def _common(first: Configuration, differing: list[str], comparison: Comparison) 
 
 def _table(configurations: list[Configuration], differing: list[str]) -> Table:
     """The heading is the first thing that differs; the others open the table."""
-    heading = MADE_OF[differing[0]] if differing else MADE_OF["Hardware"]
-    sections = ({label: MADE_OF[label] for label in differing[1:]}, CHIP, MEMORY, TIMES)
+    made = made_of(configurations[0])
+    heading = made[differing[0]] if differing else made["Hardware"]
+    sections = ({label: made[label] for label in differing[1:]}, CHIP, MEMORY, TIMES)
     rows = [
         Row(
             cells=(label.rstrip(), *(show(c) for c in configurations)),
@@ -105,8 +116,9 @@ def _emphasis(label: str) -> Emphasis:
 def _warnings(configurations: list[Configuration], differing: list[str]) -> tuple[Facts, ...]:
     """Each warning once, with the configurations it is about where they differ."""
     about: dict[str, list[str]] = {}
+    made = made_of(configurations[0])
     for c in configurations:
-        name = " ".join(MADE_OF[label](c) for label in differing)
+        name = " ".join(made[label](c) for label in differing)
         for text in (*c["warnings"], *(() if c["memory"]["fits"] else ("does not fit",))):
             about.setdefault(text, []).append(name)
     lines = tuple(

@@ -22,25 +22,27 @@ SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {
     "kv_cache_bytes": ("KV cache", 3, fmt.memory),
     "total_bytes": ("Memory", 1, fmt.memory),
 }
-WORDS = {"model": "Model", "hardware": "Hardware", "quantization": "Quantization", "kv_cache_dtype": "KV dtype"}
 
 
 def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
     """A table of these points.  more: how many points are not shown."""
     count = len(columns["batch_size"])
-    varying = [name for name in WORDS if name in columns and len(set(columns[name])) > 1]
-    fixed = tuple(
-        (title, str(columns[name][0])) for name, title in WORDS.items() if name in columns and name not in varying
-    )
+    words = [name for name, values in columns.items() if isinstance(values[0], str)]
+    varying = [name for name in words if len(set(columns[name])) > 1]
+    fixed = tuple((_title(name), columns[name][0]) for name in words if name not in varying and columns[name][0])
     rows = tuple(Row(cells=_cells(columns, varying, index)) for index in range(count))
     heads = (
-        *(left(WORDS[name]) for name in varying),
+        *(left(_title(name)) for name in varying),
         *(right(title, rank) for title, rank, _ in SHOWN.values()),
         left("Fits"),
     )
     rest = (("", f"… {fmt.whole(more)} more points; --format csv, json or parquet holds all"),) if more else ()
     table = Table(columns=heads, rows=rows)
     return (Facts(lines=fixed), table, *((Facts(lines=rest, emphasis=Emphasis.FAINT),) if rest else ()))
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").capitalize().replace("Kv ", "KV ")
 
 
 def _cells(columns: Mapping[str, Sequence[Any]], varying: list[str], index: int) -> tuple[str, ...]:

@@ -1,0 +1,69 @@
+"""`llmviewer techniques list|show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmviewer.cli import options as opt
+from llmviewer.cli import views
+from llmviewer.errors import unknown
+from llmviewer.techniques import TECHNIQUES, load
+
+if TYPE_CHECKING:
+    from reports.page import Page
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+def card(name: str) -> dict[str, Any]:
+    """What the registry says of a technique."""
+    technique, option = load(name), TECHNIQUES[name]
+    return {
+        "name": name,
+        "kind": technique.kind,
+        "option": " ".join(("--" + name.replace("_", "-"), *option.flags)),
+        "default": option.default,
+        "summary": technique.summary,
+        "formula": technique.formula,
+        "source": technique.source,
+        "example": technique.example,
+    }
+
+
+@app.command("list")
+def every(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
+    """Every technique, in the order in which they are applied."""
+    views.check(format, output)
+    cards = [card(name) for name in TECHNIQUES]
+
+    def page() -> Page:
+        from reports import techniques_page
+
+        return techniques_page.listed(cards)
+
+    views.show(views.Views(page=page, document=lambda: cards, rows=lambda: cards), format, output)
+    return 0
+
+
+@app.command("show")
+def one(
+    name: Annotated[str, typer.Argument(help="A technique's name or option.")],
+    format: opt.Format = "table",  # noqa: A002
+    output: opt.Output = None,
+) -> int:
+    """One technique: formula, source, a command to try."""
+    views.check(format, output)
+    key = name.lower().lstrip("-").replace("-", "_")
+    if key not in TECHNIQUES:
+        raise unknown("technique", name, TECHNIQUES)
+    found = card(key)
+
+    def page() -> Page:
+        from reports import techniques_page
+
+        return techniques_page.shown(found)
+
+    views.show(views.Views(page=page, document=lambda: found, rows=lambda: [found]), format, output)
+    return 0
