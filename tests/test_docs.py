@@ -11,7 +11,7 @@ import pytest
 
 from llmviewer import hardware, models
 from llmviewer.cli import COMMANDS, main
-from llmviewer.passes.quantization_grammar import PRESETS
+from llmviewer.passes.quantization_presets import PRESETS
 from tests.certificate.our_counts import published_config
 
 ROOT = Path(__file__).resolve().parent.parent

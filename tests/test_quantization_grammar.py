@@ -10,11 +10,11 @@ from llmviewer.errors import UserError
 from llmviewer.passes.quantization_grammar import (
     BITS,
     CACHE_DTYPES,
-    PRESETS,
     parse_cache_dtype,
     parse_scheme,
     with_cache_dtype,
 )
+from llmviewer.passes.quantization_presets import PRESETS
 
 
 def described(text: str) -> tuple[object, ...]:

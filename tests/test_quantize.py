@@ -14,7 +14,8 @@ from llmviewer.dtypes import DTYPES, Dtype
 from llmviewer.formats.linear import is_quantize
 from llmviewer.ir import Block, Graph, Operator, Role, check
 from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.quantization_grammar import PRESETS, parse_scheme
+from llmviewer.passes.quantization_grammar import parse_scheme
+from llmviewer.passes.quantization_presets import PRESETS
 from llmviewer.passes.quantize import Scheme, quantize
 from llmviewer.workload import Step, decode, prefill
 

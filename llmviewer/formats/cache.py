@@ -18,8 +18,8 @@ CACHES = ("k_cache", "v_cache", "latent_cache")
 def with_cache(block: Block, wanted: Dtype) -> Block:
     """The block with its keys, values and latents stored in `wanted`.
 
-    Integers below 16 bit carry a 16-bit scale and zero point per head and token; a latent is one head of its whole
-    width.  16 bits stand for the model's own 16-bit dtype.
+    Plain integers below 16 bit carry a 16-bit scale and zero point per head and token; a latent is one head of its
+    whole width.  16 bits stand for the model's own 16-bit dtype.
     """
     dtypes = {name: _stored(block, name, wanted) for name in _cached(block)}
     if not dtypes:
@@ -46,7 +46,8 @@ def _stored(block: Block, name: str, wanted: Dtype) -> Dtype:
     plain = block.operators[0].reads[0].tensor.dtype  # that of the residual stream
     if wanted.bits >= 16.0:
         return plain if wanted.bits == plain.bits else wanted
-    return cache_int(wanted.bits, _head_width(block, name)) if wanted.compute.startswith("int") else wanted
+    plain_integer = wanted.compute.startswith("int") and wanted.name == wanted.compute  # others state their scales
+    return cache_int(wanted.bits, _head_width(block, name)) if plain_integer else wanted
 
 
 def _head_width(block: Block, name: str) -> float:

@@ -1,4 +1,4 @@
-"""Names of quantization schemes: `w#a#[kv#][-format ...]`, and those that vLLM users type."""
+"""Names of quantization schemes: `w#a#[kv#][-format ...]`, and those of published methods."""
 
 from __future__ import annotations
 
@@ -10,31 +10,6 @@ from llmviewer.errors import UserError, quoted, unknown
 from llmviewer.passes.quantize import Scheme
 
 SIXTEEN = DTYPES["fp16"]
-#: 4-bit weights with a 16-bit scale and a 4-bit zero point per 128 of them (arXiv 2306.00978, 2210.17323).
-INT4_ZERO_POINT = grouped_int(4, zero_point_bits=4)
-#: 4-bit codes, one fp32 scale per 64 (QLoRA, arXiv 2305.14314); vLLM does not quantize the scales again.
-NF4 = scaled("nf4", 4, group=64, scale_bits=32, name="nf4")
-
-#: Names that people type instead of the grammar.
-PRESETS: dict[str, Scheme] = {
-    scheme.name: scheme
-    for scheme in (
-        Scheme(name="none"),
-        Scheme(name="fp16", weights=SIXTEEN, activations=SIXTEEN),
-        Scheme(name="bf16", weights=SIXTEEN, activations=SIXTEEN),
-        Scheme(name="fp8", weights=DTYPES["fp8"], activations=DTYPES["fp8"]),
-        Scheme(name="int8", weights=DTYPES["int8"], activations=DTYPES["int8"]),
-        Scheme(name="awq", weights=INT4_ZERO_POINT, activations=SIXTEEN),
-        Scheme(name="awq_marlin", weights=INT4_ZERO_POINT, activations=SIXTEEN),
-        Scheme(name="gptq", weights=INT4_ZERO_POINT, activations=SIXTEEN),
-        Scheme(name="gptq_marlin", weights=INT4_ZERO_POINT, activations=SIXTEEN),
-        Scheme(name="mxfp4", weights=DTYPES["mxfp4"], activations=SIXTEEN),
-        Scheme(name="nvfp4", weights=DTYPES["nvfp4"], activations=DTYPES["nvfp4"]),
-        Scheme(name="bitsandbytes", weights=NF4, activations=SIXTEEN),
-        Scheme(name="bitsandbytes-nf4", weights=NF4, activations=SIXTEEN),
-        Scheme(name="bitsandbytes-8bit", weights=DTYPES["int8"], activations=DTYPES["int8"]),  # LLM.int8()
-    )
-}
 #: Bits of the grammar; 16 is the model's own dtype.
 BITS = (16, 8, 6, 4, 3, 2, 1)
 #: Suffixes -> bits of the numbers they speak of.  Without one, numbers below 16 bit are integers.
@@ -62,15 +37,12 @@ def parse_scheme(text: str) -> Scheme:
     `w4a16`: stored bits of weights (scales come on top: n + 16/128 below 8 bit) and bits of the inputs of linear
     layers; `kv8`: those of the cache.  A suffix says which numbers those of as many bits are: `w8a8-fp8`, `w4a8-fp8`,
     `w4a4-nvfp4`, `w4a8kv8-int4-fp8`.  `none` leaves all as the checkpoint has it; `fp16`, `bf16` and `w16a16` bring a
-    quantized checkpoint back to the model's 16-bit dtype.
+    quantized checkpoint back to the model's 16-bit dtype.  Any other name is that of a published method.
     """
     name = text.strip().lower()
-    if name in PRESETS:
-        return PRESETS[name]
     match = _GRAMMAR.fullmatch(name)
     if match is None:
-        hint = f"names: {', '.join(PRESETS)}; or w#a#[kv#][-fp8|-int8|-nvfp4 ...]"
-        raise unknown("quantization", text, [*PRESETS, *_EXAMPLES], hint=hint)
+        return _preset(name, text)
     weights, activations, cache = (_bits(number, text) for number in match.groups()[:3])
     kinds = _kinds(match[4], (weights, activations, cache), text)
     return Scheme(
@@ -79,6 +51,15 @@ def parse_scheme(text: str) -> Scheme:
         activations=_in_flight(activations, kinds),
         cache=_in_flight(cache, kinds),
     )
+
+
+def _preset(name: str, text: str) -> Scheme:
+    from llmviewer.passes.quantization_presets import PRESETS  # reads its file: only where such a name is asked for
+
+    if name not in PRESETS:
+        hint = f"names: {', '.join(PRESETS)}; or w#a#[kv#][-fp8|-int8|-nvfp4 ...]"
+        raise unknown("quantization", text, [*PRESETS, *_EXAMPLES], hint=hint)
+    return PRESETS[name]
 
 
 def parse_cache_dtype(text: str) -> Dtype | None:

@@ -1,0 +1,102 @@
+"""Published quantization methods by name: every row is sourced, and stores what its paper says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmviewer import hardware, models
+from llmviewer.ir import Graph, Role, check
+from llmviewer.passes.quantization_grammar import parse_scheme
+from llmviewer.passes.quantization_presets import METHODS, PRESETS
+from llmviewer.passes.quantize import quantize
+from llmviewer.workload import decode
+from tests.answers import answer
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Methods the survey names (arXiv 2402.16363, section 3.1), and the formats engines serve.
+SURVEY = """llm-int8 smoothquant zeroquant zeroquant-fp fptq rptq olive gptq awq owq spqr quip quantease lut-gemm pb-llm
+billm llm-qat tsld fp8 fp8-dynamic fp8-block mxfp4 nvfp4 q4_k_m q8_0 kivi kvquant wkvquant qlora peqa qa-lora lq-lora loftq"""
+#: Weights of the matrices of the 32 layers of Llama-2-7B.
+MATRICES = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
+
+
+def weight_bytes(graph: Graph) -> float:
+    """Bytes of the matrices of the layers, norms aside."""
+    block = graph.blocks[1]
+    matrices = [t for name, t in block.weights().items() if not name.endswith("norm.weight")]
+    return float(sum(t.elements * t.dtype.bytes for t in matrices)) * block.times
+
+
+@pytest.mark.parametrize("name", SURVEY.split())
+def test_a_method_of_the_survey_is_a_preset(name: str) -> None:
+    assert name in PRESETS
+    assert parse_scheme(name.upper()) == PRESETS[name]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method.names[0]))
+def test_a_preset_names_its_source_and_no_name_stands_twice(method: object) -> None:
+    names = [name for row in METHODS for name in row.names]
+    assert len(names) == len(set(names)) == len(PRESETS)
+    assert method in METHODS and next(row for row in METHODS if row is method).source
+
+
+def test_spqr_stores_what_its_formula_says() -> None:
+    """3-bit weights, 3-bit scale and zero per 16, 64 bits of statistics per 16 groups of those, 1 % outliers of 32
+    bits: 3 + 6/16 + 64/256 + 0.32 = 3.945 bits, the 3.94 of its tables.  6.476e9 weights take 3.19 GB."""
+    low = quantize(parse_scheme("spqr"))(models.load("llama-2-7b").graph(decode(1.0, 9.0)))
+    assert weight_bytes(low) == pytest.approx(MATRICES * 3.945 / 8) == pytest.approx(3.19e9, rel=2e-3)
+
+
+def test_qlora_stores_4_bits_and_0_127_of_scales() -> None:
+    """arXiv 2305.14314, section 3: double quantization brings 0.5 bits of scales down to 8/64 + 32/(64 x 256)."""
+    weights = PRESETS["qlora"].weights
+    assert weights is not None and weights.bits == pytest.approx(4 + 0.127, abs=1e-3)
+
+
+def test_a_preset_of_the_cache_states_its_own_scales() -> None:
+    """KIVI: 2 bits and 32 bits per 32 elements are 3, whatever the head's width; nothing else changes."""
+    low = quantize(parse_scheme("KIVI"))(models.load("llama-2-7b").graph(decode(1.0, 9.0)))
+    assert {state.dtype.bits for state in low.blocks[1].states} == {3.0}
+    assert weight_bytes(low) == 2 * MATRICES
+    plain = quantize(parse_scheme("w16a16kv2"))(models.load("llama-2-7b").graph(decode(1.0, 9.0)))
+    assert {state.dtype.bits for state in plain.blocks[1].states} == {2 + 32 / 128}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_runs_on_experts_and_latents_too(name: str) -> None:
+    graph = models.load("deepseek-v2-lite").graph(decode(2.0, 9.0))
+    low = quantize(PRESETS[name])(graph)
+    check(low)
+    before, after = (sum(op.read_bytes(Role.WEIGHT) * b.times for b, op in g) for g in (graph, low))
+    assert after <= before
+
+
+def test_smoothquant_runs_in_int8_units_and_awq_in_16_bit() -> None:
+    int8, w4 = (answer("llama-2-7b", "a100", quantization=name) for name in ("SmoothQuant", "awq"))
+    prefill = {name: row["compute_dtype"] for found in (int8,) for row in found["stages"]["prefill"]["operators"]
+               for name in [row["name"]]}  # fmt: skip
+    assert prefill["q_proj"] == "int8" and prefill["lm_head"] != "int8"
+    assert {row["compute_dtype"] for row in w4["stages"]["prefill"]["operators"]}.isdisjoint({"int8", "int4"})
+    assert int8["passes"][0] == "quantize(smoothquant)"
+
+
+def test_the_default_path_reads_no_preset() -> None:
+    code = (
+        "import sys, llmviewer as lv; lv.analyze('llama-2-7b', 'a6000', quantization='w4a16').to_json();"
+        "print('llmviewer.passes.quantization_presets' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert ran.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_every_chip_finds_units_for_every_preset(name: str) -> None:
+    chip = hardware.load(name)
+    for scheme in PRESETS.values():
+        for _, op in quantize(scheme)(models.load("llama-2-7b").graph(decode(1.0, 9.0))):
+            if isinstance(op.matmul_flops, float) and op.matmul_flops:
+                assert chip.compute_dtype(op.compute)
