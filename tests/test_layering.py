@@ -21,7 +21,7 @@ ORDER = (
     "hardware < efficiency < roofline < system",
     "ir < memory < system",
     "models, roofline, system < evaluation < analysis",
-    "workload < schedule < analysis",
+    "workload < kv_cache < schedule, memory < analysis",
     "workload < schemes < result",
     "hardware, models < describe < result",
     "analysis < result < api",
@@ -30,6 +30,7 @@ ORDER = (
     "techniques, arguments < comparison, cli",
     "ir < arguments < api",
     "passes, hardware, models < api < sweep, comparison < cli",
+    "sweep < crossover < reports, cli",
     "describe < catalog < cli",
     "result, comparison, catalog < reports < cli",
     "ir, ops, hardware, efficiency < calibrate < cli",
@@ -101,7 +102,7 @@ def test_imports_run_downward_only(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [path for path in FILES if concept(path) == "reports"], ids=lambda path: path.name)
 def test_reports_read_results_and_nothing_else(path: Path) -> None:
-    assert set(imported(path)) <= {"result", "comparison", "catalog", "reports"}
+    assert set(imported(path)) <= {"result", "comparison", "catalog", "crossover", "reports"}
 
 
 def top_level(path: Path) -> Iterator[str]:

@@ -1,0 +1,56 @@
+"""`llmviewer crossover`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmviewer import api
+from llmviewer.cli import options as opt
+from llmviewer.cli import views
+from llmviewer.crossover import METRICS, crossover, names
+from llmviewer.errors import UserError, unknown
+from llmviewer.sweep import values
+
+if TYPE_CHECKING:
+    from reports.page import Page
+
+#: Each has a letter on the map.
+MOST = 26
+
+
+@opt.running
+def command(
+    model: Annotated[str, typer.Argument(help="Models, a comma list: names or paths.")],
+    hardware: Annotated[str, typer.Option(help="Chips, a comma list: names or paths.")],
+    batch_size: Annotated[str, typer.Option(help="Batch sizes: lists and ranges.")] = "1:256:*2",
+    context: Annotated[str, typer.Option(help="Tokens in the cache: lists and ranges.")] = "512:131072:*2",
+    metric: Annotated[
+        str, typer.Option(help="decode_time_s, ttft_s, or device_time_s (decode time x devices).")
+    ] = "decode_time_s",
+    format: opt.Format = "table",  # noqa: A002
+    output: opt.Output = None,
+    **options: Any,
+) -> int:
+    """The winner among the combinations of the comma lists, over batch and context.
+
+    A configuration that does not fit in memory cannot win.
+    """
+    views.check(format, output)
+    if metric not in METRICS:
+        raise unknown("metric", metric, METRICS)
+    chosen = opt.combinations(options, model=model, hardware=hardware)
+    if len(chosen) > MOST:
+        raise UserError(f"{len(chosen)} configurations; a crossover shows at most {MOST}")
+    configurations = {name: api.configuration(**c) for name, c in zip(names(chosen), chosen, strict=True)}
+    grid = {"batch_sizes": values("batch_size", batch_size), "contexts": values("context", context)}
+    found = crossover(configurations, metric=metric, **grid)
+
+    def page() -> Page:
+        from reports import crossover_page
+
+        return crossover_page.page(found)
+
+    views.show(views.Views(page=page, document=found.to_dict, rows=found.rows), format, output)
+    return 0

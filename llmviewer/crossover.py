@@ -1,0 +1,105 @@
+"""Which configuration wins where: batch against context, the winner at every point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmviewer.analysis import Analysis
+from llmviewer.api import Configuration
+from llmviewer.errors import UserError
+from llmviewer.ir import Array
+from llmviewer.sweep import Grid
+
+SCHEMA = "llmviewer.crossover/1"
+#: metric -> what is compared, less is better.
+METRICS: dict[str, Callable[[Analysis], Array]] = {
+    "decode_time_s": lambda a: a.schedule.decode(a.time_s),
+    "ttft_s": lambda a: a.ttft_s,
+    "device_time_s": lambda a: a.schedule.decode(a.time_s) * a.system.parallelism.devices,
+}
+#: The index of a point where no configuration fits in memory.
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Crossover:
+    """values: metric by configuration, context and batch; inf where the configuration does not fit in memory.
+
+    winner: index of the configuration with the least value, NOBODY where none fits; ties go to the first.
+    """
+
+    names: tuple[str, ...]
+    metric: str
+    batch_sizes: Array
+    contexts: Array
+    values: Array
+
+    @property
+    def winner(self) -> Array:
+        """[context, batch]"""
+        best = np.argmin(self.values, axis=0)
+        return np.where(np.isfinite(np.min(self.values, axis=0)), best, NOBODY)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Axes, names, winners, values (null where it does not fit): data for a plot."""
+        return {
+            "schema": SCHEMA,
+            "metric": self.metric,
+            "configurations": list(self.names),
+            "batch_sizes": self.batch_sizes.astype(int).tolist(),
+            "contexts": self.contexts.astype(int).tolist(),
+            "winner": self.winner.astype(int).tolist(),
+            "values": np.where(np.isfinite(self.values), self.values, None).tolist(),  # type: ignore[call-overload]
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per point."""
+        winner = self.winner.astype(int)
+        return [
+            {
+                "batch_size": int(batch),
+                "context": int(context),
+                "winner": self.names[winner[i, j]] if winner[i, j] != NOBODY else None,
+                **{name: float(self.values[k, i, j]) for k, name in enumerate(self.names)},
+            }
+            for i, context in enumerate(self.contexts)
+            for j, batch in enumerate(self.batch_sizes)
+        ]
+
+
+def crossover(
+    configurations: Mapping[str, Configuration], batch_sizes: Array, contexts: Array, metric: str
+) -> Crossover:
+    """Evaluate every configuration on the grid.  contexts: keys a decode step sees, or prompt tokens of a prefill."""
+    if len(configurations) < 2:
+        raise UserError("a crossover needs two configurations or more: give a comma list (--quantization none,w4a16)")
+    grid = Grid(batch_sizes=batch_sizes, input_lens=contexts, output_lens=np.ones(1))
+    shape = (len(contexts), len(batch_sizes))
+    values = np.stack([_plane(c, grid, metric).reshape(shape) for c in configurations.values()])
+    return Crossover(
+        names=tuple(configurations), metric=metric, batch_sizes=batch_sizes, contexts=contexts, values=values
+    )
+
+
+def _plane(configuration: Configuration, grid: Grid, metric: str) -> Array:
+    """The metric of one configuration at every point, inf where it does not fit."""
+    pieces = []
+    for request in grid.chunks():
+        done = configuration.answer(request).analysis
+        pieces.append(np.where(done.memory.fits, METRICS[metric](done), np.inf))
+    return np.concatenate(pieces)
+
+
+def names(options: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A name for every combination of options: the values by which they differ."""
+    varying = [name for name in options[0] if len({str(o[name]) for o in options}) > 1]
+    return [" ".join(_called(name, o[name]) for name in varying) or "alone" for o in options]
+
+
+def _called(name: str, value: object) -> str:
+    """`w4a16` speaks for itself; `4` does not."""
+    return f"{name.replace('_', ' ')} {value}" if str(value).replace(".", "").isdigit() else str(value)

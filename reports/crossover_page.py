@@ -1,0 +1,37 @@
+"""A map of winners: contexts down, batch sizes across, a letter for each configuration."""
+
+from __future__ import annotations
+
+from string import ascii_uppercase
+
+import numpy as np
+
+from llmviewer.crossover import NOBODY, Crossover
+from reports import format as fmt
+from reports.page import Column, Facts, Page, Row, Table, right
+
+#: A terminal shows at most this many contexts and batch sizes, evenly picked; files hold all.
+MOST_ROWS, MOST_COLUMNS = 24, 16
+COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
+
+
+def page(found: Crossover) -> Page:
+    """Legend with each one's share of the points, and the map."""
+    winner = found.winner.astype(int)
+    letters = {index: ascii_uppercase[index] for index in range(len(found.names))} | {NOBODY: "·"}
+    lines = [
+        (letters[index], name, fmt.share(float(np.mean(winner == index)))) for index, name in enumerate(found.names)
+    ]
+    if (winner == NOBODY).any():
+        lines.append((letters[NOBODY], "none fits in memory", fmt.share(float(np.mean(winner == NOBODY)))))
+    down, across = _picked(len(found.contexts), MOST_ROWS), _picked(len(found.batch_sizes), MOST_COLUMNS)
+    styles = {letters[index]: COLOURS[index % len(COLOURS)] for index in range(len(found.names))}
+    heads = (right("Context"), *(Column(title=fmt.whole(found.batch_sizes[j]), styles=styles) for j in across))
+    rows = tuple(Row(cells=(fmt.whole(found.contexts[i]), *(letters[int(winner[i, j])] for j in across))) for i in down)
+    note = f"least {found.metric.removesuffix('_s').replace('_', ' ')}; batch sizes across"
+    return (Facts(lines=tuple(lines)), Table(columns=heads, rows=rows, note=note))
+
+
+def _picked(count: int, most: int) -> list[int]:
+    """At most `most` of `count` places, the first and the last among them."""
+    return sorted({round(x) for x in np.linspace(0, count - 1, min(count, most))})
