@@ -1,0 +1,58 @@
+"""Every technique of the registry is documented, its example runs and changes what it says it changes."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from llmviewer.cli import main
+from llmviewer.technique import Technique
+from llmviewer.techniques import TECHNIQUES, load
+
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "techniques.md"
+FIELDS = ("kind", "summary", "formula", "source", "example")
+
+
+@pytest.fixture(params=TECHNIQUES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def output(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main([*words, "--format", "json"]) in (0, 1)
+    return capsys.readouterr().out
+
+
+def test_an_entry_says_what_why_and_where_it_is_written(name: str) -> None:
+    technique = load(name)
+    assert isinstance(technique, Technique)
+    assert all(getattr(technique, field) for field in FIELDS)
+    assert "arXiv" in technique.source or "http" in technique.source
+
+
+def test_the_example_runs_and_asks_for_the_technique_and_changes_the_answer(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = shlex.split(load(name).example)[1:]
+    flags = {"--" + name.replace("_", "-"), *TECHNIQUES[name].flags}
+    assert flags & set(words), "the example must use the option"
+    at = next(i for i, word in enumerate(words) if word in flags)
+    without = [*words[:at], *words[at + 2 :]]
+    off = TECHNIQUES[name].off
+    if TECHNIQUES[name].default != off:
+        without += ["--" + name.replace("_", "-"), off]
+    assert output(words, capsys) != output(without, capsys)
+
+
+def test_asking_for_nothing_changes_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "analyze llama-2-7b --hardware a6000 --input-len 64 --output-len 4".split()
+    option = TECHNIQUES[name]
+    plain = [*words, "--attention", "eager"] if name == "attention" else words
+    flag = "--" + name.replace("_", "-")
+    assert output([*words, flag, option.off], capsys) == output(plain, capsys)
+
+
+def test_the_docs_have_a_section_for_it(name: str) -> None:
+    assert f"## {name.replace('_', ' ')}\n" in DOCS.read_text(encoding="utf-8")
