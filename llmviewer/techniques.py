@@ -32,6 +32,7 @@ class Option:
 
 #: option -> how it is offered; the order is the order of application.
 TECHNIQUES: dict[str, Option] = {
+    "expert_skew": Option("expert_skew", "alpha of the experts' popularity i^-alpha; 0 is uniform.", "0", "0"),
     "quantization": Option("quantization", "w4a16, w8a8-fp8, awq ...: none keeps the model's.", "none", "none"),
     "kv_cache_dtype": Option("kv_cache_dtype", "auto, fp8, int8, kv4 ...", "auto", "auto"),
     "attention": Option("flash_attention", "flash, eager.", "eager", "flash"),

@@ -1,0 +1,123 @@
+"""Experts of unequal popularity: how many a step meets, what it reads of them, and the load of the busiest device."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+import llmviewer as lv
+from llmviewer import hardware, models
+from llmviewer.errors import UserError
+from llmviewer.ir import Graph, Operator, Role, check
+from llmviewer.layers import moe
+from llmviewer.passes.expert_skew import distinct_experts, expert_skew, hottest_share, inclusion
+from llmviewer.passes.flash_attention import flash_attention
+from llmviewer.passes.quantization_grammar import parse_scheme
+from llmviewer.passes.quantize import quantize
+from llmviewer.passes.shard import Sharding, shard
+from llmviewer.workload import Step, decode, prefill
+
+load = functools.cache(models.load)
+MIXTURES = tuple(name for name in models.names() if any(op.name == "router" for _, op in load(name)._graph()))
+
+
+def experts(graph: Graph) -> list[Operator]:
+    return [op for _, op in graph if op.name.startswith("expert_") and op.name.endswith("_proj")]
+
+
+def read(graph: Graph) -> float:
+    return float(sum(op.read_bytes(Role.WEIGHT) * block.times for block, op in graph))
+
+
+def test_alpha_1_over_8_experts_of_which_2_are_chosen() -> None:
+    """Weights 1, 1/2, ... 1/8 sum to H_8 = 2.717857: the first expert is chosen with 2 / 2.717857 = 0.7359, the last
+    with an eighth of it."""
+    p = inclusion(1.0, 8, 2)
+    assert p[0] == pytest.approx(2 / 2.7178571) and p[7] == pytest.approx(p[0] / 8) and p.sum() == pytest.approx(2.0)
+
+
+def test_an_expert_is_chosen_once_a_token_at_most() -> None:
+    """alpha 3, 2 of 8: 2 / 1.1952 > 1, so the first is always chosen and the others share one choice:
+    1/8 / 0.1952 = 0.6405 for the second."""
+    p = inclusion(3.0, 8, 2)
+    rest = sum(i**-3.0 for i in range(2, 9))
+    assert p[0] == 1.0 and p[1] == pytest.approx(0.125 / rest) and p.sum() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize(("count", "chosen"), [(8, 1), (8, 2), (8, 8), (256, 8), (512, 10)])
+def test_one_token_meets_as_many_experts_as_it_chooses(alpha: float, count: int, chosen: int) -> None:
+    assert inclusion(alpha, count, chosen).sum() == pytest.approx(chosen)
+    assert distinct_experts(alpha, count, chosen, 1.0) == pytest.approx(chosen)
+
+
+def test_two_tokens_of_a_skewed_mixtral_meet_3_17_experts_instead_of_3_5() -> None:
+    """Uniform: 8 (1 - 0.75^2) = 3.5.  alpha 1: sum of 2p - p^2 = 4 - (2/H_8)^2 (1 + 1/4 + ... + 1/64) = 4 - 0.5415 x
+    1.5274 = 3.1729."""
+    squares = sum(i**-2.0 for i in range(1, 9))
+    assert distinct_experts(1.0, 8, 2, 2.0) == pytest.approx(4 - (2 / 2.7178571) ** 2 * squares)
+    assert distinct_experts(0.0, 8, 2, 2.0) == pytest.approx(3.5)
+
+
+def test_without_skew_it_is_the_expectation_of_uniform_routing() -> None:
+    """DeepSeek-V3, 8 of 256: 16 tokens meet 102, 64 meet 222."""
+    tokens = np.array([1.0, 16.0, 64.0, 256.0])
+    assert distinct_experts(0.0, 256, 8, tokens) == pytest.approx(moe.distinct_experts(256.0, 8.0, tokens))
+    assert np.round(distinct_experts(0.0, 256, 8, tokens)).tolist() == [8, 102, 222, 256]
+
+
+def test_the_busiest_rank_has_its_share_and_more() -> None:
+    """4 ranks, 8 experts, alpha 1, one chosen: the first rank holds experts 1 and 5: (1 + 1/5) / H_8 = 0.4415."""
+    assert hottest_share(1.0, 8, 4) == pytest.approx(1.2 / 2.7178571)
+    assert hottest_share(0.0, 8, 4) == pytest.approx(0.25)
+    assert hottest_share(0.0, 256, 8, chosen=8) == pytest.approx(1 / 8)
+    assert hottest_share(1.0, 256, 1) == pytest.approx(1.0)
+
+
+def test_no_skew_changes_nothing() -> None:
+    plain = lv.analyze("mixtral-8x7b", "h200", batch_size=4)
+    assert lv.analyze("mixtral-8x7b", "h200", batch_size=4, expert_skew="alpha=0").to_dict() == plain.to_dict()
+
+
+def test_a_model_without_experts_is_told_so() -> None:
+    with pytest.raises(UserError, match="no routed experts"):
+        lv.analyze("llama-2-7b", "h100", expert_skew="1")
+    with pytest.raises(UserError, match="alpha is '-1'"):
+        lv.analyze("mixtral-8x7b", "h200", expert_skew="-1")
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("step", [decode(7.0, 100.0), prefill(1.0, 33.0)], ids=["decode", "prefill"])
+def test_skew_reads_fewer_experts_and_keeps_flops_and_what_is_stored(name: str, step: Step) -> None:
+    plain = load(name).graph(step)
+    skewed = [expert_skew(alpha)(plain) for alpha in (0.0, 0.7, 1.5)]
+    for graph in skewed:
+        for before, after in zip(experts(plain), experts(graph), strict=True):
+            assert after.flops == before.flops and after.inputs == before.inputs
+        kept = [sum(t.elements * times for t, times in g.stored_weights()) for g in (plain, graph)]
+        assert kept[0] == kept[1]
+    reads = [read(plain), *map(read, skewed)]
+    assert reads[1] == pytest.approx(reads[0], rel=1e-12)
+    assert 0 < reads[3] < reads[2] < reads[1]
+    others = [[op.read_bytes(Role.WEIGHT) for _, op in g if op not in experts(g)] for g in (plain, skewed[2])]
+    assert others[0] == others[1]
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_later_passes_take_the_skewed_graph(name: str) -> None:
+    skewed = expert_skew(1.0)(load(name).graph(decode(4.0, 100.0)))
+    for scheme in ("w4a16", "w8a8"):
+        low = flash_attention(hardware.load("h100-sxm"))(quantize(parse_scheme(scheme))(skewed))
+        check(low)
+        check(shard(Sharding(tensor=2))(low))
+
+
+def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
+    batches = [1, 3, 64, 3]
+    sweep = lv.analyze("mixtral-8x7b", "h200", batch_size=batches, output_len=4, expert_skew="0.8")
+    for at, batch in enumerate(batches):
+        alone = lv.analyze("mixtral-8x7b", "h200", batch_size=batch, output_len=4, expert_skew="0.8")
+        assert sweep.metrics(at) == alone.metrics()
+        assert sweep.stage("decode", at) == alone.stage("decode")
