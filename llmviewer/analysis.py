@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmviewer import memory
+from llmviewer.errors import UserError
 from llmviewer.evaluation import Evaluation, evaluate
 from llmviewer.ir import Array, Count, Graph, Role, present, total
+from llmviewer.kv_cache import KvCache
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
+from llmviewer.models.sizes import ABSENT_CONTEXT
 from llmviewer.schedule import Schedule, largest_passes, schedule
 from llmviewer.system import System
 from llmviewer.workload import Request
@@ -103,7 +106,7 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
     Of more passes than fit the memory the decode steps are evaluated in pieces, and only their times are kept.
     """
     request = _one_per_chip(request, system)
-    plan = schedule(request, token_budget)
+    plan = schedule(request, token_budget, system.kv_cache)
     (piece, step), *later = plan.pieces()
     evaluation = evaluate(model, _per_pass(system, plan, piece), step)
     time_s = evaluation.time_s
@@ -112,7 +115,7 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
         time_s = np.concatenate((time_s, *times))
         held = memory_of(model, system, request, token_budget)
     else:
-        held = _memory(system, request, plan, evaluation.graph)
+        held = _memory(model, system, request, plan, evaluation.graph)
     return Analysis(
         model=model,
         system=system,
@@ -135,25 +138,50 @@ def _per_pass(system: System, plan: Schedule, piece: slice = slice(None)) -> Sys
     return system if system.chip.points == 1 else replace(system, chip=system.chip.spread(plan.owners[piece]))
 
 
-def _memory(system: System, request: Request, plan: Schedule, graph: Graph) -> Memory:
+def _memory(model: Model, system: System, request: Request, plan: Schedule, graph: Graph) -> Memory:
     """Cache at input_len + output_len - 1 tokens for the whole batch; activations at the worst pass."""
-    context = request.input_len + request.output_len - 1.0
+    cache = _reserving(model, system.kv_cache, graph)
+    held = _cache_bytes(cache, request, graph)
+    weights, activations = memory.weights_bytes(graph), plan.worst(memory.peak_activations(graph))
+    framework = FRAMEWORK_BYTES if system.chip.maker in FRAMEWORK_MAKERS else 0.0
     capacity = system.chip.memory_bytes
+    budget = utilization = capacity * system.memory_utilization
+    if system.cache_fraction is not None:
+        others = weights + activations + framework
+        budget = others + (capacity - others) * system.cache_fraction
     return Memory(
-        weights_bytes=memory.weights_bytes(graph),
-        kv_cache_bytes=memory.cache_bytes(graph, context) * request.batch_size,
-        activations_bytes=plan.worst(memory.peak_activations(graph)),
-        framework_bytes=FRAMEWORK_BYTES if system.chip.maker in FRAMEWORK_MAKERS else 0.0,
+        weights_bytes=weights,
+        kv_cache_bytes=held,
+        kv_cache_used_bytes=held if cache == cache.exact else _cache_bytes(cache.exact, request, graph, cache),
+        activations_bytes=activations,
+        framework_bytes=framework,
         capacity_bytes=capacity,
-        budget_bytes=capacity * system.memory_utilization,
+        budget_bytes=budget,
+        utilization_bytes=utilization,
     )
+
+
+def _reserving(model: Model, cache: KvCache, graph: Graph) -> KvCache:
+    """The cache with the model's maximum context where that much is reserved."""
+    if cache.reserve != np.inf:
+        return cache
+    if model.max_context >= ABSENT_CONTEXT and any(state.per_token for block in graph.blocks for state in block.states):
+        raise UserError(f"--kv-reserve max: {model.name} states no maximum context; give a number of tokens")
+    return replace(cache, reserve=model.max_context)
+
+
+def _cache_bytes(cache: KvCache, request: Request, graph: Graph, finder: KvCache | None = None) -> Count:
+    """The cache of the whole batch, a shared prefix once.  finder: whose pages say what of the prompt is found."""
+    context = request.input_len + request.output_len - 1.0
+    own, shared = memory.shares_of_cache(graph, cache, context, (finder or cache).found(request.input_len))
+    return own * request.batch_size + shared
 
 
 def memory_of(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Memory:
     """Memory alone, without timing a single operator."""
-    plan = largest_passes(request, token_budget)
+    plan = largest_passes(request, token_budget, system.kv_cache)
     graph = _per_pass(system, plan).prepared(model.graph(plan.step))
-    return _memory(system, request, plan, graph)
+    return _memory(model, system, request, plan, graph)
 
 
 def max_batch_size(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
@@ -174,3 +202,18 @@ def max_context_len(model: Model, system: System, request: Request, token_budget
 
     longest = memory.largest(fits, SEARCH_LIMIT)
     return longest + output if longest else 0.0
+
+
+def max_concurrent_requests(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
+    """Requests of full length whose caches fit at once: floor((cache budget - shared prefix) / cache of one request).
+
+    Activations are those of one step of an engine that admits prompts one after another: as many whole prompts as the
+    token budget allows, one where there is none.  vLLM logs it as "Maximum concurrency" (for its longest context).
+    """
+    new = request.input_len - system.kv_cache.found(request.input_len)
+    together = 1.0 if token_budget == np.inf else float(np.maximum(np.floor(token_budget / new), 1.0))
+    sizes = replace(request, batch_size=np.array([1.0, 2.0, together]))
+    held = memory_of(model, system, sizes, token_budget)
+    first, both, _ = np.asarray(held.kv_cache_bytes)
+    own, budget = both - first, np.asarray(held.kv_cache_budget_bytes)[2]
+    return float(np.maximum(np.floor((budget - (first - own)) / own), 0.0))

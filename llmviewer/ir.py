@@ -51,6 +51,7 @@ class Place(Enum):
     DEVICE = "device"
     L2 = "l2"
     LINK = "link"
+    NETWORK = "network"  # beyond the reach of the link
     HOST = "host"
     DISK = "disk"
 
@@ -183,7 +184,10 @@ class State:
 
     def resident_bytes(self, context: Count) -> Count:
         """Bytes kept for one sequence of `context` tokens."""
-        tokens = context if self.window == np.inf else np.minimum(context, self.window)
+        return self.bytes_of(context if self.window == np.inf else np.minimum(context, self.window))
+
+    def bytes_of(self, tokens: Count) -> Count:
+        """Bytes where `tokens` tokens of one sequence are set aside."""
         return (self.per_token * tokens + self.per_sequence) * self.dtype.bytes
 
 

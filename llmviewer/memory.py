@@ -8,23 +8,44 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmviewer.ir import Block, Count, Graph, Operator, Role
+from llmviewer.kv_cache import PLAIN, KvCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Memory:
-    """Bytes on one device for one workload; budget: what the engine may use of the capacity."""
+    """Bytes on one device for one workload; budget: what the engine may use of the capacity.
+
+    kv_cache_used_bytes: of the cache, what holds tokens; the rest of it is set aside and empty.
+    utilization_bytes: the budget that a fraction of the whole capacity is, whatever the rule in force.
+    """
 
     weights_bytes: Count
     kv_cache_bytes: Count
+    kv_cache_used_bytes: Count
     activations_bytes: Count
     framework_bytes: Count
     capacity_bytes: Count
     budget_bytes: Count
+    utilization_bytes: Count
 
     @property
     def total_bytes(self) -> Count:
         """Everything resident at the worst moment."""
         return self.weights_bytes + self.kv_cache_bytes + self.activations_bytes + self.framework_bytes
+
+    @property
+    def kv_cache_waste_bytes(self) -> Count:
+        """Set aside for the cache and empty: the ends of pages, and what is reserved and not reached."""
+        return self.kv_cache_bytes - self.kv_cache_used_bytes
+
+    @property
+    def kv_cache_budget_bytes(self) -> Count:
+        """What the budget leaves to the cache."""
+        return self.left_by_others(self.budget_bytes)
+
+    def left_by_others(self, budget: Count) -> Count:
+        """What is left of a budget beside weights, activations and framework."""
+        return np.maximum(budget - (self.weights_bytes + self.activations_bytes + self.framework_bytes), 0.0)
 
     @property
     def fits(self) -> Count:
@@ -39,11 +60,19 @@ def weights_bytes(graph: Graph) -> float:
 
 def cache_bytes(graph: Graph, context: Count) -> Count:
     """Keys, values, latents and recurrent state of one sequence of `context` tokens."""
-    total: Count = 0.0
+    return shares_of_cache(graph, PLAIN, context, 0.0)[0]
+
+
+def shares_of_cache(graph: Graph, kept: KvCache, context: Count, prefix: Count) -> tuple[Count, Count]:
+    """Bytes of the cache of one sequence of `context` tokens, and of the prefix that all sequences share."""
+    own: Count = 0.0
+    shared: Count = 0.0
     for block in graph.blocks:
         for state in block.states:
-            total = total + state.resident_bytes(context) * block.times
-    return total
+            one, all_of_them = kept.resident_bytes(state, context, prefix)
+            own = own + one * block.times
+            shared = shared + all_of_them * block.times
+    return own, shared
 
 
 def peak_activations(graph: Graph) -> Count:
@@ -91,7 +120,7 @@ def largest(fits: Callable[[Count], Count], limit: float) -> float:
         candidates = np.floor(_spread(low, high, int(steps)))
         fit = np.asarray(fits(candidates), dtype=bool)
         low = max(low, float(candidates[fit].max(initial=low)))
-        high = min(high, float(candidates[~fit].min(initial=high)))
+        high = min(high, float(candidates[~fit & (candidates > low)].min(initial=high)))
     return low
 
 

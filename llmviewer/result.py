@@ -143,7 +143,7 @@ class Result:
         request = self.request(point)
         rows = [self._operator(row, pick, point) for row in self.analysis.evaluation.rows]
         resources = _summed(self.analysis.evaluation.rows, pick, point)
-        prompt = number(request.input_len)
+        prompt, found = request.input_len, self.analysis.system.kv_cache.found(request.input_len)
         return {
             "time_s": number(pick(totals.time_s)[point]),
             "ideal_time_s": number(pick(totals.ideal_time_s)[point]),
@@ -152,8 +152,8 @@ class Result:
             "traffic_bytes": number(pick(totals.traffic_bytes)[point]),
             "bound": max(resources, key=lambda bound: resources[bound]),
             "time_by_bound_s": {bound: number(seconds) for bound, seconds in resources.items()},
-            "new_tokens": prompt if name == "prefill" else 1,
-            "cached_tokens": 0 if name == "prefill" else prompt - 1,  # type: ignore[operator]
+            "new_tokens": number(prompt - found) if name == "prefill" else 1,
+            "cached_tokens": number(found if name == "prefill" else prompt - 1.0),
             "operators": rows,
         }
 
@@ -198,9 +198,16 @@ class Result:
         a, request = self.analysis, self.request(point)
         return {
             **{name: number(_at(getattr(memory, name), point)) for name in (*fields, "capacity_bytes", "budget_bytes")},
+            "kv_cache_used_bytes": number(_at(memory.kv_cache_used_bytes, point)),
+            "kv_cache_waste_bytes": number(_at(memory.kv_cache_waste_bytes, point)),
+            "kv_cache_budget_bytes": number(_at(memory.kv_cache_budget_bytes, point)),
+            "kv_cache_budget_of_total_bytes": number(_at(memory.left_by_others(memory.utilization_bytes), point)),
             "fits": bool(_at(memory.fits, point)),
             "max_batch_size": number(analysis.max_batch_size(a.model, a.system, request, self.token_budget)),
             "max_context_len": number(analysis.max_context_len(a.model, a.system, request, self.token_budget)),
+            "max_concurrent_requests": number(
+                analysis.max_concurrent_requests(a.model, a.system, request, self.token_budget)
+            ),
         }
 
     def metrics(self, point: int = 0) -> dict[str, Any]:

@@ -3,8 +3,8 @@ every point, and all real decode steps.  One evaluation of the graph then prices
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -12,12 +12,13 @@ import numpy as np
 
 from llmviewer.errors import UserError
 from llmviewer.ir import Array, Count
+from llmviewer.kv_cache import PLAIN, KvCache
 from llmviewer.workload import Group, Request, Step
 
 #: One prefill pass: batch_size, new_tokens, cached_tokens, logit_positions, and how often it runs.
 Pass: TypeAlias = tuple[float, float, float, float, float]
-#: batch_size, input_len, token budget -> the passes of one point.
-Split: TypeAlias = Callable[[float, float, float], list[Pass]]
+#: batch_size, tokens to prefill, tokens found in the cache, token budget -> the passes of one point.
+Split: TypeAlias = Callable[[float, float, float, float], list[Pass]]
 
 #: Forward passes of one evaluation: a million would take gigabytes, for every operator keeps its counts.
 MOST_AT_ONCE = 2**15
@@ -111,32 +112,42 @@ class Schedule:
         return np.broadcast_to(np.asarray(values, dtype=np.float64), self.weights.shape)
 
 
-def schedule(request: Request, token_budget: float = np.inf) -> Schedule:
+def schedule(request: Request, token_budget: float = np.inf, cache: KvCache = PLAIN) -> Schedule:
     """The passes of every point of `request` (arrays of one length).
 
     token_budget: most tokens of one prefill pass (--max-num-batched-tokens).  Prompts that fit it go together, whole;
     a longer prompt goes alone, in chunks.  Prefill of all prompts is one pass where it is infinite.
+    cache: what of every prompt is found in it needs no prefill; of the tokens in it, eviction keeps some.
     """
-    check_passes(request, token_budget)
     batch, prompt, output = _columns(request)
-    passes, starts = _prefill_passes(batch, prompt, token_budget, _split)
-    return _laid_out((batch, prompt), passes, starts, output - 1.0, prompt)
+    found = cache.found(prompt)
+    check_passes(replace(request, input_len=prompt - found), token_budget)
+    passes, starts = _prefill_passes((batch, prompt - found, found), token_budget, _split)
+    laid_out = _laid_out((batch, prompt), passes, starts, output - 1.0, prompt)
+    return laid_out if cache.kept == 1.0 else _evicted(laid_out, cache.kept)
 
 
-def largest_passes(request: Request, token_budget: float = np.inf) -> Schedule:
+def largest_passes(request: Request, token_budget: float = np.inf, cache: KvCache = PLAIN) -> Schedule:
     """The passes of every point among which the worst for memory is: what a pass holds grows with its context, so of
     the chunks of a prompt the first and the last two, and of the real decode steps the last."""
     batch, prompt, output = _columns(request)
-    passes, starts = _prefill_passes(batch, prompt, token_budget, _ends)
+    found = cache.found(prompt)
+    passes, starts = _prefill_passes((batch, prompt - found, found), token_budget, _ends)
     steps = np.minimum(output - 1.0, 1.0)
-    return _laid_out((batch, prompt), passes, starts, steps, prompt + output - 1.0 - steps)
+    laid_out = _laid_out((batch, prompt), passes, starts, steps, prompt + output - 1.0 - steps)
+    return laid_out if cache.kept == 1.0 else _evicted(laid_out, cache.kept)
+
+
+def _evicted(plan: Schedule, kept: float) -> Schedule:
+    """The same passes over what eviction has left of the cache."""
+    return replace(plan, step=Step(tuple(replace(group, kept=kept) for group in plan.step.groups)))
 
 
 def _part(group: Group, piece: slice) -> Group:
     """A group of some of the passes."""
     columns = (group.batch_size, group.new_tokens, group.cached_tokens, group.logit_positions)
     batch, new, cached, logits = (np.asarray(column)[piece] for column in columns)
-    return Group(batch_size=batch, new_tokens=new, cached_tokens=cached, logit_positions=logits)
+    return replace(group, batch_size=batch, new_tokens=new, cached_tokens=cached, logit_positions=logits)
 
 
 def check_passes(request: Request, token_budget: float = np.inf) -> None:
@@ -183,40 +194,46 @@ def _columns(request: Request) -> tuple[Array, ...]:
     return tuple(np.broadcast_arrays(*(np.atleast_1d(np.asarray(size, dtype=np.float64)) for size in sizes)))
 
 
-def _prefill_passes(batch: Array, prompt: Array, budget: float, split: Split) -> tuple[tuple[Array, ...], Array]:
-    """Columns (batch, new, cached, logits, weight) of the prefill passes, and where each point's begin."""
+def _prefill_passes(
+    prompts: tuple[Array, Array, Count], budget: float, split: Split
+) -> tuple[tuple[Array, ...], Array]:
+    """Columns (batch, new, cached, logits, weight) of the prefill passes, and where each point's begin.
+
+    prompts: how many, tokens to prefill, tokens found in the cache.
+    """
+    batch, new, found = prompts
     starts = np.arange(float(len(batch)))
-    if np.all(batch * prompt <= budget):
+    cached = found + np.zeros(len(batch))
+    if np.all(batch * new <= budget):
         one = np.ones(len(batch))
-        return (batch, prompt, np.zeros(len(batch)), one, one), starts
+        return (batch, new, cached, one, one), starts
     rows: list[Pass] = []
     for point in range(len(batch)):
         starts[point] = len(rows)
-        rows += split(float(batch[point]), float(prompt[point]), budget)
+        rows += split(float(batch[point]), float(new[point]), float(cached[point]), budget)
     columns = np.array(rows, dtype=np.float64).T
     return tuple(np.ascontiguousarray(column) for column in columns), starts
 
 
-def _split(batch: float, prompt: float, budget: float) -> list[Pass]:
+def _split(batch: float, new: float, found: float, budget: float) -> list[Pass]:
     """The passes of one point under a budget."""
-    if prompt > budget:
-        return [_chunk(batch, prompt, budget, number) for number in range(int(np.ceil(prompt / budget)))]
-    together = min(np.floor(budget / prompt), batch)
+    if new > budget:
+        return _chunks(batch, new, found, budget)
+    together = min(np.floor(budget / new), batch)
     whole, rest = divmod(batch, together)
-    passes = [(together, prompt, 0.0, 1.0, whole)]
-    return [*passes, (rest, prompt, 0.0, 1.0, 1.0)] if rest else passes
+    passes = [(together, new, found, 1.0, whole)]
+    return [*passes, (rest, new, found, 1.0, 1.0)] if rest else passes
 
 
-def _ends(batch: float, prompt: float, budget: float) -> list[Pass]:
+def _ends(batch: float, new: float, found: float, budget: float) -> list[Pass]:
     """Of many chunks the first and the last two."""
-    last = int(np.ceil(prompt / budget)) - 1
+    last = int(np.ceil(new / budget)) - 1
     if last < 3:
-        return _split(batch, prompt, budget)
-    return [_chunk(batch, prompt, budget, number) for number in (0, last - 1, last)]
+        return _split(batch, new, found, budget)
+    return _chunks(batch, new, found, budget, (0, last - 1, last))
 
 
-def _chunk(batch: float, prompt: float, budget: float, number: int) -> Pass:
-    """Every prompt goes alone; the last chunk asks for logits."""
-    start = budget * number
-    rest = prompt - start
-    return (1.0, min(budget, rest), start, float(rest <= budget), batch)
+def _chunks(batch: float, new: float, found: float, budget: float, which: Iterable[int] = ()) -> list[Pass]:
+    """All chunks of a prompt, or those asked for.  Every prompt goes alone; the last chunk asks for logits."""
+    starts = [budget * number for number in which or range(int(np.ceil(new / budget)))]
+    return [(1.0, min(budget, new - at), found + at, float(new - at <= budget), batch) for at in starts]

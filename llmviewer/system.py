@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from llmviewer.efficiency import Efficiency, ideal
 from llmviewer.hardware import Chip
 from llmviewer.ir import Graph, Pass
+from llmviewer.kv_cache import PLAIN, KvCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,13 +38,16 @@ class Parallelism:
 class System:
     """A chip, the passes applied to every graph in order, and the efficiency of kernels.
 
-    memory_utilization: the fraction of the capacity an engine may use.
+    memory_utilization: the fraction of the capacity an engine may use.  cache_fraction: instead of it, the fraction of
+    what weights and activations leave that the cache may use.  kv_cache: how the cache is kept.
     """
 
     chip: Chip
     passes: tuple[Applied, ...] = ()
     efficiency: Efficiency = ideal
     memory_utilization: float = 0.9
+    cache_fraction: float | None = None
+    kv_cache: KvCache = PLAIN
     parallelism: Parallelism = Parallelism()
 
     def prepared(self, graph: Graph) -> Graph:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from llmviewer.errors import UserError, quoted, unknown
 from llmviewer.hardware import Chip
-from llmviewer.ir import Pass
+from llmviewer.ir import Pass, as_built
 from llmviewer.system import Applied, System
 
 #: What a technique does: most add a pass, some say how memory is kept or how many devices share the work.
@@ -36,6 +36,16 @@ class Technique:
 def adding(name: str, make: Callable[[Chip], Pass]) -> Change:
     """The change that adds a pass, listed under `name`."""
     return lambda system: replace(system, passes=(*system.passes, Applied(name=name, make=make)))
+
+
+def keeping(name: str, **fields: float | bool) -> Change:
+    """The change of how the cache is kept (fields of KvCache), listed under `name`; operators stay as they are."""
+
+    def change(system: System) -> System:
+        cache = replace(system.kv_cache, **fields)  # type: ignore[arg-type]
+        return replace(system, kv_cache=cache, passes=(*system.passes, Applied(name=name, make=lambda _: as_built)))
+
+    return change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

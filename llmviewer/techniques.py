@@ -35,6 +35,15 @@ TECHNIQUES: dict[str, Option] = {
     "expert_skew": Option("expert_skew", "alpha of the experts' popularity i^-alpha; 0 is uniform.", "0", "0"),
     "quantization": Option("quantization", "w4a16, w8a8-fp8, awq ...: none keeps the model's.", "none", "none"),
     "kv_cache_dtype": Option("kv_cache_dtype", "auto, fp8, int8, kv4 ...", "auto", "auto"),
+    "kv_block_size": Option("kv_block_size", "Tokens of a page of KV cache (PagedAttention); 1 = none.", "1", "1"),
+    "kv_reserve": Option("kv_reserve", "Tokens of KV cache every sequence reserves, or max.", "0", "0"),
+    "prefix_cache": Option(
+        "prefix_cache", "Share of every prompt found in the cache: 0.5, or 0.5,shared.", "0", "0", listed=False
+    ),
+    "kv_evict": Option("kv_evict", "Share of the cached tokens that eviction keeps: 0.2.", "1", "1"),
+    "kv_cache_free_gpu_memory_fraction": Option(
+        "kv_cache_free_fraction", "Budget as TensorRT-LLM counts it: 0.9 of what weights and activations leave."
+    ),
     "attention": Option("flash_attention", "flash, eager.", "eager", "flash"),
     "tensor_parallel_size": Option(
         "tensor_parallel", "Devices that share heads, channels and vocabulary.", "1", "1", ("-tp",)

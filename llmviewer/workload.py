@@ -9,13 +9,24 @@ import numpy as np
 from llmviewer.ir import Count
 
 
+def whole_tokens(count: Count) -> Count:
+    """The whole tokens in a count; what falls short of one by a rounding error (0.29 x 100) is one."""
+    whole: Count = np.floor(np.round(count, 6))
+    return whole
+
+
+def kept_tokens(cached: Count, kept: float) -> Count:
+    """Whole tokens that are left of `cached` ones where eviction keeps this share of them, one at least."""
+    return cached if kept == 1.0 else np.minimum(cached, np.maximum(whole_tokens(cached * kept), 1.0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
     """Sequences that do the same in one forward pass [counts, scalars or arrays].
 
     batch_size sequences, each with new_tokens on top of cached_tokens, asking for logit_positions rows of logits.
     attended_new_pairs: query-key pairs among the new tokens; None is causal, n(n+1)/2; a tree or a lookahead
-    mask gives its own number.
+    mask gives its own number.  kept: the share of the cached tokens that eviction has left; the others are not read.
     """
 
     batch_size: Count
@@ -23,15 +34,21 @@ class Group:
     cached_tokens: Count
     logit_positions: Count
     attended_new_pairs: Count | None = None
+    kept: float = 1.0
 
     @property
     def tokens(self) -> Count:
         """New tokens of all its sequences."""
         return self.batch_size * self.new_tokens
 
+    @property
+    def held(self) -> Count:
+        """Cached tokens that are still there to attend to."""
+        return kept_tokens(self.cached_tokens, self.kept)
+
     def keys(self, window: float = np.inf) -> Count:
         """Keys an eager kernel multiplies for one sequence: min(cached, window - 1) + new."""
-        cached = self.cached_tokens if window == np.inf else np.minimum(self.cached_tokens, window - 1.0)
+        cached = self.held if window == np.inf else np.minimum(self.held, window - 1.0)
         return cached + self.new_tokens
 
     def attended_pairs(self, window: float = np.inf) -> Count:
@@ -40,7 +57,7 @@ class Group:
         Causal: n c + n(n+1)/2.  A window of w: the i-th new token sees min(c + i, w) keys, itself included, so the
         first a = clip(w - c, 0, n) see all and the others w: a c + a(a+1)/2 + (n - a) w.
         """
-        n, c = self.new_tokens, self.cached_tokens
+        n, c = self.new_tokens, self.held
         if self.attended_new_pairs is not None:
             return n * (self.keys(window) - n) + self.attended_new_pairs
         if window == np.inf:
@@ -49,13 +66,20 @@ class Group:
         return a * c + a * (a + 1.0) * 0.5 + (n - a) * window
 
     def chunked_pairs(self, chunk: float) -> Count:
-        """Pairs when a token sees only its own chunk of `chunk` tokens (Llama 4): sum of (position mod chunk) + 1."""
+        """Pairs when a token sees only its own chunk of `chunk` tokens (Llama 4): sum of (position mod chunk) + 1.
+
+        The new tokens of a chunk that is already begun miss those of its tokens that were evicted.
+        """
 
         def before(position: Count) -> Count:
             whole, rest = np.divmod(position, chunk)
             return whole * (chunk * (chunk + 1.0) * 0.5) + rest * (rest + 1.0) * 0.5
 
-        return before(self.cached_tokens + self.new_tokens) - before(self.cached_tokens)
+        pairs = before(self.cached_tokens + self.new_tokens) - before(self.cached_tokens)
+        if self.kept == 1.0:
+            return pairs
+        begun = np.mod(self.cached_tokens, chunk)
+        return pairs - np.minimum(self.new_tokens, chunk - begun) * (begun - kept_tokens(begun, self.kept))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

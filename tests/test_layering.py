@@ -19,6 +19,7 @@ ORDER = (
     "ir < chip < hardware",
     "workload, formats, hardware < passes",
     "hardware < efficiency < roofline < system",
+    "ops < roofline",
     "ir < memory < system",
     "models, roofline, system < evaluation < analysis",
     "workload < kv_cache < schedule, memory < analysis",
