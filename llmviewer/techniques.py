@@ -35,6 +35,9 @@ TECHNIQUES: dict[str, Option] = {
     "expert_skew": Option("expert_skew", "alpha of the experts' popularity i^-alpha; 0 is uniform.", "0", "0"),
     "quantization": Option("quantization", "w4a16, w8a8-fp8, awq ...: none keeps the model's.", "none", "none"),
     "kv_cache_dtype": Option("kv_cache_dtype", "auto, fp8, int8, kv4 ...", "auto", "auto"),
+    # sparse weights know their stored format; fewer channels, heads and layers commute with it
+    "matformer": Option("matformer", "Share of the feed-forward channels that run: 0.5.", "1", "1"),
+    "prune": Option("prune", "2:4, unstructured=0.5, width=0.75, depth=0.75, heads=0.75, joined by +.", "none", "none"),
     "kv_block_size": Option("kv_block_size", "Tokens of a page of KV cache (PagedAttention); 1 = none.", "1", "1"),
     "kv_reserve": Option("kv_reserve", "Tokens of KV cache every sequence reserves, or max.", "0", "0"),
     "prefix_cache": Option(

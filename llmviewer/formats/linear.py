@@ -98,7 +98,7 @@ def _restored(operator: Operator, made: Mapping[str, Tensor]) -> _Linear:
 def _formatted(linear: _Linear, wanted: Format) -> _Linear:
     """Weights in their new dtype, the class of the product, the work of bringing the weights to it."""
     operator, plain = linear.operator, linear.plain
-    before = _matrix(operator).tensor.dtype
+    before = matrix(operator).tensor.dtype
     low, stored = linear.low, before
     if wanted.activations is not None:
         low = wanted.activations if wanted.activations.bits < plain.bits else None
@@ -106,18 +106,20 @@ def _formatted(linear: _Linear, wanted: Format) -> _Linear:
         stored = plain if wanted.weights.bits == plain.bits else wanted.weights
     if (low, stored) == (linear.low, before):
         return linear
-    reads = tuple(in_dtype(a, stored) if _is_matrix(a) else a for a in operator.reads)
+    reads = tuple(in_dtype(a, stored) if is_matrix(a) else a for a in operator.reads)
     changed = replace(operator, reads=reads, compute=operand_class(low or plain, stored))
-    work = _sum(operator.vector_flops, _conversion(operator), -1.0)
-    return _Linear(replace(changed, vector_flops=_sum(work, _conversion(changed), 1.0)), low)
+    work = _sum(operator.vector_flops, conversion(operator), -1.0)
+    return _Linear(replace(changed, vector_flops=_sum(work, conversion(changed), 1.0)), low)
 
 
-def _is_matrix(access: Access) -> bool:
+def is_matrix(access: Access) -> bool:
+    """Whether it is the matrix of a linear layer that is read, not its bias."""
     return access.tensor.role is Role.WEIGHT and access.tensor.name.endswith(".weight")
 
 
-def _matrix(operator: Operator) -> Access:
-    return next(access for access in operator.reads if _is_matrix(access))
+def matrix(operator: Operator) -> Access:
+    """What a linear operator reads of its matrix."""
+    return next(access for access in operator.reads if is_matrix(access))
 
 
 def in_dtype(access: Access, dtype: Dtype) -> Access:
@@ -130,16 +132,16 @@ def _sum(work: Count, more: Count | None, sign: float) -> Count:
     return work if more is None else work + sign * more
 
 
-def _conversion(operator: Operator) -> Count | None:
+def conversion(operator: Operator) -> Count | None:
     """Vector FLOP for weights stored below the format they are multiplied in: 2 per weight and tile of 128 rows.
 
     Rows of one expert: those of all experts over the experts that are read.
     """
-    shape, matrix = operator.shape, _matrix(operator)
+    shape, read = operator.shape, matrix(operator)
     assert isinstance(shape, GemmShape)
-    if matrix.tensor.dtype.bits >= 16.0 or matrix.tensor.dtype.compute == operator.compute:
+    if read.tensor.dtype.bits >= 16.0 or read.tensor.dtype.compute == operator.compute:
         return None
-    return np.ceil(shape.m / shape.active / TILE_ROWS) * (matrix.elements * DEQUANTIZE_FLOPS)
+    return np.ceil(shape.m / shape.active / TILE_ROWS) * (read.elements * DEQUANTIZE_FLOPS)
 
 
 def _low_inputs(linears: Iterable[_Linear]) -> _Low:
