@@ -20,7 +20,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # imported here: only an error needs it
 
     folded = {name.lower(): name for name in known}
-    found = get_close_matches(word[:LONGEST_NAME].lower(), folded, n=1, cutoff=0.5)
+    found = get_close_matches(word[:LONGEST_NAME].lower(), folded, n=1, cutoff=0.6)
     return folded[found[0]] if found else None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from llmviewer import data
-from llmviewer.chip import Chip, Figure, Link
-from llmviewer.errors import UserError, quoted
+from llmviewer.chip import WIDER, Chip, Figure, Link
+from llmviewer.errors import UserError, quoted, unknown
 
 __all__ = ["Chip", "Figure", "Link", "load", "names", "parse"]
 
@@ -39,8 +39,13 @@ OTHERS = (
     "special_per_unit_cycle",
     "matrix_flop_per_unit_cycle",
 )
-#: No figure in any unit is as large; infinities and integers beyond float64 are refused with it.
+#: No figure in any unit is as large or as small; beyond them products leave the range of float64.
 ABSURD = 1e15
+MINUTE = 1e-6
+#: What a figure and a link may hold, and the formats that units may multiply.
+FIGURE = ("value", "source", "note")
+LINK = ("gb_per_s_per_direction", "devices", "needs_bridge")
+MULTIPLIED = ("fp64", *WIDER)
 REQUIRED = ("name", "generation", "dense_tflops", "memory_capacity_gib", "memory_bandwidth_gb_per_s")
 
 
@@ -68,7 +73,8 @@ def parse(spec: Mapping[str, Any], *, stem: str, aliases: tuple[str, ...] = (), 
             fields[target] = figure.value
     for key, target in RATES.items():
         fields[target] = {}
-        for dtype, entry in _mapping(spec.get(key, {}), f"{where}: {key}").items():
+        rates = _mapping(spec.get(key, {}), f"{where}: {key}", MULTIPLIED)
+        for dtype, entry in rates.items():
             figures[f"{target}.{dtype}"] = figure = _figure(entry, 1e12, f"{where}: {key}.{dtype}")
             fields[target][dtype] = figure.value
     special = _special(spec, fields, where)
@@ -77,11 +83,11 @@ def parse(spec: Mapping[str, Any], *, stem: str, aliases: tuple[str, ...] = (), 
         fields["special_ops_per_s"] = special.value
     return Chip(
         name=stem,
-        title=str(spec["name"]),
-        maker=str(spec.get("maker", "")),
-        generation=str(spec["generation"]),
+        title=_text(spec, "name", where),
+        maker=_text(spec, "maker", where),
+        generation=_text(spec, "generation", where),
         links=_links(spec, where, figures),
-        default_link=str(spec.get("default_link", "")),
+        default_link=spec.get("default_link") or "",
         aliases=aliases,
         figures=figures,
         path=path,
@@ -108,32 +114,46 @@ def _links(spec: Mapping[str, Any], where: str, figures: dict[str, Figure]) -> d
     links: dict[str, Link] = {}
     for name, entry in _mapping(spec.get("links", {}), f"{where}: links").items():
         at = f"{where}: links.{name}"
-        figure = _figure(_mapping(entry, at).get("gb_per_s_per_direction"), 1e9, f"{at}.gb_per_s_per_direction")
+        link = _mapping(entry, at, LINK)
+        figure = _figure(link.get("gb_per_s_per_direction"), 1e9, f"{at}.gb_per_s_per_direction")
         figures[f"links.{name}.bandwidth_bytes_per_s"] = figure
-        devices = _figure(entry["devices"], 1.0, f"{at}.devices").value if "devices" in entry else 0
+        devices = _figure(link["devices"], 1.0, f"{at}.devices").value if "devices" in link else 0
+        needs_bridge = link.get("needs_bridge", False)
+        if not isinstance(needs_bridge, bool):
+            raise UserError(f"{at}.needs_bridge: expected true or false, got {quoted(needs_bridge)}")
         links[name] = Link(
             name=name,
             bandwidth_bytes_per_s=figure.value,
             devices=int(devices),
-            needs_bridge=bool(entry.get("needs_bridge", False)),
+            needs_bridge=needs_bridge,
         )
     default = spec.get("default_link")
-    if default is not None and default not in links:
-        raise UserError(f"{where}: default_link {quoted(default)} is not among its links: {', '.join(links) or 'none'}")
+    if default is not None and default not in tuple(links):
+        raise unknown("default_link", default, links, where=where)
     return links
 
 
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+def _mapping(value: Any, where: str, known: Collection[str] = ()) -> Mapping[str, Any]:
+    """A mapping; of the keys in `known`, where these are given."""
     if not isinstance(value, Mapping):
         raise UserError(f"{where}: expected a mapping, got {quoted(value)}")
+    if known:
+        data.check_keys(value, known, (), where)
+    return value
+
+
+def _text(spec: Mapping[str, Any], key: str, where: str) -> str:
+    value = spec.get(key, "")
+    if not isinstance(value, str):
+        raise UserError(f"{where}: {key}: expected text, got {quoted(value)}")
     return value
 
 
 def _figure(entry: Any, factor: float, where: str) -> Figure:
     """A sourced figure; a file of the user's own may give a bare number."""
-    value = entry.get("value") if isinstance(entry, Mapping) else entry
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < ABSURD:
-        raise UserError(f"{where}: expected a positive number, got {quoted(value)}")
+    value = _mapping(entry, where, FIGURE).get("value") if isinstance(entry, Mapping) else entry
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not MINUTE <= value < ABSURD:
+        raise UserError(f"{where}: expected a positive number (1e-6 to 1e15), got {quoted(value)}")
     source = str(entry.get("source", "")) if isinstance(entry, Mapping) else "given by the user"
     note = str(entry.get("note", "")) if isinstance(entry, Mapping) else ""
     return Figure(value=float(value) * factor, source=source, note=note)

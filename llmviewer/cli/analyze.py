@@ -21,7 +21,7 @@ def command(
     input_len: opt.InputLen = 1024,
     output_len: opt.OutputLen = 128,
     format: opt.Format = "table",  # noqa: A002
-    output: opt.Output = "",
+    output: opt.Output = None,
     no_fit_check: opt.NoFitCheck = False,
     **options: Any,
 ) -> int:
@@ -29,7 +29,7 @@ def command(
 
     Exits 1 when the workload does not fit in memory.
     """
-    views.check(format)
+    views.check(format, output, (model, hardware))
     request = api.request(batch_size, input_len, output_len)
     result = api.configuration(model, hardware, **options).answer(request)
     views.show(_views(result), format, output)

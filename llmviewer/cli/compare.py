@@ -27,7 +27,7 @@ def command(
     input_len: opt.InputLen = 1024,
     output_len: opt.OutputLen = 128,
     format: opt.Format = "table",  # noqa: A002
-    output: opt.Output = "",
+    output: opt.Output = None,
     no_fit_check: opt.NoFitCheck = False,
     **options: Any,
 ) -> int:
@@ -36,7 +36,7 @@ def command(
     dtype, quantization, attention and every other option that is a single word take comma lists too.
     Exits 1 when one of them does not fit in memory.
     """
-    views.check(format)
+    views.check(format, output, (*model.split(","), *hardware.split(",")))
     request = api.request(batch_size, input_len, output_len)
     combinations = opt.combinations(options, model=model, hardware=hardware)
     if len(combinations) > MOST:

@@ -18,9 +18,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A chip's name, or a p
 
 
 @app.command("list")
-def list_hardware(format: opt.Format = "table", output: opt.Output = "") -> int:  # noqa: A002
+def list_hardware(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
     """Every chip with its peak, bandwidth, memory and power."""
-    views.check(format)
+    views.check(format, output)
     objects = catalog.hardware_list()
 
     def page() -> Page:
@@ -33,9 +33,9 @@ def list_hardware(format: opt.Format = "table", output: opt.Output = "") -> int:
 
 
 @app.command("show")
-def show_hardware(name: Name, format: opt.Format = "table", output: opt.Output = "") -> int:  # noqa: A002
+def show_hardware(name: Name, format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
     """One chip: every figure and where it comes from."""
-    views.check(format)
+    views.check(format, output, (name,))
     card = catalog.hardware_card(name)
 
     def page() -> Page:

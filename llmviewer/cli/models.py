@@ -17,9 +17,9 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")
-def list_models(format: opt.Format = "table", output: opt.Output = "") -> int:  # noqa: A002
+def list_models(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
     """Every model with its parameters, architecture, KV cache and context."""
-    views.check(format)
+    views.check(format, output)
     objects = catalog.model_list()
 
     def page() -> Page:
@@ -37,10 +37,10 @@ def show_model(
     dtype: opt.Dtype = "auto",
     ignore_field: opt.IgnoreFields = None,
     format: opt.Format = "table",  # noqa: A002
-    output: opt.Output = "",
+    output: opt.Output = None,
 ) -> int:
     """One model: counted and published parameters, layers, cache, and its config."""
-    views.check(format)
+    views.check(format, output, (model,))
     card = catalog.model_card(model, dtype=dtype, ignored=tuple(ignore_field or ()))
 
     def page() -> Page:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from inspect import Parameter, signature
@@ -54,7 +55,7 @@ IgnoreFields = Annotated[
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, bf16, fp16, fp32: dtype of weights and activations.")]
 NoFitCheck = Annotated[bool, typer.Option("--no-fit-check", help="Exit 0 even if it does not fit.")]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv, markdown.")]
-Output = Annotated[str, typer.Option("-o", "--output", help="Write to this file instead of the terminal.")]
+Output = Annotated[str | None, typer.Option("-o", "--output", help="Write to this file instead of the terminal.")]
 
 #: option of api.Options -> (annotation, default); techniques come after them, from the registry.
 RUN: dict[str, tuple[Any, Any]] = {
@@ -73,6 +74,8 @@ RUN: dict[str, tuple[Any, Any]] = {
 }
 #: Options of api.Options that sweep and compare take a comma list of, beside listed techniques.
 LISTED = ("dtype",)
+#: Configurations of one command, each of which is loaded before the first is answered.
+MOST_COMBINATIONS = 10**4
 
 
 def running(command: Callable[..., int]) -> Callable[..., int]:
@@ -108,4 +111,7 @@ def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]
     for name, words in parts.items():
         if not all(words):
             raise UserError(f"{name} is {quoted(lists[name])}: a name between the commas is missing")
+    count = math.prod(map(len, parts.values()))
+    if count > MOST_COMBINATIONS:
+        raise UserError(f"the comma lists make {count:,} configurations; allowed: at most {MOST_COMBINATIONS:,}")
     return [{**options, **dict(zip(parts, chosen, strict=True))} for chosen in product(*parts.values())]

@@ -7,24 +7,35 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from llmviewer import data
 from llmviewer.errors import UserError, shown
 
 
-def write(text: str, path: str) -> None:
+def spare(path: str, inputs: Iterable[str]) -> None:
+    """Raise where a file to write is one of those to read: a model's config, a chip's YAML."""
+    written = data.own(path)
+    for name in inputs:
+        read = data.own(name)
+        for one in (read, read and data.own(str(read / "config.json"))):
+            if written and one and one.samefile(written):
+                raise UserError(f"cannot write '{shown(path)}': it is what the answer is about")
+
+
+def write(text: str, path: str | None) -> None:
     """Print `text`, or put it into the file `path`."""
     with opened(path) as stream:
         stream.write(text if text.endswith("\n") else text + "\n")
 
 
 @contextmanager
-def opened(path: str) -> Iterator[IO[str]]:
+def opened(path: str | None) -> Iterator[IO[str]]:
     """A stream to write text to: stdout, or a file that appears only when all has been written."""
-    if path:
+    if path is not None:
         with (
             replacing(path) as temporary,
             temporary.open("w", encoding="utf-8", errors="replace", newline="") as stream,

@@ -14,7 +14,7 @@ Columns = dict[str, Any]
 SHOWN_ROWS = 200
 
 
-def csv(chunks: Iterator[Columns], path: str) -> None:
+def csv(chunks: Iterator[Columns], path: str | None) -> None:
     """Comma-separated values with a header."""
     import pandas as pd
 
@@ -23,7 +23,7 @@ def csv(chunks: Iterator[Columns], path: str) -> None:
             pd.DataFrame(columns).to_csv(stream, index=False, header=number == 0)
 
 
-def json(chunks: Iterator[Columns], path: str) -> None:
+def json(chunks: Iterator[Columns], path: str | None) -> None:
     """`{"schema", "rows": [...]}`, one row a line; what does not exist is null."""
     import pandas as pd
 
@@ -37,9 +37,9 @@ def json(chunks: Iterator[Columns], path: str) -> None:
         stream.write("\n]}\n")
 
 
-def parquet(chunks: Iterator[Columns], path: str) -> None:
+def parquet(chunks: Iterator[Columns], path: str | None) -> None:
     """One Parquet file."""
-    if not path:
+    if path is None:
         raise UserError("--format parquet needs a file: -o sweep.parquet")
     try:
         import pyarrow as pa
@@ -56,7 +56,7 @@ def parquet(chunks: Iterator[Columns], path: str) -> None:
             writer.close()
 
 
-def table(chunks: Iterator[Columns], path: str) -> None:
+def table(chunks: Iterator[Columns], path: str | None) -> None:
     """The first rows for a person; says how many more there are."""
     from reports import screen, sweep_page, terminal
 
@@ -69,4 +69,4 @@ def table(chunks: Iterator[Columns], path: str) -> None:
     first = {name: [value for columns in kept for value in columns[name]][:SHOWN_ROWS] for name in kept[0]}
     with opened(path) as stream:
         page = sweep_page.page(first, max(points - SHOWN_ROWS, 0))
-        stream.write(terminal.text(page, screen.FILE if path else screen.Screen.of(stream)))
+        stream.write(terminal.text(page, screen.FILE if path is not None else screen.Screen.of(stream)))

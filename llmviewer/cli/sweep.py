@@ -12,8 +12,7 @@ import typer
 
 from llmviewer import api
 from llmviewer.cli import options as opt
-from llmviewer.cli import rows
-from llmviewer.errors import unknown
+from llmviewer.cli import rows, views
 from llmviewer.schedule import check_passes
 from llmviewer.sweep import Grid, values
 from llmviewer.workload import Request
@@ -21,7 +20,7 @@ from llmviewer.workload import Request
 Columns = dict[str, Any]
 
 #: format -> writer of chunks of columns to a path.
-WRITERS: dict[str, Callable[[Iterator[Columns], str], None]] = {
+WRITERS: dict[str, Callable[[Iterator[Columns], str | None], None]] = {
     "table": rows.table,
     "csv": rows.csv,
     "json": rows.json,
@@ -37,12 +36,11 @@ def command(
     input_len: Annotated[str, typer.Option(help="Prompt lengths, lists and ranges likewise.")] = "1024",
     output_len: Annotated[str, typer.Option(help="Output lengths, lists and ranges likewise.")] = "128",
     format: Annotated[str, typer.Option("--format", help="table, csv, json, parquet.")] = "table",  # noqa: A002
-    output: opt.Output = "",
+    output: opt.Output = None,
     **options: Any,
 ) -> int:
     """Every combination of batch sizes, lengths, chips and comma lists of options: one tidy row per point."""
-    if format not in WRITERS:
-        raise unknown("format", format, WRITERS)
+    views.check(format, output, (model, *hardware.split(",")), known=WRITERS)
     grid = Grid(
         batch_sizes=values("batch_size", batch_size),
         input_lens=values("input_len", input_len),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.cli.output import write
+from llmviewer.cli.output import spare, write
 from llmviewer.errors import unknown
 
 if TYPE_CHECKING:
@@ -26,38 +26,40 @@ class Views:
     rows: Callable[[], Sequence[Mapping[str, Any]]]
 
 
-def check(name: str, known: Iterable[str] = ()) -> None:
-    """Raise for a format that does not exist, before any work is done."""
+def check(name: str, path: str | None = None, inputs: Iterable[str] = (), *, known: Iterable[str] = ()) -> None:
+    """Raise, before any work is done, for a format that does not exist or an answer that would replace what is asked
+    about.  inputs: names or paths of models and chips."""
     formats = tuple(known) or tuple(FORMATS)
     if name not in formats:
         raise unknown("format", name, formats)
+    if path is not None:
+        spare(path, inputs)
 
 
-def show(views: Views, name: str, path: str) -> None:
+def show(views: Views, name: str, path: str | None) -> None:
     """Print the answer in the format called `name`, or put it into the file `path`."""
-    check(name)
     write(FORMATS[name](views, path), path)
 
 
-def _table(views: Views, path: str) -> str:
+def _table(views: Views, path: str | None) -> str:
     from reports import screen, terminal
 
-    return terminal.text(views.page(), screen.FILE if path else screen.Screen.of(sys.stdout))
+    return terminal.text(views.page(), screen.FILE if path is not None else screen.Screen.of(sys.stdout))
 
 
-def _markdown(views: Views, path: str) -> str:
+def _markdown(views: Views, path: str | None) -> str:
     from reports import markdown
 
     return markdown.text(views.page())
 
 
-def _json(views: Views, path: str) -> str:
+def _json(views: Views, path: str | None) -> str:
     import json
 
     return json.dumps(views.document(), indent=1)
 
 
-def _csv(views: Views, path: str) -> str:
+def _csv(views: Views, path: str | None) -> str:
     """Nested fields have dotted names, lists within a cell are separated by blanks, what does not exist is empty."""
     import csv
     import io
@@ -84,4 +86,9 @@ def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-FORMATS: dict[str, Callable[[Views, str], str]] = {"table": _table, "json": _json, "csv": _csv, "markdown": _markdown}
+FORMATS: dict[str, Callable[[Views, str | None], str]] = {
+    "table": _table,
+    "json": _json,
+    "csv": _csv,
+    "markdown": _markdown,
+}

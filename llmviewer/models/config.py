@@ -60,6 +60,13 @@ class Config:
             raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected a number")
         return float(value)
 
+    def fraction(self, name: str, default: float) -> float:
+        """A number from 0 to 1."""
+        value = self.number(name, default)
+        if not 0.0 <= value <= 1.0:
+            raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected 0 to 1")
+        return value
+
     def flag(self, name: str, *, default: bool) -> bool:
         """true or false."""
         value = self.get(name, default)

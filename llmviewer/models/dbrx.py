@@ -12,7 +12,7 @@ from llmviewer.layers.moe import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import hidden_size
+from llmviewer.models.sizes import hidden_size, shared_heads
 from llmviewer.ops.elementwise import activation
 from llmviewer.ops.norm import layer_norm
 
@@ -21,7 +21,8 @@ def parse(config: Config, dtype: Dtype) -> Model:
     """DbrxForCausalLM: LayerNorm without bias, one clamped matrix for q, k, v, experts in every layer."""
     attn = config.part("attn_config")
     projections = Projections(fused=True, clip=attn.has("clip_qkv"))
-    attention = replace(parts.attention(config, dtype, projections), kv_heads=attn.count("kv_n_heads", 1))
+    attention = parts.attention(config, dtype, projections)
+    attention = replace(attention, kv_heads=shared_heads(attn, "kv_n_heads", 1, serve=attention.heads))
     norm = partial(layer_norm, bias=False)
     layers = parts.alike(config, parts.pre_norms(config, dtype, norm), attention, _experts(config, dtype))
     return parts.model(config, dtype, layers, norm("final_norm", attention.hidden, dtype))

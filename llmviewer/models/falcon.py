@@ -10,7 +10,7 @@ from llmviewer.layers.decoder import Norms, Residual
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import hidden_size
+from llmviewer.models.sizes import hidden_size, shared_heads
 from llmviewer.ops.norm import layer_norm
 
 
@@ -29,7 +29,7 @@ def _attention(config: Config, dtype: Dtype) -> Attention:
     """In the old decoder `multi_query` means one head of keys and values, whatever `num_kv_heads` says (7B)."""
     projections = Projections(fused=True, qkv_bias=_bias(config), out_bias=_bias(config))
     attention = parts.attention(config, dtype, projections)
-    stated = config.count("num_kv_heads", attention.heads)
+    stated = shared_heads(config, "num_kv_heads", attention.heads, serve=attention.heads)
     single = config.flag("multi_query", default=True) and not _is_new(config)
     attention = replace(attention, kv_heads=1 if single else stated)
     return replace(attention, rotary_dim=0, alibi=True) if config.flag("alibi", default=False) else attention

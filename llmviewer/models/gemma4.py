@@ -13,7 +13,7 @@ from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.gemma import framed
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import hidden_size, layer_count, window
+from llmviewer.models.sizes import hidden_size, layer_count, shared_heads, window
 from llmviewer.ops.elementwise import activation
 
 #: What the class takes where a config is silent.
@@ -67,7 +67,8 @@ def _attention(config: Config, dtype: Dtype, word: str) -> Attention:
     full = replace(base, head_dim=head_dim, rotary_dim=_rotated(config, word, head_dim))
     if not config.flag("attention_k_eq_v", default=False):
         return full
-    return replace(full, kv_heads=config.count("num_global_key_value_heads", base.kv_heads), values=Values.KEYS)
+    kv_heads = shared_heads(config, "num_global_key_value_heads", base.kv_heads, serve=base.heads)
+    return replace(full, kv_heads=kv_heads, values=Values.KEYS)
 
 
 def _rotated(config: Config, word: str, head_dim: int) -> int:
@@ -77,7 +78,7 @@ def _rotated(config: Config, word: str, head_dim: int) -> int:
         return int(head_dim * share)
     own = config.part("rope_parameters").part(f"{word}_attention")
     own.ignore("rope_theta", "rope_type")
-    return int(head_dim * own.number("partial_rotary_factor", 1.0))
+    return int(head_dim * own.fraction("partial_rotary_factor", 1.0))
 
 
 def _norms(config: Config, dtype: Dtype) -> Norms:

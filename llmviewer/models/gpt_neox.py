@@ -17,7 +17,8 @@ from llmviewer.ops.norm import layer_norm
 def parse_gptj(config: Config, dtype: Dtype) -> Model:
     """GPTJForCausalLM: attention and MLP side by side after one LayerNorm; biases in the MLP and the head alone."""
     config.expect("rotary", True)
-    attention = replace(parts.attention(config, dtype, Projections()), rotary_dim=config.count("rotary_dim", 64))
+    attention = parts.attention(config, dtype, Projections())
+    attention = replace(attention, rotary_dim=config.count("rotary_dim", 64, most=attention.head_dim))
     norms = Norms(attn=layer_norm("attn_norm", attention.hidden, dtype))
     mlp = parts.plain_mlp(config, dtype, act="gelu_new")
     layers = parts.alike(config, norms, attention, mlp, Residual.PARALLEL)
@@ -29,7 +30,7 @@ def parse_gpt_neox(config: Config, dtype: Dtype) -> Model:
     """GPTNeoXForCausalLM (Pythia too): attention and MLP side by side, each after its own LayerNorm; biases."""
     bias = config.flag("attention_bias", default=True)
     attention = parts.attention(config, dtype, Projections(fused=True, qkv_bias=bias, out_bias=bias))
-    rotated = rotary_dim(config, attention.head_dim, factor=config.number("rotary_pct", 0.25))
+    rotated = rotary_dim(config, attention.head_dim, factor=config.fraction("rotary_pct", 0.25))
     parallel = config.flag("use_parallel_residual", default=True)
     layers = parts.alike(
         config,

@@ -11,7 +11,7 @@ from llmviewer.layers.mamba import Mamba, Mamba2
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import hidden_size, layer_count
+from llmviewer.models.sizes import hidden_size, layer_count, shared_heads
 from llmviewer.ops.norm import rms_norm
 
 
@@ -38,11 +38,12 @@ def parse_mamba2(config: Config, dtype: Dtype) -> Model:
     """Mamba2ForCausalLM: heads, groups, a gated norm before the last matrix."""
     config.ignore("time_step_rank", "chunk_size")  # unused by Mamba-2; of the chunked scan
     config.ignore("norm_before_gate")  # the same work in either order
+    heads = config.count("num_heads", 128)
     mixer = Mamba2(
         hidden=hidden_size(config),
-        heads=config.count("num_heads", 128),
+        heads=heads,
         head_dim=config.count("head_dim", 64),
-        groups=config.count("n_groups", 8),
+        groups=shared_heads(config, "n_groups", 8, serve=heads),
         state=config.count("state_size", 128),
         kernel=config.count("conv_kernel", 4),
         dtype=dtype,

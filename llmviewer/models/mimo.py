@@ -10,6 +10,7 @@ from llmviewer.layers.decoder import Part
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
+from llmviewer.models.sizes import shared_heads
 from llmviewer.ops.norm import rms_norm
 
 #: Entries of `hybrid_layer_pattern` and of `moe_layer_freq` in the published config.
@@ -46,7 +47,7 @@ def _sliding(config: Config, full: Attention) -> Attention:
     return replace(
         full,
         heads=heads,
-        kv_heads=config.count("swa_num_key_value_heads", 2 * full.kv_heads),
+        kv_heads=shared_heads(config, "swa_num_key_value_heads", 2 * full.kv_heads, serve=heads),
         head_dim=config.count("swa_head_dim", full.head_dim),
         v_dim=config.count("swa_v_head_dim", full.v_dim),
         window=config.count("sliding_window_size") + 1.0,

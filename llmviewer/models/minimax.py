@@ -61,7 +61,7 @@ def _factors(config: Config, names: tuple[str, ...]) -> float:
 def _attention(config: Config, dtype: Dtype) -> Attention:
     config.expect("sliding_window", None)
     attention = parts.attention(config, dtype, Projections())
-    return replace(attention, rotary_dim=config.count("rotary_dim", attention.rotary_dim))
+    return replace(attention, rotary_dim=config.count("rotary_dim", attention.rotary_dim, most=attention.head_dim))
 
 
 def _experts(config: Config, dtype: Dtype) -> Moe:

@@ -15,7 +15,7 @@ from llmviewer.layers.moe import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import hidden_size, layer_count
+from llmviewer.models.sizes import hidden_size, layer_count, shared_heads
 from llmviewer.ops.norm import rms_norm
 
 #: Letters of `hybrid_override_pattern`.
@@ -74,11 +74,12 @@ def _words(config: Config) -> list[str]:
 
 
 def _mamba(config: Config, dtype: Dtype) -> Mamba2:
+    heads = config.count("mamba_num_heads")
     return Mamba2(
         hidden=hidden_size(config),
-        heads=config.count("mamba_num_heads"),
+        heads=heads,
         head_dim=config.count("mamba_head_dim"),
-        groups=config.count("n_groups", 8),
+        groups=shared_heads(config, "n_groups", 8, serve=heads),
         state=config.count("ssm_state_size", 128),
         kernel=config.count("conv_kernel", 4),
         dtype=dtype,

@@ -12,7 +12,7 @@ from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
 from llmviewer.models.qwen import feed_forwards, sparse_layers
-from llmviewer.models.sizes import hidden_size, layer_count, rotary_dim
+from llmviewer.models.sizes import hidden_size, layer_count, rotary_dim, shared_heads
 from llmviewer.ops.norm import rms_norm
 
 
@@ -42,10 +42,11 @@ def _qwen3_5(config: Config, dtype: Dtype, word: str) -> Model:
 
 
 def _delta_net(config: Config, dtype: Dtype) -> GatedDeltaNet:
+    v_heads = config.count("linear_num_value_heads")
     return GatedDeltaNet(
         hidden=hidden_size(config),
-        k_heads=config.count("linear_num_key_heads"),
-        v_heads=config.count("linear_num_value_heads"),
+        k_heads=shared_heads(config, "linear_num_key_heads", serve=v_heads),
+        v_heads=v_heads,
         k_dim=config.count("linear_key_head_dim"),
         v_dim=config.count("linear_value_head_dim"),
         kernel=config.count("linear_conv_kernel_dim"),

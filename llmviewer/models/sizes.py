@@ -28,21 +28,26 @@ def head_size(config: Config, default: int | None = None) -> int:
     if config.has("head_dim") or default:
         return config.count("head_dim", default)
     hidden, heads = hidden_size(config), head_count(config)
-    _check_equal_shares(config, "hidden_size", hidden, heads)
+    _check_equal_shares(config, "elements of hidden_size", hidden, heads, "heads")
     return hidden // heads
 
 
 def kv_head_count(config: Config) -> int:
     """Heads of keys and values, each for the same number of query heads; where the config is silent, as many."""
     heads = head_count(config)
-    kv_heads = config.count("num_key_value_heads", heads, most=heads)
-    _check_equal_shares(config, "num_attention_heads", heads, kv_heads)
-    return kv_heads
+    return shared_heads(config, "num_key_value_heads", heads, serve=heads)
 
 
-def _check_equal_shares(config: Config, name: str, whole: int, heads: int) -> None:
-    if whole % heads:
-        raise UserError(f"{config.where}: {name} {whole} cannot be shared equally by {heads} heads")
+def shared_heads(config: Config, name: str, default: int | None = None, *, serve: int) -> int:
+    """Heads (or groups of them) in the field `name` that each serve the same number of `serve` heads."""
+    heads = config.count(name, default, most=serve)
+    _check_equal_shares(config, "heads", serve, heads, name)
+    return heads
+
+
+def _check_equal_shares(config: Config, name: str, whole: int, parts: int, of: str) -> None:
+    if whole % parts:
+        raise UserError(f"{config.where}: {whole} {name} cannot be shared equally by {parts} {of}")
 
 
 def layer_count(config: Config) -> int:
@@ -74,4 +79,4 @@ def rotary_dim(config: Config, head_dim: int, *, factor: float = 1.0) -> int:
     """Rotated elements per head: `partial_rotary_factor` of them, beside or inside `rope_parameters`."""
     rope = config.get("rope_parameters")
     inner = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
-    return int(head_dim * config.number("partial_rotary_factor", inner or factor))
+    return int(head_dim * config.fraction("partial_rotary_factor", inner or factor))
