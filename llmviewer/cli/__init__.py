@@ -20,11 +20,29 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 fine, 1 answered with no, 2 wrong input (one line on stderr)."""
+    """Run the command line and exit: 0 fine, 1 answered with no, 2 wrong input, 70 a fault of ours (one line on
+    stderr)."""
     words = sys.argv[1:] if arguments is None else arguments
     if sys.stdout is None:  # started with stdout closed
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-    sys.exit(main(words))
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.exit(_guarded(words))
+
+
+def _guarded(words: list[str]) -> int:
+    """What nobody foresaw, in one line: a fault of ours, which the input has found."""
+    try:
+        return main(words)
+    except Exception as error:
+        if os.environ.get("LLMVIEWER_DEBUG"):
+            raise
+        from llmviewer.errors import shown
+
+        found = shown(f"{type(error).__name__}: {error}", 200)
+        said = f"error: a fault in llmviewer, please report it: {found} (LLMVIEWER_DEBUG=1 shows where)"
+        print(said, file=sys.stderr)  # noqa: T201
+        return 70  # EX_SOFTWARE of sysexits.h
 
 
 def main(words: list[str]) -> int:
