@@ -15,7 +15,7 @@ from llmviewer.describe import hardware_object, model_object, number, roof_objec
 from llmviewer.evaluation import Row
 from llmviewer.ir import Array, Count, Role
 from llmviewer.roofline import BOUNDS
-from llmviewer.workload import Request
+from llmviewer.workload import Request, kept_tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +143,9 @@ class Result:
         request = self.request(point)
         rows = [self._operator(row, pick, point) for row in self.analysis.evaluation.rows]
         resources = _summed(self.analysis.evaluation.rows, pick, point)
-        prompt, found = request.input_len, self.analysis.system.kv_cache.found(request.input_len)
+        prompt, cache = request.input_len, self.analysis.system.kv_cache
+        found = cache.found(prompt)
+        before = found if name == "prefill" else prompt - 1.0
         return {
             "time_s": number(pick(totals.time_s)[point]),
             "ideal_time_s": number(pick(totals.ideal_time_s)[point]),
@@ -153,7 +155,7 @@ class Result:
             "bound": max(resources, key=lambda bound: resources[bound]),
             "time_by_bound_s": {bound: number(seconds) for bound, seconds in resources.items()},
             "new_tokens": number(prompt - found) if name == "prefill" else 1,
-            "cached_tokens": number(found if name == "prefill" else prompt - 1.0),
+            "cached_tokens": number(kept_tokens(before, cache.kept)),
             "operators": rows,
         }
 
@@ -202,6 +204,7 @@ class Result:
             "kv_cache_waste_bytes": number(_at(memory.kv_cache_waste_bytes, point)),
             "kv_cache_budget_bytes": number(_at(memory.kv_cache_budget_bytes, point)),
             "kv_cache_budget_of_total_bytes": number(_at(memory.left_by_others(memory.utilization_bytes), point)),
+            "kv_cache_fraction_of_free": a.system.cache_fraction,
             "fits": bool(_at(memory.fits, point)),
             "max_batch_size": number(analysis.max_batch_size(a.model, a.system, request, self.token_budget)),
             "max_context_len": number(analysis.max_context_len(a.model, a.system, request, self.token_budget)),

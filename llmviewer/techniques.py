@@ -45,7 +45,7 @@ TECHNIQUES: dict[str, Option] = {
     ),
     "kv_evict": Option("kv_evict", "Share of the cached tokens that eviction keeps: 0.2.", "1", "1"),
     "kv_cache_free_gpu_memory_fraction": Option(
-        "kv_cache_free_fraction", "Budget as TensorRT-LLM counts it: 0.9 of what weights and activations leave."
+        "kv_cache_free_fraction", "0.9 of what weights and activations leave (TensorRT-LLM).", "none", "none"
     ),
     "attention": Option("flash_attention", "flash, eager.", "eager", "flash"),
     "tensor_parallel_size": Option(

@@ -77,19 +77,20 @@ def _sequences(answer: dict[str, Any]) -> str:
 
 def _together(answer: dict[str, Any], budget: float) -> str:
     """How the prompts of the batch are prefilled."""
-    sizes = answer["workload"]
-    if sizes["batch_size"] * sizes["input_len"] > budget:
+    if answer["workload"]["batch_size"] * answer["stages"]["prefill"]["new_tokens"] > budget:
         return f"the whole batch in passes of at most {fmt.whole(budget)} tokens"
     return "the whole batch in one pass"
 
 
 def _prefill_tokens(answer: dict[str, Any], budget: float) -> str:
-    tokens = f"{_sequences(answer)} × {fmt.whole(answer['workload']['input_len'])} tokens"
-    return f"{tokens}, {_together(answer, budget)}"
+    prefill = answer["stages"]["prefill"]
+    tokens = f"{_sequences(answer)} × {fmt.whole(prefill['new_tokens'])} tokens"
+    found = f" after {fmt.whole(prefill['cached_tokens'])} found in the cache" if prefill["cached_tokens"] else ""
+    return f"{tokens}{found}, {_together(answer, budget)}"
 
 
 def _decode_tokens(answer: dict[str, Any]) -> str:
-    keys = fmt.whole(answer["workload"]["input_len"])
+    keys = fmt.whole(answer["stages"]["decode"]["cached_tokens"] + 1)
     return f"{_sequences(answer)} × 1 token over {keys} keys, a representative step"
 
 

@@ -15,6 +15,8 @@ PARTS = (
     ("framework_bytes", "framework", "░", "magenta"),
 )
 FREE = "·"
+#: How max_concurrent_requests counts.
+_ADMITTED = "prefilled one after another: KV budget / KV cache of one"
 #: The search for what fits ends here; beyond it nothing but state, which does not grow, is kept.
 UNLIMITED = 2**32
 #: The part that takes most -> what makes it smaller.
@@ -57,7 +59,12 @@ def _legend(memory: dict[str, Any]) -> Table:
     """Sizes and shares of the capacity."""
     capacity, budget, total = (memory[f"{name}_bytes"] for name in ("capacity", "budget", "total"))
     framework = "assumed" if memory["framework_bytes"] else "unknown for this maker, left out"
-    notes = {"activations_bytes": "the most alive at once", "framework_bytes": framework}
+    empty = memory["kv_cache_waste_bytes"]
+    notes = {
+        "kv_cache_bytes": f"{fmt.memory(empty)} of it set aside and empty" if empty else "",
+        "activations_bytes": "the most alive at once",
+        "framework_bytes": framework,
+    }
     entries = [(glyph, label, memory[field], notes.get(field, "")) for field, label, glyph, _ in PARTS]
     entries.append(("", "total", total, ""))
     if memory["fits"]:
@@ -87,8 +94,22 @@ def _limits(memory: dict[str, Any], workload: dict[str, Any], cache: str) -> Fac
             ("KV cache", cache or "none"),
             ("Largest batch", f"{_limit(batch)} at {fmt.whole(context)} tokens a sequence"),
             ("Longest context", f"{_limit(longest, ' tokens')} at batch {fmt.whole(workload['batch_size'])}"),
+            (
+                "At once",
+                f"{_limit(memory['max_concurrent_requests'], ' requests')} of {fmt.whole(context)} tokens, {_ADMITTED}",
+            ),
+            ("KV budget", _budget(memory)),
         )
     )
+
+
+def _budget(memory: dict[str, Any]) -> str:
+    """What the cache may take beside this batch's activations; where another rule is in force, vLLM's as well."""
+    budget, of_total = memory["kv_cache_budget_bytes"], memory["kv_cache_budget_of_total_bytes"]
+    if memory["kv_cache_fraction_of_free"] is None:
+        return f"{fmt.memory(budget)}, what weights, activations and framework leave of what is allowed"
+    share = fmt.percent(memory["kv_cache_fraction_of_free"])
+    return f"{fmt.memory(budget)}, {share} of the free memory; by a fraction of the whole (vLLM) {fmt.memory(of_total)}"
 
 
 def _limit(value: int, unit: str = "") -> str:
