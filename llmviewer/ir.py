@@ -196,6 +196,7 @@ class Block:
     """Operators that run one after another, `times` times with different weights.
 
     scope: blocks of one scope share tensors of one name (a tied head reads the embedding's table).
+    numbers: which layers of the model these are; none given: the first `times`.
     """
 
     name: str
@@ -203,6 +204,7 @@ class Block:
     times: int = 1
     states: tuple[State, ...] = ()
     scope: str = ""
+    numbers: tuple[int, ...] = ()
 
     def weights(self) -> dict[str, Tensor]:
         """The weights it stores, by name; each once."""

@@ -84,7 +84,7 @@ class DecoderLayer:
         if self.tail is not None:
             operators += self.tail.operators(step, x)
         states = self.mixer.states() if self.mixer is not None else ()
-        return Block(name=self.name, operators=tuple(operators), times=self.times, states=states)
+        return Block(name=self.name, operators=tuple(operators), times=self.times, states=states, numbers=self.numbers)
 
     def _stream(self, x: Tensor, branch: tuple[Operator, ...]) -> Tensor:
         """What a branch is added to."""
