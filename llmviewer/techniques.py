@@ -33,6 +33,9 @@ class Option:
 #: option -> how it is offered; the order is the order of application.
 TECHNIQUES: dict[str, Option] = {
     "expert_skew": Option("expert_skew", "alpha of the experts' popularity i^-alpha; 0 is uniform.", "0", "0"),
+    # adapters and factors before formats: adapters stay in 16 bit, factors take the format of what they replace
+    "lora": Option("lora", "Unmerged adapters: rank=16,adapters=8,targets=q_proj+v_proj.", listed=False),
+    "low_rank": Option("low_rank", "Rank of the two factors of every linear layer: 1024.", "none", "none"),
     "quantization": Option("quantization", "w4a16, w8a8-fp8, awq ...: none keeps the model's.", "none", "none"),
     "kv_cache_dtype": Option("kv_cache_dtype", "auto, fp8, int8, kv4 ...", "auto", "auto"),
     # sparse weights know their stored format; fewer channels, heads and layers commute with it

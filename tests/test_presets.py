@@ -19,7 +19,8 @@ from tests.answers import answer
 ROOT = Path(__file__).resolve().parent.parent
 #: Methods the survey names (arXiv 2402.16363, section 3.1), and the formats engines serve.
 SURVEY = """llm-int8 smoothquant zeroquant zeroquant-fp fptq rptq olive gptq awq owq spqr quip quantease lut-gemm pb-llm
-billm llm-qat tsld fp8 fp8-dynamic fp8-block mxfp4 nvfp4 q4_k_m q8_0 kivi kvquant wkvquant qlora peqa qa-lora lq-lora loftq"""
+billm llm-qat tsld fp8 fp8-dynamic fp8-block mxfp4 nvfp4 q4_k_m q8_0 kivi kvquant wkvquant qlora peqa qa-lora lq-lora
+loftq"""
 #: Weights of the matrices of the 32 layers of Llama-2-7B.
 MATRICES = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
 

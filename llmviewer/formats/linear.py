@@ -20,6 +20,8 @@ DEQUANTIZE_FLOPS = 2.0
 TILE_ROWS = 128.0
 #: Products that engines keep in the model's 16-bit dtype.
 KEPT = frozenset({"router", "shared_gate"})
+#: Endings of the products of adapters, which stay in 16 bit beside whatever they adapt.
+ADAPTERS = ("_lora_a", "_lora_b")
 #: Ending of the operators that make low-bit inputs, and of what they write.
 QUANTIZE = "_quantize"
 
@@ -58,7 +60,8 @@ _Low: TypeAlias = dict[tuple[str, Dtype], Tensor]
 
 def is_linear(operator: Operator) -> bool:
     """Whether the operator multiplies by a stored matrix that may be quantized."""
-    return operator.kind is Kind.GEMM and isinstance(operator.shape, GemmShape) and operator.name not in KEPT
+    kept = operator.name in KEPT or operator.name.endswith(ADAPTERS)
+    return operator.kind is Kind.GEMM and isinstance(operator.shape, GemmShape) and not kept
 
 
 def is_quantize(operator: Operator) -> bool:

@@ -1,0 +1,142 @@
+"""LoRA adapters beside the linear layers: two thin products each, weights of the distinct adapters of a step."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import llmviewer as lv
+from llmviewer import hardware, models
+from llmviewer.errors import UserError
+from llmviewer.ir import Graph, Operator, Role, check
+from llmviewer.passes.flash_attention import flash_attention
+from llmviewer.passes.lora import Adapters, lora
+from llmviewer.passes.quantization_grammar import parse_scheme
+from llmviewer.passes.quantize import quantize
+from llmviewer.passes.shard import Sharding, shard
+from llmviewer.workload import decode, prefill
+from tests.answers import answer, operators
+
+load = functools.cache(models.load)
+H100 = hardware.load("h100-sxm")
+#: n + k over the seven linear layers of a layer of Llama-2-7B.
+SIDES = 4 * (4096 + 4096) + 3 * (4096 + 11008)
+
+
+def total(of: Graph, what: str) -> Any:
+    return sum(getattr(op, what) * block.times for block, op in of)
+
+
+def parameters(of: Graph) -> float:
+    return float(sum(t.elements * n for t, n in of.stored_weights()))
+
+
+def operator(of: Graph, name: str) -> Operator:
+    return next(op for _, op in of if op.name == name)
+
+
+def test_an_adapter_of_rank_16_costs_32_flop_per_token_and_side() -> None:
+    """Llama-2-7B, 10 tokens: 32 layers x 2 x 10 x 16 x 78,080 matmul FLOP; outputs once more on vector units."""
+    plain = load("llama-2-7b").graph(prefill(1.0, 10.0))
+    adapted = lora(Adapters(rank=16.0))(plain)
+    assert total(adapted, "matmul_flops") - total(plain, "matmul_flops") == 32 * 2 * 10 * 16 * SIDES
+    outputs = 5 * 4096 + 2 * 11008
+    assert total(adapted, "vector_flops") - total(plain, "vector_flops") == 32 * 10 * outputs
+    assert parameters(adapted) - parameters(plain) == 32 * 16 * SIDES == 39_976_960
+
+
+def test_all_adapters_are_stored_and_the_distinct_ones_of_a_step_are_read() -> None:
+    """8 adapters of rank 16 and a batch of 4: 8 (1 - (7/8)^4) = 3.3105 of them are read."""
+    adapted = lora(Adapters(rank=16.0, count=8.0))(load("llama-2-7b").graph(decode(4.0, 9.0)))
+    a = operator(adapted, "q_proj_lora_a")
+    (weight,) = (access for access in a.reads if access.tensor.role is Role.WEIGHT)
+    assert weight.tensor.elements == 8 * 16 * 4096
+    assert weight.elements == pytest.approx(3.3105 * 16 * 4096, rel=1e-4)
+    assert a.matmul_flops == 2 * 4 * 16 * 4096
+
+
+@given(count=st.integers(1, 1000), sequences=st.integers(1, 1000))
+def test_no_more_adapters_are_read_than_there_are_or_than_there_are_sequences(count: int, sequences: int) -> None:
+    read = Adapters(rank=1.0, count=float(count)).distinct(float(sequences))
+    assert 1 - 1e-9 <= read <= min(count, sequences) + 1e-9
+
+
+def test_adapters_stay_in_16_bit_and_read_16_bit_inputs_beside_a_low_bit_base() -> None:
+    """QLoRA: 4.127-bit base, 16-bit adapters; under W8A8 the base reads the quantized input, the adapter the plain."""
+    adapted = lora(Adapters(rank=64.0))(load("llama-2-7b").graph(decode(1.0, 9.0)))
+    low = quantize(parse_scheme("qlora"))(adapted)
+    assert {a.tensor.dtype.bits for a in operator(low, "q_proj_lora_a").reads} == {16}
+    w8a8 = quantize(parse_scheme("w8a8"))(adapted)
+    assert operator(w8a8, "q_proj").inputs == ("attn_norm_quantize",)
+    assert operator(w8a8, "q_proj_lora_a").inputs == ("attn_norm",)
+    assert operator(w8a8, "q_proj_lora_b").compute == "fp16"
+
+
+def test_chosen_targets_alone_get_adapters() -> None:
+    found = operators(answer("llama-2-7b", "a6000", lora="rank=8,adapters=2,targets=q_proj+v_proj"), "decode")
+    adapted = {name.removesuffix("_lora_a") for name in found if name.endswith("_lora_a")}
+    assert adapted == {"q_proj", "v_proj"}
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_on_every_model_work_is_added_exactly_and_every_operator_reads_what_another_wrote(name: str) -> None:
+    for step in (prefill(2.0, 33.0), decode(4.0, 100.0)):
+        plain = load(name).graph(step)
+        adapted = lora(Adapters(rank=8.0, count=3.0))(plain)
+        added = [(b, op) for b, op in adapted if op.name.endswith(("_lora_a", "_lora_b"))]
+        work = sum(op.matmul_flops * b.times for b, op in added)
+        assert np.allclose(total(adapted, "matmul_flops"), total(plain, "matmul_flops") + work, rtol=1e-12)
+        assert [op.name for _, op in adapted if not op.name.endswith(("_lora_a", "_lora_b"))] == [
+            op.name for _, op in plain
+        ]
+        for scheme in ("none", "w4a16", "w8a8"):
+            check(flash_attention(H100)(quantize(parse_scheme(scheme))(adapted)))
+
+
+@pytest.mark.parametrize("name", ["llama-2-70b", "mixtral-8x7b", "deepseek-v2-lite", "qwen3.5-27b"])
+def test_over_two_devices_an_adapter_needs_no_further_all_reduce(name: str) -> None:
+    graph = flash_attention(H100)(load(name).graph(decode(4.0, 100.0)))
+    adapted = flash_attention(H100)(lora(Adapters(rank=8.0))(load(name).graph(decode(4.0, 100.0))))
+    plain, both = (shard(Sharding(tensor=2))(g) for g in (graph, adapted))
+    check(both)
+    collectives = [[op.name for _, op in g if op.name.endswith("all_reduce")] for g in (plain, both)]
+    assert collectives[0] == collectives[1]
+
+
+def test_more_adapters_or_a_higher_rank_are_never_faster() -> None:
+    times = [
+        lv.analyze("llama-2-7b", "a6000", batch_size=8, lora=text).analysis.e2e_s[0]
+        for text in ("rank=8", "rank=64", "rank=64,adapters=4", "rank=64,adapters=64")
+    ]
+    assert times == sorted(times)
+    assert times[0] > lv.analyze("llama-2-7b", "a6000", batch_size=8).analysis.e2e_s[0]
+
+
+def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
+    sweep = lv.analyze("mixtral-8x7b", "a100", lora="16,adapters=4", batch_size=[1, 7], input_len=[99, 1000])
+    for at, (batch, length) in enumerate(((1, 99), (7, 1000))):
+        alone = lv.analyze("mixtral-8x7b", "a100", lora="16,adapters=4", batch_size=batch, input_len=length)
+        assert sweep.analysis.ttft_s[at] == alone.analysis.ttft_s[0]
+        assert sweep.analysis.tpot_s[at] == alone.analysis.tpot_s[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rank=0", r"--lora: rank is '0'; allowed: a whole number from 1"),
+        ("rank=8,adapters=1.5", r"--lora: adapters is '1.5'; allowed: a whole number"),
+        ("rank=8,targets=q_prj", r"unknown target of --lora 'q_prj'.*did you mean 'q_proj'"),
+        ("rank=8,targets=q_proj,targets=v_proj", r"targets is given twice"),
+        ("adapters=4", r"--lora: rank is missing"),
+        ("targets=q_proj", r"unknown parameter of --lora ''|--lora: rank"),
+    ],
+)
+def test_a_wrong_parameter_is_one_line_that_says_what_is_allowed(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        lv.analyze("llama-2-7b", "a100", lora=text).to_dict()
+    assert "\n" not in str(caught.value)
