@@ -103,6 +103,7 @@ class Operator:
     special_ops: exponentials (already among vector_flops) that also load the special-function units.
     masked_flops: the part of matmul_flops spent on pairs the mask discards (eager attention).
     compute: the dtype class of the matrix product.  shape: what a pass or a fitted kernel needs to know of it.
+    where: 1.0 at the points at which it runs; where it does not, its counts are zero.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Operator:
     special_ops: Count = 0.0
     masked_flops: Count = 0.0
     shape: object = None
+    where: Count = 1.0
 
     @property
     def output(self) -> Tensor:

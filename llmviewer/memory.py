@@ -85,7 +85,19 @@ def peak_activations(graph: Graph) -> Count:
 
 
 def _peak_of(block: Block) -> Count:
-    operators = block.operators
+    """Points that run different operators are looked at one kind after another."""
+    if all(isinstance(op.where, float) for op in block.operators):
+        return _peak(block.operators)
+    runs = np.stack(np.broadcast_arrays(*(np.asarray(op.where) > 0.0 for op in block.operators)))
+    kinds, kind = np.unique(runs, axis=1, return_inverse=True)
+    peak: Count = 0.0
+    for at in range(kinds.shape[1]):
+        running = tuple(op for op, on in zip(block.operators, kinds[:, at], strict=True) if on)
+        peak = np.where(kind.reshape(-1) == at, _peak(running), peak)
+    return peak
+
+
+def _peak(operators: tuple[Operator, ...]) -> Count:
     read = [_activations_read(operator) for operator in operators]
     last_use = {name: at for at, names in enumerate(read) for name in names}
     sizes: dict[str, Count] = {}

@@ -13,6 +13,7 @@ from llmviewer import __version__, analysis
 from llmviewer.analysis import Analysis
 from llmviewer.describe import hardware_object, model_object, number, roof_object, sources, unknowns
 from llmviewer.evaluation import Row
+from llmviewer.fired import assumptions, fired
 from llmviewer.ir import Array, Count, Role
 from llmviewer.roofline import BOUNDS
 from llmviewer.workload import Request, kept_tokens
@@ -48,6 +49,7 @@ class Result:
     def to_dict(self, point: int = 0) -> dict[str, Any]:
         """The analysis object of one point."""
         chip, parallelism = self.analysis.system.chip, self.analysis.system.parallelism
+        fusions = fired(self.analysis, point)
         return {
             "schema": SCHEMA,
             "warnings": list(self.warnings),
@@ -56,6 +58,7 @@ class Result:
             "workload": self._workload(point),
             "parallelism": {"devices": parallelism.devices, **asdict(parallelism)},
             "passes": [applied.name for applied in self.analysis.system.passes],
+            "fusions": fusions,
             "efficiency": {"kind": self.efficiency, "profile": None},
             "roofline": roof_object(chip, self.analysis.compute_dtype(point)),
             "provenance": {
@@ -64,7 +67,11 @@ class Result:
                 "hardware": chip.path,
                 "times": "roofline of the data sheet, a lower bound",
                 "figures": sources(chip),
-                "assumed": [*([FRAMEWORK_NOTE] if self.analysis.memory.framework_bytes else []), *unknowns(chip)],
+                "assumed": [
+                    *([FRAMEWORK_NOTE] if self.analysis.memory.framework_bytes else []),
+                    *unknowns(chip),
+                    *assumptions(fusions, chip.name),
+                ],
             },
             "stages": {"prefill": self.stage("prefill", point), "decode": self.stage("decode", point)},
             "memory": self.memory(point),
@@ -141,8 +148,9 @@ class Result:
         plan, totals = self.analysis.schedule, self.analysis.evaluation
         pick: Pick = plan.prefill if name == "prefill" else plan.decode
         request = self.request(point)
-        rows = [self._operator(row, pick, point) for row in self.analysis.evaluation.rows]
-        resources = _summed(self.analysis.evaluation.rows, pick, point)
+        run = tuple(row for row in self.analysis.evaluation.rows if _runs(row, pick, point))
+        rows = [self._operator(row, pick, point) for row in run]
+        resources = _summed(run, pick, point)
         prompt, cache = request.input_len, self.analysis.system.kv_cache
         found = cache.found(prompt)
         before = found if name == "prefill" else prompt - 1.0
@@ -240,6 +248,11 @@ def _at(values: Count, point: int) -> float:
     """The value of one point; a scalar holds for all."""
     flat = np.asarray(values, dtype=np.float64).reshape(-1)
     return float(flat[point] if flat.size > 1 else flat[0])
+
+
+def _runs(row: Row, pick: Pick, point: int) -> bool:
+    """Whether the point runs it: either a kernel or the operators it fuses."""
+    return isinstance(row.operator.where, float) or bool(pick(row.operator.where)[point] > 0.0)
 
 
 def _bound(row: Row, pick: Pick, point: int) -> str:

@@ -64,6 +64,7 @@ def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count)
     for _, seconds in resources[1:]:
         slowest = np.maximum(slowest, seconds)
     if present(rates.fixed_s):
-        resources += (("overhead", rates.fixed_s),)
-        slowest = slowest + rates.fixed_s
+        overhead = rates.fixed_s * operator.where
+        resources += (("overhead", overhead),)
+        slowest = slowest + overhead
     return Timing(time_s=slowest, resources=resources)

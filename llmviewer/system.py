@@ -7,16 +7,36 @@ from dataclasses import dataclass
 
 from llmviewer.efficiency import Efficiency, ideal
 from llmviewer.hardware import Chip
-from llmviewer.ir import Graph, Pass
+from llmviewer.ir import Count, Graph, Pass
 from llmviewer.kv_cache import PLAIN, KvCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fired:
+    """What a rule did: its operators of a block, at which points (1.0: fired), the kernel it made, and why so.
+
+    assumed: that a tile fits the chip.
+    """
+
+    rule: str
+    block: str = ""
+    operators: tuple[str, ...] = ()
+    where: Count = 0.0
+    kernel: str = ""
+    reason: str = ""
+    assumed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Applied:
-    """A technique and the name under which results list it.  make: the chip it runs on -> the pass."""
+    """A technique and the name under which results list it.  make: the chip it runs on -> the pass.
+
+    explain: which of its rules fire on the graph that the pass gets, where it has rules.
+    """
 
     name: str
     make: Callable[[Chip], Pass]
+    explain: Callable[[Graph, Chip], tuple[Fired, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,8 @@ TECHNIQUES: dict[str, Option] = {
     "tensor_parallel_size": Option(
         "tensor_parallel", "Devices that share heads, channels and vocabulary.", "1", "1", ("-tp",)
     ),
+    # after the share of one device: sharding knows operators by the names they have before they are fused
+    "fusion": Option("fuse", "none, all, or rules joined by +: qkv+gate-up+norm-linear ...", "none", "none"),
     # after the share of one device, so that the collectives of a skipped layer are skipped with it
     "skip_layers": Option("skip_layers", "Share of the layers that every step leaves out.", "0", "0"),
     "early_exit": Option("early_exit", "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", listed=False),

@@ -7,6 +7,7 @@ from typing import Any
 from llmviewer.result import Result
 from reports import bottleneck
 from reports import format as fmt
+from reports.fusions import fusions
 from reports.memory_bar import memory_parts, shortage
 from reports.page import Emphasis, Facts, Page
 from reports.stage_table import stage_table
@@ -20,6 +21,7 @@ def page(result: Result, point: int = 0) -> Page:
         _header(answer),
         stage_table("Prefill", stages["prefill"], _prefill_tokens(answer, result.token_budget)),
         stage_table("Decode step", stages["decode"], _decode_tokens(answer)),
+        *fusions(answer["fusions"]),
         *memory_parts(answer["memory"], answer["workload"], _cache(answer)),
         _metrics(answer, _together(answer, result.token_budget)),
         _bottleneck(answer),

@@ -25,7 +25,7 @@ ORDER = (
     "workload < kv_cache < schedule, memory < analysis",
     "workload < schemes < result",
     "hardware, models < describe < result",
-    "analysis < result < api",
+    "analysis < fired < result < api",
     "system < technique < passes, techniques < api",
     "passes < techniques",
     "techniques, arguments < comparison, cli",

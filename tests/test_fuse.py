@@ -1,0 +1,269 @@
+"""Fusion: what a kernel no longer moves, where it applies, what stands against it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import llmviewer as lv
+from llmviewer import hardware, models
+from llmviewer.chip import Chip
+from llmviewer.errors import UserError
+from llmviewer.ir import Graph, Operator, Place, check
+from llmviewer.passes.flash_attention import flash_attention
+from llmviewer.passes.fuse import fuse, parse_rules, report
+from llmviewer.passes.fusion_rules import RULES
+from llmviewer.passes.quantization_grammar import parse_scheme
+from llmviewer.passes.quantize import quantize
+from llmviewer.passes.shard import Sharding, shard
+from llmviewer.workload import Group, Step, decode, prefill
+
+ALL = tuple(rule.name for rule in RULES)
+load = functools.cache(models.load)
+A6000, A100, H100 = (hardware.load(name) for name in ("a6000", "a100-80gb-sxm", "h100-sxm"))
+#: A prefill, a decode step, a large batch of decode steps.
+THREE = Step(
+    (
+        Group(
+            batch_size=np.array([1.0, 1.0, 64.0]),
+            new_tokens=np.array([1024.0, 1.0, 1.0]),
+            cached_tokens=np.array([0.0, 1023.0, 2000.0]),
+            logit_positions=np.array([1.0, 1.0, 1.0]),
+        ),
+    )
+)
+
+
+def graph(model: str, step: Step = THREE, chip: Chip = A6000, *, flash: bool = True) -> Graph:
+    plain = load(model).graph(step)
+    return flash_attention(chip)(plain) if flash else plain
+
+
+def fused(model: str, step: Step, rules: tuple[str, ...] = ALL, chip: Chip = A6000, *, flash: bool = True) -> Graph:
+    return fuse(rules, chip)(graph(model, step, chip, flash=flash))
+
+
+def total(of: Graph, what: Callable[[Operator], object]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    return sum(np.ones(3) * np.asarray(what(op)) * block.times for block, op in of)  # type: ignore[return-value]
+
+
+def named(of: Graph, name: str) -> Operator:
+    return next(op for _, op in of if op.name == name)
+
+
+def names(of: Graph, block: int = 1) -> list[str]:
+    return [op.name for op in of.blocks[block].operators]
+
+
+VARIANTS: dict[str, Callable[[Graph], Graph]] = {
+    "eager": lambda plain: plain,
+    "flash": flash_attention(A6000),
+    "flash w4a16": lambda plain: flash_attention(A6000)(quantize(parse_scheme("w4a16"))(plain)),
+    "flash w8a8": lambda plain: flash_attention(A6000)(quantize(parse_scheme("w8a8"))(plain)),
+}
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_fusion_adds_no_bytes_and_keeps_work_and_weights(name: str) -> None:
+    plain = load(name).graph(THREE)
+    for variant in VARIANTS.values():
+        before = variant(plain)
+        after = fuse(ALL, A6000)(before)
+        check(after)
+        for place in Place:
+            moved = [total(of, lambda op, at=place: op.moved_bytes(at)) for of in (before, after)]  # type: ignore[misc]
+            assert (moved[1] <= moved[0] * (1.0 + 1e-12)).all(), place
+        for what in ("flops", "matmul_flops", "special_ops", "masked_flops"):
+            work = [total(of, lambda op, of=what: getattr(op, of)) for of in (before, after)]  # type: ignore[misc]
+            assert work[1] == pytest.approx(work[0], rel=1e-12), what
+        kept = [{t.name: (t.elements, t.dtype) for t, _ in of.stored_weights()} for of in (before, after)]
+        assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_fusing_twice_is_fusing_once(name: str) -> None:
+    once = fused(name, THREE)
+    twice = fuse(ALL, A6000)(once)
+    for block, again in zip(once.blocks, twice.blocks, strict=True):
+        assert [op.name for op in block.operators] == [op.name for op in again.operators]
+        assert all(np.array_equal(a.traffic_bytes, b.traffic_bytes)
+                   for a, b in zip(block.operators, again.operators, strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_no_rule_changes_nothing(name: str) -> None:
+    before = graph(name)
+    for block, again in zip(before.blocks, fuse((), A6000)(before).blocks, strict=True):
+        assert block is again
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_every_rule_is_reported_with_where_and_why(name: str) -> None:
+    rows = report(graph(name), ALL, A6000)
+    assert {row.rule for row in rows} == set(ALL)
+    for row in rows:
+        assert row.kernel if np.any(row.where) else row.reason, row
+
+
+def test_none_is_the_default_to_the_bit() -> None:
+    plain, none = lv.analyze("llama-2-7b", "a6000"), lv.analyze("llama-2-7b", "a6000", fusion="none")
+    assert plain.to_json() == none.to_json()
+    assert plain.to_dict()["fusions"] == []
+
+
+@pytest.mark.parametrize("name", ("llama-2-7b", "gemma-2-9b", "qwen3-next-80b-a3b", "deepseek-v3", "falcon-7b"))
+def test_a_point_alone_is_the_point_in_a_sweep(name: str) -> None:
+    """Batches of 8 and 64: norms join the linear layers of one and not of the other."""
+    both = lv.analyze(name, "h100-sxm", batch_size=[8, 64], input_len=256, output_len=4, fusion="all")
+    for point, batch in enumerate((8, 64)):
+        alone = lv.analyze(name, "h100-sxm", batch_size=batch, input_len=256, output_len=4, fusion="all").to_dict()
+        assert both.to_dict(point) == alone
+
+
+def test_qkv_reads_its_input_once() -> None:
+    """Llama-2-7B, 1024 tokens: three products read 1024 x 4096 x 2 = 8 MiB each, one reads it once."""
+    step = prefill(1.0, 1024.0)
+    before, after = graph("llama-2-7b", step), fused("llama-2-7b", step, ("qkv",))
+    apart = sum(float(named(before, name).traffic_bytes) for name in ("q_proj", "k_proj", "v_proj"))
+    one = named(after, "qkv_proj")
+    assert apart - one.traffic_bytes == 2 * 8 * 2**20
+    assert one.output_shape == (1024, 3 * 4096)
+    assert "k_proj" not in names(after)
+
+
+def test_gate_up_and_activation_in_one_write_only_the_product() -> None:
+    """gate, up: written and read, 4 x 1024 x 11008 x 2 bytes, and one of two reads of the input, 8 MiB."""
+    step = prefill(1.0, 1024.0)
+    before, after = graph("llama-2-7b", step), fused("llama-2-7b", step, ("gate-up", "linear-activation"))
+    apart = sum(float(named(before, name).traffic_bytes) for name in ("gate_proj", "up_proj", "mlp_act"))
+    one = named(after, "gate_up_proj+mlp_act")
+    assert apart - one.traffic_bytes == 4 * 1024 * 11008 * 2 + 1024 * 4096 * 2
+    assert [a.tensor.name for a in one.writes] == ["mlp_act"]
+
+
+def test_the_sum_that_a_later_operator_reads_is_still_written() -> None:
+    """attn_add goes on to mlp_add: fused with mlp_norm only its read is saved, 1024 x 4096 x 2 bytes."""
+    step = prefill(1.0, 1024.0)
+    before, after = graph("llama-2-7b", step), fused("llama-2-7b", step, ("residual-norm",))
+    apart = float(named(before, "attn_add").traffic_bytes) + float(named(before, "mlp_norm").traffic_bytes)
+    assert apart - named(after, "attn_add+mlp_norm").traffic_bytes == 1024 * 4096 * 2
+    (row, *_) = report(graph("llama-2-7b", step), ("residual-norm",), A6000)
+    assert row.reason == "attn_add is still written: mlp_add reads it"
+
+
+def test_a_norm_joins_its_linear_layer_where_the_rows_fit_the_chip() -> None:
+    """A unit of an A6000 holds 100 KiB: 12 rows of 4096 x 2 bytes, not 13."""
+    step = decode(np.array([1.0, 12.0, 13.0]), 100.0)
+    rows = [row for row in report(graph("llama-2-7b", step), ("norm-linear",), A6000) if row.block == "layer"]
+    assert [list(row.where) for row in rows] == [[1.0, 1.0, 0.0]] * 2
+    both = fused("llama-2-7b", step, ("qkv", "norm-linear"))
+    assert list(np.asarray(named(both, "attn_norm+qkv_proj").flops) > 0) == [True, True, False]
+    assert list(np.asarray(named(both, "qkv_proj").flops) > 0) == [False, False, True]
+    assert list(np.asarray(named(both, "attn_norm").flops) > 0) == [False, False, True]
+
+
+def test_a_chip_that_does_not_say_what_a_unit_holds_is_taken_to_hold_the_tile() -> None:
+    result = lv.analyze("llama-2-7b", "gaudi-3", fusion="norm-linear").to_dict()
+    assert hardware.load("gaudi-3").on_chip_bytes_per_unit is None
+    assert all(row["assumed"] and row["prefill"] == "always" for row in result["fusions"])
+    assert any("on-chip memory of a unit: unknown for gaudi-3" in text for text in result["provenance"]["assumed"])
+
+
+def test_an_all_reduce_stands_between_a_linear_layer_and_its_sum() -> None:
+    sharded = shard(Sharding(tensor=2))(graph("llama-2-7b"))
+    rows = report(sharded, ("bias-residual",), A6000)
+    assert {row.reason for row in rows} == {
+        "attn_all_reduce is no linear layer",
+        "mlp_all_reduce is no linear layer",
+    }
+    assert "qkv_proj" in names(fuse(ALL, A6000)(sharded))
+
+
+def test_the_softmax_rule_moves_no_scores_and_computes_the_masked_pairs() -> None:
+    """Llama-2-7B, 1024 tokens: 32 x 1024 x 1024 scores written and read twice, 2 bytes each."""
+    step = prefill(1.0, 1024.0)
+    before, after = graph("llama-2-7b", step, flash=False), fused("llama-2-7b", step, ("softmax",), flash=False)
+    one = named(after, "qk_matmul+softmax+sv_matmul")
+    apart = sum(float(named(before, name).traffic_bytes) for name in ("qk_matmul", "softmax", "sv_matmul"))
+    assert apart - one.traffic_bytes == 4 * 32 * 1024 * 1024 * 2
+    assert one.matmul_flops == 4 * 32 * 128 * 1024 * 1024
+    assert one.masked_flops > 0
+    assert named(graph("llama-2-7b", step), "attention").matmul_flops < one.matmul_flops
+
+
+def test_scores_of_a_long_prompt_do_not_fit_the_chip() -> None:
+    """16 rows of scores of 2 bytes: 100 KiB hold 3200 keys."""
+    step = prefill(1.0, np.array([3200.0, 3201.0]))
+    (row,) = report(graph("llama-2-7b", step, flash=False), ("softmax",), A6000)
+    assert list(row.where) == [1.0, 0.0]
+
+
+def test_low_bit_inputs_are_made_by_the_norm() -> None:
+    low = quantize(parse_scheme("w8a8"))(load("llama-2-7b").graph(prefill(1.0, 1024.0)))
+    one = named(fuse(("quantize",), A6000)(low), "attn_norm+attn_norm_quantize")
+    assert [a.tensor.name for a in one.writes] == ["attn_norm_quantize"]
+
+
+def test_latent_attention_fuses_its_two_down_projections() -> None:
+    assert "qkv_a_proj" in names(fused("deepseek-v2", THREE, ("qkv",)))
+    (row,) = [row for row in report(graph("deepseek-v2"), ("rope-attention",), A6000) if row.block == "dense"]
+    assert "part" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    (
+        ("nrm-linear", "did you mean 'norm-linear'"),
+        ("qkv+qkv", "given twice"),
+        ("qkv+none", "unknown rule of --fusion 'none'"),
+        ("qkv+", "unknown rule of --fusion ''"),
+    ),
+)
+def test_a_wrong_rule_is_refused_with_the_reason(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_rules(text)
+
+
+def test_fusion_helps_memory_bound_operators_not_compute_bound_ones() -> None:
+    """Survey, figure 15: the products of a long prefill take as long as before, elementwise work beside them vanishes;
+    in decode every byte saved is time saved."""
+    rows = {}
+    for fusion in ("none", "gate-up+linear-activation"):
+        answer = lv.analyze("llama-2-7b", "a6000", input_len=2048, attention="flash", fusion=fusion).to_dict()
+        for stage, of in answer["stages"].items():
+            rows[fusion, stage] = {row["name"]: row for row in of["operators"]}
+    apart, one = rows["none", "prefill"], rows["gate-up+linear-activation", "prefill"]["gate_up_proj+mlp_act"]
+    products = apart["gate_proj"]["time_s"] + apart["up_proj"]["time_s"]
+    assert apart["gate_proj"]["bound"] == one["bound"] == "compute"
+    assert one["time_s"] == pytest.approx(products, rel=1e-12)
+    assert apart["mlp_act"]["bound"] == "memory"
+    apart, one = rows["none", "decode"], rows["gate-up+linear-activation", "decode"]["gate_up_proj+mlp_act"]
+    three = [apart[name] for name in ("gate_proj", "up_proj", "mlp_act")]
+    faster = sum(row["time_s"] for row in three) / one["time_s"]
+    assert faster == pytest.approx(sum(row["traffic_bytes"] for row in three) / one["traffic_bytes"], rel=1e-9)
+
+
+def test_flash_attention_saves_differently_in_prefill_and_decode() -> None:
+    """Survey, figure 16, on an A6000: in decode time falls as memory access does; in prefill it falls less, because
+    the fused kernel is compute-bound."""
+    step = {}
+    for stage, of in (("prefill", prefill(1.0, 2048.0)), ("decode", decode(1.0, 2047.0))):
+        kernels = ("qk_matmul", "softmax", "sv_matmul")
+        answer = lv.analyze("llama-2-7b", "a6000", input_len=2048, attention="eager").to_dict()["stages"][stage]
+        eager = [row for row in answer["operators"] if row["name"] in kernels]
+        flash = lv.analyze("llama-2-7b", "a6000", input_len=2048).to_dict()["stages"][stage]["operators"]
+        one = next(row for row in flash if row["name"] == "attention")
+        time, moved = (sum(row[what] for row in eager) / one[what] for what in ("time_s", "traffic_bytes"))
+        step[stage] = (time, moved)
+        assert of.tokens
+    assert step["decode"][0] == pytest.approx(step["decode"][1], rel=0.02)
+    assert step["prefill"][0] < 0.7 * step["prefill"][1]
+
+
+def test_time_never_rises() -> None:
+    for name in ("llama-2-7b", "gemma-2-9b", "mixtral-8x7b"):
+        plain, all_rules = (lv.analyze(name, "h100-sxm", batch_size=[1, 64], fusion=f) for f in ("none", "all"))
+        assert (all_rules.analysis.e2e_s <= plain.analysis.e2e_s).all()
