@@ -44,6 +44,8 @@ SCALAR_FIGURES = (
     "tdp_w",
 )
 RATE_FIGURES = ("matrix_flops_per_s", "vector_flops_per_s")
+#: The link of Chip.links that joins groups of devices (--network).
+NETWORK = "network"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,18 @@ class Chip:
         """Bytes per second and direction of the link that collectives use, None where there is none."""
         link = self.links.get(self.default_link)
         return None if link is None else link.bandwidth_bytes_per_s
+
+    @property
+    def network_rate(self) -> Count | None:
+        """Bytes per second and direction beyond that link's reach, None where no network is given."""
+        network = self.links.get(NETWORK)
+        return None if network is None else network.bandwidth_bytes_per_s
+
+    @property
+    def near(self) -> float:
+        """Devices that the link joins; no bound where none is published."""
+        link = self.links.get(self.default_link)
+        return float(link.devices) if link is not None and link.devices else np.inf
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "points", max(np.size(figure) for figure in self._figures().values()))

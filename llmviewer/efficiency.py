@@ -13,7 +13,10 @@ from llmviewer.ir import Count, Kind, Operator
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rates:
-    """Attainable rates of one operator; None drops the resource (the figure is unknown).  fixed_s: time per launch."""
+    """Attainable rates of one operator; None drops the resource (the figure is unknown).
+
+    fixed_s: time per launch.  hop_s: latency of one message between devices.
+    """
 
     matrix_flops_per_s: Count
     vector_flops_per_s: Count | None
@@ -21,6 +24,8 @@ class Rates:
     memory_bytes_per_s: Count
     l2_bytes_per_s: Count | None
     link_bytes_per_s: Count | None = None
+    network_bytes_per_s: Count | None = None
+    hop_s: Count = 0.0
     fixed_s: Count = 0.0
 
 
@@ -46,4 +51,5 @@ def _data_sheet(chip: Chip, compute: str) -> Rates:
         memory_bytes_per_s=chip.bandwidth_bytes_per_s,
         l2_bytes_per_s=chip.l2_bandwidth_bytes_per_s,
         link_bytes_per_s=chip.link_rate,
+        network_bytes_per_s=chip.network_rate,
     )

@@ -46,6 +46,8 @@ MINUTE = 1e-6
 FIGURE = ("value", "source", "note")
 LINK = ("gb_per_s_per_direction", "devices", "needs_bridge")
 MULTIPLIED = ("fp64", *WIDER)
+#: Where networks between groups of devices stand.
+NETWORKS = "hardware_specs/networks"
 REQUIRED = ("name", "generation", "dense_tflops", "memory_capacity_gib", "memory_bandwidth_gb_per_s")
 
 
@@ -53,6 +55,23 @@ def load(name: str) -> Chip:
     """The chip called `name` (stem or alias in hardware_specs/), or described in the YAML file at that path."""
     path, stem, aliases = data.find("hardware_specs", name, "chip")
     return parse(data.read_yaml(path), stem=stem, aliases=aliases, path=data.shown_path(path))
+
+
+def network(name: str) -> tuple[Link, Figure]:
+    """The network called `name` (stem in hardware_specs/networks/), or described in the YAML file at that path."""
+    path = data.own(name) if name.endswith(".yaml") else None
+    if path is None and name not in network_names():
+        raise unknown("network", name, network_names())
+    where = path or data.folder(NETWORKS) / f"{name}.yaml"
+    spec = data.read_yaml(where)
+    data.check_keys(spec, ("name", "sheet", "gb_per_s_per_direction"), ("gb_per_s_per_direction",), name)
+    figure = _figure(spec["gb_per_s_per_direction"], 1e9, f"{name}: gb_per_s_per_direction")
+    return Link(name=name, bandwidth_bytes_per_s=figure.value), figure
+
+
+def network_names() -> list[str]:
+    """Stems of all networks."""
+    return data.stems(NETWORKS)
 
 
 def names() -> list[str]:

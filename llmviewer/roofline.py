@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from llmviewer.efficiency import Efficiency, Rates
 from llmviewer.errors import UserError
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count, Kind, Operator, Place, present
+
+if TYPE_CHECKING:
+    from llmviewer.ops.collective import CollectiveShape
 
 #: Resources in the order in which a tie is resolved.
 BOUNDS = ("compute", "memory", "vector", "special", "l2", "link", "host", "disk", "overhead")
@@ -47,7 +51,22 @@ def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple
     if rates.l2_bytes_per_s is not None:
         yield "l2", (traffic + operator.moved_bytes(Place.L2)) / rates.l2_bytes_per_s
     if operator.kind is Kind.COLLECTIVE:
-        yield "link", operator.moved_bytes(Place.LINK) / _known(rates.link_bytes_per_s)
+        yield "link", exchange(operator.shape, rates)  # type: ignore[arg-type]
+
+
+def exchange(shape: CollectiveShape, rates: Rates) -> Count:
+    """Messages x latency + bytes / rate by the fastest algorithm [s]; link and network work side by side.
+
+    Without latency, as on the data sheet, it is the algorithm that sends least.
+    """
+    fastest: Count = np.inf
+    for way in shape.ways():
+        seconds: Count = 0.0
+        for share, rate in ((way.link, rates.link_bytes_per_s), (way.network, rates.network_bytes_per_s)):
+            if share:
+                seconds = np.maximum(seconds, shape.size_bytes * share / _known(rate))
+        fastest = np.minimum(fastest, seconds + way.steps * rates.hop_s)
+    return fastest
 
 
 def _known(link: Count | None) -> Count:

@@ -41,17 +41,28 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
-    """How many devices share the work, by what they share.  A graph is always that of one device."""
+    """How many devices share the work, by what they share.  A graph is always that of one device.
+
+    expert: devices to which whole experts are dealt, those of the tensor and data groups; 1: they are split.
+    sequence: norms and residual sums are shared by tokens in a tensor group.
+    """
 
     tensor: int = 1
     pipeline: int = 1
     data: int = 1
     context: int = 1
+    expert: int = 1
+    sequence: bool = False
 
     @property
     def devices(self) -> int:
         """All of them."""
         return self.tensor * self.pipeline * self.data * self.context
+
+    @property
+    def exchanging(self) -> int:
+        """Those that send each other messages: replicas do not, unless they share experts."""
+        return self.devices if self.expert > 1 else self.tensor * self.pipeline * self.context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -51,8 +51,14 @@ TECHNIQUES: dict[str, Option] = {
         "kv_cache_free_fraction", "0.9 of what weights and activations leave (TensorRT-LLM).", "none", "none"
     ),
     "attention": Option("flash_attention", "flash, eager.", "eager", "flash"),
+    # what joins devices is known before they are counted
+    "network": Option("network", "What joins devices beyond their link: infiniband-ndr ...", "none", "none"),
     "tensor_parallel_size": Option(
         "tensor_parallel", "Devices that share heads, channels and vocabulary.", "1", "1", ("-tp",)
+    ),
+    "sequence_parallel": Option("sequence_parallel", "on: norms and residual sums shared by tokens.", "off", "off"),
+    "expert_parallel_size": Option(
+        "expert_parallel", "Devices to which whole experts are dealt; 1 splits each expert.", "1", "1", ("-ep",)
     ),
     # after the share of one device: sharding knows operators by the names they have before they are fused
     "fusion": Option("fuse", "none, all, or rules joined by +: qkv+gate-up+norm-linear ...", "none", "none"),

@@ -1,11 +1,13 @@
-"""Communication between devices: what each device sends over its link, and what it reads and writes in memory."""
+"""Communication between devices: what each device sends over its links, and what it reads and writes in memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
 
-from llmviewer.ir import Access, Count, Kind, Operator, Place, Role, Tensor, whole
+import numpy as np
+
+from llmviewer.ir import Access, Count, Kind, Operator, Place, Role, Tensor, total, whole
 
 
 class Collective(Enum):
@@ -18,43 +20,74 @@ class Collective(Enum):
     SEND = "send"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """An algorithm: messages one after another, and the bytes a device sends per byte of the whole tensor over its
+    fast link and over the network."""
+
+    name: str
+    steps: float
+    link: float
+    network: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectiveShape:
-    """`devices` devices exchange a tensor of `size_bytes`: the whole tensor, not a device's part of it."""
+    """`devices` devices exchange a tensor of `size_bytes`: the whole tensor, not a device's part of it.
+
+    near: how many of them one fast link joins; beyond it messages cross the network.
+    """
 
     pattern: Collective
     devices: float
     size_bytes: Count
+    near: float = np.inf
+
+    def ways(self) -> tuple[Way, ...]:
+        """The algorithms of the pattern; the first one sends the fewest bytes.
+
+        In groups of g = n/m that share the fast link: reduce-scatter inside, the rest across m groups by each device
+        for its 1/g, all-gather inside.  m = 1: ring all-reduce 2(n-1) messages and 2(n-1)/n of the bytes, tree
+        2 log2(n) and 2, one-shot 1 and n-1; all-gather and reduce-scatter n-1 and (n-1)/n; all-to-all n-1 and (n-1)/n
+        of a device's own 1/n; send 1 and 1.
+        Source: NCCL, https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md; arXiv 1810.11112.
+        """
+        n = self.devices
+        m = max(1.0, float(np.ceil(n / self.near)))
+        g = n / m
+        if self.pattern is Collective.SEND:
+            return (Way(name="send", steps=1.0, link=float(m == 1), network=float(m > 1)),)
+        if self.pattern is Collective.ALL_TO_ALL:
+            return (Way(name="direct", steps=n - 1.0, link=(g - 1.0) / n / n, network=(n - g) / n / n),)
+        once = Way(name="ring", steps=n - 1.0, link=(g - 1.0) / g, network=(m - 1.0) / n)
+        if self.pattern is not Collective.ALL_REDUCE:
+            return (once,)
+        ring = Way(name="ring", steps=2.0 * once.steps, link=2.0 * once.link, network=2.0 * once.network)
+        hops = 2.0 * float(np.log2(g) + np.log2(m))
+        tree = Way(name="tree", steps=hops, link=2.0 * float(g > 1), network=2.0 / g * float(m > 1))
+        if m > 1:
+            return ring, tree
+        return ring, tree, Way(name="one-shot", steps=1.0, link=n - 1.0)
 
 
-def sent_share(pattern: Collective, devices: float) -> float:
-    """Bytes a device sends over its link, per byte of the whole tensor, by the cheapest algorithm without latency.
-
-    All-reduce: ring 2(n-1)/n, tree 2, one-shot n-1: the ring never sends more.  All-gather, reduce-scatter and
-    all-to-all: (n-1)/n of the whole, of which a device holds 1/n.  Send: the tensor itself.
-    Source: NCCL, https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
-    """
-    if pattern is Collective.SEND:
-        return 1.0
-    if pattern is Collective.ALL_REDUCE:
-        return min(2.0 * (devices - 1.0) / devices, 2.0, devices - 1.0)
-    if pattern is Collective.ALL_TO_ALL:  # each device sends all but its own part of its 1/n
-        return (devices - 1.0) / devices / devices
-    return (devices - 1.0) / devices
-
-
-def collective(name: str, x: Tensor, y: Tensor, tokens: Count, shape: CollectiveShape) -> Operator:
-    """x on every device -> y on every device; reductions add (n-1)/n of the whole on the vector units."""
-    sent = shape.size_bytes / x.dtype.bytes * sent_share(shape.pattern, shape.devices)
-    link = Tensor(name=name, elements=sent, dtype=x.dtype, role=Role.ACTIVATION, place=Place.LINK)
+def collective(
+    name: str, reads: tuple[Access, ...], writes: tuple[Access, ...], tokens: Count, shape: CollectiveShape
+) -> Operator:
+    """reads on every device -> writes on every device; reductions add (n-1)/n of the whole on the vector units."""
+    dtype, way = reads[0].tensor.dtype, shape.ways()[0]
+    size = shape.size_bytes / dtype.bytes
+    sent = tuple(
+        whole(Tensor(name=name, elements=size * share, dtype=dtype, role=Role.ACTIVATION, place=place))
+        for place, share in ((Place.LINK, way.link), (Place.NETWORK, way.network))
+        if share
+    )
     reduces = shape.pattern in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
-    added = shape.size_bytes / x.dtype.bytes * ((shape.devices - 1.0) / shape.devices)
     return Operator(
         name=name,
         kind=Kind.COLLECTIVE,
-        reads=(whole(x),),
-        writes=(whole(y), Access(link, sent)),
-        output_shape=(tokens, y.elements / tokens),
-        vector_flops=added if reduces else 0.0,
+        reads=reads,
+        writes=(*writes, *sent),
+        output_shape=(tokens, total(a.elements for a in writes) / tokens),
+        vector_flops=size * ((shape.devices - 1.0) / shape.devices) if reduces else 0.0,
         shape=shape,
     )

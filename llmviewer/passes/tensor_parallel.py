@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.passes.shard import Sharding, shard
-from llmviewer.system import Applied, System
+from llmviewer.passes.devices import MOST, shared
 from llmviewer.technique import Change, Parameter, Technique, numbers
 
-_SIZE = Parameter(name="size", low=1, high=4096, whole=True)
+_SIZE = Parameter(name="size", low=1, high=MOST, whole=True)
 
 
 def _make(text: str) -> Change:
     devices = int(numbers("--tensor-parallel-size", text, (_SIZE,))["size"])
-    sharding = Sharding(tensor=devices)
-
-    def change(system: System) -> System:
-        applied = Applied(name=f"shard(tensor={devices})", make=lambda _: shard(sharding))
-        parallelism = replace(system.parallelism, tensor=devices)
-        return replace(system, passes=(*system.passes, applied), parallelism=parallelism)
-
-    return change
+    return lambda system: shared(system, replace(system.parallelism, tensor=devices))
 
 
 TECHNIQUE = Technique(

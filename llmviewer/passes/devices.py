@@ -1,0 +1,38 @@
+"""Dealing the work to devices: one shard pass for all that tensor, sequence, data and expert parallelism ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.chip import Chip
+from llmviewer.errors import UserError
+from llmviewer.hardware import network_names
+from llmviewer.passes.shard import shard
+from llmviewer.passes.sharding import Sharding
+from llmviewer.system import Applied, Parallelism, System
+
+#: Most devices of a group that anyone asks for.
+MOST = 65536
+
+
+def shared(system: System, parallelism: Parallelism) -> System:
+    """The system with its work dealt so; the shard pass that stood there before gives way."""
+    check_reach(system.chip, parallelism)
+    p = parallelism
+    kept = tuple(applied for applied in system.passes if not applied.name.startswith("shard("))
+    if p.tensor == 1 and p.expert == 1:
+        return replace(system, passes=kept, parallelism=p)
+    sizes = {"tensor": p.tensor, "expert": p.expert} | ({"data": p.data} if p.expert > 1 else {})
+    said = [f"{name}={size}" for name, size in sizes.items() if size > 1] + ["sequence"] * p.sequence
+    sharding = Sharding(**sizes, sequence=p.sequence, near=system.chip.near)
+    applied = Applied(name=f"shard({', '.join(said)})", make=lambda _: shard(sharding))
+    return replace(system, passes=(*kept, applied), parallelism=p)
+
+
+def check_reach(chip: Chip, parallelism: Parallelism) -> None:
+    """Raise for more devices that talk to each other than their link joins, where no network joins the rest."""
+    if parallelism.exchanging > chip.near and chip.network_rate is None:
+        raise UserError(
+            f"{parallelism.exchanging} devices exchange data, but {chip.default_link} of {chip.name} joins "
+            f"{chip.near:.0f}; say what joins the rest: --network {', '.join(network_names())}"
+        )

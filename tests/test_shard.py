@@ -1,0 +1,348 @@
+"""One device's share of a model: what is split, what is replicated, and which collectives join the devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+
+from llmviewer import models
+from llmviewer.errors import UserError
+from llmviewer.hardware import load
+from llmviewer.ir import Block, Count, Graph, Kind, Operator, Place, Role, check
+from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.collective import Collective
+from llmviewer.passes.flash_attention import flash_attention
+from llmviewer.passes.quantization_grammar import parse_scheme
+from llmviewer.passes.quantize import quantize
+from llmviewer.passes.shard import shard
+from llmviewer.passes.sharding import KV_HEADS, REPLICATED, Sharding
+from llmviewer.workload import decode, prefill
+
+from .answers import answer, operators
+
+NAMES = models.names()
+#: Models of 16 bit whose layers have one norm a branch; models whose heads are odd in number.
+SEQUENTIAL = ("llama-2-7b", "llama-2-70b", "mixtral-8x7b", "gemma-2-9b", "jamba-v0.1", "mamba-2.8b", "olmo-2-7b")
+ODD = {"falcon-7b": 71, "gpt2-xl": 25}
+STEPS = {"prefill": prefill(2.0, 384.0), "decode": decode(8.0, 1023.0)}
+
+
+@cache
+def built(name: str, stage: str) -> Graph:
+    return flash_attention(load("h100-sxm"))(models.load(name).graph(STEPS[stage]))
+
+
+def two_devices(name: str, stage: str, **how: object) -> tuple[Graph, Graph]:
+    """The graph of a model on one device, and that of one of two."""
+    if name in ODD:
+        pytest.skip(f"{ODD[name]} heads do not divide by 2")
+    graph = built(name, stage)
+    return graph, shard(Sharding(tensor=2, **how))(graph)  # type: ignore[arg-type]
+
+
+def kv_heads(block: Block) -> float:
+    heads = [float(np.max(op.shape.kv_heads)) for op in block.operators if isinstance(op.shape, AttentionShape)]
+    return heads[0] if heads else 2.0
+
+
+def number(count: Count) -> float:
+    return float(np.ravel(count)[0])
+
+
+def kept(name: str, stage: str) -> list[tuple[Block, Operator, Operator]]:
+    """(block, operator on one device, the same on one of two)."""
+    whole, one = two_devices(name, stage)
+    found = []
+    for before, after in zip(whole.blocks, one.blocks, strict=True):
+        shared = {op.name: op for op in after.operators}
+        found += [(before, op, shared[op.name]) for op in before.operators]
+    return found
+
+
+@pytest.mark.parametrize("stage", STEPS)
+@pytest.mark.parametrize("name", NAMES)
+def test_sharding_keeps_matmul_flops_but_for_what_is_replicated(name: str, stage: str) -> None:
+    for block, whole, one in kept(name, stage):
+        if whole.name in REPLICATED:
+            assert number(one.matmul_flops) == number(whole.matmul_flops)
+        elif kv_heads(block) >= 2.0 or not {a.tensor.name for a in whole.writes} & KV_HEADS:
+            assert 2.0 * number(one.matmul_flops) == pytest.approx(number(whole.matmul_flops), rel=1e-12)
+        else:
+            assert number(one.matmul_flops) <= number(whole.matmul_flops)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sharding_keeps_weight_bytes_but_for_what_is_replicated(name: str) -> None:
+    for block, whole, one in kept(name, "decode"):
+        parts = {a.tensor.name: number(a.tensor.elements) for a in one.reads if a.tensor.role is Role.WEIGHT}
+        for access in (a for a in whole.reads if a.tensor.role is Role.WEIGHT):
+            here, all_of_it = parts[access.tensor.name], number(access.tensor.elements)
+            if kv_heads(block) >= 2.0 or not {a.tensor.name for a in whole.writes} & KV_HEADS:
+                assert here == all_of_it or here == pytest.approx(all_of_it / 2.0, rel=1e-12)
+            replicated = whole.name in REPLICATED or whole.kind is Kind.NORM or whole.name.startswith("router")
+            replicated |= "position" in access.tensor.name
+            assert here < all_of_it or replicated or ".bias" in access.tensor.name or kv_heads(block) == 1.0
+
+
+@pytest.mark.parametrize("stage", STEPS)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_count_of_a_device_grows_and_none_is_negative(name: str, stage: str) -> None:
+    for sequence in (False, True):
+        whole, one = two_devices(name, stage, sequence=sequence)
+        check(one)
+        plain = {(block.name, op.name): op for block, op in whole}
+        for block, operator in one:
+            if operator.kind is not Kind.COLLECTIVE:
+                before = plain[block.name, operator.name]
+                for of in ("flops", "matmul_flops", "vector_flops", "special_ops", "traffic_bytes"):
+                    assert 0.0 <= number(getattr(operator, of)) <= number(getattr(before, of)) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_block_has_no_two_operators_of_one_name_and_states_are_shared(name: str) -> None:
+    whole, one = two_devices(name, "decode")
+    for before, after in zip(whole.blocks, one.blocks, strict=True):
+        assert not [name for name, count in Counter(op.name for op in after.operators).items() if count > 1]
+        for state, part in zip(before.states, after.states, strict=True):
+            replicated = state.name == "latent_cache" or (kv_heads(before) == 1.0 and state.name in KV_HEADS)
+            assert part.resident_bytes(100.0) == state.resident_bytes(100.0) / (1.0 if replicated else 2.0)
+
+
+@pytest.mark.parametrize("scheme", ["w4a16", "w8a8", "w8a8kv8"])
+@pytest.mark.parametrize("name", NAMES)
+def test_quantized_models_are_sharded_too(name: str, scheme: str) -> None:
+    if name in ODD:
+        pytest.skip("odd heads")
+    for step in STEPS.values():
+        graph = flash_attention(load("h100-sxm"))(quantize(parse_scheme(scheme))(models.load(name).graph(step)))
+        for sequence in (False, True):
+            check(shard(Sharding(tensor=2, sequence=sequence))(graph))
+
+
+def collectives(graph: Graph, block: str) -> list[str]:
+    return [op.name for b, op in graph if b.name == block and op.kind is Kind.COLLECTIVE]
+
+
+def test_one_device_is_the_same_graph() -> None:
+    graph = built("llama-2-7b", "decode")
+    assert shard(Sharding(tensor=1))(graph) is graph
+
+
+def test_a_layer_ends_its_two_branches_in_all_reduces() -> None:
+    _, one = two_devices("llama-2-7b", "prefill")
+    assert collectives(one, "embedding") == ["embedding_all_reduce"]
+    assert collectives(one, "layer") == ["attn_all_reduce", "mlp_all_reduce"]
+    assert collectives(one, "head") == ["logits_all_gather"]
+
+
+@pytest.mark.parametrize("name", ["gpt-j-6b", "falcon-40b", "command-r-35b"])
+def test_a_parallel_layer_needs_one_all_reduce(name: str) -> None:
+    if name not in NAMES:
+        pytest.skip(f"{name} is not among the models")
+    _, one = two_devices(name, "decode")
+    assert collectives(one, "layer") == ["mlp_all_reduce"]
+
+
+def test_mamba_reduces_time_steps_b_and_c_in_one_message() -> None:
+    whole, one = two_devices("mamba-2.8b", "decode")
+    assert collectives(one, "mamba") == ["x_proj_all_reduce", "attn_all_reduce"]
+    reduce = next(op for _, op in one if op.name == "x_proj_all_reduce")
+    made = next(op for _, op in whole if op.name == "x_proj")
+    assert number(reduce.moved_bytes(Place.LINK)) == sum(number(a.elements) for a in made.writes) * 2.0 * 2 * 1 / 2
+
+
+def test_two_branches_side_by_side_have_collectives_of_their_own_names() -> None:
+    _, one = two_devices("gemma-4-26b-a4b", "decode")
+    assert collectives(one, "full") == ["attn_all_reduce", "mlp_all_reduce", "expert_combine_all_reduce"]
+
+
+def test_kv_heads_are_replicated_beyond_one_per_device() -> None:
+    """Llama-2-70b has 8 KV heads of 128: on 16 devices each holds one of each, 256 elements per token."""
+    graph = shard(Sharding(tensor=16))(built("llama-2-70b", "decode"))
+    layer = next(block for block in graph.blocks if block.states)
+    assert [state.per_token for state in layer.states] == [128.0, 128.0]
+    k_proj = next(op for op in layer.operators if op.name == "k_proj")
+    assert number(k_proj.matmul_flops) == 2 * 8 * 8192 * 128
+    q_proj = next(op for op in layer.operators if op.name == "q_proj")
+    assert number(q_proj.matmul_flops) == 2 * 8 * 8192 * (8192 / 16)
+    shape = next(op.shape for op in layer.operators if isinstance(op.shape, AttentionShape))
+    assert (shape.heads, float(shape.kv_heads)) == (4.0, 1.0)
+
+
+def test_the_latent_of_mla_is_replicated() -> None:
+    whole, one = two_devices("deepseek-v2-lite", "decode")
+    assert [b.states[0].per_token for b in one.blocks if b.states] == [512 + 64] * 2
+    a, b = (next(op for _, op in graph if op.name == "kv_a_proj") for graph in (whole, one))
+    assert number(a.matmul_flops) == number(b.matmul_flops)
+
+
+def test_an_all_reduce_sends_twice_its_share_of_tokens_times_hidden() -> None:
+    """Llama-2-7b, 384 tokens x 2, hidden 4096, 2 bytes, 4 devices: 2 x 3/4 of 6,291,456 bytes."""
+    graph = shard(Sharding(tensor=4))(built("llama-2-7b", "prefill"))
+    reduce = next(op for _, op in graph if op.name == "attn_all_reduce")
+    assert number(reduce.moved_bytes(Place.LINK)) == 2 * 3 / 4 * (2 * 384 * 4096 * 2)
+    assert number(reduce.vector_flops) == 3 / 4 * (2 * 384 * 4096)
+    assert number(reduce.traffic_bytes) == 2 * (2 * 384 * 4096 * 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sequence_parallelism_sends_as_many_bytes_and_shares_norms(name: str) -> None:
+    _, plain = two_devices(name, "prefill")
+    _, shared = two_devices(name, "prefill", sequence=True)
+    if name in SEQUENTIAL:
+        sent = [sum(number(op.moved_bytes(Place.LINK)) * b.times for b, op in graph if b.states)
+                for graph in (plain, shared)]  # fmt: skip
+        assert sent[0] == sent[1]
+    norms = {name: [number(op.vector_flops) for _, op in graph if op.name in ("attn_norm", "mlp_norm", "final_norm")]
+             for name, graph in (("plain", plain), ("shared", shared))}  # fmt: skip
+    assert norms["shared"] == pytest.approx([flops / 2.0 for flops in norms["plain"]])
+
+
+def test_a_single_token_is_not_divided_by_sequence_parallelism() -> None:
+    graph = models.load("llama-2-7b").graph(decode(1.0, 10.0))
+    norm = next(op for _, op in shard(Sharding(tensor=4, sequence=True))(graph) if op.name == "mlp_norm")
+    assert number(norm.vector_flops) == 7 * 4096
+
+
+def test_heads_that_do_not_divide_are_named() -> None:
+    for name, heads in ODD.items():
+        with pytest.raises(UserError, match=f"{heads} do not"):
+            shard(Sharding(tensor=2))(built(name, "decode"))
+    with pytest.raises(UserError, match="10 KV heads cannot be dealt to 4"):
+        shard(Sharding(tensor=4))(built("phi-4", "decode"))
+
+
+def test_whole_experts_keep_the_weights_and_the_fullest_device_has_one_active_expert() -> None:
+    """Mixtral, 4 devices: 2 of 8 experts each.  One token meets 2: the fullest device reads one of them and computes
+    half the rows; at 8192 tokens all are met and each device has a quarter."""
+    model = models.load("mixtral-8x7b")
+    for tokens, share in ((1.0, 1 / 2), (8192.0, 1 / 4)):
+        whole = model.graph(decode(tokens, 100.0))
+        one = shard(Sharding(tensor=4, expert=4))(whole)
+        a, b = (next(op for _, op in graph if op.name == "expert_up_proj") for graph in (whole, one))
+        assert number(b.matmul_flops) == pytest.approx(number(a.matmul_flops) * share)
+        assert number(b.read_bytes(Role.WEIGHT)) == pytest.approx(number(a.read_bytes(Role.WEIGHT)) * share)
+        assert b.reads[1].tensor.elements == 8 * 4096 * 14336 / 4
+        assert collectives(one, "layer") == ["attn_all_reduce", "mlp_all_reduce"]
+
+
+def test_replicas_that_share_experts_exchange_rows_twice() -> None:
+    """Mixtral, 4 replicas of 64 sequences: 64 x 2 rows of 4096 leave a device, 3/4 of them over the link."""
+    whole = models.load("mixtral-8x7b").graph(decode(64.0, 100.0))
+    one = shard(Sharding(tensor=1, data=4, expert=4))(whole)
+    check(one)
+    sent = {op.name: op for _, op in one if op.kind is Kind.COLLECTIVE}
+    assert list(sent) == ["dispatch_all_to_all", "combine_all_to_all"]
+    for operator in sent.values():
+        assert number(operator.moved_bytes(Place.LINK)) == pytest.approx(64 * 2 * 4096 * 2 * 3 / 4)
+    up = next(op for _, op in one if op.name == "expert_up_proj")
+    before = next(op for _, op in whole if op.name == "expert_up_proj")
+    # rows of 4 replicas over 4 devices are those of one
+    assert number(up.matmul_flops) == pytest.approx(number(before.matmul_flops))
+    assert up.reads[1].tensor.elements == 8 * 4096 * 14336 / 4
+    # 256 tokens meet all but 8 (3/4)^256 of the experts, of which a device holds a quarter
+    read = 8 * (1 - (1 - 2 / 8) ** 256) / 4 * 4096 * 14336 * 2
+    assert number(up.read_bytes(Role.WEIGHT)) == pytest.approx(read)
+
+
+EXPERTS = [name for name in NAMES if any(op.name == "expert_down_proj" for _, op in built(name, "decode"))]
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+@pytest.mark.parametrize("how", [(2, 1), (1, 2), (2, 2)], ids=str)
+def test_expert_parallelism_keeps_the_data_flow_and_all_expert_weights(name: str, how: tuple[int, int]) -> None:
+    tensor, data = how
+    for stage in STEPS:
+        graph = built(name, stage)
+        for sequence in {False, tensor > 1}:
+            one = shard(Sharding(tensor=tensor, data=data, expert=tensor * data, sequence=sequence))(graph)
+            check(one)
+            for before, after in zip(graph.blocks, one.blocks, strict=True):
+                stored, part = before.weights(), after.weights()
+                for weight in (w for w in stored if w.startswith("expert_") and w.endswith("proj.weight")):
+                    assert number(part[weight].elements) * tensor * data == pytest.approx(
+                        number(stored[weight].elements)
+                    )
+                names = [op.name for op in after.operators]
+                assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "deepseek-v2-lite", "jamba-v0.1", "mixtral-8x7b"])
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_a_point_alone_is_the_point_of_a_sweep(name: str, devices: int) -> None:
+    model, contexts = models.load(name), np.array([1.0, 100.0, 5000.0])
+    plain: dict[str, int] = {"expert": devices} if name == "mixtral-8x7b" else {}
+    for how in (plain, {"sequence": True}):
+        together = shard(Sharding(tensor=devices, **how))(model.graph(decode(4.0, contexts)))
+        for at, context in enumerate(contexts):
+            alone = shard(Sharding(tensor=devices, **how))(model.graph(decode(4.0, np.array([context]))))
+            for (_, a), (_, b) in zip(alone, together, strict=True):
+                for of in ("flops", "traffic_bytes"):
+                    several = np.broadcast_to(getattr(b, of), contexts.shape)
+                    assert number(getattr(a, of)) == several[at]
+
+
+def test_devices_beyond_the_link_need_a_network() -> None:
+    with pytest.raises(UserError, match=r"16 devices .* nvlink of h100-sxm joins 8; .*--network .*infiniband-ndr"):
+        answer("llama-2-70b", "h100-sxm", tensor_parallel_size=16)
+    found = answer("llama-2-70b", "h100-sxm", tensor_parallel_size=16, network="infiniband-ndr")
+    reduce = operators(found, "prefill")["attn_all_reduce"]
+    # two groups of 8: 2 x 7/8 of 16.8 MB at 450 GB/s inside; 2 x 1/2 of an eighth at 50 GB/s across; side by side
+    size = 1024 * 8192 * 2
+    assert reduce["time_s"] == pytest.approx(max(2 * 7 / 8 * size / 450e9, 2 * 1 / 2 * size / 8 / 50e9))
+    assert reduce["bound"] == "link"
+
+
+def test_a_network_is_not_used_where_the_link_reaches() -> None:
+    plain = answer("llama-2-70b", "h100-sxm", tensor_parallel_size=8)
+    joined = answer("llama-2-70b", "h100-sxm", tensor_parallel_size=8, network="ethernet-10g")
+    assert joined["metrics"] == plain["metrics"]
+
+
+def test_wrong_degrees_are_refused_with_the_reason() -> None:
+    wrong = {
+        "needs --tensor-parallel-size > 1": {"sequence_parallel": "on"},
+        "allowed: 1, or 2 = tensor 2 x data 1": {"tensor_parallel_size": 2, "expert_parallel_size": 4},
+        "did you mean 'infiniband-ndr'": {"network": "infiniband"},
+        "a whole number from 1 to": {"tensor_parallel_size": "1.5"},
+        "no link to other devices": {"tensor_parallel_size": 2, "hardware": "cerebras-wse-3"},
+    }
+    for reason, options in wrong.items():
+        with pytest.raises(UserError, match=reason):
+            answer("mixtral-8x7b", **({"hardware": "h100-sxm"} | options))  # type: ignore[arg-type]
+
+
+def test_collectives_without_latency_take_the_ring() -> None:
+    from llmviewer.ops.collective import CollectiveShape
+
+    shape = CollectiveShape(pattern=Collective.ALL_REDUCE, devices=8.0, size_bytes=1e6)
+    ways = {way.name: (way.steps, way.link) for way in shape.ways()}
+    assert ways == {"ring": (14.0, 1.75), "tree": (6.0, 2.0), "one-shot": (1.0, 7.0)}
+
+
+def test_with_latency_small_messages_go_at_once_and_large_ones_around() -> None:
+    """8 devices, 450 GB/s, 5 us: one-shot 5 us + 7 s/b; tree 30 us + 2 s/b; ring 70 us + 1.75 s/b."""
+    from dataclasses import replace
+
+    from llmviewer.efficiency import ideal
+    from llmviewer.ops.collective import CollectiveShape
+    from llmviewer.roofline import exchange
+
+    operator = next(op for _, op in shard(Sharding(tensor=8))(built("llama-2-7b", "decode"))
+                    if op.name == "attn_all_reduce")  # fmt: skip
+    rates = replace(ideal(operator, load("h100-sxm")), hop_s=5e-6)
+    for size, expected in ((1e4, 5e-6 + 7e4 / 450e9), (1e7, 30e-6 + 2e7 / 450e9), (1e9, 70e-6 + 1.75e9 / 450e9)):
+        shape = CollectiveShape(pattern=Collective.ALL_REDUCE, devices=8.0, size_bytes=size)
+        assert number(exchange(shape, rates)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_aggregate_bandwidth_speeds_decode(devices: int) -> None:
+    """Survey, section 6.1 and Fig. 20: n memories side by side read the weights n times as fast."""
+    one = answer("llama-2-70b", "h100-sxm")["stages"]["decode"]["time_s"]
+    several = answer("llama-2-70b", "h100-sxm", tensor_parallel_size=devices)["stages"]["decode"]["time_s"]
+    assert one / several == pytest.approx(devices, rel=0.02)
+    assert one / several < devices
