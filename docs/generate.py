@@ -8,7 +8,7 @@ from llmviewer.cli import main
 from llmviewer.cli.techniques import card
 from llmviewer.dtypes import Dtype
 from llmviewer.passes.quantization_presets import METHODS
-from llmviewer.techniques import TECHNIQUES
+from llmviewer.techniques import TECHNIQUES, WITHOUT_OPTION
 
 HERE = Path(__file__).resolve().parent
 
@@ -65,13 +65,14 @@ an option of `analyze`, `sweep`, `compare` and `crossover`, alone or together wi
 
 def techniques() -> str:
     """A section for every technique."""
-    return "\n".join(_section(card(name)) for name in TECHNIQUES)
+    return "\n".join(_section(card(name)) for name in (*TECHNIQUES, *WITHOUT_OPTION))
 
 
 def _section(said: dict[str, str]) -> str:
     default = f", default `{said['default']}`" if said["default"] else ""
+    option = f"`{said['option']}`" if said["option"] else "No option of its own"
     return (
-        f"## {said['name'].replace('_', ' ')}\n\n`{said['option']}` ({said['kind']}{default})\n\n{said['summary']}\n\n"
+        f"## {said['name'].replace('_', ' ')}\n\n{option} ({said['kind']}{default})\n\n{said['summary']}\n\n"
         f"- **Formula**: {said['formula']}\n- **Source**: {said['source']}\n\n```sh\n{said['example']}\n```\n"
     )
 

@@ -67,10 +67,14 @@ TECHNIQUES: dict[str, Option] = {
     "early_exit": Option("early_exit", "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", listed=False),
 }
 
+#: Techniques without an option of their own, because other words of the command line say them -> module.
+WITHOUT_OPTION: dict[str, str] = {"distillation": "distillation"}
+
 
 def load(name: str) -> Technique:
-    """The technique behind an option."""
-    found: Technique = import_module(f"llmviewer.passes.{TECHNIQUES[name].module}").TECHNIQUE
+    """The technique behind an option, or without one."""
+    module = WITHOUT_OPTION[name] if name in WITHOUT_OPTION else TECHNIQUES[name].module
+    found: Technique = import_module(f"llmviewer.passes.{module}").TECHNIQUE
     return found
 
 

@@ -10,9 +10,14 @@ from reports.page import Facts, Page
 
 def listed(cards: Sequence[Mapping[str, Any]]) -> Page:
     """One line per technique, in the order of application."""
-    lines = tuple((str(card["option"]).split()[0], str(card["kind"]), str(card["summary"])) for card in cards)
+    lines = tuple((_called(card), str(card["kind"]), str(card["summary"])) for card in cards)
     hint = (("", "llmviewer techniques show NAME: formula, source and a command to try"),)
     return (Facts(lines=lines), Facts(lines=hint))
+
+
+def _called(card: Mapping[str, Any]) -> str:
+    """Its option; its name where it has none."""
+    return str(card["option"] or card["name"]).split()[0]
 
 
 def shown(card: Mapping[str, Any]) -> Page:

@@ -9,7 +9,7 @@ import pytest
 
 from llmviewer.cli import main
 from llmviewer.technique import Technique
-from llmviewer.techniques import TECHNIQUES, load
+from llmviewer.techniques import TECHNIQUES, WITHOUT_OPTION, load
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "techniques.md"
 FIELDS = ("kind", "summary", "formula", "source", "example")
@@ -58,3 +58,14 @@ def test_asking_for_nothing_changes_nothing(name: str, capsys: pytest.CaptureFix
 
 def test_the_docs_have_a_section_for_it(name: str) -> None:
     assert f"## {name.replace('_', ' ')}\n" in DOCS.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("other", WITHOUT_OPTION)
+def test_a_technique_without_an_option_is_documented_and_its_example_runs(
+    other: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test_an_entry_says_what_why_and_where_it_is_written(other)
+    test_the_docs_have_a_section_for_it(other)
+    assert other not in TECHNIQUES and output(shlex.split(load(other).example)[1:], capsys)
+    assert main(["techniques", "list"]) == 0
+    assert f"\n{other} " in capsys.readouterr().out

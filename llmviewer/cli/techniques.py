@@ -9,7 +9,7 @@ import typer
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.errors import unknown
-from llmviewer.techniques import TECHNIQUES, load
+from llmviewer.techniques import TECHNIQUES, WITHOUT_OPTION, load
 
 if TYPE_CHECKING:
     from reports.page import Page
@@ -19,12 +19,12 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 def card(name: str) -> dict[str, Any]:
     """What the registry says of a technique."""
-    technique, option = load(name), TECHNIQUES[name]
+    technique, option = load(name), TECHNIQUES.get(name)
     return {
         "name": name,
         "kind": technique.kind,
-        "option": " ".join(("--" + name.replace("_", "-"), *option.flags)),
-        "default": option.default,
+        "option": " ".join(("--" + name.replace("_", "-"), *option.flags)) if option else "",
+        "default": option.default if option else "",
         "summary": technique.summary,
         "formula": technique.formula,
         "source": technique.source,
@@ -34,9 +34,9 @@ def card(name: str) -> dict[str, Any]:
 
 @app.command("list")
 def every(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
-    """Every technique, in the order in which they are applied."""
+    """Every technique, in the order in which they are applied; last those without an option."""
     views.check(format, output)
-    cards = [card(name) for name in TECHNIQUES]
+    cards = [card(name) for name in (*TECHNIQUES, *WITHOUT_OPTION)]
 
     def page() -> Page:
         from reports import techniques_page
@@ -56,8 +56,8 @@ def one(
     """One technique: formula, source, a command to try."""
     views.check(format, output)
     key = name.lower().lstrip("-").replace("-", "_")
-    if key not in TECHNIQUES:
-        raise unknown("technique", name, TECHNIQUES)
+    if key not in TECHNIQUES and key not in WITHOUT_OPTION:
+        raise unknown("technique", name, (*TECHNIQUES, *WITHOUT_OPTION))
     found = card(key)
 
     def page() -> Page:
