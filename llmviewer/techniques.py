@@ -36,6 +36,9 @@ TECHNIQUES: dict[str, Option] = {
     # adapters and factors before formats: adapters stay in 16 bit, factors take the format of what they replace
     "lora": Option("lora", "Unmerged adapters: rank=16,adapters=8,targets=q_proj+v_proj.", listed=False),
     "low_rank": Option("low_rank", "Rank of the two factors of every linear layer: 1024.", "none", "none"),
+    "contextual_sparsity": Option(
+        "contextual_sparsity", "Shares that a token uses: attention=0.5,mlp=0.1[,predictor=1000].", listed=False
+    ),
     "quantization": Option("quantization", "w4a16, w8a8-fp8, awq ...: none keeps the model's.", "none", "none"),
     "kv_cache_dtype": Option("kv_cache_dtype", "auto, fp8, int8, kv4 ...", "auto", "auto"),
     # sparse weights know their stored format; fewer channels, heads and layers commute with it

@@ -19,7 +19,7 @@ DEQUANTIZE_FLOPS = 2.0
 #: Rows of an output tile; every tile converts the weights it reads anew.
 TILE_ROWS = 128.0
 #: Products that engines keep in the model's 16-bit dtype.
-KEPT = frozenset({"router", "shared_gate"})
+KEPT = frozenset("router shared_gate attn_predictor_in attn_predictor_out mlp_predictor_in mlp_predictor_out".split())
 #: Endings of the products of adapters, which stay in 16 bit beside whatever they adapt.
 ADAPTERS = ("_lora_a", "_lora_b")
 #: Ending of the operators that make low-bit inputs, and of what they write.

@@ -25,6 +25,7 @@ class AttentionShape:
 
     qk_dim, v_dim: elements of a query/key and of a value per head.  window: tokens a query sees, inf = all.
     chunk: tokens of a chunk (Llama 4), 0 = none.  score_flops, score_special: vector work per score.
+    used: share of the heads' work that is done (contextual sparsity).
     """
 
     groups: tuple[Group, ...]
@@ -36,6 +37,7 @@ class AttentionShape:
     chunk: float = 0.0
     score_flops: float = SOFTMAX_FLOPS
     score_special: float = 1.0
+    used: Count = 1.0
 
     def queries(self) -> Count:
         """Query tokens of all sequences."""
@@ -134,7 +136,7 @@ def flash(shape: AttentionShape, inputs: AttentionInputs, rereads: tuple[Access,
     rereads: K and V again for further row blocks, where they come from the L2 or from device memory.
     Source: FlashAttention-2, arXiv 2307.08691.
     """
-    pairs, queries = shape.attended_pairs(), shape.queries()
+    pairs, queries = shape.attended_pairs() * shape.used, shape.queries()
     act = inputs.q.dtype
     out = Tensor(name="attention", elements=queries * (shape.heads * shape.v_dim), dtype=act)
     return Operator(

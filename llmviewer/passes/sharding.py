@@ -32,7 +32,8 @@ ROWS = frozenset("o_proj down_proj shared_down_proj expert_down_proj out_proj x_
 #: Linear layers that every device runs whole: shared by all heads, or too small to split.
 REPLICATED = frozenset(
     "router shared_gate q_a_proj kv_a_proj latent_in_proj latent_out_proj project_in project_out "
-    "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_jump".split()
+    "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_jump "
+    "attn_predictor_in attn_predictor_out mlp_predictor_in mlp_predictor_out".split()
 )
 #: Operators linear in what they read: partial sums pass through.
 LINEAR = frozenset(("expert_combine", "shared_scale", "shared_add", "latent_out_proj"))
