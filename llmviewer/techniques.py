@@ -53,7 +53,7 @@ TECHNIQUES: dict[str, Option] = {
     "kv_cache_free_gpu_memory_fraction": Option(
         "kv_cache_free_fraction", "0.9 of what weights and activations leave (TensorRT-LLM).", "none", "none"
     ),
-    "attention": Option("flash_attention", "flash, eager.", "eager", "flash"),
+    "attention": Option("flash_attention", "flash, eager, flash-decoding, flash-decoding=SPLITS.", "eager", "flash"),
     # what joins devices is known before they are counted
     "network": Option("network", "What joins devices beyond their link: infiniband-ndr ...", "none", "none"),
     "tensor_parallel_size": Option(

@@ -26,7 +26,10 @@ import llmviewer as lv
         ({"gpu_memory_utilization": 0.0}, "gpu_memory_utilization is 0.0; allowed: above 0"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization is 1.5; allowed: above 0, at most 1"),
         ({"gpu_memory_utilization": float("nan")}, "gpu_memory_utilization is nan; allowed"),
-        ({"attention": "flsh"}, "unknown attention 'flsh'; allowed: eager, flash; did you mean 'flash'"),
+        (
+            {"attention": "flsh"},
+            "allowed: eager, flash, flash-decoding, .*did you mean 'flash'",
+        ),
         ({"dtype": "int8"}, "unknown dtype 'int8'; allowed: auto, bf16, fp16, fp32"),
         ({"dtype": "fp61"}, "unknown dtype 'fp61'; .*did you mean 'fp16'"),
         ({"quantization": "w8a9"}, "w8a9"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -211,6 +212,12 @@ def test_latent_attention_fuses_its_two_down_projections() -> None:
     assert "qkv_a_proj" in names(fused("deepseek-v2", THREE, ("qkv",)))
     (row,) = [row for row in report(graph("deepseek-v2"), ("rope-attention",), A6000) if row.block == "dense"]
     assert "part" in row.reason
+
+
+@pytest.mark.parametrize("rule", ALL)
+def test_every_rule_is_in_the_docs(rule: str) -> None:
+    page = Path(__file__).resolve().parent.parent / "docs" / "fusion.md"
+    assert f"| `{rule}` |" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from llmviewer.errors import unknown
 from llmviewer.hardware import Chip
 from llmviewer.ir import Access, Block, Count, Operator, Pass, Place
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
-from llmviewer.technique import Change, Technique, adding
+from llmviewer.technique import Change, Parameter, Technique, adding, numbers
 from llmviewer.workload import Group
 
 #: Query rows of one thread block, by head_dim: {largest head_dim: rows}.
@@ -110,18 +110,32 @@ def _passes(group: Group, shape: AttentionShape, chip: Chip, rows: Count, per_ke
     return extra, np.where(fits, 0.0, np.minimum(waves - 1.0, extra))
 
 
+#: `flash-decoding=8`: so many splits.
+_SPLITS = Parameter(name="splits", low=1, high=128, whole=True)
+
+
 def _make(text: str) -> Change:
-    if text != "flash":
-        raise unknown("attention", text, ("flash", "eager"))
-    return adding("flash_attention", flash_attention)
+    name, equals, splits = text.partition("=")
+    flash_kernel = adding("flash_attention", flash_attention)
+    if text == "flash":
+        return flash_kernel
+    if name != "flash-decoding":
+        raise unknown("attention", text, ("flash", "eager", "flash-decoding", "flash-decoding=SPLITS"))
+    from llmviewer.passes.flash_decoding import flash_decoding
+
+    asked = numbers("--attention flash-decoding", splits, (_SPLITS,))["splits"] if equals else None
+    split = adding(text, lambda chip: flash_decoding(chip, asked))
+    return lambda system: split(flash_kernel(system))
 
 
 TECHNIQUE = Technique(
     name="attention",
     kind="attention",
     summary="Keeps the scores on the chip and computes only the pairs the mask lets through; the default.",
-    formula="2 heads pairs (d_qk + d_v) over attended pairs n c + n(n+1)/2; traffic Q + K + V + O",
-    source="FlashAttention arXiv 2205.14135, FlashAttention-2 arXiv 2307.08691",
+    formula="2 heads pairs (d_qk + d_v) over attended pairs n c + n(n+1)/2; traffic Q + K + V + O; "
+    "flash-decoding writes and reads splits (d_v + 2) fp32 per query head besides",
+    source="FlashAttention arXiv 2205.14135, FlashAttention-2 arXiv 2307.08691, "
+    "Flash-Decoding https://crfm.stanford.edu/2023/10/12/flashdecoding.html",
     example="llmviewer analyze llama-2-7b --hardware a6000 --attention flash",
     make=_make,
 )

@@ -1,0 +1,124 @@
+"""Flash-Decoding: how often the context is split, and what the partial results cost."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+import llmviewer as lv
+from llmviewer import hardware, models
+from llmviewer.errors import UserError
+from llmviewer.ir import Graph, Operator, check
+from llmviewer.passes.flash_attention import flash_attention
+from llmviewer.passes.flash_decoding import flash_decoding
+from llmviewer.passes.fuse import fuse, parse_rules
+from llmviewer.passes.quantization_grammar import parse_scheme
+from llmviewer.passes.quantize import quantize
+from llmviewer.workload import Group, Step, decode, prefill
+
+load = functools.cache(models.load)
+A100 = hardware.load("a100-80gb-sxm")
+PREFILL_AND_DECODE = Step(
+    (
+        Group(
+            batch_size=np.array([1.0, 1.0]),
+            new_tokens=np.array([2048.0, 1.0]),
+            cached_tokens=np.array([0.0, 4095.0]),
+            logit_positions=np.array([1.0, 1.0]),
+        ),
+    )
+)
+
+
+def split(model: str, step: Step, splits: float | None = None) -> Graph:
+    return flash_decoding(A100, splits)(flash_attention(A100)(load(model).graph(step)))
+
+
+def named(of: Graph, name: str) -> Operator:
+    return next(op for _, op in of if op.name == name)
+
+
+def test_one_sequence_of_llama_2_7b_is_split_over_the_units_that_32_heads_leave_idle() -> None:
+    """108 units / 32 heads = 3 splits: 3 x 32 x (128 + 2) x 4 bytes written, and read again."""
+    graph = split("llama-2-7b", decode(1.0, 4095.0))
+    combine, attention = named(graph, "attention_combine"), named(graph, "attention")
+    partials = 3 * 32 * 130 * 4
+    assert combine.traffic_bytes == partials + 4096 * 2
+    plain = named(flash_attention(A100)(load("llama-2-7b").graph(decode(1.0, 4095.0))), "attention")
+    assert attention.traffic_bytes - plain.traffic_bytes == partials - 4096 * 2
+    assert combine.vector_flops == 3 * 32 * (2 * 128 + 4) + 4096
+    assert combine.special_ops == 3 * 32
+
+
+def test_a_short_context_is_split_into_blocks_of_128_keys() -> None:
+    graph = split("llama-3.1-8b", decode(1.0, 255.0))
+    assert named(graph, "attention_combine").special_ops == 2 * 32
+
+
+def test_a_batch_that_fills_the_units_and_a_prefill_are_not_split() -> None:
+    for step in (decode(4.0, 4095.0), prefill(1.0, 4096.0)):
+        assert "attention_combine" not in [op.name for _, op in split("llama-2-7b", step)]
+
+
+@pytest.mark.parametrize("splits", (2.0, 8.0, 32.0))
+def test_so_many_splits_as_asked_for(splits: float) -> None:
+    graph = split("llama-2-7b", PREFILL_AND_DECODE, splits)
+    combine = named(graph, "attention_combine")
+    assert list(np.asarray(combine.special_ops)) == [0.0, splits * 32]
+    assert list(np.asarray(combine.traffic_bytes)) == [0.0, splits * 32 * 130 * 4 + 4096 * 2]
+
+
+def test_one_split_is_flash_attention_to_the_bit() -> None:
+    one, flash = (lv.analyze("llama-2-7b", "a100", attention=text).to_dict() for text in ("flash-decoding=1", "flash"))
+    assert one["passes"] != flash["passes"]
+    for name in ("stages", "memory", "metrics"):
+        assert one[name] == flash[name]
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_it_adds_its_partial_results_and_no_product(name: str) -> None:
+    plain = quantize(parse_scheme("w8a8"))(load(name).graph(PREFILL_AND_DECODE))
+    before = flash_attention(A100)(plain)
+    after = flash_decoding(A100, 4.0)(before)
+    for graph in (after, fuse(parse_rules("all"), A100)(after)):
+        check(graph)
+    for what in ("traffic_bytes", "vector_flops", "matmul_flops"):
+        counts = [np.zeros(2) + sum(getattr(op, what) * b.times for b, op in of) for of in (before, after)]
+        if what == "matmul_flops":
+            assert np.array_equal(*counts)
+        assert (counts[1] >= counts[0]).all()
+        assert counts[1][0] == counts[0][0]
+
+
+def test_under_ideal_it_gains_nothing_and_costs_its_partial_results() -> None:
+    times = [lv.analyze("llama-2-7b", "a100", attention=f"flash-decoding={n}").analysis.tpot_s[0] for n in (1, 2, 4, 8)]
+    assert times == sorted(times)
+    assert times[-1] < 1.01 * times[0]
+
+
+def test_a_point_alone_is_the_point_in_a_sweep() -> None:
+    options = {"input_len": 1000, "output_len": 8, "attention": "flash-decoding", "fusion": "all"}
+    both = lv.analyze("llama-2-7b", "a100", batch_size=[1, 8], **options)
+    for point, batch in enumerate((1, 8)):
+        assert both.to_dict(point) == lv.analyze("llama-2-7b", "a100", batch_size=batch, **options).to_dict()
+
+
+def test_a_chip_whose_units_are_unknown_needs_a_number() -> None:
+    unknown = next(name for name in hardware.names() if hardware.load(name).units is None)
+    with pytest.raises(UserError, match="flash-decoding=8"):
+        flash_decoding(hardware.load(unknown))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    (
+        ("flash-decoding=0", "splits is '0'; allowed: a whole number from 1 to 128"),
+        ("flash-decoding=", "splits"),
+        ("flashdecoding", "did you mean 'flash-decoding'"),
+    ),
+)
+def test_a_wrong_text_is_refused_with_the_reason(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        lv.analyze("llama-2-7b", "a100", attention=text)
