@@ -280,6 +280,25 @@ def test_the_collectives_of_a_skipped_layer_are_skipped_with_it() -> None:
     assert operator(found, "layer", name).traffic_bytes == 0.25 * operator(full, "layer", name).traffic_bytes
 
 
+@pytest.mark.parametrize("confidence", ["classifier", "softmax"])
+@pytest.mark.parametrize(
+    "other", [{"fusion": "all"}, {"sequence_parallel": "on"}, {"fusion": "all", "quantization": "w8a8"}], ids=str
+)
+def test_two_exits_after_half_of_the_layers_halve_the_time_of_the_layers(other: Any, confidence: str) -> None:
+    """Whatever else is on: everybody leaves Llama-2-7B after 16 layers, or nobody during prefill."""
+    options = {"output_len": 2, "tensor_parallel_size": 2, "batch_size": 2, **other}
+    plain = lv.analyze("llama-2-7b", "a100-80gb-sxm", **options)
+    early = lv.analyze(
+        "llama-2-7b", "a100-80gb-sxm", early_exit=f"two-exit=16:1,kv=none,confidence={confidence}", **options
+    )
+    assert early.analysis.ttft_s == plain.analysis.ttft_s
+    before, after = (
+        sum(row["time_s"] * row["layers"] for row in r.stage("decode")["operators"] if row["block"] == "layer")
+        for r in (plain, early)
+    )
+    assert after == pytest.approx(before / 2)
+
+
 def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
     options: dict[str, Any] = {"output_len": 4, "early_exit": "mean=0.6,confidence=softmax,jump"}
     batches = [1, 3, 64]

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from llmviewer.errors import UserError, quoted, unknown
-from llmviewer.ir import Access, Block, Count, Graph, Kind, Operator, Pass, Role
+from llmviewer.ir import Access, Block, Count, Graph, Operator, Pass, Role
 from llmviewer.passes.exit_checks import Confidence, exit_checks
 from llmviewer.passes.exit_depth import Asked, Exits, layer_numbers
 from llmviewer.passes.expected_work import each, is_layer, running
@@ -83,7 +83,7 @@ def early_exit(plan: EarlyExit) -> Pass:
 
 
 def _fillable(block: Block, fill: Fill) -> Block:
-    if fill is not Fill.RECOMPUTE and any(op.kind in (Kind.RECURRENCE, Kind.CONV) for op in block.operators):
+    if fill is not Fill.RECOMPUTE and any(state.per_sequence for state in block.states):
         raise UserError(
             f"--early-exit: recurrent layers need every token, kv={fill.value} skips some; try kv=recompute"
         )

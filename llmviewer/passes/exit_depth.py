@@ -78,7 +78,8 @@ class Asked:
     @staticmethod
     def of(graph: Graph) -> Asked:
         """Those of the step that a graph is of."""
-        logits = next(op for block, op in graph if (block.name, op.name) == ("head", "lm_head"))
+        head = (op for block, op in graph if block.name == "head")
+        logits = next(op for op in head if "lm_head" in op.name.split("+"))  # fusion joins names by +
         return Asked(tokens=graph.blocks[0].operators[0].output_shape[0], logits=logits.output_shape[0])
 
     @property
