@@ -31,7 +31,7 @@ SEARCH_LIMIT = 2.0**32
 class Analysis:
     """Everything known of a request on a system; arrays have one entry per point.
 
-    time_s: of every pass of the schedule.
+    time_s: of every pass of the schedule, through all stages.  busiest_s: that of the slowest stage alone.
     """
 
     model: Model
@@ -41,16 +41,35 @@ class Analysis:
     evaluation: Evaluation
     memory: Memory
     time_s: Count
+    busiest_s: Count
 
     @property
     def ttft_s(self) -> Array:
-        """Joint prefill of the whole batch [s]."""
-        return self.schedule.prefill(self.time_s)
+        """Joint prefill of the whole batch [s]; in a pipeline each pass follows the one before it, stage by stage."""
+        if self.system.parallelism.pipeline == 1:
+            return self.schedule.prefill(self.time_s)
+        fill = self.schedule.worst_prefill(self.time_s - self.busiest_s)
+        return self.schedule.prefill(self.busiest_s) + fill
+
+    @property
+    def step_s(self) -> Count:
+        """One token for every sequence, pass by pass [s]: a micro-batch through the pipeline, or all micro-batches
+        through its slowest stage."""
+        parallelism = self.system.parallelism
+        if parallelism.microbatches == 1:
+            return self.time_s
+        in_flight: Array = self._in_flight[self.schedule.owners.astype(int)]
+        return np.maximum(self.time_s, self.busiest_s * in_flight)
+
+    @property
+    def _in_flight(self) -> Array:
+        """Micro-batches of every point."""
+        return self.system.parallelism.in_flight(self.request) * np.ones(self.schedule.points)
 
     @property
     def generation_s(self) -> Array:
         """All real decode steps, cached input_len ... input_len + output_len - 2 [s]."""
-        return self.schedule.generated(self.time_s)
+        return self.schedule.generated(self.step_s)
 
     @property
     def tpot_s(self) -> Array:
@@ -79,8 +98,9 @@ class Analysis:
     def decode_mbu(self) -> Array:
         """Weight and cache bytes read by the representative step over time x bandwidth."""
         read = self.evaluation.sum(lambda row: row.operator.read_bytes(Role.WEIGHT, Role.CACHE))
-        time_s = self.schedule.decode(self.time_s)
-        return np.asarray(self.schedule.decode(read) / (time_s * self.system.chip.bandwidth_bytes_per_s))
+        time_s = self.schedule.decode(self.step_s)
+        often = 1.0 if self.system.parallelism.microbatches == 1 else self._in_flight
+        return np.asarray(self.schedule.decode(read) * often / (time_s * self.system.chip.bandwidth_bytes_per_s))
 
     def compute_dtype(self, point: int) -> str:
         """The dtype in which most matmul FLOPs of a point's prefill run on this chip."""
@@ -106,13 +126,14 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
     Of more passes than fit the memory the decode steps are evaluated in pieces, and only their times are kept.
     """
     request = _one_per_chip(request, system)
-    plan = schedule(request, token_budget, system.kv_cache)
+    plan = _passes(system, request, token_budget)
     (piece, step), *later = plan.pieces()
     evaluation = evaluate(model, _per_pass(system, plan, piece), step)
-    time_s = evaluation.time_s
+    time_s, busiest_s = evaluation.passing_s
     if later:
-        times = [evaluate(model, _per_pass(system, plan, piece), step).time_s for piece, step in later]
-        time_s = np.concatenate((time_s, *times))
+        pieces = [evaluate(model, _per_pass(system, plan, piece), step).passing_s for piece, step in later]
+        time_s = np.concatenate((time_s, *(through for through, _ in pieces)))
+        busiest_s = np.concatenate((busiest_s, *(slowest for _, slowest in pieces)))
         held = memory_of(model, system, request, token_budget)
     else:
         held = _memory(model, system, request, plan, evaluation.graph)
@@ -124,7 +145,14 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
         evaluation=evaluation,
         memory=held,
         time_s=time_s,
+        busiest_s=busiest_s,
     )
+
+
+def _passes(system: System, request: Request, token_budget: float) -> Schedule:
+    """The passes of the fullest replica, micro-batch by micro-batch."""
+    plan = schedule(system.parallelism.microbatch(request), token_budget, system.kv_cache)
+    return plan if system.parallelism.microbatches == 1 else plan.repeated(system.parallelism.in_flight(request))
 
 
 def _one_per_chip(request: Request, system: System) -> Request:
@@ -140,6 +168,7 @@ def _per_pass(system: System, plan: Schedule, piece: slice = slice(None)) -> Sys
 
 def _memory(model: Model, system: System, request: Request, plan: Schedule, graph: Graph) -> Memory:
     """Cache at input_len + output_len - 1 tokens for the whole batch; activations at the worst pass."""
+    request = system.parallelism.replica(request)
     cache = _reserving(model, system.kv_cache, graph)
     held = _cache_bytes(cache, request, graph)
     weights, activations = memory.weights_bytes(graph), plan.worst(memory.peak_activations(graph))
@@ -179,8 +208,13 @@ def _cache_bytes(cache: KvCache, request: Request, graph: Graph, finder: KvCache
 
 def memory_of(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Memory:
     """Memory alone, without timing a single operator."""
-    plan = largest_passes(request, token_budget, system.kv_cache)
+    plan = largest_passes(system.parallelism.microbatch(request), token_budget, system.kv_cache)
     graph = _per_pass(system, plan).prepared(model.graph(plan.step))
+    if system.parallelism.pipeline > 1:
+        from llmviewer.pipeline import fullest, stages_of  # only pipelines need it
+
+        stages = stages_of(graph, system)
+        graph = stages[fullest(stages)]
     return _memory(model, system, request, plan, graph)
 
 
@@ -210,10 +244,12 @@ def max_concurrent_requests(model: Model, system: System, request: Request, toke
     Activations are those of one step of an engine that admits prompts one after another: as many whole prompts as the
     token budget allows, one where there is none.  vLLM logs it as "Maximum concurrency" (for its longest context).
     """
+    replicas = system.parallelism.data
+    system = replace(system, parallelism=replace(system.parallelism, data=1))
     new = request.input_len - system.kv_cache.found(request.input_len)
     together = 1.0 if token_budget == np.inf else float(np.maximum(np.floor(token_budget / new), 1.0))
     sizes = replace(request, batch_size=np.array([1.0, 2.0, together]))
     held = memory_of(model, system, sizes, token_budget)
     first, both, _ = np.asarray(held.kv_cache_bytes)
     own, budget = both - first, np.asarray(held.kv_cache_budget_bytes)[2]
-    return float(np.maximum(np.floor((budget - (first - own)) / own), 0.0))
+    return float(np.maximum(np.floor((budget - (first - own)) / own), 0.0)) * replicas

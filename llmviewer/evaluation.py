@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from llmviewer import roofline
 from llmviewer.efficiency import ideal
@@ -31,10 +33,12 @@ class Evaluation:
 
     Sums run over the operators of a block in order, one addition at a time, then over blocks x layers: a point alone
     and the same point inside a sweep give the same bits.
+    stages: of a pipeline all stages, this one among them.
     """
 
     graph: Graph
     rows: tuple[Row, ...]
+    stages: tuple[Evaluation, ...] = ()
 
     def sum(self, of: Callable[[Row], Count]) -> Count:
         """Total of one quantity of the rows."""
@@ -47,8 +51,18 @@ class Evaluation:
 
     @property
     def time_s(self) -> Count:
-        """[s]"""
+        """Of one device [s]."""
         return self.sum(lambda row: row.timing.time_s)
+
+    @property
+    def passing_s(self) -> tuple[Count, Count]:
+        """From the first stage to the end of the last [s]; and of the slowest stage, after which another pass can
+        follow [s]."""
+        times = [stage.time_s for stage in self.stages or (self,)]
+        slowest = times[0]
+        for seconds in times[1:]:
+            slowest = np.maximum(slowest, seconds)
+        return total(times), slowest
 
     @property
     def ideal_time_s(self) -> Count:
@@ -77,9 +91,26 @@ class Evaluation:
 
 
 def evaluate(model: Model, system: System, step: Step) -> Evaluation:
-    """Build the graph of `step`, apply the passes, time every operator."""
+    """Build the graph of `step`, apply the passes, time every operator; of a pipeline, those of the fullest stage."""
     graph = system.prepared(model.graph(step))
-    return Evaluation(graph=graph, rows=tuple(_row(system, block, operator) for block, operator in graph))
+    if system.parallelism.pipeline == 1:
+        return Evaluation(graph=graph, rows=tuple(_row(system, block, operator) for block, operator in graph))
+    from llmviewer.pipeline import fullest, stages_of  # only pipelines need it
+
+    graphs = stages_of(graph, system)
+    priced: dict[int, Row] = {}
+    stages = tuple(Evaluation(graph=graph, rows=_priced(system, graph, priced)) for graph in graphs)
+    return replace(stages[fullest(graphs)], stages=stages)
+
+
+def _priced(system: System, graph: Graph, known: dict[int, Row]) -> tuple[Row, ...]:
+    """The rows of a stage; layers of one kind take the same time in every stage."""
+    rows = []
+    for block, operator in graph:
+        if id(operator) not in known:
+            known[id(operator)] = _row(system, block, operator)
+        rows.append(replace(known[id(operator)], block=block))
+    return tuple(rows)
 
 
 def _row(system: System, block: Block, operator: Operator) -> Row:

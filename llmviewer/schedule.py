@@ -93,13 +93,24 @@ class Schedule:
             totals[some] = np.add.reduceat(steps, starts)
         return totals
 
+    def worst_prefill(self, values: Count) -> Array:
+        """The largest value over the prefill passes of every point."""
+        prefill = self._full(values)[: self.prefill_passes]
+        if self.prefill_passes == self.points:
+            return prefill
+        return np.asarray(np.maximum.reduceat(prefill, self.prefill_starts.astype(int)))
+
+    def repeated(self, times: Count) -> Schedule:
+        """Every prefill pass of a point `times` times: once for each micro-batch."""
+        often = (times * np.ones(self.points))[self.owners[: self.prefill_passes].astype(int)]
+        weights = self.weights.copy()
+        weights[: self.prefill_passes] *= often
+        return replace(self, weights=weights)
+
     def worst(self, values: Count) -> Array:
         """The largest value over all passes of every point."""
         full = self._full(values)
-        prefill = full[: self.prefill_passes]
-        if self.prefill_passes != self.points:
-            prefill = np.maximum.reduceat(prefill, self.prefill_starts.astype(int))
-        worst = np.maximum(prefill, self.decode(full))
+        worst = np.maximum(self.worst_prefill(full), self.decode(full))
         some = self.decode_steps > 0
         if some.any():
             worst[some] = np.maximum(worst[some], np.maximum.reduceat(full, self.decode_starts[some].astype(int)))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from llmviewer.efficiency import Efficiency, ideal
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count, Graph, Pass
 from llmviewer.kv_cache import PLAIN, KvCache
+from llmviewer.workload import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,6 +46,7 @@ class Applied:
 class Parallelism:
     """How many devices share the work, by what they share.  A graph is always that of one device.
 
+    microbatches: parts of a batch that follow each other through the pipeline.
     expert: devices to which whole experts are dealt, those of the tensor and data groups; 1: they are split.
     sequence: norms and residual sums are shared by tokens in a tensor group.
     """
@@ -53,6 +57,7 @@ class Parallelism:
     context: int = 1
     expert: int = 1
     sequence: bool = False
+    microbatches: int = 1
 
     @property
     def devices(self) -> int:
@@ -60,9 +65,33 @@ class Parallelism:
         return self.tensor * self.pipeline * self.data * self.context
 
     @property
+    def group(self) -> int:
+        """Devices of one stage that exchange data."""
+        return self.tensor * self.context * (self.data if self.expert > 1 else 1)
+
+    @property
     def exchanging(self) -> int:
         """Those that send each other messages: replicas do not, unless they share experts."""
-        return self.devices if self.expert > 1 else self.tensor * self.pipeline * self.context
+        return self.group * self.pipeline
+
+    def replica(self, request: Request) -> Request:
+        """What the fullest replica serves of a request."""
+        if self.data == 1:
+            return request
+        return replace(request, batch_size=np.ceil(request.batch_size / self.data))
+
+    def in_flight(self, request: Request) -> Count:
+        """Micro-batches of a replica's batch: no more than it has sequences."""
+        if self.microbatches == 1:
+            return 1.0
+        return np.minimum(self.replica(request).batch_size, float(self.microbatches))
+
+    def microbatch(self, request: Request) -> Request:
+        """What goes through the pipeline at once: the fullest micro-batch of the fullest replica."""
+        own = self.replica(request)
+        if self.microbatches == 1:
+            return own
+        return replace(own, batch_size=np.ceil(own.batch_size / self.in_flight(request)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -60,8 +60,12 @@ TECHNIQUES: dict[str, Option] = {
         "tensor_parallel", "Devices that share heads, channels and vocabulary.", "1", "1", ("-tp",)
     ),
     "sequence_parallel": Option("sequence_parallel", "on: norms and residual sums shared by tokens.", "off", "off"),
+    "data_parallel_size": Option("data_parallel", "Replicas that divide the batch.", "1", "1", ("-dp",)),
     "expert_parallel_size": Option(
         "expert_parallel", "Devices to which whole experts are dealt; 1 splits each expert.", "1", "1", ("-ep",)
+    ),
+    "pipeline_parallel_size": Option(
+        "pipeline_parallel", "Stages of layers: 4, or 4,microbatches=8.", "1", "1", ("-pp",), listed=False
     ),
     # after the share of one device: sharding knows operators by the names they have before they are fused
     "fusion": Option("fuse", "none, all, or rules joined by +: qkv+gate-up+norm-linear ...", "none", "none"),

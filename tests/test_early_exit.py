@@ -15,7 +15,7 @@ from llmviewer.errors import UserError
 from llmviewer.ir import Block, Graph, Operator, Pass, Role, check
 from llmviewer.passes.early_exit import EarlyExit, Fill, early_exit, parse
 from llmviewer.passes.exit_checks import Confidence, exit_checks
-from llmviewer.passes.exit_depth import Asked, Exits, layer_numbers
+from llmviewer.passes.exit_depth import Asked, Exits
 from llmviewer.passes.expected_work import WORK, is_layer
 from llmviewer.passes.flash_attention import flash_attention
 from llmviewer.passes.prune import fewer_layers
@@ -23,6 +23,7 @@ from llmviewer.passes.quantization_grammar import parse_scheme
 from llmviewer.passes.quantize import quantize
 from llmviewer.passes.shard import Sharding, shard
 from llmviewer.passes.skip_layers import skip_layers
+from llmviewer.pipeline import layer_numbers
 from llmviewer.workload import Step, chunk, decode, mixed, prefill, verify
 
 load = functools.cache(models.load)

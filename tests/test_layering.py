@@ -20,6 +20,7 @@ ORDER = (
     "workload, formats, hardware < passes",
     "hardware < efficiency < roofline < system",
     "ops < roofline",
+    "ops, system < pipeline < evaluation, passes",
     "ir < memory < system",
     "models, roofline, system < evaluation < analysis",
     "workload < kv_cache < schedule, memory < analysis",

@@ -13,8 +13,9 @@ import numpy as np
 from llmviewer.errors import UserError, quoted, unknown
 from llmviewer.ir import Access, Block, Count, Graph, Operator, Pass, Role
 from llmviewer.passes.exit_checks import Confidence, exit_checks
-from llmviewer.passes.exit_depth import Asked, Exits, layer_numbers
+from llmviewer.passes.exit_depth import Asked, Exits
 from llmviewer.passes.expected_work import each, is_layer, running
+from llmviewer.pipeline import layer_numbers
 from llmviewer.system import Applied, System
 from llmviewer.technique import Change, Parameter, Technique
 

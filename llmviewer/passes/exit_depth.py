@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from llmviewer.errors import UserError
-from llmviewer.ir import Block, Count, Graph
+from llmviewer.ir import Count, Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +51,6 @@ def _stay(mean: float, layers: int) -> float:
         middle = (low + high) / 2.0
         low, high = (low, middle) if sum(middle**n for n in range(layers)) > mean * layers else (middle, high)
     return high
-
-
-def layer_numbers(blocks: Sequence[Block]) -> list[list[int]]:
-    """Which layers the blocks of each kind are, from 0; of a kind that lost some (pruned in depth) those left are taken
-    to be spread evenly."""
-    known = [block.numbers or range(block.times) for block in blocks]
-    kept = [
-        [numbers[at * len(numbers) // block.times] for at in range(block.times)]
-        for block, numbers in zip(blocks, known, strict=True)
-    ]
-    rank = {number: at for at, number in enumerate(sorted(number for numbers in kept for number in numbers))}
-    return [[rank[number] for number in numbers] for numbers in kept]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,0 +1,168 @@
+"""Pipelines and replicas: counts of the fullest device, times of the whole machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmviewer as lv
+from llmviewer import models
+from llmviewer.errors import UserError
+from llmviewer.hardware import load
+from llmviewer.ir import check
+from llmviewer.pipeline import fullest, layers_of, stages_of
+from llmviewer.system import Parallelism, System
+from llmviewer.workload import decode
+
+from .answers import answer, operators
+
+REQUEST = {"batch_size": 8, "input_len": 512, "output_len": 4}
+
+
+def metrics(**options: Any) -> dict[str, float]:
+    found: dict[str, float] = answer("llama-2-70b", "h100-sxm", **(REQUEST | options))["metrics"]
+    return found
+
+
+def on_stages(count: int) -> System:
+    return System(chip=load("h100-sxm"), parallelism=Parallelism(pipeline=count))
+
+
+def test_layers_are_dealt_as_vllm_deals_them() -> None:
+    """What is left over goes to the stages before the last, which has the head."""
+    assert layers_of(4, 32) == [8, 8, 8, 8]
+    assert layers_of(4, 30) == [7, 8, 8, 7]
+    assert layers_of(3, 80) == [27, 27, 26]
+    with pytest.raises(UserError, match="33: the model has 32 layers"):
+        layers_of(33, 32)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5, 8])
+@pytest.mark.parametrize("layers", [8, 31, 80])
+def test_the_fullest_stage_holds_the_layers_over_the_stages_rounded_up(stages: int, layers: int) -> None:
+    dealt = layers_of(stages, layers)
+    assert sum(dealt) == layers
+    assert max(dealt) == -(-layers // stages)
+    assert min(dealt) == layers // stages
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_all_stages_together_are_the_model_and_what_is_sent(name: str) -> None:
+    graph = models.load(name).graph(decode(4.0, 100.0))
+    stages = stages_of(graph, on_stages(3))
+    work = [float(sum(np.max(op.flops) * block.times for block, op in g)) for g in (graph, *stages)]
+    assert work[0] == pytest.approx(sum(work[1:]), rel=1e-12)
+    stored = [sum(float(t.elements) * times for t, times in g.stored_weights()) for g in (graph, *stages)]
+    tied = stored[0] < sum(float(t.elements) * b.times for b in graph.blocks for t in b.weights().values())
+    assert sum(stored[1:]) == pytest.approx(stored[0]) or tied  # a tied table stands on the first and the last stage
+    for stage in stages:
+        check(stage)
+    assert [stage.blocks[-1].name for stage in stages[:-1]] == ["send", "send"]
+    assert stages[0].blocks[0].name == "embedding" and stages[-1].blocks[-1].name == "head"
+
+
+def test_layers_of_two_kinds_keep_their_places() -> None:
+    """DeepSeek-V3: three dense layers first, so of four stages of 15, 15, 16 and 15 layers only the first has them."""
+    graph = models.load("deepseek-v3").graph(decode(1.0, 10.0))
+    stages = stages_of(graph, on_stages(4))
+    kinds = [{b.name: b.times for b in stage.blocks if b.scope != "model"} for stage in stages]
+    assert [sum(kind.values()) for kind in kinds] == [15, 15, 16, 15]
+    assert sorted(kinds[0].values()) == [3, 12] and all(len(kind) == 1 for kind in kinds[1:])
+    assert fullest(stages) == 2
+
+
+def test_one_token_takes_as_long_but_for_the_sends() -> None:
+    """Llama-2-70b, 4 stages: 3 sends of 8 x 8192 x 2 bytes at 450 GB/s beside the same layers."""
+    one, four = metrics(), metrics(pipeline_parallel_size=4)
+    assert four["tpot_s"] - one["tpot_s"] == pytest.approx(3 * 8 * 8192 * 2 / 450e9, rel=1e-6)
+    assert four["ttft_s"] - one["ttft_s"] == pytest.approx(3 * 8 * 512 * 8192 * 2 / 450e9, rel=1e-6)
+
+
+def test_micro_batches_fill_the_stages() -> None:
+    """Layers alike on all stages: (m + p - 1) / (m p) of the time of one device; the head makes the last stage longer,
+    the bubble of 3/7 at m = 4 and 3/11 at m = 8 is the rest."""
+    one = metrics(input_len=4096)["ttft_s"]
+    for parts in (4, 8):
+        piped = metrics(input_len=4096, pipeline_parallel_size=f"4,microbatches={parts}")["ttft_s"]
+        assert piped / one == pytest.approx((parts + 3) / (parts * 4), rel=0.01)
+
+
+def test_as_many_micro_batches_as_stages_multiply_the_throughput() -> None:
+    """4 stages, 4 micro-batches of 8 sequences: nearly four times the tokens per second of one device with 8."""
+    one = metrics(output_len=64, input_len=64)
+    four = metrics(output_len=64, input_len=64, batch_size=32, pipeline_parallel_size="4,microbatches=4")
+    assert 3.8 < four["output_tokens_per_s"] / one["output_tokens_per_s"] <= 4.0
+    assert four["tpot_s"] >= one["tpot_s"]
+
+
+def test_a_batch_has_no_more_micro_batches_than_sequences() -> None:
+    eight = metrics(batch_size=2, pipeline_parallel_size="4,microbatches=8")
+    assert eight == metrics(batch_size=2, pipeline_parallel_size="4,microbatches=2")
+
+
+def test_counts_are_those_of_the_fullest_stage() -> None:
+    """Llama-2-70b, 4 stages of 20 layers; the last has the head of 32000 x 8192 as well."""
+    found = answer("llama-2-70b", "h100-sxm", pipeline_parallel_size=4)
+    layer = 8192 * 8192 * 2 + 8192 * 1024 * 2 + 3 * 8192 * 28672 + 2 * 8192
+    assert found["memory"]["weights_bytes"] == 2 * (20 * layer + 32000 * 8192 + 8192)
+    assert operators(found, "decode")["q_proj"]["layers"] == 20
+    assert found["parallelism"]["devices"] == 4
+    rate = found["metrics"]["output_tokens_per_s"]
+    assert found["metrics"]["output_tokens_per_s_per_device"] == rate / 4
+    stage = found["stages"]["decode"]
+    assert stage["flops"] == pytest.approx(sum(op["flops"] * op["layers"] for op in stage["operators"]), rel=1e-12)
+
+
+def test_replicas_divide_the_batch_rounded_up() -> None:
+    whole = answer("llama-2-7b", "h100-sxm", batch_size=9, data_parallel_size=4)
+    one = answer("llama-2-7b", "h100-sxm", batch_size=3)
+    assert whole["stages"]["decode"] == one["stages"]["decode"]
+    assert whole["memory"]["kv_cache_bytes"] == one["memory"]["kv_cache_bytes"]
+    assert whole["metrics"]["ttft_s"] == one["metrics"]["ttft_s"]
+    assert whole["metrics"]["output_tokens_per_s"] == 3 * one["metrics"]["output_tokens_per_s"]
+    assert whole["memory"]["max_batch_size"] == 4 * one["memory"]["max_batch_size"]
+    assert whole["memory"]["max_concurrent_requests"] == 4 * one["memory"]["max_concurrent_requests"]
+
+
+def test_the_largest_batch_of_a_pipeline_fits_and_one_more_does_not() -> None:
+    for options in ({"pipeline_parallel_size": "4,microbatches=4"}, {"data_parallel_size": 3}):
+        most = answer("llama-2-13b", "h100-sxm", **options)["memory"]["max_batch_size"]
+        assert lv.analyze("llama-2-13b", "h100-sxm", batch_size=most, output_len=1, **options).fits
+        fits = [lv.analyze("llama-2-13b", "h100-sxm", batch_size=most + more, **options).fits for more in (0, 1)]
+        assert fits == [True, False]
+
+
+@pytest.mark.parametrize("options", [{"pipeline_parallel_size": "3,microbatches=4"}, {"data_parallel_size": 2}])
+def test_a_point_alone_is_the_point_of_a_sweep(options: dict[str, Any]) -> None:
+    batches, prompts = [1, 5, 64], [100, 2000, 33]
+    together = lv.analyze("llama-2-13b", "h100-sxm", batch_size=batches, input_len=prompts, **options)
+    for at, (batch, prompt) in enumerate(zip(batches, prompts, strict=True)):
+        alone = lv.analyze("llama-2-13b", "h100-sxm", batch_size=batch, input_len=prompt, **options)
+        assert alone.to_dict() == together.to_dict(at) | {"memory": alone.to_dict()["memory"]}
+
+
+def test_chunks_of_a_prompt_follow_each_other_through_the_stages() -> None:
+    """A pipeline overlaps the chunks of one prompt, which one device runs in turn."""
+    chunked = {"input_len": 8192, "batch_size": 1, "max_num_batched_tokens": 512}
+    whole, parts = metrics(**chunked), metrics(**chunked, pipeline_parallel_size=4)
+    assert whole["ttft_s"] / 4 < parts["ttft_s"] < whole["ttft_s"] / 2
+
+
+def test_sends_cross_the_network_where_stages_lie_in_different_groups() -> None:
+    """16 devices in two groups of 8, 4 stages of 4: of three sends only the second crosses."""
+    system = System(chip=load("h100-sxm"), parallelism=Parallelism(pipeline=4, tensor=4))
+    stages = stages_of(models.load("llama-2-70b").graph(decode(1.0, 10.0)), system)
+    assert [stage.blocks[-1].operators[0].shape.near == 1.0 for stage in stages[:-1]] == [False, True, False]  # type: ignore[attr-defined]
+
+
+def test_wrong_stages_are_refused_with_the_reason() -> None:
+    wrong = {
+        "81: the model has 80 layers": "81",
+        "unknown parameter of --pipeline-parallel-size 'microbatch'": "4,microbatch=2",
+        "a whole number from 1": "0",
+    }
+    for reason, text in wrong.items():
+        with pytest.raises(UserError, match=reason):
+            metrics(pipeline_parallel_size=text, network="infiniband-ndr")
