@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,22 +51,22 @@ def test_an_expert_is_chosen_once_a_token_at_most() -> None:
 @pytest.mark.parametrize(("count", "chosen"), [(8, 1), (8, 2), (8, 8), (256, 8), (512, 10)])
 def test_one_token_meets_as_many_experts_as_it_chooses(alpha: float, count: int, chosen: int) -> None:
     assert inclusion(alpha, count, chosen).sum() == pytest.approx(chosen)
-    assert distinct_experts(alpha, count, chosen, 1.0) == pytest.approx(chosen)
+    assert distinct_experts(inclusion(alpha, count, chosen), 1.0) == pytest.approx(chosen)
 
 
 def test_two_tokens_of_a_skewed_mixtral_meet_3_17_experts_instead_of_3_5() -> None:
     """Uniform: 8 (1 - 0.75^2) = 3.5.  alpha 1: sum of 2p - p^2 = 4 - (2/H_8)^2 (1 + 1/4 + ... + 1/64) = 4 - 0.5415 x
     1.5274 = 3.1729."""
     squares = sum(i**-2.0 for i in range(1, 9))
-    assert distinct_experts(1.0, 8, 2, 2.0) == pytest.approx(4 - (2 / 2.7178571) ** 2 * squares)
-    assert distinct_experts(0.0, 8, 2, 2.0) == pytest.approx(3.5)
+    assert distinct_experts(inclusion(1.0, 8, 2), 2.0) == pytest.approx(4 - (2 / 2.7178571) ** 2 * squares)
+    assert distinct_experts(inclusion(0.0, 8, 2), 2.0) == pytest.approx(3.5)
 
 
 def test_without_skew_it_is_the_expectation_of_uniform_routing() -> None:
     """DeepSeek-V3, 8 of 256: 16 tokens meet 102, 64 meet 222."""
     tokens = np.array([1.0, 16.0, 64.0, 256.0])
-    assert distinct_experts(0.0, 256, 8, tokens) == pytest.approx(moe.distinct_experts(256.0, 8.0, tokens))
-    assert np.round(distinct_experts(0.0, 256, 8, tokens)).tolist() == [8, 102, 222, 256]
+    assert distinct_experts(inclusion(0.0, 256, 8), tokens) == pytest.approx(moe.distinct_experts(256.0, 8.0, tokens))
+    assert np.round(distinct_experts(inclusion(0.0, 256, 8), tokens)).tolist() == [8, 102, 222, 256]
 
 
 def test_the_busiest_rank_has_its_share_and_more() -> None:
@@ -74,6 +75,22 @@ def test_the_busiest_rank_has_its_share_and_more() -> None:
     assert hottest_share(0.0, 8, 4) == pytest.approx(0.25)
     assert hottest_share(0.0, 256, 8, chosen=8) == pytest.approx(1 / 8)
     assert hottest_share(1.0, 256, 1) == pytest.approx(1.0)
+
+
+def expert_gate(alpha: str, batch: int) -> dict[str, Any]:
+    """One device's expert_gate_proj in decode, of 4 that share Mixtral's 8 experts whole."""
+    found = lv.analyze("mixtral-8x7b", "h200", batch_size=batch, tensor_parallel_size=4, expert_parallel_size=4,
+                       expert_skew=alpha)  # fmt: skip
+    return next(op for op in found.stage("decode")["operators"] if op["name"] == "expert_gate_proj")
+
+
+def test_with_whole_experts_the_device_of_the_most_popular_one_is_counted() -> None:
+    """The first of 4 devices holds experts 1 and 5 of Mixtral: p = 0.7359 and 0.1472 of 2 choices, 44.15 % of all rows
+    instead of 25 %; 64 sequences meet both, 1 - (1 - 0.1472)^64 of the second."""
+    even, skewed = expert_gate("0", 64), expert_gate("1", 64)
+    assert skewed["flops"] / even["flops"] == pytest.approx(4 * 1.2 / 2.7178571)
+    second = 1 - (1 - 0.4 / 2.7178571) ** 64
+    assert skewed["weight_read_bytes"] == pytest.approx((1 + second) * 4096 * 14336 * 2)
 
 
 def test_no_skew_changes_nothing() -> None:

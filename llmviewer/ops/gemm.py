@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from llmviewer.dtypes import Dtype, operand_class
-from llmviewer.ir import Access, Count, Kind, Operator, Role, Tensor, whole
+from llmviewer.ir import Access, Array, Count, Kind, Operator, Role, Tensor, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GemmShape:
-    """y[m, n] = x[m, k] @ w[k, n]; `experts` > 1 is a grouped product of which `active` experts are read."""
+    """y[m, n] = x[m, k] @ w[k, n]; `experts` > 1 is a grouped product of which `active` experts are read.
+
+    popularity: probability that a token chooses each expert, most popular first; None where all are alike.
+    """
 
     m: Count
     n: float
     k: float
     experts: float = 1.0
     active: Count = 1.0
+    popularity: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -26,22 +26,25 @@ def inclusion(alpha: float, experts: int, chosen: float) -> Array:
     return probabilities
 
 
-def distinct_experts(alpha: float, experts: int, chosen: float, tokens: Count) -> Count:
+def distinct_experts(popularity: Array, tokens: Count) -> Count:
     """Expected distinct experts that `tokens` tokens meet: sum_i 1 - (1 - p_i)^T.  Most where all are alike."""
-    missed = 1.0 - inclusion(alpha, experts, chosen)
-    numbers_of_tokens, where = np.unique(np.asarray(tokens, dtype=np.float64), return_inverse=True)
-    met = (1.0 - missed[None, :] ** numbers_of_tokens[:, None]).sum(axis=1)
+    counts, where = np.unique(np.asarray(tokens, dtype=np.float64), return_inverse=True)
+    met = (1.0 - (1.0 - popularity)[None, :] ** counts[:, None]).sum(axis=1)
     return np.asarray(met[where].reshape(np.shape(tokens)))
 
 
-def hottest_share(alpha: float, experts: int, ranks: int, chosen: float = 1.0) -> float:
-    """Share of all routed rows that the busiest of `ranks` devices computes; 1 / ranks where alpha is 0.
+def hottest(popularity: Array, ranks: int) -> Array:
+    """The experts of the busiest of `ranks` devices.
 
     Experts are dealt out like cards, the most popular first, as a placement does that knows their order; one that
     knows nothing does worse, one that copies hot experts (EPLB) better.
     """
-    hottest = inclusion(alpha, experts, chosen)[::ranks]
-    return float(hottest.sum() / chosen)
+    return popularity[::ranks]
+
+
+def hottest_share(alpha: float, experts: int, ranks: int, chosen: float = 1.0) -> float:
+    """Share of all routed rows that the busiest of `ranks` devices computes; 1 / ranks where alpha is 0."""
+    return float(hottest(inclusion(alpha, experts, chosen), ranks).sum() / chosen)
 
 
 def expert_skew(alpha: float) -> Pass:
@@ -49,7 +52,8 @@ def expert_skew(alpha: float) -> Pass:
 
     Reads of the experts' weights fall to sum_i 1 - (1 - p_i)^T of N; rows, and with them FLOPs, stay tokens x chosen.
     Tokens choose independently; within a token p_i is min(1, c i^-alpha) with sum k: drawing k different ones in turn
-    has no closed form.  Shared experts serve all tokens as before.
+    has no closed form.  Shared experts serve all tokens as before.  Expert parallelism finds the popularities in the
+    shape and gives the device of the most popular expert the work of its own experts.
     """
 
     def change(block: Block) -> Block:
@@ -73,12 +77,13 @@ def _skewed(operator: Operator, block: Block, alpha: float) -> Operator:
         return operator
     tokens = next(op for op in block.operators if op.name == "router").output_shape[0]
     chosen = float(np.ravel(shape.m / tokens)[0])
-    active = distinct_experts(alpha, int(shape.experts), round(chosen), tokens)
+    popularity = inclusion(alpha, int(shape.experts), round(chosen))
+    active = distinct_experts(popularity, tokens)
     share = active / shape.experts
     reads = tuple(
         Access(a.tensor, a.tensor.elements * share) if a.tensor.role is Role.WEIGHT else a for a in operator.reads
     )
-    return replace(operator, reads=reads, shape=replace(shape, active=active))
+    return replace(operator, reads=reads, shape=replace(shape, active=active, popularity=popularity))
 
 
 def _make(text: str) -> Change:

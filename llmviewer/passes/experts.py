@@ -9,6 +9,7 @@ import numpy as np
 
 from llmviewer.ir import Access, Count, Operator, Role
 from llmviewer.ops.gemm import GemmShape
+from llmviewer.passes.expert_skew import distinct_experts, hottest
 from llmviewer.passes.sharding import Sharding, divisible
 from llmviewer.passes.share import part, scaled, with_shape
 
@@ -22,8 +23,18 @@ def active_experts(shape: GemmShape, replicas: int) -> Count:
 
 def fullest_share(shape: GemmShape, sharding: Sharding) -> Count:
     """Share of all rows and of all active experts that the fullest device has: 1/e, or one expert where fewer than e
-    are active."""
+    are active; that of the most popular experts where they are not alike."""
+    if shape.popularity is not None:
+        return float(hottest(shape.popularity, sharding.expert).sum() / shape.popularity.sum())
     return np.maximum(1.0 / sharding.expert, 1.0 / np.maximum(active_experts(shape, sharding.data), 1.0))
+
+
+def fullest_active(shape: GemmShape, sharding: Sharding) -> Count:
+    """Distinct experts that the fullest device reads."""
+    if shape.popularity is not None:
+        tokens = sharding.data * shape.m / shape.popularity.sum()
+        return distinct_experts(hottest(shape.popularity, sharding.expert), tokens)
+    return active_experts(shape, sharding.data) * fullest_share(shape, sharding)
 
 
 def dispatch_share(shape: GemmShape, sharding: Sharding) -> Count:
@@ -37,7 +48,7 @@ def dealt(
     """A device's part of a grouped product whose experts are dealt out, and its share of one replica's rows."""
     divisible(operator.name, shape.experts, sharding.expert, "experts")
     share = dispatch_share(shape, sharding)
-    active = active_experts(shape, sharding.data) * fullest_share(shape, sharding)
+    active = fullest_active(shape, sharding)
 
     def read(access: Access) -> Access:
         tensor = access.tensor
