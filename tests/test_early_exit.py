@@ -330,6 +330,13 @@ def test_skipping_a_quarter_of_the_layers_skips_a_quarter_of_their_time() -> Non
     assert shares == sorted(shares, reverse=True)
 
 
+def test_a_pipeline_is_refused_and_a_replica_exits_by_its_own_batch() -> None:
+    with pytest.raises(UserError, match="--pipeline-parallel-size"):
+        decoded(early_exit="mean=0.6", pipeline_parallel_size=2)
+    two = decoded(early_exit="mean=0.6", data_parallel_size=2, batch_size=2)
+    assert two == decoded(early_exit="mean=0.6", batch_size=1)
+
+
 # --- words ------------------------------------------------------------------------------------------------------------
 
 

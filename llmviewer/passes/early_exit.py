@@ -187,7 +187,9 @@ def _make(text: str) -> Change:
         if plan.exits.never:
             return system
         if system.parallelism.pipeline > 1:
-            raise UserError(f"{WHERE}: the stages of a pipeline cannot leave layers to chance; without it, or without")
+            raise UserError(
+                f"{WHERE}: idle stages behind an exit are not modelled; leave out it or --pipeline-parallel-size"
+            )
         checks = Applied(
             name="exit_checks", make=lambda _: exit_checks(plan.exits, plan.confidence, jump=plan.jump)
         )  # first: what is checked is quantized, fused and shared as the rest
