@@ -9,14 +9,19 @@ from reports.page import Facts, Page
 
 
 def listed(cards: Sequence[Mapping[str, Any]]) -> Page:
-    """One line per technique, in the order of application."""
-    lines = tuple((_called(card), str(card["kind"]), str(card["summary"])) for card in cards)
+    """The techniques by kind, each with what it does."""
+    kinds = dict.fromkeys(str(card["kind"]) for card in cards)
+    groups = tuple(Facts(lines=_lines(cards, kind), title=kind.capitalize().replace("Kv", "KV")) for kind in kinds)
     hint = (("", "llmviewer techniques show NAME: formula, source and a command to try"),)
-    return (Facts(lines=lines), Facts(lines=hint))
+    return (*groups, Facts(lines=hint))
+
+
+def _lines(cards: Sequence[Mapping[str, Any]], kind: str) -> tuple[tuple[str, ...], ...]:
+    return tuple((_called(card), str(card["summary"])) for card in cards if card["kind"] == kind)
 
 
 def _called(card: Mapping[str, Any]) -> str:
-    """Its option; its name where it has none."""
+    """The option, or the name of what is no option."""
     return str(card["option"] or card["name"]).split()[0]
 
 
