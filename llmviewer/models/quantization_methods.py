@@ -47,11 +47,20 @@ def gptq(config: Config) -> Stored:
     config.ignore("use_exllama", "disable_exllama", "max_input_length", "model_seqlen", "use_cuda_fp16", "batch_size")
     config.ignore("cache_block_outputs", "block_name_to_quantize", "module_name_preceding_first_block", "pack_dtype")
     config.ignore("model_name_or_path", "model_file_base_name", "quantizer", "hyb_act")
-    inside = config.get("modules_in_block_to_quantize") or []
-    targets = tuple(str(name) for group in inside for name in (group if isinstance(group, list) else [group]))
+    targets = _inside_block(config)
     weights = _integers(bits, config.count("group_size", 128, least=-1), zero_point_bits=bits)
     rule = Rule(format=Format(weights=weights), targets=targets)
     return Stored(rules=(rule,), kept=_excluded(config), head=config.flag("lm_head", default=False))
+
+
+def _inside_block(config: Config) -> tuple[str, ...]:
+    """Names of modules, in a list of lists (those quantized together) or in one."""
+    groups = config.get("modules_in_block_to_quantize", [])
+    lists = [group if isinstance(group, list) else [group] for group in (groups if isinstance(groups, list) else [0])]
+    names = [name for group in lists for name in group]
+    if not all(isinstance(name, str) for name in names):
+        raise UserError(f"{config.where}: field 'modules_in_block_to_quantize' must list names of modules")
+    return tuple(map(str, names))
 
 
 def _excluded(config: Config) -> tuple[str, ...]:
