@@ -85,6 +85,20 @@ def test_fusion_adds_no_bytes_and_keeps_work_and_weights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("step", (prefill(1.0, 1024.0), decode(4.0, 1023.0)), ids=("prefill", "decode"))
+def test_one_device_of_two_fuses_what_it_has(name: str, step: Step) -> None:
+    try:
+        before = shard(Sharding(tensor=2))(VARIANTS["flash w8a8"](load(name).graph(step)))
+    except UserError as error:
+        pytest.skip(str(error))
+    after = fuse(ALL, A6000)(before)
+    check(after)
+    assert (total(after, lambda op: op.traffic_bytes) < total(before, lambda op: op.traffic_bytes)).all()
+    for what in (lambda op: op.flops, lambda op: op.moved_bytes(Place.LINK)):
+        assert total(after, what) == pytest.approx(total(before, what), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", models.names())
 def test_fusing_twice_is_fusing_once(name: str) -> None:
     once = fused(name, THREE)
     twice = fuse(ALL, A6000)(once)
