@@ -158,6 +158,9 @@ def _passes(system: System, request: Request, token_budget: float) -> Schedule:
 def _one_per_chip(request: Request, system: System) -> Request:
     """A request for each hypothetical chip, where the system's figures are arrays."""
     chips = system.chip.points
+    points = max(map(np.size, (request.batch_size, request.input_len, request.output_len)))
+    if 1 < points != chips > 1:
+        raise UserError(f"sequences of one length are needed: the chip's figures have {chips}, the request {points}")
     return request if chips == 1 else replace(request, batch_size=request.batch_size * np.ones(chips))
 
 

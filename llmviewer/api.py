@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer import analysis, arguments, models, techniques
 from llmviewer import hardware as chips
 from llmviewer.arguments import Sizes
-from llmviewer.errors import UserError, unknown
+from llmviewer.errors import UserError, shown, unknown
 from llmviewer.hardware import Chip
 from llmviewer.models.model import Model
 from llmviewer.result import Result
@@ -137,15 +137,13 @@ def options_of(asked: Mapping[str, object]) -> Options:
     texts = {name: _text(name, given.pop(name)) for name in tuple(given) if name in TECHNIQUES}
     for name in given:
         if name not in known:
-            raise unknown("option", name, (*known, *TECHNIQUES))
+            raise unknown("option", name, (*known, *TECHNIQUES, "batch_size", "input_len", "output_len"))
     return Options(**given, techniques=texts)  # type: ignore[arg-type]
 
 
 def _text(name: str, value: object) -> str:
     """What an option of a technique says; numbers may be given as such."""
-    plain = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    arguments.word(name, plain)
-    return str(plain)
+    return shown(value) if arguments.counts(value) else arguments.word(name, value)
 
 
 def system(chip: Chip, options: Options) -> System:

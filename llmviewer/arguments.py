@@ -20,7 +20,7 @@ LARGEST = 10**9
 
 def whole(name: str, value: Any, *, least: int = 1) -> int:
     """A whole number from `least` to LARGEST."""
-    if _counts(value) and least <= value <= LARGEST and value == int(value):
+    if counts(value) and least <= value <= LARGEST and value == int(value):
         return int(value)
     said = f"{value:g}" if isinstance(value, float) else quoted(value)
     raise UserError(f"{name} is {said}; allowed: whole numbers from {least} to {LARGEST:,}")
@@ -34,10 +34,12 @@ def sizes(name: str, value: object) -> Array:
         numbers = np.asarray(value)
     except (ValueError, TypeError, OverflowError):  # nested sequences of several lengths
         numbers = np.empty(0)
+    numbers = np.atleast_1d(numbers) if numbers.dtype.kind in "iuf" else numbers
     if numbers.ndim != 1 or not numbers.size:
         raise UserError(f"{name} is {quoted(value)}; allowed: a whole number, or a flat sequence of them")
-    if numbers.dtype.kind not in "iuf":  # words, or integers beyond 64 bits
-        return np.array([whole(name, number) for number in numbers.tolist()], dtype=np.float64)
+    if numbers.dtype.kind not in "iuf":  # words, truth values, or integers beyond 64 bits
+        given = value if isinstance(value, (list, tuple)) else numbers.tolist()
+        return np.array([whole(name, number) for number in given], dtype=np.float64)
     numbers = numbers.astype(np.float64)
     for number in numbers[~((numbers >= 1) & (numbers <= LARGEST) & (numbers == np.floor(numbers)))][:1]:
         whole(name, float(number))
@@ -46,12 +48,12 @@ def sizes(name: str, value: object) -> Array:
 
 def fraction(name: str, value: Any) -> float:
     """A number above 0, at most 1."""
-    if _counts(value) and 0 < value <= 1:
+    if counts(value) and 0 < value <= 1:
         return float(value)
     raise UserError(f"{name} is {quoted(value)}; allowed: above 0, at most 1")
 
 
-def _counts(value: object) -> bool:
+def counts(value: object) -> bool:
     """Whether it is a number, and no truth value."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
