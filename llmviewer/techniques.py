@@ -64,6 +64,9 @@ TECHNIQUES: dict[str, Option] = {
     "expert_parallel_size": Option(
         "expert_parallel", "Devices to which whole experts are dealt; 1 splits each expert.", "1", "1", ("-ep",)
     ),
+    "context_parallel_size": Option(
+        "context_parallel", "Devices that share the tokens of every sequence.", "1", "1", ("-cp",)
+    ),
     "pipeline_parallel_size": Option(
         "pipeline_parallel", "Stages of layers: 4, or 4,microbatches=8.", "1", "1", ("-pp",), listed=False
     ),

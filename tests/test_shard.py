@@ -122,6 +122,21 @@ def test_quantized_models_are_sharded_too(name: str, scheme: str) -> None:
             check(shard(Sharding(tensor=2, sequence=sequence))(graph))
 
 
+@pytest.mark.parametrize("name", ["llama-2-7b", "mixtral-8x7b", "deepseek-v2-lite", "jamba-v0.1"])
+@pytest.mark.parametrize("technique", [{"lora": "rank=16,adapters=4"}, {"low_rank": "256"}], ids=str)
+def test_factors_are_split_where_they_meet_the_split_dimension(name: str, technique: dict[str, str]) -> None:
+    one = answer(name, "h100-sxm", **technique)["stages"]["prefill"]["operators"]
+    two = answer(name, "h100-sxm", **technique, tensor_parallel_size=2)["stages"]["prefill"]["operators"]
+    whole = {(op["block"], op["name"]): op["matmul_flops"] for op in one}
+    for op in two:
+        before = whole.get((op["block"], op["name"]), 0)
+        factor = op["name"].endswith(("_a", "_b")) and ("_lora_" in op["name"] or "_low_" in op["name"])
+        assert op["matmul_flops"] <= before
+        assert not factor or op["matmul_flops"] in (before, before / 2)
+    names = [op["name"] for op in two if op["kind"] == "collective"]
+    assert not [n for n in names if "lora" in n or "low" in n]  # sums of rank elements stay partial
+
+
 def collectives(graph: Graph, block: str) -> list[str]:
     return [op.name for b, op in graph if b.name == block and op.kind is Kind.COLLECTIVE]
 

@@ -19,14 +19,15 @@ def shared(system: System, parallelism: Parallelism) -> System:
     """The system with its work dealt so; the shard pass that stood there before gives way."""
     check_reach(system.chip, parallelism)
     p = parallelism
-    kept = tuple(applied for applied in system.passes if not applied.name.startswith("shard("))
+    at = next((at for at, applied in enumerate(system.passes) if applied.name.startswith("shard(")), len(system.passes))
+    before, after = system.passes[:at], system.passes[at + 1 :]
     if p.tensor == 1 and p.expert == 1:
-        return replace(system, passes=kept, parallelism=p)
+        return replace(system, passes=(*before, *after), parallelism=p)
     sizes = {"tensor": p.tensor, "expert": p.expert} | ({"data": p.data} if p.expert > 1 else {})
     said = [f"{name}={size}" for name, size in sizes.items() if size > 1] + ["sequence"] * p.sequence
     sharding = Sharding(**sizes, sequence=p.sequence, near=system.chip.near)
     applied = Applied(name=f"shard({', '.join(said)})", make=lambda _: shard(sharding))
-    return replace(system, passes=(*kept, applied), parallelism=p)
+    return replace(system, passes=(*before, applied, *after), parallelism=p)
 
 
 def check_reach(chip: Chip, parallelism: Parallelism) -> None:

@@ -10,7 +10,7 @@ from llmviewer.ir import Access, Count, Operator, Role, Tensor, total, whole
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.passes.experts import dispatch_share
-from llmviewer.passes.sharding import BRANCHES, COLUMNS, LINEAR, SCATTERED, Lie, Sharding
+from llmviewer.passes.sharding import BRANCHES, SCATTERED, Lie, Sharding, is_linear_in_sums
 from llmviewer.passes.share import part
 
 
@@ -74,7 +74,7 @@ class Exchanges:
     def _reduced(self, operator: Operator) -> Operator:
         """After the reduction of what it reads as a partial sum and is not linear in."""
         partial, tokens = self.lying(operator, Lie.PARTIAL), self.lying(operator, Lie.TOKENS)
-        if not partial or operator.name in self.sums or (operator.name in LINEAR and not tokens):
+        if not partial or operator.name in self.sums or (is_linear_in_sums(operator.name) and not tokens):
             return operator
         for tensor in partial:
             if self.lie(tensor) is Lie.PARTIAL and tensor.name not in self.renamed:
@@ -100,7 +100,7 @@ class Exchanges:
         """
         tokens = self.lying(operator, Lie.TOKENS)
         needs = isinstance(operator.shape, GemmShape) or self.lying(operator, Lie.SPLIT)
-        if not self.sharding.sequence and operator.name not in LINEAR and self.lying(operator, Lie.WHOLE):
+        if not self.sharding.sequence and not is_linear_in_sums(operator.name) and self.lying(operator, Lie.WHOLE):
             needs = True
         if not tokens or not needs:
             return operator
@@ -145,7 +145,7 @@ class Exchanges:
         """After the all-to-all that brings tokens to their experts, or rows back to their tokens."""
         if self.sharding.expert == 1 or self.sharding.data == 1:
             return operator
-        if is_expert(operator) and operator.name in COLUMNS:
+        if is_expert(operator) and self.lie(operator.reads[0].tensor) is Lie.WHOLE:
             return self._dispatched(operator)
         back = [t for t in self.lying(operator, Lie.SPLIT) if operator.name == "expert_combine"]
         for tensor in back:

@@ -11,21 +11,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llmviewer.errors import UserError
 from llmviewer.ir import Access, Block, Count, Kind, Operator, Pass, Role
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.passes.exchanges import Exchanges, is_expert
 from llmviewer.passes.experts import dealt
 from llmviewer.passes.sharding import (
-    COLUMNS,
     KV_HEADS,
-    REPLICATED,
-    ROWS,
     SHARED,
     TABLES,
+    Dealing,
     Lie,
     Sharding,
+    dealing,
     divisible,
     kv_share,
     one_sum,
@@ -112,17 +110,16 @@ class _Walk(Exchanges):
             self.note(operator, Lie.SPLIT)
             new, self.rows[operator.output.name] = dealt(operator, shape, self.sharding, self.rows)
             return new
-        if operator.name in REPLICATED:
+        how = dealing(operator.name)
+        if how is Dealing.REPLICATED:
             self.note(operator, Lie.PARTIAL if self.lying(operator, Lie.PARTIAL) else Lie.WHOLE)
             return operator
-        if operator.name in ROWS:
+        if how is Dealing.ROWS:
             divisible(operator.name, shape.k, self.n)
             self.note(operator, Lie.PARTIAL)
             reads = tuple(self._read(a, 1.0 if a.tensor.name.endswith(".bias") else 1.0 / self.n)
                           for a in operator.reads)  # fmt: skip
             return replace(scaled(operator, 1.0 / self.n), reads=reads, shape=replace(shape, k=shape.k / self.n))
-        if operator.name not in COLUMNS:
-            raise UserError(f"tensor parallelism: it is not known how '{operator.name}' is split")
         self.note(operator, Lie.SPLIT)
         share = self._share_of_heads(operator)
         writes = tuple(part(a, self._kept(a.tensor.name)) for a in operator.writes)

@@ -21,6 +21,14 @@ class Lie(Enum):
     TOKENS = "tokens"  # every device has its tokens of it
 
 
+class Dealing(Enum):
+    """How a linear layer is dealt to devices."""
+
+    COLUMNS = "columns"
+    ROWS = "rows"
+    REPLICATED = "replicated"
+
+
 #: Linear layers whose output is split; their input is whole.
 COLUMNS = frozenset(
     "q_proj k_proj v_proj qkv_proj q_b_proj kv_b_proj gate_proj up_proj gate_up_proj shared_gate_proj shared_up_proj "
@@ -35,6 +43,8 @@ REPLICATED = frozenset(
     "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_jump "
     "attn_predictor_in attn_predictor_out mlp_predictor_in mlp_predictor_out".split()
 )
+#: Endings of the two factors of an adapter or of a factored layer.
+FACTORS = ("_lora_a", "_lora_b", "_low_a", "_low_b")
 #: Operators linear in what they read: partial sums pass through.
 LINEAR = frozenset(("expert_combine", "shared_scale", "shared_add", "latent_out_proj"))
 #: Factors of a linear layer (low rank) and adapters beside it (LoRA) follow it: the thin side between them is whole, or
@@ -63,6 +73,23 @@ BRANCHES = {
 TABLES = frozenset(("embedding", "per_layer_embedding"))
 #: Partial sums that sequence parallelism scatters: those that join the residual stream.
 SCATTERED = frozenset((*BRANCHES, "embedding"))
+
+
+def dealing(name: str) -> Dealing:
+    """How a linear layer is dealt.  Of two factors the one that meets the split dimension is split: the second of a
+    layer split by columns, the first of one split by rows."""
+    factor = next((ending for ending in FACTORS if name.endswith(ending)), "")
+    plain = name.removesuffix(factor)
+    if plain not in COLUMNS | ROWS | REPLICATED:
+        raise UserError(f"tensor parallelism: it is not known how '{name}' is split")
+    if plain in COLUMNS and not factor.endswith("_a"):
+        return Dealing.COLUMNS
+    return Dealing.ROWS if plain in ROWS and not factor.endswith("_b") else Dealing.REPLICATED
+
+
+def is_linear_in_sums(name: str) -> bool:
+    """Whether an operator takes partial sums: what comes of them is a partial sum."""
+    return name in LINEAR or (name[-2:] == "_b" and name.endswith(FACTORS) and dealing(name) is Dealing.REPLICATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

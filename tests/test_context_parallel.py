@@ -1,0 +1,118 @@
+"""The tokens of a sequence dealt to devices: what each works on, and what it must hear from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+
+from llmviewer import models
+from llmviewer.errors import UserError
+from llmviewer.hardware import load
+from llmviewer.ir import Count, Graph, Kind, Place, check
+from llmviewer.passes.context_parallel import context_parallel
+from llmviewer.passes.flash_attention import flash_attention
+from llmviewer.passes.shard import shard
+from llmviewer.passes.sharding import Sharding
+from llmviewer.workload import Step, decode, prefill
+
+from .answers import answer, operators
+
+
+def number(count: Count) -> float:
+    return float(np.ravel(count)[0])
+
+
+@cache
+def eager(name: str, step: Step) -> Graph:
+    return models.load(name).graph(step)
+
+
+@cache
+def plain(name: str, step: Step) -> Graph:
+    return flash_attention(load("h100-sxm"))(eager(name, step))
+
+
+def recurrent(graph: Graph) -> bool:
+    return any(op.kind in (Kind.RECURRENCE, Kind.CONV) for _, op in graph)
+
+
+PREFILL, DECODE = prefill(2.0, 4096.0), decode(8.0, 4095.0)
+
+
+@pytest.mark.parametrize("built", [plain, eager], ids=["flash", "eager"])
+@pytest.mark.parametrize("name", models.names())
+def test_no_count_grows_and_recurrent_models_are_refused(name: str, built: Callable[[str, Step], Graph]) -> None:
+    for step in (PREFILL, DECODE):
+        graph = built(name, step)
+        if recurrent(graph):
+            with pytest.raises(UserError, match="takes its tokens one after another"):
+                context_parallel(4, 8.0)(graph)
+            continue
+        four = context_parallel(4, 8.0)(graph)
+        check(four)
+        before = {(block.name, op.name): op for block, op in graph}
+        for block, operator in four:
+            assert len({op.name for op in block.operators}) == len(block.operators)
+            if operator.kind is not Kind.COLLECTIVE:
+                for of in ("flops", "matmul_flops", "traffic_bytes"):
+                    whole = number(getattr(before[block.name, operator.name], of))
+                    assert 0.0 <= number(getattr(operator, of)) <= whole * (1 + 1e-12)
+        for a, b in zip(graph.blocks, four.blocks, strict=True):
+            for state, part in zip(a.states, b.states, strict=True):
+                assert part.resident_bytes(100.0) == pytest.approx(state.resident_bytes(100.0) / 4)
+
+
+def test_a_long_prompt_takes_a_quarter_of_all_products_on_four_devices() -> None:
+    for name in ("llama-3.1-8b", "mixtral-8x7b", "gemma-2-9b"):
+        whole, four = plain(name, PREFILL), context_parallel(4, 8.0)(plain(name, PREFILL))
+        flops = [sum(number(op.matmul_flops) * b.times for b, op in g if op.name != "lm_head") for g in (whole, four)]
+        assert flops[1] * 4 == pytest.approx(flops[0])
+
+
+def test_prefill_gathers_keys_and_values_and_decode_combines_partial_outputs() -> None:
+    """Llama-3.1-8b, 4 devices.  Prefill, 2 x 4096 keys of 8 heads: 3/4 of their 33.6 MB.  Decode, 8 tokens: an
+    all-reduce of 8 x 32 heads of 128 elements with a maximum and a sum, 3/2 of it."""
+    for step, name, sent in (
+        (PREFILL, "kv_all_gather", 3 / 4 * (2 * 4096 * 8 * 128 * 2 * 2)),
+        (DECODE, "attn_combine_all_reduce", 3 / 2 * (8 * 32 * (128 + 2) * 2)),
+    ):
+        four = context_parallel(4, 8.0)(plain("llama-3.1-8b", step))
+        found = {op.name: op for _, op in four if op.kind is Kind.COLLECTIVE}
+        assert number(found.pop(name).moved_bytes(Place.LINK)) == pytest.approx(sent)
+        assert all(number(op.moved_bytes(Place.LINK)) == 0.0 for op in found.values())
+        assert all(number(op.traffic_bytes) == 0.0 for op in found.values())
+
+
+def test_a_decode_step_reads_its_share_of_the_cache_and_all_weights() -> None:
+    one = answer("llama-3.1-8b", "h100-sxm", input_len=100000)
+    four = answer("llama-3.1-8b", "h100-sxm", input_len=100000, context_parallel_size=4)
+    a, b = (operators(found, "decode") for found in (one, four))
+    assert b["attention"]["kv_read_bytes"] == a["attention"]["kv_read_bytes"] / 4
+    assert b["gate_proj"]["weight_read_bytes"] == a["gate_proj"]["weight_read_bytes"]
+    assert four["memory"]["kv_cache_bytes"] == one["memory"]["kv_cache_bytes"] / 4
+    assert four["parallelism"]["devices"] == 4
+    assert four["metrics"]["ttft_s"] < one["metrics"]["ttft_s"] / 3
+
+
+@pytest.mark.parametrize("name", ["llama-2-70b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-j-6b"])
+@pytest.mark.parametrize("step", [PREFILL, DECODE], ids=["prefill", "decode"])
+def test_tensor_and_context_parallelism_go_together(name: str, step: Step) -> None:
+    two = shard(Sharding(tensor=2))(plain(name, step))
+    both = context_parallel(2, 4.0)(two)
+    check(both)
+    flops = [sum(number(op.matmul_flops) * b.times for b, op in g) for g in (two, both)]
+    assert flops[1] <= flops[0]
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "deepseek-v2-lite"])
+def test_a_point_alone_is_the_point_of_a_sweep(name: str) -> None:
+    model, new = models.load(name), np.array([1.0, 3.0, 1000.0])
+    together = context_parallel(4, 8.0)(model.graph(prefill(2.0, new, 500.0)))
+    for at, tokens in enumerate(new):
+        alone = context_parallel(4, 8.0)(model.graph(prefill(2.0, np.array([tokens]), 500.0)))
+        for (_, a), (_, b) in zip(alone, together, strict=True):
+            for of in ("flops", "traffic_bytes"):
+                assert number(getattr(a, of)) == np.broadcast_to(getattr(b, of), new.shape)[at]
