@@ -14,8 +14,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("llmviewer.cli.analyze", "One model on one chip, operator by operator."),
     "sweep": ("llmviewer.cli.sweep", "Many batch sizes and lengths, one row per point."),
     "compare": ("llmviewer.cli.compare", "Several chips, models or quantizations side by side."),
+    "crossover": ("llmviewer.cli.crossover", "Which configuration wins where, over batch and context."),
     "models": ("llmviewer.cli.models", "Models we know: list, show."),
     "hardware": ("llmviewer.cli.hardware", "Chips we know: list, show."),
+    "techniques": ("llmviewer.cli.techniques", "What can be switched on, and what it changes: list, show."),
 }
 
 
