@@ -10,6 +10,7 @@ from llmviewer.hardware import Chip
 from llmviewer.ir import Count, Graph
 from llmviewer.models.model import Model
 from llmviewer.models.sizes import ABSENT_CONTEXT
+from llmviewer.ops.attention import ROW_BLOCKS
 from llmviewer.workload import decode
 
 
@@ -120,5 +121,7 @@ def unknowns(chip: Chip) -> list[str]:
         "special-function units": chip.special_ops_per_s,
         "L2 bandwidth": chip.l2_bandwidth_bytes_per_s,
         "L2 capacity": chip.l2_bytes,
+        "compute units": chip.units,
+        "row blocks of flash attention": ROW_BLOCKS.get(chip.generation),
     }
     return [f"{name}: unknown for {chip.name}, term dropped" for name, figure in figures.items() if figure is None]

@@ -81,6 +81,10 @@ class Group:
         begun = np.mod(self.cached_tokens, chunk)
         return pairs - np.minimum(self.new_tokens, chunk - begun) * (begun - kept_tokens(begun, self.kept))
 
+    def chunked_keys(self, chunk: float) -> Count:
+        """Keys that some new token sees then: what is left of the begun chunk, cached mod chunk, and the new."""
+        return kept_tokens(np.remainder(self.cached_tokens, chunk), self.kept) + self.new_tokens
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import hardware
+from llmviewer import hardware, roofline
 from llmviewer.dtypes import DTYPES
+from llmviewer.efficiency import ideal
 from llmviewer.ir import Block, Graph, Operator, Place, Role, Tensor, check
 from llmviewer.layers.attention import Attention, QkNorm
-from llmviewer.passes.flash_attention import flash_attention
+from llmviewer.passes.flash_attention import block_rows, flash_attention
 from llmviewer.workload import Step, chunk, decode, mixed, prefill, verify
 
 FP16 = DTYPES["fp16"]
@@ -178,6 +180,20 @@ def test_verification_of_drafts_is_a_short_prefill_on_a_cache() -> None:
     assert eager(MHA, step)["q_proj"].read_bytes(Role.WEIGHT) == 2 * 4096 * 4096
 
 
+def test_flash_reads_no_chunk_but_those_of_the_new_tokens() -> None:
+    """Chunks of 8192 after 9000 tokens: the next one sees keys 8192 ... 9000, 809 of them; 300 more up to 9299, 1108.
+    The first token of a chunk sees itself alone.  Eager kernels multiply the whole cache of a chunk."""
+    chunked = replace(MHA, chunk=8192)
+    for step, keys in (
+        (decode(1.0, 9000.0), 809),
+        (chunk(1.0, 300.0, 9000.0), 1108),
+        (decode(1.0, 8192.0), 1),
+        (decode(1.0, 100.0), 101),
+    ):
+        assert flash(chunked, step, "h200").read_bytes(Role.CACHE) == 2 * 2 * keys * 4096
+    assert eager(chunked, decode(1.0, 9000.0))["qk_matmul"].read_bytes(Role.CACHE) == 2 * 8192 * 4096
+
+
 def test_row_blocks_reread_keys_and_values_from_the_l2() -> None:
     """H100, heads of 128: blocks of 128 query rows. 2048 queries are 16 blocks; a causal block reads half of the keys
     on average, (2048 x 2049 / 2) / 2048^2 of them: 16 x 0.50024 - 1 = 7.0039 further reads of K and V, 33.6 MB each."""
@@ -187,6 +203,25 @@ def test_row_blocks_reread_keys_and_values_from_the_l2() -> None:
     assert op.traffic_bytes == 4 * 2 * 2048 * 4096, "device memory is read once"
 
 
+@pytest.mark.parametrize(
+    ("generation", "head_dim", "rows"),
+    [
+        ("ampere", 64, 128),
+        ("ampere", 256, 128),
+        ("ada", 128, 128),
+        ("hopper", 64, 192),
+        ("hopper", 96, 192),
+        ("hopper", 128, 128),
+        ("hopper", 256, 128),
+        ("blackwell", 128, 256),
+        ("cdna3", 128, 128),
+    ],
+)
+def test_row_blocks_are_those_of_the_published_kernels(generation: str, head_dim: int, rows: int) -> None:
+    """FlashAttention's tile_size.h and flash_fwd_sm100.py; the composable kernels' ck_tiled_fmha_fwd_setting.h."""
+    assert block_rows(float(head_dim), generation) == rows
+
+
 def test_decode_rereads_nothing() -> None:
     op = flash(GQA, decode(64.0, 8191.0), "h100-sxm")
     assert op.moved_bytes(Place.L2) == 0
@@ -194,14 +229,38 @@ def test_decode_rereads_nothing() -> None:
 
 def test_a_cache_beyond_the_l2_is_read_again_from_device_memory_in_waves() -> None:
     """A6000, 6 MiB of L2: 8 query heads share 65,536 keys of one KV head, 33.6 MB; their rows are 4096 blocks of 128,
-    49 waves of 84."""
+    49 waves of 84.  A causal wave reads half of the keys on average: 49 x 0.500008 reads, 23.5 more than the first."""
     op = flash(GQA, prefill(1.0, 65536.0), "a6000")
-    once = 2 * 65536 * (8192 + 1024 + 1024 + 8192)
-    assert op.traffic_bytes > once
-    assert op.traffic_bytes - once <= (49 - 1) * 2 * 2 * 65536 * 1024
+    once, again = 2 * 65536 * (8192 + 1024 + 1024 + 8192), 49 * (65537 / 65536) / 2 - 1
+    assert op.traffic_bytes - once == pytest.approx(again * 2 * 2 * 65536 * 1024)
 
 
-def test_a_chip_without_a_published_l2_reads_once() -> None:
-    op = flash(GQA, prefill(1.0, 65536.0), "h200")
+def test_a_window_that_fits_the_l2_is_never_read_again_from_device_memory() -> None:
+    """A6000, window 1024: a wave of 84 blocks of 128 rows (16 tokens x 8 heads) sweeps 1024 + 1344 keys, 1.2 MB."""
+    op = flash(replace(GQA, window=1024.0), prefill(1.0, 131072.0), "a6000")
+    assert op.traffic_bytes == 2 * 131072 * (8192 + 1024 + 1024 + 8192)
+
+
+CACHES_AND_UNITS = [n for n in hardware.names() if hardware.load(n).l2_bytes and hardware.load(n).units]
+
+
+@pytest.mark.parametrize("name", CACHES_AND_UNITS)
+@pytest.mark.parametrize("window", [float("inf"), 1024.0, 4096.0])
+@pytest.mark.parametrize("attention", [MHA, GQA, replace(GQA, heads=16, head_dim=256)], ids=["mha", "gqa", "wide"])
+def test_further_row_blocks_never_set_the_time(name: str, window: float, attention: Attention) -> None:
+    """A block of 128 rows does 128 FLOP and more per byte it reads again: K and V read once are the bound."""
+    chip = hardware.load(name)
+    tokens = np.exp2(np.arange(7.0, 21.0, dtype=np.float64))
+    for new, cached in ((tokens, 0.0 * tokens), (1.0 + 0.0 * tokens, tokens), (2048.0 + 0.0 * tokens, tokens)):
+        op = flash(replace(attention, window=window), chunk(1.0, new, cached), name)
+        reads = [a for a in op.reads if a.tensor.place is Place.DEVICE]
+        once = replace(op, reads=tuple({a.tensor.name: a for a in reversed(reads)}.values()))
+        slow, fast = (roofline.time(o, chip, ideal, o.traffic_bytes).time_s for o in (op, once))
+        assert slow == pytest.approx(fast)
+
+
+@pytest.mark.parametrize("chip", ["h200", "tpu-v4", "gaudi-3"])
+def test_a_chip_without_a_published_l2_or_row_blocks_reads_once(chip: str) -> None:
+    op = flash(GQA, prefill(1.0, 65536.0), chip)
     assert op.moved_bytes(Place.L2) == 0
     assert op.traffic_bytes == 2 * 65536 * (8192 + 1024 + 1024 + 8192)

@@ -17,6 +17,23 @@ SOFTMAX_FLOPS = 5.0
 SOFT_CAP_FLOPS = 3.0
 #: ALiBi (arXiv 2108.12409): one addition of a bias per head and key.
 ALIBI_FLOPS = 1.0
+#: Query rows of one thread block of flash kernels, by generation of the chip: {largest head_dim: rows}, widest first.
+#: FlashAttention for NVIDIA, in
+#: https://github.com/Dao-AILab/flash-attention/blob/main/hopper/tile_size.h (tile_size_fwd_sm90 and _sm8x) and
+#: https://github.com/Dao-AILab/flash-attention/blob/main/flash_attn/cute/flash_fwd_sm100.py (two tiles of 128);
+#: composable kernels for AMD, in
+#: https://github.com/facebookresearch/xformers/blob/main/xformers/csrc/attention/hip_fmha/ck_tiled_fmha_fwd_setting.h
+ROW_BLOCKS: dict[str, dict[float, float]] = {
+    "ampere": {np.inf: 128.0},
+    "ampere-ga10x": {np.inf: 128.0},
+    "ada": {np.inf: 128.0},
+    "hopper": {np.inf: 128.0, 96.0: 192.0},
+    "blackwell": {np.inf: 256.0},
+    "blackwell-gb20x": {np.inf: 128.0},
+    "cdna2": {np.inf: 128.0},
+    "cdna3": {np.inf: 128.0},
+    "cdna4": {np.inf: 128.0},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,9 +70,22 @@ class AttentionShape:
 
     def attended_pairs(self) -> Count:
         """Query-key pairs the mask lets through."""
-        if self.chunk:
-            return self._sum(lambda g: g.batch_size * g.chunked_pairs(self.chunk))
-        return self._sum(lambda g: g.batch_size * g.attended_pairs(self.window))
+        return self._sum(lambda g: g.batch_size * self.pairs_of(g))
+
+    def pairs_of(self, group: Group) -> Count:
+        """The same for one sequence of a group."""
+        return group.chunked_pairs(self.chunk) if self.chunk else group.attended_pairs(self.window)
+
+    def keys_of(self, group: Group) -> Count:
+        """Keys that some query of one sequence sees; a flash kernel reads no other."""
+        return group.chunked_keys(self.chunk) if self.chunk else group.keys(self.window)
+
+    def seen(self, cached: tuple[Access, ...]) -> tuple[Access, ...]:
+        """Of accesses to all keys those that some query sees (of chunked attention not the earlier chunks)."""
+        if not self.chunk:
+            return cached
+        keys, seen = self.keys(), self._sum(lambda g: g.batch_size * self.keys_of(g))
+        return tuple(Access(access.tensor, access.elements / keys * seen) for access in cached)
 
     def _sum(self, of: Callable[[Group], Count]) -> Count:
         first, *others = self.groups
@@ -141,7 +171,7 @@ def flash(shape: AttentionShape, inputs: AttentionInputs, rereads: tuple[Access,
     out = Tensor(name="attention", elements=queries * (shape.heads * shape.v_dim), dtype=act)
     return Operator(
         name="attention", kind=Kind.ATTENTION, compute=act.compute, shape=shape,
-        reads=(whole(inputs.q), *inputs.cached(), *inputs.extra, *rereads), writes=(whole(out),),
+        reads=(whole(inputs.q), *shape.seen(inputs.cached()), *inputs.extra, *rereads), writes=(whole(out),),
         output_shape=(queries, shape.heads * shape.v_dim),
         matmul_flops=pairs * (2.0 * shape.heads * (shape.qk_dim + shape.v_dim)),
         vector_flops=pairs * (shape.heads * shape.score_flops),

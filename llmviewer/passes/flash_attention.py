@@ -9,16 +9,9 @@ import numpy as np
 from llmviewer.errors import unknown
 from llmviewer.hardware import Chip
 from llmviewer.ir import Access, Block, Count, Operator, Pass, Place
-from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
+from llmviewer.ops.attention import ROW_BLOCKS, AttentionInputs, AttentionShape, flash
 from llmviewer.technique import Change, Parameter, Technique, adding, numbers
 from llmviewer.workload import Group
-
-#: Query rows of one thread block, by head_dim: {largest head_dim: rows}.
-#: FlashAttention-2: https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/src/flash_fwd_launch_template.h
-#: FlashAttention-3 (Hopper): https://github.com/Dao-AILab/flash-attention/blob/main/hopper/tile_size.h
-FLASH_2_ROWS = {64: 128, 128: 128, 256: 64}
-FLASH_3_ROWS = {64: 192, 128: 128, 256: 128}
-ROWS_BY_GENERATION = {"hopper": FLASH_3_ROWS}
 
 
 def flash_attention(chip: Chip) -> Pass:
@@ -27,8 +20,8 @@ def flash_attention(chip: Chip) -> Pass:
     FLOPs drop to the attended pairs, scores are no longer moved, Q is read and O written once, K and V once from
     device memory.  Every row block of queries reads K and V again.  Blocks in flight (one per unit) sweep them
     together, so one wave costs one read of device memory and the L2 serves the rest; further waves of the same head
-    hit the L2 too where the heads in flight fit it, else they read device memory again.  A chip whose units or L2 are
-    unknown reads once.  Sources: arXiv 2205.14135, 2307.08691.
+    hit the L2 too where what a wave sweeps fits it, else they read device memory again.  A chip whose units, L2 or
+    row blocks are unknown reads once.  Sources: arXiv 2205.14135, 2307.08691.
     """
 
     def change(block: Block) -> Block:
@@ -66,48 +59,51 @@ def _fused_name(name: str) -> str:
 
 def block_rows(head_dim: Count, generation: str) -> Count:
     """Query rows of a thread block."""
-    (small, few), (middle, some), (_, many) = ROWS_BY_GENERATION.get(generation, FLASH_2_ROWS).items()
-    return np.where(head_dim <= small, few, np.where(head_dim <= middle, some, many))
+    rows: Count = 0.0
+    for largest, count in ROW_BLOCKS[generation].items():  # the widest heads first
+        rows = np.where(head_dim <= largest, count, rows)
+    return rows
 
 
 def rereads(shape: AttentionShape, inputs: AttentionInputs, chip: Chip) -> tuple[Access, ...]:
     """K and V read again for row blocks after the first: from the L2, and in waves from device memory."""
-    if chip.units is None or chip.l2_bytes is None:
+    if chip.units is None or chip.l2_bytes is None or chip.generation not in ROW_BLOCKS:
         return ()
-    rows = block_rows(shape.qk_dim, chip.generation)
-    stored = sum(a.tensor.dtype.bytes * a.elements for a in inputs.cached())
+    cached = inputs.cached()
+    stored = sum(a.tensor.dtype.bytes * a.elements for a in cached)
     per_key = stored / (shape.keys() * shape.kv_heads)  # bytes of K and V of one key and one KV head
     again_l2: Count = 0.0
     again_device: Count = 0.0
     for group in shape.groups:
-        extra, waves = _passes(group, shape, chip, rows, per_key)
-        moved = group.batch_size * group.keys(shape.window) / shape.keys()
-        again_device = again_device + moved * waves
-        again_l2 = again_l2 + moved * (extra - waves)
+        l2, device = _again(group, shape, chip, per_key)
+        moved = group.batch_size * shape.keys_of(group) / shape.keys()
+        again_l2 = again_l2 + moved * l2
+        again_device = again_device + moved * device
     return tuple(
         Access(replace(a.tensor, place=place), a.elements * times)
         for place, times in ((Place.L2, again_l2), (Place.DEVICE, again_device))
-        for a in inputs.cached()
+        for a in cached
     )
 
 
-def _passes(group: Group, shape: AttentionShape, chip: Chip, rows: Count, per_key: Count) -> tuple[Count, Count]:
-    """(reads of K and V beyond the first, those of them that reach device memory) for one head of one sequence.
+def _again(group: Group, shape: AttentionShape, chip: Chip, per_key: Count) -> tuple[Count, Count]:
+    """Reads of the keys and values of one head and sequence beyond the first: from the L2, from device memory.
 
-    A causal row block reads only the keys before its end: the sum over blocks is the attended share of all pairs.
+    A block or a wave of blocks reads the keys its queries see, on average the attended share of them.  What a wave
+    sweeps is all keys, or with a window those within it of the wave's queries.
     """
     assert chip.units is not None and chip.l2_bytes is not None
-    keys = group.keys(shape.window)
     # grouped queries of one KV head are packed into the same rows (FlashAttention's decode kernels do; prefill
     # kernels run one query head per block, which read the same K and V)
-    queries = group.new_tokens * (shape.heads / shape.kv_heads)
-    blocks = np.ceil(queries / rows)
-    share = group.attended_pairs(shape.window) / (group.new_tokens * keys)
-    extra = np.maximum(blocks * share - 1.0, 0.0)
-    heads_in_flight = np.ceil(chip.units / blocks)
-    fits = heads_in_flight * keys * per_key <= chip.l2_bytes
-    waves = np.ceil(blocks / chip.units)
-    return extra, np.where(fits, 0.0, np.minimum(waves - 1.0, extra))
+    rows_per_token = shape.heads / shape.kv_heads
+    rows = block_rows(shape.qk_dim, chip.generation)
+    blocks = np.ceil(group.new_tokens * rows_per_token / rows)
+    keys = shape.keys_of(group)
+    share = shape.pairs_of(group) / (group.new_tokens * keys)
+    swept = keys if shape.window == np.inf else np.minimum(keys, shape.window + chip.units * rows / rows_per_token)
+    waves = np.where(swept * per_key <= chip.l2_bytes, 1.0, np.ceil(blocks / chip.units))
+    reads, device = (np.maximum(count * share, 1.0) for count in (blocks, waves))
+    return reads - device, device - 1.0
 
 
 #: `flash-decoding=8`: so many splits.
