@@ -13,20 +13,21 @@ from llmviewer.errors import UserError
 from llmviewer.ir import Array, Count
 
 #: What stands in for a matrix dtype that a chip does not have: bf16 and fp16 for each other, everything else upward.
+#: tf32 rounds fp32 to 19 bits: it never stands in for it; the vector units do.
 WIDER: dict[str, tuple[str, ...]] = {
-    "int1": ("int4", "int8", "fp16", "bf16", "fp32"),
-    "int2": ("int4", "int8", "fp16", "bf16", "fp32"),
-    "int3": ("int4", "int8", "fp16", "bf16", "fp32"),
-    "int4": ("int8", "fp16", "bf16", "fp32"),
-    "int6": ("int8", "fp16", "bf16", "fp32"),
-    "int8": ("fp16", "bf16", "fp32"),
+    "int1": ("int4", "int8", "bf16", "fp16", "fp32"),
+    "int2": ("int4", "int8", "bf16", "fp16", "fp32"),
+    "int3": ("int4", "int8", "bf16", "fp16", "fp32"),
+    "int4": ("int8", "bf16", "fp16", "fp32"),
+    "int6": ("int8", "bf16", "fp16", "fp32"),
+    "int8": ("bf16", "fp16", "fp32"),
     "fp4": ("fp6", "fp8", "bf16", "fp16", "fp32"),
     "fp6": ("fp8", "bf16", "fp16", "fp32"),
     "fp8": ("bf16", "fp16", "fp32"),
     "fp16": ("bf16", "tf32", "fp32"),
     "bf16": ("fp16", "tf32", "fp32"),
-    "fp32": ("tf32",),
     "tf32": ("fp32",),
+    "fp32": (),
 }
 
 

@@ -74,6 +74,10 @@ def test_a_product_runs_in_the_class_of_its_wider_operand(left: Dtype, right: Dt
         ("tpu-v5e", "fp16", "bf16"),
         ("m2-ultra", "bf16", "fp16"),
         ("m2-ultra", "int8", "fp16"),
+        ("gaudi-3", "int8", "bf16"),
+        ("a100", "fp32", "fp32"),
+        ("v100", "fp32", "fp32"),
+        ("mi300x", "fp32", "fp32"),
     ],
 )
 def test_a_missing_width_is_converted_upward_never_sped_up(chip: str, wanted: str, runs_as: str) -> None:
@@ -88,6 +92,11 @@ def test_every_chip_multiplies_every_format_no_faster_than_its_own_units(name: s
     bits = {"int4": 4, "fp4": 4, "fp6": 6, "int8": 8, "fp8": 8, "fp16": 16, "bf16": 16, "tf32": 19, "fp32": 32}
     assert used == wanted or bits[used] > bits[wanted] or {used, wanted} == {"fp16", "bf16"}
     assert chip.matrix_rate(wanted) == chip.matrix_flops_per_s[used]
+
+
+def test_fp32_runs_on_the_vector_units_not_rounded_to_tf32() -> None:
+    """A100: 19.5 TFLOP/s; tf32 (19 bits) would be 156."""
+    assert hardware.load("a100").matrix_rate("fp32") == 19.5e12
 
 
 def test_a_width_that_nothing_replaces_is_an_error() -> None:
