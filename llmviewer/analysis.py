@@ -7,21 +7,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmviewer import memory
+from llmviewer.chip import Chip
 from llmviewer.errors import UserError
 from llmviewer.evaluation import Evaluation, evaluate
-from llmviewer.ir import Array, Count, Graph, Role, present, total
+from llmviewer.ir import Array, Count, Graph, present, total
 from llmviewer.kv_cache import KvCache
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
 from llmviewer.models.sizes import ABSENT_CONTEXT
-from llmviewer.schedule import Schedule, largest_passes, schedule
+from llmviewer.schedule import Schedule, falls, largest_passes, schedule
 from llmviewer.system import System
 from llmviewer.workload import Request
 
 #: What a CUDA context and an engine hold beside tensors: vLLM reports "non_torch_memory takes 0.16GiB" on an H100.
 FRAMEWORK_BYTES = 0.16 * 2.0**30
-#: Whose chips run such an engine; elsewhere the share is unknown and left out.
-FRAMEWORK_MAKERS = ("NVIDIA", "AMD")
+#: Whose chips run such an engine, and what the generations of their GPUs begin with; elsewhere the share is unknown
+#: and left out.
+FRAMEWORK_GPUS = {"NVIDIA": "", "AMD": "cdna"}
 FRAMEWORK_SOURCE = "https://github.com/vllm-project/vllm/pull/12126"
 #: No search for a largest batch or context goes beyond this.
 SEARCH_LIMIT = 2.0**32
@@ -32,6 +34,7 @@ class Analysis:
     """Everything known of a request on a system; arrays have one entry per point.
 
     time_s: of every pass of the schedule, through all stages.  busiest_s: that of the slowest stage alone.
+    read_bytes: weights and cache read by every pass; None where all passes are in `evaluation`.
     """
 
     model: Model
@@ -42,6 +45,7 @@ class Analysis:
     memory: Memory
     time_s: Count
     busiest_s: Count
+    read_bytes: Count | None = None
 
     @property
     def ttft_s(self) -> Array:
@@ -96,11 +100,11 @@ class Analysis:
 
     @property
     def decode_mbu(self) -> Array:
-        """Weight and cache bytes read by the representative step over time x bandwidth."""
-        read = self.evaluation.sum(lambda row: row.operator.read_bytes(Role.WEIGHT, Role.CACHE))
-        time_s = self.schedule.decode(self.step_s)
+        """Weight and cache bytes that the real decode steps read over their time x bandwidth; NaN without any step."""
+        read = self.schedule.generated(self.evaluation.read_bytes if self.read_bytes is None else self.read_bytes)
         often = 1.0 if self.system.parallelism.microbatches == 1 else self._in_flight
-        return np.asarray(self.schedule.decode(read) * often / (time_s * self.system.chip.bandwidth_bytes_per_s))
+        time_s = np.where(self.schedule.decode_steps > 0, self.generation_s, np.nan)
+        return np.asarray(read * often / (time_s * self.system.chip.bandwidth_bytes_per_s))
 
     def compute_dtype(self, point: int) -> str:
         """The dtype in which most matmul FLOPs of a point's prefill run on this chip."""
@@ -123,17 +127,17 @@ class Analysis:
 def analyze(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Analysis:
     """Prefill, decode and memory of every point of `request` in one evaluation of the graph.
 
-    Of more passes than fit the memory the decode steps are evaluated in pieces, and only their times are kept.
+    Of more passes than fit the memory the decode steps are evaluated in pieces; their times and reads are kept.
     """
     request = _one_per_chip(request, system)
     plan = _passes(system, request, token_budget)
     (piece, step), *later = plan.pieces()
     evaluation = evaluate(model, _per_pass(system, plan, piece), step)
-    time_s, busiest_s = evaluation.passing_s
+    (time_s, busiest_s), read = evaluation.passing_s, None
     if later:
-        pieces = [evaluate(model, _per_pass(system, plan, piece), step).passing_s for piece, step in later]
-        time_s = np.concatenate((time_s, *(through for through, _ in pieces)))
-        busiest_s = np.concatenate((busiest_s, *(slowest for _, slowest in pieces)))
+        pieces = (evaluate(model, _per_pass(system, plan, piece), step) for piece, step in later)
+        kept = [(time_s, busiest_s, evaluation.read_bytes), *((*piece.passing_s, piece.read_bytes) for piece in pieces)]
+        time_s, busiest_s, read = (np.concatenate(column) for column in zip(*kept, strict=True))
         held = memory_of(model, system, request, token_budget)
     else:
         held = _memory(model, system, request, plan, evaluation.graph)
@@ -146,6 +150,7 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
         memory=held,
         time_s=time_s,
         busiest_s=busiest_s,
+        read_bytes=read,
     )
 
 
@@ -175,7 +180,7 @@ def _memory(model: Model, system: System, request: Request, plan: Schedule, grap
     cache = _reserving(model, system.kv_cache, graph)
     held = _cache_bytes(cache, request, graph)
     weights, activations = memory.weights_bytes(graph), plan.worst(memory.peak_activations(graph))
-    framework = FRAMEWORK_BYTES if system.chip.maker in FRAMEWORK_MAKERS else 0.0
+    framework = _framework_bytes(system.chip)
     capacity = system.chip.memory_bytes
     budget = utilization = capacity * system.memory_utilization
     if system.cache_fraction is not None:
@@ -209,6 +214,11 @@ def _cache_bytes(cache: KvCache, request: Request, graph: Graph, finder: KvCache
     return own * request.batch_size + shared
 
 
+def _framework_bytes(chip: Chip) -> float:
+    prefix = FRAMEWORK_GPUS.get(chip.maker)
+    return FRAMEWORK_BYTES if prefix is not None and chip.generation.startswith(prefix) else 0.0
+
+
 def memory_of(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Memory:
     """Memory alone, without timing a single operator."""
     plan = largest_passes(system.parallelism.microbatch(request), token_budget, system.kv_cache)
@@ -237,8 +247,14 @@ def max_context_len(model: Model, system: System, request: Request, token_budget
     def fits(prompts: Count) -> Count:
         return memory_of(model, system, replace(request, input_len=prompts), token_budget).fits
 
-    longest = memory.largest(fits, SEARCH_LIMIT)
-    return longest + output if longest else 0.0
+    # under a budget memory falls where one prompt less goes into a pass, and rises between such lengths
+    starts = 1.0 + np.append(0.0, falls(float(np.max(request.batch_size)), token_budget, system.kv_cache))
+    fitting = np.asarray(fits(starts), dtype=bool)
+    if not fitting.any():
+        return 0.0
+    last = int(np.flatnonzero(fitting)[-1])
+    limit = SEARCH_LIMIT if last == len(starts) - 1 else float(starts[last + 1]) - 1.0
+    return memory.largest(fits, limit, float(starts[last])) + output
 
 
 def max_concurrent_requests(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from llmviewer import roofline
 from llmviewer.efficiency import ideal
-from llmviewer.ir import Block, Count, Graph, Operator, total
+from llmviewer.ir import Block, Count, Graph, Operator, Role, total
 from llmviewer.models.model import Model
 from llmviewer.roofline import Timing
 from llmviewer.system import System
@@ -88,6 +88,11 @@ class Evaluation:
     def traffic_bytes(self) -> Count:
         """Device-memory traffic [byte]."""
         return self.sum(lambda row: row.traffic_bytes)
+
+    @property
+    def read_bytes(self) -> Count:
+        """Weights and cache read from device memory [byte]."""
+        return self.sum(lambda row: row.operator.read_bytes(Role.WEIGHT, Role.CACHE))
 
 
 def evaluate(model: Model, system: System, step: Step) -> Evaluation:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from llmviewer.ir import Block, Count, Graph, Operator, Role
+from llmviewer.ir import Access, Block, Count, Graph, Operator, Role
 from llmviewer.kv_cache import PLAIN, KvCache
 
 
@@ -77,7 +77,7 @@ def shares_of_cache(graph: Graph, kept: KvCache, context: Count, prefix: Count) 
 
 def peak_activations(graph: Graph) -> Count:
     """The most activation bytes alive at any operator: its inputs and outputs (nothing in place) and whatever a later
-    operator of the block still reads.  Keys and values belong to the cache."""
+    operator of the block still reads; what the block receives from its start.  Keys and values belong to the cache."""
     peak: Count = 0.0
     for block in graph.blocks:
         peak = np.maximum(peak, _peak_of(block))
@@ -104,29 +104,37 @@ def _peak(operators: tuple[Operator, ...]) -> Count:
     live: Count = 0.0
     peak: Count = 0.0
     for at, operator in enumerate(operators):
-        for access in (*operator.reads, *operator.writes):
-            tensor = access.tensor
-            if tensor.role is Role.ACTIVATION and tensor.name not in sizes:
-                sizes[tensor.name] = size = tensor.elements * (tensor.dtype.bits / 8.0)
-                live = live + size
+        for size in _new(operator.reads, sizes):  # nobody here made it: the block received it, and held it so far
+            live, peak = live + size, peak + size
+        for size in _new(operator.writes, sizes):
+            live = live + size
         peak = np.maximum(peak, live)
         for name in read[at]:
-            if last_use[name] == at and name in sizes:
+            if last_use[name] == at:
                 live = live - sizes.pop(name)
     return peak
+
+
+def _new(accesses: tuple[Access, ...], sizes: dict[str, Count]) -> Iterator[Count]:
+    """Bytes of the activations that are not in `sizes` yet; enters them."""
+    for access in accesses:
+        tensor = access.tensor
+        if tensor.role is Role.ACTIVATION and tensor.name not in sizes:
+            sizes[tensor.name] = size = tensor.elements * (tensor.dtype.bits / 8.0)
+            yield size
 
 
 def _activations_read(operator: Operator) -> set[str]:
     return {access.tensor.name for access in operator.reads if access.tensor.role is Role.ACTIVATION}
 
 
-def largest(fits: Callable[[Count], Count], limit: float) -> float:
-    """The largest whole number up to `limit` for which `fits` holds, 0 where not even 1 does.
+def largest(fits: Callable[[Count], Count], limit: float, low: float = 0.0) -> float:
+    """The largest whole number up to `limit` for which `fits` holds, `low` where none above it does.
 
     fits: array of candidates -> array of truth values, true up to some number and false beyond it.  Each round asks
     for 64 candidates at once, so a few evaluations of the graph find it.
     """
-    low, high = 0.0, limit + 1.0  # low fits (or is 0), high does not
+    high = limit + 1.0  # low fits (or is 0), high does not
     while high - low > 1.0:
         steps = min(64.0, high - low - 1.0)
         candidates = np.floor(_spread(low, high, int(steps)))

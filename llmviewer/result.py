@@ -145,11 +145,10 @@ class Result:
 
     def stage(self, name: str, point: int = 0) -> dict[str, Any]:
         """A STAGE object: totals, and operators for one layer each."""
-        plan, totals = self.analysis.schedule, self.analysis.evaluation
-        pick: Pick = plan.prefill if name == "prefill" else plan.decode
+        totals, (pick, _) = self.analysis.evaluation, self._picks(name)
         request = self.request(point)
         run = tuple(row for row in self.analysis.evaluation.rows if _runs(row, pick, point))
-        rows = [self._operator(row, pick, point) for row in run]
+        rows = [self._operator(row, name, point) for row in run]
         resources = _summed(run, pick, point)
         prompt, cache = request.input_len, self.analysis.system.kv_cache
         found = cache.found(prompt)
@@ -167,8 +166,14 @@ class Result:
             "operators": rows,
         }
 
-    def _operator(self, row: Row, pick: Pick, point: int) -> dict[str, Any]:
-        operator = row.operator
+    def _picks(self, stage: str) -> tuple[Pick, Pick]:
+        """What the passes of a stage add up to, and the largest of them."""
+        plan = self.analysis.schedule
+        return (plan.prefill, plan.worst_prefill) if stage == "prefill" else (plan.decode, plan.decode)
+
+    def _operator(self, row: Row, stage: str, point: int) -> dict[str, Any]:
+        operator, (pick, widest) = row.operator, self._picks(stage)
+        rows, *others = operator.output_shape
 
         def at(value: Count) -> int | float | None:
             return number(pick(value)[point])
@@ -197,7 +202,7 @@ class Result:
             "time_s": at(row.timing.time_s),
             "ideal_time_s": number(ideal_s),
             "inputs": list(dict.fromkeys(operator.inputs)),
-            "output_shape": [number(pick(dim)[point]) for dim in operator.output_shape],
+            "output_shape": [at(rows), *(number(widest(dim)[point]) for dim in others)],
             "compute_dtype": chip.compute_dtype(operator.compute) if matrix else "fp32",
         }
 

@@ -236,6 +236,17 @@ def _split(batch: float, new: float, found: float, budget: float) -> list[Pass]:
     return [*passes, (rest, new, found, 1.0, 1.0)] if rest else passes
 
 
+def falls(batch: float, budget: float, cache: KvCache = PLAIN) -> Array:
+    """Prompt lengths beyond which one prompt less goes into a pass, shortest first: budget // k new tokens for k
+    together.  At most 2 sqrt(budget) differ.  Where pages of a prompt are found in the cache, a page late at most."""
+    if not np.isfinite(budget) or cache.hit_rate >= 1.0:
+        return np.zeros(0)
+    few = np.arange(1.0, np.floor(np.sqrt(budget)) + 1.0)
+    together = np.concatenate((few, budget // few, [batch]))
+    new = np.unique(budget // together[together <= batch])
+    return np.floor(new[new > 0] / (1.0 - cache.hit_rate))
+
+
 def _ends(batch: float, new: float, found: float, budget: float) -> list[Pass]:
     """Of many chunks the first and the last two."""
     last = int(np.ceil(new / budget)) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,38 @@ def test_flash_prefill_peaks_at_the_feed_forward_activation() -> None:
     assert found["memory"]["activations_bytes"] == pytest.approx(152.0 * MB, rel=1e-3)
 
 
+#: Elements alive per token at the worst operator of a flash prefill of 2048 tokens, and the operator.
+WORST = {
+    # expert_act: residual, router weights of 8 experts, gate, up and their product of 2 chosen experts
+    "mixtral-8x7b": 4096 + 8 + 3 * 2 * 14336,
+    # expert_down_proj: residual, its norm (the shared expert reads it later), router weights, 10 products in and out
+    "qwen3-next-80b-a3b": 2048 + 2048 + 512 + 10 * 512 + 10 * 2048,
+    # attention in naive form: residual, queries, keys and values of 128 heads, output
+    "deepseek-v3": 7168 + 128 * (128 + 64) + 128 * 128 + 128 * 128 + 128 * 128,
+    # mlp_act of a layer twice as wide: residual, gate, up, product; the inputs of all 35 layers wait beside
+    "gemma-4-e2b": 1536 + 3 * 2 * 6144 + 35 * 256,
+}
+
+
+@pytest.mark.parametrize("name", WORST)
+def test_the_worst_moment_by_hand(name: str) -> None:
+    graph = flash_attention(hardware.load("h200"))(models.load(name).graph(prefill(1.0, 2048.0)))
+    assert memory.peak_activations(graph) == 2 * 2048 * WORST[name]
+
+
+def test_what_a_block_receives_is_alive_from_its_start() -> None:
+    """a(10) -> b(100) -> c(1), and d reads c and e(50), which nobody here made: at b 10 + 100 + 50 are alive."""
+    block = Block(
+        name="layer",
+        operators=(
+            kernel("b", {"a": 10}, {"b": 100}),
+            kernel("c", {"b": 100}, {"c": 1}),
+            kernel("d", {"c": 1, "e": 50}, {"d": 7}),
+        ),
+    )
+    assert memory.peak_activations(Graph(blocks=(block,))) == 160
+
+
 def test_keys_and_values_belong_to_the_cache_not_to_activations() -> None:
     model = models.load("llama-2-7b")
     flash = flash_attention(hardware.load("a6000"))
@@ -110,6 +143,33 @@ def test_a_tied_head_is_stored_once() -> None:
 def test_the_largest_that_fits_is_found(limit: int, top: int) -> None:
     found = memory.largest(lambda x: np.asarray(x) <= limit, float(top))
     assert found == min(limit, top)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-12b", "deepseek-v2-lite", "jamba-v0.1"])
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+@pytest.mark.parametrize(("batch", "budget"), [(1, 8192), (4, 8192), (64, 8192), (7, 1000)])
+def test_no_longer_context_fits_than_the_largest(name: str, attention: str, batch: int, budget: int) -> None:
+    """Under a token budget of 8192 four prompts of 2048 go together, of 2049 three: memory falls there by hundreds of
+    MB.  Capacities are set so that the limit lies beside such falls."""
+    model = models.load(name)
+    on = api.system(hardware.load("h200"), api.options_of({"attention": attention, "gpu_memory_utilization": 1.0}))
+    lengths = np.unique(np.concatenate((np.arange(1.0, 33.0), np.geomspace(33, 3 * budget, 1500).round())))
+    asked = Request(batch_size=batch + 0 * lengths, input_len=lengths, output_len=1 + 0 * lengths)
+    needed = np.asarray(analysis.memory_of(model, on, asked, float(budget)).total_bytes)
+    one = Request(batch_size=np.full(1, float(batch)), input_len=np.ones(1), output_len=np.ones(1))
+    for capacity in needed[:: len(needed) // 15]:
+        chip = replace(on.chip, memory_bytes=float(capacity))
+        found = analysis.max_context_len(model, replace(on, chip=chip), one, float(budget)) - 1.0
+        assert found >= lengths[needed <= capacity].max()
+        just = np.array([found, found + 1.0])
+        asked = Request(batch_size=batch + 0 * just, input_len=just, output_len=1 + 0 * just)
+        fits = np.asarray(analysis.memory_of(model, on, asked, float(budget)).total_bytes) <= capacity
+        assert fits.tolist() == [True, False]
+
+
+def test_an_engine_on_a_gpu_holds_memory_of_its_own() -> None:
+    held = {name: answer("qwen2.5-0.5b", name)["memory"]["framework_bytes"] for name in ("a100", "mi300x", "epyc-9654")}
+    assert held == {"a100": 0.16 * GIB, "mi300x": 0.16 * GIB, "epyc-9654": 0}
 
 
 SYSTEMS = [("llama-2-7b", "a6000"), ("llama-3.1-8b", "l4"), ("deepseek-v2-lite", "a100-40gb-sxm"), ("qwen3-8b", "t4")]

@@ -5,7 +5,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer import hardware
-from llmviewer.schedule import schedule
+from llmviewer.schedule import falls, schedule
 from llmviewer.workload import Request
 
 
@@ -73,3 +73,19 @@ def test_chunks_are_the_whole_prompt_and_the_last_one_asks_for_logits(prompt):
     assert list(cached) == [512 * i for i in range(len(new))] or prompt < 512
     assert list(logits[:-1]) == [0] * (len(new) - 1) or prompt < 512
     assert logits[-1] == 1
+
+
+def test_a_split_prefill_shows_rows_added_up_and_other_dimensions_once():
+    """4096 tokens in chunks of 1000: q_proj makes 4096 x 4096; the last of five chunks multiplies with 4096 keys."""
+    found = lv.analyze("llama-2-7b", "a6000", input_len=4096, max_num_batched_tokens=1000, attention="eager")
+    shapes = {row["name"]: row["output_shape"] for row in found.stage("prefill")["operators"]}
+    assert shapes["q_proj"] == [4096, 4096]
+    assert shapes["qk_matmul"] == [4096, 32, 4096]
+    assert shapes["lm_head"] == [1, 32000]
+
+
+@pytest.mark.parametrize(("batch", "budget"), [(1, 8192), (5, 100), (7, 1000), (64, 512), (1000, 64)])
+def test_memory_may_fall_only_where_one_prompt_less_goes_into_a_pass(batch, budget):
+    lengths = np.arange(1, budget + 2)
+    together = np.minimum(budget // lengths, batch)
+    assert falls(batch, budget).tolist() == [n for n in lengths[:-1] if together[n] < together[n - 1]]
