@@ -1,0 +1,83 @@
+"""No kernel that somebody measured is faster than the bound of the data sheet.
+
+../shared/measured holds timings of GEMM and attention kernels by other projects (its README names them); without the
+folder there is nothing to compare with.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmviewer import dtypes, hardware, roofline
+from llmviewer.chip import Chip
+from llmviewer.efficiency import ideal
+from llmviewer.ir import Operator, Role, Tensor, whole
+from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
+from llmviewer.ops.gemm import Linear
+from llmviewer.passes.flash_attention import rereads
+from llmviewer.workload import chunk, decode
+
+MEASURED = Path(__file__).resolve().parent.parent.parent / "shared" / "measured"
+pytestmark = pytest.mark.skipif(not MEASURED.is_dir(), reason="the measured timings are not here")
+FORMATS = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8"}
+
+
+def timings(name: str) -> list[Any]:
+    """Rows of a table, every fifth: shapes stand in order, so all sizes remain."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    return list(pandas.read_parquet(MEASURED / f"{name}.parquet").iloc[::5].itertuples())
+
+
+def chip_of(row: Any) -> Chip:
+    return hardware.load(row.device.replace("_", "-"))
+
+
+def bound_us(operator: Operator, chip: Chip) -> float:
+    return float(np.max(roofline.time(operator, chip, ideal, operator.traffic_bytes).time_s)) * 1e6
+
+
+def attention(row: Any, chip: Chip, groups: Any) -> Operator:
+    shape = AttentionShape(
+        groups=groups,
+        heads=float(row.heads),
+        kv_heads=float(row.kv_heads),
+        qk_dim=float(row.head_dim),
+        v_dim=float(row.head_dim),
+        window=float(row.window) or np.inf,
+    )
+    dtype, stored = dtypes.named(FORMATS[row.dtype]), dtypes.named(FORMATS[row.kv_dtype])
+    q = Tensor(name="q", elements=shape.queries() * row.heads * row.head_dim, dtype=dtype)
+    kv = shape.keys() * row.kv_heads * row.head_dim
+    k, v = (Tensor(name=name, elements=kv, dtype=stored, role=Role.CACHE) for name in ("k_cache", "v_cache"))
+    inputs = AttentionInputs(q=q, k=(whole(k),), v=(whole(v),))
+    return flash(shape, inputs, rereads(shape, inputs, chip))
+
+
+def test_no_measured_prefill_of_attention_beats_the_bound() -> None:
+    for row in timings("attention_prefill"):
+        step = chunk(float(row.batch), float(row.seq), float(row.prefix))
+        assert bound_us(attention(row, chip_of(row), step.groups), chip_of(row)) <= row.latency_us, row
+
+
+def test_no_measured_decode_of_attention_beats_the_bound() -> None:
+    for row in timings("attention_decode"):
+        step = decode(float(row.batch), row.context - 1.0)
+        assert bound_us(attention(row, chip_of(row), step.groups), chip_of(row)) <= row.latency_us, row
+
+
+def test_no_measured_gemm_beats_the_bound_unless_its_weights_wait_in_the_l2() -> None:
+    """Up to five copies of small weights were timed in turn: under a fifth of the L2 they are not read from memory."""
+    for row in timings("gemm"):
+        chip, dtype = chip_of(row), dtypes.named(FORMATS[row.dtype])
+        linear = Linear(name="gemm", in_features=float(row.k), out_features=float(row.n), dtype=dtype)
+        x = Tensor(name="x", elements=float(row.m) * row.k, dtype=dtype)
+        y = Tensor(name="y", elements=float(row.m) * row.n, dtype=dtypes.named("bf16"))
+        operator = linear.operator(x, float(row.m), (whole(y),))
+        assert chip.l2_bytes is not None
+        if row.k * row.n * dtype.bytes > chip.l2_bytes / 5:
+            assert bound_us(operator, chip) <= row.latency_us, row
