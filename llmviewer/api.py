@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from llmviewer.models.model import Model
 from llmviewer.result import Result
 from llmviewer.system import System
 from llmviewer.techniques import TECHNIQUES
-from llmviewer.workload import Request
+from llmviewer.workload import Request, decode
 
 EFFICIENCIES = ("ideal",)
 
@@ -92,7 +92,7 @@ class Configuration:
         budget = self.token_budget
         return Result(
             analysis=analysis.analyze(self.model, self.system, workload, budget),
-            warnings=warnings(self.model, workload),
+            warnings=(*warnings(self.model, workload), *_slow_link(self.system)),
             token_budget=budget,
             efficiency=self.options.efficiency,
             techniques={name: self.options.techniques.get(name, o.default) for name, o in TECHNIQUES.items()},
@@ -106,7 +106,27 @@ def configuration(
     chosen = options_of(options)
     loaded = _in_form(model if isinstance(model, Model) else _load(model, chosen), chosen)
     chip = hardware if isinstance(hardware, Chip) else _load_chip(hardware)
-    return Configuration(model=loaded, system=system(chip, chosen), options=chosen)
+    built = system(chip, chosen)
+    if built.spatial:
+        built = _spatial(loaded, built, chosen)
+    return Configuration(model=loaded, system=built, options=chosen)
+
+
+def _spatial(model: Model, one: System, options: Options) -> System:
+    """The machine of as many chips as hold the model.  one: a stage of it, as asked for."""
+    from llmviewer import spatial  # few ask for it
+    from llmviewer.passes.devices import check_reach
+
+    def build(tensor: int, stages: int) -> System:
+        words = {**options.techniques, "tensor_parallel_size": str(tensor)}
+        built = system(one.chip, replace(options, techniques=words))
+        return replace(built, parallelism=replace(built.parallelism, pipeline=stages))
+
+    given = one.parallelism.tensor
+    degrees = (given,) if given > 1 else spatial.DEGREES
+    found = spatial.machine(model.graph(decode(1.0, 0.0)), build, degrees)
+    check_reach(found.chip, found.parallelism)
+    return found
 
 
 def _load(name: object, options: Options) -> Model:
@@ -161,3 +181,13 @@ def warnings(model: Model, request: Request) -> tuple[str, ...]:
     if context > model.max_context:
         notes.append(f"context {context:.0f} is beyond the model's maximum of {model.max_context:.0f} tokens")
     return tuple(notes)
+
+
+def _slow_link(system: System) -> tuple[str, ...]:
+    """That devices talk over the host's bus, which most readers would not expect."""
+    chip, devices = system.chip, system.parallelism.exchanging
+    if devices == 1 or not chip.default_link.startswith("pcie") or chip.link_rate is None:
+        return ()
+    bridged = [f"; {link.name} would join {link.devices}" for link in chip.links.values() if link.needs_bridge]
+    rate = float(np.max(chip.link_rate)) / 1e9
+    return (f"{devices} devices exchange data over {chip.default_link}, {rate:g} GB/s each way{''.join(bridged)}",)

@@ -100,6 +100,7 @@ class System:
 
     memory_utilization: the fraction of the capacity an engine may use.  cache_fraction: instead of it, the fraction of
     what weights and activations leave that the cache may use.  kv_cache: how the cache is kept.
+    spatial: there are as many chips as hold the model, with a cache of resident_tokens tokens, in on-chip memory.
     """
 
     chip: Chip
@@ -109,6 +110,8 @@ class System:
     cache_fraction: float | None = None
     kv_cache: KvCache = PLAIN
     parallelism: Parallelism = Parallelism()
+    spatial: bool = False
+    resident_tokens: float = 0.0
 
     def prepared(self, graph: Graph) -> Graph:
         """The graph after all passes."""

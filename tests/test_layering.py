@@ -21,6 +21,7 @@ ORDER = (
     "hardware < efficiency < roofline < system",
     "ops < roofline",
     "ops, system < pipeline < evaluation, passes",
+    "pipeline, memory < spatial < api",
     "ir < memory < system",
     "models, roofline, system < evaluation < analysis",
     "workload < kv_cache < schedule, memory < analysis",

@@ -87,7 +87,10 @@ def collective(
         kind=Kind.COLLECTIVE,
         reads=reads,
         writes=(*writes, *sent),
-        output_shape=(tokens, total(a.elements for a in writes) / tokens),
+        output_shape=(
+            tokens,
+            total(a.elements for a in writes) / np.maximum(tokens, 1.0),
+        ),  # a chunk asks for no logits
         vector_flops=size * ((shape.devices - 1.0) / shape.devices) if reduces else 0.0,
         shape=shape,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.ir import Access, Count, Operator
+from llmviewer.ir import Access, Count, Operator, present
 
 
 def part(access: Access, share: Count) -> Access:
@@ -14,15 +14,19 @@ def part(access: Access, share: Count) -> Access:
 
 
 def scaled(operator: Operator, share: Count) -> Operator:
-    """The operator with `share` of its work; what it reads and writes stays."""
+    """The operator with `share` of its work; what it reads and writes stays.  A plain zero stays one."""
+
+    def of(count: Count) -> Count:
+        return count * share if present(count) else count
+
     return replace(
         operator,
-        matmul_flops=operator.matmul_flops * share,
-        vector_flops=operator.vector_flops * share,
-        recurrence_flops=operator.recurrence_flops * share,
-        conv_flops=operator.conv_flops * share,
-        special_ops=operator.special_ops * share,
-        masked_flops=operator.masked_flops * share,
+        matmul_flops=of(operator.matmul_flops),
+        vector_flops=of(operator.vector_flops),
+        recurrence_flops=of(operator.recurrence_flops),
+        conv_flops=of(operator.conv_flops),
+        special_ops=of(operator.special_ops),
+        masked_flops=of(operator.masked_flops),
     )
 
 

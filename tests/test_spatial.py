@@ -1,0 +1,87 @@
+"""Spatial machines: how many chips hold a model in on-chip memory, and how fast a token can pass through them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmviewer.errors import UserError
+
+from .answers import answer
+
+#: Prompts go through in pieces: on-chip memory has no room for the activations of a long one.
+PIECES = {"max_num_batched_tokens": 64}
+
+
+def on_chips(model: str, hardware: str, **options: Any) -> dict[str, Any]:
+    return answer(model, hardware, **(PIECES | {"spatial": "on"} | options))
+
+
+def test_the_chips_hold_all_weights() -> None:
+    """Llama-2-70b: 138 GB over 864 chips of 230 MB x 0.9, in stages of 32 that hold three layers each."""
+    found = on_chips("llama-2-70b", "groq-lpu")
+    sizes, memory = found["parallelism"], found["memory"]
+    assert sizes["devices"] == sizes["tensor"] * sizes["pipeline"] == 32 * 27
+    assert memory["fits"]
+    assert 138e9 / sizes["devices"] < memory["weights_bytes"] < memory["budget_bytes"]
+    with pytest.raises(UserError, match="finds the stages itself"):
+        on_chips("llama-2-70b", "groq-lpu", pipeline_parallel_size="2")
+
+
+def test_what_groq_reports_lies_within_the_bounds() -> None:
+    """Over 300 tokens/s per user on Llama-2-70b (survey, section 6.1).  Streamed from one chip after another, 137.95 GB
+    at 80 TB/s allow 580; from chips side by side more, for a bound has no latency."""
+    found = on_chips("llama-2-70b", "groq-lpu")
+    one_after_another = 80e12 / 137.95e9
+    assert one_after_another == pytest.approx(580, rel=0.01)
+    per_user = found["metrics"]["output_tokens_per_s_per_user"]
+    assert 300 < one_after_another < per_user < one_after_another * found["parallelism"]["tensor"]
+
+
+def test_a_token_streams_all_weights_and_crosses_all_stages() -> None:
+    """TPOT: (weights + collectives of 80 layers + 26 sends), each stage after the other."""
+    found = on_chips("llama-2-70b", "groq-lpu")
+    stages, tensor = found["parallelism"]["pipeline"], found["parallelism"]["tensor"]
+    streamed = 137.95e9 / tensor / 80e12
+    collectives = 160 * 2 * (tensor - 1) / tensor * 8192 * 2 / 240e9
+    sends = (stages - 1) * 8192 * 2 / 240e9
+    assert found["metrics"]["tpot_s"] == pytest.approx(streamed + collectives + sends, rel=0.06)
+
+
+def test_fewer_bits_need_fewer_chips_and_more_cache_needs_more() -> None:
+    chips = [on_chips("llama-2-70b", "groq-lpu", **options)["parallelism"]["devices"]
+             for options in ({}, {"quantization": "w8a16"}, {"spatial": "100000"})]  # fmt: skip
+    assert chips[1] < chips[0] < chips[2]
+
+
+def test_a_model_that_fits_one_chip_needs_one() -> None:
+    """44 GB of a wafer hold the 26 GB of Llama-2-13b; its answer is that of the wafer alone."""
+    assert (
+        on_chips("llama-2-13b", "cerebras-wse-3")["metrics"]
+        == answer("llama-2-13b", "cerebras-wse-3", **PIECES)["metrics"]
+    )
+
+
+def test_a_chosen_width_is_kept() -> None:
+    assert on_chips("llama-2-7b", "graphcore-bow", tensor_parallel_size=4)["parallelism"]["tensor"] == 4
+
+
+def test_a_full_pipeline_serves_as_many_users_as_stages() -> None:
+    """With a micro-batch in every stage tokens leave once a stage, not once a machine."""
+    alone = on_chips("llama-2-7b", "graphcore-bow", output_len=512)
+    stages = alone["parallelism"]["pipeline"]
+    full = on_chips("llama-2-7b", "graphcore-bow", batch_size=stages, output_len=512, input_len=64,
+                    spatial=f"4096,microbatches={stages}")  # fmt: skip
+    assert full["metrics"]["output_tokens_per_s"] > 0.8 * stages * alone["metrics"]["output_tokens_per_s"]
+
+
+def test_a_layer_too_large_for_any_width_says_so() -> None:
+    with pytest.raises(UserError, match=r"--spatial: .*more memory or weights in fewer bits"):
+        on_chips("falcon-7b", "groq-lpu")
+
+
+def test_devices_on_the_bus_are_told() -> None:
+    found = answer("llama-2-7b", "a6000", tensor_parallel_size=2)
+    assert "2 devices exchange data over pcie, 31.5 GB/s each way; nvlink would join 2" in found["warnings"]
+    assert not answer("llama-2-7b", "h100-sxm", tensor_parallel_size=2)["warnings"]
