@@ -166,3 +166,32 @@ def test_wrong_stages_are_refused_with_the_reason() -> None:
     for reason, text in wrong.items():
         with pytest.raises(UserError, match=reason):
             metrics(pipeline_parallel_size=text, network="infiniband-ndr")
+
+
+TOGETHER: list[dict[str, Any]] = [
+    {"tensor_parallel_size": 2, "sequence_parallel": "on", "fusion": "all", "quantization": "w4a16"},
+    {"tensor_parallel_size": 2, "pipeline_parallel_size": "2,microbatches=2", "kv_cache_dtype": "fp8", "fusion": "all"},
+    {"tensor_parallel_size": 2, "prune": "depth=0.75", "pipeline_parallel_size": "2", "lora": "rank=16"},
+    {"tensor_parallel_size": 2, "context_parallel_size": 2, "attention": "flash-decoding"},
+]
+SEVERAL = ("llama-2-7b", "qwen3-4b", "gemma-4-26b-a4b", "deepseek-v2-lite", "mixtral-8x7b", "gpt-oss-20b", "bloom")
+
+
+@pytest.mark.parametrize("options", TOGETHER, ids="+".join)
+@pytest.mark.parametrize("name", [name for name in SEVERAL if name in models.names()])
+def test_techniques_go_together_and_a_point_alone_is_the_point_of_a_sweep(name: str, options: dict[str, Any]) -> None:
+    two = lv.analyze(name, "h100-sxm", batch_size=[1, 6], input_len=[300, 40], output_len=3, **options)
+    for at, (batch, prompt) in enumerate(((1, 300), (6, 40))):
+        alone = lv.analyze(name, "h100-sxm", batch_size=batch, input_len=prompt, output_len=3, **options)
+        assert alone.to_dict()["metrics"] == two.to_dict(at)["metrics"]
+        assert alone.to_dict()["stages"] == two.to_dict(at)["stages"]
+
+
+def test_replicas_that_share_experts_are_answered_for_two_requests_at_once() -> None:
+    options = {"tensor_parallel_size": 2, "data_parallel_size": 2, "expert_parallel_size": 4, "quantization": "w8a8"}
+    two = lv.analyze("deepseek-v2-lite", "h100-sxm", batch_size=[1, 6], output_len=3, **options)
+    for at, batch in enumerate((1, 6)):
+        alone = lv.analyze("deepseek-v2-lite", "h100-sxm", batch_size=batch, output_len=3, **options)
+        assert alone.to_dict()["stages"] == two.to_dict(at)["stages"]
+    names = [op["name"] for op in two.to_dict()["stages"]["decode"]["operators"]]
+    assert "dispatch_all_to_all" in names and "combine_all_to_all" in names

@@ -165,8 +165,9 @@ class _Walk(Exchanges):
 
     def _weights(self, access: Access, operator: Operator, share: Count) -> Count:
         """A norm whose weights serve every head is replicated; one with a weight for each channel is split."""
-        width = operator.output_shape[-1]
-        return 1.0 if operator.kind is Kind.NORM and access.tensor.elements < np.max(width) else share
+        if operator.kind is not Kind.NORM or access.tensor.role is not Role.WEIGHT:
+            return share
+        return 1.0 if np.max(access.tensor.elements) < np.max(operator.output_shape[-1]) else share
 
     def _by_tokens(self, operator: Operator) -> Operator:
         """A device works on its tokens; weights are replicated."""
