@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from llmviewer.evaluation import Row
 from llmviewer.fired import assumptions, fired
 from llmviewer.ir import Array, Count, Role
 from llmviewer.roofline import BOUNDS
+from llmviewer.system import System
 from llmviewer.workload import Request, kept_tokens
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Result:
 
     def to_dict(self, point: int = 0) -> dict[str, Any]:
         """The analysis object of one point."""
-        chip, parallelism = self.analysis.system.chip, self.analysis.system.parallelism
+        chip, parallelism = self.system(point).chip, self.analysis.system.parallelism
         fusions = fired(self.analysis, point)
         return {
             "schema": SCHEMA,
@@ -143,6 +144,13 @@ class Result:
             batch_size=one(request.batch_size), input_len=one(request.input_len), output_len=one(request.output_len)
         )
 
+    def system(self, point: int) -> System:
+        """What one point runs on: of hypothetical chips its own."""
+        system = self.analysis.system
+        if system.chip.points == 1:
+            return system
+        return replace(system, chip=system.chip.spread(np.array([float(point)])))
+
     def stage(self, name: str, point: int = 0) -> dict[str, Any]:
         """A STAGE object: totals, and operators for one layer each."""
         totals, (pick, _) = self.analysis.evaluation, self._picks(name)
@@ -180,7 +188,7 @@ class Result:
 
         flops, ideal_s = pick(operator.flops)[point], pick(row.ideal.time_s)[point]
         traffic = pick(row.traffic_bytes)[point]
-        matrix, chip = bool(np.any(operator.matmul_flops)), self.analysis.system.chip
+        matrix, chip = bool(np.any(operator.matmul_flops)), self.system(point).chip
         # softmax inside a fused kernel runs beside the matrix units; its FLOPs do not lift the roof of the product
         peak = chip.matrix_rate(operator.compute) if matrix else np.inf
         return {
@@ -210,19 +218,19 @@ class Result:
         """The memory object of one point."""
         memory = self.analysis.memory
         fields = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes")
-        a, request = self.analysis, self.request(point)
+        model, system, request = self.analysis.model, self.system(point), self.request(point)
         return {
             **{name: number(_at(getattr(memory, name), point)) for name in (*fields, "capacity_bytes", "budget_bytes")},
             "kv_cache_used_bytes": number(_at(memory.kv_cache_used_bytes, point)),
             "kv_cache_waste_bytes": number(_at(memory.kv_cache_waste_bytes, point)),
             "kv_cache_budget_bytes": number(_at(memory.kv_cache_budget_bytes, point)),
             "kv_cache_budget_of_total_bytes": number(_at(memory.left_by_others(memory.utilization_bytes), point)),
-            "kv_cache_fraction_of_free": a.system.cache_fraction,
+            "kv_cache_fraction_of_free": system.cache_fraction,
             "fits": bool(_at(memory.fits, point)),
-            "max_batch_size": number(analysis.max_batch_size(a.model, a.system, request, self.token_budget)),
-            "max_context_len": number(analysis.max_context_len(a.model, a.system, request, self.token_budget)),
+            "max_batch_size": number(analysis.max_batch_size(model, system, request, self.token_budget)),
+            "max_context_len": number(analysis.max_context_len(model, system, request, self.token_budget)),
             "max_concurrent_requests": number(
-                analysis.max_concurrent_requests(a.model, a.system, request, self.token_budget)
+                analysis.max_concurrent_requests(model, system, request, self.token_budget)
             ),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -281,3 +282,18 @@ def test_moe_reads_the_experts_that_tokens_meet_in_expectation() -> None:
     assert one["expert_up_proj"]["weight_read_bytes"] == pytest.approx(8 * expert)
     assert many["expert_up_proj"]["weight_read_bytes"] == pytest.approx(128 * (1 - (1 - 8 / 128) ** 64) * expert)
     assert many["expert_up_proj"]["matmul_flops"] == 64 * 8 * 2 * 2048 * 768
+
+
+@pytest.mark.parametrize("figure", ["bandwidth_bytes_per_s", "memory_bytes", "l2_bytes", "units", "matrix_flops_per_s"])
+def test_a_hypothetical_chip_among_others_answers_as_if_alone(figure: str) -> None:
+    """H100s that differ in one figure, by factors of 1 and 2: the second answers like a chip that has twice as much."""
+    chip, name = hardware.load("h100"), "gemma-3-12b"
+
+    def times(factor: Any) -> Any:
+        value = getattr(chip, figure)
+        return {dtype: rate * factor for dtype, rate in value.items()} if isinstance(value, dict) else value * factor
+
+    both, alone = (replace(chip, **{figure: times(factor)}) for factor in (np.array([1.0, 2.0]), 2.0))
+    found, expected = (lv.analyze(name, c, input_len=40000, batch_size=8) for c in (both, alone))
+    assert found.to_dict(1) == expected.to_dict()
+    assert found.columns()["ttft_s"][1] == expected.columns()["ttft_s"][0]
