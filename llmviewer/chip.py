@@ -47,6 +47,8 @@ SCALAR_FIGURES = (
 RATE_FIGURES = ("matrix_flops_per_s", "vector_flops_per_s")
 #: The link of Chip.links that joins groups of devices (--network).
 NETWORK = "network"
+#: Links to the host, the best first.
+TO_HOST = ("nvlink-c2c", "pcie")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,15 @@ class Link:
     bandwidth_bytes_per_s: Count
     devices: int = 0
     needs_bridge: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Host:
+    """The computer beside a device: its memory, and the CPU with its rates, None where they are unknown."""
+
+    name: str
+    bandwidth_bytes_per_s: float
+    cpu: Chip | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,6 +105,7 @@ class Chip:
     tdp_w: Count | None = None
     links: Mapping[str, Link] = field(default_factory=dict)
     default_link: str = ""
+    host: Host | None = None
     aliases: tuple[str, ...] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     path: str = ""
@@ -127,6 +139,11 @@ class Chip:
         """Bytes per second and direction beyond that link's reach, None where no network is given."""
         network = self.links.get(NETWORK)
         return None if network is None else network.bandwidth_bytes_per_s
+
+    @property
+    def host_link_rate(self) -> Count | None:
+        """Bytes per second and direction of the link to the host, None where it is unknown."""
+        return next((self.links[name].bandwidth_bytes_per_s for name in TO_HOST if name in self.links), None)
 
     @property
     def near(self) -> float:

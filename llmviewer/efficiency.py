@@ -7,8 +7,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
+from llmviewer.chip import Host
+from llmviewer.errors import UserError
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count, Kind, Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostRates:
+    """Attainable rates of the host beside the device; of its CPU None where it is unknown."""
+
+    memory_bytes_per_s: Count
+    link_bytes_per_s: Count
+    flops_per_s: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -25,6 +36,7 @@ class Rates:
     l2_bytes_per_s: Count | None
     link_bytes_per_s: Count | None = None
     network_bytes_per_s: Count | None = None
+    host: HostRates | None = None
     hop_s: Count = 0.0
     fixed_s: Count = 0.0
 
@@ -52,4 +64,13 @@ def _data_sheet(chip: Chip, compute: str) -> Rates:
         l2_bytes_per_s=chip.l2_bandwidth_bytes_per_s,
         link_bytes_per_s=chip.link_rate,
         network_bytes_per_s=chip.network_rate,
+        host=None if chip.host is None else _host(chip, chip.host, compute),
     )
+
+
+def _host(chip: Chip, host: Host, compute: str) -> HostRates:
+    link = chip.host_link_rate
+    if link is None:
+        raise UserError(f"{chip.name} publishes no link to a host (pcie among the links of its YAML)")
+    flops = host.cpu.matrix_rate(compute) if host.cpu and compute else None
+    return HostRates(memory_bytes_per_s=host.bandwidth_bytes_per_s, link_bytes_per_s=link, flops_per_s=flops)

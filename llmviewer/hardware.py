@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from llmviewer import data
-from llmviewer.chip import WIDER, Chip, Figure, Link
+from llmviewer.chip import WIDER, Chip, Figure, Host, Link
 from llmviewer.errors import UserError, quoted, unknown
 
-__all__ = ["Chip", "Figure", "Link", "load", "names", "parse"]
+__all__ = ["Chip", "Figure", "Host", "Link", "load", "names", "parse"]
 
 #: Keys of a chip file that hold one figure -> (field of Chip, factor to SI).
 SCALARS: dict[str, tuple[str, float]] = {
@@ -48,6 +48,9 @@ LINK = ("gb_per_s_per_direction", "devices", "needs_bridge")
 MULTIPLIED = ("fp64", *WIDER)
 #: Where networks between groups of devices stand.
 NETWORKS = "hardware_specs/networks"
+#: The computers that hold devices, and what their files may say.
+HOSTS = "hardware_specs/hosts"
+HOST = ("memory_bandwidth_gb_per_s", "memory_capacity_gib", "cpu", "name", "sheet")
 REQUIRED = ("name", "generation", "dense_tflops", "memory_capacity_gib", "memory_bandwidth_gb_per_s")
 
 
@@ -72,6 +75,24 @@ def network(name: str) -> tuple[Link, Figure]:
 def network_names() -> list[str]:
     """Stems of all networks."""
     return data.stems(NETWORKS)
+
+
+def host(name: str) -> tuple[Host, Figure]:
+    """The host called `name` (stem in hardware_specs/hosts/), or described in the YAML file at that path; and the
+    figure of its bandwidth.  `cpu` in it names the chip that holds its rates."""
+    path = data.own(name) if name.endswith(".yaml") else None
+    if path is None and name not in host_names():
+        raise unknown("host", name, host_names())
+    spec = data.read_yaml(path or data.folder(HOSTS) / f"{name}.yaml")
+    data.check_keys(spec, HOST, HOST[:1], name)
+    figure = _figure(spec[HOST[0]], 1e9, f"{name}: {HOST[0]}")
+    cpu = _text(spec, "cpu", name)
+    return Host(name=name, bandwidth_bytes_per_s=figure.value, cpu=load(cpu) if cpu else None), figure
+
+
+def host_names() -> list[str]:
+    """Stems of all hosts with a memory; the others are disks."""
+    return [stem for stem in data.stems(HOSTS) if HOST[0] in data.read_yaml(data.folder(HOSTS) / f"{stem}.yaml")]
 
 
 def names() -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmviewer.ir import Access, Block, Count, Graph, Operator, Role
+from llmviewer.ir import Access, Block, Count, Graph, Operator, Place, Role
 from llmviewer.kv_cache import PLAIN, KvCache
 
 
@@ -54,8 +54,9 @@ class Memory:
 
 
 def weights_bytes(graph: Graph) -> float:
-    """Stored weights, scales included; a tied table once."""
-    return float(sum(tensor.elements * tensor.dtype.bytes * times for tensor, times in graph.stored_weights()))
+    """Weights stored on the device, scales included; a tied table once."""
+    stored = ((tensor, times) for tensor, times in graph.stored_weights() if tensor.place is Place.DEVICE)
+    return float(sum(tensor.elements * tensor.dtype.bytes * times for tensor, times in stored))
 
 
 def cache_bytes(graph: Graph, context: Count) -> Count:
@@ -119,7 +120,8 @@ def _new(accesses: tuple[Access, ...], sizes: dict[str, Count]) -> Iterator[Coun
     """Bytes of the activations that are not in `sizes` yet; enters them."""
     for access in accesses:
         tensor = access.tensor
-        if tensor.role is Role.ACTIVATION and tensor.name not in sizes:
+        here = tensor.role is Role.ACTIVATION and tensor.place is Place.DEVICE
+        if here and tensor.name not in sizes:
             sizes[tensor.name] = size = tensor.elements * (tensor.dtype.bits / 8.0)
             yield size
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.efficiency import Efficiency, Rates
+from llmviewer.efficiency import Efficiency, HostRates, Rates
 from llmviewer.errors import UserError
 from llmviewer.hardware import Chip
-from llmviewer.ir import Count, Kind, Operator, Place, present
+from llmviewer.ir import Count, Kind, Operator, Place, present, total
 
 if TYPE_CHECKING:
     from llmviewer.ops.collective import CollectiveShape
@@ -52,6 +52,21 @@ def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple
         yield "l2", (traffic + operator.moved_bytes(Place.L2)) / rates.l2_bytes_per_s
     if operator.kind is Kind.COLLECTIVE:
         yield "link", exchange(operator.shape, rates)  # type: ignore[arg-type]
+    elif rates.host is not None:
+        yield from _host_seconds(operator, rates.host)
+
+
+def _host_seconds(operator: Operator, rates: HostRates) -> Iterator[tuple[str, Count]]:
+    """What the host computes beside the device, 2 FLOP per weight it reads and row; and what crosses the link."""
+    moved, crossing = operator.moved_bytes(Place.HOST), operator.moved_bytes(Place.LINK)
+    if present(moved):
+        seconds = moved / rates.memory_bytes_per_s
+        if rates.flops_per_s is not None:
+            weights = total(a.elements for a in operator.reads if a.tensor.place is Place.HOST)
+            seconds = np.maximum(seconds, 2.0 * operator.output_shape[0] * weights / rates.flops_per_s)
+        yield "host", seconds
+    if present(crossing):
+        yield "link", crossing / rates.link_bytes_per_s
 
 
 def exchange(shape: CollectiveShape, rates: Rates) -> Count:

@@ -18,6 +18,8 @@ MOST = 65536
 def shared(system: System, parallelism: Parallelism) -> System:
     """The system with its work dealt so; the shard pass that stood there before gives way."""
     check_reach(system.chip, parallelism)
+    if system.chip.host is not None and parallelism.devices > 1:
+        raise UserError("--hot-neurons: several devices on one host are not modelled; use one device")
     p = parallelism
     at = next((at for at, applied in enumerate(system.passes) if applied.name.startswith("shard(")), len(system.passes))
     before, after = system.passes[:at], system.passes[at + 1 :]
