@@ -39,6 +39,9 @@ TECHNIQUES: dict[str, Option] = {
     "contextual_sparsity": Option(
         "contextual_sparsity", "Shares that a token uses: attention=0.5,mlp=0.1[,predictor=1000].", listed=False
     ),
+    "hot_neurons": Option(
+        "hot_neurons", "Neurons on the GPU, cold ones on the host: gpu=0.2,active=0.1[,host=NAME].", listed=False
+    ),
     "quantization": Option("quantization", "w4a16, w8a8-fp8, awq ...: none keeps the model's.", "none", "none"),
     "kv_cache_dtype": Option("kv_cache_dtype", "auto, fp8, int8, kv4 ...", "auto", "auto"),
     # sparse weights know their stored format; fewer channels, heads and layers commute with it

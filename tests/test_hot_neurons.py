@@ -94,17 +94,17 @@ def test_the_slower_side_takes_the_time() -> None:
 
 
 def test_a_token_crosses_the_link_once_each_way() -> None:
-    """7168 halves to the host before the first matrix and back after the last, of three matrices as of two."""
-    for name, hidden, first in (("opt-30b", 7168, "up_proj"), ("llama-2-7b", 4096, "gate_proj")):
+    """7168 halves to the host and as many back, with two matrices as with three; both stand at the last."""
+    for name, hidden in (("opt-30b", 7168), ("llama-2-7b", 4096)):
         crossing = {op.name: op.moved_bytes(Place.LINK) for _, op in split(name, decode(3.0, 9.0))}
-        assert {k: v for k, v in crossing.items() if np.any(v)} == {first: 3 * hidden * 2, "down_proj": 3 * hidden * 2}
+        assert {k: v for k, v in crossing.items() if np.any(v)} == {"down_proj": 2 * 3 * hidden * 2}
 
 
 def test_what_crosses_takes_its_time_on_pcie() -> None:
-    """One token: 14.3 kB at 31.5 GB/s, beside the work of both sides."""
+    """One token: 14.3 kB each way at 31.5 GB/s, beside the work of both sides."""
     rows = opt("gpu=0.26,active=0.1").analysis.evaluation.rows
     resources = next(dict(row.timing.resources) for row in rows if row.operator.name == "down_proj")
-    assert resources["link"][-1] == pytest.approx(7168 * 2 / 31.5e9)
+    assert resources["link"][-1] == pytest.approx(2 * 7168 * 2 / 31.5e9)
 
 
 def test_a_host_with_known_rates_multiplies_no_faster_than_they_allow() -> None:
@@ -205,3 +205,21 @@ def test_it_goes_with_other_techniques(options: dict[str, str]) -> None:
     both, other = (lv.analyze("llama-2-7b", "rtx-4090", output_len=2, **{**options, **more}) for more in (text, {}))
     assert both.memory()["weights_bytes"] < other.memory()["weights_bytes"]
     assert "host" in both.stage("decode")["time_by_bound_s"]
+
+
+@pytest.mark.parametrize(("options", "kept"), [({"matformer": "0.5"}, 0.5), ({"quantization": "w8a16"}, 0.5)])
+def test_less_of_the_matrices_is_less_on_the_host_and_the_same_on_the_link(
+    options: dict[str, str], kept: float
+) -> None:
+    """Llama-2-7B, half of the channels or of the bits (and a scale per group): x and the sum stay 4096 wide, 2 byte."""
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        both = [
+            next(row.operator for row in answer.analysis.evaluation.rows if row.operator.name == name)
+            for answer in (
+                lv.analyze("llama-2-7b", "rtx-4090", output_len=2, hot_neurons="gpu=0.1,active=0.3", **more)
+                for more in ({}, options)
+            )
+        ]
+        plain, found = (op.moved_bytes(Place.HOST) for op in both)
+        assert found == pytest.approx(kept * plain, rel=0.05)
+        assert both[0].moved_bytes(Place.LINK) == pytest.approx(both[1].moved_bytes(Place.LINK))

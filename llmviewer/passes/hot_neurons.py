@@ -51,11 +51,12 @@ def hot_neurons(neurons: HotNeurons) -> Pass:
 
     A token uses a share a of the neurons, of which H = g^0.166 are hot: a H / g of the hot ones and a (1 - H) / (1 - g)
     of the cold ones; a step of T tokens the union of each, 1 - (1 - use)^T.  Either side reads its union and multiplies
-    it for all T; an operator takes the slower side.  Down the link go T hidden numbers before the first matrix, and as
-    many come back after the last.  Predictors as in contextual sparsity, on the device.  Left out: their answers on the
-    way to the host, the sum of both parts, the host's conversion of low-bit weights.  Heads stay whole.  FLOPs of a
-    result are the device's.  Valid for ReLU and ReGLU: under SwiGLU 69 % of the neurons make 80 % of the activations.
-    A long prefill uses all neurons, and the cold ones on the host bound it.  Goes before number formats.
+    it for all T; an operator takes the slower side.  T hidden numbers go down the link and as many come back, both
+    counted with the last matrix.  Predictors as in contextual sparsity, on the device.  Left out: their answers on the
+    way to the host, the sum of both parts, the host's conversion of low-bit weights.  Heads stay whole.  A result's FLOPs
+    and bytes are the device's.  Valid for ReLU and ReGLU: under SwiGLU 69 % of the neurons make 80 % of the
+    activations.  A long prefill uses all neurons; the host bounds it, by its bandwidth alone where its rates are
+    unknown.  Goes before number formats.
     Source: PowerInfer, arXiv 2312.12456.
     """
 
@@ -76,11 +77,10 @@ def _split(dense: Block, sparse: Block, neurons: HotNeurons) -> Block:
     matrices = [op for op in dense.operators if op.name in COLUMNS]
     if not matrices:
         return sparse
-    halves = {op.name: _halves(op, neurons) for op in matrices}
-    first, last = matrices[0], next(op for op in dense.operators if op.name == "down_proj")
-    columns = first.shape.k * first.output_shape[0]  # type: ignore[attr-defined]
-    halves[first.name] = _crossing(halves[first.name], f"{first.name}.to_host", columns)
-    halves[last.name] = _crossing(_halves(last, neurons), f"{last.name}.from_host", last.output.elements)
+    last = next(op for op in dense.operators if op.name == "down_proj")
+    halves = {op.name: _halves(op, neurons) for op in (*matrices, last)}
+    there = matrices[0].shape.k * last.output_shape[0]  # type: ignore[attr-defined]
+    halves[last.name] = _crossing(halves[last.name], there + last.output.elements)
     return replace(sparse, operators=tuple(halves.get(op.name, op) for op in sparse.operators))
 
 
@@ -102,9 +102,9 @@ def _halves(operator: Operator, neurons: HotNeurons) -> Operator:
     return replace(operator, reads=tuple(reads), matmul_flops=operator.matmul_flops * hot)
 
 
-def _crossing(operator: Operator, name: str, elements: Count) -> Operator:
-    """The operator with what crosses the link to the host, in the dtype of its output."""
-    sent = Tensor(name=name, elements=elements, dtype=operator.output.dtype, place=Place.LINK)
+def _crossing(operator: Operator, elements: Count) -> Operator:
+    """The operator with what crosses the link to the host and back, in the dtype of its output."""
+    sent = Tensor(name="to_and_from_host", elements=elements, dtype=operator.output.dtype, place=Place.LINK)
     return replace(operator, writes=(*operator.writes, whole(sent)))
 
 
