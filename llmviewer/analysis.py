@@ -271,4 +271,6 @@ def max_concurrent_requests(model: Model, system: System, request: Request, toke
     held = memory_of(model, system, sizes, token_budget)
     first, both, _ = np.asarray(held.kv_cache_bytes)
     own, budget = both - first, np.asarray(held.kv_cache_budget_bytes)[2]
+    if not own:  # no layer keeps anything of a sequence
+        return np.inf
     return float(np.maximum(np.floor((budget - (first - own)) / own), 0.0)) * replicas

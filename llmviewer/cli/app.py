@@ -16,9 +16,15 @@ LONGEST_MESSAGE = 300
 def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
     """Parse `words`, run the command, return its exit status."""
     name = words[0] if words else ""
-    if name and not name.startswith("-") and name not in commands:
-        raise unknown("command", name, commands)
-    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False, help=HELP)
+    if words and not name.startswith("-") and name not in commands:
+        raise unknown("command", name, commands, hint="--help says what they are for")
+    app = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        add_completion=False,
+        help=HELP,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
     app.callback()(_root)
     for known, (module, summary) in commands.items():
         if name in (known, "") or name.startswith("-"):
@@ -42,7 +48,7 @@ def _checked(words: list[str], command: Any) -> list[str]:
         known = getattr(command, "commands", None)
         if known is None or word.startswith("-"):
             return words
-        if not word:
+        if at == len(words):
             return [*words, "--help"]
         if word not in known:
             raise unknown(" ".join([*words[:at], "command"]), word, known)

@@ -26,6 +26,12 @@ def spare(path: str, inputs: Iterable[str]) -> None:
                 raise UserError(f"cannot write '{shown(path)}': it is what the answer is about")
 
 
+def warn(texts: Iterable[str]) -> None:
+    """Say on stderr what rows have no place for; each text once."""
+    for text in dict.fromkeys(texts):
+        print(f"warning: {text}", file=sys.stderr)  # noqa: T201
+
+
 def write(text: str, path: str | None) -> None:
     """Print `text`, or put it into the file `path`."""
     with opened(path) as stream:
@@ -83,7 +89,7 @@ def _target(path: str) -> Path:
     """The file meant by `path`, links followed."""
     try:
         target = Path(os.path.realpath(Path(path).expanduser()))
-    except RuntimeError as error:  # `~nobody`, a loop of links
+    except (RuntimeError, ValueError) as error:  # `~nobody`, a loop of links, a null character
         raise UserError(f"cannot write '{shown(path)}': {error}") from error
     if target.is_dir():
         raise UserError(f"cannot write '{shown(path)}': it is a directory")

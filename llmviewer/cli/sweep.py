@@ -13,6 +13,7 @@ import typer
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import rows, views
+from llmviewer.cli.output import warn
 from llmviewer.schedule import check_passes
 from llmviewer.sweep import Grid, values
 from llmviewer.workload import Request
@@ -47,17 +48,18 @@ def command(
         output_lens=values("output_len", output_len),
     )
     configurations = [api.configuration(model, **chosen) for chosen in opt.combinations(options, hardware=hardware)]
-    for configuration in configurations:
-        _prove(configuration, grid.largest())
+    warned = [text for configuration in configurations for text in _prove(configuration, grid.largest())]
+    warn(warned)
     with _progress(len(grid) * len(configurations)) as seen:
         WRITERS[format](_chunks(configurations, grid, seen), output)
     return 0
 
 
-def _prove(configuration: api.Configuration, largest: Request) -> None:
-    """Raise what any point would raise, before a row is written."""
+def _prove(configuration: api.Configuration, largest: Request) -> tuple[str, ...]:
+    """Raise what any point would raise, before a row is written; what a reader of the rows should know."""
     check_passes(largest, configuration.token_budget)
     configuration.answer(replace(largest, output_len=np.ones(1)))
+    return api.warnings(configuration.model, largest)
 
 
 def _chunks(configurations: list[api.Configuration], grid: Grid, seen: Callable[[int], None]) -> Iterator[Columns]:

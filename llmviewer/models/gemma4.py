@@ -38,7 +38,7 @@ def parse(config: Config, dtype: Dtype) -> Model:
     config.ignore("num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_global_key_value_heads")
     config.defaults(num_experts_per_tok=config.get("top_k_experts"))
     types = parts.alternating(config, 6)
-    first_shared = len(types) - config.count("num_kv_shared_layers", least=0)
+    first_shared = len(types) - config.count("num_kv_shared_layers", least=0, most=len(types) - 1)
     kinds = [(word, "shared" if layer >= first_shared else "own") for layer, word in enumerate(types)]
 
     def layer(kind: tuple[str, str], times: int) -> DecoderLayer:

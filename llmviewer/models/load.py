@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,7 +58,8 @@ def read(name: str) -> Card:
         return Card(name=_json_name(path), config=data.read_json(path))
     found, stem, aliases = data.find("model_configs", name, "model")
     if found == own and own.is_dir():
-        raise UserError(f"'{shown(found)}' is a directory without a config.json")
+        has_none = "is a directory without a config.json" if os.access(own, os.X_OK) else "cannot be searched"
+        raise UserError(f"'{shown(found)}' {has_none}")
     spec = data.read_yaml(found)
     config = spec.get("config", spec)
     if not isinstance(config, Mapping):
