@@ -16,8 +16,8 @@ from llmviewer.system import System
 from llmviewer.technique import Change, Parameter, Technique, adding, numbers
 
 WHERE = "--hot-neurons"
-#: PowerInfer, section 2: 26 % of the feed-forward neurons of OPT-30B make 80 % of the activations (43 % in Llama-2-70B
-#: with ReGLU).  A power law through that point and through (1, 1): the hottest share g makes g^0.166 of them.
+#: PowerInfer: 26 % of the feed-forward neurons of OPT-30B make 80 % of the activations (43 % in Llama-2-70B with ReGLU).
+#: A power law through that point and through (1, 1): the hottest share g makes g^0.166 of them.
 EXPONENT = float(np.log(0.8) / np.log(0.26))
 #: A desktop, as in the paper.
 HOST = "desktop-ddr5-6000"
@@ -53,8 +53,8 @@ def hot_neurons(neurons: HotNeurons) -> Pass:
     of the cold ones; a step of T tokens the union of each, 1 - (1 - use)^T.  Either side reads its union and multiplies
     it for all T; an operator takes the slower side.  T hidden numbers go down the link and as many come back, both
     counted with the last matrix.  Predictors as in contextual sparsity, on the device.  Left out: their answers on the
-    way to the host, the sum of both parts, the host's conversion of low-bit weights.  Heads stay whole.  A result's FLOPs
-    and bytes are the device's.  Valid for ReLU and ReGLU: under SwiGLU 69 % of the neurons make 80 % of the
+    way to the host, the sum of both parts, the host's conversion of low-bit weights.  Heads stay whole.  FLOPs and
+    bytes of a result are the device's.  Valid for ReLU and ReGLU: under SwiGLU 69 % of the neurons make 80 % of the
     activations.  A long prefill uses all neurons; the host bounds it, by its bandwidth alone where its rates are
     unknown.  Goes before number formats.
     Source: PowerInfer, arXiv 2312.12456.
@@ -129,7 +129,8 @@ def _make(text: str) -> Change:
     said = f"gpu={neurons.gpu:g}, active={neurons.active:g}"
     said += f", hit={neurons.hit:g}" if neurons.hit else ""
     beside, figure = host(name)
-    split = adding(f"hot_neurons({said}, host={name})", lambda _: hot_neurons(neurons))
+    said += f", host={name}" if neurons.gpu < 1.0 else ""
+    split = adding(f"hot_neurons({said})", lambda _: hot_neurons(neurons))
 
     def change(system: System) -> System:
         _combinable(system)
@@ -167,7 +168,7 @@ TECHNIQUE = Technique(
     "gpu (1 - (1 - active H / gpu)^T) on the GPU, (1 - gpu)(1 - (1 - active (1 - H) / (1 - gpu))^T) on the host; "
     "the slower side takes the time; "
     "T hidden numbers each way over PCIe",
-    source="PowerInfer arXiv 2312.12456, section 2 (OPT-30B); desktop of DDR5 and RTX 4090",
+    source="PowerInfer arXiv 2312.12456 (26 %: feed-forward part of OPT-30B)",
     example="llmviewer analyze opt-30b --hardware a6000 --hot-neurons gpu=0.26,active=0.1",
     make=_make,
 )
