@@ -16,7 +16,7 @@ from llmviewer.system import System
 from llmviewer.technique import Change, Parameter, Technique, adding, numbers
 
 WHERE = "--hot-neurons"
-#: PowerInfer: 26 % of the feed-forward neurons of OPT-30B make 80 % of the activations (43 % in Llama-2-70B with ReGLU).
+#: PowerInfer: 26 % of the feed-forward neurons of OPT-30B make 80 % of the activations (43 % in ReGLU Llama-2-70B).
 #: A power law through that point and through (1, 1): the hottest share g makes g^0.166 of them.
 EXPONENT = float(np.log(0.8) / np.log(0.26))
 #: A desktop, as in the paper.
