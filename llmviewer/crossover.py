@@ -23,6 +23,8 @@ METRICS: dict[str, Callable[[Analysis], Array]] = {
 }
 #: The index of a point where no configuration fits in memory.
 NOBODY = -1
+#: Points of one map: all stay in memory, and no eye tells more apart.
+MOST_POINTS = 10**5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,6 +80,8 @@ def crossover(
     if len(configurations) < 2:
         raise UserError("a crossover needs two configurations or more: give a comma list (--quantization none,w4a16)")
     grid = Grid(batch_sizes=batch_sizes, input_lens=contexts, output_lens=np.ones(1))
+    if len(grid) > MOST_POINTS:
+        raise UserError(f"the map has {len(grid):,} points; allowed: at most {MOST_POINTS:,}")
     shape = (len(contexts), len(batch_sizes))
     values = np.stack([_plane(c, grid, metric).reshape(shape) for c in configurations.values()])
     return Crossover(

@@ -37,7 +37,7 @@ def command(
 
     A configuration that does not fit in memory cannot win.
     """
-    views.check(format, output)
+    views.check(format, output, (*model.split(","), *hardware.split(",")))
     if metric not in METRICS:
         raise unknown("metric", metric, METRICS)
     chosen = opt.combinations(options, model=model, hardware=hardware)

@@ -57,7 +57,7 @@ def one(
     views.check(format, output)
     key = name.lower().lstrip("-").replace("-", "_")
     if key not in TECHNIQUES and key not in WITHOUT_OPTION:
-        raise unknown("technique", name, (*TECHNIQUES, *WITHOUT_OPTION))
+        raise unknown("technique", name, (*TECHNIQUES, *WITHOUT_OPTION), hint="see `llmviewer techniques list`")
     found = card(key)
 
     def page() -> Page:
