@@ -71,7 +71,14 @@ def values(name: str, text: str) -> Array:
     ranges = [_range(name, part) for part in parts]
     if sum(map(len, ranges)) > MOST_VALUES:
         raise UserError(f"{name}: {quoted(text)} has over {MOST_VALUES:,} values")
-    return np.concatenate([np.array(numbers, dtype=np.float64) for numbers in ranges])
+    return np.concatenate([_array(numbers) for numbers in ranges])
+
+
+def _array(numbers: Sequence[int]) -> Array:
+    """A range without a Python number for each of its values."""
+    if isinstance(numbers, range):
+        return np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.float64)
+    return np.array(numbers, dtype=np.float64)
 
 
 def _range(name: str, part: str) -> Sequence[int]:
