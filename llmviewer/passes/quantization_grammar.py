@@ -57,7 +57,8 @@ def _preset(name: str, text: str) -> Scheme:
     from llmviewer.passes.quantization_presets import PRESETS  # reads its file: only where such a name is asked for
 
     if name not in PRESETS:
-        hint = f"names: {', '.join(PRESETS)}; or w#a#[kv#][-fp8|-int8|-nvfp4 ...]"
+        some = "none, fp8, int8, awq, gptq, mxfp4, nvfp4, bitsandbytes"
+        hint = f"w#a#[kv#][-fp8|-int8|-nvfp4 ...], or one of {len(PRESETS)} names: {some} ...: docs/quantization.md"
         raise unknown("quantization", text, [*PRESETS, *_EXAMPLES], hint=hint)
     return PRESETS[name]
 
