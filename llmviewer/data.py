@@ -19,7 +19,7 @@ HINTS = {
 }
 #: A config or a spec is a few kilobytes; anything far larger is not one.  YAML takes 30 times as long to read.
 MOST_BYTES_OF_JSON = 4 * 2**20
-MOST_BYTES_OF_YAML = 2**20
+MOST_BYTES_OF_YAML = 2**19
 
 
 def folder(name: str) -> Path:
@@ -87,7 +87,7 @@ def read_text(path: Path, most_bytes: int) -> str:
     except (OSError, ValueError) as error:  # ValueError: a null character
         raise UserError(f"cannot read '{shown(path)}': {getattr(error, 'strerror', None) or error}") from error
     if len(content) > most_bytes:
-        raise UserError(f"'{shown(path)}' is larger than {most_bytes // 2**20} MiB; not a config or a spec")
+        raise UserError(f"'{shown(path)}' is larger than {most_bytes // 2**10:,} KiB; not a config or a spec")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
