@@ -81,6 +81,14 @@ class Tensor:
     role: Role = Role.ACTIVATION
     place: Place = Place.DEVICE
 
+    def at(self, place: Place) -> Tensor:
+        """The same tensor somewhere else."""
+        return Tensor(name=self.name, elements=self.elements, dtype=self.dtype, role=self.role, place=place)
+
+    def called(self, name: str) -> Tensor:
+        """The same tensor under another name."""
+        return Tensor(name=name, elements=self.elements, dtype=self.dtype, role=self.role, place=self.place)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Access:

@@ -28,7 +28,7 @@ class KvCache:
     @property
     def exact(self) -> KvCache:
         """The same tokens without a page or a reservation around them."""
-        return replace(self, block_size=1.0, reserve=0.0)
+        return self if (self.block_size, self.reserve) == (1.0, 0.0) else replace(self, block_size=1.0, reserve=0.0)
 
     def found(self, prompt: Count) -> Count:
         """Tokens of a prompt that need no prefill: whole pages of hit_rate of it, the last token never among them (its

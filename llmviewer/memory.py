@@ -105,8 +105,9 @@ def _peak(operators: tuple[Operator, ...]) -> Count:
     live: Count = 0.0
     peak: Count = 0.0
     for at, operator in enumerate(operators):
-        for size in _new(operator.reads, sizes):  # nobody here made it: the block received it, and held it so far
-            live, peak = live + size, peak + size
+        if not read[at] <= sizes.keys():
+            for size in _new(operator.reads, sizes):  # nobody here made it: the block received it, and held it so far
+                live, peak = live + size, peak + size
         for size in _new(operator.writes, sizes):
             live = live + size
         peak = np.maximum(peak, live)

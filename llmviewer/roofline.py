@@ -93,9 +93,8 @@ def _known(link: Count | None) -> Count:
 def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count) -> Timing:
     """max over resources of work / rate, plus the fixed time.  traffic: the operator's device-memory bytes."""
     rates = efficiency(operator, chip)
-    resources = tuple(_seconds(operator, rates, traffic))
-    slowest: Count = resources[0][1]
-    for _, seconds in resources[1:]:
+    (_, slowest), *others = resources = tuple(_seconds(operator, rates, traffic))
+    for _, seconds in others:
         slowest = np.maximum(slowest, seconds)
     if present(rates.fixed_s):
         overhead = rates.fixed_s * operator.where

@@ -132,7 +132,7 @@ def schedule(request: Request, token_budget: float = np.inf, cache: KvCache = PL
     """
     batch, prompt, output = _columns(request)
     found = cache.found(prompt)
-    check_passes(replace(request, input_len=prompt - found), token_budget)
+    _check(prompt - found, output, token_budget)
     passes, starts = _prefill_passes((batch, prompt - found, found), token_budget, _split)
     laid_out = _laid_out((batch, prompt), passes, starts, output - 1.0, prompt)
     return laid_out if cache.kept == 1.0 else _evicted(laid_out, cache.kept)
@@ -164,6 +164,10 @@ def _part(group: Group, piece: slice) -> Group:
 def check_passes(request: Request, token_budget: float = np.inf) -> None:
     """Raise for a request that takes more forward passes than memory holds or anyone waits for."""
     _, prompt, output = _columns(request)
+    _check(prompt, output, token_budget)
+
+
+def _check(prompt: Array, output: Array, token_budget: float) -> None:
     shown = np.sum(np.where(prompt > token_budget, np.ceil(prompt / token_budget), 1.0) + 1.0)
     passes = {"prefill of the request": shown, "the request": shown + np.sum(output - 1.0)}
     ways = {"prefill of the request": "a larger token budget", "the request": "fewer output tokens"}

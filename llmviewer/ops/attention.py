@@ -160,17 +160,18 @@ def eager(shape: AttentionShape, inputs: AttentionInputs) -> tuple[Operator, ...
     )  # fmt: skip
 
 
-def flash(shape: AttentionShape, inputs: AttentionInputs, rereads: tuple[Access, ...] = ()) -> Operator:
+def flash(shape: AttentionShape, inputs: AttentionInputs, rereads: tuple[Access, ...], compute: str) -> Operator:
     """One kernel over the attended pairs: scores stay on the chip, Q is read once and O written once.
 
     rereads: K and V again for further row blocks, where they come from the L2 or from device memory.
+    compute: the class of its products.
     Source: FlashAttention-2, arXiv 2307.08691.
     """
     pairs, queries = shape.attended_pairs() * shape.used, shape.queries()
     act = inputs.q.dtype
     out = Tensor(name="attention", elements=queries * (shape.heads * shape.v_dim), dtype=act)
     return Operator(
-        name="attention", kind=Kind.ATTENTION, compute=act.compute, shape=shape,
+        name="attention", kind=Kind.ATTENTION, compute=compute, shape=shape,
         reads=(whole(inputs.q), *shape.seen(inputs.cached()), *inputs.extra, *rereads), writes=(whole(out),),
         output_shape=(queries, shape.heads * shape.v_dim),
         matmul_flops=pairs * (2.0 * shape.heads * (shape.qk_dim + shape.v_dim)),

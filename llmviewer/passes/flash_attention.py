@@ -33,7 +33,7 @@ def flash_attention(chip: Chip) -> Pass:
         shape = qk.shape
         assert isinstance(shape, AttentionShape)
         inputs = AttentionInputs.of((qk, softmax, sv))
-        fused = replace(flash(shape, inputs, rereads(shape, inputs, chip)), compute=qk.compute)
+        fused = flash(shape, inputs, rereads(shape, inputs, chip), qk.compute)
         after = tuple(_reading_fused(op) for op in block.operators[at + 3 :])
         return replace(block, operators=(*block.operators[:at], fused, *after))
 
@@ -49,7 +49,8 @@ def _reading_fused(operator: Operator) -> Operator:
 
 
 def _renamed(access: Access) -> Access:
-    return Access(replace(access.tensor, name=_fused_name(access.tensor.name)), access.elements)
+    name = access.tensor.name
+    return Access(access.tensor.called(_fused_name(name)), access.elements) if name.startswith("sv_matmul") else access
 
 
 def _fused_name(name: str) -> str:
@@ -80,7 +81,7 @@ def rereads(shape: AttentionShape, inputs: AttentionInputs, chip: Chip) -> tuple
         again_l2 = again_l2 + moved * l2
         again_device = again_device + moved * device
     return tuple(
-        Access(replace(a.tensor, place=place), a.elements * times)
+        Access(a.tensor.at(place), a.elements * times)
         for place, times in ((Place.L2, again_l2), (Place.DEVICE, again_device))
         for a in cached
     )
