@@ -154,6 +154,10 @@ def test_a_sweep_warns_once_of_a_context_beyond_the_maximum(run: Run) -> None:
     assert err == "warning: context 5128 is beyond the model's maximum of 4096 tokens\n"
 
 
+def test_an_error_stands_alone_whatever_there_is_to_warn_of(run: Run) -> None:
+    refused(run(*SWEEP, "--input-len", "5000", "-o", "missing/x.csv"), "cannot write 'missing/x.csv'")
+
+
 @pytest.mark.parametrize(
     "model", ["llama-2-7b", "mamba-2.8b", "llama-4-scout", "deepseek-v2-lite", "gemma-3-1b", "dbrx"]
 )

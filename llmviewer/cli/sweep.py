@@ -49,9 +49,9 @@ def command(
     )
     configurations = [api.configuration(model, **chosen) for chosen in opt.combinations(options, hardware=hardware)]
     warned = [text for configuration in configurations for text in _prove(configuration, grid.largest())]
-    warn(warned)
     with _progress(len(grid) * len(configurations)) as seen:
         WRITERS[format](_chunks(configurations, grid, seen), output)
+    warn(warned)
     return 0
 
 
