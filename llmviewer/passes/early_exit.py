@@ -212,6 +212,6 @@ TECHNIQUE = Technique(
     "k_proj and v_proj",
     source="CALM arXiv 2207.07061; FREE arXiv 2310.05424 (two exits, recomputation); linear jump arXiv 2303.09435; "
     "batches run to their deepest token arXiv 2407.20272",
-    example="llmviewer analyze llama-2-7b --hardware a6000 --early-exit mean=0.6,confidence=softmax",
+    example="llmviewer analyze llama-2-7b --hardware a6000 --early-exit mean=0.6",
     make=_make,
 )

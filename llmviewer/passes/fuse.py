@@ -184,6 +184,6 @@ TECHNIQUE = Technique(
     formula="bytes saved: 2 per element and byte of an intermediate (write and read; 1 where another operator reads "
     "it), the input of products side by side n - 1 times; FLOPs as before",
     source="survey arXiv 2402.16363 section 5.1; DeepSpeed-Inference arXiv 2207.00032",
-    example="llmviewer analyze llama-2-7b --hardware a6000 --fusion qkv+gate-up+norm-linear",
+    example="llmviewer analyze llama-2-7b --hardware a6000 --input-len 2048 --fusion all",
     make=_make,
 )
