@@ -55,7 +55,7 @@ def attention(row: Any, chip: Chip, groups: Any) -> Operator:
     kv = shape.keys() * row.kv_heads * row.head_dim
     k, v = (Tensor(name=name, elements=kv, dtype=stored, role=Role.CACHE) for name in ("k_cache", "v_cache"))
     inputs = AttentionInputs(q=q, k=(whole(k),), v=(whole(v),))
-    return flash(shape, inputs, rereads(shape, inputs, chip))
+    return flash(shape, inputs, rereads(shape, inputs, chip), dtype.compute)
 
 
 def test_no_measured_prefill_of_attention_beats_the_bound() -> None:
