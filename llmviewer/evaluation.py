@@ -80,11 +80,6 @@ class Evaluation:
         return self.sum(lambda row: row.operator.matmul_flops)
 
     @property
-    def model_flops(self) -> Count:
-        """matmul_flops without the pairs a mask discards [FLOP]."""
-        return self.matmul_flops - self.sum(lambda row: row.operator.masked_flops)
-
-    @property
     def traffic_bytes(self) -> Count:
         """Device-memory traffic [byte]."""
         return self.sum(lambda row: row.traffic_bytes)

@@ -9,7 +9,7 @@ import numpy as np
 from llmviewer.analysis import Analysis
 from llmviewer.ir import Array, Graph
 from llmviewer.system import Fired
-from llmviewer.workload import Group, Step
+from llmviewer.workload import Step
 
 
 def fired(analysis: Analysis, point: int) -> list[dict[str, Any]]:
@@ -21,7 +21,7 @@ def fired(analysis: Analysis, point: int) -> list[dict[str, Any]]:
     chip = analysis.system.chip
     if chip.points > 1:
         chip = chip.spread(np.full(len(passes), float(point)))
-    graph: Graph = analysis.model.graph(Step(tuple(_part(group, passes) for group in plan.step.groups)))
+    graph: Graph = analysis.model.graph(Step(tuple(group.some(passes) for group in plan.step.groups)))
     found: list[Fired] = []
     for applied in analysis.system.passes:
         if applied.explain is not None:
@@ -35,12 +35,6 @@ def assumptions(rows: list[dict[str, Any]], chip: str) -> list[str]:
     if not any(row["assumed"] for row in rows):
         return []
     return [f"on-chip memory of a unit: unknown for {chip}, tiles of fused operators are taken to fit"]
-
-
-def _part(group: Group, passes: np.ndarray[Any, Any]) -> Group:
-    columns = (group.batch_size, group.new_tokens, group.cached_tokens, group.logit_positions)
-    batch, new, cached, logits = (np.asarray(column)[passes] for column in columns)
-    return Group(batch_size=batch, new_tokens=new, cached_tokens=cached, logit_positions=logits)
 
 
 def _row(one: Fired, passes: int) -> dict[str, Any]:

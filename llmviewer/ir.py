@@ -5,7 +5,7 @@ A dimension is a float or a numpy array of float64 (one entry per point of a swe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
@@ -148,6 +148,13 @@ class Operator:
     def flops(self) -> Count:
         """matmul + vector + recurrence + convolution [FLOP]."""
         return total((self.matmul_flops, self.vector_flops, self.recurrence_flops, self.conv_flops))
+
+    def reading(self, names: Mapping[str, str]) -> Operator:
+        """The operator that reads other tensors in the place of some: names by name."""
+        if not any(a.tensor.name in names for a in self.reads):
+            return self
+        reads = (Access(a.tensor.called(names.get(a.tensor.name, a.tensor.name)), a.elements) for a in self.reads)
+        return replace(self, reads=tuple(reads))
 
     def moved_bytes(self, place: Place) -> Count:
         """Bytes read and written at `place`."""

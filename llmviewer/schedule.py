@@ -64,7 +64,7 @@ class Schedule:
             return
         for start, stop in pairwise((0, *range(self.shown, passes, MOST_AT_ONCE), passes)):
             piece = slice(start, stop)
-            yield piece, Step(tuple(_part(group, piece) for group in self.step.groups))
+            yield piece, Step(tuple(group.some(piece) for group in self.step.groups))
 
     @property
     def decode_starts(self) -> Array:
@@ -152,13 +152,6 @@ def largest_passes(request: Request, token_budget: float = np.inf, cache: KvCach
 def _evicted(plan: Schedule, kept: float) -> Schedule:
     """The same passes over what eviction has left of the cache."""
     return replace(plan, step=Step(tuple(replace(group, kept=kept) for group in plan.step.groups)))
-
-
-def _part(group: Group, piece: slice) -> Group:
-    """A group of some of the passes."""
-    columns = (group.batch_size, group.new_tokens, group.cached_tokens, group.logit_positions)
-    batch, new, cached, logits = (np.asarray(column)[piece] for column in columns)
-    return replace(group, batch_size=batch, new_tokens=new, cached_tokens=cached, logit_positions=logits)
 
 
 def check_passes(request: Request, token_budget: float = np.inf) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from llmviewer.ir import Count
+
+#: Fields of Group that a schedule gives a value for every pass.
+COLUMNS = ("batch_size", "new_tokens", "cached_tokens", "logit_positions")
 
 
 def whole_tokens(count: Count) -> Count:
@@ -35,6 +39,14 @@ class Group:
     logit_positions: Count
     attended_new_pairs: Count | None = None
     kept: float = 1.0
+
+    def some(self, passes: slice | npt.NDArray[np.intp]) -> Group:
+        """The group in some of its passes: a slice or indices of its array columns."""
+        taken = {name: np.asarray(getattr(self, name))[passes] for name in COLUMNS}
+        pairs = self.attended_new_pairs
+        if isinstance(pairs, np.ndarray) and pairs.size > 1:
+            taken["attended_new_pairs"] = pairs[passes]
+        return replace(self, **taken)  # type: ignore[arg-type]
 
     @property
     def tokens(self) -> Count:

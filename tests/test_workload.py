@@ -102,3 +102,20 @@ def test_a_step_may_hold_many_points(kind: Callable[..., workload.Step]) -> None
     alone = [kind(2.0, size).groups[0] for size in sizes]
     assert list(np.broadcast_to(many.attended_pairs(), 3)) == [one.attended_pairs() for one in alone]
     assert list(np.broadcast_to(many.attended_pairs(64.0), 3)) == [one.attended_pairs(64.0) for one in alone]
+
+
+def test_some_passes_of_a_group_keep_its_eviction_and_its_mask() -> None:
+    group = Group(
+        batch_size=np.array([1.0, 2.0, 3.0]),
+        new_tokens=np.array([4.0, 5.0, 6.0]),
+        cached_tokens=np.array([100.0, 200.0, 300.0]),
+        logit_positions=np.ones(3),
+        attended_new_pairs=np.array([7.0, 8.0, 9.0]),
+        kept=0.5,
+    )
+    some = group.some(np.array([0, 2]))
+    assert some.kept == 0.5
+    assert list(some.held) == [50.0, 150.0]
+    assert some.attended_new_pairs is not None
+    assert list(np.asarray(some.attended_new_pairs)) == [7.0, 9.0]
+    assert list(group.some(slice(1, 2)).tokens) == [10.0]

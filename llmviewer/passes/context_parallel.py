@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,13 +12,12 @@ from llmviewer.ir import Access, Block, Count, Graph, Kind, Operator, Pass, Plac
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.passes.devices import MOST, shared
+from llmviewer.passes.devices import how_many, shared
 from llmviewer.passes.share import part, scaled, with_shape
 from llmviewer.system import Applied, System
-from llmviewer.technique import Change, Parameter, Technique, numbers
+from llmviewer.technique import Change, Technique
 from llmviewer.workload import Group
 
-_SIZE = Parameter(name="size", low=1, high=MOST, whole=True)
 #: Rows of the head are those of the last tokens, which one device has.
 HEAD = ("lm_head", "logits_all_gather")
 
@@ -76,7 +74,7 @@ class _Deal:
         operators: list[Operator] = []
         combined: dict[str, str] = {}
         for operator in block.operators:
-            op = _renamed(operator, combined)
+            op = operator.reading(combined)
             if isinstance(op.shape, AttentionShape):
                 if op.name != "softmax":
                     operators.append(self._gather(op))
@@ -165,17 +163,8 @@ def _is_naive(operator: Operator) -> Count:
     return np.where(np.asarray(latent) > 0.0, 1.0, 0.0)
 
 
-def _renamed(operator: Operator, names: Mapping[str, str]) -> Operator:
-    if not any(a.tensor.name in names for a in operator.reads):
-        return operator
-    reads = (
-        Access(replace(a.tensor, name=names.get(a.tensor.name, a.tensor.name)), a.elements) for a in operator.reads
-    )
-    return replace(operator, reads=tuple(reads))
-
-
 def _make(text: str) -> Change:
-    devices = int(numbers("--context-parallel-size", text, (_SIZE,))["size"])
+    devices = how_many("--context-parallel-size", text)
 
     def change(system: System) -> System:
         def make(chip: Chip) -> Pass:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.passes.devices import MOST, shared
-from llmviewer.technique import Change, Parameter, Technique, numbers
-
-_SIZE = Parameter(name="size", low=1, high=MOST, whole=True)
+from llmviewer.passes.devices import how_many, shared
+from llmviewer.technique import Change, Technique
 
 
 def _make(text: str) -> Change:
-    replicas = int(numbers("--data-parallel-size", text, (_SIZE,))["size"])
+    replicas = how_many("--data-parallel-size", text)
     return lambda system: shared(system, replace(system.parallelism, data=replicas))
 
 

@@ -10,9 +10,15 @@ from llmviewer.hardware import network_names
 from llmviewer.passes.shard import shard
 from llmviewer.passes.sharding import Sharding
 from llmviewer.system import Applied, Parallelism, System
+from llmviewer.technique import Parameter, numbers
 
 #: Most devices of a group that anyone asks for.
 MOST = 65536
+
+
+def how_many(option: str, text: str) -> int:
+    """The number of devices that an option's text asks for."""
+    return int(numbers(option, text, (Parameter(name="size", low=1, high=MOST, whole=True),))["size"])
 
 
 def shared(system: System, parallelism: Parallelism) -> System:

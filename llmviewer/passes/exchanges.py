@@ -61,15 +61,7 @@ class Exchanges:
         return self._exchanged(self._gathered(self._reduced(self._reading(operator))))
 
     def _reading(self, operator: Operator) -> Operator:
-        if all(a.tensor.name not in self.renamed for a in operator.reads):
-            return operator
-        reads = tuple(
-            Access(replace(a.tensor, name=self.renamed[a.tensor.name].name), a.elements)
-            if a.tensor.name in self.renamed
-            else a
-            for a in operator.reads
-        )
-        return replace(operator, reads=reads)
+        return operator.reading({old: new.name for old, new in self.renamed.items()})
 
     def _reduced(self, operator: Operator) -> Operator:
         """After the reduction of what it reads as a partial sum and is not linear in."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmviewer.errors import UserError
-from llmviewer.passes.devices import MOST, shared
+from llmviewer.passes.devices import how_many, shared
 from llmviewer.system import System
-from llmviewer.technique import Change, Parameter, Technique, numbers
-
-_SIZE = Parameter(name="size", low=1, high=MOST, whole=True)
+from llmviewer.technique import Change, Technique
 
 
 def _make(text: str) -> Change:
-    devices = int(numbers("--expert-parallel-size", text, (_SIZE,))["size"])
+    devices = how_many("--expert-parallel-size", text)
 
     def change(system: System) -> System:
         p = system.parallelism
