@@ -32,6 +32,6 @@ def fusions(rows: list[dict[str, Any]]) -> tuple[Facts, ...]:
 
 
 def _sentence(what: str, reason: str, blocks: list[str]) -> str:
-    """`attn_norm+qkv_proj (layer): a tile takes ...`."""
-    where = f"{what} ({', '.join(blocks)})" if what else ""
+    """`attn_norm + qkv_proj (layer): a tile takes ...`; long kernels may break between their operators."""
+    where = f"{what.replace('+', ' + ')} ({', '.join(blocks)})" if what else ""
     return ": ".join(part for part in (where, reason) if part)

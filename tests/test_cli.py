@@ -7,6 +7,7 @@ import pty
 import stat
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -401,3 +402,13 @@ def test_a_command_imports_nothing_heavy_before_it_is_needed(name):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert done.stdout.decode().strip() == "[]"
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.0, False), (2.0, True)])
+def test_a_sweep_shows_its_progress_on_stderr_once_it_takes_over_a_second(run, monkeypatch, seconds, shown):
+    ticks = count()
+    monkeypatch.setattr("time.monotonic", lambda: seconds * next(ticks))
+    status, out, err = run("sweep", "llama-2-7b", "--hardware", "a6000", "--batch-size", "1,2", "--format", "csv")
+    assert status == 0
+    assert out.count("\n") == 3  # a header and two points: the bar stays out of it
+    assert ("2/2" in err) == shown
