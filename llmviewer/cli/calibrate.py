@@ -1,0 +1,15 @@
+"""`llmviewer calibrate`: measure kernels, fit a profile, check it against measured tables and published figures."""
+
+from __future__ import annotations
+
+import importlib
+
+import typer
+
+app = typer.Typer(no_args_is_help=True)
+
+#: command -> module; each offers `command`.
+COMMANDS: dict[str, str] = {}
+
+for _name, _module in COMMANDS.items():
+    app.command(_name)(importlib.import_module(_module).command)
