@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from llmviewer.system import System
 from llmviewer.techniques import TECHNIQUES
 from llmviewer.workload import Request, decode
 
-EFFICIENCIES = ("ideal",)
+EFFICIENCIES = ("calibrated", "ideal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class Options:
     dtype: str = "auto"
     latent_attention: str = "cheaper"
     efficiency: str = "ideal"
+    engine: str = "kernels"
+    profile: str = ""
     gpu_memory_utilization: float = 0.9
     max_num_batched_tokens: int = 0
     ignore_fields: tuple[str, ...] = ()
@@ -40,7 +43,7 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("dtype", "latent_attention"):
             arguments.word(name, getattr(self, name))
-        arguments.word("efficiency", self.efficiency, EFFICIENCIES, hint="calibrated needs a profile; none yet")
+        arguments.word("efficiency", self.efficiency, EFFICIENCIES)
         arguments.fraction("gpu_memory_utilization", self.gpu_memory_utilization)
         arguments.whole("max_num_batched_tokens", self.max_num_batched_tokens, least=0)
         object.__setattr__(self, "ignore_fields", arguments.words("ignore_fields", self.ignore_fields))
@@ -169,9 +172,21 @@ def _text(name: str, value: object) -> str:
 def system(chip: Chip, options: Options) -> System:
     """The chip with the changes that the options ask for, in the order of the registry."""
     built = System(chip=chip, memory_utilization=options.gpu_memory_utilization)
+    if options.efficiency == "calibrated":
+        built = _calibrated(built, options)
     for change in techniques.changes(options.techniques):
         built = change(built)
     return built
+
+
+def _calibrated(built: System, options: Options) -> System:
+    """The system with what kernels were measured to reach, and what the engine adds."""
+    from llmviewer import calibrated, engine, profile  # the ideal roofline needs none of them
+
+    own = profile.load(Path(options.profile)) if options.profile else None
+    preset = engine.load(options.engine)
+    efficiency = calibrated.calibrated(built.chip, preset.kernels, own)
+    return replace(built, efficiency=efficiency, engine=preset)
 
 
 def warnings(model: Model, request: Request) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ class Rates:
     """Attainable rates of one operator; None drops the resource (the figure is unknown).
 
     fixed_s: time per launch.  hop_s: latency of one message between devices.
+    sharpness: p of the smooth maximum (sum of t^p)^(1/p) over resources; None is the maximum itself.
     """
 
     matrix_flops_per_s: Count
@@ -39,6 +40,7 @@ class Rates:
     host: HostRates | None = None
     hop_s: Count = 0.0
     fixed_s: Count = 0.0
+    sharpness: Count | None = None
 
 
 Efficiency: TypeAlias = Callable[[Operator, Chip], Rates]

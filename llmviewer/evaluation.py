@@ -33,11 +33,13 @@ class Evaluation:
 
     Sums run over the operators of a block in order, one addition at a time, then over blocks x layers: a point alone
     and the same point inside a sweep give the same bits.
+    served: what the engine adds beside kernels, by name [s].
     stages: of a pipeline all stages, this one among them.
     """
 
     graph: Graph
     rows: tuple[Row, ...]
+    served: tuple[tuple[str, Count], ...] = ()
     stages: tuple[Evaluation, ...] = ()
 
     def sum(self, of: Callable[[Row], Count]) -> Count:
@@ -51,8 +53,9 @@ class Evaluation:
 
     @property
     def time_s(self) -> Count:
-        """Of one device [s]."""
-        return self.sum(lambda row: row.timing.time_s)
+        """Of one device: kernels, and what the engine adds [s]."""
+        kernels = self.sum(lambda row: row.timing.time_s)
+        return kernels if not self.served else total((kernels, *(seconds for _, seconds in self.served)))
 
     @property
     def passing_s(self) -> tuple[Count, Count]:
@@ -94,12 +97,16 @@ def evaluate(model: Model, system: System, step: Step) -> Evaluation:
     """Build the graph of `step`, apply the passes, time every operator; of a pipeline, those of the fullest stage."""
     graph = system.prepared(model.graph(step))
     if system.parallelism.pipeline == 1:
-        return Evaluation(graph=graph, rows=tuple(_row(system, block, operator) for block, operator in graph))
+        rows = tuple(_row(system, block, operator) for block, operator in graph)
+        return Evaluation(graph=graph, rows=rows, served=system.engine.terms(graph, step))
     from llmviewer.pipeline import fullest, stages_of  # only pipelines need it
 
     graphs = stages_of(graph, system)
     priced: dict[int, Row] = {}
-    stages = tuple(Evaluation(graph=graph, rows=_priced(system, graph, priced)) for graph in graphs)
+    stages = tuple(
+        Evaluation(graph=graph, rows=_priced(system, graph, priced), served=system.engine.terms(graph, step))
+        for graph in graphs
+    )
     return replace(stages[fullest(graphs)], stages=stages)
 
 

@@ -91,13 +91,26 @@ def _known(link: Count | None) -> Count:
 
 
 def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count) -> Timing:
-    """max over resources of work / rate, plus the fixed time.  traffic: the operator's device-memory bytes."""
+    """Maximum over resources of work / rate, plus the fixed time.  traffic: the operator's device-memory bytes.
+
+    The maximum is smooth where the efficiency says how sharp it is: kernels near the ridge are slower than either roof.
+    """
     rates = efficiency(operator, chip)
-    (_, slowest), *others = resources = tuple(_seconds(operator, rates, traffic))
-    for _, seconds in others:
-        slowest = np.maximum(slowest, seconds)
+    resources = tuple(_seconds(operator, rates, traffic))
+    seconds = _slowest(resources, rates.sharpness)
     if present(rates.fixed_s):
         overhead = rates.fixed_s * operator.where
         resources += (("overhead", overhead),)
-        slowest = slowest + overhead
-    return Timing(time_s=slowest, resources=resources)
+        seconds = seconds + overhead
+    return Timing(time_s=seconds, resources=resources)
+
+
+def _slowest(resources: tuple[tuple[str, Count], ...], sharpness: Count | None) -> Count:
+    (_, slowest), *others = resources
+    for _, seconds in others:
+        slowest = np.maximum(slowest, seconds)
+    if sharpness is None or not others:
+        return slowest
+    least = np.maximum(slowest, np.finfo(np.float64).tiny)  # no work takes no time
+    shares = total((seconds / least) ** sharpness for _, seconds in resources)
+    return slowest * np.maximum(shares, 1.0) ** (1.0 / sharpness)

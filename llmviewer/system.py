@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmviewer.efficiency import Efficiency, ideal
+from llmviewer.engine import KERNELS, Engine
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count, Graph, Pass
 from llmviewer.kv_cache import PLAIN, KvCache
@@ -100,6 +101,7 @@ class System:
 
     memory_utilization: the fraction of the capacity an engine may use.  cache_fraction: instead of it, the fraction of
     what weights and activations leave that the cache may use.  kv_cache: how the cache is kept.
+    engine: what serves the model, and the time it adds beside kernels.
     spatial: there are as many chips as hold the model, with a cache of resident_tokens tokens, in on-chip memory.
     """
 
@@ -112,6 +114,7 @@ class System:
     parallelism: Parallelism = Parallelism()
     spatial: bool = False
     resident_tokens: float = 0.0
+    engine: Engine = KERNELS
 
     def prepared(self, graph: Graph) -> Graph:
         """The graph after all passes."""

@@ -19,6 +19,10 @@ ORDER = (
     "ir < chip < hardware",
     "workload, formats, hardware < passes",
     "hardware < efficiency < roofline < system",
+    "ops, efficiency < kernels < calibrated < api",
+    "data, hardware < profile < calibrated",
+    "roofline < calibrated < calibrate",
+    "data, workload < engine < system",
     "ops < roofline",
     "ops, system < pipeline < evaluation, passes",
     "pipeline, memory < spatial < api",
@@ -36,7 +40,7 @@ ORDER = (
     "sweep < crossover < reports, cli",
     "describe < catalog < cli",
     "result, comparison, catalog < reports < cli",
-    "ir, ops, hardware, efficiency < calibrate < cli",
+    "ir, ops, hardware, efficiency, formats, passes, api < calibrate < cli",
     "cli, api < __init__",
 )
 #: Packages whose import alone costs a noticeable part of a second.

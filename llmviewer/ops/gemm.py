@@ -40,8 +40,8 @@ class Linear:
     bias_weight: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        elements = float(self.in_features) * self.out_features * self.experts
-        bias_elements = float(self.out_features) * self.experts
+        elements = 1.0 * self.in_features * self.out_features * self.experts
+        bias_elements = 1.0 * self.out_features * self.experts
         weight = Tensor(name=f"{self.name}.weight", elements=elements, dtype=self.dtype, role=Role.WEIGHT)
         bias = Tensor(name=f"{self.name}.bias", elements=bias_elements, dtype=self.dtype, role=Role.WEIGHT)
         object.__setattr__(self, "weight", weight)

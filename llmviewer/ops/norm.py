@@ -33,7 +33,7 @@ class Norm:
     weight: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        weight = Tensor(name=f"{self.name}.weight", elements=float(self.parameters), dtype=self.dtype, role=Role.WEIGHT)
+        weight = Tensor(name=f"{self.name}.weight", elements=1.0 * self.parameters, dtype=self.dtype, role=Role.WEIGHT)
         object.__setattr__(self, "weight", weight)
 
     def operator(self, x: Tensor, tokens: Count, writes: tuple[Access, ...] = ()) -> Operator:

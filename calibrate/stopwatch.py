@@ -1,0 +1,116 @@
+"""The clocks of two kinds of device: CUDA events around a graph's replay, and the processor's own clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from calibrate import nvml
+from calibrate.environment import cpu_clock_mhz
+from calibrate.timer import CACHES, Reading, Stopwatch, Work, is_cold
+
+
+def stopwatch(kind: str, cache_bytes: float) -> Stopwatch:
+    """The clock of `cuda` or `cpu`."""
+    return CudaStopwatch(cache_bytes) if kind == "cuda" else CpuStopwatch(cache_bytes)
+
+
+class CpuStopwatch:
+    """perf_counter around calls in a loop; Python's own share of a call (about a microsecond) is in it."""
+
+    def __init__(self, cache_bytes: float) -> None:
+        self.cache_bytes = cache_bytes
+        self._scratch: torch.Tensor | None = None
+
+    def prepare(self, work: Work, calls: int) -> tuple[str, Callable[[], float]]:
+        """The copies go on in turn from sample to sample."""
+        at = 0
+        cold = is_cold(work, self)
+
+        def sample() -> float:
+            nonlocal at
+            if not cold:
+                self._flush()
+            run, order = work.run, [i % work.copies for i in range(at, at + calls)]
+            at += calls
+            begun = time.perf_counter()
+            for i in order:
+                run(i)
+            return time.perf_counter() - begun
+
+        return "clock", sample
+
+    def _flush(self) -> None:
+        """Read something larger than the cache."""
+        if self._scratch is None:
+            self._scratch = torch.ones(int(CACHES * self.cache_bytes) // 4)
+        self._scratch.sum()
+
+    def reading(self, sample: Callable[[], float]) -> Reading:
+        """The clock as the system tells it; a processor does not tell its power without privileges."""
+        sample()
+        return Reading(clock_mhz=cpu_clock_mhz())
+
+
+class CudaStopwatch:
+    """CUDA events around one replay of a graph of calls; around calls in a loop where a graph is not wanted.
+
+    Before each sample something larger than the L2 is read: the copies are cold, and the host has time to launch the
+    graph while the device is busy, so that its latency is not in the sample.
+    """
+
+    def __init__(self, cache_bytes: float) -> None:
+        self.cache_bytes = cache_bytes
+        self._scratch = torch.ones(int(2 * CACHES * cache_bytes) // 4, device="cuda")
+        self._stream = torch.cuda.Stream()
+        self._gauge = nvml.gauge(torch.cuda.current_device())
+
+    def prepare(self, work: Work, calls: int) -> tuple[str, Callable[[], float]]:
+        """Warm up on the stream that will capture, capture, and fall back to a loop where a kernel refuses."""
+        order = [i % work.copies for i in range(calls)]
+
+        def loop() -> None:
+            for i in order:
+                work.run(i)
+
+        with torch.cuda.stream(self._stream):
+            for i in order[:3]:
+                work.run(i)
+        torch.cuda.synchronize()
+        graph = self._captured(loop) if work.graph else None
+        launch = loop if graph is None else graph.replay
+        return "events" if graph is None else "graph", self._sampler(launch)
+
+    def _captured(self, loop: Callable[[], None]) -> Any:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self._stream):
+                loop()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # it asks the host, or allocates behind torch's back
+            torch.cuda.synchronize()
+            return None
+        return graph
+
+    def _sampler(self, launch: Callable[[], object]) -> Callable[[], float]:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+        def sample() -> float:
+            with torch.cuda.stream(self._stream):
+                self._scratch.sum()
+                start.record()
+                launch()
+                end.record()
+            end.synchronize()
+            return float(start.elapsed_time(end)) * 1e-3
+
+        return sample
+
+    def reading(self, sample: Callable[[], float]) -> Reading:
+        """Right after a sample: clocks fall much later than a call to the driver takes."""
+        sample()
+        return self._gauge()

@@ -1,0 +1,161 @@
+"""The calibrated efficiency: what kernels of this kind were measured to reach, and how far off that may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from llmviewer import profile as profiles
+from llmviewer.chip import Chip
+from llmviewer.efficiency import HostRates, Rates
+from llmviewer.errors import UserError
+from llmviewer.ir import Array, Count, Operator
+from llmviewer.kernels.attention import MOST_DECODE_QUERIES
+from llmviewer.kernels.families import FAMILIES, families_of
+from llmviewer.ops.attention import AttentionShape
+from llmviewer.profile import Fit, Profile
+from llmviewer.roofline import Timing
+
+#: How much wider the log of an interval grows where constants come from elsewhere.
+WIDER = {"measured": 1.0, "other engine": 1.3, "transferred": 1.6, "assumed": 2.5}
+#: Kernels shorter than this are bound by launch and latency, not by the roofline [s].
+SHORT_S = 20e-6
+REGIMES = ("short", "memory", "compute")
+#: Residuals used where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
+UNKNOWN_SPREAD = (0.5, 0.7, 1.4, 2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The constants an operator gets, and where they come from: a key of WIDER, and the profile's chip."""
+
+    fit: Fit
+    basis: str
+    chip: str
+
+    @property
+    def label(self) -> str:
+        """One line of provenance."""
+        return f"{self.fit.key} of {self.chip} ({self.basis})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Calibrated:
+    """Efficiency from profiles, the chip's own first.  engine: whose kernels, where several were measured."""
+
+    sources: tuple[Profile, ...]
+    engine: str = "vllm"
+    chip: str = ""
+    known: dict[str, Found] = field(default_factory=dict)
+
+    def __call__(self, operator: Operator, chip: Chip) -> Rates:
+        """Attainable rates of an operator."""
+        priced = [(name, self._rates(name, operator, chip)) for name in families_of(operator)]
+        rates = priced[0][1]
+        for _, other in priced[1:]:
+            rates = choose(_decodes(operator), other, rates)
+        return rates
+
+    def _rates(self, family: str, operator: Operator, chip: Chip) -> Rates:
+        return FAMILIES[family].rates(operator, chip, self.found(family, operator).fit.constants)
+
+    def found(self, family: str, operator: Operator) -> Found:
+        """The constants of a family for an operator; looked up once per variant."""
+        variant = FAMILIES[family].variant(operator)
+        key = f"{family}/{variant}"
+        if key not in self.known:
+            self.known[key] = self._search(family, variant)
+        return self.known[key]
+
+    def _search(self, family: str, variant: str) -> Found:
+        for source in self.sources:
+            near = "measured" if source.chip == self.chip else "transferred"
+            for name in (variant, *FAMILIES[family].twins.get(variant, ())):
+                engines = tuple(source.engines(family, name))
+                if engines:
+                    own = self.engine in engines
+                    chosen = self.engine if own else engines[0]
+                    basis = near if own or near == "transferred" else "other engine"
+                    return Found(fit=source.fit(f"{family}/{name}/{chosen}"), basis=basis, chip=source.chip)
+        for source in self.sources:
+            for name in source.variants(family):
+                engine = next(source.engines(family, name))
+                return Found(fit=source.fit(f"{family}/{name}/{engine}"), basis="assumed", chip=source.chip)
+        raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
+
+    def interval(self, operator: Operator, chip: Chip, timing: Timing) -> Array:
+        """Ratios to the predicted time, shape (4, points): the bounds of the 95 and 80 % intervals (QUANTILES)."""
+        names = families_of(operator)
+        bounds = [self._spread(name, operator, chip, timing) for name in names]
+        spread = bounds[0]
+        for other in bounds[1:]:
+            spread = np.where(_decodes(operator) * np.ones(spread.shape[1]) > 0.0, other, spread)
+        return spread
+
+    def _spread(self, family: str, operator: Operator, chip: Chip, timing: Timing) -> Array:
+        found = self.found(family, operator)
+        regime = regime_of(timing)
+        spread = np.ones((len(profiles.QUANTILES), regime.size))
+        for at, name in enumerate(REGIMES):
+            known = np.array(found.fit.residuals.get(name, found.fit.residuals.get("all", UNKNOWN_SPREAD)))
+            spread = np.where(regime == at, known[:, None], spread)
+        wider = WIDER[found.basis] * _outside(found.fit, FAMILIES[family].covers(operator, chip))
+        return np.exp(np.log(spread) * wider)
+
+
+def _decodes(operator: Operator) -> Count:
+    """1.0 where an attention kernel answers a few queries of each sequence over its cache."""
+    shape = operator.shape
+    if not isinstance(shape, AttentionShape):
+        return 0.0
+    longest: Count = 0.0
+    for group in shape.groups:
+        longest = np.maximum(longest, group.new_tokens)
+    return np.where((longest <= MOST_DECODE_QUERIES), 1.0, 0.0)
+
+
+def regime_of(timing: Timing) -> Array:
+    """Index into REGIMES per point."""
+    seconds = dict(timing.resources)
+    work = np.maximum(seconds.get("compute", 0.0), 0.0)
+    computing = work > seconds.get("memory", 0.0)
+    return np.where(np.asarray(timing.time_s) < SHORT_S, 0.0, np.where(computing, 2.0, 1.0)).reshape(-1)
+
+
+def _outside(fit: Fit, quantities: Mapping[str, Count]) -> Array:
+    """1 inside the fitted range; one half more for every factor of two beyond it."""
+    excess: Count = 0.0
+    for name, value in quantities.items():
+        low, high = fit.range.get(name, (0.0, np.inf))
+        number = np.maximum(value, 1e-9)
+        excess = excess + np.maximum(np.log2(number / high), 0.0) + np.maximum(np.log2(max(low, 1e-9) / number), 0.0)
+    return np.asarray(1.0 + 0.5 * excess)
+
+
+def choose(mask: Count, chosen: Rates, other: Rates) -> Rates:
+    """Field by field `chosen` where the mask says so; a resource that one of them drops is dropped."""
+    mixed: dict[str, Any] = {
+        name: _either(mask, getattr(chosen, name), getattr(other, name))
+        for name in (f.name for f in fields(Rates))
+        if name != "host"
+    }
+    host: HostRates | None = other.host
+    return replace(other, host=host, **mixed)
+
+
+def _either(mask: Count, chosen: Count | None, other: Count | None) -> Count | None:
+    if chosen is None or other is None:
+        return None
+    if chosen is other:
+        return chosen
+    mixed: Array = np.where(np.asarray(mask) > 0.0, chosen, other)
+    return mixed
+
+
+def calibrated(chip: Chip, engine: str = "vllm", own: Profile | None = None) -> Calibrated:
+    """The efficiency of a chip's kernels: from `own`, the shipped profile, or those of the nearest chips."""
+    found = profiles.sources(chip)
+    return Calibrated(sources=found if own is None else (own, *found), engine=engine, chip=chip.name)
