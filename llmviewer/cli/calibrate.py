@@ -9,7 +9,9 @@ import typer
 app = typer.Typer(no_args_is_help=True)
 
 #: command -> module; each offers `command`.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "run": "llmviewer.cli.calibrate_run",
+}
 
 for _name, _module in COMMANDS.items():
     app.command(_name)(importlib.import_module(_module).command)

@@ -1,0 +1,43 @@
+"""The kernels that are measured.  One file each; a name of KERNELS is what a case of the plan asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from calibrate.buffers import Buffers
+from calibrate.kernels import (
+    allreduce,
+    attention,
+    block,
+    copy,
+    elementwise,
+    experts,
+    fp8,
+    int4,
+    int8,
+    launch,
+    linear,
+    mla,
+    model,
+)
+from calibrate.timer import Work
+
+#: What makes a kernel ready to run from the columns of its row.
+Build = Callable[[Mapping[str, Any], Buffers], Work]
+
+KERNELS: dict[str, Build] = {
+    "copy": copy.build,
+    "linear": linear.build,
+    "int8": int8.build,
+    "fp8": fp8.build,
+    "int4": int4.build,
+    "experts": experts.build,
+    "attention": attention.build,
+    "mla": mla.build,
+    "elementwise": elementwise.build,
+    "launch": launch.build,
+    "allreduce": allreduce.build,
+    "block": block.build,
+    "model": model.build,
+}

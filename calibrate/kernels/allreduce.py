@@ -1,0 +1,31 @@
+"""All-reduce over the visible devices, through NCCL from one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from calibrate.buffers import Buffers
+from calibrate.kernels.dtypes import DTYPES, UnsupportedError
+from calibrate.timer import Work
+
+
+def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+    """`bytes` is the size of the tensor on each device.  No graph: the capture of one device holds no other's work."""
+    gpus = columns["gpus"]
+    if buffers.kind != "cuda" or torch.cuda.device_count() < gpus:
+        raise UnsupportedError(f"needs {gpus} CUDA devices")
+    from torch.cuda import nccl
+
+    dtype = DTYPES[columns["dtype"]]
+    elements = columns["bytes"] // dtype.itemsize
+    tensors = [torch.zeros(elements, dtype=dtype, device=f"cuda:{gpu}") for gpu in range(gpus)]
+    streams = [torch.cuda.current_stream(gpu) for gpu in range(gpus)]
+
+    def run(_: int) -> None:
+        streams[0] = torch.cuda.current_stream(0)  # the one that the events stand on
+        nccl.all_reduce(tensors, streams=streams)
+
+    return Work(run=run, graph=False)

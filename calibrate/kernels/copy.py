@@ -1,0 +1,35 @@
+"""Streaming through memory: copy (1 read, 1 write), triad a = b + s c (2 reads, 1 write), read (a sum)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from calibrate.buffers import Buffers
+from calibrate.kernels.dtypes import DTYPES
+from calibrate.timer import Work
+
+
+def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+    """`bytes` is the size of each array; `moved_bytes` what the operation reads and writes of all."""
+    dtype = DTYPES[columns["dtype"]]
+    elements = columns["bytes"] // dtype.itemsize
+    arrays = {"copy": 2, "triad": 3, "read": 1}[columns["op"]]
+    rotation = buffers.rotating(dtype, *[(elements,)] * arrays)
+    tensors = rotation.tensors
+
+    def copy(i: int) -> None:
+        target, source = tensors[i]
+        target.copy_(source)
+
+    def triad(i: int) -> None:
+        target, b, c = tensors[i]
+        torch.add(b, c, alpha=0.5, out=target)
+
+    def read(i: int) -> None:
+        tensors[i][0].sum()
+
+    run = {"copy": copy, "triad": triad, "read": read}[columns["op"]]
+    return Work(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes)

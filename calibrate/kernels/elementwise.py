@@ -1,0 +1,140 @@
+"""Memory-bound operations between the products, as eager torch runs them and, for chains, compiled into one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from calibrate.buffers import Buffers, Rotation, Shape
+from calibrate.kernels.dtypes import DTYPES, UnsupportedError
+from calibrate.timer import Work
+
+#: Rows of the embedding table.
+VOCABULARY = 32000
+#: Lists of tokens that are looked up in turn.
+LISTS = 64
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+    """Inputs are cold; `moved` of the row is how many tensors of tokens x width the kernels read and write."""
+    tokens, width = columns["tokens"], columns["width"]
+    make, inputs = OPERATIONS[columns["op"], columns["kernel"]]
+    dtype = torch.bfloat16 if columns["dtype"] == "fp8" else DTYPES[columns["dtype"]]
+    if columns["op"] == "emb":
+        return _embedding(tokens, width, dtype, buffers)
+    shapes: list[Shape] = [(tokens, width)] * inputs
+    rotation = buffers.rotating(dtype, *shapes)
+    run = make(buffers, dtype, (tokens, width))
+    return _work(lambda i: run(rotation.tensors[i]), rotation)
+
+
+def _work(run: Callable[[int], object], rotation: Rotation) -> Work:
+    return Work(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes)
+
+
+Make = Callable[[Buffers, torch.dtype, Shape], Callable[[Tensors], object]]
+
+
+def _norm(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
+    weight = buffers.random(dtype, shape[1:])
+    return lambda x: F.rms_norm(x[0], shape[1:], weight, 1e-5)
+
+
+def _add(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
+    y = buffers.empty(dtype, shape)
+    return lambda x: torch.add(x[0], x[1], out=y)
+
+
+def _softmax(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
+    y = buffers.empty(dtype, shape)
+    return lambda x: torch.softmax(x[0], -1, out=y)
+
+
+def _to_fp8(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
+    y = buffers.empty(torch.float8_e4m3fn, shape)
+    return lambda x: y.copy_(x[0])
+
+
+def _swiglu(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
+    return lambda x: F.silu(x[0]).mul_(x[1])
+
+
+def _rope(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
+    """Rotate halves of the row; tables of cosines and sines are a fraction of it in a model, a row here."""
+    half = shape[1] // 2
+    cos, sin = buffers.random(dtype, (half,)), buffers.random(dtype, (half,))
+    y = buffers.empty(dtype, shape)
+    first, second = y[:, :half], y[:, half:]
+
+    def run(x: Tensors) -> None:
+        a, b = x[0][:, :half], x[0][:, half:]
+        torch.mul(a, cos, out=first)
+        first.addcmul_(b, sin, value=-1)
+        torch.mul(b, cos, out=second)
+        second.addcmul_(a, sin)
+
+    return run
+
+
+def _compiled(plain: Callable[..., torch.Tensor], rows: int) -> Make:
+    """The same as one kernel; `rows` further inputs of half a row."""
+
+    def make(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
+        if not _compiles(buffers.kind):
+            raise UnsupportedError("torch.compile needs Triton (CUDA) or a C++ compiler")
+        extra = [buffers.random(dtype, (shape[1] // 2,)) for _ in range(rows)]
+        compiled = torch.compile(plain, dynamic=True)
+        return lambda x: compiled(*x, *extra)
+
+    return make
+
+
+def _compiles(kind: str) -> bool:
+    import importlib.util
+    import shutil
+
+    return bool(importlib.util.find_spec("triton") if kind == "cuda" else shutil.which("g++"))
+
+
+def _swiglu_plain(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return F.silu(gate) * up
+
+
+def _rope_plain(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def _embedding(tokens: int, width: int, dtype: torch.dtype, buffers: Buffers) -> Work:
+    """Rows of a table, other ones at each call: LISTS lists of tokens in turn."""
+    tables = buffers.rotating(dtype, (VOCABULARY, width))
+    lists = [torch.randint(0, VOCABULARY, (tokens,), device=buffers.kind) for _ in range(LISTS)]
+    y = buffers.empty(dtype, (tokens, width))
+    return Work(
+        run=lambda i: torch.index_select(tables.tensors[i % len(tables)][0], 0, lists[i], out=y),
+        copies=LISTS,
+        rotated_bytes=float(LISTS * tokens * width * dtype.itemsize),
+    )
+
+
+def _none(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
+    raise NotImplementedError
+
+
+#: (op, kernel) -> (what makes it, its inputs of tokens x width).
+OPERATIONS: dict[tuple[str, str], tuple[Make, int]] = {
+    ("input_layernorm", "rms_norm"): (_norm, 1),
+    ("mlp_act", "eager"): (_swiglu, 2),
+    ("mlp_act", "compiled"): (_compiled(_swiglu_plain, 0), 2),
+    ("attn_rope", "eager"): (_rope, 1),
+    ("attn_rope", "compiled"): (_compiled(_rope_plain, 2), 1),
+    ("add", "add"): (_add, 2),
+    ("softmax", "softmax"): (_softmax, 1),
+    ("emb", "index_select"): (_none, 0),
+    ("scale_matrix", "copy"): (_to_fp8, 1),
+}

@@ -1,0 +1,41 @@
+"""Grouped expert products (torch._grouped_mm): m rows, sorted by expert, each times its expert's matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from calibrate.buffers import Buffers
+from calibrate.kernels.dtypes import DTYPES, UnsupportedError, need_capability
+from calibrate.timer import Work
+
+
+def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+    """`active` of `experts` experts get m / active rows each, the others none: their weights are not read."""
+    if not hasattr(torch, "_grouped_mm"):
+        raise UnsupportedError(f"torch {torch.__version__} has no grouped product")
+    need_capability(buffers.kind, 8, 0, "_grouped_mm")
+    m, n, k, experts, active = (columns[name] for name in ("m", "n", "k", "experts", "active"))
+    dtype = DTYPES[columns["dtype"]]
+    weights = buffers.rotating(dtype, (experts, n, k))
+    x = buffers.random(dtype, (m, k))
+    ends = torch.tensor(row_ends(m, experts, active), dtype=torch.int32, device=buffers.kind)
+    transposed = [weight.transpose(1, 2) for (weight,) in weights.tensors]
+    return Work(
+        run=lambda i: torch._grouped_mm(x, transposed[i], offs=ends),
+        copies=len(weights),
+        rotated_bytes=weights.total_bytes * active / experts,
+    )
+
+
+def row_ends(rows: int, experts: int, active: int) -> list[int]:
+    """The row at which each expert's share ends: `active` experts, evenly spread, have equal shares."""
+    ends, done, at = [], 0, 0
+    for expert in range(experts):
+        if expert * active // experts >= done and done < active:
+            done += 1
+            at = rows * done // active
+        ends.append(at)
+    return ends

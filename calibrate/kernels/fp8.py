@@ -1,0 +1,27 @@
+"""fp8 times fp8 into bf16 (torch._scaled_mm), one scale a tensor; the input is 8 bit already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from calibrate.buffers import Buffers
+from calibrate.kernels.dtypes import need_capability
+from calibrate.timer import Work
+
+
+def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+    """e4m3 on both sides; Ada, Hopper and later."""
+    need_capability(buffers.kind, 8, 9, "_scaled_mm")
+    m, n, k = columns["m"], columns["n"], columns["k"]
+    weights = buffers.rotating(torch.float8_e4m3fn, (n, k))
+    x = buffers.random(torch.float8_e4m3fn, (m, k))
+    one = torch.ones((), device=buffers.kind)
+    transposed = [weight.t() for (weight,) in weights.tensors]
+
+    def run(i: int) -> torch.Tensor:
+        return torch._scaled_mm(x, transposed[i], scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+    return Work(run=run, copies=len(weights), rotated_bytes=weights.total_bytes)

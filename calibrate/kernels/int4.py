@@ -1,0 +1,48 @@
+"""W4A16: bf16 inputs times packed 4-bit weights with a scale and a zero point a group (tinygemm in torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from calibrate.buffers import Buffers
+from calibrate.kernels.dtypes import need_capability
+from calibrate.timer import Work
+
+#: Tiles along k that a warp takes at once: the widest, as gpt-fast and torchao choose it.
+INNER_K_TILES = 8
+
+
+def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+    """Any bits are weights, so only the shape comes from packing."""
+    need_capability(buffers.kind, 8, 0, "_weight_int4pack_mm")
+    m, n, k, group = columns["m"], columns["n"], columns["k"], columns["group"]
+    shape, dtype = _packed(n, k, buffers.kind)
+    weights = buffers.rotating(dtype, shape)
+    scales = buffers.random(torch.bfloat16, (k // group, n, 2))
+    x = buffers.random(torch.bfloat16, (m, k))
+    product = _product(buffers.kind)
+    return Work(
+        run=lambda i: product(x, weights.tensors[i][0], group, scales),
+        copies=len(weights),
+        rotated_bytes=weights.total_bytes,
+    )
+
+
+def _product(kind: str) -> Callable[..., torch.Tensor]:
+    of: Callable[..., torch.Tensor] = (
+        torch._weight_int4pack_mm if kind == "cuda" else torch._weight_int4pack_mm_for_cpu
+    )
+    return of
+
+
+def _packed(n: int, k: int, kind: str) -> tuple[tuple[int, ...], torch.dtype]:
+    """Shape and format of n x k weights as this device packs them."""
+    if kind == "cuda":
+        pairs = torch.zeros((n, k // 2), dtype=torch.uint8, device=kind)
+        packed = torch._convert_weight_to_int4pack(pairs, INNER_K_TILES)
+    else:
+        packed = torch._convert_weight_to_int4pack_for_cpu(torch.zeros((n, k), dtype=torch.int32), 1)
+    return tuple(packed.shape), packed.dtype

@@ -1,0 +1,19 @@
+"""What a kernel costs that does nothing: from the host one by one, and inside a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from calibrate.buffers import Buffers
+from calibrate.timer import Work
+
+
+def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+    """op `kernel`: add one to one element; `kernel_and_wait`: and wait for the device."""
+    x = buffers.random(torch.float32, (1,))
+    if columns["op"] == "kernel":
+        return Work(run=lambda _: x.add_(1.0), graph=columns["graph"])
+    return Work(run=lambda _: x.add_(1.0).item(), graph=False)

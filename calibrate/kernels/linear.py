@@ -1,0 +1,41 @@
+"""y[m, n] = x[m, k] w[n, k]^T in fp32, tf32, bf16 and fp16: cold weights, a warm input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from calibrate.buffers import Buffers
+from calibrate.kernels.dtypes import DTYPES, need_capability
+from calibrate.timer import Work
+
+
+@contextmanager
+def tf32(wanted: bool) -> Iterator[None]:  # noqa: FBT001
+    """Whether products of fp32 may be rounded to tf32."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = wanted
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+    """torch.mm into one output that is written again and again, as an allocator reuses it."""
+    name = columns["dtype"]
+    if name == "bfloat16" or name == "tf32":
+        need_capability(buffers.kind, 8, 0, name)
+    m, n, k = columns["m"], columns["n"], columns["k"]
+    weights = buffers.rotating(DTYPES[name], (n, k))
+    x, y = buffers.random(DTYPES[name], (m, k)), buffers.empty(DTYPES[name], (m, n))
+    transposed = [weight.t() for (weight,) in weights.tensors]
+    return Work(
+        run=lambda i: torch.mm(x, transposed[i], out=y),
+        copies=len(weights),
+        rotated_bytes=weights.total_bytes,
+        context=lambda: tf32(name == "tf32"),
+    )

@@ -1,0 +1,118 @@
+"""A Llama-shaped decoder in plain torch, with random weights: what a checkpoint would run, kernel by kernel.
+
+q, k, v, gate and up are products of their own; attention is scaled_dot_product_attention over a cache; norms, rotation
+and activation are eager kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from calibrate.buffers import Shape
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The sizes of a config.json of model_type llama."""
+
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layers: int
+    vocabulary: int
+
+    @staticmethod
+    def of(config: Mapping[str, Any]) -> Sizes:
+        """From the fields of a config.json."""
+        hidden, heads = config["hidden_size"], config["num_attention_heads"]
+        return Sizes(
+            hidden=hidden,
+            intermediate=config["intermediate_size"],
+            heads=heads,
+            kv_heads=config["num_key_value_heads"],
+            head_dim=config.get("head_dim") or hidden // heads,
+            layers=config["num_hidden_layers"],
+            vocabulary=config["vocab_size"],
+        )
+
+    def layer_shapes(self) -> tuple[Shape, ...]:
+        """q, k, v, o, gate, up, down, and the two norms."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return (
+            (q, self.hidden),
+            (kv, self.hidden),
+            (kv, self.hidden),
+            (self.hidden, q),
+            (self.intermediate, self.hidden),
+            (self.intermediate, self.hidden),
+            (self.hidden, self.intermediate),
+            (self.hidden,),
+            (self.hidden,),
+        )
+
+    def cache_shapes(self, batch: int, length: int) -> tuple[Shape, Shape]:
+        """Keys and values of one layer."""
+        shape = (batch, self.kv_heads, length, self.head_dim)
+        return shape, shape
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward pass: `new` tokens of each of `batch` sequences behind `cached` ones."""
+
+    batch: int
+    new: int
+    cached: int
+
+    @staticmethod
+    def of(columns: Mapping[str, Any]) -> Pass:
+        """Prefill of `seq` tokens, or a decode step with `context` tokens in the cache, the new one included."""
+        if columns["stage"] == "prefill":
+            return Pass(columns["batch"], columns["seq"], 0)
+        return Pass(columns["batch"], 1, columns["context"] - 1)
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache afterwards."""
+        return self.cached + self.new
+
+
+def rotations(sizes: Sizes, now: Pass, dtype: torch.dtype, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of the new positions, [new, head_dim]."""
+    steps = torch.arange(0, sizes.head_dim, 2, device=device) / sizes.head_dim
+    angles = torch.arange(now.cached, now.length, device=device)[:, None] / (1e4**steps)
+    angles = torch.cat((angles, angles), -1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def layer(x: torch.Tensor, tensors: Tensors, sizes: Sizes, now: Pass, turn: Tensors) -> torch.Tensor:
+    """One decoder layer.  tensors: those of layer_shapes, then keys and values of the cache.  turn: rotations."""
+    q, k, v, o, gate, up, down, attn_norm, mlp_norm, keys, values = tensors
+    y = F.rms_norm(x, (sizes.hidden,), attn_norm, 1e-5)
+    queries = _rotated(_split(F.linear(y, q), sizes), *turn)
+    keys[:, :, now.cached :] = _rotated(_split(F.linear(y, k), sizes), *turn)
+    values[:, :, now.cached :] = _split(F.linear(y, v), sizes)
+    grouped = sizes.heads != sizes.kv_heads
+    mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=now.cached == 0, enable_gqa=grouped)
+    x = x + F.linear(mixed.transpose(1, 2).flatten(2), o)
+    y = F.rms_norm(x, (sizes.hidden,), mlp_norm, 1e-5)
+    return x + F.linear(F.silu(F.linear(y, gate)) * F.linear(y, up), down)
+
+
+def _split(x: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+    """[batch, new, heads x head_dim] -> [batch, heads, new, head_dim]."""
+    return x.unflatten(-1, (-1, sizes.head_dim)).transpose(1, 2)
+
+
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin

@@ -1,0 +1,39 @@
+"""Latent attention's shapes: expanded heads with a wider key than value (prefill), and the absorbed form (decode),
+where all heads share one latent that serves as key and value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.nn.attention import sdpa_kernel
+
+from calibrate.buffers import Buffers
+from calibrate.kernels import attention
+from calibrate.kernels.dtypes import DTYPES
+from calibrate.timer import Work
+
+
+def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+    """`kernel` is `mla_` and the backend; the values of the absorbed form are the front of its keys."""
+    backend = columns["kernel"].removeprefix("mla_")
+    if "seq" in columns:
+        return attention.build({**columns, "kernel": backend}, buffers)
+    dtype = DTYPES[columns["dtype"]]
+    batch, heads, context = columns["batch"], columns["heads"], columns["context"]
+    latent = buffers.rotating(dtype, (batch, 1, context, columns["head_dim"]))
+    q = buffers.random(dtype, (batch, 1, heads, columns["head_dim"]))
+    width = columns["v_head_dim"]
+
+    def run(i: int) -> torch.Tensor:
+        (k,) = latent.tensors[i]
+        return F.scaled_dot_product_attention(q, k, k[..., :width])  # the heads are rows of one query
+
+    return Work(
+        run=run,
+        copies=len(latent),
+        rotated_bytes=latent.total_bytes,
+        context=lambda: sdpa_kernel(attention.BACKENDS[backend]),
+    )

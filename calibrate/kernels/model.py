@@ -1,0 +1,36 @@
+"""A small whole model of Llama's shape: embedding, layers, final norm, logits of the last token; no sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from calibrate.buffers import Buffers
+from calibrate.kernels import llama
+from calibrate.kernels.dtypes import DTYPES
+from calibrate.timer import Work
+
+
+def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+    """All weights and the cache are one copy; where it is smaller than twice the cache there are several."""
+    dtype = DTYPES[columns["dtype"]]
+    sizes, now = llama.Sizes.of(columns["config"]), llama.Pass.of(columns)
+    one = (*sizes.layer_shapes(), *sizes.cache_shapes(now.batch, now.length))
+    tied = columns["config"]["tie_word_embeddings"]
+    tables = [(sizes.vocabulary, sizes.hidden)] * (1 if tied else 2)
+    rotation = buffers.rotating(dtype, *one * sizes.layers, *tables, (sizes.hidden,))
+    turn = llama.rotations(sizes, now, dtype, buffers.kind)
+    tokens = torch.randint(0, sizes.vocabulary, (now.batch, now.new), device=buffers.kind)
+
+    def run(i: int) -> torch.Tensor:
+        *layers, norm = rotation.tensors[i]
+        head, embedding = layers[-1], layers[-len(tables)]
+        x = F.embedding(tokens, embedding)
+        for at in range(0, sizes.layers * len(one), len(one)):
+            x = llama.layer(x, tuple(layers[at : at + len(one)]), sizes, now, turn)
+        return F.linear(F.rms_norm(x[:, -1], (sizes.hidden,), norm, 1e-5), head)
+
+    return Work(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes, graph=columns["graph"])

@@ -1,0 +1,231 @@
+"""Which shapes are measured: (n, k) and heads of real models, tokens and lengths from one to what fits the time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmviewer import models
+
+from calibrate import shapes
+from calibrate.sizes import Size
+
+#: Share of the time of a run that each table may take; what one leaves over is for those after it.
+SHARES = {
+    "launch": 0.02,
+    "copy": 0.06,
+    "block": 0.10,
+    "model": 0.12,
+    "gemm": 0.36,
+    "attention_prefill": 0.12,
+    "attention_decode": 0.12,
+    "elementwise": 0.08,
+    "allreduce": 0.02,
+}
+#: Fields of a config.json that a block or model is built from.
+CONFIG = (
+    "model_type",
+    "architectures",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "num_hidden_layers",
+    "head_dim",
+    "vocab_size",
+    "tie_word_embeddings",
+    "hidden_act",
+    "rms_norm_eps",
+    "max_position_embeddings",
+)
+#: (op, kernel) of elementwise rows -> (kernels launched, tensors of tokens x width they read and write).
+MOVED: dict[tuple[str, str], tuple[int, int]] = {
+    ("input_layernorm", "rms_norm"): (1, 2),
+    ("add", "add"): (1, 3),
+    ("mlp_act", "eager"): (2, 5),  # silu: in, out; product: in, in, out
+    ("mlp_act", "compiled"): (1, 3),
+    ("attn_rope", "eager"): (4, 5),  # for each half a product (2) and a sum of products (3)
+    ("attn_rope", "compiled"): (1, 2),
+    ("softmax", "softmax"): (1, 2),
+    ("emb", "index_select"): (1, 2),
+    ("scale_matrix", "copy"): (1, 2),  # 16 bit in, 8 bit out
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row to be: its table, the kernel of calibrate.kernels that makes it, and the columns that name it.
+
+    flops: of one call, where they say whether it can be waited for.
+    """
+
+    table: str
+    kernel: str
+    columns: Mapping[str, Any]
+    flops: float = 0.0
+
+
+def cases(size: Size, gpus: int = 1) -> list[Case]:
+    """Everything to measure, table by table; inside one, each stretch of the list is spread over all its shapes."""
+    found = [case for case in _all(size, gpus) if case.flops <= size.most_flops]
+    order = {table: i for i, table in enumerate(SHARES)}
+    spread = sorted(range(len(found)), key=lambda i: (order[found[i].table], (i * GOLDEN) % 1.0))
+    return [found[i] for i in spread]
+
+
+#: Multiples of it, modulo one, fill the interval evenly however many are taken.
+GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+
+
+def _all(size: Size, gpus: int) -> Iterator[Case]:
+    yield from _launches(size)
+    yield from _copies(size)
+    yield from _blocks(size)
+    yield from _linears(size)
+    yield from _experts(size)
+    yield from _attention(size)
+    yield from _latent(size)
+    yield from _elementwise(size)
+    yield from _allreduces(size, gpus)
+
+
+def _launches(size: Size) -> Iterator[Case]:
+    for op, graph in (("kernel", False), ("kernel_and_wait", False), *((("kernel", True),) if size.graphs else ())):
+        yield Case(table="launch", kernel="launch", columns={"op": op, "graph": graph, "dtype": "float32"})
+
+
+def _copies(size: Size) -> Iterator[Case]:
+    for op, arrays in (("copy", 2), ("triad", 3), ("read", 1)):
+        for each in size.copy_bytes:
+            columns = {"op": op, "dtype": "float32", "bytes": each, "moved_bytes": arrays * each}
+            yield Case(table="copy", kernel="copy", columns=columns)
+
+
+def _linears(size: Size) -> Iterator[Case]:
+    for shape in shapes.linears(size.models):
+        for dtype in size.dtypes:
+            for m in size.tokens:
+                yield linear(dtype, m, shape.n, shape.k)
+
+
+#: dtype of gemm rows that are not plain products -> (kernel of ours, name in the table).
+PRODUCTS = {
+    "int8": ("int8", "torch._int_mm"),
+    "fp8": ("fp8", "torch._scaled_mm"),
+    "w4a16": ("int4", "torch._weight_int4pack_mm"),
+}
+#: Weights that share a scale and a zero point in w4a16.
+GROUP = 128
+
+
+def linear(dtype: str, m: int, n: int, k: int) -> Case:
+    """One linear layer, out[m, n] = in[m, k] x weight[k, n]."""
+    kernel, name = PRODUCTS.get(dtype, ("linear", "torch.mm"))
+    columns = {"dtype": dtype, "kernel": name, "m": m, "n": n, "k": k, "experts": 1, "active": 1}
+    if dtype == "w4a16":
+        columns["group"] = GROUP
+    return Case(table="gemm", kernel=kernel, columns=columns, flops=2.0 * m * n * k)
+
+
+def _experts(size: Size) -> Iterator[Case]:
+    for shape in shapes.experts(size.expert_models):
+        for m in size.expert_rows:
+            for active in sorted({min(shape.experts, m), max(min(shape.experts // 4, m), 1)}):
+                columns = {"dtype": "bfloat16", "kernel": "torch._grouped_mm", "m": m, "n": shape.n, "k": shape.k}
+                columns |= {"experts": shape.experts, "active": active}
+                yield Case(table="gemm", kernel="experts", columns=columns, flops=2.0 * m * shape.n * shape.k)
+
+
+def _heads(shape: shapes.Heads, dtype: str) -> dict[str, Any]:
+    named = {"heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
+    return {"dtype": dtype, "kv_dtype": dtype, **named, "v_head_dim": shape.v_head_dim, "window": 0}
+
+
+def prefill(kernel: str, columns: Mapping[str, Any], batch: int, seq: int) -> Case:
+    """Causal attention of a prompt over itself; the scores of `sdpa_math` are counted whole, as it computes them."""
+    widths = columns["head_dim"] + columns["v_head_dim"]
+    pairs = seq * seq if kernel.endswith("math") else seq * (seq + 1) / 2
+    flops = 2.0 * batch * columns["heads"] * pairs * widths
+    family = "mla" if kernel.startswith("mla") else "attention"
+    named = {**columns, "kernel": kernel, "batch": batch, "seq": seq, "prefix": 0}
+    return Case(table="attention_prefill", kernel=family, columns=named, flops=flops)
+
+
+def decode(kernel: str, columns: Mapping[str, Any], batch: int, context: int) -> Case:
+    """One new token for each sequence against `context` tokens, itself included."""
+    widths = columns["head_dim"] + columns["v_head_dim"]
+    flops = 2.0 * batch * columns["heads"] * context * widths
+    family = "mla" if kernel.startswith("mla") else "attention"
+    named = {**columns, "kernel": kernel, "batch": batch, "context": context}
+    return Case(table="attention_decode", kernel=family, columns=named, flops=flops)
+
+
+def _attention(size: Size) -> Iterator[Case]:
+    for shape in shapes.heads(size.attention_models):
+        for dtype in size.attention_dtypes:
+            for backend in size.backends:
+                yield from (prefill(backend, _heads(shape, dtype), b, s) for b, s in size.prompts)
+                yield from (decode(backend, _heads(shape, dtype), b, c) for b, c in size.caches)
+
+
+def _latent(size: Size) -> Iterator[Case]:
+    expanded, absorbed = shapes.latent_heads(size.latent_models)
+    for backend in size.backends:
+        for shape in expanded:
+            yield from (prefill(f"mla_{backend}", _heads(shape, "bfloat16"), b, s) for b, s in size.prompts)
+        for shape in absorbed:
+            yield from (decode(f"mla_{backend}", _heads(shape, "bfloat16"), b, c) for b, c in size.caches)
+
+
+def _elementwise(size: Size) -> Iterator[Case]:
+    for (op, kernel), (kernels, moved) in MOVED.items():
+        if kernel == "compiled" and not size.compiled:
+            continue
+        dtype = "fp8" if op == "scale_matrix" else size.dtypes[0]
+        for width in size.widths:
+            for tokens in size.tokens:
+                columns = {"op": op, "kernel": kernel, "dtype": dtype, "tokens": tokens, "width": width}
+                columns |= {"kernels": kernels, "moved": moved}
+                yield Case(table="elementwise", kernel="elementwise", columns=columns)
+
+
+def _allreduces(size: Size, gpus: int) -> Iterator[Case]:
+    for count in (n for n in (2, 4, 8) if n <= gpus):
+        for each in size.allreduce_bytes:
+            columns = {"op": "all_reduce", "dtype": "bfloat16", "impl": "nccl", "gpus": count, "bytes": each}
+            yield Case(table="allreduce", kernel="allreduce", columns=columns)
+
+
+def _blocks(size: Size) -> Iterator[Case]:
+    for table, named in (("block", size.blocks), ("model", size.whole_models)):
+        for name, layers in named:
+            for dtype in size.block_dtypes:
+                config = llama_config(name, layers, dtype)
+                yield from _passes(table, {"model": name, "dtype": dtype, "config": config}, size)
+
+
+def _passes(table: str, columns: Mapping[str, Any], size: Size) -> Iterator[Case]:
+    config = columns["config"]
+    q = config["num_attention_heads"] * (config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+    weights = config["num_hidden_layers"] * config["hidden_size"] * (3 * config["intermediate_size"] + 2 * q)
+    asked: Iterable[tuple[str, str, int, int]] = (
+        *(("prefill", "seq", b, s) for b, s in size.block_prompts),
+        *(("decode", "context", b, c) for b, c in size.block_caches),
+    )
+    for stage, length, batch, tokens in asked:
+        for graph in (True, False) if size.graphs else (False,):
+            kernel = "cuda_graph" if graph else "eager"
+            named = {**columns, "kernel": kernel, "graph": graph, "stage": stage, "batch": batch, length: tokens}
+            new = tokens if stage == "prefill" else 1
+            yield Case(table=table, kernel=table, columns=named, flops=2.0 * batch * new * weights)
+
+
+def llama_config(name: str, layers: int, dtype: str) -> dict[str, Any]:
+    """The config.json of a Llama-shaped model with the widths of `name` and so many layers."""
+    card = models.read(name).config
+    config = {field: card[field] for field in CONFIG if card.get(field) is not None}
+    config |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": layers}
+    config.setdefault("tie_word_embeddings", False)
+    return config | {"torch_dtype": dtype}

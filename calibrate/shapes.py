@@ -1,0 +1,78 @@
+"""Shapes of real models, read off their graphs: linear layers, experts, attention, latent attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from llmviewer import models
+from llmviewer.ir import Kind
+from llmviewer.layers.mla import Mla
+from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.gemm import GemmShape
+from llmviewer.workload import decode, prefill
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LinearShape:
+    """y[m, n] = x[m, k] w[k, n]; experts > 1: as many matrices."""
+
+    n: int
+    k: int
+    experts: int = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Heads:
+    """Query heads, heads of keys and values, elements of a key and of a value."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+
+
+def linears(names: tuple[str, ...]) -> list[LinearShape]:
+    """Linear layers of these models, each shape once."""
+    return sorted({_linear(shape) for shape in _shapes(names, GemmShape) if shape.experts == 1})
+
+
+def experts(names: tuple[str, ...]) -> list[LinearShape]:
+    """Routed experts of these models, each shape once."""
+    return sorted({_linear(shape) for shape in _shapes(names, GemmShape) if shape.experts > 1})
+
+
+def heads(names: tuple[str, ...]) -> list[Heads]:
+    """Attention of these models with equal keys and values, each shape once."""
+    found = {_heads(shape) for shape in _shapes(names, AttentionShape) if shape.qk_dim == shape.v_dim}
+    return sorted(found)
+
+
+def latent_heads(names: tuple[str, ...]) -> tuple[list[Heads], list[Heads]]:
+    """Latent attention of these models: in the expanded form, and in the absorbed one."""
+    expanded: set[Heads] = set()
+    absorbed: set[Heads] = set()
+    for mixer in (layer.mixer for name in names for layer in models.load(name).layers):
+        if isinstance(mixer, Mla):
+            qk = mixer.nope_dim + mixer.rope_dim
+            expanded.add(Heads(mixer.heads, mixer.heads, qk, mixer.v_dim))
+            absorbed.add(Heads(mixer.heads, 1, mixer.kv_rank + mixer.rope_dim, mixer.kv_rank))
+    return sorted(expanded), sorted(absorbed)
+
+
+def _shapes(names: tuple[str, ...], kind: type[Any]) -> Iterator[Any]:
+    for name in names:
+        model = models.load(name)
+        for step in (prefill(1.0, 2.0), decode(1.0, 1.0)):
+            for _, operator in model.graph(step):
+                if operator.kind in (Kind.GEMM, Kind.ATTENTION) and isinstance(operator.shape, kind):
+                    yield operator.shape
+
+
+def _linear(shape: GemmShape) -> LinearShape:
+    return LinearShape(int(shape.n), int(shape.k), int(shape.experts))
+
+
+def _heads(shape: AttentionShape) -> Heads:
+    return Heads(int(shape.heads), int(float(shape.kv_heads)), int(float(shape.qk_dim)), int(float(shape.v_dim)))

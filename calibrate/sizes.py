@@ -1,0 +1,186 @@
+"""How much a run measures: quick, default and full, on a GPU and on a processor."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from llmviewer.errors import unknown
+
+Pairs = tuple[tuple[int, int], ...]
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What is measured, and for how long.
+
+    budget_s: time for all of it; shapes that no time is left for are left out and counted.
+    samples, sample_s: at least so many samples of about such a length.  most_flops: of one call.
+    prompts, block_prompts: (batch, tokens); caches, block_caches: (batch, tokens in the cache).
+    blocks, whole_models: (model whose widths are taken, layers).
+    """
+
+    budget_s: float = math.inf
+    samples: int = 20
+    sample_s: float = 1e-3
+    warmup_s: float = 5e-3
+    most_flops: float = math.inf
+    graphs: bool = True
+    compiled: bool = True
+    models: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    tokens: tuple[int, ...] = ()
+    expert_models: tuple[str, ...] = ()
+    expert_rows: tuple[int, ...] = ()
+    attention_models: tuple[str, ...] = ()
+    latent_models: tuple[str, ...] = ()
+    attention_dtypes: tuple[str, ...] = ("bfloat16",)
+    backends: tuple[str, ...] = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math")
+    prompts: Pairs = ()
+    caches: Pairs = ()
+    widths: tuple[int, ...] = ()
+    copy_bytes: tuple[int, ...] = ()
+    allreduce_bytes: tuple[int, ...] = ()
+    blocks: tuple[tuple[str, int], ...] = ()
+    whole_models: tuple[tuple[str, int], ...] = ()
+    block_dtypes: tuple[str, ...] = ("bfloat16",)
+    block_prompts: Pairs = ()
+    block_caches: Pairs = ()
+
+
+def doubling(low: int, high: int) -> tuple[int, ...]:
+    """low, 2 low, ... high."""
+    return tuple(low * 2**i for i in range(int(math.log2(high / low)) + 1))
+
+
+def grid(batches: tuple[int, ...], lengths: tuple[int, ...], most: int) -> Pairs:
+    """Every batch with every length of at most so many tokens together."""
+    return tuple((b, n) for b in batches for n in lengths if b * n <= most)
+
+
+GPU = Size(
+    budget_s=1200.0,
+    most_flops=2e13,
+    models=("llama-3.1-8b", "llama-3.1-70b", "qwen2.5-7b", "qwen3-32b", "gemma-2-9b", "mistral-small-24b"),
+    dtypes=("bfloat16", "fp8", "w4a16", "int8", "float16", "tf32", "float32"),
+    tokens=(1, 4, 16, 32, 64, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192),
+    expert_models=("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite"),
+    expert_rows=(8, 64, 512, 2048, 8192, 32768),
+    attention_models=("llama-2-7b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.2-1b", "qwen2.5-7b", "gemma-2-9b"),
+    latent_models=("deepseek-v2-lite", "deepseek-v3"),
+    prompts=grid((1, 4, 16), (128, 512, 1024, 2048, 4096, 8192, 16384), 32768),
+    caches=grid((1, 4, 16, 64, 256), (128, 512, 2048, 8192, 32768, 131072), 1048576),
+    widths=(2048, 4096, 8192, 14336),
+    copy_bytes=doubling(16 * KIB, 2 * GIB),
+    allreduce_bytes=doubling(4 * KIB, 512 * MIB),
+    blocks=(("llama-3.1-8b", 1), ("llama-2-7b", 1), ("llama-3.1-70b", 1)),
+    whole_models=(("llama-3.2-1b", 16),),
+    block_prompts=grid((1, 8), (128, 512, 2048, 8192), 16384),
+    block_caches=grid((1, 8, 64), (512, 2048, 8192), 131072),
+)
+CPU = Size(
+    budget_s=300.0,
+    sample_s=2e-3,
+    warmup_s=10e-3,
+    most_flops=5e10,
+    graphs=False,
+    compiled=False,
+    models=("qwen3-0.6b", "qwen2.5-0.5b", "tinyllama-1.1b", "llama-3.2-1b"),
+    dtypes=("float32", "bfloat16", "int8", "w4a16"),
+    tokens=(1, 4, 16, 64, 256, 1024),
+    expert_models=("olmoe-1b-7b",),
+    expert_rows=(8, 64, 512),
+    attention_models=("qwen3-0.6b", "qwen2.5-0.5b", "tinyllama-1.1b", "gemma-2-2b"),
+    latent_models=("deepseek-v2-lite",),
+    attention_dtypes=("float32", "bfloat16"),
+    backends=("sdpa_flash", "sdpa_math"),
+    prompts=grid((1, 4), (64, 256, 1024, 2048), 4096),
+    caches=grid((1, 4, 16), (256, 1024, 4096, 16384), 65536),
+    widths=(1024, 2048, 5632),
+    copy_bytes=doubling(16 * KIB, 256 * MIB),
+    blocks=(("tinyllama-1.1b", 1), ("qwen3-0.6b", 1)),
+    whole_models=(("tinyllama-1.1b", 2), ("tinyllama-1.1b", 8)),
+    block_dtypes=("float32", "bfloat16"),
+    block_prompts=grid((1, 4), (32, 128, 512), 512),
+    block_caches=grid((1, 4), (256, 1024), 4096),
+)
+#: (kind of device, size) -> what is measured.
+SIZES: dict[tuple[str, str], Size] = {
+    ("cuda", "quick"): replace(
+        GPU,
+        budget_s=270.0,
+        most_flops=4e12,
+        models=("llama-3.1-8b", "qwen2.5-7b"),
+        dtypes=("bfloat16", "fp8", "w4a16", "int8", "tf32"),
+        tokens=(1, 16, 64, 128, 256, 512, 2048, 8192),
+        expert_models=("qwen3-30b-a3b",),
+        expert_rows=(8, 512, 8192),
+        attention_models=("llama-2-7b", "llama-3.1-8b", "llama-3.2-1b"),
+        latent_models=("deepseek-v2-lite",),
+        prompts=grid((1, 8), (128, 512, 2048, 8192), 16384),
+        caches=grid((1, 16, 128), (128, 1024, 8192, 32768), 262144),
+        widths=(4096, 14336),
+        copy_bytes=tuple(16 * KIB * 4**i for i in range(9)),
+        allreduce_bytes=tuple(4 * KIB * 4**i for i in range(9)),
+        blocks=(("llama-3.1-8b", 1),),
+        block_prompts=((1, 512), (1, 2048)),
+        block_caches=((1, 2048), (16, 2048)),
+    ),
+    ("cuda", "default"): GPU,
+    ("cuda", "full"): replace(
+        GPU,
+        budget_s=math.inf,
+        most_flops=1e14,
+        models=(*GPU.models, "qwen2.5-72b", "mixtral-8x7b", "phi-4", "gemma-2-27b", "llama-2-7b", "llama-2-13b"),
+        tokens=(*GPU.tokens, 2, 8, 24, 48, 96, 320, 768, 1536, 3072, 16384),
+        expert_models=(*GPU.expert_models, "deepseek-v3", "qwen3-235b-a22b"),
+        expert_rows=doubling(8, 65536),
+        attention_models=(*GPU.attention_models, "qwen3-32b", "gemma-2b", "mistral-nemo"),
+        prompts=grid((1, 2, 4, 8, 16, 32), doubling(64, 32768), 65536),
+        caches=grid(doubling(1, 256), doubling(128, 131072), 2097152),
+        widths=(1024, *GPU.widths, 28672),
+        whole_models=(*GPU.whole_models, ("llama-3.1-8b", 32)),
+    ),
+    ("cpu", "quick"): replace(
+        CPU,
+        budget_s=52.0,
+        sample_s=1e-3,
+        warmup_s=4e-3,
+        most_flops=3e9,
+        models=("qwen3-0.6b",),
+        dtypes=("float32", "bfloat16", "int8", "w4a16"),
+        tokens=(1, 4, 16, 64, 256),
+        attention_models=("qwen3-0.6b", "tinyllama-1.1b"),
+        attention_dtypes=("float32",),
+        prompts=((1, 64), (1, 256), (4, 256), (1, 1024)),
+        caches=((1, 256), (1, 1024), (4, 1024), (1, 4096), (4, 4096)),
+        widths=(1024, 2048),
+        copy_bytes=tuple(16 * KIB * 4**i for i in range(8)),
+        blocks=(("qwen3-0.6b", 1),),
+        whole_models=(("tinyllama-1.1b", 2),),
+        block_dtypes=("float32",),
+        block_prompts=((1, 16), (1, 64)),
+        block_caches=((1, 256), (4, 256)),
+    ),
+    ("cpu", "default"): CPU,
+    ("cpu", "full"): replace(
+        CPU,
+        budget_s=math.inf,
+        compiled=True,
+        most_flops=4e11,
+        models=(*CPU.models, "llama-3.2-3b", "smollm3-3b", "qwen3-4b"),
+        dtypes=(*CPU.dtypes, "float16", "fp8"),
+        tokens=(*CPU.tokens, 2, 8, 32, 128, 512, 2048),
+        prompts=grid((1, 2, 4, 8), doubling(32, 4096), 8192),
+        caches=grid((1, 2, 4, 8, 16, 32), doubling(128, 32768), 131072),
+    ),
+}
+
+
+def named(kind: str, name: str) -> Size:
+    """The size called quick, default or full on a device of this kind."""
+    if (kind, name) not in SIZES:
+        raise unknown("size", name, {size for _, size in SIZES})
+    return SIZES[kind, name]
