@@ -1,0 +1,220 @@
+"""The ledger: published end-to-end figures, typed with their source, against which every release is scored.
+
+One YAML per source in `calibrate/ledger/`.  Nothing is ever fitted on these rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from llmviewer import data
+from llmviewer.errors import UserError, quoted, unknown
+from llmviewer.passes.quantization_grammar import parse_cache_dtype, parse_scheme
+
+SCHEMA = "llmviewer.ledger/1"
+FOLDER = "calibrate/ledger"
+#: Presets that may stand for an engine.
+PRESETS = ("kernels", "torch-eager", "torch-compile", "gpt-fast", "llama.cpp", "vllm", "trtllm", "sglang")
+#: metric -> what is published.  With output_len 0 a throughput counts tokens of the prompt.
+METRICS = {
+    "ttft_ms": "time to the first token: of the whole static batch, or the mean over requests that arrive one by one",
+    "tpot_ms": "mean time per output token after the first",
+    "decode_tok_s": "generated tokens per second of all sequences, prefill apart or of a few tokens",
+    "throughput_tok_s": "output tokens per second of all devices, prefill in the time",
+    "latency_ms": "whole request or static batch, prefill and all decode steps",
+}
+BATCHING = ("static", "continuous")
+SOURCE_KEYS = ("schema", "title", "source", "engine", "engine_version", "date", "conditions", "rows")
+SOURCE_OPTIONAL = ("nearest", "license")
+WORDS = ("hardware", "model", "quantization", "kv_cache_dtype", "batching", "metric", "where")
+SIZES = {"devices": 1, "tp": 1, "pp": 1, "input_len": 0, "output_len": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One published figure.  The names are those of our files and options.
+
+    batch: sequences at once, or concurrent requests; None where the source runs as many as the cache holds.
+    input_len 0: generation from an empty context.  output_len 0: the prompt alone.  value: in the metric's unit.
+    where: table and row in the source.
+    """
+
+    hardware: str
+    devices: int
+    tp: int
+    pp: int
+    model: str
+    quantization: str
+    kv_cache_dtype: str
+    batching: str
+    batch: int | None
+    input_len: int
+    output_len: int
+    metric: str
+    value: float
+    where: str
+    note: str = ""
+
+    @property
+    def key(self) -> tuple[str | int | None, ...]:
+        """What was run and what of it was measured: all but the value."""
+        run = (self.hardware, self.tp, self.pp, self.model, self.quantization, self.kv_cache_dtype)
+        return (*run, self.batching, self.batch, self.input_len, self.output_len, self.metric)
+
+    @property
+    def is_prompt_rate(self) -> bool:
+        """The value counts tokens of the prompt per second: batch x input_len over the time to the first token."""
+        return self.metric == "throughput_tok_s" and self.output_len == 0
+
+    def arguments(self) -> dict[str, str | int]:
+        """What `llmviewer.analyze` takes; batch_size is left out where the source does not say it.
+
+        An empty context is one token there, and a prompt alone has one output token.
+        """
+        sizes = {} if self.batch is None else {"batch_size": self.batch}
+        return {
+            "model": self.model,
+            "hardware": self.hardware,
+            **sizes,
+            "input_len": max(self.input_len, 1),
+            "output_len": max(self.output_len, 1),
+            "quantization": self.quantization,
+            "kv_cache_dtype": self.kv_cache_dtype,
+            "tensor_parallel_size": str(self.tp),
+            "pipeline_parallel_size": str(self.pp),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One published table.  engine: as the source calls it.  preset: what stands for it here.
+
+    source: where a reader can open it.  conditions: what the figures include.  license: empty where none is stated.
+    """
+
+    name: str
+    title: str
+    source: str
+    engine: str
+    preset: str
+    engine_version: str
+    date: str
+    conditions: str
+    license: str
+    rows: tuple[Row, ...]
+
+
+def load(folder: Path | None = None) -> tuple[Source, ...]:
+    """Every source of the ledger, in the order of their names.  Raises UserError."""
+    paths = sorted((folder or data.folder(FOLDER)).glob("*.yaml"))
+    return tuple(parse(data.read_yaml(path), path.stem) for path in paths)
+
+
+def rows(sources: tuple[Source, ...]) -> Iterator[tuple[Source, Row]]:
+    """Every figure with its source."""
+    return ((source, row) for source in sources for row in source.rows)
+
+
+def parse(content: Mapping[str, Any], name: str) -> Source:
+    """The source in one file.  Raises UserError: the file and what is wrong in it."""
+    where = f"{FOLDER}/{name}.yaml"
+    data.check_keys(content, (*SOURCE_KEYS, *SOURCE_OPTIONAL), SOURCE_KEYS, where)
+    if content["schema"] != SCHEMA:
+        raise unknown("schema", content["schema"], (SCHEMA,), where=where)
+    texts = [key for key in (*SOURCE_KEYS, *SOURCE_OPTIONAL) if key != "rows" and key in content]
+    text = {key: _text(content, key, where) for key in texts}
+    if "https://" not in text["source"] and "http://" not in text["source"]:
+        raise UserError(f"{where}: source {quoted(text['source'])} has no address that a reader can open")
+    preset = text.get("nearest", text["engine"])
+    if preset not in PRESETS:
+        raise unknown("engine", preset, PRESETS, where=where, hint="`nearest` names the preset that stands for another")
+    if not isinstance(content["rows"], list) or not content["rows"]:
+        raise UserError(f"{where}: rows is {quoted(content['rows'])}; expected a list of figures")
+    listed = tuple(_row(row, f"{where}, row {number}") for number, row in enumerate(content["rows"], 1))
+    return Source(
+        name=name,
+        title=text["title"],
+        source=text["source"],
+        engine=text["engine"],
+        preset=preset,
+        engine_version=text["engine_version"],
+        date=text["date"],
+        conditions=text["conditions"],
+        license=text.get("license", ""),
+        rows=listed,
+    )
+
+
+def _row(row: Any, where: str) -> Row:
+    if not isinstance(row, dict):
+        raise UserError(f"{where} is {quoted(row)}; expected a mapping of fields")
+    required = (*WORDS, *SIZES, "batch", "value")
+    data.check_keys(row, (*required, "note"), required, where)
+    fields: dict[str, Any] = {key: _text(row, key, where) for key in WORDS}
+    _check_names(fields, where)
+    fields |= {key: _whole(row, key, least, where) for key, least in SIZES.items()}
+    fields["batch"] = None if row["batch"] is None else _whole(row, "batch", 1, where)
+    fields["note"] = _text(row, "note", where) if "note" in row else ""
+    read = Row(**fields, value=_figure(row["value"], where))
+    _check_shape(read, where)
+    return read
+
+
+def _check_names(words: Mapping[str, str], where: str) -> None:
+    known: dict[str, Collection[str]] = {
+        "hardware": _stems("hardware_specs"),
+        "model": _stems("model_configs"),
+        "metric": METRICS,
+        "batching": BATCHING,
+    }
+    for key, names in known.items():
+        if words[key] not in names:
+            raise unknown(key, words[key], names, where=where)
+    try:
+        parse_scheme(words["quantization"])
+        parse_cache_dtype(words["kv_cache_dtype"])
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def _check_shape(row: Row, where: str) -> None:
+    """What the metric needs to mean anything."""
+    if row.tp * row.pp != row.devices:
+        raise UserError(f"{where}: tp {row.tp} x pp {row.pp} is not {row.devices} devices")
+    if row.batch is None and (row.metric != "throughput_tok_s" or row.batching != "continuous"):
+        raise UserError(f"{where}: batch may be null only where a throughput under continuous batching is published")
+    if row.input_len == 0 and row.metric != "decode_tok_s":
+        raise UserError(f"{where}: input_len 0 is a generation from an empty context; {row.metric} needs a prompt")
+    least = {"ttft_ms": 1, "throughput_tok_s": 0, "latency_ms": 1}.get(row.metric, 2)
+    if row.output_len < least:
+        raise UserError(f"{where}: {row.metric} needs an output_len of at least {least}")
+
+
+@cache
+def _stems(folder: str) -> frozenset[str]:
+    return frozenset(data.stems(folder))
+
+
+def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
+    value = fields[key]
+    if not isinstance(value, str) or not value.strip():
+        raise UserError(f"{where}: {key} is {quoted(value)}; expected text")
+    return value.strip()
+
+
+def _whole(row: Mapping[str, Any], key: str, least: int, where: str) -> int:
+    value = row[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"{where}: {key} is {quoted(value)}; expected a whole number of at least {least}")
+    return value
+
+
+def _figure(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+        raise UserError(f"{where}: value is {quoted(value)}; expected a number above 0")
+    return float(value)

@@ -1,0 +1,169 @@
+"""The ledger of published figures: every row resolves, none is said twice, none is one that is fitted on."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrate import ledger
+from llmviewer import data
+from llmviewer.api import analyze
+from llmviewer.errors import UserError
+
+SOURCES = ledger.load()
+ROWS = list(ledger.rows(SOURCES))
+FITTED_ON = Path(__file__).resolve().parent.parent.parent / "shared" / "measured" / "e2e.csv"
+#: How tables begin the name of an engine -> its family.
+FAMILIES = {"trtllm": "trtllm", "tensorrt": "trtllm", "llama.cpp": "llama.cpp", "gpt-fast": "gpt-fast", "vllm": "vllm"}
+#: Our words for a quantization -> what tables call the weights, where they name them.
+WEIGHTS = {"w8a16": "int8", "fp8-block": "fp8_block"}
+
+
+def good(**changes: Any) -> dict[str, Any]:
+    """A file with one right row; `changes` go into the row, those of `top` into the file."""
+    top = changes.pop("top", {})
+    row = {
+        "hardware": "a100-80gb-sxm",
+        "devices": 2,
+        "tp": 2,
+        "pp": 1,
+        "model": "llama-2-7b",
+        "quantization": "bf16",
+        "kv_cache_dtype": "auto",
+        "batching": "static",
+        "batch": 1,
+        "input_len": 5,
+        "output_len": 200,
+        "metric": "decode_tok_s",
+        "value": 168.84,
+        "where": "table 2, row 1",
+    }
+    words = {key: key for key in ("title", "engine_version", "date", "conditions")}
+    return {
+        "schema": ledger.SCHEMA,
+        "source": "https://example.org",
+        "engine": "gpt-fast",
+        **words,
+        "rows": [row | changes],
+        **top,
+    }
+
+
+def test_the_ledger_spreads_over_chips_models_engines_metrics_and_batches() -> None:
+    rows = [row for _, row in ROWS]
+    assert len(rows) >= 60
+    assert len({row.hardware for row in rows}) >= 6
+    assert len({row.model for row in rows}) >= 8
+    assert {row.metric for row in rows} == set(ledger.METRICS)
+    assert {row.batching for row in rows} == set(ledger.BATCHING)
+    assert {source.preset for source in SOURCES} == set(ledger.PRESETS) - {"kernels"}
+    batches = [row.batch for row in rows if row.batch]
+    assert len(set(batches)) >= 10 and min(batches) == 1 and max(batches) >= 1000
+    assert sum(batch > 1 for batch in batches) >= 60
+
+
+def test_no_chip_has_most_of_the_rows() -> None:
+    _, most = Counter(row.hardware for _, row in ROWS).most_common(1)[0]
+    assert most < len(ROWS) / 2
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_a_source_says_where_it_is_and_what_its_figures_include(source: ledger.Source) -> None:
+    assert "http" in source.source
+    assert len(source.conditions) > 40
+    assert all(row.where for row in source.rows)
+    if "github.com" in source.source and ".md @" in source.source:  # a file of a repository: at one commit
+        commit = source.source.split("@")[1].split()[0].rstrip(")")
+        assert len(commit) == 40
+
+
+def test_no_figure_stands_twice() -> None:
+    seen = Counter((source.engine, source.engine_version, row.key) for source, row in ROWS)
+    assert not [key for key, times in seen.items() if times > 1]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_a_row_is_what_analyze_takes(source: ledger.Source) -> None:
+    row = source.rows[-1]
+    assert analyze(**{"batch_size": 1, **row.arguments()}).metrics()  # type: ignore[arg-type]
+
+
+def test_an_empty_context_is_one_token_and_a_prompt_alone_has_one_output_token() -> None:
+    (row,) = ledger.parse(good(input_len=0), "x").rows
+    assert row.arguments()["input_len"] == 1
+    (row,) = ledger.parse(good(input_len=512, output_len=0, metric="throughput_tok_s"), "x").rows
+    assert row.is_prompt_rate and row.arguments()["output_len"] == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (good(hardware="a100"), "unknown hardware 'a100'"),
+        (good(model="llama-2-7"), "unknown model 'llama-2-7'; did you mean 'llama-2-7b'?"),
+        (good(metric="tokens"), "unknown metric 'tokens'; allowed: decode_tok_s"),
+        (good(batching="dynamic"), "unknown batching 'dynamic'"),
+        (good(quantization="q5"), "row 1: unknown quantization 'q5'"),
+        (good(kv_cache_dtype="fp9"), "unknown KV cache dtype 'fp9'"),
+        (good(devices=4), "tp 2 x pp 1 is not 4 devices"),
+        (good(batch=None), "batch may be null only where"),
+        (good(batch=0), "batch is 0; expected a whole number of at least 1"),
+        (good(tp=True), "tp is true"),
+        (good(value=float("nan")), "value is nan; expected a number above 0"),
+        (good(value=-1), "value is -1"),
+        (good(where=" "), "where is ' '; expected text"),
+        (good(input_len=0, metric="latency_ms"), "latency_ms needs a prompt"),
+        (good(output_len=1), "decode_tok_s needs an output_len of at least 2"),
+        (good(top={"source": "a talk"}), "has no address that a reader can open"),
+        (good(top={"engine": "tgi"}), "unknown engine 'tgi'"),
+        (good(top={"schema": "llmviewer.ledger/2"}), "unknown schema"),
+        (good(top={"rows": []}), "expected a list of figures"),
+        (good(top={"rows": [3]}), "row 1 is 3; expected a mapping of fields"),
+        (good(top={"author": "x"}), "unknown key 'author'"),
+        ({key: value for key, value in good().items() if key != "source"}, "missing source"),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_names_it(file: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        ledger.parse(file, "wrong")
+    line = str(raised.value)
+    assert line.startswith("calibrate/ledger/wrong.yaml") and message in line and "\n" not in line
+
+
+def test_an_engine_of_another_name_needs_the_preset_that_stands_for_it() -> None:
+    source = ledger.parse(good(top={"engine": "tgi", "nearest": "vllm"}), "x")
+    assert (source.engine, source.preset) == ("tgi", "vllm")
+
+
+def _family(engine: str) -> str:
+    return next((family for start, family in FAMILIES.items() if engine.lower().startswith(start)), engine.lower())
+
+
+def _stem(folder: str, name: str) -> str:
+    try:
+        return data.find(folder, name, "model" if folder == "model_configs" else "chip")[1]
+    except UserError:
+        return name
+
+
+def _weights(text: str) -> str:
+    return "16 bit" if text in ("fp16", "bf16", "float16", "bfloat16", "none") else text
+
+
+@pytest.mark.skipif(not FITTED_ON.exists(), reason="the development rows are not beside the checkout")
+def test_no_row_is_one_that_is_fitted_on() -> None:
+    fitted = set()
+    with FITTED_ON.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            run = (_stem("hardware_specs", row["device"]), _stem("model_configs", row["model"]), _family(row["engine"]))
+            sizes = tuple(int(float(row[key])) if row[key] else None for key in ("tp", "pp", "batch", "input_len"))
+            fitted.add((*run, *sizes, int(float(row["output_len"])), _weights(row["weight_dtype"]), row["metric"]))
+    assert len({key[0] for key in fitted} & set(data.stems("hardware_specs"))) >= 5  # the names do resolve
+    assert len({key[1] for key in fitted} & set(data.stems("model_configs"))) >= 10
+    for source, row in ROWS:
+        run = (row.hardware, row.model, _family(source.engine))
+        weights = _weights(WEIGHTS.get(row.quantization, row.quantization))
+        assert (*run, row.tp, row.pp, row.batch, row.input_len, row.output_len, weights, row.metric) not in fitted
