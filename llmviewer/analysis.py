@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from llmviewer import memory
 from llmviewer.chip import Chip
+from llmviewer.efficiency import ideal
 from llmviewer.errors import UserError
 from llmviewer.evaluation import Evaluation, evaluate
 from llmviewer.ir import Array, Count, Graph, present, total
@@ -18,6 +20,9 @@ from llmviewer.models.sizes import ABSENT_CONTEXT
 from llmviewer.schedule import Schedule, falls, largest_passes, schedule
 from llmviewer.system import System
 from llmviewer.workload import Request
+
+if TYPE_CHECKING:
+    from llmviewer.calibrated import Calibrated
 
 #: What a CUDA context and an engine hold beside tensors: vLLM reports "non_torch_memory takes 0.16GiB" on an H100.
 FRAMEWORK_BYTES = 0.16 * 2.0**30
@@ -105,6 +110,17 @@ class Analysis:
         often = 1.0 if self.system.parallelism.microbatches == 1 else self._in_flight
         time_s = np.where(self.schedule.decode_steps > 0, self.generation_s, np.nan)
         return np.asarray(read * often / (time_s * self.system.chip.bandwidth_bytes_per_s))
+
+    @property
+    def calibration(self) -> Calibrated | None:
+        """What calibrated the times; None for the data sheet's roofline."""
+        efficiency = self.system.efficiency
+        return None if efficiency is ideal else efficiency  # type: ignore[return-value]
+
+    def chip_per_pass(self) -> Chip:
+        """The chip with the figures of every pass that the evaluation holds."""
+        piece, _ = next(self.schedule.pieces())
+        return _per_pass(self.system, self.schedule, piece).chip
 
     def compute_dtype(self, point: int) -> str:
         """The dtype in which most matmul FLOPs of a point's prefill run on this chip."""

@@ -58,12 +58,13 @@ def analyze(
     output_len: Sizes = 128,
     **options: object,
 ) -> Result:
-    """Prefill, decode and memory of `model` on a chip.
+    """Prefill, decode and memory of `model` on a chip, by calibrated times unless efficiency="ideal".
 
     model, hardware: names, paths or objects.  batch_size, input_len, output_len: whole numbers, or sequences of
     one length (one point each; a single number holds for all).  options: fields of `Options`, and techniques by the
     names of their options (quantization="w4a16", tensor_parallel_size=4).  Raises UserError.
     """
+    options = {"efficiency": "calibrated", **options}
     return configuration(model, hardware, **options).answer(request(batch_size, input_len, output_len))
 
 

@@ -36,10 +36,10 @@ class Found:
     basis: str
     chip: str
 
-    @property
-    def label(self) -> str:
-        """One line of provenance."""
-        return f"{self.fit.key} of {self.chip} ({self.basis})"
+    def described(self) -> dict[str, Any]:
+        """As results print it: basis, whose constants, and their error on rows that they were not fitted on."""
+        error = dict(self.fit.error.get("all", {}))
+        return {"basis": self.basis, "chip": self.chip, "fit": self.fit.key, "error": error}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,6 +70,10 @@ class Calibrated:
             self.known[key] = self._search(family, variant)
         return self.known[key]
 
+    def basis(self, operator: Operator) -> Found:
+        """The constants of the first family of an operator: what its interval is named after."""
+        return self.found(families_of(operator)[0], operator)
+
     def _search(self, family: str, variant: str) -> Found:
         for source in self.sources:
             near = "measured" if source.chip == self.chip else "transferred"
@@ -85,6 +89,28 @@ class Calibrated:
                 engine = next(source.engines(family, name))
                 return Found(fit=source.fit(f"{family}/{name}/{engine}"), basis="assumed", chip=source.chip)
         raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
+
+    @property
+    def profile(self) -> str:
+        """The file whose constants come first."""
+        return self.sources[0].path
+
+    def sentence(self) -> str:
+        """Where times come from, in one line."""
+        own = sorted({found.basis for found in self.known.values() if found.chip == self.chip})
+        lent = sorted({found.chip for found in self.known.values() if found.chip != self.chip})
+        words = [f"kernels measured on {self.chip}"] if own else []
+        if lent:
+            words.append(f"{'others ' if own else 'kernels '}transferred from {', '.join(lent)}, intervals wider")
+        return ", ".join(words)
+
+    def assumptions(self) -> list[str]:
+        """Kernels nobody measured, and whose constants they got."""
+        return [
+            f"{key}: no fit, constants of {found.fit.key} ({found.chip})"
+            for key, found in self.known.items()
+            if found.basis == "assumed"
+        ]
 
     def interval(self, operator: Operator, chip: Chip, timing: Timing) -> Array:
         """Ratios to the predicted time, shape (4, points): the bounds of the 95 and 80 % intervals (QUANTILES)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmviewer import api
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from reports.page import Page
 
 
-@opt.running
+@partial(opt.running, efficiency="calibrated")
 def command(
     model: opt.Model,
     hardware: opt.Hardware,

@@ -65,8 +65,24 @@ RUN: dict[str, tuple[Any, Any]] = {
         "cheaper",
     ),
     "efficiency": (
-        Annotated[str, typer.Option("--efficiency", help="ideal: the data sheet's roofline.")],
+        Annotated[
+            str,
+            typer.Option(
+                "--efficiency", help="ideal: the data sheet's roofline, a bound; calibrated: what kernels reach."
+            ),
+        ],
         "ideal",
+    ),
+    "engine": (
+        Annotated[
+            str,
+            typer.Option("--engine", help="What serves the model, with calibrated: kernels (alone), vllm, trtllm ..."),
+        ],
+        "kernels",
+    ),
+    "profile": (
+        Annotated[str, typer.Option("--profile", help="A profile of your own, from `llmviewer calibrate fit`.")],
+        "",
     ),
     "gpu_memory_utilization": (Utilization, 0.9),
     "max_num_batched_tokens": (TokenBudget, 0),
@@ -78,13 +94,16 @@ LISTED = ("dtype",)
 MOST_COMBINATIONS = 10**4
 
 
-def running(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command, which takes them as **options, every option of a run: those of api.Options and all techniques."""
+def running(command: Callable[..., int], **defaults: str) -> Callable[..., int]:
+    """Give a command, which takes them as **options, every option of a run: those of api.Options and all techniques.
+
+    defaults: those of this command that differ.
+    """
     extra = RUN | {name: _technique(name) for name in TECHNIQUES}
     own = signature(command, eval_str=True)
     kept = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     added = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name, default), annotation=annotation)
         for name, (annotation, default) in extra.items()
     ]
 
