@@ -14,6 +14,8 @@ from llmviewer.errors import UserError, unknown
 
 #: Of an environment what must be alike for two samples to stand in one file.
 IDENTITY = ("device", "device_name", "kind", "torch", "cuda", "driver", "threads", "gpus")
+#: Cores this process may run on, asked before any library binds the main thread to one of them.
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 #: What --device takes.
 DEVICES = ("cuda", "cpu")
 #: Where Linux says which caches a processor has.
@@ -63,18 +65,19 @@ def describe(kind: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "cpu": cpu_name(),
+        "load": load_and_cores()[0],
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     return _cuda(torch) | common if kind == "cuda" else _cpu(torch) | common
 
 
 def _cpu(torch: Any) -> dict[str, Any]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(cores)
+    threads = physical_cores()
+    torch.set_num_threads(threads)
     return {
         "device": "cpu",
         "device_name": cpu_name(),
-        "threads": cores,
+        "threads": threads,
         "pinned": os.environ.get("OMP_PROC_BIND", "false").lower() not in ("false", ""),
         "cache_bytes": cpu_cache_bytes(),
         "clock_mhz": cpu_clock_mhz(),
@@ -115,6 +118,17 @@ def cpu_name() -> str:
     """The processor as the system calls it."""
     found = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
     return found.group(1).strip() if found else platform.processor() or platform.machine()
+
+
+def physical_cores(root: Path = CACHES) -> int:
+    """Cores among those this process may run on, two hardware threads of one counted once."""
+    siblings = {_text(root / f"cpu{core}" / "topology" / "thread_siblings_list") or str(core) for core in CORES}
+    return len(siblings)
+
+
+def load_and_cores() -> tuple[float, int]:
+    """Processes that ran at once over the last minute, and the cores there are for them."""
+    return (os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0), len(CORES)
 
 
 def cpu_clock_mhz() -> float | None:

@@ -7,21 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmviewer import models
-
 from calibrate import shapes
 from calibrate.sizes import Size
+from llmviewer import models
 
 #: Share of the time of a run that each table may take; what one leaves over is for those after it.
 SHARES = {
     "launch": 0.02,
-    "copy": 0.06,
-    "block": 0.10,
-    "model": 0.12,
-    "gemm": 0.36,
+    "copy": 0.07,
+    "block": 0.08,
+    "model": 0.11,
+    "gemm": 0.32,
     "attention_prefill": 0.12,
     "attention_decode": 0.12,
-    "elementwise": 0.08,
+    "elementwise": 0.14,
     "allreduce": 0.02,
 }
 #: Fields of a config.json that a block or model is built from.
@@ -172,7 +171,7 @@ def _attention(size: Size) -> Iterator[Case]:
 
 def _latent(size: Size) -> Iterator[Case]:
     expanded, absorbed = shapes.latent_heads(size.latent_models)
-    for backend in size.backends:
+    for backend in size.latent_backends:
         for shape in expanded:
             yield from (prefill(f"mla_{backend}", _heads(shape, "bfloat16"), b, s) for b, s in size.prompts)
         for shape in absorbed:
@@ -208,7 +207,9 @@ def _blocks(size: Size) -> Iterator[Case]:
 
 def _passes(table: str, columns: Mapping[str, Any], size: Size) -> Iterator[Case]:
     config = columns["config"]
-    q = config["num_attention_heads"] * (config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+    q = config["num_attention_heads"] * (
+        config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    )
     weights = config["num_hidden_layers"] * config["hidden_size"] * (3 * config["intermediate_size"] + 2 * q)
     asked: Iterable[tuple[str, str, int, int]] = (
         *(("prefill", "seq", b, s) for b, s in size.block_prompts),

@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrate.environment import difference
 from llmviewer import parsing
 from llmviewer.errors import UserError, quoted, shown, unknown
-
-from calibrate.environment import difference
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "llmviewer.samples/1"
 FILE = "samples.jsonl"
+#: How a file of any version of the schema begins.
+HEADER = b'{"schema": "llmviewer.samples/'
 #: Tables that a row may belong to.
 TABLES = (
     "gemm",
@@ -69,6 +70,7 @@ class Recorder:
 
     def start(self, environment: Row) -> None:
         """Write the first line; or go on in a file of the same environment, its cut last line removed."""
+        self._forget_cut_header()
         if not self.path.exists() or self.path.stat().st_size == 0:
             self._write({"schema": SCHEMA, "environment": environment})
             return
@@ -84,6 +86,13 @@ class Recorder:
         self.repaired = len(whole) < self.path.stat().st_size
         if self.repaired:
             os.truncate(self.path, len(whole))
+
+    def _forget_cut_header(self) -> None:
+        """Nothing is lost with a first line that was never finished."""
+        if self.path.exists() and not _whole_lines(self.path):
+            content = self.path.read_bytes()
+            if HEADER.startswith(content[: len(HEADER)]):
+                os.truncate(self.path, 0)
 
     def append(self, row: Row) -> None:
         """Put a row on the disk."""
@@ -129,7 +138,9 @@ def read(path: str | Path, say: Callable[[str], None] = _warn) -> tuple[dict[str
     if not whole:
         raise UserError(f"'{shown(file)}' is not a samples file: its first line is missing or cut off")
     if len(whole) < file.stat().st_size:
-        say(f"'{shown(file)}' ends in a line that is cut off; it is left out (a further `calibrate run` mends the file)")
+        say(
+            f"'{shown(file)}' ends in a line that is cut off; it is left out (a further `calibrate run` mends the file)"
+        )
     rows = _rows(file, whole)
     environment = next(rows)
     tables: dict[str, list[Row]] = {}

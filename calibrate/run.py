@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,9 +16,8 @@ from calibrate import environment, plan, record, sizes
 from calibrate.plan import Case
 from calibrate.sizes import Size
 from calibrate.timer import Limits, Stopwatch, TooLongError, Work, measure
+from llmviewer.errors import UserError, shown
 
-#: Interquartile range over median beyond which a time is unstable.
-MOST_SPREAD = 0.10
 #: Figures of a sample that are kept.
 DIGITS = 5
 
@@ -69,6 +69,7 @@ def run(
     for done, (row, left_s) in enumerate(bench.rows(missing, begun, summary)):
         if row is not None:
             recorder.append(row)
+            bench.check()
         seen(Progress(done=done + 1, total=len(missing), left_s=left_s, now=missing[done][0].table))
     summary.seconds = time.monotonic() - begun
     return summary
@@ -111,16 +112,29 @@ class Bench:
 
         if left_s <= 0.0:
             return None
+        why = ""
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 return row | self._measured(case, left_s)
         except TooLongError:
             return None
         except Exception as error:  # whatever a kernel raises, the next one is measured
-            self.buffers.release(everything=True)
-            return row | {"skipped": reason(error)}
+            why = reason(error)
         finally:
-            self.buffers.release()
+            self.buffers.release(everything=bool(why))  # after the error, which holds the kernel's tensors
+        return row | {"skipped": why}
+
+    def check(self) -> None:
+        """Raise where the device answers nothing any more: a kernel has harmed its context."""
+        import torch
+
+        if self.buffers.kind == "cuda":
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError as error:
+                why = f"the device has failed ({reason(error)}); run again to go on behind that row"
+                raise UserError(why) from error
 
     def _measured(self, case: Case, left_s: float) -> dict[str, Any]:
         from calibrate.kernels import KERNELS
@@ -132,7 +146,6 @@ class Bench:
             sample_s=self.size.sample_s,
             warmup_s=self.size.warmup_s,
             most_s=left_s,
-            most_spread=MOST_SPREAD,
         )
         timing = measure(work, self.stopwatch, limits)
         return {
@@ -164,8 +177,6 @@ def _figures(value: float) -> float:
 
 def reason(error: Exception) -> str:
     """Why a kernel did not run, in one line."""
-    from llmviewer.errors import shown
-
     said = " ".join(str(error).split()) or type(error).__name__
     named = type(error).__name__
     if named == "OutOfMemoryError" or "can't allocate memory" in said:

@@ -12,6 +12,9 @@ from calibrate import nvml
 from calibrate.environment import cpu_clock_mhz
 from calibrate.timer import CACHES, Reading, Stopwatch, Work, is_cold
 
+#: A device that was idle takes so long to raise its clocks.
+WAKING_S = 0.5
+
 
 def stopwatch(kind: str, cache_bytes: float) -> Stopwatch:
     """The clock of `cuda` or `cpu`."""
@@ -65,8 +68,11 @@ class CudaStopwatch:
     def __init__(self, cache_bytes: float) -> None:
         self.cache_bytes = cache_bytes
         self._scratch = torch.ones(int(2 * CACHES * cache_bytes) // 4, device="cuda")
-        self._stream = torch.cuda.Stream()
+        self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._gauge = nvml.gauge(torch.cuda.current_device())
+        begun = time.monotonic()
+        while time.monotonic() - begun < WAKING_S:
+            self._scratch.sum().item()
 
     def prepare(self, work: Work, calls: int) -> tuple[str, Callable[[], float]]:
         """Warm up on the stream that will capture, capture, and fall back to a loop where a kernel refuses."""
@@ -82,13 +88,15 @@ class CudaStopwatch:
         torch.cuda.synchronize()
         graph = self._captured(loop) if work.graph else None
         launch = loop if graph is None else graph.replay
-        return "events" if graph is None else "graph", self._sampler(launch)
+        return "events" if graph is None else "graph", self._sampler(launch, waits=graph is None)
 
     def _captured(self, loop: Callable[[], None]) -> Any:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self._stream):
                 loop()
+            graph.replay()
+            torch.cuda.synchronize()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # it asks the host, or allocates behind torch's back
@@ -96,12 +104,16 @@ class CudaStopwatch:
             return None
         return graph
 
-    def _sampler(self, launch: Callable[[], object]) -> Callable[[], float]:
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    def _sampler(self, launch: Callable[[], object], *, waits: bool) -> Callable[[], float]:
+        """waits: the device is idle when the first call is launched, so that the host's time is in the sample."""
+        events: list[Any] = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+        start, end = events
 
         def sample() -> float:
             with torch.cuda.stream(self._stream):
                 self._scratch.sum()
+                if waits:
+                    self._stream.synchronize()
                 start.record()
                 launch()
                 end.record()

@@ -1,7 +1,7 @@
 """Timing one kernel: warm up, take at least twenty samples, say how far they lie apart.
 
-A sample is a row of calls that take the kernel's copies of its inputs in turn; together the copies are larger than twice
-the last cache, so that every call finds its weights in memory, as a layer of a real model does.
+A sample is a row of calls that take the kernel's copies of its inputs in turn; together the copies are larger than
+twice the last cache, so that every call finds its weights in memory, as a layer of a real model does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import numpy as np
 
 #: Rotating copies are together larger than this many caches.
 CACHES = 2.0
+#: Interquartile range over median beyond which a time is unstable.
+MOST_SPREAD = 0.10
 #: A copy is a view of one allocation; more of them cost more to make than they bring.
 MOST_COPIES = 4096
 #: Calls of one sample: what a CUDA graph holds without taking long to launch.
@@ -53,7 +55,7 @@ class Limits:
     sample_s: float = 1e-3
     warmup_s: float = 5e-3
     most_s: float = math.inf
-    most_spread: float = 0.10
+    most_spread: float = MOST_SPREAD
 
 
 class TooLongError(Exception):
@@ -76,7 +78,7 @@ class Timing:
     calls: int
     timed: str
     reading: Reading
-    most_spread: float = Limits.most_spread
+    most_spread: float = MOST_SPREAD
 
     @property
     def latency_us(self) -> float:

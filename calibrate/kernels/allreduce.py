@@ -26,6 +26,6 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
 
     def run(_: int) -> None:
         streams[0] = torch.cuda.current_stream(0)  # the one that the events stand on
-        nccl.all_reduce(tensors, streams=streams)
+        nccl.all_reduce(tensors, streams=streams)  # type: ignore[no-untyped-call]
 
     return Work(run=run, graph=False)

@@ -32,9 +32,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
 
 
 def _product(kind: str) -> Callable[..., torch.Tensor]:
-    of: Callable[..., torch.Tensor] = (
-        torch._weight_int4pack_mm if kind == "cuda" else torch._weight_int4pack_mm_for_cpu
-    )
+    of: Callable[..., torch.Tensor] = torch._weight_int4pack_mm if kind == "cuda" else torch._weight_int4pack_mm_for_cpu
     return of
 
 

@@ -27,7 +27,7 @@ def tf32(wanted: bool) -> Iterator[None]:  # noqa: FBT001
 def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
     """torch.mm into one output that is written again and again, as an allocator reuses it."""
     name = columns["dtype"]
-    if name == "bfloat16" or name == "tf32":
+    if name in ("bfloat16", "tf32"):
         need_capability(buffers.kind, 8, 0, name)
     m, n, k = columns["m"], columns["n"], columns["k"]
     weights = buffers.rotating(DTYPES[name], (n, k))

@@ -110,7 +110,7 @@ def layer(x: torch.Tensor, tensors: Tensors, sizes: Sizes, now: Pass, turn: Tens
 
 def _split(x: torch.Tensor, sizes: Sizes) -> torch.Tensor:
     """[batch, new, heads x head_dim] -> [batch, heads, new, head_dim]."""
-    return x.unflatten(-1, (-1, sizes.head_dim)).transpose(1, 2)
+    return x.view(*x.shape[:-1], -1, sizes.head_dim).transpose(1, 2)
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

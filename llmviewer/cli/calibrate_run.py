@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmviewer.cli.output import warn
 from llmviewer.errors import UserError
 
 if TYPE_CHECKING:
     from calibrate.run import Progress, Summary
+
+
+#: Load per core from which a measurement shares the machine with others.
+BUSY = 0.5
 
 
 def command(
@@ -26,12 +31,17 @@ def command(
     from calibrate import environment
     from calibrate.record import prepare
 
-    folder = prepare(output)
     environment.pin_threads()
     environment.chosen(device)
+    folder = prepare(output)
     from calibrate.run import run
 
     size = "quick" if quick else "full" if full else "default"
+    load, cores = environment.load_and_cores()
+    if load > BUSY * cores:
+        warn(
+            [f"this machine is busy (load {load:.1f} on {cores} cores): times will lie apart, many be marked unstable"]
+        )
     with _progress() as seen:
         summary = run(folder, device, size, seen)
     _tell(summary, size)

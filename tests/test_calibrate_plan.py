@@ -1,0 +1,143 @@
+"""The plan: shapes of real models, every row of a known table, blocks that our own model can be built for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch", reason="measuring needs torch")
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from calibrate import plan, record, shapes, sizes
+from calibrate.buffers import Buffers
+from calibrate.kernels import KERNELS
+from calibrate.kernels.attention import BACKENDS
+from calibrate.kernels.elementwise import OPERATIONS
+from calibrate.kernels.llama import Sizes
+from calibrate.shapes import Heads, LinearShape
+from llmviewer.models.load import parse
+from llmviewer.workload import decode, prefill
+
+ALL = [pytest.param(size, id=" ".join(name)) for name, size in sizes.SIZES.items()]
+#: Columns that a reader of measured tables finds in them.
+COLUMNS = {
+    "gemm": "dtype kernel m n k",
+    "attention_prefill": "dtype kv_dtype kernel batch seq heads kv_heads head_dim window prefix",
+    "attention_decode": "dtype kv_dtype kernel batch context heads kv_heads head_dim window",
+    "allreduce": "op dtype impl gpus bytes",
+    "elementwise": "op dtype tokens width",
+    "block": "dtype config batch stage graph",
+    "model": "dtype config batch stage graph",
+}
+
+
+def test_linear_layers_are_those_of_the_model() -> None:
+    """Llama-3.1-8B: q and o 4096 x 4096, k and v to 8 heads of 128, gate and up, down, the vocabulary."""
+    expected = {(4096, 4096), (1024, 4096), (14336, 4096), (4096, 14336), (128256, 4096)}
+    assert {(s.n, s.k) for s in shapes.linears(("llama-3.1-8b",))} == expected
+
+
+def test_attention_and_experts_are_those_of_the_model() -> None:
+    assert shapes.heads(("llama-3.1-8b",)) == [Heads(32, 8, 128, 128)]
+    assert shapes.latent_heads(("deepseek-v3",)) == ([Heads(128, 128, 192, 128)], [Heads(128, 1, 576, 512)])
+    assert shapes.experts(("mixtral-8x7b",)) == [LinearShape(4096, 14336, 8), LinearShape(14336, 4096, 8)]
+
+
+@pytest.mark.parametrize("size", ALL)
+def test_every_gemm_of_a_plan_is_a_layer_of_a_model(size: sizes.Size) -> None:
+    known = {(s.n, s.k) for s in (*shapes.linears(size.models), *shapes.experts(size.expert_models))}
+    planned = {(c.columns["n"], c.columns["k"]) for c in plan.cases(size) if c.table == "gemm"}
+    assert planned
+    assert planned <= known
+
+
+@pytest.mark.parametrize("size", ALL)
+def test_every_case_is_a_row_of_a_table_made_by_a_kernel(size: sizes.Size) -> None:
+    cases = plan.cases(size, gpus=8)
+    assert {case.table for case in cases} <= set(record.TABLES) <= set(plan.SHARES)
+    assert {case.kernel for case in cases} <= set(KERNELS)
+    for case in cases:
+        assert set(COLUMNS.get(case.table, "").split()) <= set(case.columns)
+        assert not set(case.columns) & set(record.RESULTS)
+    assert len({record.key({"table": c.table, **c.columns}) for c in cases}) == len(cases)
+
+
+def test_quick_is_a_minute_on_a_processor_and_five_on_a_gpu() -> None:
+    assert sizes.named("cpu", "quick").budget_s < 60.0
+    assert sizes.named("cuda", "quick").budget_s < 300.0
+
+
+def test_half_of_a_plan_holds_half_of_the_rows_of_each_length() -> None:
+    """Whatever time allows is spread over the shapes, not the small ones first."""
+    cases = [c for c in plan.cases(sizes.named("cuda", "default")) if c.table == "gemm" and c.kernel == "linear"]
+    half = [c.columns["m"] for c in cases[: len(cases) // 2]]
+    for m in {c.columns["m"] for c in cases}:
+        of_all = sum(c.columns["m"] == m for c in cases)
+        assert half.count(m) == pytest.approx(of_all / 2, rel=0.25)
+
+
+def test_operations_and_backends_of_the_plan_exist() -> None:
+    assert set(plan.MOVED) == set(OPERATIONS)
+    assert {backend for size in sizes.SIZES.values() for backend in size.backends} <= set(BACKENDS)
+
+
+SMALL = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 160,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 96,
+    "tie_word_embeddings": False, "torch_dtype": "float32", "hidden_act": "silu", "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", ["prefill", "decode"])
+def test_the_measured_model_does_the_products_that_ours_counts(stage: str) -> None:
+    """PyTorch's counter over what is timed, against the graph built from the row's config."""
+    columns = {"config": SMALL, "dtype": "float32", "batch": 3, "stage": stage, "graph": False}
+    columns |= {"seq": 8} if stage == "prefill" else {"context": 9}
+    work = KERNELS["model"](columns, Buffers("cpu", 1024))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.inference_mode():
+        logits = work.run(0)
+    step = prefill(3.0, 8.0) if stage == "prefill" else decode(3.0, 8.0)
+    graph = parse(SMALL, "small", "fp32").graph(step)
+    assert isinstance(logits, torch.Tensor)
+    assert logits.shape == (3, 96)
+    assert logits.isfinite().all()
+    assert counter.get_total_flops() == sum(operator.matmul_flops * block.times for block, operator in graph)
+
+
+def test_a_config_of_a_row_builds_the_model_that_was_measured() -> None:
+    config = plan.llama_config("tinyllama-1.1b", 3, "bfloat16")
+    built = Sizes.of(config)
+    weights = sum(a * (b[0] if b else 1) for a, *b in built.layer_shapes()) * 3
+    tables = 2 * built.vocabulary * built.hidden + built.hidden
+    assert parse(config, "x").parameters == weights + tables
+
+
+def test_decoding_token_by_token_gives_what_prefill_gives() -> None:
+    """The cache, the rotation and the mask of the measured layer are those of a real one."""
+    from calibrate.kernels import llama
+
+    made = Sizes.of(SMALL)
+    torch.manual_seed(0)
+    weights = tuple(torch.randn(shape) * 0.1 for shape in made.layer_shapes())
+    x = torch.randn(2, 5, 64)
+
+    def run(new: int, cached: int, cache: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        now = llama.Pass(2, new, cached)
+        keys, values = (part[:, :, : now.length] for part in cache)
+        turn = llama.rotations(made, now, torch.float32, "cpu")
+        return llama.layer(x[:, cached : now.length], (*weights, keys, values), made, now, turn)
+
+    whole = run(5, 0, tuple(torch.zeros(shape) for shape in made.cache_shapes(2, 5)))
+    cache = tuple(torch.zeros(shape) for shape in made.cache_shapes(2, 5))
+    steps = torch.cat([run(1, position, cache) for position in range(5)], dim=1)
+    torch.testing.assert_close(steps, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_more_than_one_device_adds_the_all_reduce() -> None:
+    tiny = replace(sizes.Size(), allreduce_bytes=(4096,), models=(), dtypes=("float32",))
+    assert {c.columns["gpus"] for c in plan.cases(tiny, gpus=4) if c.table == "allreduce"} == {2, 4}
+    assert not [c for c in plan.cases(tiny, gpus=1) if c.table == "allreduce"]

@@ -1,0 +1,240 @@
+"""`calibrate run` and its file: rows as they come, resumed after a kill, wrong files refused in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="measuring needs torch")
+import torch
+
+from calibrate import record, sizes
+from calibrate.kernels import KERNELS
+from calibrate.run import Progress, run
+from calibrate.timer import Work
+from llmviewer.cli import main
+from llmviewer.errors import UserError
+
+#: One or two rows of every table, of no more time than tests have.
+TINY = sizes.Size(
+    samples=3, sample_s=1e-5, warmup_s=0.0, graphs=False, compiled=False, most_flops=1e8,
+    models=("pythia-1.4b",), dtypes=("float32",), tokens=(1,), attention_models=("qwen2.5-0.5b",),
+    attention_dtypes=("float32",), backends=("sdpa_flash",), latent_models=(),
+    prompts=((1, 16),), caches=((2, 32),), widths=(64,), copy_bytes=(4096,),
+    blocks=(("qwen2.5-0.5b", 1),), whole_models=(), block_dtypes=("float32",), block_caches=((1, 8),),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rotating through twice a small cache keeps the tests quick."""
+    monkeypatch.setattr("calibrate.environment.cpu_cache_bytes", lambda: 2**16)
+    monkeypatch.setattr("calibrate.environment.physical_cores", lambda: 1)
+    monkeypatch.setitem(sizes.SIZES, ("cpu", "quick"), TINY)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / record.FILE).read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("samples")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calibrate.environment.cpu_cache_bytes", lambda: 2**16)
+        patch.setattr("calibrate.environment.physical_cores", lambda: 1)
+        run(folder, "cpu", TINY)
+    return folder
+
+
+@pytest.fixture
+def file(measured: Path, tmp_path: Path) -> Path:
+    """A samples file of one's own to spoil."""
+    copy = tmp_path / record.FILE
+    copy.write_bytes((measured / record.FILE).read_bytes())
+    return copy
+
+
+def test_a_run_writes_the_environment_and_rows_of_every_table(measured: Path) -> None:
+    header, *rows = lines(measured)
+    assert header["schema"] == "llmviewer.samples/1"
+    assert {"device", "device_name", "torch", "threads", "cache_bytes", "cpu", "date"} <= set(header["environment"])
+    tables = {"gemm", "attention_prefill", "attention_decode", "elementwise", "copy", "launch", "block"}
+    assert {row["table"] for row in rows} == tables
+    for row in rows:
+        assert (row["device"], row["source"], row["engine"]) == ("cpu", "llmviewer", f"torch {torch.__version__}")
+        assert "skipped" in row or len(row["samples_us"]) >= 3
+        assert "skipped" in row or row["latency_us"] > 0.0
+
+
+def test_read_gives_the_environment_and_a_table_of_each_kind(measured: Path) -> None:
+    environment, tables = record.read(measured)
+    assert environment["device"] == "cpu"
+    assert {"m", "n", "k", "dtype", "latency_us", "samples_us", "spread", "stable"} <= set(tables["gemm"].columns)
+    assert tables["block"]["config"][0]["model_type"] == "llama"
+
+
+def test_a_killed_run_goes_on_where_it_ended(tmp_path: Path) -> None:
+    def killed(progress: Progress) -> None:
+        if progress.done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, "cpu", TINY, killed)
+    before = (tmp_path / record.FILE).read_bytes()
+    assert len(before.splitlines()) == 1 + 4
+    summary = run(tmp_path, "cpu", TINY)
+    assert summary.kept == 4
+    assert (tmp_path / record.FILE).read_bytes().startswith(before)
+    keys = [record.key(row) for row in lines(tmp_path)[1:]]
+    assert len(keys) == len(set(keys)) == 4 + sum(summary.measured.values()) + sum(summary.skipped.values())
+    assert run(tmp_path, "cpu", TINY).kept == len(keys)
+
+
+def test_a_cut_last_line_is_mended_by_the_next_run(file: Path) -> None:
+    whole = lines(file.parent)
+    os.truncate(file, file.stat().st_size - 9)
+    summary = run(file.parent, "cpu", TINY)
+    assert summary.repaired
+    assert [record.key(row) for row in lines(file.parent)[1:]] == [record.key(row) for row in whole[1:]]
+
+
+def test_a_first_line_that_was_never_finished_is_written_anew(tmp_path: Path) -> None:
+    (tmp_path / record.FILE).write_text('{"schema": "llmviewer.samp', encoding="utf-8")
+    run(tmp_path, "cpu", TINY)
+    assert lines(tmp_path)[0]["schema"] == record.SCHEMA
+
+
+def test_a_cut_last_line_is_left_out_and_said(file: Path) -> None:
+    said: list[str] = []
+    rows = len(lines(file.parent))
+    os.truncate(file, file.stat().st_size - 9)
+    _, tables = record.read(file, said.append)
+    assert sum(map(len, tables.values())) <= rows - 2
+    assert "cut off" in said[0]
+
+
+def rewritten(file: Path, change: Callable[[dict[str, Any]], None], line: int = 1) -> None:
+    rows = lines(file.parent)
+    change(rows[line])
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.mark.parametrize("value", [math.nan, -1.0, 0.0, math.inf, "fast", None, True])
+def test_a_latency_that_is_none_names_its_line(file: Path, value: object) -> None:
+    rewritten(file, lambda row: row.update(latency_us=value))
+    with pytest.raises(UserError, match="line 2"):
+        record.read(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "first line is missing"),
+        ('{"schema": "llmviewer.samples/2", "environment": {}}\n', "expected 'llmviewer.samples/1'"),
+        ('{"schema": "llmviewer.samples/1"}\n', "environment is null"),
+        ("m,n,k\n1,2,3\n", "cannot be read as JSON"),
+        ("[1]\n", "expected a mapping"),
+        ('{"rows": []}\n', "names no schema"),
+        ('{"schema": "llmviewer.samples/1", "environment": {}}\n{"table": "gem"}\n', "did you mean 'gemm'"),
+        ('{"schema": "llmviewer.samples/1", "environment": {}}\n{"table": "gemm"}\n', "latency_us is null"),
+    ],
+)
+def test_another_file_is_refused_in_one_line(tmp_path: Path, content: str, why: str) -> None:
+    (tmp_path / record.FILE).write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=why):
+        record.read(tmp_path)
+
+
+def test_another_devices_file_is_left_alone(file: Path) -> None:
+    rewritten(file, lambda row: row["environment"].update(device="h200", device_name="NVIDIA H200"), line=0)
+    before = file.read_bytes()
+    with pytest.raises(UserError, match="device h200 there, cpu here"):
+        run(file.parent, "cpu", TINY)
+    assert file.read_bytes() == before
+
+
+def test_a_kernel_that_raises_is_skipped_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(columns: object, buffers: object) -> Work:
+        raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED\nwhen calling")
+
+    monkeypatch.setitem(KERNELS, "linear", broken)
+    summary = run(tmp_path, "cpu", TINY)
+    gemms = [row for row in lines(tmp_path)[1:] if row["table"] == "gemm"]
+    assert gemms
+    assert {row["skipped"] for row in gemms} == {"RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED when calling"}
+    assert sum(summary.skipped.values()) == len(gemms)
+    assert "gemm" not in record.read(tmp_path)[1]
+
+
+def test_a_shape_that_does_not_fit_the_memory_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibrate.buffers.free_bytes", lambda: 1e6)
+    summary = run(tmp_path, "cpu", TINY)
+    assert any(reason.startswith("out of memory: needs") for reason in summary.skipped)
+
+
+def test_rows_without_time_are_left_out_and_measured_by_the_next_run(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    first = run(tmp_path, "cpu", replace(TINY, budget_s=0.0))
+    assert sum(first.left_out.values()) > 0
+    assert len(lines(tmp_path)) == 1
+    assert not run(tmp_path, "cpu", TINY).left_out
+
+
+def test_progress_ends_when_everything_is_done(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    run(tmp_path, "cpu", TINY, seen.append)
+    assert [progress.done for progress in seen] == list(range(1, len(seen) + 1))
+    assert seen[-1].total == len(seen)
+    assert seen[-1].left_s == 0.0
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line on stderr of a command that exits 2."""
+    assert main(["calibrate", "run", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_the_command_measures_and_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "run", "--quick", "--device", "cpu", "-o", str(tmp_path / "new" / "folder")]) == 0
+    out = capsys.readouterr().out
+    assert "gemm: " in out
+    assert f"written: {tmp_path / 'new' / 'folder' / 'samples.jsonl'}" in out
+    assert record.read(tmp_path / "new" / "folder")[1]
+
+
+def test_without_torch_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "pip install 'llmviewer[calibrate]'" in refused(capsys, "-o", str(tmp_path / "x"))
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
+def test_without_cuda_the_device_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no CUDA" in refused(capsys, "--device", "cuda", "-o", str(tmp_path / "x"))
+
+
+def test_wrong_words_are_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine", encoding="utf-8")
+    assert "cannot write" in refused(capsys, "--device", "cpu", "-o", str(file))
+    assert "unknown device 'tpu'" in refused(capsys, "--device", "tpu", "-o", str(tmp_path))
+    assert "exclude each other" in refused(capsys, "--quick", "--full", "-o", str(tmp_path))
+    assert "-o" in refused(capsys)
+    assert file.read_text(encoding="utf-8") == "mine"
