@@ -82,6 +82,7 @@ class CudaStopwatch:
             for i in order:
                 work.run(i)
 
+        torch.cuda.synchronize()  # the inputs were filled on another stream
         with torch.cuda.stream(self._stream):
             for i in order[:3]:
                 work.run(i)
@@ -102,6 +103,8 @@ class CudaStopwatch:
         except RuntimeError:  # it asks the host, or allocates behind torch's back
             torch.cuda.synchronize()
             return None
+        finally:
+            torch.cuda.set_stream(torch.cuda.default_stream())  # a capture that broke off leaves its own behind
         return graph
 
     def _sampler(self, launch: Callable[[], object], *, waits: bool) -> Callable[[], float]:

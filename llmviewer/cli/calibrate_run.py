@@ -60,9 +60,8 @@ def _tell(summary: Summary, size: str) -> None:
         lines.append(f"{table}: {rows} rows, {summary.unstable[table]} of them unstable")
     lines += [f"skipped: {rows} rows: {reason}" for reason, rows in summary.skipped.items()]
     if left := sum(summary.left_out.values()):
-        again = "run again to go on" if size != "full" else ""
         named = ", ".join(f"{table} {rows}" for table, rows in summary.left_out.items())
-        lines.append(f"left out: {left} rows that the time of --{size} is too short for ({named}); {again}")
+        lines.append(f"left out: {left} rows that a {size} run has no time for ({named}); run again to go on")
     lines.append(f"written: {summary.path}")
     typer.echo("\n".join(lines))
 
