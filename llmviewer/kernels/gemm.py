@@ -1,29 +1,147 @@
-"""Matrix products with weights."""
+"""Matrix products with weights: tiles on units, the memory beside them, and what engines do to the input first."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from llmviewer.chip import Chip
+from llmviewer.dtypes import Dtype
 from llmviewer.efficiency import Rates, ideal
-from llmviewer.ir import Count, Operator, Role
+from llmviewer.ir import Array, Count, Operator, Place, Role, present
+from llmviewer.kernels import tiles
 from llmviewer.kernels.family import Constant, Constants, Family
+from llmviewer.kernels.power import sustained
 from llmviewer.ops.gemm import GemmShape
+
+#: Classes of products whose inputs are those the model computes with: nothing is converted.
+PLAIN = frozenset(("fp16", "bf16", "tf32", "fp32", "fp64"))
+#: Units of a chip that publishes none: those of an A100.
+UNITS = 108.0
+#: Compute time beyond which the power limit has pulled the clock down [s].
+SUSTAINING_S = 1e-3
+#: What the L2 gives each unit and clock [byte]: 64 by design, about a third measured on H100 and RTX 4090
+#: (https://chipsandcheese.com/p/nvidias-h100-funny-l2-and-tons-of-bandwidth).
+L2_BYTES_PER_CLOCK = 22.0
+#: Rows from which block-scaled products take another kernel, and the block that their matrix must divide into (vLLM:
+#: FlashInfer below, DeepGEMM above, CUTLASS where it does not divide).
+BLOCK_ROWS = 32.0
+BLOCK = (64.0, 128.0)
 
 
 def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
-    """A floor, fractions of peak and bandwidth, and a smooth maximum of the two."""
+    """Tiles on units (split in depth where units idle), memory traffic beside them, and a fixed time.
+
+    Never faster than the data sheet: shares of peak and bandwidth are at most 1, and the rest only adds.
+    """
     sheet = ideal(operator, chip)
-    return replace(
-        sheet,
-        matrix_flops_per_s=sheet.matrix_flops_per_s * constants["compute"],
-        memory_bytes_per_s=sheet.memory_bytes_per_s * constants["memory"],
+    shape = operator.shape
+    assert isinstance(shape, GemmShape)
+    traffic, bandwidth = operator.traffic_bytes, sheet.memory_bytes_per_s * constants["memory"]
+    memory_s = traffic / bandwidth
+    warm = operator.moved_bytes(Place.L2)
+    if present(warm):
+        memory_s = memory_s + _from_l2(warm, chip)
+        bandwidth = traffic / memory_s
+    compute_s, split_s = _tiles(operator, shape, chip, constants, memory_s)
+    flops = np.maximum(operator.matmul_flops, 1.0)
+    if constants["droop"] > 0.0:
+        peak_s = flops / sheet.matrix_flops_per_s
+        compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + SUSTAINING_S))
+    per_row = 2.0 * shape.n * constants["exposed"] / sheet.memory_bytes_per_s
+    fixed = constants["floor"] * 1e-6 + split_s
+    if operator.compute not in PLAIN:
+        per_row = per_row + _converting_row(shape, sheet, constants)
+        if _blocks(operator):
+            fixed = fixed + _other_kernel(shape, constants)
+    return Rates(
+        matrix_flops_per_s=flops / compute_s,
+        vector_flops_per_s=sheet.vector_flops_per_s if _weight_only(operator) else None,
+        special_ops_per_s=None,
+        memory_bytes_per_s=bandwidth,
         l2_bytes_per_s=None,
-        vector_flops_per_s=None,
+        link_bytes_per_s=sheet.link_bytes_per_s,
+        network_bytes_per_s=sheet.network_bytes_per_s,
+        host=sheet.host,
         sharpness=constants["sharpness"],
-        fixed_s=constants["floor"] * 1e-6,
+        fixed_s=fixed + shape.m * per_row,
     )
+
+
+def _tiles(
+    operator: Operator, shape: GemmShape, chip: Chip, constants: Constants, memory_s: Count
+) -> tuple[Count, Count]:
+    """Seconds on the units, and those of adding up what a split depth leaves."""
+    grid = _grid(operator, shape, chip, constants)
+    groups: Count = np.maximum(shape.active, 1.0) if shape.experts > 1.0 else 1.0
+    count = tiles.per_unit(grid, shape.m, groups)
+    sizes = tiles.unsplit(grid, count)
+    if constants["by_rows"]:
+        return tiles.by_rows(sizes, shape.m / groups), 0.0
+    whole, parts = tiles.best(sizes), tiles.best(tiles.split(grid, count)) + constants["prologue"] * 1e-6
+    adding = constants["split"] * 1e-6
+    divided = np.hypot(parts, memory_s) + adding < np.hypot(whole, memory_s)
+    seconds: Array = np.where(divided, parts, whole)
+    return seconds, divided * adding
+
+
+def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants) -> tiles.Grid:
+    units, peak, feeding = _figures(chip, operator.compute)
+    share = constants["compute"] * sustained(chip)
+    pace = (
+        units,
+        peak * (min(share, 1.0) if isinstance(share, float) else np.minimum(share, 1.0)),
+        feeding / constants["balance"],
+        2.0 if operator.compute in PLAIN else 1.0,
+        constants["prologue"] * 1e-6,
+        constants["ragged"],
+    )
+    try:
+        return tiles.looked_up(shape.n, shape.k, pace)
+    except TypeError:  # arrays: a table of many products, or chips in one sweep
+        return tiles.grid(shape.n, shape.k, tiles.Pace(**dict(zip(tiles.Pace.__slots__, pace, strict=True))))
+
+
+@lru_cache(maxsize=64)
+def _figures(chip: Chip, compute: str) -> tuple[Any, Any, Any]:
+    """Units, dense peak of a class, and that of 16 bits; a chip never changes."""
+    return UNITS if chip.units is None else chip.units, chip.matrix_rate(compute), chip.matrix_rate("bf16")
+
+
+def _from_l2(moved: Count, chip: Chip) -> Count:
+    """Seconds for weights that a measurement finds in the L2; a model's never are."""
+    if chip.units is None or chip.clock_hz is None:
+        return moved / chip.bandwidth_bytes_per_s
+    return moved / np.maximum(chip.units * chip.clock_hz * L2_BYTES_PER_CLOCK, chip.bandwidth_bytes_per_s)
+
+
+def _converting_row(shape: GemmShape, sheet: Rates, constants: Constants) -> Count:
+    """Seconds per row in which an engine's layer makes its 8-bit input: 2 bytes read and 1 written of each element."""
+    return shape.k * (3.0 * constants["convert"] / sheet.memory_bytes_per_s) + constants["convert_row"] * 1e-9
+
+
+def _other_kernel(shape: GemmShape, constants: Constants) -> Count:
+    """Further seconds of the kernels that products with block scales are given to by their shape."""
+    odd = (shape.n % BLOCK[0] != 0.0) | (shape.k % BLOCK[1] != 0.0)
+    many = np.where(shape.m >= BLOCK_ROWS, constants["many_rows"], 0.0)
+    return np.where(odd, constants["odd_block"], many) * 1e-6
+
+
+def _blocks(operator: Operator) -> bool:
+    """Whether the weights have one scale per block of rows and columns, as DeepSeek-V3's."""
+    return "x" in _stored(operator).name
+
+
+def _stored(operator: Operator) -> Dtype:
+    return next(a.tensor.dtype for a in operator.reads if a.tensor.role is Role.WEIGHT)
+
+
+def _weight_only(operator: Operator) -> bool:
+    """Whether weights are stored in fewer bits than they are multiplied in, and converted beside the product."""
+    return _stored(operator).compute != operator.compute
 
 
 def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
@@ -34,18 +152,46 @@ def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
 
 
 def variant(operator: Operator) -> str:
-    """`bf16`, `fp8` ...; `w4a16` where weights are stored in fewer bits than they are multiplied in."""
-    stored = next(a.tensor.dtype for a in operator.reads if a.tensor.role is Role.WEIGHT)
-    return operator.compute if stored.compute == operator.compute else f"w{stored.bits:.0f}a16"
+    """`bf16`, `fp8` ...; `fp8-block` with one scale per block; `w4a16` where weights are stored in fewer bits."""
+    stored = _stored(operator)
+    if stored.compute != operator.compute:
+        return f"w{stored.bits:.0f}a16"
+    return f"{operator.compute}-block" if _blocks(operator) else operator.compute
+
+
+def _constant(name: str, unit: str, start: float, low: float, high: float, meaning: str) -> Constant:
+    return Constant(name=name, unit=unit, meaning=meaning, start=start, low=low, high=high)
+
+
+BY_ROWS = Constant(
+    name="by_rows",
+    unit="1",
+    meaning="1: kernels take their tile by rows alone and never split the depth",
+    start=0.0,
+    low=0.0,
+    high=1.0,
+    choices=(0.0, 1.0),
+)
 
 
 FAMILY = Family(
     name="gemm",
     constants=(
-        Constant(name="floor", unit="us", meaning="shortest product", start=3.0, low=0.0, high=200.0),
-        Constant(name="compute", unit="1", meaning="share of the dense peak", start=0.8, low=0.05, high=1.0),
-        Constant(name="memory", unit="1", meaning="share of the bandwidth", start=0.8, low=0.05, high=1.0),
-        Constant(name="sharpness", unit="1", meaning="exponent of the maximum", start=2.0, low=1.0, high=20.0),
+        _constant("floor", "us", 4.0, 0.0, 250.0, "shortest product"),
+        _constant("compute", "1", 0.97, 0.05, 1.25, "share of what the chip sustains of its dense peak"),
+        _constant("memory", "1", 0.85, 0.05, 1.0, "share of the bandwidth"),
+        _constant("sharpness", "1", 2.5, 1.0, 20.0, "exponent of the maximum of compute and memory"),
+        _constant("balance", "FLOP/byte", 50.0, 5.0, 500.0, "16-bit peak over the rate at which tiles are fed"),
+        _constant("prologue", "us", 0.4, 0.0, 10.0, "before a unit computes its first tile, and each further one"),
+        _constant("split", "us", 3.0, 0.0, 200.0, "adding up the parts of a depth that several units share"),
+        _constant("ragged", "1", 0.5, 0.0, 1.0, "how much of tiles and waves that are not full is paid for"),
+        BY_ROWS,
+        _constant("exposed", "1", 0.15, 0.0, 2.0, "share of the writing of the output that nothing hides"),
+        _constant("droop", "1", 0.1, 0.0, 1.5, "further time of products much longer than a millisecond"),
+        _constant("convert", "1", 1.5, 0.0, 20.0, "making an 8-bit input: over its bytes / bandwidth"),
+        _constant("convert_row", "ns", 1.0, 0.0, 40.0, "making an 8-bit input: a row, however short"),
+        _constant("many_rows", "us", 2.0, 0.0, 500.0, "block scales: of another kernel from 32 rows on"),
+        _constant("odd_block", "us", 5.0, 0.0, 500.0, "block scales: of another kernel where blocks do not divide"),
     ),
     rates=rates,
     covers=covers,
