@@ -11,6 +11,7 @@ app = typer.Typer(no_args_is_help=True)
 #: command -> module; each offers `command`.
 COMMANDS: dict[str, str] = {
     "run": "llmviewer.cli.calibrate_run",
+    "validate": "llmviewer.cli.calibrate_validate",
 }
 
 for _name, _module in COMMANDS.items():

@@ -1,0 +1,108 @@
+"""Measured kernel tables -> predictions with intervals, row by row, and the reason where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from calibrate.fit import seconds
+from calibrate.tables import CHOICES, LeftOut, Rows, parts_of, table_of
+from llmviewer import roofline
+from llmviewer.calibrated import Calibrated, calibrated
+from llmviewer.efficiency import ideal
+from llmviewer.errors import UserError
+from llmviewer.ir import Array
+from llmviewer.profile import Profile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Columns that predictions add to a kernel table [us].
+PREDICTED = ("predicted_us", "low80_us", "high80_us", "low95_us", "high95_us")
+#: The baseline, what bounds the row on the data sheet, where constants come from, and why nothing was predicted.
+OTHERS = ("ideal_us", "regime", "basis", "reason")
+SHORT_US = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """How rows are predicted.  hardware: the chip, whatever `device` says.  own: a profile before the shipped ones."""
+
+    hardware: str = ""
+    own: Profile | None = None
+
+
+def predict(frame: pd.DataFrame, asked: Asked, seen: Callable[[int], None] = lambda rows: None) -> pd.DataFrame:
+    """The table with PREDICTED and OTHERS beside its own columns, every row kept.  seen: told the rows done."""
+    check(frame)
+    answered = frame.copy()
+    for name in PREDICTED:
+        answered[name] = np.nan
+    answered["ideal_us"] = np.nan
+    for name in OTHERS[1:]:
+        answered[name] = ""
+    for part in parts_of(frame, asked.hardware):
+        if isinstance(part, LeftOut):
+            answered.loc[part.index, "reason"] = part.reason
+        else:
+            _answer(part, asked, answered)
+        seen(len(part.index))
+    return answered
+
+
+def check(frame: pd.DataFrame) -> None:
+    """Raise for latencies that no clock shows, naming the first row."""
+    latency = np.asarray(frame["latency_us"], dtype=np.float64)
+    wrong = ~(np.isfinite(latency) & (latency > 0.0))
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise UserError(
+            f"latency_us of row {row + 1} is {latency[row]:g}; allowed: positive numbers ({int(wrong.sum())} such rows)"
+        )
+
+
+def _answer(rows: Rows, asked: Asked, answered: pd.DataFrame) -> None:
+    efficiency = calibrated(rows.chip, rows.engine, asked.own)
+    last = rows.operators[-1]
+    try:
+        predicted, _ = seconds(rows, efficiency)
+    except UserError as error:
+        answered.loc[rows.index, "reason"] = str(error)
+        return
+    timing = roofline.time(last, rows.chip, efficiency, last.traffic_bytes)
+    ratios = efficiency.interval(last, rows.chip, timing) * np.ones(len(rows.measured_s))
+    low95, low80, high80, high95 = predicted * ratios
+    columns = zip(PREDICTED, (predicted, low80, high80, low95, high95), strict=True)
+    for name, values in columns:
+        answered.loc[rows.index, name] = values * 1e6
+    bound = _ideal(rows)
+    answered.loc[rows.index, "ideal_us"] = bound[0] * 1e6
+    answered.loc[rows.index, "regime"] = np.where(rows.measured_s * 1e6 < SHORT_US, "< 20 us", bound[1])
+    answered.loc[rows.index, "basis"] = _bases(efficiency)
+
+
+def _ideal(rows: Rows) -> tuple[Array, Array]:
+    """Seconds on the data sheet's roofline, and which roof holds the last operator."""
+    points = np.ones(len(rows.measured_s))
+    time = 0.0 * points
+    for operator in rows.operators:
+        timing = roofline.time(operator, rows.chip, ideal, operator.traffic_bytes)
+        time = time + timing.time_s
+    resources = dict(timing.resources)
+    computing = np.asarray(resources.get("compute", 0.0)) > resources["memory"]
+    return time, np.where(computing * points > 0.0, "compute", "memory")
+
+
+def _bases(efficiency: Calibrated) -> str:
+    return ", ".join(dict.fromkeys(f"{found.basis} ({found.chip})" for found in efficiency.known.values()))
+
+
+def kernel_of(frame: pd.DataFrame) -> pd.Series[str]:
+    """What a row is counted under: its engine, kind of kernel and number formats."""
+    table = table_of(frame.columns)
+    names = [name for name in ("engine", *CHOICES[table]) if name in frame.columns and name not in ("window", "impl", "gpus")]
+    words = frame[names].astype(str).agg(" ".join, axis=1)
+    return f"{table} " + words

@@ -1,0 +1,89 @@
+"""Predictions against measurements: errors, bias, coverage by device, kernel and regime, the roofline beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calibrate.conformal import errors
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Where the columns of a table stand: of kernels [us], of whole requests [the row's own unit].
+KERNELS = {"measured": "latency_us", "predicted": "predicted_us", "ideal": "ideal_us", "suffix": "_us"}
+REQUESTS = {"measured": "value", "predicted": "predicted", "ideal": "ideal", "suffix": ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Errors of some rows: means and medians of |predicted / measured - 1|; bias: the median of predicted/measured - 1.
+
+    ideal_mape: of the data sheet's roofline.  covered80, covered95: shares of the rows inside the intervals.
+    """
+
+    device: str
+    kernel: str
+    regime: str
+    rows: int
+    mape: float
+    median: float
+    bias: float
+    covered80: float
+    covered95: float
+    ideal_mape: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Scores of every group and of everything; rows that were not predicted, by reason."""
+
+    scores: tuple[Score, ...]
+    total: Score | None
+    left_out: dict[str, int]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        total = None if self.total is None else asdict(self.total)
+        scores = [asdict(score) for score in self.scores]
+        return {"schema": "llmviewer.validation/1", "scores": scores, "total": total, "not_predicted": self.left_out}
+
+
+def validation(answered: pd.DataFrame, keys: Sequence[str], names: dict[str, str]) -> Validation:
+    """Score a table with predictions.  keys: columns for device, kernel and regime.  names: KERNELS or REQUESTS."""
+    known = answered[answered[names["predicted"]].notna()]
+    scores = [
+        _score([str(word) for word in words], group, names) for words, group in known.groupby(list(keys), sort=True)
+    ]
+    reasons = answered.loc[answered[names["predicted"]].isna(), "reason"].value_counts()
+    total = _score(["all", "all", "all"], known, names) if len(known) else None
+    left_out = {str(reason): int(count) for reason, count in reasons.items()}
+    return Validation(scores=tuple(scores), total=total, left_out=left_out)
+
+
+def _score(words: Sequence[str], rows: pd.DataFrame, names: dict[str, str]) -> Score:
+    measured, predicted, ideal = (
+        rows[names[column]].to_numpy(dtype=np.float64) for column in ("measured", "predicted", "ideal")
+    )
+    found, plain = errors(measured / predicted), errors(measured / ideal)
+    device, kernel, regime = words
+    return Score(
+        device=device,
+        kernel=kernel,
+        regime=regime,
+        rows=found.rows,
+        mape=found.mape,
+        median=found.median,
+        bias=found.bias,
+        covered80=_covered(rows, "80", measured, names),
+        covered95=_covered(rows, "95", measured, names),
+        ideal_mape=plain.mape,
+    )
+
+
+def _covered(rows: pd.DataFrame, level: str, measured: Any, names: dict[str, str]) -> float:
+    low, high = (rows[f"{end}{level}{names['suffix']}"].to_numpy(dtype=np.float64) for end in ("low", "high"))
+    return float(np.mean((low <= measured) & (measured <= high)))

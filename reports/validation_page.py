@@ -1,0 +1,53 @@
+"""Predictions against measurements as a page: a row per device, kernel and regime, what was left out and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports import format as fmt
+from reports.page import Emphasis, Facts, Page, Row, Table, left, right
+
+COLUMNS = (
+    left("Device"),
+    left("Kernel"),
+    left("Regime"),
+    right("Rows"),
+    right("MAPE"),
+    right("Median", rank=2),
+    right("Bias", rank=1),
+    right("In 80 %"),
+    right("In 95 %", rank=3),
+    right("Roofline", rank=1),
+)
+MEANING = (
+    ("MAPE", "mean of |predicted / measured - 1|; Median: of the same; Bias: median of predicted / measured - 1"),
+    ("In 80 %", "share of the rows inside the predicted 80 % interval"),
+    ("Roofline", "MAPE of the data sheet's roofline, the baseline"),
+)
+
+
+def page(document: dict[str, Any], title: str) -> Page:
+    """document: a validation as JSON says it."""
+    rows = tuple(Row(cells=_cells(score)) for score in document["scores"])
+    total = document["total"]
+    table = Table(columns=COLUMNS, rows=rows, title=title, total=("all", "", "", *_cells(total)[3:]) if total else ())
+    parts: Page = (table, Facts(lines=MEANING, emphasis=Emphasis.FAINT)) if rows else ()
+    left_out = tuple((f"{fmt.whole(count)} rows", reason) for reason, count in document["not_predicted"].items())
+    if left_out:
+        parts = (*parts, Facts(title="Not predicted", lines=left_out, emphasis=Emphasis.WARNING))
+    return parts
+
+
+def _cells(score: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        score["device"],
+        score["kernel"],
+        score["regime"],
+        fmt.whole(score["rows"]),
+        fmt.percent(score["mape"]),
+        fmt.percent(score["median"]),
+        f"{'+' if score['bias'] > 0 else ''}{fmt.percent(score['bias'])}",
+        fmt.percent(score["covered80"]),
+        fmt.percent(score["covered95"]),
+        fmt.percent(score["ideal_mape"]),
+    )
