@@ -7,8 +7,9 @@ quantiles of intervals come from those predictions alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from llmviewer.chip import Chip
 from llmviewer.efficiency import Rates
 from llmviewer.ir import Array, Operator
 from llmviewer.kernels.families import FAMILIES, families_of
-from llmviewer.kernels.family import Constants
+from llmviewer.kernels.family import Constants, Family
 from llmviewer.profile import Fit
 
 #: Parts of the shapes, each of which is predicted from the others.
@@ -30,6 +31,11 @@ FOLDS = 5
 LEAST_ROWS = 8
 #: Log error at which a row begins to count less than its square (soft L1).
 OUTLIER = 0.1
+#: Pull of a constant towards its start [log error], a start or REACH of its bounds away: what rows say nothing about
+#: stays there.
+PULL, REACH = 0.03, 0.1
+#: Part of the cost that a setting must save to be taken instead of the first.
+WORTH = 0.3
 
 Efficiency = Callable[[Operator, Chip], Rates]
 
@@ -123,22 +129,38 @@ def _constants(sample: Sample, others: Efficiency, without: int | None) -> dict[
     from scipy.optimize import least_squares
 
     family = FAMILIES[sample.family]
-    free = [c for c in family.constants if c.low < c.high]
+    free = [c for c in family.constants if c.low < c.high and not c.choices]
     fixed = {c.name: c.start for c in family.constants}
     kept = np.concatenate(sample.folds) != (-1 if without is None else without)
     measured = np.concatenate([rows.measured_s for rows in sample.rows])[kept]
     start = np.array([c.start for c in free])
     scale = np.maximum(np.abs(start), 1e-3)
-
-    def residuals(x: Array) -> Array:
-        named = fixed | dict(zip((c.name for c in free), map(float, x * scale), strict=True))
-        result: Array = np.log(_predict(sample, named, others)[0][kept] / measured)
-        return result
-
+    pull = np.array([PULL / max(abs(c.start), REACH * (c.high - c.low)) for c in free])
     bounds = (np.array([c.low for c in free]) / scale, np.array([c.high for c in free]) / scale)
-    solved = least_squares(residuals, start / scale, bounds=bounds, loss="soft_l1", f_scale=OUTLIER)
-    found = dict(zip((c.name for c in free), map(float, solved.x * scale), strict=True))
-    return {name: float(f"{value:.5g}") for name, value in (fixed | found).items()}
+
+    def solved(settings: dict[str, float]) -> tuple[float, dict[str, float]]:
+        def named(x: Array) -> dict[str, float]:
+            return fixed | settings | dict(zip((c.name for c in free), map(float, x * scale), strict=True))
+
+        def residuals(x: Array) -> Array:
+            errors = np.log(_predict(sample, named(x), others)[0][kept] / measured)
+            return np.concatenate((errors, pull * (x * scale - start)))
+
+        found = least_squares(residuals, start / scale, bounds=bounds, loss="soft_l1", f_scale=OUTLIER)
+        return float(found.cost), named(found.x)
+
+    plain, *others_tried = [solved(settings) for settings in _settings(family)]
+    best_cost, best = min(others_tried, key=lambda tried: tried[0], default=plain)
+    if best_cost > plain[0] * (1.0 - WORTH):
+        best = plain[1]
+    return {name: float(f"{value:.5g}") for name, value in best.items()}
+
+
+def _settings(family: Family) -> Iterator[dict[str, float]]:
+    """Every combination of what a fit tries in turn."""
+    chosen = [c for c in family.constants if c.choices]
+    for values in product(*(c.choices for c in chosen)):
+        yield dict(zip((c.name for c in chosen), values, strict=True))
 
 
 def _range(sample: Sample) -> dict[str, tuple[float, float]]:

@@ -86,6 +86,16 @@ def engine_of(text: object) -> str:
     return next((name for start, name in ENGINES.items() if word.startswith(start)), "torch")
 
 
+def _engine_of(table: str, first: Any) -> str:
+    """The engine; of collectives those that a host launches one by one, instead of a graph, are kept apart."""
+    engine = engine_of(first.get("engine", ""))
+    if table != "allreduce":
+        return engine
+    if str(first.get("source", "")) == "vidur":
+        return "vidur-host"
+    return f"{engine}-eager" if "eager" in str(first["impl"]) else engine
+
+
 def rows_of(frame: pd.DataFrame) -> Iterator[Rows]:
     """The rows of a kernel table, group by group.  Raises UserError for a device or dtype nobody knows."""
     table = table_of(frame.columns)
@@ -96,7 +106,7 @@ def rows_of(frame: pd.DataFrame) -> Iterator[Rows]:
         yield Rows(
             table=table,
             chip=chip,
-            engine=engine_of(first.get("engine", "")),
+            engine=_engine_of(table, first),
             operators=BUILDERS[table](group, first, chip),
             measured_s=group["latency_us"].to_numpy(dtype=np.float64) * 1e-6,
             index=group.index,
@@ -170,11 +180,11 @@ def allreduce(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ..
     """One collective of 16-bit elements on one node."""
     if first["op"] not in PATTERNS:
         raise UserError(f"unknown collective '{first['op']}'; known: {', '.join(PATTERNS)}")
-    size, dtype = _column(group, "bytes"), dtypes.named("bf16")
+    size, dtype, devices = _column(group, "bytes"), dtypes.named("bf16"), float(first["gpus"])
     x = Tensor(name="x", elements=size / dtype.bytes, dtype=dtype)
-    shape = CollectiveShape(
-        pattern=PATTERNS[first["op"]], devices=float(first["gpus"]), size_bytes=size, near=chip.near
-    )
+    # an all-to-all was timed faster than the links allow if these were the bytes of all devices together
+    whole_bytes = size * devices if first["op"] == "alltoall" else size
+    shape = CollectiveShape(pattern=PATTERNS[first["op"]], devices=devices, size_bytes=whole_bytes, near=chip.near)
     return (collective(str(first["op"]), (whole(x),), (whole(x.called("y")),), np.ones(len(group)), shape),)
 
 

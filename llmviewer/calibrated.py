@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ WIDER = {"measured": 1.0, "other engine": 1.3, "transferred": 1.6, "assumed": 2.
 #: Kernels shorter than this are bound by launch and latency, not by the roofline [s].
 SHORT_S = 20e-6
 REGIMES = ("short", "memory", "compute")
+#: Ends the names of engines whose kernels a host launched one by one: they serve only whoever asks for them.
+HOST_TIMED = ("-host", "-eager")
 #: Residuals used where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
 UNKNOWN_SPREAD = (0.5, 0.7, 1.4, 2.0)
 
@@ -75,20 +77,25 @@ class Calibrated:
         return self.found(families_of(operator)[0], operator)
 
     def _search(self, family: str, variant: str) -> Found:
+        same = (variant, *FAMILIES[family].twins.get(variant, ()))
         for source in self.sources:
             near = "measured" if source.chip == self.chip else "transferred"
-            for name in (variant, *FAMILIES[family].twins.get(variant, ())):
-                engines = tuple(source.engines(family, name))
-                if engines:
-                    own = self.engine in engines
-                    chosen = self.engine if own else engines[0]
-                    basis = near if own or near == "transferred" else "other engine"
-                    return Found(fit=source.fit(f"{family}/{name}/{chosen}"), basis=basis, chip=source.chip)
-        for source in self.sources:
-            for name in source.variants(family):
-                engine = next(source.engines(family, name))
-                return Found(fit=source.fit(f"{family}/{name}/{engine}"), basis="assumed", chip=source.chip)
+            for name, engine in self._kept(source, family, same):
+                basis = near if engine == self.engine or near == "transferred" else "other engine"
+                return Found(fit=source.fit(f"{family}/{name}/{engine}"), basis=basis, chip=source.chip)
+        for names in (FAMILIES[family].nearest.get(variant, ()), None):
+            for source in self.sources:
+                for name, engine in self._kept(source, family, source.variants(family) if names is None else names):
+                    return Found(fit=source.fit(f"{family}/{name}/{engine}"), basis="assumed", chip=source.chip)
         raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
+
+    def _kept(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """(variant, engine) of a profile's fits, this engine's own before others of a variant."""
+        for variant in variants:
+            engines = tuple(source.engines(family, variant))
+            if self.engine in engines:
+                yield variant, self.engine
+            yield from ((variant, engine) for engine in engines if not engine.endswith(HOST_TIMED))
 
     @property
     def profile(self) -> str:

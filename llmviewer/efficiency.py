@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,10 +24,27 @@ class HostRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WayRates:
+    """An algorithm of a collective as a kernel runs it.
+
+    latency_s: of all its messages, one after another.  link, network: what it sends per byte of the tensor, over the
+    share of the rate that it reaches.  overlap: p of (latency^p + sending^p)^(1/p); below 1, messages are cut in chunks
+    that pay latency again.  largest_bytes: tensors beyond it go another way.
+    """
+
+    latency_s: Count
+    link: Count
+    network: Count = 0.0
+    overlap: float = 1.0
+    largest_bytes: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rates:
     """Attainable rates of one operator; None drops the resource (the figure is unknown).
 
-    fixed_s: time per launch.  hop_s: latency of one message between devices.
+    fixed_s: time per launch.  hop_s: latency of one message between devices.  ways: algorithms of a collective in the
+    place of its shape's.  least_s: how long the host takes to launch it; work shorter than that hides behind it.
     sharpness: p of the smooth maximum (sum of t^p)^(1/p) over resources; None is the maximum itself.
     """
 
@@ -41,6 +59,8 @@ class Rates:
     hop_s: Count = 0.0
     fixed_s: Count = 0.0
     sharpness: Count | None = None
+    ways: tuple[WayRates, ...] | None = None
+    least_s: Count = 0.0
 
 
 Efficiency: TypeAlias = Callable[[Operator, Chip], Rates]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.efficiency import Efficiency, HostRates, Rates
+from llmviewer.efficiency import Efficiency, HostRates, Rates, WayRates
 from llmviewer.errors import UserError
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count, Kind, Operator, Place, present, total
@@ -74,6 +74,8 @@ def exchange(shape: CollectiveShape, rates: Rates) -> Count:
 
     Without latency, as on the data sheet, it is the algorithm that sends least.
     """
+    if rates.ways is not None:
+        return _reached(rates.ways, shape.size_bytes, rates)
     fastest: Count = np.inf
     for way in shape.ways():
         seconds: Count = 0.0
@@ -82,6 +84,20 @@ def exchange(shape: CollectiveShape, rates: Rates) -> Count:
                 seconds = np.maximum(seconds, shape.size_bytes * share / _known(rate))
         fastest = np.minimum(fastest, seconds + way.steps * rates.hop_s)
     return fastest
+
+
+def _reached(ways: tuple[WayRates, ...], size: Count, rates: Rates) -> Count:
+    """The same by the algorithms that kernels run: latency and sending overlap, and the host launches it."""
+    fastest: Count = np.inf
+    for way in ways:
+        sending = size * way.link / _known(rates.link_bytes_per_s) if way.link else 0.0
+        if way.network:
+            sending = np.maximum(sending, size * way.network / _known(rates.network_bytes_per_s))
+        seconds = (way.latency_s**way.overlap + sending**way.overlap) ** (1.0 / way.overlap)
+        if way.largest_bytes < np.inf:
+            seconds = np.where(size <= way.largest_bytes, seconds, np.inf)
+        fastest = np.minimum(fastest, seconds)
+    return np.maximum(fastest, rates.least_s)
 
 
 def _known(link: Count | None) -> Count:

@@ -15,7 +15,10 @@ Constants: TypeAlias = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """A fitted number.  start: where a fit begins; low, high: what is physically possible."""
+    """A fitted number.  start: where a fit begins; low, high: what is physically possible.
+
+    choices: a setting rather than a measure (a threshold): the fit tries each of them.
+    """
 
     name: str
     unit: str
@@ -23,6 +26,7 @@ class Constant:
     start: float
     low: float
     high: float
+    choices: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class Family:
     covers: (operator, chip) -> the quantities whose fitted range a profile states (rows, keys ...).
     variant: operator -> which of the family's fits it takes, by number formats or sort of work.
     twins: variant -> others that stand in for it without loss (bf16 and fp16), nearest first.
+    unmeasured: no table holds such kernels; the constants that a fit would begin with serve.
+    nearest: variant -> others that stand in for it where neither was measured anywhere, nearest first.
     """
 
     name: str
@@ -41,6 +47,8 @@ class Family:
     covers: Callable[[Operator, Chip], Mapping[str, Count]]
     variant: Callable[[Operator], str]
     twins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unmeasured: bool = False
+    nearest: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def starting(self) -> dict[str, float]:
         """The constants a fit begins with."""

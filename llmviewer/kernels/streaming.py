@@ -28,18 +28,11 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     than memory; the whole is never faster than the data sheet's roofline.
     """
     sheet = ideal(operator, chip)
-    bandwidth, moved = sheet.memory_bytes_per_s, np.maximum(operator.traffic_bytes, 1.0)
-    rows = np.maximum(operator.output_shape[0], 1.0)
-    floor = constants["floor"] * 1e-6
-    sheet_s = moved / bandwidth
-    share = rows / (UNITS if chip.units is None else chip.units)
-    seconds = np.maximum(
-        sheet_s / _reached(moved, chip, constants),
-        np.maximum(
-            sheet_s / (constants["unit"] * np.minimum(share, 1.0)),
-            share * (constants["row"] * 1e-9),
-        ),
-    )
+    moved, floor = np.maximum(operator.traffic_bytes, 1.0), constants["floor"] * 1e-6
+    share = np.maximum(operator.output_shape[0], 1.0) / (UNITS if chip.units is None else chip.units)
+    reached = np.minimum(_reached(moved, chip, constants), constants["unit"] * np.minimum(share, 1.0))
+    sheet_s = moved / sheet.memory_bytes_per_s
+    seconds = np.maximum(sheet_s / reached, share * (constants["row"] * 1e-9))
     return replace(
         sheet,
         memory_bytes_per_s=moved / np.maximum(seconds, sheet_s - floor),
@@ -53,8 +46,10 @@ def _reached(moved: Count, chip: Chip, constants: Constants) -> Count:
     memory = constants["memory"]
     if chip.l2_bytes is None:
         return memory
-    kept = np.minimum(np.maximum((1.0 - moved / chip.l2_bytes) / (1.0 - RESIDENT), 0.0), 1.0)
-    return memory * (1.0 + (constants["warm"] - 1.0) * kept)
+    gain = memory * (constants["warm"] - 1.0)
+    slope = gain / (1.0 - RESIDENT)
+    kept = np.minimum((memory + slope) - moved * (slope / chip.l2_bytes), memory + gain)
+    return np.maximum(kept, memory)
 
 
 def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
@@ -69,9 +64,8 @@ def variant(operator: Operator) -> str:
     A norm that also adds or quantizes is a norm: it holds whole rows.  What no word names streams as a sum does.
     """
     if operator.kind is not Kind.ELEMENTWISE:
-        return operator.kind.value
-    name = operator.name
-    return next((sort for word, sort in WORDS if word in name), "add")
+        return str(operator.kind.value)
+    return next((sort for word, sort in WORDS if word in operator.name), "add")
 
 
 FAMILY = Family(
@@ -91,4 +85,8 @@ FAMILY = Family(
     rates=rates,
     covers=covers,
     variant=variant,
+    nearest={
+        "softmax": ("norm",), "conv": ("act",), "recurrence": ("act",), "copy": ("add",), "rope": ("act",),
+        "act": ("add",), "add": ("act",), "norm": ("add",), "embedding": ("add",), "quantize": ("add",),
+    },
 )  # fmt: skip

@@ -1,0 +1,179 @@
+"""Exchanges as kernels run them: latency, chunks, topology, an engine's own kernels, the host's launch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llmviewer import roofline
+from llmviewer.calibrated import Calibrated
+from llmviewer.chip import NETWORK, Chip, Link
+from llmviewer.dtypes import DTYPES
+from llmviewer.efficiency import Rates, WayRates, ideal
+from llmviewer.hardware import load, names
+from llmviewer.ir import Count, Operator, Tensor, whole
+from llmviewer.kernels import collective as kernels
+from llmviewer.kernels.family import Constants
+from llmviewer.ops.collective import Collective, CollectiveShape, collective
+from llmviewer.profile import Profile
+from llmviewer.roofline import exchange
+
+#: Near what NCCL on an H100 is fitted to: no own kernels, no launch by the host.
+NCCL: dict[str, float] = {
+    "start": 9.9, "hop": 1.386, "link": 0.8, "switch": 0.95, "host": 0.0, "host_device": 0.0,
+    "own_start": 5.94, "one_shot": 0.7, "two_shot": 0.6, "own_most": 0.0,
+}  # fmt: skip
+ENGINE = NCCL | {"own_most": 16.0}
+
+
+def exchanged(pattern: Collective, devices: float, size: Count, near: float = np.inf) -> Operator:
+    x = Tensor(name="x", elements=size / 2.0, dtype=DTYPES["bf16"])
+    shape = CollectiveShape(pattern=pattern, devices=devices, size_bytes=size, near=near)
+    return collective("sum", (whole(x),), (whole(x.called("y")),), 1.0, shape)
+
+
+def seconds(constants: Constants, operator: Operator, chip: Chip) -> Count:
+    timing = roofline.time(
+        operator, chip, lambda o, c: kernels.rates(o, c, constants), operator.traffic_bytes
+    )  # fmt: skip
+    return timing.time_s
+
+
+def all_reduce(constants: Constants, devices: float, size: Count, chip: str = "h100-sxm") -> Count:
+    loaded = load(chip)
+    return seconds(constants, exchanged(Collective.ALL_REDUCE, devices, size, loaded.near), loaded)
+
+
+def test_latency_is_a_start_and_a_message_after_another() -> None:
+    """H100 at 1.98 GHz: 9,900 cycles 5 us, 1,386 cycles 0.7 us; rings of 2, 4, 8 send 2, 6, 14 messages."""
+    for devices, expected in ((2.0, 6.4e-6), (4.0, 9.2e-6), (8.0, 14.8e-6)):
+        assert all_reduce(NCCL, devices, 1e-3) == pytest.approx(expected, rel=1e-3)
+
+
+def test_latency_is_counted_in_cycles() -> None:
+    """An A100 runs at 1.41 GHz: 1.98 / 1.41 of the H100's 6.4 us; measured 10 us."""
+    assert all_reduce(NCCL, 2.0, 1e-3, "a100-80gb-sxm") == pytest.approx(6.4e-6 * 1.98 / 1.41, rel=1e-3)
+
+
+def test_a_ring_copies_a_part_of_its_own_chunk_beside_those_it_sends() -> None:
+    """1 GB: n = 2 sends 1 GB in 2 chunks of 2.35, n = 4 1.5 GB in 6 of 6.35; latency then counts little (0.6)."""
+    for devices, sent in ((2.0, 1.0 * 2.35 / 2.0), (4.0, 1.5 * 6.35 / 6.0)):
+        sending = sent * 1e9 / (0.8 * 450e9)
+        latency = 5e-6 + 0.7e-6 * 2.0 * (devices - 1.0)
+        expected = (sending**0.6 + latency**0.6) ** (1.0 / 0.6)
+        assert all_reduce(NCCL, devices, 1e9) == pytest.approx(expected)
+
+
+def test_the_switch_adds_for_eight_devices_where_it_can() -> None:
+    """H100: 1.75 GB at 0.95 of 450 GB/s; an A100's switch only forwards: 14 chunks of 14.35 at 0.8 of 300 GB/s."""
+    far = 1e15
+    assert all_reduce(NCCL, 8.0, far) == pytest.approx(1.75 * far / (0.95 * 450e9), rel=1e-2)
+    expected = 1.75 * far * 14.35 / 14.0 / (0.8 * 300e9)
+    assert all_reduce(NCCL, 8.0, far, "a100-80gb-sxm") == pytest.approx(expected, rel=1e-2)
+
+
+def test_cards_without_links_of_their_own_share_the_host_s_bridges() -> None:
+    """L40S over PCIe, measured 20 / 3 / less than 1 GB/s of all-reduce on 2 / 4 / 8 cards."""
+    size = 1e12
+    reached = [size / float(all_reduce(NCCL, n, size, "l40s")) / 1e9 for n in (2.0, 4.0, 8.0)]
+    assert reached[0] == pytest.approx(20.0, rel=0.05)
+    assert reached[1] == pytest.approx(3.0, rel=0.15)
+    assert 0.5 < reached[2] < 1.0
+
+
+def test_two_devices_of_a_mesh_have_one_of_its_links() -> None:
+    """Two MI300X share 64 of 448 GB/s."""
+    size = 1e13
+    expected = size * 2.35 / 2.0 / (0.8 * 448e9 / 7.0)
+    assert all_reduce(NCCL, 2.0, size, "mi300x") == pytest.approx(expected, rel=1e-2)
+
+
+def test_an_engine_s_own_kernel_sends_small_tensors_at_once() -> None:
+    """4 devices, 64 KiB: a round of 3 us, 3 x 64 KiB at 0.7 of 450 GB/s; a NCCL ring would take 9.2 us and more."""
+    expected = 3e-6 + 3.0 * 65536.0 / (0.7 * 450e9)
+    assert all_reduce(ENGINE, 4.0, 65536.0) == pytest.approx(expected)
+    assert all_reduce(NCCL, 4.0, 65536.0) > 9.2e-6
+
+
+def test_larger_tensors_take_two_rounds_and_the_largest_the_library() -> None:
+    """8 devices: two rounds of 3 us, 1.75 x 4 MiB at 0.6 of 450 GB/s; beyond 16 MiB as NCCL."""
+    size = 4.0 * 2.0**20
+    assert all_reduce(ENGINE, 8.0, size) == pytest.approx(6e-6 + 1.75 * size / (0.6 * 450e9))
+    assert all_reduce(ENGINE, 8.0, 17.0 * 2.0**20) == all_reduce(NCCL, 8.0, 17.0 * 2.0**20)
+
+
+def test_own_kernels_are_for_all_reduces_within_one_link() -> None:
+    h100 = load("h100-sxm")
+    gather = exchanged(Collective.ALL_GATHER, 8.0, 1e5, h100.near)
+    assert seconds(ENGINE, gather, h100) == seconds(NCCL, gather, h100)
+    assert all_reduce(ENGINE, 4.0, 1e5, "l40s") == all_reduce(NCCL, 4.0, 1e5, "l40s"), "engines turn them off"
+
+
+def test_what_a_host_launches_takes_at_least_the_launch() -> None:
+    """20 us and 1 us per device; what takes longer hides it."""
+    eager = NCCL | {"host": 20.0, "host_device": 1.0}
+    assert all_reduce(eager, 2.0, 1e3) == pytest.approx(22e-6)
+    assert all_reduce(eager, 2.0, 1e9) == all_reduce(NCCL, 2.0, 1e9)
+
+
+def test_a_network_has_its_own_latency_and_share() -> None:
+    """A stage's output to another node: 5 us + 0.7 us x 4.5, and 1 GB at 0.92 of 50 GB/s."""
+    h100 = load("h100-sxm")
+    links = {**h100.links, NETWORK: Link(name=NETWORK, bandwidth_bytes_per_s=50e9)}
+    chip = replace(h100, links=links)
+    small, large = (exchanged(Collective.SEND, 2.0, size, 1.0) for size in (1e-6, 1e12))
+    assert seconds(NCCL, small, chip) == pytest.approx(5e-6 + 0.7e-6 * 4.5, rel=1e-3)
+    assert seconds(NCCL, large, chip) == pytest.approx(1e12 / (0.92 * 50e9), rel=1e-3)
+
+
+def test_the_fastest_of_the_kernels_ways_counts() -> None:
+    shape = CollectiveShape(pattern=Collective.ALL_REDUCE, devices=4.0, size_bytes=np.array([1e3, 1e6]))
+    sheet = ideal(exchanged(Collective.ALL_REDUCE, 4.0, 1.0), load("h100-sxm"))
+    ways = (WayRates(latency_s=9e-6, link=1.5), WayRates(latency_s=3e-6, link=3.0, largest_bytes=1e4))
+    rates: Rates = replace(sheet, ways=ways)
+    expected = [3e-6 + 3e3 / 450e9, 9e-6 + 1.5e6 / 450e9]
+    assert exchange(shape, rates) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("constants", [NCCL, ENGINE], ids=["library", "engine"])
+@pytest.mark.parametrize("pattern", Collective)
+def test_no_exchange_is_faster_than_the_data_sheet(pattern: Collective, constants: Constants) -> None:
+    sizes = np.geomspace(1.0, 1e10, 60)
+    for name in names():
+        chip = load(name)
+        for devices in (2.0, 4.0, 8.0):
+            if chip.link_rate is None or chip.near < devices:
+                continue
+            operator = exchanged(pattern, devices, sizes, chip.near)
+            least = roofline.time(operator, chip, ideal, operator.traffic_bytes).time_s
+            assert (np.asarray(seconds(constants, operator, chip)) >= np.asarray(least) * (1.0 - 1e-12)).all(), name
+
+
+@pytest.mark.parametrize("devices", [2.0, 4.0, 8.0])
+def test_more_bytes_never_take_less_time(devices: float) -> None:
+    found = np.asarray(all_reduce(NCCL, devices, np.geomspace(1.0, 1e10, 200)))
+    assert (np.diff(found) >= 0.0).all()
+
+
+def profile(chip: str, *keys: str) -> Profile:
+    text = "constants: {start: 1}\nrange: {}\nresiduals: {}\n"
+    return Profile(chip=chip, title=chip, provenance={}, texts=dict.fromkeys(keys, text), path="test")
+
+
+def test_what_a_host_launched_serves_no_graph() -> None:
+    """Asked for by name it is found; else another chip's kernels in a graph come before it."""
+    own = profile("a100-80gb-sxm", "collective/all_reduce/vidur-host")
+    lent = profile("h100-sxm", "collective/all_reduce/nccl", "collective/all_reduce/vllm-eager")
+    operator = exchanged(Collective.ALL_REDUCE, 2.0, 1e6)
+    served = Calibrated(sources=(own, lent), engine="vllm", chip="a100-80gb-sxm").found("collective", operator)
+    assert (served.fit.engine, served.basis) == ("nccl", "transferred")
+    asked = Calibrated(sources=(own, lent), engine="vidur-host", chip="a100-80gb-sxm").found("collective", operator)
+    assert (asked.fit.engine, asked.basis) == ("vidur-host", "measured")
+
+
+def test_a_pattern_nobody_measured_takes_the_nearest() -> None:
+    lent = profile("h100-sxm", "collective/all_reduce/nccl", "collective/all_gather/nccl")
+    found = Calibrated(sources=(lent,), chip="h100-sxm").found("collective", exchanged(Collective.SEND, 2.0, 1e6))
+    assert (found.fit.variant, found.basis) == ("all_gather", "assumed")

@@ -1,0 +1,120 @@
+"""Memory-bound kernels: a floor, bandwidth, rows over units, a cost per row, and never faster than the data sheet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llmviewer import roofline
+from llmviewer.chip import Chip
+from llmviewer.dtypes import DTYPES
+from llmviewer.efficiency import ideal
+from llmviewer.hardware import load
+from llmviewer.ir import Count, Kind, Operator, Tensor, whole
+from llmviewer.kernels import streaming
+from llmviewer.kernels.family import Constants
+from llmviewer.models import load as model
+from llmviewer.ops.elementwise import ACTIVATIONS, add, gated
+from llmviewer.ops.norm import layer_norm, rms_norm
+from llmviewer.passes.fuse import fuse
+from llmviewer.passes.fusion_rules import RULES
+from llmviewer.passes.quantization_grammar import parse_scheme
+from llmviewer.passes.quantize import quantize
+from llmviewer.workload import prefill
+
+FP16 = DTYPES["fp16"]
+#: Two microseconds, 0.8 of the bandwidth, half as fast again in L2; a unit twice its share; 100 ns a row.
+PLAIN: dict[str, float] = {"floor": 2.0, "memory": 0.8, "warm": 1.5, "unit": 2.0, "row": 100.0}
+
+
+def summed(tokens: Count, width: float) -> Operator:
+    x = Tensor(name="x", elements=tokens * width, dtype=FP16)
+    return add("attn_add", x, x, tokens)
+
+
+def seconds(operator: Operator, chip: Chip, constants: Constants = PLAIN) -> Count:
+    timing = roofline.time(
+        operator, chip, lambda o, c: streaming.rates(o, c, constants), operator.traffic_bytes
+    )  # fmt: skip
+    return timing.time_s
+
+
+def test_large_tensors_take_a_floor_and_a_share_of_the_bandwidth() -> None:
+    """A sum of 65,536 x 8,192 halves moves 3.2 GB: 2 us + 3.2 GB / (0.8 x 2039 GB/s)."""
+    operator = summed(65536.0, 8192.0)
+    assert seconds(operator, load("a100-80gb-sxm")) == pytest.approx(2e-6 + 6.0 * 65536 * 8192 / (0.8 * 2039e9))
+
+
+def test_what_stays_in_the_l2_is_faster() -> None:
+    """512 x 4,096: 12.6 MB, below 3/4 of 40 MiB: 1.5 x 0.8 of 2039 GB/s."""
+    operator = summed(512.0, 4096.0)
+    assert seconds(operator, load("a100-80gb-sxm")) == pytest.approx(2e-6 + 6.0 * 512 * 4096 / (1.2 * 2039e9))
+
+
+def test_between_three_quarters_of_the_l2_and_all_of_it_the_gain_is_lost() -> None:
+    chip = replace(load("a100-80gb-sxm"), l2_bytes=8e6)
+    for moved, share in ((6e6, 1.2), (7e6, 1.0), (8e6, 0.8), (80e6, 0.8)):
+        operator = summed(moved / 6.0 / 4000.0, 4000.0)
+        assert seconds(operator, chip) == pytest.approx(2e-6 + moved / (share * 2039e9))
+
+
+def test_a_chip_of_unknown_l2_reads_from_memory() -> None:
+    chip = replace(load("a100-80gb-sxm"), l2_bytes=None, units=None)
+    assert seconds(summed(512.0, 4096.0), chip) == pytest.approx(2e-6 + 6.0 * 512 * 4096 / (0.8 * 2039e9))
+
+
+def test_one_row_is_one_unit_s_work() -> None:
+    """One token of 65,536: 393 kB through 2 of 108 shares of 2039 GB/s; 54 tokens, on 54 units, take as long."""
+    expected = 2e-6 + 6.0 * 65536 / (2.0 * 2039e9 / 108.0)
+    for tokens in (1.0, 27.0, 54.0):
+        assert seconds(summed(tokens, 65536.0), load("a100-80gb-sxm")) == pytest.approx(expected)
+
+
+def test_many_short_rows_cost_a_block_each() -> None:
+    """100,000 rows of 8 over 108 units, 100 ns each: 92.6 us; their 4.8 MB take 2 us."""
+    assert seconds(summed(1e5, 8.0), load("a100-80gb-sxm")) == pytest.approx(2e-6 + 1e5 / 108.0 * 100e-9)
+
+
+@pytest.mark.parametrize("chip", ["h100-sxm", "a100-80gb-sxm", "l40s", "rtx-4090", "mi300x", "b200", "tpu-v5e"])
+@pytest.mark.parametrize("floor", [0.0, 1.0, 5.0])
+def test_no_kernel_is_faster_than_the_data_sheet(chip: str, floor: float) -> None:
+    """What the L2 keeps may be read faster than memory, but never so that the whole passes the ideal bound."""
+    loaded = load(chip)
+    operator = summed(np.geomspace(1.0, 1e6, 200), 4096.0)
+    least = roofline.time(operator, loaded, ideal, operator.traffic_bytes).time_s
+    found = seconds(operator, loaded, PLAIN | {"floor": floor, "memory": 1.0, "warm": 4.0, "unit": 20.0})
+    assert (np.asarray(found) >= np.asarray(least) * (1.0 - 1e-12)).all()
+
+
+def test_a_point_and_a_sweep_agree() -> None:
+    tokens = np.array([1.0, 100.0, 1e5])
+    swept = seconds(summed(tokens, 4096.0), load("h100-sxm"))
+    assert list(np.asarray(swept)) == [float(seconds(summed(t, 4096.0), load("h100-sxm"))) for t in tokens]
+
+
+def test_sorts_of_work_are_told_by_kind_and_name() -> None:
+    x = Tensor(name="x", elements=4096.0, dtype=FP16)
+    assert streaming.variant(rms_norm("attn_norm", 4096.0, FP16).operator(x, 1.0)) == "norm"
+    assert streaming.variant(layer_norm("attn_norm", 4096.0, FP16).operator(x, 1.0)) == "norm"
+    assert streaming.variant(gated("mlp_act", (whole(x),), x, 1.0, ACTIVATIONS["silu"])) == "act"
+    assert streaming.variant(summed(1.0, 4096.0)) == "add"
+
+
+def test_every_kernel_of_models_is_of_a_known_sort() -> None:
+    """Plain, quantized and fused; a kernel that holds a norm is a norm, one that rotates a rotation."""
+    known = {*streaming.FAMILY.nearest, "softmax", "conv", "recurrence"}
+    chip = load("h100-sxm")
+    expected = {
+        "attn_norm+attn_norm_quantize": "norm", "mlp_act+mlp_act_quantize": "act", "attention_quantize": "quantize",
+        "rope": "rope", "attn_add+mlp_norm": "norm", "expert_combine": "add", "router_softmax": "softmax",
+    }  # fmt: skip
+    for name in ("llama-2-7b", "qwen3-30b-a3b", "jamba-v0.1", "gemma-2-9b"):
+        graph = quantize(parse_scheme("w8a8-fp8"))(model(name).graph(prefill(1.0, 128.0)))
+        for form in (graph, fuse(tuple(rule.name for rule in RULES), chip)(graph)):
+            for _, operator in form:
+                if operator.kind not in (Kind.GEMM, Kind.ATTENTION, Kind.COLLECTIVE):
+                    sort = streaming.variant(operator)
+                    assert sort in known, operator.name
+                    assert expected.get(operator.name, sort) == sort, operator.name
