@@ -14,7 +14,7 @@ from llmviewer.efficiency import Rates, ideal
 from llmviewer.ir import Array, Count, Operator, Place, Role, present
 from llmviewer.kernels import tiles
 from llmviewer.kernels.family import Constant, Constants, Family
-from llmviewer.kernels.power import sustained
+from llmviewer.kernels.power import reachable, sustained
 from llmviewer.ops.gemm import GemmShape
 
 #: Classes of products whose inputs are those the model computes with: nothing is converted.
@@ -40,7 +40,7 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     sheet = ideal(operator, chip)
     shape = operator.shape
     assert isinstance(shape, GemmShape)
-    traffic, bandwidth = operator.traffic_bytes, sheet.memory_bytes_per_s * constants["memory"]
+    traffic, bandwidth = operator.traffic_bytes, sheet.memory_bytes_per_s * _drawn(chip, constants["memory"])
     memory_s = traffic / bandwidth
     warm = operator.moved_bytes(Place.L2)
     if present(warm):
@@ -55,8 +55,9 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     fixed = constants["floor"] * 1e-6 + split_s
     if operator.compute not in PLAIN:
         per_row = per_row + _converting_row(shape, sheet, constants)
-        if _blocks(operator):
-            fixed = fixed + _other_kernel(shape, constants)
+    fixed = fixed + shape.m * per_row
+    if _blocks(operator):
+        fixed = np.maximum(fixed, _launching(shape, constants) - np.maximum(compute_s, memory_s))
     return Rates(
         matrix_flops_per_s=flops / compute_s,
         vector_flops_per_s=sheet.vector_flops_per_s if _weight_only(operator) else None,
@@ -67,8 +68,13 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         network_bytes_per_s=sheet.network_bytes_per_s,
         host=sheet.host,
         sharpness=constants["sharpness"],
-        fixed_s=fixed + shape.m * per_row,
+        fixed_s=fixed,
     )
+
+
+def _drawn(chip: Chip, share: float) -> Count:
+    drawn = reachable(chip) * share
+    return min(drawn, 1.0) if isinstance(drawn, float) else np.minimum(drawn, 1.0)
 
 
 def _tiles(
@@ -85,15 +91,16 @@ def _tiles(
     adding = constants["split"] * 1e-6
     divided = np.hypot(parts, memory_s) + adding < np.hypot(whole, memory_s)
     seconds: Array = np.where(divided, parts, whole)
-    return seconds, divided * adding
+    added: Array = np.where(divided, adding, 0.0)
+    return seconds, added
 
 
 def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants) -> tiles.Grid:
-    units, peak, feeding = _figures(chip, operator.compute)
-    share = constants["compute"] * sustained(chip)
+    units, peak, lasting, feeding = _figures(chip, operator.compute)
+    share = constants["compute"]
     pace = (
         units,
-        peak * (min(share, 1.0) if isinstance(share, float) else np.minimum(share, 1.0)),
+        lasting * share if share <= 1.0 else np.minimum(lasting * share, peak),
         feeding / constants["balance"],
         2.0 if operator.compute in PLAIN else 1.0,
         constants["prologue"] * 1e-6,
@@ -106,9 +113,11 @@ def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants
 
 
 @lru_cache(maxsize=64)
-def _figures(chip: Chip, compute: str) -> tuple[Any, Any, Any]:
-    """Units, dense peak of a class, and that of 16 bits; a chip never changes."""
-    return UNITS if chip.units is None else chip.units, chip.matrix_rate(compute), chip.matrix_rate("bf16")
+def _figures(chip: Chip, compute: str) -> tuple[Any, Any, Any, Any]:
+    """Units, the dense peak of a class, what lasts of it, and the peak of 16 bits; a chip never changes."""
+    units = UNITS if chip.units is None else chip.units
+    peak = chip.matrix_rate(compute)
+    return units, peak, peak * sustained(chip), chip.matrix_rate("bf16")
 
 
 def _from_l2(moved: Count, chip: Chip) -> Count:
@@ -123,16 +132,19 @@ def _converting_row(shape: GemmShape, sheet: Rates, constants: Constants) -> Cou
     return shape.k * (3.0 * constants["convert"] / sheet.memory_bytes_per_s) + constants["convert_row"] * 1e-9
 
 
-def _other_kernel(shape: GemmShape, constants: Constants) -> Count:
-    """Further seconds of the kernels that products with block scales are given to by their shape."""
+def _launching(shape: GemmShape, constants: Constants) -> Count:
+    """Seconds a host takes to launch products with block scales, which go to other kernels by their shape.
+
+    Work on the chip that is shorter hides behind it.
+    """
     odd = (shape.n % BLOCK[0] != 0.0) | (shape.k % BLOCK[1] != 0.0)
-    many = np.where(shape.m >= BLOCK_ROWS, constants["many_rows"], 0.0)
-    return np.where(odd, constants["odd_block"], many) * 1e-6
+    rows = np.where(shape.m >= BLOCK_ROWS, constants["launch_many"], constants["launch_few"])
+    return np.where(odd, constants["launch_odd"], 1.0) * rows * 1e-6
 
 
 def _blocks(operator: Operator) -> bool:
     """Whether the weights have one scale per block of rows and columns, as DeepSeek-V3's."""
-    return "x" in _stored(operator).name
+    return "x" in _stored(operator).name.partition("-")[2]
 
 
 def _stored(operator: Operator) -> Dtype:
@@ -179,7 +191,7 @@ FAMILY = Family(
     constants=(
         _constant("floor", "us", 4.0, 0.0, 250.0, "shortest product"),
         _constant("compute", "1", 0.97, 0.05, 1.25, "share of what the chip sustains of its dense peak"),
-        _constant("memory", "1", 0.85, 0.05, 1.0, "share of the bandwidth"),
+        _constant("memory", "1", 0.95, 0.05, 1.15, "share of the bandwidth that the units can draw"),
         _constant("sharpness", "1", 2.5, 1.0, 20.0, "exponent of the maximum of compute and memory"),
         _constant("balance", "FLOP/byte", 50.0, 5.0, 500.0, "16-bit peak over the rate at which tiles are fed"),
         _constant("prologue", "us", 0.4, 0.0, 10.0, "before a unit computes its first tile, and each further one"),
@@ -190,8 +202,9 @@ FAMILY = Family(
         _constant("droop", "1", 0.1, 0.0, 1.5, "further time of products much longer than a millisecond"),
         _constant("convert", "1", 1.5, 0.0, 20.0, "making an 8-bit input: over its bytes / bandwidth"),
         _constant("convert_row", "ns", 1.0, 0.0, 40.0, "making an 8-bit input: a row, however short"),
-        _constant("many_rows", "us", 2.0, 0.0, 500.0, "block scales: of another kernel from 32 rows on"),
-        _constant("odd_block", "us", 5.0, 0.0, 500.0, "block scales: of another kernel where blocks do not divide"),
+        _constant("launch_few", "us", 50.0, 0.0, 500.0, "block scales: the host launches fewer than 32 rows"),
+        _constant("launch_many", "us", 80.0, 0.0, 500.0, "block scales: the host launches 32 rows and more"),
+        _constant("launch_odd", "1", 2.0, 1.0, 10.0, "block scales: times as long for what no block divides"),
     ),
     rates=rates,
     covers=covers,

@@ -1,12 +1,4 @@
-"""What a chip sustains of its dense peak: a large product draws more power than the card may, and the clock falls.
-
-The best products that others measured, as a share of the data sheet, against the watts a chip has per peak TFLOP/s:
-mamf-finder and its table (https://github.com/stas00/ml-engineering/tree/master/compute/accelerator): A100 SXM 267.9 of
-312, H100 SXM 794.5 of 989, B200 1745 of 2250, MI250X 147 of 191.5 (one die), MI300X 781.9 of 1307;
-https://github.com/mag-/gpu_benchmark: A100 PCIe 256.4 of 312, H100 PCIe 499.5 of 756, RTX 4090 178.5 of 165.
-A chip of the same generation with less power for its peak sustains less, as the two H100 (and the two A100) show: its
-share goes with the watts per FLOP/s to the power EXPONENT, since power grows faster than the clock.
-"""
+"""What a chip sustains of its data sheet: peaks under its power limit, bandwidth that its units can ask for."""
 
 from __future__ import annotations
 
@@ -17,48 +9,57 @@ import numpy as np
 from llmviewer.chip import Chip
 from llmviewer.ir import Count
 
-#: From H100 SXM (0.71 W per TFLOP/s: 0.80 of the peak) to H100 PCIe (0.46: 0.66).
-EXPONENT = 0.45
-#: No chip was seen to do better on products of many shapes.
-MOST = 0.95
-#: generation -> (share of the 16-bit peak that the best products sustain, W per peak TFLOP/s of the chip measured).
-#: Ada: large products of an L40S (350 W) run at 0.62 of 362; the same law gives an L20 (275 W for 119.5) the 0.92 that
-#: https://github.com/DefTruth/CUDA-Learn-Notes measures, and an RTX 4090 its full peak.  GA10x (Samsung 8 nm) and
-#: GeForce and RTX Blackwell publish too little: the former from an A10 at half its peak, the latter as Ada.
-SUSTAINED: dict[str, tuple[float, float]] = {
-    "volta": (0.85, 2.40),
-    "ampere": (0.86, 1.28),
-    "ampere-ga10x": (0.62, 1.94),
-    "ada": (0.66, 0.967),
-    "hopper": (0.80, 0.7075),
-    "blackwell": (0.78, 0.444),
-    "blackwell-gb20x": (0.66, 0.967),
-    "cdna2": (0.77, 1.46),
-    "cdna3": (0.60, 0.574),
-    "cdna4": (0.65, 0.608),
+#: A large product draws more power than a card may, and the clock falls: shares of the 16-bit peak that the best
+#: products of others reach, the W per peak TFLOP/s of the chip measured, and the most that more power brings.
+#: mamf-finder (https://github.com/stas00/ml-engineering/tree/master/compute/accelerator): A100 SXM 267.9 of 312, H100
+#: SXM 794.5 of 989, GH200 821, B200 1745 of 2250, MI250X 147 of 191.5 (one die), MI300X 781.9 of 1307.
+#: https://github.com/mag-/gpu_benchmark: A100 PCIe 256.4, H100 PCIe 499.5 of 756, RTX 4090 178.5 of 165.
+#: https://github.com/ai-dynamo/aiconfigurator: large products of an L40S run at 0.62 of 362 where those of an H100 run
+#: at 0.79, and of an RTX PRO 6000 at 0.77 of 480.  GA10x (Samsung 8 nm), Volta and CDNA 4 are estimates.
+SUSTAINED: dict[str, tuple[float, float, float]] = {
+    "volta": (0.85, 2.40, 0.85),
+    "ampere": (0.86, 1.06, 0.86),
+    "ampere-ga10x": (0.62, 1.94, 0.85),
+    "ada": (0.63, 0.967, 0.95),
+    "hopper": (0.80, 0.7075, 0.83),
+    "blackwell": (0.78, 0.444, 0.85),
+    "blackwell-gb20x": (0.78, 1.25, 0.90),
+    "cdna2": (0.77, 1.46, 0.80),
+    "cdna3": (0.60, 0.574, 0.70),
+    "cdna4": (0.65, 0.608, 0.70),
 }
 #: Of generations nobody measured.
 UNKNOWN = 0.8
-
-
-def sustained(chip: Chip) -> Count:
-    """Share of the dense peak that large products sustain within the chip's power."""
-    known = SUSTAINED.get(chip.generation)
-    if known is None:
-        return UNKNOWN
-    if chip.tdp_w is None:
-        return known[0]
-    return _by_power(known, chip.tdp_w, chip.matrix_rate("bf16"))
-
-
-def _by_power(known: tuple[float, float], watts: Count, flops: Count) -> Count:
-    if isinstance(watts, float | int) and isinstance(flops, float | int):
-        return _of_numbers(known, watts, flops)
-    share, reference = known
-    return np.minimum(share * (watts / (flops * 1e-12) / reference) ** EXPONENT, MOST)
+#: The share goes with the watts per FLOP/s to this power, since power grows faster than the clock: from H100 SXM
+#: (0.71 W per TFLOP/s: 0.80) to H100 PCIe (0.46: 0.66); it also gives an L20 the 0.92 of its peak that
+#: https://github.com/DefTruth/CUDA-Learn-Notes measures.
+EXPONENT = 0.45
+#: Bytes that a unit keeps asking for per clock, of which those that it gets leave less and less unused: large weights
+#: reach 0.83 of an H100's bandwidth and 0.78 of an H200's (the same units, 1.43 times the bandwidth).
+ASKED_PER_CLOCK = 100.0
+#: Share of a chip whose units or clock are unknown.
+ASKED = 0.88
+#: What error correction within GDDR6 leaves of the bandwidth, on server cards, where it is on as delivered.
+CORRECTED = 0.93
+CORRECTED_GENERATIONS = frozenset(("ada", "ampere-ga10x", "turing"))
 
 
 @lru_cache(maxsize=64)
-def _of_numbers(known: tuple[float, float], watts: float, flops: float) -> float:
-    share, reference = known
-    return float(min(share * (watts / (flops * 1e-12) / reference) ** EXPONENT, MOST))
+def sustained(chip: Chip) -> Count:
+    """Share of the dense peak that large products sustain within the chip's power."""
+    share, reference, most = SUSTAINED.get(chip.generation, (UNKNOWN, 0.0, UNKNOWN))
+    if chip.tdp_w is None or not reference:
+        return share
+    watts = chip.tdp_w / (chip.matrix_rate("bf16") * 1e-12)
+    return np.minimum(share * (watts / reference) ** EXPONENT, most)
+
+
+@lru_cache(maxsize=64)
+def reachable(chip: Chip) -> Count:
+    """Share of the bandwidth that a kernel on all units can draw."""
+    corrected = chip.generation in CORRECTED_GENERATIONS and not chip.name.startswith("rtx")
+    share = CORRECTED if corrected else 1.0
+    if chip.units is None or chip.clock_hz is None:
+        return share * ASKED
+    got = chip.bandwidth_bytes_per_s / (chip.units * chip.clock_hz)
+    return share / (1.0 + got / ASKED_PER_CLOCK)

@@ -44,7 +44,7 @@ class Grid:
     """What does not depend on the rows, per tile size (first axis).
 
     whole, exact: tiles of a row (of tiles; of the matrix), per unit, as far as paid for.  depth_s: time of a unit for
-    the whole depth of one tile; tile_s: with the prologue.  least: the smallest part of a tile that splitting leaves to a
+    the whole depth of one tile; tile_s: with the prologue.  least: the smallest part of it that splitting leaves to a
     unit.  one: a single tile, as far as paid for.  waiting: how much waves wait for their last tile.
     """
 

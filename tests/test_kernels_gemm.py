@@ -1,0 +1,141 @@
+"""Matrix products in tiles: numbers worked by hand, and what must hold of any shape."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmviewer import dtypes, hardware, roofline
+from llmviewer.efficiency import ideal
+from llmviewer.formats.linear import Format, with_formats
+from llmviewer.ir import Block, Operator, Tensor
+from llmviewer.kernels import gemm, power, tiles
+from llmviewer.ops.gemm import Linear
+
+H100 = hardware.load("h100-sxm")
+PLAIN = gemm.FAMILY.starting()
+SIZES = st.integers(min_value=1, max_value=512).map(lambda blocks: blocks * 64.0)
+
+
+def product(
+    m: float, n: float, k: float, low: Format | None = None, experts: float = 1.0, active: float = 1.0
+) -> Operator:
+    x = Tensor(name="x", elements=m * k, dtype=dtypes.named("bf16"))
+    linear = Linear(name="gemm", in_features=k, out_features=n, dtype=dtypes.named("bf16"), experts=experts)
+    block = Block(name="row", operators=(linear.operator(x, m, active=active),))
+    return (block if low is None else with_formats(block, lambda _: low)).operators[-1]
+
+
+def microseconds(operator: Operator, chip: hardware.Chip = H100, **constants: float) -> float:
+    timing = roofline.time(operator, chip, lambda op, on: gemm.rates(op, on, PLAIN | constants), operator.traffic_bytes)
+    return float(np.asarray(timing.time_s).item()) * 1e6
+
+
+def test_tiles_per_unit_are_whole_where_all_of_them_is_paid_for_and_exact_where_nothing_is() -> None:
+    pace = (100.0, 1e15, 1e13, 2.0, 0.0)
+    whole = tiles.per_unit(tiles.looked_up(300.0, 64.0, (*pace, 1.0)), 130.0, 1.0)
+    # 130 x 300 in 128 x 128: 2 x 3 tiles; in 32 x 64: 5 x 5; on 100 units
+    assert whole[:, 0] == pytest.approx([0.25, 0.15, 0.06, 0.03, 0.09])
+    exact = tiles.per_unit(tiles.looked_up(300.0, 64.0, (*pace, 0.0)), 130.0, 1.0)
+    assert exact[2, 0] == pytest.approx(130 * 300 / 128 / 128 / 100)
+
+
+def test_a_tile_takes_the_slower_of_multiplying_and_being_fed() -> None:
+    grid = tiles.looked_up(4096.0, 100.0, (100.0, 1e15, 2e13, 2.0, 0.0, 1.0))
+    # depth 100 in steps of 64: 128.  256 x 128: 2 x 256 x 128 x 128 / (1e15 / 100) = 0.839 us;
+    # 32 x 64: (32 + 64) x 2 B x 128 / (2e13 / 100) = 0.123 us, longer than its 0.052 us of multiplying
+    assert grid.depth_s[3, 0] * 1e6 == pytest.approx(0.8389, abs=1e-4)
+    assert grid.depth_s[0, 0] * 1e6 == pytest.approx(0.1229, abs=1e-4)
+
+
+def test_a_large_product_runs_at_the_share_of_the_peak_that_power_leaves() -> None:
+    large = product(8192.0, 8192.0, 8192.0)
+    seconds = microseconds(
+        large, floor=0.0, compute=1.0, sharpness=20.0, exposed=0.0, droop=0.0, prologue=0.0, ragged=0.0
+    )
+    assert seconds == pytest.approx(2 * 8192.0**3 / (989.4e6 * 0.80), rel=1e-3)
+
+
+def test_many_kernels_of_one_deep_column_split_the_depth() -> None:
+    deep = product(16.0, 64.0, 65536.0)
+    assert microseconds(deep, split=200.0) > 2.0 * microseconds(deep, split=2.0)
+    assert microseconds(deep, by_rows=1.0) > 2.0 * microseconds(deep)
+
+
+def test_experts_share_no_tile() -> None:
+    together = product(128.0, 4096.0, 4096.0)
+    apart = product(128.0, 4096.0, 4096.0, experts=64.0, active=64.0)
+    units = np.ones(1)
+    counts = [tiles.per_unit(tiles.looked_up(4096.0, 64.0, (132.0, 1e15, 1e13, 2.0, 0.0, 1.0)), 128.0 * units, groups)
+              for groups in (1.0, 64.0)]  # fmt: skip
+    assert counts[1][0] == pytest.approx(16.0 * counts[0][0])  # 64 tiles of rows, one each, for 4
+    assert microseconds(apart) > 20.0 * microseconds(together)
+
+
+def test_eight_bit_inputs_cost_their_conversion() -> None:
+    fp8 = Format(weights=dtypes.named("fp8"), activations=dtypes.named("fp8"))
+    operator = product(4096.0, 1024.0, 4096.0, fp8)
+    dearer = microseconds(operator, convert=2.0, convert_row=10.0) - microseconds(
+        operator, convert=1.0, convert_row=0.0
+    )
+    assert dearer == pytest.approx(3 * 4096 * 4096 / 3.35e6 + 4096 * 0.010, rel=1e-6)
+
+
+def test_variants_are_told_apart_by_formats_and_blocks() -> None:
+    block = dtypes.scaled("fp8", 8, group=128.0 * 128.0, scale_bits=32, name="fp8-128x128")
+    assert gemm.variant(product(1.0, 64.0, 64.0)) == "bf16"
+    assert gemm.variant(product(1.0, 64.0, 64.0, Format(weights=block, activations=dtypes.named("fp8")))) == "fp8-block"
+    assert gemm.variant(product(1.0, 64.0, 64.0, Format(weights=dtypes.grouped_int(4)))) == "w4a16"
+    mxfp4 = dtypes.named("mxfp4")
+    assert gemm.variant(product(1.0, 64.0, 64.0, Format(weights=mxfp4, activations=mxfp4))) == "fp4"
+
+
+def test_block_scales_hide_behind_the_host_that_launches_them() -> None:
+    block = dtypes.scaled("fp8", 8, group=128.0 * 128.0, scale_bits=32, name="fp8-128x128")
+    low = Format(weights=block, activations=dtypes.named("fp8"))
+    small, large = product(8.0, 512.0, 512.0, low), product(8192.0, 8192.0, 8192.0, low)
+    assert microseconds(small, launch_few=60.0) == pytest.approx(60.0, abs=3.0)
+    assert microseconds(product(8.0, 512.0, 576.0, low), launch_few=60.0, launch_odd=3.0) == pytest.approx(
+        180.0, abs=5.0
+    )
+    assert microseconds(large, launch_many=60.0) == pytest.approx(microseconds(large, launch_many=0.0))
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, ragged=st.sampled_from((0.0, 0.3, 1.0)), by_rows=st.sampled_from((0.0, 1.0)))
+@settings(deadline=None, max_examples=60)
+def test_never_faster_than_the_data_sheet_and_never_faster_for_twice_the_work(
+    m: float, n: float, k: float, ragged: float, by_rows: float
+) -> None:
+    chosen = {"compute": 1.25, "memory": 1.15, "floor": 0.0, "ragged": ragged, "by_rows": by_rows}
+    operator = product(m, n, k)
+    seconds = microseconds(operator, **chosen)
+    bound = float(roofline.time(operator, H100, ideal, operator.traffic_bytes).time_s) * 1e6
+    assert seconds >= bound * (1.0 - 1e-9)
+    for larger in (product(2 * m, n, k), product(m, 2 * n, k), product(m, n, 2 * k)):
+        assert microseconds(larger, **chosen) >= seconds * 0.98
+
+
+def test_numbers_and_arrays_of_shapes_agree() -> None:
+    shapes = [(1.0, 4096.0, 4096.0), (513.0, 6144.0, 768.0), (8192.0, 512.0, 16384.0)]
+    m, n, k = (np.array(column) for column in zip(*shapes, strict=True))
+    together = gemm.rates(product(m, n, k), H100, PLAIN)  # type: ignore[arg-type]
+    for at, shape in enumerate(shapes):
+        alone = gemm.rates(product(*shape), H100, PLAIN)
+        assert np.asarray(together.matrix_flops_per_s)[at] == pytest.approx(np.asarray(alone.matrix_flops_per_s).item())
+        assert np.asarray(together.fixed_s)[at] == pytest.approx(np.asarray(alone.fixed_s).item())
+
+
+def test_a_card_with_less_power_for_the_same_peak_sustains_less_of_it() -> None:
+    assert power.sustained(hardware.load("h100-pcie")) < power.sustained(H100) == pytest.approx(0.80)
+    weak = replace(H100, tdp_w=350.0)
+    assert power.sustained(weak) == pytest.approx(0.80 * (350.0 / 989.4 / 0.7075) ** 0.45, rel=1e-3)
+
+
+def test_more_bandwidth_for_the_same_units_is_drawn_less_fully() -> None:
+    # 3350 GB/s over 132 SM x 1.83 GHz: 13.9 bytes per clock of the 100 that a unit asks for
+    assert power.reachable(H100) == pytest.approx(1 / 1.139, rel=1e-3)
+    assert power.reachable(hardware.load("h200")) < power.reachable(H100)
