@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibrate.products import gemm
 from llmviewer import dtypes, hardware
 from llmviewer.chip import Chip
 from llmviewer.dtypes import Dtype
@@ -47,13 +48,6 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "allreduce": ("op", "gpus", "bytes"),
     "elementwise": ("op", "tokens", "width"),
 }
-#: Weights with one scale per 128 x 128 block, inputs with one per 128 elements (DeepSeek-V3, arXiv 2412.19437).
-FP8_BLOCK = (
-    dtypes.scaled("fp8", 8, group=128.0 * 128.0, scale_bits=32, name="fp8-128x128"),
-    dtypes.scaled("fp8", 8, group=128.0, scale_bits=32, name="fp8-1x128"),
-)
-#: Copies of the weights that aiconfigurator runs over in turn: smaller ones stay in the L2.
-COPIES = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,26 +109,6 @@ def rows_of(frame: pd.DataFrame) -> Iterator[Rows]:
 
 def _column(group: pd.DataFrame, name: str) -> Array:
     return group[name].to_numpy(dtype=np.float64)
-
-
-def gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
-    """One linear layer; 8-bit ones quantize their input before it."""
-    m, n, k = (_column(group, name) for name in "mnk")
-    low = _low(str(first["dtype"]))
-    wide = dtypes.named("bf16") if low else dtypes.named(str(first["dtype"]))
-    x = Tensor(name="x", elements=m * k, dtype=wide)
-    linear = Linear(name="gemm", in_features=k, out_features=n, dtype=wide)  # type: ignore[arg-type]
-    block = Block(name="row", operators=(linear.operator(x, m),))
-    if low is not None:
-        block = with_formats(block, lambda _: low)
-    return block.operators
-
-
-def _low(dtype: str) -> Format | None:
-    if dtype == "fp8_block":
-        return Format(weights=FP8_BLOCK[0], activations=FP8_BLOCK[1])
-    named = dtypes.named(dtype)
-    return Format(weights=named, activations=named) if named.bits < 16 else None
 
 
 def _attention(group: pd.DataFrame, first: Any, chip: Chip, groups: Any) -> Operator:

@@ -99,7 +99,7 @@ def test_block_scales_hide_behind_the_host_that_launches_them() -> None:
     low = Format(weights=block, activations=dtypes.named("fp8"))
     small, large = product(8.0, 512.0, 512.0, low), product(8192.0, 8192.0, 8192.0, low)
     assert microseconds(small, launch_few=60.0) == pytest.approx(60.0, abs=3.0)
-    assert microseconds(product(8.0, 512.0, 576.0, low), launch_few=60.0, launch_odd=3.0) == pytest.approx(
+    assert microseconds(product(8.0, 512.0, 576.0, low), launch_many=60.0, launch_odd=3.0) == pytest.approx(
         180.0, abs=5.0
     )
     assert microseconds(large, launch_many=60.0) == pytest.approx(microseconds(large, launch_many=0.0))

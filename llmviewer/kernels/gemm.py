@@ -138,8 +138,9 @@ def _launching(shape: GemmShape, constants: Constants) -> Count:
     Work on the chip that is shorter hides behind it.
     """
     odd = (shape.n % BLOCK[0] != 0.0) | (shape.k % BLOCK[1] != 0.0)
-    rows = np.where(shape.m >= BLOCK_ROWS, constants["launch_many"], constants["launch_few"])
-    return np.where(odd, constants["launch_odd"], 1.0) * rows * 1e-6
+    many = constants["launch_many"]
+    rows = np.where(shape.m >= BLOCK_ROWS, many, constants["launch_few"])
+    return np.where(odd, constants["launch_odd"] * many, rows) * 1e-6
 
 
 def _blocks(operator: Operator) -> bool:
@@ -204,7 +205,7 @@ FAMILY = Family(
         _constant("convert_row", "ns", 1.0, 0.0, 40.0, "making an 8-bit input: a row, however short"),
         _constant("launch_few", "us", 50.0, 0.0, 500.0, "block scales: the host launches fewer than 32 rows"),
         _constant("launch_many", "us", 80.0, 0.0, 500.0, "block scales: the host launches 32 rows and more"),
-        _constant("launch_odd", "1", 2.0, 1.0, 10.0, "block scales: times as long for what no block divides"),
+        _constant("launch_odd", "1", 2.0, 1.0, 10.0, "block scales: launch_many times this for what no block divides"),
     ),
     rates=rates,
     covers=covers,
