@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import llmviewer as lv
 from llmviewer import api, hardware, models
 from llmviewer.evaluation import evaluate
 from llmviewer.workload import decode, prefill
 
-from .answers import answer, operators
+from .answers import analyze, answer, operators
 
 SURVEY: dict[str, Any] = {"batch_size": 1, "input_len": 2048, "attention": "eager"}
 #: Windows, chunks, experts, latents, recurrences, quantized checkpoints.
@@ -144,10 +143,10 @@ def test_a_point_alone_and_inside_a_sweep_are_bit_identical(
     options: dict[str, Any] = {"attention": attention, "max_num_batched_tokens": budget, "quantization": scheme}
     model = loaded(name)
     batches, prompts, outputs = (list(column) for column in zip(*points, strict=True))
-    sweep = lv.analyze(model, chip, batch_size=batches, input_len=prompts, output_len=outputs, **options)
+    sweep = analyze(model, chip, batch_size=batches, input_len=prompts, output_len=outputs, **options)
     columns = sweep.columns()
     for at, (batch, prompt, output) in enumerate(points):
-        alone = lv.analyze(model, chip, batch_size=batch, input_len=prompt, output_len=output, **options)
+        alone = analyze(model, chip, batch_size=batch, input_len=prompt, output_len=output, **options)
         for column, values in alone.columns().items():
             assert same_bits(values[0], columns[column][at]), column
         for stage in ("prefill", "decode"):
@@ -159,9 +158,7 @@ def test_every_model_has_finite_times_and_gains_by_flash_attention(name: str) ->
     """One token, a middling and a long batch, on chips that publish much and little."""
     sizes: dict[str, Any] = {"batch_size": [1, 3, 64], "input_len": [1, 1000, 8000], "output_len": [2, 5, 3]}
     for chip in ("h100-sxm", "tpu-v5e"):
-        flash, eager = (
-            lv.analyze(loaded(name), chip, attention=kind, **sizes).columns() for kind in ("flash", "eager")
-        )
+        flash, eager = (analyze(loaded(name), chip, attention=kind, **sizes).columns() for kind in ("flash", "eager"))
         for metric in ("ttft_s", "tpot_s", "e2e_s", "prefill_traffic_bytes", "decode_traffic_bytes"):
             assert np.isfinite(flash[metric]).all() and (flash[metric] > 0).all(), metric
             assert (flash[metric] <= eager[metric]).all(), metric
@@ -180,7 +177,7 @@ def step_time(model: models.Model, chip: str, step: Any, attention: str) -> floa
 @pytest.mark.parametrize("attention", ["flash", "eager"])
 def test_tpot_is_the_mean_of_single_steps(model: models.Model, attention: str) -> None:
     """12 output tokens after 100: 11 steps over 100 ... 110 cached tokens; the first token comes from prefill."""
-    found = lv.analyze(model, "a6000", batch_size=4, input_len=100, output_len=12, attention=attention).metrics()
+    found = analyze(model, "a6000", batch_size=4, input_len=100, output_len=12, attention=attention).metrics()
     steps = [step_time(model, "a6000", decode(4.0, 100.0 + i), attention) for i in range(11)]
     assert found["tpot_s"] == pytest.approx(np.mean(steps), rel=1e-12)
     assert found["ttft_s"] == pytest.approx(step_time(model, "a6000", prefill(4.0, 100.0), attention), rel=1e-12)
@@ -227,7 +224,7 @@ def test_bandwidth_utilization_is_of_the_real_decode_steps() -> None:
 def test_every_flop_is_measured_at_the_peak_of_its_own_dtype() -> None:
     """w8a8 on the A100: projections at 624 TOPS, attention and head at 312.  With 312 for all, MFU would pass 1; what
     decode or another point of a sweep multiplies in changes nothing."""
-    found = lv.analyze("qwen3-30b-a3b", "a100", batch_size=64, input_len=[1, 8000], quantization="w8a8")
+    found = analyze("qwen3-30b-a3b", "a100", batch_size=64, input_len=[1, 8000], quantization="w8a8")
     for at in range(2):
         stage = found.stage("prefill", at)
         peaks = {"int8": 624e12, "bf16": 312e12, "fp32": 1.0}
@@ -252,7 +249,7 @@ def test_chunked_prefill_keeps_flops_of_linear_layers_and_of_flash_attention(
     batch: int, prompt: int, budget: int, model: models.Model
 ) -> None:
     whole, split = (
-        lv.analyze(model, "a100", batch_size=batch, input_len=prompt, output_len=1, max_num_batched_tokens=tokens)
+        analyze(model, "a100", batch_size=batch, input_len=prompt, output_len=1, max_num_batched_tokens=tokens)
         for tokens in (0, budget)
     )
     together, parts = (result.stage("prefill") for result in (whole, split))
@@ -266,7 +263,7 @@ def test_chunked_prefill_keeps_flops_of_linear_layers_and_of_flash_attention(
 @settings(max_examples=15, deadline=None)
 @given(batch=st.integers(1, 64), prompt=st.integers(1, 4096), output=st.integers(2, 64))
 def test_a_larger_batch_takes_longer_and_yields_more(batch: int, prompt: int, output: int) -> None:
-    found = lv.analyze(MOE, "h200", batch_size=[batch, batch + 1], input_len=prompt, output_len=output).columns()
+    found = analyze(MOE, "h200", batch_size=[batch, batch + 1], input_len=prompt, output_len=output).columns()
     assert found["ttft_s"][0] <= found["ttft_s"][1]
     assert found["tpot_s"][0] <= found["tpot_s"][1]
     assert found["output_tokens_per_s"][0] <= found["output_tokens_per_s"][1] * (1 + 1e-12)
@@ -294,6 +291,6 @@ def test_a_hypothetical_chip_among_others_answers_as_if_alone(figure: str) -> No
         return {dtype: rate * factor for dtype, rate in value.items()} if isinstance(value, dict) else value * factor
 
     both, alone = (replace(chip, **{figure: times(factor)}) for factor in (np.array([1.0, 2.0]), 2.0))
-    found, expected = (lv.analyze(name, c, input_len=40000, batch_size=8) for c in (both, alone))
+    found, expected = (analyze(name, c, input_len=40000, batch_size=8) for c in (both, alone))
     assert found.to_dict(1) == expected.to_dict()
     assert found.columns()["ttft_s"][1] == expected.columns()["ttft_s"][0]

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import llmviewer as lv
 from llmviewer import cli, data, hardware, parsing
 from llmviewer.errors import UserError, nearest, quoted, shown, unknown
+
+from .answers import analyze
 
 pytestmark = pytest.mark.filterwarnings("error")  # numpy's as well
 
@@ -172,7 +173,7 @@ def test_absurd_but_allowed_sizes_are_answered(run: Run, model: str, attention: 
 def test_a_million_output_tokens_take_a_quarter_of_a_gigabyte() -> None:
     tracemalloc.start()
     try:
-        lv.analyze("llama-2-7b", "a6000", output_len=10**6).to_dict()
+        analyze("llama-2-7b", "a6000", output_len=10**6).to_dict()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -346,7 +347,7 @@ WRONG_SIZES = (
 @pytest.mark.parametrize("name", ["batch_size", "input_len", "output_len"])
 def test_sizes_of_a_wrong_type_are_one_line(name: str, value: Any) -> None:
     with pytest.raises(UserError, match=f"^{name} is .*; allowed: ") as error:
-        lv.analyze("llama-2-7b", "a6000", **{name: value})
+        analyze("llama-2-7b", "a6000", **{name: value})
     one_line(error.value)
 
 
@@ -354,7 +355,7 @@ def test_sizes_of_a_wrong_type_are_one_line(name: str, value: Any) -> None:
     "value", [3, np.int32(3), 3.0, np.float64(3), np.array(3), np.array([3]), [3], (3,), range(3, 4)]
 )
 def test_a_number_is_a_number_however_it_is_held(value: Any) -> None:
-    assert lv.analyze("llama-2-7b", "a6000", batch_size=value).to_dict()["workload"]["batch_size"] == 3
+    assert analyze("llama-2-7b", "a6000", batch_size=value).to_dict()["workload"]["batch_size"] == 3
 
 
 @pytest.mark.parametrize(
@@ -367,7 +368,7 @@ def test_a_number_is_a_number_however_it_is_held(value: Any) -> None:
 )
 def test_options_of_a_wrong_type_are_one_line(name: str, value: Any) -> None:
     with pytest.raises(UserError, match=name.replace("kv_cache_dtype", "kv_cache_dtype|KV cache dtype")) as error:
-        lv.analyze("llama-2-7b", "a6000", **{name: value})
+        analyze("llama-2-7b", "a6000", **{name: value})
     one_line(error.value)
 
 
@@ -375,14 +376,14 @@ def test_options_of_a_wrong_type_are_one_line(name: str, value: Any) -> None:
 def test_a_model_or_a_chip_of_a_wrong_type_is_one_line(value: Any) -> None:
     for model, chip, what in ((value, "a6000", "model"), ("llama-2-7b", value, "hardware")):
         with pytest.raises(UserError, match=f"^{what} is .*; expected a name, a path") as error:
-            lv.analyze(model, chip)
+            analyze(model, chip)
         one_line(error.value)
 
 
 def test_a_path_object_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "chip.yaml").write_text(json.dumps(H100))
-    assert lv.analyze(tmp_path, tmp_path / "chip.yaml").fits
+    assert analyze(tmp_path, tmp_path / "chip.yaml").fits
 
 
 def test_chips_and_requests_of_two_lengths_are_one_line() -> None:
@@ -391,7 +392,7 @@ def test_chips_and_requests_of_two_lengths_are_one_line() -> None:
     chip = hardware.load("a6000")
     chips = replace(chip, bandwidth_bytes_per_s=chip.bandwidth_bytes_per_s * np.array([1.0, 2.0, 3.0]))
     with pytest.raises(UserError, match="the chip's figures have 3, the request 2"):
-        lv.analyze("llama-2-7b", chips, batch_size=[1, 2])
+        analyze("llama-2-7b", chips, batch_size=[1, 2])
 
 
 @pytest.mark.parametrize(
@@ -408,7 +409,7 @@ def test_a_value_is_quoted_as_its_writer_wrote_it(value: object, said: str) -> N
 
 def test_a_column_of_a_frame_is_a_sequence() -> None:
     pd = pytest.importorskip("pandas")
-    assert len(lv.analyze("llama-2-7b", "a6000", batch_size=pd.Series([1, 2]))) == 2
+    assert len(analyze("llama-2-7b", "a6000", batch_size=pd.Series([1, 2]))) == 2
 
 
 def test_the_nearest_name_is_a_near_one() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import llmviewer as lv
 from llmviewer import hardware, models
 from llmviewer.errors import UserError
 from llmviewer.ir import Graph, Operator, Pass, Role, check
@@ -19,6 +18,8 @@ from llmviewer.passes.quantization_grammar import parse_scheme
 from llmviewer.passes.quantize import quantize
 from llmviewer.passes.shard import Sharding, shard
 from llmviewer.workload import Step, chunk, decode, mixed, prefill
+
+from .answers import analyze
 
 load = functools.cache(models.load)
 flash: Pass = flash_attention(hardware.load("h100-sxm"))
@@ -121,7 +122,7 @@ def test_deja_vu_makes_a_large_opt_twice_as_fast_and_the_gain_dies_with_the_batc
     0.65 h^2, of 12 h^2: 2.7 times less.  32 sequences use 97 % of the columns: the predictors cost more than that."""
     batches = [1, 8, 32]
     plain, found = (
-        lv.analyze("opt-66b", "b200", batch_size=batches, input_len=64, output_len=2, **options).analysis.tpot_s
+        analyze("opt-66b", "b200", batch_size=batches, input_len=64, output_len=2, **options).analysis.tpot_s
         for options in ({}, {"contextual_sparsity": "attention=0.5,mlp=0.1"})
     )
     gain = plain / found
@@ -137,8 +138,8 @@ def test_what_is_not_read_is_not_converted() -> None:
 
 @pytest.mark.parametrize("text", ["attention=1", "1,mlp=1.0", "mlp=1,predictor=64"])
 def test_who_uses_everything_changes_nothing(text: str) -> None:
-    plain = lv.analyze("llama-2-7b", "a6000", output_len=4).to_dict()
-    assert lv.analyze("llama-2-7b", "a6000", output_len=4, contextual_sparsity=text).to_dict() == plain
+    plain = analyze("llama-2-7b", "a6000", output_len=4).to_dict()
+    assert analyze("llama-2-7b", "a6000", output_len=4, contextual_sparsity=text).to_dict() == plain
 
 
 @pytest.mark.parametrize("name", models.names())
@@ -190,20 +191,20 @@ UNEVEN = frozenset(name for name in models.names() if not shards(name))
 )
 def test_what_cannot_be_is_refused_with_the_reason(name: str, text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        lv.analyze(name, "h200", contextual_sparsity=text)
+        analyze(name, "h200", contextual_sparsity=text)
 
 
 def test_factors_have_no_columns() -> None:
     with pytest.raises(UserError, match="low-rank"):
-        lv.analyze("llama-2-7b", "h200", contextual_sparsity="mlp=0.1", low_rank="512")
+        analyze("llama-2-7b", "h200", contextual_sparsity="mlp=0.1", low_rank="512")
 
 
 def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
     options: dict[str, Any] = {"output_len": 4, "contextual_sparsity": "attention=0.5,mlp=0.1"}
     batches = [1, 3, 64]
-    sweep = lv.analyze("llama-3.1-8b", "a6000", batch_size=batches, **options)
+    sweep = analyze("llama-3.1-8b", "a6000", batch_size=batches, **options)
     for at, batch in enumerate(batches):
-        alone = lv.analyze("llama-3.1-8b", "a6000", batch_size=batch, **options)
+        alone = analyze("llama-3.1-8b", "a6000", batch_size=batch, **options)
         assert sweep.metrics(at) == alone.metrics() and sweep.stage("decode", at) == alone.stage("decode")
 
 

@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 
-import llmviewer as lv
 from llmviewer import api
 from llmviewer.cli import main
 from llmviewer.crossover import NOBODY, crossover
 from llmviewer.errors import UserError
+
+from .answers import analyze
 
 BATCHES, CONTEXTS = np.array([1.0, 16.0, 128.0]), np.array([512.0, 4096.0])
 SCHEMES = ("none", "w8a8", "w4a16")
@@ -23,7 +24,7 @@ def test_the_winner_is_the_configuration_with_the_least_decode_time_among_those_
     for i, context in enumerate(CONTEXTS):
         for j, batch in enumerate(BATCHES):
             answers = [
-                lv.analyze("llama-2-7b", "a100", batch_size=int(batch), input_len=int(context), quantization=scheme)
+                analyze("llama-2-7b", "a100", batch_size=int(batch), input_len=int(context), quantization=scheme)
                 for scheme in SCHEMES
             ]
             times = [answer.stage("decode")["time_s"] for answer in answers]

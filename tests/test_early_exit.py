@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import llmviewer as lv
 from llmviewer import hardware, models
 from llmviewer.errors import UserError
 from llmviewer.ir import Block, Graph, Operator, Pass, Role, check
@@ -25,6 +24,8 @@ from llmviewer.passes.shard import Sharding, shard
 from llmviewer.passes.skip_layers import skip_layers
 from llmviewer.pipeline import layer_numbers
 from llmviewer.workload import Step, chunk, decode, mixed, prefill, verify
+
+from .answers import analyze
 
 load = functools.cache(models.load)
 LAYER_7B = 4 * 4096**2 + 3 * 4096 * 11008  # weights of the matrices of one of Llama-2-7B's 32 layers
@@ -53,7 +54,7 @@ def operator(of: Graph, block: str, name: str) -> Operator:
 
 
 def decoded(**options: Any) -> float:
-    return float(lv.analyze("llama-2-7b", "a6000", input_len=64, output_len=2, **options).analysis.tpot_s[0])
+    return float(analyze("llama-2-7b", "a6000", input_len=64, output_len=2, **options).analysis.tpot_s[0])
 
 
 # --- depth ------------------------------------------------------------------------------------------------------------
@@ -226,9 +227,9 @@ def test_recurrent_layers_cannot_skip_a_token() -> None:
 
 @pytest.mark.parametrize("text", ["mean=1", "exits=8:0", "two-exit=8:0.0,jump"])
 def test_who_never_leaves_changes_nothing(text: str) -> None:
-    plain = lv.analyze("llama-2-7b", "a6000", output_len=4).to_dict()
-    assert lv.analyze("llama-2-7b", "a6000", output_len=4, early_exit=text).to_dict() == plain
-    assert lv.analyze("llama-2-7b", "a6000", output_len=4, skip_layers="0.0").to_dict() == plain
+    plain = analyze("llama-2-7b", "a6000", output_len=4).to_dict()
+    assert analyze("llama-2-7b", "a6000", output_len=4, early_exit=text).to_dict() == plain
+    assert analyze("llama-2-7b", "a6000", output_len=4, skip_layers="0.0").to_dict() == plain
 
 
 @pytest.mark.parametrize("name", models.names())
@@ -288,8 +289,8 @@ def test_the_collectives_of_a_skipped_layer_are_skipped_with_it() -> None:
 def test_two_exits_after_half_of_the_layers_halve_the_time_of_the_layers(other: Any, confidence: str) -> None:
     """Whatever else is on: everybody leaves Llama-2-7B after 16 layers, or nobody during prefill."""
     options = {"output_len": 2, "tensor_parallel_size": 2, "batch_size": 2, **other}
-    plain = lv.analyze("llama-2-7b", "a100-80gb-sxm", **options)
-    early = lv.analyze(
+    plain = analyze("llama-2-7b", "a100-80gb-sxm", **options)
+    early = analyze(
         "llama-2-7b", "a100-80gb-sxm", early_exit=f"two-exit=16:1,kv=none,confidence={confidence}", **options
     )
     assert early.analysis.ttft_s == plain.analysis.ttft_s
@@ -303,15 +304,15 @@ def test_two_exits_after_half_of_the_layers_halve_the_time_of_the_layers(other: 
 def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
     options: dict[str, Any] = {"output_len": 4, "early_exit": "mean=0.6,confidence=softmax,jump"}
     batches = [1, 3, 64]
-    sweep = lv.analyze("llama-2-7b", "a6000", batch_size=batches, **options)
+    sweep = analyze("llama-2-7b", "a6000", batch_size=batches, **options)
     for at, batch in enumerate(batches):
-        alone = lv.analyze("llama-2-7b", "a6000", batch_size=batch, **options)
+        alone = analyze("llama-2-7b", "a6000", batch_size=batch, **options)
         assert sweep.metrics(at) == alone.metrics() and sweep.stage("decode", at) == alone.stage("decode")
 
 
 def test_prefill_and_memory_are_those_of_the_whole_model() -> None:
-    plain = lv.analyze("llama-2-7b", "a6000", output_len=4)
-    early = lv.analyze("llama-2-7b", "a6000", output_len=4, early_exit="two-exit=8:0.7,confidence=softmax")
+    plain = analyze("llama-2-7b", "a6000", output_len=4)
+    early = analyze("llama-2-7b", "a6000", output_len=4, early_exit="two-exit=8:0.7,confidence=softmax")
     assert early.analysis.ttft_s == plain.analysis.ttft_s and early.analysis.tpot_s < plain.analysis.tpot_s
     assert early.memory()["total_bytes"] == plain.memory()["total_bytes"]
 
@@ -320,7 +321,7 @@ def test_skipping_a_quarter_of_the_layers_skips_a_quarter_of_their_time() -> Non
     """The survey, section 4.1: the time falls in proportion, in prefill as in decode; embedding and head stay."""
     for stage in ("prefill", "decode"):
         plain, skipped = (
-            lv.analyze("llama-2-7b", "a6000", output_len=2, skip_layers=text).stage(stage) for text in ("0", "0.25")
+            analyze("llama-2-7b", "a6000", output_len=2, skip_layers=text).stage(stage) for text in ("0", "0.25")
         )
         for before, after in zip(plain["operators"], skipped["operators"], strict=True):
             share = 0.75 if before["block"] == "layer" else 1.0
@@ -365,4 +366,4 @@ def test_a_text_is_read() -> None:
 )
 def test_a_wrong_text_is_told_what_is_allowed(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        lv.analyze("llama-2-7b", "a6000", early_exit=text)
+        analyze("llama-2-7b", "a6000", early_exit=text)

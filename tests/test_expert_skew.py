@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import llmviewer as lv
 from llmviewer import hardware, models
 from llmviewer.errors import UserError
 from llmviewer.ir import Graph, Operator, Role, check
@@ -19,6 +18,8 @@ from llmviewer.passes.quantization_grammar import parse_scheme
 from llmviewer.passes.quantize import quantize
 from llmviewer.passes.shard import Sharding, shard
 from llmviewer.workload import Step, decode, prefill
+
+from .answers import analyze
 
 load = functools.cache(models.load)
 MIXTURES = tuple(name for name in models.names() if any(op.name == "router" for _, op in load(name)._graph()))
@@ -79,7 +80,7 @@ def test_the_busiest_rank_has_its_share_and_more() -> None:
 
 def expert_gate(alpha: str, batch: int) -> dict[str, Any]:
     """One device's expert_gate_proj in decode, of 4 that share Mixtral's 8 experts whole."""
-    found = lv.analyze("mixtral-8x7b", "h200", batch_size=batch, tensor_parallel_size=4, expert_parallel_size=4,
+    found = analyze("mixtral-8x7b", "h200", batch_size=batch, tensor_parallel_size=4, expert_parallel_size=4,
                        expert_skew=alpha)  # fmt: skip
     return next(op for op in found.stage("decode")["operators"] if op["name"] == "expert_gate_proj")
 
@@ -94,15 +95,15 @@ def test_with_whole_experts_the_device_of_the_most_popular_one_is_counted() -> N
 
 
 def test_no_skew_changes_nothing() -> None:
-    plain = lv.analyze("mixtral-8x7b", "h200", batch_size=4)
-    assert lv.analyze("mixtral-8x7b", "h200", batch_size=4, expert_skew="alpha=0").to_dict() == plain.to_dict()
+    plain = analyze("mixtral-8x7b", "h200", batch_size=4)
+    assert analyze("mixtral-8x7b", "h200", batch_size=4, expert_skew="alpha=0").to_dict() == plain.to_dict()
 
 
 def test_a_model_without_experts_is_told_so() -> None:
     with pytest.raises(UserError, match="no routed experts"):
-        lv.analyze("llama-2-7b", "h100", expert_skew="1")
+        analyze("llama-2-7b", "h100", expert_skew="1")
     with pytest.raises(UserError, match="alpha is '-1'"):
-        lv.analyze("mixtral-8x7b", "h200", expert_skew="-1")
+        analyze("mixtral-8x7b", "h200", expert_skew="-1")
 
 
 @pytest.mark.parametrize("name", MIXTURES)
@@ -133,8 +134,8 @@ def test_later_passes_take_the_skewed_graph(name: str) -> None:
 
 def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
     batches = [1, 3, 64, 3]
-    sweep = lv.analyze("mixtral-8x7b", "h200", batch_size=batches, output_len=4, expert_skew="0.8")
+    sweep = analyze("mixtral-8x7b", "h200", batch_size=batches, output_len=4, expert_skew="0.8")
     for at, batch in enumerate(batches):
-        alone = lv.analyze("mixtral-8x7b", "h200", batch_size=batch, output_len=4, expert_skew="0.8")
+        alone = analyze("mixtral-8x7b", "h200", batch_size=batch, output_len=4, expert_skew="0.8")
         assert sweep.metrics(at) == alone.metrics()
         assert sweep.stage("decode", at) == alone.stage("decode")

@@ -7,7 +7,6 @@ import functools
 import numpy as np
 import pytest
 
-import llmviewer as lv
 from llmviewer import hardware, models
 from llmviewer.errors import UserError
 from llmviewer.ir import Graph, Operator, check
@@ -17,6 +16,8 @@ from llmviewer.passes.fuse import fuse, parse_rules
 from llmviewer.passes.quantization_grammar import parse_scheme
 from llmviewer.passes.quantize import quantize
 from llmviewer.workload import Group, Step, decode, prefill
+
+from .answers import analyze
 
 load = functools.cache(models.load)
 A100 = hardware.load("a100-80gb-sxm")
@@ -71,7 +72,7 @@ def test_so_many_splits_as_asked_for(splits: float) -> None:
 
 
 def test_one_split_is_flash_attention_to_the_bit() -> None:
-    one, flash = (lv.analyze("llama-2-7b", "a100", attention=text).to_dict() for text in ("flash-decoding=1", "flash"))
+    one, flash = (analyze("llama-2-7b", "a100", attention=text).to_dict() for text in ("flash-decoding=1", "flash"))
     assert one["passes"] != flash["passes"]
     for name in ("stages", "memory", "metrics"):
         assert one[name] == flash[name]
@@ -93,16 +94,16 @@ def test_it_adds_its_partial_results_and_no_product(name: str) -> None:
 
 
 def test_under_ideal_it_gains_nothing_and_costs_its_partial_results() -> None:
-    times = [lv.analyze("llama-2-7b", "a100", attention=f"flash-decoding={n}").analysis.tpot_s[0] for n in (1, 2, 4, 8)]
+    times = [analyze("llama-2-7b", "a100", attention=f"flash-decoding={n}").analysis.tpot_s[0] for n in (1, 2, 4, 8)]
     assert times == sorted(times)
     assert times[-1] < 1.01 * times[0]
 
 
 def test_a_point_alone_is_the_point_in_a_sweep() -> None:
     options = {"input_len": 1000, "output_len": 8, "attention": "flash-decoding", "fusion": "all"}
-    both = lv.analyze("llama-2-7b", "a100", batch_size=[1, 8], **options)
+    both = analyze("llama-2-7b", "a100", batch_size=[1, 8], **options)
     for point, batch in enumerate((1, 8)):
-        assert both.to_dict(point) == lv.analyze("llama-2-7b", "a100", batch_size=batch, **options).to_dict()
+        assert both.to_dict(point) == analyze("llama-2-7b", "a100", batch_size=batch, **options).to_dict()
 
 
 def test_a_chip_whose_units_are_unknown_needs_a_number() -> None:
@@ -121,4 +122,4 @@ def test_a_chip_whose_units_are_unknown_needs_a_number() -> None:
 )
 def test_a_wrong_text_is_refused_with_the_reason(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        lv.analyze("llama-2-7b", "a100", attention=text)
+        analyze("llama-2-7b", "a100", attention=text)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import llmviewer as lv
 from llmviewer import hardware, models
 from llmviewer.chip import Chip
 from llmviewer.errors import UserError
@@ -21,6 +20,8 @@ from llmviewer.passes.quantization_grammar import parse_scheme
 from llmviewer.passes.quantize import quantize
 from llmviewer.passes.shard import Sharding, shard
 from llmviewer.workload import Group, Step, decode, prefill
+
+from .answers import analyze
 
 ALL = tuple(rule.name for rule in RULES)
 load = functools.cache(models.load)
@@ -124,7 +125,7 @@ def test_every_rule_is_reported_with_where_and_why(name: str) -> None:
 
 
 def test_none_is_the_default_to_the_bit() -> None:
-    plain, none = lv.analyze("llama-2-7b", "a6000"), lv.analyze("llama-2-7b", "a6000", fusion="none")
+    plain, none = analyze("llama-2-7b", "a6000"), analyze("llama-2-7b", "a6000", fusion="none")
     assert plain.to_json() == none.to_json()
     assert plain.to_dict()["fusions"] == []
 
@@ -132,9 +133,9 @@ def test_none_is_the_default_to_the_bit() -> None:
 @pytest.mark.parametrize("name", ("llama-2-7b", "gemma-2-9b", "qwen3-next-80b-a3b", "deepseek-v3", "falcon-7b"))
 def test_a_point_alone_is_the_point_in_a_sweep(name: str) -> None:
     """Batches of 8 and 64: norms join the linear layers of one and not of the other."""
-    both = lv.analyze(name, "h100-sxm", batch_size=[8, 64], input_len=256, output_len=4, fusion="all")
+    both = analyze(name, "h100-sxm", batch_size=[8, 64], input_len=256, output_len=4, fusion="all")
     for point, batch in enumerate((8, 64)):
-        alone = lv.analyze(name, "h100-sxm", batch_size=batch, input_len=256, output_len=4, fusion="all").to_dict()
+        alone = analyze(name, "h100-sxm", batch_size=batch, input_len=256, output_len=4, fusion="all").to_dict()
         assert both.to_dict(point) == alone
 
 
@@ -181,7 +182,7 @@ def test_a_norm_joins_its_linear_layer_where_the_rows_fit_the_chip() -> None:
 
 
 def test_a_chip_that_does_not_say_what_a_unit_holds_is_taken_to_hold_the_tile() -> None:
-    result = lv.analyze("llama-2-7b", "gaudi-3", fusion="norm-linear").to_dict()
+    result = analyze("llama-2-7b", "gaudi-3", fusion="norm-linear").to_dict()
     assert hardware.load("gaudi-3").on_chip_bytes_per_unit is None
     assert all(row["assumed"] and row["prefill"] == "always" for row in result["fusions"])
     assert any("on-chip memory of a unit: unknown for gaudi-3" in text for text in result["provenance"]["assumed"])
@@ -253,7 +254,7 @@ def test_fusion_helps_memory_bound_operators_not_compute_bound_ones() -> None:
     in decode every byte saved is time saved."""
     rows = {}
     for fusion in ("none", "gate-up+linear-activation"):
-        answer = lv.analyze("llama-2-7b", "a6000", input_len=2048, attention="flash", fusion=fusion).to_dict()
+        answer = analyze("llama-2-7b", "a6000", input_len=2048, attention="flash", fusion=fusion).to_dict()
         for stage, of in answer["stages"].items():
             rows[fusion, stage] = {row["name"]: row for row in of["operators"]}
     apart, one = rows["none", "prefill"], rows["gate-up+linear-activation", "prefill"]["gate_up_proj+mlp_act"]
@@ -273,9 +274,9 @@ def test_flash_attention_saves_differently_in_prefill_and_decode() -> None:
     step = {}
     for stage, of in (("prefill", prefill(1.0, 2048.0)), ("decode", decode(1.0, 2047.0))):
         kernels = ("qk_matmul", "softmax", "sv_matmul")
-        answer = lv.analyze("llama-2-7b", "a6000", input_len=2048, attention="eager").to_dict()["stages"][stage]
+        answer = analyze("llama-2-7b", "a6000", input_len=2048, attention="eager").to_dict()["stages"][stage]
         eager = [row for row in answer["operators"] if row["name"] in kernels]
-        flash = lv.analyze("llama-2-7b", "a6000", input_len=2048).to_dict()["stages"][stage]["operators"]
+        flash = analyze("llama-2-7b", "a6000", input_len=2048).to_dict()["stages"][stage]["operators"]
         one = next(row for row in flash if row["name"] == "attention")
         time, moved = (sum(row[what] for row in eager) / one[what] for what in ("time_s", "traffic_bytes"))
         step[stage] = (time, moved)
@@ -286,5 +287,5 @@ def test_flash_attention_saves_differently_in_prefill_and_decode() -> None:
 
 def test_time_never_rises() -> None:
     for name in ("llama-2-7b", "gemma-2-9b", "mixtral-8x7b"):
-        plain, all_rules = (lv.analyze(name, "h100-sxm", batch_size=[1, 64], fusion=f) for f in ("none", "all"))
+        plain, all_rules = (analyze(name, "h100-sxm", batch_size=[1, 64], fusion=f) for f in ("none", "all"))
         assert (all_rules.analysis.e2e_s <= plain.analysis.e2e_s).all()

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import llmviewer as lv
 from llmviewer import hardware, memory, models
 from llmviewer.errors import UserError
 from llmviewer.ir import Graph, Operator, Pass, Place, check
@@ -19,6 +18,8 @@ from llmviewer.passes.hot_neurons import HotNeurons, hot_neurons
 from llmviewer.passes.quantization_grammar import parse_scheme
 from llmviewer.passes.quantize import quantize
 from llmviewer.workload import Step, decode, prefill
+
+from .answers import analyze
 
 load = functools.cache(models.load)
 flash: Pass = flash_attention(hardware.load("rtx-4090"))
@@ -43,7 +44,7 @@ def row(answer: Any, name: str) -> dict[str, Any]:
 
 def opt(hot: str = "", **options: Any) -> Any:
     asked = {"hot_neurons": hot} if hot else {}
-    return lv.analyze("opt-30b", "rtx-4090", output_len=2, **{"batch_size": 1, **asked, **options})
+    return analyze("opt-30b", "rtx-4090", output_len=2, **{"batch_size": 1, **asked, **options})
 
 
 def test_a_quarter_of_the_neurons_makes_four_fifths_of_the_activations() -> None:
@@ -179,12 +180,12 @@ def test_both_sides_together_hold_and_multiply_what_was_there(name: str) -> None
 )
 def test_what_cannot_be_is_refused_with_the_reason(name: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        lv.analyze(name, "rtx-4090", **{"hot_neurons": "gpu=0.3,active=0.1", **options})
+        analyze(name, "rtx-4090", **{"hot_neurons": "gpu=0.3,active=0.1", **options})
 
 
 def test_a_chip_without_a_link_to_a_host_says_so() -> None:
     with pytest.raises(UserError, match="no link to a host"):
-        lv.analyze("opt-30b", "tpu-v5e", hot_neurons="gpu=0.3,active=0.1")
+        analyze("opt-30b", "tpu-v5e", hot_neurons="gpu=0.3,active=0.1")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_a_chip_without_a_link_to_a_host_says_so() -> None:
 def test_it_goes_with_other_techniques(options: dict[str, str]) -> None:
     """The device stores less than without it, and decoding waits for the host all the same."""
     text = {"hot_neurons": "gpu=0.1,active=0.3,predictor=0"}
-    both, other = (lv.analyze("llama-2-7b", "rtx-4090", output_len=2, **{**options, **more}) for more in (text, {}))
+    both, other = (analyze("llama-2-7b", "rtx-4090", output_len=2, **{**options, **more}) for more in (text, {}))
     assert both.memory()["weights_bytes"] < other.memory()["weights_bytes"]
     assert "host" in both.stage("decode")["time_by_bound_s"]
 
@@ -216,7 +217,7 @@ def test_less_of_the_matrices_is_less_on_the_host_and_the_same_on_the_link(
         both = [
             next(row.operator for row in answer.analysis.evaluation.rows if row.operator.name == name)
             for answer in (
-                lv.analyze("llama-2-7b", "rtx-4090", output_len=2, hot_neurons="gpu=0.1,active=0.3", **more)
+                analyze("llama-2-7b", "rtx-4090", output_len=2, hot_neurons="gpu=0.1,active=0.3", **more)
                 for more in ({}, options)
             )
         ]

@@ -25,8 +25,8 @@ from llmviewer.passes.quantize import quantize
 from llmviewer.workload import prefill
 
 FP16 = DTYPES["fp16"]
-#: Two microseconds, 0.8 of the bandwidth, half as fast again in L2; a unit twice its share; 100 ns a row.
-PLAIN: dict[str, float] = {"floor": 2.0, "memory": 0.8, "warm": 1.5, "unit": 2.0, "row": 100.0}
+#: Two microseconds, 0.8 of the bandwidth, half as fast again in L2; a unit 20 byte a cycle; 100 ns a row.
+PLAIN: dict[str, float] = {"floor": 2.0, "memory": 0.8, "warm": 1.5, "unit": 20.0, "spread": 0.0, "row": 100.0}
 
 
 def summed(tokens: Count, width: float) -> Operator:
@@ -66,10 +66,32 @@ def test_a_chip_of_unknown_l2_reads_from_memory() -> None:
 
 
 def test_one_row_is_one_unit_s_work() -> None:
-    """One token of 65,536: 393 kB through 2 of 108 shares of 2039 GB/s; 54 tokens, on 54 units, take as long."""
-    expected = 2e-6 + 6.0 * 65536 / (2.0 * 2039e9 / 108.0)
-    for tokens in (1.0, 27.0, 54.0):
-        assert seconds(summed(tokens, 65536.0), load("a100-80gb-sxm")) == pytest.approx(expected)
+    """One token of 16,384: 98 kB, in the L2, at 1.5 x 20 byte x 1.41 GHz; 58 tokens, on 58 of 108 units, take as long:
+    58 units move 1.64 TB/s, more than 0.8 of the bandwidth."""
+    expected = 2e-6 + 6.0 * 16384 / (1.5 * 20.0 * 1.41e9)
+    for tokens in (1.0, 27.0, 57.0):
+        assert seconds(summed(tokens, 16384.0), load("a100-80gb-sxm")) == pytest.approx(expected)
+    assert seconds(summed(59.0, 16384.0), load("a100-80gb-sxm")) > expected * 1.001
+
+
+def test_a_row_may_be_spread_over_all_units() -> None:
+    """One token of 16,384: 98 kB at 1.5 x 0.8 of the bandwidth."""
+    expected = 2e-6 + 6.0 * 16384 / (1.2 * 2039e9)
+    assert seconds(summed(1.0, 16384.0), load("a100-80gb-sxm"), PLAIN | {"spread": 1.0}) == pytest.approx(expected)
+
+
+def test_a_unit_moves_by_its_clock_not_by_the_memory_behind_it() -> None:
+    """A kernel of 5 byte a cycle: 132 units at 1.98 GHz move 1.31 TB/s, on an H100 as on an H200 of 4.8 TB/s."""
+    slow = PLAIN | {"unit": 5.0}
+    for chip in ("h100-sxm", "h200"):
+        moved = 6.0 * 65536 * 8192
+        assert seconds(summed(65536.0, 8192.0), load(chip), slow) == pytest.approx(2e-6 + moved / (5 * 132 * 1.98e9))
+
+
+def test_a_chip_of_one_large_core_resembles_an_a100() -> None:
+    """A TPU v5e of 819 GB/s: 20 of 13.4 byte are 1.5 times the bandwidth over 108 rows, 0.8 is less."""
+    moved = 6.0 * 65536 * 8192
+    assert seconds(summed(65536.0, 8192.0), load("tpu-v5e")) == pytest.approx(2e-6 + moved / (0.8 * 819e9), rel=1e-2)
 
 
 def test_many_short_rows_cost_a_block_each() -> None:
@@ -84,7 +106,7 @@ def test_no_kernel_is_faster_than_the_data_sheet(chip: str, floor: float) -> Non
     loaded = load(chip)
     operator = summed(np.geomspace(1.0, 1e6, 200), 4096.0)
     least = roofline.time(operator, loaded, ideal, operator.traffic_bytes).time_s
-    found = seconds(operator, loaded, PLAIN | {"floor": floor, "memory": 1.0, "warm": 4.0, "unit": 20.0})
+    found = seconds(operator, loaded, PLAIN | {"floor": floor, "memory": 1.0, "warm": 4.0, "unit": 200.0})
     assert (np.asarray(found) >= np.asarray(least) * (1.0 - 1e-12)).all()
 
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import llmviewer as lv
 from llmviewer import analysis, api, hardware, models
 from llmviewer.dtypes import DTYPES
 from llmviewer.errors import UserError
@@ -19,7 +18,7 @@ from llmviewer.ir import State, check
 from llmviewer.kv_cache import KvCache
 from llmviewer.workload import Group, Request
 
-from .answers import answer, operators
+from .answers import analyze, answer, operators
 
 GIB = 2.0**30
 #: Full attention, windows, latents, recurrence, both, chunks.
@@ -304,7 +303,7 @@ def test_identity_parameters_change_nothing(model: str) -> None:
 def test_every_way_keeps_graphs_sound_and_waste_within_the_cache(model: str) -> None:
     sizes: dict[str, Any] = {"batch_size": [1, 5], "input_len": [100, 5000], "output_len": [20, 2]}
     for way in (WAYS[3], WAYS[6], {"kv_reserve": "5000", "kv_block_size": "16", "kv_evict": "0.5"}):
-        result = lv.analyze(model, "h200", quantization="w8a8", **sizes, **way)
+        result = analyze(model, "h200", quantization="w8a8", **sizes, **way)
         check(result.analysis.evaluation.graph)
         memory = result.analysis.memory
         assert np.all(np.asarray(memory.kv_cache_used_bytes) >= 0)
@@ -318,8 +317,8 @@ def test_max_batch_size_fits_and_one_more_does_not(model: str, way: dict[str, st
     for budget in (0, 2048):
         options: dict[str, Any] = {"input_len": 1000, "max_num_batched_tokens": budget, **way}
         most = held(model, **options)["max_batch_size"]
-        fits = [not most or bool(lv.analyze(model, "h200", batch_size=most, **options).fits)]
-        fits += [bool(lv.analyze(model, "h200", batch_size=most + 1, **options).fits)]
+        fits = [not most or bool(analyze(model, "h200", batch_size=most, **options).fits)]
+        fits += [bool(analyze(model, "h200", batch_size=most + 1, **options).fits)]
         assert fits == [True, False]
 
 
@@ -330,8 +329,8 @@ def test_max_context_fits_and_one_more_does_not(model: str, way: dict[str, str],
     options: dict[str, Any] = {"output_len": 10, "batch_size": 8, "max_num_batched_tokens": budget, **way}
     longest = held(model, "a100", **options)["max_context_len"]
     assert longest > 10
-    assert lv.analyze(model, "a100", input_len=longest - 10, **options).fits
-    assert not lv.analyze(model, "a100", input_len=longest - 9, **options).fits
+    assert analyze(model, "a100", input_len=longest - 10, **options).fits
+    assert not analyze(model, "a100", input_len=longest - 9, **options).fits
 
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "gemma-2-9b", "deepseek-v2-lite", "jamba-v0.1"])
@@ -365,9 +364,9 @@ def test_memory_alone_is_the_memory_of_the_whole_analysis(way: dict[str, str], b
 def test_a_point_of_a_sweep_is_the_point_alone(model: str, way: dict[str, str]) -> None:
     sizes = [(1, 30, 3), (4, 5000, 2), (16, 700, 1)]
     batch, prompt, output = (list(column) for column in zip(*sizes, strict=True))
-    swept = lv.analyze(model, "h200", batch_size=batch, input_len=prompt, output_len=output, **way)
+    swept = analyze(model, "h200", batch_size=batch, input_len=prompt, output_len=output, **way)
     for at, (b, s, n) in enumerate(sizes):
-        alone = lv.analyze(model, "h200", batch_size=b, input_len=s, output_len=n, **way)
+        alone = analyze(model, "h200", batch_size=b, input_len=s, output_len=n, **way)
         assert swept.to_dict(at)["stages"] == alone.to_dict()["stages"]
         assert swept.to_dict(at)["memory"] == alone.to_dict()["memory"]
 
@@ -389,18 +388,18 @@ def test_a_point_of_a_sweep_is_the_point_alone(model: str, way: dict[str, str]) 
 )
 def test_a_wrong_parameter_is_refused_with_what_is_allowed(option: str, text: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
-        lv.analyze("llama-2-7b", "a6000", **{option: text})
+        analyze("llama-2-7b", "a6000", **{option: text})
 
 
 @pytest.mark.parametrize("other", [{"kv_reserve": "max"}, {"kv_evict": "0.5"}])
 def test_what_cannot_share_a_prefix_is_refused(other: dict[str, str]) -> None:
     with pytest.raises(UserError, match="shared"):
-        lv.analyze("llama-2-7b", "a6000", prefix_cache="0.5,shared", **other)
+        analyze("llama-2-7b", "a6000", prefix_cache="0.5,shared", **other)
 
 
 def test_what_is_off_is_not_imported() -> None:
     code = (
-        "import sys, llmviewer as lv; lv.analyze('llama-2-7b', 'a6000').to_json();"
+        "import sys, llmviewer as lv; analyze('llama-2-7b', 'a6000').to_json();"
         "print([name for name in sys.modules if 'passes.kv_' in name or 'passes.prefix' in name])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import llmviewer as lv
+from .answers import analyze
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "shared" / "llm_viewer_reference"
 REFERENCES = sorted(FOLDER.glob("*.json"))
@@ -60,7 +60,7 @@ def test_differences_from_llm_viewer_are_its_known_faults(path: Path) -> None:
     for case in cases(path):
         asked = {"batch_size": case["batchsize"], "input_len": case["seqlen"]}
         kind = "flash" if case["use_flashattention"] else "eager"
-        found = lv.analyze(reference["model"], "a6000", **asked, attention=kind)
+        found = analyze(reference["model"], "a6000", **asked, attention=kind)
         for stage in ("prefill", "decode"):
             ours = {row["name"]: row for row in found.stage(stage)["operators"]}
             assert set(ours) - {NAMES.get(name, name) for name in case[stage]} == ABSENT

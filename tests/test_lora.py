@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import llmviewer as lv
 from llmviewer import hardware, models
 from llmviewer.errors import UserError
 from llmviewer.ir import Graph, Operator, Role, check
@@ -21,6 +20,8 @@ from llmviewer.passes.quantize import quantize
 from llmviewer.passes.shard import Sharding, shard
 from llmviewer.workload import decode, prefill
 from tests.answers import answer, operators
+
+from .answers import analyze
 
 load = functools.cache(models.load)
 H100 = hardware.load("h100-sxm")
@@ -110,17 +111,17 @@ def test_over_two_devices_an_adapter_needs_no_further_all_reduce(name: str) -> N
 
 def test_more_adapters_or_a_higher_rank_are_never_faster() -> None:
     times = [
-        lv.analyze("llama-2-7b", "a6000", batch_size=8, lora=text).analysis.e2e_s[0]
+        analyze("llama-2-7b", "a6000", batch_size=8, lora=text).analysis.e2e_s[0]
         for text in ("rank=8", "rank=64", "rank=64,adapters=4", "rank=64,adapters=64")
     ]
     assert times == sorted(times)
-    assert times[0] > lv.analyze("llama-2-7b", "a6000", batch_size=8).analysis.e2e_s[0]
+    assert times[0] > analyze("llama-2-7b", "a6000", batch_size=8).analysis.e2e_s[0]
 
 
 def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
-    sweep = lv.analyze("mixtral-8x7b", "a100", lora="16,adapters=4", batch_size=[1, 7], input_len=[99, 1000])
+    sweep = analyze("mixtral-8x7b", "a100", lora="16,adapters=4", batch_size=[1, 7], input_len=[99, 1000])
     for at, (batch, length) in enumerate(((1, 99), (7, 1000))):
-        alone = lv.analyze("mixtral-8x7b", "a100", lora="16,adapters=4", batch_size=batch, input_len=length)
+        alone = analyze("mixtral-8x7b", "a100", lora="16,adapters=4", batch_size=batch, input_len=length)
         assert sweep.analysis.ttft_s[at] == alone.analysis.ttft_s[0]
         assert sweep.analysis.tpot_s[at] == alone.analysis.tpot_s[0]
 
@@ -138,5 +139,5 @@ def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
 )
 def test_a_wrong_parameter_is_one_line_that_says_what_is_allowed(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        lv.analyze("llama-2-7b", "a100", lora=text).to_dict()
+        analyze("llama-2-7b", "a100", lora=text).to_dict()
     assert "\n" not in str(caught.value)

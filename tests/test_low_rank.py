@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import llmviewer as lv
 from llmviewer import hardware, models
 from llmviewer.errors import UserError
 from llmviewer.ir import Graph, Operator, Role, check
@@ -19,6 +18,8 @@ from llmviewer.passes.quantize import quantize
 from llmviewer.passes.shard import Sharding, shard
 from llmviewer.workload import decode, prefill
 from tests.answers import answer
+
+from .answers import analyze
 
 load = functools.cache(models.load)
 H100 = hardware.load("h100-sxm")
@@ -100,9 +101,9 @@ def test_a_rank_that_saves_nowhere_changes_nothing() -> None:
 
 
 def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
-    sweep = lv.analyze("mixtral-8x7b", "a100", low_rank=512, batch_size=[1, 7], input_len=[99, 1000])
+    sweep = analyze("mixtral-8x7b", "a100", low_rank=512, batch_size=[1, 7], input_len=[99, 1000])
     for at, (batch, length) in enumerate(((1, 99), (7, 1000))):
-        alone = lv.analyze("mixtral-8x7b", "a100", low_rank="rank=512", batch_size=batch, input_len=length)
+        alone = analyze("mixtral-8x7b", "a100", low_rank="rank=512", batch_size=batch, input_len=length)
         assert sweep.analysis.ttft_s[at] == alone.analysis.ttft_s[0]
         assert sweep.analysis.tpot_s[at] == alone.analysis.tpot_s[0]
 
@@ -110,5 +111,5 @@ def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
 @pytest.mark.parametrize("text", ["0", "1.5", "rank=", "rnk=4", ""])
 def test_a_wrong_rank_is_one_line(text: str) -> None:
     with pytest.raises(UserError) as caught:
-        lv.analyze("llama-2-7b", "a100", low_rank=text).to_dict()
+        analyze("llama-2-7b", "a100", low_rank=text).to_dict()
     assert "\n" not in str(caught.value)

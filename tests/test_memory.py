@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import llmviewer as lv
 from llmviewer import analysis, api, hardware, memory, models
 from llmviewer.dtypes import DTYPES
 from llmviewer.ir import Block, Graph, Kind, Operator, Tensor, whole
 from llmviewer.passes.flash_attention import flash_attention
 from llmviewer.workload import Request, decode, prefill
 
-from .answers import answer
+from .answers import analyze, answer
 
 GIB = 2.0**30
 MB = 1e6
@@ -181,8 +180,8 @@ SYSTEMS = [("llama-2-7b", "a6000"), ("llama-3.1-8b", "l4"), ("deepseek-v2-lite",
 def test_max_batch_size_fits_and_one_more_does_not(model: str, chip: str, attention: str, budget: int) -> None:
     options: dict[str, Any] = {"attention": attention, "max_num_batched_tokens": budget, "input_len": 1000}
     most = answer(model, chip, **options)["memory"]["max_batch_size"]
-    fits = [not most or bool(lv.analyze(model, chip, batch_size=most, **options).fits)]
-    fits += [bool(lv.analyze(model, chip, batch_size=most + 1, **options).fits)]
+    fits = [not most or bool(analyze(model, chip, batch_size=most, **options).fits)]
+    fits += [bool(analyze(model, chip, batch_size=most + 1, **options).fits)]
     assert fits == [True, False]
 
 
@@ -192,10 +191,10 @@ def test_max_context_fits_and_one_more_does_not(model: str, chip: str, budget: i
     options: dict[str, Any] = {"max_num_batched_tokens": budget, "output_len": 100, "batch_size": 2}
     longest = answer(model, chip, **options)["memory"]["max_context_len"]
     if not longest:
-        assert not lv.analyze(model, chip, input_len=1, **options).fits
+        assert not analyze(model, chip, input_len=1, **options).fits
         return
-    assert lv.analyze(model, chip, input_len=longest - 100, **options).fits
-    assert not lv.analyze(model, chip, input_len=longest - 99, **options).fits
+    assert analyze(model, chip, input_len=longest - 100, **options).fits
+    assert not analyze(model, chip, input_len=longest - 99, **options).fits
 
 
 def test_a_model_larger_than_the_memory_fits_at_no_batch_and_no_context() -> None:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import llmviewer as lv
 from llmviewer import api, data, hardware, models
 from llmviewer.evaluation import Evaluation, evaluate
 from llmviewer.ir import Role
 from llmviewer.workload import Step, chunk, decode, prefill, verify
+
+from .answers import analyze
 
 #: Four sequences decode their 9000th token.
 BATCH, KEYS = 4, 9000
@@ -98,7 +99,7 @@ def test_four_bit_experts_are_read_at_four_and_a_quarter_bits() -> None:
 def test_a_decode_step_reads_what_its_token_sees_and_writes_one_token(name: str) -> None:
     found, state = step(name, decode(float(BATCH), KEYS - 1.0)), STATE.get(name, 0)
     assert moved(found, Role.CACHE) == 2 * BATCH * (KEYS_AND_VALUES[name] + state)
-    full = lv.analyze(name, "h200").to_dict()["model"]["kv_cache_bytes_per_token"]
+    full = analyze(name, "h200").to_dict()["model"]["kv_cache_bytes_per_token"]
     assert moved(found, Role.CACHE, written=True) == BATCH * (full + 2 * state)
 
 
@@ -138,7 +139,7 @@ def test_no_utilization_exceeds_one(
     batch, prompt, output = (list(column) for column in zip(*sizes, strict=True))
     asked: dict[str, Any] = {"batch_size": batch, "input_len": prompt, "output_len": output}
     options: dict[str, Any] = {"quantization": scheme, "attention": attention, "max_num_batched_tokens": budget}
-    found = lv.analyze(model, chip, **asked, **options).columns()
+    found = analyze(model, chip, **asked, **options).columns()
     assert (found["prefill_mfu"] <= 1 + 1e-12).all()
     assert (found["decode_mbu"][np.array(output) > 1] <= 1 + 1e-12).all()
     assert np.isfinite(found["ttft_s"]).all()

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import llmviewer as lv
 from llmviewer import models
 from llmviewer.errors import UserError
 from llmviewer.hardware import load
@@ -16,7 +15,7 @@ from llmviewer.pipeline import fullest, layers_of, stages_of
 from llmviewer.system import Parallelism, System
 from llmviewer.workload import decode
 
-from .answers import answer, operators
+from .answers import analyze, answer, operators
 
 REQUEST = {"batch_size": 8, "input_len": 512, "output_len": 4}
 
@@ -129,17 +128,17 @@ def test_replicas_divide_the_batch_rounded_up() -> None:
 def test_the_largest_batch_of_a_pipeline_fits_and_one_more_does_not() -> None:
     for options in ({"pipeline_parallel_size": "4,microbatches=4"}, {"data_parallel_size": 3}):
         most = answer("llama-2-13b", "h100-sxm", **options)["memory"]["max_batch_size"]
-        assert lv.analyze("llama-2-13b", "h100-sxm", batch_size=most, output_len=1, **options).fits
-        fits = [lv.analyze("llama-2-13b", "h100-sxm", batch_size=most + more, **options).fits for more in (0, 1)]
+        assert analyze("llama-2-13b", "h100-sxm", batch_size=most, output_len=1, **options).fits
+        fits = [analyze("llama-2-13b", "h100-sxm", batch_size=most + more, **options).fits for more in (0, 1)]
         assert fits == [True, False]
 
 
 @pytest.mark.parametrize("options", [{"pipeline_parallel_size": "3,microbatches=4"}, {"data_parallel_size": 2}])
 def test_a_point_alone_is_the_point_of_a_sweep(options: dict[str, Any]) -> None:
     batches, prompts = [1, 5, 64], [100, 2000, 33]
-    together = lv.analyze("llama-2-13b", "h100-sxm", batch_size=batches, input_len=prompts, **options)
+    together = analyze("llama-2-13b", "h100-sxm", batch_size=batches, input_len=prompts, **options)
     for at, (batch, prompt) in enumerate(zip(batches, prompts, strict=True)):
-        alone = lv.analyze("llama-2-13b", "h100-sxm", batch_size=batch, input_len=prompt, **options)
+        alone = analyze("llama-2-13b", "h100-sxm", batch_size=batch, input_len=prompt, **options)
         assert alone.to_dict() == together.to_dict(at) | {"memory": alone.to_dict()["memory"]}
 
 
@@ -180,18 +179,18 @@ SEVERAL = ("llama-2-7b", "qwen3-4b", "gemma-4-26b-a4b", "deepseek-v2-lite", "mix
 @pytest.mark.parametrize("options", TOGETHER, ids="+".join)
 @pytest.mark.parametrize("name", [name for name in SEVERAL if name in models.names()])
 def test_techniques_go_together_and_a_point_alone_is_the_point_of_a_sweep(name: str, options: dict[str, Any]) -> None:
-    two = lv.analyze(name, "h100-sxm", batch_size=[1, 6], input_len=[300, 40], output_len=3, **options)
+    two = analyze(name, "h100-sxm", batch_size=[1, 6], input_len=[300, 40], output_len=3, **options)
     for at, (batch, prompt) in enumerate(((1, 300), (6, 40))):
-        alone = lv.analyze(name, "h100-sxm", batch_size=batch, input_len=prompt, output_len=3, **options)
+        alone = analyze(name, "h100-sxm", batch_size=batch, input_len=prompt, output_len=3, **options)
         assert alone.to_dict()["metrics"] == two.to_dict(at)["metrics"]
         assert alone.to_dict()["stages"] == two.to_dict(at)["stages"]
 
 
 def test_replicas_that_share_experts_are_answered_for_two_requests_at_once() -> None:
     options = {"tensor_parallel_size": 2, "data_parallel_size": 2, "expert_parallel_size": 4, "quantization": "w8a8"}
-    two = lv.analyze("deepseek-v2-lite", "h100-sxm", batch_size=[1, 6], output_len=3, **options)
+    two = analyze("deepseek-v2-lite", "h100-sxm", batch_size=[1, 6], output_len=3, **options)
     for at, batch in enumerate((1, 6)):
-        alone = lv.analyze("deepseek-v2-lite", "h100-sxm", batch_size=batch, output_len=3, **options)
+        alone = analyze("deepseek-v2-lite", "h100-sxm", batch_size=batch, output_len=3, **options)
         assert alone.to_dict()["stages"] == two.to_dict(at)["stages"]
     names = [op["name"] for op in two.to_dict()["stages"]["decode"]["operators"]]
     assert "dispatch_all_to_all" in names and "combine_all_to_all" in names

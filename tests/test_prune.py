@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import llmviewer as lv
 from llmviewer import hardware, models
 from llmviewer.errors import UserError
 from llmviewer.ir import Graph, Role, check
@@ -28,6 +27,8 @@ from llmviewer.passes.quantize import quantize
 from llmviewer.passes.shard import Sharding, shard
 from llmviewer.workload import Step, decode, prefill
 from tests.answers import answer, operators
+
+from .answers import analyze
 
 load = functools.cache(models.load)
 A100 = hardware.load("a100-80gb-sxm")
@@ -177,7 +178,7 @@ def test_2_of_4_doubles_the_speed_of_a_compute_bound_product_and_no_other() -> N
 
 def test_2_of_4_needs_a_chip_with_sparse_units_and_says_which_has_none() -> None:
     with pytest.raises(UserError, match=r"v100-32gb-sxm publishes no sparse rate"):
-        lv.analyze("llama-2-7b", "v100", prune="2:4").to_dict()
+        analyze("llama-2-7b", "v100", prune="2:4").to_dict()
 
 
 def test_4_bit_floats_keep_their_dense_rate() -> None:
@@ -223,9 +224,9 @@ def test_what_prunes_nothing_changes_nothing(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["2:4", "unstructured=0.6", "width=0.7", "heads=0.5", "depth=0.5", "width=0.5+2:4"])
 def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone(text: str) -> None:
-    sweep = lv.analyze("qwen1.5-moe-a2.7b", "a100", prune=text, batch_size=[1, 7], input_len=[99, 1000])
+    sweep = analyze("qwen1.5-moe-a2.7b", "a100", prune=text, batch_size=[1, 7], input_len=[99, 1000])
     for at, (batch, length) in enumerate(((1, 99), (7, 1000))):
-        alone = lv.analyze("qwen1.5-moe-a2.7b", "a100", prune=text, batch_size=batch, input_len=length)
+        alone = analyze("qwen1.5-moe-a2.7b", "a100", prune=text, batch_size=batch, input_len=length)
         assert sweep.analysis.ttft_s[at] == alone.analysis.ttft_s[0]
         assert sweep.analysis.tpot_s[at] == alone.analysis.tpot_s[0]
 
@@ -254,7 +255,7 @@ def test_matformer_half_is_width_half() -> None:
 )
 def test_a_wrong_parameter_is_one_line_that_says_what_is_allowed(options: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        lv.analyze("llama-2-7b", "a100", **options)
+        analyze("llama-2-7b", "a100", **options)
     assert "\n" not in str(caught.value)
 
 

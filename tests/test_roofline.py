@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import llmviewer as lv
 from llmviewer import hardware, models, roofline
 from llmviewer.dtypes import DTYPES
 from llmviewer.efficiency import ideal
@@ -18,7 +17,7 @@ from llmviewer.ir import Kind, Operator, Place, Tensor, whole
 from llmviewer.ops.gemm import Linear
 from llmviewer.roofline import BOUNDS, Timing
 
-from .answers import answer, operators
+from .answers import analyze, answer, operators
 
 FP16 = DTYPES["fp16"]
 
@@ -137,13 +136,13 @@ def test_more_bandwidth_or_flops_is_never_slower(
 ) -> None:
     chip = hardware.load(name)
     sizes: dict[str, Any] = {"batch_size": batch, "input_len": prompt, "output_len": 8, "attention": attention}
-    before = lv.analyze(MODEL, chip, **sizes).columns()
-    after = lv.analyze(MODEL, FASTER[part](chip, by), **sizes).columns()
+    before = analyze(MODEL, chip, **sizes).columns()
+    after = analyze(MODEL, FASTER[part](chip, by), **sizes).columns()
     for metric in ("ttft_s", "tpot_s", "e2e_s", "prefill_time_s", "decode_time_s"):
         assert after[metric] <= before[metric] * (1 + 1e-12)
 
 
 def test_twice_as_fast_in_everything_halves_the_time() -> None:
     chip = hardware.load("tpu-v5e")  # publishes neither vector nor special-function nor L2 rates
-    before, after = (lv.analyze(MODEL, c, input_len=999).columns()["e2e_s"][0] for c in (chip, FASTER["all"](chip, 2)))
+    before, after = (analyze(MODEL, c, input_len=999).columns()["e2e_s"][0] for c in (chip, FASTER["all"](chip, 2)))
     assert after == pytest.approx(before / 2)

@@ -8,6 +8,8 @@ from llmviewer import hardware
 from llmviewer.schedule import falls, schedule
 from llmviewer.workload import Request
 
+from .answers import analyze
+
 
 def test_equal_passes_of_one_kind_count_as_often_as_they_run():
     # 8 prompts of 1024 under a budget of 2048 tokens: four passes of two prompts
@@ -17,8 +19,8 @@ def test_equal_passes_of_one_kind_count_as_often_as_they_run():
 
 @pytest.mark.parametrize("budget", [512, 1024, 2048, 3000, 8192])
 def test_a_token_budget_changes_no_matmul_flops_of_linear_layers_and_never_shortens_prefill(budget):
-    joint = lv.analyze("llama-2-7b", "a6000", batch_size=8)
-    split = lv.analyze("llama-2-7b", "a6000", batch_size=8, max_num_batched_tokens=budget)
+    joint = analyze("llama-2-7b", "a6000", batch_size=8)
+    split = analyze("llama-2-7b", "a6000", batch_size=8, max_num_batched_tokens=budget)
     gemms = [
         sum(row["flops"] * row["layers"] for row in result.stage("prefill")["operators"] if row["name"] == "q_proj")
         for result in (joint, split)
@@ -38,16 +40,16 @@ def test_a_token_budget_changes_no_matmul_flops_of_linear_layers_and_never_short
 )
 def test_more_passes_than_anyone_waits_for_are_refused_before_they_are_laid_out(sizes):
     with pytest.raises(lv.UserError, match=r"takes [\d,]+ forward passes; allowed: at most (1,048,576|262,144)"):
-        lv.analyze("llama-2-7b", "a6000", **sizes)
+        analyze("llama-2-7b", "a6000", **sizes)
 
 
 @pytest.mark.parametrize("budget", [0, 700])
 @pytest.mark.parametrize("model", ["llama-2-7b", "gemma-2-2b", "deepseek-v2-lite"])
 def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch, model, budget):
     asked = {"batch_size": [1, 3], "input_len": 1000, "output_len": [600, 1], "max_num_batched_tokens": budget}
-    whole = lv.analyze(model, "a6000", **asked)
+    whole = analyze(model, "a6000", **asked)
     monkeypatch.setattr("llmviewer.schedule.MOST_AT_ONCE", 100)
-    pieces = lv.analyze(model, "a6000", **asked)
+    pieces = analyze(model, "a6000", **asked)
     assert len(pieces.analysis.evaluation.time_s) < 100 < len(whole.analysis.evaluation.time_s)
     for point in range(2):
         assert pieces.to_dict(point) == whole.to_dict(point)
@@ -57,9 +59,9 @@ def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch, model, budge
 def test_hypothetical_chips_keep_their_own_figures_in_every_piece(monkeypatch):
     chip = hardware.load("a6000")
     chips = replace(chip, bandwidth_bytes_per_s=chip.bandwidth_bytes_per_s * np.array([1.0, 2.0]))
-    whole = lv.analyze("llama-2-7b", chips, output_len=300).to_frame()
+    whole = analyze("llama-2-7b", chips, output_len=300).to_frame()
     monkeypatch.setattr("llmviewer.schedule.MOST_AT_ONCE", 100)
-    assert lv.analyze("llama-2-7b", chips, output_len=300).to_frame().equals(whole)
+    assert analyze("llama-2-7b", chips, output_len=300).to_frame().equals(whole)
 
 
 @pytest.mark.parametrize("prompt", [511, 512, 513, 1023, 1024, 1025, 4000])
@@ -77,7 +79,7 @@ def test_chunks_are_the_whole_prompt_and_the_last_one_asks_for_logits(prompt):
 
 def test_a_split_prefill_shows_rows_added_up_and_other_dimensions_once():
     """4096 tokens in chunks of 1000: q_proj makes 4096 x 4096; the last of five chunks multiplies with 4096 keys."""
-    found = lv.analyze("llama-2-7b", "a6000", input_len=4096, max_num_batched_tokens=1000, attention="eager")
+    found = analyze("llama-2-7b", "a6000", input_len=4096, max_num_batched_tokens=1000, attention="eager")
     shapes = {row["name"]: row["output_shape"] for row in found.stage("prefill")["operators"]}
     assert shapes["q_proj"] == [4096, 4096]
     assert shapes["qk_matmul"] == [4096, 32, 4096]

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import llmviewer as lv
 from llmviewer import hardware
 from tests.answers import answer, operators
+
+from .answers import analyze
 
 
 def decode_time(batch: int, quantization: str, **options: Any) -> float:
@@ -142,7 +143,7 @@ def test_w4a16_stops_paying_at_large_batch_even_on_the_data_sheet() -> None:
     batches = [1, 16, 128, 1024, 4096]
 
     def times(quantization: str) -> Any:
-        found = lv.analyze(
+        found = analyze(
             "llama-2-7b", "a100", batch_size=batches, input_len=128, output_len=2, quantization=quantization
         )
         return np.asarray(found.analysis.tpot_s)

@@ -5,12 +5,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-import llmviewer as lv
 from llmviewer.comparison import Comparison
 from reports import analysis_page, bottleneck, comparison_page, markdown, memory_bar, stage_table, terminal
 from reports import format as fmt
 from reports.page import Bar, Column, Facts, Row, Segment, Table, left, right
 from reports.screen import Screen
+
+from .answers import analyze
 
 MODELS = ("llama-2-7b", "deepseek-v2-lite", "gemma-2-2b", "jamba-v0.1", "mamba-130m", "gpt-oss-20b")
 ANSI = "\x1b["
@@ -18,7 +19,7 @@ ANSI = "\x1b["
 
 @cache
 def page(model, hardware="h100", **options):
-    return analysis_page.page(lv.analyze(model, hardware, **options))
+    return analysis_page.page(analyze(model, hardware, **options))
 
 
 def printed(model, hardware="h100", width=80, **options):
@@ -97,7 +98,7 @@ def test_no_line_is_wider_than_the_screen_but_an_address(model, width):
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("width", [60, 80, 120, 160])
 def test_every_operator_stands_in_the_table_with_its_bound_and_time(model, width):
-    result, text = lv.analyze(model, "h100"), printed(model, width=width)
+    result, text = analyze(model, "h100"), printed(model, width=width)
     for stage, title in (("prefill", "Prefill"), ("decode", "Decode step")):
         rows = [line.split() for line in stage_rows(text, title)]
         for operator in result.stage(stage)["operators"]:
@@ -116,7 +117,7 @@ def test_both_stages_show_the_same_columns(model):
 
 
 def test_shares_of_a_stage_add_up_to_the_whole():
-    stage = lv.analyze("deepseek-v2-lite", "h100").stage("prefill")
+    stage = analyze("deepseek-v2-lite", "h100").stage("prefill")
     shares = [row["time_s"] * row["layers"] / stage["time_s"] for row in stage["operators"]]
     assert sum(shares) == pytest.approx(1.0)
     assert sum(stage["time_by_bound_s"].values()) == pytest.approx(stage["time_s"])
@@ -158,22 +159,22 @@ def test_a_token_budget_is_said_where_it_splits_the_prefill():
 
 
 def test_the_advice_for_compute_bound_work_names_faster_formats_of_the_chip():
-    answer = lv.analyze("llama-2-7b", "h100", batch_size=64, input_len=4096, output_len=2).to_dict()
+    answer = analyze("llama-2-7b", "h100", batch_size=64, input_len=4096, output_len=2).to_dict()
     assert bottleneck.limiting_stage(answer) == "prefill"
     assert "fp8 (--quantization w8a8-fp8) at 1,979 TFLOP/s (2.00×)" in bottleneck.advice(answer)
 
 
 def test_the_advice_for_memory_bound_work_names_what_is_moved():
-    small = lv.analyze("llama-2-7b", "a6000").to_dict()
+    small = analyze("llama-2-7b", "a6000").to_dict()
     assert "of the bytes are weights" in bottleneck.advice(small)
-    large = lv.analyze("llama-2-7b", "b200", batch_size=64, input_len=3000, output_len=2000).to_dict()
+    large = analyze("llama-2-7b", "b200", batch_size=64, input_len=3000, output_len=2000).to_dict()
     assert "of the bytes are KV cache" in bottleneck.advice(large)
 
 
 def test_every_bound_has_a_resource_and_an_advice():
     from llmviewer.roofline import BOUNDS
 
-    answer = lv.analyze("llama-2-7b", "a6000").to_dict()
+    answer = analyze("llama-2-7b", "a6000").to_dict()
     for bound in BOUNDS:
         answer["stages"]["decode"]["bound"] = bound
         answer["stages"]["decode"]["time_by_bound_s"] = {bound: answer["stages"]["decode"]["time_s"]}
@@ -271,7 +272,7 @@ def test_columns_set_the_width(monkeypatch):
 
 
 def test_a_comparison_has_one_column_per_configuration_and_bounds_in_words():
-    results = tuple(lv.analyze("llama-2-7b", name) for name in ("a6000", "h100", "t4"))
+    results = tuple(analyze("llama-2-7b", name) for name in ("a6000", "h100", "t4"))
     text = terminal.text(comparison_page.page(Comparison(results=results)), Screen(width=80, colour=False))
     rows = {line[:16].strip(): line[16:].split() for line in text.splitlines()}
     assert rows["Hardware"] == ["a6000", "h100-sxm", "t4"]

@@ -1,0 +1,216 @@
+"""Kernels of attention: tiles and tasks over units, worked by hand; never faster than the data sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llmviewer import dtypes, hardware, roofline
+from llmviewer.calibrated import calibrated
+from llmviewer.chip import Chip
+from llmviewer.efficiency import Rates, ideal
+from llmviewer.ir import Array, Operator, Place, Role, Tensor, whole
+from llmviewer.kernels import attention, attention_decode, attention_prefill
+from llmviewer.kernels.carried import carried
+from llmviewer.kernels.families import FAMILIES, families_of
+from llmviewer.ops.attention import AttentionInputs, AttentionShape, eager, flash
+from llmviewer.passes.flash_attention import rereads
+from llmviewer.workload import Group, chunk, decode, mixed, prefill
+
+H100 = hardware.load("h100-sxm")
+#: A chip to calculate with: 100 units, 1 PFLOP/s, 1 TB/s, no exponentials.
+ROUND = replace(
+    H100, units=100.0, matrix_flops_per_s={"bf16": 1e15}, bandwidth_bytes_per_s=1e12, special_ops_per_s=None
+)
+PREFILL, DECODE = attention_prefill.FAMILY, attention_decode.FAMILY
+#: Nothing but tiles or tasks: all costs beside them zero, all shares 1.
+NO_COST = dict.fromkeys(("floor", "tile", "token", "cache", "uneven", "window", "skipped", "split"), 0.0)
+PLAIN = PREFILL.starting() | NO_COST | {"compute": 1.0, "memory": 1.0, "sharpness": 1.0, "rows": 128.0}
+NO_TASK = dict.fromkeys(("floor", "width", "uneven", "sequence", "task", "output", "key", "key_width", "window"), 0.0)
+BARE = DECODE.starting() | NO_TASK | {"memory": 1.0, "sharpness": 1.0, "split": 0.0}
+
+
+def kernel(
+    groups: tuple[Group, ...], chip: Chip, heads: float = 32.0, kv_heads: float = 8.0, window: float = np.inf,
+    dims: tuple[float, float] = (128.0, 128.0),
+) -> Operator:  # fmt: skip
+    shape = AttentionShape(groups=groups, heads=heads, kv_heads=kv_heads, qk_dim=dims[0], v_dim=dims[1], window=window)
+    bf16 = dtypes.named("bf16")
+    q = Tensor(name="q", elements=shape.queries() * heads * dims[0], dtype=bf16)
+    k, v = (
+        Tensor(name=name, elements=shape.keys() * kv_heads * dim, dtype=bf16, role=Role.CACHE)
+        for name, dim in zip(("k_cache", "v_cache"), dims, strict=True)
+    )
+    inputs = AttentionInputs(q=q, k=(whole(k),), v=(whole(v),))
+    return flash(shape, inputs, rereads(shape, inputs, chip), "bf16")
+
+
+def seconds(operator: Operator, chip: Chip, family: object, constants: Mapping[str, float]) -> Array:
+    def efficiency(op: Operator, on: Chip) -> Rates:
+        return family.rates(op, on, constants)  # type: ignore[attr-defined,no-any-return]
+
+    return np.asarray(roofline.time(operator, chip, efficiency, operator.traffic_bytes).time_s)
+
+
+def part_of(operator: Operator, chip: Chip, constants: Mapping[str, float]) -> attention.Part:
+    shape = operator.shape
+    assert isinstance(shape, AttentionShape)
+    module = attention_prefill if "tile" in constants else attention_decode
+    return module.part(shape.groups[0], operator, chip, constants)
+
+
+def test_a_prompt_takes_its_tiles_over_the_units_and_the_longest_of_them() -> None:
+    # 16 heads x 1024 / 128 = 128 tiles; a query sees 512.5 keys on average, a tile 64 more for its diagonal and 64 for
+    # the last block: 640.5.  128 rows x 2 (128 + 128) FLOP / 10 TFLOP/s of a unit = 6.5536 ns a key.
+    op = kernel(prefill(1.0, 1024.0).groups, ROUND, heads=16.0, kv_heads=16.0)
+    key = 6.5536e-9
+    expected = 128 * 640.5 * key / 100 + (1024 + 64) * key
+    assert part_of(op, ROUND, PLAIN).tiles_s == pytest.approx(expected)
+
+
+def test_heads_that_share_keys_fill_one_tile_with_few_queries() -> None:
+    # 16 queries x 8 heads of a group are 128 rows: one tile for each of 4 KV heads, not one for each of 32 heads
+    op = kernel(prefill(1.0, 16.0).groups, ROUND, heads=32.0, kv_heads=4.0)
+    packed = part_of(op, replace(ROUND, generation="ampere"), PLAIN | {"rows": 0.0, "tile": 1.0, "compute": 1.0})
+    alone = part_of(op, ROUND, PLAIN | {"tile": 1.0})
+    key = 6.5536e-9
+    each = 8.5 + 8 + 64  # keys seen on average, half the diagonal, half a block
+    # 4 tiles on 100 units divide their keys: the longest then takes its own microsecond and 1.15 of all tiles' share
+    all_tiles = 4 * (1e-6 + each * key) / 100
+    longest = min(1e-6 + (16 + 64) * key, 1e-6 + 1.15 * all_tiles)
+    assert packed.tiles_s == pytest.approx(all_tiles + longest)
+    assert alone.tiles_s == pytest.approx(32 * (1e-6 + each * key) / 100 + 1e-6 + (16 + 64) * key)
+
+
+def test_tokens_written_to_the_cache_cost_by_the_elements_of_their_keys() -> None:
+    op = kernel(prefill(2.0, 1000.0).groups, ROUND, heads=8.0, kv_heads=2.0)
+    part = part_of(op, ROUND, PLAIN | {"token": 3.0, "cache": 1.0, "floor": 10.0})
+    # 2 heads x 128 elements are half of 512: (3 + 1) / 2 ns for each of 2000 tokens
+    assert part.fixed_s == pytest.approx(10e-6 + 2000 * 2e-9)
+
+
+def test_a_decode_step_takes_its_tasks_over_the_units() -> None:
+    # 64 sequences x 8 KV heads = 512 tasks of 2 us and 4097 keys x 10 ns
+    op = kernel(decode(64.0, 4096.0).groups, ROUND)
+    part = part_of(op, ROUND, BARE | {"task": 2.0, "key": 10.0, "splits": 32.0})
+    total = 512 * (2e-6 + 4097 * 10e-9) / 100
+    longest = 2e-6 + min(4097 * 10e-9, max(total, 4097 * 10e-9 / 32))
+    assert part.tiles_s == pytest.approx(total + longest)
+
+
+def test_a_single_sequence_divides_its_keys_into_no_more_parts_than_the_kernel_can() -> None:
+    op = kernel(decode(1.0, 99999.0).groups, ROUND, heads=8.0, kv_heads=1.0)
+    part = part_of(op, ROUND, BARE | {"key": 10.0, "splits": 32.0, "split": 3.0})
+    assert part.tiles_s == pytest.approx(1e-3 / 100 + 1e-3 / 32 + 3e-6)
+
+
+def test_tensorrt_llm_runs_48_heads_of_a_group_one_by_one() -> None:
+    constants = BARE | {"task": 1.0, "key": 10.0, "head_task": 1.0, "head_key": 10.0, "apart": 1024.0}
+    few, many = (
+        part_of(kernel(decode(256.0, 1000.0).groups, ROUND, heads=h, kv_heads=1.0), ROUND, constants)
+        for h in (32.0, 48.0)
+    )
+    assert float(many.tiles_s / few.tiles_s) > 10.0
+    assert part_of(
+        kernel(decode(256.0, 1000.0).groups, ROUND, heads=48.0, kv_heads=1.0), ROUND, constants | {"apart": 0.0}
+    ).tiles_s == pytest.approx(float(few.tiles_s))
+
+
+def test_a_cache_in_the_l2_is_read_faster_than_from_memory() -> None:
+    op = kernel(decode(8.0, 4000.0).groups, ROUND)
+    warm = replace(op, reads=tuple(replace_place(access) for access in op.reads))
+    assert part_of(op, ROUND, BARE).byte_s == pytest.approx(1e-12)
+    cold_s, warm_s = (seconds(o, ROUND, DECODE, BARE) for o in (op, warm))
+    assert warm_s < cold_s
+
+
+def replace_place(access: object) -> object:
+    tensor = access.tensor  # type: ignore[attr-defined]
+    if tensor.role is not Role.CACHE:
+        return access
+    return replace(access, tensor=tensor.at(Place.L2))  # type: ignore[type-var]
+
+
+LENGTHS = np.array([1.0, 16.0, 17.0, 127.0, 128.0, 129.0, 500.0, 2048.0, 16384.0])
+
+
+@pytest.mark.parametrize("window", [np.inf, 128.0])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(32.0, 32.0), (32.0, 8.0), (64.0, 1.0)])
+@pytest.mark.parametrize("dims", [(64.0, 64.0), (128.0, 128.0), (576.0, 512.0)])
+def test_no_kernel_beats_the_data_sheet(
+    window: float, heads: float, kv_heads: float, dims: tuple[float, float]
+) -> None:
+    for family, step in (
+        (PREFILL, chunk(4.0, LENGTHS, 100.0)),
+        (DECODE, decode(4.0, LENGTHS * 8.0)),
+        (DECODE, decode(LENGTHS, 1000.0)),
+    ):
+        op = kernel(step.groups, H100, heads, kv_heads, window, dims)
+        best = np.asarray(roofline.time(op, H100, ideal, op.traffic_bytes).time_s)
+        assert (seconds(op, H100, family, family.starting()) >= best).all()
+
+
+@pytest.mark.parametrize("window", [np.inf, 1024.0])
+@pytest.mark.parametrize("cached", [0.0, 1000.0])
+def test_more_tokens_keys_or_sequences_take_no_less_time(window: float, cached: float) -> None:
+    n = np.arange(32.0, 4096.0, 32.0)
+    prompts = kernel(chunk(16.0, n, cached).groups, H100, window=window)
+    steps = kernel(decode(16.0, n + cached).groups, H100, window=window)
+    batches = kernel(decode(n, 2000.0).groups, H100, window=window)
+    for family, op in ((PREFILL, prompts), (DECODE, steps), (DECODE, batches)):
+        time = seconds(op, H100, family, family.starting())
+        assert (np.diff(time) >= -1e-3 * time[1:]).all(), family.name
+
+
+def test_a_chunk_among_decodes_takes_the_time_of_both_kernels() -> None:
+    source = calibrated(H100)
+    chunk_step, decode_step = chunk(1.0, 512.0, 1000.0), decode(31.0, 2000.0)
+    together = kernel(mixed(chunk_step, decode_step).groups, H100)
+    parts = [kernel(step.groups, H100) for step in (chunk_step, decode_step)]
+    each = [float(roofline.time(op, H100, source, op.traffic_bytes).time_s) for op in parts]
+    both = roofline.time(together, H100, source, together.traffic_bytes)
+    assert float(both.time_s) == pytest.approx(sum(each), rel=0.02)
+
+
+def test_passes_of_one_group_take_the_kernel_of_their_own_number_of_queries() -> None:
+    source = calibrated(H100)
+    group = Group(
+        batch_size=np.array([2.0, 64.0]), new_tokens=np.array([2048.0, 1.0]),
+        cached_tokens=np.array([0.0, 2048.0]), logit_positions=1.0,
+    )  # fmt: skip
+    op = kernel((group,), H100)
+    alone = [kernel(step.groups, H100) for step in (prefill(2.0, 2048.0), decode(64.0, 2048.0))]
+    expected = [float(roofline.time(o, H100, source, o.traffic_bytes).time_s) for o in alone]
+    assert np.asarray(roofline.time(op, H100, source, op.traffic_bytes).time_s) == pytest.approx(expected)
+
+
+def test_products_of_eager_attention_are_batched_products_that_nobody_measured() -> None:
+    op = kernel(prefill(1.0, 512.0).groups, H100)
+    shape = op.shape
+    assert isinstance(shape, AttentionShape)
+    q, k, v = (access for access in op.reads if access.tensor.place is Place.DEVICE and np.all(access.elements > 0.0))
+    scores, _, out = eager(shape, AttentionInputs(q=q.tensor, k=(k,), v=(v,)))
+    assert [families_of(o) for o in (scores, op)] == [("batched",), ("attention_prefill", "attention_decode")]
+    source = calibrated(H100)
+    for each in (scores, out):
+        best = roofline.time(each, H100, ideal, each.traffic_bytes).time_s
+        assert best < roofline.time(each, H100, source, each.traffic_bytes).time_s < best * 3.0 + 10e-6
+    assert source.basis(scores).basis == "assumed"
+
+
+def test_constants_of_hopper_change_for_kernels_of_other_generations() -> None:
+    base = PREFILL.starting()
+    ampere = carried(base, "attention_prefill", "h100-sxm", "ampere")
+    assert ampere["compute"] == pytest.approx(0.75 * base["compute"]) and ampere["floor"] == base["floor"]
+    assert carried(base, "attention_prefill", "h100-sxm", "hopper") is base
+    assert carried(base | {"special": 0.9}, "attention_prefill", "h100-sxm", "blackwell")["special"] == 1.0
+    assert carried(base, "attention_prefill", "a100-80gb-sxm", "ampere") is base
+
+
+def test_every_constant_lies_within_its_bounds_and_says_what_it_means() -> None:
+    for family in FAMILIES.values():
+        for constant in family.constants:
+            assert constant.low <= constant.start <= constant.high and constant.meaning and constant.unit, constant
