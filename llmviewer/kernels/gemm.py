@@ -30,6 +30,10 @@ L2_BYTES_PER_CLOCK = 22.0
 #: FlashInfer below, DeepGEMM above, CUTLASS where it does not divide).
 BLOCK_ROWS = 32.0
 BLOCK = (64.0, 128.0)
+#: Ending of the variants of grouped products, and those that have them: plain products stand in for them.
+EXPERTS = "-experts"
+TWINS = {"bf16": ("fp16",), "fp16": ("bf16",)}
+GROUPED = ("bf16", "fp16", "fp32", "fp8", "fp8-block", "int8", "fp4", "w4a16", "w8a16")
 
 
 def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
@@ -90,9 +94,8 @@ def _tiles(
     whole, parts = tiles.best(sizes), tiles.best(tiles.split(grid, count)) + constants["prologue"] * 1e-6
     adding = constants["split"] * 1e-6
     divided = np.hypot(parts, memory_s) + adding < np.hypot(whole, memory_s)
-    seconds: Array = np.where(divided, parts, whole)
-    added: Array = np.where(divided, adding, 0.0)
-    return seconds, added
+    seconds: Array = whole + divided * (parts - whole)  # three times as fast as np.where
+    return seconds, divided * np.float64(adding)
 
 
 def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants) -> tiles.Grid:
@@ -165,11 +168,15 @@ def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
 
 
 def variant(operator: Operator) -> str:
-    """`bf16`, `fp8` ...; `fp8-block` with one scale per block; `w4a16` where weights are stored in fewer bits."""
-    stored = _stored(operator)
+    """`bf16`, `fp8` ...; `fp8-block` with one scale per block; `w4a16` where weights are stored in fewer bits.
+
+    `-experts` behind it: grouped products, which other kernels run.
+    """
+    shape, stored = operator.shape, _stored(operator)
+    grouped = EXPERTS if isinstance(shape, GemmShape) and shape.experts > 1.0 else ""
     if stored.compute != operator.compute:
-        return f"w{stored.bits:.0f}a16"
-    return f"{operator.compute}-block" if _blocks(operator) else operator.compute
+        return f"w{stored.bits:.0f}a16{grouped}"
+    return f"{operator.compute}-block{grouped}" if _blocks(operator) else operator.compute + grouped
 
 
 def _constant(name: str, unit: str, start: float, low: float, high: float, meaning: str) -> Constant:
@@ -210,5 +217,5 @@ FAMILY = Family(
     rates=rates,
     covers=covers,
     variant=variant,
-    twins={"bf16": ("fp16",), "fp16": ("bf16",)},
+    twins=TWINS | {plain + EXPERTS: (plain, *TWINS.get(plain, ())) for plain in GROUPED},
 )

@@ -43,7 +43,7 @@ class Pace:
 class Grid:
     """What does not depend on the rows, per tile size (first axis).
 
-    whole, exact: tiles of a row (of tiles; of the matrix), per unit, as far as paid for.  depth_s: time of a unit for
+    whole, exact: tiles of a row of them, rounded up and not, per unit, as far as paid for.  depth_s: time of a unit for
     the whole depth of one tile; tile_s: with the prologue.  least: the smallest part of it that splitting leaves to a
     unit.  one: a single tile, as far as paid for.  waiting: how much waves wait for their last tile.
     """
@@ -66,7 +66,7 @@ def grid(n: Count, k: Count, pace: Pace) -> Grid:
     loose = 1.0 - pace.ragged
     return Grid(
         np.ceil(n / COLUMNS) / pace.units * pace.ragged,
-        n / (ROWS * COLUMNS) / pace.units * loose,
+        n / COLUMNS / pace.units * loose,
         depth_s,
         depth_s + pace.prologue_s,
         np.minimum(SHORTEST_SPLIT / depth, 1.0),
@@ -83,10 +83,10 @@ def looked_up(n: float, k: float, pace: tuple[float, ...]) -> Grid:
 
 def per_unit(grid: Grid, m: Count, groups: Count) -> Array:
     """Tiles that each unit computes, per tile size.  groups: experts, whose rows share no tile."""
+    rows = m * PER_ROW  # each step with both axes costs three times one of a single axis: they are few
     if isinstance(groups, float) and groups == 1.0:
-        return np.ceil(m * PER_ROW) * grid.whole + np.maximum(m * grid.exact, grid.one)
-    rows = np.ceil(m / groups * PER_ROW) * groups
-    return rows * grid.whole + np.maximum(m * grid.exact, groups * grid.one)
+        return np.ceil(rows) * grid.whole + np.maximum(rows * grid.exact, grid.one)
+    return np.ceil(rows / groups) * groups * grid.whole + np.maximum(rows * grid.exact, groups * grid.one)
 
 
 def unsplit(grid: Grid, tiles: Array) -> Array:
