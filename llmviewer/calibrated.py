@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from llmviewer import profile as profiles
 from llmviewer.chip import Chip
-from llmviewer.efficiency import HostRates, Rates
+from llmviewer.efficiency import Rates
 from llmviewer.errors import UserError
 from llmviewer.ir import Array, Count, Operator
-from llmviewer.kernels.attention import MOST_DECODE_QUERIES
+from llmviewer.kernels import attention, attention_decode, attention_prefill
+from llmviewer.kernels.carried import carried
 from llmviewer.kernels.families import FAMILIES, families_of
+from llmviewer.kernels.family import Family
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.profile import Fit, Profile
 from llmviewer.roofline import Timing
@@ -51,18 +53,17 @@ class Calibrated:
     sources: tuple[Profile, ...]
     engine: str = "vllm"
     chip: str = ""
+    generation: str = ""
     known: dict[str, Found] = field(default_factory=dict)
 
     def __call__(self, operator: Operator, chip: Chip) -> Rates:
         """Attainable rates of an operator."""
-        priced = [(name, self._rates(name, operator, chip)) for name in families_of(operator)]
-        rates = priced[0][1]
-        for _, other in priced[1:]:
-            rates = choose(_decodes(operator), other, rates)
-        return rates
-
-    def _rates(self, family: str, operator: Operator, chip: Chip) -> Rates:
-        return FAMILIES[family].rates(operator, chip, self.found(family, operator).fit.constants)
+        names = families_of(operator)
+        constants = [self.found(name, operator).fit.constants for name in names]
+        if len(names) == 1:
+            return FAMILIES[names[0]].rates(operator, chip, constants[0])
+        prompts, steps = constants
+        return attention.rates(operator, chip, (attention_prefill.part, prompts), (attention_decode.part, steps))
 
     def found(self, family: str, operator: Operator) -> Found:
         """The constants of a family for an operator; looked up once per variant."""
@@ -82,20 +83,29 @@ class Calibrated:
             near = "measured" if source.chip == self.chip else "transferred"
             for name, engine in self._kept(source, family, same):
                 basis = near if engine == self.engine or near == "transferred" else "other engine"
-                return Found(fit=source.fit(f"{family}/{name}/{engine}"), basis=basis, chip=source.chip)
+                return self._taken(source, f"{family}/{name}/{engine}", basis)
         for names in (FAMILIES[family].nearest.get(variant, ()), None):
             for source in self.sources:
                 for name, engine in self._kept(source, family, source.variants(family) if names is None else names):
-                    return Found(fit=source.fit(f"{family}/{name}/{engine}"), basis="assumed", chip=source.chip)
+                    return self._taken(source, f"{family}/{name}/{engine}", "assumed")
+        if FAMILIES[family].unmeasured:
+            return Found(fit=unmeasured(FAMILIES[family]), basis="assumed", chip=self.chip)
         raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
 
     def _kept(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
         """(variant, engine) of a profile's fits, this engine's own before others of a variant."""
         for variant in variants:
             engines = tuple(source.engines(family, variant))
-            if self.engine in engines:
-                yield variant, self.engine
+            for own in (self.engine, self.engine.partition("-")[0]):  # `sglang` for a kernel of its that nobody timed
+                if own in engines:
+                    yield variant, own
             yield from ((variant, engine) for engine in engines if not engine.endswith(HOST_TIMED))
+
+    def _taken(self, source: Profile, key: str, basis: str) -> Found:
+        fit = source.fit(key)
+        if source.chip != self.chip:
+            fit = replace(fit, constants=carried(fit.constants, fit.family, source.chip, self.generation))
+        return Found(fit=fit, basis=basis, chip=source.chip)
 
     @property
     def profile(self) -> str:
@@ -139,6 +149,13 @@ class Calibrated:
         return np.exp(np.log(spread) * wider)
 
 
+def unmeasured(family: Family) -> Fit:
+    """The constants that nobody fitted: those a fit would begin with, of unknown spread."""
+    return Fit(
+        family=family.name, variant="any", engine="none", constants=family.starting(), range={}, residuals={}
+    )  # fmt: skip
+
+
 def _decodes(operator: Operator) -> Count:
     """1.0 where an attention kernel answers a few queries of each sequence over its cache."""
     shape = operator.shape
@@ -147,7 +164,7 @@ def _decodes(operator: Operator) -> Count:
     longest: Count = 0.0
     for group in shape.groups:
         longest = np.maximum(longest, group.new_tokens)
-    return np.where((longest <= MOST_DECODE_QUERIES), 1.0, 0.0)
+    return np.where((longest <= attention.MOST_DECODE_QUERIES), 1.0, 0.0)
 
 
 def regime_of(timing: Timing) -> Array:
@@ -168,27 +185,9 @@ def _outside(fit: Fit, quantities: Mapping[str, Count]) -> Array:
     return np.asarray(1.0 + 0.5 * excess)
 
 
-def choose(mask: Count, chosen: Rates, other: Rates) -> Rates:
-    """Field by field `chosen` where the mask says so; a resource that one of them drops is dropped."""
-    mixed: dict[str, Any] = {
-        name: _either(mask, getattr(chosen, name), getattr(other, name))
-        for name in (f.name for f in fields(Rates))
-        if name != "host"
-    }
-    host: HostRates | None = other.host
-    return replace(other, host=host, **mixed)
-
-
-def _either(mask: Count, chosen: Count | None, other: Count | None) -> Count | None:
-    if chosen is None or other is None:
-        return None
-    if chosen is other:
-        return chosen
-    mixed: Array = np.where(np.asarray(mask) > 0.0, chosen, other)
-    return mixed
-
-
 def calibrated(chip: Chip, engine: str = "vllm", own: Profile | None = None) -> Calibrated:
     """The efficiency of a chip's kernels: from `own`, the shipped profile, or those of the nearest chips."""
     found = profiles.sources(chip)
-    return Calibrated(sources=found if own is None else (own, *found), engine=engine, chip=chip.name)
+    return Calibrated(
+        sources=found if own is None else (own, *found), engine=engine, chip=chip.name, generation=chip.generation
+    )

@@ -1,51 +1,132 @@
-"""Fused attention: prompts (many queries per sequence) and decode steps (few queries over a long cache)."""
+"""Fused attention: each group of sequences by the kernel that runs it; those of several are added up."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from llmviewer.chip import Chip
 from llmviewer.efficiency import Rates, ideal
 from llmviewer.ir import Count, Operator, Role
-from llmviewer.kernels.family import Constant, Constants, Family
+from llmviewer.kernels.family import Constants
 from llmviewer.ops.attention import AttentionShape
+from llmviewer.workload import Group
 
 #: Queries of one sequence up to which engines run their decode kernel (one token, or a few drafted ones).
 MOST_DECODE_QUERIES = 16.0
+#: Units of a chip that publishes none, so that waves of thread blocks can be counted.
+USUAL_UNITS = 128.0
+#: Variants that stand in for each other without loss.
+TWINS: dict[str, tuple[str, ...]] = {
+    "bf16": ("fp16",),
+    "fp16": ("bf16",),
+    "fp32": (),
+    "bf16-kv8": (),
+    "fp16-kv8": ("bf16-kv8",),
+    "fp8": ("bf16-kv8",),
+    "int8": ("fp8", "bf16-kv8"),
+}
+#: Ending of the variants of latent attention, whose kernels are others; plain ones stand in for them.
+LATENT = "-mla"
+TWINS |= {name + LATENT: (name, *others) for name, others in TWINS.items()}
 
 
-def prefill(operator: Operator, chip: Chip, constants: Constants) -> Rates:
-    """A floor, and shares of peak and bandwidth."""
-    sheet = ideal(operator, chip)
-    return replace(
-        sheet,
-        matrix_flops_per_s=sheet.matrix_flops_per_s * constants["compute"],
-        memory_bytes_per_s=sheet.memory_bytes_per_s * constants["memory"],
-        l2_bytes_per_s=None,
-        vector_flops_per_s=None,
-        special_ops_per_s=None,
-        sharpness=constants["sharpness"],
-        fixed_s=constants["floor"] * 1e-6,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Part:
+    """What the kernel of one group of sequences takes [s]: launch and whatever overlaps with nothing; its tiles; moving
+    one byte.  sharpness: p by which tiles and bytes overlap."""
+
+    fixed_s: Count
+    tiles_s: Count
+    byte_s: Count
+    sharpness: Count
 
 
-def decode(operator: Operator, chip: Chip, constants: Constants) -> Rates:
-    """A floor, a cost per sequence and KV head, and a share of the bandwidth."""
+Parts = Callable[[Group, Operator, Chip, Constants], Part]
+
+
+def priced(operator: Operator, chip: Chip, part_of: Callable[[Group], Part]) -> Rates:
+    """Rates that give the sum over groups of the time of their kernels."""
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
-    sheet = ideal(operator, chip)
-    sequences = sum(group.batch_size for group in shape.groups)
+    first, *others = shape.groups
+    part = part_of(first)
+    if others:
+        part = _sum(operator, shape, (part, *map(part_of, others)))
     return replace(
-        sheet,
-        matrix_flops_per_s=sheet.matrix_flops_per_s * 0.5,
-        memory_bytes_per_s=sheet.memory_bytes_per_s * constants["memory"],
+        ideal(operator, chip),
+        matrix_flops_per_s=np.maximum(operator.matmul_flops, 1.0) / part.tiles_s,
+        memory_bytes_per_s=1.0 / part.byte_s,
         l2_bytes_per_s=None,
         vector_flops_per_s=None,
         special_ops_per_s=None,
-        sharpness=2.0,
-        fixed_s=(constants["floor"] + constants["task"] * sequences * shape.kv_heads) * 1e-6,
+        sharpness=part.sharpness,
+        fixed_s=part.fixed_s,
     )
+
+
+def rates(operator: Operator, chip: Chip, prompts: tuple[Parts, Constants], steps: tuple[Parts, Constants]) -> Rates:
+    """Every group by the kernel for its number of queries, passes of a group may differ."""
+
+    def part_of(group: Group) -> Part:
+        few: Any = np.asarray(group.new_tokens) <= MOST_DECODE_QUERIES
+        if few.all():
+            return steps[0](group, operator, chip, steps[1])
+        prompt = prompts[0](group, operator, chip, prompts[1])
+        return _either(few, steps[0](group, operator, chip, steps[1]), prompt) if few.any() else prompt
+
+    return priced(operator, chip, part_of)
+
+
+def _either(mask: Any, chosen: Part, other: Part) -> Part:
+    return Part(
+        fixed_s=np.where(mask, chosen.fixed_s, other.fixed_s),
+        tiles_s=np.where(mask, chosen.tiles_s, other.tiles_s),
+        byte_s=np.where(mask, chosen.byte_s, other.byte_s),
+        sharpness=np.where(mask, chosen.sharpness, other.sharpness),
+    )
+
+
+def _sum(operator: Operator, shape: AttentionShape, parts: tuple[Part, ...]) -> Part:
+    """Kernels one after another.  Each one's tiles and bytes get their shares of the time they take together, so that
+    the shares of all add up to the time of all."""
+    fixed: Any = 0.0
+    tiles: Any = 0.0
+    moving: Any = 0.0
+    for group, part in zip(shape.groups, parts, strict=True):
+        computed, moved = (part.tiles_s * (group.batch_size > 0.0)), part.byte_s * bytes_of(group, operator, shape)
+        powers = computed**part.sharpness, moved**part.sharpness
+        both: Any = np.maximum(powers[0] + powers[1], np.finfo(np.float64).tiny)
+        seconds = both ** (1.0 / part.sharpness)
+        tiles, moving = tiles + seconds * powers[0] / both, moving + seconds * powers[1] / both
+        fixed = fixed + part.fixed_s * (group.batch_size > 0.0)
+    byte_s = np.maximum(moving, 1e-30) / np.maximum(operator.traffic_bytes, 1.0)
+    return Part(fixed_s=fixed, tiles_s=np.maximum(tiles, 1e-30), byte_s=byte_s, sharpness=1.0)
+
+
+def bytes_of(group: Group, operator: Operator, shape: AttentionShape) -> Count:
+    """A group's share of the device-memory traffic: the cache by its keys, queries and outputs by its tokens."""
+    cached = operator.read_bytes(Role.CACHE)
+    keys: Count = 0.0
+    for other in shape.groups:
+        keys = keys + other.batch_size * shape.keys_of(other)
+    share = group.batch_size * shape.keys_of(group) / np.maximum(keys, 1.0)
+    queries = np.maximum(shape.queries(), 1.0)
+    return cached * share + (operator.traffic_bytes - cached) * group.tokens / queries
+
+
+def units_of(chip: Chip) -> Count:
+    """Multiprocessors that run thread blocks side by side."""
+    return USUAL_UNITS if chip.units is None else chip.units
+
+
+def bits_of(operator: Operator) -> float:
+    """Bits of a cached element, 16 where nothing is cached."""
+    cached = next((a.tensor.dtype for a in operator.reads if a.tensor.role is Role.CACHE), None)
+    return 16.0 if cached is None else cached.bits
 
 
 def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
@@ -64,38 +145,8 @@ def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
 
 
 def variant(operator: Operator) -> str:
-    """`bf16`: products and cache alike; `bf16-kv8`: a cache of 8 bit."""
-    cached = next((a.tensor.dtype for a in operator.reads if a.tensor.role is Role.CACHE), None)
-    narrow = cached is not None and cached.bits < 12.0
-    return f"{operator.compute}-kv8" if narrow and operator.compute != "fp8" else operator.compute
-
-
-_TWINS = {"bf16": ("fp16",), "fp16": ("bf16",), "fp16-kv8": ("bf16-kv8",)}
-_FLOOR = Constant(name="floor", unit="us", meaning="shortest kernel", start=8.0, low=0.0, high=200.0)
-_MEMORY = Constant(name="memory", unit="1", meaning="share of the bandwidth", start=0.8, low=0.05, high=1.0)
-
-PREFILL = Family(
-    name="attention_prefill",
-    constants=(
-        _FLOOR,
-        Constant(name="compute", unit="1", meaning="share of the dense peak", start=0.5, low=0.02, high=1.0),
-        _MEMORY,
-        Constant(name="sharpness", unit="1", meaning="exponent of the maximum", start=2.0, low=1.0, high=20.0),
-    ),
-    rates=prefill,
-    covers=covers,
-    variant=variant,
-    twins=_TWINS,
-)
-DECODE = Family(
-    name="attention_decode",
-    constants=(
-        _FLOOR,
-        _MEMORY,
-        Constant(name="task", unit="us", meaning="per sequence and KV head", start=0.02, low=0.0, high=5.0),
-    ),
-    rates=decode,
-    covers=covers,
-    variant=variant,
-    twins=_TWINS,
-)
+    """`bf16`: products and cache alike; `bf16-kv8`: a cache of 8 bit; `-mla` behind it: keys wider than values."""
+    shape = operator.shape
+    narrow = bits_of(operator) < 12.0 and operator.compute not in ("fp8", "int8")
+    latent = isinstance(shape, AttentionShape) and bool(np.any(shape.qk_dim != shape.v_dim))
+    return f"{operator.compute}{'-kv8' if narrow else ''}{LATENT if latent else ''}"

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from llmviewer.ir import Kind, Operator
-from llmviewer.kernels import attention, collective, gemm, streaming
+from llmviewer.ir import Kind, Operator, present
+from llmviewer.kernels import attention_decode, attention_prefill, batched, collective, gemm, streaming
 from llmviewer.kernels.family import Family
+from llmviewer.ops.attention import AttentionShape
 
 #: name -> family, as profiles call them.
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for family in (gemm.FAMILY, attention.PREFILL, attention.DECODE, streaming.FAMILY, collective.FAMILY)
+    for family in (
+        gemm.FAMILY,
+        attention_prefill.FAMILY,
+        attention_decode.FAMILY,
+        batched.FAMILY,
+        streaming.FAMILY,
+        collective.FAMILY,
+    )
 }
 #: Families of an operator by its kind; attention has one for prompts and one for decode steps, points differ.
 OF_KIND: dict[Kind, tuple[str, ...]] = {
@@ -21,4 +29,8 @@ OF_KIND: dict[Kind, tuple[str, ...]] = {
 
 def families_of(operator: Operator) -> tuple[str, ...]:
     """Names of the families that price an operator; whatever is not named streams through memory."""
+    if operator.kind is Kind.ATTENTION and not isinstance(operator.shape, AttentionShape):
+        return ("streaming",)  # adds up what parts of the keys gave
+    if operator.kind is Kind.ATTENTION and not present(operator.vector_flops):
+        return ("batched",)  # the products of eager attention, their softmax in a kernel of its own
     return OF_KIND.get(operator.kind, ("streaming",))
