@@ -25,6 +25,8 @@ PREDICTED = ("predicted_us", "low80_us", "high80_us", "low95_us", "high95_us")
 #: The baseline, what bounds the row on the data sheet, where constants come from, and why nothing was predicted.
 OTHERS = ("ideal_us", "regime", "basis", "reason")
 SHORT_US = 20.0
+#: Columns that rows are not counted by, though they choose formulas.
+UNCOUNTED = ("window", "impl", "gpus", "experts", "group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,6 @@ def _bases(efficiency: Calibrated) -> str:
 def kernel_of(frame: pd.DataFrame) -> pd.Series[str]:
     """What a row is counted under: its engine, kind of kernel and number formats."""
     table = table_of(frame.columns)
-    names = [name for name in ("engine", *CHOICES[table]) if name in frame.columns and name not in ("window", "impl", "gpus")]
+    names = [name for name in ("engine", *CHOICES[table]) if name in frame.columns and name not in UNCOUNTED]
     words = frame[names].astype(str).agg(" ".join, axis=1)
     return f"{table} " + words

@@ -9,6 +9,8 @@ import numpy as np
 
 from llmviewer import dtypes
 from llmviewer.chip import Chip
+from llmviewer.dtypes import Dtype
+from llmviewer.errors import UserError
 from llmviewer.formats.linear import Format, matrix, with_formats
 from llmviewer.ir import Access, Block, Operator, Place, Tensor
 from llmviewer.ops.gemm import Linear
@@ -28,13 +30,18 @@ HALVED_L2 = frozenset(("ampere", "hopper", "blackwell"))
 
 
 def gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
-    """One linear layer.  Rows of 8 bit hold the conversion of their input: it is among the product's constants."""
+    """One linear layer, or those of `active` of `experts` experts.
+
+    Rows of 8 bit hold the conversion of their input: it is among the product's constants.
+    """
     m, n, k = (group[name].to_numpy(dtype=np.float64) for name in "mnk")
-    low = _low(str(first["dtype"]))
-    wide = dtypes.named("bf16") if low else dtypes.named(str(first["dtype"]))
+    low = _low(first)
+    wide = dtypes.named("bf16") if low else _wide(str(first["dtype"]))
     x = Tensor(name="x", elements=m * k, dtype=wide)
-    linear = Linear(name="gemm", in_features=k, out_features=n, dtype=wide)  # type: ignore[arg-type]
-    block = Block(name="row", operators=(linear.operator(x, m),))
+    experts = float(_given(first, "experts", 1.0))
+    active = group["active"].to_numpy(dtype=np.float64) if experts > 1.0 else 1.0
+    linear = Linear(name="gemm", in_features=k, out_features=n, dtype=wide, experts=experts)  # type: ignore[arg-type]
+    block = Block(name="row", operators=(linear.operator(x, m, active=active),))
     if low is not None:
         block = with_formats(block, lambda _: low)
     product = block.operators[-1]
@@ -53,8 +60,27 @@ def _repeated(product: Operator, chip: Chip) -> Operator:
     return replace(product, reads=(*others, cold, Access(weights.tensor.at(Place.L2), weights.elements * warm)))
 
 
-def _low(dtype: str) -> Format | None:
+def _given(first: Any, name: str, default: float) -> float:
+    """A column that not every table has, and not every row fills."""
+    value = float(first.get(name, np.nan))
+    return value if np.isfinite(value) else default
+
+
+def _wide(dtype: str) -> Dtype:
+    """Of a product whose input nothing converts; tf32 rounds what is stored in 32 bits."""
+    return Dtype(name="tf32", bits=32, compute="tf32") if dtype == "tf32" else dtypes.named(dtype)
+
+
+def _low(first: Any) -> Format | None:
+    dtype = str(first["dtype"])
     if dtype == "fp8_block":
         return Format(weights=FP8_BLOCK[0], activations=FP8_BLOCK[1])
+    if dtype == "w4a16":
+        group = _given(first, "group", 0.0)
+        if group < 1.0:
+            raise UserError("rows of w4a16 without `group`, the weights that share a scale")
+        return Format(weights=dtypes.grouped_int(4, group=int(group), zero_point_bits=16.0))
+    if dtype == "tf32":
+        return None
     named = dtypes.named(dtype)
     return Format(weights=named, activations=named) if named.bits < 16 else None

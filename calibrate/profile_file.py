@@ -11,7 +11,7 @@ from llmviewer.profile import SCHEMA, Fit
 
 def text_of(chip: str, title: str, provenance: Mapping[str, Any], fits: Sequence[Fit]) -> str:
     """The whole file."""
-    head = [f"schema: {SCHEMA}", f"chip: {chip}", f"title: {json.dumps(title)}", "provenance:"]
+    head = [f"schema: {SCHEMA}", f"chip: {chip}", f"title: {json.dumps(title)}", f"fits: {len(fits)}", "provenance:"]
     head += [f"  {name}: {json.dumps(value)}" for name, value in provenance.items()]
     return "\n---\n".join(["\n".join(head), *map(_document, fits)]) + "\n"
 

@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrate.products import gemm
+from calibrate.streams import elementwise
 from llmviewer import dtypes, hardware
 from llmviewer.chip import Chip
-from llmviewer.dtypes import Dtype
 from llmviewer.errors import UserError
-from llmviewer.formats.linear import Format, with_formats
-from llmviewer.ir import Array, Block, Operator, Role, Tensor, whole
-from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash, rope
+from llmviewer.ir import Access, Array, Operator, Place, Role, Tensor, whole
+from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
-from llmviewer.ops.elementwise import ACTIVATIONS, add, gated
-from llmviewer.ops.embedding import embedding
-from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import rms_norm
 from llmviewer.passes.flash_attention import rereads
 from llmviewer.workload import chunk, decode
 
@@ -34,12 +29,15 @@ if TYPE_CHECKING:
 ENGINES = {"sglang": "sglang", "trtllm": "trtllm", "tensorrt-llm": "trtllm", "vllm": "vllm", "nccl": "nccl"}
 #: Columns that must hold one value in a group: they choose formulas, others are numbers in them.
 CHOICES: dict[str, tuple[str, ...]] = {
-    "gemm": ("dtype",),
+    "gemm": ("dtype", "experts", "group"),
     "attention_prefill": ("dtype", "kv_dtype", "window", "kernel"),
     "attention_decode": ("dtype", "kv_dtype", "window", "kernel"),
     "allreduce": ("op", "gpus", "impl"),
-    "elementwise": ("op", "dtype"),
+    "elementwise": ("op", "dtype", "kernel"),
 }
+#: Kernels of scaled_dot_product_attention, and why rows of some are left out.
+SDPA = "sdpa_"
+SLOWER = "attention by a slower kernel of torch's than another at the same shape; profiles hold the fastest"
 #: What makes a shape: rows of one shape go to one side of a split together, whoever measured them.
 SHAPES: dict[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
@@ -81,8 +79,15 @@ def engine_of(text: object) -> str:
 
 
 def _engine_of(table: str, first: Any) -> str:
-    """The engine; of collectives those that a host launches one by one, instead of a graph, are kept apart."""
+    """The engine, with the kernel where it is another than usual (`sglang-triton`, `torch-compile`).
+
+    Collectives that a host launches one by one, instead of a graph, are kept apart.
+    """
     engine = engine_of(first.get("engine", ""))
+    if table == "elementwise":
+        return f"{engine}-compile" if str(first.get("kernel", "")) == "compiled" else engine
+    if table.startswith("attention"):
+        return f"{engine}-triton" if engine == "sglang" and first["kernel"] == "triton" else engine
     if table != "allreduce":
         return engine
     if str(first.get("source", "")) == "vidur":
@@ -90,55 +95,117 @@ def _engine_of(table: str, first: Any) -> str:
     return f"{engine}-eager" if "eager" in str(first["impl"]) else engine
 
 
-def rows_of(frame: pd.DataFrame) -> Iterator[Rows]:
-    """The rows of a kernel table, group by group.  Raises UserError for a device or dtype nobody knows."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LeftOut:
+    """Rows that cannot be predicted, and why.  index: their labels in the table."""
+
+    reason: str
+    index: Any
+
+
+def parts_of(frame: pd.DataFrame, on: str | Chip = "") -> Iterator[Rows | LeftOut]:
+    """The rows of a kernel table, group by group.  on: the chip they were measured on, whatever `device` says."""
     table = table_of(frame.columns)
+    slower = _slower(frame, table)
+    if len(slower):
+        yield LeftOut(reason=SLOWER, index=slower)
+        frame = frame.drop(index=slower)
     keys = [name for name in ("device", "source", "engine", *CHOICES[table]) if name in frame.columns]
     for _, group in frame.groupby(keys, dropna=False, sort=True):
-        first = group.iloc[0]
-        chip = hardware.load(str(first["device"]).replace("_", "-"))
-        yield Rows(
-            table=table,
-            chip=chip,
-            engine=_engine_of(table, first),
-            operators=BUILDERS[table](group, first, chip),
-            measured_s=group["latency_us"].to_numpy(dtype=np.float64) * 1e-6,
-            index=group.index,
-        )
+        try:
+            yield _rows(table, group, on)
+        except UserError as error:
+            yield LeftOut(reason=str(error), index=group.index)
+
+
+def _slower(frame: pd.DataFrame, table: str) -> Any:
+    """Rows of torch's attention where another of its kernels was faster at the same shape."""
+    backends = frame[frame["kernel"].astype(str).str.contains(SDPA)] if "kernel" in frame.columns else frame[:0]
+    if not table.startswith("attention") or backends.empty:
+        return frame.index[:0]
+    names = ("device", "engine", "dtype", "kv_dtype", "v_head_dim", *SHAPES[table])
+    same = backends.groupby([name for name in names if name in frame.columns], dropna=False)["latency_us"]
+    return backends.index[backends["latency_us"] > same.transform("min")]
+
+
+def _rows(table: str, group: pd.DataFrame, on: str | Chip) -> Rows:
+    first = group.iloc[0]
+    chip = on if isinstance(on, Chip) else hardware.load(on or str(first["device"]).replace("_", "-"))
+    return Rows(
+        table=table,
+        chip=chip,
+        engine=_engine_of(table, first),
+        operators=BUILDERS[table](group, first, chip),
+        measured_s=group["latency_us"].to_numpy(dtype=np.float64) * 1e-6,
+        index=group.index,
+    )
+
+
+def rows_of(frame: pd.DataFrame) -> Iterator[Rows]:
+    """The rows of a kernel table, group by group.  Raises UserError for a device or dtype nobody knows."""
+    for part in parts_of(frame):
+        if isinstance(part, LeftOut):
+            raise UserError(part.reason)
+        yield part
 
 
 def _column(group: pd.DataFrame, name: str) -> Array:
     return group[name].to_numpy(dtype=np.float64)
 
 
-def _attention(group: pd.DataFrame, first: Any, chip: Chip, groups: Any) -> Operator:
+def _attention(group: pd.DataFrame, first: Any, chip: Chip, groups: Any, *, repeated: bool) -> Operator:
     dtype, stored = dtypes.named(first["dtype"]), dtypes.named(first["kv_dtype"])
     heads, kv_heads, head_dim = (_column(group, name) for name in ("heads", "kv_heads", "head_dim"))
+    v_dim = _column(group, "v_head_dim") if "v_head_dim" in group.columns else head_dim
+    v_dim = np.where(np.isfinite(v_dim), v_dim, head_dim)
     shape = AttentionShape(
         groups=groups,
         heads=heads,  # type: ignore[arg-type]
         kv_heads=kv_heads,
         qk_dim=head_dim,
-        v_dim=head_dim,
+        v_dim=v_dim,
         window=float(first["window"]) or np.inf,
     )
     q = Tensor(name="q", elements=shape.queries() * heads * head_dim, dtype=dtype)
-    kv = shape.keys() * kv_heads * head_dim
-    k, v = (Tensor(name=name, elements=kv, dtype=stored, role=Role.CACHE) for name in ("k_cache", "v_cache"))
-    inputs = AttentionInputs(q=q, k=(whole(k),), v=(whole(v),))
+    vectors = shape.keys() * kv_heads
+    k, v = (
+        Tensor(name=f"{name}_cache", elements=vectors * width, dtype=stored, role=Role.CACHE)
+        for name, width in (("k", head_dim), ("v", v_dim))
+    )
+    moved = np.asarray((k.elements + v.elements) * stored.bytes + 2.0 * q.elements * dtype.bytes)
+    warm = _warm(moved, chip) if repeated and first.get("source") == "aiconfigurator" else 0.0
+    values = _from(k if _latent(group, first) else v, warm)
+    inputs = AttentionInputs(q=q, k=_from(k, warm), v=values)
     return flash(shape, inputs, rereads(shape, inputs, chip), dtype.compute)
+
+
+def _latent(group: pd.DataFrame, first: Any) -> bool:
+    """Whether values are the front of the keys: latent attention in its absorbed form."""
+    return str(first["kernel"]).startswith("mla") and bool((group["kv_heads"] == 1).all())
+
+
+def _warm(moved: Any, chip: Chip) -> Any:
+    """Share that is still in the L2 when one input is timed again and again: all of half the L2, none of all of it."""
+    if chip.l2_bytes is None:
+        return 0.0 * moved
+    return np.clip(2.0 - 2.0 * moved / chip.l2_bytes, 0.0, 1.0)
+
+
+def _from(tensor: Tensor, warm: Array | float) -> tuple[Access, ...]:
+    cold, hot = Access(tensor, tensor.elements * (1.0 - warm)), Access(tensor.at(Place.L2), tensor.elements * warm)
+    return (cold, hot) if np.any(warm) else (cold,)
 
 
 def attention_prefill(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     """Causal attention over a prompt after a cached prefix."""
     step = chunk(_column(group, "batch"), _column(group, "seq"), _column(group, "prefix"))
-    return (_attention(group, first, chip, step.groups),)
+    return (_attention(group, first, chip, step.groups, repeated=False),)
 
 
 def attention_decode(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     """One new token per sequence against its cache."""
     step = decode(_column(group, "batch"), _column(group, "context") - 1.0)
-    return (_attention(group, first, chip, step.groups),)
+    return (_attention(group, first, chip, step.groups, repeated=True),)
 
 
 PATTERNS = {
@@ -162,58 +229,6 @@ def allreduce(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ..
     return (collective(str(first["op"]), (whole(x),), (whole(x.called("y")),), np.ones(len(group)), shape),)
 
 
-def elementwise(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
-    """One small operation over tokens x width."""
-    op, tokens, width = str(first["op"]), _column(group, "tokens"), _column(group, "width")
-    if op not in SMALL:
-        raise UserError(f"unknown elementwise op '{op}'; known: {', '.join(SMALL)}")
-    dtype = dtypes.named("bf16" if op == "scale_matrix" else first["dtype"])
-    x = Tensor(name="x", elements=tokens * width, dtype=dtype)
-    return SMALL[op](x, tokens, width, dtype)
-
-
-Small = Callable[[Tensor, Array, Array, Dtype], tuple[Operator, ...]]
-
-
-def _norm(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
-    return (rms_norm("norm", 1.0, dtype, rows=width).operator(x, tokens),)  # type: ignore[arg-type]
-
-
-def _rope(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
-    return (rope("rope", (whole(x),), (whole(x.called("rope")),), tokens, width * 0.5),)  # type: ignore[arg-type]
-
-
-def _act(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
-    y = x.called("mlp_act")
-    return (gated("mlp_act", (whole(x), whole(x.called("up"))), y, tokens, ACTIVATIONS["silu"]),)
-
-
-def _add(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
-    return (add("attn_add", x, x.called("y"), tokens),)
-
-
-def _embedding(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
-    table = Tensor(name="table", elements=32000.0 * width, dtype=dtype, role=Role.WEIGHT)
-    return (embedding("embedding", (table,), x, tokens),)
-
-
-def _quantize(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
-    fp8 = dtypes.named("fp8")
-    linear = Linear(name="gemm", in_features=width, out_features=1.0, dtype=dtype)  # type: ignore[arg-type]
-    block = Block(name="row", operators=(linear.operator(x, tokens),))
-    made = with_formats(block, lambda _: Format(weights=fp8, activations=fp8)).operators
-    return made[:1]
-
-
-SMALL: dict[str, Small] = {
-    "input_layernorm": _norm,
-    "post_attention_layernorm": _norm,
-    "attn_rope": _rope,
-    "mlp_act": _act,
-    "add": _add,
-    "emb": _embedding,
-    "scale_matrix": _quantize,
-}
 BUILDERS: dict[str, Callable[[pd.DataFrame, Any, Chip], tuple[Operator, ...]]] = {
     "gemm": gemm,
     "attention_prefill": attention_prefill,

@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer import profile as profiles
 from llmviewer.chip import Chip
 from llmviewer.efficiency import Rates
-from llmviewer.errors import UserError
+from llmviewer.errors import UserError, shown
 from llmviewer.ir import Array, Count, Operator
 from llmviewer.kernels import attention, attention_decode, attention_prefill
 from llmviewer.kernels.carried import carried
@@ -103,6 +103,7 @@ class Calibrated:
 
     def _taken(self, source: Profile, key: str, basis: str) -> Found:
         fit = source.fit(key)
+        _check(fit, source)
         if source.chip != self.chip:
             fit = replace(fit, constants=carried(fit.constants, fit.family, source.chip, self.generation))
         return Found(fit=fit, basis=basis, chip=source.chip)
@@ -147,6 +148,14 @@ class Calibrated:
             spread = np.where(regime == at, known[:, None], spread)
         wider = WIDER[found.basis] * _outside(found.fit, FAMILIES[family].covers(operator, chip))
         return np.exp(np.log(spread) * wider)
+
+
+def _check(fit: Fit, source: Profile) -> None:
+    """Raise for a fit of other formulas than ours."""
+    missing = [constant.name for constant in FAMILIES[fit.family].constants if constant.name not in fit.constants]
+    if missing:
+        said = f"'{shown(source.path)}': {fit.key} lacks {', '.join(missing)}"
+        raise UserError(f"{said}; this llmviewer needs them: fit again (`llmviewer calibrate fit`)")
 
 
 def unmeasured(family: Family) -> Fit:

@@ -6,6 +6,7 @@ fits that a model needs are parsed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -98,14 +99,27 @@ def sources(chip: Chip) -> tuple[Profile, ...]:
     return tuple(found for found in map(shipped, names) if found is not None)
 
 
-@lru_cache(maxsize=16)
 def load(path: Path) -> Profile:
-    """Read a profile.  Raises UserError: what is wrong with the file."""
-    head, *documents = data.read_text(path, MOST_BYTES).split("\n---\n")
+    """Read a profile, once as long as the file stays as it is.  Raises UserError: what is wrong with the file."""
+    try:
+        state = path.stat()
+    except (OSError, ValueError):  # reading says why
+        return _load(path, 0, 0)
+    return _load(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=16)
+def _load(path: Path, changed: int, size: int) -> Profile:
+    text = data.read_text(path, MOST_BYTES)
+    head, *documents = text.split("\n---\n")
     top = _yaml(head, str(path))
     if top.get("schema") != SCHEMA:
         raise UserError(f"'{shown(path)}' has schema {quoted(top.get('schema'))}; expected {SCHEMA}")
-    data.check_keys(top, ("schema", "chip", "title", "provenance"), ("chip", "provenance"), shown(path))
+    data.check_keys(top, ("schema", "chip", "title", "provenance", "fits"), ("chip", "provenance"), shown(path))
+    if not isinstance(top["provenance"], Mapping):
+        raise UserError(f"'{shown(path)}': provenance is {quoted(top['provenance'])}; expected a mapping")
+    if not text.endswith("\n") or top.get("fits", len(documents)) != len(documents):
+        raise UserError(f"'{shown(path)}' is cut off: {len(documents)} of its {top.get('fits', '?')} fits are there")
     texts = dict(_keyed(text, str(path)) for text in documents)
     return Profile(
         chip=str(top["chip"]),
@@ -139,7 +153,7 @@ def _fit(key: str, content: Mapping[str, Any], path: str) -> Fit:
     data.check_keys(content, fields, fields[:3], f"{shown(path)}: {key}")
     family, variant, engine = key.split("/")
     try:
-        return Fit(
+        found = Fit(
             family=family,
             variant=variant,
             engine=engine,
@@ -151,6 +165,19 @@ def _fit(key: str, content: Mapping[str, Any], path: str) -> Fit:
         )
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"'{shown(path)}': {key}: {shown(error, 120)}; expected numbers") from error
+    _check(found, path)
+    return found
+
+
+def _check(fit: Fit, path: str) -> None:
+    """Raise for what no fit gives: a constant, range or ratio that is no number, or below nothing."""
+    named: dict[str, tuple[float, ...]] = {f"constants.{name}": (value,) for name, value in fit.constants.items()}
+    named |= {f"range.{name}": ends for name, ends in fit.range.items()}
+    named |= {f"residuals.{name}": bounds for name, bounds in fit.residuals.items()}
+    for name, values in named.items():
+        for value in values:
+            if not 0.0 <= value < math.inf or (value == 0.0 and name.startswith("residuals")):
+                raise UserError(f"'{shown(path)}': {fit.key}: {name} is {value:g}; expected a finite positive number")
 
 
 def _four(values: Any) -> tuple[float, float, float, float]:

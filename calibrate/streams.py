@@ -1,0 +1,98 @@
+"""Rows of measured memory-bound kernels -> operators: norms, activations, rotation, sums, look-ups, conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmviewer import dtypes
+from llmviewer.chip import Chip
+from llmviewer.dtypes import Dtype
+from llmviewer.errors import UserError
+from llmviewer.formats.linear import Format, with_formats
+from llmviewer.ir import Array, Block, Kind, Operator, Role, Tensor, whole
+from llmviewer.ops.attention import SOFTMAX_FLOPS, rope
+from llmviewer.ops.elementwise import ACTIVATIONS, add, gated
+from llmviewer.ops.embedding import embedding
+from llmviewer.ops.gemm import Linear
+from llmviewer.ops.norm import rms_norm
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def elementwise(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
+    """One small operation over tokens x width.
+
+    What eager torch does in several kernels is one operator too, as in a model's graph: the constants of its engine
+    say what the kernels between cost.
+    """
+    op = str(first["op"])
+    tokens, width = (group[name].to_numpy(dtype=np.float64) for name in ("tokens", "width"))
+    if op not in SMALL:
+        raise UserError(f"unknown elementwise op '{op}'; known: {', '.join(SMALL)}")
+    dtype = dtypes.named("bf16" if op == "scale_matrix" else first["dtype"])
+    x = Tensor(name="x", elements=tokens * width, dtype=dtype)
+    return SMALL[op](x, tokens, width, dtype)
+
+
+Small = Callable[[Tensor, Array, Array, Dtype], tuple[Operator, ...]]
+
+
+def _norm(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
+    return (rms_norm("norm", 1.0, dtype, rows=width).operator(x, tokens),)  # type: ignore[arg-type]
+
+
+def _rope(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
+    return (rope("rope", (whole(x),), (whole(x.called("rope")),), tokens, width * 0.5),)  # type: ignore[arg-type]
+
+
+def _act(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
+    y = x.called("mlp_act")
+    return (gated("mlp_act", (whole(x), whole(x.called("up"))), y, tokens, ACTIVATIONS["silu"]),)
+
+
+def _add(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
+    return (add("attn_add", x, x.called("y"), tokens),)
+
+
+def _softmax(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
+    """Over rows of `width`, as between the products of eager attention."""
+    return (
+        Operator(
+            name="softmax",
+            kind=Kind.SOFTMAX,
+            reads=(whole(x),),
+            writes=(whole(x.called("softmax")),),
+            output_shape=(tokens, width),
+            vector_flops=x.elements * SOFTMAX_FLOPS,
+            special_ops=x.elements,
+        ),
+    )
+
+
+def _embedding(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
+    table = Tensor(name="table", elements=32000.0 * width, dtype=dtype, role=Role.WEIGHT)
+    return (embedding("embedding", (table,), x, tokens),)
+
+
+def _quantize(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
+    fp8 = dtypes.named("fp8")
+    linear = Linear(name="gemm", in_features=width, out_features=1.0, dtype=dtype)  # type: ignore[arg-type]
+    block = Block(name="row", operators=(linear.operator(x, tokens),))
+    made = with_formats(block, lambda _: Format(weights=fp8, activations=fp8)).operators
+    return made[:1]
+
+
+SMALL: dict[str, Small] = {
+    "input_layernorm": _norm,
+    "post_attention_layernorm": _norm,
+    "attn_rope": _rope,
+    "mlp_act": _act,
+    "add": _add,
+    "softmax": _softmax,
+    "emb": _embedding,
+    "scale_matrix": _quantize,
+}
