@@ -13,7 +13,7 @@ from llmviewer.dtypes import Dtype
 from llmviewer.errors import UserError
 from llmviewer.formats.linear import Format, matrix, with_formats
 from llmviewer.ir import Access, Block, Operator, Place, Tensor
-from llmviewer.ops.gemm import Linear
+from llmviewer.ops.gemm import GemmShape, Linear
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +45,9 @@ def gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     if low is not None:
         block = with_formats(block, lambda _: low)
     product = block.operators[-1]
+    assert isinstance(product.shape, GemmShape)
+    if low is not None and low.activations is not None and str(first.get("source", "")) != "llmviewer":
+        product = replace(product, shape=replace(product.shape, converts=1.0))
     return (_repeated(product, chip) if str(first.get("source", "")) == "aiconfigurator" else product,)
 
 

@@ -116,18 +116,29 @@ def _metrics(answer: dict[str, Any], together: str) -> Facts:
     steps = sizes["output_len"] - 1
     kind = answer["efficiency"]["kind"]
     decoded = f"mean of {fmt.whole(steps)} decode step{'s' if steps > 1 else ''} after the first token"
+    within = {name: f"; 80 %: {fmt.durations(*found['80'])}" for name, found in metrics["intervals"].items()}
     each = f", {fmt.per_second(metrics['output_tokens_per_s_per_user'])} a sequence" if sizes["batch_size"] > 1 else ""
     return Facts(
-        title=f"Request ({kind}{': times are lower bounds' if kind == 'ideal' else ''})",
+        title=f"Request ({kind}{': times are lower bounds' if kind == 'ideal' else _engine(answer)})",
         lines=(
-            ("TTFT", fmt.duration(metrics["ttft_s"]), f"joint prefill: {together}"),
-            ("TPOT", fmt.duration(metrics["tpot_s"]), decoded if steps else "nothing is decoded"),
-            ("E2E", fmt.duration(metrics["e2e_s"]), "TTFT and all decode steps"),
+            ("TTFT", fmt.duration(metrics["ttft_s"]), f"joint prefill: {together}{within.get('ttft_s', '')}"),
+            (
+                "TPOT",
+                fmt.duration(metrics["tpot_s"]),
+                f"{decoded}{within.get('tpot_s', '')}" if steps else "nothing is decoded",
+            ),
+            ("E2E", fmt.duration(metrics["e2e_s"]), f"TTFT and all decode steps{within.get('e2e_s', '')}"),
             ("Output", f"{fmt.per_second(metrics['output_tokens_per_s'])} tokens/s", f"over E2E{each}"),
             ("Prefill MFU", fmt.share(metrics["prefill_mfu"]), "causal matmul FLOPs / (time × dense peak)"),
             ("Decode MBU", fmt.share(metrics["decode_mbu"]), "(weights + KV cache) / (time × bandwidth)"),
         ),
     )
+
+
+def _engine(answer: dict[str, Any]) -> str:
+    """What calibrated times are of."""
+    engine = answer["efficiency"]["engine"]
+    return ": kernels alone" if engine == "kernels" else f": served by {engine}"
 
 
 def _bottleneck(answer: dict[str, Any]) -> Facts:

@@ -111,6 +111,15 @@ def duration(value: Number) -> str:
     raise AssertionError(seconds)
 
 
+def durations(low: Number, high: Number) -> str:
+    """An interval of times in the unit of the upper end: `40.1 to 47.3 ms`."""
+    if low is None or high is None:
+        return DASH
+    number, unit = duration(high).rsplit(" ", 1)
+    scale = next((scale for scale, name in SECONDS if name == unit), 1.0)
+    return f"{_fixed(float(low) / scale) if low else '0'} to {number} {unit}"
+
+
 def intensity(value: Number) -> str:
     """FLOP per byte: `683`, `1,365`, `1.75`, `0.167`, `0`."""
     if value is None:

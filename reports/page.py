@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 
 class Align(Enum):
@@ -62,6 +64,16 @@ class Table:
     note: str = ""
     total: tuple[str, ...] = ()
     keep: int = 0
+
+    def without(self, title: str) -> Table:
+        """The table less one column."""
+        at = [column.title for column in self.columns].index(title)
+
+        def others(cells: tuple[T, ...]) -> tuple[T, ...]:
+            return cells[:at] + cells[at + 1 :]
+
+        rows = tuple(replace(row, cells=others(row.cells)) for row in self.rows)
+        return replace(self, columns=others(self.columns), rows=rows, total=others(self.total))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,11 @@ BOUND_STYLES = {
 PICTURE = 12
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
-#: Narrow screens lose the highest rank first; name, bound, time and share always stand.
+#: Share of the time that the data sheet's roofline would take.
+OF_ROOFLINE = "Roofline"
+
+#: Narrow screens lose the highest rank first; name, bound, time and share always stand.  The last but two is for
+#: calibrated times only.
 COLUMNS = (
     left("Operator"),
     left("Kind", rank=8),
@@ -38,6 +42,7 @@ COLUMNS = (
     Column(title="Bound", align=Align.LEFT, styles=BOUND_STYLES),
     right("Time"),
     right("All layers", rank=4),
+    right(OF_ROOFLINE, rank=1),
     right("Share"),
     Column(title="of the stage's time", align=Align.LEFT, rank=5, visual=True),
 )
@@ -52,13 +57,41 @@ def stage_table(name: str, stage: dict[str, Any], tokens: str) -> Table:
             rows.append(_layer(operators, stage))
         indent = "  " if len(operators) > 1 else ""
         rows += [_operator(operator, stage, indent) for operator in operators]
-    return Table(
-        title=f"{name} {fmt.duration(stage['time_s'])}: {_bounds(stage)}",
+    rows += [_served(term, seconds, stage) for term, seconds in stage["served_s"].items()]
+    table = Table(
+        title=f"{name} {fmt.duration(stage['time_s'])}{_within(stage)}: {_bounds(stage)}",
         note=f"{tokens}; figures per layer",
         columns=COLUMNS,
         rows=tuple(rows),
         total=_total(stage),
     )
+    return table if stage["time_interval_s"] is not None else table.without(OF_ROOFLINE)
+
+
+def _within(stage: dict[str, Any]) -> str:
+    """The 80 % interval of a calibrated time, and the bound below it."""
+    interval = stage["time_interval_s"]
+    if interval is None:
+        return ""
+    return f" (80 %: {fmt.durations(*interval['80'])}; roofline {fmt.duration(stage['ideal_time_s'])})"
+
+
+def of_roofline(timed: dict[str, Any]) -> str:
+    """How much of a time the data sheet's roofline explains."""
+    return fmt.percent(timed["ideal_time_s"] / timed["time_s"]) if timed["time_s"] else ""
+
+
+def _served(term: str, seconds: float, stage: dict[str, Any]) -> Row:
+    """What the engine adds beside kernels."""
+    share = seconds / stage["time_s"]
+    known = {
+        "Operator": f"{term} (engine)",
+        "Bound": "overhead",
+        "Time": fmt.duration(seconds),
+        "All layers": fmt.duration(seconds),
+        "Share": fmt.share(share),
+    }
+    return Row(cells=tuple(known.get(column.title, "") for column in COLUMNS))
 
 
 def _bounds(stage: dict[str, Any]) -> str:
@@ -84,6 +117,7 @@ def _operator(operator: dict[str, Any], stage: dict[str, Any], indent: str) -> R
         operator["bound"],
         fmt.duration(operator["time_s"]),
         fmt.duration(operator["time_s"] * layers),
+        of_roofline(operator),
         fmt.share(share),
         picture(share),
     )
@@ -108,6 +142,7 @@ def _layer(operators: list[dict[str, Any]], stage: dict[str, Any]) -> Row:
         "",
         fmt.duration(sums["time_s"]),
         fmt.duration(seconds),
+        of_roofline(sums),
         fmt.share(seconds / stage["time_s"]),
         "",
     )
@@ -116,7 +151,7 @@ def _layer(operators: list[dict[str, Any]], stage: dict[str, Any]) -> Row:
 
 #: Blocks that are not layers.
 ONCE = ("embedding", "head")
-SUMMED = ("flops", "traffic_bytes", "weight_read_bytes", "kv_read_bytes", "kv_write_bytes", "time_s")
+SUMMED = ("flops", "traffic_bytes", "weight_read_bytes", "kv_read_bytes", "kv_write_bytes", "time_s", "ideal_time_s")
 
 
 def _total(stage: dict[str, Any]) -> tuple[str, ...]:
@@ -134,6 +169,7 @@ def _total(stage: dict[str, Any]) -> tuple[str, ...]:
         stage["bound"],
         fmt.duration(stage["time_s"]),
         fmt.duration(stage["time_s"]),
+        of_roofline(stage),
         "100 %",
         "",
     )

@@ -57,10 +57,10 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + SUSTAINING_S))
     per_row = 2.0 * shape.n * constants["exposed"] / sheet.memory_bytes_per_s
     fixed = constants["floor"] * 1e-6 + split_s
-    if operator.compute not in PLAIN:
+    if shape.converts:
         per_row = per_row + _converting_row(shape, sheet, constants)
     fixed = fixed + shape.m * per_row
-    if _blocks(operator):
+    if shape.converts and _blocks(operator):
         fixed = np.maximum(fixed, _launching(shape, constants) - np.maximum(compute_s, memory_s))
     return Rates(
         matrix_flops_per_s=flops / compute_s,

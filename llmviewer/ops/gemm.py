@@ -13,6 +13,8 @@ class GemmShape:
     """y[m, n] = x[m, k] @ w[k, n]; `experts` > 1 is a grouped product of which `active` experts are read.
 
     popularity: probability that a token chooses each expert, most popular first; None where all are alike.
+    converts: 1.0 for a whole layer of an engine, launched by its host, that makes its own 8-bit input (as measured
+    tables hold them); in a graph the conversion is an operator of its own.
     """
 
     m: Count
@@ -21,6 +23,7 @@ class GemmShape:
     experts: float = 1.0
     active: Count = 1.0
     popularity: Array | None = None
+    converts: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
