@@ -134,6 +134,13 @@ def replace_place(access: object) -> object:
     return replace(access, tensor=tensor.at(Place.L2))  # type: ignore[type-var]
 
 
+def test_a_chip_of_a_few_large_units_is_priced_as_one_of_many() -> None:
+    op = kernel(decode(32.0, 4096.0).groups, ROUND)
+    one, unknown, many = (replace(ROUND, units=units) for units in (2.0, None, attention.USUAL_UNITS))
+    times = [part_of(op, chip, DECODE.starting()).tiles_s for chip in (one, unknown, many)]
+    assert times[0] == times[1] == times[2]
+
+
 LENGTHS = np.array([1.0, 16.0, 17.0, 127.0, 128.0, 129.0, 500.0, 2048.0, 16384.0])
 
 

@@ -17,8 +17,8 @@ from llmviewer.workload import Group
 
 #: Queries of one sequence up to which engines run their decode kernel (one token, or a few drafted ones).
 MOST_DECODE_QUERIES = 16.0
-#: Units of a chip that publishes none, so that waves of thread blocks can be counted.
-USUAL_UNITS = 128.0
+#: Units of a chip that publishes none, or a few large ones (TPU), so that waves of thread blocks can be counted.
+USUAL_UNITS, FEWEST_UNITS = 128.0, 16.0
 #: Variants that stand in for each other without loss.
 TWINS: dict[str, tuple[str, ...]] = {
     "bf16": ("fp16",),
@@ -120,7 +120,9 @@ def bytes_of(group: Group, operator: Operator, shape: AttentionShape) -> Count:
 
 def units_of(chip: Chip) -> Count:
     """Multiprocessors that run thread blocks side by side."""
-    return USUAL_UNITS if chip.units is None else chip.units
+    if chip.units is None or np.max(chip.units) < FEWEST_UNITS:
+        return USUAL_UNITS
+    return chip.units
 
 
 def bits_of(operator: Operator) -> float:
