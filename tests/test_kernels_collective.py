@@ -158,7 +158,8 @@ def test_more_bytes_never_take_less_time(devices: float) -> None:
 
 
 def profile(chip: str, *keys: str) -> Profile:
-    text = "constants: {start: 1}\nrange: {}\nresiduals: {}\n"
+    constants = ", ".join(f"{name}: {value}" for name, value in kernels.FAMILY.starting().items())
+    text = f"constants: {{{constants}}}\nrange: {{}}\nresiduals: {{}}\n"
     return Profile(chip=chip, title=chip, provenance={}, texts=dict.fromkeys(keys, text), path="test")
 
 

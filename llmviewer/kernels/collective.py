@@ -9,6 +9,7 @@ from functools import lru_cache
 from llmviewer.chip import Chip
 from llmviewer.efficiency import Rates, WayRates, ideal
 from llmviewer.ir import Count, Operator
+from llmviewer.kernels.clock import clock_hz
 from llmviewer.kernels.family import Constant, Constants, Family
 from llmviewer.ops.collective import Collective, CollectiveShape
 
@@ -34,8 +35,6 @@ PCIE_HOP, NETWORK_HOP = 1.0 / 0.6, 2.7 / 0.6
 #: Share of a network port's rate: NCCL reaches 370 to 390 of 400 Gb/s between nodes of 8 ports.
 #: Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 NETWORK = 0.92
-#: Clock of a chip that publishes none [Hz].
-CLOCK_HZ = 1.7e9
 MIB = 2.0**20
 
 
@@ -63,7 +62,7 @@ def _ways(
 
 def _library(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterator[WayRates]:
     """The ways of NCCL, RCCL and the like; within one fast link they run rings."""
-    cycle = _kilocycle_s(chip)
+    cycle = 1e3 / clock_hz(chip)
     for way in shape.ways():
         if way.name == "one-shot" or (way.name == "tree" and not way.network):
             continue
@@ -99,15 +98,10 @@ def _own(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterator[W
     reads = shape.pattern is Collective.ALL_REDUCE and shape.near >= n and not (bridged(chip) and n > 2.0)
     if not reads or not constants["own_most"]:
         return
-    latency, most = constants["own_start"] * _kilocycle_s(chip), constants["own_most"] * MIB
+    latency, most = constants["own_start"] * 1e3 / clock_hz(chip), constants["own_most"] * MIB
     wired = _wired(shape, chip) * (BRIDGED if bridged(chip) else 1.0)
     for rounds, sent, share in ((1.0, n - 1.0, "one_shot"), (2.0, 2.0 * (n - 1.0) / n, "two_shot")):
         yield WayRates(latency_s=latency * rounds, link=sent / (constants[share] * wired), largest_bytes=most)
-
-
-def _kilocycle_s(chip: Chip) -> Count:
-    clock = chip.clock_hz if chip.vector_clock_hz is None else chip.vector_clock_hz
-    return 1e3 / (CLOCK_HZ if clock is None else clock)
 
 
 def bridged(chip: Chip) -> bool:
