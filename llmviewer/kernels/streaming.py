@@ -35,12 +35,9 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     reached = np.minimum(by_units, sheet.memory_bytes_per_s * constants["memory"])
     reached = reached * _gain(moved, chip, constants["warm"])
     seconds = np.maximum(moved / reached, rows * (constants["row"] * 1e-9 / units))
-    return replace(
-        sheet,
-        memory_bytes_per_s=moved / np.maximum(seconds, moved / sheet.memory_bytes_per_s - floor),
-        l2_bytes_per_s=None,
-        fixed_s=floor,
-    )
+    if constants["memory"] * constants["warm"] > 1.0:
+        seconds = np.maximum(seconds, moved / sheet.memory_bytes_per_s - floor)
+    return replace(sheet, memory_bytes_per_s=moved / seconds, l2_bytes_per_s=None, fixed_s=floor)
 
 
 def _gain(moved: Count, chip: Chip, warm: float) -> Count:
