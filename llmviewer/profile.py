@@ -24,10 +24,12 @@ MOST_BYTES = 2**21
 DONORS: dict[str, tuple[str, ...]] = {
     "hopper": ("h100-sxm", "a100-80gb-sxm"),
     "blackwell": ("h100-sxm", "a100-80gb-sxm"),
+    "blackwell-gb20x": ("h100-sxm", "a100-80gb-sxm"),
+    "ada": ("h100-sxm", "a100-80gb-sxm"),
     "cdna3": ("h100-sxm", "a100-80gb-sxm"),
     "cdna4": ("h100-sxm", "a100-80gb-sxm"),
 }
-#: Of every other generation: kernels without Hopper's asynchronous copies.
+#: Of every other generation: those of kernels without asynchronous copies.
 DONORS_OF_OTHERS = ("a100-80gb-sxm", "h100-sxm")
 #: Quantiles of measured / predicted that a fit keeps: the bounds of its 95 and 80 % intervals.
 QUANTILES = ("low95", "low80", "high80", "high95")
@@ -110,7 +112,11 @@ def load(path: Path) -> Profile:
 
 @lru_cache(maxsize=16)
 def _load(path: Path, changed: int, size: int) -> Profile:
-    text = data.read_text(path, MOST_BYTES)
+    return parse(data.read_text(path, MOST_BYTES), path)
+
+
+def parse(text: str, path: Path) -> Profile:
+    """A profile from its text.  path: where it stands, or will."""
     head, *documents = text.split("\n---\n")
     top = _yaml(head, str(path))
     if top.get("schema") != SCHEMA:
