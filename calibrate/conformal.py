@@ -48,3 +48,15 @@ def quantiles(ratio: Array) -> tuple[float, ...]:
     ordered, count = np.sort(ratio), len(ratio)
     places = [np.floor((count + 1) * q) if q < 0.5 else np.ceil((count + 1) * q) for q in LEVELS]
     return tuple(round(float(ordered[int(np.clip(place - 1, 0, count - 1))]), 4) for place in places)
+
+
+def covered(ratio: Array, folds: Array) -> dict[str, float]:
+    """Share of the rows inside the 80 % interval that the rows of other folds give; nothing where there is one fold."""
+    inside = 0
+    for fold in np.unique(folds):
+        held = folds == fold
+        if held.all():
+            return {}
+        _, low, high, _ = quantiles(ratio[~held])
+        inside += int(np.sum((low <= ratio[held]) & (ratio[held] <= high)))
+    return {"covered80": round(inside / len(ratio), 4)}

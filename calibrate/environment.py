@@ -80,6 +80,7 @@ def _cpu(torch: Any) -> dict[str, Any]:
         "threads": threads,
         "pinned": os.environ.get("OMP_PROC_BIND", "false").lower() not in ("false", ""),
         "cache_bytes": cpu_cache_bytes(),
+        "memory_bytes": memory_bytes(),
         "clock_mhz": cpu_clock_mhz(),
         "capability": torch.backends.cpu.get_cpu_capability(),
     }
@@ -151,8 +152,17 @@ def cpu_cache_bytes(root: Path = CACHES) -> int:
 
 def free_bytes() -> float:
     """Host memory that can be taken without harm; infinite where the system does not say."""
-    found = re.search(r"^MemAvailable:\s*([0-9]+) kB", _text(Path("/proc/meminfo")), re.MULTILINE)
-    return float(found.group(1)) * 1024.0 if found else float("inf")
+    return _memory("MemAvailable") or float("inf")
+
+
+def memory_bytes() -> float | None:
+    """Host memory; None where the system does not say."""
+    return _memory("MemTotal")
+
+
+def _memory(field: str) -> float | None:
+    found = re.search(rf"^{field}:\s*([0-9]+) kB", _text(Path("/proc/meminfo")), re.MULTILINE)
+    return float(found.group(1)) * 1024.0 if found else None
 
 
 def difference(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

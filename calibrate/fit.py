@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.conformal import errors, quantiles
+from calibrate.conformal import covered, errors, quantiles
 from calibrate.tables import SHAPES, Rows
 from llmviewer import roofline
 from llmviewer.calibrated import REGIMES, regime_of
@@ -58,13 +58,18 @@ def folds_of(frame: Any, table: str) -> Array:
     return np.array(marks, dtype=np.float64)
 
 
+def key_of(rows: Rows) -> tuple[str, str, str]:
+    """Family, variant and engine of the fit that rows belong to."""
+    operator = rows.operators[-1]
+    family = "attention_decode" if rows.table == "attention_decode" else families_of(operator)[0]
+    return family, FAMILIES[family].variant(operator), rows.engine
+
+
 def samples(rows: Sequence[Rows], folds: Sequence[Array]) -> list[Sample]:
     """Rows grouped by what a fit is for: the family and variant of their last operator, and the engine."""
     grouped: dict[tuple[str, str, str], list[int]] = {}
     for at, item in enumerate(rows):
-        operator = item.operators[-1]
-        family = "attention_decode" if item.table == "attention_decode" else families_of(operator)[0]
-        grouped.setdefault((family, FAMILIES[family].variant(operator), item.engine), []).append(at)
+        grouped.setdefault(key_of(item), []).append(at)
     return [
         Sample(
             family=family, variant=variant, engine=engine,
@@ -113,7 +118,7 @@ def fit(sample: Sample, others: Efficiency) -> Fit:
         constants=constants,
         range=_range(sample),
         residuals=_byregime_of(regime, lambda rows: quantiles(ratio[rows])),
-        error=_byregime_of(regime, lambda rows: errors(ratio[rows]).as_dict()),
+        error=_byregime_of(regime, lambda rows: errors(ratio[rows]).as_dict() | covered(ratio[rows], folds[rows])),
         rows={"fitted": len(ratio), "folds": FOLDS},
     )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from calibrate import devices
 from calibrate import fit as fitting
-from calibrate.tables import rows_of, table_of
+from calibrate.tables import LeftOut, Rows, parts_of, table_of
 from llmviewer.chip import Chip
 from llmviewer.efficiency import Rates, ideal
 from llmviewer.errors import UserError, shown
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Conversions are streams and stand before 8-bit products: streams are fitted first.
 ORDER = ("streaming", "gemm", "attention_prefill", "attention_decode", "collective")
+#: Share of the rows of a kind that must be stable for the others to be left out.
+LEAST_STEADY = 0.5
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -36,16 +41,67 @@ def read_table(path: Path) -> pd.DataFrame:
         raise UserError(f"cannot read '{shown(path)}' as a table: {shown(error, 160)}") from error
 
 
-def samples_of(tables: Sequence[pd.DataFrame], chip: Chip) -> list[fitting.Sample]:
-    """What there is to fit for one chip, in ORDER."""
-    found: list[fitting.Sample] = []
+@dataclass(slots=True, kw_only=True)
+class Gathered:
+    """What there is to fit for one chip, in ORDER; rows that are not fitted by reason, unstable ones that are by fit."""
+
+    samples: list[fitting.Sample] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    unstable: Counter[str] = field(default_factory=Counter)
+
+
+def gather(tables: Iterable[pd.DataFrame], chip: Chip) -> Gathered:
+    """Rows of this chip -> samples.  Unstable rows are left out where enough others are there."""
+    found = Gathered()
+    rows, folds = [], []
     for frame in tables:
         table = table_of(frame.columns)
-        folds = fitting.folds_of(frame, table)
-        rows = [item for item in rows_of(frame) if item.chip.name == chip.name]
-        found += fitting.samples(rows, [folds[frame.index.get_indexer(item.index)] for item in rows])
-    enough = [s for s in found if sum(map(len, s.folds)) >= fitting.LEAST_ROWS]
-    return sorted(enough, key=lambda sample: (ORDER.index(sample.family), sample.variant, sample.engine))
+        marks = fitting.folds_of(frame, table)
+        for part in parts_of(_steady(frame, chip, found), chip):
+            assert isinstance(part, Rows)  # the others are left out already
+            rows.append(part)
+            folds.append(marks[frame.index.get_indexer(part.index)])
+    for sample in fitting.samples(rows, folds):
+        count = sum(map(len, sample.folds))
+        if count >= fitting.LEAST_ROWS:
+            found.samples.append(sample)
+        else:
+            few = f"{sample.family}/{sample.variant}/{sample.engine}: fewer than {fitting.LEAST_ROWS} rows"
+            found.left_out[few] += count
+    found.samples.sort(key=lambda sample: (ORDER.index(sample.family), sample.variant, sample.engine))
+    return found
+
+
+def _steady(frame: pd.DataFrame, chip: Chip, found: Gathered) -> pd.DataFrame:
+    """The rows to fit on: what a formula describes, without the unstable ones of each kind unless most are.
+
+    A machine that is never quiet marks most rows: their medians still say more than a handful of others.
+    """
+    parts: dict[tuple[str, str, str], list[Any]] = {}
+    for part in parts_of(frame, chip):
+        if isinstance(part, LeftOut):
+            found.left_out[part.reason] += len(part.index)
+        else:
+            parts.setdefault(fitting.key_of(part), []).append(part.index)
+    unstable = frame.index[frame["stable"].eq(False)] if "stable" in frame.columns else frame.index[:0]
+    kept: list[Any] = []
+    for key, indices in parts.items():
+        labels = indices[0].append(indices[1:])
+        shaky = labels.intersection(unstable, sort=False)
+        steady = labels.difference(shaky, sort=False)
+        if len(shaky) and len(steady) >= max(fitting.LEAST_ROWS, LEAST_STEADY * len(labels)):
+            found.left_out[f"{'/'.join(key)}: marked unstable"] += len(shaky)
+            kept.append(steady)
+            continue
+        if len(shaky) and len(labels) >= fitting.LEAST_ROWS:
+            found.unstable["/".join(key)] += len(shaky)
+        kept.append(labels)
+    return frame.loc[[label for labels in kept for label in labels]]
+
+
+def samples_of(tables: Sequence[pd.DataFrame], chip: Chip) -> list[fitting.Sample]:
+    """What there is to fit for one chip in tables of several."""
+    return gather([frame[devices.are(frame["device"], chip)] for frame in tables], chip).samples
 
 
 def fits(samples: Sequence[fitting.Sample]) -> Iterator[Fit]:

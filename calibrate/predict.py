@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibrate.fit import seconds
-from calibrate.tables import CHOICES, LeftOut, Rows, parts_of, table_of
+from calibrate.tables import CHOICES, SHAPES, LeftOut, Rows, parts_of, table_of
 from llmviewer import roofline
 from llmviewer.calibrated import Calibrated, calibrated
+from llmviewer.chip import Chip
 from llmviewer.efficiency import ideal
-from llmviewer.errors import UserError
+from llmviewer.errors import UserError, shown
 from llmviewer.ir import Array
 from llmviewer.profile import Profile
 
@@ -33,7 +34,7 @@ UNCOUNTED = ("window", "impl", "gpus", "experts", "group")
 class Asked:
     """How rows are predicted.  hardware: the chip, whatever `device` says.  own: a profile before the shipped ones."""
 
-    hardware: str = ""
+    hardware: str | Chip = ""
     own: Profile | None = None
 
 
@@ -56,14 +57,19 @@ def predict(frame: pd.DataFrame, asked: Asked, seen: Callable[[int], None] = lam
 
 
 def check(frame: pd.DataFrame) -> None:
-    """Raise for latencies that no clock shows, naming the first row."""
-    latency = np.asarray(frame["latency_us"], dtype=np.float64)
-    wrong = ~(np.isfinite(latency) & (latency > 0.0))
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise UserError(
-            f"latency_us of row {row + 1} is {latency[row]:g}; allowed: positive numbers ({int(wrong.sum())} such rows)"
-        )
+    """Raise for latencies that no clock shows and sizes that no shape has, naming the first row."""
+    sizes = [name for name in SHAPES[table_of(frame.columns)] if name != "op"]
+    for name in ("latency_us", *sizes):
+        try:
+            values = np.asarray(frame[name], dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"column {name} holds what is no number: {shown(error, 80)}") from error
+        from_nothing = name in ("window", "prefix")
+        wrong = ~(np.isfinite(values) & ((values >= 0.0) if from_nothing else (values > 0.0)))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            allowed = f"{'numbers from 0 on' if from_nothing else 'positive numbers'} ({int(wrong.sum())} such rows)"
+            raise UserError(f"{name} of row {row + 1} is {values[row]:g}; allowed: {allowed}")
 
 
 def _answer(rows: Rows, asked: Asked, answered: pd.DataFrame) -> None:

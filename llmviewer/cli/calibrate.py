@@ -11,6 +11,7 @@ app = typer.Typer(no_args_is_help=True)
 #: command -> module; each offers `command`.
 COMMANDS: dict[str, str] = {
     "run": "llmviewer.cli.calibrate_run",
+    "fit": "llmviewer.cli.calibrate_fit",
     "validate": "llmviewer.cli.calibrate_validate",
 }
 

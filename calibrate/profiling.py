@@ -1,0 +1,137 @@
+"""Samples -> a profile: which chip, which rows, the fits, and whole layers and models predicted with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import llmviewer
+from calibrate import devices, fit_tables, measured_chip, profile_file, whole
+from calibrate.fit_tables import Gathered
+from calibrate.predict import Asked
+from calibrate.sources import WHOLE, Source, read_all
+from llmviewer import profile as profiles
+from llmviewer.chip import Chip
+from llmviewer.errors import UserError
+from llmviewer.profile import Fit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "llmviewer.fit/1"
+#: Of the environment of samples what a profile keeps.
+KEPT = ("device_name", "driver", "cuda", "torch", "threads", "pinned", "max_clock_mhz", "power_limit_w", "load")
+
+Seen = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """What a fit has made.  text: of the profile.  chip_text: the YAML of a chip that nobody described before."""
+
+    chip: Chip
+    text: str
+    chip_text: str
+    fits: tuple[Fit, ...]
+    gathered: Gathered
+    whole: list[dict[str, Any]] = field(default_factory=list)
+
+    def document(self, path: str, chip_path: str) -> dict[str, Any]:
+        """As JSON: errors of every fit on rows that it did not see, by regime; what was left out and why."""
+        return {
+            "schema": SCHEMA,
+            "profile": path,
+            "chip": self.chip.name,
+            "chip_file": chip_path or None,
+            "fits": [
+                {"fit": fit.key, "regime": regime, **error} for fit in self.fits for regime, error in fit.error.items()
+            ],
+            "whole": self.whole,
+            "left_out": dict(self.gathered.left_out),
+            "unstable": dict(self.gathered.unstable),
+        }
+
+
+def fitted(paths: Sequence[Path], wanted: str, title: str, seen: Seen = lambda done, total, now: None) -> Fitted:
+    """Read, choose the chip, fit, predict.  wanted: the chip by name or path; empty: the one device of the samples."""
+    sources = read_all(paths)
+    words = devices.counted(frame for source in sources for _, frame in source.kernels)
+    chip, meant = devices.chosen(words, wanted)
+    sources = [_of(source, meant) for source in sources]
+    chip_text = ""
+    if chip is None:
+        name = meant[0].replace("_", "-")
+        chip_text = measured_chip.text_of(name, sources)
+        chip = measured_chip.chip(chip_text, name)
+    gathered = fit_tables.gather([frame for source in sources for _, frame in source.kernels], chip)
+    others = {word: rows for word, rows in words.items() if word not in meant}
+    gathered.left_out.update({f"measured on {word}, not on {chip.name}": rows for word, rows in others.items()})
+    if not gathered.samples:
+        why = "; ".join(f"{rows} rows: {reason}" for reason, rows in gathered.left_out.items())
+        raise UserError(f"nothing to fit for {chip.name}: {why or 'no rows of kernels'}")
+    fits = tuple(_fits(gathered, seen))
+    said = provenance(sources, gathered, chip)
+    text = profile_file.text_of(chip.name, title or _title(chip, sources), said, fits)
+    own = profiles.parse(text, Path("profile.yaml"))
+    held = list(_whole(sources, Asked(hardware=chip, own=own)))
+    return Fitted(chip=chip, text=text, chip_text=chip_text, fits=fits, gathered=gathered, whole=held)
+
+
+def _of(source: Source, words: Sequence[str]) -> Source:
+    """The rows of some devices alone."""
+    tables = {name: frame[frame["device"].astype(str).isin(words)] for name, frame in source.tables.items()}
+    kept = {name: frame for name, frame in tables.items() if len(frame)}
+    return replace(source, tables=kept, environment=source.environment if kept else {})
+
+
+def _fits(gathered: Gathered, seen: Seen) -> Iterable[Fit]:
+    total = len(gathered.samples)
+    seen(0, total, gathered.samples[0].family)
+    for done, fit in enumerate(fit_tables.fits(gathered.samples), 1):
+        seen(done, total, fit.key)
+        yield fit
+
+
+def _whole(sources: Sequence[Source], asked: Asked) -> Iterable[dict[str, Any]]:
+    for source in sources:
+        for table in WHOLE:
+            if table in source.tables:
+                yield from whole.described(whole.predict(source.tables[table], table, asked), table)
+
+
+def _title(chip: Chip, sources: Sequence[Source]) -> str:
+    """By us or by others, and how."""
+    said = [source.environment for source in sources if source.environment]
+    how = f"kernels of torch {said[0].get('torch', '?')}, measured" if said else "kernels timed by others"
+    return f"{chip.title}: {how}"
+
+
+def provenance(sources: Sequence[Source], gathered: Gathered, chip: Chip) -> dict[str, Any]:
+    """Where the constants come from: of each file the software, device and date, and rows used and left out."""
+    figures = measured_chip.figures(sources)
+    fitted_rows = sum(sum(map(len, sample.folds)) for sample in gathered.samples)
+    return {
+        "kind": "fitted",
+        "by": f"llmviewer {llmviewer.__version__} calibrate fit",
+        "sources": [_described(source) for source in sources if source.tables],
+        "rows": {"fitted": fitted_rows, "unstable_among_them": gathered.unstable.total()},
+        "left_out": dict(gathered.left_out),
+        **({"measured": figures} if figures else {}),
+    }
+
+
+def _described(source: Source) -> dict[str, Any]:
+    found: dict[str, Any] = {"file": source.path.name}
+    for column in ("source", "engine", "device"):
+        found[column] = sorted({word for frame in source.tables.values() for word in _words(frame, column)})
+    said: Mapping[str, Any] = source.environment
+    if said:
+        found["date"] = str(said.get("date", ""))[:10]
+        found["environment"] = {name: said[name] for name in KEPT if said.get(name) is not None}
+    return found
+
+
+def _words(frame: pd.DataFrame, column: str) -> list[str]:
+    return [str(word) for word in frame[column].dropna().unique()] if column in frame.columns else []

@@ -1,0 +1,109 @@
+"""`llmviewer calibrate fit`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmviewer.cli import options as opt
+from llmviewer.cli import output, views
+from llmviewer.cli.extras import calibration
+from llmviewer.errors import UserError, shown
+
+if TYPE_CHECKING:
+    from calibrate.profiling import Fitted
+    from reports.page import Page
+
+Samples = Annotated[
+    list[Path], typer.Argument(metavar="SAMPLES...", help="Directories of `calibrate run`, or measured tables.")
+]
+Profile = Annotated[str, typer.Option("-o", "--output", help="The profile to write.")]
+Hardware = Annotated[
+    str, typer.Option("--hardware", help="The chip, by name or YAML; else the one device of the rows.")
+]
+#: Seconds after which a fit says how far it is.
+PATIENCE_S = 1.0
+
+
+def command(
+    samples: Samples,
+    output: Profile,
+    hardware: Hardware = "",
+    title: Annotated[str, typer.Option("--title", help="What the profile is called.")] = "",
+    format: opt.Format = "table",  # noqa: A002
+) -> int:
+    """Fit the constants of kernels to measured rows; say how far off they are on rows that they did not see.
+
+    A device without a data sheet gets one of measured figures, written beside the profile.
+    """
+    views.check(format, output, (*map(str, samples), hardware))
+    with calibration():
+        from calibrate.profiling import fitted
+
+        with _progress() as seen:
+            found = fitted(samples, hardware, title, seen)
+        chip_path = _write(found, output)
+    _show(found.document(output, chip_path), format, found.chip.name)
+    return 0
+
+
+def _write(found: Fitted, path: str) -> str:
+    """The chip's own file first, so that a profile never stands without it."""
+    from calibrate.measured_chip import ours
+
+    chip_path = Path(path).expanduser().parent / f"{found.chip.name}.yaml"
+    if found.chip_text:
+        if chip_path == Path(path).expanduser():
+            raise UserError(f"'{shown(path)}' is where the chip's own figures go; choose another name for the profile")
+        if not ours(chip_path):
+            raise UserError(f"'{shown(chip_path)}' stands where the chip's figures go, and no fit wrote it; move it")
+        _put(found.chip_text, str(chip_path))
+    _put(found.text, path)
+    return str(chip_path) if found.chip_text else ""
+
+
+def _put(text: str, path: str) -> None:
+    with output.replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _show(document: dict[str, object], format: str, title: str) -> None:  # noqa: A002
+    def page() -> Page:
+        from reports import fit_page
+
+        return fit_page.page(document, title)
+
+    rows = document["fits"]
+    assert isinstance(rows, list)
+    views.show(views.Views(page=page, document=lambda: document, rows=lambda: rows), format, None)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr, once it takes longer than a moment."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
+    task, begun, shown_yet = bar.add_task("", total=None), time.monotonic(), False
+
+    def seen(done: int, total: int, now: str) -> None:
+        nonlocal shown_yet
+        bar.update(task, completed=done, total=total, description=now)
+        if time.monotonic() - begun > PATIENCE_S:
+            if not shown_yet:
+                bar.start()
+                shown_yet = True
+            bar.refresh()
+
+    try:
+        yield seen
+    finally:
+        if shown_yet:
+            bar.stop()

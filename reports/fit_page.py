@@ -1,0 +1,99 @@
+"""A fit as a page: errors of every kernel on rows it did not see, whole models predicted with it, what was left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports import format as fmt
+from reports.page import Emphasis, Facts, Page, Row, Table, left, right
+
+COLUMNS = (
+    left("Kernel / formats / engine"),
+    left("Regime"),
+    right("Rows"),
+    right("MAPE"),
+    right("Median", rank=2),
+    right("Bias", rank=1),
+    right("In 80 %"),
+)
+WHOLE = (
+    left("Model"),
+    right("Layers"),
+    left("Dtype", rank=1),
+    left("Stage"),
+    right("Batch"),
+    right("Tokens"),
+    right("Measured"),
+    right("Predicted"),
+    right("80 %", rank=2),
+    right("Error"),
+)
+MEANING = (
+    ("MAPE", "mean of |predicted / measured - 1|, every row predicted by constants that did not see its shape"),
+    ("In 80 %", "share of the rows inside the 80 % interval that the rows of other shapes give"),
+)
+
+
+def page(document: dict[str, Any], chip: str) -> Page:
+    """document: a fit as JSON says it."""
+    rows = tuple(Row(cells=_cells(fit)) for fit in document["fits"])
+    parts: Page = (
+        Table(columns=COLUMNS, rows=rows, title=f"Kernels on {chip}"),
+        Facts(lines=MEANING, emphasis=Emphasis.FAINT),
+    )
+    if document["whole"]:
+        predicted = tuple(Row(cells=_whole(row)) for row in document["whole"])
+        parts = (*parts, Table(columns=WHOLE, rows=predicted, title="Layers and models, predicted with these kernels"))
+    for title, counted in (
+        ("Not fitted", "left_out"),
+        ("Unstable, as most of their kind; fitted all the same", "unstable"),
+    ):
+        lines = tuple((_rows(count), reason) for reason, count in document[counted].items())
+        if lines:
+            parts = (*parts, Facts(title=title, lines=lines, emphasis=Emphasis.WARNING))
+    return (*parts, Facts(lines=_written(document)))
+
+
+def _rows(count: int) -> str:
+    return f"{fmt.whole(count)} row{'s' if count > 1 else ''}"
+
+
+def _written(document: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    lines = [("Profile", document["profile"])]
+    if document["chip_file"]:
+        said = "nobody describes this device; the best rates of its samples stand for a data sheet"
+        lines.append(("Chip", f"{document['chip_file']}: {said} (--hardware {document['chip_file']})"))
+    return tuple(lines)
+
+
+def _cells(fit: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        fit["fit"],
+        fit["regime"],
+        fmt.whole(fit["rows"]),
+        fmt.percent(fit["mape"]),
+        fmt.percent(fit["median"]),
+        _signed(fit["bias"]),
+        fmt.percent(fit["covered80"]) if "covered80" in fit else "-",
+    )
+
+
+def _whole(row: dict[str, Any]) -> tuple[str, ...]:
+    known = row["predicted_us"] is not None
+    low, high = row["interval_80_us"] or (0.0, 0.0)
+    return (
+        f"{row['model']} ({row['table']}{'' if row['stable'] else ', unstable'})",
+        fmt.whole(row["layers"]),
+        row["dtype"],
+        f"{row['stage']}{', graph' if row['graph'] else ''}",
+        fmt.whole(row["batch"]),
+        fmt.whole(row["tokens"]),
+        fmt.duration(row["measured_us"] * 1e-6),
+        fmt.duration(row["predicted_us"] * 1e-6) if known else row["reason"],
+        fmt.durations(low * 1e-6, high * 1e-6) if known else "",
+        _signed(row["error"]) if known else "",
+    )
+
+
+def _signed(ratio: float) -> str:
+    return f"{'+' if ratio > 0 else ''}{fmt.percent(ratio)}"
