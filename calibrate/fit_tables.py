@@ -43,7 +43,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 @dataclass(slots=True, kw_only=True)
 class Gathered:
-    """What there is to fit for one chip, in ORDER; rows that are not fitted by reason, unstable ones that are by fit."""
+    """What there is to fit for one chip, in ORDER; rows left out by reason; unstable ones that are fitted, by fit."""
 
     samples: list[fitting.Sample] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrate import predict, validate
+from calibrate import predict, validate, whole
 from calibrate.fit_tables import read_table
+from calibrate.sources import WHOLE, is_samples, read
+from calibrate.tables import SHAPES
 from llmviewer.profile import Profile
 
 if TYPE_CHECKING:
@@ -15,12 +17,27 @@ if TYPE_CHECKING:
 
 
 def answers(paths: Sequence[Path], hardware: str, own: Profile | None) -> list[pd.DataFrame]:
-    """Every table with its predictions, every row kept.  Raises UserError for a table of no known kind."""
-    return [_answered(read_table(path), hardware, own) for path in paths]
+    """Every table with its predictions, every row kept.  Raises UserError for a table of no known kind.
+
+    Samples of `calibrate run` are tables of kernels, and of layers and models.
+    """
+    asked = predict.Asked(hardware=hardware, own=own)
+    return [frame for path in paths for frame in _answered(path, asked)]
 
 
-def _answered(frame: pd.DataFrame, hardware: str, own: Profile | None) -> pd.DataFrame:
-    return predict.predict(frame, predict.Asked(hardware=hardware, own=own))
+def _answered(path: Path, asked: predict.Asked) -> Iterator[pd.DataFrame]:
+    if not is_samples(path):
+        yield predict.predict(read_table(path), asked)
+        return
+    source = read(path)
+    for _, frame in source.kernels:
+        yield predict.predict(frame, asked).drop(columns="samples_us", errors="ignore")
+    for name in WHOLE:
+        if name in source.tables:
+            yield whole.flat(whole.predict(source.tables[name], name, asked))
+    for name, frame in source.tables.items():
+        if name not in (*SHAPES, *WHOLE):
+            yield whole.unanswered(frame, f"rows of {name} measure the machine, not a kernel of a model")
 
 
 def document(answered: Sequence[pd.DataFrame]) -> dict[str, Any]:
@@ -32,4 +49,5 @@ def document(answered: Sequence[pd.DataFrame]) -> dict[str, Any]:
 
 
 def _keyed(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.assign(counted_as=predict.kernel_of(frame))
+    is_kernel = "counted_as" not in frame.columns
+    return frame.assign(counted_as=predict.kernel_of(frame)) if is_kernel else frame

@@ -45,11 +45,9 @@ class Priced:
 
 def predict(frame: pd.DataFrame, table: str, asked: Asked) -> pd.DataFrame:
     """Rows of `block` or `model` with the columns that predictions of kernels have; none is dropped."""
-    answered = frame.copy()
-    for name in (*PREDICTED, OTHERS[0]):
-        answered[name] = np.nan
-    for name in OTHERS[1:]:
-        answered[name] = ""
+    answered = unanswered(frame, "")
+    words = frame[["model", "dtype", "stage"]].astype(str).agg(" ".join, axis=1)
+    answered["counted_as"] = f"{table} " + words + np.where(frame["graph"].astype(bool), " graph", "")
     layers = [config.get("num_hidden_layers", 0) if isinstance(config, Mapping) else 0 for config in frame["config"]]
     for _, group in frame.assign(layers=layers).groupby(list(CHOICES), dropna=False, sort=True):
         try:
@@ -66,6 +64,12 @@ def predict(frame: pd.DataFrame, table: str, asked: Asked) -> pd.DataFrame:
         )
         answered.loc[group.index, "basis"] = basis
     return answered
+
+
+def unanswered(frame: pd.DataFrame, reason: str) -> pd.DataFrame:
+    """The rows with empty columns of predictions."""
+    empty: dict[str, Any] = dict.fromkeys((*PREDICTED, OTHERS[0]), np.nan)
+    return frame.assign(**empty, **dict.fromkeys(OTHERS[1:-1], ""), reason=reason, counted_as="")
 
 
 def _priced(group: pd.DataFrame, table: str, asked: Asked) -> tuple[Priced, str]:
