@@ -188,7 +188,9 @@ def _outside(fit: Fit, quantities: Mapping[str, Count]) -> Array:
     """1 inside the fitted range; one half more for every factor of two beyond it."""
     excess: Count = 0.0
     for name, value in quantities.items():
-        low, high = fit.range.get(name, (0.0, np.inf))
+        if name not in fit.range:
+            continue
+        low, high = fit.range[name]
         number = np.maximum(value, 1e-9)
         excess = excess + np.maximum(np.log2(number / high), 0.0) + np.maximum(np.log2(max(low, 1e-9) / number), 0.0)
     return np.asarray(1.0 + 0.5 * excess)

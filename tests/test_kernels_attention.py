@@ -203,6 +203,8 @@ def test_products_of_eager_attention_are_batched_products_that_nobody_measured()
     assert [families_of(o) for o in (scores, op)] == [("batched",), ("attention_prefill", "attention_decode")]
     source = calibrated(H100)
     for each in (scores, out):
+        timing = roofline.time(each, H100, source, each.traffic_bytes)
+        assert source.interval(each, H100, timing).shape == (4, 1)  # of a fit without a range
         best = roofline.time(each, H100, ideal, each.traffic_bytes).time_s
         assert best < roofline.time(each, H100, source, each.traffic_bytes).time_s < best * 3.0 + 10e-6
     assert source.basis(scores).basis == "assumed"
