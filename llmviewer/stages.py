@@ -55,7 +55,7 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     before = found if name == "prefill" else prompt - 1.0
     return {
         "time_s": number(pick(totals.time_s)[point]),
-        "time_interval_s": _stage_interval(analysis, pick, point),
+        "time_interval_s": _stage_interval(analysis, name, point),
         "ideal_time_s": number(pick(totals.ideal_time_s)[point]),
         "flops": number(pick(totals.flops)[point]),
         "matmul_flops": number(pick(totals.matmul_flops)[point]),
@@ -112,12 +112,12 @@ def _operator(analysis: Analysis, row: Row, stage: str, point: int) -> dict[str,
     }
 
 
-def _stage_interval(analysis: Analysis, pick: Pick, point: int) -> Interval:
+def _stage_interval(analysis: Analysis, stage: str, point: int) -> Interval:
     if analysis.calibration is None:
         return None
     from llmviewer import interval  # the ideal roofline is a bound and needs none
 
-    return interval.levels(interval.of_stage(analysis, pick), point)
+    return interval.levels(interval.of_stage(analysis, stage), point)
 
 
 def _operator_interval(analysis: Analysis, row: Row, pick: Pick, point: int) -> Interval:
