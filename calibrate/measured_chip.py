@@ -51,18 +51,24 @@ def text_of(name: str, sources: Sequence[Source]) -> str:
 
 def _given(said: Mapping[str, Any], source: str) -> Iterator[str]:
     """What the system says of the machine."""
-    memory = said.get("memory_bytes") or machine.memory_bytes()
+    memory = _number(said, "memory_bytes") or machine.memory_bytes()
     if not memory:
         raise UserError("the samples do not say how much memory the device has; --hardware takes the YAML of a chip")
-    yield f"memory_capacity_gib: {_figure(float(memory) / 2.0**30, 'the operating system')}"
     figures = {
-        "l2_capacity_mib": (said.get("cache_bytes"), 2.0**20),
-        "units": (said.get("units") or said.get("threads"), 1.0),
-        "clock_ghz": (said.get("max_clock_mhz") or said.get("clock_mhz"), 1e3),
+        "memory_capacity_gib": (memory, 2.0**30),
+        "l2_capacity_mib": (_number(said, "cache_bytes"), 2.0**20),
+        "units": (_number(said, "units", "threads"), 1.0),
+        "clock_ghz": (_number(said, "max_clock_mhz", "clock_mhz"), 1e3),
     }
     for key, (value, unit) in figures.items():
         if value:
-            yield f"{key}: {_figure(float(value) / unit, 'the operating system')}"
+            yield f"{key}: {_figure(value / unit, 'the operating system')}"
+
+
+def _number(said: Mapping[str, Any], *names: str) -> float | None:
+    """The first of some facts that is a positive number."""
+    values = [said.get(name) for name in names]
+    return next((float(v) for v in values if isinstance(v, (int, float)) and v > 0.0), None)
 
 
 def _figure(value: float, source: str, note: str = "") -> str:
@@ -135,7 +141,7 @@ def _bandwidth(sources: Sequence[Source]) -> float:
 def _streams(sources: Sequence[Source]) -> Iterator[tuple[str, float]]:
     """(op, byte/s) of rows of `copy` whose copies together are larger than the cache."""
     for source in sources:
-        cache = float(source.environment.get("cache_bytes", 0.0))
+        cache = _number(source.environment, "cache_bytes") or 0.0
         for frame in _tables([source], "copy"):
             beyond = frame[frame["rotated_bytes"].fillna(np.inf).astype(float) > cache]
             for op, moved, latency in zip(beyond["op"], beyond["moved_bytes"], beyond["latency_us"], strict=True):

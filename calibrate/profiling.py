@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,42 +28,34 @@ KEPT = ("device_name", "driver", "cuda", "torch", "threads", "pinned", "max_cloc
 Seen = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """What a fit has made.  text: of the profile.  chip_text: the YAML of a chip that nobody described before."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prepared:
+    """What will be fitted.  chip_text: the YAML of a chip that nobody described before; empty: there is one."""
 
     chip: Chip
-    text: str
     chip_text: str
-    fits: tuple[Fit, ...]
+    sources: tuple[Source, ...]
     gathered: Gathered
-    whole: list[dict[str, Any]] = field(default_factory=list)
-
-    def document(self, path: str, chip_path: str) -> dict[str, Any]:
-        """As JSON: errors of every fit on rows that it did not see, by regime; what was left out and why."""
-        return {
-            "schema": SCHEMA,
-            "profile": path,
-            "chip": self.chip.name,
-            "chip_file": chip_path or None,
-            "fits": [
-                {"fit": fit.key, "regime": regime, **error} for fit in self.fits for regime, error in fit.error.items()
-            ],
-            "whole": self.whole,
-            "left_out": dict(self.gathered.left_out),
-            "unstable": dict(self.gathered.unstable),
-        }
 
 
-def fitted(paths: Sequence[Path], wanted: str, title: str, seen: Seen = lambda done, total, now: None) -> Fitted:
-    """Read, choose the chip, fit, predict.  wanted: the chip by name or path; empty: the one device of the samples."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """What a fit has made.  text: of the profile.  whole: layers and models predicted with it."""
+
+    text: str
+    fits: tuple[Fit, ...]
+    whole: list[dict[str, Any]]
+
+
+def prepared(paths: Sequence[Path], wanted: str) -> Prepared:
+    """Read, choose the chip and its rows.  wanted: a chip by name or path; empty: the one device of the samples."""
     sources = read_all(paths)
     words = devices.counted(frame for source in sources for _, frame in source.kernels)
     chip, meant = devices.chosen(words, wanted)
     sources = [_of(source, meant) for source in sources]
     chip_text = ""
     if chip is None:
-        name = meant[0].replace("_", "-")
+        name = re.sub(r"[^a-z0-9]+", "-", meant[0].lower()).strip("-") or "device"  # it names a file
         chip_text = measured_chip.text_of(name, sources)
         chip = measured_chip.chip(chip_text, name)
     gathered = fit_tables.gather([frame for source in sources for _, frame in source.kernels], chip)
@@ -71,12 +64,32 @@ def fitted(paths: Sequence[Path], wanted: str, title: str, seen: Seen = lambda d
     if not gathered.samples:
         why = "; ".join(f"{rows} rows: {reason}" for reason, rows in gathered.left_out.items())
         raise UserError(f"nothing to fit for {chip.name}: {why or 'no rows of kernels'}")
-    fits = tuple(_fits(gathered, seen))
-    said = provenance(sources, gathered, chip)
-    text = profile_file.text_of(chip.name, title or _title(chip, sources), said, fits)
+    return Prepared(chip=chip, chip_text=chip_text, sources=tuple(sources), gathered=gathered)
+
+
+def fitted(asked: Prepared, title: str, seen: Seen = lambda done, total, now: None) -> Fitted:
+    """Fit, and predict layers and models.  seen: told fits done, all, and which."""
+    fits = tuple(_fits(asked.gathered, seen))
+    chip = asked.chip
+    said = provenance(asked)
+    text = profile_file.text_of(chip.name, title or _title(chip, asked.sources), said, fits)
     own = profiles.parse(text, Path("profile.yaml"))
-    held = list(_whole(sources, Asked(hardware=chip, own=own)))
-    return Fitted(chip=chip, text=text, chip_text=chip_text, fits=fits, gathered=gathered, whole=held)
+    return Fitted(text=text, fits=fits, whole=list(_whole(asked.sources, Asked(hardware=chip, own=own))))
+
+
+def document(asked: Prepared, found: Fitted, path: str, chip_path: str) -> dict[str, Any]:
+    """As JSON: errors of every fit on rows that it did not see, by regime; what was left out and why."""
+    errors = [{"fit": fit.key, "regime": regime, **error} for fit in found.fits for regime, error in fit.error.items()]
+    return {
+        "schema": SCHEMA,
+        "profile": path,
+        "chip": asked.chip.name,
+        "chip_file": chip_path or None,
+        "fits": errors,
+        "whole": found.whole,
+        "left_out": dict(asked.gathered.left_out),
+        "unstable": dict(asked.gathered.unstable),
+    }
 
 
 def _of(source: Source, words: Sequence[str]) -> Source:
@@ -108,8 +121,9 @@ def _title(chip: Chip, sources: Sequence[Source]) -> str:
     return f"{chip.title}: {how}"
 
 
-def provenance(sources: Sequence[Source], gathered: Gathered, chip: Chip) -> dict[str, Any]:
+def provenance(asked: Prepared) -> dict[str, Any]:
     """Where the constants come from: of each file the software, device and date, and rows used and left out."""
+    sources, gathered = asked.sources, asked.gathered
     figures = measured_chip.figures(sources)
     fitted_rows = sum(sum(map(len, sample.folds)) for sample in gathered.samples)
     return {

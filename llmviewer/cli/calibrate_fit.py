@@ -16,7 +16,7 @@ from llmviewer.cli.extras import calibration
 from llmviewer.errors import UserError, shown
 
 if TYPE_CHECKING:
-    from calibrate.profiling import Fitted
+    from calibrate.profiling import Prepared
     from reports.page import Page
 
 Samples = Annotated[
@@ -43,28 +43,32 @@ def command(
     """
     views.check(format, output, (*map(str, samples), hardware))
     with calibration():
-        from calibrate.profiling import fitted
+        from calibrate.profiling import document, fitted, prepared
 
+        asked = prepared(samples, hardware)
+        chip_path = _chip_path(asked, output)
         with _progress() as seen:
-            found = fitted(samples, hardware, title, seen)
-        chip_path = _write(found, output)
-    _show(found.document(output, chip_path), format, found.chip.name)
+            found = fitted(asked, title, seen)
+    if chip_path:  # first, so that a profile never stands without it
+        _put(asked.chip_text, chip_path)
+    _put(found.text, output)
+    _show(document(asked, found, output, chip_path), format, asked.chip.name)
     return 0
 
 
-def _write(found: Fitted, path: str) -> str:
-    """The chip's own file first, so that a profile never stands without it."""
+def _chip_path(asked: Prepared, output: str) -> str:
+    """Where the figures of a chip go that nobody described, beside the profile; empty where somebody did."""
+    if not asked.chip_text:
+        return ""
     from calibrate.measured_chip import ours
 
-    chip_path = Path(path).expanduser().parent / f"{found.chip.name}.yaml"
-    if found.chip_text:
-        if chip_path == Path(path).expanduser():
-            raise UserError(f"'{shown(path)}' is where the chip's own figures go; choose another name for the profile")
-        if not ours(chip_path):
-            raise UserError(f"'{shown(chip_path)}' stands where the chip's figures go, and no fit wrote it; move it")
-        _put(found.chip_text, str(chip_path))
-    _put(found.text, path)
-    return str(chip_path) if found.chip_text else ""
+    profile = Path(output).expanduser()
+    path = profile.parent / f"{asked.chip.name}.yaml"
+    if path == profile:
+        raise UserError(f"'{shown(path)}' is where the chip's own figures go; choose another name for the profile")
+    if not ours(path):
+        raise UserError(f"'{shown(path)}' stands where the chip's figures go, and no fit wrote it; move it")
+    return str(path)
 
 
 def _put(text: str, path: str) -> None:

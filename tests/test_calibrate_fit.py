@@ -1,0 +1,490 @@
+"""calibrate fit: constants are found again, errors are those of rows not fitted on, what is left out is said."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("scipy", reason="fitting needs scipy")
+import pandas as pd
+
+from calibrate import conformal, record
+from calibrate.fit import seconds
+from calibrate.tables import LeftOut, Rows, parts_of
+from llmviewer import hardware
+from llmviewer import profile as profiles
+from llmviewer.chip import Chip
+from llmviewer.cli import main
+from llmviewer.efficiency import Rates, ideal
+from llmviewer.ir import Operator, Role
+from llmviewer.kernels.families import FAMILIES, families_of
+
+#: Known constants, of which the rows below are made.
+TRUE: dict[str, Mapping[str, float]] = {
+    "streaming": FAMILIES["streaming"].starting() | {"floor": 3.0, "memory": 0.7, "warm": 1.0, "unit": 30.0},
+    "gemm": FAMILIES["gemm"].starting() | {"floor": 5.0, "compute": 0.9, "memory": 0.85},
+}
+NOISE = 0.04
+Row = dict[str, Any]
+
+
+def known(operator: Operator, chip: Chip) -> Rates:
+    name = families_of(operator)[0]
+    return FAMILIES[name].rates(operator, chip, TRUE[name]) if name in TRUE else ideal(operator, chip)
+
+
+def timed(frame: pd.DataFrame, noise: float, chip: Chip | str = "") -> pd.DataFrame:
+    """The rows with the latencies that the known constants give, and noise."""
+    rng = np.random.default_rng(7)
+    answered = frame.assign(latency_us=1.0)
+    for part in parts_of(answered, chip):
+        assert isinstance(part, Rows)
+        latency, _ = seconds(part, known)
+        answered.loc[part.index, "latency_us"] = latency * 1e6 * np.exp(noise * rng.standard_normal(len(part.index)))
+    return answered
+
+
+def products(device: str = "h100_sxm", dtype: str = "bfloat16") -> pd.DataFrame:
+    shapes = [(n, k) for n in (1024, 4096, 6144, 14336) for k in (2048, 4096, 8192)]
+    rows = [
+        {"m": m, "n": n, "k": k, "experts": 1, "active": 1} for m in (1, 8, 64, 200, 512, 2048, 8192) for n, k in shapes
+    ]
+    common = {"device": device, "source": "llmviewer", "engine": "torch 2.9", "dtype": dtype, "kernel": "torch.mm"}
+    return pd.DataFrame(rows).assign(**common)
+
+
+def sums(device: str = "h100_sxm") -> pd.DataFrame:
+    rows = [{"tokens": t, "width": w} for t in (1, 4, 16, 64, 256, 1024, 4096, 16384) for w in (1024, 2048, 4096, 8192)]
+    common = {"device": device, "source": "llmviewer", "engine": "torch 2.9", "op": "add", "kernel": "add"}
+    return pd.DataFrame(rows).assign(**common, dtype="bfloat16")
+
+
+def rows_of(frame: pd.DataFrame, table: str, *, stable: bool = True) -> Iterator[Row]:
+    for row in frame.to_dict("records"):
+        yield {"table": table, **row, "samples_us": [row["latency_us"]], "spread": 0.01, "stable": stable}
+
+
+def written(folder: Path, *rows: Row, device: str = "h100_sxm", **environment: object) -> Path:
+    """A samples file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    said = {"device": device, "device_name": "A device", "torch": "2.9", "driver": "580.1", "date": "2026-01-02"}
+    header = {"schema": record.SCHEMA, "environment": said | environment}
+    lines = [json.dumps(line) for line in (header, *rows)]
+    (folder / record.FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("h100") / "samples"
+    return written(folder, *rows_of(timed(products(), NOISE), "gemm"), *rows_of(timed(sums(), NOISE), "elementwise"))
+
+
+@pytest.fixture(scope="module")
+def fitted(samples: Path) -> tuple[Path, dict[str, Any]]:
+    """A profile, and what the command said of it."""
+    path = samples.parent / "profile.yaml"
+    return path, said_of(samples, path)
+
+
+def said_of(folder: Path, output: Path) -> dict[str, Any]:
+    """What the command says of a fit, in JSON."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert main(["calibrate", "fit", str(folder), "-o", str(output), "--format", "json"]) == 0
+    found: dict[str, Any] = json.loads(said.getvalue())
+    return found
+
+
+def error_line(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The one line of a wrong input."""
+    assert main([str(word) for word in words]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "\n" not in said
+    assert said.startswith("error: ")
+    assert "fault" not in said
+    return said
+
+
+def test_constants_that_made_the_rows_are_found_again(fitted: tuple[Path, dict[str, Any]]) -> None:
+    profile = profiles.load(fitted[0])
+    stream = profile.fit("streaming/add/torch").constants
+    assert stream["floor"] == pytest.approx(3.0, rel=0.05)
+    assert stream["memory"] == pytest.approx(0.7, rel=0.05)
+    assert profile.fit("gemm/bf16/torch").constants["floor"] == pytest.approx(5.0, rel=0.25)
+
+
+def test_the_error_on_rows_not_fitted_on_is_that_of_the_noise(fitted: tuple[Path, dict[str, Any]]) -> None:
+    """Noise of 4 % makes a mean error of 0.04 x sqrt(2 / pi) = 3.2 %."""
+    fits = {(fit["fit"], fit["regime"]): fit for fit in fitted[1]["fits"]}
+    for key in ("gemm/bf16/torch", "streaming/add/torch"):
+        assert 0.02 < fits[key, "all"]["mape"] < 0.055
+        assert abs(fits[key, "all"]["bias"]) < 0.02
+
+
+def test_about_four_fifths_of_the_rows_lie_in_the_interval_of_the_others(fitted: tuple[Path, dict[str, Any]]) -> None:
+    fits = {(fit["fit"], fit["regime"]): fit for fit in fitted[1]["fits"]}
+    assert 0.7 <= fits["gemm/bf16/torch", "all"]["covered80"] <= 0.92
+
+
+def test_a_profile_says_where_it_comes_from(fitted: tuple[Path, dict[str, Any]]) -> None:
+    said = profiles.load(fitted[0]).provenance
+    assert said["kind"] == "fitted"
+    assert said["by"].endswith("calibrate fit")
+    assert said["rows"] == {"fitted": 84 + 32, "unstable_among_them": 0}
+    (source,) = said["sources"]
+    assert (source["device"], source["engine"], source["date"]) == (["h100_sxm"], ["torch 2.9"], "2026-01-02")
+    assert source["environment"]["driver"] == "580.1"
+    assert profiles.load(fitted[0]).chip == "h100-sxm"
+
+
+def test_analyze_uses_a_profile_of_ones_own(
+    fitted: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["analyze", "llama-3.2-1b", "--hardware", "h100", "--profile", str(fitted[0]), "--format", "json"]
+    assert main(words) == 0
+    assert str(fitted[0]) in capsys.readouterr().out
+
+
+def test_a_profile_of_another_chip_is_transferred(
+    fitted: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", "llama-3.2-1b", "--hardware", "l40s", "--profile", str(fitted[0])]) == 0
+    assert "transferred from" in " ".join(capsys.readouterr().out.split())
+
+
+def test_coverage_takes_the_interval_of_the_other_folds() -> None:
+    """Fold 0 holds 1 to 9; of fold 1, 5 lies within and 100 beyond; of fold 0, all but 1..4 lie within 5 to 100."""
+    ratio = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 5.0, 100.0])
+    folds = np.array([0.0] * 9 + [1.0, 1.0])
+    assert conformal.covered(ratio, folds) == {"covered80": round(6 / 11, 4)}
+    assert conformal.covered(ratio, np.zeros(11)) == {}
+
+
+def test_unstable_rows_are_left_out_where_most_are_stable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = timed(sums(), NOISE)
+    rows = [*rows_of(frame[:20], "elementwise"), *rows_of(frame[20:], "elementwise", stable=False)]
+    document = fit_of(written(tmp_path / "s", *rows), capsys)
+    assert document["left_out"] == {"streaming/add/torch: marked unstable": 12}
+    assert document["fits"][0]["rows"] == 20
+
+
+def test_unstable_rows_are_fitted_where_most_are_unstable_and_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = timed(sums(), NOISE)
+    rows = [*rows_of(frame[:10], "elementwise"), *rows_of(frame[10:], "elementwise", stable=False)]
+    document = fit_of(written(tmp_path / "s", *rows), capsys)
+    assert document["left_out"] == {}
+    assert document["unstable"] == {"streaming/add/torch": 22}
+    assert document["fits"][0]["rows"] == 32
+
+
+def fit_of(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """What a fit says."""
+    output = str(folder.parent / "profile.yaml")
+    assert main(["calibrate", "fit", str(folder), "-o", output, "--format", "json", *words]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_rows_that_no_formula_describes_are_named_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = timed(sums(), NOISE)
+    strange = {**next(rows_of(frame, "elementwise")), "op": "fft"}
+    w4a16 = {**next(rows_of(timed(products(), 0.0), "gemm")), "dtype": "w4a16"}
+    document = fit_of(written(tmp_path / "s", *rows_of(frame, "elementwise"), strange, strange, w4a16), capsys)
+    counts = {reason.partition(";")[0]: rows for reason, rows in document["left_out"].items()}
+    assert counts["unknown elementwise op 'fft'"] == 2
+    assert counts["rows of w4a16 without `group`, the weights that share a scale"] == 1
+
+
+def test_of_the_backends_of_torch_the_fastest_at_each_shape_counts() -> None:
+    common = {"device": "h100_sxm", "engine": "torch 2.9", "dtype": "bfloat16", "kv_dtype": "bfloat16", "window": 0}
+    shape = {"batch": 1, "context": 512, "heads": 32, "kv_heads": 8, "head_dim": 128, "v_head_dim": 128}
+    rows = [
+        {**common, **shape, "kernel": kernel, "latency_us": latency}
+        for kernel, latency in (("sdpa_flash", 9.0), ("sdpa_math", 40.0), ("sdpa_cudnn", 7.0))
+    ]
+    slower, fastest = parts_of(pd.DataFrame(rows))
+    assert isinstance(slower, LeftOut)
+    assert list(slower.index) == [0, 1]
+    assert isinstance(fastest, Rows)
+    assert (fastest.engine, list(fastest.index)) == ("torch", [2])
+
+
+def operator_of(row: Row) -> Operator:
+    common = {"device": "h100_sxm", "source": "llmviewer", "engine": "torch 2.9", "latency_us": 1.0}
+    (part,) = parts_of(pd.DataFrame([common | row]))
+    assert isinstance(part, Rows)
+    return part.operators[-1]
+
+
+def test_of_experts_the_active_ones_are_read() -> None:
+    row = {"dtype": "bfloat16", "kernel": "torch._grouped_mm", "m": 64, "n": 10, "k": 20, "experts": 16, "active": 4}
+    operator = operator_of(row)
+    assert float(operator.read_bytes(Role.WEIGHT)[0]) == 4 * 10 * 20 * 2
+    assert float(operator.matmul_flops[0]) == 2 * 64 * 10 * 20
+    assert FAMILIES["gemm"].variant(operator) == "bf16-experts"
+
+
+def test_weights_of_four_bits_share_a_scale_and_a_zero_point() -> None:
+    row = {"dtype": "w4a16", "kernel": "torch._weight_int4pack_mm", "m": 1, "n": 256, "k": 128, "group": 128}
+    operator = operator_of(row)
+    assert float(operator.read_bytes(Role.WEIGHT)[0]) == 256 * 128 * (4 + 32 / 128) / 8
+    assert FAMILIES["gemm"].variant(operator) == "w4a16"
+
+
+def test_tf32_is_stored_in_32_bits_and_multiplied_by_its_own_units() -> None:
+    operator = operator_of({"dtype": "tf32", "kernel": "torch.mm", "m": 1, "n": 8, "k": 16})
+    assert float(operator.read_bytes(Role.WEIGHT)[0]) == 8 * 16 * 4
+    assert operator.compute == "tf32"
+
+
+def test_absorbed_latent_attention_reads_its_latent_once() -> None:
+    row = {
+        "dtype": "bfloat16", "kv_dtype": "bfloat16", "kernel": "mla_sdpa_math", "window": 0,
+        "batch": 2, "context": 100, "heads": 16, "kv_heads": 1, "head_dim": 576, "v_head_dim": 512,
+    }  # fmt: skip
+    operator = operator_of(row)
+    assert float(operator.read_bytes(Role.CACHE)[0]) == 2 * 100 * 576 * 2
+    assert FAMILIES["attention_decode"].variant(operator) == "bf16-mla"
+
+
+def test_samples_of_several_devices_are_refused_unless_one_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = written(tmp_path / "a", *rows_of(timed(sums(), NOISE), "elementwise"))
+    other = written(tmp_path / "b", *rows_of(timed(sums("a100_sxm"), NOISE), "elementwise"), device="a100_sxm")
+    output = tmp_path / "profile.yaml"
+    said = error_line(capsys, "calibrate", "fit", one, other, "-o", output)
+    assert said == (
+        "error: samples of several devices: h100_sxm (32 rows), a100_sxm (32 rows); choose one with --hardware"
+    )
+    assert not output.exists()
+    words = ["calibrate", "fit", str(one), str(other), "-o", str(output), "--hardware", "a100", "--format", "json"]
+    assert main(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["chip"] == "a100-80gb-sxm"
+    assert document["left_out"] == {"measured on h100_sxm, not on a100-80gb-sxm": 32}
+    assert "no rows of l40s" in error_line(capsys, "calibrate", "fit", one, "-o", output, "--hardware", "l40s")
+
+
+def processor(folder: Path) -> Path:
+    """Samples of a device that no file describes: 100 GFLOP/s, 20 GB/s."""
+    rows: list[Row] = []
+    for dtype, rate in (("float32", 1e11), ("bfloat16", 5e10)):
+        width = 4 if dtype == "float32" else 2
+        frame = products("cpu", dtype).query("n < 5000")
+        work, moved = 2.0 * frame["m"] * frame["n"] * frame["k"], width * frame["n"] * frame["k"]
+        rows += rows_of(frame.assign(latency_us=(work / rate + moved / 2e10) * 1e6 + 3.0), "gemm")
+    copy = {
+        "table": "copy", "device": "cpu", "source": "llmviewer", "engine": "torch 2.9", "op": "read",
+        "dtype": "float32", "bytes": 2**24, "moved_bytes": 2**24, "latency_us": 2**24 / 2e10 * 1e6, "stable": True,
+        "rotated_bytes": 2**27,
+    }  # fmt: skip
+    launch = {"table": "launch", "device": "cpu", "op": "kernel", "graph": False, "latency_us": 1.5, "stable": True}
+    config = {
+        "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "num_hidden_layers": 1, "vocab_size": 32000, "hidden_act": "silu",
+        "rms_norm_eps": 1e-5, "max_position_embeddings": 2048, "tie_word_embeddings": False,
+        "architectures": ["LlamaForCausalLM"], "torch_dtype": "float32",
+    }  # fmt: skip
+    block = {
+        "table": "block", "device": "cpu", "source": "llmviewer", "engine": "torch 2.9", "model": "small",
+        "config": config, "dtype": "float32", "kernel": "eager", "graph": False, "stage": "prefill", "batch": 1,
+        "seq": 64, "latency_us": 2.2e4, "stable": True,
+    }  # fmt: skip
+    said = {"kind": "cpu", "threads": 2, "cache_bytes": 2**25, "memory_bytes": 2**34, "clock_mhz": 2500.0}
+    return written(folder, *rows, copy, launch, block, device="cpu", **said)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of samples of such a device, its profile beside it, and what the fit said."""
+    folder = processor(tmp_path_factory.mktemp("cpu") / "samples")
+    return folder, said_of(folder, folder.parent / "profile.yaml")
+
+
+def test_a_device_without_a_data_sheet_gets_one_of_measured_figures(
+    measured: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder, document), tmp_path = measured, measured[0].parent
+    assert folder.is_dir()
+    path = tmp_path / "cpu.yaml"
+    assert document["chip_file"] == str(path)
+    chip = hardware.load(str(path))
+    assert chip.name == "cpu"
+    assert float(chip.matrix_rate("fp32")) == pytest.approx(1e11, rel=0.01)
+    assert float(chip.bandwidth_bytes_per_s) == pytest.approx(2e10, rel=0.01)
+    assert (chip.memory_bytes, chip.l2_bytes, chip.units) == (2.0**34, 2.0**25, 2.0)
+    assert "measured" in chip.figures["bandwidth_bytes_per_s"].source
+    profile = profiles.load(tmp_path / "profile.yaml")
+    assert profile.provenance["measured"] == {"bandwidth_gb_per_s": {"read": 20.0}, "launch_us": {"kernel": 1.5}}
+    words = ["analyze", "llama-3.2-1b", "--hardware", str(path), "--profile", str(tmp_path / "profile.yaml")]
+    assert main(words) == 0
+    assert "kernels measured on cpu" in " ".join(capsys.readouterr().out.split())
+
+
+def test_layers_and_models_are_predicted_and_nothing_is_fitted_on_them(measured: tuple[Path, dict[str, Any]]) -> None:
+    """A prefill of 64 tokens: 2 x 64 x 15.7 M weights at 100 GFLOP/s is 20 ms, reading 63 MB at 20 GB/s 3 ms."""
+    (row,) = measured[1]["whole"]
+    assert (row["table"], row["layers"], row["stage"], row["tokens"]) == ("block", 1, "prefill", 64)
+    assert row["predicted_us"] == pytest.approx(2.33e4, rel=0.2)
+    assert row["error"] == pytest.approx(row["predicted_us"] / row["measured_us"] - 1.0, abs=1e-3)
+    low, high = row["interval_80_us"]
+    assert low < row["predicted_us"] < high
+
+
+def test_validate_takes_samples_with_their_layers_and_models(
+    measured: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = measured[0]
+    words = ["--hardware", str(folder.parent / "cpu.yaml"), "--profile", str(folder.parent / "profile.yaml")]
+    rows = tmp_path / "rows.csv"
+    assert main(["calibrate", "validate", str(folder), *words, "--format", "json", "-o", str(rows)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    kernels = {score["kernel"]: score for score in document["scores"]}
+    assert kernels["block small float32 prefill"]["rows"] == 1
+    assert kernels["gemm torch 2.9 float32"]["mape"] < 0.2
+    assert sum(document["not_predicted"].values()) == 2  # copy, launch
+    assert {"predicted_us", "low80_us", "high80_us"} <= set(pd.read_csv(rows).columns)
+
+
+def test_a_file_of_the_users_own_is_never_replaced_by_measured_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, output = processor(tmp_path / "s"), tmp_path / "profile.yaml"
+    (tmp_path / "cpu.yaml").write_text("name: mine\n", encoding="utf-8")
+    assert "no fit wrote it" in error_line(capsys, "calibrate", "fit", folder, "-o", output)
+    assert (tmp_path / "cpu.yaml").read_text(encoding="utf-8") == "name: mine\n"
+    assert not output.exists()
+    assert "choose another name" in error_line(capsys, "calibrate", "fit", folder, "-o", tmp_path / "cpu.yaml")
+
+
+def test_tables_of_others_are_fitted_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "elementwise.csv"
+    timed(sums(), NOISE).assign(engine="vllm 0.9").to_csv(table, index=False)
+    document = fit_of(table, capsys, "--title", "By others")
+    assert document["fits"][0]["fit"] == "streaming/add/vllm"
+    assert profiles.load(tmp_path / "profile.yaml").title == "By others"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda text: text.replace("samples/1", "samples/9", 1), "has schema 'llmviewer.samples/9'"),
+        (lambda text: text[:40], "its first line is missing or cut off"),
+        (lambda text: text.replace('"latency_us": ', '"latency_us": -', 1), "expected a positive number"),
+        (lambda text: text.replace('"latency_us": ', '"latency_us": NaN, "x": ', 1), "latency_us is nan"),
+        (lambda text: text.replace('"table": "gemm"', '"table": "gem"', 1), "did you mean 'gemm'"),
+        (lambda text: text.splitlines()[0] + "\n", "no measured rows"),
+        (lambda text: text.replace('"m": 1,', '"m": 0,'), "m of row 1 is 0"),
+        (lambda text: text.replace('"m": ', '"rows": '), "rows of gemm without m"),
+    ],
+)
+def test_wrong_samples_are_one_line(
+    spoil: Any, said: str, samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (samples / record.FILE).read_text(encoding="utf-8")
+    file = tmp_path / record.FILE
+    file.write_text(spoil(text), encoding="utf-8")
+    output = tmp_path / "profile.yaml"
+    assert said in error_line(capsys, "calibrate", "fit", file, "-o", output)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("device,m,n,k,latency_us\nh100_sxm,1,2,x,3\n", "column k holds what is no number"),
+        ("device,m,n,k,latency_us\nh100_sxm,1,2,3,nan\n", "latency_us of row 1 is nan"),
+        ("a,b\n1,2\n", "columns a, b are those of no measured table"),
+        ("device,m,n,k,dtype,engine,latency_us\nh100_sxm,8,64,64,float16,x,3\n", "nothing to fit for h100-sxm"),
+        ("device,m,n,k,dtype,engine,latency_us\nh100_sxm,8,64,64,fp99,x,3\n", "unknown dtype 'fp99'"),
+    ],
+)
+def test_wrong_tables_are_one_line(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "gemm.csv"
+    table.write_text(text, encoding="utf-8")
+    assert said in error_line(capsys, "calibrate", "fit", table, "-o", tmp_path / "profile.yaml")
+    assert "no file" in error_line(capsys, "calibrate", "fit", tmp_path / "none.csv", "-o", tmp_path / "p.yaml")
+
+
+def test_a_cut_last_line_is_said_and_the_rest_fitted(
+    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / record.FILE
+    file.write_text((samples / record.FILE).read_text(encoding="utf-8")[:-30], encoding="utf-8")
+    assert main(["calibrate", "fit", str(file), "-o", str(tmp_path / "profile.yaml")]) == 0
+    assert "cut off" in capsys.readouterr().err
+
+
+def without(text: str, name: str) -> str:
+    """The text of a profile in which one constant has another name."""
+    return text.replace(f"{name}: ", f"not_{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda text: text.replace("profile/1", "profile/7"), "has schema 'llmviewer.profile/7'"),
+        (lambda text: text.replace("{floor: ", "{floor: .nan, x: "), "constants.floor is nan"),
+        (lambda text: text.replace("{floor: ", "{floor: -"), "expected a finite positive number"),
+        (lambda text: text.replace("{floor: ", "{floor: word, x: "), "expected numbers"),
+        (lambda text: without(text, "sharpness"), "lacks sharpness"),
+        (lambda text: text[: text.rindex("\n---\n")] + "\n", "is cut off: 1 of its 2 fits are there"),
+        (lambda text: text[:-20], "is cut off"),
+        (lambda text: text[: text.index("provenance")], "missing provenance"),
+        (lambda text: "", "expected a mapping"),
+        (lambda text: text.replace("fit: gemm/bf16/torch", "fit: gemm"), "expected fit: family/variant/engine"),
+    ],
+)
+def test_wrong_profiles_are_one_line(
+    spoil: Any,
+    said: str,
+    fitted: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(spoil(fitted[0].read_text(encoding="utf-8")), encoding="utf-8")
+    words = ("analyze", "llama-3.2-1b", "--hardware", "h100", "--profile", profile)
+    assert said in error_line(capsys, *words)
+
+
+def test_a_profile_that_is_written_again_is_read_again(fitted: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "profile.yaml"
+    text = fitted[0].read_text(encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
+    assert profiles.load(path).chip == "h100-sxm"
+    path.write_text(text.replace("chip: h100-sxm", "chip: another"), encoding="utf-8")
+    assert profiles.load(path).chip == "another"
+
+
+def test_without_scipy_the_extra_is_named(
+    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "scipy"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    said = error_line(capsys, "calibrate", "fit", samples, "-o", tmp_path / "profile.yaml")
+    assert said == "error: calibration needs scipy: pip install 'llmviewer[calibrate]'"
+
+
+def test_a_device_names_no_file_outside_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = processor(tmp_path / "s")
+    text = (folder / record.FILE).read_text(encoding="utf-8").replace('"cpu"', '"../../Big One"')
+    (folder / record.FILE).write_text(text, encoding="utf-8")
+    (tmp_path / "big-one.yaml").write_text("name: mine\n", encoding="utf-8")
+    said = error_line(capsys, "calibrate", "fit", folder, "-o", tmp_path / "profile.yaml")
+    assert "stands where the chip's figures go, and no fit wrote it" in said
