@@ -87,7 +87,7 @@ def test_smoothquant_runs_in_int8_units_and_awq_in_16_bit() -> None:
 
 def test_the_default_path_reads_no_preset() -> None:
     code = (
-        "import sys, llmviewer as lv; analyze('llama-2-7b', 'a6000', quantization='w4a16').to_json();"
+        "import sys, llmviewer as lv; lv.analyze('llama-2-7b', 'a6000', quantization='w4a16').to_json();"
         "print('llmviewer.passes.quantization_presets' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

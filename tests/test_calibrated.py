@@ -1,0 +1,124 @@
+"""Calibrated answers: never faster than the data sheet, an interval around every time, and no silent guess."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import llmviewer as lv
+from llmviewer import hardware, models
+from llmviewer.roofline import BOUNDS
+
+SIZES = {"batch_size": 2, "input_len": 96, "output_len": 4}
+
+
+def answer(model: str, chip: str, **options: Any) -> dict[str, Any]:
+    return lv.analyze(model, chip, **{**SIZES, **options}).to_dict()
+
+
+def check(found: dict[str, Any]) -> None:
+    """What must hold of any calibrated answer."""
+    for stage in found["stages"].values():
+        assert stage["time_s"] >= stage["ideal_time_s"] * (1 - 1e-9)
+        assert stage["bound"] in BOUNDS
+        for timed in (stage, *stage["operators"]):
+            low95, high95 = timed["time_interval_s"]["95"]
+            low80, high80 = timed["time_interval_s"]["80"]
+            assert 0 <= low95 <= low80 <= high80 <= high95 < np.inf
+            assert timed["time_s"] == 0 or low95 <= timed["time_s"] <= high95
+        total = sum(row["time_s"] * row["layers"] for row in stage["operators"])
+        assert stage["time_s"] == pytest.approx(total, rel=1e-12)
+    assert found["metrics"]["intervals"].keys() == {"ttft_s", "tpot_s", "e2e_s"}
+
+
+@pytest.mark.parametrize("chip", hardware.names())
+def test_every_chip_has_a_calibrated_answer(chip: str) -> None:
+    check(answer("llama-3.2-1b", chip))
+
+
+@pytest.mark.parametrize("model", models.names())
+def test_every_model_has_a_calibrated_answer(model: str) -> None:
+    check(answer(model, "h100"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quantization": "w4a16"},
+        {"quantization": "fp8", "kv_cache_dtype": "fp8", "tensor_parallel_size": 4},
+        {"quantization": "w8a8", "fusion": "all"},
+        {"attention": "eager", "kv_evict": "0.5"},
+        {"attention": "flash-decoding", "pipeline_parallel_size": 2},
+        {"prune": "2:4", "data_parallel_size": 2, "prefix_cache": "0.5"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("chip", ["h100", "a100", "l40s", "mi300x"])
+def test_techniques_are_calibrated_too(options: dict[str, Any], chip: str) -> None:
+    found = answer("llama-3-8b", chip, **options)
+    assert found["metrics"]["ttft_s"] >= found["stages"]["prefill"]["ideal_time_s"] * (1 - 1e-9)
+    assert found["metrics"]["intervals"]["tpot_s"]["80"][0] > 0
+
+
+@pytest.mark.parametrize("model", ["llama-2-7b", "deepseek-v2-lite", "gpt-oss-20b", "qwen3-30b-a3b"])
+def test_a_point_alone_is_the_point_of_a_sweep(model: str) -> None:
+    batches, prompts = [1, 3, 64, 2], [7, 300, 2048, 4097]
+    swept = lv.analyze(model, "h100", batch_size=batches, input_len=prompts, output_len=3)
+    for at, (batch, prompt) in enumerate(zip(batches, prompts, strict=True)):
+        alone = lv.analyze(model, "h100", batch_size=batch, input_len=prompt, output_len=3)
+        assert swept.stage("decode", at) == alone.stage("decode")
+        assert swept.stage("prefill", at) == alone.stage("prefill")
+        assert swept.metrics(at) == alone.metrics()
+
+
+def test_a_hypothetical_chip_among_others_is_calibrated_as_if_alone() -> None:
+    chip = hardware.load("h100")
+    several = replace(chip, bandwidth_bytes_per_s=np.array([1.0, 2.0, 4.0]) * chip.bandwidth_bytes_per_s)
+    swept = lv.analyze("llama-2-7b", several, **SIZES)
+    for at, factor in enumerate((1.0, 2.0, 4.0)):
+        one = replace(chip, bandwidth_bytes_per_s=factor * chip.bandwidth_bytes_per_s)
+        alone = lv.analyze("llama-2-7b", one, **SIZES)
+        assert swept.metrics(at)["tpot_s"] == pytest.approx(alone.metrics()["tpot_s"], rel=1e-12)
+    assert swept.metrics(2)["tpot_s"] < swept.metrics(1)["tpot_s"] < swept.metrics(0)["tpot_s"]
+
+
+def width(timed: dict[str, Any]) -> float:
+    low, high = timed["time_interval_s"]["80"]
+    return float(np.log(high / low))
+
+
+def named(found: dict[str, Any], operator: str, stage: str = "decode") -> dict[str, Any]:
+    return next(row for row in found["stages"][stage]["operators"] if row["name"] == operator)
+
+
+def test_constants_from_another_chip_have_wider_intervals_and_say_so() -> None:
+    own, lent = (answer("llama-2-7b", chip, input_len=2048) for chip in ("h100", "h200"))
+    assert own["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "measured"
+    assert lent["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "transferred"
+    assert width(named(lent, "down_proj")) > 1.3 * width(named(own, "down_proj"))
+    assert "transferred from" in lent["provenance"]["times"]
+    assert "measured on h100-sxm" in own["provenance"]["times"]
+
+
+def test_beyond_what_was_measured_the_interval_widens() -> None:
+    """Rows of products were measured up to some 30,000 tokens; a prefill of a million tokens is far outside."""
+    near, far = (answer("llama-2-7b", "h100", batch_size=b, input_len=2048) for b in (1, 512))
+    assert width(named(far, "down_proj", "prefill")) > 1.2 * width(named(near, "down_proj", "prefill"))
+
+
+def test_a_kernel_that_nobody_measured_is_called_assumed() -> None:
+    found = answer("mamba-2.8b", "h100") if "mamba-2.8b" in models.names() else answer("qwen3-next-80b-a3b", "h100")
+    assumed = [key for key, kernel in found["efficiency"]["kernels"].items() if kernel["basis"] == "assumed"]
+    assert assumed
+    assert all(any(key in said for said in found["provenance"]["assumed"]) for key in assumed)
+
+
+def test_ideal_has_neither_interval_nor_profile() -> None:
+    found = answer("llama-2-7b", "h100", efficiency="ideal")
+    assert found["efficiency"] == {"kind": "ideal", "profile": None}
+    assert found["stages"]["decode"]["time_interval_s"] is None
+    assert found["metrics"]["intervals"] == {}
+    assert found["stages"]["decode"]["time_s"] == found["stages"]["decode"]["ideal_time_s"]
