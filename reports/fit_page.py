@@ -96,4 +96,5 @@ def _whole(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _signed(ratio: float) -> str:
-    return f"{'+' if ratio > 0 else ''}{fmt.percent(ratio)}"
+    rounded = round(ratio, 3)
+    return f"{'+' if rounded > 0 else ''}{fmt.percent(rounded)}" if rounded else "0 %"
