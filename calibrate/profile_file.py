@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmviewer.chip import Chip
 from llmviewer.profile import SCHEMA, Fit
 
 
-def text_of(chip: str, title: str, provenance: Mapping[str, Any], fits: Sequence[Fit]) -> str:
+def text_of(chip: Chip, title: str, provenance: Mapping[str, Any], fits: Sequence[Fit]) -> str:
     """The whole file."""
-    head = [f"schema: {SCHEMA}", f"chip: {chip}", f"title: {json.dumps(title)}", f"fits: {len(fits)}", "provenance:"]
+    head = [f"schema: {SCHEMA}", f"chip: {chip.name}", f"generation: {json.dumps(chip.generation)}"]
+    head += [f"title: {json.dumps(title)}", f"fits: {len(fits)}", "provenance:"]
     head += [f"  {name}: {json.dumps(value)}" for name, value in provenance.items()]
     return "\n---\n".join(["\n".join(head), *map(_document, fits)]) + "\n"
 

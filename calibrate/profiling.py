@@ -67,12 +67,12 @@ def prepared(paths: Sequence[Path], wanted: str) -> Prepared:
     return Prepared(chip=chip, chip_text=chip_text, sources=tuple(sources), gathered=gathered)
 
 
-def fitted(asked: Prepared, title: str, seen: Seen = lambda done, total, now: None) -> Fitted:
-    """Fit, and predict layers and models.  seen: told fits done, all, and which."""
+def fitted(asked: Prepared, title: str, origin: str = "", seen: Seen = lambda done, total, now: None) -> Fitted:
+    """Fit, and predict layers and models.  origin: where the rows come from.  seen: told fits done, all, and which."""
     fits = tuple(_fits(asked.gathered, seen))
     chip = asked.chip
-    said = provenance(asked)
-    text = profile_file.text_of(chip.name, title or _title(chip, asked.sources), said, fits)
+    said = {**({"origin": origin} if origin else {}), **provenance(asked)}
+    text = profile_file.text_of(chip, title or _title(chip, asked.sources), said, fits)
     own = profiles.parse(text, Path("profile.yaml"))
     return Fitted(text=text, fits=fits, whole=list(_whole(asked.sources, Asked(hardware=chip, own=own))))
 

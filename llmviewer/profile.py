@@ -19,6 +19,8 @@ from llmviewer.errors import UserError, quoted, shown
 
 SCHEMA = "llmviewer.profile/1"
 FOLDER = "calibrate/profiles"
+#: What the first document may say.
+HEAD = ("schema", "chip", "generation", "title", "fits", "provenance")
 MOST_BYTES = 2**21
 #: Whose constants a chip without a profile of its own takes, nearest first, by generation.
 DONORS: dict[str, tuple[str, ...]] = {
@@ -64,6 +66,7 @@ class Profile:
 
     chip: str
     title: str
+    generation: str
     provenance: Mapping[str, Any]
     texts: Mapping[str, str]
     path: str
@@ -121,7 +124,7 @@ def parse(text: str, path: Path) -> Profile:
     top = _yaml(head, str(path))
     if top.get("schema") != SCHEMA:
         raise UserError(f"'{shown(path)}' has schema {quoted(top.get('schema'))}; expected {SCHEMA}")
-    data.check_keys(top, ("schema", "chip", "title", "provenance", "fits"), ("chip", "provenance"), shown(path))
+    data.check_keys(top, HEAD, ("chip", "provenance"), shown(path))
     if not isinstance(top["provenance"], Mapping):
         raise UserError(f"'{shown(path)}': provenance is {quoted(top['provenance'])}; expected a mapping")
     if not text.endswith("\n") or top.get("fits", len(documents)) != len(documents):
@@ -130,6 +133,7 @@ def parse(text: str, path: Path) -> Profile:
     return Profile(
         chip=str(top["chip"]),
         title=str(top.get("title", top["chip"])),
+        generation=str(top.get("generation", "")),
         provenance=top["provenance"],
         texts=texts,
         path=data.shown_path(path),

@@ -98,7 +98,7 @@ def test_constants_from_another_chip_have_wider_intervals_and_say_so() -> None:
     own, lent = (answer("llama-2-7b", chip, input_len=2048) for chip in ("h100", "h200"))
     assert own["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "measured"
     assert lent["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "transferred"
-    assert width(named(lent, "down_proj")) > 1.3 * width(named(own, "down_proj"))
+    assert width(named(lent, "down_proj")) > 1.2 * width(named(own, "down_proj"))
     assert "transferred from" in lent["provenance"]["times"]
     assert "measured on h100-sxm" in own["provenance"]["times"]
 

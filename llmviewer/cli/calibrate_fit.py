@@ -35,6 +35,7 @@ def command(
     output: Profile,
     hardware: Hardware = "",
     title: Annotated[str, typer.Option("--title", help="What the profile is called.")] = "",
+    origin: Annotated[str, typer.Option("--origin", help="Where the rows come from, for its provenance.")] = "",
     format: opt.Format = "table",  # noqa: A002
 ) -> int:
     """Fit the constants of kernels to measured rows; say how far off they are on rows that they did not see.
@@ -48,7 +49,7 @@ def command(
         asked = prepared(samples, hardware)
         chip_path = _chip_path(asked, output)
         with _progress() as seen:
-            found = fitted(asked, title, seen)
+            found = fitted(asked, title, origin, seen)
     if chip_path:  # first, so that a profile never stands without it
         _put(asked.chip_text, chip_path)
     _put(found.text, output)
