@@ -15,11 +15,13 @@ from llmviewer.ir import Count
 #: SXM 794.5 of 989, GH200 821, B200 1745 of 2250, MI250X 147 of 191.5 (one die), MI300X 781.9 of 1307.
 #: https://github.com/mag-/gpu_benchmark: A100 PCIe 256.4, H100 PCIe 499.5 of 756, RTX 4090 178.5 of 165.
 #: https://github.com/ai-dynamo/aiconfigurator: large products of an L40S run at 0.62 of 362 where those of an H100 run
-#: at 0.79, and of an RTX PRO 6000 at 0.77 of 480.  GA10x (Samsung 8 nm), Volta and CDNA 4 are estimates.
+#: at 0.79, and of an RTX PRO 6000 at 0.77 of 480.
+#: https://github.com/zzc0721/torch-performance-test-data (issues 185, 46, 126, 140): A40 108 to 119 of 150 at 4096 to
+#: 10240, A6000 at best 120 of 155, A10G 62 to 69 of 70, V100 89 to 97 of 125.  CDNA 4 is an estimate.
 SUSTAINED: dict[str, tuple[float, float, float]] = {
-    "volta": (0.85, 2.40, 0.85),
+    "volta": (0.78, 2.40, 0.80),
     "ampere": (0.86, 1.06, 0.86),
-    "ampere-ga10x": (0.62, 1.94, 0.85),
+    "ampere-ga10x": (0.75, 1.97, 0.93),
     "ada": (0.63, 0.967, 0.95),
     "hopper": (0.80, 0.7075, 0.83),
     "blackwell": (0.78, 0.444, 0.85),
