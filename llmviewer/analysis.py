@@ -8,28 +8,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer import memory
+from llmviewer.capacity import admitted, memory_in, memory_of, per_pass, together_of
 from llmviewer.chip import Chip
 from llmviewer.efficiency import ideal
 from llmviewer.errors import UserError
 from llmviewer.evaluation import Evaluation, evaluate
-from llmviewer.ir import Array, Count, Graph, present, total
-from llmviewer.kv_cache import KvCache
+from llmviewer.ir import Array, Count, present, total
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import ABSENT_CONTEXT
-from llmviewer.schedule import Schedule, falls, largest_passes, schedule
-from llmviewer.system import System
+from llmviewer.schedule import Schedule, falls, schedule
+from llmviewer.serving import Times, together
+from llmviewer.system import Batching, System
 from llmviewer.workload import Request
 
 if TYPE_CHECKING:
     from llmviewer.calibrated import Calibrated
 
-#: What a CUDA context and an engine hold beside tensors: vLLM reports "non_torch_memory takes 0.16GiB" on an H100.
-FRAMEWORK_BYTES = 0.16 * 2.0**30
-#: Whose chips run such an engine, and what the generations of their GPUs begin with; elsewhere the share is unknown
-#: and left out.
-FRAMEWORK_GPUS = {"NVIDIA": "", "AMD": "cdna"}
-FRAMEWORK_SOURCE = "https://github.com/vllm-project/vllm/pull/12126"
 #: No search for a largest batch or context goes beyond this.
 SEARCH_LIMIT = 2.0**32
 
@@ -40,6 +34,7 @@ class Analysis:
 
     time_s: of every pass of the schedule, through all stages.  busiest_s: that of the slowest stage alone.
     read_bytes: weights and cache read by every pass; None where all passes are in `evaluation`.
+    running: of a continuous batch, the sequences whose cache fits at once.
     """
 
     model: Model
@@ -51,10 +46,30 @@ class Analysis:
     time_s: Count
     busiest_s: Count
     read_bytes: Count | None = None
+    running: Request | None = None
 
     @property
     def ttft_s(self) -> Array:
-        """Joint prefill of the whole batch [s]; in a pipeline each pass follows the one before it, stage by stage."""
+        """Joint prefill of the whole batch [s]; under continuous batching the wait for, and of, one request."""
+        return self.times.ttft_s
+
+    @property
+    def times(self) -> Times:
+        """What metrics are made of."""
+        alone = Times(prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.decode_steps)
+        if self.running is None:
+            return alone
+        return replace(
+            alone,
+            users=self.request.batch_size,
+            running=self.running.batch_size,
+            together=together(self.running),
+            interference=self.system.engine.interference,
+        )
+
+    @property
+    def prefill_s(self) -> Array:
+        """What is prefilled together [s]; in a pipeline each pass follows the one before it, stage by stage."""
         if self.system.parallelism.pipeline == 1:
             return self.schedule.prefill(self.time_s)
         fill = self.schedule.worst_prefill(self.time_s - self.busiest_s)
@@ -76,15 +91,19 @@ class Analysis:
         return self.system.parallelism.in_flight(self.request) * np.ones(self.schedule.points)
 
     @property
-    def generation_s(self) -> Array:
+    def decode_s(self) -> Array:
         """All real decode steps, cached input_len ... input_len + output_len - 2 [s]."""
         return self.schedule.generated(self.step_s)
 
     @property
+    def generation_s(self) -> Array:
+        """From the first token to the last [s]: the decode steps, and what continuous batching puts between them."""
+        return self.times.generation_s
+
+    @property
     def tpot_s(self) -> Array:
         """Mean time per output token after the first [s]; NaN where output_len is 1."""
-        steps = self.schedule.decode_steps
-        return np.where(steps > 0, self.generation_s / np.maximum(steps, 1.0), np.nan)
+        return self.times.tpot_s
 
     @property
     def e2e_s(self) -> Array:
@@ -101,14 +120,14 @@ class Analysis:
         """Causal matmul FLOPs over time x dense peak, those of every dtype at its own peak: never above 1."""
         rate = self.system.chip.matrix_rate
         at_peak_s = total(flops / rate(name) for name, flops in self._prefill_flops.items())
-        return np.asarray(at_peak_s / self.ttft_s)
+        return np.asarray(at_peak_s / self.prefill_s)
 
     @property
     def decode_mbu(self) -> Array:
         """Weight and cache bytes that the real decode steps read over their time x bandwidth; NaN without any step."""
         read = self.schedule.generated(self.evaluation.read_bytes if self.read_bytes is None else self.read_bytes)
         often = 1.0 if self.system.parallelism.microbatches == 1 else self._in_flight
-        time_s = np.where(self.schedule.decode_steps > 0, self.generation_s, np.nan)
+        time_s = np.where(self.schedule.decode_steps > 0, self.decode_s, np.nan)
         return np.asarray(read * often / (time_s * self.system.chip.bandwidth_bytes_per_s))
 
     @property
@@ -120,7 +139,7 @@ class Analysis:
     def chip_per_pass(self) -> Chip:
         """The chip with the figures of every pass that the evaluation holds."""
         piece, _ = next(self.schedule.pieces())
-        return _per_pass(self.system, self.schedule, piece).chip
+        return per_pass(self.system, self.schedule, piece).chip
 
     def compute_dtype(self, point: int) -> str:
         """The dtype in which most matmul FLOPs of a point's prefill run on this chip."""
@@ -145,34 +164,38 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
 
     Of more passes than fit the memory the decode steps are evaluated in pieces; their times and reads are kept.
     """
-    request = _one_per_chip(request, system)
+    asked = request = _one_per_chip(request, system)
+    if system.batching is Batching.CONTINUOUS:
+        request = admitted(model, system, asked, token_budget)
     plan = _passes(system, request, token_budget)
     (piece, step), *later = plan.pieces()
-    evaluation = evaluate(model, _per_pass(system, plan, piece), step)
+    evaluation = evaluate(model, per_pass(system, plan, piece), step)
     (time_s, busiest_s), read = evaluation.passing_s, None
     if later:
-        pieces = (evaluate(model, _per_pass(system, plan, piece), step) for piece, step in later)
+        pieces = (evaluate(model, per_pass(system, plan, piece), step) for piece, step in later)
         kept = [(time_s, busiest_s, evaluation.read_bytes), *((*piece.passing_s, piece.read_bytes) for piece in pieces)]
         time_s, busiest_s, read = (np.concatenate(column) for column in zip(*kept, strict=True))
         held = memory_of(model, system, request, token_budget)
     else:
-        held = _memory(model, system, request, plan, evaluation.graph)
+        held = memory_in(model, system, request, plan, evaluation.graph)
     return Analysis(
         model=model,
         system=system,
-        request=request,
+        request=asked,
         schedule=plan,
         evaluation=evaluation,
         memory=held,
         time_s=time_s,
         busiest_s=busiest_s,
         read_bytes=read,
+        running=request if system.batching is Batching.CONTINUOUS else None,
     )
 
 
 def _passes(system: System, request: Request, token_budget: float) -> Schedule:
     """The passes of the fullest replica, micro-batch by micro-batch."""
-    plan = schedule(system.parallelism.microbatch(request), token_budget, system.kv_cache)
+    own = system.parallelism.microbatch(request)
+    plan = schedule(own, token_budget, system.kv_cache, together_of(system, own))
     return plan if system.parallelism.microbatches == 1 else plan.repeated(system.parallelism.in_flight(request))
 
 
@@ -183,68 +206,6 @@ def _one_per_chip(request: Request, system: System) -> Request:
     if 1 < points != chips > 1:
         raise UserError(f"sequences of one length are needed: the chip's figures have {chips}, the request {points}")
     return request if chips == 1 else replace(request, batch_size=request.batch_size * np.ones(chips))
-
-
-def _per_pass(system: System, plan: Schedule, piece: slice = slice(None)) -> System:
-    """The system with the figures of the chip that runs each pass of a piece of the schedule."""
-    return system if system.chip.points == 1 else replace(system, chip=system.chip.spread(plan.owners[piece]))
-
-
-def _memory(model: Model, system: System, request: Request, plan: Schedule, graph: Graph) -> Memory:
-    """Cache at input_len + output_len - 1 tokens for the whole batch; activations at the worst pass."""
-    request = system.parallelism.replica(request)
-    cache = _reserving(model, system.kv_cache, graph)
-    held = _cache_bytes(cache, request, graph)
-    weights, activations = memory.weights_bytes(graph), plan.worst(memory.peak_activations(graph))
-    framework = _framework_bytes(system.chip)
-    capacity = system.chip.memory_bytes
-    budget = utilization = capacity * system.memory_utilization
-    if system.cache_fraction is not None:
-        others = weights + activations + framework
-        budget = others + (capacity - others) * system.cache_fraction
-    return Memory(
-        weights_bytes=weights,
-        kv_cache_bytes=held,
-        kv_cache_used_bytes=held if cache == cache.exact else _cache_bytes(cache.exact, request, graph, cache),
-        activations_bytes=activations,
-        framework_bytes=framework,
-        capacity_bytes=capacity,
-        budget_bytes=budget,
-        utilization_bytes=utilization,
-    )
-
-
-def _reserving(model: Model, cache: KvCache, graph: Graph) -> KvCache:
-    """The cache with the model's maximum context where that much is reserved."""
-    if cache.reserve != np.inf:
-        return cache
-    if model.max_context >= ABSENT_CONTEXT and any(state.per_token for block in graph.blocks for state in block.states):
-        raise UserError(f"--kv-reserve max: {model.name} states no maximum context; give a number of tokens")
-    return replace(cache, reserve=model.max_context)
-
-
-def _cache_bytes(cache: KvCache, request: Request, graph: Graph, finder: KvCache | None = None) -> Count:
-    """The cache of the whole batch, a shared prefix once.  finder: whose pages say what of the prompt is found."""
-    context = request.input_len + request.output_len - 1.0
-    own, shared = memory.shares_of_cache(graph, cache, context, (finder or cache).found(request.input_len))
-    return own * request.batch_size + shared
-
-
-def _framework_bytes(chip: Chip) -> float:
-    prefix = FRAMEWORK_GPUS.get(chip.maker)
-    return FRAMEWORK_BYTES if prefix is not None and chip.generation.startswith(prefix) else 0.0
-
-
-def memory_of(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Memory:
-    """Memory alone, without timing a single operator."""
-    plan = largest_passes(system.parallelism.microbatch(request), token_budget, system.kv_cache)
-    graph = _per_pass(system, plan).prepared(model.graph(plan.step))
-    if system.parallelism.pipeline > 1:
-        from llmviewer.pipeline import fullest, stages_of  # only pipelines need it
-
-        stages = stages_of(graph, system)
-        graph = stages[fullest(stages)]
-    return _memory(model, system, request, plan, graph)
 
 
 def max_batch_size(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:

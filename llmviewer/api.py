@@ -16,10 +16,12 @@ from llmviewer.errors import UserError, shown, unknown
 from llmviewer.hardware import Chip
 from llmviewer.models.model import Model
 from llmviewer.result import Result
-from llmviewer.system import System
+from llmviewer.system import Batching, System
 from llmviewer.techniques import TECHNIQUES
 from llmviewer.workload import Request, decode
 
+#: Techniques that an engine chooses unless asked otherwise -> their defaults.
+DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
 EFFICIENCIES = ("calibrated", "ideal")
 
 
@@ -37,6 +39,7 @@ class Options:
     profile: str = ""
     gpu_memory_utilization: float = 0.9
     max_num_batched_tokens: int = 0
+    batching: str = "static"
     ignore_fields: tuple[str, ...] = ()
     techniques: Mapping[str, str] = field(default_factory=dict)
 
@@ -44,6 +47,7 @@ class Options:
         for name in ("dtype", "latent_attention"):
             arguments.word(name, getattr(self, name))
         arguments.word("efficiency", self.efficiency, EFFICIENCIES)
+        arguments.word("batching", self.batching, tuple(batching.value for batching in Batching))
         arguments.fraction("gpu_memory_utilization", self.gpu_memory_utilization)
         arguments.whole("max_num_batched_tokens", self.max_num_batched_tokens, least=0)
         object.__setattr__(self, "ignore_fields", arguments.words("ignore_fields", self.ignore_fields))
@@ -89,7 +93,7 @@ class Configuration:
     @property
     def token_budget(self) -> float:
         """Most tokens of one prefill pass."""
-        return float(self.options.max_num_batched_tokens) or np.inf
+        return float(self.options.max_num_batched_tokens) or self.system.engine.max_num_batched_tokens
 
     def answer(self, workload: Request) -> Result:
         """The Result of a request, with its warnings."""
@@ -172,10 +176,11 @@ def _text(name: str, value: object) -> str:
 
 def system(chip: Chip, options: Options) -> System:
     """The chip with the changes that the options ask for, in the order of the registry."""
-    built = System(chip=chip, memory_utilization=options.gpu_memory_utilization)
+    built = System(chip=chip, memory_utilization=options.gpu_memory_utilization, batching=Batching(options.batching))
     if options.efficiency == "calibrated":
         built = _calibrated(built, options)
-    for change in techniques.changes(options.techniques):
+    own = {name: text for name in ("fusion", "attention") if (text := getattr(built.engine, name)) != DEFAULTS[name]}
+    for change in techniques.changes({**own, **options.techniques}):
         built = change(built)
     return built
 
@@ -186,7 +191,7 @@ def _calibrated(built: System, options: Options) -> System:
 
     own = profile.load(Path(options.profile)) if options.profile else None
     preset = engine.load(options.engine)
-    efficiency = calibrated.calibrated(built.chip, preset.kernels, own)
+    efficiency = calibrated.calibrated(built.chip, preset.kernels, own, preset.borrowed)
     return replace(built, efficiency=efficiency, engine=preset)
 
 

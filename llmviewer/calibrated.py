@@ -66,10 +66,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibrated:
-    """Efficiency from profiles, the chip's own first.  engine: whose kernels, where several were measured."""
+    """Efficiency from profiles, the chip's own first.  engine: whose kernels, where several were measured.
+
+    borrowed: family/variant -> the engine whose kernels of it run instead.
+    """
 
     sources: tuple[Profile, ...]
     engine: str = "vllm"
+    borrowed: Mapping[str, str] = field(default_factory=dict)
     chip: str = ""
     generation: str = ""
     known: dict[str, Found] = field(default_factory=dict)
@@ -88,7 +92,8 @@ class Calibrated:
         variant = FAMILIES[family].variant(operator)
         key = f"{family}/{variant}"
         if key not in self.known:
-            self.known[key] = self._search(family, variant)
+            lender = replace(self, engine=self.borrowed.get(key, self.engine))
+            self.known[key] = lender._search(family, variant)
         return self.known[key]
 
     def basis(self, operator: Operator) -> Found:
@@ -223,9 +228,15 @@ def _outside(fit: Fit, quantities: Mapping[str, Count]) -> Array:
     return np.asarray(1.0 + 0.5 * excess)
 
 
-def calibrated(chip: Chip, engine: str = "vllm", own: Profile | None = None) -> Calibrated:
+def calibrated(
+    chip: Chip, engine: str = "vllm", own: Profile | None = None, borrowed: Mapping[str, str] | None = None
+) -> Calibrated:
     """The efficiency of a chip's kernels: from `own`, the shipped profile, or those of the nearest chips."""
     found = profiles.sources(chip)
     return Calibrated(
-        sources=found if own is None else (own, *found), engine=engine, chip=chip.name, generation=chip.generation
+        sources=found if own is None else (own, *found),
+        engine=engine,
+        borrowed=borrowed or {},
+        chip=chip.name,
+        generation=chip.generation,
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from llmviewer import roofline
 from llmviewer.efficiency import ideal
-from llmviewer.ir import Block, Count, Graph, Operator, Role, total
+from llmviewer.ir import Block, Count, Graph, Kind, Operator, Role, total
 from llmviewer.models.model import Model
 from llmviewer.roofline import Timing
 from llmviewer.system import System
@@ -98,16 +98,25 @@ def evaluate(model: Model, system: System, step: Step) -> Evaluation:
     graph = system.prepared(model.graph(step))
     if system.parallelism.pipeline == 1:
         rows = tuple(_row(system, block, operator) for block, operator in graph)
-        return Evaluation(graph=graph, rows=rows, served=system.engine.terms(graph, step))
+        return _served(Evaluation(graph=graph, rows=rows), system, step)
     from llmviewer.pipeline import fullest, stages_of  # only pipelines need it
 
     graphs = stages_of(graph, system)
     priced: dict[int, Row] = {}
     stages = tuple(
-        Evaluation(graph=graph, rows=_priced(system, graph, priced), served=system.engine.terms(graph, step))
-        for graph in graphs
+        _served(Evaluation(graph=graph, rows=_priced(system, graph, priced)), system, step) for graph in graphs
     )
     return replace(stages[fullest(graphs)], stages=stages)
+
+
+def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:
+    """Kernels with what the engine adds."""
+
+    def seconds(kinds: tuple[Kind, ...]) -> Count:
+        return kernels.sum(lambda row: row.timing.time_s if row.operator.kind in kinds else 0.0)
+
+    terms = system.engine.terms(kernels.graph, step, system.chip, seconds)
+    return replace(kernels, served=terms) if terms else kernels
 
 
 def _priced(system: System, graph: Graph, known: dict[int, Row]) -> tuple[Row, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer import __version__, analysis, stages
+from llmviewer import __version__, analysis, capacity, stages
 from llmviewer.analysis import Analysis
 from llmviewer.describe import hardware_object, model_object, number, roof_object, sources, unknowns
 from llmviewer.fired import assumptions, fired
@@ -200,8 +200,8 @@ class Result:
 
 #: Where the size of what an engine holds beside tensors comes from.
 FRAMEWORK_NOTE = (
-    f"framework {analysis.FRAMEWORK_BYTES / 2**30:g} GiB: vLLM's non-torch memory on an H100, "
-    f"{analysis.FRAMEWORK_SOURCE}"
+    f"framework {capacity.FRAMEWORK_BYTES / 2**30:g} GiB: vLLM's non-torch memory on an H100, "
+    f"{capacity.FRAMEWORK_SOURCE}"
 )
 #: What fills the memory, and metrics of Analysis, that every view shows.
 PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes")

@@ -123,17 +123,21 @@ class Schedule:
         return np.broadcast_to(np.asarray(values, dtype=np.float64), self.weights.shape)
 
 
-def schedule(request: Request, token_budget: float = np.inf, cache: KvCache = PLAIN) -> Schedule:
+def schedule(
+    request: Request, token_budget: float = np.inf, cache: KvCache = PLAIN, together: Count | None = None
+) -> Schedule:
     """The passes of every point of `request` (arrays of one length).
 
     token_budget: most tokens of one prefill pass (--max-num-batched-tokens).  Prompts that fit it go together, whole;
     a longer prompt goes alone, in chunks.  Prefill of all prompts is one pass where it is infinite.
     cache: what of every prompt is found in it needs no prefill; of the tokens in it, eviction keeps some.
+    together: prompts to prefill; None is the whole batch.
     """
     batch, prompt, output = _columns(request)
+    prompts = batch if together is None else together * np.ones(len(batch))
     found = cache.found(prompt)
     _check(prompt - found, output, token_budget)
-    passes, starts = _prefill_passes((batch, prompt - found, found), token_budget, _split)
+    passes, starts = _prefill_passes((prompts, prompt - found, found), token_budget, _split)
     laid_out = _laid_out((batch, prompt), passes, starts, output - 1.0, prompt)
     return laid_out if cache.kept == 1.0 else _evicted(laid_out, cache.kept)
 

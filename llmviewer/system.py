@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 
@@ -95,13 +96,20 @@ class Parallelism:
         return replace(own, batch_size=np.ceil(own.batch_size / self.in_flight(request)))
 
 
+class Batching(Enum):
+    """How sequences share a machine."""
+
+    STATIC = "static"  # all prompts are prefilled together, and all sequences end together
+    CONTINUOUS = "continuous"  # as many users, each of whom sends a request when the one before is answered
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class System:
     """A chip, the passes applied to every graph in order, and the efficiency of kernels.
 
     memory_utilization: the fraction of the capacity an engine may use.  cache_fraction: instead of it, the fraction of
     what weights and activations leave that the cache may use.  kv_cache: how the cache is kept.
-    engine: what serves the model, and the time it adds beside kernels.
+    engine: what serves the model, and the time it adds beside kernels.  batching: how sequences share it.
     spatial: there are as many chips as hold the model, with a cache of resident_tokens tokens, in on-chip memory.
     """
 
@@ -115,6 +123,7 @@ class System:
     spatial: bool = False
     resident_tokens: float = 0.0
     engine: Engine = KERNELS
+    batching: Batching = Batching.STATIC
 
     def prepared(self, graph: Graph) -> Graph:
         """The graph after all passes."""

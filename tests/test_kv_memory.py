@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmviewer import analysis, api, hardware, models
+from llmviewer.capacity import memory_of
 from llmviewer.dtypes import DTYPES
 from llmviewer.errors import UserError
 from llmviewer.ir import State, check
@@ -354,7 +355,7 @@ def test_memory_alone_is_the_memory_of_the_whole_analysis(way: dict[str, str], b
     )
     for name in ("gemma-2-9b", "deepseek-v2-lite"):
         model = models.load(name)
-        alone = analysis.memory_of(model, system, request, budget)
+        alone = memory_of(model, system, request, budget)
         within = analysis.analyze(model, system, request, budget).memory
         assert list(np.asarray(alone.total_bytes)) == list(np.asarray(within.total_bytes))
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmviewer import analysis, api, hardware, memory, models
+from llmviewer.capacity import memory_of
 from llmviewer.dtypes import DTYPES
 from llmviewer.ir import Block, Graph, Kind, Operator, Tensor, whole
 from llmviewer.passes.flash_attention import flash_attention
@@ -154,7 +155,7 @@ def test_no_longer_context_fits_than_the_largest(name: str, attention: str, batc
     on = api.system(hardware.load("h200"), api.options_of({"attention": attention, "gpu_memory_utilization": 1.0}))
     lengths = np.unique(np.concatenate((np.arange(1.0, 33.0), np.geomspace(33, 3 * budget, 1500).round())))
     asked = Request(batch_size=batch + 0 * lengths, input_len=lengths, output_len=1 + 0 * lengths)
-    needed = np.asarray(analysis.memory_of(model, on, asked, float(budget)).total_bytes)
+    needed = np.asarray(memory_of(model, on, asked, float(budget)).total_bytes)
     one = Request(batch_size=np.full(1, float(batch)), input_len=np.ones(1), output_len=np.ones(1))
     for capacity in needed[:: len(needed) // 15]:
         chip = replace(on.chip, memory_bytes=float(capacity))
@@ -162,7 +163,7 @@ def test_no_longer_context_fits_than_the_largest(name: str, attention: str, batc
         assert found >= lengths[needed <= capacity].max()
         just = np.array([found, found + 1.0])
         asked = Request(batch_size=batch + 0 * just, input_len=just, output_len=1 + 0 * just)
-        fits = np.asarray(analysis.memory_of(model, on, asked, float(budget)).total_bytes) <= capacity
+        fits = np.asarray(memory_of(model, on, asked, float(budget)).total_bytes) <= capacity
         assert fits.tolist() == [True, False]
 
 
@@ -230,7 +231,7 @@ def test_memory_alone_is_the_memory_of_the_whole_analysis(
     model, on = models.load(name), api.system(hardware.load("h200"), api.options_of({"attention": attention}))
     batch, prompt, output = np.array(sizes, dtype=np.float64).T
     request = Request(batch_size=batch, input_len=prompt, output_len=output)
-    alone = analysis.memory_of(model, on, request, budget)
+    alone = memory_of(model, on, request, budget)
     within = analysis.analyze(model, on, request, budget).memory
     assert list(np.asarray(alone.total_bytes)) == list(np.asarray(within.total_bytes))
 

@@ -1,0 +1,109 @@
+"""What a request holds on one device, and how many sequences an engine has room for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from llmviewer import memory
+from llmviewer.chip import Chip
+from llmviewer.errors import UserError
+from llmviewer.ir import Count, Graph
+from llmviewer.kv_cache import KvCache
+from llmviewer.memory import Memory
+from llmviewer.models.model import Model
+from llmviewer.models.sizes import ABSENT_CONTEXT
+from llmviewer.schedule import Schedule, largest_passes
+from llmviewer.serving import together
+from llmviewer.system import Batching, System
+from llmviewer.workload import Request
+
+#: What a CUDA context and an engine hold beside tensors: vLLM reports "non_torch_memory takes 0.16GiB" on an H100.
+FRAMEWORK_BYTES = 0.16 * 2.0**30
+#: Whose chips run such an engine, and what the generations of their GPUs begin with; elsewhere the share is unknown
+#: and left out.
+FRAMEWORK_GPUS = {"NVIDIA": "", "AMD": "cdna"}
+FRAMEWORK_SOURCE = "https://github.com/vllm-project/vllm/pull/12126"
+
+
+def per_pass(system: System, plan: Schedule, piece: slice = slice(None)) -> System:
+    """The system with the figures of the chip that runs each pass of a piece of the schedule."""
+    return system if system.chip.points == 1 else replace(system, chip=system.chip.spread(plan.owners[piece]))
+
+
+def together_of(system: System, request: Request) -> Count | None:
+    """Prompts prefilled together; None is the whole batch."""
+    return together(request) if system.batching is Batching.CONTINUOUS else None
+
+
+def memory_in(model: Model, system: System, request: Request, plan: Schedule, graph: Graph) -> Memory:
+    """Cache at input_len + output_len - 1 tokens for the whole batch; activations at the worst pass."""
+    request = system.parallelism.replica(request)
+    cache = _reserving(model, system.kv_cache, graph)
+    held = _cache_bytes(cache, request, graph)
+    weights, activations = memory.weights_bytes(graph), plan.worst(memory.peak_activations(graph))
+    framework = _framework_bytes(system.chip)
+    capacity = system.chip.memory_bytes
+    budget = utilization = capacity * system.memory_utilization
+    if system.cache_fraction is not None:
+        others = weights + activations + framework
+        budget = others + (capacity - others) * system.cache_fraction
+    return Memory(
+        weights_bytes=weights,
+        kv_cache_bytes=held,
+        kv_cache_used_bytes=held if cache == cache.exact else _cache_bytes(cache.exact, request, graph, cache),
+        activations_bytes=activations,
+        framework_bytes=framework,
+        capacity_bytes=capacity,
+        budget_bytes=budget,
+        utilization_bytes=utilization,
+    )
+
+
+def _reserving(model: Model, cache: KvCache, graph: Graph) -> KvCache:
+    """The cache with the model's maximum context where that much is reserved."""
+    if cache.reserve != np.inf:
+        return cache
+    if model.max_context >= ABSENT_CONTEXT and any(state.per_token for block in graph.blocks for state in block.states):
+        raise UserError(f"--kv-reserve max: {model.name} states no maximum context; give a number of tokens")
+    return replace(cache, reserve=model.max_context)
+
+
+def _cache_bytes(cache: KvCache, request: Request, graph: Graph, finder: KvCache | None = None) -> Count:
+    """The cache of the whole batch, a shared prefix once.  finder: whose pages say what of the prompt is found."""
+    context = request.input_len + request.output_len - 1.0
+    own, shared = memory.shares_of_cache(graph, cache, context, (finder or cache).found(request.input_len))
+    return own * request.batch_size + shared
+
+
+def _framework_bytes(chip: Chip) -> float:
+    prefix = FRAMEWORK_GPUS.get(chip.maker)
+    return FRAMEWORK_BYTES if prefix is not None and chip.generation.startswith(prefix) else 0.0
+
+
+def memory_of(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Memory:
+    """Memory alone, without timing a single operator."""
+    plan = largest_passes(system.parallelism.microbatch(request), token_budget, system.kv_cache)
+    graph = per_pass(system, plan).prepared(model.graph(plan.step))
+    if system.parallelism.pipeline > 1:
+        from llmviewer.pipeline import fullest, stages_of  # only pipelines need it
+
+        stages = stages_of(graph, system)
+        graph = stages[fullest(stages)]
+    return memory_in(model, system, request, plan, graph)
+
+
+def admitted(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Request:
+    """The request with as many sequences as the cache holds at once, each with the room that the engine reserves."""
+    room = np.ceil(request.output_len * system.engine.reserved)
+    alone = 0.0 * request.batch_size + 1.0
+    prompts = alone if token_budget == np.inf else np.maximum(np.floor(token_budget / request.input_len), 1.0)
+    one, two, full = (
+        memory_of(model, system, replace(request, output_len=room, batch_size=count * alone), token_budget)
+        for count in (1.0, 2.0, prompts)
+    )
+    each = np.maximum(two.kv_cache_bytes - one.kv_cache_bytes, 1.0)
+    places = np.clip(np.floor(full.kv_cache_budget_bytes / each), 1.0, system.engine.max_num_seqs)
+    places = places * system.parallelism.data
+    return replace(request, batch_size=np.minimum(request.batch_size, places))
