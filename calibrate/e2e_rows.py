@@ -1,0 +1,229 @@
+"""Rows of a table of published figures -> what was run: names and numbers that `llmviewer.analyze` takes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from llmviewer import hardware, models
+from llmviewer.errors import UserError, unknown
+from llmviewer.ir import Kind, Role
+from llmviewer.models.model import Model
+from llmviewer.workload import decode
+
+#: Columns that every row needs, and those that may be absent.
+COLUMNS = ("device", "model", "engine", "input_len", "output_len", "metric", "value")
+METRICS = ("ttft_ms", "tpot_ms", "decode_tok_s", "throughput_tok_s", "latency_ms")
+#: Beginnings of an engine's name in tables -> our preset; the first that fits.
+PRESETS: dict[str, str] = {
+    "gpt-fast": "gpt-fast",
+    "llama.cpp": "llama.cpp",
+    "deepspeed": "deepspeed-mii",
+    "sglang": "sglang",
+    "vllm 0.2": "vllm-v0",
+    "vllm 0.3": "vllm-v0",
+    "vllm 0.4": "vllm-v0",
+    "vllm 0.5": "vllm-v0",
+    "vllm 0.6": "vllm-v0",
+    "vllm ": "vllm",
+    "trtllm": "trtllm",
+    "tensorrt-llm 1": "trtllm",
+    "tensorrt-llm": "trtllm-cpp",
+    "torch.compile": "torch-compile",
+    "torch": "torch-eager",
+}
+#: What a table calls weights -> --quantization.  16 bit and nothing said are the checkpoint's own.
+QUANTIZATIONS = {
+    "fp16": "none",
+    "bf16": "none",
+    "float16": "none",
+    "bfloat16": "none",
+    "fp8": "fp8",
+    "fp8_block": "fp8-block",
+    "fp8-block": "fp8-block",
+    "int8": "int8",
+    "int4": "w4a16",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "q4_k_m": "q4_k_m-a16",
+    "q8_0": "q8_0",
+}
+#: Engines whose own benchmark feeds the same made-up tokens to all sequences of a static batch: they choose the same
+#: experts (Mixtral's batch of 16 takes a third more time than that of one, where other prompts take three times it).
+ALIKE = ("trtllm-cpp", "deepspeed-mii")
+#: Ends of a checkpoint's name that say how its weights are stored.
+SUFFIXES = {"-fp8": "fp8-block", "-fp8-dynamic": "fp8", "-nvfp4": "nvfp4", "-fp4": "nvfp4", "-bf16": "none"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What was run and which figure of it was published.
+
+    batch: sequences at once, or users under continuous batching; 0: as many as the cache holds.
+    options: fields of Options and techniques.  One array evaluation answers all cases of one `run`.
+    """
+
+    hardware: str
+    model: str
+    engine: str
+    batching: str
+    options: tuple[tuple[str, str], ...]
+    batch: float
+    input_len: float
+    output_len: float
+    metric: str
+
+    @property
+    def run(self) -> tuple[Any, ...]:
+        """All but the sizes and the figure."""
+        return (self.hardware, self.model, self.engine, self.batching, self.options)
+
+    @property
+    def devices(self) -> int:
+        """Tensor times pipeline parallel."""
+        given = dict(self.options)
+        return int(given.get("tensor_parallel_size", "1")) * int(given.get("pipeline_parallel_size", "1"))
+
+
+def case_of(row: Mapping[str, Any], device: str = "") -> Case:
+    """What a row says was run, on its own device or the one given.  Raises UserError: why it cannot be predicted."""
+    note = str(row.get("note") or "")
+    engine = preset_of(str(row["engine"]), note)
+    if row["metric"] not in METRICS:
+        raise unknown("metric", row["metric"], METRICS)
+    chip = hardware.load((device or str(row["device"])).replace("_", "-"))
+    name, stored = checkpoint(str(row["model"]))
+    weights = quantization_of(row.get("weight_dtype"), stored, name)
+    weights = "w8a16" if (weights, engine) == ("int8", "gpt-fast") else weights  # its int8 is of weights alone
+    batching = "continuous" if _continuous(row, note) else "static"
+    tensor, pipeline = (max(int(_number(row.get(key), 1.0)), 1) for key in ("tp", "pp"))
+    options = {
+        "quantization": weights,
+        "kv_cache_dtype": cache_of(row.get("kv_dtype"), weights, engine),
+        "tensor_parallel_size": str(tensor),
+        "pipeline_parallel_size": str(pipeline),
+        "expert_parallel_size": str(_experts(note, tensor)),
+    }
+    if engine in ALIKE and batching == "static" and has_experts(name):
+        options["expert_skew"] = "10"
+    prompt, output = float(row["input_len"]), float(row["output_len"])
+    if prompt < 0 or output < 0 or prompt + output < 1:
+        raise UserError(f"input_len {prompt:g} and output_len {output:g} are no request")
+    return Case(
+        hardware=chip.name,
+        model=name,
+        engine=engine,
+        batching=batching,
+        options=tuple(options.items()),
+        batch=_number(row.get("batch"), 0.0),
+        input_len=prompt,
+        output_len=output,
+        metric=str(row["metric"]),
+    )
+
+
+def preset_of(text: str, note: str = "") -> str:
+    """`trtllm 1.2.0rc6` -> `trtllm`.  vLLM without a version, on static batches, is its first engine."""
+    word = text.lower().strip()
+    if word.startswith("vllm") and (word == "vllm" and "serving" not in note):
+        return "vllm-v0"
+    for start, preset in PRESETS.items():
+        if f"{word} ".startswith(start):
+            return preset
+    raise unknown("engine", text, sorted(set(PRESETS.values())))
+
+
+def checkpoint(name: str) -> tuple[str, str]:
+    """A name that `models` knows, and how the weights of this checkpoint are stored where its name says so."""
+    try:
+        return _known(name), "none"
+    except UserError:
+        for suffix, stored in SUFFIXES.items():
+            if name.lower().endswith(suffix):
+                return _known(name[: -len(suffix)]), stored
+        raise
+
+
+@lru_cache(maxsize=256)
+def _known(name: str) -> str:
+    return str(load(name).name)
+
+
+@lru_cache(maxsize=64)
+def load(name: str) -> Model:
+    """The model; read once."""
+    return models.load(name)
+
+
+def quantization_of(dtype: object, stored: str, model: str) -> str:
+    """--quantization of what the table calls the weights; a checkpoint that is published narrow stays as it is."""
+    word = "" if _absent(dtype) else str(dtype).lower()
+    if not word:
+        return stored
+    if word not in QUANTIZATIONS:
+        raise unknown("weight_dtype", dtype, QUANTIZATIONS)
+    asked = QUANTIZATIONS[word]
+    return "none" if asked != "none" and narrow(model) else asked
+
+
+@lru_cache(maxsize=256)
+def narrow(name: str) -> bool:
+    """Whether the checkpoint stores linear layers in fewer than 16 bits."""
+    graph = load(name).graph(decode(1.0, 1.0))
+    stored = (
+        access.tensor.dtype.bits
+        for _, operator in graph
+        if operator.kind is Kind.GEMM
+        for access in operator.reads
+        if access.tensor.role is Role.WEIGHT
+    )
+    return min(stored, default=16.0) < 12.0
+
+
+@lru_cache(maxsize=256)
+def has_experts(name: str) -> bool:
+    """Whether tokens choose among experts."""
+    return any(operator.name == "router" for _, operator in load(name).graph(decode(1.0, 1.0)))
+
+
+def cache_of(dtype: object, weights: str, engine: str) -> str:
+    """--kv-cache-dtype.  TensorRT-LLM's published fp8 checkpoints keep the cache in 8 bit as well."""
+    if not _absent(dtype):
+        word = str(dtype).lower()
+        return "auto" if word in ("fp16", "bf16", "float16", "bfloat16", "auto") else word
+    return "fp8" if weights == "fp8" and engine in ("trtllm", "trtllm-cpp") else "auto"
+
+
+def _continuous(row: Mapping[str, Any], note: str) -> bool:
+    said = row.get("batching")
+    if not _absent(said):
+        return str(said) == "continuous"
+    return "continuous batching" in note or "in-flight batching" in note
+
+
+def _experts(note: str, tensor: int) -> int:
+    """Devices that whole experts are dealt to.
+
+    Where a source states attention_dp beside as many tensor-parallel devices and one expert group, its times are those
+    of the tensor group alone with experts dealt out (vLLM --enable-expert-parallel), and so it is taken.
+    """
+    found = {key: _number(match, 1.0) for key, match in re.findall(r"(attention_dp|moe_ep)=([\d.]+)", note)}
+    dealt = found.get("moe_ep", 1.0) > 1.0 or found.get("attention_dp", 1.0) > 1.0
+    return tensor if dealt else 1
+
+
+def _absent(value: object) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def _number(value: object, otherwise: float) -> float:
+    if _absent(value):
+        return otherwise
+    try:
+        return float(str(value))
+    except ValueError as error:
+        raise UserError(f"'{value}' is no number") from error

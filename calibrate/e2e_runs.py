@@ -1,0 +1,190 @@
+"""Cases of published end-to-end figures, evaluated by the code that answers `analyze`, those of a run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from calibrate.e2e_rows import Case, load
+from llmviewer import analysis, api, calibrated, capacity, engine, hardware
+from llmviewer.analysis import Analysis
+from llmviewer.chip import Chip
+from llmviewer.engine import Engine
+from llmviewer.errors import UserError
+from llmviewer.ir import Array, Count
+from llmviewer.profile import Profile
+from llmviewer.serving import Times
+from llmviewer.system import Batching, System
+from llmviewer.workload import Request
+
+#: Forward passes of one evaluation, all of which stay in memory.
+MOST_PASSES = 2**15 - 64
+#: Chips of two dies, each of which frameworks see as a device.
+TWO_DIES = ("mi250", "mi250x")
+#: Metrics that fall as time rises.
+RATES = ("throughput_tok_s", "decode_tok_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sizes:
+    """The request of every case of a group; waves: how often the machine must be filled to serve a static batch."""
+
+    batch: Array
+    input_len: Array
+    output_len: Array
+    waves: Array
+
+
+def _latency(times: Times, sizes: Sizes) -> Array:
+    return (times.ttft_s + times.generation_s) * sizes.waves
+
+
+def _throughput(times: Times, sizes: Sizes) -> Array:
+    """Output tokens per second; where nothing is generated, those of the prompt."""
+    tokens = np.where(sizes.output_len > 0, sizes.output_len, sizes.input_len)
+    return sizes.batch * tokens / _latency(times, sizes)
+
+
+def _decode(times: Times, sizes: Sizes) -> Array:
+    """Tokens per second of the decode steps; after a prompt (gpt-fast), over the whole time."""
+    return np.where(sizes.input_len > 0, _throughput(times, sizes), sizes.batch / times.tpot_s)
+
+
+#: metric -> its value in its own unit.
+METRICS: dict[str, Callable[[Times, Sizes], Array]] = {
+    "ttft_ms": lambda times, sizes: times.ttft_s * 1e3,
+    "tpot_ms": lambda times, sizes: times.tpot_s * 1e3,
+    "latency_ms": lambda times, sizes: _latency(times, sizes) * 1e3,
+    "throughput_tok_s": _throughput,
+    "decode_tok_s": _decode,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """Cases of one run, evaluated; places: where they stand among all."""
+
+    cases: tuple[Case, ...]
+    places: tuple[int, ...]
+    analysis: Analysis
+    sizes: Sizes
+
+    def values(self, times: Times) -> Array:
+        """The figure of every case, in its own unit."""
+        found = {name: METRICS[name](times, self.sizes) for name in {case.metric for case in self.cases}}
+        return np.array([found[case.metric][at] for at, case in enumerate(self.cases)])
+
+    def bound(self) -> Array:
+        """The same on the data sheet's roofline, kernels alone and nobody waiting."""
+        asked = self.analysis
+        stages = asked.evaluation.stages or (asked.evaluation,)
+        ideal = [stage.ideal_time_s * np.ones(len(asked.schedule.weights)) for stage in stages]
+        return self.values(replace(asked, time_s=sum(ideal), busiest_s=np.max(ideal, axis=0), running=None).times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Cases that cannot be evaluated, and why."""
+
+    places: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What cases are evaluated with: engines by name, and a profile before the shipped ones."""
+
+    presets: Callable[[str], Engine] = engine.load
+    own: Profile | None = None
+
+
+SHIPPED = Setting()
+
+
+def grouped(cases: Mapping[int, Case], setting: Setting = SHIPPED) -> Iterator[Group | Refused]:
+    """Cases run by run, evaluated; a run that cannot be with the reason."""
+    runs: dict[tuple[Any, ...], list[int]] = {}
+    for at, case in cases.items():
+        runs.setdefault(case.run, []).append(at)
+    for places in runs.values():
+        for piece in _pieces(places, cases):
+            try:
+                yield evaluated([cases[at] for at in piece], piece, setting)
+            except UserError as error:
+                yield Refused(places=tuple(piece), reason=str(error))
+
+
+def _pieces(places: Sequence[int], cases: Mapping[int, Case]) -> Iterator[list[int]]:
+    """Of many passes a few at a time."""
+    piece: list[int] = []
+    passes = 0.0
+    for at in places:
+        more = cases[at].output_len + cases[at].input_len / 256.0 + 2.0
+        if piece and passes + more > MOST_PASSES:
+            yield piece
+            piece, passes = [], 0.0
+        piece.append(at)
+        passes += more
+    yield piece
+
+
+def evaluated(cases: Sequence[Case], places: Sequence[int], setting: Setting = SHIPPED) -> Group:
+    """Cases of one run in one array evaluation.  Raises UserError."""
+    preset = setting.presets(cases[0].engine)
+    configuration, system = _configured(cases[0], preset, setting.own)
+    budget = preset.max_num_batched_tokens
+    asked = Request(
+        batch_size=np.array([case.batch or analysis.SEARCH_LIMIT for case in cases]),
+        input_len=np.array([max(case.input_len, 1.0) for case in cases]),
+        # an empty context is one token here, and a prompt alone has one output token
+        output_len=np.array([max(case.output_len + (case.input_len < 1.0), 1.0) for case in cases]),
+    )
+    fits = capacity.admitted(configuration.model, system, asked, budget)
+    unsaid = np.array([case.batch == 0.0 for case in cases])
+    batch = np.where(unsaid, fits.batch_size, asked.batch_size)
+    running = np.minimum(batch, fits.batch_size) if system.batching is Batching.STATIC else batch
+    sizes = Sizes(
+        batch=batch,
+        input_len=np.array([case.input_len for case in cases]),
+        output_len=np.array([case.output_len for case in cases]),
+        waves=batch / running,
+    )
+    answer = analysis.analyze(configuration.model, system, replace(asked, batch_size=running), budget)
+    return Group(cases=tuple(cases), places=tuple(places), analysis=answer, sizes=sizes)
+
+
+def _configured(case: Case, preset: Engine, own: Profile | None) -> tuple[api.Configuration, System]:
+    """The model on the chip with the engine's kernels and fusions; a preset on trial need not be shipped."""
+    chip = chip_of(case.hardware)
+    options = dict(case.options) | {"fusion": preset.fusion, "attention": preset.attention}
+    configuration = api.configuration(load(case.model), chip, batching=case.batching, **options)
+    efficiency = calibrated.calibrated(chip, preset.kernels, own, preset.borrowed)
+    return configuration, replace(configuration.system, engine=preset, efficiency=efficiency)
+
+
+def chip_of(name: str) -> Chip:
+    """What a table counts as one device.
+
+    MI250: published times are those of one of its two dies, while models that need the memory of both ran: the dies
+    work one after the other.
+    """
+    chip = hardware.load(name)
+    if name not in TWO_DIES:
+        return chip
+
+    def half(figure: Count | None) -> Count | None:
+        return None if figure is None else figure / 2.0
+
+    return replace(
+        chip,
+        matrix_flops_per_s={dtype: rate / 2.0 for dtype, rate in chip.matrix_flops_per_s.items()},
+        vector_flops_per_s={dtype: rate / 2.0 for dtype, rate in chip.vector_flops_per_s.items()},
+        bandwidth_bytes_per_s=chip.bandwidth_bytes_per_s / 2.0,
+        units=half(chip.units),
+        l2_bytes=half(chip.l2_bytes),
+        special_ops_per_s=half(chip.special_ops_per_s),
+        l2_bandwidth_bytes_per_s=half(chip.l2_bandwidth_bytes_per_s),
+    )
