@@ -12,6 +12,7 @@ import numpy as np
 
 from calibrate.e2e_rows import COLUMNS, Case, case_of
 from calibrate.e2e_runs import RATES, Group, Setting, grouped
+from calibrate.predict import Asked
 from llmviewer import data, profile
 from llmviewer.calibrated import UNKNOWN_SPREAD
 from llmviewer.engine import Engine
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 PREDICTED = ("predicted", "low80", "high80", "low95", "high95")
 #: The data sheet's bound, where kernels come from, the preset, and why nothing was predicted.
 OTHERS = ("ideal", "basis", "preset", "reason")
+#: These columns by the names of those of kernel tables, beside which they are scored.
+AS_KERNELS = {"value": "latency_us", **{name: f"{name}_us" for name in (*PREDICTED, "ideal")}}
 #: How much wider the log of an interval grows where it is another basis's or another metric's.
 WIDER = 1.6
 #: Where the bounds of an interval stand among profile.QUANTILES.
@@ -37,14 +40,11 @@ def is_table(columns: Any) -> bool:
     return set(COLUMNS) <= set(columns)
 
 
-def predict(
-    frame: pd.DataFrame, device: str = "", own: Profile | None = None, seen: Callable[[int], None] = lambda rows: None
-) -> pd.DataFrame:
-    """The table with PREDICTED and OTHERS beside its own columns, every row kept.
-
-    device: the chip, whatever the rows say.  own: a profile before the shipped ones.  seen: told the rows done.
-    """
+def predict(frame: pd.DataFrame, asked: Asked, seen: Callable[[int], None] = lambda rows: None) -> pd.DataFrame:
+    """The table with PREDICTED and OTHERS beside its own columns, every row kept.  seen: told the rows done."""
     check(frame)
+    device = asked.hardware if isinstance(asked.hardware, str) else asked.hardware.name
+    own = asked.own
     answered = frame.copy()
     for name in (*PREDICTED, "ideal"):
         answered[name] = np.nan

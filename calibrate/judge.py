@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrate import predict, validate, whole
+from calibrate import e2e, predict, validate, whole
 from calibrate.fit_tables import read_table
 from calibrate.sources import WHOLE, is_samples, read
 from calibrate.tables import SHAPES
@@ -27,7 +27,8 @@ def answers(paths: Sequence[Path], hardware: str, own: Profile | None) -> list[p
 
 def _answered(path: Path, asked: predict.Asked) -> Iterator[pd.DataFrame]:
     if not is_samples(path):
-        yield predict.predict(read_table(path), asked)
+        frame = read_table(path)
+        yield e2e.predict(frame, asked) if e2e.is_table(frame.columns) else predict.predict(frame, asked)
         return
     source = read(path)
     for _, frame in source.kernels:
@@ -49,5 +50,7 @@ def document(answered: Sequence[pd.DataFrame]) -> dict[str, Any]:
 
 
 def _keyed(frame: pd.DataFrame) -> pd.DataFrame:
+    if e2e.is_table(frame.columns):
+        return frame.rename(columns=e2e.AS_KERNELS).assign(counted_as=frame["preset"], regime=frame["metric"])
     is_kernel = "counted_as" not in frame.columns
     return frame.assign(counted_as=predict.kernel_of(frame)) if is_kernel else frame

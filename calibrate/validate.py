@@ -13,9 +13,8 @@ from calibrate.conformal import errors
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Where the columns of a table stand: of kernels [us], of whole requests [the row's own unit].
+#: Where the columns of a table stand: of kernels [us].
 KERNELS = {"measured": "latency_us", "predicted": "predicted_us", "ideal": "ideal_us", "suffix": "_us"}
-REQUESTS = {"measured": "value", "predicted": "predicted", "ideal": "ideal", "suffix": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ class Validation:
 
 
 def validation(answered: pd.DataFrame, keys: Sequence[str], names: dict[str, str]) -> Validation:
-    """Score a table with predictions.  keys: columns for device, kernel and regime.  names: KERNELS or REQUESTS."""
+    """Score a table with predictions.  keys: columns for device, kernel and regime.  names: KERNELS."""
     known = answered[answered[names["predicted"]].notna()]
     scores = [
         _score([str(word) for word in words], group, names) for words, group in known.groupby(list(keys), sort=True)

@@ -1,0 +1,217 @@
+"""Rows of published end-to-end figures: what was run, what is predicted or why not; engines fitted on invented rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrate import e2e, e2e_rows, e2e_runs, engine_file, fit_engines
+from calibrate.predict import Asked
+from llmviewer import api, engine
+from llmviewer.errors import UserError
+
+pd = pytest.importorskip("pandas")
+SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "measured" / "e2e.csv"
+ANY = Asked()
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    """An invented row."""
+    return {
+        "device": "h100_sxm", "tp": 1.0, "pp": 1.0, "model": "meta-llama/Meta-Llama-3-8B", "weight_dtype": "fp16",
+        "kv_dtype": np.nan, "engine": "vllm 0.12", "batch": 8.0, "input_len": 512, "output_len": 64,
+        "metric": "tpot_ms", "value": 9.0, "note": "serving with continuous batching",
+    } | changes  # fmt: skip
+
+
+def predicted(**changes: Any) -> Any:
+    """The answer to one row."""
+    return e2e.predict(pd.DataFrame([row(**changes)]), ANY).iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "note", "preset"),
+    [
+        ("gpt-fast (torch.compile)", "", "gpt-fast"),
+        ("llama.cpp (May 2024, layer split)", "", "llama.cpp"),
+        ("Deepspeed-MII", "", "deepspeed-mii"),
+        ("TensorRT-LLM 0.9.0", "", "trtllm-cpp"),
+        ("TensorRT-LLM", "", "trtllm-cpp"),
+        ("TensorRT-LLM 1.0", "", "trtllm"),
+        ("trtllm 1.0.0rc3", "", "trtllm"),
+        ("sglang 0.5.1.post1", "", "sglang"),
+        ("vllm nan", "serving with continuous batching", "vllm"),
+        ("vLLM", "static batch", "vllm-v0"),
+        ("vllm 0.5.4", "", "vllm-v0"),
+    ],
+)
+def test_engines_go_by_the_beginning_of_their_name(text: str, note: str, preset: str) -> None:
+    assert e2e_rows.preset_of(text, note) == preset
+
+
+def test_a_checkpoint_that_is_published_narrow_stays_as_it_is() -> None:
+    said = {"weight_dtype": "fp8", "model": "MiniMaxAI/MiniMax-M2.5"}
+    assert dict(e2e_rows.case_of(row(**said)).options)["quantization"] == "none"
+    assert dict(e2e_rows.case_of(row(weight_dtype="fp8")).options)["quantization"] == "fp8"
+
+
+def test_the_name_of_a_checkpoint_says_its_format() -> None:
+    case = e2e_rows.case_of(row(model="Qwen/Qwen3-235B-A22B-FP8", weight_dtype=np.nan))
+    assert case.model == "qwen3-235b-a22b"
+    assert dict(case.options)["quantization"] == "fp8-block"
+
+
+def test_notes_deal_experts_out() -> None:
+    note = "attention_dp=nan; moe_tp=1.0; moe_ep=4.0; moe_dtype=nan; serving with continuous batching"
+    case = e2e_rows.case_of(row(model="Qwen/Qwen3-235B-A22B-FP8", tp=4.0, note=note))
+    assert dict(case.options)["expert_parallel_size"] == "4"
+    assert case.batching == "continuous"
+
+
+def test_a_static_answer_is_that_of_analyze() -> None:
+    found = predicted(metric="ttft_ms", note="static batch", engine="vllm 0.12")
+    same = api.analyze(
+        "llama-3-8b", "h100-sxm", batch_size=8, input_len=512, output_len=64, efficiency="calibrated", engine="vllm"
+    )
+    assert found.predicted == pytest.approx(float(same.analysis.ttft_s[0]) * 1e3)
+
+
+def test_a_served_answer_is_that_of_analyze() -> None:
+    same = api.analyze(
+        "llama-3-8b", "h100-sxm", batch_size=8, input_len=512, output_len=64, efficiency="calibrated", engine="vllm",
+        batching="continuous",
+    )  # fmt: skip
+    assert predicted().predicted == pytest.approx(float(same.analysis.tpot_s[0]) * 1e3)
+
+
+def test_metrics_of_one_run_agree() -> None:
+    static = {"note": "static batch", "batch": 8.0}
+    latency = predicted(metric="latency_ms", **static).predicted
+    assert predicted(metric="throughput_tok_s", **static).predicted == pytest.approx(8 * 64 / latency * 1e3)
+
+
+def test_an_interval_holds_its_prediction_and_the_wider_one_the_narrower() -> None:
+    for metric in ("tpot_ms", "throughput_tok_s"):
+        found = predicted(metric=metric)
+        assert 0 < found.low95 <= found.low80 <= found.high80 <= found.high95
+        assert found.ideal > 0
+
+
+def test_a_rate_is_below_and_a_time_above_the_data_sheet() -> None:
+    assert predicted(metric="tpot_ms").predicted > predicted(metric="tpot_ms").ideal
+    assert predicted(metric="throughput_tok_s").predicted < predicted(metric="throughput_tok_s").ideal
+
+
+def test_a_batch_that_nobody_states_is_the_one_that_fits() -> None:
+    unsaid = {"batch": np.nan, "metric": "throughput_tok_s", "note": "maximum load, in-flight batching"}
+    assert predicted(**unsaid).predicted > predicted(metric="throughput_tok_s").predicted
+
+
+def test_prompts_alone_and_tokens_alone_are_llama_bench() -> None:
+    said = {"engine": "llama.cpp (May 2024)", "note": "", "batch": 1.0, "weight_dtype": "q4_k_m", "device": "rtx4090"}
+    prompt = predicted(metric="throughput_tok_s", input_len=1024, output_len=0, **said)
+    tokens = predicted(metric="decode_tok_s", input_len=0, output_len=512, **said)
+    assert prompt.predicted > 10 * tokens.predicted > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"device": "h999"}, "unknown chip"),
+        ({"model": "acme/none"}, "unknown model"),
+        ({"engine": "tgi"}, "unknown engine"),
+        ({"weight_dtype": "fp3"}, "unknown weight_dtype"),
+        ({"metric": "joules"}, "unknown metric"),
+        ({"tp": 3.0}, "3"),
+    ],
+)
+def test_what_cannot_be_predicted_comes_back_with_the_reason(changes: dict[str, Any], reason: str) -> None:
+    found = predicted(**changes)
+    assert np.isnan(found.predicted)
+    assert reason in found.reason
+
+
+def test_no_row_is_dropped_and_the_order_stays() -> None:
+    frame = pd.DataFrame([row(), row(engine="tgi"), row(batch=4.0)], index=[7, 3, 5])
+    found = e2e.predict(frame, ANY)
+    assert list(found.index) == [7, 3, 5]
+    assert list(found.reason.ne("")) == [False, True, False]
+    assert found.predicted.iloc[0] > found.predicted.iloc[2] > 0
+
+
+def test_a_missing_column_and_an_impossible_value_are_named() -> None:
+    with pytest.raises(UserError, match="engine"):
+        e2e.predict(pd.DataFrame([row()]).drop(columns="engine"), ANY)
+    with pytest.raises(UserError, match="row 0"):
+        predicted(value=-1.0)
+
+
+def test_constants_come_back_from_rows_made_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows predicted with 900 us a step and 40 us a sequence, and with no other time, are fitted with these."""
+    monkeypatch.setitem(fit_engines.FREE, "vllm-v0", ("step", "sequence"))
+    made = fit_engines.with_values(engine.load("vllm-v0"), {"step": 900.0, "sequence": 40.0})
+    sizes = [(1.0, 128), (16.0, 128), (64.0, 128), (1.0, 512), (16.0, 512), (64.0, 512)]
+    rows = [
+        row(engine="vLLM", note="static batch", metric="latency_ms", batch=b, input_len=n, output_len=n)
+        for b, n in sizes
+    ]
+    cases = dict(enumerate(map(e2e_rows.case_of, rows)))
+    (group,) = e2e_runs.grouped(cases, e2e_runs.Setting(presets=lambda name: made))
+    assert isinstance(group, e2e_runs.Group)
+    (trial,) = fit_engines.trials(cases, group.values(group.analysis.times))
+    kept = [np.ones(len(sizes), dtype=bool)]
+    found = fit_engines.solve(engine.load("vllm-v0"), [trial], kept)
+    assert dict(found.constants) == pytest.approx({"step": 900.0, "sequence": 40.0}, rel=1e-2)
+
+
+def test_a_fitted_preset_is_written_as_it_is_read() -> None:
+    preset = fit_engines.with_values(engine.load("vllm"), {"step": 12.0, "interference": 0.5})
+    ones = np.ones(12)
+    outcome = engine_file.Outcome(
+        engine=preset, places=ones, ratio=np.linspace(0.9, 1.1, 12), possible=ones > 0, bases=np.array(["fitted"] * 12),
+        metrics=np.array(["tpot_ms"] * 12), apart={"model": ones},
+    )  # fmt: skip
+    import yaml
+
+    content = {"title": "x", "kernels": "vllm", "graph_tokens": 8.0, "constants": {}, "source": "x"}
+    read = engine.parse("x", yaml.safe_load(engine_file.text_of(content, outcome, "here")))
+    assert (read.constants, read.interference, read.graph_tokens) == ({"step": 12.0}, 0.5, 8.0)
+    assert read.residuals["tpot_ms"]["fitted"][0] == pytest.approx(0.9)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Any:
+    if not SHARED.is_file():
+        pytest.skip("../shared/measured/e2e.csv is not here")
+    return e2e.predict(pd.read_csv(SHARED), ANY)
+
+
+def test_every_published_row_is_predicted_or_has_a_reason(shared: Any) -> None:
+    assert (shared.predicted.notna() == shared.reason.eq("")).all()
+    assert shared.predicted.notna().mean() > 0.95
+
+
+@pytest.mark.parametrize(
+    ("preset", "metric", "bound"),
+    [
+        ("vllm", "tpot_ms", 0.10),
+        ("sglang", "tpot_ms", 0.10),
+        ("trtllm", "tpot_ms", 0.14),
+        ("vllm-v0", "latency_ms", 0.16),
+        ("trtllm-cpp", "latency_ms", 0.15),
+        ("gpt-fast", "decode_tok_s", 0.12),
+        ("llama.cpp", "decode_tok_s", 0.20),
+        ("deepspeed-mii", "latency_ms", 0.20),
+    ],
+)
+def test_errors_by_engine_stay_below_loose_bounds(shared: Any, preset: str, metric: str, bound: float) -> None:
+    rows = shared[(shared.preset == preset) & (shared.metric == metric)]
+    time = rows.value / rows.ideal
+    rows = rows[
+        (time > 0.95) if metric.endswith("_ms") else (time < 1.05)
+    ]  # runs that stopped early are no measurement
+    off = (rows.predicted / rows.value - 1.0).abs()
+    assert off[off < 1.5].mean() < bound

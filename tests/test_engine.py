@@ -1,0 +1,207 @@
+"""What serves a model beside kernels: terms by name, worked by hand; continuous batching against a static batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmviewer import analysis, api, engine, hardware
+from llmviewer.analysis import Analysis
+from llmviewer.engine import CONSTANTS, Engine
+from llmviewer.errors import UserError
+from llmviewer.ir import Kind
+from llmviewer.serving import Times
+from llmviewer.system import Batching
+from llmviewer.workload import Request, decode, prefill
+
+H100 = hardware.load("h100-sxm")
+GRAPH = api.configuration("llama-2-7b", "h100-sxm").model.graph(decode(4.0, 100.0))
+
+
+def file(**changes: Any) -> dict[str, Any]:
+    """A preset's file that is right but for `changes`."""
+    return {"title": "x", "kernels": "vllm", "constants": {"step": 100.0}, "source": "x"} | changes
+
+
+def terms(preset: Engine, tokens: float = 4.0, kernels_s: float = 0.0) -> dict[str, float]:
+    """The terms of a decode step of so many sequences whose kernels take kernels_s."""
+    step = decode(tokens, 100.0)
+    found = preset.terms(GRAPH, step, H100, lambda kinds: kernels_s)
+    return {name: float(np.max(seconds)) for name, seconds in found}
+
+
+def answer(batching: str = "static", batch: float = 16.0, **changes: Any) -> Analysis:
+    """Llama-2 7B on an H100, prompts of 1024 tokens and answers of 128, with constants of an engine of its own."""
+    configuration = api.configuration("llama-2-7b", "h100-sxm", batching=batching)
+    preset = Engine(name="x", constants={"step": 1000.0}, **changes)
+    request = Request(batch_size=np.array([batch]), input_len=np.array([1024.0]), output_len=np.array([128.0]))
+    return analysis.analyze(configuration.model, replace(configuration.system, engine=preset), request)
+
+
+def test_each_constant_is_paid_as_often_as_its_meaning_says() -> None:
+    # 32 layers of 12 kernels, the embedding before them, the norm and the head behind; 4 sequences, 4 rows of logits
+    kernels = sum(block.times * len(block.operators) for block in GRAPH.blocks)
+    paid = {"launch": kernels, "layer": 32, "step": 1, "sequence": 4, "sampling": 4}
+    found = terms(Engine(name="x", constants=dict.fromkeys(paid, 2.0)))
+    assert found == pytest.approx({name: count * 2e-6 for name, count in paid.items()})
+
+
+def test_one_device_tells_no_others_and_waits_for_none() -> None:
+    assert not terms(Engine(name="x", constants={"group": 5.0, "collective": 5.0}))
+
+
+def test_devices_that_share_a_pass_are_told_once_and_wait_at_every_exchange() -> None:
+    found = api.configuration("llama-2-7b", "h100-sxm", tensor_parallel_size=2)
+    shared = found.system.prepared(found.model.graph(decode(1.0, 100.0)))
+    preset = Engine(name="x", constants={"group": 5.0, "collective": 1.0})
+    seconds = dict(preset.terms(shared, decode(1.0, 100.0), H100, lambda kinds: 0.0))
+    # the embedding, two in each of 32 layers, and the gathering of logits
+    assert seconds == pytest.approx({"group": 5e-6, "collective": (1 + 2 * 32 + 1) * 1e-6})
+
+
+def test_a_host_that_launches_slower_than_kernels_run_is_waited_for() -> None:
+    kernels = sum(block.times * len(block.operators) for block in GRAPH.blocks)
+    slow = Engine(name="x", constants={"eager": 10.0}, graph_tokens=0.0)
+    assert terms(slow, kernels_s=1e-3) == pytest.approx({"host": kernels * 10e-6 - 1e-3})
+    assert not terms(slow, kernels_s=1.0)
+    assert not terms(replace(slow, graph_tokens=512.0), kernels_s=1e-3)
+
+
+def test_kernels_of_its_own_take_their_factor_of_the_time() -> None:
+    found = terms(Engine(name="x", factors={"gemm": 1.5}), kernels_s=2e-3)
+    assert found == pytest.approx({"own gemm kernels": 1e-3})
+
+
+def test_a_matrix_vector_kernel_of_its_own_is_bound_by_units_or_bandwidth() -> None:
+    # 132 units x 1.83 GHz x 2 bytes = 483 GB/s are less than 0.9 x 3350 GB/s
+    preset = Engine(name="x", unit_bytes=2.0, share=0.9)
+    weights = sum(
+        block.times
+        * float(operator.read_bytes(*(a.tensor.role for a in operator.reads if a.tensor.role.name == "WEIGHT")))
+        for block in GRAPH.blocks
+        for operator in block.operators
+        if operator.kind is Kind.GEMM
+    )
+    assert H100.units is not None and H100.clock_hz is not None
+    assert terms(preset)["own matrix-vector kernels"] == pytest.approx(weights / (H100.units * H100.clock_hz * 2.0))
+    fast = terms(replace(preset, unit_bytes=1e6))["own matrix-vector kernels"]
+    assert fast == pytest.approx(weights / (0.9 * 3.35e12))
+
+
+def test_the_data_sheet_has_no_terms_of_an_engine() -> None:
+    ideal = api.configuration("llama-2-7b", "h100-sxm", engine="vllm").answer(api.request(4, 128, 16)).analysis
+    assert not ideal.evaluation.served
+
+
+def test_terms_stand_by_name_in_a_calibrated_answer() -> None:
+    found = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated")
+    served = dict(found.answer(api.request(4, 128, 16)).analysis.evaluation.served)
+    assert {"step", "sequence"} <= set(served)
+
+
+def test_kernels_alone_add_nothing() -> None:
+    found = api.configuration("llama-2-7b", "h100-sxm", engine="kernels", efficiency="calibrated")
+    assert not found.answer(api.request(4, 128, 16)).analysis.evaluation.served
+
+
+def test_an_engine_brings_its_fusions_unless_others_are_asked_for() -> None:
+    own = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated").system
+    assert any("gate-up" in applied.name for applied in own.passes)
+    asked = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated", fusion="none").system
+    assert not any("gate-up" in applied.name for applied in asked.passes)
+
+
+@pytest.mark.parametrize("name", engine.names())
+def test_every_preset_loads_and_its_constants_have_a_meaning(name: str) -> None:
+    preset = engine.load(name)
+    assert preset.title
+    assert set(preset.constants) <= set(CONSTANTS)
+    for bases in preset.residuals.values():
+        for bounds in bases.values():
+            assert list(bounds) == sorted(bounds) and len(bounds) == 4
+
+
+def test_an_unknown_engine_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean 'vllm'"):
+        engine.load("vlllm")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"constants": {"step": "long"}}, "expected numbers"),
+        ({"constants": {"stepp": 1.0}}, "unknown key 'stepp'"),
+        ({"factors": {"gem": 1.0}}, "unknown key 'gem'"),
+        ({"colour": "red"}, "unknown key 'colour'"),
+        ({"graph_tokens": "many"}, "expected numbers"),
+    ],
+)
+def test_a_wrong_preset_file_is_one_clear_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        engine.parse("x", file(**changes))
+
+
+def test_continuous_batching_adds_the_others_prefill() -> None:
+    # 4 users; each prefill takes 10 ms; 9 steps of 5 ms: the other three's prefill lies between the tokens
+    times = Times(
+        prefill_s=np.array([0.010]), decode_s=np.array([0.045]), steps=np.array([9.0]), users=4.0, running=4.0,
+        interference=1.0,
+    )  # fmt: skip
+    assert times.ttft_s == pytest.approx(0.010)
+    assert times.tpot_s == pytest.approx(0.005 + 3 * 0.010 / 9)
+    first = replace(times, interference=0.0)
+    assert first.ttft_s == pytest.approx(0.040)
+    assert first.tpot_s == pytest.approx(0.005)
+
+
+def test_whoever_finds_no_room_in_the_cache_waits() -> None:
+    # 6 users share 2 places: two cycles of waiting for each of service, of 20 ms prefill and 40 ms of steps
+    times = Times(
+        prefill_s=np.array([0.010]), decode_s=np.array([0.040]), steps=np.array([8.0]), users=6.0, running=2.0,
+        interference=1.0,
+    )  # fmt: skip
+    assert times.queue_s == pytest.approx(2 * 0.060)
+    assert times.ttft_s + times.generation_s == pytest.approx(3 * 0.060)
+
+
+def test_a_continuous_batch_takes_no_less_per_token_than_a_static_one() -> None:
+    assert (answer("continuous").tpot_s >= answer("static").tpot_s).all()
+
+
+def test_the_others_prefill_grows_with_the_batch() -> None:
+    gaps = [
+        float((answer("continuous", batch).tpot_s - answer("static", batch).tpot_s)[0]) for batch in (1.0, 4.0, 16.0)
+    ]
+    assert gaps[0] == 0.0 < gaps[1] < gaps[2]
+
+
+def test_one_user_alone_is_served_as_a_static_batch_of_one() -> None:
+    alone, one = answer("continuous", 1.0), answer("static", 1.0)
+    assert alone.ttft_s == pytest.approx(one.ttft_s)
+    assert alone.tpot_s == pytest.approx(one.tpot_s)
+
+
+def test_more_users_than_the_cache_holds_share_its_places() -> None:
+    crowd = answer("continuous", 4096.0)
+    assert crowd.running is not None and crowd.running.batch_size[0] < 4096.0  # type: ignore[index]
+    assert float(crowd.times.queue_s[0]) > 0.0
+    few = answer("continuous", 4096.0, max_num_seqs=8.0)
+    assert few.running is not None and few.running.batch_size[0] == 8.0  # type: ignore[index]
+
+
+def test_an_unknown_way_of_batching_names_the_known_ones() -> None:
+    assert {batching.value for batching in Batching} == {"static", "continuous"}
+    with pytest.raises(UserError, match="continuous"):
+        api.configuration("llama-2-7b", "h100-sxm", batching="dynamic")
+
+
+def test_a_prefill_pays_for_its_own_pass() -> None:
+    configuration = api.configuration("llama-2-7b", "h100-sxm")
+    step = prefill(2.0, 128.0)
+    found = dict(
+        Engine(name="x", constants={"sequence": 3.0}).terms(configuration.model.graph(step), step, H100, lambda _: 0.0)
+    )
+    assert found == pytest.approx({"sequence": 6e-6})
