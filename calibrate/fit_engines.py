@@ -62,7 +62,7 @@ MOST = {
 }
 LEAST = {
     **dict.fromkeys(CONSTANTS, 0.0),
-    "conversion": -20.0,
+    "conversion": -8.0,
     "interference": 0.0,
     "unit_bytes": 0.5,
     "share": 0.1,
