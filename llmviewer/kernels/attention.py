@@ -17,8 +17,6 @@ from llmviewer.workload import Group
 
 #: Queries of one sequence up to which engines run their decode kernel (one token, or a few drafted ones).
 MOST_DECODE_QUERIES = 16.0
-#: Units of a chip that publishes none, or a few large ones (TPU), so that waves of thread blocks can be counted.
-USUAL_UNITS, FEWEST_UNITS = 128.0, 16.0
 #: Variants that stand in for each other without loss.
 TWINS: dict[str, tuple[str, ...]] = {
     "bf16": ("fp16",),
@@ -116,13 +114,6 @@ def bytes_of(group: Group, operator: Operator, shape: AttentionShape) -> Count:
     share = group.batch_size * shape.keys_of(group) / np.maximum(keys, 1.0)
     queries = np.maximum(shape.queries(), 1.0)
     return cached * share + (operator.traffic_bytes - cached) * group.tokens / queries
-
-
-def units_of(chip: Chip) -> Count:
-    """Multiprocessors that run thread blocks side by side."""
-    if chip.units is None or np.max(chip.units) < FEWEST_UNITS:
-        return USUAL_UNITS
-    return chip.units
 
 
 def bits_of(operator: Operator) -> float:

@@ -13,7 +13,8 @@ import numpy as np
 from llmviewer.chip import Chip
 from llmviewer.efficiency import Rates
 from llmviewer.ir import Count, Operator
-from llmviewer.kernels.attention import TWINS, Part, covers, priced, units_of, variant
+from llmviewer.kernels.attention import TWINS, Part, covers, priced, variant
+from llmviewer.kernels.clock import units_of
 from llmviewer.kernels.family import Constant, Constants, Family
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape
 from llmviewer.workload import Group

@@ -13,8 +13,9 @@ from llmviewer.ir import Count
 UNKNOWN_HZ = 1.7e9
 #: Units of an A100, and what each gets of its memory bandwidth per clock [byte]; an H100's 132 get 12.8.
 UNITS, BYTES_PER_CLOCK = 108.0, 13.4
-#: Fewer units than this are not cores that take a row each (a TPU has one or two): they count as an A100's.
-LEAST_UNITS = 8.0
+#: A unit that takes a tile or a row as a multiprocessor does is one of at least and at most so many: a TPU has one or
+#: two large ones, a Trainium2 eight, a Cerebras 900,000 tiny ones.  Those count as UNITS.
+FEWEST_UNITS, MOST_UNITS = 9.0, 1024.0
 
 
 def clock_hz(chip: Chip) -> Count:
@@ -23,10 +24,21 @@ def clock_hz(chip: Chip) -> Count:
     return UNKNOWN_HZ if clock is None else clock
 
 
+def resembles(chip: Chip) -> bool:
+    """Whether the chip's units are known, and each takes a tile or a row as a multiprocessor does."""
+    return chip.units is not None and bool(np.min(chip.units) >= FEWEST_UNITS and np.max(chip.units) <= MOST_UNITS)
+
+
+@lru_cache(maxsize=64)
+def units_of(chip: Chip) -> Count:
+    """Units that work side by side; an A100's where the chip's are unknown or of another kind."""
+    return chip.units if chip.units is not None and resembles(chip) else UNITS
+
+
 @lru_cache(maxsize=64)
 def working(chip: Chip) -> tuple[Count, Count]:
     """(units, clocks per second of each); of a chip that does not say, those with which it resembles an A100."""
     clock = chip.clock_hz if chip.vector_clock_hz is None else chip.vector_clock_hz
-    if chip.units is None or clock is None or np.min(chip.units) < LEAST_UNITS:
+    if clock is None or not resembles(chip):
         return UNITS, chip.bandwidth_bytes_per_s / (UNITS * BYTES_PER_CLOCK)
-    return chip.units, clock
+    return units_of(chip), clock

@@ -13,14 +13,13 @@ from llmviewer.dtypes import Dtype
 from llmviewer.efficiency import Rates, ideal
 from llmviewer.ir import Array, Count, Operator, Place, Role, present
 from llmviewer.kernels import tiles
+from llmviewer.kernels.clock import units_of
 from llmviewer.kernels.family import Constant, Constants, Family
 from llmviewer.kernels.power import reachable, sustained
 from llmviewer.ops.gemm import GemmShape
 
 #: Classes of products whose inputs are those the model computes with: nothing is converted.
 PLAIN = frozenset(("fp16", "bf16", "tf32", "fp32", "fp64"))
-#: Units of a chip that publishes none: those of an A100.
-UNITS = 108.0
 #: Compute time beyond which the power limit has pulled the clock down [s].
 SUSTAINING_S = 1e-3
 #: What the L2 gives each unit and clock [byte]: 64 by design, about a third measured on H100 and RTX 4090
@@ -118,9 +117,8 @@ def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants
 @lru_cache(maxsize=64)
 def _figures(chip: Chip, compute: str) -> tuple[Any, Any, Any, Any]:
     """Units, the dense peak of a class, what lasts of it, and the peak of 16 bits; a chip never changes."""
-    units = UNITS if chip.units is None else chip.units
     peak = chip.matrix_rate(compute)
-    return units, peak, peak * sustained(chip), chip.matrix_rate("bf16")
+    return units_of(chip), peak, peak * sustained(chip), chip.matrix_rate("bf16")
 
 
 def _from_l2(moved: Count, chip: Chip) -> Count:

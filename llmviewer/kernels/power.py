@@ -8,6 +8,7 @@ import numpy as np
 
 from llmviewer.chip import Chip
 from llmviewer.ir import Count
+from llmviewer.kernels.clock import resembles
 
 #: A large product draws more power than a card may, and the clock falls: shares of the 16-bit peak that the best
 #: products of others reach, the W per peak TFLOP/s of the chip measured, and the most that more power brings.
@@ -39,7 +40,7 @@ EXPONENT = 0.45
 #: Bytes that a unit keeps asking for per clock, of which those that it gets leave less and less unused: large weights
 #: reach 0.83 of an H100's bandwidth and 0.78 of an H200's (the same units, 1.43 times the bandwidth).
 ASKED_PER_CLOCK = 100.0
-#: Share of a chip whose units or clock are unknown.
+#: Share of a chip whose units or clock are unknown, or whose units are few large ones that ask for more.
 ASKED = 0.88
 #: What error correction within GDDR6 leaves of the bandwidth, on server cards, where it is on as delivered.
 CORRECTED = 0.93
@@ -61,7 +62,7 @@ def reachable(chip: Chip) -> Count:
     """Share of the bandwidth that a kernel on all units can draw."""
     corrected = chip.generation in CORRECTED_GENERATIONS and not chip.name.startswith("rtx")
     share = CORRECTED if corrected else 1.0
-    if chip.units is None or chip.clock_hz is None:
+    if chip.units is None or chip.clock_hz is None or not resembles(chip):
         return share * ASKED
     got = chip.bandwidth_bytes_per_s / (chip.units * chip.clock_hz)
     return share / (1.0 + got / ASKED_PER_CLOCK)
