@@ -74,6 +74,21 @@ def test_one_row_is_one_unit_s_work() -> None:
     assert seconds(summed(59.0, 16384.0), load("a100-80gb-sxm")) > expected * 1.001
 
 
+def test_scores_have_a_row_for_every_head() -> None:
+    """Softmax of one query, 32 heads, 4,000 keys: 32 rows on as many units, as of 32 tokens."""
+    scores = Tensor(name="scores", elements=32.0 * 4000.0, dtype=FP16)
+    by_token = add("scores", scores, scores, 32.0)
+    by_head = replace(by_token, kind=Kind.SOFTMAX, output_shape=(1.0, 32.0, 4000.0))
+    assert seconds(by_head, load("h100")) == seconds(by_token, load("h100"))
+    assert streaming.covers(by_head, load("h100")) == {"rows": 32.0, "width": 4000.0}
+
+
+@pytest.mark.parametrize("kind", [Kind.CONV, Kind.RECURRENCE])
+def test_one_token_of_a_mixer_is_the_work_of_all_units(kind: Kind) -> None:
+    operator = replace(summed(1.0, 1e6), kind=kind)
+    assert seconds(operator, load("h100")) == seconds(summed(132.0, 1e6 / 132.0), load("h100"), PLAIN | {"row": 0.0})
+
+
 def test_a_row_may_be_spread_over_all_units() -> None:
     """One token of 16,384: 98 kB at 1.5 x 0.8 of the bandwidth."""
     expected = 2e-6 + 6.0 * 16384 / (1.2 * 2039e9)

@@ -18,6 +18,9 @@ RESIDENT = 0.75
 #: Sorts of elementwise work by a word of the operator's name, the one that sets a fused kernel's time first.
 WORDS = (("rope", "rope"), ("act", "act"), ("sigmoid", "act"), ("gate", "act"), ("quantize", "quantize"))
 
+#: Kinds whose work is dealt to the units by channels or heads, not by tokens: a single token keeps all of them busy.
+BY_CHANNEL = (Kind.CONV, Kind.RECURRENCE, Kind.ATTENTION)
+
 
 def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     """A floor, and the slowest of three: bytes through the memory, bytes through the units at work, a cost per row.
@@ -30,8 +33,9 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     sheet = ideal(operator, chip)
     moved, floor = np.maximum(operator.traffic_bytes, 1.0), constants["floor"] * 1e-6
     units, clock = working(chip)
-    rows = np.maximum(operator.output_shape[0], 1.0)
-    by_units = np.minimum(rows * (units if constants["spread"] else 1.0), units) * (constants["unit"] * clock)
+    rows = np.maximum(_rows(operator), 1.0)
+    all_units = constants["spread"] or operator.kind in BY_CHANNEL
+    by_units = np.minimum(rows * (units if all_units else 1.0), units) * (constants["unit"] * clock)
     reached = np.minimum(by_units, sheet.memory_bytes_per_s * constants["memory"])
     reached = reached * _gain(moved, chip, constants["warm"])
     seconds = np.maximum(moved / reached, rows * (constants["row"] * 1e-9 / units))
@@ -49,10 +53,17 @@ def _gain(moved: Count, chip: Chip, warm: float) -> Count:
     return np.maximum(kept, 1.0)
 
 
+def _rows(operator: Operator) -> Count:
+    """Rows that blocks of threads take: tokens; of scores those of every head."""
+    rows, *others = operator.output_shape
+    for count in others[:-1]:
+        rows = rows * count
+    return rows
+
+
 def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
     """Rows and elements of a row."""
-    rows, *others = operator.output_shape
-    return {"rows": rows, "width": others[-1] if others else 1.0}
+    return {"rows": _rows(operator), "width": operator.output_shape[-1] if len(operator.output_shape) > 1 else 1.0}
 
 
 def variant(operator: Operator) -> str:
