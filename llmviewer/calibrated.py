@@ -118,7 +118,9 @@ class Calibrated:
     def _basis(self, source: Profile) -> str:
         if source.chip == self.chip:
             return "measured"
-        return "transferred" if source.generation == self.generation else "transferred afar"
+        if source.generation == self.generation:
+            return "transferred"
+        return "transferred afar" if self.generation in profiles.GPUS else "assumed"
 
     def _kept(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
         """(variant, engine) of a profile's fits, this engine's own before others of a variant."""
@@ -152,6 +154,11 @@ class Calibrated:
 
     def assumptions(self) -> list[str]:
         """Kernels nobody measured, and whose constants they got."""
+        if self.known and all(found.basis == BASES[-1] for found in self.known.values()):
+            lenders = ", ".join(sorted({found.chip for found in self.known.values()} - {self.chip}))
+            return [
+                f"kernels: none of such a chip ({self.chip}) were measured; constants of {lenders}, intervals far wider"
+            ]
         return [
             f"{key}: no fit, constants of {found.fit.key} ({found.chip})"
             for key, found in self.known.items()

@@ -33,6 +33,8 @@ DONORS: dict[str, tuple[str, ...]] = {
 }
 #: Of every other generation: those of kernels without asynchronous copies.
 DONORS_OF_OTHERS = ("a100-80gb-sxm", "h100-sxm")
+#: Generations whose kernels are GPU kernels; of processors, TPUs and dataflow machines they say little.
+GPUS = frozenset((*DONORS, "ampere", "ampere-ga10x", "turing", "volta", "cdna2"))
 #: Quantiles of measured / predicted that a fit keeps: the bounds of its 95 and 80 % intervals.
 QUANTILES = ("low95", "low80", "high80", "high95")
 

@@ -116,6 +116,33 @@ def test_a_kernel_that_nobody_measured_is_called_assumed() -> None:
     assert all(any(key in said for said in found["provenance"]["assumed"]) for key in assumed)
 
 
+@pytest.mark.parametrize("chip", ["tpu-v5e", "tpu-v4", "trainium2", "inferentia2", "gaudi-2"])
+def test_a_chip_of_a_few_large_units_still_draws_most_of_its_bandwidth(chip: str) -> None:
+    """As a multiprocessor, which asks for 100 byte a clock, the one unit of a TPU v5e would draw 0.15 of its bandwidth."""
+    stage = answer("llama-3.1-8b", chip)["stages"]["decode"]
+    assert stage["time_s"] < 2.0 * stage["ideal_time_s"]
+
+
+def test_a_chip_of_a_million_tiny_units_does_not_give_one_of_them_a_whole_tile() -> None:
+    product = named(answer("llama-3.1-8b", "cerebras-wse-3"), "lm_head")
+    assert product["time_s"] < 10e-6
+
+
+@pytest.mark.parametrize("chip", ["tpu-v5e", "cerebras-wse-3", "epyc-9654", "m4-max"])
+def test_kernels_of_gpus_are_only_assumed_of_what_is_none(chip: str) -> None:
+    found = answer("llama-3.2-1b", chip)
+    assert {kernel["basis"] for kernel in found["efficiency"]["kernels"].values()} == {"assumed"}
+    assert any(f"none of such a chip ({chip})" in said for said in found["provenance"]["assumed"])
+    assert width(named(found, "down_proj")) > 1.5 * width(named(answer("llama-3.2-1b", "v100"), "down_proj"))
+
+
+def test_a_recurrence_of_one_token_keeps_all_units_busy() -> None:
+    """Its 4.2 MB of state go by channels; on a single unit, as a norm's row is, they would take 328 us."""
+    found = answer("mamba-codestral-7b", "h100", batch_size=1)
+    assert named(found, "recurrence")["time_s"] < 10e-6
+    assert named(found, "conv")["time_s"] < 5e-6
+
+
 def test_ideal_has_neither_interval_nor_profile() -> None:
     found = answer("llama-2-7b", "h100", efficiency="ideal")
     assert found["efficiency"] == {"kind": "ideal", "profile": None}
