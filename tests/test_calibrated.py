@@ -118,7 +118,7 @@ def test_a_kernel_that_nobody_measured_is_called_assumed() -> None:
 
 @pytest.mark.parametrize("chip", ["tpu-v5e", "tpu-v4", "trainium2", "inferentia2", "gaudi-2"])
 def test_a_chip_of_a_few_large_units_still_draws_most_of_its_bandwidth(chip: str) -> None:
-    """As a multiprocessor, which asks for 100 byte a clock, the one unit of a TPU v5e would draw 0.15 of its bandwidth."""
+    """As multiprocessors, which ask for 100 byte a clock, the unit of a TPU v5e would draw 0.15 of its bandwidth."""
     stage = answer("llama-3.1-8b", chip)["stages"]["decode"]
     assert stage["time_s"] < 2.0 * stage["ideal_time_s"]
 
