@@ -58,7 +58,7 @@ def predict(frame: pd.DataFrame, asked: Asked, seen: Callable[[int], None] = lam
             answered.loc[frame.index[at], "reason"] = str(error)
     for part in grouped(cases, Setting(own=own)):
         index = frame.index[list(part.places)]
-        columns = _columns(part, own) if isinstance(part, Group) else {"reason": part.reason}
+        columns = columns_of(part, own) if isinstance(part, Group) else {"reason": part.reason}
         for name, values in columns.items():
             answered.loc[index, name] = values
         seen(len(part.places))
@@ -75,7 +75,7 @@ def check(frame: pd.DataFrame) -> None:
             raise UserError(f"row {at}: value is {value}; expected a number above 0")
 
 
-def _columns(group: Group, own: Profile | None) -> dict[str, Any]:
+def columns_of(group: Group, own: Profile | None) -> dict[str, Any]:
     """What is known of the rows of a group."""
     preset = group.analysis.system.engine
     bases = [basis_of(case, own) for case in group.cases]
@@ -101,8 +101,9 @@ def basis_of(case: Case, own: Profile | None = None) -> str:
 def spread(preset: Engine, metric: str, basis: str) -> Array:
     """Quantiles of measured / predicted, as times: the metric's own, else those of the other basis or of all metrics,
     wider."""
-    if basis in preset.residuals.get(metric, {}):
-        return np.array(preset.residuals[metric][basis])
+    own = preset.spread((metric,), basis)
+    if own is not None:
+        return np.array(own)
     others: list[Mapping[str, Any]] = [preset.residuals.get(metric, {}), *preset.residuals.values()]
     known = next((next(iter(of.values())) for of in others if of), UNKNOWN_SPREAD)
     widest: Array = np.exp(np.log(np.array(known)) * WIDER)

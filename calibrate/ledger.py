@@ -12,14 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from llmviewer import data
+from llmviewer import data, engine
 from llmviewer.errors import UserError, quoted, unknown
 from llmviewer.passes.quantization_grammar import parse_cache_dtype, parse_scheme
 
 SCHEMA = "llmviewer.ledger/1"
 FOLDER = "calibrate/ledger"
-#: Presets that may stand for an engine.
-PRESETS = ("kernels", "torch-eager", "torch-compile", "gpt-fast", "llama.cpp", "vllm", "trtllm", "sglang")
 #: metric -> what is published.  With output_len 0 a throughput counts tokens of the prompt.
 METRICS = {
     "ttft_ms": "time to the first token: of the whole static batch, or the mean over requests that arrive one by one",
@@ -131,8 +129,10 @@ def parse(content: Mapping[str, Any], name: str) -> Source:
     if "https://" not in text["source"] and "http://" not in text["source"]:
         raise UserError(f"{where}: source {quoted(text['source'])} has no address that a reader can open")
     preset = text.get("nearest", text["engine"])
-    if preset not in PRESETS:
-        raise unknown("engine", preset, PRESETS, where=where, hint="`nearest` names the preset that stands for another")
+    if preset not in engine.names():
+        raise unknown(
+            "engine", preset, engine.names(), where=where, hint="`nearest` names the preset that stands for another"
+        )
     if not isinstance(content["rows"], list) or not content["rows"]:
         raise UserError(f"{where}: rows is {quoted(content['rows'])}; expected a list of figures")
     listed = tuple(_row(row, f"{where}, row {number}") for number, row in enumerate(content["rows"], 1))

@@ -12,7 +12,7 @@ import numpy as np
 from llmviewer import analysis, arguments, models, techniques
 from llmviewer import hardware as chips
 from llmviewer.arguments import Sizes
-from llmviewer.errors import UserError, shown, unknown
+from llmviewer.errors import UserError, quoted, shown, unknown
 from llmviewer.hardware import Chip
 from llmviewer.models.model import Model
 from llmviewer.result import Result
@@ -47,6 +47,9 @@ class Options:
         for name in ("dtype", "latent_attention"):
             arguments.word(name, getattr(self, name))
         arguments.word("efficiency", self.efficiency, EFFICIENCIES)
+        for name, off in (("engine", "kernels"), ("profile", "")):
+            if self.efficiency == "ideal" and arguments.word(name, getattr(self, name)) != off:
+                raise UserError(f"{name} is {quoted(getattr(self, name))}; it needs efficiency calibrated, not ideal")
         arguments.word("batching", self.batching, tuple(batching.value for batching in Batching))
         arguments.fraction("gpu_memory_utilization", self.gpu_memory_utilization)
         arguments.whole("max_num_batched_tokens", self.max_num_batched_tokens, least=0)
@@ -180,7 +183,8 @@ def system(chip: Chip, options: Options) -> System:
     if options.efficiency == "calibrated":
         built = _calibrated(built, options)
     own = {name: text for name in ("fusion", "attention") if (text := getattr(built.engine, name)) != DEFAULTS[name]}
-    for change in techniques.changes({**own, **options.techniques}):
+    asked = {name: text for name, text in options.techniques.items() if name not in own or text != DEFAULTS[name]}
+    for change in techniques.changes({**own, **asked}):
         built = change(built)
     return built
 

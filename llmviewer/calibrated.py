@@ -143,6 +143,11 @@ class Calibrated:
         """The file whose constants come first."""
         return self.sources[0].path
 
+    @property
+    def fitted(self) -> bool:
+        """Whether kernels of this very chip were measured."""
+        return any(source.chip == self.chip for source in self.sources)
+
     def sentence(self) -> str:
         """Where times come from, in one line."""
         own = sorted({found.basis for found in self.known.values() if found.chip == self.chip})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ FACTORS: dict[str, tuple[Kind, ...]] = {
     "attention": (Kind.ATTENTION,),
     "exchange": (Kind.COLLECTIVE,),
 }
-WORDS = ("title", "kernels", "fusion", "attention", "source")
+WORDS = ("title", "kernels", "fusion", "attention", "batching", "source")
 NUMBERS = (
     "max_num_batched_tokens",
     "max_num_seqs",
@@ -79,6 +79,7 @@ class Engine:
     kernels: str = "vllm"
     fusion: str = "none"
     attention: str = "flash"
+    batching: str = ""
     max_num_batched_tokens: float = float("inf")
     max_num_seqs: float = float("inf")
     graph_tokens: float = float("inf")
@@ -120,6 +121,16 @@ class Engine:
             unpacked = self.unpacked_bytes * _narrow_weights(graph) / chip.bandwidth_bytes_per_s
             named["unpacking weights"] = unpacked * (1.0 - few)
         return tuple((name, value) for name, value in named.items() if present(value))
+
+    def spread(self, metrics: Sequence[str], basis: str) -> tuple[float, ...] | None:
+        """Quantiles of measured / predicted times of the first of these metrics that the preset was fitted on.
+
+        basis: `fitted` on kernels of this very chip, or `transferred`.
+        """
+        for metric in metrics:
+            if basis in self.residuals.get(metric, {}):
+                return tuple(self.residuals[metric][basis])
+        return None
 
 
 def counts(graph: Graph, step: Step) -> dict[str, Count]:

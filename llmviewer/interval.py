@@ -17,6 +17,12 @@ from llmviewer.ir import Array, Count
 
 #: Level -> where its bounds stand among profile.QUANTILES.
 LEVELS: dict[str, tuple[int, int]] = {"80": (1, 2), "95": (0, 3)}
+#: Metric -> published figures that say how far off it is, the nearest first.
+PUBLISHED: dict[str, tuple[str, ...]] = {
+    "ttft_s": ("ttft_ms", "latency_ms"),
+    "tpot_s": ("tpot_ms", "decode_tok_s", "latency_ms"),
+    "e2e_s": ("latency_ms", "tpot_ms", "decode_tok_s"),
+}
 
 Pick = Callable[[Count], Array]
 
@@ -31,9 +37,7 @@ def _ratios(analysis: Analysis) -> dict[int, Array]:
     """Bounds of every row over its time, shape (4, passes), by the row's identity; both stages and all metrics ask."""
     assert analysis.calibration is not None
     chip = analysis.chip_per_pass()
-    return {
-        id(row): analysis.calibration.interval(row.operator, chip, row.timing) for row in analysis.evaluation.rows
-    }
+    return {id(row): analysis.calibration.interval(row.operator, chip, row.timing) for row in analysis.evaluation.rows}
 
 
 def of_row(analysis: Analysis, row: Row, pick: Pick) -> Array:
@@ -58,9 +62,27 @@ def of_stage(analysis: Analysis, stage: str) -> Array:
 
 
 def of_metrics(analysis: Analysis) -> dict[str, Array]:
-    """Bounds of TTFT, TPOT and E2E [s], shape (4, points) each: those of the stages, in proportion."""
+    """Bounds of TTFT, TPOT and E2E [s], shape (4, points) each.
+
+    Of an engine what its published figures lie off, of whatever else those of the stages in proportion.
+    """
     plan = analysis.schedule
     prefill, decode = (of_stage(analysis, stage) for stage in ("prefill", "decode"))
-    ttft = analysis.ttft_s * prefill / plan.prefill(analysis.evaluation.time_s)
-    ratio = decode / plan.decode(analysis.evaluation.time_s)
-    return {"ttft_s": ttft, "tpot_s": analysis.tpot_s * ratio, "e2e_s": ttft + analysis.generation_s * ratio}
+    first = _served(analysis, "ttft_s", prefill / plan.prefill(analysis.evaluation.time_s))
+    further = _served(analysis, "tpot_s", decode / plan.decode(analysis.evaluation.time_s))
+    ttft, generation = analysis.ttft_s * first, analysis.generation_s * further
+    return {
+        "ttft_s": ttft,
+        "tpot_s": analysis.tpot_s * further,
+        "e2e_s": _served(analysis, "e2e_s", (ttft + generation) / analysis.e2e_s) * analysis.e2e_s,
+    }
+
+
+def _served(analysis: Analysis, metric: str, kernels: Array) -> Array:
+    """Ratios of the bounds of a metric to its value: of the engine, or those that its kernels give."""
+    assert analysis.calibration is not None
+    basis, engine = "fitted" if analysis.calibration.fitted else "transferred", analysis.system.engine
+    known = engine.spread(PUBLISHED[metric], basis)
+    if metric == "ttft_s" and engine.batching != analysis.system.batching.value:
+        known = None
+    return kernels if known is None else np.array(known)[:, None] * np.ones(kernels.shape[1])

@@ -51,6 +51,7 @@ class Result:
             "model": model_object(self.analysis.model, self.analysis.evaluation.graph),
             "hardware": hardware_object(chip),
             "workload": self._workload(point),
+            "batching": self.analysis.system.batching.value,
             "parallelism": {"devices": parallelism.devices, **asdict(parallelism)},
             "passes": [applied.name for applied in self.analysis.system.passes],
             "fusions": fusions,

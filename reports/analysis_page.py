@@ -66,8 +66,9 @@ def _hardware(answer: dict[str, Any]) -> str:
 def _workload(answer: dict[str, Any]) -> str:
     sizes = answer["workload"]
     passes = ", ".join(answer["passes"]) or "none"
+    batch = "users" if _continuous(answer) else "batch"
     return (
-        f"batch {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}, "
+        f"{batch} {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}, "
         f"output {fmt.whole(sizes['output_len'])}; passes: {passes}; efficiency: {answer['efficiency']['kind']}"
     )
 
@@ -77,8 +78,15 @@ def _sequences(answer: dict[str, Any]) -> str:
     return "1 sequence" if batch == 1 else f"{fmt.whole(batch)} sequences"
 
 
+def _continuous(answer: dict[str, Any]) -> bool:
+    """Whether each sequence begins when another ends, instead of all together."""
+    return bool(answer["batching"] == "continuous")
+
+
 def _together(answer: dict[str, Any], budget: float) -> str:
     """How the prompts of the batch are prefilled."""
+    if _continuous(answer):
+        return "while the other users' sequences decode"
     if answer["workload"]["batch_size"] * answer["stages"]["prefill"]["new_tokens"] > budget:
         return f"the whole batch in passes of at most {fmt.whole(budget)} tokens"
     return "the whole batch in one pass"
@@ -86,7 +94,8 @@ def _together(answer: dict[str, Any], budget: float) -> str:
 
 def _prefill_tokens(answer: dict[str, Any], budget: float) -> str:
     prefill = answer["stages"]["prefill"]
-    tokens = f"{_sequences(answer)} × {fmt.whole(prefill['new_tokens'])} tokens"
+    sequences = "1 prompt" if _continuous(answer) else _sequences(answer)
+    tokens = f"{sequences} × {fmt.whole(prefill['new_tokens'])} tokens"
     found = f" after {fmt.whole(prefill['cached_tokens'])} found in the cache" if prefill["cached_tokens"] else ""
     return f"{tokens}{found}, {_together(answer, budget)}"
 
@@ -117,11 +126,15 @@ def _metrics(answer: dict[str, Any], together: str) -> Facts:
     kind = answer["efficiency"]["kind"]
     decoded = f"mean of {fmt.whole(steps)} decode step{'s' if steps > 1 else ''} after the first token"
     within = {name: f"; 80 %: {fmt.durations(*found['80'])}" for name, found in metrics["intervals"].items()}
+    first = f"joint prefill: {together}"
+    if _continuous(answer):
+        first = "queue, what of other prompts comes first, own prefill"
+        decoded += ", other prompts between"
     each = f", {fmt.per_second(metrics['output_tokens_per_s_per_user'])} a sequence" if sizes["batch_size"] > 1 else ""
     return Facts(
         title=f"Request ({kind}{': times are lower bounds' if kind == 'ideal' else _engine(answer)})",
         lines=(
-            ("TTFT", fmt.duration(metrics["ttft_s"]), f"joint prefill: {together}{within.get('ttft_s', '')}"),
+            ("TTFT", fmt.duration(metrics["ttft_s"]), f"{first}{within.get('ttft_s', '')}"),
             (
                 "TPOT",
                 fmt.duration(metrics["tpot_s"]),

@@ -57,7 +57,7 @@ def stage_table(name: str, stage: dict[str, Any], tokens: str) -> Table:
             rows.append(_layer(operators, stage))
         indent = "  " if len(operators) > 1 else ""
         rows += [_operator(operator, stage, indent) for operator in operators]
-    rows += [_served(term, seconds, stage) for term, seconds in stage["served_s"].items()]
+    rows += [_served(term, seconds, stage) for term, seconds in stage["served_s"].items() if seconds]
     table = Table(
         title=f"{name} {fmt.duration(stage['time_s'])}{_within(stage)}: {_bounds(stage)}",
         note=f"{tokens}; figures per layer",

@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "run": "llmviewer.cli.calibrate_run",
     "fit": "llmviewer.cli.calibrate_fit",
     "validate": "llmviewer.cli.calibrate_validate",
+    "ledger": "llmviewer.cli.calibrate_ledger",
 }
 
 for _name, _module in COMMANDS.items():

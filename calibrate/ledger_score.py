@@ -1,0 +1,158 @@
+"""The ledger against our predictions: every figure with its error, sources summed up, what the last release said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrate import e2e, ledger
+from calibrate.conformal import errors
+from calibrate.e2e_rows import Case
+from calibrate.e2e_runs import Group, grouped
+from calibrate.ledger import Row, Source
+from llmviewer import data
+
+SCHEMA = "llmviewer.ledger-score/1"
+#: Errors of the last release, source by source.
+RECORD = "calibrate/ledger_record.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A published figure and ours, in its own unit; predicted is NaN where there is a reason why not.
+
+    ideal: on the data sheet's roofline.
+    """
+
+    source: Source
+    row: Row
+    predicted: float
+    low80: float
+    high80: float
+    ideal: float
+    basis: str
+    reason: str
+
+    @property
+    def error(self) -> float:
+        """predicted / published - 1."""
+        return self.predicted / self.row.value - 1.0
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        row = self.row
+        return {
+            "source": self.source.name,
+            "engine": self.source.engine,
+            "preset": self.source.preset,
+            "hardware": row.hardware,
+            "devices": row.devices,
+            "model": row.model,
+            "quantization": row.quantization,
+            "kv_cache_dtype": row.kv_cache_dtype,
+            "batching": row.batching,
+            "batch": row.batch,
+            "input_len": row.input_len,
+            "output_len": row.output_len,
+            "metric": row.metric,
+            "published": row.value,
+            "predicted": _known(self.predicted),
+            "low80": _known(self.low80),
+            "high80": _known(self.high80),
+            "error": _known(self.error),
+            "ideal": _known(self.ideal),
+            "basis": self.basis,
+            "reason": self.reason,
+        }
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def case_of(source: Source, row: Row) -> Case:
+    """What a row says was run."""
+    options = {
+        "quantization": row.quantization,
+        "kv_cache_dtype": row.kv_cache_dtype,
+        "tensor_parallel_size": str(row.tp),
+        "pipeline_parallel_size": str(row.pp),
+    }
+    return Case(
+        hardware=row.hardware,
+        model=row.model,
+        engine=source.preset,
+        batching=row.batching,
+        options=tuple(options.items()),
+        batch=float(row.batch or 0),
+        input_len=float(row.input_len),
+        output_len=float(row.output_len),
+        metric=row.metric,
+    )
+
+
+def scored(sources: Sequence[Source]) -> list[Scored]:
+    """Every figure of these sources, in their order."""
+    pairs = list(ledger.rows(tuple(sources)))
+    cases = {at: case_of(source, row) for at, (source, row) in enumerate(pairs)}
+    found: dict[int, dict[str, Any]] = {}
+    for part in grouped(cases):
+        columns = e2e.columns_of(part, None) if isinstance(part, Group) else {}
+        for number, at in enumerate(part.places):
+            known = {name: values if isinstance(values, str) else values[number] for name, values in columns.items()}
+            found[at] = known or {"reason": getattr(part, "reason", "")}
+    return [_scored(source, row, found[at]) for at, (source, row) in enumerate(pairs)]
+
+
+def _scored(source: Source, row: Row, known: dict[str, Any]) -> Scored:
+    numbers = {name: float(known.get(name, np.nan)) for name in ("predicted", "low80", "high80", "ideal")}
+    return Scored(
+        source=source, row=row, basis=str(known.get("basis", "")), reason=str(known.get("reason", "")), **numbers
+    )
+
+
+def summary(rows: Iterable[Scored]) -> dict[str, Any]:
+    """Errors of some figures."""
+    listed = list(rows)
+    known = [one for one in listed if np.isfinite(one.predicted)]
+    if not known:
+        return {"rows": 0, "not_predicted": len(listed)}
+    ratio, plain = (np.array([one.row.value / getattr(one, name) for one in known]) for name in ("predicted", "ideal"))
+    inside = [one.low80 <= one.row.value <= one.high80 for one in known]
+    found = {name: round(float(value), 4) for name, value in errors(ratio).as_dict().items()}
+    return {
+        **found,
+        "rows": len(known),
+        "covered80": round(float(np.mean(inside)), 4),
+        "ideal_mape": round(errors(plain).mape, 4),
+        "not_predicted": len(listed) - len(known),
+    }
+
+
+def document(rows: Sequence[Scored]) -> dict[str, Any]:
+    """As JSON: sources summed up, everything together, and every figure."""
+    by_source: dict[str, list[Scored]] = {}
+    for one in rows:
+        by_source.setdefault(one.source.name, []).append(one)
+    sources = [
+        {
+            "source": name,
+            "title": listed[0].source.title,
+            "engine": listed[0].source.engine,
+            "preset": listed[0].source.preset,
+            "hardware": sorted({one.row.hardware for one in listed}),
+            "address": listed[0].source.source,
+            **summary(listed),
+        }
+        for name, listed in by_source.items()
+    ]
+    return {"schema": SCHEMA, "sources": sources, "total": summary(rows), "rows": [one.document() for one in rows]}
+
+
+def recorded() -> dict[str, float]:
+    """Source -> MAPE at the last release."""
+    content = data.read_yaml(data.folder(RECORD))
+    return {str(name): float(value) for name, value in content["mape"].items()}
