@@ -18,6 +18,7 @@ from llmviewer import data
 SCHEMA = "llmviewer.ledger-score/1"
 #: Errors of the last release, source by source.
 RECORD = "calibrate/ledger_record.yaml"
+RECORD_SCHEMA = "llmviewer.ledger-record/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,3 +157,12 @@ def recorded() -> dict[str, float]:
     """Source -> MAPE at the last release."""
     content = data.read_yaml(data.folder(RECORD))
     return {str(name): float(value) for name, value in content["mape"].items()}
+
+
+def record(found: dict[str, Any]) -> str:
+    """Today's errors as the text of RECORD: what the next release is held against."""
+    from llmviewer import __version__
+
+    lines = [f"schema: {RECORD_SCHEMA}", f"release: {__version__}", "mape:"]
+    lines += [f"  {source['source']}: {source['mape']:.4f}" for source in found["sources"] if source["rows"]]
+    return "\n".join(lines) + "\n"

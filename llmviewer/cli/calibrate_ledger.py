@@ -6,22 +6,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmviewer import data
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.extras import calibration
-from llmviewer.errors import unknown
+from llmviewer.cli.output import write
+from llmviewer.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from calibrate.ledger import Source
     from reports.page import Page
 
 Name = Annotated[str, typer.Option("--source", help="One file of calibrate/ledger/; its figures are listed.")]
+Record = Annotated[bool, typer.Option("--record", help="Keep today's errors as those of this release.")]
 Rows = Annotated[bool, typer.Option("--rows", help="List every figure.")]
 
 
 def command(
     source: Name = "",
     rows: Rows = False,
+    record: Record = False,
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = None,
 ) -> int:
@@ -32,6 +36,10 @@ def command(
 
         document = ledger_score.document(ledger_score.scored(_asked(source)))
         last = ledger_score.recorded()
+    if record:
+        if source:
+            raise UserError("--record is for the whole ledger, --source for one file of it")
+        write(ledger_score.record(document), str(data.folder(ledger_score.RECORD)))
 
     def page() -> Page:
         from reports import ledger_page
