@@ -259,7 +259,7 @@ def test_further_row_blocks_never_set_the_time(name: str, window: float, attenti
         assert slow == pytest.approx(fast)
 
 
-@pytest.mark.parametrize("chip", ["h200", "tpu-v4", "gaudi-3"])
+@pytest.mark.parametrize("chip", ["h100-nvl", "tpu-v4", "gaudi-3"])
 def test_a_chip_without_a_published_l2_or_row_blocks_reads_once(chip: str) -> None:
     op = flash(GQA, prefill(1.0, 65536.0), chip)
     assert op.moved_bytes(Place.L2) == 0

@@ -92,8 +92,10 @@ def test_a_matrix_vector_kernel_of_its_own_is_bound_by_units_or_bandwidth() -> N
 
 
 def test_the_data_sheet_has_no_terms_of_an_engine() -> None:
-    ideal = api.configuration("llama-2-7b", "h100-sxm", engine="vllm").answer(api.request(4, 128, 16)).analysis
+    ideal = api.configuration("llama-2-7b", "h100-sxm", efficiency="ideal").answer(api.request(4, 128, 16)).analysis
     assert not ideal.evaluation.served
+    with pytest.raises(UserError, match="it needs efficiency calibrated"):
+        api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="ideal")
 
 
 def test_terms_stand_by_name_in_a_calibrated_answer() -> None:
@@ -110,7 +112,7 @@ def test_kernels_alone_add_nothing() -> None:
 def test_an_engine_brings_its_fusions_unless_others_are_asked_for() -> None:
     own = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated").system
     assert any("gate-up" in applied.name for applied in own.passes)
-    asked = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated", fusion="none").system
+    asked = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated", fusion="qkv").system
     assert not any("gate-up" in applied.name for applied in asked.passes)
 
 
