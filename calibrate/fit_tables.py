@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrate import devices
 from calibrate import fit as fitting
-from calibrate.tables import LeftOut, Rows, parts_of, table_of
+from calibrate.tables import LeftOut, Rows, completed, parts_of, table_of
 from llmviewer.chip import Chip
 from llmviewer.efficiency import Rates, ideal
 from llmviewer.errors import UserError, shown
@@ -34,7 +34,7 @@ def read_table(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise UserError(f"no file '{shown(path)}'")
     try:
-        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        return completed(pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path))
     except ImportError as error:
         raise UserError("reading Parquet needs pyarrow: pip install 'llmviewer[calibrate]'") from error
     except Exception as error:

@@ -38,6 +38,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
 #: Kernels of scaled_dot_product_attention, and why rows of some are left out.
 SDPA = "sdpa_"
 SLOWER = "attention by a slower kernel of torch's than another at the same shape; profiles hold the fastest"
+#: Columns by which a table is known -> others that it may lack, and what they then are.
+USUAL: dict[tuple[str, ...], dict[str, object]] = {
+    ("heads", "seq"): {"kernel": "", "window": 0, "prefix": 0},
+    ("heads", "context"): {"kernel": "", "window": 0},
+    ("gpus", "bytes"): {"impl": ""},
+}
 #: What makes a shape: rows of one shape go to one side of a split together, whoever measured them.
 SHAPES: dict[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
@@ -70,6 +76,17 @@ def table_of(columns: Any) -> str:
         if {*needed, "device", "latency_us"} <= names:
             return table
     raise UserError(f"columns {', '.join(map(str, columns))} are those of no measured table; see docs/calibration.md")
+
+
+def completed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with the columns that may be absent, saying what is usual."""
+    names = set(frame.columns)
+    for marks, usual in USUAL.items():
+        if set(marks) <= names:
+            frame = frame.assign(**{name: value for name, value in usual.items() if name not in names})
+    if {"heads", "dtype"} <= names and "kv_dtype" not in names:
+        frame = frame.assign(kv_dtype=frame["dtype"])
+    return frame
 
 
 def engine_of(text: object) -> str:

@@ -136,6 +136,7 @@ class Result:
         }
         for name in METRICS:
             columns[name] = np.asarray(getattr(a, name)) * point
+        columns |= self._bounds()
         for stage, pick in (("prefill", plan.prefill), ("decode", plan.decode)):
             for name in ("time_s", "flops", "matmul_flops", "traffic_bytes"):
                 columns[f"{stage}_{name}"] = pick(getattr(totals, name))
@@ -143,6 +144,20 @@ class Result:
             columns[name] = getattr(memory, name) * point
         columns["fits"] = (memory.fits * point).astype(bool)
         return columns
+
+    def _bounds(self) -> dict[str, Any]:
+        """Ends of the 80 % intervals of calibrated times, by column name."""
+        if self.analysis.calibration is None:
+            return {}
+        from llmviewer import interval
+
+        low, high = interval.LEVELS["80"]
+        found = interval.of_metrics(self.analysis)
+        return {
+            f"{name.removesuffix('_s')}_{end}80_s": bounds[at]
+            for name, bounds in found.items()
+            for end, at in (("low", low), ("high", high))
+        }
 
     def _workload(self, point: int) -> dict[str, Any]:
         request = self.analysis.request
