@@ -23,6 +23,8 @@ FP8_BLOCK = (
     dtypes.scaled("fp8", 8, group=128.0 * 128.0, scale_bits=32, name="fp8-128x128"),
     dtypes.scaled("fp8", 8, group=128.0, scale_bits=32, name="fp8-1x128"),
 )
+#: What aiconfigurator calls products of 16-bit inputs and narrow weights.
+WEIGHTS_ALONE = {"int8_wo": dtypes.named("int8"), "int4_wo": dtypes.grouped_int(4)}
 #: Copies of the weights that aiconfigurator runs over in turn: smaller ones stay in the L2.
 COPIES = 5.0
 #: Generations whose L2 is two partitions that each hold what their own units read (A100 and H100 white papers).
@@ -78,6 +80,8 @@ def _low(first: Any) -> Format | None:
     dtype = str(first["dtype"])
     if dtype == "fp8_block":
         return Format(weights=FP8_BLOCK[0], activations=FP8_BLOCK[1])
+    if dtype in WEIGHTS_ALONE:
+        return Format(weights=WEIGHTS_ALONE[dtype])
     if dtype == "w4a16":
         group = _given(first, "group", 0.0)
         if group < 1.0:
