@@ -115,7 +115,7 @@ def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count)
     resources = tuple(_seconds(operator, rates, traffic))
     seconds = _slowest(resources, rates.sharpness)
     if present(rates.fixed_s):
-        overhead = rates.fixed_s * operator.where
+        overhead = rates.fixed_s * operator.where * (seconds > 0.0)  # what has no work is not launched
         resources += (("overhead", overhead),)
         seconds = seconds + overhead
     return Timing(time_s=seconds, resources=resources)

@@ -129,8 +129,10 @@ def _operator_interval(analysis: Analysis, row: Row, pick: Pick, point: int) -> 
 
 
 def _runs(row: Row, pick: Pick, point: int) -> bool:
-    """Whether the point runs it: either a kernel or the operators it fuses."""
-    return isinstance(row.operator.where, float) or bool(pick(row.operator.where)[point] > 0.0)
+    """Whether the point runs it: either a kernel or the operators it fuses; what has no work takes no time."""
+    if not isinstance(row.operator.where, float) and not pick(row.operator.where)[point] > 0.0:
+        return False
+    return bool(pick(row.timing.time_s)[point] > 0.0)
 
 
 def _bound(row: Row, pick: Pick, point: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 import llmviewer as lv
-from llmviewer import hardware, models
+from llmviewer import hardware, models, techniques
+from llmviewer.cli import main
 from llmviewer.roofline import BOUNDS
 
 SIZES = {"batch_size": 2, "input_len": 96, "output_len": 4}
@@ -149,3 +151,16 @@ def test_ideal_has_neither_interval_nor_profile() -> None:
     assert found["stages"]["decode"]["time_interval_s"] is None
     assert found["metrics"]["intervals"] == {}
     assert found["stages"]["decode"]["time_s"] == found["stages"]["decode"]["ideal_time_s"]
+
+
+def test_what_has_no_work_is_neither_launched_nor_listed() -> None:
+    """Exits are checked at decode alone: at prefill their kernels move nothing and took a floor each."""
+    found = answer("llama-2-7b", "a6000", early_exit="mean=0.6")
+    prefill, decode = ({row["block"] for row in found["stages"][name]["operators"]} for name in ("prefill", "decode"))
+    assert decode - prefill == {"exit_check"}
+
+
+@pytest.mark.parametrize("name", techniques.TECHNIQUES)
+def test_every_technique_s_example_prints_a_calibrated_answer(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(techniques.load(name).example)[1:]) in (0, 1)
+    assert "calibrated" in capsys.readouterr().out
