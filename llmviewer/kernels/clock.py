@@ -13,9 +13,10 @@ from llmviewer.ir import Count
 UNKNOWN_HZ = 1.7e9
 #: Units of an A100, and what each gets of its memory bandwidth per clock [byte]; an H100's 132 get 12.8.
 UNITS, BYTES_PER_CLOCK = 108.0, 13.4
-#: A unit that takes a tile or a row as a multiprocessor does is one of at least and at most so many: a TPU has one or
-#: two large ones, a Trainium2 eight, a Cerebras 900,000 tiny ones.  Those count as UNITS.
-FEWEST_UNITS, MOST_UNITS = 9.0, 1024.0
+#: A unit that takes a tile or a row as a multiprocessor does (or a core of a processor) multiplies at most so fast [16
+#: bit, FLOP/s], and a chip has at most so many: the core of a TPU v5e does 197 TFLOP/s, an SM of a B200 15; a Cerebras
+#: has 900,000.  Chips of others count as UNITS.
+FASTEST_UNIT, MOST_UNITS = 50e12, 1024.0
 
 
 def clock_hz(chip: Chip) -> Count:
@@ -26,7 +27,10 @@ def clock_hz(chip: Chip) -> Count:
 
 def resembles(chip: Chip) -> bool:
     """Whether the chip's units are known, and each takes a tile or a row as a multiprocessor does."""
-    return chip.units is not None and bool(np.min(chip.units) >= FEWEST_UNITS and np.max(chip.units) <= MOST_UNITS)
+    if chip.units is None or np.max(chip.units) > MOST_UNITS:
+        return False
+    rates = chip.matrix_flops_per_s
+    return all(np.max(rates[name] / chip.units) <= FASTEST_UNIT for name in ("bf16", "fp16") if name in rates)
 
 
 @lru_cache(maxsize=64)
