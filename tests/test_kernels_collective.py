@@ -160,7 +160,7 @@ def test_more_bytes_never_take_less_time(devices: float) -> None:
 def profile(chip: str, *keys: str) -> Profile:
     constants = ", ".join(f"{name}: {value}" for name, value in kernels.FAMILY.starting().items())
     text = f"constants: {{{constants}}}\nrange: {{}}\nresiduals: {{}}\n"
-    return Profile(chip=chip, title=chip, provenance={}, texts=dict.fromkeys(keys, text), path="test")
+    return Profile(chip=chip, title=chip, generation="", provenance={}, texts=dict.fromkeys(keys, text), path="test")
 
 
 def test_what_a_host_launched_serves_no_graph() -> None:
