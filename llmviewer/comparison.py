@@ -67,6 +67,8 @@ def _row(configuration: dict[str, Any]) -> dict[str, Any]:
         "model": configuration["model"]["name"],
         "hardware": configuration["hardware"]["name"],
         **{name: configuration[name] for name in ("dtype", *TECHNIQUES)},
+        "efficiency": configuration["efficiency"]["kind"],
+        "engine": configuration["efficiency"].get("engine"),
         **configuration["workload"],
         **{name: memory[name] for name in (*MEMORY, "fits", "max_batch_size", "max_context_len")},
         **configuration["metrics"],

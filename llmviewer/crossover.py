@@ -31,11 +31,13 @@ MOST_POINTS = 10**5
 class Crossover:
     """values: metric by configuration, context and batch; inf where the configuration does not fit in memory.
 
+    efficiency: what times are, ideal or calibrated.
     winner: index of the configuration with the least value, NOBODY where none fits; ties go to the first.
     """
 
     names: tuple[str, ...]
     metric: str
+    efficiency: str
     batch_sizes: Array
     contexts: Array
     values: Array
@@ -51,6 +53,7 @@ class Crossover:
         return {
             "schema": SCHEMA,
             "metric": self.metric,
+            "efficiency": self.efficiency,
             "configurations": list(self.names),
             "batch_sizes": self.batch_sizes.astype(int).tolist(),
             "contexts": self.contexts.astype(int).tolist(),
@@ -85,7 +88,12 @@ def crossover(
     shape = (len(contexts), len(batch_sizes))
     values = np.stack([_plane(c, grid, metric).reshape(shape) for c in configurations.values()])
     return Crossover(
-        names=tuple(configurations), metric=metric, batch_sizes=batch_sizes, contexts=contexts, values=values
+        names=tuple(configurations),
+        metric=metric,
+        efficiency=", ".join(dict.fromkeys(c.options.efficiency for c in configurations.values())),
+        batch_sizes=batch_sizes,
+        contexts=contexts,
+        values=values,
     )
 
 

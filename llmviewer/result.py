@@ -129,6 +129,9 @@ class Result:
         columns: dict[str, Any] = {
             "model": [a.model.name] * len(self),
             "hardware": [a.system.chip.name] * len(self),
+            "dtype": [a.model.dtype.name] * len(self),
+            "efficiency": [self.efficiency] * len(self),
+            "engine": ["" if a.calibration is None else a.system.engine.name] * len(self),
             **{name: [text] * len(self) for name, text in self.techniques.items()},
             "batch_size": (a.request.batch_size * point).astype(int),
             "input_len": (a.request.input_len * point).astype(int),

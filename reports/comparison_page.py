@@ -69,21 +69,30 @@ def page(comparison: Comparison) -> Page:
         label for label, show in made_of(configurations[0]).items() if len({show(c) for c in configurations}) > 1
     ]
     return (
-        _common(configurations[0], differing, comparison),
+        _common(configurations, differing),
         _table(configurations, differing),
         *_warnings(configurations, differing),
     )
 
 
-def _common(first: Configuration, differing: list[str], comparison: Comparison) -> Facts:
+def _common(configurations: list[Configuration], differing: list[str]) -> Facts:
+    first = configurations[0]
     sizes = first["workload"]
     pairs = [(label, show(first)) for label, show in made_of(first).items() if label not in differing]
     workload = (
         f"batch {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}, "
         f"output {fmt.whole(sizes['output_len'])}"
     )
-    kind = f"{first['efficiency']['kind']}: {first['provenance']['times']}"
-    return Facts(lines=(*pairs, ("Workload", workload), ("Times", kind)))
+    return Facts(lines=(*pairs, ("Workload", workload), *_times(configurations)))
+
+
+def _times(configurations: list[Configuration]) -> list[tuple[str, str]]:
+    """Where times come from: said once, or for each chip where it differs."""
+    kind = configurations[0]["efficiency"]["kind"]
+    said = {c["hardware"]["name"]: c["provenance"]["times"] for c in configurations}
+    if len(set(said.values())) == 1:
+        return [("Times", f"{kind}: {configurations[0]['provenance']['times']}")]
+    return [("Times", kind), *(("", f"{chip}: {times}") for chip, times in said.items())]
 
 
 def _table(configurations: list[Configuration], differing: list[str]) -> Table:

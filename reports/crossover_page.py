@@ -28,7 +28,7 @@ def page(found: Crossover) -> Page:
     styles = {letters[index]: COLOURS[index % len(COLOURS)] for index in range(len(found.names))}
     heads = (right("Context"), *(Column(title=fmt.whole(found.batch_sizes[j]), styles=styles) for j in across))
     rows = tuple(Row(cells=(fmt.whole(found.contexts[i]), *(letters[int(winner[i, j])] for j in across))) for i in down)
-    note = f"least {found.metric.removesuffix('_s').replace('_', ' ')}; batch sizes across"
+    note = f"least {found.metric.removesuffix('_s').replace('_', ' ')} ({found.efficiency}); batch sizes across"
     return (Facts(lines=tuple(lines)), Table(columns=heads, rows=rows, note=note))
 
 

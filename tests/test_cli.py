@@ -412,3 +412,25 @@ def test_a_sweep_shows_its_progress_on_stderr_once_it_takes_over_a_second(run, m
     assert status == 0
     assert out.count("\n") == 3  # a header and two points: the bar stays out of it
     assert ("2/2" in err) == shown
+
+
+def test_calibrated_rows_say_so_and_have_a_column_for_each_end_of_an_interval(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words in (
+        ["analyze", "llama-3.2-1b", "--hardware", "h100"],
+        ["sweep", "llama-3.2-1b", "--hardware", "h100", "--efficiency", "calibrated"],
+        ["compare", "llama-3.2-1b", "--hardware", "h100,l40s", "--efficiency", "calibrated"],
+    ):
+        assert main([*words, "--format", "csv"]) == 0
+        for row in csv.DictReader(io.StringIO(capsys.readouterr().out)):
+            assert row["efficiency"] == "calibrated"
+            name = "time" if words[0] == "analyze" else "tpot"
+            assert float(row[f"{name}_low80_s"]) <= float(row[f"{name}_s"]) <= float(row[f"{name}_high80_s"])
+
+
+def test_every_chip_of_a_comparison_says_whose_kernels_its_times_are_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "llama-3.2-1b", "--hardware", "h100,l40s", "--efficiency", "calibrated"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "h100-sxm: kernels measured on h100-sxm" in said
+    assert "l40s: kernels transferred from" in said

@@ -48,7 +48,12 @@ def _views(result: Result) -> views.Views:
 
 def operator_rows(answer: dict[str, Any]) -> list[dict[str, Any]]:
     """One row per stage and operator, with the workload in front."""
-    shared = {"model": answer["model"]["name"], "hardware": answer["hardware"]["name"], **answer["workload"]}
+    shared = {
+        "model": answer["model"]["name"],
+        "hardware": answer["hardware"]["name"],
+        "efficiency": answer["efficiency"]["kind"],
+        **answer["workload"],
+    }
     return [
         {**shared, "stage": name, **operator}
         for name, stage in answer["stages"].items()

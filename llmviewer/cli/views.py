@@ -60,7 +60,8 @@ def _json(views: Views, path: str | None) -> str:
 
 
 def _csv(views: Views, path: str | None) -> str:
-    """Nested fields have dotted names, lists within a cell are separated by blanks, what does not exist is empty."""
+    """Nested fields have dotted names, intervals a column for each end, lists within a cell are separated by blanks,
+    what does not exist is empty."""
     import csv
     import io
 
@@ -73,11 +74,19 @@ def _csv(views: Views, path: str | None) -> str:
     return buffer.getvalue()
 
 
+#: Fields of an interval: level -> both ends.
+LEVELS = {"80", "95"}
+
+
 def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Fields within fields by dotted names."""
     found: dict[str, Any] = {}
     for name, value in fields.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping) and value.keys() == LEVELS:
+            stem = name.removesuffix("_interval_s").removesuffix("_s")
+            for level, ends in value.items():
+                found |= {f"{stem}_{end}{level}_s": at for end, at in zip(("low", "high"), ends, strict=True)}
+        elif isinstance(value, Mapping) and value:
             found.update(flat(value, f"{prefix}{name}."))
         elif isinstance(value, (list, tuple)):
             found[prefix + name] = " ".join(map(str, value))
