@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer import profile as profiles
 from llmviewer.chip import Chip
 from llmviewer.efficiency import Rates
-from llmviewer.errors import UserError, shown
+from llmviewer.errors import UserError, shown, unknown
 from llmviewer.ir import Array, Count, Operator
 from llmviewer.kernels import attention, attention_decode, attention_prefill
 from llmviewer.kernels.carried import carried
@@ -41,6 +41,8 @@ SHORT_S = 20e-6
 REGIMES = ("short", "memory", "compute")
 #: Ends the names of engines whose kernels a host launched one by one: they serve only whoever asks for them.
 HOST_TIMED = ("-host", "-eager")
+#: Constants are written in five digits; a bound may be rounded past itself.
+ROUNDED = 1e-4
 #: Residuals used where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
 UNKNOWN_SPREAD = (0.5, 0.7, 1.4, 2.0)
 
@@ -195,11 +197,25 @@ class Calibrated:
 
 
 def _check(fit: Fit, source: Profile) -> None:
-    """Raise for a fit of other formulas than ours."""
-    missing = [constant.name for constant in FAMILIES[fit.family].constants if constant.name not in fit.constants]
-    if missing:
-        said = f"'{shown(source.path)}': {fit.key} lacks {', '.join(missing)}"
-        raise UserError(f"{said}; this llmviewer needs them: fit again (`llmviewer calibrate fit`)")
+    """Raise for a fit of other formulas than ours, or of constants that no fit gives."""
+    known = {constant.name: constant for constant in FAMILIES[fit.family].constants}
+    where = f"'{shown(source.path)}': {fit.key}"
+    again = "this llmviewer needs them: fit again (`llmviewer calibrate fit`)"
+    if missing := [name for name in known if name not in fit.constants]:
+        raise UserError(f"{where} lacks {', '.join(missing)}; {again}")
+    for name, value in fit.constants.items():
+        if name not in known:
+            raise unknown(f"constant of {fit.key}", name, known, where=f"'{shown(source.path)}'")
+        low, high = known[name].low, known[name].high
+        if not low * (1.0 - ROUNDED) <= value <= high * (1.0 + ROUNDED):
+            raise UserError(f"{where}: constants.{name} is {value:g}; allowed: {low:g} to {high:g}")
+
+
+def _known_families(own: Profile) -> None:
+    """Raise for fits that nothing would ever read."""
+    for key in own.texts:
+        if key.partition("/")[0] not in FAMILIES:
+            raise unknown("kernel family", key.partition("/")[0], FAMILIES, where=f"'{shown(own.path)}'")
 
 
 def unmeasured(family: Family) -> Fit:
@@ -245,6 +261,8 @@ def calibrated(
 ) -> Calibrated:
     """The efficiency of a chip's kernels: from `own`, the shipped profile, or those of the nearest chips."""
     found = profiles.sources(chip)
+    if own is not None:
+        _known_families(own)
     return Calibrated(
         sources=found if own is None else (own, *found),
         engine=engine,

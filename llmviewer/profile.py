@@ -190,6 +190,9 @@ def _check(fit: Fit, path: str) -> None:
         for value in values:
             if not 0.0 <= value < math.inf or (value == 0.0 and name.startswith("residuals")):
                 raise UserError(f"'{shown(path)}': {fit.key}: {name} is {value:g}; expected a finite positive number")
+        if list(values) != sorted(values):
+            said = ", ".join(f"{value:g}" for value in values)
+            raise UserError(f"'{shown(path)}': {fit.key}: {name} is {said}; expected it in rising order")
 
 
 def _four(values: Any) -> tuple[float, float, float, float]:
