@@ -34,11 +34,14 @@ def read_table(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise UserError(f"no file '{shown(path)}'")
     try:
-        return completed(pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path))
+        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     except ImportError as error:
         raise UserError("reading Parquet needs pyarrow: pip install 'llmviewer[calibrate]'") from error
     except Exception as error:
         raise UserError(f"cannot read '{shown(path)}' as a table: {shown(error, 160)}") from error
+    if frame.empty:
+        raise UserError(f"'{shown(path)}' has no rows")
+    return completed(frame)
 
 
 @dataclass(slots=True, kw_only=True)

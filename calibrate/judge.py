@@ -10,6 +10,7 @@ from calibrate import e2e, predict, validate, whole
 from calibrate.fit_tables import read_table
 from calibrate.sources import WHOLE, is_samples, read
 from calibrate.tables import SHAPES
+from llmviewer import hardware as chips
 from llmviewer.profile import Profile
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ def answers(paths: Sequence[Path], hardware: str, own: Profile | None) -> list[p
 
     Samples of `calibrate run` are tables of kernels, and of layers and models.
     """
+    if hardware:
+        chips.load(hardware)  # an unknown one is an error, not a reason of every row
     asked = predict.Asked(hardware=hardware, own=own)
     return [frame for path in paths for frame in _answered(path, asked)]
 

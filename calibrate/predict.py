@@ -26,6 +26,10 @@ PREDICTED = ("predicted_us", "low80_us", "high80_us", "low95_us", "high95_us")
 #: The baseline, what bounds the row on the data sheet, where constants come from, and why nothing was predicted.
 OTHERS = ("ideal_us", "regime", "basis", "reason")
 SHORT_US = 20.0
+#: Sizes beyond which it is a typing error; below which there is nothing to exchange; others are above nothing.
+LARGEST, LARGEST_BYTES, FEWEST_GPUS = 1e9, 1e15, 2.0
+#: Sizes that may be nothing.
+FROM_NOTHING = ("window", "prefix")
 #: Columns that rows are not counted by, though they choose formulas.
 UNCOUNTED = ("window", "impl", "gpus", "experts", "group")
 
@@ -64,12 +68,27 @@ def check(frame: pd.DataFrame) -> None:
             values = np.asarray(frame[name], dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise UserError(f"column {name} holds what is no number: {shown(error, 80)}") from error
-        from_nothing = name in ("window", "prefix")
-        wrong = ~(np.isfinite(values) & ((values >= 0.0) if from_nothing else (values > 0.0)))
+        wrong = np.logical_not(_allowed(name, values))
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            allowed = f"{'numbers from 0 on' if from_nothing else 'positive numbers'} ({int(wrong.sum())} such rows)"
+            allowed = f"{_bounds(name)} ({int(wrong.sum())} such rows)"
             raise UserError(f"{name} of row {row + 1} is {values[row]:g}; allowed: {allowed}")
+
+
+def _allowed(name: str, values: Array) -> Array:
+    """Mask of the values that a column may hold."""
+    least = FEWEST_GPUS if name == "gpus" else 0.0
+    most = LARGEST_BYTES if name in ("bytes", "latency_us") else LARGEST
+    above = (values >= least) & ((values > 0.0) | (name in FROM_NOTHING))
+    return np.asarray(above & (values <= most))
+
+
+def _bounds(name: str) -> str:
+    """The same in words."""
+    if name == "gpus":
+        return "2 and more"
+    most = f" up to {LARGEST_BYTES if name in ('bytes', 'latency_us') else LARGEST:g}"
+    return f"{'numbers from 0' if name in FROM_NOTHING else 'positive numbers'}{most}"
 
 
 def _answer(rows: Rows, asked: Asked, answered: pd.DataFrame) -> None:

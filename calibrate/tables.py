@@ -39,7 +39,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 SDPA = "sdpa_"
 SLOWER = "attention by a slower kernel of torch's than another at the same shape; profiles hold the fastest"
 #: Columns by which a table is known -> others that it may lack, and what they then are.
-USUAL: dict[tuple[str, ...], dict[str, object]] = {
+USUAL: dict[tuple[str, ...], dict[str, str | int]] = {
     ("heads", "seq"): {"kernel": "", "window": 0, "prefix": 0},
     ("heads", "context"): {"kernel": "", "window": 0},
     ("gpus", "bytes"): {"impl": ""},
@@ -75,7 +75,13 @@ def table_of(columns: Any) -> str:
     for table, needed in SHAPES.items():
         if {*needed, "device", "latency_us"} <= names:
             return table
-    raise UserError(f"columns {', '.join(map(str, columns))} are those of no measured table; see docs/calibration.md")
+    nearest = min(SHAPES, key=lambda table: len({*SHAPES[table]} - names) / len(SHAPES[table]))
+    lacking = ", ".join(name for name in (*SHAPES[nearest], "device", "latency_us") if name not in names)
+    if not names & {*SHAPES[nearest]}:
+        raise UserError(
+            f"columns {', '.join(map(str, columns))} are those of no measured table; see docs/calibration.md"
+        )
+    raise UserError(f"no measured table has these columns; as {nearest} it lacks {lacking} (docs/calibration.md)")
 
 
 def completed(frame: pd.DataFrame) -> pd.DataFrame:

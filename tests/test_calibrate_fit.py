@@ -409,6 +409,10 @@ def test_wrong_samples_are_one_line(
         ("device,m,n,k,latency_us\nh100_sxm,1,2,x,3\n", "column k holds what is no number"),
         ("device,m,n,k,latency_us\nh100_sxm,1,2,3,nan\n", "latency_us of row 1 is nan"),
         ("a,b\n1,2\n", "columns a, b are those of no measured table"),
+        ("device,m,k,latency_us\nh100_sxm,1,2,3\n", "as gemm it lacks n"),
+        ("device,m,n,k,latency_us\n", "has no rows"),
+        ("device,m,n,k,latency_us\nh100_sxm,1e300,2,3,3\n", "m of row 1 is 1e+300; allowed: positive numbers up to"),
+        ("device,op,gpus,bytes,dtype,latency_us\nh100_sxm,all_reduce,1,8,fp16,3\n", "gpus of row 1 is 1; allowed: 2"),
         ("device,m,n,k,dtype,engine,latency_us\nh100_sxm,8,64,64,float16,x,3\n", "nothing to fit for h100-sxm"),
         ("device,m,n,k,dtype,engine,latency_us\nh100_sxm,8,64,64,fp99,x,3\n", "unknown dtype 'fp99'"),
     ],
@@ -418,6 +422,21 @@ def test_wrong_tables_are_one_line(text: str, said: str, tmp_path: Path, capsys:
     table.write_text(text, encoding="utf-8")
     assert said in error_line(capsys, "calibrate", "fit", table, "-o", tmp_path / "profile.yaml")
     assert "no file" in error_line(capsys, "calibrate", "fit", tmp_path / "none.csv", "-o", tmp_path / "p.yaml")
+
+
+def test_a_table_without_rows_is_not_validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "gemm.csv"
+    table.write_text("device,m,n,k,latency_us\n", encoding="utf-8")
+    assert "has no rows" in error_line(capsys, "calibrate", "validate", table)
+
+
+def test_rows_are_not_predicted_for_a_chip_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "sums.csv"
+    timed(sums(), NOISE).assign(engine="vllm 0.9").to_csv(table, index=False)
+    rows = tmp_path / "rows.csv"
+    line = error_line(capsys, "calibrate", "validate", table, "--hardware", "nope", "-o", rows)
+    assert "unknown chip 'nope'" in line
+    assert not rows.exists()
 
 
 def test_a_cut_last_line_is_said_and_the_rest_fitted(
@@ -442,6 +461,11 @@ def without(text: str, name: str) -> str:
         (lambda text: text.replace("{floor: ", "{floor: -"), "expected a finite positive number"),
         (lambda text: text.replace("{floor: ", "{floor: word, x: "), "expected numbers"),
         (lambda text: without(text, "sharpness"), "lacks sharpness"),
+        (lambda text: text.replace("{floor: ", "{flor: 1, floor: "), "unknown constant of gemm/bf16/torch 'flor'"),
+        (lambda text: text.replace("{floor: ", "{floor: 99"), "allowed: 0 to"),
+        (lambda text: text.replace("fit: gemm/", "fit: gem/"), "unknown kernel family 'gem'"),
+        (lambda text: text.replace("  all: [", "  all: [9, "), "expected numbers"),
+        (lambda text: text.replace("  all: [0", "  all: [7"), "expected it in rising order"),
         (lambda text: text[: text.rindex("\n---\n")] + "\n", "is cut off: 1 of its 2 fits are there"),
         (lambda text: text[:-20], "is cut off"),
         (lambda text: text[: text.index("provenance")], "missing provenance"),
