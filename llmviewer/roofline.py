@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -115,7 +115,8 @@ def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count)
     resources = tuple(_seconds(operator, rates, traffic))
     seconds = _slowest(resources, rates.sharpness)
     if present(rates.fixed_s):
-        overhead = rates.fixed_s * operator.where * (seconds > 0.0)  # what has no work is not launched
+        launched: Any = seconds > 0.0  # what has no work is not
+        overhead = rates.fixed_s * operator.where * launched
         resources += (("overhead", overhead),)
         seconds = seconds + overhead
     return Timing(time_s=seconds, resources=resources)
