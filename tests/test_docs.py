@@ -51,8 +51,11 @@ def test_python_of_the_readme_runs(code: str, capsys: pytest.CaptureFixture[str]
     assert "ttft_s" in capsys.readouterr().out
 
 
-def test_the_first_screen_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_screen_shows_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows of operators in the README are rows of the real table."""
+    monkeypatch.setenv("COLUMNS", "120")
     row = re.compile(r"  (q_proj|attention|gate_proj|mlp_act) +[0-9]")
     shown = [line.split() for line in README.splitlines() if row.match(line)]
     assert main("analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048".split()) == 0
