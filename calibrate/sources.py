@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrate import record
+from calibrate.e2e import is_table as is_whole_requests
 from calibrate.fit_tables import read_table
 from calibrate.predict import check
 from calibrate.tables import SHAPES, table_of
@@ -47,6 +48,10 @@ def read(path: Path) -> Source:
             _complete(name, frame, path)
         return Source(path=path, tables=tables, environment=environment)
     frame = read_table(path)
+    if is_whole_requests(frame.columns):
+        raise UserError(
+            f"'{shown(path)}' holds whole requests; `calibrate validate` takes them, nothing is fitted on them"
+        )
     table = table_of(frame.columns)
     check(frame)
     return Source(path=path, tables={table: frame})

@@ -17,6 +17,7 @@ pytest.importorskip("scipy", reason="fitting needs scipy")
 import pandas as pd
 
 from calibrate import conformal, record
+from calibrate.e2e_rows import COLUMNS
 from calibrate.fit import seconds
 from calibrate.tables import LeftOut, Rows, parts_of
 from llmviewer import hardware
@@ -422,6 +423,21 @@ def test_wrong_tables_are_one_line(text: str, said: str, tmp_path: Path, capsys:
     table.write_text(text, encoding="utf-8")
     assert said in error_line(capsys, "calibrate", "fit", table, "-o", tmp_path / "profile.yaml")
     assert "no file" in error_line(capsys, "calibrate", "fit", tmp_path / "none.csv", "-o", tmp_path / "p.yaml")
+
+
+def test_a_profile_that_cannot_be_written_is_not_fitted_first(
+    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calibrate.profiling.fitted", None)  # whoever calls it fails otherwise
+    for output in (tmp_path, tmp_path / "nowhere" / "profile.yaml"):
+        assert "cannot write" in error_line(capsys, "calibrate", "fit", samples, "-o", output)
+
+
+def test_nothing_is_fitted_on_whole_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "e2e.csv"
+    table.write_text(f"{','.join(COLUMNS)}\n{','.join('1' for _ in COLUMNS)}\n", encoding="utf-8")
+    line = error_line(capsys, "calibrate", "fit", table, "-o", tmp_path / "profile.yaml")
+    assert "holds whole requests" in line
 
 
 def test_a_table_without_rows_is_not_validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,18 +90,19 @@ def _show(document: dict[str, object], format: str, title: str) -> None:  # noqa
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on stderr, once it takes longer than a moment."""
+    """A bar on stderr where that is a terminal, once it takes longer than a moment."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
+    console = Console(stderr=True)
+    bar = Progress(*columns, console=console, auto_refresh=False, transient=True)
     task, begun, shown_yet = bar.add_task("", total=None), time.monotonic(), False
 
     def seen(done: int, total: int, now: str) -> None:
         nonlocal shown_yet
         bar.update(task, completed=done, total=total, description=now)
-        if time.monotonic() - begun > PATIENCE_S:
+        if console.is_terminal and time.monotonic() - begun > PATIENCE_S:
             if not shown_yet:
                 bar.start()
                 shown_yet = True

@@ -85,6 +85,19 @@ def replacing(path: str) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def writable(path: str) -> None:
+    """Raise for a file that could not be written, before anything is computed that would be lost."""
+    target = _target(path)
+    try:
+        if target.exists() and not target.is_file():
+            return  # a device or a pipe
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:32]}.")
+        os.close(handle)
+        Path(name).unlink()
+    except OSError as error:
+        raise UserError(f"cannot write '{shown(path)}': {error.strerror or error}") from error
+
+
 def _target(path: str) -> Path:
     """The file meant by `path`, links followed."""
     try:
