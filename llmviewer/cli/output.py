@@ -87,8 +87,8 @@ def replacing(path: str) -> Iterator[Path]:
 
 def writable(path: str) -> None:
     """Raise for a file that could not be written, before anything is computed that would be lost."""
-    target = _target(path)
     try:
+        target = _target(path)
         if target.exists() and not target.is_file():
             return  # a device or a pipe
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:32]}.")
