@@ -29,6 +29,7 @@ $(VENV)/bin/python:
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m compileall -q llmviewer reports calibrate  # an editable install leaves that to the first run
 	touch $@
 
 # torch first and pinned: whatever else depends on it then takes this one, and no GPU packages arrive

@@ -1,7 +1,7 @@
 """How fast the tool answers.  Run by `make bench`; prints docs/speed.md.
 
-A point is: ideal efficiency, flash attention, Llama-2-7b, model and chip loaded, one prefill and one decode step,
-memory included.
+A point is: flash attention, Llama-2-7b, model and chip loaded, one prefill and one decode step, memory included; on the
+roofline, and calibrated.  The cold process answers calibrated, as by default.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ HEADER = """# Speed
 Printed by `make bench` (`benchmarks/speed.py`) on {cores} cores of an {cpu}, Python {python}, numpy {numpy}.
 
 A *point* is one prefill and one decode step of Llama-2-7b with flash attention, memory included, model and chip loaded.
-A *generation* prices the prefill and all 511 decode steps. The sweep runs on one core. Cold processes are compared with
-the imports they cannot do without, in the same environment.
+A *generation* prices the prefill and all 511 decode steps. The sweep runs on one core. Cold processes, which answer
+calibrated as `analyze` does by default, are compared with the imports they cannot do without, in the same environment,
+bytecode written by the installation.
 
 | what | measured | goal |
 |---|---|---|"""
@@ -89,7 +90,17 @@ PEAK_OF = (
 
 def in_process() -> list[tuple[str, str, str]]:
     """One point, a generation, a sweep."""
-    configuration = api.configuration("llama-2-7b", "a6000")
+    ideal = api.configuration("llama-2-7b", "a6000", efficiency="ideal")
+    calibrated = api.configuration("llama-2-7b", "a6000", efficiency="calibrated")
+    return [*figures(ideal, "", GOALS), *figures(calibrated, ", calibrated", ("", "", ""))]
+
+
+#: Of a point, a generation, a sweep; on the roofline.
+GOALS = ("≤ 0.5 ms", "≤ 0.6 ms", "≥ 2 million points/s")
+
+
+def figures(configuration: api.Configuration, how: str, goals: tuple[str, str, str]) -> list[tuple[str, str, str]]:
+    """The three with one efficiency, and the memory of the process after them."""
     model, system = configuration.model, configuration.system
 
     def answer(prompt: float, output: float) -> Callable[[], object]:
@@ -100,10 +111,10 @@ def in_process() -> list[tuple[str, str, str]]:
     rate = sweep_rate(configuration)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return [
-        ("one point", f"{point * 1e3:.2f} ms", "≤ 0.5 ms"),
-        ("generate 512 + 512, exact over all steps", f"{generation * 1e3:.2f} ms", "≤ 0.6 ms"),
-        (f"sweep of {POINTS:,} points", f"{rate / 1e6:.1f} million points/s", "≥ 2 million points/s"),
-        ("memory of the process after it", f"{peak:.0f} MiB", "bounded"),
+        (f"one point{how}", f"{point * 1e3:.2f} ms", goals[0]),
+        (f"generate 512 + 512, exact over all steps{how}", f"{generation * 1e3:.2f} ms", goals[1]),
+        (f"sweep of {POINTS:,} points{how}", f"{rate / 1e6:.1f} million points/s", goals[2]),
+        (f"memory of the process after it{how}", f"{peak:.0f} MiB", "bounded"),
     ]
 
 

@@ -17,7 +17,7 @@ from llmviewer.ir import Array, Count, present, total
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
 from llmviewer.schedule import Schedule, falls, schedule
-from llmviewer.serving import Times, together
+from llmviewer.serving import Times, per_token, together
 from llmviewer.system import Batching, System
 from llmviewer.workload import Request
 
@@ -51,7 +51,7 @@ class Analysis:
     @property
     def ttft_s(self) -> Array:
         """Joint prefill of the whole batch [s]; under continuous batching the wait for, and of, one request."""
-        return self.times.ttft_s
+        return self.prefill_s if self.running is None else self.times.ttft_s
 
     @property
     def times(self) -> Times:
@@ -98,12 +98,12 @@ class Analysis:
     @property
     def generation_s(self) -> Array:
         """From the first token to the last [s]: the decode steps, and what continuous batching puts between them."""
-        return self.times.generation_s
+        return self.decode_s if self.running is None else self.times.generation_s
 
     @property
     def tpot_s(self) -> Array:
         """Mean time per output token after the first [s]; NaN where output_len is 1."""
-        return self.times.tpot_s
+        return per_token(self.generation_s, self.schedule.decode_steps)
 
     @property
     def e2e_s(self) -> Array:

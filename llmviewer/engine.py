@@ -100,7 +100,7 @@ class Engine:
 
         seconds: what kernels of some kinds take in the pass.
         """
-        if self == KERNELS:
+        if self is KERNELS:
             return ()
         named: dict[str, Count] = {}
         if self.constants:

@@ -112,8 +112,11 @@ def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count)
     The maximum is smooth where the efficiency says how sharp it is: kernels near the ridge are slower than either roof.
     """
     rates = efficiency(operator, chip)
-    resources = tuple(_seconds(operator, rates, traffic))
-    seconds = _slowest(resources, rates.sharpness)
+    (_, seconds), *others = resources = tuple(_seconds(operator, rates, traffic))
+    for _, other in others:
+        seconds = np.maximum(seconds, other)
+    if rates.sharpness is not None and others:
+        seconds = _smooth(resources, seconds, rates.sharpness)
     if present(rates.fixed_s):
         launched: Any = seconds > 0.0  # what has no work is not
         overhead = rates.fixed_s * operator.where * launched
@@ -122,12 +125,8 @@ def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count)
     return Timing(time_s=seconds, resources=resources)
 
 
-def _slowest(resources: tuple[tuple[str, Count], ...], sharpness: Count | None) -> Count:
-    (_, slowest), *others = resources
-    for _, seconds in others:
-        slowest = np.maximum(slowest, seconds)
-    if sharpness is None or not others:
-        return slowest
+def _smooth(resources: tuple[tuple[str, Count], ...], slowest: Count, sharpness: Count) -> Count:
+    """(sum of t^p)^(1/p), whatever their scale."""
     least = np.maximum(slowest, np.finfo(np.float64).tiny)  # no work takes no time
     shares = total((seconds / least) ** sharpness for _, seconds in resources)
     return slowest * np.maximum(shares, 1.0) ** (1.0 / sharpness)

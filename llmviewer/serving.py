@@ -65,4 +65,9 @@ class Times:
     @property
     def tpot_s(self) -> Array:
         """Mean time per output token after the first; NaN where there is one alone."""
-        return np.where(self.steps > 0, self.generation_s / np.maximum(self.steps, 1.0), np.nan)
+        return per_token(self.generation_s, self.steps)
+
+
+def per_token(generation_s: Array, steps: Array) -> Array:
+    """Mean over decode steps; NaN where there is none."""
+    return np.where(steps > 0, generation_s / np.maximum(steps, 1.0), np.nan)
