@@ -146,3 +146,22 @@ def test_more_bandwidth_for_the_same_units_is_drawn_less_fully() -> None:
     # 3350 GB/s over 132 SM x 1.83 GHz: 13.9 bytes per clock of the 100 that a unit asks for
     assert power.reachable(H100) == pytest.approx(1 / 1.139, rel=1e-3)
     assert power.reachable(hardware.load("h200")) < power.reachable(H100)
+
+
+def test_where_tiles_are_slow_a_few_rows_are_multiplied_as_vectors() -> None:
+    """An M4 Max does 30 FLOP per byte: one row in a tile of 32 would take twice as long as its weights from memory."""
+    chip = hardware.load("m4-max")
+    matrix_s = 2.0 * 4096 * 14336 / 546e9
+    one, eight, nine = (microseconds(product(m, 14336.0, 4096.0), chip) * 1e-6 for m in (1.0, 8.0, 9.0))
+    assert one < eight < 1.4 * matrix_s
+    assert nine > 1.3 * eight  # the matrix is read again, or tiles are filled in vain
+
+
+def test_where_memory_is_slower_than_a_tile_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H100 and A100, on which constants are fitted."""
+    for chip in (H100, hardware.load("a100-80gb-sxm")):
+        operator = product(4.0, 4096.0, 4096.0)
+        before = microseconds(operator, chip)
+        with monkeypatch.context() as without:
+            without.setattr(gemm, "_padding_shows", lambda *_: False)
+            assert microseconds(operator, chip) == before

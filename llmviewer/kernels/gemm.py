@@ -29,6 +29,10 @@ L2_BYTES_PER_CLOCK = 22.0
 #: FlashInfer below, DeepGEMM above, CUTLASS where it does not divide).
 BLOCK_ROWS = 32.0
 BLOCK = (64.0, 128.0)
+#: Rows of the smallest tile, and those that a kernel for a matrix and a few vectors takes at a time; it reads the
+#: matrix again for more.  Where filling tiles in vain takes longer than the memory (Apple's GPUs: 30 FLOP per byte),
+#: libraries run it (MLX and llama.cpp for up to 8 rows).
+TILE_ROWS, VECTORS = 32.0, 8.0
 #: Ending of the variants of grouped products, and those that have them: plain products stand in for them.
 EXPERTS = "-experts"
 TWINS = {"bf16": ("fp16",), "fp16": ("bf16",)}
@@ -51,6 +55,8 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         bandwidth = traffic / memory_s
     compute_s, split_s = _tiles(operator, shape, chip, constants, memory_s)
     flops = np.maximum(operator.matmul_flops, 1.0)
+    if _padding_shows(chip, operator.compute, _stored(operator).bits):
+        compute_s = np.minimum(compute_s, _by_vectors(flops, shape, sheet, memory_s))
     if constants["droop"] > 0.0:
         peak_s = flops / sheet.matrix_flops_per_s
         compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + SUSTAINING_S))
@@ -95,6 +101,24 @@ def _tiles(
     divided = np.hypot(parts, memory_s) + adding < np.hypot(whole, memory_s)
     seconds: Array = whole + divided * (parts - whole)  # three times as fast as np.where
     return seconds, divided * np.float64(adding)
+
+
+@lru_cache(maxsize=256)
+def _padding_shows(chip: Chip, compute: str, bits: float) -> bool:
+    """Whether one row takes longer in a tile than its weights from memory, and vector units are known."""
+    weight_s = bits / 8.0 / chip.bandwidth_bytes_per_s
+    tile_s = 2.0 * TILE_ROWS / (chip.matrix_rate(compute) * sustained(chip))
+    return chip.vector_rate() is not None and bool(np.any(tile_s > weight_s))
+
+
+def _by_vectors(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count) -> Count:
+    """Seconds on the vector units, VECTORS rows at a time; beyond them the matrix is read again."""
+    rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
+    again = np.ceil(rows / VECTORS)
+    peak, vector = sheet.matrix_flops_per_s, sheet.vector_flops_per_s
+    rate = peak if vector is None else np.minimum(vector, peak)
+    seconds: Array = np.maximum(flops / rate, np.where(again > 1.0, again * memory_s, 0.0))
+    return seconds
 
 
 def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants) -> tiles.Grid:
