@@ -90,9 +90,9 @@ PEAK_OF = (
 
 def in_process() -> list[tuple[str, str, str]]:
     """One point, a generation, a sweep."""
-    ideal = api.configuration("llama-2-7b", "a6000", efficiency="ideal")
+    ideal = figures(api.configuration("llama-2-7b", "a6000", efficiency="ideal"), "", GOALS)
     calibrated = api.configuration("llama-2-7b", "a6000", efficiency="calibrated")
-    return [*figures(ideal, "", GOALS), *figures(calibrated, ", calibrated", ("", "", ""))]
+    return [*ideal, *figures(calibrated, ", calibrated", ("", "", ""))]
 
 
 #: Of a point, a generation, a sweep; on the roofline.

@@ -13,6 +13,7 @@ from llmviewer.chip import Chip
 from llmviewer.efficiency import ideal
 from llmviewer.errors import UserError
 from llmviewer.evaluation import Evaluation, evaluate
+from llmviewer.heap import keep_freed_memory
 from llmviewer.ir import Array, Count, present, total
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
@@ -24,6 +25,8 @@ from llmviewer.workload import Request
 if TYPE_CHECKING:
     from llmviewer.calibrated import Calibrated
 
+#: Forward passes of which arrays take kilobytes.
+MANY_PASSES = 256
 #: No search for a largest batch or context goes beyond this.
 SEARCH_LIMIT = 2.0**32
 
@@ -168,6 +171,8 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
     if system.batching is Batching.CONTINUOUS:
         request = admitted(model, system, asked, token_budget)
     plan = _passes(system, request, token_budget)
+    if len(plan.weights) > MANY_PASSES:
+        keep_freed_memory()
     (piece, step), *later = plan.pieces()
     evaluation = evaluate(model, per_pass(system, plan, piece), step)
     (time_s, busiest_s), read = evaluation.passing_s, None

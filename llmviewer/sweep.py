@@ -10,6 +10,7 @@ import numpy as np
 
 from llmviewer.arguments import number_in, whole
 from llmviewer.errors import UserError, quoted
+from llmviewer.heap import keep_freed_memory
 from llmviewer.ir import Array
 from llmviewer.workload import Request
 
@@ -97,20 +98,3 @@ def _range(name: str, part: str) -> Sequence[int]:
     while numbers[-1] * by <= last:
         numbers.append(numbers[-1] * by)
     return numbers
-
-
-def keep_freed_memory() -> None:
-    """Tell glibc to keep what numpy frees instead of handing every temporary back to the kernel.
-
-    A sweep allocates and frees arrays of some 100 KiB all the time; by default each comes with fresh page faults,
-    which made sweeps four times slower.  Elsewhere than on glibc nothing happens.
-    """
-    import ctypes
-
-    trim_threshold, mmap_threshold, keep = -1, -3, 32 * 2**20
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError, TypeError):
-        return
-    mallopt(trim_threshold, 8 * keep)
-    mallopt(mmap_threshold, keep)

@@ -40,6 +40,7 @@ ORDER = (
     "techniques, arguments < comparison, cli",
     "ir < arguments < api",
     "passes, hardware, models < api < sweep, comparison < cli",
+    "heap < analysis, sweep",
     "sweep < crossover < reports, cli",
     "describe < catalog < cli",
     "result, comparison, catalog < reports < cli",
