@@ -184,8 +184,8 @@ def _unit_clocks(chip: Chip) -> Count:
     return np.inf if chip.units is None or chip.clock_hz is None else chip.units * chip.clock_hz
 
 
-#: No engine: kernels alone.
-KERNELS = Engine(name="kernels", title="kernels alone, one after another")
+#: No engine: kernels alone.  vLLM's products with block scales were timed with the host that launches them.
+KERNELS = Engine(name="kernels", title="kernels alone, one after another", borrowed={"gemm/fp8-block": "trtllm"})
 
 
 def names() -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """How far off a calibrated time may be: 80 and 95 % intervals of operators, stages and metrics.
 
-Kernels of one fit err together, so their deviations add; different fits err apart, so theirs add in squares.
+Kernels of one fit err together, so their deviations add; different fits err apart, so theirs add in squares, unless
+they come from another chip, which puts all of them off.
 """
 
 from __future__ import annotations
@@ -55,8 +56,11 @@ def of_stage(analysis: Analysis, stage: str) -> Array:
         deviation = (of_row(analysis, row, pick) - pick(row.timing.time_s)) * float(row.block.times)
         fit = analysis.calibration.basis(row.operator).fit.key
         off[fit] = off.get(fit, 0.0) + deviation
-    spread = np.sqrt(sum(deviation**2 for deviation in off.values()))
     signs = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
+    if analysis.calibration.fitted:
+        spread = np.sqrt(sum(deviation**2 for deviation in off.values()))
+    else:
+        spread = sum(np.abs(deviation) for deviation in off.values())
     bounds: Array = np.maximum(pick(analysis.evaluation.time_s) + signs * spread, 0.0)
     return bounds
 
