@@ -57,10 +57,8 @@ def of_stage(analysis: Analysis, stage: str) -> Array:
         fit = analysis.calibration.basis(row.operator).fit.key
         off[fit] = off.get(fit, 0.0) + deviation
     signs = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
-    if analysis.calibration.fitted:
-        spread = np.sqrt(sum(deviation**2 for deviation in off.values()))
-    else:
-        spread = sum(np.abs(deviation) for deviation in off.values())
+    apart = np.array(list(off.values()))  # fits, bounds, points
+    spread = np.sqrt((apart**2).sum(axis=0)) if analysis.calibration.fitted else np.abs(apart).sum(axis=0)
     bounds: Array = np.maximum(pick(analysis.evaluation.time_s) + signs * spread, 0.0)
     return bounds
 
