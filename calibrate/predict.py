@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibrate.fit import seconds
+from calibrate.fit import key_of, seconds, trial
 from calibrate.tables import CHOICES, SHAPES, LeftOut, Rows, parts_of, table_of
 from llmviewer import roofline
 from llmviewer.calibrated import Calibrated, calibrated
@@ -93,14 +93,16 @@ def _bounds(name: str) -> str:
 
 def _answer(rows: Rows, asked: Asked, answered: pd.DataFrame) -> None:
     efficiency = calibrated(rows.chip, rows.engine, asked.own)
-    last = rows.operators[-1]
+    last, family = rows.operators[-1], key_of(rows)[0]
     try:
-        predicted, _ = seconds(rows, efficiency)
+        # a short chunk of a prompt is timed by the kernel of prompts, whatever a model would run
+        priced = trial(family, efficiency.found(family, last).fit.constants, efficiency)
+        predicted, _ = seconds(rows, priced)
     except UserError as error:
         answered.loc[rows.index, "reason"] = str(error)
         return
-    timing = roofline.time(last, rows.chip, efficiency, last.traffic_bytes)
-    ratios = efficiency.interval(last, rows.chip, timing) * np.ones(len(rows.measured_s))
+    timing = roofline.time(last, rows.chip, priced, last.traffic_bytes)
+    ratios = efficiency.spread(family, last, rows.chip, timing) * np.ones(len(rows.measured_s))
     low95, low80, high80, high95 = predicted * ratios
     columns = zip(PREDICTED, (predicted, low80, high80, low95, high95), strict=True)
     for name, values in columns:

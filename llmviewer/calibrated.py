@@ -175,13 +175,14 @@ class Calibrated:
     def interval(self, operator: Operator, chip: Chip, timing: Timing) -> Array:
         """Ratios to the predicted time, shape (4, points): the bounds of the 95 and 80 % intervals (QUANTILES)."""
         names = families_of(operator)
-        bounds = [self._spread(name, operator, chip, timing) for name in names]
+        bounds = [self.spread(name, operator, chip, timing) for name in names]
         spread = bounds[0]
         for other in bounds[1:]:
             spread = np.where(_decodes(operator) * np.ones(spread.shape[1]) > 0.0, other, spread)
         return spread
 
-    def _spread(self, family: str, operator: Operator, chip: Chip, timing: Timing) -> Array:
+    def spread(self, family: str, operator: Operator, chip: Chip, timing: Timing) -> Array:
+        """The same of one family, whichever an operator would take."""
         found = self.found(family, operator)
         regime = regime_of(timing)
         spread = np.ones((len(profiles.QUANTILES), regime.size))
@@ -230,10 +231,10 @@ def _decodes(operator: Operator) -> Count:
     shape = operator.shape
     if not isinstance(shape, AttentionShape):
         return 0.0
-    longest: Count = 0.0
+    all_do: Any = True
     for group in shape.groups:
-        longest = np.maximum(longest, group.new_tokens)
-    return np.where((longest <= attention.MOST_DECODE_QUERIES), 1.0, 0.0)
+        all_do = all_do & attention.decodes(group)
+    return np.where(all_do, 1.0, 0.0)
 
 
 def regime_of(timing: Timing) -> Array:

@@ -7,12 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import llmviewer as lv
 from llmviewer import hardware, models, techniques
 from llmviewer.cli import main
+from llmviewer.kernels import attention
 from llmviewer.roofline import BOUNDS
+from llmviewer.workload import decode, prefill, verify
 
 SIZES = {"batch_size": 2, "input_len": 96, "output_len": 4}
 
@@ -164,3 +167,21 @@ def test_what_has_no_work_is_neither_launched_nor_listed() -> None:
 def test_every_technique_s_example_prints_a_calibrated_answer(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(shlex.split(techniques.load(name).example)[1:]) in (0, 1)
     assert "calibrated" in capsys.readouterr().out
+
+
+def test_a_table_of_prompts_is_predicted_by_the_kernel_of_prompts() -> None:
+    """A chunk of one token over 1,023 cached ones moves what a decode step does; engines run another kernel for it."""
+    from calibrate import predict, tables
+
+    shared = {"device": "h100_sxm", "engine": "trtllm", "dtype": "bfloat16", "batch": 8, "latency_us": 10.0}
+    heads = {"heads": 32, "kv_heads": 8, "head_dim": 128}
+    chunk = tables.completed(pd.DataFrame([{**shared, **heads, "seq": 1, "prefix": 1023}]))
+    step = tables.completed(pd.DataFrame([{**shared, **heads, "context": 1024}]))
+    prompts, steps = (predict.predict(rows, predict.Asked()) for rows in (chunk, step))
+    assert prompts["ideal_us"][0] == pytest.approx(steps["ideal_us"][0])
+    assert prompts["predicted_us"][0] > 1.3 * steps["predicted_us"][0]
+
+
+def test_a_short_prompt_runs_the_kernel_of_prompts_and_drafted_tokens_that_of_decode_steps() -> None:
+    prompt, drafted, step = prefill(1.0, 8.0).groups[0], verify(1.0, 100.0, 7.0).groups[0], decode(1.0, 100.0).groups[0]
+    assert [bool(attention.decodes(group)) for group in (prompt, drafted, step)] == [False, True, True]

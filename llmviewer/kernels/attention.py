@@ -70,13 +70,19 @@ def rates(operator: Operator, chip: Chip, prompts: tuple[Parts, Constants], step
     """Every group by the kernel for its number of queries, passes of a group may differ."""
 
     def part_of(group: Group) -> Part:
-        few: Any = np.asarray(group.new_tokens) <= MOST_DECODE_QUERIES
+        few: Any = np.asarray(decodes(group))
         if few.all():
             return steps[0](group, operator, chip, steps[1])
         prompt = prompts[0](group, operator, chip, prompts[1])
         return _either(few, steps[0](group, operator, chip, steps[1]), prompt) if few.any() else prompt
 
     return priced(operator, chip, part_of)
+
+
+def decodes(group: Group) -> Any:
+    """Where engines run their decode kernel: one token, or a few drafted ones after others; not a short prompt."""
+    new = np.asarray(group.new_tokens)
+    return (new == 1.0) | ((new <= MOST_DECODE_QUERIES) & (np.asarray(group.cached_tokens) > 0.0))
 
 
 def _either(mask: Any, chosen: Part, other: Part) -> Part:
