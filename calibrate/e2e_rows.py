@@ -6,10 +6,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
-from llmviewer import hardware, models
+from llmviewer import data, hardware, models
 from llmviewer.errors import UserError, unknown
 from llmviewer.ir import Kind, Role
 from llmviewer.models.model import Model
@@ -138,14 +138,25 @@ def preset_of(text: str, note: str = "") -> str:
 
 
 def checkpoint(name: str) -> tuple[str, str]:
-    """A name that `models` knows, and how the weights of this checkpoint are stored where its name says so."""
+    """A name that `models` knows, and how the weights of this checkpoint are stored where its name says so.
+
+    Who stores somebody's model anew keeps its name behind another owner (`nvidia/Llama-3.3-70B-Instruct-FP8`).
+    """
     try:
         return _known(name), "none"
     except UserError:
         for suffix, stored in SUFFIXES.items():
             if name.lower().endswith(suffix):
-                return _known(name[: -len(suffix)]), stored
+                bare = name[: -len(suffix)]
+                return _known(_owned().get(bare.rpartition("/")[2].lower(), bare)), stored
         raise
+
+
+@cache
+def _owned() -> dict[str, str]:
+    """Last part of every name on the Hub -> the whole name."""
+    names = (alias for listed in data.aliases("model_configs").values() for alias in listed if "/" in alias)
+    return {alias.rpartition("/")[2].lower(): alias for alias in names}
 
 
 @lru_cache(maxsize=256)
