@@ -96,7 +96,7 @@ def test_a_decode_step_takes_its_tasks_over_the_units() -> None:
     # 64 sequences x 8 KV heads = 512 tasks of 2 us and 4097 keys x 10 ns
     op = kernel(decode(64.0, 4096.0).groups, ROUND)
     part = part_of(op, ROUND, BARE | {"task": 2.0, "key": 10.0, "splits": 32.0})
-    total = 512 * (2e-6 + 4097 * 10e-9) / 100
+    total = 512 * (2e-6**1.5 + (4097 * 10e-9) ** 1.5) ** (1 / 1.5) / 100
     longest = 2e-6 + min(4097 * 10e-9, max(total, 4097 * 10e-9 / 32))
     assert part.tiles_s == pytest.approx(total + longest)
 
@@ -117,6 +117,26 @@ def test_tensorrt_llm_runs_48_heads_of_a_group_one_by_one() -> None:
     assert part_of(
         kernel(decode(256.0, 1000.0).groups, ROUND, heads=48.0, kv_heads=1.0), ROUND, constants | {"apart": 0.0}
     ).tiles_s == pytest.approx(float(few.tiles_s))
+
+
+def test_tensorrt_llm_starts_blocks_of_keys_by_the_length_of_a_sequence_even_beyond_a_window() -> None:
+    # 128 tasks: 2048 keys are worth 16 blocks, the root of 8 x 16 is 11, 8 x 100 / 128 are 6: each starts for 2 us
+    constants = BARE | {"task": 2.0, "waves": 8.0}
+    for window in (np.inf, 128.0):
+        op = kernel(decode(16.0, 2047.0).groups, ROUND, window=window)
+        assert part_of(op, ROUND, constants).tiles_s == pytest.approx(128 * 6 * 2e-6 / 100 + 2e-6, rel=0.01)
+    few = kernel(decode(1.0, 2047.0).groups, ROUND, kv_heads=1.0)
+    key = part_of(few, ROUND, constants | {"task": 0.0, "key": 10.0, "split": 3.0})
+    assert key.tiles_s == pytest.approx(2048 * 1e-8 / 100 + 2048 * 1e-8 / 11 + 3e-6)
+
+
+def test_heads_of_64_elements_may_take_a_kernel_before() -> None:
+    constants = BARE | {"floor": 5.0, "narrow": 2.0, "apart": 1.0, "head_floor": 9.0}
+    launches = [
+        float(part_of(kernel(decode(256.0, 1000.0).groups, ROUND, kv_heads=k, dims=(d, d)), ROUND, constants).fixed_s)
+        for k, d in ((8.0, 128.0), (8.0, 64.0), (32.0, 64.0))
+    ]
+    assert launches == pytest.approx([5e-6, 7e-6, 9e-6])
 
 
 def test_a_cache_in_the_l2_is_read_faster_than_from_memory() -> None:
