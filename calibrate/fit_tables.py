@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrate import devices
 from calibrate import fit as fitting
 from calibrate.tables import LeftOut, Rows, completed, parts_of, table_of
 from llmviewer.chip import Chip
@@ -100,11 +99,6 @@ def _steady(frame: pd.DataFrame, chip: Chip, found: Gathered) -> pd.DataFrame:
             found.unstable["/".join(key)] += len(shaky)
         kept.append(labels)
     return frame.loc[[label for labels in kept for label in labels]]
-
-
-def samples_of(tables: Sequence[pd.DataFrame], chip: Chip) -> list[fitting.Sample]:
-    """What there is to fit for one chip in tables of several."""
-    return gather([frame[devices.are(frame["device"], chip)] for frame in tables], chip).samples
 
 
 def fits(samples: Sequence[fitting.Sample]) -> Iterator[Fit]:

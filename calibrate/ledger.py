@@ -64,11 +64,6 @@ class Row:
         run = (self.hardware, self.tp, self.pp, self.model, self.quantization, self.kv_cache_dtype)
         return (*run, self.batching, self.batch, self.input_len, self.output_len, self.metric)
 
-    @property
-    def is_prompt_rate(self) -> bool:
-        """The value counts tokens of the prompt per second: batch x input_len over the time to the first token."""
-        return self.metric == "throughput_tok_s" and self.output_len == 0
-
     def arguments(self) -> dict[str, str | int]:
         """What `llmviewer.analyze` takes; batch_size is left out where the source does not say it.
 

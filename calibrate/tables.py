@@ -164,14 +164,6 @@ def _rows(table: str, group: pd.DataFrame, on: str | Chip) -> Rows:
     )
 
 
-def rows_of(frame: pd.DataFrame) -> Iterator[Rows]:
-    """The rows of a kernel table, group by group.  Raises UserError for a device or dtype nobody knows."""
-    for part in parts_of(frame):
-        if isinstance(part, LeftOut):
-            raise UserError(part.reason)
-        yield part
-
-
 def _column(group: pd.DataFrame, name: str) -> Array:
     return group[name].to_numpy(dtype=np.float64)
 
