@@ -97,4 +97,4 @@ def _whole(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _signed(ratio: float) -> str:
     rounded = round(ratio, 3)
-    return f"{'+' if rounded > 0 else ''}{fmt.percent(rounded)}" if rounded else "0 %"
+    return fmt.signed(rounded) if rounded else "0 %"

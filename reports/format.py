@@ -143,6 +143,11 @@ def percent(value: Number) -> str:
     return "100 %" if value == 1.0 else f"{_trimmed(share(value)[:-2])} %"
 
 
+def signed(value: float) -> str:
+    """A deviation: `+2.3 %`, `-5 %`, `0 %`."""
+    return f"{'+' if value > 0 else ''}{percent(value)}"
+
+
 def times(value: Number) -> str:
     """A ratio: `1.00×`, `0.283×`, `12.4×`."""
     return DASH if value is None else f"{_fixed(float(value))}×"

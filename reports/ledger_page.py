@@ -81,7 +81,7 @@ def _numbers(summed: Mapping[str, Any]) -> tuple[str, ...]:
         fmt.whole(summed["rows"]),
         fmt.percent(summed["mape"]),
         fmt.percent(summed["median"]),
-        f"{'+' if summed['bias'] > 0 else ''}{fmt.percent(summed['bias'])}",
+        fmt.signed(summed["bias"]),
         fmt.percent(summed["covered80"]),
         fmt.percent(summed["ideal_mape"]),
     )
@@ -101,6 +101,6 @@ def _figure(row: Mapping[str, Any]) -> tuple[str, ...]:
         fmt.digits(row["published"]),
         fmt.digits(row["predicted"]),
         f"{fmt.digits(row['low80'])} to {fmt.digits(row['high80'])}",
-        f"{'+' if row['error'] > 0 else ''}{fmt.percent(row['error'])}",
+        fmt.signed(row["error"]),
         row["basis"],
     )

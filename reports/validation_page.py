@@ -46,7 +46,7 @@ def _cells(score: dict[str, Any]) -> tuple[str, ...]:
         fmt.whole(score["rows"]),
         fmt.percent(score["mape"]),
         fmt.percent(score["median"]),
-        f"{'+' if score['bias'] > 0 else ''}{fmt.percent(score['bias'])}",
+        fmt.signed(score["bias"]),
         fmt.percent(score["covered80"]),
         fmt.percent(score["covered95"]),
         fmt.percent(score["ideal_mape"]),

@@ -23,14 +23,19 @@ Tensors = tuple[torch.Tensor, ...]
 def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
     """Inputs are cold; `moved` of the row is how many tensors of tokens x width the kernels read and write."""
     tokens, width = columns["tokens"], columns["width"]
-    make, inputs = OPERATIONS[columns["op"], columns["kernel"]]
     dtype = torch.bfloat16 if columns["dtype"] == "fp8" else DTYPES[columns["dtype"]]
-    if columns["op"] == "emb":
-        return _embedding(tokens, width, dtype, buffers)
-    shapes: list[Shape] = [(tokens, width)] * inputs
-    rotation = buffers.rotating(dtype, *shapes)
-    run = make(buffers, dtype, (tokens, width))
-    return _work(lambda i: run(rotation.tensors[i]), rotation)
+    return OPERATIONS[columns["op"], columns["kernel"]](buffers, dtype, (tokens, width))
+
+
+def _over(make: Make, inputs: int) -> Callable[[Buffers, torch.dtype, Shape], Work]:
+    """A kernel over `inputs` rotating tensors of tokens x width."""
+
+    def work(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Work:
+        rotation = buffers.rotating(dtype, *[shape] * inputs)
+        run = make(buffers, dtype, shape)
+        return _work(lambda i: run(rotation.tensors[i]), rotation)
+
+    return work
 
 
 def _work(run: Callable[[int], object], rotation: Rotation) -> Work:
@@ -110,8 +115,9 @@ def _rope_plain(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
-def _embedding(tokens: int, width: int, dtype: torch.dtype, buffers: Buffers) -> Work:
+def _embedding(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Work:
     """Rows of a table, other ones at each call: LISTS lists of tokens in turn."""
+    tokens, width = shape
     tables = buffers.rotating(dtype, (VOCABULARY, width))
     lists = [torch.randint(0, VOCABULARY, (tokens,), device=buffers.kind) for _ in range(LISTS)]
     y = buffers.empty(dtype, (tokens, width))
@@ -122,19 +128,15 @@ def _embedding(tokens: int, width: int, dtype: torch.dtype, buffers: Buffers) ->
     )
 
 
-def _none(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
-    raise NotImplementedError
-
-
-#: (op, kernel) -> (what makes it, its inputs of tokens x width).
-OPERATIONS: dict[tuple[str, str], tuple[Make, int]] = {
-    ("input_layernorm", "rms_norm"): (_norm, 1),
-    ("mlp_act", "eager"): (_swiglu, 2),
-    ("mlp_act", "compiled"): (_compiled(_swiglu_plain, 0), 2),
-    ("attn_rope", "eager"): (_rope, 1),
-    ("attn_rope", "compiled"): (_compiled(_rope_plain, 2), 1),
-    ("add", "add"): (_add, 2),
-    ("softmax", "softmax"): (_softmax, 1),
-    ("emb", "index_select"): (_none, 0),
-    ("scale_matrix", "copy"): (_to_fp8, 1),
+#: (op, kernel) -> its work over tokens x width.
+OPERATIONS: dict[tuple[str, str], Callable[[Buffers, torch.dtype, Shape], Work]] = {
+    ("input_layernorm", "rms_norm"): _over(_norm, 1),
+    ("mlp_act", "eager"): _over(_swiglu, 2),
+    ("mlp_act", "compiled"): _over(_compiled(_swiglu_plain, 0), 2),
+    ("attn_rope", "eager"): _over(_rope, 1),
+    ("attn_rope", "compiled"): _over(_compiled(_rope_plain, 2), 1),
+    ("add", "add"): _over(_add, 2),
+    ("softmax", "softmax"): _over(_softmax, 1),
+    ("emb", "index_select"): _embedding,
+    ("scale_matrix", "copy"): _over(_to_fp8, 1),
 }

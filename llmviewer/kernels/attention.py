@@ -79,6 +79,13 @@ def rates(operator: Operator, chip: Chip, prompts: tuple[Parts, Constants], step
     return priced(operator, chip, part_of)
 
 
+def alone(parts: Parts) -> Callable[[Operator, Chip, Constants], Rates]:
+    """The rates of one family: all groups by its kernel."""
+    return lambda operator, chip, constants: priced(
+        operator, chip, lambda group: parts(group, operator, chip, constants)
+    )
+
+
 def decodes(group: Group) -> Any:
     """Where engines run their decode kernel: one token, or a few drafted ones after others; not a short prompt."""
     new = np.asarray(group.new_tokens)

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from llmviewer.chip import Chip
-from llmviewer.efficiency import Rates
 from llmviewer.ir import Array, Count, Operator, Place
-from llmviewer.kernels.attention import TWINS, Part, covers, priced, variant
+from llmviewer.kernels.attention import TWINS, Part, alone, covers, variant
 from llmviewer.kernels.clock import units_of
 from llmviewer.kernels.family import Constant, Constants, Family
 from llmviewer.ops.attention import AttentionShape
@@ -129,11 +128,6 @@ def _byte_s(operator: Operator, shape: AttentionShape, chip: Chip, constants: Co
     return byte_s + warm / (np.maximum(operator.traffic_bytes, 1.0) * (L2_SPEED * chip.bandwidth_bytes_per_s))
 
 
-def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
-    """All groups by this kernel."""
-    return priced(operator, chip, lambda group: part(group, operator, chip, constants))
-
-
 FAMILY = Family(
     name="attention_decode",
     constants=(
@@ -164,7 +158,7 @@ FAMILY = Family(
         Constant(name="head_task", unit="us", meaning="each head before its keys", start=1.2, low=0.0, high=50.0),
         Constant(name="head_key", unit="ns", meaning="128 elements of its key", start=8.5, low=0.0, high=200.0),
     ),
-    rates=rates,
+    rates=alone(part),
     covers=covers,
     variant=variant,
     twins=TWINS,

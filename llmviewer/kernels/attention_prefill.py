@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from llmviewer.chip import Chip
-from llmviewer.efficiency import Rates
 from llmviewer.ir import Count, Operator
-from llmviewer.kernels.attention import TWINS, Part, covers, priced, variant
+from llmviewer.kernels.attention import TWINS, Part, alone, covers, variant
 from llmviewer.kernels.clock import units_of
 from llmviewer.kernels.family import Constant, Constants, Family
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape
@@ -98,11 +97,6 @@ def _rows(head_dim: Count, generation: str) -> Count:
     return np.asarray(rows) if isinstance(head_dim, np.ndarray) else float(rows)
 
 
-def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
-    """All groups by this kernel."""
-    return priced(operator, chip, lambda group: part(group, operator, chip, constants))
-
-
 FAMILY = Family(
     name="attention_prefill",
     constants=(
@@ -125,7 +119,7 @@ FAMILY = Family(
             start=0.0, low=0.0, high=256.0, choices=(0.0, 128.0, 32.0),
         ),
     ),
-    rates=rates,
+    rates=alone(part),
     covers=covers,
     variant=variant,
     twins=TWINS,
