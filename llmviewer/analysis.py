@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from llmviewer import memory
-from llmviewer.capacity import admitted, memory_in, memory_of, per_pass, together_of
+from llmviewer.capacity import admitted, memory_in, memory_of, per_pass, together_of, with_drafts
 from llmviewer.chip import Chip
 from llmviewer.efficiency import ideal
 from llmviewer.errors import UserError
 from llmviewer.evaluation import Evaluation, evaluate
+from llmviewer.generation import PLAIN as DECODING
+from llmviewer.generation import Draft
 from llmviewer.heap import keep_freed_memory
 from llmviewer.ir import Array, Count, present, total
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
-from llmviewer.schedule import Schedule, falls, schedule
+from llmviewer.prompts import falls
+from llmviewer.schedule import Schedule, schedule
 from llmviewer.serving import Times, per_token, together
 from llmviewer.system import Batching, System
 from llmviewer.workload import Request
@@ -38,6 +42,7 @@ class Analysis:
     time_s: of every pass of the schedule, through all stages.  busiest_s: that of the slowest stage alone.
     read_bytes: weights and cache read by every pass; None where all passes are in `evaluation`.
     running: of a continuous batch, the sequences whose cache fits at once.
+    drafts: what drafts, each answering the same request by passes of its own.
     """
 
     model: Model
@@ -50,6 +55,7 @@ class Analysis:
     busiest_s: Count
     read_bytes: Count | None = None
     running: Request | None = None
+    drafts: tuple[tuple[Draft, Analysis], ...] = ()
 
     @property
     def ttft_s(self) -> Array:
@@ -59,7 +65,7 @@ class Analysis:
     @property
     def times(self) -> Times:
         """What metrics are made of."""
-        alone = Times(prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.decode_steps)
+        alone = Times(prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.tokens)
         if self.running is None:
             return alone
         return replace(
@@ -72,7 +78,16 @@ class Analysis:
 
     @property
     def prefill_s(self) -> Array:
-        """What is prefilled together [s]; in a pipeline each pass follows the one before it, stage by stage."""
+        """What is prefilled together [s], by the model and whatever drafts with a cache of its own."""
+        seconds = self.own_prefill_s
+        for draft, analysis in self.drafts:
+            if draft.caches:
+                seconds = seconds + analysis.own_prefill_s
+        return seconds
+
+    @property
+    def own_prefill_s(self) -> Array:
+        """By the model alone [s]; in a pipeline each pass follows the one before it, stage by stage."""
         if self.system.parallelism.pipeline == 1:
             return self.schedule.prefill(self.time_s)
         fill = self.schedule.worst_prefill(self.time_s - self.busiest_s)
@@ -95,8 +110,28 @@ class Analysis:
 
     @property
     def decode_s(self) -> Array:
-        """All real decode steps, cached input_len ... input_len + output_len - 2 [s]."""
-        return self.schedule.generated(self.step_s)
+        """All real decode steps, cached input_len ... input_len + output_len - 2 [s].
+
+        Of rounds: a round may begin at any of these places, and brings `generation.tokens` tokens.
+        """
+        return self.per_round(lambda one: one.schedule.generated(one.step_s), self._extra_s * self.schedule.tokens)
+
+    @property
+    def token_s(self) -> Array:
+        """A token of each sequence in the decode step shown [s]."""
+        return self.per_round(lambda one: one.schedule.decode(one.step_s), self._extra_s)
+
+    @property
+    def _extra_s(self) -> Count:
+        return self.system.generation.extra_s
+
+    def per_round(self, of: Callable[[Analysis], Array], more: Count = 0.0) -> Array:
+        """What the model's pass and those of its drafts take in a round, and `more`, over the round's tokens."""
+        own, generation = of(self), self.system.generation
+        if generation is DECODING:
+            return own
+        whole = own + total(draft.passes * of(analysis) for draft, analysis in self.drafts) + more
+        return np.asarray(whole / generation.tokens)
 
     @property
     def generation_s(self) -> Array:
@@ -106,7 +141,7 @@ class Analysis:
     @property
     def tpot_s(self) -> Array:
         """Mean time per output token after the first [s]; NaN where output_len is 1."""
-        return per_token(self.generation_s, self.schedule.decode_steps)
+        return per_token(self.generation_s, self.schedule.tokens)
 
     @property
     def e2e_s(self) -> Array:
@@ -123,15 +158,20 @@ class Analysis:
         """Causal matmul FLOPs over time x dense peak, those of every dtype at its own peak: never above 1."""
         rate = self.system.chip.matrix_rate
         at_peak_s = total(flops / rate(name) for name, flops in self._prefill_flops.items())
-        return np.asarray(at_peak_s / self.prefill_s)
+        return np.asarray(at_peak_s / self.own_prefill_s)
 
     @property
     def decode_mbu(self) -> Array:
         """Weight and cache bytes that the real decode steps read over their time x bandwidth; NaN without any step."""
-        read = self.schedule.generated(self.evaluation.read_bytes if self.read_bytes is None else self.read_bytes)
+        read = self.per_round(lambda one: one.schedule.generated(one.read))
         often = 1.0 if self.system.parallelism.microbatches == 1 else self._in_flight
-        time_s = np.where(self.schedule.decode_steps > 0, self.decode_s, np.nan)
+        time_s = np.where(self.schedule.tokens > 0, self.decode_s, np.nan)
         return np.asarray(read * often / (time_s * self.system.chip.bandwidth_bytes_per_s))
+
+    @property
+    def read(self) -> Count:
+        """Bytes of weights and cache that every pass reads."""
+        return self.evaluation.read_bytes if self.read_bytes is None else self.read_bytes
 
     @property
     def calibration(self) -> Calibrated | None:
@@ -170,6 +210,19 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
     asked = request = _one_per_chip(request, system)
     if system.batching is Batching.CONTINUOUS:
         request = admitted(model, system, asked, token_budget)
+    done = _alone(model, system, request, token_budget)
+    drafts = tuple((d.draft, _alone(d.draft.model, d.system, request, token_budget)) for d in system.drafters)
+    return replace(
+        done,
+        request=asked,
+        running=request if system.batching is Batching.CONTINUOUS else None,
+        drafts=drafts,
+        memory=with_drafts(done.memory, system, request, token_budget),
+    )
+
+
+def _alone(model: Model, system: System, request: Request, token_budget: float) -> Analysis:
+    """The passes of one model."""
     plan = _passes(system, request, token_budget)
     if len(plan.weights) > MANY_PASSES:
         keep_freed_memory()
@@ -180,27 +233,26 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
         pieces = (evaluate(model, per_pass(system, plan, piece), step) for piece, step in later)
         kept = [(time_s, busiest_s, evaluation.read_bytes), *((*piece.passing_s, piece.read_bytes) for piece in pieces)]
         time_s, busiest_s, read = (np.concatenate(column) for column in zip(*kept, strict=True))
-        held = memory_of(model, system, request, token_budget)
+        held = memory_of(model, replace(system, drafters=()), request, token_budget)
     else:
         held = memory_in(model, system, request, plan, evaluation.graph)
     return Analysis(
         model=model,
         system=system,
-        request=asked,
+        request=request,
         schedule=plan,
         evaluation=evaluation,
         memory=held,
         time_s=time_s,
         busiest_s=busiest_s,
         read_bytes=read,
-        running=request if system.batching is Batching.CONTINUOUS else None,
     )
 
 
 def _passes(system: System, request: Request, token_budget: float) -> Schedule:
     """The passes of the fullest replica, micro-batch by micro-batch."""
     own = system.parallelism.microbatch(request)
-    plan = schedule(own, token_budget, system.kv_cache, together_of(system, own))
+    plan = schedule(own, token_budget, system.kv_cache, together_of(system, own), system.generation)
     return plan if system.parallelism.microbatches == 1 else plan.repeated(system.parallelism.in_flight(request))
 
 

@@ -13,10 +13,11 @@ from llmviewer import analysis, arguments, models, techniques
 from llmviewer import hardware as chips
 from llmviewer.arguments import Sizes
 from llmviewer.errors import UserError, quoted, shown, unknown
+from llmviewer.generation import Draft, Generation, picked
 from llmviewer.hardware import Chip
 from llmviewer.models.model import Model
 from llmviewer.result import Result
-from llmviewer.system import Batching, System
+from llmviewer.system import Batching, Drafter, System
 from llmviewer.techniques import TECHNIQUES
 from llmviewer.workload import Request, decode
 
@@ -87,11 +88,12 @@ def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Configuration:
-    """A model on a system, as the options ask."""
+    """A model on a system, as the options ask.  candidates: generations of which every point takes the fastest."""
 
     model: Model
     system: System
     options: Options
+    candidates: tuple[Generation, ...] = ()
 
     @property
     def token_budget(self) -> float:
@@ -102,12 +104,21 @@ class Configuration:
         """The Result of a request, with its warnings."""
         budget = self.token_budget
         return Result(
-            analysis=analysis.analyze(self.model, self.system, workload, budget),
+            analysis=analysis.analyze(self.model, self._best(workload), workload, budget),
             warnings=(*warnings(self.model, workload), *_slow_link(self.system)),
             token_budget=budget,
             efficiency=self.options.efficiency,
             techniques={name: self.options.techniques.get(name, o.default) for name, o in TECHNIQUES.items()},
         )
+
+    def _best(self, workload: Request) -> System:
+        """The system with the fastest generation of every point, where there are several to choose from."""
+        if not self.candidates:
+            return self.system
+        ways = [self.system.generating(generation) for generation in self.candidates]
+        answers = (analysis.analyze(self.model, way, workload, self.token_budget) for way in ways)
+        times = np.array([np.where(one.schedule.tokens > 0, one.tpot_s, one.token_s) for one in answers])
+        return self.system.generating(picked(self.candidates, np.argmin(times, axis=0)))
 
 
 def configuration(
@@ -120,7 +131,28 @@ def configuration(
     built = system(chip, chosen)
     if built.spatial:
         built = _spatial(loaded, built, chosen)
-    return Configuration(model=loaded, system=built, options=chosen)
+    if built.scheme is None:
+        return Configuration(model=loaded, system=built, options=chosen)
+    return _generating(loaded, built, chip, chosen)
+
+
+def _generating(model: Model, built: System, chip: Chip, options: Options) -> Configuration:
+    """The model on a system that generates as its scheme says."""
+    scheme = built.scheme
+    assert scheme is not None
+    candidates = tuple(candidate.make(model) for candidate in scheme.candidates)
+    generation = candidates[0] if candidates else scheme.make(model)
+    if generation.drafts and (built.parallelism.pipeline > 1 or built.spatial):
+        raise UserError(f"{scheme.name}: drafting in a pipeline is not modelled; leave out it or the pipeline")
+    drafters = tuple(_drafter(draft, chip, options) for draft in generation.drafts)
+    built = replace(built, drafters=drafters).generating(generation)
+    return Configuration(model=model, system=built, options=options, candidates=candidates)
+
+
+def _drafter(draft: Draft, chip: Chip, options: Options) -> Drafter:
+    """What drafts runs on the same chip by the same engine, with formats of its own."""
+    words = {name: text for name, text in options.techniques.items() if name in techniques.OF_THE_ENGINE}
+    return Drafter(draft=draft, system=system(chip, replace(options, techniques={**words, **draft.techniques})))
 
 
 def _spatial(model: Model, one: System, options: Options) -> System:

@@ -9,6 +9,8 @@ import numpy as np
 from llmviewer import memory
 from llmviewer.chip import Chip
 from llmviewer.errors import UserError
+from llmviewer.generation import PLAIN as DECODING
+from llmviewer.generation import Generation
 from llmviewer.ir import Count, Graph
 from llmviewer.kv_cache import KvCache
 from llmviewer.memory import Memory
@@ -39,25 +41,29 @@ def together_of(system: System, request: Request) -> Count | None:
 
 def memory_in(model: Model, system: System, request: Request, plan: Schedule, graph: Graph) -> Memory:
     """Cache at input_len + output_len - 1 tokens for the whole batch; activations at the worst pass."""
-    request = system.parallelism.replica(request)
+    request = _with_room(system.parallelism.replica(request), system.generation)
     cache = _reserving(model, system.kv_cache, graph)
     held = _cache_bytes(cache, request, graph)
-    weights, activations = memory.weights_bytes(graph), plan.worst(memory.peak_activations(graph))
-    framework = _framework_bytes(system.chip)
-    capacity = system.chip.memory_bytes
-    budget = utilization = capacity * system.memory_utilization
-    if system.cache_fraction is not None:
-        others = weights + activations + framework
-        budget = others + (capacity - others) * system.cache_fraction
     return Memory(
-        weights_bytes=weights,
+        weights_bytes=memory.weights_bytes(graph),
         kv_cache_bytes=held,
         kv_cache_used_bytes=held if cache == cache.exact else _cache_bytes(cache.exact, request, graph, cache),
-        activations_bytes=activations,
-        framework_bytes=framework,
-        capacity_bytes=capacity,
-        budget_bytes=budget,
-        utilization_bytes=utilization,
+        activations_bytes=plan.worst(memory.peak_activations(graph)),
+        framework_bytes=_framework_bytes(system.chip),
+        capacity_bytes=system.chip.memory_bytes,
+        utilization_bytes=system.chip.memory_bytes * system.memory_utilization,
+        cache_fraction=system.cache_fraction,
+    )
+
+
+def _with_room(request: Request, generation: Generation) -> Request:
+    """The request with what its sequences hold beyond prompt and output."""
+    if generation is DECODING:
+        return request
+    return replace(
+        request,
+        batch_size=request.batch_size * generation.sequences,
+        output_len=request.output_len + generation.room_tokens,
     )
 
 
@@ -83,15 +89,37 @@ def _framework_bytes(chip: Chip) -> float:
 
 
 def memory_of(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Memory:
-    """Memory alone, without timing a single operator."""
-    plan = largest_passes(system.parallelism.microbatch(request), token_budget, system.kv_cache)
+    """Memory alone, without timing a single operator; what drafts is held beside the model."""
+    return with_drafts(_laid_out(model, system, request, token_budget)[0], system, request, token_budget)
+
+
+def with_drafts(held: Memory, system: System, request: Request, token_budget: float = np.inf) -> Memory:
+    """The memory of a model, and that of what drafts for it."""
+    for drafter in system.drafters:
+        draft = drafter.draft
+        own, graph = _laid_out(draft.model, drafter.system, request, token_budget)
+        weights = 0.0 if draft.shared is None else memory.weights_bytes(graph, draft.shared)
+        cache = float(draft.caches)
+        own = replace(
+            own,
+            weights_bytes=weights,
+            kv_cache_bytes=own.kv_cache_bytes * cache,
+            kv_cache_used_bytes=own.kv_cache_used_bytes * cache,
+        )
+        held = held.beside(own)
+    return held
+
+
+def _laid_out(model: Model, system: System, request: Request, token_budget: float) -> tuple[Memory, Graph]:
+    """The memory of one model, and its graph of one device."""
+    plan = largest_passes(system.parallelism.microbatch(request), token_budget, system.kv_cache, system.generation)
     graph = per_pass(system, plan).prepared(model.graph(plan.step))
     if system.parallelism.pipeline > 1:
         from llmviewer.pipeline import fullest, stages_of  # only pipelines need it
 
         stages = stages_of(graph, system)
         graph = stages[fullest(stages)]
-    return memory_in(model, system, request, plan, graph)
+    return memory_in(model, system, request, plan, graph), graph
 
 
 def admitted(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Request:

@@ -17,9 +17,9 @@ from llmviewer.sweep import Grid
 SCHEMA = "llmviewer.crossover/1"
 #: metric -> what is compared, less is better.
 METRICS: dict[str, Callable[[Analysis], Array]] = {
-    "decode_time_s": lambda a: a.schedule.decode(a.step_s),
+    "decode_time_s": lambda a: a.token_s,
     "ttft_s": lambda a: a.ttft_s,
-    "device_time_s": lambda a: a.schedule.decode(a.step_s) * a.system.parallelism.devices,
+    "device_time_s": lambda a: a.token_s * a.system.parallelism.devices,
 }
 #: The index of a point where no configuration fits in memory.
 NOBODY = -1

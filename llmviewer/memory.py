@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,10 +13,11 @@ from llmviewer.kv_cache import PLAIN, KvCache
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Memory:
-    """Bytes on one device for one workload; budget: what the engine may use of the capacity.
+    """Bytes on one device for one workload.
 
     kv_cache_used_bytes: of the cache, what holds tokens; the rest of it is set aside and empty.
     utilization_bytes: the budget that a fraction of the whole capacity is, whatever the rule in force.
+    cache_fraction: instead of it, the fraction of what all else leaves that the cache may take.
     """
 
     weights_bytes: Count
@@ -25,13 +26,31 @@ class Memory:
     activations_bytes: Count
     framework_bytes: Count
     capacity_bytes: Count
-    budget_bytes: Count
     utilization_bytes: Count
+    cache_fraction: float | None = None
 
     @property
     def total_bytes(self) -> Count:
         """Everything resident at the worst moment."""
         return self.weights_bytes + self.kv_cache_bytes + self.activations_bytes + self.framework_bytes
+
+    def beside(self, other: Memory) -> Memory:
+        """With what another model holds on the same device; they run one after another."""
+        return replace(
+            self,
+            weights_bytes=self.weights_bytes + other.weights_bytes,
+            kv_cache_bytes=self.kv_cache_bytes + other.kv_cache_bytes,
+            kv_cache_used_bytes=self.kv_cache_used_bytes + other.kv_cache_used_bytes,
+            activations_bytes=np.maximum(self.activations_bytes, other.activations_bytes),
+        )
+
+    @property
+    def budget_bytes(self) -> Count:
+        """What the engine may use of the capacity."""
+        if self.cache_fraction is None:
+            return self.utilization_bytes
+        others = self.weights_bytes + self.activations_bytes + self.framework_bytes
+        return others + (self.capacity_bytes - others) * self.cache_fraction
 
     @property
     def kv_cache_waste_bytes(self) -> Count:
@@ -53,9 +72,14 @@ class Memory:
         return np.where(self.total_bytes <= self.budget_bytes, 1.0, 0.0)
 
 
-def weights_bytes(graph: Graph) -> float:
-    """Weights stored on the device, scales included; a tied table once."""
-    stored = ((tensor, times) for tensor, times in graph.stored_weights() if tensor.place is Place.DEVICE)
+def weights_bytes(graph: Graph, shared: Collection[str] = ()) -> float:
+    """Weights stored on the device, scales included; a tied table once.  shared: names of those that are there
+    anyway."""
+    stored = (
+        (tensor, times)
+        for tensor, times in graph.stored_weights()
+        if tensor.place is Place.DEVICE and tensor.name not in shared
+    )
     return float(sum(tensor.elements * tensor.dtype.bytes * times for tensor, times in stored))
 
 

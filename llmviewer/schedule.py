@@ -3,22 +3,19 @@ every point, and all real decode steps.  One evaluation of the graph then prices
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 
 from llmviewer.errors import UserError
+from llmviewer.generation import ONE, Generation, Shape, Steps
+from llmviewer.generation import PLAIN as DECODING
 from llmviewer.ir import Array, Count
 from llmviewer.kv_cache import PLAIN, KvCache
+from llmviewer.prompts import ends, prefill_passes, whole_or_chunks
 from llmviewer.workload import Group, Request, Step
-
-#: One prefill pass: batch_size, new_tokens, cached_tokens, logit_positions, and how often it runs.
-Pass: TypeAlias = tuple[float, float, float, float, float]
-#: batch_size, tokens to prefill, tokens found in the cache, token budget -> the passes of one point.
-Split: TypeAlias = Callable[[float, float, float, float], list[Pass]]
 
 #: Forward passes of one evaluation: a million would take gigabytes, for every operator keeps its counts.
 MOST_AT_ONCE = 2**15
@@ -31,10 +28,11 @@ MOST_SHOWN = 2**18
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Schedule:
     """`step` holds, in this order: the prefill passes of every point, one decode step per point (the STAGE shown, with
-    input_len keys), and output_len - 1 real decode steps per point.
+    input_len keys), and the real decode steps of every point: output_len - 1, one for each place that a round of
+    generation can begin at.
 
     weights: how often each pass runs.  prefill_starts, decode_starts: where each point's passes begin.
-    decode_steps: output_len - 1 per point.
+    decode_steps: real ones per point.  tokens: output_len - 1 per point.
     """
 
     step: Step
@@ -43,6 +41,7 @@ class Schedule:
     prefill_starts: Array
     prefill_passes: int
     decode_steps: Array
+    tokens: Array
 
     @property
     def owners(self) -> Array:
@@ -124,32 +123,46 @@ class Schedule:
 
 
 def schedule(
-    request: Request, token_budget: float = np.inf, cache: KvCache = PLAIN, together: Count | None = None
+    request: Request,
+    token_budget: float = np.inf,
+    cache: KvCache = PLAIN,
+    together: Count | None = None,
+    generation: Generation = DECODING,
 ) -> Schedule:
     """The passes of every point of `request` (arrays of one length).
 
     token_budget: most tokens of one prefill pass (--max-num-batched-tokens).  Prompts that fit it go together, whole;
     a longer prompt goes alone, in chunks.  Prefill of all prompts is one pass where it is infinite.
     cache: what of every prompt is found in it needs no prefill; of the tokens in it, eviction keeps some.
-    together: prompts to prefill; None is the whole batch.
+    together: prompts to prefill; None is the whole batch.  generation: what the passes after prefill are.
     """
     batch, prompt, output = _columns(request)
     prompts = batch if together is None else together * np.ones(len(batch))
     found = cache.found(prompt)
     _check(prompt - found, output, token_budget)
-    passes, starts = _prefill_passes((prompts, prompt - found, found), token_budget, _split)
-    laid_out = _laid_out((batch, prompt), passes, starts, output - 1.0, prompt)
+    passes, starts = prefill_passes((prompts, prompt - found, found), token_budget, whole_or_chunks)
+    if generation.steps is not None:
+        real = generation.steps(batch, prompt, output)
+    else:
+        real = _one_after_another(batch, prompt, output - 1.0)
+    laid_out = _laid_out((batch, prompt, output), (passes, starts), real, generation.shape)
     return laid_out if cache.kept == 1.0 else _evicted(laid_out, cache.kept)
 
 
-def largest_passes(request: Request, token_budget: float = np.inf, cache: KvCache = PLAIN) -> Schedule:
+def largest_passes(
+    request: Request, token_budget: float = np.inf, cache: KvCache = PLAIN, generation: Generation = DECODING
+) -> Schedule:
     """The passes of every point among which the worst for memory is: what a pass holds grows with its context, so of
     the chunks of a prompt the first and the last two, and of the real decode steps the last."""
     batch, prompt, output = _columns(request)
     found = cache.found(prompt)
-    passes, starts = _prefill_passes((batch, prompt - found, found), token_budget, _ends)
+    passes, starts = prefill_passes((batch, prompt - found, found), token_budget, ends)
     steps = np.minimum(output - 1.0, 1.0)
-    laid_out = _laid_out((batch, prompt), passes, starts, steps, prompt + output - 1.0 - steps)
+    if generation.steps is not None:
+        real = generation.steps(batch, prompt, output)
+    else:
+        real = _one_after_another(batch, prompt + output - 1.0 - steps, steps)
+    laid_out = _laid_out((batch, prompt, output), (passes, starts), real, generation.shape)
     return laid_out if cache.kept == 1.0 else _evicted(laid_out, cache.kept)
 
 
@@ -176,87 +189,67 @@ def _check(prompt: Array, output: Array, token_budget: float) -> None:
             )
 
 
-def _laid_out(
-    shown: tuple[Array, Array], passes: tuple[Array, ...], starts: Array, steps: Array, cached: Array
-) -> Schedule:
-    """shown: batch_size and keys of the decode step shown.  steps, cached: how many real decode steps every point
-    has, and the tokens cached before the first of them."""
-    batch, prompt = shown
-    counts = steps.astype(int)
-    offsets = np.arange(float(counts.sum())) - np.repeat(np.cumsum(steps) - steps, counts)
-    one = np.ones(len(batch) + len(offsets))
-    group = Group(
-        batch_size=np.concatenate((passes[0], batch, np.repeat(batch, counts))),
-        new_tokens=np.concatenate((passes[1], one)),
-        cached_tokens=np.concatenate((passes[2], prompt - 1.0, np.repeat(cached, counts) + offsets)),
-        logit_positions=np.concatenate((passes[3], one)),
+def _one_after_another(batch: Array, cached: Array, counts: Array) -> Steps:
+    """Passes of one sequence position each, `counts` of them per point, the first over `cached` tokens."""
+    times = counts.astype(int)
+    offsets = np.arange(float(times.sum())) - np.repeat(np.cumsum(counts) - counts, times)
+    one = np.ones(len(offsets))
+    return Steps(
+        batch_size=np.repeat(batch, times),
+        new_tokens=one,
+        cached_tokens=np.repeat(cached, times) + offsets,
+        logit_positions=one,
+        counts=counts,
     )
-    return Schedule(
+
+
+def _laid_out(
+    request: tuple[Array, Array, Array], prefill: tuple[tuple[Array, ...], Array], real: Steps, shape: Shape
+) -> Schedule:
+    """request: batch sizes, prompts (the keys of the step shown) and output lengths.  prefill: passes, and where those
+    of each point begin."""
+    (batch, prompt, output), (passes, starts) = request, prefill
+    one = np.ones(len(batch))
+    group = Group(
+        batch_size=np.concatenate((passes[0], batch, real.batch_size)),
+        new_tokens=np.concatenate((passes[1], one, real.new_tokens)),
+        cached_tokens=np.concatenate((passes[2], prompt - 1.0, real.cached_tokens)),
+        logit_positions=np.concatenate((passes[3], one, real.logit_positions)),
+    )
+    laid_out = Schedule(
         step=Step((group,)),
-        weights=np.concatenate((passes[4], one)),
+        weights=np.concatenate((passes[4], np.ones(len(batch) + len(real.batch_size)))),
         points=len(batch),
         prefill_starts=starts,
         prefill_passes=len(passes[0]),
-        decode_steps=steps,
+        decode_steps=real.counts,
+        tokens=output - 1.0,
     )
+    return laid_out if shape is ONE else _shaped(laid_out, shape)
+
+
+def _shaped(plan: Schedule, shape: Shape) -> Schedule:
+    """The schedule with decode steps of another shape than one token each."""
+    (group,) = plan.step.groups
+    before, owners = plan.prefill_passes, plan.owners[plan.prefill_passes :].astype(int)
+
+    def after(first: Array, value: Count) -> Array:
+        """`value` for decode steps, what `first` says for prefill."""
+        each = np.broadcast_to(np.asarray(value, dtype=np.float64), plan.points)
+        return np.concatenate((first[:before], each[owners]))
+
+    causal = np.full(len(plan.weights), np.nan)
+    pairs = shape.attended_new_pairs
+    group = replace(
+        group,
+        new_tokens=after(group.new_tokens, shape.new_tokens),  # type: ignore[arg-type]
+        cached_tokens=group.cached_tokens + after(np.zeros(before), shape.ahead),
+        logit_positions=after(group.logit_positions, shape.logit_positions),  # type: ignore[arg-type]
+        attended_new_pairs=None if pairs is None else after(causal, pairs),
+    )
+    return replace(plan, step=Step((group,)))
 
 
 def _columns(request: Request) -> tuple[Array, ...]:
     sizes = (request.batch_size, request.input_len, request.output_len)
     return tuple(np.broadcast_arrays(*(np.atleast_1d(np.asarray(size, dtype=np.float64)) for size in sizes)))
-
-
-def _prefill_passes(
-    prompts: tuple[Array, Array, Count], budget: float, split: Split
-) -> tuple[tuple[Array, ...], Array]:
-    """Columns (batch, new, cached, logits, weight) of the prefill passes, and where each point's begin.
-
-    prompts: how many, tokens to prefill, tokens found in the cache.
-    """
-    batch, new, found = prompts
-    starts = np.arange(float(len(batch)))
-    cached = found + np.zeros(len(batch))
-    if np.all(batch * new <= budget):
-        one = np.ones(len(batch))
-        return (batch, new, cached, one, one), starts
-    rows: list[Pass] = []
-    for point in range(len(batch)):
-        starts[point] = len(rows)
-        rows += split(float(batch[point]), float(new[point]), float(cached[point]), budget)
-    columns = np.array(rows, dtype=np.float64).T
-    return tuple(np.ascontiguousarray(column) for column in columns), starts
-
-
-def _split(batch: float, new: float, found: float, budget: float) -> list[Pass]:
-    """The passes of one point under a budget."""
-    if new > budget:
-        return _chunks(batch, new, found, budget)
-    together = min(np.floor(budget / new), batch)
-    whole, rest = divmod(batch, together)
-    passes = [(together, new, found, 1.0, whole)]
-    return [*passes, (rest, new, found, 1.0, 1.0)] if rest else passes
-
-
-def falls(batch: float, budget: float, cache: KvCache = PLAIN) -> Array:
-    """Prompt lengths beyond which one prompt less goes into a pass, shortest first: budget // k new tokens for k
-    together.  At most 2 sqrt(budget) differ.  Where pages of a prompt are found in the cache, a page late at most."""
-    if not np.isfinite(budget) or cache.hit_rate >= 1.0:
-        return np.zeros(0)
-    few = np.arange(1.0, np.floor(np.sqrt(budget)) + 1.0)
-    together = np.concatenate((few, budget // few, [batch]))
-    new = np.unique(budget // together[together <= batch])
-    return np.floor(new[new > 0] / (1.0 - cache.hit_rate))
-
-
-def _ends(batch: float, new: float, found: float, budget: float) -> list[Pass]:
-    """Of many chunks the first and the last two."""
-    last = int(np.ceil(new / budget)) - 1
-    if last < 3:
-        return _split(batch, new, found, budget)
-    return _chunks(batch, new, found, budget, (0, last - 1, last))
-
-
-def _chunks(batch: float, new: float, found: float, budget: float, which: Iterable[int] = ()) -> list[Pass]:
-    """All chunks of a prompt, or those asked for.  Every prompt goes alone; the last chunk asks for logits."""
-    starts = [budget * number for number in which or range(int(np.ceil(new / budget)))]
-    return [(1.0, min(budget, new - at), found + at, float(new - at <= budget), batch) for at in starts]

@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer.analysis import Analysis
 from llmviewer.describe import number
 from llmviewer.evaluation import Row
+from llmviewer.generation import PLAIN as DECODING
 from llmviewer.ir import Array, Count, Role
 from llmviewer.roofline import BOUNDS
 from llmviewer.system import System
@@ -34,8 +35,10 @@ def request_at(analysis: Analysis, point: int) -> Request:
 
 
 def system_at(analysis: Analysis, point: int) -> System:
-    """What one point runs on: of hypothetical chips its own."""
+    """What one point runs on: of hypothetical chips its own, and its own way to generate."""
     system = analysis.system
+    if system.generation is not DECODING:
+        system = system.generating(system.generation.at(np.array([point])))
     if system.chip.points == 1:
         return system
     return replace(system, chip=system.chip.spread(np.array([float(point)])))
@@ -50,7 +53,7 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     served = {term: float(pick(seconds)[point]) for term, seconds in totals.served}
     if served:
         resources["overhead"] = resources.get("overhead", 0.0) + sum(served.values())
-    prompt, cache = request.input_len, analysis.system.kv_cache
+    prompt, cache, shape = request.input_len, analysis.system.kv_cache, analysis.system.generation.shape
     found = cache.found(prompt)
     before = found if name == "prefill" else prompt - 1.0
     return {
@@ -63,7 +66,7 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
         "bound": max(resources, key=lambda bound: resources[bound]),
         "time_by_bound_s": {bound: number(seconds) for bound, seconds in resources.items()},
         "served_s": {term: number(seconds) for term, seconds in served.items()},
-        "new_tokens": number(prompt - found) if name == "prefill" else 1,
+        "new_tokens": number(prompt - found if name == "prefill" else value_at(shape.new_tokens, point)),
         "cached_tokens": number(kept_tokens(before, cache.kept)),
         "operators": [_operator(analysis, row, name, point) for row in run],
     }

@@ -10,9 +10,12 @@ import numpy as np
 
 from llmviewer.efficiency import Efficiency, ideal
 from llmviewer.engine import KERNELS, Engine
+from llmviewer.generation import PLAIN as DECODING
+from llmviewer.generation import Draft, Generation, Scheme
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count, Graph, Pass
 from llmviewer.kv_cache import PLAIN, KvCache
+from llmviewer.overlap import Copies
 from llmviewer.workload import Request
 
 
@@ -111,6 +114,8 @@ class System:
     what weights and activations leave that the cache may use.  kv_cache: how the cache is kept.
     engine: what serves the model, and the time it adds beside kernels.  batching: how sequences share it.
     spatial: there are as many chips as hold the model, with a cache of resident_tokens tokens, in on-chip memory.
+    scheme: how tokens are generated, as asked for; generation, drafters: what that is for the model.
+    copies: when what is offloaded comes to the device.
     """
 
     chip: Chip
@@ -124,9 +129,29 @@ class System:
     resident_tokens: float = 0.0
     engine: Engine = KERNELS
     batching: Batching = Batching.STATIC
+    scheme: Scheme | None = None
+    generation: Generation = DECODING
+    copies: Copies = Copies.BEFORE
+    drafters: tuple[Drafter, ...] = ()
+
+    def generating(self, generation: Generation) -> System:
+        """The system that generates so; its drafters stay what they are and run as `generation` has them run."""
+        drafters = tuple(
+            Drafter(draft=draft, system=replace(one.system, generation=Generation(shape=draft.shape)))
+            for draft, one in zip(generation.drafts, self.drafters, strict=True)
+        )
+        return replace(self, generation=generation, drafters=drafters)
 
     def prepared(self, graph: Graph) -> Graph:
         """The graph after all passes."""
         for applied in self.passes:
             graph = applied.make(self.chip)(graph)
         return graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Drafter:
+    """What drafts, and what it runs on."""
+
+    draft: Draft
+    system: System

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from llmviewer.errors import UserError, quoted, unknown
+from llmviewer.generation import Generation, Scheme
 from llmviewer.hardware import Chip
 from llmviewer.ir import Pass, as_built
+from llmviewer.models.model import Model
 from llmviewer.system import Applied, System
 
 #: What a technique does: most add a pass, some say how memory is kept or how many devices share the work.
@@ -48,6 +50,18 @@ def keeping(name: str, **fields: float | bool) -> Change:
     return change
 
 
+def generating(name: str, make: Callable[[Model], Generation], candidates: Sequence[Scheme] = ()) -> Change:
+    """The change of how tokens are generated, listed under `name`.  candidates: of which every point takes the best."""
+
+    def change(system: System) -> System:
+        if system.scheme is not None:
+            raise UserError(f"{name} and {system.scheme.name} both say how tokens are generated; leave out one")
+        scheme = Scheme(name=name, make=make, candidates=tuple(candidates))
+        return replace(system, scheme=scheme, passes=(*system.passes, Applied(name=name, make=lambda _: as_built)))
+
+    return change
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
     """One `name=number` of a technique's option.
@@ -73,6 +87,34 @@ class Parameter:
             raise UserError(f"{where}: {self.name} is {quoted(text)}; {allowed}")
         return number
 
+    def of(self, given: Mapping[str, str], where: str) -> float:
+        """The number that is given under this name, or the default."""
+        if self.name in given:
+            return self.read(given[self.name], where)
+        if self.default is None:
+            raise UserError(f"{where}: {self.name} is missing; write {where} {self.name}=...")
+        return self.default
+
+
+def named(where: str, text: str, known: Collection[str], first: str = "") -> dict[str, str]:
+    """`16,adapters=4` -> {"rank": "16", "adapters": "4"} for `first` rank: what the first piece may be without a name.
+
+    where: the option, as messages call it (`--lora`).  known: allowed names.
+    """
+    given: dict[str, str] = {}
+    for at, part in enumerate(piece.strip() for piece in text.split(",")):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals and at == 0 and first:
+            name, value = first, part
+        if name not in known:
+            raise unknown(f"parameter of {where}", name, known)
+        if not equals and name != first:
+            raise UserError(f"{where}: {name} needs a value; write {name}=...")
+        if name in given:
+            raise UserError(f"{where}: {name} is given twice")
+        given[name] = value
+    return given
+
 
 def numbers(where: str, text: str, parameters: tuple[Parameter, ...]) -> Mapping[str, float]:
     """`16,adapters=4` -> {"rank": 16.0, "adapters": 4.0}, defaults filled in.
@@ -80,19 +122,5 @@ def numbers(where: str, text: str, parameters: tuple[Parameter, ...]) -> Mapping
     The first parameter may be given without its name.  where: the option, as messages call it (`--lora`).
     """
     known = {parameter.name: parameter for parameter in parameters}
-    given: dict[str, float] = {}
-    for at, part in enumerate(piece.strip() for piece in text.split(",")):
-        name, equals, value = part.partition("=")
-        if not equals and at == 0:
-            name, value = parameters[0].name, part
-        if name not in known:
-            raise unknown(f"parameter of {where}", name, known)
-        if name in given:
-            raise UserError(f"{where}: {name} is given twice")
-        given[name] = known[name].read(value, where)
-    for name, parameter in known.items():
-        if name not in given:
-            if parameter.default is None:
-                raise UserError(f"{where}: {name} is missing; write {where} {name}=...")
-            given[name] = parameter.default
-    return given
+    given = named(where, text, known, parameters[0].name)
+    return {name: parameter.of(given, where) for name, parameter in known.items()}

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
+from llmviewer.schemes.methods import METHODS
 from llmviewer.technique import Change, Technique
 
 
@@ -17,9 +18,9 @@ from llmviewer.technique import Change, Technique
 class Option:
     """How the command line offers a technique.
 
-    module: of `llmviewer.passes`, whose TECHNIQUE it is.  off: the text that asks for nothing, the default.
+    module: of `llmviewer.passes`, or `package.module`, whose TECHNIQUE it is.  off: the text that asks for nothing.
     help: one line.  default: what is on unless asked otherwise.  flags: further spellings.
-    listed: sweep and compare take a comma list of it (its text is a single word).
+    listed: lists of it are separated by commas (its text is a single word); of others by semicolons.
     """
 
     module: str
@@ -81,16 +82,40 @@ TECHNIQUES: dict[str, Option] = {
     # after the share of one device, so that the collectives of a skipped layer are skipped with it
     "skip_layers": Option("skip_layers", "Share of the layers that every step leaves out.", "0", "0"),
     "early_exit": Option("early_exit", "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", listed=False),
+    # which passes are run, whatever they are
+    "speculative": Option(
+        "schemes.speculative", "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or METHOD,...", "none", "none", listed=False
+    ),
 }
 
 #: Techniques without an option of their own, because other words of the command line say them -> module.
-WITHOUT_OPTION: dict[str, str] = {"distillation": "distillation"}
+WITHOUT_OPTION: dict[str, str] = {
+    "distillation": "distillation",
+    **{method: f"schemes.{module}" for methods in METHODS.values() for method, module in methods.items()},
+}
+#: Options that say how an engine runs a model rather than what its checkpoint is: whatever drafts for the model shares
+#: them.
+OF_THE_ENGINE = (
+    "kv_cache_dtype",
+    "kv_block_size",
+    "kv_reserve",
+    "prefix_cache",
+    "kv_evict",
+    "kv_cache_free_gpu_memory_fraction",
+    "attention",
+    "network",
+    "tensor_parallel_size",
+    "sequence_parallel",
+    "data_parallel_size",
+    "context_parallel_size",
+    "fusion",
+)
 
 
 def load(name: str) -> Technique:
     """The technique behind an option, or without one."""
     module = WITHOUT_OPTION[name] if name in WITHOUT_OPTION else TECHNIQUES[name].module
-    found: Technique = import_module(f"llmviewer.passes.{module}").TECHNIQUE
+    found: Technique = import_module(f"llmviewer.{module}" if "." in module else f"llmviewer.passes.{module}").TECHNIQUE
     return found
 
 

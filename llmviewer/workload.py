@@ -29,8 +29,9 @@ class Group:
     """Sequences that do the same in one forward pass [counts, scalars or arrays].
 
     batch_size sequences, each with new_tokens on top of cached_tokens, asking for logit_positions rows of logits.
-    attended_new_pairs: query-key pairs among the new tokens; None is causal, n(n+1)/2; a tree or a lookahead
-    mask gives its own number.  kept: the share of the cached tokens that eviction has left; the others are not read.
+    attended_new_pairs: query-key pairs among the new tokens; None, and NaN in an array, is causal, n(n+1)/2; a tree or
+    a lookahead mask gives its own number.  kept: the share of the cached tokens that eviction has left; the others are
+    not read.
     """
 
     batch_size: Count
@@ -69,9 +70,14 @@ class Group:
         Causal: n c + n(n+1)/2.  A window of w: the i-th new token sees min(c + i, w) keys, itself included, so the
         first a = clip(w - c, 0, n) see all and the others w: a c + a(a+1)/2 + (n - a) w.
         """
+        causal, own = self._causal_pairs(window), self.attended_new_pairs
+        if own is None:
+            return causal
+        n = self.new_tokens
+        return np.where(np.isnan(own), causal, n * (self.keys(window) - n) + own)
+
+    def _causal_pairs(self, window: float) -> Count:
         n, c = self.new_tokens, self.held
-        if self.attended_new_pairs is not None:
-            return n * (self.keys(window) - n) + self.attended_new_pairs
         if window == np.inf:
             return n * c + n * (n + 1.0) * 0.5
         a = np.clip(window - c, 0.0, n)

@@ -5,7 +5,8 @@ import pytest
 
 import llmviewer as lv
 from llmviewer import hardware
-from llmviewer.schedule import falls, schedule
+from llmviewer.prompts import falls
+from llmviewer.schedule import schedule
 from llmviewer.workload import Request
 
 from .answers import analyze

@@ -126,6 +126,10 @@ def running(command: Callable[..., int], **defaults: str) -> Callable[..., int]:
     return run
 
 
+def _parts(text: str, separator: str) -> list[str]:
+    return [word.strip() for word in text.split(separator)]
+
+
 def _technique(name: str) -> tuple[Any, str]:
     option = TECHNIQUES[name]
     flag = "--" + name.replace("_", "-")
@@ -133,12 +137,16 @@ def _technique(name: str) -> tuple[Any, str]:
 
 
 def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]]:
-    """Every combination of the comma lists, `leading` ones (model, hardware) varying slowest."""
-    lists = leading | {name: options[name] for name in (*LISTED, *(n for n, o in TECHNIQUES.items() if o.listed))}
-    parts = {name: [word.strip() for word in text.split(",")] for name, text in lists.items()}
+    """Every combination of the lists, `leading` ones (model, hardware) varying slowest.
+
+    Values are separated by commas, those of options whose texts hold commas by semicolons."""
+    lists = leading | {name: options[name] for name in (*LISTED, *TECHNIQUES)}
+    semicolons = {name for name, option in TECHNIQUES.items() if not option.listed}
+    parts = {name: _parts(text, ";" if name in semicolons else ",") for name, text in lists.items()}
     for name, words in parts.items():
-        if not all(words):
-            raise UserError(f"{name} is {quoted(lists[name])}: a name between the commas is missing")
+        between = "semicolons" if name in semicolons else "commas"
+        if not all(words) and not (name in semicolons and TECHNIQUES[name].off == ""):
+            raise UserError(f"{name} is {quoted(lists[name])}: a name between the {between} is missing")
     count = math.prod(map(len, parts.values()))
     if count > MOST_COMBINATIONS:
         raise UserError(f"the comma lists make {count:,} configurations; allowed: at most {MOST_COMBINATIONS:,}")

@@ -1,0 +1,151 @@
+"""How output tokens come out of forward passes: one from each, or rounds in which something drafts and one pass of the
+model verifies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from llmviewer.ir import Array, Count
+from llmviewer.models.model import Model
+
+Counts = TypeVar("Counts", bound="Shape | Draft | Generation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shape:
+    """A pass that generates, as one sequence sees it [counts, scalars or one per point].
+
+    attended_new_pairs: query-key pairs among its new tokens; None is causal, a tree has its own.
+    ahead: tokens by which its cache is longer than that of the round's first pass; of several passes their mean.
+    """
+
+    new_tokens: Count = 1.0
+    logit_positions: Count = 1.0
+    attended_new_pairs: Count | None = None
+    ahead: Count = 0.0
+
+
+#: One new token for each sequence.
+ONE = Shape()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Draft:
+    """What drafts, as a model of its own: `passes` passes of `shape` in a round.
+
+    caches: it keeps a cache, which a prompt has to fill; what has none drafts from the model's own states.
+    shared: names of its weights that the model it drafts for stores already; None: all of them.
+    techniques: options of the registry of its own; it shares what belongs to the engine, and nothing that changes the
+    checkpoint.
+    """
+
+    name: str
+    model: Model
+    passes: Count = 1.0
+    shape: Shape = ONE
+    caches: bool = True
+    shared: tuple[str, ...] | None = ()
+    techniques: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Steps:
+    """Passes that generate, laid out by hand: of every point those of its sequences in order.
+
+    counts: passes of every point.  The other columns have an entry per pass; the first of a branch may be a prefill.
+    """
+
+    batch_size: Array
+    new_tokens: Array
+    cached_tokens: Array
+    logit_positions: Array
+    counts: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Generation:
+    """A round: drafts, then one pass of the model.
+
+    tokens: expected output tokens of a round, the one that the model adds itself included.
+    extra_s: time of a round that is no kernel [s].  facts: what results say of it, by name.
+    steps: batch sizes, prompts and output lengths -> passes, where they are not one round after another.
+    sequences, more_tokens: of one request, how many sequences hold a cache at its end, and the tokens by which each is
+    longer than prompt and output.
+    """
+
+    shape: Shape = ONE
+    tokens: Count = 1.0
+    drafts: tuple[Draft, ...] = ()
+    extra_s: Count = 0.0
+    facts: Mapping[str, float | str] = field(default_factory=dict)
+    steps: Callable[[Array, Array, Array], Steps] | None = None
+    sequences: Count = 1.0
+    more_tokens: Count = 0.0
+
+    @property
+    def room_tokens(self) -> Count:
+        """Tokens of cache beyond prompt and output that a sequence needs: drafted ones may all be rejected."""
+        return self.shape.new_tokens - 1.0 + self.more_tokens
+
+    def at(self, points: npt.NDArray[np.intp]) -> Generation:
+        """The generation of some points, where counts have one entry per point."""
+        return mapped(self, lambda count: count[points] if isinstance(count, np.ndarray) and count.size > 1 else count)
+
+
+#: A token from each pass.
+PLAIN = Generation()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scheme:
+    """Asked for, before the model is known.  name: as results list it.
+
+    candidates: schemes that differ in counts alone, of which every point takes the one that is fastest.
+    """
+
+    name: str
+    make: Callable[[Model], Generation]
+    candidates: tuple[Scheme, ...] = ()
+
+
+def mapped(of: Counts, change: Callable[[Count], Count]) -> Counts:
+    """The same with every count changed."""
+    return replace(of, **{name: _mapped(name, value, change) for name, value in _values(of).items()})
+
+
+def picked(among: Sequence[Generation], index: npt.NDArray[np.intp]) -> Generation:
+    """Of each point the generation that `index` names; they differ in counts alone."""
+
+    def pick(values: Sequence[Any]) -> Any:
+        first = values[0]
+        if isinstance(first, (Shape, Draft)):
+            return replace(first, **{name: pick([getattr(v, name) for v in values]) for name in _values(first)})
+        if isinstance(first, tuple) and first and isinstance(first[0], Draft):
+            return tuple(pick(column) for column in zip(*values, strict=True))
+        if isinstance(first, Mapping):
+            return {name: pick([value[name] for value in values]) for name in first}
+        if isinstance(first, (float, np.ndarray)):
+            columns = np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in (*values, index)))[:-1]
+            return np.choose(index, columns) if len(index) > 1 else float(columns[int(index[0])].reshape(-1)[0])
+        return first
+
+    return replace(among[0], **{name: pick([getattr(one, name) for one in among]) for name in _values(among[0])})
+
+
+def _values(of: object) -> dict[str, Any]:
+    return {entry.name: getattr(of, entry.name) for entry in fields(of)}  # type: ignore[arg-type]
+
+
+def _mapped(name: str, value: Any, change: Callable[[Count], Count]) -> Any:
+    if isinstance(value, (Shape, Draft)):
+        return mapped(value, change)
+    if name == "drafts":
+        return tuple(mapped(draft, change) for draft in value)
+    if name == "facts":
+        return {key: change(fact) if not isinstance(fact, str) else fact for key, fact in value.items()}
+    return change(value) if isinstance(value, (float, np.ndarray)) else value

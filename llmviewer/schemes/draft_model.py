@@ -1,0 +1,90 @@
+"""`--speculative draft=NAME`: a smaller model drafts, the model verifies all drafted tokens in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from llmviewer import models
+from llmviewer.generation import PLAIN, Draft, Generation, Scheme, Shape
+from llmviewer.models.model import Model
+from llmviewer.schemes import acceptance
+from llmviewer.schemes.acceptance import Acceptance
+from llmviewer.technique import Change, Parameter, Technique, generating, named
+
+WHERE = "--speculative draft"
+#: Most tokens that `tokens=best` tries to draft.
+MOST = 16
+TOKENS = Parameter(name="tokens", low=0, high=1024, whole=True)
+DISTILLED = Parameter(name="distilled", default=0.0, low=0.0, high=1.0)
+#: What the draft may have otherwise than the model: options of the registry.
+OWN = ("quantization", "tensor_parallel_size")
+
+
+def drafted(draft: Draft, tokens: float, accepted: Acceptance) -> Generation:
+    """A round: `tokens` passes of the draft, one token each, then one pass of the model over them and the last token.
+
+    Expected tokens of a round, the model's own included: 1 + a_1 + a_1 a_2 + ..., for a constant rate a
+    (1 - a^(g+1)) / (1 - a).  The i-th pass of the draft finds i - 1 tokens more in its cache than the first; their mean, (g - 1) / 2,
+    stands for all.  Left out: after a round without a rejection the draft has one token more to take in.
+    Source: Leviathan et al., arXiv 2211.17192, equation 1.
+    """
+    steps = Draft(
+        name=draft.name,
+        model=draft.model,
+        passes=tokens,
+        shape=Shape(ahead=max(tokens - 1.0, 0.0) / 2.0),
+        techniques=draft.techniques,
+    )
+    return Generation(
+        shape=Shape(new_tokens=tokens + 1.0, logit_positions=tokens + 1.0),
+        tokens=accepted.tokens(tokens),
+        drafts=(steps,),
+        facts={"draft": draft.name, "drafted_tokens": tokens, "acceptance": str(accepted)},
+    )
+
+
+def _make(text: str) -> Change:
+    given = named(WHERE, text, ("draft", "tokens", "acceptance", "distilled", *OWN))
+    where = WHERE.removesuffix(" draft")
+    accepted = acceptance.read(where, given.get("acceptance", ""))
+    accepted = accepted.raised(DISTILLED.of(given, where))
+    model = models.load(given.get("draft", ""))
+    draft = Draft(name=model.name, model=model, techniques=_own(given))
+    title = f"speculative({text})"
+    if given.get("tokens") == "best":
+        schemes = [_scheme(title, draft, float(tokens), accepted) for tokens in range(MOST + 1)]
+        return generating(title, schemes[0].make, schemes)
+    tokens = TOKENS.of(given, where)
+    if tokens == 0.0:
+        return generating(title, lambda _: PLAIN)
+    return generating(title, _scheme(title, draft, tokens, accepted).make)
+
+
+def _scheme(title: str, draft: Draft, tokens: float, accepted: Acceptance) -> Scheme:
+    return Scheme(name=title, make=partial(_for_any_model, drafted(draft, tokens, accepted)))
+
+
+def _for_any_model(generation: Generation, _: Model) -> Generation:
+    return generation
+
+
+def _own(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: given[name] for name in OWN if name in given}
+
+
+TECHNIQUE = Technique(
+    name="draft",
+    kind="speculation",
+    summary="A smaller model drafts tokens one after another, the model verifies them in one pass. "
+    "draft=NAME,tokens=1..|best,acceptance=RATE|A/B/C|PRESET[,distilled=share][,quantization=...]"
+    "[,tensor_parallel_size=...]; runs and is sharded like the model, in its checkpoint's formats, unless said",
+    formula="time per token = (verification of g + 1 tokens + g steps of the draft) / E; "
+    "E = 1 + sum over i of a_1 ... a_i = (1 - a^(g+1)) / (1 - a), the model's own token included; distilled: "
+    "1 - (1 - a)(1 - share); memory of both models and both caches, g tokens longer",
+    source="Leviathan et al. arXiv 2211.17192 (equation 1, theorem 3.8); distillation arXiv 2310.08461; "
+    "vLLM https://docs.vllm.ai/en/latest/features/spec_decode/",
+    example="llmviewer analyze llama-2-70b --hardware h100 -tp 4 "
+    "--speculative draft=tinyllama-1.1b,tokens=4,acceptance=0.7",
+    make=_make,
+)

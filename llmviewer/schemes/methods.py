@@ -1,0 +1,26 @@
+"""The registry of methods: options whose first word says which one, and its module; one line each."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from llmviewer.errors import unknown
+from llmviewer.technique import Change, Technique
+
+#: option -> method -> module of `llmviewer.schemes`.
+METHODS: dict[str, dict[str, str]] = {
+    "speculative": {
+        "draft": "draft_model",
+    },
+}
+
+
+def make(option: str, text: str) -> Change:
+    """The change of the method that the first word of an option's text names; `draft=NAME,...` needs no word before."""
+    methods = METHODS[option]
+    word, _, rest = text.partition(",")
+    name, equals, _ = (piece.strip() for piece in word.partition("="))
+    if name not in methods:
+        raise unknown(f"method of --{option.replace('_', '-')}", name, methods)
+    found: Technique = import_module(f"llmviewer.schemes.{methods[name]}").TECHNIQUE
+    return found.make(text if equals else rest)
