@@ -71,12 +71,28 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Disk:
+    """A disk of the computer beside a device: what it reads and writes one after another [byte/s]."""
+
+    name: str
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Host:
-    """The computer beside a device: its memory, and the CPU with its rates, None where they are unknown."""
+    """The computer beside a device: its memory, and the CPU with its rates, None where they are unknown.
+
+    memory_bytes: how much of it; None is unknown.  disk: what tensors are put on that it does not hold.
+    devices: how many share it evenly.
+    """
 
     name: str
     bandwidth_bytes_per_s: float
     cpu: Chip | None = None
+    memory_bytes: float | None = None
+    disk: Disk | None = None
+    devices: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -16,11 +16,15 @@ from llmviewer.ir import Count, Kind, Operator
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostRates:
-    """Attainable rates of the host beside the device; of its CPU None where it is unknown."""
+    """Attainable rates of the host beside the device; of its CPU, of a disk and of a link None where there is none, or
+    it is unknown."""
 
     memory_bytes_per_s: Count
-    link_bytes_per_s: Count
+    link_bytes_per_s: Count | None
     flops_per_s: Count | None = None
+    vector_flops_per_s: Count | None = None
+    disk_read_bytes_per_s: Count | None = None
+    disk_write_bytes_per_s: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,8 +95,17 @@ def _data_sheet(chip: Chip, compute: str) -> Rates:
 
 
 def _host(chip: Chip, host: Host, compute: str) -> HostRates:
-    link = chip.host_link_rate
-    if link is None:
+    """Of a host that several devices share, the even part of one; every device has a link of its own."""
+    link, part = chip.host_link_rate, 1.0 / host.devices
+    if link is None and host.disk is None:
         raise UserError(f"{chip.name} publishes no link to a host (pcie among the links of its YAML)")
-    flops = host.cpu.matrix_rate(compute) if host.cpu and compute else None
-    return HostRates(memory_bytes_per_s=host.bandwidth_bytes_per_s, link_bytes_per_s=link, flops_per_s=flops)
+    flops = host.cpu.matrix_rate(compute) * part if host.cpu and compute else None
+    vector = host.cpu.vector_rate() if host.cpu else None
+    return HostRates(
+        memory_bytes_per_s=host.bandwidth_bytes_per_s * part,
+        link_bytes_per_s=link,
+        flops_per_s=flops,
+        vector_flops_per_s=None if vector is None else vector * part,
+        disk_read_bytes_per_s=host.disk.read_bytes_per_s * part if host.disk else None,
+        disk_write_bytes_per_s=host.disk.write_bytes_per_s * part if host.disk else None,
+    )

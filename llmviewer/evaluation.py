@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from llmviewer.models.model import Model
 from llmviewer.roofline import Timing
 from llmviewer.system import System
 from llmviewer.workload import Step
+
+if TYPE_CHECKING:
+    from llmviewer.overlap import Layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,12 +38,15 @@ class Evaluation:
     Sums run over the operators of a block in order, one addition at a time, then over blocks x layers: a point alone
     and the same point inside a sweep give the same bits.
     served: what the engine adds beside kernels, by name [s].
+    copying: layers whose copies run beside kernels; bounds: the same on the data sheet.
     stages: of a pipeline all stages, this one among them.
     """
 
     graph: Graph
     rows: tuple[Row, ...]
     served: tuple[tuple[str, Count], ...] = ()
+    copying: tuple[Layer, ...] = ()
+    bounds: tuple[Layer, ...] = ()
     stages: tuple[Evaluation, ...] = ()
 
     def sum(self, of: Callable[[Row], Count]) -> Count:
@@ -53,8 +60,8 @@ class Evaluation:
 
     @property
     def time_s(self) -> Count:
-        """Of one device: kernels, and what the engine adds [s]."""
-        kernels = self.sum(lambda row: row.timing.time_s)
+        """Of one device: kernels and copies, less what of them runs side by side, and what the engine adds [s]."""
+        kernels = _beside(self.sum(lambda row: row.timing.time_s), self.copying)
         return kernels if not self.served else total((kernels, *(seconds for _, seconds in self.served)))
 
     @property
@@ -70,7 +77,7 @@ class Evaluation:
     @property
     def ideal_time_s(self) -> Count:
         """The same on the data sheet's roofline [s]."""
-        return self.sum(lambda row: row.ideal.time_s)
+        return _beside(self.sum(lambda row: row.ideal.time_s), self.bounds)
 
     @property
     def flops(self) -> Count:
@@ -91,6 +98,13 @@ class Evaluation:
     def read_bytes(self) -> Count:
         """Weights and cache read from device memory [byte]."""
         return self.sum(lambda row: row.operator.read_bytes(Role.WEIGHT, Role.CACHE))
+
+
+def _beside(serial: Count, layers: tuple[Layer, ...]) -> Count:
+    """Kernels and copies one after another, less what runs side by side."""
+    for layer in layers:
+        serial = serial - layer.hidden_s * float(layer.block.times)
+    return serial
 
 
 def evaluate(model: Model, system: System, step: Step) -> Evaluation:
@@ -116,6 +130,14 @@ def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:
         return kernels.sum(lambda row: row.timing.time_s if row.operator.kind in kinds else 0.0)
 
     terms = system.engine.terms(kernels.graph, step, system.chip, seconds)
+    if system.copies_beside:
+        from llmviewer import overlap  # only offloading needs it
+
+        timed, bounds = (
+            overlap.layers((row.block, row.operator, timing) for row, timing in zip(kernels.rows, of, strict=True))
+            for of in ([row.timing for row in kernels.rows], [row.ideal for row in kernels.rows])
+        )
+        kernels = replace(kernels, copying=timed, bounds=bounds)
     return replace(kernels, served=terms) if terms else kernels
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from llmviewer import data
-from llmviewer.chip import WIDER, Chip, Figure, Host, Link
+from llmviewer.chip import WIDER, Chip, Disk, Figure, Host, Link
 from llmviewer.errors import UserError, quoted, unknown
 
-__all__ = ["Chip", "Figure", "Host", "Link", "load", "names", "parse"]
+__all__ = ["Chip", "Disk", "Figure", "Host", "Link", "load", "names", "parse"]
 
 #: Keys of a chip file that hold one figure -> (field of Chip, factor to SI).
 SCALARS: dict[str, tuple[str, float]] = {
@@ -51,6 +51,7 @@ NETWORKS = "hardware_specs/networks"
 #: The computers that hold devices, and what their files may say.
 HOSTS = "hardware_specs/hosts"
 HOST = ("memory_bandwidth_gb_per_s", "memory_capacity_gib", "cpu", "name", "sheet")
+DISK = ("disk_read_gb_per_s", "disk_write_gb_per_s", "name", "sheet")
 REQUIRED = ("name", "generation", "dense_tflops", "memory_capacity_gib", "memory_bandwidth_gb_per_s")
 
 
@@ -80,19 +81,44 @@ def network_names() -> list[str]:
 def host(name: str) -> tuple[Host, Figure]:
     """The host called `name` (stem in hardware_specs/hosts/), or described in the YAML file at that path; and the
     figure of its bandwidth.  `cpu` in it names the chip that holds its rates."""
-    path = data.own(name) if name.endswith(".yaml") else None
-    if path is None and name not in host_names():
-        raise unknown("host", name, host_names())
-    spec = data.read_yaml(path or data.folder(HOSTS) / f"{name}.yaml")
+    spec = _beside("host", name, host_names)
     data.check_keys(spec, HOST, HOST[:1], name)
     figure = _figure(spec[HOST[0]], 1e9, f"{name}: {HOST[0]}")
-    cpu = _text(spec, "cpu", name)
-    return Host(name=name, bandwidth_bytes_per_s=figure.value, cpu=load(cpu) if cpu else None), figure
+    cpu, size = _text(spec, "cpu", name), spec.get(HOST[1])
+    return Host(
+        name=name,
+        bandwidth_bytes_per_s=figure.value,
+        cpu=load(cpu) if cpu else None,
+        memory_bytes=None if size is None else _figure(size, 2.0**30, f"{name}: {HOST[1]}").value,
+    ), figure
+
+
+def disk(name: str) -> tuple[Disk, dict[str, Figure]]:
+    """The disk called `name` (stem in hardware_specs/hosts/), or described in the YAML file at that path; and the
+    figures of its rates."""
+    spec = _beside("disk", name, disk_names)
+    data.check_keys(spec, DISK, DISK[:2], name)
+    read, write = (_figure(spec[key], 1e9, f"{name}: {key}") for key in DISK[:2])
+    figures = {"host.disk.read_bytes_per_s": read, "host.disk.write_bytes_per_s": write}
+    return Disk(name=name, read_bytes_per_s=read.value, write_bytes_per_s=write.value), figures
 
 
 def host_names() -> list[str]:
     """Stems of all hosts with a memory; the others are disks."""
     return [stem for stem in data.stems(HOSTS) if HOST[0] in data.read_yaml(data.folder(HOSTS) / f"{stem}.yaml")]
+
+
+def disk_names() -> list[str]:
+    """Stems of all disks."""
+    return [stem for stem in data.stems(HOSTS) if DISK[0] in data.read_yaml(data.folder(HOSTS) / f"{stem}.yaml")]
+
+
+def _beside(what: str, name: str, known: Callable[[], list[str]]) -> Mapping[str, Any]:
+    """The file of a host or disk."""
+    path = data.own(name) if name.endswith(".yaml") else None
+    if path is None and name not in (names := known()):
+        raise unknown(what, name, names)
+    return data.read_yaml(path or data.folder(HOSTS) / f"{name}.yaml")
 
 
 def names() -> list[str]:

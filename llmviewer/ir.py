@@ -112,6 +112,7 @@ class Operator:
     masked_flops: the part of matmul_flops spent on pairs the mask discards (eager attention).
     compute: the dtype class of the matrix product.  shape: what a pass or a fitted kernel needs to know of it.
     where: 1.0 at the points at which it runs; where it does not, its counts are zero.
+    runs_on: the device, or the host beside it.
     """
 
     name: str
@@ -128,6 +129,7 @@ class Operator:
     masked_flops: Count = 0.0
     shape: object = None
     where: Count = 1.0
+    runs_on: Place = Place.DEVICE
 
     @property
     def output(self) -> Tensor:
@@ -198,6 +200,7 @@ class State:
     per_token: float = 0.0
     per_sequence: float = 0.0
     window: float = np.inf
+    place: Place = Place.DEVICE
 
     def resident_bytes(self, context: Count) -> Count:
         """Bytes kept for one sequence of `context` tokens."""

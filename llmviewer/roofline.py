@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.efficiency import Efficiency, HostRates, Rates, WayRates
+from llmviewer.efficiency import Efficiency, HostRates, Rates, WayRates, ideal
 from llmviewer.errors import UserError
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count, Kind, Operator, Place, present, total
@@ -40,6 +40,9 @@ class Timing:
 
 def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple[str, Count]]:
     """work / rate of every resource the operator uses."""
+    if operator.runs_on is Place.HOST and rates.host is not None:
+        yield "host", _on_host(operator, rates.host)
+        return
     yield "memory", traffic / rates.memory_bytes_per_s
     for name, work, rate in (
         ("compute", operator.matmul_flops, rates.matrix_flops_per_s),
@@ -57,16 +60,36 @@ def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple
 
 
 def _host_seconds(operator: Operator, rates: HostRates) -> Iterator[tuple[str, Count]]:
-    """What the host computes beside the device, 2 FLOP per weight it reads and row; and what crosses the link."""
+    """What the host computes beside the device, 2 FLOP per weight it reads and row; what it hands over of its memory
+    and disk; and what crosses the link."""
     moved, crossing = operator.moved_bytes(Place.HOST), operator.moved_bytes(Place.LINK)
     if present(moved):
         seconds = moved / rates.memory_bytes_per_s
-        if rates.flops_per_s is not None:
+        if rates.flops_per_s is not None and operator.kind is not Kind.COPY:
             weights = total(a.elements for a in operator.reads if a.tensor.place is Place.HOST)
             seconds = np.maximum(seconds, 2.0 * operator.output_shape[0] * weights / rates.flops_per_s)
         yield "host", seconds
-    if present(crossing):
+    if present(crossing) and rates.link_bytes_per_s is not None:
         yield "link", crossing / rates.link_bytes_per_s
+    for accesses, rate in (
+        (operator.reads, rates.disk_read_bytes_per_s),
+        (operator.writes, rates.disk_write_bytes_per_s),
+    ):
+        on_disk = total(a.elements * a.tensor.dtype.bytes for a in accesses if a.tensor.place is Place.DISK)
+        if rate is not None and present(on_disk):
+            yield "disk", on_disk / rate
+
+
+def _on_host(operator: Operator, rates: HostRates) -> Count:
+    """Memory and units of the CPU side by side; units whose rates nobody states are left out."""
+    seconds = operator.moved_bytes(Place.HOST) / rates.memory_bytes_per_s
+    for work, rate in (
+        (operator.matmul_flops, rates.flops_per_s),
+        (operator.vector_work, rates.vector_flops_per_s),
+    ):
+        if rate is not None and present(work):
+            seconds = np.maximum(seconds, work / rate)
+    return seconds
 
 
 def exchange(shape: CollectiveShape, rates: Rates) -> Count:
@@ -111,7 +134,8 @@ def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count)
 
     The maximum is smooth where the efficiency says how sharp it is: kernels near the ridge are slower than either roof.
     """
-    rates = efficiency(operator, chip)
+    # nobody has measured kernels of hosts: theirs are bounds, whatever the efficiency of the device's
+    rates = (efficiency if operator.runs_on is Place.DEVICE else ideal)(operator, chip)
     (_, seconds), *others = resources = tuple(_seconds(operator, rates, traffic))
     for _, other in others:
         seconds = np.maximum(seconds, other)

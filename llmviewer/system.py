@@ -15,7 +15,6 @@ from llmviewer.generation import Draft, Generation, Scheme
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count, Graph, Pass
 from llmviewer.kv_cache import PLAIN, KvCache
-from llmviewer.overlap import Copies
 from llmviewer.workload import Request
 
 
@@ -115,7 +114,7 @@ class System:
     engine: what serves the model, and the time it adds beside kernels.  batching: how sequences share it.
     spatial: there are as many chips as hold the model, with a cache of resident_tokens tokens, in on-chip memory.
     scheme: how tokens are generated, as asked for; generation, drafters: what that is for the model.
-    copies: when what is offloaded comes to the device.
+    copies_beside: what is offloaded comes to the device while the layer before computes.
     """
 
     chip: Chip
@@ -131,7 +130,7 @@ class System:
     batching: Batching = Batching.STATIC
     scheme: Scheme | None = None
     generation: Generation = DECODING
-    copies: Copies = Copies.BEFORE
+    copies_beside: bool = False
     drafters: tuple[Drafter, ...] = ()
 
     def generating(self, generation: Generation) -> System:

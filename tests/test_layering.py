@@ -30,6 +30,7 @@ ORDER = (
     "pipeline, memory < spatial < api",
     "ir < memory < system",
     "models, roofline, system < evaluation < analysis",
+    "ops, roofline < overlap < evaluation",
     "workload < kv_cache < prompts < schedule < analysis",
     "kv_cache < memory < analysis",
     "models, workload < generation < schedule, system, schemes",

@@ -1,0 +1,65 @@
+"""Copies that run while layers compute: what of their time nobody waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmviewer.ir import Block, Count, Operator, total
+from llmviewer.ops.transfer import Direction, direction_of
+from llmviewer.roofline import Timing
+
+#: How results call the time that copies and kernels run side by side.
+HIDDEN = "copies beside kernels"
+#: What stands for all kernels of a layer among its resources.
+KERNELS = "kernels"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layer:
+    """One layer of a kind, its kernels and copies side by side.
+
+    serial_s: one after another.  resources: what kernels, each direction of the link, the host's memory and its disk
+    take alone [s].
+    """
+
+    block: Block
+    serial_s: Count
+    resources: tuple[tuple[str, Count], ...]
+
+    @property
+    def time_s(self) -> Count:
+        """The slowest of them: T = max(ctog, gtoc, dtoc, ctod, comp) (FlexGen, arXiv 2303.06865, section 4.3)."""
+        (_, slowest), *others = self.resources
+        for _, seconds in others:
+            slowest = np.maximum(slowest, seconds)
+        return slowest
+
+    @property
+    def hidden_s(self) -> Count:
+        """What kernels and copies run side by side."""
+        return self.serial_s - self.time_s
+
+
+def layers(priced: Iterable[tuple[Block, Operator, Timing]]) -> tuple[Layer, ...]:
+    """The kinds of layers that copy anything while they compute."""
+    by_block: dict[str, list[tuple[Block, Operator, Timing]]] = {}
+    for block, operator, timing in priced:
+        by_block.setdefault(block.name, []).append((block, operator, timing))
+    copying = (rows for rows in by_block.values() if any(direction_of(operator) for _, operator, _ in rows))
+    return tuple(_layer(rows) for rows in copying)
+
+
+def _layer(rows: list[tuple[Block, Operator, Timing]]) -> Layer:
+    kernels = total(timing.time_s for _, operator, timing in rows if direction_of(operator) is None)
+    taken: dict[str, Count] = {KERNELS: kernels}
+    for _, operator, timing in rows:
+        direction = direction_of(operator)
+        for name, seconds in timing.resources if direction else ():
+            key = f"{name} {Direction.OUT.value}" if name == "link" and direction is Direction.OUT else name
+            if name in ("link", "host", "disk"):
+                taken[key] = taken[key] + seconds if key in taken else seconds
+    serial = total(timing.time_s for _, _, timing in rows)
+    return Layer(block=rows[0][0], serial_s=serial, resources=tuple(taken.items()))
