@@ -1,0 +1,207 @@
+"""Expected tokens of a pass, worked by hand; relations; every published preset says where it is from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmviewer.errors import UserError
+from llmviewer.schemes import ranks
+from llmviewer.schemes.acceptance import Acceptance, of_lengths, read
+from llmviewer.schemes.acceptance_presets import CONVENTIONS, FILE, PRESETS, RANKS
+
+rates = st.floats(0.0, 1.0)
+curves = st.lists(rates, min_size=1, max_size=8).map(tuple)
+drafts = st.integers(0, 40)
+
+
+def test_four_drafted_tokens_accepted_with_08_give_3_36_tokens() -> None:
+    """1 + 0.8 + 0.64 + 0.512 + 0.4096 = (1 - 0.8^5) / 0.2"""
+    assert Acceptance(rates=(0.8,)).tokens(4.0) == pytest.approx(3.3616, rel=1e-14)
+
+
+def test_a_curve_multiplies_its_rates() -> None:
+    """1 + 0.8 + 0.8 x 0.5 + 0.8 x 0.5 x 0.25"""
+    assert Acceptance(rates=(0.8, 0.5, 0.25)).tokens(3.0) == pytest.approx(2.3, rel=1e-14)
+
+
+def test_a_curve_goes_on_with_its_last_rate() -> None:
+    """0.8, 0.5, 0.5: 1 + 0.8 + 0.4 + 0.2"""
+    curve = Acceptance(rates=(0.8, 0.5))
+    assert [curve.at(position) for position in (1, 2, 3, 9)] == [0.8, 0.5, 0.5, 0.5]
+    assert curve.tokens(3.0) == pytest.approx(2.4, rel=1e-14)
+
+
+@given(a=st.floats(0.0, 0.999), drafted=drafts)
+def test_a_constant_rate_has_leviathans_closed_form(a: float, drafted: int) -> None:
+    assert Acceptance(rates=(a,)).tokens(float(drafted)) == pytest.approx((1 - a ** (drafted + 1)) / (1 - a), rel=1e-9)
+
+
+@given(drafted=drafts)
+def test_all_accepted_gives_one_token_more_than_drafted(drafted: int) -> None:
+    assert Acceptance(rates=(1.0,)).tokens(float(drafted)) == drafted + 1.0
+
+
+@given(curve=curves)
+def test_nothing_drafted_gives_the_one_token_of_plain_decoding(curve: tuple[float, ...]) -> None:
+    assert Acceptance(rates=curve).tokens(0.0) == 1.0
+
+
+@given(curve=curves, drafted=drafts, by=rates)
+def test_more_acceptance_never_gives_fewer_tokens(curve: tuple[float, ...], drafted: int, by: float) -> None:
+    plain = Acceptance(rates=curve)
+    assert plain.raised(by).tokens(float(drafted)) >= plain.tokens(float(drafted)) * (1 - 1e-12)
+
+
+@given(curve=curves, drafted=st.lists(drafts, min_size=1, max_size=5))
+def test_a_sweep_of_drafts_is_the_same_call_as_a_point(curve: tuple[float, ...], drafted: list[int]) -> None:
+    acceptance = Acceptance(rates=curve)
+    swept = acceptance.tokens(np.array(drafted, dtype=np.float64))
+    assert list(np.ravel(swept)) == [acceptance.tokens(float(n)) for n in drafted]
+
+
+@given(curve=curves, more=st.integers(1, 5), drafted=drafts)
+def test_a_token_more_drafted_never_gives_fewer(curve: tuple[float, ...], more: int, drafted: int) -> None:
+    acceptance = Acceptance(rates=curve)
+    assert acceptance.tokens(float(drafted + more)) >= acceptance.tokens(float(drafted))
+
+
+def test_distillation_takes_away_a_share_of_the_rejections() -> None:
+    """Of 40 % rejections a quarter disappears: 70 % accepted."""
+    assert Acceptance(rates=(0.6,)).raised(0.25).rates == pytest.approx((0.7,))
+    assert Acceptance(rates=(0.6,)).raised(1.0).rates == (1.0,)
+    assert Acceptance(rates=(0.6,)).raised(0.0).rates == (0.6,)
+
+
+def test_three_samples_of_a_draft_accept_seven_eighths_of_what_one_accepts_half_of() -> None:
+    assert Acceptance(rates=(0.5,)).sampled(3).rates == (0.875,)
+    assert Acceptance(rates=(0.5,)).sampled(1).rates == (0.5,)
+
+
+def test_a_curve_of_lengths_is_inverted_gain_by_gain() -> None:
+    """InferenceX, Kimi K2.5 with EAGLE-3: 1.83, 2.43, 2.88: 0.83 / 1, 0.60 / 0.83, 0.45 / 0.60"""
+    acceptance = of_lengths({1: 1.83, 2: 2.43, 3: 2.88})
+    assert acceptance.rates == pytest.approx((0.83, 0.60 / 0.83, 0.75))
+
+
+def test_a_single_length_is_inverted_to_one_rate() -> None:
+    """1 + 0.5 + 0.25 + 0.125 = 1.875"""
+    assert of_lengths({3: 1.875}).rates == pytest.approx((0.5, 0.5, 0.5), abs=1e-12)
+
+
+def test_between_lengths_far_apart_the_rate_is_constant() -> None:
+    """After 0.8: 1.8 + 0.8 (0.5 + 0.25 + 0.125) = 2.5"""
+    assert of_lengths({1: 1.8, 4: 2.5}).rates == pytest.approx((0.8, 0.5, 0.5, 0.5), abs=1e-12)
+
+
+@given(curve=st.lists(st.floats(0.05, 1.0), min_size=1, max_size=6).map(tuple))
+def test_lengths_say_the_rates_they_come_from(curve: tuple[float, ...]) -> None:
+    acceptance = Acceptance(rates=curve)
+    found = of_lengths({n: float(acceptance.tokens(float(n))) for n in range(1, len(curve) + 1)})
+    assert found.rates == pytest.approx(curve, abs=1e-7)
+
+
+@given(a=rates, drafted=st.integers(1, 12))
+def test_one_length_says_the_rate_it_comes_from(a: float, drafted: int) -> None:
+    length = float(Acceptance(rates=(a,)).tokens(float(drafted)))
+    assert of_lengths({drafted: length}).tokens(float(drafted)) == pytest.approx(length, rel=1e-9)
+
+
+@pytest.mark.parametrize("lengths", [{2: 3.5}, {1: 0.9}, {1: 1.8, 2: 1.7}, {1: 1.5, 2: 2.2}])
+def test_lengths_that_no_rates_explain_are_refused(lengths: dict[int, float]) -> None:
+    with pytest.raises(UserError, match="no rates from 0 to 1"):
+        of_lengths(lengths)
+
+
+def test_acceptance_is_read_as_people_type_it() -> None:
+    assert read("--speculative", "0.8").rates == (0.8,)
+    assert read("--speculative", "0.8/0.7/0.6").rates == (0.8, 0.7, 0.6)
+    assert read("--speculative", "eagle3-kimi-k2.5").tokens(4.0) == pytest.approx(3.24)
+    assert [str(read("--speculative", text)) for text in ("0.8/0.75", "mtp-qwen3.5")] == ["0.8/0.75", "mtp-qwen3.5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1.2", r"--speculative: acceptance is '1.2'; allowed: rates from 0 to 1"),
+        ("0.8/-0.1", "allowed: rates from 0 to 1"),
+        ("nan", "allowed: rates from 0 to 1"),
+        ("eagle3-kimi-k25", "did you mean 'eagle3-kimi-k2.5'"),
+        ("0.8/", "unknown acceptance '0.8/'"),
+        ("", "acceptance is missing; write acceptance=0.8"),
+    ],
+)
+def test_bad_acceptance_is_one_clear_line(text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as raised:
+        read("--speculative", text)
+    assert "\n" not in str(raised.value)
+
+
+def test_success_rates_of_the_first_choices_become_rates_by_rank() -> None:
+    """SpecInfer, Alpaca, greedy: 68 %, 77 %, 81 %"""
+    found = ranks.of_success([[0.68, 0.77, 0.81]])
+    assert [found.at(1, rank) for rank in (1, 2, 3, 4)] == pytest.approx([0.68, 0.09, 0.04, 0.0])
+    assert found.at(7, 2) == found.at(1, 2)
+    assert found.first().rates == (0.68,)
+
+
+def test_ranks_are_read_as_people_type_them() -> None:
+    assert ranks.read("--speculative", "0.6/0.15/0.05").rates == ((0.6, 0.15, 0.05),)
+    assert ranks.read("--speculative", "medusa-vicuna-7b").at(2, 1) == 0.316
+
+
+@pytest.mark.parametrize("text", ["0.5/0.6", "0.9/0.2", "1.5", "-0.1", "nan"])
+def test_ranks_that_rise_or_sum_to_over_1_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="must fall from rank to rank"):
+        ranks.read("--speculative", text)
+
+
+def test_an_unknown_name_of_ranks_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean 'medusa-vicuna-7b'"):
+        ranks.read("--speculative", "medusa-vicuna7b")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_says_where_it_is_from_and_what_it_counts(name: str) -> None:
+    preset = PRESETS[name]
+    assert "arXiv " in preset.source or "https://" in preset.source
+    assert preset.convention in CONVENTIONS
+    assert preset.target and preset.dataset and preset.method
+    assert preset.drafted >= 1
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_presets_rates_give_its_lengths_back_bonus_included(name: str) -> None:
+    preset = PRESETS[name]
+    for drafted, length in preset.lengths.items():
+        assert 1.0 <= length <= drafted + 1.0
+        assert preset.acceptance.tokens(float(drafted)) == pytest.approx(length, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_ranks_say_where_they_are_from(name: str) -> None:
+    assert "arXiv " in RANKS[name].source or "https://" in RANKS[name].source
+    assert RANKS[name].target and RANKS[name].dataset
+
+
+def test_names_stand_once() -> None:
+    text = Path(FILE).read_text(encoding="utf-8")
+    assert text.count("name: ") == len(PRESETS) + len(RANKS)
+
+
+def test_a_source_that_leaves_the_bonus_token_out_gets_it_added() -> None:
+    assert CONVENTIONS["without bonus token"] - CONVENTIONS["with bonus token"] == 1.0
+
+
+def test_leviathans_acceptance_of_t5_small_gives_3_6_tokens_with_7_drafted() -> None:
+    """(1 - 0.75^8) / 0.25 = 3.5995"""
+    assert read("", "draft-t5-small-translation").tokens(7.0) == pytest.approx(3.5995, abs=1e-4)
+
+
+def test_deepseek_v3_gets_its_18_times_the_tokens() -> None:
+    """85 % of second tokens accepted: 1.85 tokens a pass; the report says 1.8 times the tokens per second."""
+    assert read("", "mtp-deepseek-v3").tokens(1.0) == 1.85
