@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from llmviewer import memory
-from llmviewer.chip import Chip
+from llmviewer.chip import Chip, Host
 from llmviewer.errors import UserError
 from llmviewer.generation import PLAIN as DECODING
-from llmviewer.generation import Generation
-from llmviewer.ir import Count, Graph
+from llmviewer.generation import Draft, Generation
+from llmviewer.ir import Count, Graph, Place
 from llmviewer.kv_cache import KvCache
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
@@ -44,7 +44,7 @@ def memory_in(model: Model, system: System, request: Request, plan: Schedule, gr
     request = _with_room(system.parallelism.replica(request), system.generation)
     cache = _reserving(model, system.kv_cache, graph)
     held = _cache_bytes(cache, request, graph)
-    return Memory(
+    here = Memory(
         weights_bytes=memory.weights_bytes(graph),
         kv_cache_bytes=held,
         kv_cache_used_bytes=held if cache == cache.exact else _cache_bytes(cache.exact, request, graph, cache),
@@ -54,6 +54,20 @@ def memory_in(model: Model, system: System, request: Request, plan: Schedule, gr
         utilization_bytes=system.chip.memory_bytes * system.memory_utilization,
         cache_fraction=system.cache_fraction,
     )
+    return here if system.chip.host is None else _offloaded(here, system.chip.host, request, (plan, graph, cache))
+
+
+def _offloaded(here: Memory, host: Host, request: Request, laid_out: tuple[Schedule, Graph, KvCache]) -> Memory:
+    """With what lies on the host and its disk instead."""
+    plan, graph, cache = laid_out
+    there = {
+        place: memory.weights_bytes(graph, place=place)
+        + _cache_bytes(cache, request, graph, place=place)
+        + plan.worst(memory.hidden_states(graph, place))
+        for place in (Place.HOST, Place.DISK)
+    }
+    capacity = np.inf if host.memory_bytes is None else host.memory_bytes / host.devices
+    return replace(here, host_bytes=there[Place.HOST], disk_bytes=there[Place.DISK], host_capacity_bytes=capacity)
 
 
 def _with_room(request: Request, generation: Generation) -> Request:
@@ -76,10 +90,12 @@ def _reserving(model: Model, cache: KvCache, graph: Graph) -> KvCache:
     return replace(cache, reserve=model.max_context)
 
 
-def _cache_bytes(cache: KvCache, request: Request, graph: Graph, finder: KvCache | None = None) -> Count:
+def _cache_bytes(
+    cache: KvCache, request: Request, graph: Graph, finder: KvCache | None = None, place: Place = Place.DEVICE
+) -> Count:
     """The cache of the whole batch, a shared prefix once.  finder: whose pages say what of the prompt is found."""
     context = request.input_len + request.output_len - 1.0
-    own, shared = memory.shares_of_cache(graph, cache, context, (finder or cache).found(request.input_len))
+    own, shared = memory.shares_of_cache(graph, cache, context, (finder or cache).found(request.input_len), place)
     return own * request.batch_size + shared
 
 
@@ -90,24 +106,22 @@ def _framework_bytes(chip: Chip) -> float:
 
 def memory_of(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Memory:
     """Memory alone, without timing a single operator; what drafts is held beside the model."""
-    return with_drafts(_laid_out(model, system, request, token_budget)[0], system, request, token_budget)
-
-
-def with_drafts(held: Memory, system: System, request: Request, token_budget: float = np.inf) -> Memory:
-    """The memory of a model, and that of what drafts for it."""
+    held, _ = _laid_out(model, system, request, token_budget)
     for drafter in system.drafters:
-        draft = drafter.draft
-        own, graph = _laid_out(draft.model, drafter.system, request, token_budget)
-        weights = 0.0 if draft.shared is None else memory.weights_bytes(graph, draft.shared)
-        cache = float(draft.caches)
-        own = replace(
-            own,
-            weights_bytes=weights,
-            kv_cache_bytes=own.kv_cache_bytes * cache,
-            kv_cache_used_bytes=own.kv_cache_used_bytes * cache,
-        )
-        held = held.beside(own)
+        own, graph = _laid_out(drafter.draft.model, drafter.system, request, token_budget)
+        held = held.beside(of_draft(drafter.draft, own, graph))
     return held
+
+
+def of_draft(draft: Draft, held: Memory, graph: Graph) -> Memory:
+    """Of what a model holds, what is held more where it drafts for another."""
+    cache = float(draft.caches)
+    return replace(
+        held,
+        weights_bytes=0.0 if draft.shared is None else memory.weights_bytes(graph, draft.shared),
+        kv_cache_bytes=held.kv_cache_bytes * cache,
+        kv_cache_used_bytes=held.kv_cache_used_bytes * cache,
+    )
 
 
 def _laid_out(model: Model, system: System, request: Request, token_budget: float) -> tuple[Memory, Graph]:

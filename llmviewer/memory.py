@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llmviewer.ir import Access, Block, Count, Graph, Operator, Place, Role
+from llmviewer.ir import Access, Block, Count, Graph, Kind, Operator, Place, Role, total
 from llmviewer.kv_cache import PLAIN, KvCache
 
 
@@ -18,6 +18,7 @@ class Memory:
     kv_cache_used_bytes: of the cache, what holds tokens; the rest of it is set aside and empty.
     utilization_bytes: the budget that a fraction of the whole capacity is, whatever the rule in force.
     cache_fraction: instead of it, the fraction of what all else leaves that the cache may take.
+    host_bytes, disk_bytes: what is offloaded.  host_capacity_bytes: the device's part of the host's memory.
     """
 
     weights_bytes: Count
@@ -28,6 +29,9 @@ class Memory:
     capacity_bytes: Count
     utilization_bytes: Count
     cache_fraction: float | None = None
+    host_bytes: Count = 0.0
+    disk_bytes: Count = 0.0
+    host_capacity_bytes: float = np.inf
 
     @property
     def total_bytes(self) -> Count:
@@ -42,6 +46,8 @@ class Memory:
             kv_cache_bytes=self.kv_cache_bytes + other.kv_cache_bytes,
             kv_cache_used_bytes=self.kv_cache_used_bytes + other.kv_cache_used_bytes,
             activations_bytes=np.maximum(self.activations_bytes, other.activations_bytes),
+            host_bytes=self.host_bytes + other.host_bytes,
+            disk_bytes=self.disk_bytes + other.disk_bytes,
         )
 
     @property
@@ -68,17 +74,23 @@ class Memory:
 
     @property
     def fits(self) -> Count:
-        """1.0 where the total is within the budget."""
-        return np.where(self.total_bytes <= self.budget_bytes, 1.0, 0.0)
+        """1.0 where the total is within the budget, and what is offloaded within the memory of the host."""
+        here = np.where(self.total_bytes <= self.budget_bytes, 1.0, 0.0)
+        return here if self.host_capacity_bytes == np.inf else here * self.fits_host
+
+    @property
+    def fits_host(self) -> Count:
+        """1.0 where the host holds what is offloaded to it."""
+        return np.where(self.host_bytes <= self.host_capacity_bytes, 1.0, 0.0)
 
 
-def weights_bytes(graph: Graph, shared: Collection[str] = ()) -> float:
-    """Weights stored on the device, scales included; a tied table once.  shared: names of those that are there
-    anyway."""
+def weights_bytes(graph: Graph, shared: Collection[str] = (), place: Place = Place.DEVICE) -> float:
+    """Weights stored on the device, or elsewhere, scales included; a tied table once.  shared: names of those that are
+    there anyway."""
     stored = (
         (tensor, times)
         for tensor, times in graph.stored_weights()
-        if tensor.place is Place.DEVICE and tensor.name not in shared
+        if tensor.place is place and tensor.name not in shared
     )
     return float(sum(tensor.elements * tensor.dtype.bytes * times for tensor, times in stored))
 
@@ -88,16 +100,30 @@ def cache_bytes(graph: Graph, context: Count) -> Count:
     return shares_of_cache(graph, PLAIN, context, 0.0)[0]
 
 
-def shares_of_cache(graph: Graph, kept: KvCache, context: Count, prefix: Count) -> tuple[Count, Count]:
+def shares_of_cache(
+    graph: Graph, kept: KvCache, context: Count, prefix: Count, place: Place = Place.DEVICE
+) -> tuple[Count, Count]:
     """Bytes of the cache of one sequence of `context` tokens, and of the prefix that all sequences share."""
     own: Count = 0.0
     shared: Count = 0.0
     for block in graph.blocks:
         for state in block.states:
+            if state.place is not place:
+                continue
             one, all_of_them = kept.resident_bytes(state, context, prefix)
             own = own + one * block.times
             shared = shared + all_of_them * block.times
     return own, shared
+
+
+def hidden_states(graph: Graph, place: Place) -> Count:
+    """Bytes of the activations that copies leave on the host or its disk: those of one layer at a time."""
+    most: Count = 0.0
+    for block in graph.blocks:
+        copies = (op for op in block.operators if op.kind is Kind.COPY)
+        written = (a for op in copies for a in op.writes if a.tensor.role is Role.ACTIVATION)
+        most = np.maximum(most, total(a.elements * a.tensor.dtype.bytes for a in written if a.tensor.place is place))
+    return most
 
 
 def peak_activations(graph: Graph) -> Count:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,6 @@ from llmviewer.ir import Block, Count, Operator, total
 from llmviewer.ops.transfer import Direction, direction_of
 from llmviewer.roofline import Timing
 
-#: How results call the time that copies and kernels run side by side.
-HIDDEN = "copies beside kernels"
 #: What stands for all kernels of a layer among its resources.
 KERNELS = "kernels"
 
@@ -36,6 +34,18 @@ class Layer:
         for _, seconds in others:
             slowest = np.maximum(slowest, seconds)
         return slowest
+
+    def waits(self, at: Callable[[Count], float]) -> tuple[str, float, bool]:
+        """The slowest copy's resource, the seconds it is waited for, and whether it takes longer than the kernels.
+
+        Kernels bound what else there is of the layer.  at: a count of all passes -> that of a stage's passes, of which
+        some may wait for copies though the kernels of most take longer.
+        """
+        taken = {name: at(seconds) for name, seconds in self.resources}
+        kernels = taken.pop(KERNELS)
+        slowest = max(taken, key=lambda name: taken[name])
+        alone = taken[slowest] > kernels
+        return slowest.split()[0], at(self.time_s) - (0.0 if alone else kernels), alone
 
     @property
     def hidden_s(self) -> Count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,10 +12,13 @@ from llmviewer.analysis import Analysis
 from llmviewer.describe import number
 from llmviewer.evaluation import Row
 from llmviewer.generation import PLAIN as DECODING
-from llmviewer.ir import Array, Count, Role
+from llmviewer.ir import Array, Count, Kind, Operator, Role
 from llmviewer.roofline import BOUNDS
 from llmviewer.system import System
 from llmviewer.workload import Request, kept_tokens
+
+if TYPE_CHECKING:
+    from llmviewer.overlap import Layer
 
 Pick = Callable[[Count], Array]
 #: An interval of an object: level -> [low, high]; None where there is no calibration.
@@ -49,10 +52,13 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     totals, (pick, _) = analysis.evaluation, _picks(analysis, name)
     request = request_at(analysis, point)
     run = tuple(row for row in totals.rows if _runs(row, pick, point))
-    resources = _summed(run, pick, point)
+    resources = _summed(run, pick, point, totals.copying)
     served = {term: float(pick(seconds)[point]) for term, seconds in totals.served}
     if served:
         resources["overhead"] = resources.get("overhead", 0.0) + sum(served.values())
+    if totals.copying:
+        hidden = (float(pick(layer.hidden_s)[point]) * layer.block.times for layer in totals.copying)
+        served["copies beside kernels"] = -sum(hidden)
     prompt, cache, shape = request.input_len, analysis.system.kv_cache, analysis.system.generation.shape
     found = cache.found(prompt)
     before = found if name == "prefill" else prompt - 1.0
@@ -143,10 +149,26 @@ def _bound(row: Row, pick: Pick, point: int) -> str:
     return max(seconds, key=lambda name: (seconds[name], -BOUNDS.index(name)))
 
 
-def _summed(rows: tuple[Row, ...], pick: Pick, point: int) -> dict[str, float]:
-    """Time by the resource that bounds each operator; the largest bounds the stage."""
+def beside(operator: Operator) -> bool:
+    """Whether it is a copy that waits for nothing the layer computes."""
+    return operator.kind is Kind.COPY and operator.shape is not None
+
+
+def _summed(rows: tuple[Row, ...], pick: Pick, point: int, copying: tuple[Layer, ...] = ()) -> dict[str, float]:
+    """Time by the resource that bounds each operator; the largest bounds the stage.
+
+    copying: layers whose copies run beside kernels are bound by the slowest of all, one operator beside another.
+    """
     summed: dict[str, float] = {}
+    waiting: set[str] = set()
+    for layer in copying:
+        bound, seconds, alone = layer.waits(lambda count: float(pick(count)[point]))
+        summed[bound] = summed.get(bound, 0.0) + seconds * layer.block.times
+        waiting |= {layer.block.name} if alone else set()
+    copied = {layer.block.name for layer in copying}
     for row in rows:
+        if row.block.name in waiting or (row.block.name in copied and beside(row.operator)):
+            continue
         bound = _bound(row, pick, point)
         summed[bound] = summed.get(bound, 0.0) + float(pick(row.timing.time_s)[point]) * row.block.times
     return summed
