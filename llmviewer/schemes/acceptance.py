@@ -51,7 +51,7 @@ class Acceptance:
         """
         return self._with(tuple(1.0 - (1.0 - rate) * (1.0 - by) for rate in self.rates)) if by else self
 
-    def sampled(self, samples: Count) -> Acceptance:
+    def sampled(self, samples: float) -> Acceptance:
         """Where each position holds `samples` independent draws of the draft: 1 - (1 - a)^samples.
 
         An upper bound: draws repeat each other, and what the first missed the others are likelier to miss as well
