@@ -63,6 +63,7 @@ class Attention:
     soft_cap: scores go through a tanh.  alibi: a bias is added to them.  sinks: one learned score per head.
     gate: the output is multiplied by the sigmoid of a second query projection (Qwen3-Next).
     shares_cache: keys and values come from an earlier layer.  values: their own projection, or the keys'.
+    reads: width of what it reads where that is not the residual stream (a head that drafts), 0 = hidden.
     """
 
     hidden: int
@@ -83,6 +84,7 @@ class Attention:
     sinks: bool = False
     gate: bool = False
     shares_cache: bool = False
+    reads: int = 0
 
     @property
     def _widths(self) -> tuple[int, int, int]:
@@ -187,7 +189,9 @@ class Attention:
 
     def _product(self, name: str, width: int, x: Tensor, tokens: Count, writes: tuple[Access, ...] = ()) -> Operator:
         bias, clip = self.projections.qkv_bias, CLIP_FLOPS * self.projections.clip
-        linear = Linear(name=name, in_features=self.hidden, out_features=width, dtype=self.dtype, bias=bias)
+        linear = Linear(
+            name=name, in_features=self.reads or self.hidden, out_features=width, dtype=self.dtype, bias=bias
+        )
         operator = linear.operator(x, tokens, writes)
         return replace(operator, vector_flops=operator.vector_flops + tokens * (clip * width)) if clip else operator
 

@@ -87,12 +87,13 @@ class Head:
         if self.project is not None:
             operators.append(self.project.operator(x, step.tokens))
             x = operators[-1].output
-        operators.append(self._logits(step, x))
+        operators.append(self.logits(x, step.logits))
         return Block(name="head", operators=tuple(operators), scope="model")
 
-    def _logits(self, step: Step, x: Tensor) -> Operator:
-        rows = Tensor(name=x.name, elements=step.logits * (1.0 * self.lm_head.in_features), dtype=x.dtype)
-        operator = self.lm_head.operator(rows, step.logits)
+    def logits(self, x: Tensor, rows: Count) -> Operator:
+        """lm_head over `rows` rows of `x`."""
+        read = Tensor(name=x.name, elements=rows * (1.0 * self.lm_head.in_features), dtype=x.dtype)
+        operator = self.lm_head.operator(read, rows)
         if self.logit_flops:
             work = operator.vector_flops + operator.writes[0].elements * self.logit_flops
             special = operator.writes[0].elements * self.logit_special

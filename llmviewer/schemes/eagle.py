@@ -1,0 +1,87 @@
+"""`--speculative eagle`: one decoder layer that continues the model's features, and the model's head on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.ir import Block
+from llmviewer.layers.attention import Attention, QkNorm, Values
+from llmviewer.layers.decoder import DecoderLayer, Norms
+from llmviewer.layers.mlp import Mlp
+from llmviewer.models.model import Model
+from llmviewer.ops.elementwise import activation
+from llmviewer.ops.gemm import Linear
+from llmviewer.ops.norm import rms_norm
+from llmviewer.schemes.module import Module, beside, states
+from llmviewer.workload import Step
+
+SOURCE = (
+    "EAGLE arXiv 2401.15077, EAGLE-2 arXiv 2406.16858, EAGLE-3 arXiv 2503.01840; "
+    "https://github.com/SafeAILab/EAGLE, eagle/model/cnets.py"
+)
+#: Inner width of the feed-forward part, in hidden widths, of heads published for models that have experts alone:
+#: 24,576 for Qwen3-235B-A22B (hidden 4,096), 17,280 for gpt-oss (2,880):
+#: https://github.com/sgl-project/SpecForge, configs/qwen3-235B-A22B-eagle3.json, configs/gpt-oss-20B-eagle3.json
+DENSE_WIDTH = 6
+#: Attention where the model's own is none of grouped queries: heads of 128, eight of keys and values, as in
+#: https://github.com/sgl-project/SpecForge, configs/deepseek-v3-671b-eagle3.json
+HEAD_DIM, KV_HEADS = 128, 8
+
+
+def attention(target: Model) -> Attention:
+    """A Llama layer's: the model's heads, every token in sight, nothing normalised or gated."""
+    own = next((layer.mixer for layer in target.layers if isinstance(layer.mixer, Attention)), None)
+    if own is None:
+        heads = max(target.hidden // HEAD_DIM, 1)
+        return Attention(
+            hidden=target.hidden,
+            heads=heads,
+            kv_heads=min(KV_HEADS, heads),
+            head_dim=HEAD_DIM,
+            rotary_dim=HEAD_DIM,
+            dtype=target.dtype,
+        )
+    plain = replace(own, qk_norm=QkNorm.NONE, values=Values.PROJECTED, sinks=False, gate=False, soft_cap=False)
+    return replace(plain, window=float("inf"), chunk=0, shares_cache=False)
+
+
+def feed_forward(target: Model, width: int = 0) -> Mlp:
+    """The model's own dense part; where it has experts alone, SwiGLU of six hidden widths, or of `width`."""
+    own = next((layer.feed_forward for layer in target.layers if isinstance(layer.feed_forward, Mlp)), None)
+    if own is not None:
+        return own if not width else replace(own, intermediate=width)
+    return Mlp(
+        hidden=target.hidden,
+        intermediate=width or DENSE_WIDTH * target.hidden,
+        activation=activation("silu"),
+        dtype=target.dtype,
+    )
+
+
+def eagle(target: Model, width: int = 0) -> Module:
+    """EAGLE and EAGLE-2: fc (2 h -> h, with bias) of the token's row and the model's last feature, one layer without
+    its first norm, the model's head without its norm.
+
+    Own parameters: 2 h h + h + the layer's.  Published: 0.24e9 for Llama-2-7b, 0.37e9 for 13b, 0.99e9 for 70b
+    (https://github.com/SafeAILab/EAGLE).  Table and head are the model's.  Devices that share the model run fc whole,
+    as vLLM does.
+    """
+    norms = Norms(mlp=rms_norm("mlp_norm", target.hidden, target.dtype))
+    layer = DecoderLayer(
+        name="layer", times=1, norms=norms, mixer=attention(target), feed_forward=feed_forward(target, width)
+    )
+    fc = fc_of(target, 2, bias=True)
+
+    def blocks(step: Step) -> tuple[Block, ...]:
+        into = Block(name="fc", operators=(fc.operator(states(target, step, 2.0), step.tokens),), scope="model")
+        hidden = states(target, step)
+        head = replace(target.head, norm=None)
+        return (target.embedding.block(step), into, layer.block(step, hidden), head.block(step, hidden))
+
+    return beside(target, "EAGLE", blocks, SOURCE)
+
+
+def fc_of(target: Model, inputs: int, *, bias: bool) -> Linear:
+    """inputs h -> h: what joins features and rows."""
+    width = target.hidden
+    return Linear(name="fc", in_features=inputs * width, out_features=width, dtype=target.dtype, bias=bias)

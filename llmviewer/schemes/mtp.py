@@ -1,0 +1,68 @@
+"""`--speculative mtp`: the multi-token prediction module that a checkpoint brings with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.ir import Block, Operator
+from llmviewer.layers.attention import Attention
+from llmviewer.layers.decoder import DecoderLayer
+from llmviewer.layers.mla import Mla
+from llmviewer.models.model import Model
+from llmviewer.ops.gemm import Linear
+from llmviewer.ops.norm import rms_norm
+from llmviewer.schemes.module import Module, beside, states, stored
+from llmviewer.workload import Step
+
+SOURCE = (
+    "DeepSeek-V3 arXiv 2412.19437, section 2.2; "
+    "https://github.com/vllm-project/vllm, vllm/model_executor/models/deepseek_mtp.py, qwen3_next_mtp.py, mimo_mtp.py"
+)
+
+
+#: Architectures whose module is not one of their last layers: words of its attention and of its feed-forward part.
+#: MiMo-V2-Flash: a sliding window and a dense part, 0.33e9 parameters a module (arXiv 2601.02780).
+LIGHT = {"MiMoV2FlashForCausalLM": ("sliding", "dense")}
+
+
+def module_layer(target: Model) -> DecoderLayer:
+    """The layer that the module repeats: the last of the model's that has attention over tokens, unless the
+    architecture has a lighter one of its own."""
+    named = {layer.name: layer for layer in target.layers}
+    if target.architecture in LIGHT:
+        mixers, parts = LIGHT[target.architecture]
+        mixer = next(layer.mixer for name, layer in named.items() if mixers in name)
+        part = next(layer for name, layer in named.items() if parts in name)
+        return replace(part, mixer=mixer, times=1, numbers=())
+    attending = [layer for layer in target.layers if isinstance(layer.mixer, (Attention, Mla))]
+    last = max(attending or target.layers, key=lambda layer: max(layer.numbers, default=layer.times))
+    return replace(last, times=1, numbers=())
+
+
+def mtp(target: Model) -> Module:
+    """A norm of the token's row and one of the model's state, eh_proj (2 h -> h) of both, one layer like the model's
+    last one (its experts included), the module's norm and the model's head.
+
+    Own parameters: 2 h h + 3 h + the layer's; table and head are the model's.  The layer is stored in the formats of
+    the model's last one, eh_proj in 16 bit.  Published for DeepSeek-V3: 11.5e9
+    (https://github.com/deepseek-ai/DeepSeek-V3, README_WEIGHTS.md; 14e9 with table, head and scales).
+    """
+    layer = module_layer(target)
+    width, dtype = target.hidden, target.dtype
+    project = Linear(name="eh_proj", in_features=2 * width, out_features=width, dtype=dtype)
+    head = replace(target.head, norm=rms_norm("final_norm", width, dtype))
+
+    def blocks(step: Step) -> tuple[Block, ...]:
+        into = Block(name="mtp_input", operators=_join(target, project, step), scope="model")
+        hidden = states(target, step)
+        return (target.embedding.block(step), into, layer.block(step, hidden), head.block(step, hidden))
+
+    return beside(target, "MTP", blocks, SOURCE, stored(target, {layer.name: (layer.name, 1)}))
+
+
+def _join(target: Model, project: Linear, step: Step) -> tuple[Operator, ...]:
+    """enorm and hnorm as one, two rows a token, then eh_proj."""
+    norm = rms_norm("input_norm", target.hidden, target.dtype, rows=2)
+    norm = replace(norm, parameters=2.0 * target.hidden)
+    normed = norm.operator(states(target, step, 2.0), step.tokens)
+    return normed, project.operator(normed.output, step.tokens)

@@ -1,0 +1,79 @@
+"""`--speculative speculator`: stages one after another, each from the state and the token of the stage before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from llmviewer.dtypes import Dtype
+from llmviewer.ir import Block, Operator, Role, Tensor, whole
+from llmviewer.models.model import Model
+from llmviewer.ops.elementwise import activate, activation, elementwise
+from llmviewer.ops.embedding import embedding
+from llmviewer.ops.gemm import Linear
+from llmviewer.ops.norm import Norm, NormKind
+from llmviewer.schemes.module import Module, beside
+from llmviewer.workload import Step
+
+SOURCE = "arXiv 2404.19124; https://github.com/foundation-model-stack/fms-extras, fms_extras/models/speculator.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage: a table of tokens, a projection of the state before, their weighted sum normalised, GELU, a head.
+
+    first: its state is the model's, of another width than those between stages, so its matrix is never shared.
+    """
+
+    vocabulary: float
+    state: float
+    inner: float
+    dtype: Dtype
+    first: bool
+
+    def operators(self, step: Step) -> tuple[Operator, ...]:
+        """The next token's logits at every position that asks for them; the last operator but one makes the state."""
+        rows = step.logits
+        elements = rows * (1.0 * self.inner)
+        before = Tensor(name="hidden", elements=rows * (1.0 * self.state), dtype=self.dtype)
+        table = Tensor(
+            name="embedding.weight", elements=self.vocabulary * self.inner, dtype=self.dtype, role=Role.WEIGHT
+        )
+        token = embedding("embedding", (table,), Tensor(name="embedding", elements=elements, dtype=self.dtype), rows)
+        name = "state_proj_first" if self.first else "state_proj"
+        project = Linear(name=name, in_features=self.state, out_features=self.inner, dtype=self.dtype)
+        state = project.operator(before, rows)
+        sums = Tensor(name="state_sum", elements=elements, dtype=self.dtype)
+        both = elementwise("state_sum", (whole(state.output), whole(token.output)), sums, rows, flops=2.0)
+        norm = Norm(
+            name="state_norm", kind=NormKind.LAYER, width=self.inner, parameters=2.0 * self.inner, dtype=self.dtype
+        )
+        normed = norm.operator(sums, rows)
+        act = activate("state_act", normed.output, rows, activation("gelu"))
+        head = Linear(name="lm_head", in_features=self.inner, out_features=self.vocabulary, dtype=self.dtype)
+        return (token, state, both, normed, act, head.operator(act.output, rows))
+
+
+def speculator(target: Model, heads: int, inner: int, *, tied: bool) -> Module:
+    """`heads` stages of width `inner`, one after another in one pass of the module.
+
+    Own parameters: heads (2 V inner + 2 inner) + h inner + (heads - 1) inner^2; tied, which shares table, norm and head
+    among stages, and the matrix among all but the first: 2 V inner + 2 inner + h inner + inner^2.
+    Devices that share the model share tables and heads by vocabulary and run the projections whole, as vLLM does.
+    Scaling the model's state first (`scale_input`) stores nothing and is left out.
+    """
+    vocabulary = target.head.lm_head.out_features
+    widths = [target.hidden] + [inner] * heads
+    stages = [
+        Stage(vocabulary=vocabulary, state=state, inner=made, dtype=target.dtype, first=at == 0)
+        for at, (state, made) in enumerate(pairwise(widths))
+    ]
+
+    def blocks(step: Step) -> tuple[Block, ...]:
+        # blocks of one scope share what is called alike
+        return tuple(
+            Block(name=f"stage_{at}", operators=stage.operators(step), scope="model" if tied else f"stage_{at}")
+            for at, stage in enumerate(stages, 1)
+        )
+
+    return beside(target, f"speculator, {heads} heads of {inner}", blocks, SOURCE)
