@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer import memory
-from llmviewer.capacity import admitted, memory_in, memory_of, per_pass, together_of, with_drafts
+from llmviewer.capacity import admitted, memory_in, memory_of, of_draft, per_pass, together_of
 from llmviewer.chip import Chip
 from llmviewer.efficiency import ideal
 from llmviewer.errors import UserError
@@ -20,7 +19,6 @@ from llmviewer.heap import keep_freed_memory
 from llmviewer.ir import Array, Count, present, total
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
-from llmviewer.prompts import falls
 from llmviewer.schedule import Schedule, schedule
 from llmviewer.serving import Times, per_token, together
 from llmviewer.system import Batching, System
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Forward passes of which arrays take kilobytes.
 MANY_PASSES = 256
-#: No search for a largest batch or context goes beyond this.
-SEARCH_LIMIT = 2.0**32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -211,14 +207,20 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
     if system.batching is Batching.CONTINUOUS:
         request = admitted(model, system, asked, token_budget)
     done = _alone(model, system, request, token_budget)
-    drafts = tuple((d.draft, _alone(d.draft.model, d.system, request, token_budget)) for d in system.drafters)
-    return replace(
-        done,
-        request=asked,
-        running=request if system.batching is Batching.CONTINUOUS else None,
-        drafts=drafts,
-        memory=with_drafts(done.memory, system, request, token_budget),
-    )
+    if system.batching is Batching.CONTINUOUS:
+        done = replace(done, request=asked, running=request)
+    return _drafting(done, request, token_budget) if system.drafters else done
+
+
+def _drafting(done: Analysis, request: Request, token_budget: float) -> Analysis:
+    """The analysis with those of what drafts beside the model."""
+    drafts, held = [], done.memory
+    for one in done.system.drafters:
+        own = _alone(one.draft.model, one.system, request, token_budget)
+        own = replace(own, memory=of_draft(one.draft, own.memory, own.evaluation.graph))
+        held = held.beside(own.memory)
+        drafts.append((one.draft, own))
+    return replace(done, drafts=tuple(drafts), memory=held)
 
 
 def _alone(model: Model, system: System, request: Request, token_budget: float) -> Analysis:
@@ -263,48 +265,3 @@ def _one_per_chip(request: Request, system: System) -> Request:
     if 1 < points != chips > 1:
         raise UserError(f"sequences of one length are needed: the chip's figures have {chips}, the request {points}")
     return request if chips == 1 else replace(request, batch_size=request.batch_size * np.ones(chips))
-
-
-def max_batch_size(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
-    """The largest batch of this request (one point) that fits; one more does not."""
-
-    def fits(batches: Count) -> Count:
-        return memory_of(model, system, replace(request, batch_size=batches), token_budget).fits
-
-    return memory.largest(fits, SEARCH_LIMIT)
-
-
-def max_context_len(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
-    """The longest input_len + output_len of this request (one point) that fits, its output_len kept."""
-    output = float(np.max(request.output_len))
-
-    def fits(prompts: Count) -> Count:
-        return memory_of(model, system, replace(request, input_len=prompts), token_budget).fits
-
-    # under a budget memory falls where one prompt less goes into a pass, and rises between such lengths
-    starts = 1.0 + np.append(0.0, falls(float(np.max(request.batch_size)), token_budget, system.kv_cache))
-    fitting = np.asarray(fits(starts), dtype=bool)
-    if not fitting.any():
-        return 0.0
-    last = int(np.flatnonzero(fitting)[-1])
-    limit = SEARCH_LIMIT if last == len(starts) - 1 else float(starts[last + 1]) - 1.0
-    return memory.largest(fits, limit, float(starts[last])) + output
-
-
-def max_concurrent_requests(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
-    """Requests of full length whose caches fit at once: floor((cache budget - shared prefix) / cache of one request).
-
-    Activations are those of one step of an engine that admits prompts one after another: as many whole prompts as the
-    token budget allows, one where there is none.  vLLM logs it as "Maximum concurrency" (for its longest context).
-    """
-    replicas = system.parallelism.data
-    system = replace(system, parallelism=replace(system.parallelism, data=1))
-    new = request.input_len - system.kv_cache.found(request.input_len)
-    together = 1.0 if token_budget == np.inf else float(np.maximum(np.floor(token_budget / new), 1.0))
-    sizes = replace(request, batch_size=np.array([1.0, 2.0, together]))
-    held = memory_of(model, system, sizes, token_budget)
-    first, both, _ = np.asarray(held.kv_cache_bytes)
-    own, budget = both - first, np.asarray(held.kv_cache_budget_bytes)[2]
-    if not own:  # no layer keeps anything of a sequence
-        return np.inf
-    return float(np.maximum(np.floor((budget - (first - own)) / own), 0.0)) * replicas

@@ -19,8 +19,12 @@ SCHEMA = "llmviewer.crossover/1"
 METRICS: dict[str, Callable[[Analysis], Array]] = {
     "decode_time_s": lambda a: a.token_s,
     "ttft_s": lambda a: a.ttft_s,
+    "tpot_s": lambda a: a.tpot_s,
+    "e2e_s": lambda a: a.e2e_s,
     "device_time_s": lambda a: a.token_s * a.system.parallelism.devices,
 }
+#: Those of whole answers; the others look at prefill, or at one token of the decode step that is shown.
+OF_ANSWERS = ("tpot_s", "e2e_s")
 #: The index of a point where no configuration fits in memory.
 NOBODY = -1
 #: Points of one map: all stay in memory, and no eye tells more apart.
@@ -77,12 +81,23 @@ class Crossover:
 
 
 def crossover(
-    configurations: Mapping[str, Configuration], batch_sizes: Array, contexts: Array, metric: str
+    configurations: Mapping[str, Configuration],
+    batch_sizes: Array,
+    contexts: Array,
+    metric: str,
+    output_len: int = 128,
 ) -> Crossover:
-    """Evaluate every configuration on the grid.  contexts: keys a decode step sees, or prompt tokens of a prefill."""
+    """Evaluate every configuration on the grid.  contexts: keys a decode step sees, or prompt tokens of a prefill.
+
+    output_len: tokens of an answer, for OF_ANSWERS.
+    """
     if len(configurations) < 2:
         raise UserError("a crossover needs two configurations or more: give a comma list (--quantization none,w4a16)")
-    grid = Grid(batch_sizes=batch_sizes, input_lens=contexts, output_lens=np.ones(1))
+    grid = Grid(
+        batch_sizes=batch_sizes,
+        input_lens=contexts,
+        output_lens=np.array([output_len if metric in OF_ANSWERS else 1.0]),
+    )
     if len(grid) > MOST_POINTS:
         raise UserError(f"the map has {len(grid):,} points; allowed: at most {MOST_POINTS:,}")
     shape = (len(contexts), len(batch_sizes))

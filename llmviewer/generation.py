@@ -82,7 +82,7 @@ class Generation:
     tokens: Count = 1.0
     drafts: tuple[Draft, ...] = ()
     extra_s: Count = 0.0
-    facts: Mapping[str, float | str] = field(default_factory=dict)
+    facts: Mapping[str, Count | str] = field(default_factory=dict)
     steps: Callable[[Array, Array, Array], Steps] | None = None
     sequences: Count = 1.0
     more_tokens: Count = 0.0

@@ -33,7 +33,7 @@ def levels(bounds: Array, point: int) -> dict[str, list[int | float | None]]:
     return {level: [number(bounds[low][point]), number(bounds[high][point])] for level, (low, high) in LEVELS.items()}
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
 def _ratios(analysis: Analysis) -> dict[int, Array]:
     """Bounds of every row over its time, shape (4, passes), by the row's identity; both stages and all metrics ask."""
     assert analysis.calibration is not None
@@ -46,7 +46,7 @@ def of_row(analysis: Analysis, row: Row, pick: Pick) -> Array:
     return np.array([pick(row.timing.time_s * ratio) for ratio in _ratios(analysis)[id(row)]])
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)
 def of_stage(analysis: Analysis, stage: str) -> Array:
     """Bounds of the time of a stage, `prefill` or `decode` [s], shape (4, points)."""
     assert analysis.calibration is not None
@@ -69,15 +69,21 @@ def of_metrics(analysis: Analysis) -> dict[str, Array]:
     Of an engine what its published figures lie off, of whatever else those of the stages in proportion.
     """
     plan = analysis.schedule
-    prefill, decode = (of_stage(analysis, stage) for stage in ("prefill", "decode"))
+    prefill = of_stage(analysis, "prefill")
     first = _served(analysis, "ttft_s", prefill / plan.prefill(analysis.evaluation.time_s))
-    further = _served(analysis, "tpot_s", decode / plan.decode(analysis.evaluation.time_s))
+    further = _served(analysis, "tpot_s", _of_round(analysis))
     ttft, generation = analysis.ttft_s * first, analysis.generation_s * further
     return {
         "ttft_s": ttft,
         "tpot_s": analysis.tpot_s * further,
         "e2e_s": _served(analysis, "e2e_s", (ttft + generation) / analysis.e2e_s) * analysis.e2e_s,
     }
+
+
+def _of_round(analysis: Analysis) -> Array:
+    """Ratios of the bounds of a round to its time: its passes run on the same kernels, and err together."""
+    bounds = analysis.per_round(lambda one: of_stage(one, "decode"))
+    return bounds / analysis.per_round(lambda one: one.schedule.decode(one.evaluation.time_s))
 
 
 def _served(analysis: Analysis, metric: str, kernels: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer import __version__, analysis, capacity, stages
+from llmviewer import __version__, capacity, limits, rounds, stages
 from llmviewer.analysis import Analysis
 from llmviewer.describe import hardware_object, model_object, number, roof_object, sources, unknowns
 from llmviewer.fired import assumptions, fired
@@ -51,6 +51,7 @@ class Result:
             "model": model_object(self.analysis.model, self.analysis.evaluation.graph),
             "hardware": hardware_object(chip),
             "workload": self._workload(point),
+            "generation": rounds.generation_object(self.analysis, point) if self.analysis.system.scheme else None,
             "batching": self.analysis.system.batching.value,
             "parallelism": {"devices": parallelism.devices, **asdict(parallelism)},
             "passes": [applied.name for applied in self.analysis.system.passes],
@@ -188,10 +189,10 @@ class Result:
             "kv_cache_budget_of_total_bytes": number(value_at(memory.left_by_others(memory.utilization_bytes), point)),
             "kv_cache_fraction_of_free": system.cache_fraction,
             "fits": bool(value_at(memory.fits, point)),
-            "max_batch_size": number(analysis.max_batch_size(model, system, request, self.token_budget)),
-            "max_context_len": number(analysis.max_context_len(model, system, request, self.token_budget)),
+            "max_batch_size": number(limits.max_batch_size(model, system, request, self.token_budget)),
+            "max_context_len": number(limits.max_context_len(model, system, request, self.token_budget)),
             "max_concurrent_requests": number(
-                analysis.max_concurrent_requests(model, system, request, self.token_budget)
+                limits.max_concurrent_requests(model, system, request, self.token_budget)
             ),
         }
 

@@ -8,6 +8,7 @@ from llmviewer.result import Result
 from reports import bottleneck
 from reports import format as fmt
 from reports.fusions import fusions
+from reports.generation import generation
 from reports.memory_bar import memory_parts, shortage
 from reports.page import Emphasis, Facts, Page
 from reports.stage_table import stage_table
@@ -21,6 +22,7 @@ def page(result: Result, point: int = 0) -> Page:
         _header(answer),
         stage_table("Prefill", stages["prefill"], _prefill_tokens(answer, result.token_budget)),
         stage_table("Decode step", stages["decode"], _decode_tokens(answer)),
+        *generation(answer["generation"]),
         *fusions(answer["fusions"]),
         *memory_parts(answer["memory"], answer["workload"], _cache(answer)),
         _metrics(answer, _together(answer, result.token_budget)),
@@ -101,8 +103,10 @@ def _prefill_tokens(answer: dict[str, Any], budget: float) -> str:
 
 
 def _decode_tokens(answer: dict[str, Any]) -> str:
-    keys = fmt.whole(answer["stages"]["decode"]["cached_tokens"] + 1)
-    return f"{_sequences(answer)} × 1 token over {keys} keys, a representative step"
+    stage = answer["stages"]["decode"]
+    keys, new = fmt.whole(stage["cached_tokens"] + stage["new_tokens"]), stage["new_tokens"]
+    tokens = "1 token" if new == 1 else f"{fmt.whole(new)} tokens (verified)"
+    return f"{_sequences(answer)} × {tokens} over {keys} keys, a representative step"
 
 
 def _cache(answer: dict[str, Any]) -> str:
@@ -110,11 +114,15 @@ def _cache(answer: dict[str, Any]) -> str:
     sizes, model = answer["workload"], answer["model"]
     tokens = sizes["input_len"] + sizes["output_len"] - 1
     words = []
+    if answer["generation"] is not None:
+        tokens += answer["generation"]["new_tokens"] - 1  # drafted ones, kept until they are rejected
     if model["kv_cache_bytes_per_token"]:
         words.append(f"{_sequences(answer)} × {fmt.whole(tokens)} tokens")
         words.append(f"{fmt.memory(model['kv_cache_bytes_per_token'])} a token")
     if model["kv_cache_bytes_per_token"] != model["kv_cache_bytes_per_token_beyond_windows"]:
         words.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond the windows")
+    if any(draft["kv_cache_bytes"] for draft in (answer["generation"] or {"drafts": ()})["drafts"]):
+        words.append("and the drafts' own")
     if model["state_bytes_per_sequence"]:
         words.append(f"{fmt.memory(model['state_bytes_per_sequence'])} of state a sequence")
     return ", ".join(words)
@@ -124,7 +132,8 @@ def _metrics(answer: dict[str, Any], together: str) -> Facts:
     metrics, sizes = answer["metrics"], answer["workload"]
     steps = sizes["output_len"] - 1
     kind = answer["efficiency"]["kind"]
-    decoded = f"mean of {fmt.whole(steps)} decode step{'s' if steps > 1 else ''} after the first token"
+    of = "decode step" if answer["generation"] is None else "token"
+    decoded = f"mean of {fmt.whole(steps)} {of}{'s' if steps > 1 else ''} after the first{' token' * (of != 'token')}"
     within = {name: f"; 80 %: {fmt.durations(*found['80'])}" for name, found in metrics["intervals"].items()}
     first = f"joint prefill: {together}"
     if _continuous(answer):
@@ -140,7 +149,7 @@ def _metrics(answer: dict[str, Any], together: str) -> Facts:
                 fmt.duration(metrics["tpot_s"]),
                 f"{decoded}{within.get('tpot_s', '')}" if steps else "nothing is decoded",
             ),
-            ("E2E", fmt.duration(metrics["e2e_s"]), f"TTFT and all decode steps{within.get('e2e_s', '')}"),
+            ("E2E", fmt.duration(metrics["e2e_s"]), f"TTFT and all {of}s{within.get('e2e_s', '')}"),
             ("Output", f"{fmt.per_second(metrics['output_tokens_per_s'])} tokens/s", f"over E2E{each}"),
             ("Prefill MFU", fmt.share(metrics["prefill_mfu"]), "causal matmul FLOPs / (time × dense peak)"),
             ("Decode MBU", fmt.share(metrics["decode_mbu"]), "(weights + KV cache) / (time × bandwidth)"),

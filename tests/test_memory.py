@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import analysis, api, hardware, memory, models
+from llmviewer import analysis, api, hardware, limits, memory, models
 from llmviewer.capacity import memory_of
 from llmviewer.dtypes import DTYPES
 from llmviewer.ir import Block, Graph, Kind, Operator, Tensor, whole
@@ -159,7 +159,7 @@ def test_no_longer_context_fits_than_the_largest(name: str, attention: str, batc
     one = Request(batch_size=np.full(1, float(batch)), input_len=np.ones(1), output_len=np.ones(1))
     for capacity in needed[:: len(needed) // 15]:
         chip = replace(on.chip, memory_bytes=float(capacity))
-        found = analysis.max_context_len(model, replace(on, chip=chip), one, float(budget)) - 1.0
+        found = limits.max_context_len(model, replace(on, chip=chip), one, float(budget)) - 1.0
         assert found >= lengths[needed <= capacity].max()
         just = np.array([found, found + 1.0])
         asked = Request(batch_size=batch + 0 * just, input_len=just, output_len=1 + 0 * just)

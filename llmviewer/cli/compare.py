@@ -33,7 +33,8 @@ def command(
 ) -> int:
     """Every combination of the comma lists, one column each, with ratios to the first.
 
-    dtype, quantization, attention and every other option that is a single word take comma lists too.
+    dtype, quantization, attention and every other option that is a single word take comma lists too; options whose
+    texts hold commas take lists of semicolons (--offload 'weights=1;weights=1,compute=host').
     Exits 1 when one of them does not fit in memory.
     """
     views.check(format, output, (*model.split(","), *hardware.split(",")))

@@ -27,14 +27,17 @@ def command(
     batch_size: Annotated[str, typer.Option(help="Batch sizes: lists and ranges.")] = "1:256:*2",
     context: Annotated[str, typer.Option(help="Tokens in the cache: lists and ranges.")] = "512:131072:*2",
     metric: Annotated[
-        str, typer.Option(help="decode_time_s, ttft_s, or device_time_s (decode time x devices).")
+        str,
+        typer.Option(help="decode_time_s, ttft_s, tpot_s, e2e_s, or device_time_s (decode time x devices)."),
     ] = "decode_time_s",
+    output_len: Annotated[int, opt.whole("output_len", "Tokens of an answer, for tpot_s and e2e_s.")] = 128,
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = None,
     **options: Any,
 ) -> int:
     """The winner among the combinations of the comma lists, over batch and context.
 
+    Lists are of commas, of options whose texts hold commas of semicolons (--speculative 'none;draft=...').
     A configuration that does not fit in memory cannot win.
     """
     views.check(format, output, (*model.split(","), *hardware.split(",")))
@@ -45,7 +48,7 @@ def command(
         raise UserError(f"{len(chosen)} configurations; a crossover shows at most {MOST}")
     configurations = {name: api.configuration(**c) for name, c in zip(names(chosen), chosen, strict=True)}
     grid = {"batch_sizes": values("batch_size", batch_size), "contexts": values("context", context)}
-    found = crossover(configurations, metric=metric, **grid)
+    found = crossover(configurations, metric=metric, output_len=output_len, **grid)
 
     def page() -> Page:
         from reports import crossover_page

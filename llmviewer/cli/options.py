@@ -21,16 +21,16 @@ def _number(check: Callable[[str, object], object], name: str, text: object) -> 
     return check(name, arguments.number_in(text) if isinstance(text, str) else text)
 
 
-def _whole(name: str, help: str, *flags: str, least: int = 1) -> Any:  # noqa: A002
+def whole(name: str, help: str, *flags: str, least: int = 1) -> Any:  # noqa: A002
     check = partial(arguments.whole, least=least)
     return typer.Option(*flags, help=help, parser=partial(_number, check, name), metavar="INTEGER")
 
 
 Model = Annotated[str, typer.Argument(help="A model's name, or a path to its config.json or the folder holding it.")]
 Hardware = Annotated[str, typer.Option("--hardware", help="A chip's name, or a path to its YAML.")]
-BatchSize = Annotated[int, _whole("batch_size", "Sequences in the batch.")]
-InputLen = Annotated[int, _whole("input_len", "Prompt tokens of each sequence.")]
-OutputLen = Annotated[int, _whole("output_len", "Tokens each sequence generates.")]
+BatchSize = Annotated[int, whole("batch_size", "Sequences in the batch.")]
+InputLen = Annotated[int, whole("input_len", "Prompt tokens of each sequence.")]
+OutputLen = Annotated[int, whole("output_len", "Tokens each sequence generates.")]
 Utilization = Annotated[
     float,
     typer.Option(
@@ -42,7 +42,7 @@ Utilization = Annotated[
 ]
 TokenBudget = Annotated[
     int,
-    _whole(
+    whole(
         "max_num_batched_tokens",
         "Most prompt tokens of one prefill pass; 0 = all together.",
         "--max-num-batched-tokens",

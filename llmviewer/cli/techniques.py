@@ -9,6 +9,7 @@ import typer
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.errors import unknown
+from llmviewer.schemes.methods import METHODS
 from llmviewer.techniques import TECHNIQUES, WITHOUT_OPTION, load
 
 if TYPE_CHECKING:
@@ -23,13 +24,20 @@ def card(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "kind": technique.kind,
-        "option": " ".join(("--" + name.replace("_", "-"), *option.flags)) if option else "",
+        "option": _asked_by(name),
         "default": option.default if option else "",
         "summary": technique.summary,
         "formula": technique.formula,
         "source": technique.source,
         "example": technique.example,
     }
+
+
+def _asked_by(name: str) -> str:
+    """What asks for it on the command line."""
+    if name in TECHNIQUES:
+        return " ".join(("--" + name.replace("_", "-"), *TECHNIQUES[name].flags))
+    return next((f"--{option} {name}" for option, methods in METHODS.items() if name in methods), "")
 
 
 @app.command("list")
