@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from calibrate.e2e_rows import Case, load
-from llmviewer import analysis, api, calibrated, capacity, engine, hardware
+from llmviewer import analysis, api, calibrated, capacity, engine, hardware, limits
 from llmviewer.analysis import Analysis
 from llmviewer.chip import Chip
 from llmviewer.engine import Engine
 from llmviewer.errors import UserError
 from llmviewer.ir import Array, Count
 from llmviewer.profile import Profile
-from llmviewer.serving import Times
-from llmviewer.system import Batching, System
+from llmviewer.serving import STATIC, Times
+from llmviewer.system import System
 from llmviewer.workload import Request
 
 #: Forward passes of one evaluation, all of which stay in memory.
@@ -137,7 +137,7 @@ def evaluated(cases: Sequence[Case], places: Sequence[int], setting: Setting = S
     configuration, system = _configured(cases[0], preset, setting.own)
     budget = preset.max_num_batched_tokens
     asked = Request(
-        batch_size=np.array([case.batch or analysis.SEARCH_LIMIT for case in cases]),
+        batch_size=np.array([case.batch or limits.SEARCH_LIMIT for case in cases]),
         input_len=np.array([max(case.input_len, 1.0) for case in cases]),
         # an empty context is one token here, and a prompt alone has one output token
         output_len=np.array([max(case.output_len + (case.input_len < 1.0), 1.0) for case in cases]),
@@ -145,7 +145,7 @@ def evaluated(cases: Sequence[Case], places: Sequence[int], setting: Setting = S
     fits = capacity.admitted(configuration.model, system, asked, budget)
     unsaid = np.array([case.batch == 0.0 for case in cases])
     batch = np.where(unsaid, fits.batch_size, asked.batch_size)
-    running = np.minimum(batch, fits.batch_size) if system.batching is Batching.STATIC else batch
+    running = np.minimum(batch, fits.batch_size) if system.batching is STATIC else batch
     sizes = Sizes(
         batch=batch,
         input_len=np.array([case.input_len for case in cases]),
