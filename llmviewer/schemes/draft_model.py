@@ -44,13 +44,18 @@ def drafted(draft: Draft, tokens: float, accepted: Acceptance) -> Generation:
     )
 
 
+def loaded(name: str, given: Mapping[str, str]) -> Draft:
+    """A model of the library as a draft, with the options of its own among those given."""
+    model = models.load(name)
+    return Draft(name=model.name, model=model, techniques={own: given[own] for own in OWN if own in given})
+
+
 def _make(text: str) -> Change:
     given = named(WHERE, text, ("draft", "tokens", "acceptance", "distilled", *OWN))
     where = WHERE.removesuffix(" draft")
     accepted = acceptance.read(where, given.get("acceptance", ""))
     accepted = accepted.raised(DISTILLED.of(given, where))
-    model = models.load(given.get("draft", ""))
-    draft = Draft(name=model.name, model=model, techniques=_own(given))
+    draft = loaded(given.get("draft", ""), given)
     title = f"speculative({text})"
     if given.get("tokens") == "best":
         schemes = [_scheme(title, draft, float(tokens), accepted) for tokens in range(MOST + 1)]
@@ -67,10 +72,6 @@ def _scheme(title: str, draft: Draft, tokens: float, accepted: Acceptance) -> Sc
 
 def _for_any_model(generation: Generation, _: Model) -> Generation:
     return generation
-
-
-def _own(given: Mapping[str, str]) -> dict[str, str]:
-    return {name: given[name] for name in OWN if name in given}
 
 
 TECHNIQUE = Technique(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from llmviewer.errors import UserError, quoted, unknown
@@ -50,6 +50,15 @@ def of_success(by_depth: Sequence[Sequence[float]], name: str = "") -> Ranks:
         _check(f"success rates {'/'.join(f'{rate:g}' for rate in success)}", row)
         rows.append(row)
     return Ranks(rates=tuple(rows), name=name)
+
+
+def of_draws(acceptance: Acceptance, most: int) -> Ranks:
+    """Of up to `most` independent draws at each depth, the k-th right where those before it were not: a (1-a)^(k-1).
+
+    An upper bound, as Acceptance.sampled says.
+    """
+    by_draws = zip(*(acceptance.sampled(float(draws)).rates for draws in range(1, most + 1)), strict=True)
+    return replace(of_success(tuple(by_draws)), name=acceptance.name)
 
 
 def read(where: str, text: str) -> Ranks:
