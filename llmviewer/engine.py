@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ CONSTANTS: dict[str, str] = {
     "conversion": "each product of 8-bit inputs: below zero, the launch that its timing holds and a norm saves here",
     "eager": "each kernel of a pass without a CUDA graph: the host's work to launch it, beside which kernels run",
 }
+#: Those that a step pays once, however many passes it runs.
+ONCE_A_STEP = ("step", "group", "sequence")
 #: Sorts of kernels whose time an engine's own kernels change -> the kinds of operators among them.
 FACTORS: dict[str, tuple[Kind, ...]] = {
     "gemm": (Kind.GEMM,),
@@ -121,6 +123,11 @@ class Engine:
             unpacked = self.unpacked_bytes * _narrow_weights(graph) / chip.bandwidth_bytes_per_s
             named["unpacking weights"] = unpacked * (1.0 - few)
         return tuple((name, value) for name, value in named.items() if present(value))
+
+    def within_a_step(self) -> Engine:
+        """The engine for a pass that is part of another's step, as of a draft: the host has prepared it already."""
+        kept = {name: value for name, value in self.constants.items() if name not in ONCE_A_STEP}
+        return self if self is KERNELS else replace(self, constants=kept)
 
     def spread(self, metrics: Sequence[str], basis: str) -> tuple[float, ...] | None:
         """Quantiles of measured / predicted times of the first of these metrics that the preset was fitted on.

@@ -22,7 +22,7 @@ def page(result: Result, point: int = 0) -> Page:
         _header(answer),
         stage_table("Prefill", stages["prefill"], _prefill_tokens(answer, result.token_budget)),
         stage_table("Decode step", stages["decode"], _decode_tokens(answer)),
-        *generation(answer["generation"]),
+        *generation(answer["generation"], answer["memory"]),
         *fusions(answer["fusions"]),
         *memory_parts(answer["memory"], answer["workload"], _cache(answer)),
         _metrics(answer, _together(answer, result.token_budget)),

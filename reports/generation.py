@@ -24,8 +24,8 @@ SAID = (
 )
 
 
-def generation(found: dict[str, Any] | None) -> tuple[Facts, ...]:
-    """The section of a generation object; nothing where decoding is plain."""
+def generation(found: dict[str, Any] | None, memory: dict[str, Any]) -> tuple[Facts, ...]:
+    """The section of a generation object; nothing where decoding is plain.  memory: of the same answer."""
     if found is None:
         return ()
     facts = ", ".join(f"{name.replace('_', ' ')} {_value(fact)}" for name, fact in found.items() if name not in SAID)
@@ -37,7 +37,7 @@ def generation(found: dict[str, Any] | None) -> tuple[Facts, ...]:
         ("Token", _token(found)),
     ]
     if found["pays_up_to_batch_size"] is not None:
-        lines.append(("Pays", _pays(found["pays_up_to_batch_size"])))
+        lines.append(("Pays", _pays(found["pays_up_to_batch_size"], memory["max_batch_size"])))
     return (Facts(title=f"Generation: {found['scheme']}", lines=tuple(lines)),)
 
 
@@ -70,7 +70,9 @@ def _token(found: dict[str, Any]) -> str:
     )
 
 
-def _pays(batch: int) -> str:
+def _pays(batch: int, fits: int) -> str:
     if not batch:
         return "at no batch: plain decoding is faster"
+    if batch >= fits > 0:
+        return f"at every batch that fits (up to {fmt.whole(fits)})"
     return f"up to batch {fmt.whole(batch)}{' and beyond' if batch >= MOST else ''} at this context"
