@@ -102,9 +102,11 @@ class Configuration:
 
     def answer(self, workload: Request) -> Result:
         """The Result of a request, with its warnings."""
-        budget = self.token_budget
+        budget, system = self.token_budget, self._best(workload)
+        if system.policy is not None:
+            system = system.policy(self.model, system, workload, budget)
         return Result(
-            analysis=analysis.analyze(self.model, self._best(workload), workload, budget),
+            analysis=analysis.analyze(self.model, system, workload, budget),
             warnings=(*warnings(self.model, workload), *_slow_link(self.system)),
             token_budget=budget,
             efficiency=self.options.efficiency,

@@ -178,7 +178,8 @@ def _new(accesses: tuple[Access, ...], sizes: dict[str, Count]) -> Iterator[Coun
 
 
 def _activations_read(operator: Operator) -> set[str]:
-    return {access.tensor.name for access in operator.reads if access.tensor.role is Role.ACTIVATION}
+    tensors = (access.tensor for access in operator.reads if access.tensor.role is Role.ACTIVATION)
+    return {tensor.name for tensor in tensors if tensor.place is Place.DEVICE}
 
 
 def largest(fits: Callable[[Count], Count], limit: float, low: float = 0.0) -> float:

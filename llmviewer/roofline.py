@@ -76,7 +76,8 @@ def _host_seconds(operator: Operator, rates: HostRates) -> Iterator[tuple[str, C
         (operator.writes, rates.disk_write_bytes_per_s),
     ):
         on_disk = total(a.elements * a.tensor.dtype.bytes for a in accesses if a.tensor.place is Place.DISK)
-        if rate is not None and present(on_disk):
+        if present(on_disk):
+            assert rate is not None  # whatever puts tensors on a disk names it
             yield "disk", on_disk / rate
 
 

@@ -163,7 +163,8 @@ def _summed(rows: tuple[Row, ...], pick: Pick, point: int, copying: tuple[Layer,
     waiting: set[str] = set()
     for layer in copying:
         bound, seconds, alone = layer.waits(lambda count: float(pick(count)[point]))
-        summed[bound] = summed.get(bound, 0.0) + seconds * layer.block.times
+        if seconds:
+            summed[bound] = summed.get(bound, 0.0) + seconds * layer.block.times
         waiting |= {layer.block.name} if alone else set()
     copied = {layer.block.name for layer in copying}
     for row in rows:

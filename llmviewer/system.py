@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from llmviewer.generation import Draft, Generation, Scheme
 from llmviewer.hardware import Chip
 from llmviewer.ir import Count, Graph, Pass
 from llmviewer.kv_cache import PLAIN, KvCache
+from llmviewer.models.model import Model
 from llmviewer.workload import Request
 
 
@@ -115,6 +117,7 @@ class System:
     spatial: there are as many chips as hold the model, with a cache of resident_tokens tokens, in on-chip memory.
     scheme: how tokens are generated, as asked for; generation, drafters: what that is for the model.
     copies_beside: what is offloaded comes to the device while the layer before computes.
+    policy: what of a technique depends on the request: model, system, request, token budget -> the system for it.
     """
 
     chip: Chip
@@ -131,6 +134,7 @@ class System:
     scheme: Scheme | None = None
     generation: Generation = DECODING
     copies_beside: bool = False
+    policy: Policy | None = None
     drafters: tuple[Drafter, ...] = ()
 
     def generating(self, generation: Generation) -> System:
@@ -146,6 +150,9 @@ class System:
         for applied in self.passes:
             graph = applied.make(self.chip)(graph)
         return graph
+
+
+Policy: TypeAlias = Callable[[Model, System, Request, float], System]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -79,6 +79,10 @@ TECHNIQUES: dict[str, Option] = {
     ),
     # after the share of one device: sharding knows operators by the names they have before they are fused
     "fusion": Option("fuse", "none, all, or rules joined by +: qkv+gate-up+norm-linear ...", "none", "none"),
+    # what one device holds, under the names its kernels have in the end
+    "offload": Option(
+        "offload", "weights=0.4[,kv=0.5,compute=host], zero-inference, flexgen, experts ...", listed=False
+    ),
     # after the share of one device, so that the collectives of a skipped layer are skipped with it
     "skip_layers": Option("skip_layers", "Share of the layers that every step leaves out.", "0", "0"),
     "early_exit": Option("early_exit", "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", listed=False),

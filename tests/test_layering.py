@@ -31,6 +31,7 @@ ORDER = (
     "pipeline, memory < spatial < api",
     "ir < memory < system",
     "models, roofline, system < evaluation < analysis",
+    "evaluation, capacity < placement < passes",
     "ops, roofline < overlap < evaluation",
     "workload < kv_cache < prompts < schedule < analysis",
     "kv_cache < memory < analysis",
