@@ -54,13 +54,25 @@ def of_stage(analysis: Analysis, stage: str) -> Array:
     off: dict[str, Array] = {}
     for row in analysis.evaluation.rows:
         deviation = (of_row(analysis, row, pick) - pick(row.timing.time_s)) * float(row.block.times)
-        fit = analysis.calibration.basis(row.operator).fit.key
+        if analysis.evaluation.copying:
+            deviation = deviation * _waited_for(analysis, row, pick)
+        operator = row.operator
+        fit = analysis.calibration.basis(operator).fit.key if operator.is_kernel else "host and link"
         off[fit] = off.get(fit, 0.0) + deviation
     signs = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
     apart = np.array(list(off.values()))  # fits, bounds, points
     spread = np.sqrt((apart**2).sum(axis=0)) if analysis.calibration.fitted else np.abs(apart).sum(axis=0)
     bounds: Array = np.maximum(pick(analysis.evaluation.time_s) + signs * spread, 0.0)
     return bounds
+
+
+def _waited_for(analysis: Analysis, row: Row, pick: Pick) -> Array:
+    """1.0 where an operator is on the slower side of a layer whose copies run beside its kernels."""
+    layer = next((one for one in analysis.evaluation.copying if one.block.name == row.block.name), None)
+    if layer is None:
+        return np.ones(1)
+    longest = pick(layer.kernels_s) >= pick(layer.time_s)
+    return np.where(longest == row.operator.is_kernel, 1.0, 0.0)
 
 
 def of_metrics(analysis: Analysis) -> dict[str, Array]:

@@ -132,6 +132,11 @@ class Operator:
     runs_on: Place = Place.DEVICE
 
     @property
+    def is_kernel(self) -> bool:
+        """Whether a kernel of the device runs it; the host runs others, and copies between the two need none."""
+        return self.runs_on is Place.DEVICE and self.kind is not Kind.COPY
+
+    @property
     def output(self) -> Tensor:
         """The tensor that the next operator takes: the first one written."""
         return self.writes[0].tensor

@@ -28,6 +28,11 @@ class Layer:
     resources: tuple[tuple[str, Count], ...]
 
     @property
+    def kernels_s(self) -> Count:
+        """Kernels, one after another [s]."""
+        return dict(self.resources)[KERNELS]
+
+    @property
     def time_s(self) -> Count:
         """The slowest of them: T = max(ctog, gtoc, dtoc, ctod, comp) (FlexGen, arXiv 2303.06865, section 4.3)."""
         (_, slowest), *others = self.resources

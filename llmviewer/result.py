@@ -90,7 +90,10 @@ class Result:
 
     def _assumed_kernels(self) -> list[str]:
         calibration = self.analysis.calibration
-        return [] if calibration is None else calibration.assumptions()
+        if calibration is None:
+            return []
+        untimed = any(not row.operator.is_kernel for row in self.analysis.evaluation.rows)
+        return [*calibration.assumptions(), *([HOST_NOTE] if untimed else [])]
 
     def to_json(self) -> str:
         """The analysis object of the only point, or `{"schema", "points": [...]}` of several."""
@@ -188,6 +191,9 @@ class Result:
             "kv_cache_budget_bytes": number(value_at(memory.kv_cache_budget_bytes, point)),
             "kv_cache_budget_of_total_bytes": number(value_at(memory.left_by_others(memory.utilization_bytes), point)),
             "kv_cache_fraction_of_free": system.cache_fraction,
+            "host_bytes": number(value_at(memory.host_bytes, point)),
+            "host_capacity_bytes": number(memory.host_capacity_bytes),
+            "disk_bytes": number(value_at(memory.disk_bytes, point)),
             "fits": bool(value_at(memory.fits, point)),
             "max_batch_size": number(limits.max_batch_size(model, system, request, self.token_budget)),
             "max_context_len": number(limits.max_context_len(model, system, request, self.token_budget)),
@@ -218,6 +224,8 @@ class Result:
         return {name: interval.levels(found, point) for name, found in interval.of_metrics(self.analysis).items()}
 
 
+#: What nobody has measured of an offloaded model.
+HOST_NOTE = "copies and what the host runs: rates of data sheets, up to 2.5 times as slow"
 #: Where the size of what an engine holds beside tensors comes from.
 FRAMEWORK_NOTE = (
     f"framework {capacity.FRAMEWORK_BYTES / 2**30:g} GiB: vLLM's non-torch memory on an H100, "

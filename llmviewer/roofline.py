@@ -135,8 +135,8 @@ def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count)
 
     The maximum is smooth where the efficiency says how sharp it is: kernels near the ridge are slower than either roof.
     """
-    # nobody has measured kernels of hosts: theirs are bounds, whatever the efficiency of the device's
-    rates = (efficiency if operator.runs_on is Place.DEVICE else ideal)(operator, chip)
+    # nobody has measured hosts and their links: theirs are bounds, whatever the efficiency of the device's kernels
+    rates = (efficiency if operator.is_kernel else ideal)(operator, chip)
     (_, seconds), *others = resources = tuple(_seconds(operator, rates, traffic))
     for _, other in others:
         seconds = np.maximum(seconds, other)

@@ -75,7 +75,7 @@ def _resource(answer: dict[str, Any], bound: str) -> str:
         "vector": "the vector units",
         "special": "the special-function units",
         "l2": "the L2 cache",
-        "link": "the link between devices",
+        "link": "the link to the host" if offloaded(answer) else "the link between devices",
         "host": "host memory",
         "disk": "the disk",
         "overhead": "fixed time per kernel",
@@ -91,7 +91,15 @@ def advice(answer: dict[str, Any]) -> str:
         return f"Memory-bound: quantize, fuse, enlarge the batch. {_of_memory(stage, answer['memory'])}"
     if bound == "compute":
         return f"Compute-bound: lower-precision arithmetic. {_of_compute(answer)}"
+    if bound == "link" and offloaded(answer):
+        bound = "host"
+        return f"Link-bound: {OTHERS[bound]}, share each copy among more sequences, or let the host compute."
     return f"{bound.capitalize()}-bound: {OTHERS[bound]}."
+
+
+def offloaded(answer: dict[str, Any]) -> bool:
+    """Whether tensors lie on the host or its disk."""
+    return any(name.startswith("offload") for name in answer["passes"])
 
 
 def _of_memory(stage: dict[str, Any], memory: dict[str, Any]) -> str:

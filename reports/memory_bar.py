@@ -42,11 +42,23 @@ def memory_parts(memory: dict[str, Any], workload: dict[str, Any], cache: str) -
         mark=budget,
         mark_label=f"allowed {fmt.memory(budget)}",
     )
-    return (bar, _legend(memory), _limits(memory, workload, cache))
+    return (bar, _legend(memory), *_elsewhere(memory), _limits(memory, workload, cache))
+
+
+def _elsewhere(memory: dict[str, Any]) -> tuple[Facts, ...]:
+    """What is offloaded."""
+    room = memory["host_capacity_bytes"]
+    host = fmt.memory(memory["host_bytes"]) + (f" of {fmt.memory(room)}" if room is not None else "")
+    places = (("On the host", memory["host_bytes"], host), ("On its disk", memory["disk_bytes"], ""))
+    lines = tuple((name, text or fmt.memory(size)) for name, size, text in places if size)
+    return (Facts(lines=lines),) if lines else ()
 
 
 def shortage(memory: dict[str, Any]) -> str:
     """What is missing and what would help, for a workload that does not fit."""
+    there, room = memory["host_bytes"], memory["host_capacity_bytes"]
+    if memory["total_bytes"] <= memory["budget_bytes"] and room is not None and there > room:
+        return f"does not fit: {fmt.memory(there)} on the host, {fmt.memory(room)} there; use its disk (to=disk)"
     most = max(SMALLER, key=lambda field: memory[field])
     label = next(label for field, label, _, _ in PARTS if field == most)
     return (

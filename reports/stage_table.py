@@ -84,9 +84,10 @@ def of_roofline(timed: dict[str, Any]) -> str:
 def _served(term: str, seconds: float, stage: dict[str, Any]) -> Row:
     """What the engine adds beside kernels."""
     share = seconds / stage["time_s"]
+    hidden = term == "copies beside kernels"
     known = {
-        "Operator": f"{term} (engine)",
-        "Bound": "overhead",
+        "Operator": term if hidden else f"{term} (engine)",
+        "Bound": "" if hidden else "overhead",
         "Time": fmt.duration(seconds),
         "All layers": fmt.duration(seconds),
         "Share": fmt.share(share),
