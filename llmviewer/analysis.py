@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.capacity import admitted, memory_in, memory_of, of_draft, per_pass, together_of
+from llmviewer.capacity import memory_in, memory_of, of_draft, per_pass
 from llmviewer.chip import Chip
 from llmviewer.efficiency import ideal
 from llmviewer.errors import UserError
@@ -20,8 +20,8 @@ from llmviewer.ir import Array, Count, present, total
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
 from llmviewer.schedule import Schedule, schedule
-from llmviewer.serving import Times, per_token, together
-from llmviewer.system import Batching, System
+from llmviewer.serving import STATIC, Running, Times, per_token
+from llmviewer.system import System
 from llmviewer.workload import Request
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Analysis:
 
     time_s: of every pass of the schedule, through all stages.  busiest_s: that of the slowest stage alone.
     read_bytes: weights and cache read by every pass; None where all passes are in `evaluation`.
-    running: of a continuous batch, the sequences whose cache fits at once.
+    running: where sequences begin one by one, what of a replica runs at once.
     drafts: what drafts, each answering the same request by passes of its own.
     """
 
@@ -50,12 +50,12 @@ class Analysis:
     time_s: Count
     busiest_s: Count
     read_bytes: Count | None = None
-    running: Request | None = None
+    running: Running | None = None
     drafts: tuple[tuple[Draft, Analysis], ...] = ()
 
     @property
     def ttft_s(self) -> Array:
-        """Joint prefill of the whole batch [s]; under continuous batching the wait for, and of, one request."""
+        """Joint prefill of the whole batch [s]; where sequences begin one by one the wait for, and of, one request."""
         return self.prefill_s if self.running is None else self.times.ttft_s
 
     @property
@@ -64,13 +64,9 @@ class Analysis:
         alone = Times(prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.tokens)
         if self.running is None:
             return alone
-        return replace(
-            alone,
-            users=self.request.batch_size,
-            running=self.running.batch_size,
-            together=together(self.running),
-            interference=self.system.engine.interference,
-        )
+        alone = replace(alone, interference=self.system.engine.interference)
+        users = self.system.parallelism.replica(self.request).batch_size
+        return self.system.batching.times(alone, self.running, users)
 
     @property
     def prefill_s(self) -> Array:
@@ -86,8 +82,7 @@ class Analysis:
         """By the model alone [s]; in a pipeline each pass follows the one before it, stage by stage."""
         if self.system.parallelism.pipeline == 1:
             return self.schedule.prefill(self.time_s)
-        fill = self.schedule.worst_prefill(self.time_s - self.busiest_s)
-        return self.schedule.prefill(self.busiest_s) + fill
+        return self.schedule.through_stages(self.time_s, self.busiest_s)
 
     @property
     def step_s(self) -> Count:
@@ -204,28 +199,42 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
     Of more passes than fit the memory the decode steps are evaluated in pieces; their times and reads are kept.
     """
     asked = request = _one_per_chip(request, system)
-    if system.batching is Batching.CONTINUOUS:
-        request = admitted(model, system, asked, token_budget)
-    done = _alone(model, system, request, token_budget)
-    if system.batching is Batching.CONTINUOUS:
-        done = replace(done, request=asked, running=request)
+    running = None
+    if system.batching is not STATIC:
+        request, running = _shared_out(model, system, request, token_budget)
+    done = _alone(model, system, request, token_budget, running)
+    done = replace(done, request=asked, running=running) if request is not asked else done
     return _drafting(done, request, token_budget) if system.drafters else done
+
+
+def _shared_out(model: Model, system: System, asked: Request, token_budget: float) -> tuple[Request, Running | None]:
+    """What runs at once, of all replicas and of each."""
+    from llmviewer.machine import machine  # a static batch asks for nothing
+
+    asked = system.batching.lasting(asked)
+    running = system.batching.admit(system.parallelism.replica(asked), machine(model, system, token_budget))
+    if running is None:
+        return asked, None
+    batch = running.request.batch_size * system.parallelism.data
+    return replace(running.request, batch_size=batch), running
 
 
 def _drafting(done: Analysis, request: Request, token_budget: float) -> Analysis:
     """The analysis with those of what drafts beside the model."""
     drafts, held = [], done.memory
     for one in done.system.drafters:
-        own = _alone(one.draft.model, one.system, request, token_budget)
+        own = _alone(one.draft.model, one.system, request, token_budget, done.running)
         own = replace(own, memory=of_draft(one.draft, own.memory, own.evaluation.graph))
         held = held.beside(own.memory)
         drafts.append((one.draft, own))
     return replace(done, drafts=tuple(drafts), memory=held)
 
 
-def _alone(model: Model, system: System, request: Request, token_budget: float) -> Analysis:
+def _alone(
+    model: Model, system: System, request: Request, token_budget: float, running: Running | None = None
+) -> Analysis:
     """The passes of one model."""
-    plan = _passes(system, request, token_budget)
+    plan = _passes(system, request, token_budget, running)
     if len(plan.weights) > MANY_PASSES:
         keep_freed_memory()
     (piece, step), *later = plan.pieces()
@@ -251,10 +260,20 @@ def _alone(model: Model, system: System, request: Request, token_budget: float) 
     )
 
 
-def _passes(system: System, request: Request, token_budget: float) -> Schedule:
+def _passes(system: System, request: Request, token_budget: float, running: Running | None) -> Schedule:
     """The passes of the fullest replica, micro-batch by micro-batch."""
     own = system.parallelism.microbatch(request)
-    plan = schedule(own, token_budget, system.kv_cache, together_of(system, own), system.generation)
+    if running is None:
+        plan = schedule(own, token_budget, system.kv_cache, None, system.generation)
+    else:
+        budget = token_budget if running.chunk_tokens is None else running.chunk_tokens
+        together = running.together
+        if system.parallelism.microbatches > 1:
+            together = np.minimum(together, own.batch_size)
+        plan = schedule(own, budget, system.kv_cache, together, system.generation)
+        if np.any(running.riders):
+            context = own.input_len + np.maximum(own.output_len - 2.0, 0.0) / 2.0
+            plan = plan.riding(running.riders, context)
     return plan if system.parallelism.microbatches == 1 else plan.repeated(system.parallelism.in_flight(request))
 
 

@@ -17,7 +17,7 @@ from llmviewer.generation import Draft, Generation, picked
 from llmviewer.hardware import Chip
 from llmviewer.models.model import Model
 from llmviewer.result import Result
-from llmviewer.system import Batching, Drafter, System
+from llmviewer.system import Drafter, System
 from llmviewer.techniques import TECHNIQUES
 from llmviewer.workload import Request, decode
 
@@ -40,7 +40,6 @@ class Options:
     profile: str = ""
     gpu_memory_utilization: float = 0.9
     max_num_batched_tokens: int = 0
-    batching: str = "static"
     ignore_fields: tuple[str, ...] = ()
     techniques: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,7 +50,6 @@ class Options:
         for name, off in (("engine", "kernels"), ("profile", "")):
             if self.efficiency == "ideal" and arguments.word(name, getattr(self, name)) != off:
                 raise UserError(f"{name} is {quoted(getattr(self, name))}; it needs efficiency calibrated, not ideal")
-        arguments.word("batching", self.batching, tuple(batching.value for batching in Batching))
         arguments.fraction("gpu_memory_utilization", self.gpu_memory_utilization)
         arguments.whole("max_num_batched_tokens", self.max_num_batched_tokens, least=0)
         object.__setattr__(self, "ignore_fields", arguments.words("ignore_fields", self.ignore_fields))
@@ -98,7 +96,8 @@ class Configuration:
     @property
     def token_budget(self) -> float:
         """Most tokens of one prefill pass."""
-        return float(self.options.max_num_batched_tokens) or self.system.engine.max_num_batched_tokens
+        asked = float(self.options.max_num_batched_tokens)
+        return self.system.batching.budget(asked, self.system.engine.max_num_batched_tokens)
 
     def answer(self, workload: Request) -> Result:
         """The Result of a request, with its warnings."""
@@ -213,7 +212,7 @@ def _text(name: str, value: object) -> str:
 
 def system(chip: Chip, options: Options) -> System:
     """The chip with the changes that the options ask for, in the order of the registry."""
-    built = System(chip=chip, memory_utilization=options.gpu_memory_utilization, batching=Batching(options.batching))
+    built = System(chip=chip, memory_utilization=options.gpu_memory_utilization)
     if options.efficiency == "calibrated":
         built = _calibrated(built, options)
     own = {name: text for name in ("fusion", "attention") if (text := getattr(built.engine, name)) != DEFAULTS[name]}

@@ -17,8 +17,7 @@ from llmviewer.memory import Memory
 from llmviewer.models.model import Model
 from llmviewer.models.sizes import ABSENT_CONTEXT
 from llmviewer.schedule import Schedule, largest_passes
-from llmviewer.serving import together
-from llmviewer.system import Batching, System
+from llmviewer.system import System
 from llmviewer.workload import Request
 
 #: What a CUDA context and an engine hold beside tensors: vLLM reports "non_torch_memory takes 0.16GiB" on an H100.
@@ -32,11 +31,6 @@ FRAMEWORK_SOURCE = "https://github.com/vllm-project/vllm/pull/12126"
 def per_pass(system: System, plan: Schedule, piece: slice = slice(None)) -> System:
     """The system with the figures of the chip that runs each pass of a piece of the schedule."""
     return system if system.chip.points == 1 else replace(system, chip=system.chip.spread(plan.owners[piece]))
-
-
-def together_of(system: System, request: Request) -> Count | None:
-    """Prompts prefilled together; None is the whole batch."""
-    return together(request) if system.batching is Batching.CONTINUOUS else None
 
 
 def memory_in(model: Model, system: System, request: Request, plan: Schedule, graph: Graph) -> Memory:
@@ -104,8 +98,9 @@ def _framework_bytes(chip: Chip) -> float:
     return FRAMEWORK_BYTES if prefix is not None and chip.generation.startswith(prefix) else 0.0
 
 
-def memory_of(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Memory:
+def memory_of(model: Model, system: System, request: Request, token_budget: Count = np.inf) -> Memory:
     """Memory alone, without timing a single operator; what drafts is held beside the model."""
+    request = system.batching.lasting(request)
     held, _ = _laid_out(model, system, request, token_budget)
     for drafter in system.drafters:
         own, graph = _laid_out(drafter.draft.model, drafter.system, request, token_budget)
@@ -124,7 +119,7 @@ def of_draft(draft: Draft, held: Memory, graph: Graph) -> Memory:
     )
 
 
-def _laid_out(model: Model, system: System, request: Request, token_budget: float) -> tuple[Memory, Graph]:
+def _laid_out(model: Model, system: System, request: Request, token_budget: Count) -> tuple[Memory, Graph]:
     """The memory of one model, and its graph of one device."""
     plan = largest_passes(system.parallelism.microbatch(request), token_budget, system.kv_cache, system.generation)
     graph = per_pass(system, plan).prepared(model.graph(plan.step))
@@ -136,16 +131,26 @@ def _laid_out(model: Model, system: System, request: Request, token_budget: floa
     return memory_in(model, system, request, plan, graph), graph
 
 
-def admitted(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Request:
-    """The request with as many sequences as the cache holds at once, each with the room that the engine reserves."""
+def places(model: Model, system: System, request: Request, token_budget: Count = np.inf) -> Count:
+    """Sequences of a request that a replica's cache holds at once, each with the room that the engine reserves.
+
+    token_budget: tokens of a pass, for the activations beside the cache.
+    """
+    system = replace(system, parallelism=replace(system.parallelism, data=1))
     room = np.ceil(request.output_len * system.engine.reserved)
     alone = 0.0 * request.batch_size + 1.0
-    prompts = alone if token_budget == np.inf else np.maximum(np.floor(token_budget / request.input_len), 1.0)
+    tokens = np.where(np.isinf(token_budget), 0.0, token_budget)
+    prompts = np.maximum(np.floor(tokens / request.input_len), alone)
     one, two, full = (
         memory_of(model, system, replace(request, output_len=room, batch_size=count * alone), token_budget)
         for count in (1.0, 2.0, prompts)
     )
     each = np.maximum(two.kv_cache_bytes - one.kv_cache_bytes, 1.0)
-    places = np.clip(np.floor(full.kv_cache_budget_bytes / each), 1.0, system.engine.max_num_seqs)
-    places = places * system.parallelism.data
-    return replace(request, batch_size=np.minimum(request.batch_size, places))
+    held: Count = np.clip(np.floor(full.kv_cache_budget_bytes / each), 1.0, system.engine.max_num_seqs)
+    return held
+
+
+def admitted(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Request:
+    """The request with as many sequences as the caches of all replicas hold at once."""
+    held = places(model, system, request, token_budget) * system.parallelism.data
+    return replace(request, batch_size=np.minimum(request.batch_size, held))

@@ -103,6 +103,6 @@ def _served(analysis: Analysis, metric: str, kernels: Array) -> Array:
     assert analysis.calibration is not None
     basis, engine = "fitted" if analysis.calibration.fitted else "transferred", analysis.system.engine
     known = engine.spread(PUBLISHED[metric], basis)
-    if metric == "ttft_s" and engine.batching != analysis.system.batching.value:
+    if metric == "ttft_s" and engine.batching != analysis.system.batching.name:
         known = None
     return kernels if known is None else np.array(known)[:, None] * np.ones(kernels.shape[1])

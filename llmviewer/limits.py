@@ -29,7 +29,7 @@ def max_batch_size(model: Model, system: System, request: Request, token_budget:
 
 def max_context_len(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
     """The longest input_len + output_len of this request (one point) that fits, its output_len kept."""
-    output = float(np.max(request.output_len))
+    output = float(np.max(system.batching.lasting(request).output_len))
 
     def fits(prompts: Count) -> Count:
         return memory_of(model, system, replace(request, input_len=prompts), token_budget).fits

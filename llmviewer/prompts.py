@@ -16,10 +16,10 @@ Pass: TypeAlias = tuple[float, float, float, float, float]
 Split: TypeAlias = Callable[[float, float, float, float], list[Pass]]
 
 
-def prefill_passes(prompts: tuple[Array, Array, Count], budget: float, split: Split) -> tuple[tuple[Array, ...], Array]:
+def prefill_passes(prompts: tuple[Array, Array, Count], budget: Count, split: Split) -> tuple[tuple[Array, ...], Array]:
     """Columns (batch, new, cached, logits, weight) of the prefill passes, and where each point's begin.
 
-    prompts: how many, tokens to prefill, tokens found in the cache.
+    prompts: how many, tokens to prefill, tokens found in the cache.  budget: most tokens of a pass.
     """
     batch, new, found = prompts
     starts = np.arange(float(len(batch)))
@@ -27,16 +27,19 @@ def prefill_passes(prompts: tuple[Array, Array, Count], budget: float, split: Sp
     if np.all(batch * new <= budget):
         one = np.ones(len(batch))
         return (batch, new, cached, one, one), starts
+    budgets = budget * np.ones(len(batch))
     rows: list[Pass] = []
     for point in range(len(batch)):
         starts[point] = len(rows)
-        rows += split(float(batch[point]), float(new[point]), float(cached[point]), budget)
+        rows += split(float(batch[point]), float(new[point]), float(cached[point]), float(budgets[point]))
     columns = np.array(rows, dtype=np.float64).T
     return tuple(np.ascontiguousarray(column) for column in columns), starts
 
 
 def whole_or_chunks(batch: float, new: float, found: float, budget: float) -> list[Pass]:
     """The passes of one point under a budget."""
+    if batch * new <= budget:
+        return [(batch, new, found, 1.0, 1.0)]
     if new > budget:
         return _chunks(batch, new, found, budget)
     together = min(np.floor(budget / new), batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from llmviewer import __version__, capacity, limits, rounds, stages
 from llmviewer.analysis import Analysis
 from llmviewer.describe import hardware_object, model_object, number, roof_object, sources, unknowns
 from llmviewer.fired import assumptions, fired
+from llmviewer.ir import Count
 from llmviewer.stages import request_at, system_at, value_at
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class Result:
             "hardware": hardware_object(chip),
             "workload": self._workload(point),
             "generation": rounds.generation_object(self.analysis, point) if self.analysis.system.scheme else None,
-            "batching": self.analysis.system.batching.value,
+            "batching": self.analysis.system.batching.name,
+            "serving": self.serving(point),
             "parallelism": {"devices": parallelism.devices, **asdict(parallelism)},
             "passes": [applied.name for applied in self.analysis.system.passes],
             "fusions": fusions,
@@ -75,6 +77,12 @@ class Result:
             "memory": self.memory(point),
             "metrics": self.metrics(point),
         }
+
+    def serving(self, point: int = 0) -> dict[str, Any]:
+        """What the way of batching says of one point: who runs, who waits, what steps hold."""
+        a = self.analysis
+        facts = a.system.batching.facts(a.request) if a.running is None else a.times.facts()
+        return {name: _fact(values, point) for name, values in facts.items()}
 
     def _efficiency(self) -> dict[str, Any]:
         """What makes times of rates: the data sheet, or profiles and an engine."""
@@ -222,6 +230,12 @@ class Result:
         from llmviewer import interval
 
         return {name: interval.levels(found, point) for name, found in interval.of_metrics(self.analysis).items()}
+
+
+def _fact(values: Count | Sequence[str], point: int) -> int | float | str | None:
+    if isinstance(values, (list, tuple)):
+        return str(values[point])
+    return number(value_at(values, point))  # type: ignore[arg-type]
 
 
 #: What nobody has measured of an offloaded model.

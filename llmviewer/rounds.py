@@ -12,8 +12,9 @@ from llmviewer.analysis import Analysis, analyze
 from llmviewer.describe import number
 from llmviewer.generation import PLAIN, Draft
 from llmviewer.ir import Array, Count
+from llmviewer.serving import STATIC
 from llmviewer.stages import request_at, stage_object, system_at, value_at
-from llmviewer.system import Batching, System
+from llmviewer.system import System
 from llmviewer.workload import Request
 
 #: Batches beyond this are not asked whether a scheme still pays.
@@ -84,7 +85,7 @@ def _draft_object(draft: Draft, drafting: Analysis, point: int) -> dict[str, Any
 
 def _pays_up_to(analysis: Analysis, system: System, request: Request) -> int | float | None:
     """The batch before the first at which plain decoding is faster, by decode steps alone; memory is not asked."""
-    ways = [replace(way, batching=Batching.STATIC) for way in (system, _plain(system))]
+    ways = [replace(way, batching=STATIC) for way in (system, _plain(system))]
 
     def pays(batches: Count) -> Array:
         asked = replace(request, output_len=1.0, batch_size=batches)

@@ -92,6 +92,13 @@ class Schedule:
             totals[some] = np.add.reduceat(steps, starts)
         return totals
 
+    def through_stages(self, time_s: Count, busiest_s: Count) -> Array:
+        """Prefill of every point [s] where each pass follows the one before it through a pipeline.
+
+        time_s: of a pass through all stages; busiest_s: through the slowest.
+        """
+        return self.prefill(busiest_s) + self.worst_prefill(time_s - busiest_s)
+
     def worst_prefill(self, values: Count) -> Array:
         """The largest value over the prefill passes of every point."""
         prefill = self._full(values)[: self.prefill_passes]
@@ -105,6 +112,21 @@ class Schedule:
         weights = self.weights.copy()
         weights[: self.prefill_passes] *= often
         return replace(self, weights=weights)
+
+    def riding(self, decodes: Count, cached: Count) -> Schedule:
+        """The same with so many decoding sequences, over `cached` tokens, in each prefill pass of a point."""
+        owners = self.owners[: self.prefill_passes].astype(int)
+        rest = len(self.weights) - self.prefill_passes
+        beside, over = ((count * np.ones(self.points))[owners] for count in (decodes, cached))
+        (group,) = self.step.groups
+        riders = replace(
+            group,
+            batch_size=np.concatenate((beside, np.zeros(rest))),
+            new_tokens=np.ones(len(self.weights)),
+            cached_tokens=np.concatenate((over, np.zeros(rest))),
+            logit_positions=np.ones(len(self.weights)),
+        )
+        return replace(self, step=Step((group, riders)))
 
     def worst(self, values: Count) -> Array:
         """The largest value over all passes of every point."""
@@ -124,7 +146,7 @@ class Schedule:
 
 def schedule(
     request: Request,
-    token_budget: float = np.inf,
+    token_budget: Count = np.inf,
     cache: KvCache = PLAIN,
     together: Count | None = None,
     generation: Generation = DECODING,
@@ -150,7 +172,7 @@ def schedule(
 
 
 def largest_passes(
-    request: Request, token_budget: float = np.inf, cache: KvCache = PLAIN, generation: Generation = DECODING
+    request: Request, token_budget: Count = np.inf, cache: KvCache = PLAIN, generation: Generation = DECODING
 ) -> Schedule:
     """The passes of every point among which the worst for memory is: what a pass holds grows with its context, so of
     the chunks of a prompt the first and the last two, and of the real decode steps the last."""
@@ -177,7 +199,7 @@ def check_passes(request: Request, token_budget: float = np.inf) -> None:
     _check(prompt, output, token_budget)
 
 
-def _check(prompt: Array, output: Array, token_budget: float) -> None:
+def _check(prompt: Array, output: Array, token_budget: Count) -> None:
     shown = np.sum(np.where(prompt > token_budget, np.ceil(prompt / token_budget), 1.0) + 1.0)
     passes = {"prefill of the request": shown, "the request": shown + np.sum(output - 1.0)}
     ways = {"prefill of the request": "a larger token budget", "the request": "fewer output tokens"}

@@ -1,13 +1,18 @@
-"""First token, time per token and whole request, of a static batch and under continuous batching."""
+"""How sequences share a machine: who waits for whom, and what that makes of first token, time per token and request."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from llmviewer.ir import Array, Count
-from llmviewer.workload import Request
+from llmviewer.workload import Request, Step
+
+#: What a result says of a batching: name with its unit -> counts per point, or a word each.
+Facts: TypeAlias = Mapping[str, Count | Sequence[str]]
 
 #: Prompt tokens whose pass is bound by compute on every accelerator: prompts shorter than this share a pass under
 #: continuous batching, with each other or with decode steps, and pay for their tokens rather than for the weights.
@@ -15,7 +20,7 @@ SHARED_PASS_TOKENS = 1024.0
 
 
 def together(request: Request) -> Count:
-    """Prompts that share a pass under continuous batching."""
+    """Prompts that share a pass where each begins when another ends."""
     prompts = np.floor(SHARED_PASS_TOKENS / np.maximum(request.input_len, 1.0))
     return np.clip(prompts, 1.0, np.maximum(request.batch_size, 1.0))
 
@@ -43,13 +48,14 @@ class Times:
         return np.asarray(self.prefill_s / self.together * np.maximum(self.running - self.together, 0.0))
 
     @property
-    def _cycle_s(self) -> Array:
+    def cycle_s(self) -> Array:
+        """From one request that a place of the cache takes to the next."""
         return self.prefill_s + self.others_s + self.decode_s
 
     @property
     def queue_s(self) -> Array:
         """Waiting until the cache has room: a place is free once a cycle, and users share the places."""
-        return np.asarray((np.maximum(self.users / self.running, 1.0) - 1.0) * self._cycle_s)
+        return np.asarray((np.maximum(self.users / self.running, 1.0) - 1.0) * self.cycle_s)
 
     @property
     def ttft_s(self) -> Array:
@@ -67,7 +73,85 @@ class Times:
         """Mean time per output token after the first; NaN where there is one alone."""
         return per_token(self.generation_s, self.steps)
 
+    def facts(self) -> Facts:
+        """What a result says of them, by name with its unit; words one per point."""
+        return {
+            "running": self.running,
+            "prompts_together": self.together,
+            "others_prefill_s": self.others_s,
+            "queue_s": self.queue_s,
+        }
+
 
 def per_token(generation_s: Array, steps: Array) -> Array:
     """Mean over decode steps; NaN where there is none."""
     return np.where(steps > 0, generation_s / np.maximum(steps, 1.0), np.nan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Machine:
+    """What a batching may ask of the system that it shares out; all of one replica [counts per point, s, byte].
+
+    places: sequences of a request whose cache fits at once, beside passes of at most so many tokens.
+    prefill_s: of so many prompts of a request together.  step_s: of a forward pass.
+    prompt_bytes: cache of one prompt on each device.  new_tokens: of each prompt, those not found in the cache.
+    token_budget: most tokens of a prefill pass.
+    """
+
+    places: Callable[[Request, Count], Count]
+    prefill_s: Callable[[Request], Array]
+    step_s: Callable[[Step], Count]
+    prompt_bytes: Callable[[Request], Count]
+    new_tokens: Callable[[Request], Count]
+    token_budget: float = np.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Running:
+    """What runs at once on one replica, where sequences begin one by one.
+
+    request: the sequences that decode together.  together: prompts of a prefill pass.  places: sequences whose cache
+    fits.  chunk_tokens: most tokens of a prompt in a pass, where it differs from the engine's budget.
+    riders: sequences that decode in every prefill pass.  transfer_s: of a prompt's cache between machines [s].
+    """
+
+    request: Request
+    together: Count
+    places: Count
+    chunk_tokens: Count | None = None
+    riders: Count = 0.0
+    transfer_s: Count = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """How sequences share a machine; this one: all prompts are prefilled together, and all sequences end together.
+
+    name: its word.
+    """
+
+    name: str = "static"
+
+    def lasting(self, request: Request) -> Request:
+        """The request, its output as long as its sequences hold their slots."""
+        return request
+
+    def budget(self, asked: float, usual: float) -> float:
+        """Most tokens of a pass that holds prompts.  asked: 0, or what the user says; usual: what the engine does."""
+        return asked or usual
+
+    def admit(self, request: Request, machine: Machine) -> Running | None:
+        """What runs at once of what is asked of a replica; None: the batch, from start to end."""
+        return None
+
+    def times(self, passes: Times, running: Running, users: Count) -> Times:
+        """Who waits for whom.  passes: what they take alone; users: of a replica."""
+        return replace(passes, users=users, running=running.request.batch_size, together=running.together)
+
+    def facts(self, request: Request) -> Facts:
+        """What a result says of a batch from start to end."""
+        return {}
+
+
+#: A batch from start to end.
+STATIC = Batching()

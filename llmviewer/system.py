@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ from llmviewer.hardware import Chip
 from llmviewer.ir import Count, Graph, Pass
 from llmviewer.kv_cache import PLAIN, KvCache
 from llmviewer.models.model import Model
+from llmviewer.serving import STATIC, Batching
 from llmviewer.workload import Request
 
 
@@ -55,6 +55,7 @@ class Parallelism:
     microbatches: parts of a batch that follow each other through the pipeline.
     expert: devices to which whole experts are dealt, those of the tensor and data groups; 1: they are split.
     sequence: norms and residual sums are shared by tokens in a tensor group.
+    instances: machines like this one that serve together (disaggregation).
     """
 
     tensor: int = 1
@@ -64,11 +65,12 @@ class Parallelism:
     expert: int = 1
     sequence: bool = False
     microbatches: int = 1
+    instances: int = 1
 
     @property
     def devices(self) -> int:
         """All of them."""
-        return self.tensor * self.pipeline * self.data * self.context
+        return self.tensor * self.pipeline * self.data * self.context * self.instances
 
     @property
     def group(self) -> int:
@@ -100,13 +102,6 @@ class Parallelism:
         return replace(own, batch_size=np.ceil(own.batch_size / self.in_flight(request)))
 
 
-class Batching(Enum):
-    """How sequences share a machine."""
-
-    STATIC = "static"  # all prompts are prefilled together, and all sequences end together
-    CONTINUOUS = "continuous"  # as many users, each of whom sends a request when the one before is answered
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class System:
     """A chip, the passes applied to every graph in order, and the efficiency of kernels.
@@ -130,7 +125,7 @@ class System:
     spatial: bool = False
     resident_tokens: float = 0.0
     engine: Engine = KERNELS
-    batching: Batching = Batching.STATIC
+    batching: Batching = STATIC
     scheme: Scheme | None = None
     generation: Generation = DECODING
     copies_beside: bool = False

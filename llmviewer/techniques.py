@@ -90,6 +90,14 @@ TECHNIQUES: dict[str, Option] = {
     "speculative": Option(
         "schemes.speculative", "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or METHOD,...", "none", "none", listed=False
     ),
+    # last: it counts machines, and looks at what passes generate
+    "batching": Option(
+        "schemes.batching",
+        "static, continuous, chunked[,tokens=512], disaggregated[,prefill=1][,decode=1][,link=...].",
+        "static",
+        "static",
+        listed=False,
+    ),
 }
 
 #: Techniques without an option of their own, because other words of the command line say them -> module.
@@ -113,6 +121,7 @@ OF_THE_ENGINE = (
     "data_parallel_size",
     "context_parallel_size",
     "fusion",
+    "batching",
 )
 
 

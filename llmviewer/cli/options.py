@@ -80,15 +80,6 @@ RUN: dict[str, tuple[Any, Any]] = {
         ],
         "kernels",
     ),
-    "batching": (
-        Annotated[
-            str,
-            typer.Option(
-                "--batching", help="static: one batch from start to end; continuous: that many users at once."
-            ),
-        ],
-        "static",
-    ),
     "profile": (
         Annotated[str, typer.Option("--profile", help="A profile of your own, from `llmviewer calibrate fit`.")],
         "",

@@ -9,6 +9,12 @@ from llmviewer.technique import Change, Technique
 
 #: option -> method -> module of `llmviewer.schemes`.
 METHODS: dict[str, dict[str, str]] = {
+    "batching": {
+        "static": "static_batch",
+        "continuous": "continuous",
+        "chunked": "chunked",
+        "disaggregated": "disaggregated",
+    },
     "speculative": {
         "draft": "draft_model",
     },

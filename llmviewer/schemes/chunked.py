@@ -1,0 +1,199 @@
+"""`--batching chunked`: every step takes a piece of a prompt beside the running decodes, up to a budget of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from llmviewer.errors import UserError
+from llmviewer.ir import Array, Count
+from llmviewer.schemes.sharing import check_mixable, sharing
+from llmviewer.serving import Batching, Facts, Machine, Running, Times, per_token
+from llmviewer.system import System
+from llmviewer.technique import Change, Parameter, Technique, numbers
+from llmviewer.workload import Request
+
+WHERE = "--batching chunked"
+#: Tokens of a step unless said otherwise; Sarathi-Serve serves with 512 under strict limits on the time between tokens.
+TOKENS = 512.0
+BUDGET = Parameter(name="tokens", low=16, high=2.0**24, whole=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """What steps hold in the steady state, per point.
+
+    chunks: steps that a prompt takes.  together: prompts of a mixed step, whole ones where more than one.
+    mixed: of the steps in which a sequence decodes, those that hold others' prompts too.
+    decodes: sequences that decode in a mixed step.  chunk_tokens: most tokens of a prompt in a mixed step.
+    share: of all steps, those that are mixed.
+    """
+
+    chunks: Count
+    together: Count
+    mixed: Count
+    decodes: Count
+    chunk_tokens: Count
+    share: Count
+
+
+def plan(running: Count, prompt: Count, steps: Count, budget: Count) -> Plan:
+    """A steps, each up to `budget` tokens: the decodes of A running sequences first, what is left for one chunk.
+
+    A prompt of S tokens takes k chunks, an answer n steps.  While nobody waits one sequence alone is in its prompt: the
+    other A - 1 decode beside it, a step holds budget - (A - 1) tokens of the prompt, and of the n + k steps of a
+    sequence's cycle A k are mixed.  Where A k > n + k every step is mixed and prompts queue: a prompt begins every k
+    steps, n/k sequences decode.  k is the least with k (budget - decodes) >= S.  Short prompts: as many in one step as
+    come in one, A / (n + 1), while they fit it.
+    """
+    room = budget - (running - 1.0)
+    nobody_waits = np.where(room > 0.0, np.ceil(prompt / np.maximum(room, 1.0)), np.inf)
+    chunks = np.minimum(nobody_waits, np.ceil((prompt + steps) / budget))
+    several = np.clip(running / (steps + 1.0), 1.0, np.maximum(budget / (prompt + steps), 1.0))
+    together = np.where(chunks == 1.0, several, 1.0)
+    others = np.maximum(running - together, 0.0) / together * chunks
+    mixed = np.minimum(others, steps)
+    decodes = mixed * together / chunks
+    return Plan(
+        chunks=chunks,
+        together=together,
+        mixed=mixed,
+        decodes=decodes,
+        chunk_tokens=_chunk(prompt, chunks, np.where(chunks == 1.0, prompt * together, budget - decodes)),
+        share=np.minimum((others + chunks) / (steps + chunks), 1.0),
+    )
+
+
+def _chunk(prompt: Count, chunks: Count, room: Count) -> Count:
+    """Tokens of a chunk such that a prompt takes so many, whatever rounding; room: of a step."""
+    needed = np.ceil(prompt / room)
+    # with a chunk more, fewer decode and the prompt would fit again into fewer: the last chunk is half a one then
+    fewer = np.where(needed < chunks, prompt / (chunks - 0.5), room)
+    return np.where(needed > chunks, prompt / (chunks - 1e-9), fewer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mixing(Running):
+    """Running sequences, and what their steps hold.  budget: tokens of a step."""
+
+    plan: Plan
+    budget: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChunkedTimes(Times):
+    """prefill_s: the mixed steps in which a prompt is prefilled, decodes beside it included."""
+
+    mixing: Mixing
+
+    @property
+    def others_s(self) -> Array:
+        """Mixed steps between the tokens of a sequence, all of them together [s]."""
+        plan = self.mixing.plan
+        return np.asarray(self.prefill_s * (plan.mixed / plan.chunks))
+
+    @property
+    def waiting_s(self) -> Array:
+        """For the prompts before, where every step is mixed [s]."""
+        prompts = np.maximum(self.running - self.together, 0.0) / self.together
+        return np.maximum(self.prefill_s * prompts - self.others_s, 0.0)
+
+    @property
+    def cycle_s(self) -> Array:
+        """From one request that a place of the cache takes to the next [s]."""
+        return self.waiting_s + self.prefill_s + self.generation_s
+
+    @property
+    def ttft_s(self) -> Array:
+        """Queue, the prompts before, and the steps of the own chunks [s]."""
+        return self.queue_s + self.waiting_s + self.prefill_s
+
+    @property
+    def generation_s(self) -> Array:
+        """Mixed steps and pure ones [s]."""
+        pure = 1.0 - self.mixing.plan.mixed / np.maximum(self.steps, 1.0)
+        return np.asarray(self.decode_s * pure + self.others_s)
+
+    def facts(self) -> Facts:
+        """Sizes in tokens and sequences, means where they change from step to step; shares; times [s]."""
+        plan = self.mixing.plan
+        return {
+            "running": self.running,
+            "token_budget": self.mixing.budget,
+            "chunk_tokens": plan.chunk_tokens,
+            "chunks": plan.chunks,
+            "prompts_together": self.together,
+            "decodes_in_mixed_step": plan.decodes,
+            "mixed_share": plan.share,
+            "mixed_step_s": self.prefill_s / plan.chunks,
+            "decode_step_s": per_token(self.decode_s, self.steps),
+            "queue_s": self.queue_s + self.waiting_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunked(Batching):
+    """Users as under continuous batching; every step decodes all running sequences, and takes a chunk of a prompt.
+
+    tokens: of a step; 0: as the engine's budget, else TOKENS.
+    """
+
+    name: str = "chunked"
+    tokens: float = 0.0
+
+    def budget(self, asked: float, usual: float) -> float:
+        """Tokens of a step."""
+        if asked and self.tokens and asked != self.tokens:
+            raise UserError(
+                f"{WHERE},tokens={self.tokens:g} and --max-num-batched-tokens {asked:g} both say how many tokens a "
+                "step has; leave out one"
+            )
+        return asked or self.tokens or (usual if np.isfinite(usual) else TOKENS)
+
+    def admit(self, request: Request, machine: Machine) -> Running | None:
+        """As many sequences as the cache holds, and what a mixed step holds of their prompts."""
+        budget = self.budget(0.0, machine.token_budget)
+        places = machine.places(request, budget)
+        running = replace(request, batch_size=np.minimum(request.batch_size, places))
+        found = plan(running.batch_size, machine.new_tokens(request), request.output_len - 1.0, budget)
+        return Mixing(
+            request=running,
+            together=found.together,
+            places=places,
+            chunk_tokens=found.chunk_tokens,
+            riders=found.decodes,
+            plan=found,
+            budget=budget,
+        )
+
+    def times(self, passes: Times, running: Running, users: Count) -> Times:
+        """Who waits for whom."""
+        assert isinstance(running, Mixing)
+        waiting = Batching.times(self, passes, running, users)
+        return ChunkedTimes(**{entry.name: getattr(waiting, entry.name) for entry in fields(waiting)}, mixing=running)
+
+
+def _make(text: str) -> Change:
+    tokens = numbers(WHERE, text, (BUDGET,))["tokens"] if text else 0.0
+
+    def change(system: System) -> System:
+        check_mixable("chunked", system)
+        return sharing(Chunked(tokens=tokens))(system)
+
+    return change
+
+
+TECHNIQUE = Technique(
+    name="chunked",
+    kind="batching",
+    summary="Continuous batching in steps of a fixed number of tokens: all running decodes and one chunk of a prompt "
+    "(Sarathi's decode-maximal batches, FastGen's split-and-fuse). chunked[,tokens=512]; without tokens "
+    "--max-num-batched-tokens, else the engine's budget, else 512",
+    formula="chunk = tokens - decodes; k = ceil(S / chunk) steps a prompt, n steps an answer; of A running sequences "
+    "A k / (n + k) of the steps are mixed, all of them where that is above 1 and prompts queue; each chunk reads the "
+    "keys of those before; TTFT = k mixed steps, TPOT = ((A - 1) k mixed + the rest pure steps) / n",
+    source="Sarathi arXiv 2308.16369, Sarathi-Serve arXiv 2403.02310; DeepSpeed-FastGen arXiv 2401.08671",
+    example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 16 --batching chunked,tokens=512",
+    make=_make,
+)
