@@ -99,6 +99,11 @@ class Configuration:
         asked = float(self.options.max_num_batched_tokens)
         return self.system.batching.budget(asked, self.system.engine.max_num_batched_tokens)
 
+    @property
+    def most_points(self) -> float:
+        """Requests that may be answered together: one, where something is chosen for it."""
+        return np.inf if self.system.policy is None else 1.0
+
     def answer(self, workload: Request) -> Result:
         """The Result of a request, with its warnings."""
         budget, system = self.token_budget, self._best(workload)

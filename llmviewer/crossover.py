@@ -115,7 +115,7 @@ def crossover(
 def _plane(configuration: Configuration, grid: Grid, metric: str) -> Array:
     """The metric of one configuration at every point, inf where it does not fit."""
     pieces = []
-    for request in grid.chunks():
+    for request in grid.chunks(most=configuration.most_points):
         done = configuration.answer(request).analysis
         pieces.append(np.where(done.memory.fits, METRICS[metric](done), np.inf))
     return np.concatenate(pieces)

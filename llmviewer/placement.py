@@ -79,7 +79,10 @@ class Problem:
         return cost.device_bytes <= self.device_bytes and cost.host_bytes <= self.host_bytes
 
     def solve(self) -> Shares:
-        """The optimum, by HiGHS.  Variables: the shares, the time of prefill, the time of generation."""
+        """The optimum, by HiGHS; where nothing fits, what leaves most room on the device.
+
+        Variables: the shares, the time of prefill, the time of generation.
+        """
         linprog = _linprog()
         count = len(NOTHING)
         rows, limits = self._rows()
@@ -92,7 +95,11 @@ class Problem:
             method="highs",
         )
         if not found.success:
-            raise UserError(f"--offload flexgen: no placement fits: {self._missing()}; try a smaller batch")
+            on_disk = (place == "disk" for _ in KINDS for place in PLACES)
+            return tuple(
+                float(last and one.device_bytes < self.all_here.device_bytes)
+                for last, one in zip(on_disk, self.one_each, strict=True)
+            )
         shares: list[float] = np.round(np.clip(found.x[:count], 0.0, 1.0), DIGITS).tolist()
         return tuple(share + 0.0 for share in shares)  # no minus zero
 
@@ -116,13 +123,6 @@ class Problem:
             rows.append(np.array([*each, *-stages[STAGES.index(stage)]]))
             limits.append(-self.all_here.seconds.get((stage, resource), 0.0))
         return np.array(rows), np.array(limits)
-
-    def _missing(self) -> str:
-        here = self.all_here.device_bytes
-        return (
-            f"{here / 2**30:,.1f} GiB in all, the device may use {self.device_bytes / 2**30:,.1f} GiB, "
-            f"the host has {self.host_bytes / 2**30:,.1f} GiB"
-        )
 
 
 def problem(model: Model, request: Request, token_budget: float, build: Callable[[Shares], System]) -> Problem:

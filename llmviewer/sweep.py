@@ -54,12 +54,13 @@ class Grid:
             output_len=self.output_lens[output],
         )
 
-    def chunks(self, token_budget: float = np.inf) -> Iterator[Request]:
-        """The points in order, in pieces of about CHUNK_PASSES forward passes (prefill, 1 shown, output_len - 1)."""
+    def chunks(self, token_budget: float = np.inf, most: float = np.inf) -> Iterator[Request]:
+        """The points in order, in pieces of about CHUNK_PASSES forward passes (prefill, 1 shown, output_len - 1) and
+        at most so many points."""
         total = len(self)
         keep_freed_memory()
         passes = math.ceil(max(self.input_lens.max() / token_budget, 1.0)) + int(self.output_lens.max())
-        size = max(1, CHUNK_PASSES // passes)
+        size = int(min(max(1, CHUNK_PASSES // passes), most))
         for start in range(0, total, size):
             yield self.points(start, min(start + size, total))
 

@@ -64,7 +64,7 @@ def _prove(configuration: api.Configuration, largest: Request) -> tuple[str, ...
 
 def _chunks(configurations: list[api.Configuration], grid: Grid, seen: Callable[[int], None]) -> Iterator[Columns]:
     for configuration in configurations:
-        for request in grid.chunks(configuration.token_budget):
+        for request in grid.chunks(configuration.token_budget, configuration.most_points):
             columns = configuration.answer(request).columns()
             yield columns
             seen(len(columns["batch_size"]))
