@@ -21,8 +21,10 @@ def _lines(cards: Sequence[Mapping[str, Any]], kind: str) -> tuple[tuple[str, ..
 
 
 def _called(card: Mapping[str, Any]) -> str:
-    """The option, or the name of what is no option."""
-    return str(card["option"] or card["name"]).split()[0]
+    """The option; of what has none of its own, and of the methods of one, the name."""
+    name = str(card["name"])
+    option, *_ = str(card["option"] or name).split()
+    return option if option == "--" + name.replace("_", "-") else name
 
 
 def shown(card: Mapping[str, Any]) -> Page:

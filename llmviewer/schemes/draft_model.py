@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from llmviewer import models
-from llmviewer.generation import PLAIN, Draft, Generation, Scheme, Shape
-from llmviewer.models.model import Model
+from llmviewer.errors import UserError
+from llmviewer.generation import Draft, Generation, Shape
 from llmviewer.schemes import acceptance
 from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.technique import Change, Parameter, Technique, generating, named
+from llmviewer.schemes.asked import by_tokens
+from llmviewer.technique import Change, Parameter, Technique, named
 
 WHERE = "--speculative draft"
-#: Most tokens that `tokens=best` tries to draft.
-MOST = 16
-TOKENS = Parameter(name="tokens", low=0, high=1024, whole=True)
 DISTILLED = Parameter(name="distilled", default=0.0, low=0.0, high=1.0)
 #: What the draft may have otherwise than the model: options of the registry.
 OWN = ("quantization", "tensor_parallel_size")
@@ -25,9 +22,9 @@ def drafted(draft: Draft, tokens: float, accepted: Acceptance) -> Generation:
     """A round: `tokens` passes of the draft, one token each, then one pass of the model over them and the last token.
 
     Expected tokens of a round, the model's own included: 1 + a_1 + a_1 a_2 + ..., for a constant rate a
-    (1 - a^(g+1)) / (1 - a).  The i-th pass of the draft finds i - 1 tokens more in its cache than the first; their mean, (g - 1) / 2,
-    stands for all.  Left out: after a round without a rejection the draft has one token more to take in.
-    Source: Leviathan et al., arXiv 2211.17192, equation 1.
+    (1 - a^(g+1)) / (1 - a).  The i-th pass of the draft finds i - 1 tokens more in its cache than the first; their
+    mean, (g - 1) / 2, stands for all.  Left out: after a round without a rejection the draft has one token more to
+    take in.  Source: Leviathan et al., arXiv 2211.17192, equation 1.
     """
     steps = Draft(
         name=draft.name,
@@ -46,6 +43,8 @@ def drafted(draft: Draft, tokens: float, accepted: Acceptance) -> Generation:
 
 def loaded(name: str, given: Mapping[str, str]) -> Draft:
     """A model of the library as a draft, with the options of its own among those given."""
+    if not name:
+        raise UserError("--speculative: draft is missing; write draft=NAME of a model")
     model = models.load(name)
     return Draft(name=model.name, model=model, techniques={own: given[own] for own in OWN if own in given})
 
@@ -56,22 +55,7 @@ def _make(text: str) -> Change:
     accepted = acceptance.read(where, given.get("acceptance", ""))
     accepted = accepted.raised(DISTILLED.of(given, where))
     draft = loaded(given.get("draft", ""), given)
-    title = f"speculative({text})"
-    if given.get("tokens") == "best":
-        schemes = [_scheme(title, draft, float(tokens), accepted) for tokens in range(MOST + 1)]
-        return generating(title, schemes[0].make, schemes)
-    tokens = TOKENS.of(given, where)
-    if tokens == 0.0:
-        return generating(title, lambda _: PLAIN)
-    return generating(title, _scheme(title, draft, tokens, accepted).make)
-
-
-def _scheme(title: str, draft: Draft, tokens: float, accepted: Acceptance) -> Scheme:
-    return Scheme(name=title, make=partial(_for_any_model, drafted(draft, tokens, accepted)))
-
-
-def _for_any_model(generation: Generation, _: Model) -> Generation:
-    return generation
+    return by_tokens(f"speculative({text})", where, given, lambda tokens, _: drafted(draft, tokens, accepted))
 
 
 TECHNIQUE = Technique(

@@ -17,6 +17,13 @@ METHODS: dict[str, dict[str, str]] = {
     },
     "speculative": {
         "draft": "draft_model",
+        "tree": "tree_draft",
+        "fallback": "fallback",
+        "ngram": "ngram",
+        "llma": "llma",
+        "rest": "rest",
+        "lookahead": "lookahead",
+        "jacobi": "jacobi",
     },
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from llmviewer.errors import UserError, quoted, unknown
@@ -57,8 +57,8 @@ def of_draws(acceptance: Acceptance, most: int) -> Ranks:
 
     An upper bound, as Acceptance.sampled says.
     """
-    by_draws = zip(*(acceptance.sampled(float(draws)).rates for draws in range(1, most + 1)), strict=True)
-    return replace(of_success(tuple(by_draws)), name=acceptance.name)
+    rows = (tuple(rate * (1.0 - rate) ** missed for missed in range(most)) for rate in acceptance.rates)
+    return Ranks(rates=tuple(rows), name=str(acceptance))
 
 
 def read(where: str, text: str) -> Ranks:

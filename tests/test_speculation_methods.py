@@ -1,0 +1,213 @@
+"""Methods of --speculative without a model of their own that drafts, and what holds for every method."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmviewer.analysis import Analysis
+from llmviewer.cli import main
+from llmviewer.generation import Generation
+from llmviewer.schemes.acceptance import Acceptance
+from llmviewer.schemes.jacobi import iterated
+from llmviewer.schemes.lookahead import looking_ahead, of_guesses
+from llmviewer.schemes.ngram import copied
+from llmviewer.schemes.rest import retrieved
+from tests.answers import analyze
+
+MODELS = ("llama-2-7b", "gemma-2-9b", "qwen3-30b-a3b", "deepseek-v2-lite", "jamba-v0.1")
+#: Of every method what drafts nothing, or one token from each pass.
+NOTHING = (
+    "draft=tinyllama-1.1b,tokens=0,acceptance=0.7",
+    "tree,draft=tinyllama-1.1b,budget=0",
+    "fallback,draft=tinyllama-1.1b,fallback=0.2,tokens=0",
+    "ngram,tokens=0",
+    "llma,tokens=0,acceptance=0.7",
+    "rest,nodes=0",
+    "lookahead,window=1,ngram=2,guesses=0,acceptance=0.7",
+    "jacobi,tokens=1,iterations=1",
+)
+SOMETHING = (
+    "draft=tinyllama-1.1b,tokens=4,acceptance=0.7",
+    "tree,draft=tinyllama-1.1b,widths=2/2/1",
+    "tree,draft=tinyllama-1.1b,budget=12,acceptance=0.6",
+    "tree,draft=tinyllama-1.1b+opt-125m,widths=1/2,overlap=0.5",
+    "fallback,draft=tinyllama-1.1b,fallback=0.2,rollback=0.1",
+    "ngram,lookup_us=50",
+    "llma,tokens=20,acceptance=0.9,match=0.5",
+    "rest",
+    "lookahead,window=7,acceptance=lookahead-vicuna-7b",
+    "jacobi,iterations=6.5",
+)
+RATES = st.floats(0.0, 1.0)
+TOKENS = st.integers(1, 40).map(float)
+
+
+def answer(model: str, speculative: str = "none", **options: Any) -> Analysis:
+    options = {"output_len": 16, "hardware": "h100", "speculative": speculative, **options}
+    return analyze(model, **options).analysis
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("nothing", NOTHING)
+def test_nothing_drafted_is_plain_decoding_bit_for_bit(model: str, nothing: str) -> None:
+    own, plain = answer(model, nothing), answer(model)
+    assert (own.tpot_s, own.ttft_s, own.e2e_s) == (plain.tpot_s, plain.ttft_s, plain.e2e_s)
+    for figure in fields(plain.memory):
+        assert np.array_equal(getattr(own.memory, figure.name), getattr(plain.memory, figure.name))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("method", SOMETHING)
+def test_a_point_is_the_same_inside_a_sweep_and_a_round_is_never_cheaper_than_a_step(model: str, method: str) -> None:
+    batches, prompts = [1, 8, 300], [100, 2000, 5000]
+    swept = answer(model, method, batch_size=batches, input_len=prompts)
+    for at, (batch, prompt) in enumerate(zip(batches, prompts, strict=True)):
+        point = answer(model, method, batch_size=batch, input_len=prompt)
+        assert point.tpot_s[0] == swept.tpot_s[at]
+        assert point.memory.total_bytes[0] == np.broadcast_to(swept.memory.total_bytes, 3)[at]
+    plain = answer(model, batch_size=batches, input_len=prompts)
+    generated, decoded = (one.schedule.decode(one.time_s) for one in (swept, plain))
+    assert (generated >= decoded * (1.0 - 1e-12)).all()
+    assert (swept.ttft_s >= plain.ttft_s).all() and (swept.memory.total_bytes >= plain.memory.total_bytes).all()
+
+
+@given(RATES, RATES, TOKENS, st.floats(0.0, 1.0))
+def test_more_acceptance_is_more_tokens_and_certain_acceptance_all_of_them(
+    one: float, other: float, tokens: float, match: float
+) -> None:
+    def expected(rate: float) -> tuple[Any, ...]:
+        rates = Acceptance(rates=(rate,))
+        rounds = copied(tokens, rates, match, 0.0), retrieved(tokens, tokens, rates, 0.0)
+        return (*(each.tokens for each in rounds), of_guesses(rates, tokens + 1.0, 3.0))
+
+    low, high, most = (expected(rate) for rate in (min(one, other), max(one, other), 1.0))
+    assert all(1.0 - 1e-9 <= a <= b + 1e-9 for a, b in zip(low, high, strict=True))
+    assert most == pytest.approx((1.0 + match * tokens, tokens + 1.0, tokens + 1.0))
+
+
+def test_copied_tokens_are_a_chain_and_passes_without_a_match_bring_one_token() -> None:
+    rates = Acceptance(rates=(0.5,))
+    always, seldom = copied(2.0, rates, 1.0, 0.0), copied(2.0, rates, 0.25, 3e-6)
+    assert (always.tokens, always.shape.new_tokens, always.shape.attended_new_pairs) == (1.75, 3.0, None)
+    assert seldom.tokens == 1.0 + 0.25 * 0.75
+    # 3 tokens in a quarter of the passes, which see 1 + 2 + 3 keys among them; one token, itself, in the others
+    assert seldom.shape.new_tokens == seldom.shape.logit_positions == 0.25 * 3 + 0.75
+    assert seldom.shape.attended_new_pairs == 0.25 * 6 + 0.75
+    assert seldom.extra_s == 3e-6
+
+
+def test_a_search_on_the_host_adds_to_every_round() -> None:
+    free, asked = (answer("llama-2-7b", f"ngram,acceptance=0.5,tokens=1,lookup_us={us}") for us in (0, 90))
+    assert asked.tpot_s[0] == pytest.approx(free.tpot_s[0] + 90e-6 / 1.5)
+
+
+def test_phrases_of_a_datastore_part_at_the_root() -> None:
+    """Two phrases of three tokens: the tokens of each see 2, 3 and 4 tokens, the root itself."""
+    found = retrieved(6.0, 3.0, Acceptance(rates=(0.5,)), 0.0)
+    assert found.shape.attended_new_pairs == 1 + 2 * (2 + 3 + 4)
+    assert found.shape.new_tokens == found.shape.logit_positions == 7.0
+    assert found.tokens == 1 + 0.5 + 0.25 + 0.125
+
+
+def test_rest_is_as_published() -> None:
+    """Spec-Bench, Vicuna-7B: 1.82 tokens a pass, 1.48 times as fast; the datastore takes nothing of the device."""
+    own, plain = answer("llama-2-7b", "rest", hardware="a100"), answer("llama-2-7b", hardware="a100")
+    assert own.system.generation.tokens == pytest.approx(1.82)
+    assert plain.tpot_s[0] / own.tpot_s[0] == pytest.approx(1.48, rel=0.1)
+    assert own.system.generation.facts["datastore_bytes_on_host"] == 12e9
+    assert own.memory.weights_bytes == plain.memory.weights_bytes
+
+
+def test_lookahead_sees_its_row_and_its_column() -> None:
+    """Window 2, 3-grams, 1 guess.  Rows: t0 t1, a0 a1; the guess: g1 g2.
+
+    t0 sees itself; t1 t0 t1; a0 t0 a0; a1 t0 t1 a1; g1 t0 g1; g2 t0 g1 g2: 1 + 2 + 2 + 3 + 2 + 3.
+    """
+    one = looking_ahead(2.0, 3.0, 1.0, 1.0)
+    assert one.shape.new_tokens == one.shape.logit_positions == 6.0 == (2 + 1) * (3 - 1)
+    assert one.shape.attended_new_pairs == 13.0
+
+
+@given(st.integers(1, 20), st.integers(2, 8), st.integers(0, 20))
+def test_pairs_of_lookahead_are_those_of_its_mask(window: int, ngram: int, guesses: int) -> None:
+    rows = ngram - 1
+    branch = sum((place + 1) + row for row in range(rows) for place in range(window))
+    verification = guesses * sum(1 + place for place in range(1, rows + 1))
+    made = looking_ahead(float(window), float(ngram), float(guesses), 1.0)
+    assert made.shape.attended_new_pairs == branch + verification
+    assert made.shape.new_tokens == (window + guesses) * (ngram - 1)
+
+
+@given(RATES, st.integers(2, 8).map(float), st.integers(0, 20).map(float))
+def test_guesses_are_accepted_as_the_paper_says(rate: float, ngram: float, guesses: float) -> None:
+    """E = (gamma + 1) - sum (1 - a^i)^b of b speculations of gamma tokens (arXiv 2402.02057)."""
+    rates = Acceptance(rates=(rate,))
+    paper = ngram - sum((1.0 - rate**i) ** guesses for i in range(1, int(ngram)))
+    assert of_guesses(rates, ngram, guesses) == pytest.approx(paper)
+    assert of_guesses(rates, ngram, 1.0) == pytest.approx(rates.tokens(ngram - 1.0))
+
+
+def test_a_published_length_of_lookahead_is_of_all_guesses_together() -> None:
+    published = answer("llama-2-7b", "lookahead,window=7,acceptance=lookahead-vicuna-7b").system.generation
+    given_so = answer("llama-2-7b", "lookahead,window=7,compression=1.66").system.generation
+    assert published.tokens == pytest.approx(given_so.tokens) == pytest.approx(1.66)
+    assert published.shape.new_tokens == (7 + 7) * 4
+
+
+@given(st.integers(1, 64).map(float), st.floats(0.0, 1.0))
+def test_a_block_brings_its_tokens_after_its_iterations(tokens: float, share: float) -> None:
+    iterations = 1.0 + share * (tokens - 1.0)
+    block = iterated(tokens, iterations)
+    assert block.tokens == tokens / iterations and 1.0 - 1e-12 <= block.tokens <= tokens
+    assert (block.shape.new_tokens, block.shape.attended_new_pairs) == (tokens, None)
+
+
+def test_jacobi_without_luck_is_slower_than_plain_decoding_and_in_one_iteration_fastest() -> None:
+    plain = answer("llama-2-7b").tpot_s[0]
+    best, worst = (answer("llama-2-7b", f"jacobi,iterations={passes}").tpot_s[0] for passes in (1, 16))
+    assert best < plain / 15 and plain < worst < 1.1 * plain
+
+
+def test_the_best_number_of_copied_tokens_is_never_slower_than_another() -> None:
+    best = answer("llama-2-7b", "ngram,tokens=best,acceptance=0.6", batch_size=[1, 64, 512])
+    for tokens in (0, 1, 3, 16):
+        other = answer("llama-2-7b", f"ngram,tokens={tokens},acceptance=0.6", batch_size=[1, 64, 512])
+        assert (best.tpot_s <= other.tpot_s).all()
+    assert (np.diff(np.asarray(best.system.generation.shape.new_tokens)) <= 0).all()
+
+
+REFUSED = {
+    "ngram,tokens=-1": "allowed: a whole number from 0",
+    "ngram,acceptance=1.2": "allowed: rates from 0 to 1",
+    "ngram,match=2": "match is '2'; allowed: a number from 0 to 1",
+    "ngram,window=3": "unknown parameter of --speculative ngram 'window'",
+    "llma": "acceptance is missing",
+    "rest,nodes=4,depth=8": "4 nodes do not reach a depth of 8",
+    "rest,retrieval_us=x": "retrieval_us is 'x'; allowed",
+    "lookahead": "give acceptance",
+    "lookahead,acceptance=0.5,compression=2": "give acceptance",
+    "lookahead,compression=6": "5-grams bring 5 tokens a pass at most",
+    "lookahead,ngram=1,acceptance=0.5": "ngram is '1'; allowed: a whole number from 2",
+    "jacobi": "iterations is missing",
+    "jacobi,tokens=4,iterations=5": "a block of 4 is right after 4",
+    "jacobi,iterations=0.5": "allowed: a number from 1",
+    "nglam": "ngram",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_cannot_be_is_refused_in_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "llama-2-7b", "--hardware", "h100", "--speculative", text]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert REFUSED[text] in line
+
+
+def test_generations_say_what_they_verify() -> None:
+    made: Generation = answer("llama-2-7b", "ngram").system.generation
+    assert made.facts["drafted_tokens"] == 10.0 and made.facts["acceptance"] == "ngram-vicuna-7b"
