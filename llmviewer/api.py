@@ -157,7 +157,8 @@ def _generating(model: Model, built: System, chip: Chip, options: Options) -> Co
 
 def _drafter(draft: Draft, chip: Chip, options: Options) -> Drafter:
     """What drafts runs on the same chip by the same engine, with formats of its own."""
-    words = {name: text for name, text in options.techniques.items() if name in techniques.OF_THE_ENGINE}
+    alike = techniques.OF_THE_ENGINE + (techniques.OF_THE_WEIGHTS if draft.shared is None else ())
+    words = {name: text for name, text in options.techniques.items() if name in alike}
     return Drafter(draft=draft, system=system(chip, replace(options, techniques={**words, **draft.techniques})))
 
 

@@ -123,6 +123,19 @@ OF_THE_ENGINE = (
     "fusion",
     "batching",
 )
+#: Options that say what is stored and where it lies: what drafts from the model's own weights shares them too.
+OF_THE_WEIGHTS = (
+    "expert_skew",
+    "lora",
+    "low_rank",
+    "contextual_sparsity",
+    "hot_neurons",
+    "quantization",
+    "matformer",
+    "prune",
+    "expert_parallel_size",
+    "offload",
+)
 
 
 def load(name: str) -> Technique:

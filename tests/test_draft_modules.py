@@ -17,7 +17,7 @@ from llmviewer.schemes.blockwise import block_heads
 from llmviewer.schemes.eagle import eagle
 from llmviewer.schemes.eagle3 import eagle3
 from llmviewer.schemes.medusa import medusa_heads
-from llmviewer.schemes.module import own_parameters
+from llmviewer.schemes.module import TABLES, own_parameters
 from llmviewer.schemes.mtp import mtp
 from llmviewer.schemes.self_speculative import skipping
 from llmviewer.schemes.speculator import speculator
@@ -77,8 +77,8 @@ def test_an_eagle3_head_by_hand() -> None:
     h, f = 4096, 14336
     attention = 2 * h * 4096 + 2 * (2 * h * 1024) + 4096 * h
     by_hand = 3 * h * h + attention + 3 * h * f + 4 * h + 32000 * h
-    assert own_parameters(eagle3(models.load("llama-3-8b")), ("embedding.weight",)) == by_hand
-    later = own_parameters(eagle3(models.load("llama-3-8b"), features=0), ("embedding.weight",))
+    assert own_parameters(eagle3(models.load("llama-3-8b")), TABLES) == by_hand
+    later = own_parameters(eagle3(models.load("llama-3-8b"), features=0), TABLES)
     assert by_hand - later == 3 * h * h
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from llmviewer.generation import Draft, Generation, Shape
 from llmviewer.ir import Block, Tensor
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activate, activation, add
 from llmviewer.ops.gemm import Linear
-from llmviewer.schemes.module import Module, beside, states
+from llmviewer.schemes.asked import accepted, said, verifying
+from llmviewer.schemes.eagle import feed_forward
+from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.module import VOCABULARY, Module, beside, states
+from llmviewer.technique import Change, Parameter, Technique, generating
 from llmviewer.workload import Step
 
 SOURCE = (
@@ -43,3 +48,41 @@ def block_heads(target: Model, tokens: int, inner: int) -> Module:
         )
 
     return beside(target, f"block of {tokens}", blocks, SOURCE)
+
+
+WHERE = "--speculative blockwise"
+TOKENS = Parameter(name="tokens", default=4, low=2, high=64, whole=True)
+INNER = Parameter(name="inner", default=0, low=1, high=1e6, whole=True)
+
+
+def _make(text: str) -> Change:
+    given = words(WHERE, text, ("tokens", "inner", "acceptance"))
+    tokens, inner = TOKENS.of(given, WHERE), INNER.of(given, WHERE)
+    by_position = accepted(WHERE, given)
+
+    def make(target: Model) -> Generation:
+        module = block_heads(target, int(tokens), int(inner) or feed_forward(target).intermediate)
+        shape = Shape(new_tokens=tokens, logit_positions=1.0)
+        draft = Draft(name=module.architecture, model=module, shape=shape, caches=False, shared=VOCABULARY)
+        return Generation(
+            shape=verifying(tokens - 1.0),
+            tokens=by_position.tokens(tokens - 1.0),
+            drafts=(draft,),
+            facts=said(module.architecture, tokens - 1.0, by_position),
+        )
+
+    return generating(listed("blockwise", text), make)
+
+
+TECHNIQUE = Technique(
+    name="blockwise",
+    kind="speculation",
+    summary="One layer predicts the next tokens=k (4) tokens at once; the pass that verifies them makes the next "
+    "predictions. acceptance=RATE|A/B/C of the tokens after the first, which is the model's own"
+    "[,inner=width of the layer per token, the feed-forward part's unless said]",
+    formula="h -> k f (ReLU) -> k h, added to h; one vocabulary; a pass computes k tokens; "
+    "E = 1 + a_1 + a_1 a_2 + ... of k - 1 rates, the mean accepted block size",
+    source=SOURCE,
+    example="llmviewer analyze llama-2-7b --hardware a100 --speculative blockwise,tokens=4,acceptance=0.6/0.4/0.3",
+    make=_make,
+)

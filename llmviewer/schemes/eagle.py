@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from llmviewer.generation import Generation
 from llmviewer.ir import Block
 from llmviewer.layers.attention import Attention, QkNorm, Values
 from llmviewer.layers.decoder import DecoderLayer, Norms
@@ -12,7 +13,11 @@ from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activation
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
-from llmviewer.schemes.module import Module, beside, states
+from llmviewer.schemes.asked import accepted, by_tokens
+from llmviewer.schemes.feature_rounds import TREE, Layers, drafted, tree_of
+from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.module import VOCABULARY, Module, beside, rows, states
+from llmviewer.technique import Change, Parameter, Technique
 from llmviewer.workload import Step
 
 SOURCE = (
@@ -26,6 +31,7 @@ DENSE_WIDTH = 6
 #: Attention where the model's own is none of grouped queries: heads of 128, eight of keys and values, as in
 #: https://github.com/sgl-project/SpecForge, configs/deepseek-v3-671b-eagle3.json
 HEAD_DIM, KV_HEADS = 128, 8
+WIDTH = Parameter(name="width", default=0, low=1, high=1e6, whole=True)
 
 
 def attention(target: Model) -> Attention:
@@ -76,7 +82,7 @@ def eagle(target: Model, width: int = 0) -> Module:
         into = Block(name="fc", operators=(fc.operator(states(target, step, 2.0), step.tokens),), scope="model")
         hidden = states(target, step)
         head = replace(target.head, norm=None)
-        return (target.embedding.block(step), into, layer.block(step, hidden), head.block(step, hidden))
+        return (rows(target, step), into, layer.block(step, hidden), head.block(step, hidden))
 
     return beside(target, "EAGLE", blocks, SOURCE)
 
@@ -85,3 +91,37 @@ def fc_of(target: Model, inputs: int, *, bias: bool) -> Linear:
     """inputs h -> h: what joins features and rows."""
     width = target.hidden
     return Linear(name="fc", in_features=inputs * width, out_features=width, dtype=target.dtype, bias=bias)
+
+
+WHERE = "--speculative eagle"
+#: Llama-2-7b-chat on MT-bench, a chain of five.
+DEFAULT = "eagle-llama2-7b-chain"
+
+
+def _make(text: str) -> Change:
+    given = words(WHERE, text, ("tokens", "acceptance", "width", *TREE))
+    width = int(WIDTH.of(given, WHERE))
+    tree = tree_of(WHERE, given)
+    by_position = accepted(WHERE, given, "" if tree else DEFAULT)
+
+    def make(tokens: float, target: Model) -> Generation:
+        module = eagle(target, width)
+        layers = Layers(name="EAGLE", first=module, later=module, shared=VOCABULARY)
+        return drafted(layers, tokens, by_position, tree)
+
+    return by_tokens(listed("eagle", text), WHERE, given, make)
+
+
+TECHNIQUE = Technique(
+    name="eagle",
+    kind="speculation",
+    summary="One decoder layer continues the model's features, in a chain (as vLLM) or a tree (EAGLE-2, SGLang). "
+    "tokens=1..|best (of a tree its depth)[,topk=1,nodes=drafted tokens to verify][,acceptance=RATE|A/B/C|PRESET]"
+    "[,width=of the feed-forward part]; "
+    f"acceptance of a chain {DEFAULT} unless said. SGLang's num-draft-tokens is nodes + 1",
+    formula="fc (2 h -> h), one layer, the model's head: tokens times; the first pass of a round takes in E tokens; "
+    "verification of tokens + 1, or nodes + 1; E = 1 + a_1 + a_1 a_2 + ...; one layer of cache more",
+    source=SOURCE,
+    example="llmviewer analyze llama-2-7b --hardware a100 --speculative eagle,tokens=4",
+    make=_make,
+)

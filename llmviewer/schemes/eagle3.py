@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from llmviewer.generation import Generation
 from llmviewer.ir import Block, Operator, Tensor
 from llmviewer.layers.attention import Attention
 from llmviewer.layers.mlp import Mlp
@@ -11,8 +12,12 @@ from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import add
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind, rms_norm
-from llmviewer.schemes.eagle import attention, fc_of, feed_forward
-from llmviewer.schemes.module import Module, beside, states
+from llmviewer.schemes.asked import accepted, by_tokens
+from llmviewer.schemes.eagle import WIDTH, attention, fc_of, feed_forward
+from llmviewer.schemes.feature_rounds import TREE, Layers, drafted, tree_of
+from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.module import TABLES, Module, beside, rows, states
+from llmviewer.technique import Change, Parameter, Technique
 from llmviewer.workload import Step
 
 SOURCE = "EAGLE-3 arXiv 2503.01840; https://github.com/vllm-project/vllm, vllm/model_executor/models/llama_eagle3.py"
@@ -32,10 +37,10 @@ def eagle3(target: Model, width: int = 0, vocabulary: int = DRAFT_VOCABULARY, fe
     layer = _WideLayer(
         attention=replace(attention(target), reads=2 * target.hidden), feed_forward=feed_forward(target, width)
     )
-    rows = min(vocabulary, int(target.head.lm_head.out_features))
+    frequent = min(vocabulary, int(target.head.lm_head.out_features))
     head = replace(
         target.head,
-        lm_head=Linear(name="lm_head", in_features=target.hidden, out_features=rows, dtype=target.dtype),
+        lm_head=Linear(name="lm_head", in_features=target.hidden, out_features=frequent, dtype=target.dtype),
         tied=False,
         norm=rms_norm("final_norm", target.hidden, target.dtype),
         project=None,
@@ -49,7 +54,7 @@ def eagle3(target: Model, width: int = 0, vocabulary: int = DRAFT_VOCABULARY, fe
             name="fc", operators=(fc.operator(states(target, step, float(features)), step.tokens),), scope="model"
         )
         hidden = states(target, step)
-        first = (target.embedding.block(step), into) if features else (target.embedding.block(step),)
+        first = (rows(target, step), into) if features else (rows(target, step),)
         return (*first, layer.block(step, hidden), head.block(step, hidden))
 
     return beside(target, "EAGLE-3", blocks, SOURCE)
@@ -75,3 +80,37 @@ class _WideLayer:
         operators += self.feed_forward.operators(step, operators[-1].output)
         operators.append(add("mlp_add", stream, operators[-1].output, tokens))
         return Block(name="layer", operators=tuple(operators), states=self.attention.states())
+
+
+WHERE = "--speculative eagle3"
+#: Llama-3.1-8B on MT-bench, a chain of three.
+DEFAULT = "eagle3-llama-3.1-8b-chain"
+VOCABULARY_SIZE = Parameter(name="vocabulary", default=DRAFT_VOCABULARY, low=1, high=1e7, whole=True)
+
+
+def _make(text: str) -> Change:
+    given = words(WHERE, text, ("tokens", "acceptance", "width", "vocabulary", *TREE))
+    width, vocabulary = int(WIDTH.of(given, WHERE)), int(VOCABULARY_SIZE.of(given, WHERE))
+    tree = tree_of(WHERE, given)
+    by_position = accepted(WHERE, given, "" if tree else DEFAULT)
+
+    def make(tokens: float, target: Model) -> Generation:
+        first, later = (eagle3(target, width, vocabulary, features) for features in (3, 0))
+        layers = Layers(name="EAGLE-3", first=first, later=later, shared=TABLES)
+        return drafted(layers, tokens, by_position, tree)
+
+    return by_tokens(listed("eagle3", text), WHERE, given, make)
+
+
+TECHNIQUE = Technique(
+    name="eagle3",
+    kind="speculation",
+    summary="As eagle, on features of three of the model's layers and with a head of its own over frequent tokens. "
+    "tokens=1..|best[,topk=1,nodes=][,acceptance=RATE|A/B/C|PRESET][,width=][,vocabulary=32000]; "
+    f"acceptance of a chain {DEFAULT} unless said",
+    formula="fc (3 h -> h) once a round, then tokens times one layer with queries, keys and values of 2 h, and a head "
+    "h -> V'; verification of tokens + 1, or nodes + 1; E = 1 + a_1 + a_1 a_2 + ...; one layer of cache more",
+    source=SOURCE,
+    example="llmviewer analyze llama-3.1-8b --hardware h100 --speculative eagle3,tokens=3",
+    make=_make,
+)

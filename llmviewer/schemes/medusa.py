@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from llmviewer.ir import Block, Tensor
+from collections.abc import Mapping
+
+from llmviewer.errors import UserError
+from llmviewer.generation import Draft, Generation, Shape
+from llmviewer.ir import Block, Count, Tensor
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activate, activation, add
 from llmviewer.ops.gemm import Linear
+from llmviewer.schemes import ranks, trees
+from llmviewer.schemes.asked import accepted, verifying_tree
+from llmviewer.schemes.method_text import listed, words
 from llmviewer.schemes.module import Module, beside
+from llmviewer.technique import Change, Parameter, Technique, generating
 from llmviewer.workload import Step
 
 SOURCE = "Medusa arXiv 2401.10774; https://github.com/FasterDecoding/Medusa, medusa/model/medusa_model.py"
@@ -34,3 +42,59 @@ def medusa_heads(target: Model, heads: int, layers: int = 1) -> Module:
         )
 
     return beside(target, f"Medusa, {heads} heads", blocks, SOURCE)
+
+
+#: Drafted nodes by level of the tree that the paper's code verifies unless told otherwise, 63 in all:
+#: https://github.com/FasterDecoding/Medusa, medusa/model/medusa_choices.py
+LEVELS = (10, 28, 23, 2)
+WHERE = "--speculative medusa"
+HEADS = Parameter(name="heads", default=4, low=1, high=64, whole=True)
+LAYERS = Parameter(name="layers", default=1, low=0, high=16, whole=True)
+NODES = Parameter(name="nodes", default=sum(LEVELS), low=1, high=4096, whole=True)
+#: Spec-Bench, Vicuna-7B: 2.32 tokens a pass with the tree above.
+DEFAULT = "medusa-vicuna-7b"
+
+
+def _make(text: str) -> Change:
+    given = words(WHERE, text, ("heads", "layers", "nodes", "acceptance", "ranks"))
+    heads, layers, nodes = (of.of(given, WHERE) for of in (HEADS, LAYERS, NODES))
+    if "ranks" in given and "acceptance" in given:
+        raise UserError(f"{WHERE}: give acceptance by level or ranks, of which the best tree is made, not both")
+    if nodes < heads:
+        raise UserError(f"{WHERE}: a tree of {heads:g} levels has {heads:g} nodes at least; nodes is {nodes:g}")
+    shape, expected, said = _tree(given, heads, nodes)
+    facts: dict[str, float | str] = {"draft": f"{heads:g} heads", "drafted_tokens": nodes, "acceptance": said}
+
+    def make(target: Model) -> Generation:
+        module = medusa_heads(target, int(heads), int(layers))
+        draft = Draft(name=module.architecture, model=module, caches=False)
+        return Generation(shape=shape, tokens=expected, drafts=(draft,), facts=facts)
+
+    return generating(listed("medusa", text), make)
+
+
+def _tree(given: Mapping[str, str], heads: float, nodes: float) -> tuple[Shape, Count, str]:
+    """The pass that verifies, expected tokens, and whose rates: of a tree made of ranks, or by level."""
+    if "ranks" in given:
+        rates = ranks.read(WHERE, given["ranks"])
+        tree = trees.best(int(nodes), rates, int(heads))
+        shape = verifying_tree(float(len(tree)), heads, trees.pairs(tree))
+        return shape, trees.expected(tree, rates), str(rates)
+    by_level = accepted(WHERE, given, DEFAULT)
+    published = (heads, nodes) == (len(LEVELS), sum(LEVELS))
+    pairs = 1.0 + sum(count * (depth + 1.0) for depth, count in enumerate(LEVELS, 1)) if published else 0.0
+    return verifying_tree(nodes, heads, pairs), by_level.tokens(heads), str(by_level)
+
+
+TECHNIQUE = Technique(
+    name="medusa",
+    kind="speculation",
+    summary="Heads on the last hidden state draft one token each, a tree of their likeliest tokens is verified. "
+    "[heads=4][,nodes=63][,layers=1][,acceptance=RATE by level|PRESET][,ranks=RATES by rank|PRESET: the best tree]; "
+    f"acceptance {DEFAULT} unless said; nodes=heads is a chain",
+    formula="a head: h -> h (SiLU, residual), h -> V; verification of nodes + 1 tokens, a node at depth d sees "
+    "d + 1; E = 1 + sum over levels of a_1 ... a_i, of ranks the sum over nodes of the products along their paths",
+    source=SOURCE,
+    example="llmviewer analyze llama-2-7b --hardware a100 --speculative medusa,heads=4",
+    make=_make,
+)

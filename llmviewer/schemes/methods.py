@@ -24,6 +24,14 @@ METHODS: dict[str, dict[str, str]] = {
         "rest": "rest",
         "lookahead": "lookahead",
         "jacobi": "jacobi",
+        "self": "self_speculative",
+        "medusa": "medusa",
+        "eagle": "eagle",
+        "eagle3": "eagle3",
+        "mtp": "mtp",
+        "speculator": "speculator",
+        "blockwise": "blockwise",
+        "pass": "pass_embeddings",
     },
 }
 

@@ -10,8 +10,10 @@ from llmviewer.ir import Block, Graph, Pass, Tensor, as_built
 from llmviewer.models.model import Model
 from llmviewer.workload import Step, decode
 
-#: Weights of the model that modules read in place: the table of tokens, the vocabulary's matrix.
-VOCABULARY = ("embedding.weight", "lm_head.weight")
+#: Weights of the model that modules read in place: the tables of tokens and what follows them.
+TABLES = ("embedding.weight", "position_embedding.weight", "project_in.weight", "embedding_norm.weight")
+#: And the vocabulary's matrix, with what stands before it.
+VOCABULARY = (*TABLES, "project_out.weight", "lm_head.weight", "lm_head.bias")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,6 +48,11 @@ def beside(
         checkpoint=checkpoint,
         blocks=blocks,
     )
+
+
+def rows(target: Model, step: Step) -> Block:
+    """A row of the model's table for every token; what only its own layers read of it is left out."""
+    return replace(target.embedding, per_layer=None).block(step)
 
 
 def states(target: Model, step: Step, times: float = 1.0) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from llmviewer.generation import Generation
 from llmviewer.ir import Block, Operator
 from llmviewer.layers.attention import Attention
 from llmviewer.layers.decoder import DecoderLayer
@@ -11,7 +12,11 @@ from llmviewer.layers.mla import Mla
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
-from llmviewer.schemes.module import Module, beside, states, stored
+from llmviewer.schemes.asked import accepted, by_tokens
+from llmviewer.schemes.feature_rounds import Layers, drafted
+from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.module import VOCABULARY, Module, beside, rows, states, stored
+from llmviewer.technique import Change, Parameter, Technique
 from llmviewer.workload import Step
 
 SOURCE = (
@@ -55,7 +60,7 @@ def mtp(target: Model) -> Module:
     def blocks(step: Step) -> tuple[Block, ...]:
         into = Block(name="mtp_input", operators=_join(target, project, step), scope="model")
         hidden = states(target, step)
-        return (target.embedding.block(step), into, layer.block(step, hidden), head.block(step, hidden))
+        return (rows(target, step), into, layer.block(step, hidden), head.block(step, hidden))
 
     return beside(target, "MTP", blocks, SOURCE, stored(target, {layer.name: (layer.name, 1)}))
 
@@ -66,3 +71,37 @@ def _join(target: Model, project: Linear, step: Step) -> tuple[Operator, ...]:
     norm = replace(norm, parameters=2.0 * target.hidden)
     normed = norm.operator(states(target, step, 2.0), step.tokens)
     return normed, project.operator(normed.output, step.tokens)
+
+
+WHERE = "--speculative mtp"
+MODULES = Parameter(name="modules", default=1, low=1, high=16, whole=True)
+#: 85 % of second tokens, the low end of what the report of DeepSeek-V3 states.
+DEFAULT = "mtp-deepseek-v3"
+
+
+def _make(text: str) -> Change:
+    given = words(WHERE, text, ("tokens", "acceptance", "modules"))
+    modules = int(MODULES.of(given, WHERE))
+    alone = given.get("tokens", "1") in ("0", "1")
+    by_position = accepted(WHERE, given, DEFAULT if alone else "")
+
+    def make(tokens: float, target: Model) -> Generation:
+        module = mtp(target)
+        layers = Layers(name="MTP", first=module, later=module, shared=VOCABULARY, modules=modules)
+        return drafted(layers, tokens, by_position)
+
+    return by_tokens(listed("mtp", text), WHERE, given, make, 1.0)
+
+
+TECHNIQUE = Technique(
+    name="mtp",
+    kind="speculation",
+    summary="The multi-token prediction module of a checkpoint drafts (DeepSeek-V3, GLM-4.5, Qwen3-Next, MiMo-V2 bring "
+    "one; of other models one of the same form is taken). [tokens=1..|best][,acceptance=RATE|A/B/C|PRESET]"
+    f"[,modules=1: with weights of their own, used in turn]; of one token {DEFAULT} unless said",
+    formula="eh_proj (2 h -> h) of the token's row and the state, one layer like the model's last, the model's head, "
+    "for every drafted token; E = 1 + a_1 + a_1 a_2 + ...; the module's weights and its layer of cache in memory",
+    source=SOURCE,
+    example="llmviewer analyze deepseek-v3 --hardware h200 -tp 8 --speculative mtp,tokens=1",
+    make=_make,
+)

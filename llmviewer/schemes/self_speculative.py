@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from llmviewer.generation import Draft, Generation, Shape
 from llmviewer.layers.decoder import DecoderLayer, Residual
 from llmviewer.models.model import Model
+from llmviewer.schemes.asked import accepted, by_tokens, said, verifying
+from llmviewer.schemes.method_text import listed, words
 from llmviewer.schemes.module import stored
+from llmviewer.technique import Change, Parameter, Technique
 
 SOURCE = "Draft & Verify arXiv 2309.08168"
 
@@ -40,3 +44,41 @@ def _kept(layer: DecoderLayer, attention: float, mlp: float) -> Iterator[Decoder
             norms = replace(norms, mlp=norms.attn)
         name = layer.name if not layer.mixer else f"{layer.name}_mlp"
         yield replace(layer, name=name, times=parts - both, numbers=(), mixer=None, norms=norms)
+
+
+WHERE = "--speculative self"
+ATTENTION = Parameter(name="attention", low=0.0, high=0.99)
+MLP = Parameter(name="mlp", low=0.0, high=0.99)
+
+
+def _make(text: str) -> Change:
+    given = words(WHERE, text, ("attention", "mlp", "tokens", "acceptance"))
+    attention, mlp = ATTENTION.of(given, WHERE), MLP.of(given, WHERE)
+    by_position = accepted(WHERE, given)
+
+    def make(tokens: float, target: Model) -> Generation:
+        model = skipping(target, attention, mlp)
+        shape = Shape(ahead=max(tokens - 1.0, 0.0) / 2.0)
+        draft = Draft(name=model.name, model=model, passes=tokens, shape=shape, caches=False, shared=None)
+        return Generation(
+            shape=verifying(tokens),
+            tokens=by_position.tokens(tokens),
+            drafts=(draft,),
+            facts=said(draft.name, tokens, by_position),
+        )
+
+    return by_tokens(listed("self", text), WHERE, given, make)
+
+
+TECHNIQUE = Technique(
+    name="self",
+    kind="speculation",
+    summary="The model drafts for itself without some of its parts, with its own weights and cache. attention=, mlp=: "
+    "shares of the attention and feed-forward parts that drafting skips; tokens=1..|best,acceptance=RATE|A/B/C",
+    formula="time per token = (verification of g + 1 tokens + g steps of the parts that are left) / E; "
+    "E = 1 + a_1 + a_1 a_2 + ...; no memory but for g more tokens of cache",
+    source=SOURCE,
+    example="llmviewer analyze llama-2-13b --hardware a100 "
+    "--speculative self,attention=0.5,mlp=0.25,tokens=4,acceptance=0.8",
+    make=_make,
+)

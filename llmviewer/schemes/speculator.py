@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from llmviewer.dtypes import Dtype
+from llmviewer.errors import unknown
+from llmviewer.generation import Draft, Generation
 from llmviewer.ir import Block, Operator, Role, Tensor, whole
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activate, activation, elementwise
 from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind
+from llmviewer.schemes.asked import accepted, said, verifying_tree
+from llmviewer.schemes.method_text import listed, words
 from llmviewer.schemes.module import Module, beside
+from llmviewer.technique import Change, Parameter, Technique, generating
 from llmviewer.workload import Step
 
 SOURCE = "arXiv 2404.19124; https://github.com/foundation-model-stack/fms-extras, fms_extras/models/speculator.py"
@@ -77,3 +82,43 @@ def speculator(target: Model, heads: int, inner: int, *, tied: bool) -> Module:
         )
 
     return beside(target, f"speculator, {heads} heads of {inner}", blocks, SOURCE)
+
+
+WHERE = "--speculative speculator"
+HEADS = Parameter(name="heads", default=3, low=1, high=16, whole=True)
+#: Of the heads published for Llama-2-13b: https://huggingface.co/ibm-fms/llama-13b-accelerator
+INNER = Parameter(name="inner", default=4096, low=1, high=1e6, whole=True)
+CANDIDATES = Parameter(name="candidates", default=1, low=1, high=64, whole=True)
+SHARING = ("own", "shared")
+
+
+def _make(text: str) -> Change:
+    given = words(WHERE, text, ("heads", "inner", "embeddings", "candidates", "acceptance"))
+    heads, inner, candidates = (of.of(given, WHERE) for of in (HEADS, INNER, CANDIDATES))
+    how = given.get("embeddings", SHARING[0])
+    if how not in SHARING:
+        raise unknown("embeddings", how, SHARING, where=WHERE)
+    by_position = accepted(WHERE, given)
+
+    def make(target: Model) -> Generation:
+        module = speculator(target, int(heads), int(inner), tied=how == "shared")
+        draft = Draft(name=module.architecture, model=module, caches=False)
+        shape = verifying_tree(candidates * heads, heads)
+        facts = said(module.architecture, candidates * heads, by_position)
+        return Generation(shape=shape, tokens=by_position.tokens(heads), drafts=(draft,), facts=facts)
+
+    return generating(listed("speculator", text), make)
+
+
+TECHNIQUE = Technique(
+    name="speculator",
+    kind="speculation",
+    summary="A stage for every drafted token, each from the state and the token of the stage before (IBM's multi-stage "
+    "speculator): heads=3 to 4 for language, 6 to 8 for code; acceptance=RATE|A/B/C[,inner=4096]"
+    "[,embeddings=own|shared by all stages][,candidates=1: verified side by side; acceptance is then of the best]",
+    formula="a stage: table V x d, h or d -> d, norm, GELU, d -> V; verification of candidates x heads + 1 tokens; "
+    "E = 1 + a_1 + a_1 a_2 + ...",
+    source=SOURCE + "; https://pytorch.org/blog/hitchhikers-guide-speculative-decoding/",
+    example="llmviewer analyze llama-2-13b --hardware a100 --speculative speculator,heads=3,acceptance=0.7/0.6/0.5",
+    make=_make,
+)

@@ -1,0 +1,55 @@
+"""`--speculative pass`: the model itself drafts in one pass, from tokens that ask it to look ahead."""
+
+from __future__ import annotations
+
+from llmviewer.generation import Draft, Generation, Shape
+from llmviewer.models.model import Model
+from llmviewer.schemes.acceptance import Acceptance
+from llmviewer.schemes.asked import accepted, by_tokens, said, verifying
+from llmviewer.schemes.method_text import listed, words
+from llmviewer.technique import Change, Technique
+
+WHERE = "--speculative pass"
+
+
+def drafted(target: Model, tokens: float, by_position: Acceptance) -> Generation:
+    """A round of two passes of the model: one over the last token and `tokens` look-ahead tokens, one over the token
+    that the first has made and the drafted ones.
+
+    The first pass makes one token as plain decoding does and drafts the others; the second accepts
+    a_1 + a_1 a_2 + ... of them and adds one of its own: E = 2 + a_1 + a_1 a_2 + ...  With nothing accepted that is a
+    token a pass, as without.  Left out: the look-ahead embeddings, h parameters each.
+    Source: PaSS, arXiv 2311.13581, algorithm 1.
+    """
+    shape = verifying(tokens)
+    draft = Draft(name=f"{target.name}, looking ahead", model=target, shape=shape, caches=False, shared=None)
+    verified = Shape(new_tokens=shape.new_tokens, logit_positions=shape.logit_positions, ahead=1.0)
+    return Generation(
+        shape=verified,
+        tokens=1.0 + by_position.tokens(tokens),
+        drafts=(draft,),
+        facts=said(draft.name, tokens, by_position),
+    )
+
+
+def _make(text: str) -> Change:
+    given = words(WHERE, text, ("tokens", "acceptance"))
+    by_position = accepted(WHERE, given)
+
+    def make(tokens: float, target: Model) -> Generation:
+        return drafted(target, tokens, by_position)
+
+    return by_tokens(listed("pass", text), WHERE, given, make)
+
+
+TECHNIQUE = Technique(
+    name="pass",
+    kind="speculation",
+    summary="Parallel speculative sampling (PaSS): the model drafts tokens=1..|best itself, in one pass with as many "
+    "look-ahead tokens behind the last one. acceptance=RATE|A/B/C",
+    formula="two passes of tokens + 1 tokens each for E = 2 + a_1 + a_1 a_2 + ... tokens; no memory but for "
+    "the tokens' cache",
+    source="PaSS arXiv 2311.13581",
+    example="llmviewer analyze llama-7b --hardware a100 --speculative pass,tokens=4,acceptance=0.5",
+    make=_make,
+)
