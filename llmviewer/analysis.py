@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.capacity import memory_in, memory_of, of_draft, per_pass
+from llmviewer.capacity import memory_in, memory_of, of_draft, per_pass, roomy
 from llmviewer.chip import Chip
 from llmviewer.efficiency import ideal
 from llmviewer.errors import UserError
@@ -235,6 +235,7 @@ def _alone(
 ) -> Analysis:
     """The passes of one model."""
     plan = _passes(system, request, token_budget, running)
+    kept = request if running is None else roomy(system, request)
     if len(plan.weights) > MANY_PASSES:
         keep_freed_memory()
     (piece, step), *later = plan.pieces()
@@ -242,11 +243,12 @@ def _alone(
     (time_s, busiest_s), read = evaluation.passing_s, None
     if later:
         pieces = (evaluate(model, per_pass(system, plan, piece), step) for piece, step in later)
-        kept = [(time_s, busiest_s, evaluation.read_bytes), *((*piece.passing_s, piece.read_bytes) for piece in pieces)]
-        time_s, busiest_s, read = (np.concatenate(column) for column in zip(*kept, strict=True))
-        held = memory_of(model, replace(system, drafters=()), request, token_budget)
+        all_of = [(time_s, busiest_s, evaluation.read_bytes)]
+        all_of += ((*piece.passing_s, piece.read_bytes) for piece in pieces)
+        time_s, busiest_s, read = (np.concatenate(column) for column in zip(*all_of, strict=True))
+        held = memory_of(model, replace(system, drafters=()), kept, token_budget)
     else:
-        held = memory_in(model, system, request, plan, evaluation.graph)
+        held = memory_in(model, system, kept, plan, evaluation.graph)
     return Analysis(
         model=model,
         system=system,

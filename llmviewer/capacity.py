@@ -131,18 +131,22 @@ def _laid_out(model: Model, system: System, request: Request, token_budget: Coun
     return memory_in(model, system, request, plan, graph), graph
 
 
+def roomy(system: System, request: Request) -> Request:
+    """The request with the part of its answer for which a sequence gets room in the cache when it starts."""
+    return replace(request, output_len=np.ceil(request.output_len * system.engine.reserved))
+
+
 def places(model: Model, system: System, request: Request, token_budget: Count = np.inf) -> Count:
     """Sequences of a request that a replica's cache holds at once, each with the room that the engine reserves.
 
     token_budget: tokens of a pass, for the activations beside the cache.
     """
     system = replace(system, parallelism=replace(system.parallelism, data=1))
-    room = np.ceil(request.output_len * system.engine.reserved)
     alone = 0.0 * request.batch_size + 1.0
     tokens = np.where(np.isinf(token_budget), 0.0, token_budget)
     prompts = np.maximum(np.floor(tokens / request.input_len), alone)
     one, two, full = (
-        memory_of(model, system, replace(request, output_len=room, batch_size=count * alone), token_budget)
+        memory_of(model, system, replace(roomy(system, request), batch_size=count * alone), token_budget)
         for count in (1.0, 2.0, prompts)
     )
     each = np.maximum(two.kv_cache_bytes - one.kv_cache_bytes, 1.0)

@@ -66,7 +66,8 @@ def _row(configuration: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": configuration["model"]["name"],
         "hardware": configuration["hardware"]["name"],
-        **{name: configuration[name] for name in ("dtype", *TECHNIQUES)},
+        "dtype": configuration["dtype"],
+        **{name: configuration["techniques"].get(name, configuration[name]) for name in TECHNIQUES},
         "efficiency": configuration["efficiency"]["kind"],
         "engine": configuration["efficiency"].get("engine"),
         **configuration["workload"],

@@ -81,7 +81,10 @@ class Result:
     def serving(self, point: int = 0) -> dict[str, Any]:
         """What the way of batching says of one point: who runs, who waits, what steps hold."""
         a = self.analysis
-        facts = a.system.batching.facts(a.request) if a.running is None else a.times.facts()
+        if a.running is None:
+            facts = a.system.batching.facts(a.request)
+        else:
+            facts = {**a.times.facts(), "room_output_tokens": capacity.roomy(a.system, a.request).output_len}
         return {name: _fact(values, point) for name, values in facts.items()}
 
     def _efficiency(self) -> dict[str, Any]:

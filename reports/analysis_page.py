@@ -11,6 +11,7 @@ from reports.fusions import fusions
 from reports.generation import generation
 from reports.memory_bar import memory_parts, shortage
 from reports.page import Emphasis, Facts, Page
+from reports.serving import answer_tokens, between, first, prompts, room_tokens, sequences, serving, steady
 from reports.stage_table import stage_table
 
 
@@ -20,12 +21,13 @@ def page(result: Result, point: int = 0) -> Page:
     stages = answer["stages"]
     return (
         _header(answer),
-        stage_table("Prefill", stages["prefill"], _prefill_tokens(answer, result.token_budget)),
+        stage_table("Prefill", stages["prefill"], prompts(answer, result.token_budget)),
         stage_table("Decode step", stages["decode"], _decode_tokens(answer)),
         *generation(answer["generation"], answer["memory"]),
+        *serving(answer),
         *fusions(answer["fusions"]),
-        *memory_parts(answer["memory"], answer["workload"], _cache(answer)),
-        _metrics(answer, _together(answer, result.token_budget)),
+        *memory_parts(answer["memory"], _longest(answer), _cache(answer)),
+        _metrics(answer, first(answer, result.token_budget)),
         _bottleneck(answer),
         _sources(answer),
         *_warnings(answer),
@@ -65,59 +67,37 @@ def _hardware(answer: dict[str, Any]) -> str:
     )
 
 
+def _longest(answer: dict[str, Any]) -> dict[str, Any]:
+    """The workload with answers as long as sequences hold their places."""
+    return {**answer["workload"], "output_len": answer_tokens(answer)}
+
+
 def _workload(answer: dict[str, Any]) -> str:
     sizes = answer["workload"]
     passes = ", ".join(answer["passes"]) or "none"
-    batch = "users" if _continuous(answer) else "batch"
+    batch = "users" if steady(answer) else "batch"
     return (
         f"{batch} {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}, "
         f"output {fmt.whole(sizes['output_len'])}; passes: {passes}; efficiency: {answer['efficiency']['kind']}"
     )
 
 
-def _sequences(answer: dict[str, Any]) -> str:
-    batch = answer["workload"]["batch_size"]
-    return "1 sequence" if batch == 1 else f"{fmt.whole(batch)} sequences"
-
-
-def _continuous(answer: dict[str, Any]) -> bool:
-    """Whether each sequence begins when another ends, instead of all together."""
-    return bool(answer["batching"] == "continuous")
-
-
-def _together(answer: dict[str, Any], budget: float) -> str:
-    """How the prompts of the batch are prefilled."""
-    if _continuous(answer):
-        return "while the other users' sequences decode"
-    if answer["workload"]["batch_size"] * answer["stages"]["prefill"]["new_tokens"] > budget:
-        return f"the whole batch in passes of at most {fmt.whole(budget)} tokens"
-    return "the whole batch in one pass"
-
-
-def _prefill_tokens(answer: dict[str, Any], budget: float) -> str:
-    prefill = answer["stages"]["prefill"]
-    sequences = "1 prompt" if _continuous(answer) else _sequences(answer)
-    tokens = f"{sequences} × {fmt.whole(prefill['new_tokens'])} tokens"
-    found = f" after {fmt.whole(prefill['cached_tokens'])} found in the cache" if prefill["cached_tokens"] else ""
-    return f"{tokens}{found}, {_together(answer, budget)}"
-
-
 def _decode_tokens(answer: dict[str, Any]) -> str:
     stage = answer["stages"]["decode"]
     keys, new = fmt.whole(stage["cached_tokens"] + stage["new_tokens"]), stage["new_tokens"]
     tokens = "1 token" if new == 1 else f"{fmt.whole(new)} tokens (verified)"
-    return f"{_sequences(answer)} × {tokens} over {keys} keys, a representative step"
+    return f"{sequences(answer)} × {tokens} over {keys} keys, a representative step"
 
 
 def _cache(answer: dict[str, Any]) -> str:
     """What the cache holds, in words."""
     sizes, model = answer["workload"], answer["model"]
-    tokens = sizes["input_len"] + sizes["output_len"] - 1
+    tokens = sizes["input_len"] + room_tokens(answer) - 1
     words = []
     if answer["generation"] is not None:
         tokens += answer["generation"]["new_tokens"] - 1  # drafted ones, kept until they are rejected
     if model["kv_cache_bytes_per_token"]:
-        words.append(f"{_sequences(answer)} × {fmt.whole(tokens)} tokens")
+        words.append(f"{sequences(answer)} × {fmt.whole(tokens)} tokens")
         words.append(f"{fmt.memory(model['kv_cache_bytes_per_token'])} a token")
     if model["kv_cache_bytes_per_token"] != model["kv_cache_bytes_per_token_beyond_windows"]:
         words.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond the windows")
@@ -128,22 +108,19 @@ def _cache(answer: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _metrics(answer: dict[str, Any], together: str) -> Facts:
+def _metrics(answer: dict[str, Any], first_token: str) -> Facts:
     metrics, sizes = answer["metrics"], answer["workload"]
-    steps = sizes["output_len"] - 1
+    steps = answer_tokens(answer) - 1
     kind = answer["efficiency"]["kind"]
     of = "decode step" if answer["generation"] is None else "token"
     decoded = f"mean of {fmt.whole(steps)} {of}{'s' if steps > 1 else ''} after the first{' token' * (of != 'token')}"
     within = {name: f"; 80 %: {fmt.durations(*found['80'])}" for name, found in metrics["intervals"].items()}
-    first = f"joint prefill: {together}"
-    if _continuous(answer):
-        first = "queue, what of other prompts comes first, own prefill"
-        decoded += ", other prompts between"
+    decoded += between(answer)
     each = f", {fmt.per_second(metrics['output_tokens_per_s_per_user'])} a sequence" if sizes["batch_size"] > 1 else ""
     return Facts(
         title=f"Request ({kind}{': times are lower bounds' if kind == 'ideal' else _engine(answer)})",
         lines=(
-            ("TTFT", fmt.duration(metrics["ttft_s"]), f"{first}{within.get('ttft_s', '')}"),
+            ("TTFT", fmt.duration(metrics["ttft_s"]), f"{first_token}{within.get('ttft_s', '')}"),
             (
                 "TPOT",
                 fmt.duration(metrics["tpot_s"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer.ir import Array, Count
+import llmviewer as lv
+from llmviewer import hardware, models
+from llmviewer.errors import UserError
+from llmviewer.ir import Array, Count, Graph, Role
 from llmviewer.schemes import chunked, disaggregated
 from llmviewer.schemes.chunked import Chunked, plan
 from llmviewer.schemes.disaggregated import BOUNDS, Disaggregated, Load
 from llmviewer.serving import Batching, Machine, Running, Times
-from llmviewer.workload import Request, Step
+from llmviewer.workload import Request, Step, chunk, decode, mixed
+from reports import analysis_page, terminal
+from reports.screen import Screen
+from tests.answers import analyze, answer
 
 #: Seconds of a pass of the machine that is worked by hand: 10 ms and 0.1 ms a token.
 FIXED, TOKEN = 0.010, 0.0001
@@ -218,3 +225,212 @@ class TestDisaggregated:
         )
         assert slow.ttft_s == fast.ttft_s
         assert slow.generation_s - fast.generation_s == pytest.approx(1.0)  # 1e9 bytes at 1e9 bytes/s
+
+
+def served_by(model: str, batching: str, **options: Any) -> dict[str, Any]:
+    """One point on the data sheet's roofline of an A100."""
+    sizes = {"batch_size": 16, "input_len": 1024, "output_len": 128}
+    return answer(model, "a100-sxm", batching=batching, **(sizes | options))
+
+
+MODELS = ("llama-2-7b", "qwen3-30b-a3b", "deepseek-v2-lite", "gemma-2-9b", "mamba-2.8b")
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name in models.names()])
+class TestModels:
+    def test_chunks_keep_linear_flops_and_flash_attention_flops(self, name: str) -> None:
+        """One user: no decode rides.  Latent attention may run in another form for a chunk, so one is asked for."""
+        kept = {"latent_attention": "absorbed"} if "deepseek" in name else {}
+        whole, chunks = (
+            served_by(name, way, batch_size=1, input_len=2048, **kept)["stages"]["prefill"]
+            for way in ("continuous", "chunked,tokens=256")
+        )
+        logits = [
+            op["matmul_flops"] for stage in (whole, chunks) for op in stage["operators"] if op["name"] == "lm_head"
+        ]
+        assert chunks["matmul_flops"] == pytest.approx(whole["matmul_flops"], rel=1e-9)
+        assert logits[0] == logits[1], "the last chunk alone asks for logits"
+        assert chunks["traffic_bytes"] > whole["traffic_bytes"], "weights and keys are read again"
+
+    def test_eager_attention_computes_fewer_pairs_in_chunks(self, name: str) -> None:
+        """A chunk's rectangle ends at its own last key; the whole prompt's is the full square."""
+        if not any(op["kind"] == "attention" for op in served_by(name, "static")["stages"]["prefill"]["operators"]):
+            pytest.skip("nothing attends")
+        kept = {"latent_attention": "absorbed"} if "deepseek" in name else {}
+        whole, chunks = (
+            served_by(name, way, batch_size=1, attention="eager", **kept)["stages"]["prefill"]["matmul_flops"]
+            for way in ("continuous", "chunked,tokens=256")
+        )
+        assert chunks <= whole
+
+    def test_a_budget_as_long_as_everything_makes_one_chunk(self, name: str) -> None:
+        whole, chunk = (served_by(name, way, batch_size=1) for way in ("static", "chunked,tokens=100000"))
+        assert chunk["serving"]["chunks"] == 1
+        for metric in ("ttft_s", "tpot_s", "e2e_s"):
+            assert chunk["metrics"][metric] == whole["metrics"][metric]
+
+    def test_a_mixed_step_reads_weights_once(self, name: str) -> None:
+        """Dense weights: those of a chunk alone.  Of experts the union of those that all its tokens meet."""
+        model = models.load(name)
+        both = mixed(chunk(1.0, 256.0, 512.0), decode(15.0, 1024.0))
+        read = [weights_read(model.graph(step)) for step in (chunk(1.0, 256.0, 512.0), decode(15.0, 1024.0), both)]
+        assert read[2] < read[0] + read[1]
+        head = weights_read(model.graph(chunk(1.0, 256.0, 512.0)), ("lm_head",))
+        if model.parameters == model.active_parameters:
+            one = weights_read(model.graph(chunk(1.0, 271.0, 512.0)))
+            assert read[2] - weights_read(model.graph(both), ("lm_head", "embedding")) == pytest.approx(
+                one - head - weights_read(model.graph(chunk(1.0, 271.0, 512.0)), ("embedding",))
+            )
+
+    def test_the_longest_member_as_long_as_the_mean_changes_nothing(self, name: str) -> None:
+        plain, named = (served_by(name, way) for way in ("static", "static,longest=128"))
+        assert named["serving"] == {"longest_output_tokens": 128, "empty_slots": 0}
+        for part in ("metrics", "memory", "stages"):
+            assert named[part] == plain[part]
+
+    def test_a_longer_member_holds_everyone_s_slot(self, name: str) -> None:
+        plain, longer, whole = (
+            served_by(name, way, output_len=output)
+            for way, output in (("static", 128), ("static,longest=256", 128), ("static", 256))
+        )
+        assert longer["metrics"]["e2e_s"] == whole["metrics"]["e2e_s"]
+        assert longer["metrics"]["output_tokens_per_s"] == pytest.approx(whole["metrics"]["output_tokens_per_s"] / 2)
+        assert longer["memory"]["kv_cache_bytes"] == whole["memory"]["kv_cache_bytes"]
+        assert longer["metrics"]["output_tokens_per_s"] < plain["metrics"]["output_tokens_per_s"]
+
+    @pytest.mark.parametrize("batching", ["continuous", "chunked", "disaggregated"])
+    def test_users_are_throughput_times_e2e_and_a_point_is_its_place_in_a_sweep(self, name: str, batching: str) -> None:
+        users = [1, 7, 64]
+        swept = analyze(name, "a100-sxm", batch_size=users, input_len=1024, output_len=128, batching=batching)
+        for at, batch in enumerate(users):
+            point = served_by(name, batching, batch_size=batch)
+            assert swept.to_dict(at)["metrics"] == point["metrics"]
+            assert swept.to_dict(at)["serving"] == point["serving"]
+            rate = point["metrics"]["output_tokens_per_s"] / 128
+            assert rate * point["metrics"]["e2e_s"] == pytest.approx(batch)
+
+    def test_an_endless_link_costs_nothing_and_decoding_apart_is_never_slower_than_beside_prompts(
+        self, name: str
+    ) -> None:
+        apart = served_by(name, "disaggregated,link=1000000")
+        beside = served_by(name, "continuous")
+        static = served_by(name, "static", batch_size=16)
+        assert apart["serving"]["transfer_s"] < 1e-4
+        assert apart["metrics"]["tpot_s"] <= min(beside["metrics"]["tpot_s"], static["metrics"]["tpot_s"] * 1.001)
+        assert apart["parallelism"]["devices"] == 2
+
+    def test_more_instances_of_both_pools_serve_as_many_more_users_alike(self, name: str) -> None:
+        one, three = (
+            served_by(name, f"disaggregated,prefill={n},decode={n},link=50", batch_size=16 * n) for n in (1, 3)
+        )
+        assert three["metrics"]["tpot_s"] == pytest.approx(one["metrics"]["tpot_s"], rel=1e-4)
+        assert three["metrics"]["output_tokens_per_s_per_device"] == pytest.approx(
+            one["metrics"]["output_tokens_per_s_per_device"], rel=1e-4
+        )
+
+
+def weights_read(graph: Graph, names: tuple[str, ...] = ()) -> float:
+    """Bytes of weights that a pass reads, of all operators or those named."""
+    return sum(
+        float(np.max(op.read_bytes(Role.WEIGHT))) * block.times for block, op in graph if not names or op.name in names
+    )
+
+
+class TestPublished:
+    """Directions and bounds that the papers state."""
+
+    def test_sarathi_chunks_of_512_and_256_lose_little_of_the_prefill(self) -> None:
+        """arXiv 2308.16369: at most 10 and 20 %; on the roofline less, whose kernels do not lose efficiency with fewer
+        rows.  LLaMA 13B has the shapes of Llama-2 13B."""
+        whole = served_by("llama-2-13b", "continuous", batch_size=1, input_len=2048)["metrics"]["ttft_s"]
+        for tokens, most in ((512, 0.10), (256, 0.20)):
+            chunks = served_by("llama-2-13b", f"chunked,tokens={tokens}", batch_size=1, input_len=2048)
+            assert 0.0 < 1.0 - whole / chunks["metrics"]["ttft_s"] < most
+
+    def test_sarathi_decode_maximal_batches_raise_the_throughput(self) -> None:
+        """arXiv 2308.16369, abstract: up to 1.33 times end to end for LLaMA 13B on an A6000."""
+        before, after = (
+            answer("llama-2-13b", "a6000", batch_size=6, input_len=1024, output_len=64, batching=way)["metrics"]
+            for way in ("continuous", "chunked,tokens=256")
+        )
+        gain = after["output_tokens_per_s"] / before["output_tokens_per_s"]
+        assert 1.0 < gain < 1.4
+
+    def test_sarathi_serve_a_larger_budget_prefills_sooner_and_decodes_slower(self) -> None:
+        """arXiv 2403.02310: the budget trades TTFT against the time between tokens."""
+        found = [served_by("llama-2-13b", f"chunked,tokens={n}", batch_size=8)["serving"] for n in (256, 512, 1024)]
+        steps = [one["mixed_step_s"] for one in found]
+        assert steps == sorted(steps)
+        first = [one["mixed_step_s"] * one["chunks"] for one in found]
+        assert first == sorted(first, reverse=True)
+
+    def test_distserve_a_transfer_takes_less_than_a_decode_step_over_nvlink(self) -> None:
+        """arXiv 2401.09670: the cache of a request of 512 tokens of OPT-66B takes 1.13 GB (2 x 64 x 9216 x 512 x 2
+        bytes, 1.125 GiB)."""
+        found = answer("opt-66b", "a100-sxm", batching="disaggregated", input_len=512, tensor_parallel_size=4)
+        assert found["serving"]["transfer_bytes"] * 4 == pytest.approx(2 * 64 * 9216 * 512 * 2)
+        assert found["serving"]["transfer_s"] < found["serving"]["decode_step_s"]
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("batching", "message"),
+        [
+            (
+                "chunky",
+                "unknown method of --batching 'chunky'; allowed: chunked, continuous, disaggregated, static; did",
+            ),
+            ("chunked,tokens=0", "--batching chunked: tokens is '0'; allowed: a whole number from 16"),
+            ("chunked,token=512", "did you mean 'tokens'"),
+            ("continuous,tokens=512", "takes no parameter, not 'tokens=512'"),
+            ("static,longest=8", "longest is '8', the mean output is 128 tokens; allowed: no less than the mean"),
+            ("disaggregated,prefill=0", "prefill is '0'"),
+            ("disaggregated,link=0", "link is '0'; allowed: GB/s above 0"),
+            ("disaggregated,link=infinband-ndr", "did you mean 'infiniband-ndr'"),
+        ],
+    )
+    def test_a_wrong_word_is_one_clear_line(self, batching: str, message: str) -> None:
+        with pytest.raises(UserError, match=re.escape(message)) as raised:
+            served_by("llama-2-7b", batching)
+        assert "\n" not in str(raised.value)
+
+    def test_two_budgets_of_a_step_are_told(self) -> None:
+        with pytest.raises(UserError, match="both say how many tokens a step has; leave out one"):
+            served_by("llama-2-7b", "chunked,tokens=512", max_num_batched_tokens=256)
+        alone = served_by("llama-2-7b", "chunked", max_num_batched_tokens=256)
+        assert alone["serving"]["token_budget"] == 256
+
+    @pytest.mark.parametrize("batching", ["chunked", "disaggregated"])
+    def test_what_is_not_modelled_together_is_refused(self, batching: str) -> None:
+        with pytest.raises(UserError, match="micro-batches of a pipeline are not modelled"):
+            served_by("llama-2-7b", batching, pipeline_parallel_size="2,microbatches=4")
+        with pytest.raises(UserError, match="are not modelled together; leave out one"):
+            served_by("llama-2-7b", batching, speculative="draft=tinyllama-1.1b,tokens=4,acceptance=0.8")
+
+    def test_a_chip_without_a_link_needs_one(self) -> None:
+        chip = replace(hardware.load("a100-sxm"), links={}, default_link="")
+        with pytest.raises(UserError, match="publishes no link; give one"):
+            analyze("llama-2-7b", chip, batching="disaggregated")
+
+
+@pytest.mark.parametrize("batching", ["continuous", "chunked", "disaggregated"])
+def test_whoever_runs_fits_and_the_page_says_what_bounds_it(batching: str) -> None:
+    """1,000 users on one card: as many run as the cache holds; at 80 and 160 columns every line fits."""
+    result = analyze("llama-2-13b", "a100-sxm", batch_size=1000, input_len=1024, output_len=128, batching=batching)
+    assert result.fits
+    page = analysis_page.page(result)
+    titles = [str(part.title) for part in page if hasattr(part, "title")]
+    assert f"Serving: {batching}" in titles
+    for width in (80, 160):
+        text = terminal.text(page, Screen(width=width, colour=False))
+        assert max(map(len, text.splitlines())) <= width
+
+
+def test_calibrated_answers_have_intervals_under_every_batching() -> None:
+    for batching in ("continuous", "chunked", "disaggregated", "static,longest=64"):
+        found = lv.analyze(
+            "llama-2-7b", "h100-sxm", batch_size=8, input_len=256, output_len=32, batching=batching, engine="vllm"
+        ).to_dict()
+        for name, levels in found["metrics"]["intervals"].items():
+            low, high = levels["80"]
+            assert low <= found["metrics"][name] <= high or name == "ttft_s"

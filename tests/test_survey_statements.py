@@ -5,6 +5,7 @@ Its tables count eager attention; where a statement depends on that, the test as
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,36 @@ class TestFigure11:
             for bits in (16, 8, 4)
         ]
         assert totals[1] < 0.65 * totals[0] and totals[2] < 0.75 * totals[1]
+
+
+class TestFigure19:
+    """A larger batch raises throughput in decode, response latency and memory (Llama-2-13B, section 5.3)."""
+
+    BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+    @pytest.mark.parametrize("batching", ["static", "continuous", "chunked"])
+    def test_batch_raises_throughput_latency_and_memory(self, batching: str) -> None:
+        found = analyze(
+            "llama-2-13b", "h200", batch_size=self.BATCHES[:6], input_len=1024, output_len=128, batching=batching
+        )
+        rates, tpot, memory = (
+            np.asarray(column)
+            for column in (
+                found.analysis.output_tokens_per_s,
+                found.analysis.tpot_s,
+                found.analysis.memory.total_bytes,
+            )
+        )
+        for column in (rates, tpot, memory):
+            assert (np.diff(column) > 0.0).all()
+
+    def test_decode_throughput_grows_nearly_with_the_batch_while_weights_dominate_and_levels_off_behind(self) -> None:
+        """A6000, 1024 tokens in the cache: 26 GB of weights against 0.84 GB of cache a sequence."""
+        seconds = [decode_time(batch, "none") for batch in self.BATCHES]
+        rates = [batch / time for batch, time in zip(self.BATCHES, seconds, strict=True)]
+        gains = [after / before for before, after in pairwise(rates)]
+        assert gains[0] > 1.9 and gains[-1] < 1.2
+        assert rates == sorted(rates) and seconds == sorted(seconds)
 
 
 def test_w4a16_stops_paying_at_large_batch_even_on_the_data_sheet() -> None:
