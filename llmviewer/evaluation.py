@@ -10,7 +10,7 @@ import numpy as np
 
 from llmviewer import roofline
 from llmviewer.efficiency import ideal
-from llmviewer.ir import Block, Count, Graph, Kind, Operator, Role, total
+from llmviewer.ir import Block, Count, Graph, Kind, Operator, Place, Role, total
 from llmviewer.models.model import Model
 from llmviewer.roofline import Timing
 from llmviewer.system import System
@@ -127,7 +127,10 @@ def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:
     """Kernels with what the engine adds."""
 
     def seconds(kinds: tuple[Kind, ...]) -> Count:
-        return kernels.sum(lambda row: row.timing.time_s if row.operator.kind in kinds else 0.0)
+        here = Place.DEVICE
+        return kernels.sum(
+            lambda row: row.timing.time_s if row.operator.kind in kinds and row.operator.runs_on is here else 0.0
+        )
 
     terms = system.engine.terms(kernels.graph, step, system.chip, seconds)
     if system.copies_beside:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import api, hardware, memory, models, placement
+from llmviewer import api, cli, hardware, memory, models, placement
 from llmviewer.errors import UserError
 from llmviewer.ir import Place, Role, check
 from llmviewer.passes.offload_stream import Away, Streams, stream
@@ -484,3 +485,20 @@ def test_a_layer_of_a_graph_without_layers_is_left_alone() -> None:
     there = stream(Streams(weights=Away(host=1.0)))(graph)
     stored = {tensor.name: tensor.place for tensor, _ in there.stored_weights() if tensor.role is Role.WEIGHT}
     assert stored["embedding.weight"] is Place.DEVICE
+
+
+def test_an_engine_s_own_kernels_are_not_the_host_s() -> None:
+    """What an engine's kernels take beside those of profiles is counted on the device alone."""
+    fast, slow = (
+        api.analyze("llama-2-7b", "a100", engine="vllm", offload=f"weights=1,compute=host,host={host}")
+        for host in ("xeon-8480-ddr5", "desktop-ddr4-3200")
+    )
+    assert fast.stage("decode")["served_s"] == pytest.approx(slow.stage("decode")["served_s"])
+
+
+def test_compare_answers_stream_or_compute(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "compare llama-2-13b --hardware a6000 --format json --offload weights=1;weights=1,compute=host"
+    assert cli.main(words.split()) == 0
+    first, second = json.loads(capsys.readouterr().out)["configurations"]
+    assert first["stages"]["decode"]["bound"] == "link" and second["stages"]["decode"]["bound"] == "host"
+    assert second["ratio_to_first"]["tpot_s"] < 0.2
