@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from llmviewer import memory
+from llmviewer.branches import Branches
 from llmviewer.chip import Chip, Host
 from llmviewer.errors import UserError
 from llmviewer.generation import PLAIN as DECODING
@@ -37,27 +38,27 @@ def memory_in(model: Model, system: System, request: Request, plan: Schedule, gr
     """Cache at input_len + output_len - 1 tokens for the whole batch; activations at the worst pass."""
     request = _with_room(system.parallelism.replica(request), system.generation)
     cache = _reserving(model, system.kv_cache, graph)
-    held = _cache_bytes(cache, request, graph)
+    cached = _Cached(graph=graph, request=request, branches=system.generation.branches)
+    held = cached.bytes(cache)
     here = Memory(
         weights_bytes=memory.weights_bytes(graph),
         kv_cache_bytes=held,
-        kv_cache_used_bytes=held if cache == cache.exact else _cache_bytes(cache.exact, request, graph, cache),
+        kv_cache_used_bytes=held if cache == cache.exact else cached.bytes(cache.exact, cache),
         activations_bytes=plan.worst(memory.peak_activations(graph)),
         framework_bytes=_framework_bytes(system.chip),
         capacity_bytes=system.chip.memory_bytes,
         utilization_bytes=system.chip.memory_bytes * system.memory_utilization,
         cache_fraction=system.cache_fraction,
     )
-    return here if system.chip.host is None else _offloaded(here, system.chip.host, request, (plan, graph, cache))
+    return here if system.chip.host is None else _offloaded(here, system.chip.host, plan, cached, cache)
 
 
-def _offloaded(here: Memory, host: Host, request: Request, laid_out: tuple[Schedule, Graph, KvCache]) -> Memory:
+def _offloaded(here: Memory, host: Host, plan: Schedule, cached: _Cached, cache: KvCache) -> Memory:
     """With what lies on the host and its disk instead."""
-    plan, graph, cache = laid_out
     there = {
-        place: memory.weights_bytes(graph, place=place)
-        + _cache_bytes(cache, request, graph, place=place)
-        + plan.worst(memory.hidden_states(graph, place))
+        place: memory.weights_bytes(cached.graph, place=place)
+        + cached.bytes(cache, place=place)
+        + plan.worst(memory.hidden_states(cached.graph, place))
         for place in (Place.HOST, Place.DISK)
     }
     capacity = np.inf if host.memory_bytes is None else host.memory_bytes / host.devices
@@ -68,11 +69,7 @@ def _with_room(request: Request, generation: Generation) -> Request:
     """The request with what its sequences hold beyond prompt and output."""
     if generation is DECODING:
         return request
-    return replace(
-        request,
-        batch_size=request.batch_size * generation.sequences,
-        output_len=request.output_len + generation.room_tokens,
-    )
+    return replace(request, output_len=request.output_len + generation.room_tokens)
 
 
 def _reserving(model: Model, cache: KvCache, graph: Graph) -> KvCache:
@@ -84,13 +81,27 @@ def _reserving(model: Model, cache: KvCache, graph: Graph) -> KvCache:
     return replace(cache, reserve=model.max_context)
 
 
-def _cache_bytes(
-    cache: KvCache, request: Request, graph: Graph, finder: KvCache | None = None, place: Place = Place.DEVICE
-) -> Count:
-    """The cache of the whole batch, a shared prefix once.  finder: whose pages say what of the prompt is found."""
-    context = request.input_len + request.output_len - 1.0
-    own, shared = memory.shares_of_cache(graph, cache, context, (finder or cache).found(request.input_len), place)
-    return own * request.batch_size + shared
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Cached:
+    """Whose cache it is: of a whole batch, all of whose sequences end together, as one each or as several branches."""
+
+    graph: Graph
+    request: Request
+    branches: Branches | None = None
+
+    def bytes(self, cache: KvCache, finder: KvCache | None = None, place: Place = Place.DEVICE) -> Count:
+        """What it takes, a shared prefix once.  finder: whose pages say what of the prompt is found."""
+        request, finder = self.request, finder or cache
+        found = finder.found(request.input_len)
+        if self.branches is None:
+            context = request.input_len + request.output_len - 1.0
+            own, shared = memory.shares_of_cache(self.graph, cache, context, found, place)
+            return own * request.batch_size + shared
+        branches, context, common = self.branches.held(request.input_len, request.output_len)
+        own, shared = memory.shares_of_cache(self.graph, cache, context, found, place)
+        pages = np.floor(common / finder.block_size) * finder.block_size
+        branch, _ = memory.shares_of_cache(self.graph, replace(cache, shared=True), context, pages, place)
+        return (branch * branches + (own - branch)) * request.batch_size + shared
 
 
 def _framework_bytes(chip: Chip) -> float:
@@ -150,8 +161,18 @@ def places(model: Model, system: System, request: Request, token_budget: Count =
         for count in (1.0, 2.0, prompts)
     )
     each = np.maximum(two.kv_cache_bytes - one.kv_cache_bytes, 1.0)
-    held: Count = np.clip(np.floor(full.kv_cache_budget_bytes / each), 1.0, system.engine.max_num_seqs)
+    held: Count = np.clip(np.floor(full.kv_cache_budget_bytes / each), 1.0, _most_at_once(system, request))
     return held
+
+
+def _most_at_once(system: System, request: Request) -> Count:
+    """Requests of which the engine runs all sequences at once; a branch is one."""
+    branches = system.generation.branches
+    if branches is None:
+        return system.engine.max_num_seqs
+    return np.maximum(
+        np.floor(system.engine.max_num_seqs / branches.held(request.input_len, request.output_len)[0]), 1.0
+    )
 
 
 def admitted(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Request:

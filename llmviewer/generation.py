@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from llmviewer.ir import Array, Count
+from llmviewer.branches import Branches
+from llmviewer.ir import Count
 from llmviewer.models.model import Model
 
 Counts = TypeVar("Counts", bound="Shape | Draft | Generation")
@@ -54,28 +55,12 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Steps:
-    """Passes that generate, laid out by hand: of every point those of its sequences in order.
-
-    counts: passes of every point.  The other columns have an entry per pass; the first of a branch may be a prefill.
-    """
-
-    batch_size: Array
-    new_tokens: Array
-    cached_tokens: Array
-    logit_positions: Array
-    counts: Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Generation:
     """A round: drafts, then one pass of the model.
 
     tokens: expected output tokens of a round, the one that the model adds itself included.
     extra_s: time of a round that is no kernel [s].  facts: what results say of it, by name.
-    steps: batch sizes, prompts and output lengths -> passes, where they are not one round after another.
-    sequences, more_tokens: of one request, how many sequences hold a cache at its end, and the tokens by which each is
-    longer than prompt and output.
+    branches: passes are not one round after another, but an outline and then several sequences at once.
     """
 
     shape: Shape = ONE
@@ -83,14 +68,12 @@ class Generation:
     drafts: tuple[Draft, ...] = ()
     extra_s: Count = 0.0
     facts: Mapping[str, Count | str] = field(default_factory=dict)
-    steps: Callable[[Array, Array, Array], Steps] | None = None
-    sequences: Count = 1.0
-    more_tokens: Count = 0.0
+    branches: Branches | None = None
 
     @property
     def room_tokens(self) -> Count:
         """Tokens of cache beyond prompt and output that a sequence needs: drafted ones may all be rejected."""
-        return self.shape.new_tokens - 1.0 + self.more_tokens
+        return self.shape.new_tokens - 1.0
 
     def at(self, points: npt.NDArray[np.intp]) -> Generation:
         """The generation of some points, where counts have one entry per point."""

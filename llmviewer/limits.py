@@ -36,6 +36,8 @@ def max_context_len(model: Model, system: System, request: Request, token_budget
 
     # under a budget memory falls where one prompt less goes into a pass, and rises between such lengths
     starts = 1.0 + np.append(0.0, falls(float(np.max(request.batch_size)), token_budget, system.kv_cache))
+    if system.generation.branches is not None:
+        starts = np.union1d(starts, 1.0 + system.generation.branches.falls(request.batch_size, output, token_budget))
     fitting = np.asarray(fits(starts), dtype=bool)
     if not fitting.any():
         return 0.0

@@ -10,7 +10,7 @@ import numpy as np
 from llmviewer import memory
 from llmviewer.analysis import Analysis, analyze
 from llmviewer.describe import number
-from llmviewer.generation import PLAIN, Draft
+from llmviewer.generation import PLAIN, Draft, Generation
 from llmviewer.ir import Array, Count
 from llmviewer.serving import STATIC
 from llmviewer.stages import request_at, stage_object, system_at, value_at
@@ -41,7 +41,7 @@ def generation_object(analysis: Analysis, point: int) -> dict[str, Any] | None:
             for name, fact in generation.facts.items()
         },
         "new_tokens": number(value_at(generation.shape.new_tokens, 0)),
-        "tokens_per_round": number(value_at(generation.tokens, 0)),
+        "tokens_per_round": number(_tokens_per_round(analysis, generation, point)),
         "pass_s": number(analysis.schedule.decode(analysis.step_s)[point]),
         "extra_s": number(value_at(generation.extra_s, 0)),
         "drafts": [
@@ -51,12 +51,20 @@ def generation_object(analysis: Analysis, point: int) -> dict[str, Any] | None:
         "token_s": number(own),
         "plain_token_s": number(other),
         "speedup": number(other / own),
-        "pays_up_to_batch_size": None if generation.steps is not None else _pays_up_to(analysis, system, request),
+        "pays_up_to_batch_size": None if generation.branches is not None else _pays_up_to(analysis, system, request),
     }
 
 
 def _fact(fact: Count | str) -> int | float | str | None:
     return fact if isinstance(fact, str) else number(value_at(fact, 0))
+
+
+def _tokens_per_round(analysis: Analysis, generation: Generation, point: int) -> float:
+    """Output tokens of a round; where it is branches that decode, the mean over all passes after prefill."""
+    if generation.branches is None:
+        return value_at(generation.tokens, 0)
+    plan = analysis.schedule
+    return float(plan.tokens[point] / max(plan.generated(1.0)[point], 1.0))
 
 
 def _plain(system: System) -> System:

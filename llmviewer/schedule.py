@@ -9,8 +9,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from llmviewer.branches import Steps, one_after_another
 from llmviewer.errors import UserError
-from llmviewer.generation import ONE, Generation, Shape, Steps
+from llmviewer.generation import ONE, Generation, Shape
 from llmviewer.generation import PLAIN as DECODING
 from llmviewer.ir import Array, Count
 from llmviewer.kv_cache import PLAIN, KvCache
@@ -87,7 +88,7 @@ class Schedule:
         totals = np.zeros(self.points)
         some = self.decode_steps > 0
         if some.any():
-            steps = self._full(values)[self.shown :]
+            steps = self._full(values)[self.shown :] * self.weights[self.shown :]
             starts = (self.decode_starts - self.shown)[some].astype(int)
             totals[some] = np.add.reduceat(steps, starts)
         return totals
@@ -163,11 +164,15 @@ def schedule(
     found = cache.found(prompt)
     _check(prompt - found, output, token_budget)
     passes, starts = prefill_passes((prompts, prompt - found, found), token_budget, whole_or_chunks)
-    if generation.steps is not None:
-        real = generation.steps(batch, prompt, output)
+    branches = generation.branches
+    if branches is not None:
+        _check(branches.prefilled((batch, prompt, output))[1], output, token_budget)
+        real = branches.steps((batch, prompt, output), token_budget)
     else:
-        real = _one_after_another(batch, prompt, output - 1.0)
-    laid_out = _laid_out((batch, prompt, output), (passes, starts), real, generation.shape)
+        real = one_after_another(batch, prompt, output - 1.0)
+    laid_out = _laid_out((batch, prompt, output), (passes, starts), real)
+    if generation.branches is None and generation.shape is not ONE:
+        laid_out = _shaped(laid_out, generation.shape)
     return laid_out if cache.kept == 1.0 else _evicted(laid_out, cache.kept)
 
 
@@ -180,11 +185,13 @@ def largest_passes(
     found = cache.found(prompt)
     passes, starts = prefill_passes((batch, prompt - found, found), token_budget, ends)
     steps = np.minimum(output - 1.0, 1.0)
-    if generation.steps is not None:
-        real = generation.steps(batch, prompt, output)
+    if generation.branches is not None:
+        real = generation.branches.largest((batch, prompt, output), token_budget)
     else:
-        real = _one_after_another(batch, prompt + output - 1.0 - steps, steps)
-    laid_out = _laid_out((batch, prompt, output), (passes, starts), real, generation.shape)
+        real = one_after_another(batch, prompt + output - 1.0 - steps, steps)
+    laid_out = _laid_out((batch, prompt, output), (passes, starts), real)
+    if generation.branches is None and generation.shape is not ONE:
+        laid_out = _shaped(laid_out, generation.shape)
     return laid_out if cache.kept == 1.0 else _evicted(laid_out, cache.kept)
 
 
@@ -211,23 +218,7 @@ def _check(prompt: Array, output: Array, token_budget: Count) -> None:
             )
 
 
-def _one_after_another(batch: Array, cached: Array, counts: Array) -> Steps:
-    """Passes of one sequence position each, `counts` of them per point, the first over `cached` tokens."""
-    times = counts.astype(int)
-    offsets = np.arange(float(times.sum())) - np.repeat(np.cumsum(counts) - counts, times)
-    one = np.ones(len(offsets))
-    return Steps(
-        batch_size=np.repeat(batch, times),
-        new_tokens=one,
-        cached_tokens=np.repeat(cached, times) + offsets,
-        logit_positions=one,
-        counts=counts,
-    )
-
-
-def _laid_out(
-    request: tuple[Array, Array, Array], prefill: tuple[tuple[Array, ...], Array], real: Steps, shape: Shape
-) -> Schedule:
+def _laid_out(request: tuple[Array, Array, Array], prefill: tuple[tuple[Array, ...], Array], real: Steps) -> Schedule:
     """request: batch sizes, prompts (the keys of the step shown) and output lengths.  prefill: passes, and where those
     of each point begin."""
     (batch, prompt, output), (passes, starts) = request, prefill
@@ -238,16 +229,15 @@ def _laid_out(
         cached_tokens=np.concatenate((passes[2], prompt - 1.0, real.cached_tokens)),
         logit_positions=np.concatenate((passes[3], one, real.logit_positions)),
     )
-    laid_out = Schedule(
+    return Schedule(
         step=Step((group,)),
-        weights=np.concatenate((passes[4], np.ones(len(batch) + len(real.batch_size)))),
+        weights=np.concatenate((passes[4], one, real.weights)),
         points=len(batch),
         prefill_starts=starts,
         prefill_passes=len(passes[0]),
         decode_steps=real.counts,
         tokens=output - 1.0,
     )
-    return laid_out if shape is ONE else _shaped(laid_out, shape)
 
 
 def _shaped(plan: Schedule, shape: Shape) -> Schedule:

@@ -90,6 +90,13 @@ TECHNIQUES: dict[str, Option] = {
     "speculative": Option(
         "schemes.speculative", "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or METHOD,...", "none", "none", listed=False
     ),
+    "branches": Option(
+        "schemes.branches",
+        "skeleton,outline=36,points=6, or apar,branches=3[,parallel=0.75].",
+        "none",
+        "none",
+        listed=False,
+    ),
     # last: it counts machines, and looks at what passes generate
     "batching": Option(
         "schemes.batching",

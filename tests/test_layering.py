@@ -36,6 +36,7 @@ ORDER = (
     "ops, roofline < overlap < evaluation",
     "workload < kv_cache < prompts < schedule < analysis",
     "kv_cache < memory < analysis",
+    "prompts < branches < generation",
     "models, workload < generation < schedule, system, schemes",
     "technique, data < schemes < techniques, result",
     "hardware, models < describe < result",

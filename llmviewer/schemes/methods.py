@@ -9,6 +9,10 @@ from llmviewer.technique import Change, Technique
 
 #: option -> method -> module of `llmviewer.schemes`.
 METHODS: dict[str, dict[str, str]] = {
+    "branches": {
+        "skeleton": "skeleton",
+        "apar": "apar",
+    },
     "batching": {
         "static": "static_batch",
         "continuous": "continuous",

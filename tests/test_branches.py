@@ -1,0 +1,323 @@
+"""An outline and then branches of the answer at once: the passes, whole tokens, memory, and what was published."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmviewer import limits, models
+from llmviewer.api import configuration, request
+from llmviewer.branches import Branches
+from llmviewer.cli import main
+from llmviewer.errors import UserError
+from llmviewer.generation import Generation
+from llmviewer.schedule import Schedule, schedule
+from llmviewer.schemes.apar import apar
+from llmviewer.schemes.skeleton import skeleton
+from llmviewer.workload import Request
+
+from .answers import analyze
+
+#: Full, windowed and latent attention, experts, recurrent layers.
+MODELS = ("llama-2-7b", "gemma-2-2b", "deepseek-v2-lite", "mixtral-8x7b", "mamba-130m", "qwen3-next-80b-a3b")
+SIZES: dict[str, Any] = {"batch_size": [1, 3, 16], "input_len": [300, 1500, 40], "output_len": [9, 40, 1]}
+#: Bytes of one token in llama-2-7b's cache: 2 x 32 layers x 4096 x 2.
+TOKEN = 524288
+
+
+def plan(branches: Branches, batch: float, prompt: float, output: float, budget: float = np.inf) -> Schedule:
+    asked = Request(batch_size=batch, input_len=prompt, output_len=output)
+    return schedule(asked, budget, generation=Generation(branches=branches))
+
+
+def passes(found: Schedule) -> list[tuple[float, ...]]:
+    """(sequences, new tokens, cached tokens) of the passes after prefill, in order."""
+    (group,) = found.step.groups
+    columns = (group.batch_size, group.new_tokens, group.cached_tokens)
+    return list(zip(*(np.asarray(column)[found.shown :].tolist() for column in columns), strict=True))
+
+
+def alike(found: dict[str, Any]) -> dict[str, Any]:
+    """An answer less the words that say what was asked."""
+    return {name: value for name, value in found.items() if name not in ("passes", "generation")}
+
+
+def test_the_passes_of_an_outline_and_three_points_of_eight_tokens() -> None:
+    # 2 requests of 10 tokens, answers of 12: 4 of the outline, then points of 3, 3 and 2; templates of 5 tokens.
+    # prefill gives the first token; the other 3 of the outline over 10, 11, 12; 2 x 3 prompts of 10 + 4 + 5 = 19
+    # tokens give a token each; all 6 decode over 19; the 2 x 2 longer ones over 20: 2 + 3 x 2 + 6 + 6 + 4 = 24 tokens
+    outline = [(2, 1, 10), (2, 1, 11), (2, 1, 12)]
+    assert passes(plan(skeleton(4, 3, 5), 2, 10, 12)) == [*outline, (6, 19, 0), (6, 1, 19), (4, 1, 20)]
+    # shared: 13 tokens are found, the outline's last one and the template are not
+    assert passes(plan(skeleton(4, 3, 5, "on"), 2, 10, 12)) == [*outline, (6, 6, 13), (6, 1, 19), (4, 1, 20)]
+
+
+def test_the_passes_of_a_forked_answer() -> None:
+    # 16 tokens, three quarters of them by 2.4 branches: 4 alone, then 12 / 2.4 = 5 passes
+    found = passes(plan(apar(2.4, 0.75), 1, 100, 16))
+    assert found[:3] == [(1, 1, 100), (1, 1, 101), (1, 1, 102)]
+    assert [cached for _, _, cached in found[3:]] == [103, 104, 105, 106, 107]
+    assert [sequences for sequences, _, _ in found[3:]] == pytest.approx([2.4] * 5)
+
+
+@given(
+    output=st.integers(1, 300),
+    outline=st.integers(1, 60),
+    points=st.integers(1, 40),
+    prompt=st.integers(0, 50),
+    shared=st.sampled_from(("off", "on")),
+    batch=st.integers(1, 5),
+)
+def test_every_token_of_the_answer_is_decoded_once_and_the_longest_branch_decides(
+    output: int, outline: int, points: int, prompt: int, shared: str, batch: int
+) -> None:
+    found = plan(skeleton(outline, points, prompt, shared), batch, 20, output)
+    (group,) = found.step.groups
+    asked = np.asarray(group.batch_size * group.logit_positions)[found.shown :]
+    assert asked.sum() == batch * (output - 1)
+    rest = max(output - outline, 0)
+    assert found.decode_steps.tolist() == [min(outline, output) - 1 + -(-rest // points)]
+
+
+@given(output=st.integers(1, 300), branches=st.floats(1, 40), parallel=st.floats(0, 1))
+def test_a_mean_number_of_branches_decodes_every_token_as_well(output: int, branches: float, parallel: float) -> None:
+    found = plan(apar(branches, parallel), 1, 20, output)
+    sequences = [of for of, _, _ in passes(found)]
+    assert sum(sequences) == pytest.approx(output - 1, abs=1e-3)
+    assert all(0 < of <= branches + 1e-9 for of in sequences)
+
+
+@pytest.mark.parametrize("model", MODELS)
+class TestEveryModel:
+    @pytest.mark.parametrize(
+        "one",
+        ["skeleton,outline=8,points=1,shared=on", "apar,1", "apar,1,parallel=0.5", "skeleton,outline=40,points=5"],
+    )
+    def test_one_branch_that_finds_all_in_the_cache_or_no_branch_is_plain_decoding_bit_for_bit(
+        self, model: str, one: str
+    ) -> None:
+        plain = analyze(model, "h100", kv_block_size=16, **SIZES)
+        other = analyze(model, "h100", kv_block_size=16, branches=one, **SIZES)
+        for point in range(3):
+            assert alike(other.to_dict(point)) == alike(plain.to_dict(point))
+
+    @pytest.mark.parametrize("asked", ["skeleton,outline=8,points=3,prompt=7", "apar,branches=2.5,parallel=0.6"])
+    def test_a_point_and_the_same_point_of_a_sweep_are_equal_bit_for_bit(self, model: str, asked: str) -> None:
+        options: dict[str, Any] = {"branches": asked, "max_num_batched_tokens": 2048}
+        sweep = analyze(model, "h100", **SIZES, **options)
+        for point in range(3):
+            own = {name: values[point] for name, values in SIZES.items()}
+            assert analyze(model, "h100", **own, **options).to_dict() == sweep.to_dict(point)
+
+    @pytest.mark.parametrize("asked", ["skeleton,outline=8,points=3,prompt=7", "skeleton,outline=8,points=7,shared=on"])
+    @pytest.mark.parametrize("budget", [0, 512])
+    def test_memory_knows_the_worst_pass_without_all_of_them(self, model: str, asked: str, budget: int) -> None:
+        options: dict[str, Any] = {"branches": asked, "max_num_batched_tokens": budget, "attention": "eager"}
+        chosen = configuration(model, "h100", **options)
+        every = analyze(model, "h100", **SIZES, **options).analysis.memory
+        ends = limits.memory_of(model_of(chosen), chosen.system, request(**SIZES), budget or np.inf)
+        for part in ("activations_bytes", "kv_cache_bytes", "weights_bytes"):
+            assert np.asarray(getattr(every, part)).tolist() == np.asarray(getattr(ends, part)).tolist()
+
+    def test_bandwidth_is_never_used_more_than_fully(self, model: str) -> None:
+        found = analyze(model, "h100", branches="skeleton,outline=4,points=4,prompt=9", **SIZES)
+        used = found.analysis.decode_mbu[:2]
+        assert ((used > 0.0) & (used <= 1.0)).all()
+
+
+def model_of(chosen: Any) -> models.model.Model:
+    found: models.model.Model = chosen.model
+    return found
+
+
+def test_an_answer_takes_what_its_parts_take() -> None:
+    # 36 tokens of outline as an answer of their own, then 6 prompts of 171 + 36 + 45 = 252 tokens with 36 tokens each
+    sizes = {"input_len": 171, "output_len": 36 + 6 * 36}
+    whole = analyze("llama-2-7b", "a100", branches="skeleton,outline=36,points=6,prompt=45", **sizes).metrics()
+    outline = analyze("llama-2-7b", "a100", input_len=171, output_len=36).metrics()
+    points = analyze("llama-2-7b", "a100", batch_size=6, input_len=252, output_len=36).metrics()
+    assert whole["ttft_s"] == outline["ttft_s"]
+    assert whole["e2e_s"] == pytest.approx(outline["e2e_s"] + points["e2e_s"], rel=1e-12)
+    assert whole["tpot_s"] == pytest.approx((whole["e2e_s"] - whole["ttft_s"]) / 251, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("asked", "tokens"),
+    [
+        ("none", 171 + 256 - 1),
+        # 220 tokens left: the longest of 6 points has 37; the last one of a branch is never cached
+        ("skeleton,outline=36,points=6,prompt=45", 6 * (171 + 36 + 45 + 37 - 1)),
+        # question and outline once, but for the outline's last token, which every point reads with its template
+        ("skeleton,outline=36,points=6,prompt=45,shared=on", 171 + 36 - 1 + 6 * (1 + 45 + 37 - 1)),
+        # 192 tokens by 3 branches: what they have in common once, so as many as without
+        ("apar,branches=3,parallel=0.75", 171 + 256 - 1),
+        # no longer than the outline
+        ("skeleton,outline=256,points=6", 171 + 256 - 1),
+    ],
+)
+def test_the_cache_at_the_end_by_hand(asked: str, tokens: int) -> None:
+    found = analyze("llama-2-7b", "a100", batch_size=2, input_len=171, output_len=256, branches=asked)
+    assert found.to_dict()["memory"]["kv_cache_bytes"] == 2 * tokens * TOKEN
+
+
+def test_shared_pages_are_whole_and_prefixes_of_all_requests_are_stored_once() -> None:
+    asked: dict[str, Any] = {"input_len": 160, "output_len": 60, "branches": "apar,branches=4,parallel=0.8"}
+    # 12 tokens alone, 48 by 4: 183 tokens each at the end, 171 in common. Pages of 16: 12 each, of which 10 in common
+    paged = analyze("llama-2-7b", "a100", batch_size=2, kv_block_size=16, **asked).to_dict()["memory"]
+    assert paged["kv_cache_bytes"] == 2 * (10 + 4 * 2) * 16 * TOKEN
+    # 80 of the 160 tokens of both prompts are the same
+    once = analyze("llama-2-7b", "a100", batch_size=2, prefix_cache="0.5,shared", **asked).to_dict()["memory"]
+    assert once["kv_cache_bytes"] == (80 + 2 * (171 - 80 + 4 * 12)) * TOKEN
+
+
+def test_prompts_of_points_obey_the_token_budget() -> None:
+    # 6 prompts of 252 tokens: in passes of 504 two by two, in passes of 100 alone and in chunks of 100, 100 and 52
+    (two_by_two,) = (p for p in passes(plan(skeleton(36, 6, 45), 1, 171, 256, 504)) if p[1] > 1)
+    assert two_by_two == (2, 252, 0)
+    found = plan(skeleton(36, 6, 45), 1, 171, 256, 504)
+    assert found.weights[found.shown :].max() == 3.0
+    chunks = [p for p in passes(plan(skeleton(36, 6, 45), 1, 171, 256, 100)) if p[1] > 1]
+    assert chunks == [(1, 100, 0), (1, 100, 100), (1, 52, 200)]
+    sizes = {"input_len": 171, "output_len": 36 + 6 * 36, "max_num_batched_tokens": 504}
+    whole = analyze("llama-2-7b", "a100", branches="skeleton,outline=36,points=6,prompt=45", **sizes).metrics()
+    outline = analyze("llama-2-7b", "a100", input_len=171, output_len=36).metrics()
+    points = analyze(
+        "llama-2-7b", "a100", batch_size=6, input_len=252, output_len=36, max_num_batched_tokens=504
+    ).metrics()
+    assert whole["e2e_s"] == pytest.approx(outline["e2e_s"] + points["e2e_s"], rel=1e-12)
+
+
+@pytest.mark.parametrize("budget", [0, 700])
+@pytest.mark.parametrize("asked", ["skeleton,outline=20,points=5,prompt=40", "apar,branches=3"])
+def test_the_largest_batch_and_context_fit_and_one_more_does_not(asked: str, budget: int) -> None:
+    options: dict[str, Any] = {"branches": asked, "max_num_batched_tokens": budget}
+    found = analyze("llama-2-7b", "rtx-3090", input_len=200, output_len=100, **options).to_dict()["memory"]
+    batch, context = found["max_batch_size"], found["max_context_len"]
+    assert batch > 1 and context > 1000
+    for sizes in ({"batch_size": [batch, batch + 1], "input_len": 200}, {"input_len": [context - 100, context - 99]}):
+        held = analyze("llama-2-7b", "rtx-3090", output_len=100, **sizes, **options).analysis.memory
+        assert np.asarray(held.fits).tolist() == [1.0, 0.0]
+
+
+def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {"batch_size": [1, 3], "input_len": 1000, "output_len": [900, 1]}
+    asked |= {"branches": "skeleton,outline=50,points=3", "max_num_batched_tokens": 700}
+    whole = analyze("gemma-2-2b", "a6000", **asked)
+    monkeypatch.setattr("llmviewer.schedule.MOST_AT_ONCE", 100)
+    pieces = analyze("gemma-2-2b", "a6000", **asked)
+    for point in range(2):
+        assert pieces.to_dict(point) == whole.to_dict(point)
+
+
+def test_branches_compose_with_other_techniques_and_machines() -> None:
+    asked: dict[str, Any] = {"input_len": 200, "output_len": 120, "batch_size": 8}
+    for options in (
+        {"quantization": "w4a16", "tensor_parallel_size": 2, "kv_cache_dtype": "fp8"},
+        {"pipeline_parallel_size": "2,microbatches=4"},
+        {"data_parallel_size": 2, "fusion": "all"},
+        {"early_exit": "mean=0.6"},
+        {"batching": "continuous"},
+    ):
+        plain = analyze("llama-2-7b", "h100", **asked, **options).metrics()
+        forked = analyze("llama-2-7b", "h100", branches="apar,branches=3", **asked, **options).metrics()
+        assert forked["ttft_s"] <= plain["ttft_s"] * (1 + 1e-12)  # less, where others wait for the end of an answer
+        assert plain["tpot_s"] / 3 < forked["tpot_s"] < plain["tpot_s"]
+
+
+class TestPublished:
+    """Statements of the papers, on the roofline: bounds of what their slower kernels could reach."""
+
+    def test_batched_decoding_of_up_to_16_sequences_takes_about_as_long_as_of_one(self) -> None:
+        # Skeleton-of-Thought, appendix E and figure 10a: LLaMA-7B, A100, 128 tokens read and 64 written
+        found = analyze("llama-2-7b", "a100-sxm", batch_size=[1, 16], input_len=128, output_len=64).analysis.tpot_s
+        assert found[1] < 1.15 * found[0]
+
+    def test_an_answer_cut_into_segments_is_decoded_almost_that_much_faster(self) -> None:
+        # appendix E: "if we cut the answer into B segments ... and decode them as a batch, we can get a B x speed-up"
+        asked: dict[str, Any] = {"input_len": 128, "output_len": 512}
+        plain = analyze("llama-2-7b", "a100-sxm", **asked).metrics()["tpot_s"]
+        for segments in (2, 4, 8):
+            cut = analyze("llama-2-7b", "a100-sxm", branches=f"apar,branches={segments}", **asked).metrics()["tpot_s"]
+            assert 0.93 * segments < plain / cut <= segments
+
+    def test_the_best_speedup_of_the_paper_lies_between_those_of_its_shortest_and_longest_answers(self) -> None:
+        # up to 2.39 x (section 3.1.1); LLaMA2-Chat and Vicuna 7B write fewer than 6 points, and answers 1 to 2 times
+        # as long as normal ones (figure 11).  A normal answer of 256 tokens, 13 tokens of question, 171 with the
+        # outline's template (table 7); outline and point templates of some 36 and 45 tokens are ours.  The range is
+        # wide: their lengths are in figures alone, so this excludes a wrong model, it does not confirm a right one.
+        normal = analyze("llama-2-7b", "a100-sxm", input_len=13, output_len=256).metrics()["e2e_s"]
+        asked = "skeleton,outline=36,points=5,prompt=45"
+        speedups = [
+            normal
+            / analyze("llama-2-7b", "a100-sxm", input_len=171, output_len=256 * times, branches=asked).metrics()[
+                "e2e_s"
+            ]
+            for times in (1, 2)
+        ]
+        assert speedups[1] < 2.39 < speedups[0]
+        assert speedups == pytest.approx([2.9, 1.8], abs=0.15)
+
+    def test_memory_grows_by_less_than_a_ninth(self) -> None:
+        # below 1.11 x in all models and categories, as summaries of the paper say (its own text: figure 10c, "at a slow
+        # pace"); 6.8 points on average (appendix H): 7, of prompts of 10 + 36 + 45 tokens and answers of 36 + 7 x 36
+        plain, split = (
+            analyze("llama-2-7b", "a100-sxm", input_len=171, output_len=36 + 7 * 36, branches=asked).analysis.memory
+            for asked in ("none", "skeleton,outline=36,points=7,prompt=45")
+        )
+        assert 1.0 < float(np.max(split.total_bytes / plain.total_bytes)) < 1.11
+
+    def test_forks_reach_the_speedup_of_two_where_half_of_the_passes_are_left(self) -> None:
+        # APAR: up to 2 x with Vicuna.  How much of an answer its branches write is not printed in the abstract; 3 of
+        # them that write three quarters leave 64 + 192 / 3 = 128 passes of 256
+        asked: dict[str, Any] = {"input_len": 64, "output_len": 256}
+        plain, forked = (
+            analyze("llama-2-7b", "a100-sxm", branches=branches, **asked).metrics()["e2e_s"]
+            for branches in ("none", "apar,branches=3,parallel=0.75")
+        )
+        assert plain / forked == pytest.approx(2.0, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"branches": "trees"}, "unknown method of --branches 'trees'; allowed: apar, skeleton"),
+        ({"branches": "skeleton"}, "outline is missing"),
+        ({"branches": "skeleton,outline=4"}, "points is missing"),
+        ({"branches": "skeleton,outline=0,points=2"}, "outline is '0'; allowed: a whole number from 1"),
+        ({"branches": "skeleton,outline=4,points=2.5"}, "points is '2.5'; allowed: a whole number"),
+        ({"branches": "skeleton,outline=4,points=2,shared=yes"}, "unknown value of shared"),
+        ({"branches": "apar"}, "branches is ''"),
+        ({"branches": "apar,3,parallel=1.5"}, "parallel is '1.5'; allowed: a number from 0 to 1"),
+        ({"branches": "apar,3", "kv_reserve": 4096}, "a contiguous reservation (--kv-reserve) cannot share"),
+        ({"branches": "apar,3", "kv_evict": 0.5}, "branches evict different tokens"),
+        ({"branches": "skeleton,outline=4,points=2", "prefix_cache": 0.5}, "add shared=on"),
+        (
+            {"branches": "apar,3", "speculative": "draft=tinyllama-1.1b,tokens=2,acceptance=0.5"},
+            "both say how tokens are generated; leave out one",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError) as raised:
+        analyze("llama-2-7b", "a100", **options)
+    assert says in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_more_chunks_than_anyone_waits_for_are_refused_before_they_are_laid_out() -> None:
+    asked = {"branches": "skeleton,outline=4,points=2,prompt=1000000", "max_num_batched_tokens": 1}
+    with pytest.raises(UserError, match="forward passes; allowed: at most 262,144"):
+        analyze("llama-2-7b", "a100", input_len=10, output_len=40, **asked)
+
+
+def test_the_command_line_says_what_a_pass_brings(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "analyze llama-2-7b --hardware a100 --input-len 64 --output-len 256 --branches apar,branches=3,parallel=0.75"
+    )
+    assert main(words.split()) == 0
+    said = capsys.readouterr().out
+    # 255 tokens after the first, in 63 passes alone and 64 together
+    assert "branches 3, parallel 0.75" in said and "2.01 expected a round" in said
