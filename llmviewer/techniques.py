@@ -25,8 +25,8 @@ class Option:
 
     module: str
     help: str
-    off: str = ""
-    default: str = ""
+    off: str = "none"
+    default: str = "none"
     flags: tuple[str, ...] = ()
     listed: bool = True
 
@@ -36,18 +36,18 @@ TECHNIQUES: dict[str, Option] = {
     "expert_skew": Option("expert_skew", "alpha of the experts' popularity i^-alpha; 0 is uniform.", "0", "0"),
     # adapters and factors before formats: adapters stay in 16 bit, factors take the format of what they replace
     "lora": Option("lora", "Unmerged adapters: rank=16,adapters=8,targets=q_proj+v_proj.", listed=False),
-    "low_rank": Option("low_rank", "Rank of the two factors of every linear layer: 1024.", "none", "none"),
+    "low_rank": Option("low_rank", "Rank of the two factors of every linear layer: 1024."),
     "contextual_sparsity": Option(
         "contextual_sparsity", "Shares that a token uses: attention=0.5,mlp=0.1[,predictor=1000].", listed=False
     ),
     "hot_neurons": Option(
         "hot_neurons", "Neurons on the GPU, cold ones on the host: gpu=0.2,active=0.1[,host=NAME].", listed=False
     ),
-    "quantization": Option("quantization", "w4a16, w8a8-fp8, awq ...: none keeps the model's.", "none", "none"),
+    "quantization": Option("quantization", "w4a16, w8a8-fp8, awq ...: none keeps the model's."),
     "kv_cache_dtype": Option("kv_cache_dtype", "auto, fp8, int8, kv4 ...", "auto", "auto"),
     # sparse weights know their stored format; fewer channels, heads and layers commute with it
     "matformer": Option("matformer", "Share of the feed-forward channels that run: 0.5.", "1", "1"),
-    "prune": Option("prune", "2:4, unstructured=0.5, width=0.75, depth=0.75, heads=0.75, joined by +.", "none", "none"),
+    "prune": Option("prune", "2:4, unstructured=0.5, width=0.75, depth=0.75, heads=0.75, joined by +."),
     "kv_block_size": Option("kv_block_size", "Tokens of a page of KV cache (PagedAttention); 1 = none.", "1", "1"),
     "kv_reserve": Option("kv_reserve", "Tokens of KV cache every sequence reserves, or max.", "0", "0"),
     "prefix_cache": Option(
@@ -59,7 +59,7 @@ TECHNIQUES: dict[str, Option] = {
     ),
     "attention": Option("flash_attention", "flash, eager, flash-decoding, flash-decoding=SPLITS.", "eager", "flash"),
     # what joins devices is known before they are counted
-    "network": Option("network", "What joins devices beyond their link: infiniband-ndr ...", "none", "none"),
+    "network": Option("network", "What joins devices beyond their link: infiniband-ndr ..."),
     "tensor_parallel_size": Option(
         "tensor_parallel", "Devices that share heads, channels and vocabulary.", "1", "1", ("-tp",)
     ),
@@ -78,7 +78,7 @@ TECHNIQUES: dict[str, Option] = {
         "spatial", "on, or the tokens of cache to hold: as many chips as it takes.", "off", "off", listed=False
     ),
     # after the share of one device: sharding knows operators by the names they have before they are fused
-    "fusion": Option("fuse", "none, all, or rules joined by +: qkv+gate-up+norm-linear ...", "none", "none"),
+    "fusion": Option("fuse", "none, all, or rules joined by +: qkv+gate-up+norm-linear ..."),
     # what one device holds, under the names its kernels have in the end
     "offload": Option(
         "offload", "weights=0.4[,kv=0.5,compute=host], zero-inference, flexgen, experts ...", listed=False
@@ -93,8 +93,6 @@ TECHNIQUES: dict[str, Option] = {
     "branches": Option(
         "schemes.branches",
         "skeleton,outline=36,points=6, or apar,branches=3[,parallel=0.75].",
-        "none",
-        "none",
         listed=False,
     ),
     # last: it counts machines, and looks at what passes generate
@@ -127,6 +125,7 @@ OF_THE_ENGINE = (
     "sequence_parallel",
     "data_parallel_size",
     "context_parallel_size",
+    "expert_parallel_size",
     "fusion",
     "batching",
 )
@@ -156,5 +155,5 @@ def changes(asked: Mapping[str, str]) -> Iterator[Change]:
     """The changes that options ask for, in the order of the registry."""
     for name, option in TECHNIQUES.items():
         text = asked.get(name, option.default)
-        if text != option.off:
+        if text not in (option.off, ""):
             yield load(name).make(text)

@@ -136,7 +136,7 @@ def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]
     parts = {name: _parts(text, ";" if name in semicolons else ",") for name, text in lists.items()}
     for name, words in parts.items():
         between = "semicolons" if name in semicolons else "commas"
-        if not all(words) and not (name in semicolons and TECHNIQUES[name].off == ""):
+        if not all(words):
             raise UserError(f"{name} is {quoted(lists[name])}: a name between the {between} is missing")
     count = math.prod(map(len, parts.values()))
     if count > MOST_COMBINATIONS:
