@@ -155,5 +155,5 @@ def changes(asked: Mapping[str, str]) -> Iterator[Change]:
     """The changes that options ask for, in the order of the registry."""
     for name, option in TECHNIQUES.items():
         text = asked.get(name, option.default)
-        if text not in (option.off, ""):
+        if text != option.off:
             yield load(name).make(text)
