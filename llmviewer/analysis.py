@@ -13,7 +13,6 @@ from llmviewer.chip import Chip
 from llmviewer.efficiency import ideal
 from llmviewer.errors import UserError
 from llmviewer.evaluation import Evaluation, evaluate
-from llmviewer.generation import PLAIN as DECODING
 from llmviewer.generation import Draft
 from llmviewer.heap import keep_freed_memory
 from llmviewer.ir import Array, Count, present, total
@@ -118,11 +117,7 @@ class Analysis:
 
     def per_round(self, of: Callable[[Analysis], Array], more: Count = 0.0) -> Array:
         """What the model's pass and those of its drafts take in a round, and `more`, over the round's tokens."""
-        own, generation = of(self), self.system.generation
-        if generation is DECODING:
-            return own
-        whole = own + total(draft.passes * of(analysis) for draft, analysis in self.drafts) + more
-        return np.asarray(whole / generation.tokens)
+        return self.system.generation.per_token(of(self), [of(analysis) for _, analysis in self.drafts], more)
 
     @property
     def generation_s(self) -> Array:

@@ -156,10 +156,11 @@ def _generating(model: Model, built: System, chip: Chip, options: Options) -> Co
 
 
 def _drafter(draft: Draft, chip: Chip, options: Options) -> Drafter:
-    """What drafts runs on the same chip by the same engine, with formats of its own."""
+    """What drafts runs on the same chip within the same steps of the engine, with formats of its own."""
     alike = techniques.OF_THE_ENGINE + (techniques.OF_THE_WEIGHTS if draft.shared is None else ())
     words = {name: text for name, text in options.techniques.items() if name in alike}
-    return Drafter(draft=draft, system=system(chip, replace(options, techniques={**words, **draft.techniques})))
+    own = system(chip, replace(options, techniques={**words, **draft.techniques}))
+    return Drafter(draft=draft, system=replace(own, engine=own.engine.within_a_step()))
 
 
 def _spatial(model: Model, one: System, options: Options) -> System:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmviewer.branches import Branches
-from llmviewer.ir import Count
+from llmviewer.ir import Array, Count, total
 from llmviewer.models.model import Model
 
 Counts = TypeVar("Counts", bound="Shape | Draft | Generation")
@@ -61,6 +61,7 @@ class Generation:
     tokens: expected output tokens of a round, the one that the model adds itself included.
     extra_s: time of a round that is no kernel [s].  facts: what results say of it, by name.
     branches: passes are not one round after another, but an outline and then several sequences at once.
+    least_room: tokens of cache that a sequence needs beyond prompt and output at least.
     """
 
     shape: Shape = ONE
@@ -69,11 +70,22 @@ class Generation:
     extra_s: Count = 0.0
     facts: Mapping[str, Count | str] = field(default_factory=dict)
     branches: Branches | None = None
+    least_room: Count = 0.0
 
     @property
     def room_tokens(self) -> Count:
         """Tokens of cache beyond prompt and output that a sequence needs: drafted ones may all be rejected."""
-        return self.shape.new_tokens - 1.0
+        return np.maximum(self.shape.new_tokens - 1.0, self.least_room)
+
+    def per_token(self, own: Array, drafts: Sequence[Array], more: Count = 0.0) -> Array:
+        """What a token costs: the model's pass, every draft's passes and `more`, over the tokens of a round.
+
+        own, drafts: of one pass each.
+        """
+        if self is PLAIN:
+            return own
+        passes = total(draft.passes * each for draft, each in zip(self.drafts, drafts, strict=True))
+        return np.asarray((own + passes + more) / self.tokens)
 
     def at(self, points: npt.NDArray[np.intp]) -> Generation:
         """The generation of some points, where counts have one entry per point."""

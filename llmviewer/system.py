@@ -135,7 +135,7 @@ class System:
     def generating(self, generation: Generation) -> System:
         """The system that generates so; its drafters stay what they are and run as `generation` has them run."""
         drafters = tuple(
-            Drafter(draft=draft, system=replace(one.system, generation=Generation(shape=draft.shape)))
+            Drafter(draft=draft, system=replace(one.system, generation=_drafting(draft, generation)))
             for draft, one in zip(generation.drafts, self.drafters, strict=True)
         )
         return replace(self, generation=generation, drafters=drafters)
@@ -148,6 +148,11 @@ class System:
 
 
 Policy: TypeAlias = Callable[[Model, System, Request, float], System]
+
+
+def _drafting(draft: Draft, generation: Generation) -> Generation:
+    """The passes of a draft; its cache has room for what the model verifies."""
+    return Generation(shape=draft.shape, least_room=generation.room_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -205,3 +205,12 @@ def test_a_prefill_pays_for_its_own_pass() -> None:
         Engine(name="x", constants={"sequence": 3.0}).terms(configuration.model.graph(step), step, H100, lambda _: 0.0)
     )
     assert found == pytest.approx({"sequence": 6e-6})
+
+
+def test_a_draft_s_passes_are_part_of_the_model_s_step() -> None:
+    """The host schedules and prepares a step once; a draft's passes pay launches and layers, not that."""
+    preset = engine.load("vllm")
+    inside = preset.within_a_step()
+    assert {"step", "sequence"} & preset.constants.keys() and not {"step", "sequence", "group"} & inside.constants.keys()
+    assert inside.constants == {k: v for k, v in preset.constants.items() if k not in engine.ONCE_A_STEP}
+    assert engine.KERNELS.within_a_step() is engine.KERNELS
