@@ -211,6 +211,6 @@ def test_a_draft_s_passes_are_part_of_the_model_s_step() -> None:
     """The host schedules and prepares a step once; a draft's passes pay launches and layers, not that."""
     preset = engine.load("vllm")
     inside = preset.within_a_step()
-    assert {"step", "sequence"} & preset.constants.keys() and not {"step", "sequence", "group"} & inside.constants.keys()
+    assert "step" in preset.constants
     assert inside.constants == {k: v for k, v in preset.constants.items() if k not in engine.ONCE_A_STEP}
     assert engine.KERNELS.within_a_step() is engine.KERNELS

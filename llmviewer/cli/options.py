@@ -22,6 +22,7 @@ def _number(check: Callable[[str, object], object], name: str, text: object) -> 
 
 
 def whole(name: str, help: str, *flags: str, least: int = 1) -> Any:  # noqa: A002
+    """The option of a whole number."""
     check = partial(arguments.whole, least=least)
     return typer.Option(*flags, help=help, parser=partial(_number, check, name), metavar="INTEGER")
 
