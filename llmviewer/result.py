@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer import __version__, capacity, limits, rounds, stages
+from llmviewer import __version__, capacity, limits, stages
 from llmviewer.analysis import Analysis
 from llmviewer.describe import hardware_object, model_object, number, roof_object, sources, unknowns
 from llmviewer.fired import assumptions, fired
@@ -52,7 +52,7 @@ class Result:
             "model": model_object(self.analysis.model, self.analysis.evaluation.graph),
             "hardware": hardware_object(chip),
             "workload": self._workload(point),
-            "generation": rounds.generation_object(self.analysis, point) if self.analysis.system.scheme else None,
+            "generation": self._generation(point),
             "batching": self.analysis.system.batching.name,
             "serving": self.serving(point),
             "parallelism": {"devices": parallelism.devices, **asdict(parallelism)},
@@ -86,6 +86,14 @@ class Result:
         else:
             facts = {**a.times.facts(), "room_output_tokens": capacity.roomy(a.system, a.request).output_len}
         return {name: _fact(values, point) for name, values in facts.items()}
+
+    def _generation(self, point: int) -> dict[str, Any] | None:
+        """A round of generation; nothing where decoding is plain."""
+        if self.analysis.system.scheme is None:
+            return None
+        from llmviewer import rounds  # plain decoding needs no comparison with itself
+
+        return rounds.generation_object(self.analysis, point)
 
     def _efficiency(self) -> dict[str, Any]:
         """What makes times of rates: the data sheet, or profiles and an engine."""

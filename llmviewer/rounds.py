@@ -21,21 +21,20 @@ from llmviewer.workload import Request
 MOST_SEQUENCES = 2.0**14
 
 
-def generation_object(analysis: Analysis, point: int) -> dict[str, Any] | None:
-    """Passes, expected tokens and time of a round at one point, and what plain decoding takes; None where it is plain.
+def generation_object(analysis: Analysis, point: int) -> dict[str, Any]:
+    """Passes, expected tokens and time of a round at one point, and what plain decoding takes, of a system with a scheme.
 
     pays_up_to_batch_size: the batch beyond which a token takes longer than from plain decoding, at the context of the
     decode step shown; 0: never pays; MOST_SEQUENCES: that batch and beyond; None where passes are not one round after
     another.
     """
-    scheme, system = analysis.system.scheme, system_at(analysis, point)
-    generation, request = system.generation, request_at(analysis, point)
-    if scheme is None:
-        return None
+    system, request = system_at(analysis, point), request_at(analysis, point)
+    generation = system.generation
+    assert system.scheme is not None
     plain = analyze(analysis.model, _plain(system), request)
     own, other = _per_token(analysis, point), _per_token(plain, 0)
     return {
-        "scheme": scheme.name,
+        "scheme": system.scheme.name,
         **{
             name: fact if isinstance(fact, str) else number(value_at(fact, 0))
             for name, fact in generation.facts.items()
