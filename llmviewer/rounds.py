@@ -22,7 +22,7 @@ MOST_SEQUENCES = 2.0**14
 
 
 def generation_object(analysis: Analysis, point: int) -> dict[str, Any]:
-    """Passes, expected tokens and time of a round at one point, and what plain decoding takes, of a system with a scheme.
+    """Passes, expected tokens and time of a round at one point of a scheme, and what plain decoding takes.
 
     pays_up_to_batch_size: the batch beyond which a token takes longer than from plain decoding, at the context of the
     decode step shown; 0: never pays; MOST_SEQUENCES: that batch and beyond; None where passes are not one round after
