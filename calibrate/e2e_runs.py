@@ -79,10 +79,15 @@ class Group:
 
     def bound(self) -> Array:
         """The same on the data sheet's roofline, kernels alone and nobody waiting."""
-        asked = self.analysis
-        stages = asked.evaluation.stages or (asked.evaluation,)
-        ideal = [stage.ideal_time_s * np.ones(len(asked.schedule.weights)) for stage in stages]
-        return self.values(replace(asked, time_s=sum(ideal), busiest_s=np.max(ideal, axis=0), running=None).times)
+        return self.values(_on_the_roofline(self.analysis).times)
+
+
+def _on_the_roofline(asked: Analysis) -> Analysis:
+    """The same at the data sheet's rates, what drafts included."""
+    stages = asked.evaluation.stages or (asked.evaluation,)
+    ideal = [stage.ideal_time_s * np.ones(len(asked.schedule.weights)) for stage in stages]
+    drafts = tuple((draft, _on_the_roofline(analysis)) for draft, analysis in asked.drafts)
+    return replace(asked, time_s=sum(ideal), busiest_s=np.max(ideal, axis=0), running=None, drafts=drafts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +164,17 @@ def evaluated(cases: Sequence[Case], places: Sequence[int], setting: Setting = S
 def _configured(case: Case, preset: Engine, own: Profile | None) -> tuple[api.Configuration, System]:
     """The model on the chip with the engine's kernels and fusions; a preset on trial need not be shipped."""
     chip = chip_of(case.hardware)
-    options = dict(case.options) | {"fusion": preset.fusion, "attention": preset.attention}
-    configuration = api.configuration(load(case.model), chip, batching=case.batching, **options)
+    served = {"batching": case.batching, "fusion": preset.fusion, "attention": preset.attention}
+    configuration = api.configuration(load(case.model), chip, **{**served, **dict(case.options)})
+    if configuration.candidates or configuration.system.policy is not None:
+        raise UserError("what is chosen for each request is not predicted here; say what was run")
     efficiency = calibrated.calibrated(chip, preset.kernels, own, preset.borrowed)
-    return configuration, replace(configuration.system, engine=preset, efficiency=efficiency)
+    system = replace(configuration.system, engine=preset, efficiency=efficiency)
+    within = preset.within_a_step()
+    drafters = [
+        replace(one, system=replace(one.system, engine=within, efficiency=efficiency)) for one in system.drafters
+    ]
+    return configuration, replace(system, drafters=tuple(drafters))
 
 
 def chip_of(name: str) -> Chip:

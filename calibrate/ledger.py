@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from llmviewer import data, engine
 from llmviewer.errors import UserError, quoted, unknown
 from llmviewer.passes.quantization_grammar import parse_cache_dtype, parse_scheme
+from llmviewer.techniques import TECHNIQUES
 
 SCHEMA = "llmviewer.ledger/1"
 FOLDER = "calibrate/ledger"
@@ -25,6 +26,7 @@ METRICS = {
     "decode_tok_s": "generated tokens per second of all sequences, prefill apart or of a few tokens",
     "throughput_tok_s": "output tokens per second of all devices, prefill in the time",
     "latency_ms": "whole request or static batch, prefill and all decode steps",
+    "speedup": "time per output token without the row's options over that with them",
 }
 BATCHING = ("static", "continuous")
 SOURCE_KEYS = ("schema", "title", "source", "engine", "engine_version", "date", "conditions", "rows")
@@ -39,7 +41,8 @@ class Row:
 
     batch: sequences at once, or concurrent requests; None where the source runs as many as the cache holds.
     input_len 0: generation from an empty context.  output_len 0: the prompt alone.  value: in the metric's unit.
-    where: table and row in the source.
+    where: table and row in the source.  options: techniques by the names of their options, what is counted elsewhere in
+    the row left out; a speed-up is over the same without them.
     """
 
     hardware: str
@@ -57,12 +60,18 @@ class Row:
     value: float
     where: str
     note: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def plain(self) -> Row:
+        """The same run without its options."""
+        return replace(self, options=())
 
     @property
     def key(self) -> tuple[str | int | None, ...]:
         """What was run and what of it was measured: all but the value."""
         run = (self.hardware, self.tp, self.pp, self.model, self.quantization, self.kv_cache_dtype)
-        return (*run, self.batching, self.batch, self.input_len, self.output_len, self.metric)
+        return (*run, self.batching, self.batch, self.input_len, self.output_len, self.metric, *map(str, self.options))
 
     def arguments(self) -> dict[str, str | int]:
         """What `llmviewer.analyze` takes; batch_size is left out where the source does not say it.
@@ -80,6 +89,7 @@ class Row:
             "kv_cache_dtype": self.kv_cache_dtype,
             "tensor_parallel_size": str(self.tp),
             "pipeline_parallel_size": str(self.pp),
+            **dict(self.options),
         }
 
 
@@ -149,12 +159,13 @@ def _row(row: Any, where: str) -> Row:
     if not isinstance(row, dict):
         raise UserError(f"{where} is {quoted(row)}; expected a mapping of fields")
     required = (*WORDS, *SIZES, "batch", "value")
-    data.check_keys(row, (*required, "note"), required, where)
+    data.check_keys(row, (*required, "note", "options"), required, where)
     fields: dict[str, Any] = {key: _text(row, key, where) for key in WORDS}
     _check_names(fields, where)
     fields |= {key: _whole(row, key, least, where) for key, least in SIZES.items()}
     fields["batch"] = None if row["batch"] is None else _whole(row, "batch", 1, where)
     fields["note"] = _text(row, "note", where) if "note" in row else ""
+    fields["options"] = _options(row.get("options", {}), where)
     read = Row(**fields, value=_figure(row["value"], where))
     _check_shape(read, where)
     return read
@@ -177,12 +188,26 @@ def _check_names(words: Mapping[str, str], where: str) -> None:
         raise UserError(f"{where}: {error}") from error
 
 
+def _options(given: Any, where: str) -> tuple[tuple[str, str], ...]:
+    """Techniques that a row asks for; what they say is checked when it is predicted."""
+    if not isinstance(given, dict):
+        raise UserError(f"{where}: options is {quoted(given)}; expected options of techniques by name")
+    elsewhere = ("quantization", "kv_cache_dtype", "tensor_parallel_size", "pipeline_parallel_size")
+    allowed = [name for name in TECHNIQUES if name not in elsewhere]
+    for name in given:
+        if name not in allowed:
+            raise unknown("option", name, allowed, where=where)
+    return tuple((name, _text(given, name, where)) for name in given)
+
+
 def _check_shape(row: Row, where: str) -> None:
     """What the metric needs to mean anything."""
     if row.tp * row.pp != row.devices:
         raise UserError(f"{where}: tp {row.tp} x pp {row.pp} is not {row.devices} devices")
     if row.batch is None and (row.metric != "throughput_tok_s" or row.batching != "continuous"):
         raise UserError(f"{where}: batch may be null only where a throughput under continuous batching is published")
+    if row.metric == "speedup" and not row.options:
+        raise UserError(f"{where}: a speedup is over the same run without its options; it has none")
     if row.input_len == 0 and row.metric != "decode_tok_s":
         raise UserError(f"{where}: input_len 0 is a generation from an empty context; {row.metric} needs a prompt")
     least = {"ttft_ms": 1, "throughput_tok_s": 0, "latency_ms": 1}.get(row.metric, 2)

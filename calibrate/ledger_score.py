@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,7 @@ class Scored:
             "quantization": row.quantization,
             "kv_cache_dtype": row.kv_cache_dtype,
             "batching": row.batching,
+            "options": dict(row.options),
             "batch": row.batch,
             "input_len": row.input_len,
             "output_len": row.output_len,
@@ -81,6 +82,7 @@ def case_of(source: Source, row: Row) -> Case:
         "kv_cache_dtype": row.kv_cache_dtype,
         "tensor_parallel_size": str(row.tp),
         "pipeline_parallel_size": str(row.pp),
+        **dict(row.options),
     }
     return Case(
         hardware=row.hardware,
@@ -91,7 +93,7 @@ def case_of(source: Source, row: Row) -> Case:
         batch=float(row.batch or 0),
         input_len=float(row.input_len),
         output_len=float(row.output_len),
-        metric=row.metric,
+        metric="tpot_ms" if row.metric == "speedup" else row.metric,
     )
 
 
@@ -99,13 +101,32 @@ def scored(sources: Sequence[Source]) -> list[Scored]:
     """Every figure of these sources, in their order."""
     pairs = list(ledger.rows(tuple(sources)))
     cases = {at: case_of(source, row) for at, (source, row) in enumerate(pairs)}
+    over = {at: -1 - at for at, (_, row) in enumerate(pairs) if row.metric == "speedup"}
+    cases |= {place: case_of(pairs[at][0], pairs[at][1].plain) for at, place in over.items()}
+    found = _found(cases)
+    found |= {at: _speedup(found[at], found[place]) for at, place in over.items()}
+    return [_scored(source, row, found[at]) for at, (source, row) in enumerate(pairs)]
+
+
+def _found(cases: Mapping[int, Case]) -> dict[int, dict[str, Any]]:
+    """What is known of every case."""
     found: dict[int, dict[str, Any]] = {}
     for part in grouped(cases):
         columns = e2e.columns_of(part, None) if isinstance(part, Group) else {}
         for number, at in enumerate(part.places):
             known = {name: values if isinstance(values, str) else values[number] for name, values in columns.items()}
             found[at] = known or {"reason": getattr(part, "reason", "")}
-    return [_scored(source, row, found[at]) for at, (source, row) in enumerate(pairs)]
+    return found
+
+
+def _speedup(own: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
+    """Of two times per token their ratio, with an interval as wide as that of the time."""
+    reason = own.get("reason") or plain.get("reason")
+    if reason:
+        return {"reason": reason}
+    of = {"predicted": "predicted", "low80": "high80", "high80": "low80", "ideal": "ideal"}
+    over = {name: plain["ideal" if name == "ideal" else "predicted"] for name in of}
+    return {**own, **{name: over[name] / own[time] for name, time in of.items()}}
 
 
 def _scored(source: Source, row: Row, known: dict[str, Any]) -> Scored:
@@ -134,7 +155,7 @@ def summary(rows: Iterable[Scored]) -> dict[str, Any]:
 
 
 def document(rows: Sequence[Scored]) -> dict[str, Any]:
-    """As JSON: sources summed up, everything together, and every figure."""
+    """As JSON: sources summed up, figures of runs with techniques together, all together, and every figure."""
     by_source: dict[str, list[Scored]] = {}
     for one in rows:
         by_source.setdefault(one.source.name, []).append(one)
@@ -150,7 +171,13 @@ def document(rows: Sequence[Scored]) -> dict[str, Any]:
         }
         for name, listed in by_source.items()
     ]
-    return {"schema": SCHEMA, "sources": sources, "total": summary(rows), "rows": [one.document() for one in rows]}
+    return {
+        "schema": SCHEMA,
+        "sources": sources,
+        "with_options": summary(one for one in rows if one.row.options),
+        "total": summary(rows),
+        "rows": [one.document() for one in rows],
+    }
 
 
 def recorded() -> dict[str, float]:
