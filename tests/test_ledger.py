@@ -117,6 +117,11 @@ def test_an_empty_context_is_one_token_and_a_prompt_alone_has_one_output_token()
         (good(where=" "), "where is ' '; expected text"),
         (good(input_len=0, metric="latency_ms"), "latency_ms needs a prompt"),
         (good(output_len=1), "decode_tok_s needs an output_len of at least 2"),
+        (good(metric="speedup"), "a speedup is over the same run without its options; it has none"),
+        (good(options={"speculation": "x"}), "unknown option 'speculation'; did you mean 'speculative'?"),
+        (good(options={"quantization": "fp8"}), "unknown option 'quantization'"),
+        (good(options="speculative"), "options is 'speculative'; expected options of techniques by name"),
+        (good(options={"offload": 1}), "offload is 1; expected text"),
         (good(top={"source": "a talk"}), "has no address that a reader can open"),
         (good(top={"engine": "tgi"}), "unknown engine 'tgi'"),
         (good(top={"schema": "llmviewer.ledger/2"}), "unknown schema"),
@@ -136,6 +141,20 @@ def test_a_wrong_file_is_one_line_that_names_it(file: dict[str, Any], message: s
 def test_an_engine_of_another_name_needs_the_preset_that_stands_for_it() -> None:
     source = ledger.parse(good(top={"engine": "tgi", "nearest": "vllm"}), "x")
     assert (source.engine, source.preset) == ("tgi", "vllm")
+
+
+def test_options_are_part_of_what_was_run_and_a_row_without_them_is_the_plain_run() -> None:
+    options = {"speculative": "ngram,tokens=4,acceptance=0.5"}
+    (row,) = ledger.parse(good(options=options, metric="speedup", value=1.5), "x").rows
+    assert row.options == tuple(options.items()) and row.plain.options == ()
+    assert row.key != row.plain.key
+    assert row.arguments()["speculative"] == options["speculative"] and "speculative" not in row.plain.arguments()
+
+
+def test_drafts_offloading_and_plain_runs_are_all_held_against_figures() -> None:
+    asked = Counter(name for _, row in ROWS for name, _ in row.options)
+    assert asked["speculative"] >= 30 and asked["offload"] >= 10
+    assert {row.metric for _, row in ROWS if row.options} >= {"speedup", "tpot_ms", "throughput_tok_s"}
 
 
 def _family(engine: str) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from calibrate import ledger, ledger_score
+from llmviewer import engine
+from llmviewer.api import analyze
 from llmviewer.cli import main
 
 #: Rounding of the record, and of sums in another order on another machine.
@@ -46,6 +49,31 @@ def test_a_score_says_what_was_published_and_what_we_say(capsys: pytest.CaptureF
     first = found["rows"][0]
     assert first["error"] == pytest.approx(first["predicted"] / first["published"] - 1.0)
     assert source["address"].startswith("https://")
+
+
+def test_a_speedup_is_the_plain_time_over_that_with_options_on_the_roofline_too() -> None:
+    (source, *_) = ledger.load()
+    options = {"speculative": "eagle,tokens=2,acceptance=0.5"}
+    run = {"hardware": "h200", "model": "llama-3.1-8b", "quantization": "none"}
+    sizes = {"batch": 1, "input_len": 64, "output_len": 64}
+    row = replace(source.rows[0], metric="speedup", value=1.5, options=tuple(options.items()), **run, **sizes)
+    (one,) = ledger_score.scored([replace(source, preset="vllm", rows=(row,))])
+    asked = {"input_len": 64, "output_len": 64, "fusion": engine.load("vllm").fusion}
+
+    def speedup(**how: str) -> float:
+        plain, own = (analyze("llama-3.1-8b", "h200", **asked, **how, **more) for more in ({}, options))
+        return float(plain.metrics()["tpot_s"] / own.metrics()["tpot_s"])
+
+    assert one.predicted == pytest.approx(speedup(engine="vllm"), rel=1e-6)
+    assert one.ideal == pytest.approx(speedup(efficiency="ideal"), rel=1e-6)
+    assert one.low80 < one.predicted < one.high80
+
+
+def test_what_is_chosen_for_each_request_is_not_predicted() -> None:
+    (source, *_) = ledger.load()
+    row = replace(source.rows[0], options=(("speculative", "ngram,tokens=best,acceptance=0.5"),))
+    (one,) = ledger_score.scored([replace(source, rows=(row,))])
+    assert "say what was run" in one.reason
 
 
 def test_an_unknown_source_is_named(capsys: pytest.CaptureFixture[str]) -> None:
