@@ -73,11 +73,6 @@ class Problem:
         """What shares cost."""
         return self.all_here.of(shares, self.one_each)
 
-    def feasible(self, shares: Shares) -> bool:
-        """Whether device and host hold it."""
-        cost = self.cost(shares)
-        return cost.device_bytes <= self.device_bytes and cost.host_bytes <= self.host_bytes
-
     def solve(self) -> Shares:
         """The optimum, by HiGHS; where nothing fits, what leaves most room on the device.
 

@@ -35,10 +35,7 @@ def generation_object(analysis: Analysis, point: int) -> dict[str, Any]:
     own, other = _per_token(analysis, point), _per_token(plain, 0)
     return {
         "scheme": system.scheme.name,
-        **{
-            name: fact if isinstance(fact, str) else number(value_at(fact, 0))
-            for name, fact in generation.facts.items()
-        },
+        **{name: _fact(fact) for name, fact in generation.facts.items()},
         "new_tokens": number(value_at(generation.shape.new_tokens, 0)),
         "tokens_per_round": number(_tokens_per_round(analysis, generation, point)),
         "pass_s": number(analysis.schedule.decode(analysis.step_s)[point]),

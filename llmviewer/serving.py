@@ -110,17 +110,15 @@ class Machine:
 class Running:
     """What runs at once on one replica, where sequences begin one by one.
 
-    request: the sequences that decode together.  together: prompts of a prefill pass.  places: sequences whose cache
-    fits.  chunk_tokens: most tokens of a prompt in a pass, where it differs from the engine's budget.
-    riders: sequences that decode in every prefill pass.  transfer_s: of a prompt's cache between machines [s].
+    request: the sequences that decode together.  together: prompts of a prefill pass.
+    chunk_tokens: most tokens of a prompt in a pass, where it differs from the engine's budget.
+    riders: sequences that decode in every prefill pass.
     """
 
     request: Request
     together: Count
-    places: Count
     chunk_tokens: Count | None = None
     riders: Count = 0.0
-    transfer_s: Count = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,8 +78,8 @@ def test_distillation_takes_away_a_share_of_the_rejections() -> None:
 
 
 def test_three_samples_of_a_draft_accept_seven_eighths_of_what_one_accepts_half_of() -> None:
-    assert Acceptance(rates=(0.5,)).sampled(3).rates == (0.875,)
-    assert Acceptance(rates=(0.5,)).sampled(1).rates == (0.5,)
+    assert ranks.of_draws(Acceptance(rates=(0.5,)), 3).rates == ((0.5, 0.25, 0.125),)
+    assert ranks.of_draws(Acceptance(rates=(0.5,)), 1).rates == ((0.5,),)
 
 
 def test_a_curve_of_lengths_is_inverted_gain_by_gain() -> None:
@@ -146,7 +146,6 @@ def test_success_rates_of_the_first_choices_become_rates_by_rank() -> None:
     found = ranks.of_success([[0.68, 0.77, 0.81]])
     assert [found.at(1, rank) for rank in (1, 2, 3, 4)] == pytest.approx([0.68, 0.09, 0.04, 0.0])
     assert found.at(7, 2) == found.at(1, 2)
-    assert found.first().rates == (0.68,)
 
 
 def test_ranks_are_read_as_people_type_them() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from llmviewer.schemes.blockwise import block_heads
 from llmviewer.schemes.eagle import eagle
 from llmviewer.schemes.eagle3 import eagle3
 from llmviewer.schemes.medusa import medusa_heads
-from llmviewer.schemes.module import TABLES, own_parameters
+from llmviewer.schemes.module import TABLES, VOCABULARY
 from llmviewer.schemes.mtp import mtp
 from llmviewer.schemes.self_speculative import skipping
 from llmviewer.schemes.speculator import speculator
@@ -50,6 +50,12 @@ def prepared(model: Model, batch: float, cached: float, **asked: str) -> Graph:
     graph = system.prepared(model.graph(decode(batch, cached)))
     ir.check(graph)
     return graph
+
+
+def own_parameters(model: Model, shared: Collection[str] = VOCABULARY) -> float:
+    """Parameters that a module stores itself: all but those called as in `shared`."""
+    stored = model.graph(decode(1.0, 0.0)).stored_weights()
+    return float(sum(tensor.elements * times for tensor, times in stored if tensor.name not in shared))
 
 
 def matmul_flops(graph: Graph) -> float:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer.schemes import ranks, trees
+from llmviewer.schemes import medusa, trees
 from llmviewer.schemes.acceptance import Acceptance
 from llmviewer.schemes.acceptance_presets import RANKS
 from llmviewer.schemes.ranks import Ranks
-from llmviewer.schemes.trees import Merged
+from llmviewer.schemes.trees import Merged, Tree
 
 #: Medusa's tree of 63 drafted tokens, https://github.com/FasterDecoding/Medusa (medusa/model/medusa_choices.py).
 MEDUSA_63 = [
@@ -35,7 +36,25 @@ some_ranks = st.lists(rows, min_size=1, max_size=3).map(lambda table: Ranks(rate
 HALF_AND_QUARTER = Ranks(rates=((0.5, 0.25),))
 
 
-def all_trees(nodes: int, depth: int) -> list[trees.Tree]:
+def of_paths(paths: Sequence[Sequence[int]]) -> Tree:
+    """The tree of paths of ranks counted from 0, as Medusa's code lists them: [[0], [0, 0], [1], ...]."""
+    ordered = sorted(map(tuple, paths), key=lambda path: (len(path), path))
+    number = {(): 0} | {path: at for at, path in enumerate(ordered, 1)}
+    return tuple(number[path[:-1]] for path in ordered)
+
+
+def widths(tree: Tree) -> tuple[int, ...]:
+    """Nodes at each depth from 1."""
+    deep = trees.depths(tree)
+    return tuple(deep.count(depth) for depth in range(1, max(deep, default=0) + 1))
+
+
+def one_choice(acceptance: Acceptance) -> Ranks:
+    """A draft with one choice alone."""
+    return Ranks(rates=tuple((rate,) for rate in acceptance.rates))
+
+
+def all_trees(nodes: int, depth: int) -> list[Tree]:
     """Every list of parents that is a tree, many of them more than once."""
     found = product(*(range(number) for number in range(1, nodes + 1)))
     return [tree for tree in found if max(trees.depths(tree), default=0) <= depth]
@@ -53,7 +72,7 @@ def test_a_tree_of_two_by_two_attends_17_pairs_and_is_worth_2_3125_tokens() -> N
 def test_specinfers_expansion_2_2_1_has_ten_nodes_and_four_sequences() -> None:
     """arXiv 2305.09781, figure 3: <2, 2, 1> gives four token sequences."""
     tree = trees.full((2, 2, 1))
-    assert trees.widths(tree) == (2, 4, 4)
+    assert widths(tree) == (2, 4, 4)
     assert trees.pairs(tree) == 1 + 2 * 2 + 4 * 3 + 4 * 4
 
 
@@ -67,7 +86,7 @@ def test_a_tree_of_width_1_is_the_causal_chain(drafted: int) -> None:
 @given(drafted=st.integers(0, 30), curve=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6))
 def test_a_chain_is_worth_exactly_what_acceptance_says(drafted: int, curve: list[float]) -> None:
     acceptance = Acceptance(rates=tuple(curve))
-    assert trees.expected(trees.chain(drafted), ranks.of_acceptance(acceptance)) == acceptance.tokens(float(drafted))
+    assert trees.expected(trees.chain(drafted), one_choice(acceptance)) == acceptance.tokens(float(drafted))
 
 
 @given(rates=some_ranks, budget=st.integers(0, 5), depth=st.integers(1, 4))
@@ -97,19 +116,19 @@ def test_the_best_tree_of_three_takes_the_largest_products() -> None:
 
 
 def test_a_draft_with_one_choice_has_a_chain_for_its_best_tree() -> None:
-    assert trees.best(6, ranks.of_acceptance(Acceptance(rates=(0.7,))), 4) == trees.chain(4)
+    assert trees.best(6, one_choice(Acceptance(rates=(0.7,))), 4) == trees.chain(4)
 
 
 def test_paths_of_ranks_become_a_tree_whatever_their_order() -> None:
-    assert trees.of_paths([[0, 0], [1], [0]]) == (0, 0, 1)
-    assert trees.of_paths([[0], [1], [0, 0], [0, 1], [1, 0], [1, 1]]) == trees.full((2, 2))
+    assert of_paths([[0, 0], [1], [0]]) == (0, 0, 1)
+    assert of_paths([[0], [1], [0, 0], [0, 1], [1, 0], [1, 1]]) == trees.full((2, 2))
 
 
 def test_medusas_tree_with_its_heads_accuracy_is_worth_what_spec_bench_measured() -> None:
     """Spec-Bench: 2.32 tokens a pass for Vicuna-7B, 2.39 for 13B; the log has the first five choices of ten."""
-    tree = trees.of_paths(MEDUSA_63)
+    tree = of_paths(MEDUSA_63)
     assert len(tree) == 63
-    assert trees.widths(tree) == (10, 28, 23, 2)
+    assert widths(tree) == medusa.LEVELS == (10, 28, 23, 2)
     assert trees.expected(tree, RANKS["medusa-vicuna-7b"].ranks) == pytest.approx(2.32, rel=0.03)
     assert trees.expected(tree, RANKS["medusa-vicuna-13b"].ranks) == pytest.approx(2.39, rel=0.03)
 

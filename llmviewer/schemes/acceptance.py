@@ -49,18 +49,8 @@ class Acceptance:
 
         DistillSpec (arXiv 2310.08461) measures such gains; how large one is depends on data and draft.
         """
-        return self._with(tuple(1.0 - (1.0 - rate) * (1.0 - by) for rate in self.rates)) if by else self
-
-    def sampled(self, samples: float) -> Acceptance:
-        """Where each position holds `samples` independent draws of the draft: 1 - (1 - a)^samples.
-
-        An upper bound: draws repeat each other, and what the first missed the others are likelier to miss as well
-        (SpecInfer, arXiv 2305.09781; SpecTr, arXiv 2310.15141).
-        """
-        return self._with(tuple(float(1.0 - (1.0 - rate) ** samples) for rate in self.rates)) if samples != 1 else self
-
-    def _with(self, rates: tuple[float, ...]) -> Acceptance:
-        return replace(self, rates=rates, name="")
+        rates = tuple(1.0 - (1.0 - rate) * (1.0 - by) for rate in self.rates)
+        return replace(self, rates=rates, name="") if by else self
 
 
 def of_lengths(lengths: Mapping[int, float], name: str = "") -> Acceptance:

@@ -160,7 +160,6 @@ class Chunked(Batching):
         return Mixing(
             request=running,
             together=found.together,
-            places=places,
             chunk_tokens=found.chunk_tokens,
             riders=found.decodes,
             plan=found,

@@ -28,7 +28,7 @@ class Continuous(Batching):
         """As many sequences as the cache holds at once."""
         places = machine.places(request, machine.token_budget)
         running = replace(request, batch_size=np.minimum(request.batch_size, places))
-        return Running(request=running, together=together(running), places=places)
+        return Running(request=running, together=together(running))
 
 
 def _make(text: str) -> Change:

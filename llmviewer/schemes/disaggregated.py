@@ -208,7 +208,6 @@ class Disaggregated(Batching):
         return Apart(
             request=replace(request, batch_size=load.batch(decode_s)),
             together=shared,
-            places=load.places,
             load=load,
             prefill_places=machine.places(alone, machine.token_budget),
             prompt_bytes=moved,

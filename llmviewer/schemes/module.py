@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmviewer.formats.checkpoint import Checkpoint, Variant
 from llmviewer.ir import Block, Graph, Pass, Tensor, as_built
 from llmviewer.models.model import Model
-from llmviewer.workload import Step, decode
+from llmviewer.workload import Step
 
 #: Weights of the model that modules read in place: the tables of tokens and what follows them.
 TABLES = ("embedding.weight", "position_embedding.weight", "project_in.weight", "embedding_norm.weight")
@@ -58,12 +58,6 @@ def rows(target: Model, step: Step) -> Block:
 def states(target: Model, step: Step, times: float = 1.0) -> Tensor:
     """Hidden states of the model at every token of a step: what a block receives.  times: as many side by side."""
     return Tensor(name="hidden", elements=step.tokens * (times * target.hidden), dtype=target.dtype)
-
-
-def own_parameters(model: Model, shared: Collection[str] = VOCABULARY) -> float:
-    """Parameters that a module stores itself: all but those called as in `shared`."""
-    stored = model.graph(decode(1.0, 0.0)).stored_weights()
-    return float(sum(tensor.elements * times for tensor, times in stored if tensor.name not in shared))
 
 
 def stored(target: Model, kept: Mapping[str, tuple[str, int]]) -> Pass:

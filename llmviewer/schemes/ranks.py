@@ -32,15 +32,6 @@ class Ranks:
         row = self.rates[min(depth, len(self.rates)) - 1]
         return row[rank - 1] if rank <= len(row) else 0.0
 
-    def first(self) -> Acceptance:
-        """What a chain of first choices is accepted with."""
-        return Acceptance(rates=tuple(row[0] for row in self.rates))
-
-
-def of_acceptance(acceptance: Acceptance) -> Ranks:
-    """A draft with one choice alone."""
-    return Ranks(rates=tuple((rate,) for rate in acceptance.rates), name=acceptance.name)
-
 
 def of_success(by_depth: Sequence[Sequence[float]], name: str = "") -> Ranks:
     """From success rates of the top 1, top 2, ... choices together, as papers print them: a row per depth."""
@@ -55,7 +46,8 @@ def of_success(by_depth: Sequence[Sequence[float]], name: str = "") -> Ranks:
 def of_draws(acceptance: Acceptance, most: int) -> Ranks:
     """Of up to `most` independent draws at each depth, the k-th right where those before it were not: a (1-a)^(k-1).
 
-    An upper bound, as Acceptance.sampled says.
+    One of m is right with 1 - (1 - a)^m.  An upper bound: draws repeat each other, and what the first missed the others
+    are likelier to miss as well (SpecInfer, arXiv 2305.09781; SpecTr, arXiv 2310.15141).
     """
     rows = (tuple(rate * (1.0 - rate) ** missed for missed in range(most)) for rate in acceptance.rates)
     return Ranks(rates=tuple(rows), name=str(acceptance))

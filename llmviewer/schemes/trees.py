@@ -35,25 +35,12 @@ def full(widths: Sequence[int]) -> Tree:
     return tuple(parents)
 
 
-def of_paths(paths: Sequence[Sequence[int]]) -> Tree:
-    """The tree of paths of ranks counted from 0, as Medusa's code lists them: [[0], [0, 0], [1], ...]."""
-    ordered = sorted(map(tuple, paths), key=lambda path: (len(path), path))
-    number = {(): 0} | {path: at for at, path in enumerate(ordered, 1)}
-    return tuple(number[path[:-1]] for path in ordered)
-
-
 def depths(tree: Tree) -> tuple[int, ...]:
     """Tokens between each drafted node and the root, itself included."""
     found = [0]
     for parent in tree:
         found.append(found[parent] + 1)
     return tuple(found[1:])
-
-
-def widths(tree: Tree) -> tuple[int, ...]:
-    """Nodes at each depth from 1: what a draft that works depth by depth makes in each of its passes."""
-    deep = depths(tree)
-    return tuple(deep.count(depth) for depth in range(1, max(deep, default=0) + 1))
 
 
 def pairs(tree: Tree) -> float:
