@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,6 @@ import numpy.typing as npt
 from llmviewer.branches import Branches
 from llmviewer.ir import Array, Count, total
 from llmviewer.models.model import Model
-
-Counts = TypeVar("Counts", bound="Shape | Draft | Generation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +87,13 @@ class Generation:
 
     def at(self, points: npt.NDArray[np.intp]) -> Generation:
         """The generation of some points, where counts have one entry per point."""
-        return mapped(self, lambda count: count[points] if isinstance(count, np.ndarray) and count.size > 1 else count)
+
+        def some(counts: Sequence[Count]) -> Count:
+            (count,) = counts
+            return count[points] if isinstance(count, np.ndarray) and count.size > 1 else count
+
+        at: Generation = _merged([self], some)
+        return at
 
 
 #: A token from each pass.
@@ -108,39 +112,27 @@ class Scheme:
     candidates: tuple[Scheme, ...] = ()
 
 
-def mapped(of: Counts, change: Callable[[Count], Count]) -> Counts:
-    """The same with every count changed."""
-    return replace(of, **{name: _mapped(name, value, change) for name, value in _values(of).items()})
-
-
 def picked(among: Sequence[Generation], index: npt.NDArray[np.intp]) -> Generation:
     """Of each point the generation that `index` names; they differ in counts alone."""
 
-    def pick(values: Sequence[Any]) -> Any:
-        first = values[0]
-        if isinstance(first, (Shape, Draft)):
-            return replace(first, **{name: pick([getattr(v, name) for v in values]) for name in _values(first)})
-        if isinstance(first, tuple) and first and isinstance(first[0], Draft):
-            return tuple(pick(column) for column in zip(*values, strict=True))
-        if isinstance(first, Mapping):
-            return {name: pick([value[name] for value in values]) for name in first}
-        if isinstance(first, (float, np.ndarray)):
-            columns = np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in (*values, index)))[:-1]
-            return np.choose(index, columns) if len(index) > 1 else float(columns[int(index[0])].reshape(-1)[0])
-        return first
+    def pick(counts: Sequence[Count]) -> Count:
+        columns = np.broadcast_arrays(*(np.asarray(count, dtype=np.float64) for count in (*counts, index)))[:-1]
+        return np.choose(index, columns) if len(index) > 1 else float(columns[int(index[0])].reshape(-1)[0])
 
-    return replace(among[0], **{name: pick([getattr(one, name) for one in among]) for name in _values(among[0])})
+    chosen: Generation = _merged(among, pick)
+    return chosen
 
 
-def _values(of: object) -> dict[str, Any]:
-    return {entry.name: getattr(of, entry.name) for entry in fields(of)}  # type: ignore[arg-type]
-
-
-def _mapped(name: str, value: Any, change: Callable[[Count], Count]) -> Any:
-    if isinstance(value, (Shape, Draft)):
-        return mapped(value, change)
-    if name == "drafts":
-        return tuple(mapped(draft, change) for draft in value)
-    if name == "facts":
-        return {key: change(fact) if not isinstance(fact, str) else fact for key, fact in value.items()}
-    return change(value) if isinstance(value, (float, np.ndarray)) else value
+def _merged(values: Sequence[Any], of: Callable[[Sequence[Count]], Count]) -> Any:
+    """One value made of several that differ in counts alone: each of its counts made of theirs."""
+    first = values[0]
+    if isinstance(first, (float, np.ndarray)):
+        return of(values)
+    if isinstance(first, (Generation, Shape, Draft)):
+        names = [entry.name for entry in fields(first)]
+        return replace(first, **{name: _merged([getattr(value, name) for value in values], of) for name in names})
+    if isinstance(first, tuple):
+        return tuple(_merged(column, of) for column in zip(*values, strict=True))
+    if isinstance(first, Mapping):
+        return {name: _merged([value[name] for value in values], of) for name in first}
+    return first
