@@ -11,6 +11,7 @@ from llmviewer.cli import main
 from llmviewer.cli.techniques import card
 from llmviewer.dtypes import Dtype
 from llmviewer.passes.quantization_presets import METHODS
+from llmviewer.schemes.acceptance_presets import PRESETS, Preset
 from llmviewer.techniques import TECHNIQUES, WITHOUT_OPTION
 
 HERE = Path(__file__).resolve().parent
@@ -66,18 +67,48 @@ an option of `analyze`, `sweep`, `compare` and `crossover`, alone or together wi
 """
 
 
+PRESETS_HEAD = """
+## Published acceptance
+
+Names that `acceptance=` of `--speculative` takes, from `llmviewer/schemes/acceptance_presets.yaml`. Tokens of a round,
+the model's own included, by the number drafted (of a tree its depth). They hold for this method, model, draft and text
+alone.
+
+| name | method | model, draft | text | drafted: tokens of a round | source |
+|---|---|---|---|---|---|
+"""
+
+
 def techniques() -> str:
     """A section for every technique."""
     return "\n".join(_section(card(name)) for name in (*TECHNIQUES, *WITHOUT_OPTION))
 
 
-def _section(said: dict[str, str]) -> str:
+def _section(said: dict[str, Any]) -> str:
     default = f", default `{said['default']}`" if said["default"] else ""
     option = f"`{said['option']}`" if said["option"] else "No option of its own"
+    parameters = "".join(f"| `{name}` | {text} |\n" for name, text in said["parameters"].items())
+    table = f"| parameter | what it says |\n|---|---|\n{parameters}\n" if parameters else ""
     return (
-        f"## {said['name'].replace('_', ' ')}\n\n{option} ({said['kind']}{default})\n\n{said['summary']}\n\n"
+        f"## {said['name'].replace('_', ' ')}\n\n{option} ({said['kind']}{default})\n\n{said['summary']}\n\n{table}"
         f"- **Formula**: {said['formula']}\n- **Source**: {said['source']}\n\n```sh\n{said['example']}\n```\n"
     )
+
+
+def presets() -> str:
+    """A row for every published acceptance."""
+    return PRESETS_HEAD + "".join(
+        f"| `{preset.name}` | {preset.method} | {', '.join(filter(None, (preset.target, preset.draft)))} "
+        f"| {preset.dataset} | {_how_many(preset)} | {preset.source} |\n"
+        for preset in PRESETS.values()
+    )
+
+
+def _how_many(preset: Preset) -> str:
+    """Drafted tokens: tokens of a round; where the source states rates, those of the tokens it drafted."""
+    tree = f", tree of {preset.tree_tokens}" if preset.tree_tokens else ""
+    lengths = preset.lengths or {preset.drafted: float(preset.acceptance.tokens(float(preset.drafted)))}
+    return ", ".join(f"{drafted}: {length:.2f}" for drafted, length in lengths.items()) + tree
 
 
 LEDGER = """# The ledger
@@ -146,4 +177,4 @@ if __name__ == "__main__":
     page("hardware.md", HARDWARE, ["hardware"])
     (HERE / "quantization.md").write_text(QUANTIZATION + schemes(), encoding="utf-8")
     ledger()
-    (HERE / "techniques.md").write_text(f"{TECHNIQUES_HEAD}\n{techniques()}", encoding="utf-8")
+    (HERE / "techniques.md").write_text(f"{TECHNIQUES_HEAD}\n{techniques()}{presets()}", encoding="utf-8")

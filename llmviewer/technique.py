@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from llmviewer.errors import UserError, quoted, unknown
@@ -21,9 +21,10 @@ Change: TypeAlias = Callable[[System], System]
 class Technique:
     """An entry of the registry.
 
-    kind: compression, sparsity, fusion, attention, kv cache, parallelism, spatial.  formula, source: what it changes,
-    and where that is written.  example: a complete command line.  make: the option's text -> the change; raises
-    UserError for bad values, and the change itself for a combination that cannot be.
+    kind: compression, sparsity, fusion, attention, kv cache, parallelism, spatial ...  summary: a sentence.
+    parameters: what may stand in the option's text -> what it means.  formula, source: what it changes, and where that
+    is written.  example: a complete command line.  make: the option's text -> the change; raises UserError for bad
+    values, and the change itself for a combination that cannot be.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Technique:
     source: str
     example: str
     make: Callable[[str], Change]
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 def adding(name: str, make: Callable[[Chip], Pass]) -> Change:

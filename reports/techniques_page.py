@@ -12,7 +12,7 @@ def listed(cards: Sequence[Mapping[str, Any]]) -> Page:
     """The techniques by kind, each with what it does."""
     kinds = dict.fromkeys(str(card["kind"]) for card in cards)
     groups = tuple(Facts(lines=_lines(cards, kind), title=kind.capitalize().replace("Kv", "KV")) for kind in kinds)
-    hint = (("", "llmviewer techniques show NAME: formula, source and a command to try"),)
+    hint = (("", "llmviewer techniques show NAME: parameters, formula, source and a command to try"),)
     return (*groups, Facts(lines=hint))
 
 
@@ -28,6 +28,11 @@ def _called(card: Mapping[str, Any]) -> str:
 
 
 def shown(card: Mapping[str, Any]) -> Page:
-    """Everything the registry says of one."""
-    lines = tuple((name.capitalize(), str(value)) for name, value in card.items() if value)
-    return (Facts(lines=lines),)
+    """Everything the registry says of one; what may stand in its text is a list of its own."""
+    lines = tuple((name.capitalize(), _value(value)) for name, value in card.items() if value and name != "parameters")
+    parameters = tuple((str(name), str(text)) for name, text in card["parameters"].items())
+    return (Facts(lines=lines), *((Facts(title="Parameters", lines=parameters),) if parameters else ()))
+
+
+def _value(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmviewer.cli import main
+from llmviewer.errors import UserError
+from llmviewer.schemes.methods import METHODS
 from llmviewer.technique import Technique
 from llmviewer.techniques import TECHNIQUES, WITHOUT_OPTION, load
 
@@ -69,3 +71,16 @@ def test_a_technique_without_an_option_is_documented_and_its_example_runs(
     assert other not in TECHNIQUES and output(shlex.split(load(other).example)[1:], capsys)
     assert main(["techniques", "list"]) == 0
     assert f"\n{other} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", [m for methods in METHODS.values() for m in methods])
+def test_the_registry_names_every_parameter_of_a_method_and_no_other(method: str) -> None:
+    with pytest.raises(UserError) as error:
+        load(method).make("no_such_parameter=1")
+    _, listed, names = str(error.value).partition("allowed: ")
+    assert set(load(method).parameters) == set(names.split(", ") if listed else ())
+
+
+def test_the_list_is_of_sentences_and_shows_no_grammar() -> None:
+    for name in (*TECHNIQUES, *WITHOUT_OPTION):
+        assert "[," not in load(name).summary and len(load(name).summary) <= 170, name

@@ -27,10 +27,28 @@ def card(name: str) -> dict[str, Any]:
         "option": _asked_by(name),
         "default": option.default if option else "",
         "summary": technique.summary,
+        "parameters": dict(technique.parameters),
+        "presets": _presets(name),
         "formula": technique.formula,
         "source": technique.source,
         "example": technique.example,
     }
+
+
+def _presets(name: str) -> list[str]:
+    """Names of published acceptance: of a way to speculate its own, of the option all."""
+    if name != "speculative" and name not in METHODS["speculative"]:
+        return []
+    from llmviewer.schemes.acceptance_presets import PRESETS
+
+    return [
+        preset.name for preset in PRESETS.values() if name in ("speculative", preset.method.replace("eagle2", "eagle"))
+    ]
+
+
+def _row(card: dict[str, Any]) -> dict[str, Any]:
+    """The card as a row of a table that all techniques share."""
+    return {**card, "parameters": "; ".join(f"{name}: {text}" for name, text in card["parameters"].items())}
 
 
 def _asked_by(name: str) -> str:
@@ -51,7 +69,9 @@ def every(format: opt.Format = "table", output: opt.Output = None) -> int:  # no
 
         return techniques_page.listed(cards)
 
-    views.show(views.Views(page=page, document=lambda: cards, rows=lambda: cards), format, output)
+    views.show(
+        views.Views(page=page, document=lambda: cards, rows=lambda: [_row(card) for card in cards]), format, output
+    )
     return 0
 
 
@@ -73,5 +93,5 @@ def one(
 
         return techniques_page.shown(found)
 
-    views.show(views.Views(page=page, document=lambda: found, rows=lambda: [found]), format, output)
+    views.show(views.Views(page=page, document=lambda: found, rows=lambda: [_row(found)]), format, output)
     return 0

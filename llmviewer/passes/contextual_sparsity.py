@@ -198,8 +198,13 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="contextual_sparsity",
     kind="sparsity",
-    summary="A token uses a share of the heads and of the feed-forward columns, which a predictor names; "
-    "the gain dies with the batch. attention=share,mlp=share[,predictor=width]",
+    summary="A token uses a share of the heads and of the feed-forward columns, which a predictor names; the gain "
+    "dies with the batch.",
+    parameters={
+        "attention": "share of the heads that a token uses; 1 unless said",
+        "mlp": "share of the feed-forward columns that a token uses; 1 unless said",
+        "predictor": "width of the predictor; 1000 unless said, 0: none",
+    },
     formula="weights read and multiplied x (1 - (1 - rho)^T); predictor 2 T width (hidden + outputs) FLOP per part, "
     "width 1000",
     source="Deja Vu arXiv 2310.17157; width: https://github.com/FMInference/DejaVu (sparse_predictor, --D)",

@@ -204,9 +204,15 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="early_exit",
     kind="sparsity",
-    summary="Tokens that are sure leave before the last layer; a batch goes as deep as its deepest one. "
-    "mean=share of the layers, exits=layers:probability/..., two-exit=layers:probability; "
-    "confidence=classifier|softmax|similarity; kv=propagate|recompute|none; jump",
+    summary="Tokens that are sure leave before the last layer; a batch goes as deep as its deepest one.",
+    parameters={
+        "mean": "share of the layers that a token takes in the mean",
+        "exits": "layers:probability/...: who leaves where, 8:0.3/16:0.4",
+        "two-exit": "layers:probability of a single exit",
+        "confidence": "how a token is found sure: classifier, softmax, similarity",
+        "kv": "what fills the cache of skipped layers: propagate, recompute, none",
+        "jump": "alone: a linear map instead of the skipped layers",
+    },
     formula="work of layer l x (1 - (1 - Pr(depth >= l))^B); mean: Pr(depth > l) = r^l with mean r^l = share; checks: "
     "4 hidden (classifier), lm_head and 5 per logit (softmax), 6 hidden (similarity) FLOP per token; propagation keeps "
     "k_proj and v_proj",

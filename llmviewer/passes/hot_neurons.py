@@ -162,8 +162,14 @@ def _combinable(system: System) -> None:
 TECHNIQUE = Technique(
     name="hot_neurons",
     kind="sparsity",
-    summary="The hottest feed-forward neurons stay on the GPU, the host computes the cold ones beside it (PowerInfer). "
-    f"gpu=share,active=share[,hit=share][,predictor=width][,host=NAME]; host {HOST} unless said",
+    summary="The hottest feed-forward neurons stay on the GPU, the host computes the cold ones beside it (PowerInfer).",
+    parameters={
+        "gpu": "share of the neurons on the GPU",
+        "active": "share of the neurons that a token uses",
+        "hit": "share of those on the GPU; from the published skew unless said",
+        "predictor": "width of the predictor; 1000 unless said",
+        "host": f"name of a host; {HOST} unless said",
+    },
     formula="hot neurons make H = gpu^0.166 of the activations (26 % make 80 %); of a matrix T tokens read "
     "gpu (1 - (1 - active H / gpu)^T) on the GPU, (1 - gpu)(1 - (1 - active (1 - H) / (1 - gpu))^T) on the host; "
     "the slower side takes the time; "

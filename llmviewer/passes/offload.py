@@ -209,10 +209,24 @@ def placed(system: System, plan: Offload, said: str = "") -> System:
 TECHNIQUE = Technique(
     name="offload",
     kind="offloading",
-    summary="Keeps weights, cache or hidden states on the host or its disk: streamed while the layer before computes, "
-    "or computed on by the host. weights=share[,kv=share][,activations=share][,compute=device|host]"
-    "[,overlap=on|off|layer][,to=host|disk][,host=NAME][,disk=NAME]; zero-inference (all weights streamed), experts "
-    f"(routed experts on the host), flash, flexgen; host {HOST}, disk {DISK} unless said",
+    summary="Keeps weights, cache or hidden states on the host or its disk: streamed while the layer before "
+    "computes, or computed on by the host.",
+    parameters={
+        "weights": "share of every layer's weights that lies elsewhere",
+        "kv": "share of the KV cache that does",
+        "activations": "share of the hidden states that does",
+        "compute": "device (what it needs is streamed), or host: it computes with what it holds",
+        "overlap": "on: a share of every layer comes while the one before computes; layer: whole layers "
+        "do; off: a layer waits",
+        "to": "host, or disk",
+        "host": f"name of a host; {HOST} unless said",
+        "disk": f"name of a disk; {DISK} unless said",
+        "zero-inference": "all weights streamed (ZeRO-Inference)",
+        "experts": "routed experts on the host, which computes them (KTransformers)",
+        "flexgen": "what lies where as a linear program finds it for the request (FlexGen)",
+        "flash": "feed-forward weights on the disk, kept=0.24 of the neurons in memory, fresh=0.024 read "
+        "for a token (LLM in a flash)",
+    },
     formula="a layer takes max(kernels, bytes in / link, bytes out / link, bytes / host memory, bytes / disk), their "
     "sum with overlap=off; on the host max(bytes / memory bandwidth, FLOP / CPU rate) in series; memory keeps the rest "
     "and two buffers of a layer's stream",

@@ -42,8 +42,11 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="apar",
     kind="branches",
-    summary="APAR: a model tuned to fork its answer; branches share the cache before the fork and decode at once. "
-    "branches=mean number of them[,parallel=share of the tokens that they write]",
+    summary="APAR: a model tuned to fork its answer; branches share the cache before the fork and decode at once.",
+    parameters={
+        "branches": "how many there are, in the mean",
+        "parallel": "share of the tokens that they write; 1 unless said",
+    },
     formula="s = output - floor(parallel output) tokens one after another, then ceil((output - s) / branches) passes "
     "of batch x branches; no second prefill; cache of input + output tokens per request, as without",
     source="APAR arXiv 2401.06761; https://github.com/THUDM/APAR",

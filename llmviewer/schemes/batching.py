@@ -10,8 +10,10 @@ from llmviewer.technique import Technique
 TECHNIQUE = Technique(
     name="batching",
     kind="batching",
-    summary="How sequences share the machine. The first word says which way (each is listed by its own name): static, "
-    "continuous, chunked, disaggregated",
+    summary="How sequences share the machine: one of the methods below.",
+    parameters={
+        "METHOD": "static, continuous, chunked or disaggregated, then its own parameters",
+    },
     formula="Little: users = throughput x E2E; throughput is that of the slowest resource",
     source="Orca, OSDI 2022, https://www.usenix.org/conference/osdi22/presentation/yu; survey arXiv 2402.16363, "
     "section 5.2",

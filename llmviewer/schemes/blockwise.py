@@ -9,7 +9,7 @@ from llmviewer.ops.elementwise import activate, activation, add
 from llmviewer.ops.gemm import Linear
 from llmviewer.schemes.asked import accepted, said, verifying
 from llmviewer.schemes.eagle import feed_forward
-from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.method_text import ACCEPTANCE_SAID, listed, words
 from llmviewer.schemes.module import VOCABULARY, Module, beside, states
 from llmviewer.technique import Change, Parameter, Technique, generating
 from llmviewer.workload import Step
@@ -77,9 +77,12 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="blockwise",
     kind="speculation",
-    summary="One layer predicts the next tokens=k (4) tokens at once; the pass that verifies them makes the next "
-    "predictions. acceptance=RATE|A/B/C of the tokens after the first, which is the model's own"
-    "[,inner=width of the layer per token, the feed-forward part's unless said]",
+    summary="One layer predicts the next k tokens at once; the pass that verifies them makes the next predictions.",
+    parameters={
+        "tokens": "k, the first of which is the model's own; 4 unless said",
+        "acceptance": ACCEPTANCE_SAID,
+        "inner": "width of the layer per token; the feed-forward part's unless said",
+    },
     formula="h -> k f (ReLU) -> k h, added to h; one vocabulary; a pass computes k tokens; "
     "E = 1 + a_1 + a_1 a_2 + ... of k - 1 rates, the mean accepted block size",
     source=SOURCE,

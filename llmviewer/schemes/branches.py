@@ -33,8 +33,11 @@ def branching(title: str, branches: Branches, facts: Mapping[str, float | str]) 
 TECHNIQUE = Technique(
     name="branches",
     kind="branches",
-    summary="Parts of an answer that do not depend on each other are written at once, as sequences beside each other. "
-    "The first word says how they come about (each is listed by its own name): skeleton, apar",
+    summary="Parts of an answer that do not depend on each other are written at once, as sequences beside each other; "
+    "the methods below say how.",
+    parameters={
+        "METHOD": "how they come about, then its own parameters: skeleton or apar",
+    },
     formula="passes = o - 1 + ceil((output - o) / branches) for an outline of o tokens; batch x branches sequences in "
     "each of the later ones; as many tokens as without",
     source="survey arXiv 2402.16363, section 4.2; Skeleton-of-Thought arXiv 2307.15337; APAR arXiv 2401.06761",

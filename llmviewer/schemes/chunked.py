@@ -186,9 +186,11 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="chunked",
     kind="batching",
-    summary="Continuous batching in steps of a fixed number of tokens: all running decodes and one chunk of a prompt "
-    "(Sarathi's decode-maximal batches, FastGen's split-and-fuse). chunked[,tokens=512]; without tokens "
-    "--max-num-batched-tokens, else the engine's budget, else 512",
+    summary="Continuous batching in steps of so many tokens: all running decodes and one chunk of a prompt "
+    "(Sarathi, FastGen's split-and-fuse).",
+    parameters={
+        "tokens": "tokens of a step; --max-num-batched-tokens, else the engine's budget, else 512 unless said",
+    },
     formula="chunk = tokens - decodes; k = ceil(S / chunk) steps a prompt, n steps an answer; of A running sequences "
     "A k / (n + k) of the steps are mixed, all of them where that is above 1 and prompts queue; each chunk reads the "
     "keys of those before; TTFT = k mixed steps, TPOT = ((A - 1) k mixed + the rest pure steps) / n",

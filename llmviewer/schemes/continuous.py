@@ -40,8 +40,8 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="continuous",
     kind="batching",
-    summary="A sequence begins whenever another ends: batch_size users, each of whom sends a request when the one "
-    "before is answered; as many run as the cache holds, and prompts are prefilled between decode steps",
+    summary="A sequence begins whenever another ends, prompts are prefilled between decode steps; batch_size "
+    "users each send a request when the one before is answered.",
     formula="of U users A run; cycle = A p + n t (p: prefill of a prompt, n steps of t); TPOT = t + phi (A - 1) p / n, "
     "TTFT = p + (1 - phi)(A - 1) p + (U/A - 1) cycle; phi: share of others' prefill between a sequence's tokens",
     source="Orca, OSDI 2022, https://www.usenix.org/conference/osdi22/presentation/yu; vLLM arXiv 2309.06180",

@@ -254,9 +254,13 @@ def _link(text: str) -> Count:
 TECHNIQUE = Technique(
     name="disaggregated",
     kind="batching",
-    summary="Some instances prefill, others decode, each the whole system asked for; the cache of a prompt moves over "
-    "a link. disaggregated[,prefill=1][,decode=1][,link=GB/s or a network's name]; without link the --network, else "
-    "the chip's own",
+    summary="Some instances prefill, others decode, each the whole system asked for; the cache of a prompt moves "
+    "over a link.",
+    parameters={
+        "prefill": "instances that prefill; 1 unless said",
+        "decode": "instances that decode; 1 unless said",
+        "link": "GB/s of each device, or a network's name; the --network, else the chip's own link unless said",
+    },
     formula="t_x = cache bytes of the prompt on a device (2 L k_v d S bytes in all) / link; X = "
     "min(P / t_p, "
     "min(P, D) / t_x, D places / t_d, users / (t_p + t_x + t_d)), t_d(b) at the batch b = X t_d / D that results; "

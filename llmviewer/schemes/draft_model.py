@@ -10,6 +10,7 @@ from llmviewer.generation import Draft, Generation, Shape
 from llmviewer.schemes import acceptance
 from llmviewer.schemes.acceptance import Acceptance
 from llmviewer.schemes.asked import by_tokens
+from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID
 from llmviewer.technique import Change, Parameter, Technique, named
 
 WHERE = "--speculative draft"
@@ -61,9 +62,15 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="draft",
     kind="speculation",
-    summary="A smaller model drafts tokens one after another, the model verifies them in one pass. "
-    "draft=NAME,tokens=1..|best,acceptance=RATE|A/B/C|PRESET[,distilled=share][,quantization=...]"
-    "[,tensor_parallel_size=...]; runs and is sharded like the model, in its checkpoint's formats, unless said",
+    summary="A smaller model drafts tokens one after another, the model verifies them in one pass.",
+    parameters={
+        "draft": "name of the smaller model, or a path",
+        "tokens": TOKENS_SAID,
+        "acceptance": ACCEPTANCE_SAID,
+        "distilled": "share of the rejections that distillation makes disappear; 0 unless said",
+        "quantization": "number format of the draft's weights: w4a16 ...; its checkpoint's unless said",
+        "tensor_parallel_size": "devices that share the draft; those of the model unless said",
+    },
     formula="time per token = (verification of g + 1 tokens + g steps of the draft) / E; "
     "E = 1 + sum over i of a_1 ... a_i = (1 - a^(g+1)) / (1 - a), the model's own token included; distilled: "
     "1 - (1 - a)(1 - share); memory of both models and both caches, g tokens longer",

@@ -15,7 +15,7 @@ from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
 from llmviewer.schemes.asked import accepted, by_tokens
 from llmviewer.schemes.feature_rounds import TREE, Layers, drafted, tree_of
-from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID, listed, words
 from llmviewer.schemes.module import VOCABULARY, Module, beside, rows, states
 from llmviewer.technique import Change, Parameter, Technique
 from llmviewer.workload import Step
@@ -115,10 +115,14 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="eagle",
     kind="speculation",
-    summary="One decoder layer continues the model's features, in a chain (as vLLM) or a tree (EAGLE-2, SGLang). "
-    "tokens=1..|best (of a tree its depth)[,topk=1,nodes=drafted tokens to verify][,acceptance=RATE|A/B/C|PRESET]"
-    "[,width=of the feed-forward part]; "
-    f"acceptance of a chain {DEFAULT} unless said. SGLang's num-draft-tokens is nodes + 1",
+    summary="One decoder layer continues the model's features, in a chain (as vLLM) or a tree (EAGLE-2, SGLang).",
+    parameters={
+        "tokens": f"{TOKENS_SAID}; of a tree its depth",
+        "acceptance": f"{ACCEPTANCE_SAID}; of a chain {DEFAULT} unless said",
+        "topk": "of a tree: children of a node; 1 unless said",
+        "nodes": "of a tree: drafted tokens to verify (SGLang's num-draft-tokens - 1)",
+        "width": "of its feed-forward part; the model's unless said",
+    },
     formula="fc (2 h -> h), one layer, the model's head: tokens times; the first pass of a round takes in E tokens; "
     "verification of tokens + 1, or nodes + 1; E = 1 + a_1 + a_1 a_2 + ...; one layer of cache more",
     source=SOURCE,

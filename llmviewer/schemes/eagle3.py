@@ -15,7 +15,7 @@ from llmviewer.ops.norm import Norm, NormKind, rms_norm
 from llmviewer.schemes.asked import accepted, by_tokens
 from llmviewer.schemes.eagle import WIDTH, attention, fc_of, feed_forward
 from llmviewer.schemes.feature_rounds import TREE, Layers, drafted, tree_of
-from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID, listed, words
 from llmviewer.schemes.module import TABLES, Module, beside, rows, states
 from llmviewer.technique import Change, Parameter, Technique
 from llmviewer.workload import Step
@@ -105,9 +105,15 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="eagle3",
     kind="speculation",
-    summary="As eagle, on features of three of the model's layers and with a head of its own over frequent tokens. "
-    "tokens=1..|best[,topk=1,nodes=][,acceptance=RATE|A/B/C|PRESET][,width=][,vocabulary=32000]; "
-    f"acceptance of a chain {DEFAULT} unless said",
+    summary="As eagle, on features of three of the model's layers and with a head of its own over frequent tokens.",
+    parameters={
+        "tokens": f"{TOKENS_SAID}; of a tree its depth",
+        "acceptance": f"{ACCEPTANCE_SAID}; of a chain {DEFAULT} unless said",
+        "topk": "of a tree: children of a node; 1 unless said",
+        "nodes": "of a tree: drafted tokens to verify (SGLang's num-draft-tokens - 1)",
+        "width": "of its feed-forward part; the model's unless said",
+        "vocabulary": f"tokens that its head knows; {DRAFT_VOCABULARY} unless said",
+    },
     formula="fc (3 h -> h) once a round, then tokens times one layer with queries, keys and values of 2 h, and a head "
     "h -> V'; verification of tokens + 1, or nodes + 1; E = 1 + a_1 + a_1 a_2 + ...; one layer of cache more",
     source=SOURCE,

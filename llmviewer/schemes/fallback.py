@@ -60,9 +60,16 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="fallback",
     kind="speculation",
-    summary="A smaller model writes until it is not confident, the model judges what it wrote in one pass, takes back "
-    "what is wrong and goes on (BiLD); answers may differ from the model's own. draft=NAME,fallback=rate per token"
-    "[,rollback=rate per token][,tokens=10 at most][,quantization=...][,tensor_parallel_size=...]",
+    summary="A smaller model writes until it is not confident, the model judges what it wrote in one pass and "
+    "goes on (BiLD); answers may differ from the model's own.",
+    parameters={
+        "draft": "name of the smaller model, or a path",
+        "fallback": "probability that a token is one of which it is not confident",
+        "rollback": "probability that the model takes a token back; 0 unless said",
+        "tokens": "most tokens in a row; 10 unless said",
+        "quantization": "number format of the draft's weights: w4a16 ...; its checkpoint's unless said",
+        "tensor_parallel_size": "devices that share the draft; those of the model unless said",
+    },
     formula="q = 1 - fallback: passes of the draft 1 + q + ... + q^(g-1); the model judges 1 + q + ... + q^g tokens; "
     "E = 1 + sum over i = 1..g of (q (1 - rollback))^i",
     source="BiLD arXiv 2302.07863; https://github.com/kssteven418/BigLittleDecoder (10 tokens at most)",

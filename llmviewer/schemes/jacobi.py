@@ -39,9 +39,12 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="jacobi",
     kind="speculation",
-    summary="A block of tokens is guessed at once, and every pass computes all of it again from the guesses of the one "
-    "before, until nothing changes. iterations=passes for a block[,tokens=16: of a block]; iterations=1 is "
-    "non-autoregressive decoding, tokens=1 plain",
+    summary="A block of tokens is guessed at once, and every pass computes all of it again from the guesses of "
+    "the one before, until nothing changes.",
+    parameters={
+        "iterations": "passes until a block is right; 1 is non-autoregressive decoding",
+        "tokens": "tokens of a block; 16 unless said, 1 is plain decoding",
+    },
     formula="tokens / iterations tokens of every pass, which computes the whole block; 1 <= iterations <= tokens",
     source="Song et al. arXiv 2002.03629; Santilli et al. arXiv 2305.10427; consistency LLMs arXiv 2403.00835",
     example="llmviewer analyze llama-2-7b --hardware a100 --speculative jacobi,tokens=16,iterations=6",

@@ -80,9 +80,16 @@ def _tokens(given: Mapping[str, str], ngram: float, guesses: float) -> Count:
 TECHNIQUE = Technique(
     name="lookahead",
     kind="speculation",
-    summary="In one pass the model guesses n-grams by Jacobi iteration in a window ahead, and verifies those collected "
-    "before that fit; no draft model. [window=15][,ngram=5][,guesses=window],acceptance=PRESET|RATE of one guess|"
-    "compression=tokens per pass (lookahead-vicuna-7b was measured with window 7)",
+    summary="In one pass the model guesses n-grams by Jacobi iteration in a window ahead, and verifies those "
+    "collected before that fit; no draft model.",
+    parameters={
+        "window": "tokens ahead that are guessed; 15 unless said",
+        "ngram": "tokens of an n-gram; 5 unless said",
+        "guesses": "n-grams that a pass verifies; as many as the window unless said",
+        "acceptance": "rate of the tokens of one guess, or a published preset (lookahead-vicuna-7b: measured "
+        "with window 7)",
+        "compression": "instead: tokens of a pass",
+    },
     formula="a pass computes (W + G)(N - 1) tokens, the last accepted one included; pairs among them "
     "(N-1) W(W+1)/2 + W (N-1)(N-2)/2 + G ((N-1) N/2 + N-1); E = N - sum over i = 1..N-1 of (1 - a^i)^G",
     source="Lookahead decoding arXiv 2402.02057; https://github.com/hao-ai-lab/LookaheadDecoding",

@@ -89,9 +89,14 @@ def _tree(given: Mapping[str, str], heads: float, nodes: float) -> tuple[Shape, 
 TECHNIQUE = Technique(
     name="medusa",
     kind="speculation",
-    summary="Heads on the last hidden state draft one token each, a tree of their likeliest tokens is verified. "
-    "[heads=4][,nodes=63][,layers=1][,acceptance=RATE by level|PRESET][,ranks=RATES by rank|PRESET: the best tree]; "
-    f"acceptance {DEFAULT} unless said; nodes=heads is a chain",
+    summary="Heads on the last hidden state draft one token each, a tree of their likeliest tokens is verified.",
+    parameters={
+        "heads": "how many; 4 unless said",
+        "nodes": "drafted tokens of the tree; 63 unless said, as many as heads make a chain",
+        "layers": "residual blocks of a head; 1 unless said",
+        "acceptance": f"rate by level, or a published preset; {DEFAULT} unless said",
+        "ranks": "instead: how often the first, second ... choice is right, of which the best tree is made",
+    },
     formula="a head: h -> h (SiLU, residual), h -> V; verification of nodes + 1 tokens, a node at depth d sees "
     "d + 1; E = 1 + sum over levels of a_1 ... a_i, of ranks the sum over nodes of the products along their paths",
     source=SOURCE,

@@ -14,7 +14,7 @@ from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
 from llmviewer.schemes.asked import accepted, by_tokens
 from llmviewer.schemes.feature_rounds import Layers, drafted
-from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID, listed, words
 from llmviewer.schemes.module import VOCABULARY, Module, beside, rows, states, stored
 from llmviewer.technique import Change, Parameter, Technique
 from llmviewer.workload import Step
@@ -96,9 +96,13 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="mtp",
     kind="speculation",
-    summary="The multi-token prediction module of a checkpoint drafts (DeepSeek-V3, GLM-4.5, Qwen3-Next, MiMo-V2 bring "
-    "one; of other models one of the same form is taken). [tokens=1..|best][,acceptance=RATE|A/B/C|PRESET]"
-    f"[,modules=1: with weights of their own, used in turn]; of one token {DEFAULT} unless said",
+    summary="The multi-token prediction module of a checkpoint drafts (DeepSeek-V3, GLM-4.5, Qwen3-Next, MiMo-V2; "
+    "of other models one of the same form).",
+    parameters={
+        "tokens": f"{TOKENS_SAID}; 1 unless said",
+        "acceptance": f"{ACCEPTANCE_SAID}; of one token {DEFAULT} unless said",
+        "modules": "with weights of their own, used in turn; 1 unless said",
+    },
     formula="eh_proj (2 h -> h) of the token's row and the state, one layer like the model's last, the model's head, "
     "for every drafted token; E = 1 + a_1 + a_1 a_2 + ...; the module's weights and its layer of cache in memory",
     source=SOURCE,

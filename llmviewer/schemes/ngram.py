@@ -9,7 +9,7 @@ from llmviewer.generation import Generation
 from llmviewer.models.model import Model
 from llmviewer.schemes.acceptance import Acceptance
 from llmviewer.schemes.asked import accepted, by_tokens, verifying
-from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID, listed, words
 from llmviewer.technique import Change, Parameter, Technique
 
 MATCH = Parameter(name="match", default=1.0, low=0.0, high=1.0)
@@ -58,9 +58,13 @@ def copying(method: str, tokens: float, preset: str) -> Callable[[str], Change]:
 TECHNIQUE = Technique(
     name="ngram",
     kind="speculation",
-    summary="The tokens after an earlier occurrence of the last n-gram are the draft (prompt lookup); no draft model. "
-    "[tokens=10|best][,acceptance=RATE|A/B/C|PRESET][,match=1: share of passes with a match; published lengths count "
-    "the others in][,lookup_us=0: search on the host]; acceptance ngram-vicuna-7b unless said",
+    summary="The tokens after an earlier occurrence of the last n-gram are the draft (prompt lookup); no draft model.",
+    parameters={
+        "tokens": f"{TOKENS_SAID}; 10 unless said",
+        "acceptance": f"{ACCEPTANCE_SAID}; ngram-vicuna-7b unless said",
+        "match": "share of the passes that find any; 1 unless said, as published lengths count the others in",
+        "lookup_us": "search on the host [µs]; 0 unless said",
+    },
     formula="time per token = (verification of 1 + match g tokens + lookup) / E; E = 1 + match (a_1 + a_1 a_2 + ...)",
     source="https://github.com/apoorvumang/prompt-lookup-decoding; "
     "vLLM https://docs.vllm.ai/en/latest/features/spec_decode/",

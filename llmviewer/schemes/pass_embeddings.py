@@ -6,7 +6,7 @@ from llmviewer.generation import Draft, Generation, Shape
 from llmviewer.models.model import Model
 from llmviewer.schemes.acceptance import Acceptance
 from llmviewer.schemes.asked import accepted, by_tokens, said, verifying
-from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID, listed, words
 from llmviewer.technique import Change, Technique
 
 WHERE = "--speculative pass"
@@ -45,8 +45,12 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="pass",
     kind="speculation",
-    summary="Parallel speculative sampling (PaSS): the model drafts tokens=1..|best itself, in one pass with as many "
-    "look-ahead tokens behind the last one. acceptance=RATE|A/B/C",
+    summary="Parallel speculative sampling (PaSS): the model drafts itself, in one pass with look-ahead tokens "
+    "behind the last one.",
+    parameters={
+        "tokens": TOKENS_SAID,
+        "acceptance": ACCEPTANCE_SAID,
+    },
     formula="two passes of tokens + 1 tokens each for E = 2 + a_1 + a_1 a_2 + ... tokens; no memory but for "
     "the tokens' cache",
     source="PaSS arXiv 2311.13581",

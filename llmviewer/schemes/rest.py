@@ -53,9 +53,15 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="rest",
     kind="speculation",
-    summary="Phrases from a datastore on the host (disk or memory, none of it on the device) are merged into a trie "
-    "that the model verifies with tree attention; no draft model. [nodes=64][,depth=10][,acceptance=RATE by level|"
-    f"PRESET][,retrieval_us=1000][,datastore_gb=12]; acceptance {DEFAULT} unless said",
+    summary="Phrases from a datastore on the host are merged into a trie that the model verifies with tree "
+    "attention; no draft model.",
+    parameters={
+        "nodes": "tokens of the trie; 64 unless said",
+        "depth": "tokens of its longest phrase; 10 unless said",
+        "acceptance": f"rate by level, or a published preset; {DEFAULT} unless said",
+        "retrieval_us": "search on the host [µs]; 1000 unless said",
+        "datastore_gb": "what the host holds [GB]; 12 unless said",
+    },
     formula="time per token = (verification of nodes + 1 tokens, of which a node at depth d sees d + 1, + retrieval) "
     "/ E; E = 1 + sum over levels of a_1 ... a_i",
     source="REST arXiv 2311.08252; https://github.com/FasterDecoding/REST",

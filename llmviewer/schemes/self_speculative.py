@@ -9,7 +9,7 @@ from llmviewer.generation import Draft, Generation, Shape
 from llmviewer.layers.decoder import DecoderLayer, Residual
 from llmviewer.models.model import Model
 from llmviewer.schemes.asked import accepted, by_tokens, said, verifying
-from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID, listed, words
 from llmviewer.schemes.module import stored
 from llmviewer.technique import Change, Parameter, Technique
 
@@ -73,8 +73,13 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="self",
     kind="speculation",
-    summary="The model drafts for itself without some of its parts, with its own weights and cache. attention=, mlp=: "
-    "shares of the attention and feed-forward parts that drafting skips; tokens=1..|best,acceptance=RATE|A/B/C",
+    summary="The model drafts for itself without some of its parts, with its own weights and cache.",
+    parameters={
+        "attention": "share of the attention parts that drafting skips",
+        "mlp": "share of the feed-forward parts that drafting skips",
+        "tokens": TOKENS_SAID,
+        "acceptance": ACCEPTANCE_SAID,
+    },
     formula="time per token = (verification of g + 1 tokens + g steps of the parts that are left) / E; "
     "E = 1 + a_1 + a_1 a_2 + ...; no memory but for g more tokens of cache",
     source=SOURCE,

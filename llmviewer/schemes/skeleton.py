@@ -47,9 +47,13 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="skeleton",
     kind="branches",
-    summary="Skeleton-of-Thought: an outline, then every point of it at once. outline=tokens,points=number"
-    "[,prompt=tokens that each point reads besides][,shared=on: question and outline found in the cache]; the answer "
-    "is outline and points, output_len tokens; no longer than the outline: plain decoding",
+    summary="Skeleton-of-Thought: an outline, then every point of it at once.",
+    parameters={
+        "outline": "tokens of the outline; answers no longer than that are plain decoding",
+        "points": "how many points are written at once; outline and points make up output_len",
+        "prompt": "tokens that each point reads besides question and outline; 0 unless said",
+        "shared": "on: question and outline are found in the cache; off unless said",
+    },
     formula="o - 1 passes of the batch; prefill of batch x points prompts of input + o + prompt tokens, or prompt + 1 "
     "of them where shared, which yields the points' first tokens; ceil((output - o) / points) - 1 passes of batch x "
     "points; cache at the end batch x points (input + output of the longest branch), the beginning once where shared",

@@ -10,8 +10,11 @@ from llmviewer.technique import Technique
 TECHNIQUE = Technique(
     name="speculative",
     kind="speculation",
-    summary="Something cheap guesses tokens, one pass of the model verifies them. The first word says what guesses "
-    "(each is listed by its own name); draft=NAME,... is a smaller model",
+    summary="Something cheap guesses tokens (the methods below say what), one pass of the model verifies them.",
+    parameters={
+        "METHOD": "what guesses, then its own parameters: one of the methods listed here",
+        "draft": "without a method before it: name of a smaller model, as the method draft",
+    },
     formula="time per token = (verification + drafting) / expected tokens of a round; verification computes all "
     "drafted tokens and the one before them, and is never free",
     source="survey arXiv 2402.16363, section 4.2; Leviathan et al. arXiv 2211.17192",

@@ -15,7 +15,7 @@ from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind
 from llmviewer.schemes.asked import accepted, said, verifying_tree
-from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.method_text import ACCEPTANCE_SAID, listed, words
 from llmviewer.schemes.module import Module, beside
 from llmviewer.technique import Change, Parameter, Technique, generating
 from llmviewer.workload import Step
@@ -113,9 +113,15 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="speculator",
     kind="speculation",
-    summary="A stage for every drafted token, each from the state and the token of the stage before (IBM's multi-stage "
-    "speculator): heads=3 to 4 for language, 6 to 8 for code; acceptance=RATE|A/B/C[,inner=4096]"
-    "[,embeddings=own|shared by all stages][,candidates=1: verified side by side; acceptance is then of the best]",
+    summary="A stage for every drafted token, each from the state and the token of the stage before (IBM's "
+    "multi-stage speculator).",
+    parameters={
+        "heads": "stages: 3 to 4 for language, 6 to 8 for code; 3 unless said",
+        "acceptance": ACCEPTANCE_SAID,
+        "inner": "width of a stage; 4096 unless said",
+        "embeddings": "own of each stage, or shared; own unless said",
+        "candidates": "chains verified side by side, acceptance is of the best; 1 unless said",
+    },
     formula="a stage: table V x d, h or d -> d, norm, GELU, d -> V; verification of candidates x heads + 1 tokens; "
     "E = 1 + a_1 + a_1 a_2 + ...",
     source=SOURCE + "; https://pytorch.org/blog/hitchhikers-guide-speculative-decoding/",

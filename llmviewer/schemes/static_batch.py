@@ -52,8 +52,10 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="static",
     kind="batching",
-    summary="One batch from start to end: all prompts together, then steps until the longest answer is there. "
-    "static[,longest=tokens]; output_len is the mean answer",
+    summary="One batch from start to end: all prompts together, then steps until the longest answer is there.",
+    parameters={
+        "longest": "tokens of the longest answer; output_len, which is the mean one, unless said",
+    },
     formula="E2E = prefill of the batch + (longest - 1) steps of the whole batch; throughput = batch x mean output / "
     "E2E; slots of ended sequences stand empty, (longest - mean) / (longest - 1) of the steps",
     source="Orca, OSDI 2022, https://www.usenix.org/conference/osdi22/presentation/yu",

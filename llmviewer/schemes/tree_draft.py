@@ -157,9 +157,20 @@ TECHNIQUE = Technique(
     name="tree",
     kind="speculation",
     summary="A smaller model drafts a tree of tokens level by level, the model verifies it in one pass with tree "
-    "attention. draft=NAME[+NAME...: merged at the root, one draft after another],widths=1/1/3/1 children by level|"
-    "budget=nodes of the best tree[,depth=8][,ranks=RATES by rank|PRESET, of each draft joined by +]"
-    f"[,acceptance=RATE of independent draws][,overlap=0][,quantization=...]; ranks {DEFAULT} unless said",
+    "attention.",
+    parameters={
+        "draft": "name of the smaller model; several joined by + draft one after another, their trees "
+        "merged at the root",
+        "widths": "children of a node by level: 1/1/3/1",
+        "budget": "instead: nodes of the best tree",
+        "depth": "levels of the best tree at most; 8 unless said",
+        "ranks": "how often the first, second ... choice is right: rates, or a published preset; "
+        f"{DEFAULT} unless said; by draft, joined by +",
+        "acceptance": "instead: rate of one independent draw",
+        "overlap": "of several drafts, share of the tokens that they have in common; 0 unless said",
+        "quantization": "number format of the draft's weights: w4a16 ...; its checkpoint's unless said",
+        "tensor_parallel_size": "devices that share the draft; those of the model unless said",
+    },
     formula="a pass of the draft over the nodes of each level, verification of all nodes and the root, of which a node "
     "at depth d sees d + 1; E = 1 + sum over nodes of the products of rates along their paths; k independent draws are "
     "right with 1 - (1-a)^k, an upper bound; several drafts: 1 - product of (1 - Pr(right to depth d))",
