@@ -121,7 +121,7 @@ def _reached(ways: tuple[WayRates, ...], size: Count, rates: Rates) -> Count:
         if way.largest_bytes < np.inf:
             seconds = np.where(size <= way.largest_bytes, seconds, np.inf)
         fastest = np.minimum(fastest, seconds)
-    return np.maximum(fastest, rates.least_s)
+    return np.maximum(fastest, rates.least_s) * (np.asarray(size) > 0.0)  # nothing to send, nothing to wait for
 
 
 def _known(link: Count | None) -> Count:

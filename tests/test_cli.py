@@ -414,6 +414,14 @@ def test_a_sweep_shows_its_progress_on_stderr_once_it_takes_over_a_second(run, m
     assert ("2/2" in err) == shown
 
 
+def test_a_sweep_writes_nothing_where_a_row_could_not_be_written(run):
+    status, out, err = run(
+        "sweep", "deepseek-v2-lite", "--hardware", "groq-lpu", "--prune", "heads=0.5", "--format", "json"
+    )
+    assert (status, out) == (2, "")
+    assert "no matrix rate for 'fp32'" in err
+
+
 def test_calibrated_rows_say_so_and_have_a_column_for_each_end_of_an_interval(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

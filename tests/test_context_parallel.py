@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+import llmviewer as lv
 from llmviewer import models
 from llmviewer.errors import UserError
 from llmviewer.hardware import load
@@ -84,6 +85,35 @@ def test_prefill_gathers_keys_and_values_and_decode_combines_partial_outputs() -
         assert number(found.pop(name).moved_bytes(Place.LINK)) == pytest.approx(sent)
         assert all(number(op.moved_bytes(Place.LINK)) == 0.0 for op in found.values())
         assert all(number(op.traffic_bytes) == 0.0 for op in found.values())
+
+
+def test_a_verification_is_shared_as_the_decode_step_it_stands_for() -> None:
+    """Five tokens a sequence: keys stay where they are, five times as many partial outputs are combined."""
+    of = {"input_len": 100000, "context_parallel_size": 4}
+    one = answer("llama-3.1-8b", "h100-sxm", **of)
+    five = answer("llama-3.1-8b", "h100-sxm", speculative="ngram,tokens=4", **of)
+    a, b = (operators(found, "decode") for found in (one, five))
+    assert "kv_all_gather" not in b
+    assert b["attn_combine_all_reduce"]["flops"] == 5 * a["attn_combine_all_reduce"]["flops"]
+    assert b["o_proj"]["matmul_flops"] == 5 * a["o_proj"]["matmul_flops"]
+    assert five["generation"]["pass_s"] < 1.1 * one["stages"]["decode"]["time_s"]
+
+
+def test_heads_that_draft_run_whole_on_every_device() -> None:
+    one, two = (
+        answer("llama-3.1-8b", "h100-sxm", speculative="medusa", context_parallel_size=devices)["generation"]
+        for devices in (1, 2)
+    )
+    assert one["drafts"][0]["pass_s"] == two["drafts"][0]["pass_s"]
+
+
+def test_an_exchange_that_does_not_happen_takes_no_time() -> None:
+    """Prefill gathers keys, decode combines outputs; neither waits for the other's messages."""
+    for name in ("llama-3.1-8b", "gpt-oss-20b"):
+        found = lv.analyze(name, "h100-sxm", input_len=64, context_parallel_size=2).to_dict()
+        for stage in found["stages"].values():
+            times = (operator["time_s"] * operator["layers"] for operator in stage["operators"])
+            assert sum(times) == pytest.approx(stage["time_s"], rel=1e-12)
 
 
 def test_a_decode_step_reads_its_share_of_the_cache_and_all_weights() -> None:

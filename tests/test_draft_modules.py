@@ -22,7 +22,7 @@ from llmviewer.schemes.mtp import mtp
 from llmviewer.schemes.self_speculative import skipping
 from llmviewer.schemes.speculator import speculator
 from llmviewer.system import System
-from llmviewer.workload import decode, prefill
+from llmviewer.workload import chunk, decode, prefill
 
 #: Name -> what drafts for a model.
 MODULES: dict[str, Callable[[Model], Model]] = {
@@ -237,6 +237,13 @@ def test_modules_have_no_quantized_parts_of_a_quantized_checkpoint_but_mtp() -> 
     assert isinstance(target.checkpoint, Checkpoint)
     low = [t.name for t, _ in eagle(target).graph(decode(1.0, 0.0)).stored_weights() if t.dtype.bits < 16]
     assert not low and all(t.role is Role.WEIGHT for t, _ in eagle(target).graph(decode(1.0, 0.0)).stored_weights())
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_a_chunk_that_asks_for_no_logits_has_counts_like_any_other(kind: str) -> None:
+    step = chunk(np.array([1.0, 2.0]), np.array([64.0, 1.0]), np.array([0.0, 64.0]))
+    for _, operator in MODULES[kind](models.load("llama-3-8b")).graph(step):
+        assert all(np.isfinite(dimension).all() for dimension in map(np.asarray, operator.output_shape))
 
 
 def test_heads_that_do_not_divide_are_refused_as_the_models_are() -> None:

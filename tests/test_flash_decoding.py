@@ -112,6 +112,12 @@ def test_a_chip_whose_units_are_unknown_needs_a_number() -> None:
         flash_decoding(hardware.load(unknown))
 
 
+@pytest.mark.parametrize("chip", ["groq-lpu", "tpu-v5e", "v100", "m3-max"])
+def test_a_chip_whose_row_blocks_nobody_publishes_is_refused(chip: str) -> None:
+    with pytest.raises(UserError, match="row blocks"):
+        flash_decoding(hardware.load(chip), 4.0)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     (

@@ -58,7 +58,7 @@ def command(
 def _prove(configuration: api.Configuration, largest: Request) -> tuple[str, ...]:
     """Raise what any point would raise, before a row is written; what a reader of the rows should know."""
     check_passes(largest, configuration.token_budget)
-    configuration.answer(replace(largest, output_len=np.ones(1)))
+    configuration.answer(replace(largest, output_len=np.ones(1))).columns()
     return api.warnings(configuration.model, largest)
 
 

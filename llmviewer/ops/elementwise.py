@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from llmviewer.errors import unknown
 from llmviewer.ir import Access, Count, Kind, Operator, Tensor, whole
 
@@ -48,7 +50,7 @@ def elementwise(
         kind=Kind.ELEMENTWISE,
         reads=reads,
         writes=(whole(y),),
-        output_shape=(tokens, y.elements / tokens),
+        output_shape=(tokens, y.elements / np.maximum(tokens, 1.0)),  # a chunk has no rows of logits
         vector_flops=y.elements * flops,
         special_ops=y.elements * special if special else 0.0,
     )

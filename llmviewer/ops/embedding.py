@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from llmviewer.ir import Access, Count, Kind, Operator, Tensor, whole
 
 
@@ -12,6 +14,6 @@ def embedding(name: str, tables: tuple[Tensor, ...], y: Tensor, tokens: Count, *
         kind=Kind.EMBEDDING,
         reads=tuple(Access(table, y.elements) for table in tables),
         writes=(whole(y),),
-        output_shape=(tokens, y.elements / tokens),
+        output_shape=(tokens, y.elements / np.maximum(tokens, 1.0)),  # a chunk has no rows of logits
         vector_flops=y.elements * flops if flops else 0.0,
     )

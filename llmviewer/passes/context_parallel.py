@@ -27,8 +27,9 @@ def context_parallel(devices: int, near: float) -> Pass:
 
     Where a step brings several tokens a sequence, each device has ceil(n/c) of them and works on those alone; keys and
     values go around a ring, so that its queries meet all of them: half the pairs of a causal mask each, if tokens are
-    dealt zigzag.  Where it brings one token, every device works on it, meets its own keys, and the partial outputs are
-    combined.  Recurrent layers hand their state from token to token and are refused.
+    dealt zigzag.  Where it decodes or verifies (all of its tokens ask for logits), every device works on them all, meets
+    its own keys, and the partial outputs are combined.  Heads that draft have no keys and run whole.  Recurrent layers
+    hand their state from token to token and are refused.
     Source: Ring Attention arXiv 2310.01889; context parallelism for inference arXiv 2411.01783.
     """
 
@@ -39,6 +40,8 @@ def context_parallel(devices: int, near: float) -> Pass:
                     f"--context-parallel-size: '{operator.name}' of {block.name} takes its tokens one after another"
                 )
         shapes = [op.shape for _, op in graph if isinstance(op.shape, AttentionShape)]
+        if not shapes:
+            return graph
         deal = _Deal(devices=float(devices), share=_tokens_share(shapes[0].groups, devices), near=near)
         return graph.map_blocks(deal.block)
 
@@ -47,13 +50,16 @@ def context_parallel(devices: int, near: float) -> Pass:
 
 def _tokens_share(groups: tuple[Group, ...], devices: int) -> Count:
     """Tokens of a step that the fullest device works on."""
-    own = total(g.batch_size * np.ceil(g.new_tokens / devices) for g in groups)
+    own = total(
+        g.batch_size * np.where(g.logit_positions < g.new_tokens, np.ceil(g.new_tokens / devices), g.new_tokens)
+        for g in groups
+    )
     return own / total(g.tokens for g in groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Deal:
-    """devices: that share a sequence.  share: of the step's tokens, 1.0 where there is one a sequence."""
+    """devices: that share a sequence.  share: of the step's tokens, 1.0 where every device has them all."""
 
     devices: float
     share: Count
@@ -61,7 +67,7 @@ class _Deal:
 
     @property
     def ring(self) -> Count:
-        """1.0 where tokens are dealt, 0.0 where every device has the token."""
+        """1.0 where tokens are dealt, 0.0 where every device has them all."""
         return np.where(self.share < 1.0, 1.0, 0.0)
 
     @property
@@ -115,7 +121,7 @@ class _Deal:
         return replace(collective(name, reads, writes, operator.output_shape[0], exchange), where=self.ring)
 
     def _combine(self, operator: Operator) -> Operator:
-        """Partial outputs with the maximum and the sum of their scores, where every device has the token."""
+        """Partial outputs with the maximum and the sum of their scores, where every device has the tokens."""
         shape, out = operator.shape, operator.output
         assert isinstance(shape, AttentionShape)
         alone = 1.0 - self.ring
@@ -181,7 +187,8 @@ TECHNIQUE = Technique(
     kind="parallelism",
     summary="Deals the tokens and the keys and values of every sequence to c devices; weights are replicated.",
     formula="prefill: ceil(n/c) tokens, 1/c of the pairs, keys and values gathered from the others, (c-1)/c of them "
-    "over the link; decode: 1/c of the keys, partial outputs with maximum and sum combined by an all-reduce; cache 1/c",
+    "over the link; decode and verification: 1/c of the keys, partial outputs with maximum and sum combined by an "
+    "all-reduce; cache 1/c",
     source="Ring Attention arXiv 2310.01889; Context Parallelism for Scalable Million-Token Inference arXiv 2411.01783",
     example="llmviewer analyze llama-3.1-8b --hardware h100 --input-len 100000 --context-parallel-size 4",
     make=_make,

@@ -10,7 +10,7 @@ from llmviewer.dtypes import DTYPES
 from llmviewer.errors import UserError
 from llmviewer.hardware import Chip
 from llmviewer.ir import Access, Block, Count, Kind, Operator, Pass, Tensor, total, whole
-from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape
 from llmviewer.passes.flash_attention import block_rows
 from llmviewer.workload import Group
 
@@ -37,6 +37,8 @@ def flash_decoding(chip: Chip, splits: float | None = None) -> Pass:
     """
     if splits is None and chip.units is None:
         raise UserError(f"flash-decoding: the units of {chip.name} are unknown; say how many splits: flash-decoding=8")
+    if chip.generation not in ROW_BLOCKS:
+        raise UserError(f"flash-decoding: nobody publishes row blocks of kernels on {chip.name}; try --attention flash")
 
     def change(block: Block) -> Block:
         operators: list[Operator] = []
