@@ -27,7 +27,7 @@ def context_parallel(devices: int, near: float) -> Pass:
 
     Where a step brings several tokens a sequence, each device has ceil(n/c) of them and works on those alone; keys and
     values go around a ring, so that its queries meet all of them: half the pairs of a causal mask each, if tokens are
-    dealt zigzag.  Where it decodes or verifies (all of its tokens ask for logits), every device works on them all, meets
+    dealt zigzag.  Where it decodes or verifies (all its tokens ask for logits), every device works on them all, meets
     its own keys, and the partial outputs are combined.  Heads that draft have no keys and run whole.  Recurrent layers
     hand their state from token to token and are refused.
     Source: Ring Attention arXiv 2310.01889; context parallelism for inference arXiv 2411.01783.
