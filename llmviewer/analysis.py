@@ -261,7 +261,7 @@ def _passes(system: System, request: Request, token_budget: float, running: Runn
     """The passes of the fullest replica, micro-batch by micro-batch."""
     own = system.parallelism.microbatch(request)
     if running is None:
-        plan = schedule(own, token_budget, system.kv_cache, None, system.generation)
+        plan = schedule(own, token_budget, system.kv_cache, generation=system.generation)
     else:
         budget = token_budget if running.chunk_tokens is None else running.chunk_tokens
         together = running.together

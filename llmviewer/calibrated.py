@@ -47,6 +47,7 @@ ROUNDED = 1e-4
 UNKNOWN_SPREAD = (0.5, 0.7, 1.4, 2.0)
 #: The same of copies and of what a host runs, which are priced by data sheets: a guess.
 UNTIMED = (1.0, 1.0, 1.6, 2.5)
+UNTIMED_NOTE = f"copies and what the host runs: rates of data sheets, up to {UNTIMED[-1]:g} times as slow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,11 @@ class Layer:
         alone = taken[slowest] > kernels
         return slowest.split()[0], at(self.time_s) - (0.0 if alone else kernels), alone
 
+    @staticmethod
+    def copies(operator: Operator) -> bool:
+        """Whether it is a copy that runs beside the kernels of a layer."""
+        return direction_of(operator) is not None
+
     @property
     def hidden_s(self) -> Count:
         """What kernels and copies run side by side."""
@@ -63,12 +68,12 @@ def layers(priced: Iterable[tuple[Block, Operator, Timing]]) -> tuple[Layer, ...
     by_block: dict[str, list[tuple[Block, Operator, Timing]]] = {}
     for block, operator, timing in priced:
         by_block.setdefault(block.name, []).append((block, operator, timing))
-    copying = (rows for rows in by_block.values() if any(direction_of(operator) for _, operator, _ in rows))
+    copying = (rows for rows in by_block.values() if any(Layer.copies(operator) for _, operator, _ in rows))
     return tuple(_layer(rows) for rows in copying)
 
 
 def _layer(rows: list[tuple[Block, Operator, Timing]]) -> Layer:
-    kernels = total(timing.time_s for _, operator, timing in rows if direction_of(operator) is None)
+    kernels = total(timing.time_s for _, operator, timing in rows if not Layer.copies(operator))
     taken: dict[str, Count] = {KERNELS: kernels}
     for _, operator, timing in rows:
         direction = direction_of(operator)

@@ -139,7 +139,7 @@ def problem(model: Model, request: Request, token_budget: float, build: Callable
 
 def _cost(model: Model, system: System, request: Request, token_budget: float) -> Cost:
     """What one placement takes, layers alone: embedding and head take the same in all."""
-    plan = schedule(request, token_budget, system.kv_cache, None, system.generation)
+    plan = schedule(request, token_budget, system.kv_cache, generation=system.generation)
     evaluation = evaluate(model, per_pass(system, plan), plan.step)
     passes = {"prefill": plan.prefill, "decode": plan.generated}
     kernels = evaluation.sum(lambda row: row.timing.time_s if not row.block.scope else 0.0)

@@ -111,8 +111,11 @@ class Result:
         calibration = self.analysis.calibration
         if calibration is None:
             return []
-        untimed = any(not row.operator.is_kernel for row in self.analysis.evaluation.rows)
-        return [*calibration.assumptions(), *([HOST_NOTE] if untimed else [])]
+        if all(row.operator.is_kernel for row in self.analysis.evaluation.rows):
+            return calibration.assumptions()
+        from llmviewer.calibrated import UNTIMED_NOTE  # data sheets alone are not calibrated
+
+        return [*calibration.assumptions(), UNTIMED_NOTE]
 
     def to_json(self) -> str:
         """The analysis object of the only point, or `{"schema", "points": [...]}` of several."""
@@ -249,8 +252,6 @@ def _fact(values: Count | Sequence[str], point: int) -> int | float | str | None
     return number(value_at(values, point))  # type: ignore[arg-type]
 
 
-#: What nobody has measured of an offloaded model.
-HOST_NOTE = "copies and what the host runs: rates of data sheets, up to 2.5 times as slow"
 #: Where the size of what an engine holds beside tensors comes from.
 FRAMEWORK_NOTE = (
     f"framework {capacity.FRAMEWORK_BYTES / 2**30:g} GiB: vLLM's non-torch memory on an H100, "

@@ -12,7 +12,7 @@ from llmviewer.analysis import Analysis
 from llmviewer.describe import number
 from llmviewer.evaluation import Row
 from llmviewer.generation import PLAIN as DECODING
-from llmviewer.ir import Array, Count, Kind, Operator, Role
+from llmviewer.ir import Array, Count, Role
 from llmviewer.roofline import BOUNDS
 from llmviewer.system import System
 from llmviewer.workload import Request, kept_tokens
@@ -149,11 +149,6 @@ def _bound(row: Row, pick: Pick, point: int) -> str:
     return max(seconds, key=lambda name: (seconds[name], -BOUNDS.index(name)))
 
 
-def beside(operator: Operator) -> bool:
-    """Whether it is a copy that waits for nothing the layer computes."""
-    return operator.kind is Kind.COPY and operator.shape is not None
-
-
 def _summed(rows: tuple[Row, ...], pick: Pick, point: int, copying: tuple[Layer, ...] = ()) -> dict[str, float]:
     """Time by the resource that bounds each operator; the largest bounds the stage.
 
@@ -166,9 +161,10 @@ def _summed(rows: tuple[Row, ...], pick: Pick, point: int, copying: tuple[Layer,
         if seconds:
             summed[bound] = summed.get(bound, 0.0) + seconds * layer.block.times
         waiting |= {layer.block.name} if alone else set()
-    copied = {layer.block.name for layer in copying}
+    layers = {layer.block.name: layer for layer in copying}
     for row in rows:
-        if row.block.name in waiting or (row.block.name in copied and beside(row.operator)):
+        its = layers.get(row.block.name)
+        if its is not None and (its.block.name in waiting or its.copies(row.operator)):
             continue
         bound = _bound(row, pick, point)
         summed[bound] = summed.get(bound, 0.0) + float(pick(row.timing.time_s)[point]) * row.block.times

@@ -92,8 +92,7 @@ def advice(answer: dict[str, Any]) -> str:
     if bound == "compute":
         return f"Compute-bound: lower-precision arithmetic. {_of_compute(answer)}"
     if bound == "link" and offloaded(answer):
-        bound = "host"
-        return f"Link-bound: {OTHERS[bound]}, share each copy among more sequences, or let the host compute."
+        return f"Link-bound: {OTHERS['host']}, share each copy among more sequences, or let the host compute."
     return f"{bound.capitalize()}-bound: {OTHERS[bound]}."
 
 
