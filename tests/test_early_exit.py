@@ -367,3 +367,22 @@ def test_a_text_is_read() -> None:
 def test_a_wrong_text_is_told_what_is_allowed(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         analyze("llama-2-7b", "a6000", early_exit=text)
+
+
+def test_a_kernel_that_does_not_run_at_the_first_point_has_outputs_at_others() -> None:
+    """A fused kernel's counts are zero where it does not run."""
+    swept = analyze("llama-3.1-8b", "h200", batch_size=[1, 64], output_len=2, fusion="all", early_exit="mean=0.6")
+    alone = analyze("llama-3.1-8b", "h200", batch_size=64, output_len=2, fusion="all", early_exit="mean=0.6")
+    assert swept.analysis.tpot_s[1] == alone.analysis.tpot_s[0]
+
+
+def test_keys_and_values_of_tokens_that_left_are_taken_to_the_host_too() -> None:
+    """Kept in the cache they cross the link like all others; only the copy of what attention reads is spared."""
+    found = [
+        analyze("llama-2-7b", "a6000", output_len=2, offload="kv=1", early_exit=text).stage("prefill")
+        for text in ("none", "mean=0.5")
+    ]
+    taken = [
+        sum(row["time_s"] * row["layers"] for row in stage["operators"] if row["name"] == "store_kv") for stage in found
+    ]
+    assert taken[0] == pytest.approx(taken[1])

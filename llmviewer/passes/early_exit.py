@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from llmviewer.errors import UserError, quoted, unknown
-from llmviewer.ir import Access, Block, Count, Graph, Operator, Pass, Role
+from llmviewer.ir import Access, Block, Count, Graph, Kind, Operator, Pass, Role
 from llmviewer.passes.exit_checks import Confidence, exit_checks
 from llmviewer.passes.exit_depth import Asked, Exits
 from llmviewer.passes.expected_work import each, is_layer, running
@@ -99,6 +99,8 @@ def _skipping(operator: Operator, runs: Count, fill: Fill) -> Operator:
     kept = _for_cache(operator) if fill is Fill.PROPAGATE else 0.0
     if kept == 0.0:
         return running(operator, runs)
+    if kept == 1.0:
+        return operator
     writes = tuple(a if a.tensor.name in KEYS_AND_VALUES else _times(a, runs) for a in operator.writes)
     return replace(running(operator, runs + (1.0 - runs) * kept), writes=writes)
 
@@ -108,10 +110,12 @@ def _times(access: Access, share: Count) -> Access:
 
 
 def _for_cache(operator: Operator) -> float:
-    """The share of an operator's output that ends in the cache."""
-    sizes = [float(np.ravel(access.elements)[0]) for access in operator.writes]
-    kept = [size for size, a in zip(sizes, operator.writes, strict=True) if a.tensor.name in KEYS_AND_VALUES]
-    return sum(kept) / sum(sizes) if kept else 0.0
+    """The share of an operator's output that ends in the cache; a copy that takes it elsewhere carries nothing else."""
+    sizes = [float(np.max(access.elements)) for access in operator.writes]  # it may not run at the first point
+    kept = sum(size for size, a in zip(sizes, operator.writes, strict=True) if a.tensor.name in KEYS_AND_VALUES)
+    if kept == 0.0:
+        return 0.0
+    return 1.0 if operator.kind is Kind.COPY else kept / sum(sizes)
 
 
 _MEAN = Parameter(name="mean", low=0.0, high=1.0)
