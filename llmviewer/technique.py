@@ -94,7 +94,8 @@ class Parameter:
         if self.name in given:
             return self.read(given[self.name], where)
         if self.default is None:
-            raise UserError(f"{where}: {self.name} is missing; write {where} {self.name}=...")
+            after = "," if " " in where else " "  # a method's name comes before its parameters
+            raise UserError(f"{where}: {self.name} is missing; write {where}{after}{self.name}=...")
         return self.default
 
 
@@ -104,7 +105,9 @@ def named(where: str, text: str, known: Collection[str], first: str = "") -> dic
     where: the option, as messages call it (`--lora`).  known: allowed names.
     """
     given: dict[str, str] = {}
-    for at, part in enumerate(piece.strip() for piece in text.split(",")):
+    for at, part in enumerate(piece.strip() for piece in text.split(",") if text.strip()):
+        if not part:
+            raise UserError(f"{where}: {quoted(text)} has nothing between two commas")
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals and at == 0 and first:
             name, value = first, part

@@ -73,6 +73,24 @@ def test_a_size_that_is_no_whole_number_from_1_up_is_refused(run: Run, option: s
     refused(run(*ANALYZE, f"{option}={value}"), "allowed: whole numbers from 1 to 1,000,000,000")
 
 
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("speculative", "llama-3.2-1b", "a smaller model: draft=NAME,"),
+        ("speculative", "draft", "draft is missing; write draft=NAME of a model"),
+        ("speculative", "self", "attention is missing; write --speculative self,attention=..."),
+        ("speculative", "draft=tinyllama-1.1b,tokens=4", "`llmviewer techniques show speculative` lists them"),
+        ("speculative", "draft=tinyllama-1.1b,,tokens=4", "has nothing between two commas"),
+        ("speculative", "eagle3,tokens=best,topk=4,nodes=9", "of a tree with topk=4 give its depth: tokens=5"),
+        ("branches", "apar", "branches is missing; write --branches apar,branches=..."),
+        ("branches", "skeleton", "outline is missing; write --branches skeleton,outline=..."),
+        ("lora", "adapters=3", "rank is missing; write --lora rank=..."),
+    ],
+)
+def test_an_option_that_lacks_something_says_what_to_write(run: Run, option: str, text: str, said: str) -> None:
+    refused(run("analyze", "llama-2-7b", "--hardware", "a6000", f"--{option}", text), said)
+
+
 @pytest.mark.parametrize("value", ["", "x", "nan", "inf", "-1", "0", "1.1", "90"])
 def test_a_utilization_is_a_fraction(run: Run, value: str) -> None:
     refused(run(*ANALYZE, f"--gpu-memory-utilization={value}"), "gpu_memory_utilization is ")

@@ -12,6 +12,8 @@ from llmviewer.ir import Count
 
 #: Halvings of [0, 1] that leave nothing between two neighbouring numbers of a rate worth having.
 HALVINGS = 60
+#: Where names of published acceptance are found.
+LIST = "`llmviewer techniques show speculative` lists them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +93,15 @@ def read(where: str, text: str) -> Acceptance:
     from llmviewer.schemes.acceptance_presets import PRESETS
 
     if not text:
-        raise UserError(f"{where}: acceptance is missing; write acceptance=0.8, 0.8/0.7/0.6 by position, or a preset")
+        raise UserError(
+            f"{where}: acceptance is missing; write acceptance=0.8, 0.8/0.7/0.6 by position, or a preset ({LIST})"
+        )
     if text in PRESETS:
         return PRESETS[text].acceptance
     try:
         rates = tuple(float(part) for part in text.split("/"))
     except ValueError:
-        hint = "or rates from 0 to 1: 0.8, or 0.8/0.7/0.6 by position"
+        hint = f"{LIST}; or rates from 0 to 1: 0.8, or 0.8/0.7/0.6 by position"
         raise unknown("acceptance", text, PRESETS, where=where, hint=hint) from None
     for rate in rates:
         if not 0.0 <= rate <= 1.0:

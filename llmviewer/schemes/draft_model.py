@@ -53,9 +53,9 @@ def loaded(name: str, given: Mapping[str, str]) -> Draft:
 def _make(text: str) -> Change:
     given = named(WHERE, text, ("draft", "tokens", "acceptance", "distilled", *OWN))
     where = WHERE.removesuffix(" draft")
+    draft = loaded(given.get("draft", ""), given)
     accepted = acceptance.read(where, given.get("acceptance", ""))
     accepted = accepted.raised(DISTILLED.of(given, where))
-    draft = loaded(given.get("draft", ""), given)
     return by_tokens(f"speculative({text})", where, given, lambda tokens, _: drafted(draft, tokens, accepted))
 
 

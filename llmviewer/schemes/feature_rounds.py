@@ -94,6 +94,8 @@ def tree_of(where: str, given: Mapping[str, str]) -> Tree | None:
         if "nodes" in given:
             raise UserError(f"{where}: a tree of {quoted(given['nodes'])} nodes needs topk=2 or more")
         return None
+    if given.get("tokens") == "best":
+        raise UserError(f"{where}: tokens=best is of a chain; of a tree with topk={topk:g} give its depth: tokens=5")
     depth, nodes = DEPTH.of(given, where), NODES.of(given, where)
     most = topk + topk * topk * (depth - 1.0)
     if not depth <= nodes <= most:

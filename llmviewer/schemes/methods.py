@@ -46,6 +46,7 @@ def make(option: str, text: str) -> Change:
     word, _, rest = text.partition(",")
     name, equals, _ = (piece.strip() for piece in word.partition("="))
     if name not in methods:
-        raise unknown(f"method of --{option.replace('_', '-')}", name, methods)
+        hint = "a smaller model: draft=NAME,tokens=4,acceptance=0.8" if "draft" in methods else ""
+        raise unknown(f"method of --{option.replace('_', '-')}", name, methods, hint=hint)
     found: Technique = import_module(f"llmviewer.schemes.{methods[name]}").TECHNIQUE
     return found.make(text if equals else rest)
