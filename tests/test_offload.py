@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from llmviewer import api, cli, hardware, memory, models, placement
 from llmviewer.errors import UserError
 from llmviewer.ir import Place, Role, check
-from llmviewer.passes.offload_stream import Away, Streams, stream
+from llmviewer.passes.offload_places import Away
+from llmviewer.passes.offload_stream import Streams, stream
 from llmviewer.techniques import load as technique
 
 from .answers import analyze, answer
@@ -445,7 +446,7 @@ def test_calibrated_copies_are_those_of_the_data_sheet() -> None:
         ("weights=0.4,overlap=on,compute=host", "overlap goes with compute=device"),
         ("flash", "say so, --contextual-sparsity"),
         ("flexgen,weights=0.4", "unknown parameter of --offload 'weights'"),
-        ("", "unknown parameter"),
+        ("", "unknown word of --offload ''; allowed: activations=..."),
     ],
 )
 def test_bad_words_are_one_line(text: str, said: str) -> None:

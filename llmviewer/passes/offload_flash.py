@@ -9,7 +9,7 @@ from llmviewer.formats.linear import is_matrix
 from llmviewer.ir import Access, Block, Graph, Operator, Pass, Place
 from llmviewer.ops.transfer import TransferShape, load
 from llmviewer.passes.contextual_sparsity import COLUMNS, union
-from llmviewer.passes.offload_stream import elsewhere
+from llmviewer.passes.offload_places import elsewhere
 
 #: The matrices whose rows or columns are neurons.
 NEURONS = (*COLUMNS, "down_proj")

@@ -9,8 +9,8 @@ from llmviewer import placement
 from llmviewer.chip import Figure, Host
 from llmviewer.ir import as_built
 from llmviewer.models.model import Model
-from llmviewer.passes.offload import Offload, placed, with_host
-from llmviewer.passes.offload_stream import Away
+from llmviewer.passes.offload_places import Away
+from llmviewer.passes.offload_plan import Offload, placed, with_host
 from llmviewer.placement import Shares
 from llmviewer.system import Applied, System
 from llmviewer.technique import Change

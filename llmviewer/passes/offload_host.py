@@ -10,7 +10,7 @@ from llmviewer.ir import Access, Block, Graph, Kind, Operator, Pass, Place, Role
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.transfer import hand_over
 from llmviewer.passes.expected_work import running
-from llmviewer.passes.offload_stream import HIDDEN, Away, cache_moved, dealt, elsewhere, own_table, split_layers
+from llmviewer.passes.offload_places import HIDDEN, Away, cache_moved, dealt, elsewhere, own_table, split_layers
 from llmviewer.passes.share import part
 
 #: Ends the names of kinds of layers, and of operators, that the host runs.
