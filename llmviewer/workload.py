@@ -70,11 +70,15 @@ class Group:
         Causal: n c + n(n+1)/2.  A window of w: the i-th new token sees min(c + i, w) keys, itself included, so the
         first a = clip(w - c, 0, n) see all and the others w: a c + a(a+1)/2 + (n - a) w.
         """
-        causal, own = self._causal_pairs(window), self.attended_new_pairs
-        if own is None:
-            return causal
-        n = self.new_tokens
-        return np.where(np.isnan(own), causal, n * (self.keys(window) - n) + own)
+        return self._unless_own(self._causal_pairs(window), self.held, window)
+
+    def _unless_own(self, causal: Count, before: Count, most: Count) -> Count:
+        """Causal pairs; where new tokens have pairs of their own those, and for each the cached tokens `before` them.
+
+        most: keys that a token sees at most.  Where some of a tree's tokens have reached it and others not, too many.
+        """
+        own, n = self.attended_new_pairs, self.new_tokens
+        return causal if own is None else np.where(np.isnan(own), causal, np.minimum(n * before + own, n * most))
 
     def _causal_pairs(self, window: float) -> Count:
         n, c = self.new_tokens, self.held
@@ -94,10 +98,11 @@ class Group:
             return whole * (chunk * (chunk + 1.0) * 0.5) + rest * (rest + 1.0) * 0.5
 
         pairs = before(self.cached_tokens + self.new_tokens) - before(self.cached_tokens)
-        if self.kept == 1.0:
-            return pairs
         begun = np.mod(self.cached_tokens, chunk)
-        return pairs - np.minimum(self.new_tokens, chunk - begun) * (begun - kept_tokens(begun, self.kept))
+        kept = kept_tokens(begun, self.kept)
+        if self.kept != 1.0:
+            pairs = pairs - np.minimum(self.new_tokens, chunk - begun) * (begun - kept)
+        return self._unless_own(pairs, kept, chunk)
 
     def chunked_keys(self, chunk: float) -> Count:
         """Keys that some new token sees then: what is left of the begun chunk, cached mod chunk, and the new."""

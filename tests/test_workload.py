@@ -60,6 +60,20 @@ def test_eager_kernels_multiply_at_least_the_attended_pairs(n: int, c: int, w: i
     assert group(n, c).attended_pairs(float(w)) <= n * group(n, c).keys(float(w))
 
 
+@pytest.mark.parametrize("cached", [0, 1, 4, 7, 8, 12, 1000])
+def test_a_tree_of_drafts_sees_no_more_than_a_window_or_its_chunk(cached: int) -> None:
+    """Two children of two children: tokens whose paths have 1, 2, 2, 3, 3, 3, 3 tokens, themselves included."""
+    paths = (1, 2, 2, 3, 3, 3, 3)
+    tree = group(7, cached, pairs=sum(paths))
+    seen = sum(min(cached + path, 8) for path in paths)
+    if cached + max(paths) <= 8 or cached >= 7:
+        assert tree.attended_pairs(8.0) == seen
+    if cached % 8 + max(paths) <= 8:
+        assert tree.chunked_pairs(8.0) == sum((cached + path - 1) % 8 + 1 for path in paths)
+    assert seen <= tree.attended_pairs(8.0) <= tree.tokens * tree.keys(8.0)
+    assert tree.chunked_pairs(8.0) <= 7 * 8
+
+
 def test_a_tree_of_drafts_gives_its_own_pairs() -> None:
     """Two chains of two after one root: the root sees itself, the others 2, 3, 2, 3 of the new tokens: 11, not 15."""
     tree = group(5, 100, pairs=1 + 2 + 3 + 2 + 3)

@@ -49,7 +49,9 @@ def verifying_tree(nodes: float, depth: float, pairs: float = 0.0) -> Shape:
     """A pass over the nodes of a tree and its root.
 
     pairs: query-key pairs among them; unless known, those of nodes that lie evenly on `depth` levels: a node at depth d
-    sees d + 1 tokens, (depth + 1) / 2 + 1 in the mean, and the root itself.  A chain has exactly its causal ones.
+    sees d + 1 tokens, (depth + 1) / 2 + 1 in the mean, and the root itself.  With a node on every level it is a chain.
     """
+    if nodes == depth:
+        return verifying(nodes)
     even = 1.0 + nodes * ((depth + 1.0) / 2.0 + 1.0)
     return Shape(new_tokens=nodes + 1.0, logit_positions=nodes + 1.0, attended_new_pairs=pairs or even)

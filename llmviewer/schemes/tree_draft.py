@@ -9,7 +9,7 @@ from math import prod
 from llmviewer.errors import UserError, quoted
 from llmviewer.generation import PLAIN, Draft, Generation, Shape
 from llmviewer.schemes import acceptance, ranks, trees
-from llmviewer.schemes.asked import verifying, verifying_tree
+from llmviewer.schemes.asked import verifying_tree
 from llmviewer.schemes.draft_model import OWN, loaded
 from llmviewer.schemes.method_text import listed, words
 from llmviewer.schemes.ranks import Ranks
@@ -85,9 +85,8 @@ def verified(drafts: Sequence[Draft], grown: Sequence[Tree], rates: Sequence[Ran
     merged = Merged(trees=tuple(grown), overlap=overlap)
     (first, *others), nodes = grown, merged.new_tokens - 1.0
     depth = max(max(trees.depths(tree)) for tree in grown)
-    alone = first == trees.chain(len(first)) and not others
     return Generation(
-        shape=verifying(nodes) if alone else verifying_tree(nodes, float(depth), merged.pairs),
+        shape=verifying_tree(nodes, float(depth), merged.pairs),
         tokens=merged.expected(rates) if others else trees.expected(first, rates[0]),
         drafts=tuple(part for draft, tree in zip(drafts, grown, strict=True) for part in drafting(draft, tree)),
         facts={
