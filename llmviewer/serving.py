@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from llmviewer.workload import Request, Step
 
 #: What a result says of a batching: name with its unit -> counts per point, or a word each.
 Facts: TypeAlias = Mapping[str, Count | Sequence[str]]
+Kind = TypeVar("Kind", bound="Times")
 
 #: Prompt tokens whose pass is bound by compute on every accelerator: prompts shorter than this share a pass under
 #: continuous batching, with each other or with decode steps, and pay for their tokens rather than for the weights.
@@ -72,6 +73,10 @@ class Times:
     def tpot_s(self) -> Array:
         """Mean time per output token after the first; NaN where there is one alone."""
         return per_token(self.generation_s, self.steps)
+
+    def knowing(self, kind: type[Kind], **more: Any) -> Kind:
+        """The same, of a kind that knows more."""
+        return kind(**{entry.name: getattr(self, entry.name) for entry in fields(Times)}, **more)
 
     def facts(self) -> Facts:
         """What a result says of them, by name with its unit; words one per point."""

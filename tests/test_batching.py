@@ -17,7 +17,8 @@ from llmviewer.errors import UserError
 from llmviewer.ir import Array, Count, Graph, Role
 from llmviewer.schemes import chunked, disaggregated
 from llmviewer.schemes.chunked import Chunked, plan
-from llmviewer.schemes.disaggregated import BOUNDS, Disaggregated, Load
+from llmviewer.schemes.disaggregated import Disaggregated
+from llmviewer.schemes.pools import BOUNDS, Load
 from llmviewer.serving import Batching, Machine, Running, Times
 from llmviewer.workload import Request, Step, chunk, decode, mixed
 from reports import analysis_page, terminal

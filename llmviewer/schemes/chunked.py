@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -169,8 +169,7 @@ class Chunked(Batching):
     def times(self, passes: Times, running: Running, users: Count) -> Times:
         """Who waits for whom."""
         assert isinstance(running, Mixing)
-        waiting = Batching.times(self, passes, running, users)
-        return ChunkedTimes(**{entry.name: getattr(waiting, entry.name) for entry in fields(waiting)}, mixing=running)
+        return Batching.times(self, passes, running, users).knowing(ChunkedTimes, mixing=running)
 
 
 def _make(text: str) -> Change:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from llmviewer.errors import UserError, quoted
 from llmviewer.hardware import network
 from llmviewer.ir import Array, Count
+from llmviewer.schemes.pools import BOUNDS, Load
 from llmviewer.schemes.sharing import check_mixable, sharing
 from llmviewer.serving import Batching, Facts, Machine, Running, Times, per_token, together
 from llmviewer.system import System
@@ -18,66 +18,6 @@ from llmviewer.workload import Request, decode
 
 WHERE = "--batching disaggregated"
 POOLS = tuple(Parameter(name=name, default=1.0, low=1, high=65536, whole=True) for name in ("prefill", "decode"))
-#: What may bound the throughput; the first of equals.
-BOUNDS = ("prefill", "link", "decode", "users")
-#: Batches tried at once in the search for the one that results, and rounds of it: to 1 in 16^6.
-TRIED, ROUNDS = 16, 6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Load:
-    """What a request asks of either pool and of the links between them, per point.
-
-    users: requests at once in the whole.  prefill, decode: instances.  prefill_s: of a pass of `together` prompts.
-    transfer_s: of the cache of a prompt, on one of as many links as the smaller pool has instances.
-    places: sequences that a decode instance has room for.
-    """
-
-    users: Count
-    prefill: float
-    decode: float
-    prefill_s: Count
-    transfer_s: Count
-    places: Count
-    together: Count = 1.0
-
-    @property
-    def ways(self) -> float:
-        """Transfers at once: an instance sends or receives one at a time."""
-        return min(self.prefill, self.decode)
-
-    def rates(self, decode_s: Count) -> tuple[Array, ...]:
-        """Requests per second that each of BOUNDS allows, where decode steps of a request take decode_s."""
-        with np.errstate(divide="ignore"):
-            allowed = (
-                self.prefill * self.together / self.prefill_s,
-                self.ways / np.asarray(self.transfer_s),
-                self.decode * self.places / np.asarray(decode_s),
-                self.users / (self.prefill_s + self.transfer_s + decode_s),
-            )
-        return tuple(np.asarray(rate, dtype=np.float64) for rate in np.broadcast_arrays(*allowed))
-
-    def batch(self, decode_s: Callable[[Array], Array]) -> Array:
-        """Sequences b that decode at once on each decode instance.
-
-        X(b) = D b / t_d(b) requests a second leave the decode pool and rise with b.  b is the largest at which neither
-        prefill nor the links fall behind, X <= P / t_p and X <= W / t_x, the users suffice, X (t_p + t_x) + D b <= U,
-        and there is room.  decode_s: t_d, all decode steps of a request, of batches with one row per try.
-        """
-        first_s = np.asarray(self.prefill_s + self.transfer_s)
-        prefill, link, _, _ = self.rates(0.0)
-        high = np.minimum(self.users / self.decode, self.places) * np.ones_like(first_s)
-        low = np.zeros_like(high)
-        for _ in range(ROUNDS):
-            shares = np.arange(1.0, TRIED + 1.0)[:, None] / TRIED
-            tried = low + (high - low) * shares
-            with np.errstate(divide="ignore"):
-                rate = self.decode * tried / decode_s(np.maximum(tried, 1.0))
-            enough = (rate <= np.minimum(prefill, link)) & (rate * first_s + self.decode * tried <= self.users)
-            found = np.cumprod(enough, axis=0).sum(axis=0)  # rising: the first that fails ends them
-            step = (high - low) / TRIED
-            low, high = low + step * found, np.minimum(low + step * (found + 1.0), high)
-        return np.asarray(np.maximum(low, 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -185,19 +125,9 @@ class Disaggregated(Batching):
         """The batch of each decode instance that results."""
         columns = np.broadcast_arrays(*(np.atleast_1d(c) for c in (request.batch_size, request.input_len)))
         users, prompt = (np.asarray(column, dtype=np.float64) for column in columns)
-        shared = together(replace(request, batch_size=np.ceil(users / self.prefill)))
-        alone = replace(request, output_len=0.0 * request.output_len + 1.0)
         steps = request.output_len - 1.0 + 0.0 * users
         moved = machine.prompt_bytes(request)
-        load = Load(
-            users=users,
-            prefill=self.prefill,
-            decode=self.decode,
-            prefill_s=machine.prefill_s(replace(alone, batch_size=shared)),
-            transfer_s=np.where(steps > 0.0, moved / self.link_bytes_per_s, 0.0),
-            places=machine.places(request, np.maximum(np.ceil(users / self.decode), 1.0)),
-            together=shared,
-        )
+        load = self._load(request, users, np.where(steps > 0.0, moved, 0.0), machine)
 
         def decode_s(batches: Array) -> Array:
             """At the mean context: steps are linear in it."""
@@ -207,19 +137,35 @@ class Disaggregated(Batching):
 
         return Apart(
             request=replace(request, batch_size=load.batch(decode_s)),
-            together=shared,
+            together=load.together,
             load=load,
-            prefill_places=machine.places(alone, machine.token_budget),
+            prefill_places=machine.places(_first_token(request), machine.token_budget),
             prompt_bytes=moved,
             link_bytes_per_s=self.link_bytes_per_s,
+        )
+
+    def _load(self, request: Request, users: Array, moved: Array, machine: Machine) -> Load:
+        """What the users ask of the pools.  moved: bytes of each prompt's cache that cross the link of a device."""
+        shared = together(replace(request, batch_size=np.ceil(users / self.prefill)))
+        return Load(
+            users=users,
+            prefill=self.prefill,
+            decode=self.decode,
+            prefill_s=machine.prefill_s(replace(_first_token(request), batch_size=shared)),
+            transfer_s=moved / self.link_bytes_per_s,
+            places=machine.places(request, np.maximum(np.ceil(users / self.decode), 1.0)),
+            together=shared,
         )
 
     def times(self, passes: Times, running: Running, users: Count) -> Times:
         """Who waits for whom."""
         assert isinstance(running, Apart)
-        waiting = Batching.times(self, passes, running, users)
-        known = {entry.name: getattr(waiting, entry.name) for entry in fields(waiting)}
-        return DisaggregatedTimes(**known, apart=running)
+        return Batching.times(self, passes, running, users).knowing(DisaggregatedTimes, apart=running)
+
+
+def _first_token(request: Request) -> Request:
+    """The request as a prefill instance answers it."""
+    return replace(request, output_len=0.0 * request.output_len + 1.0)
 
 
 def _make(text: str) -> Change:
