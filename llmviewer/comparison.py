@@ -11,6 +11,8 @@ from llmviewer.techniques import TECHNIQUES
 SCHEMA = "llmviewer.comparison/1"
 #: Metrics that are compared with the first configuration's.
 COMPARED = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
+#: Techniques that tables name whatever is asked for.
+FORMATS = ("quantization", "kv_cache_dtype")
 MEMORY = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes", "capacity_bytes")
 
 
@@ -28,8 +30,8 @@ class Comparison:
     @property
     def techniques(self) -> list[str]:
         """Those that a configuration asks for otherwise than by default; number formats always."""
-        asked = {name for r in self.results for name, text in r.techniques.items() if text != TECHNIQUES[name].default}
-        return [name for name in TECHNIQUES if name in asked | {"quantization", "kv_cache_dtype"}]
+        asked = {name for r in self.results for name, text in r.techniques.items() if worth_saying(name, text)}
+        return [name for name in TECHNIQUES if name in asked]
 
     def to_dict(self) -> dict[str, Any]:
         """The workload and every configuration's whole analysis, with ratios to the first."""
@@ -56,13 +58,18 @@ class Comparison:
         return [_row(configuration) for configuration in self.configurations()]
 
 
+def worth_saying(name: str, text: str) -> bool:
+    """Whether a table names what all its configurations have: a technique only where it is asked for; formats always."""
+    return bool(text) and (name not in TECHNIQUES or name in FORMATS or text != TECHNIQUES[name].default)
+
+
 def _ratio(value: float | None, first: float | None) -> float | None:
     """value / first; None where either does not exist."""
     return None if value is None or first is None else value / first
 
 
 def _row(configuration: dict[str, Any]) -> dict[str, Any]:
-    memory, stages = configuration["memory"], configuration["stages"]
+    memory, stages, round_ = configuration["memory"], configuration["stages"], configuration["generation"]
     return {
         "model": configuration["model"]["name"],
         "hardware": configuration["hardware"]["name"],
@@ -71,6 +78,9 @@ def _row(configuration: dict[str, Any]) -> dict[str, Any]:
         "efficiency": configuration["efficiency"]["kind"],
         "engine": configuration["efficiency"].get("engine"),
         **configuration["workload"],
+        "devices": configuration["parallelism"]["devices"],
+        "drafted_tokens": 0 if round_ is None else round_.get("drafted_tokens", round_["new_tokens"] - 1),
+        "tokens_per_round": 1 if round_ is None else round_["tokens_per_round"],
         **{name: memory[name] for name in (*MEMORY, "fits", "max_batch_size", "max_context_len")},
         **configuration["metrics"],
         **{f"{name}_bound": stage["bound"] for name, stage in stages.items()},

@@ -165,6 +165,7 @@ class Result:
         }
         for name in METRICS:
             columns[name] = np.asarray(getattr(a, name)) * point
+        columns |= {name: values * point for name, values in self._round().items()}
         columns |= self._bounds()
         for stage, pick in (("prefill", plan.prefill), ("decode", plan.decode)):
             for name in ("time_s", "flops", "matmul_flops", "traffic_bytes"):
@@ -173,6 +174,17 @@ class Result:
             columns[name] = getattr(memory, name) * point
         columns["fits"] = (memory.fits * point).astype(bool)
         return columns
+
+    def _round(self) -> dict[str, Count]:
+        """Tokens guessed in a round and tokens it brings in the mean; of plain decoding 0 and 1."""
+        if self.analysis.system.scheme is None:
+            return {"drafted_tokens": 0.0, "tokens_per_round": 1.0}
+        from llmviewer import rounds
+
+        return {
+            "drafted_tokens": rounds.drafted_tokens(self.analysis),
+            "tokens_per_round": rounds.tokens_per_round(self.analysis),
+        }
 
     def _bounds(self) -> dict[str, Any]:
         """Ends of the 80 % intervals of calibrated times, by column name."""

@@ -10,7 +10,7 @@ import numpy as np
 from llmviewer import memory
 from llmviewer.analysis import Analysis, analyze
 from llmviewer.describe import number
-from llmviewer.generation import PLAIN, Draft, Generation
+from llmviewer.generation import PLAIN, Draft
 from llmviewer.ir import Array, Count
 from llmviewer.serving import STATIC
 from llmviewer.stages import request_at, stage_object, system_at, value_at
@@ -37,7 +37,7 @@ def generation_object(analysis: Analysis, point: int) -> dict[str, Any]:
         "scheme": system.scheme.name,
         **{name: _fact(fact) for name, fact in generation.facts.items()},
         "new_tokens": number(value_at(generation.shape.new_tokens, 0)),
-        "tokens_per_round": number(_tokens_per_round(analysis, generation, point)),
+        "tokens_per_round": number(value_at(tokens_per_round(analysis), point)),
         "pass_s": number(analysis.schedule.decode(analysis.step_s)[point]),
         "extra_s": number(value_at(generation.extra_s, 0)),
         "drafts": [
@@ -55,12 +55,20 @@ def _fact(fact: Count | str) -> int | float | str | None:
     return fact if isinstance(fact, str) else number(value_at(fact, 0))
 
 
-def _tokens_per_round(analysis: Analysis, generation: Generation, point: int) -> float:
-    """Output tokens of a round; where it is branches that decode, the mean over all passes after prefill."""
+def drafted_tokens(analysis: Analysis) -> Count:
+    """Tokens guessed in a round, by point: what a scheme says of itself, else what one pass verifies."""
+    generation = analysis.system.generation
+    said = generation.facts.get("drafted_tokens", generation.shape.new_tokens - 1.0)
+    assert not isinstance(said, str)
+    return said
+
+
+def tokens_per_round(analysis: Analysis) -> Count:
+    """Output tokens of a round, by point; where it is branches that decode, the mean over all passes after prefill."""
+    generation, plan = analysis.system.generation, analysis.schedule
     if generation.branches is None:
-        return value_at(generation.tokens, 0)
-    plan = analysis.schedule
-    return float(plan.tokens[point] / max(plan.generated(1.0)[point], 1.0))
+        return generation.tokens
+    return np.asarray(plan.tokens / np.maximum(plan.generated(1.0), 1.0))
 
 
 def _plain(system: System) -> System:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from llmviewer.comparison import Comparison
 from reports import format as fmt
+from reports.letters import legend, letters
 from reports.page import Align, Column, Emphasis, Facts, Page, Row, Table
 from reports.stage_table import BOUND_STYLES
 
 Configuration: TypeAlias = dict[str, Any]
 Show: TypeAlias = Callable[[Configuration], str]
+#: Label -> texts of that row too long for a column -> what stands for them.
+Shorts: TypeAlias = Mapping[str, Mapping[str, str]]
 
 STYLES = {**BOUND_STYLES, "NO": "bold red"}
 #: What a configuration is made of; a row where it differs, else said once above.
@@ -23,15 +26,22 @@ MADE_OF: dict[str, Show] = {
 #: Label of a metric over the first configuration's; blanks tell the rows apart.
 RATIO = "  / first"
 CHIP: dict[str, Show] = {
+    "Devices": lambda c: fmt.whole(c["parallelism"]["devices"]),
     "Computes in": lambda c: str(c["roofline"]["compute_dtype"]),
     "Dense TFLOP/s": lambda c: fmt.tera(c["roofline"]["peak_flops_per_s"]),
     "Bandwidth": lambda c: fmt.bandwidth(c["roofline"]["bandwidth_bytes_per_s"]),
+}
+#: A round, where something drafts.
+ROUND: dict[str, Show] = {
+    "Drafted tokens": lambda c: fmt.digits(_round(c)[0]),
+    "Tokens a round": lambda c: fmt.digits(_round(c)[1]),
 }
 MEMORY: dict[str, Show] = {
     "Weights": lambda c: fmt.memory(c["memory"]["weights_bytes"]),
     "KV cache": lambda c: fmt.memory(c["memory"]["kv_cache_bytes"]),
     "Activations": lambda c: fmt.memory(c["memory"]["activations_bytes"]),
     "Total": lambda c: fmt.memory(c["memory"]["total_bytes"]),
+    "On the host": lambda c: fmt.memory(c["memory"]["host_bytes"]),
     "Budget": lambda c: fmt.memory(c["memory"]["budget_bytes"]),
     "Fits": lambda c: "yes" if c["memory"]["fits"] else "NO",
     "Largest batch": lambda c: fmt.whole(c["memory"]["max_batch_size"]),
@@ -47,9 +57,25 @@ TIMES: dict[str, Show] = {
     "E2E": lambda c: fmt.duration(c["metrics"]["e2e_s"]),
     "Output tokens/s": lambda c: fmt.per_second(c["metrics"]["output_tokens_per_s"]),
     RATIO + "  ": lambda c: fmt.times(c["ratio_to_first"]["output_tokens_per_s"]),
+    "  a device": lambda c: fmt.per_second(c["metrics"]["output_tokens_per_s_per_device"]),
     "Prefill MFU": lambda c: fmt.share(c["metrics"]["prefill_mfu"]),
     "Decode MBU": lambda c: fmt.share(c["metrics"]["decode_mbu"]),
 }
+#: Rows that are left out where no configuration has any of it.
+SELDOM: dict[str, Callable[[Configuration], bool]] = {
+    "Devices": lambda c: c["parallelism"]["devices"] > 1,
+    "  a device": lambda c: c["parallelism"]["devices"] > 1,
+    "On the host": lambda c: c["memory"]["host_bytes"] > 0,
+    **dict.fromkeys(ROUND, lambda c: c["generation"] is not None),
+}
+
+
+def _round(c: Configuration) -> tuple[float, float]:
+    """Tokens drafted in a round, and tokens it brings; of plain decoding 0 and 1."""
+    found = c["generation"]
+    if found is None:
+        return 0.0, 1.0
+    return found.get("drafted_tokens", found["new_tokens"] - 1), found["tokens_per_round"]
 
 
 def made_of(first: Configuration) -> dict[str, Show]:
@@ -68,9 +94,12 @@ def page(comparison: Comparison) -> Page:
     differing = [
         label for label, show in made_of(configurations[0]).items() if len({show(c) for c in configurations}) > 1
     ]
+    made = made_of(configurations[0])
+    short = {label: letters([made[label](c) for c in configurations]) for label in differing}
     return (
         _common(configurations, differing),
-        _table(configurations, differing),
+        *legend(short),
+        _table(configurations, differing, short),
         *_warnings(configurations, differing),
     )
 
@@ -95,31 +124,40 @@ def _times(configurations: list[Configuration]) -> list[tuple[str, str]]:
     return [("Times", kind), *(("", f"{chip}: {times}") for chip, times in said.items())]
 
 
-def _table(configurations: list[Configuration], differing: list[str]) -> Table:
+def _table(configurations: list[Configuration], differing: list[str], short: Shorts) -> Table:
     """The heading is the first thing that differs; the others open the table."""
     made = made_of(configurations[0])
     heading = made[differing[0]] if differing else made["Hardware"]
-    sections = ({label: made[label] for label in differing[1:]}, CHIP, MEMORY, TIMES)
+    sections = [
+        {label: show for label, show in section.items() if _worth(label, configurations)}
+        for section in ({label: made[label] for label in differing[1:]}, CHIP, ROUND, MEMORY, TIMES)
+    ]
     rows = [
         Row(
-            cells=(label.rstrip(), *(show(c) for c in configurations)),
+            cells=(label.rstrip(), *(short.get(label, {}).get(show(c), show(c)) for c in configurations)),
             emphasis=_emphasis(label),
-            closes=label == list(section)[-1] and section is not TIMES,
+            closes=label == list(section)[-1] and section is not sections[-1],
         )
         for section in sections
         for label, show in section.items()
     ]
+    titles = [heading(c) for c in configurations]
+    first = differing[0] if differing else "Hardware"
     columns = (
-        Column(title=differing[0] if differing else "Hardware", align=Align.LEFT),
-        *(Column(title=heading(c), styles=STYLES) for c in configurations),
+        Column(title=first, align=Align.LEFT),
+        *(Column(title=short.get(first, {}).get(title, title), styles=STYLES) for title in titles),
     )
     return Table(columns=columns, rows=tuple(rows), keep=1)
+
+
+def _worth(label: str, configurations: list[Configuration]) -> bool:
+    return label not in SELDOM or any(SELDOM[label](c) for c in configurations)
 
 
 def _emphasis(label: str) -> Emphasis:
     if label in MADE_OF or label in ("TTFT", "TPOT", "Output tokens/s", "Fits"):
         return Emphasis.GROUP
-    return Emphasis.FAINT if label.startswith(RATIO) else Emphasis.PLAIN
+    return Emphasis.FAINT if label.startswith("  ") else Emphasis.PLAIN
 
 
 def _warnings(configurations: list[Configuration], differing: list[str]) -> tuple[Facts, ...]:

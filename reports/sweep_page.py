@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from llmviewer.comparison import worth_saying
 from reports import format as fmt
+from reports.letters import legend, letters
 from reports.page import Emphasis, Facts, Page, Row, Table, left, right
 
 #: column -> (heading, rank, how it is printed).
@@ -13,42 +17,49 @@ SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {
     "batch_size": ("Batch", 0, fmt.whole),
     "input_len": ("Input", 0, fmt.whole),
     "output_len": ("Output", 0, fmt.whole),
+    "drafted_tokens": ("Drafted", 1, fmt.digits),
+    "tokens_per_round": ("Tokens/round", 2, fmt.digits),
     "ttft_s": ("TTFT", 0, fmt.duration),
     "tpot_s": ("TPOT", 0, fmt.duration),
-    "e2e_s": ("E2E", 1, fmt.duration),
+    "e2e_s": ("E2E", 2, fmt.duration),
     "output_tokens_per_s": ("Tokens/s", 0, fmt.per_second),
-    "prefill_mfu": ("MFU", 2, fmt.share),
-    "decode_mbu": ("MBU", 2, fmt.share),
-    "kv_cache_bytes": ("KV cache", 3, fmt.memory),
-    "total_bytes": ("Memory", 1, fmt.memory),
+    "prefill_mfu": ("MFU", 3, fmt.share),
+    "decode_mbu": ("MBU", 3, fmt.share),
+    "kv_cache_bytes": ("KV cache", 4, fmt.memory),
+    "total_bytes": ("Memory", 2, fmt.memory),
 }
+#: Columns of rounds in which something drafts.
+OF_ROUNDS = ("drafted_tokens", "tokens_per_round")
 
 
 def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
     """A table of these points.  more: how many points are not shown."""
-    count = len(columns["batch_size"])
     words = [name for name, values in columns.items() if isinstance(values[0], str)]
     varying = [name for name in words if len(set(columns[name])) > 1]
-    fixed = tuple((_title(name), columns[name][0]) for name in words if name not in varying and columns[name][0])
-    rows = tuple(Row(cells=_cells(columns, varying, index)) for index in range(count))
+    fixed = tuple(
+        (_title(name), columns[name][0])
+        for name in words
+        if name not in varying and worth_saying(name, columns[name][0])
+    )
+    short = {_title(name): letters(columns[name]) for name in varying}
+    numbers = [name for name in SHOWN if name not in OF_ROUNDS or np.any(np.asarray(columns["drafted_tokens"]) > 0)]
+    cells = [_texts(columns[name], short[_title(name)]) for name in varying] + [
+        [SHOWN[name][2](_known(value)) for value in columns[name]] for name in numbers
+    ]
+    cells.append(["yes" if fits else "NO" for fits in columns["fits"]])
     heads = (
         *(left(_title(name)) for name in varying),
-        *(right(title, rank) for title, rank, _ in SHOWN.values()),
+        *(right(title, rank) for title, rank, _ in map(SHOWN.__getitem__, numbers)),
         left("Fits"),
     )
     rest = (("", f"… {fmt.whole(more)} more points; --format csv, json or parquet holds all"),) if more else ()
-    table = Table(columns=heads, rows=rows)
-    return (Facts(lines=fixed), table, *((Facts(lines=rest, emphasis=Emphasis.FAINT),) if rest else ()))
+    table = Table(columns=heads, rows=tuple(Row(cells=row) for row in zip(*cells, strict=True)))
+    after = (Facts(lines=rest, emphasis=Emphasis.FAINT),) if rest else ()
+    return (Facts(lines=fixed), *legend(short), table, *after)
 
 
-def _title(name: str) -> str:
-    return name.replace("_", " ").capitalize().replace("Kv ", "KV ")
-
-
-def _cells(columns: Mapping[str, Sequence[Any]], varying: list[str], index: int) -> tuple[str, ...]:
-    numbers = (show(_known(columns[name][index])) for name, (_, _, show) in SHOWN.items())
-    words = (str(columns[name][index]) for name in varying)
-    return (*words, *numbers, "yes" if columns["fits"][index] else "NO")
+def _texts(values: Sequence[Any], short: Mapping[str, str]) -> list[str]:
+    return [short.get(str(value), str(value)) for value in values]
 
 
 def _known(value: Any) -> float | None:

@@ -1,0 +1,90 @@
+"""Sweeps and comparisons say what a choice came to: tokens drafted, devices, the host; long texts are letters."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+
+import pytest
+
+from llmviewer import analyze
+from llmviewer.cli import main
+from llmviewer.comparison import Comparison
+from reports.letters import LONGEST, letters
+
+BEST = "draft=llama-3.2-1b,tokens=best,acceptance=0.75"
+MODEL = ("llama-3.1-70b", "--hardware", "h100", "-tp", "4")
+Print = Callable[..., str]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Print:
+    def run(*words: str, columns: int = 80) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(list(words)) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_a_sweep_says_how_many_tokens_are_drafted_at_every_batch(printed: Print) -> None:
+    words = ("sweep", *MODEL, "--batch-size", "1,256", "--speculative", f"none;{BEST}", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(printed(*words))))
+    found = [(float(row["drafted_tokens"]), float(row["tokens_per_round"])) for row in rows]
+    assert found[:2] == [(0, 1), (0, 1)]
+    for batch, (drafted, tokens) in zip((1, 256), found[2:], strict=True):
+        alone = analyze(
+            "llama-3.1-70b",
+            "h100",
+            batch_size=batch,
+            tensor_parallel_size=4,
+            speculative=BEST,
+            efficiency="ideal",
+        ).to_dict()["generation"]
+        assert (drafted, tokens) == (alone["drafted_tokens"], alone["tokens_per_round"])
+    assert found[2][0] > found[3][0] >= 0, "the larger the batch, the fewer are worth it"
+
+
+def test_tokens_of_a_round_of_branches_are_the_mean_of_all_passes(printed: Print) -> None:
+    words = ("sweep", "llama-2-7b", "--hardware", "a100", "--output-len", "101", "--branches", "apar,branches=4")
+    (row,) = csv.DictReader(io.StringIO(printed(*words, "--format", "csv")))
+    # one token of the prefill, then 100 of four branches in 25 passes
+    assert float(row["tokens_per_round"]) == 4
+
+
+def test_a_sweep_names_what_is_asked_for_and_no_default(printed: Print) -> None:
+    head, _, table = printed("sweep", *MODEL, "--speculative", f"none;{BEST}").partition("\nSpeculative\n")
+    assert "Tensor parallel size  4" in head and "Expert skew" not in head
+    assert f"A  none\nB  {BEST}\n" in table
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_a_comparison_of_long_texts_is_one_table_on_a_narrow_screen(printed: Print) -> None:
+    texts = (BEST, BEST.replace("1b", "3b"), BEST.replace("0.75", "0.8"), "eagle3,tokens=3")
+    lines = printed("compare", *MODEL, "--speculative", ";".join(texts)).splitlines()
+    rows = {line[:16].strip(): line[16:].split() for line in lines}
+    assert rows["Speculative"] == ["A", "B", "C", "D"]
+    assert rows["Devices"] == ["4"] * 4 and rows["a device"]
+    assert rows["Drafted tokens"][3] == "3" and len(rows["Tokens a round"]) == 4
+    assert max(map(len, lines)) <= 120  # sentences; the table is narrower
+
+
+def test_rows_of_drafts_devices_and_hosts_are_for_those_that_have_them(printed: Print) -> None:
+    plain = printed("compare", "llama-2-7b", "--hardware", "a6000,a100")
+    assert not any(word in plain for word in ("Devices", "a device", "Drafted", "On the host"))
+    away = printed("compare", "llama-2-7b", "--hardware", "a6000", "--offload", "none;weights=0.5")
+    assert "On the host" in away
+
+
+def test_a_row_of_a_comparison_says_devices_and_tokens_of_a_round() -> None:
+    results = [analyze("llama-2-7b", "a100", speculative=text) for text in ("none", "jacobi,tokens=8,iterations=4")]
+    plain, blocks = Comparison(results=tuple(results)).rows()
+    assert (plain["devices"], plain["drafted_tokens"], plain["tokens_per_round"]) == (1, 0, 1)
+    assert (blocks["drafted_tokens"], blocks["tokens_per_round"]) == (7, 2)
+
+
+def test_letters_stand_for_long_texts_alone() -> None:
+    assert letters(["none", "w4a16"]) == {}
+    assert letters(["none", "x" * (LONGEST + 1), "none"]) == {"none": "A", "x" * (LONGEST + 1): "B"}
+    assert letters([f"{number:040}" for number in range(27)]) == {}
