@@ -59,7 +59,7 @@ class Comparison:
 
 
 def worth_saying(name: str, text: str) -> bool:
-    """Whether a table names what all its configurations have: a technique only where it is asked for; formats always."""
+    """Whether a table names what all its configurations have: of techniques those asked for, formats always."""
     return bool(text) and (name not in TECHNIQUES or name in FORMATS or text != TECHNIQUES[name].default)
 
 

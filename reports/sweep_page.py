@@ -36,11 +36,8 @@ def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
     """A table of these points.  more: how many points are not shown."""
     words = [name for name, values in columns.items() if isinstance(values[0], str)]
     varying = [name for name in words if len(set(columns[name])) > 1]
-    fixed = tuple(
-        (_title(name), columns[name][0])
-        for name in words
-        if name not in varying and worth_saying(name, columns[name][0])
-    )
+    alike = {name: columns[name][0] for name in words if name not in varying}
+    fixed = tuple((_title(name), text) for name, text in alike.items() if worth_saying(name, text))
     short = {_title(name): letters(columns[name]) for name in varying}
     numbers = [name for name in SHOWN if name not in OF_ROUNDS or np.any(np.asarray(columns["drafted_tokens"]) > 0)]
     cells = [_texts(columns[name], short[_title(name)]) for name in varying] + [
@@ -56,6 +53,10 @@ def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
     table = Table(columns=heads, rows=tuple(Row(cells=row) for row in zip(*cells, strict=True)))
     after = (Facts(lines=rest, emphasis=Emphasis.FAINT),) if rest else ()
     return (Facts(lines=fixed), *legend(short), table, *after)
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").capitalize().replace("Kv ", "KV ")
 
 
 def _texts(values: Sequence[Any], short: Mapping[str, str]) -> list[str]:
