@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.capacity import memory_in, memory_of, of_draft, per_pass, roomy
+from llmviewer.capacity import memory_in, memory_of, of_draft, on_a_device, per_pass, roomy
 from llmviewer.chip import Chip
 from llmviewer.efficiency import ideal
 from llmviewer.errors import UserError
@@ -21,7 +21,7 @@ from llmviewer.models.model import Model
 from llmviewer.schedule import Schedule, schedule
 from llmviewer.serving import STATIC, Running, Times, per_token
 from llmviewer.system import System
-from llmviewer.workload import Request
+from llmviewer.workload import Request, Step
 
 if TYPE_CHECKING:
     from llmviewer.calibrated import Calibrated
@@ -237,11 +237,14 @@ def _alone(
     evaluation = evaluate(model, per_pass(system, plan, piece), step)
     (time_s, busiest_s), read = evaluation.passing_s, None
     if later:
-        pieces = (evaluate(model, per_pass(system, plan, piece), step) for piece, step in later)
-        all_of = [(time_s, busiest_s, evaluation.read_bytes)]
-        all_of += ((*piece.passing_s, piece.read_bytes) for piece in pieces)
-        time_s, busiest_s, read = (np.concatenate(column) for column in zip(*all_of, strict=True))
-        held = memory_of(model, replace(system, drafters=()), kept, token_budget)
+        all_of = [_of_each_pass(step, evaluation)]
+        all_of += (_of_each_pass(step, evaluate(model, per_pass(system, plan, piece), step)) for piece, step in later)
+        time_s, busiest_s, read = np.concatenate(all_of, axis=1)
+        if running is None:
+            held = memory_of(model, replace(system, drafters=()), kept, token_budget)
+        else:
+            most = plan.largest()
+            held = memory_in(model, system, kept, most, on_a_device(model, system, most))
     else:
         held = memory_in(model, system, kept, plan, evaluation.graph)
     return Analysis(
@@ -255,6 +258,12 @@ def _alone(
         busiest_s=busiest_s,
         read_bytes=read,
     )
+
+
+def _of_each_pass(step: Step, priced: Evaluation) -> Array:
+    """Time through all stages, that of the slowest, and bytes read, a column for each pass of a piece: what drafts
+    without a cache takes the same in all."""
+    return np.stack(np.broadcast_arrays(*priced.passing_s, priced.read_bytes, step.tokens)[:3])
 
 
 def _passes(system: System, request: Request, token_budget: float, running: Running | None) -> Schedule:

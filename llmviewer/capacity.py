@@ -133,13 +133,19 @@ def of_draft(draft: Draft, held: Memory, graph: Graph) -> Memory:
 def _laid_out(model: Model, system: System, request: Request, token_budget: Count) -> tuple[Memory, Graph]:
     """The memory of one model, and its graph of one device."""
     plan = largest_passes(system.parallelism.microbatch(request), token_budget, system.kv_cache, system.generation)
-    graph = per_pass(system, plan).prepared(model.graph(plan.step))
-    if system.parallelism.pipeline > 1:
-        from llmviewer.pipeline import fullest, stages_of  # only pipelines need it
-
-        stages = stages_of(graph, system)
-        graph = stages[fullest(stages)]
+    graph = on_a_device(model, system, plan)
     return memory_in(model, system, request, plan, graph), graph
+
+
+def on_a_device(model: Model, system: System, plan: Schedule) -> Graph:
+    """The graph of one device, in a pipeline of the fullest stage."""
+    graph = per_pass(system, plan).prepared(model.graph(plan.step))
+    if system.parallelism.pipeline == 1:
+        return graph
+    from llmviewer.pipeline import fullest, stages_of  # only pipelines need it
+
+    stages = stages_of(graph, system)
+    return stages[fullest(stages)]
 
 
 def roomy(system: System, request: Request) -> Request:

@@ -66,6 +66,18 @@ class Schedule:
             piece = slice(start, stop)
             yield piece, Step(tuple(group.some(piece) for group in self.step.groups))
 
+    def largest(self) -> Schedule:
+        """The passes among which the worst for memory is: those shown, and of the real decode steps of every point the
+        last, whose context is longest."""
+        real = self.decode_steps > 0
+        kept = np.concatenate((np.arange(self.shown), (self.decode_starts + self.decode_steps - 1)[real].astype(int)))
+        return replace(
+            self,
+            step=Step(tuple(group.some(kept) for group in self.step.groups)),
+            weights=self.weights[kept],
+            decode_steps=np.where(real, 1.0, 0.0),
+        )
+
     @property
     def decode_starts(self) -> Array:
         """First index of every point's real decode steps."""

@@ -57,6 +57,27 @@ def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch, model, budge
     assert pieces.to_frame().equals(whole.to_frame())
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"speculative": "medusa,heads=4"},  # heads take the same in all passes
+        {"speculative": "draft=tinyllama-1.1b,tokens=3,acceptance=0.8"},
+        {"offload": "weights=0.4,kv=0.5"},
+        {"offload": "weights=0.4,compute=host"},
+        {"batching": "continuous"},
+        {"batching": "continuous", "pipeline_parallel_size": "2"},
+        {"batching": "chunked"},
+        {"batching": "disaggregated"},
+    ],
+    ids=str,
+)
+def test_pieces_with_other_ways_to_run_give_the_same_bits(monkeypatch, options):
+    asked = {"batch_size": 2, "input_len": 1000, "output_len": 600, **options}
+    whole = analyze("llama-2-7b", "h100", **asked).to_dict()
+    monkeypatch.setattr("llmviewer.schedule.MOST_AT_ONCE", 100)
+    assert analyze("llama-2-7b", "h100", **asked).to_dict() == whole
+
+
 def test_hypothetical_chips_keep_their_own_figures_in_every_piece(monkeypatch):
     chip = hardware.load("a6000")
     chips = replace(chip, bandwidth_bytes_per_s=chip.bandwidth_bytes_per_s * np.array([1.0, 2.0]))
