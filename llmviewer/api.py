@@ -106,11 +106,9 @@ class Configuration:
 
     def answer(self, workload: Request) -> Result:
         """The Result of a request, with its warnings."""
-        budget, system = self.token_budget, self._best(workload)
-        if system.policy is not None:
-            system = system.policy(self.model, system, workload, budget)
+        budget = self.token_budget
         return Result(
-            analysis=analysis.analyze(self.model, system, workload, budget),
+            analysis=analysis.analyze(self.model, self._best(workload), workload, budget),
             warnings=(*warnings(self.model, workload), *_slow_link(self.system)),
             token_budget=budget,
             efficiency=self.options.efficiency,
@@ -118,13 +116,19 @@ class Configuration:
         )
 
     def _best(self, workload: Request) -> System:
-        """The system with the fastest generation of every point, where there are several to choose from."""
+        """The system for the request, with the fastest generation of every point where there are several."""
         if not self.candidates:
-            return self.system
-        ways = [self.system.generating(generation) for generation in self.candidates]
+            return self._ready(self.system, workload)
+        ways = (self._ready(self.system.generating(generation), workload) for generation in self.candidates)
         answers = (analysis.analyze(self.model, way, workload, self.token_budget) for way in ways)
         times = np.array([np.where(one.schedule.tokens > 0, one.tpot_s, one.token_s) for one in answers])
-        return self.system.generating(picked(self.candidates, np.argmin(times, axis=0)))
+        return self._ready(self.system.generating(picked(self.candidates, np.argmin(times, axis=0))), workload)
+
+    def _ready(self, system: System, workload: Request) -> System:
+        """The system for the request, where something of it depends on that."""
+        if system.policy is None:
+            return system
+        return system.policy(self.model, system, workload, self.token_budget)
 
 
 def configuration(
@@ -150,14 +154,16 @@ def _generating(model: Model, built: System, chip: Chip, options: Options) -> Co
     generation = candidates[0] if candidates else scheme.make(model)
     if generation.drafts and (built.parallelism.pipeline > 1 or built.spatial):
         raise UserError(f"{scheme.name}: drafting in a pipeline is not modelled; leave out it or the pipeline")
-    drafters = tuple(_drafter(draft, chip, options) for draft in generation.drafts)
+    drafters = tuple(_drafter(draft, model, chip, options) for draft in generation.drafts)
     built = replace(built, drafters=drafters).generating(generation)
     return Configuration(model=model, system=built, options=options, candidates=candidates)
 
 
-def _drafter(draft: Draft, chip: Chip, options: Options) -> Drafter:
+def _drafter(draft: Draft, model: Model, chip: Chip, options: Options) -> Drafter:
     """What drafts runs on the same chip within the same steps of the engine, with formats of its own."""
-    alike = techniques.OF_THE_ENGINE + (techniques.OF_THE_WEIGHTS if draft.shared is None else ())
+    alike = techniques.OF_THE_ENGINE + (techniques.OF_THE_WEIGHTS if draft.same_weights else ())
+    if draft.model is model:
+        alike += techniques.OF_THE_LAYERS
     words = {name: text for name, text in options.techniques.items() if name in alike}
     own = system(chip, replace(options, techniques={**words, **draft.techniques}))
     return Drafter(draft=draft, system=replace(own, engine=own.engine.within_a_step()))

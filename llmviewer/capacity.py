@@ -158,7 +158,7 @@ def places(model: Model, system: System, request: Request, token_budget: Count =
 
     token_budget: tokens of a pass, for the activations beside the cache.
     """
-    system = replace(system, parallelism=replace(system.parallelism, data=1))
+    system = system.one_replica()
     alone = 0.0 * request.batch_size + 1.0
     tokens = np.where(np.isinf(token_budget), 0.0, token_budget)
     prompts = np.maximum(np.floor(tokens / request.input_len), alone)

@@ -38,9 +38,9 @@ class Draft:
     """What drafts, as a model of its own: `passes` passes of `shape` in a round.
 
     caches: it keeps a cache, which a prompt has to fill; what has none drafts from the model's own states.
-    shared: names of its weights that the model it drafts for stores already; None: all of them.
+    shared: names of its weights that the model it drafts for, or another draft, stores already; None: all of them.
     techniques: options of the registry of its own; it shares what belongs to the engine, and nothing that changes the
-    checkpoint.
+    checkpoint, unless it has the same_weights as the model it drafts for.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Draft:
     shape: Shape = ONE
     caches: bool = True
     shared: tuple[str, ...] | None = ()
+    same_weights: bool = False
     techniques: Mapping[str, str] = field(default_factory=dict)
 
 

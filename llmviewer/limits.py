@@ -53,7 +53,7 @@ def max_concurrent_requests(model: Model, system: System, request: Request, toke
     token budget allows, one where there is none.  vLLM logs it as "Maximum concurrency" (for its longest context).
     """
     replicas = system.parallelism.data
-    system = replace(system, parallelism=replace(system.parallelism, data=1))
+    system = system.one_replica()
     new = request.input_len - system.kv_cache.found(request.input_len)
     together = 1.0 if token_budget == np.inf else float(np.maximum(np.floor(token_budget / new), 1.0))
     sizes = replace(request, batch_size=np.array([1.0, 2.0, together]))

@@ -48,5 +48,4 @@ def _prompt_bytes(model: Model, system: System, request: Request) -> Count:
     """Without pages or reservations around it."""
     one = 0.0 * request.batch_size + 1.0
     alone = replace(request, batch_size=one, output_len=one)
-    single = replace(system, parallelism=replace(system.parallelism, data=1))
-    return memory_of(model, single, alone).kv_cache_used_bytes
+    return memory_of(model, system.one_replica(), alone).kv_cache_used_bytes

@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer.capacity import memory_of, per_pass
 from llmviewer.errors import UserError
 from llmviewer.evaluation import evaluate
-from llmviewer.ir import Array
+from llmviewer.ir import Array, Count
 from llmviewer.models.model import Model
 from llmviewer.schedule import schedule
 from llmviewer.system import System
@@ -138,10 +138,14 @@ def problem(model: Model, request: Request, token_budget: float, build: Callable
 
 
 def _cost(model: Model, system: System, request: Request, token_budget: float) -> Cost:
-    """What one placement takes, layers alone: embedding and head take the same in all."""
+    """What one placement takes, layers alone: embedding, head and what drafts take the same in all, or nearly."""
     plan = schedule(request, token_budget, system.kv_cache, generation=system.generation)
     evaluation = evaluate(model, per_pass(system, plan), plan.step)
-    passes = {"prefill": plan.prefill, "decode": plan.generated}
+    tokens = float(np.max(system.generation.tokens))
+    passes: dict[str, Callable[[Count], Array]] = {
+        "prefill": plan.prefill,
+        "decode": lambda count: plan.generated(count) / tokens,
+    }
     kernels = evaluation.sum(lambda row: row.timing.time_s if not row.block.scope else 0.0)
     seconds = {(stage, "kernels"): float(of(kernels)[0]) for stage, of in passes.items()}
     for layer in evaluation.copying:

@@ -140,6 +140,11 @@ class System:
         )
         return replace(self, generation=generation, drafters=drafters)
 
+    def one_replica(self) -> System:
+        """The system without the other replicas, of the model and of what drafts for it."""
+        drafters = tuple(replace(one, system=one.system.one_replica()) for one in self.drafters)
+        return replace(self, parallelism=replace(self.parallelism, data=1), drafters=drafters)
+
     def prepared(self, graph: Graph) -> Graph:
         """The graph after all passes."""
         for applied in self.passes:

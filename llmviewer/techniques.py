@@ -129,7 +129,8 @@ OF_THE_ENGINE = (
     "fusion",
     "batching",
 )
-#: Options that say what is stored and where it lies: what drafts from the model's own weights shares them too.
+#: Options that say what is stored, where it lies and which of it runs: what drafts from the model's own weights shares
+#: them too.
 OF_THE_WEIGHTS = (
     "expert_skew",
     "lora",
@@ -141,7 +142,10 @@ OF_THE_WEIGHTS = (
     "prune",
     "expert_parallel_size",
     "offload",
+    "skip_layers",
 )
+#: Options that count the model's layers: what drafts by all of them shares them too.
+OF_THE_LAYERS = ("early_exit",)
 
 
 def load(name: str) -> Technique:

@@ -170,6 +170,26 @@ def test_a_model_that_drafts_for_itself_does_so_in_its_own_formats() -> None:
     assert layer["drafts"][0]["pass_s"] == quantized["drafts"][0]["pass_s"]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"skip_layers": 0.5}, {"early_exit": "mean=0.5"}, {"offload": "weights=0.5"}, {"offload": "flexgen"}],
+    ids=str,
+)
+def test_looking_ahead_takes_what_a_pass_of_the_model_takes_whatever_runs_of_it_and_wherever_it_lies(
+    more: dict[str, Any],
+) -> None:
+    found = answer("llama-2-70b", "h100", output_len=8, speculative="pass,tokens=4,acceptance=0.5", **more)
+    assert found["generation"]["drafts"][0]["pass_s"] == pytest.approx(found["generation"]["pass_s"], rel=1e-3)
+
+
+def test_layers_that_every_step_leaves_out_are_left_out_of_the_models_own_draft() -> None:
+    """Half of the layers that drafting has left, half of those that verify."""
+    text = asked("self")
+    whole, half = (answer("llama-2-7b", "a100", speculative=text, skip_layers=share) for share in (0, 0.5))
+    ratios = [half["generation"][name] / whole["generation"][name] for name in ("token_s", "plain_token_s")]
+    assert ratios[0] == pytest.approx(ratios[1], rel=0.02) and ratios[1] < 0.55
+
+
 def test_looking_ahead_in_vain_costs_what_its_tokens_do() -> None:
     """Two passes of five tokens for two tokens, where nothing is accepted: as plain decoding while weights are what is
     read (arXiv 2311.13581)."""

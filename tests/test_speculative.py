@@ -183,6 +183,26 @@ def test_a_draft_keeps_its_own_formats() -> None:
     assert plain == 2 * models.load("llama-3.2-1b").parameters > 1.5 * narrow
 
 
+def test_replicas_hold_as_many_requests_as_one_does_each_with_the_cache_of_its_draft() -> None:
+    one, two = (
+        answer("llama-3.1-8b", "h100", speculative=speculative("llama-3.2-1b"), data_parallel_size=replicas)["memory"]
+        for replicas in (1, 2)
+    )
+    assert two["max_concurrent_requests"] == 2 * one["max_concurrent_requests"]
+
+
+def test_the_best_number_is_sought_where_the_request_has_its_tensors() -> None:
+    """FlexGen places them for every number that is tried: streamed weights pay for more tokens than resident ones."""
+    words = {"batch_size": 64, "input_len": 64, "output_len": 8}
+    found = {
+        tokens: analyze(
+            "llama-2-70b", "h100", speculative=f"ngram,tokens={tokens},acceptance=0.4", offload="flexgen", **words
+        ).analysis.tpot_s[0]
+        for tokens in (0, 1, 2, 4, 8, "best")
+    }
+    assert found["best"] <= min(found.values()) * (1.0 + 1e-9)
+
+
 def test_a_distilled_draft_is_rejected_less_often() -> None:
     """Half of the rejections gone: 0.6 becomes 0.8."""
     raised, direct = (

@@ -43,10 +43,17 @@ def _policy(model: Model, system: System, request: Request, token_budget: float)
 
 
 def _placed(system: System, shares: Shares) -> System:
-    """The system with its mark replaced by a placement."""
+    """The system with its mark replaced by a placement; what drafts from the model's own weights finds them there."""
     at = [applied.name for applied in system.passes].index(NAME)
     weights, kv, activations = (Away(host=shares[k], disk=shares[k + 1]) for k in (0, 2, 4))
     plan = Offload(weights=weights, kv=kv, activations=activations, head=False)
     before = replace(system, passes=system.passes[:at])
     there = placed(before, plan, "flexgen: ")
-    return replace(there, passes=(*there.passes, *system.passes[at + 1 :]))
+    drafters = tuple(
+        replace(one, system=_placed(one.system, shares)) if _is_marked(one.system) else one for one in system.drafters
+    )
+    return replace(there, passes=(*there.passes, *system.passes[at + 1 :]), drafters=drafters)
+
+
+def _is_marked(system: System) -> bool:
+    return any(applied.name == NAME for applied in system.passes)

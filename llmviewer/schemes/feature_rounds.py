@@ -13,7 +13,6 @@ from llmviewer.models.model import Model
 from llmviewer.schemes.acceptance import Acceptance
 from llmviewer.schemes.asked import said, verifying, verifying_tree
 from llmviewer.technique import Parameter
-from llmviewer.workload import decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,7 +65,6 @@ def drafted(layers: Layers, tokens: float, accepted: Acceptance, tree: Tree | No
 
 def _drafts(layers: Layers, tokens: float, first: Shape, later: Shape) -> Iterator[Draft]:
     """Every module's first pass of a round and the passes after it, which read the same weights and cache."""
-    stored = tuple(tensor.name for tensor, _ in layers.later.graph(decode(1.0, 0.0)).stored_weights())
     for module in range(layers.modules):
         passes = max(float(np.ceil((tokens - module) / layers.modules)), 0.0)
         name = layers.name if layers.modules == 1 else f"{layers.name} {module + 1}"
@@ -77,7 +75,7 @@ def _drafts(layers: Layers, tokens: float, first: Shape, later: Shape) -> Iterat
             passes=max(passes - 1.0, 0.0),
             shape=later,
             caches=False,
-            shared=stored,
+            shared=None,
         )
 
 

@@ -22,7 +22,9 @@ def drafted(target: Model, tokens: float, by_position: Acceptance) -> Generation
     Source: PaSS, arXiv 2311.13581, algorithm 1.
     """
     shape = verifying(tokens)
-    draft = Draft(name=f"{target.name}, looking ahead", model=target, shape=shape, caches=False, shared=None)
+    draft = Draft(
+        name=f"{target.name}, looking ahead", model=target, shape=shape, caches=False, shared=None, same_weights=True
+    )
     verified = Shape(new_tokens=shape.new_tokens, logit_positions=shape.logit_positions, ahead=1.0)
     return Generation(
         shape=verified,

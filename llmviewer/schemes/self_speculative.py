@@ -59,7 +59,9 @@ def _make(text: str) -> Change:
     def make(tokens: float, target: Model) -> Generation:
         model = skipping(target, attention, mlp)
         shape = Shape(ahead=max(tokens - 1.0, 0.0) / 2.0)
-        draft = Draft(name=model.name, model=model, passes=tokens, shape=shape, caches=False, shared=None)
+        draft = Draft(
+            name=model.name, model=model, passes=tokens, shape=shape, caches=False, shared=None, same_weights=True
+        )
         return Generation(
             shape=verifying(tokens),
             tokens=by_position.tokens(tokens),
