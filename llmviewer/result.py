@@ -215,6 +215,7 @@ class Result:
         memory = self.analysis.memory
         fields = (*PARTS, "capacity_bytes", "budget_bytes")
         model, system, request = self.analysis.model, system_at(self.analysis, point), request_at(self.analysis, point)
+        beside = system.chip.host
         return {
             **{
                 name: number(value_at(getattr(memory, name), point))
@@ -225,8 +226,10 @@ class Result:
             "kv_cache_budget_bytes": number(value_at(memory.kv_cache_budget_bytes, point)),
             "kv_cache_budget_of_total_bytes": number(value_at(memory.left_by_others(memory.utilization_bytes), point)),
             "kv_cache_fraction_of_free": system.cache_fraction,
+            "host": None if beside is None else beside.name,
             "host_bytes": number(value_at(memory.host_bytes, point)),
             "host_capacity_bytes": number(memory.host_capacity_bytes),
+            "disk": beside.disk.name if beside is not None and beside.disk is not None else None,
             "disk_bytes": number(value_at(memory.disk_bytes, point)),
             "fits": bool(value_at(memory.fits, point)),
             "max_batch_size": number(limits.max_batch_size(model, system, request, self.token_budget)),

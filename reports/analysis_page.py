@@ -26,7 +26,7 @@ def page(result: Result, point: int = 0) -> Page:
         *generation(answer["generation"], answer["memory"]),
         *serving(answer),
         *fusions(answer["fusions"]),
-        *memory_parts(answer["memory"], _longest(answer), _cache(answer)),
+        *memory_parts(answer["memory"], _longest(answer), _cache(answer), placed=_placed(answer)),
         _metrics(answer, first(answer, result.token_budget)),
         _bottleneck(answer),
         _sources(answer),
@@ -103,9 +103,16 @@ def _cache(answer: dict[str, Any]) -> str:
         words.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond the windows")
     if any(draft["kv_cache_bytes"] for draft in (answer["generation"] or {"drafts": ()})["drafts"]):
         words.append("and the drafts' own")
+    if answer["generation"] is not None and answer["generation"]["pays_up_to_batch_size"] is None:
+        words.append("more where branches hold a beginning each")
     if model["state_bytes_per_sequence"]:
         words.append(f"{fmt.memory(model['state_bytes_per_sequence'])} of state a sequence")
     return ", ".join(words)
+
+
+def _placed(answer: dict[str, Any]) -> bool:
+    """Whether tensors lie where a search put them for this request."""
+    return any(name.startswith("offload(flexgen") for name in answer["passes"])
 
 
 def _metrics(answer: dict[str, Any], first_token: str) -> Facts:

@@ -28,10 +28,10 @@ def generation(found: dict[str, Any] | None, memory: dict[str, Any]) -> tuple[Fa
     """The section of a generation object; nothing where decoding is plain.  memory: of the same answer."""
     if found is None:
         return ()
-    facts = ", ".join(f"{name.replace('_', ' ')} {_value(fact)}" for name, fact in found.items() if name not in SAID)
+    facts = ", ".join(_fact(name, fact) for name, fact in found.items() if name not in SAID)
     lines = [
         *((("Asked", facts),) if facts else ()),
-        *(("Draft", _draft(draft)) for draft in found["drafts"]),
+        *(("Draft", _draft(draft)) for draft in found["drafts"] if draft["passes"]),
         ("Model", _pass(found)),
         *((("Beside", f"{fmt.duration(found['extra_s'])} a round, no kernel"),) if found["extra_s"] else ()),
         ("Token", _token(found)),
@@ -41,31 +41,43 @@ def generation(found: dict[str, Any] | None, memory: dict[str, Any]) -> tuple[Fa
     return (Facts(title=f"Generation: {found['scheme']}", lines=tuple(lines)),)
 
 
-def _value(fact: float | str) -> str:
-    return fact if isinstance(fact, str) else f"{fact:.4g}"
+def _fact(name: str, fact: float | str) -> str:
+    """A fact of the scheme in words; sizes with their unit."""
+    shown = fmt.traffic if "_bytes" in name else "{:.4g}".format
+    value = fact if isinstance(fact, str) else shown(fact)
+    return f"{name.replace('_bytes', '').replace('_', ' ')} {value}"
 
 
 def _draft(draft: dict[str, Any]) -> str:
     passes = f"{draft['passes']:.3g} {'pass' if draft['passes'] == 1 else 'passes'} of {fmt.duration(draft['pass_s'])}"
-    tokens = f", {fmt.whole(draft['new_tokens'])} tokens each" if draft["new_tokens"] != 1 else ""
+    tokens = f" over {fmt.digits(draft['new_tokens'])} tokens of each sequence" if draft["new_tokens"] != 1 else ""
     held = " and ".join(
         f"{fmt.memory(draft[field])} of {what}"
         for field, what in (("weights_bytes", "weights"), ("kv_cache_bytes", "KV cache"))
         if draft[field]
     )
     prefill = f"; prefill {fmt.duration(draft['prefill_s'])}" if draft["prefill_s"] else ""
-    return f"{draft['name']}: {passes}{tokens} a round{prefill}; holds {held or 'nothing of its own'}"
+    return f"{draft['name']}: {passes}{tokens}{prefill}; holds {held or 'nothing of its own'}"
 
 
 def _pass(found: dict[str, Any]) -> str:
     new = found["new_tokens"]
     tokens = "1 token" if new == 1 else f"{fmt.whole(new)} tokens"
+    if _branched(found):
+        pass_s = fmt.duration(found["pass_s"])
+        return f"like the decode step shown, {pass_s}: of each sequence, then of its branches at once"
     return f"1 pass of {fmt.duration(found['pass_s'])} over {tokens} of each sequence"
 
 
+def _branched(found: dict[str, Any]) -> bool:
+    """Whether branches decode side by side, instead of one round after another."""
+    return found["pays_up_to_batch_size"] is None
+
+
 def _token(found: dict[str, Any]) -> str:
+    brought = f"{found['tokens_per_round']:.3g} {'a pass in the mean' if _branched(found) else 'expected a round'}"
     return (
-        f"{found['tokens_per_round']:.3g} expected a round, {fmt.duration(found['token_s'])} each: "
+        f"{brought}, {fmt.duration(found['token_s'])} each: "
         f"{fmt.times(found['speedup'])} the speed of plain decoding ({fmt.duration(found['plain_token_s'])})"
     )
 

@@ -17,19 +17,27 @@ PARTS = (
 FREE = "·"
 #: How max_concurrent_requests counts.
 _ADMITTED = "prefilled one after another: KV budget / KV cache of one"
+#: What stands for limits where tensors are placed anew for every request.
+_PLACED = (("Limits", "none of its own: another batch or length gets a placement of its own (llmviewer sweep)"),)
 #: The search for what fits ends here; beyond it nothing but state, which does not grow, is kept.
 UNLIMITED = 2**32
 #: The part that takes most -> what makes it smaller.
 SMALLER = {
-    "weights_bytes": "fewer bits (--quantization w4a16), a larger chip or several of them",
+    "weights_bytes": "fewer bits (--quantization w4a16), a larger chip or several of them, or the host "
+    "(--offload zero-inference)",
     "kv_cache_bytes": "a smaller batch, a shorter context or a quantized KV cache (--kv-cache-dtype fp8)",
     "activations_bytes": "prefill fewer tokens at once (--max-num-batched-tokens 8192) or a smaller batch",
     "framework_bytes": "a larger chip",
 }
 
 
-def memory_parts(memory: dict[str, Any], workload: dict[str, Any], cache: str) -> tuple[Part, ...]:
-    """Bar, legend and limits of a memory object.  cache: what the KV cache holds, in words."""
+def memory_parts(
+    memory: dict[str, Any], workload: dict[str, Any], cache: str, *, placed: bool = False
+) -> tuple[Part, ...]:
+    """Bar, legend and limits of a memory object.
+
+    cache: what the KV cache holds, in words.  placed: where tensors lie was found for this batch and length.
+    """
     capacity, budget, total = (memory[f"{name}_bytes"] for name in ("capacity", "budget", "total"))
     verdict = "fits" if memory["fits"] else "DOES NOT FIT"
     allowed = f"{fmt.memory(budget)} allowed ({fmt.percent(budget / capacity)} of {fmt.capacity(capacity)})"
@@ -42,15 +50,19 @@ def memory_parts(memory: dict[str, Any], workload: dict[str, Any], cache: str) -
         mark=budget,
         mark_label=f"allowed {fmt.memory(budget)}",
     )
-    return (bar, _legend(memory), *_elsewhere(memory), _limits(memory, workload, cache))
+    limits = _PLACED if placed else _limits(memory, workload)
+    return (bar, _legend(memory), *_elsewhere(memory), Facts(lines=(("KV cache", cache or "none"), *limits)))
 
 
 def _elsewhere(memory: dict[str, Any]) -> tuple[Facts, ...]:
     """What is offloaded."""
     room = memory["host_capacity_bytes"]
     host = fmt.memory(memory["host_bytes"]) + (f" of {fmt.memory(room)}" if room is not None else "")
-    places = (("On the host", memory["host_bytes"], host), ("On its disk", memory["disk_bytes"], ""))
-    lines = tuple((name, text or fmt.memory(size)) for name, size, text in places if size)
+    places = (
+        ("On the host", memory["host_bytes"], f"{host} ({memory['host']})"),
+        ("On its disk", memory["disk_bytes"], f"{fmt.memory(memory['disk_bytes'])} ({memory['disk']})"),
+    )
+    lines = tuple((name, text) for name, size, text in places if size)
     return (Facts(lines=lines),) if lines else ()
 
 
@@ -97,21 +109,16 @@ def _legend(memory: dict[str, Any]) -> Table:
     return Table(columns=columns, rows=tuple(rows))
 
 
-def _limits(memory: dict[str, Any], workload: dict[str, Any], cache: str) -> Facts:
-    """What the cache holds, and the largest batch and the longest context within the budget."""
+def _limits(memory: dict[str, Any], workload: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The largest batch and the longest context within the budget, and how many requests at once."""
     context = workload["input_len"] + workload["output_len"]
     batch, longest = memory["max_batch_size"], memory["max_context_len"]
-    return Facts(
-        lines=(
-            ("KV cache", cache or "none"),
-            ("Largest batch", f"{_limit(batch)} at {fmt.whole(context)} tokens a sequence"),
-            ("Longest context", f"{_limit(longest, ' tokens')} at batch {fmt.whole(workload['batch_size'])}"),
-            (
-                "At once",
-                f"{_limit(memory['max_concurrent_requests'], ' requests')} of {fmt.whole(context)} tokens, {_ADMITTED}",
-            ),
-            ("KV budget", _budget(memory)),
-        )
+    at_once = f"{_limit(memory['max_concurrent_requests'], ' requests')} of {fmt.whole(context)} tokens, {_ADMITTED}"
+    return (
+        ("Largest batch", f"{_limit(batch)} at {fmt.whole(context)} tokens a sequence"),
+        ("Longest context", f"{_limit(longest, ' tokens')} at batch {fmt.whole(workload['batch_size'])}"),
+        ("At once", at_once),
+        ("KV budget", _budget(memory)),
     )
 
 

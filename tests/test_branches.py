@@ -320,4 +320,4 @@ def test_the_command_line_says_what_a_pass_brings(capsys: pytest.CaptureFixture[
     assert main(words.split()) == 0
     said = capsys.readouterr().out
     # 255 tokens after the first, in 63 passes alone and 64 together
-    assert "branches 3, parallel 0.75" in said and "2.01 expected a round" in said
+    assert "branches 3, parallel 0.75" in said and "2.01 a pass in the mean" in said
