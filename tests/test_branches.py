@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,8 @@ def test_the_passes_of_an_outline_and_three_points_of_eight_tokens() -> None:
     outline = [(2, 1, 10), (2, 1, 11), (2, 1, 12)]
     assert passes(plan(skeleton(4, 3, 5), 2, 10, 12)) == [*outline, (6, 19, 0), (6, 1, 19), (4, 1, 20)]
     # shared: 13 tokens are found, the outline's last one and the template are not
-    assert passes(plan(skeleton(4, 3, 5, "on"), 2, 10, 12)) == [*outline, (6, 6, 13), (6, 1, 19), (4, 1, 20)]
+    shared = replace(skeleton(4, 3, 5), shared=True)
+    assert passes(plan(shared, 2, 10, 12)) == [*outline, (6, 6, 13), (6, 1, 19), (4, 1, 20)]
 
 
 def test_the_passes_of_a_forked_answer() -> None:
@@ -75,7 +77,7 @@ def test_the_passes_of_a_forked_answer() -> None:
 def test_every_token_of_the_answer_is_decoded_once_and_the_longest_branch_decides(
     output: int, outline: int, points: int, prompt: int, shared: str, batch: int
 ) -> None:
-    found = plan(skeleton(outline, points, prompt, shared), batch, 20, output)
+    found = plan(replace(skeleton(outline, points, prompt), shared=shared == "on"), batch, 20, output)
     (group,) = found.step.groups
     asked = np.asarray(group.batch_size * group.logit_positions)[found.shown :]
     assert asked.sum() == batch * (output - 1)

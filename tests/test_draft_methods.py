@@ -12,7 +12,7 @@ from llmviewer import models
 from llmviewer.errors import UserError
 from llmviewer.generation import Generation, Shape
 from llmviewer.schemes import methods
-from llmviewer.schemes.asked import verifying, verifying_tree
+from llmviewer.schemes.verification import verifying, verifying_tree
 from llmviewer.system import System
 from llmviewer.workload import decode, verify
 

@@ -20,7 +20,7 @@ from llmviewer.schemes.medusa import medusa_heads
 from llmviewer.schemes.module import TABLES, VOCABULARY
 from llmviewer.schemes.mtp import mtp
 from llmviewer.schemes.self_speculative import skipping
-from llmviewer.schemes.speculator import speculator
+from llmviewer.schemes.speculator import Embeddings, speculator
 from llmviewer.system import System
 from llmviewer.workload import chunk, decode, prefill
 
@@ -28,8 +28,8 @@ from llmviewer.workload import chunk, decode, prefill
 MODULES: dict[str, Callable[[Model], Model]] = {
     "medusa": lambda target: medusa_heads(target, 4),
     "blockwise": lambda target: block_heads(target, 4, 512),
-    "speculator": lambda target: speculator(target, 3, 1024, tied=False),
-    "speculator, tied": lambda target: speculator(target, 3, 1024, tied=True),
+    "speculator": lambda target: speculator(target, 3, 1024),
+    "speculator, tied": lambda target: speculator(target, 3, 1024, Embeddings.SHARED),
     "eagle": eagle,
     "eagle3": eagle3,
     "eagle3, later passes": lambda target: eagle3(target, features=0),
@@ -121,7 +121,7 @@ def test_the_speculator_of_llama_2_13b_is_as_large_as_its_checkpoint() -> None:
     https://huggingface.co/ibm-fms/llama-13b-accelerator/tree/0f37d3d1bc0e665204992ef63f46312494e80963"""
     h, d, v = 5120, 4096, 32000
     by_hand = 3 * (2 * v * d + 2 * d) + h * d + 2 * d * d
-    built = speculator(models.load("llama-2-13b"), 3, d, tied=False)
+    built = speculator(models.load("llama-2-13b"), 3, d)
     assert own_parameters(built, ()) == by_hand
     assert round(by_hand * 2 / 1e9, 2) == 1.68
     assert matmul_flops(built.graph(decode(1.0, 50.0))) == 2 * (h * d + 2 * d * d + 3 * v * d)
@@ -129,7 +129,7 @@ def test_the_speculator_of_llama_2_13b_is_as_large_as_its_checkpoint() -> None:
 
 def test_tied_stages_are_stored_once_and_computed_as_often() -> None:
     target, d, v = models.load("llama-3-8b"), 3072, 128256
-    own, tied = (speculator(target, 4, d, tied=way) for way in (False, True))
+    own, tied = (speculator(target, 4, d, way) for way in Embeddings)
     assert own_parameters(tied, ()) == 2 * v * d + 2 * d + 4096 * d + d * d
     assert matmul_flops(own.graph(decode(2.0, 7.0))) == matmul_flops(tied.graph(decode(2.0, 7.0)))
 

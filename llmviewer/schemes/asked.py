@@ -1,4 +1,4 @@
-"""What methods that draft by heads or layers of their own share: how many tokens, how often they are accepted."""
+"""Words that methods share: how many tokens are drafted, how often they are accepted; and how results list a method."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from functools import partial
 from typing import TypeAlias
 
 from llmviewer.errors import UserError
-from llmviewer.generation import PLAIN, Generation, Scheme, Shape
+from llmviewer.generation import PLAIN, Generation, Scheme
 from llmviewer.models.model import Model
 from llmviewer.schemes import acceptance
 from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.schemes.method_text import MOST, TOKENS
-from llmviewer.technique import Change, generating
+from llmviewer.technique import Change, Parameter, generating
 
+#: Most tokens that `tokens=best` tries to draft.
+MOST = 16
+TOKENS = Parameter(name="tokens", low=0, high=1024, whole=True)
+#: What the registry says of parameters that most methods take.
+TOKENS_SAID = f"drafted in a round, or best: the fastest of 0 to {MOST} at every point"
+ACCEPTANCE_SAID = "rate of a drafted token: 0.8, by position 0.8/0.7/0.6 (the last goes on), or a published preset"
 #: Tokens drafted in a round, model -> the round.
 Round: TypeAlias = Callable[[float, Model], Generation]
 
@@ -35,23 +40,6 @@ def by_tokens(name: str, where: str, given: Mapping[str, str], make: Round, defa
     return generating(name, partial(make, tokens) if tokens else lambda _: PLAIN)
 
 
-def said(draft: str, tokens: float, how: Acceptance) -> dict[str, float | str]:
-    """What results say of a round."""
-    return {"draft": draft, "drafted_tokens": tokens, "acceptance": str(how)}
-
-
-def verifying(tokens: float) -> Shape:
-    """A pass over drafted tokens, one after another, and the token before them."""
-    return Shape(new_tokens=tokens + 1.0, logit_positions=tokens + 1.0)
-
-
-def verifying_tree(nodes: float, depth: float, pairs: float = 0.0) -> Shape:
-    """A pass over the nodes of a tree and its root.
-
-    pairs: query-key pairs among them; unless known, those of nodes that lie evenly on `depth` levels: a node at depth d
-    sees d + 1 tokens, (depth + 1) / 2 + 1 in the mean, and the root itself.  With a node on every level it is a chain.
-    """
-    if nodes == depth:
-        return verifying(nodes)
-    even = 1.0 + nodes * ((depth + 1.0) / 2.0 + 1.0)
-    return Shape(new_tokens=nodes + 1.0, logit_positions=nodes + 1.0, attended_new_pairs=pairs or even)
+def listed(method: str, text: str) -> str:
+    """What results call it: speculative(ngram,tokens=4)."""
+    return f"speculative({','.join(filter(None, (method, text)))})"

@@ -7,11 +7,10 @@ from llmviewer.ir import Block, Tensor
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activate, activation, add
 from llmviewer.ops.gemm import Linear
-from llmviewer.schemes.asked import accepted, said, verifying
-from llmviewer.schemes.eagle import feed_forward
-from llmviewer.schemes.method_text import ACCEPTANCE_SAID, listed, words
-from llmviewer.schemes.module import VOCABULARY, Module, beside, states
-from llmviewer.technique import Change, Parameter, Technique, generating
+from llmviewer.schemes.asked import ACCEPTANCE_SAID, accepted, listed
+from llmviewer.schemes.module import VOCABULARY, Module, beside, feed_forward, states
+from llmviewer.schemes.verification import said, verifying
+from llmviewer.technique import Change, Parameter, Technique, generating, named
 from llmviewer.workload import Step
 
 SOURCE = (
@@ -56,7 +55,7 @@ INNER = Parameter(name="inner", default=0, low=1, high=1e6, whole=True)
 
 
 def _make(text: str) -> Change:
-    given = words(WHERE, text, ("tokens", "inner", "acceptance"))
+    given = named(WHERE, text, ("tokens", "inner", "acceptance"))
     tokens, inner = TOKENS.of(given, WHERE), INNER.of(given, WHERE)
     by_position = accepted(WHERE, given)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from llmviewer import models
 from llmviewer.errors import UserError
 from llmviewer.generation import Draft, Generation, Shape
 from llmviewer.schemes import acceptance
 from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.schemes.asked import by_tokens
-from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID
+from llmviewer.schemes.asked import ACCEPTANCE_SAID, TOKENS_SAID, by_tokens, listed
+from llmviewer.schemes.verification import said, verifying
 from llmviewer.technique import Change, Parameter, Technique, named
 
-WHERE = "--speculative draft"
+WHERE = "--speculative draft=NAME"
 DISTILLED = Parameter(name="distilled", default=0.0, low=0.0, high=1.0)
 #: What the draft may have otherwise than the model: options of the registry.
 OWN = ("quantization", "tensor_parallel_size")
@@ -27,18 +28,11 @@ def drafted(draft: Draft, tokens: float, accepted: Acceptance) -> Generation:
     mean, (g - 1) / 2, stands for all.  Left out: after a round without a rejection the draft has one token more to
     take in.  Source: Leviathan et al., arXiv 2211.17192, equation 1.
     """
-    steps = Draft(
-        name=draft.name,
-        model=draft.model,
-        passes=tokens,
-        shape=Shape(ahead=max(tokens - 1.0, 0.0) / 2.0),
-        techniques=draft.techniques,
-    )
     return Generation(
-        shape=Shape(new_tokens=tokens + 1.0, logit_positions=tokens + 1.0),
+        shape=verifying(tokens),
         tokens=accepted.tokens(tokens),
-        drafts=(steps,),
-        facts={"draft": draft.name, "drafted_tokens": tokens, "acceptance": str(accepted)},
+        drafts=(replace(draft, passes=tokens, shape=Shape(ahead=max(tokens - 1.0, 0.0) / 2.0)),),
+        facts=said(draft.name, tokens, accepted),
     )
 
 
@@ -52,11 +46,9 @@ def loaded(name: str, given: Mapping[str, str]) -> Draft:
 
 def _make(text: str) -> Change:
     given = named(WHERE, text, ("draft", "tokens", "acceptance", "distilled", *OWN))
-    where = WHERE.removesuffix(" draft")
     draft = loaded(given.get("draft", ""), given)
-    accepted = acceptance.read(where, given.get("acceptance", ""))
-    accepted = accepted.raised(DISTILLED.of(given, where))
-    return by_tokens(f"speculative({text})", where, given, lambda tokens, _: drafted(draft, tokens, accepted))
+    accepted = acceptance.read(WHERE, given.get("acceptance", "")).raised(DISTILLED.of(given, WHERE))
+    return by_tokens(listed("", text), WHERE, given, lambda tokens, _: drafted(draft, tokens, accepted))
 
 
 TECHNIQUE = Technique(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from llmviewer.generation import Generation
 from llmviewer.ir import Block, Operator, Tensor
 from llmviewer.layers.attention import Attention
 from llmviewer.layers.mlp import Mlp
@@ -12,12 +11,10 @@ from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import add
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind, rms_norm
-from llmviewer.schemes.asked import accepted, by_tokens
-from llmviewer.schemes.eagle import WIDTH, attention, fc_of, feed_forward
-from llmviewer.schemes.feature_rounds import TREE, Layers, drafted, tree_of
-from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID, listed, words
-from llmviewer.schemes.module import TABLES, Module, beside, rows, states
-from llmviewer.technique import Change, Parameter, Technique
+from llmviewer.schemes.asked import ACCEPTANCE_SAID, TOKENS_SAID
+from llmviewer.schemes.feature_rounds import TREE, WIDTH, Layers, continuing
+from llmviewer.schemes.module import TABLES, Module, attention, beside, feed_forward, joining, rows, states
+from llmviewer.technique import Change, Parameter, Technique, named
 from llmviewer.workload import Step
 
 SOURCE = "EAGLE-3 arXiv 2503.01840; https://github.com/vllm-project/vllm, vllm/model_executor/models/llama_eagle3.py"
@@ -49,7 +46,7 @@ def eagle3(target: Model, width: int = 0, vocabulary: int = DRAFT_VOCABULARY, fe
     )
 
     def blocks(step: Step) -> tuple[Block, ...]:
-        fc = fc_of(target, features or 1, bias=False)
+        fc = joining(target, features or 1)
         into = Block(
             name="fc", operators=(fc.operator(states(target, step, float(features)), step.tokens),), scope="model"
         )
@@ -89,17 +86,14 @@ VOCABULARY_SIZE = Parameter(name="vocabulary", default=DRAFT_VOCABULARY, low=1, 
 
 
 def _make(text: str) -> Change:
-    given = words(WHERE, text, ("tokens", "acceptance", "width", "vocabulary", *TREE))
+    given = named(WHERE, text, ("tokens", "acceptance", "width", "vocabulary", *TREE))
     width, vocabulary = int(WIDTH.of(given, WHERE)), int(VOCABULARY_SIZE.of(given, WHERE))
-    tree = tree_of(WHERE, given)
-    by_position = accepted(WHERE, given, "" if tree else DEFAULT)
 
-    def make(tokens: float, target: Model) -> Generation:
+    def layers(target: Model) -> Layers:
         first, later = (eagle3(target, width, vocabulary, features) for features in (3, 0))
-        layers = Layers(name="EAGLE-3", first=first, later=later, shared=TABLES)
-        return drafted(layers, tokens, by_position, tree)
+        return Layers(name="EAGLE-3", first=first, later=later, shared=TABLES)
 
-    return by_tokens(listed("eagle3", text), WHERE, given, make)
+    return continuing("eagle3", text, given, layers, DEFAULT)
 
 
 TECHNIQUE = Technique(

@@ -8,9 +8,9 @@ import numpy as np
 
 from llmviewer.generation import PLAIN, Draft, Generation, Shape
 from llmviewer.schemes.acceptance import Acceptance
+from llmviewer.schemes.asked import listed
 from llmviewer.schemes.draft_model import OWN, loaded
-from llmviewer.schemes.method_text import listed, words
-from llmviewer.technique import Change, Parameter, Technique, generating
+from llmviewer.technique import Change, Parameter, Technique, generating, named
 
 WHERE = "--speculative fallback"
 FALLBACK = Parameter(name="fallback", low=0.0, high=1.0)
@@ -50,7 +50,7 @@ def cascaded(draft: Draft, fallback: float, rollback: float, tokens: float) -> G
 
 
 def _make(text: str) -> Change:
-    given = words(WHERE, text, ("draft", "fallback", "rollback", "tokens", *OWN))
+    given = named(WHERE, text, ("draft", "fallback", "rollback", "tokens", *OWN))
     fallback, rollback, tokens = (one.of(given, WHERE) for one in (FALLBACK, ROLLBACK, TOKENS))
     draft = loaded(given.get("draft", ""), given)
     generation = cascaded(draft, fallback, rollback, tokens) if tokens else PLAIN

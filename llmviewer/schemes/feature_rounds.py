@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,9 @@ from llmviewer.errors import UserError, quoted
 from llmviewer.generation import Draft, Generation, Shape
 from llmviewer.models.model import Model
 from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.schemes.asked import said, verifying, verifying_tree
-from llmviewer.technique import Parameter
+from llmviewer.schemes.asked import accepted, by_tokens, listed
+from llmviewer.schemes.verification import said, verifying, verifying_tree
+from llmviewer.technique import Change, Parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,7 +38,7 @@ class Tree:
     nodes: float
 
 
-def drafted(layers: Layers, tokens: float, accepted: Acceptance, tree: Tree | None = None) -> Generation:
+def drafted(layers: Layers, tokens: float, by_position: Acceptance, tree: Tree | None = None) -> Generation:
     """A round: the layer's `tokens` passes, then one pass of the model over what they drafted.
 
     The first pass takes in the model's features of all tokens that the round before has brought, E of them in the
@@ -46,7 +47,7 @@ def drafted(layers: Layers, tokens: float, accepted: Acceptance, tree: Tree | No
     tokens: of a tree its depth; acceptance then says how often one of a level's nodes is right.
     Source: arXiv 2401.15077; https://github.com/vllm-project/vllm, vllm/v1/spec_decode/eagle.py.
     """
-    expected = accepted.tokens(tokens)
+    expected = by_position.tokens(tokens)
     width = tree.topk if tree else 1.0
     later = Shape(
         new_tokens=width,
@@ -59,7 +60,7 @@ def drafted(layers: Layers, tokens: float, accepted: Acceptance, tree: Tree | No
         shape=verified,
         tokens=expected,
         drafts=tuple(_drafts(layers, tokens, Shape(new_tokens=expected), later)),
-        facts=said(layers.name, tree.nodes if tree else tokens, accepted),
+        facts=said(layers.name, tree.nodes if tree else tokens, by_position),
     )
 
 
@@ -79,10 +80,35 @@ def _drafts(layers: Layers, tokens: float, first: Shape, later: Shape) -> Iterat
         )
 
 
+#: Words of a tree, and of the layer.
 TREE = ("topk", "nodes")
+WIDTH = Parameter(name="width", default=0, low=1, high=1e6, whole=True)
 TOPK = Parameter(name="topk", default=1, low=1, high=64, whole=True)
 NODES = Parameter(name="nodes", low=1, high=4096, whole=True)
 DEPTH = Parameter(name="tokens", low=1, high=64, whole=True)
+
+
+def continuing(
+    method: str,
+    text: str,
+    given: Mapping[str, str],
+    layers: Callable[[Model], Layers],
+    default: str,
+    tokens: float = 0.0,
+) -> Change:
+    """The change by which layers draft.
+
+    given: the words of the text.  default: published acceptance of a chain, "" where there is none; tokens: drafted
+    unless said otherwise, 0 where that must be said.
+    """
+    where = f"--speculative {method}"
+    tree = tree_of(where, given)
+    by_position = accepted(where, given, "" if tree else default)
+
+    def make(drafting: float, target: Model) -> Generation:
+        return drafted(layers(target), drafting, by_position, tree)
+
+    return by_tokens(listed(method, text), where, given, make, tokens)
 
 
 def tree_of(where: str, given: Mapping[str, str]) -> Tree | None:

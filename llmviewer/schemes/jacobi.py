@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llmviewer.errors import UserError
 from llmviewer.generation import Generation, Shape
-from llmviewer.schemes.method_text import listed, words
-from llmviewer.technique import Change, Parameter, Technique, generating
+from llmviewer.schemes.asked import listed
+from llmviewer.technique import Change, Parameter, Technique, generating, named
 
 WHERE = "--speculative jacobi"
 #: Consistency LLMs are trained and measured with blocks of 16.
@@ -28,7 +28,7 @@ def iterated(tokens: float, iterations: float) -> Generation:
 
 
 def _make(text: str) -> Change:
-    given = words(WHERE, text, ("tokens", "iterations"))
+    given = named(WHERE, text, ("tokens", "iterations"))
     tokens, iterations = TOKENS.of(given, WHERE), ITERATIONS.of(given, WHERE)
     if iterations > tokens:
         raise UserError(f"{WHERE}: iterations is {iterations:g}; a block of {tokens:g} is right after {tokens:g}")

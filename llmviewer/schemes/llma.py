@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID
+from llmviewer.schemes.asked import ACCEPTANCE_SAID, TOKENS_SAID
 from llmviewer.schemes.ngram import copying
 from llmviewer.technique import Technique
 

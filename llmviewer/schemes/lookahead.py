@@ -8,9 +8,8 @@ from llmviewer.errors import UserError
 from llmviewer.generation import Generation, Shape
 from llmviewer.ir import Count
 from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.schemes.asked import accepted
-from llmviewer.schemes.method_text import listed, words
-from llmviewer.technique import Change, Parameter, Technique, generating
+from llmviewer.schemes.asked import accepted, listed
+from llmviewer.technique import Change, Parameter, Technique, generating, named
 
 WHERE = "--speculative lookahead"
 #: The paper's choice for 7B on an A100; 10 for 13B, 7 for 34B, as many guesses as window.
@@ -53,7 +52,7 @@ def of_guesses(rates: Acceptance, ngram: float, guesses: float) -> Count:
 
 
 def _make(text: str) -> Change:
-    given = words(WHERE, text, ("window", "ngram", "guesses", "acceptance", "compression"))
+    given = named(WHERE, text, ("window", "ngram", "guesses", "acceptance", "compression"))
     window, ngram = WINDOW.of(given, WHERE), NGRAM.of(given, WHERE)
     guesses = GUESSES.of(given, WHERE) if "guesses" in given else window
     generation = looking_ahead(window, ngram, guesses, _tokens(given, ngram, guesses))

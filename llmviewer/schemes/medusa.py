@@ -11,10 +11,12 @@ from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activate, activation, add
 from llmviewer.ops.gemm import Linear
 from llmviewer.schemes import ranks, trees
-from llmviewer.schemes.asked import accepted, verifying_tree
-from llmviewer.schemes.method_text import listed, words
+from llmviewer.schemes.acceptance import Acceptance
+from llmviewer.schemes.asked import accepted, listed
 from llmviewer.schemes.module import Module, beside
-from llmviewer.technique import Change, Parameter, Technique, generating
+from llmviewer.schemes.ranks import Ranks
+from llmviewer.schemes.verification import said, verifying_tree
+from llmviewer.technique import Change, Parameter, Technique, generating, named
 from llmviewer.workload import Step
 
 SOURCE = "Medusa arXiv 2401.10774; https://github.com/FasterDecoding/Medusa, medusa/model/medusa_model.py"
@@ -56,14 +58,14 @@ DEFAULT = "medusa-vicuna-7b"
 
 
 def _make(text: str) -> Change:
-    given = words(WHERE, text, ("heads", "layers", "nodes", "acceptance", "ranks"))
+    given = named(WHERE, text, ("heads", "layers", "nodes", "acceptance", "ranks"))
     heads, layers, nodes = (of.of(given, WHERE) for of in (HEADS, LAYERS, NODES))
     if "ranks" in given and "acceptance" in given:
         raise UserError(f"{WHERE}: give acceptance by level or ranks, of which the best tree is made, not both")
     if nodes < heads:
         raise UserError(f"{WHERE}: a tree of {heads:g} levels has {heads:g} nodes at least; nodes is {nodes:g}")
-    shape, expected, said = _tree(given, heads, nodes)
-    facts: dict[str, float | str] = {"draft": f"{heads:g} heads", "drafted_tokens": nodes, "acceptance": said}
+    shape, expected, how = _tree(given, heads, nodes)
+    facts = said(f"{heads:g} heads", nodes, how)
 
     def make(target: Model) -> Generation:
         module = medusa_heads(target, int(heads), int(layers))
@@ -73,17 +75,17 @@ def _make(text: str) -> Change:
     return generating(listed("medusa", text), make)
 
 
-def _tree(given: Mapping[str, str], heads: float, nodes: float) -> tuple[Shape, Count, str]:
+def _tree(given: Mapping[str, str], heads: float, nodes: float) -> tuple[Shape, Count, Acceptance | Ranks]:
     """The pass that verifies, expected tokens, and whose rates: of a tree made of ranks, or by level."""
     if "ranks" in given:
         rates = ranks.read(WHERE, given["ranks"])
         tree = trees.best(int(nodes), rates, int(heads))
         shape = verifying_tree(float(len(tree)), heads, trees.pairs(tree))
-        return shape, trees.expected(tree, rates), str(rates)
+        return shape, trees.expected(tree, rates), rates
     by_level = accepted(WHERE, given, DEFAULT)
     published = (heads, nodes) == (len(LEVELS), sum(LEVELS))
     pairs = 1.0 + sum(count * (depth + 1.0) for depth, count in enumerate(LEVELS, 1)) if published else 0.0
-    return verifying_tree(nodes, heads, pairs), by_level.tokens(heads), str(by_level)
+    return verifying_tree(nodes, heads, pairs), by_level.tokens(heads), by_level
 
 
 TECHNIQUE = Technique(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.generation import Generation
 from llmviewer.ir import Block, Operator
 from llmviewer.layers.attention import Attention
 from llmviewer.layers.decoder import DecoderLayer
@@ -12,11 +11,10 @@ from llmviewer.layers.mla import Mla
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
-from llmviewer.schemes.asked import accepted, by_tokens
-from llmviewer.schemes.feature_rounds import Layers, drafted
-from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID, listed, words
+from llmviewer.schemes.asked import ACCEPTANCE_SAID, TOKENS_SAID
+from llmviewer.schemes.feature_rounds import Layers, continuing
 from llmviewer.schemes.module import VOCABULARY, Module, beside, rows, states, stored
-from llmviewer.technique import Change, Parameter, Technique
+from llmviewer.technique import Change, Parameter, Technique, named
 from llmviewer.workload import Step
 
 SOURCE = (
@@ -80,17 +78,15 @@ DEFAULT = "mtp-deepseek-v3"
 
 
 def _make(text: str) -> Change:
-    given = words(WHERE, text, ("tokens", "acceptance", "modules"))
+    given = named(WHERE, text, ("tokens", "acceptance", "modules"))
     modules = int(MODULES.of(given, WHERE))
     alone = given.get("tokens", "1") in ("0", "1")
-    by_position = accepted(WHERE, given, DEFAULT if alone else "")
 
-    def make(tokens: float, target: Model) -> Generation:
+    def layers(target: Model) -> Layers:
         module = mtp(target)
-        layers = Layers(name="MTP", first=module, later=module, shared=VOCABULARY, modules=modules)
-        return drafted(layers, tokens, by_position)
+        return Layers(name="MTP", first=module, later=module, shared=VOCABULARY, modules=modules)
 
-    return by_tokens(listed("mtp", text), WHERE, given, make, 1.0)
+    return continuing("mtp", text, given, layers, DEFAULT if alone else "", 1.0)
 
 
 TECHNIQUE = Technique(

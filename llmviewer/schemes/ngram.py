@@ -8,9 +8,9 @@ from dataclasses import replace
 from llmviewer.generation import Generation
 from llmviewer.models.model import Model
 from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.schemes.asked import accepted, by_tokens, verifying
-from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID, listed, words
-from llmviewer.technique import Change, Parameter, Technique
+from llmviewer.schemes.asked import ACCEPTANCE_SAID, TOKENS_SAID, accepted, by_tokens, listed
+from llmviewer.schemes.verification import verifying
+from llmviewer.technique import Change, Parameter, Technique, named
 
 MATCH = Parameter(name="match", default=1.0, low=0.0, high=1.0)
 LOOKUP = Parameter(name="lookup_us", default=0.0, low=0.0, high=1e6)
@@ -43,7 +43,7 @@ def copying(method: str, tokens: float, preset: str) -> Callable[[str], Change]:
 
     def make(text: str) -> Change:
         where = f"--speculative {method}"
-        given = words(where, text, ("tokens", "acceptance", "match", "lookup_us"))
+        given = named(where, text, ("tokens", "acceptance", "match", "lookup_us"))
         match, lookup_s = MATCH.of(given, where), LOOKUP.of(given, where) * 1e-6
         rates = accepted(where, given, preset)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from llmviewer.generation import Draft, Generation, Shape
 from llmviewer.models.model import Model
 from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.schemes.asked import accepted, by_tokens, said, verifying
-from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID, listed, words
-from llmviewer.technique import Change, Technique
+from llmviewer.schemes.asked import ACCEPTANCE_SAID, TOKENS_SAID, accepted, by_tokens, listed
+from llmviewer.schemes.verification import said, verifying
+from llmviewer.technique import Change, Technique, named
 
 WHERE = "--speculative pass"
 
@@ -35,7 +35,7 @@ def drafted(target: Model, tokens: float, by_position: Acceptance) -> Generation
 
 
 def _make(text: str) -> Change:
-    given = words(WHERE, text, ("tokens", "acceptance"))
+    given = named(WHERE, text, ("tokens", "acceptance"))
     by_position = accepted(WHERE, given)
 
     def make(tokens: float, target: Model) -> Generation:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from llmviewer.errors import UserError
 from llmviewer.generation import PLAIN, Generation
 from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.schemes.asked import accepted, verifying_tree
-from llmviewer.schemes.method_text import listed, words
-from llmviewer.technique import Change, Parameter, Technique, generating
+from llmviewer.schemes.asked import accepted, listed
+from llmviewer.schemes.verification import verifying_tree
+from llmviewer.technique import Change, Parameter, Technique, generating, named
 
 WHERE = "--speculative rest"
 #: Tokens of the trie in the paper's code (num_draft), and how far ahead its phrases reach.
@@ -38,7 +38,7 @@ def retrieved(nodes: float, depth: float, rates: Acceptance, retrieval_s: float)
 
 
 def _make(text: str) -> Change:
-    given = words(WHERE, text, ("nodes", "depth", "acceptance", "retrieval_us", "datastore_gb"))
+    given = named(WHERE, text, ("nodes", "depth", "acceptance", "retrieval_us", "datastore_gb"))
     nodes, depth, retrieval_us, gigabytes = (one.of(given, WHERE) for one in (NODES, DEPTH, RETRIEVAL, DATASTORE))
     if "depth" in given and 0.0 < nodes < depth:
         raise UserError(f"{WHERE}: {nodes:g} nodes do not reach a depth of {depth:g}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from llmviewer.generation import Draft, Generation, Shape
+from llmviewer.generation import Draft, Generation
 from llmviewer.layers.decoder import DecoderLayer, Residual
 from llmviewer.models.model import Model
-from llmviewer.schemes.asked import accepted, by_tokens, said, verifying
-from llmviewer.schemes.method_text import ACCEPTANCE_SAID, TOKENS_SAID, listed, words
+from llmviewer.schemes.asked import ACCEPTANCE_SAID, TOKENS_SAID, accepted, by_tokens, listed
+from llmviewer.schemes.draft_model import drafted
 from llmviewer.schemes.module import stored
-from llmviewer.technique import Change, Parameter, Technique
+from llmviewer.technique import Change, Parameter, Technique, named
 
 SOURCE = "Draft & Verify arXiv 2309.08168"
 
@@ -52,22 +52,14 @@ MLP = Parameter(name="mlp", low=0.0, high=0.99)
 
 
 def _make(text: str) -> Change:
-    given = words(WHERE, text, ("attention", "mlp", "tokens", "acceptance"))
+    given = named(WHERE, text, ("attention", "mlp", "tokens", "acceptance"))
     attention, mlp = ATTENTION.of(given, WHERE), MLP.of(given, WHERE)
     by_position = accepted(WHERE, given)
 
     def make(tokens: float, target: Model) -> Generation:
         model = skipping(target, attention, mlp)
-        shape = Shape(ahead=max(tokens - 1.0, 0.0) / 2.0)
-        draft = Draft(
-            name=model.name, model=model, passes=tokens, shape=shape, caches=False, shared=None, same_weights=True
-        )
-        return Generation(
-            shape=verifying(tokens),
-            tokens=by_position.tokens(tokens),
-            drafts=(draft,),
-            facts=said(draft.name, tokens, by_position),
-        )
+        draft = Draft(name=model.name, model=model, caches=False, shared=None, same_weights=True)
+        return drafted(draft, tokens, by_position)
 
     return by_tokens(listed("self", text), WHERE, given, make)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,15 +20,16 @@ PROMPT = Parameter(name="prompt", default=0.0, high=2.0**20, whole=True)
 SHARED = ("off", "on")
 
 
-def skeleton(outline: float, points: float, prompt: float = 0.0, shared: str = "off") -> Branches:
+def skeleton(outline: float, points: float, prompt: float = 0.0) -> Branches:
     """The branches of an outline: `points` sequences that read question, outline and `prompt` tokens of a template.
 
     The template of the outline itself is part of input_len (171 tokens with the question, where the question alone has
-    13).  Every point's request is prefilled from its first token, as by an API; shared="on" finds question and outline
-    in the cache, as with any prefix cache (for the paper future work; what it measured prefills them once more for all
-    points together, which lies in between).  Source: arXiv 2307.15337, section 2 and appendix H, table 7.
+    13).  Every point's request is prefilled from its first token, as by an API; where they are `shared`, question and
+    outline are found in the cache, as with any prefix cache (for the paper future work; what it measured prefills them
+    once more for all points together, which lies in between).  Source: arXiv 2307.15337, section 2 and appendix H,
+    table 7.
     """
-    return Branches(outline=partial(_first, outline), points=points, prompt=prompt, shared=shared == "on")
+    return Branches(outline=partial(_first, outline), points=points, prompt=prompt, shared=False)
 
 
 def _first(tokens: float, output: Array) -> Array:
@@ -41,7 +43,8 @@ def _make(text: str) -> Change:
     if shared not in SHARED:
         raise unknown(f"value of shared in {WHERE}", shared, SHARED)
     facts: dict[str, float | str] = {"outline_tokens": outline, "branch_prompt_tokens": prompt, "shared": shared}
-    return branching(f"branches(skeleton,{text})", skeleton(outline, points, prompt, shared), facts)
+    branches = replace(skeleton(outline, points, prompt), shared=shared == "on")
+    return branching(f"branches(skeleton,{text})", branches, facts)
 
 
 TECHNIQUE = Technique(

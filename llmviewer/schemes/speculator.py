@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from itertools import pairwise
 
 from llmviewer.dtypes import Dtype
@@ -14,13 +15,20 @@ from llmviewer.ops.elementwise import activate, activation, elementwise
 from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind
-from llmviewer.schemes.asked import accepted, said, verifying_tree
-from llmviewer.schemes.method_text import ACCEPTANCE_SAID, listed, words
+from llmviewer.schemes.asked import ACCEPTANCE_SAID, accepted, listed
 from llmviewer.schemes.module import Module, beside
-from llmviewer.technique import Change, Parameter, Technique, generating
+from llmviewer.schemes.verification import said, verifying_tree
+from llmviewer.technique import Change, Parameter, Technique, generating, named
 from llmviewer.workload import Step
 
 SOURCE = "arXiv 2404.19124; https://github.com/foundation-model-stack/fms-extras, fms_extras/models/speculator.py"
+
+
+class Embeddings(Enum):
+    """Whether stages have tables, norms and heads of their own."""
+
+    OWN = "own"
+    SHARED = "shared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +67,15 @@ class Stage:
         return (token, state, both, normed, act, head.operator(act.output, rows))
 
 
-def speculator(target: Model, heads: int, inner: int, *, tied: bool) -> Module:
+def speculator(target: Model, heads: int, inner: int, embeddings: Embeddings = Embeddings.OWN) -> Module:
     """`heads` stages of width `inner`, one after another in one pass of the module.
 
-    Own parameters: heads (2 V inner + 2 inner) + h inner + (heads - 1) inner^2; tied, which shares table, norm and head
-    among stages, and the matrix among all but the first: 2 V inner + 2 inner + h inner + inner^2.
+    Own parameters: heads (2 V inner + 2 inner) + h inner + (heads - 1) inner^2; where stages share table, norm and
+    head, and all but the first the matrix: 2 V inner + 2 inner + h inner + inner^2.
     Devices that share the model share tables and heads by vocabulary and run the projections whole, as vLLM does.
     Scaling the model's state first (`scale_input`) stores nothing and is left out.
     """
-    vocabulary = target.head.lm_head.out_features
+    vocabulary, own = target.head.lm_head.out_features, embeddings is Embeddings.OWN
     widths = [target.hidden] + [inner] * heads
     stages = [
         Stage(vocabulary=vocabulary, state=state, inner=made, dtype=target.dtype, first=at == 0)
@@ -77,7 +85,7 @@ def speculator(target: Model, heads: int, inner: int, *, tied: bool) -> Module:
     def blocks(step: Step) -> tuple[Block, ...]:
         # blocks of one scope share what is called alike
         return tuple(
-            Block(name=f"stage_{at}", operators=stage.operators(step), scope="model" if tied else f"stage_{at}")
+            Block(name=f"stage_{at}", operators=stage.operators(step), scope=f"stage_{at}" if own else "model")
             for at, stage in enumerate(stages, 1)
         )
 
@@ -89,19 +97,19 @@ HEADS = Parameter(name="heads", default=3, low=1, high=16, whole=True)
 #: Of the heads published for Llama-2-13b: https://huggingface.co/ibm-fms/llama-13b-accelerator
 INNER = Parameter(name="inner", default=4096, low=1, high=1e6, whole=True)
 CANDIDATES = Parameter(name="candidates", default=1, low=1, high=64, whole=True)
-SHARING = ("own", "shared")
 
 
 def _make(text: str) -> Change:
-    given = words(WHERE, text, ("heads", "inner", "embeddings", "candidates", "acceptance"))
+    given = named(WHERE, text, ("heads", "inner", "embeddings", "candidates", "acceptance"))
     heads, inner, candidates = (of.of(given, WHERE) for of in (HEADS, INNER, CANDIDATES))
-    how = given.get("embeddings", SHARING[0])
-    if how not in SHARING:
-        raise unknown("embeddings", how, SHARING, where=WHERE)
+    how = given.get("embeddings", Embeddings.OWN.value)
+    ways = [way.value for way in Embeddings]
+    if how not in ways:
+        raise unknown("embeddings", how, ways, where=WHERE)
     by_position = accepted(WHERE, given)
 
     def make(target: Model) -> Generation:
-        module = speculator(target, int(heads), int(inner), tied=how == "shared")
+        module = speculator(target, int(heads), int(inner), Embeddings(how))
         draft = Draft(name=module.architecture, model=module, caches=False)
         shape = verifying_tree(candidates * heads, heads)
         facts = said(module.architecture, candidates * heads, by_position)

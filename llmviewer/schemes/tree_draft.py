@@ -9,12 +9,12 @@ from math import prod
 from llmviewer.errors import UserError, quoted
 from llmviewer.generation import PLAIN, Draft, Generation, Shape
 from llmviewer.schemes import acceptance, ranks, trees
-from llmviewer.schemes.asked import verifying_tree
+from llmviewer.schemes.asked import listed
 from llmviewer.schemes.draft_model import OWN, loaded
-from llmviewer.schemes.method_text import listed, words
 from llmviewer.schemes.ranks import Ranks
 from llmviewer.schemes.trees import Merged, Tree
-from llmviewer.technique import Change, Parameter, Technique, generating
+from llmviewer.schemes.verification import verifying_tree
+from llmviewer.technique import Change, Parameter, Technique, generating, named
 
 WHERE = "--speculative tree"
 #: SpecInfer, table 1: LLaMA-68M for LLaMA-7B, Alpaca, greedy.
@@ -100,7 +100,7 @@ def verified(drafts: Sequence[Draft], grown: Sequence[Tree], rates: Sequence[Ran
 
 def _make(text: str) -> Change:
     known = ("draft", "widths", "budget", "depth", "ranks", "acceptance", "overlap", *OWN)
-    given = words(WHERE, text, known)
+    given = named(WHERE, text, known)
     names = given.get("draft", "").split("+")
     if len(set(names)) < len(names):
         raise UserError(f"{WHERE}: draft is {quoted(given['draft'])}; for more choices of one draft give widths")
