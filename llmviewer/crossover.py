@@ -25,6 +25,8 @@ METRICS: dict[str, Callable[[Analysis], Array]] = {
 }
 #: Those of whole answers; the others look at prefill, or at one token of the decode step that is shown.
 OF_ANSWERS = ("tpot_s", "e2e_s")
+#: Values that do not say what they are of where several options differ.
+SILENT = ("none", "off", "on", "auto")
 #: The index of a point where no configuration fits in memory.
 NOBODY = -1
 #: Points of one map: all stay in memory, and no eye tells more apart.
@@ -122,11 +124,13 @@ def _plane(configuration: Configuration, grid: Grid, metric: str) -> Array:
 
 
 def names(options: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for every combination of options: the values by which they differ."""
+    """A name for every combination of options: the values by which they differ, model and chip first."""
     varying = [name for name in options[0] if len({str(o[name]) for o in options}) > 1]
-    return [" ".join(_called(name, o[name]) for name in varying) or "alone" for o in options]
+    varying.sort(key=lambda name: name not in ("model", "hardware"))
+    silent = SILENT if len(varying) > 1 else ()
+    return [", ".join(_called(name, str(o[name]), silent) for name in varying) or "alone" for o in options]
 
 
-def _called(name: str, value: object) -> str:
-    """`w4a16` speaks for itself; `4` does not."""
-    return f"{name.replace('_', ' ')} {value}" if str(value).replace(".", "").isdigit() else str(value)
+def _called(name: str, text: str, silent: Sequence[str]) -> str:
+    """`w4a16` speaks for itself; `4` does not, nor does what is silent."""
+    return f"{name.replace('_', ' ')} {text}" if text in silent or text.replace(".", "").isdigit() else text

@@ -88,7 +88,7 @@ TECHNIQUES: dict[str, Option] = {
     "early_exit": Option("early_exit", "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", listed=False),
     # which passes are run, whatever they are
     "speculative": Option(
-        "schemes.speculative", "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or METHOD,...", "none", "none", listed=False
+        "schemes.speculative", "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or eagle3,tokens=3 ...", listed=False
     ),
     "branches": Option(
         "schemes.branches",
@@ -98,7 +98,7 @@ TECHNIQUES: dict[str, Option] = {
     # last: it counts machines, and looks at what passes generate
     "batching": Option(
         "schemes.batching",
-        "static, continuous, chunked[,tokens=512], disaggregated[,prefill=1][,decode=1][,link=...].",
+        "static, continuous, chunked,tokens=512 or disaggregated,prefill=2,decode=1.",
         "static",
         "static",
         listed=False,

@@ -9,7 +9,7 @@ import pytest
 
 from llmviewer import api
 from llmviewer.cli import main
-from llmviewer.crossover import NOBODY, crossover
+from llmviewer.crossover import METRICS, NOBODY, crossover, names
 from llmviewer.errors import UserError
 
 from .answers import analyze
@@ -53,3 +53,27 @@ def test_the_command_writes_axes_winners_and_values(capsys: pytest.CaptureFixtur
     assert answer["configurations"] == ["none", "w4a16"]
     assert (len(answer["winner"]), len(answer["winner"][0])) == (3, 2)
     assert np.shape(answer["values"]) == (2, 3, 2)
+
+
+def test_configurations_are_named_by_what_differs_and_none_says_of_what() -> None:
+    plain = {"model": "llama-2-7b", "quantization": "none", "speculative": "none", "hardware": "a100"}
+    assert names([plain, {**plain, "quantization": "w4a16"}]) == ["none", "w4a16"]
+    drafted = {**plain, "speculative": "eagle,tokens=4", "hardware": "h100"}
+    assert names([plain, drafted]) == ["a100, speculative none", "h100, eagle,tokens=4"]
+    assert names([{"tensor_parallel_size": "2"}, {"tensor_parallel_size": "4"}])[0] == "tensor parallel size 2"
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_map_says_in_words_what_is_least(metric: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "crossover llama-2-7b --hardware a100 --quantization none,w4a16 --batch-size 1 --context 512 --metric"
+    assert main([*words.split(), metric]) == 0
+    shown = capsys.readouterr().out
+    assert "of the points" in shown and "\nleast " in shown and "_s" not in shown
+
+
+@pytest.mark.parametrize("command", ["analyze", "sweep", "compare", "crossover"])
+def test_help_is_in_paragraphs_without_holes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    said, _, options = capsys.readouterr().out.partition("Arguments:")
+    assert "   " not in said.replace("\n  ", "\n")
+    assert "di\n" not in options, "no word is cut"

@@ -28,6 +28,8 @@ def command(
 ) -> int:
     """Operators with FLOPs, bytes, intensity, bound and time; prefill, decode, memory, TTFT and TPOT.
 
+    Options from --expert-skew on are techniques: `llmviewer techniques show NAME` says what their texts may hold.
+
     Exits 1 when the workload does not fit in memory.
     """
     views.check(format, output, (model, hardware))

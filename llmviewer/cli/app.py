@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from inspect import cleandoc
 from typing import Any
 
 import typer
@@ -76,7 +77,7 @@ def _register(app: typer.Typer, name: str, module: str, summary: str) -> None:
     if hasattr(loaded, "app"):
         app.add_typer(loaded.app, name=name, help=summary)
     else:
-        app.command(name, help=f"{summary}\n\n{loaded.command.__doc__ or ''}")(loaded.command)
+        app.command(name, help=f"{summary}\n\n{cleandoc(loaded.command.__doc__ or '')}")(loaded.command)
 
 
 def _one_line(error: Exception) -> Exception:

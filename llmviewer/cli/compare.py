@@ -31,10 +31,11 @@ def command(
     no_fit_check: opt.NoFitCheck = False,
     **options: Any,
 ) -> int:
-    """Every combination of the comma lists, one column each, with ratios to the first.
+    """Every combination of the lists is a column, with ratios to the first.
 
-    dtype, quantization, attention and every other option that is a single word take comma lists too; options whose
-    texts hold commas take lists of semicolons (--offload 'weights=1;weights=1,compute=host').
+    A list is separated by commas; of options whose own texts hold commas (--speculative, --offload, --batching ...) by
+    semicolons: --offload 'weights=1;weights=1,compute=host'.
+
     Exits 1 when one of them does not fit in memory.
     """
     views.check(format, output, (*model.split(","), *hardware.split(",")))

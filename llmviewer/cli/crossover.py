@@ -35,10 +35,10 @@ def command(
     output: opt.Output = None,
     **options: Any,
 ) -> int:
-    """The winner among the combinations of the comma lists, over batch and context.
+    """Every combination of the lists competes, at every batch and context; what does not fit in memory cannot win.
 
-    Lists are of commas, of options whose texts hold commas of semicolons (--speculative 'none;draft=...').
-    A configuration that does not fit in memory cannot win.
+    A list is separated by commas; of options whose own texts hold commas (--speculative, --offload, --batching ...) by
+    semicolons: --speculative 'none;eagle3,tokens=2;eagle3,tokens=4'.
     """
     views.check(format, output, (*model.split(","), *hardware.split(",")))
     if metric not in METRICS:

@@ -40,7 +40,11 @@ def command(
     output: opt.Output = None,
     **options: Any,
 ) -> int:
-    """Every combination of batch sizes, lengths, chips and comma lists of options: one tidy row per point."""
+    """Every combination of batch sizes, lengths, chips and lists of options: one tidy row per point.
+
+    A list is separated by commas; of options whose own texts hold commas (--speculative, --offload, --batching ...) by
+    semicolons: --speculative 'none;draft=llama-3.2-1b,tokens=best,acceptance=0.8'.
+    """
     views.check(format, output, (model, *hardware.split(",")), known=WRITERS)
     grid = Grid(
         batch_sizes=values("batch_size", batch_size),
