@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmviewer import hardware, models
+from llmviewer import analyze, hardware, models
 from llmviewer.cli import COMMANDS, main
 from llmviewer.passes.quantization_presets import PRESETS
 from tests.certificate.our_counts import published_config
@@ -96,3 +96,26 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
 def test_links_of_the_readme_lead_somewhere() -> None:
     for target in re.findall(r"\]\((?!http|#)([^)#]+)", README):
         assert (ROOT / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "options"),
+    [
+        (1, {"speculative": "draft=tinyllama-1.1b,tokens=4,acceptance=0.8"}),
+        (1, {"branches": "apar,branches=3"}),
+        (8, {"batching": "static,longest=512"}),
+        (8, {"batching": "continuous"}),
+        (8, {"batching": "chunked"}),
+        (8, {"batching": "disaggregated"}),
+        (1, {"offload": "weights=0.5"}),
+    ],
+)
+def test_every_field_of_rounds_batching_and_the_host_is_documented(batch_size: int, options: dict[str, str]) -> None:
+    page = (ROOT / "docs" / "conventions.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"`([a-z_]+)`", page.partition("## Fields of an answer")[2]))
+    answer = analyze("llama-2-7b", "a100", batch_size=batch_size, efficiency="ideal", **options).to_dict()
+    generation = {**(answer["generation"] or {"drafts": ()})}
+    drafts = {name for draft in generation["drafts"] for name in draft}
+    methods = {"branches", "parallel", "outline_tokens", "branch_prompt_tokens", "shared"}  # facts of one method
+    found = {*generation, *drafts, *answer["serving"], *(name for name in answer["memory"] if "host" in name)}
+    assert found - methods <= documented
