@@ -18,7 +18,7 @@ from llmviewer.hardware import Chip
 from llmviewer.models.model import Model
 from llmviewer.result import Result
 from llmviewer.system import Drafter, System
-from llmviewer.techniques import TECHNIQUES
+from llmviewer.techniques import TECHNIQUES, Of
 from llmviewer.workload import Request, decode
 
 #: Techniques that an engine chooses unless asked otherwise -> their defaults.
@@ -161,10 +161,8 @@ def _generating(model: Model, built: System, chip: Chip, options: Options) -> Co
 
 def _drafter(draft: Draft, model: Model, chip: Chip, options: Options) -> Drafter:
     """What drafts runs on the same chip within the same steps of the engine, with formats of its own."""
-    alike = techniques.OF_THE_ENGINE + (techniques.OF_THE_WEIGHTS if draft.same_weights else ())
-    if draft.model is model:
-        alike += techniques.OF_THE_LAYERS
-    words = {name: text for name, text in options.techniques.items() if name in alike}
+    alike = Of.LAYERS if draft.model is model else Of.WEIGHTS if draft.same_weights else Of.ENGINE
+    words = {name: text for name, text in options.techniques.items() if TECHNIQUES[name].of <= alike}
     own = system(chip, replace(options, techniques={**words, **draft.techniques}))
     return Drafter(draft=draft, system=replace(own, engine=own.engine.within_a_step()))
 

@@ -8,10 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum, auto
 from importlib import import_module
 
 from llmviewer.schemes.methods import METHODS
 from llmviewer.technique import Change, Technique
+
+
+class Of(IntEnum):
+    """What a technique speaks of, from what most share to what one has alone.
+
+    ENGINE: how any model is run, so that whatever drafts shares it.  WEIGHTS: what is stored, where it lies and which
+    of it runs; what drafts from the model's own weights shares it too.  LAYERS: it counts the model's layers; what
+    drafts by all of them shares it too.  ALONE: the answer as a whole.
+    """
+
+    ENGINE = auto()
+    WEIGHTS = auto()
+    LAYERS = auto()
+    ALONE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +39,7 @@ class Option:
     """
 
     module: str
+    of: Of
     help: str
     off: str = "none"
     default: str = "none"
@@ -33,71 +49,105 @@ class Option:
 
 #: option -> how it is offered; the order is the order of application.
 TECHNIQUES: dict[str, Option] = {
-    "expert_skew": Option("expert_skew", "alpha of the experts' popularity i^-alpha; 0 is uniform.", "0", "0"),
+    "expert_skew": Option(
+        "expert_skew", Of.WEIGHTS, "alpha of the experts' popularity i^-alpha; 0 is uniform.", "0", "0"
+    ),
     # adapters and factors before formats: adapters stay in 16 bit, factors take the format of what they replace
-    "lora": Option("lora", "Unmerged adapters: rank=16,adapters=8,targets=q_proj+v_proj.", listed=False),
-    "low_rank": Option("low_rank", "Rank of the two factors of every linear layer: 1024."),
+    "lora": Option("lora", Of.WEIGHTS, "Unmerged adapters: rank=16,adapters=8,targets=q_proj+v_proj.", listed=False),
+    "low_rank": Option("low_rank", Of.WEIGHTS, "Rank of the two factors of every linear layer: 1024."),
     "contextual_sparsity": Option(
-        "contextual_sparsity", "Shares that a token uses: attention=0.5,mlp=0.1[,predictor=1000].", listed=False
+        "contextual_sparsity",
+        Of.WEIGHTS,
+        "Shares that a token uses: attention=0.5,mlp=0.1[,predictor=1000].",
+        listed=False,
     ),
     "hot_neurons": Option(
-        "hot_neurons", "Neurons on the GPU, cold ones on the host: gpu=0.2,active=0.1[,host=NAME].", listed=False
+        "hot_neurons",
+        Of.WEIGHTS,
+        "Neurons on the GPU, cold ones on the host: gpu=0.2,active=0.1[,host=NAME].",
+        listed=False,
     ),
-    "quantization": Option("quantization", "w4a16, w8a8-fp8, awq ...: none keeps the model's."),
-    "kv_cache_dtype": Option("kv_cache_dtype", "auto, fp8, int8, kv4 ...", "auto", "auto"),
+    "quantization": Option("quantization", Of.WEIGHTS, "w4a16, w8a8-fp8, awq ...: none keeps the model's."),
+    "kv_cache_dtype": Option("kv_cache_dtype", Of.ENGINE, "auto, fp8, int8, kv4 ...", "auto", "auto"),
     # sparse weights know their stored format; fewer channels, heads and layers commute with it
-    "matformer": Option("matformer", "Share of the feed-forward channels that run: 0.5.", "1", "1"),
-    "prune": Option("prune", "2:4, unstructured=0.5, width=0.75, depth=0.75, heads=0.75, joined by +."),
-    "kv_block_size": Option("kv_block_size", "Tokens of a page of KV cache (PagedAttention); 1 = none.", "1", "1"),
-    "kv_reserve": Option("kv_reserve", "Tokens of KV cache every sequence reserves, or max.", "0", "0"),
+    "matformer": Option("matformer", Of.WEIGHTS, "Share of the feed-forward channels that run: 0.5.", "1", "1"),
+    "prune": Option("prune", Of.WEIGHTS, "2:4, unstructured=0.5, width=0.75, depth=0.75, heads=0.75, joined by +."),
+    "kv_block_size": Option(
+        "kv_block_size", Of.ENGINE, "Tokens of a page of KV cache (PagedAttention); 1 = none.", "1", "1"
+    ),
+    "kv_reserve": Option("kv_reserve", Of.ENGINE, "Tokens of KV cache every sequence reserves, or max.", "0", "0"),
     "prefix_cache": Option(
-        "prefix_cache", "Share of every prompt found in the cache: 0.5, or 0.5,shared.", "0", "0", listed=False
+        "prefix_cache",
+        Of.ENGINE,
+        "Share of every prompt found in the cache: 0.5, or 0.5,shared.",
+        "0",
+        "0",
+        listed=False,
     ),
-    "kv_evict": Option("kv_evict", "Share of the cached tokens that eviction keeps: 0.2.", "1", "1"),
+    "kv_evict": Option("kv_evict", Of.ENGINE, "Share of the cached tokens that eviction keeps: 0.2.", "1", "1"),
     "kv_cache_free_gpu_memory_fraction": Option(
-        "kv_cache_free_fraction", "0.9 of what weights and activations leave (TensorRT-LLM).", "none", "none"
+        "kv_cache_free_fraction", Of.ENGINE, "0.9 of what weights and activations leave (TensorRT-LLM).", "none", "none"
     ),
-    "attention": Option("flash_attention", "flash, eager, flash-decoding, flash-decoding=SPLITS.", "eager", "flash"),
+    "attention": Option(
+        "flash_attention", Of.ENGINE, "flash, eager, flash-decoding, flash-decoding=SPLITS.", "eager", "flash"
+    ),
     # what joins devices is known before they are counted
-    "network": Option("network", "What joins devices beyond their link: infiniband-ndr ..."),
+    "network": Option("network", Of.ENGINE, "What joins devices beyond their link: infiniband-ndr ..."),
     "tensor_parallel_size": Option(
-        "tensor_parallel", "Devices that share heads, channels and vocabulary.", "1", "1", ("-tp",)
+        "tensor_parallel", Of.ENGINE, "Devices that share heads, channels and vocabulary.", "1", "1", ("-tp",)
     ),
-    "sequence_parallel": Option("sequence_parallel", "on: norms and residual sums shared by tokens.", "off", "off"),
-    "data_parallel_size": Option("data_parallel", "Replicas that divide the batch.", "1", "1", ("-dp",)),
+    "sequence_parallel": Option(
+        "sequence_parallel", Of.ENGINE, "on: norms and residual sums shared by tokens.", "off", "off"
+    ),
+    "data_parallel_size": Option("data_parallel", Of.ENGINE, "Replicas that divide the batch.", "1", "1", ("-dp",)),
     "expert_parallel_size": Option(
-        "expert_parallel", "Devices to which whole experts are dealt; 1 splits each expert.", "1", "1", ("-ep",)
+        "expert_parallel",
+        Of.ENGINE,
+        "Devices to which whole experts are dealt; 1 splits each expert.",
+        "1",
+        "1",
+        ("-ep",),
     ),
     "context_parallel_size": Option(
-        "context_parallel", "Devices that share the tokens of every sequence.", "1", "1", ("-cp",)
+        "context_parallel", Of.ENGINE, "Devices that share the tokens of every sequence.", "1", "1", ("-cp",)
     ),
     "pipeline_parallel_size": Option(
-        "pipeline_parallel", "Stages of layers: 4, or 4,microbatches=8.", "1", "1", ("-pp",), listed=False
+        "pipeline_parallel", Of.ALONE, "Stages of layers: 4, or 4,microbatches=8.", "1", "1", ("-pp",), listed=False
     ),
     "spatial": Option(
-        "spatial", "on, or the tokens of cache to hold: as many chips as it takes.", "off", "off", listed=False
+        "spatial",
+        Of.ALONE,
+        "on, or the tokens of cache to hold: as many chips as it takes.",
+        "off",
+        "off",
+        listed=False,
     ),
     # after the share of one device: sharding knows operators by the names they have before they are fused
-    "fusion": Option("fuse", "none, all, or rules joined by +: qkv+gate-up+norm-linear ..."),
+    "fusion": Option("fuse", Of.ENGINE, "none, all, or rules joined by +: qkv+gate-up+norm-linear ..."),
     # what one device holds, under the names its kernels have in the end
     "offload": Option(
-        "offload", "weights=0.4[,kv=0.5,compute=host], zero-inference, flexgen, experts ...", listed=False
+        "offload", Of.WEIGHTS, "weights=0.4[,kv=0.5,compute=host], zero-inference, flexgen, experts ...", listed=False
     ),
     # after the share of one device, so that the collectives of a skipped layer are skipped with it
-    "skip_layers": Option("skip_layers", "Share of the layers that every step leaves out.", "0", "0"),
-    "early_exit": Option("early_exit", "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", listed=False),
+    "skip_layers": Option("skip_layers", Of.WEIGHTS, "Share of the layers that every step leaves out.", "0", "0"),
+    "early_exit": Option("early_exit", Of.LAYERS, "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", listed=False),
     # which passes are run, whatever they are
     "speculative": Option(
-        "schemes.speculative", "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or eagle3,tokens=3 ...", listed=False
+        "schemes.speculative",
+        Of.ALONE,
+        "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or eagle3,tokens=3 ...",
+        listed=False,
     ),
     "branches": Option(
         "schemes.branches",
+        Of.ALONE,
         "skeleton,outline=36,points=6, or apar,branches=3[,parallel=0.75].",
         listed=False,
     ),
     # last: it counts machines, and looks at what passes generate
     "batching": Option(
         "schemes.batching",
+        Of.ENGINE,
         "static, continuous, chunked,tokens=512 or disaggregated,prefill=2,decode=1.",
         "static",
         "static",
@@ -110,42 +160,6 @@ WITHOUT_OPTION: dict[str, str] = {
     "distillation": "distillation",
     **{method: f"schemes.{module}" for methods in METHODS.values() for method, module in methods.items()},
 }
-#: Options that say how an engine runs a model rather than what its checkpoint is: whatever drafts for the model shares
-#: them.
-OF_THE_ENGINE = (
-    "kv_cache_dtype",
-    "kv_block_size",
-    "kv_reserve",
-    "prefix_cache",
-    "kv_evict",
-    "kv_cache_free_gpu_memory_fraction",
-    "attention",
-    "network",
-    "tensor_parallel_size",
-    "sequence_parallel",
-    "data_parallel_size",
-    "context_parallel_size",
-    "expert_parallel_size",
-    "fusion",
-    "batching",
-)
-#: Options that say what is stored, where it lies and which of it runs: what drafts from the model's own weights shares
-#: them too.
-OF_THE_WEIGHTS = (
-    "expert_skew",
-    "lora",
-    "low_rank",
-    "contextual_sparsity",
-    "hot_neurons",
-    "quantization",
-    "matformer",
-    "prune",
-    "expert_parallel_size",
-    "offload",
-    "skip_layers",
-)
-#: Options that count the model's layers: what drafts by all of them shares them too.
-OF_THE_LAYERS = ("early_exit",)
 
 
 def load(name: str) -> Technique:
