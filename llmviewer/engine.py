@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer import data
 from llmviewer.chip import Chip
 from llmviewer.errors import UserError, shown, unknown
-from llmviewer.ir import Count, Graph, Kind, Operator, Role, present
+from llmviewer.ir import Count, Graph, Kind, Operator, Place, Role, present, total
 from llmviewer.workload import Step
 
 FOLDER = "calibrate/engines"
@@ -29,6 +29,8 @@ CONSTANTS: dict[str, str] = {
 }
 #: Those that a step pays once, however many passes it runs.
 ONCE_A_STEP = ("step", "group", "sequence")
+#: Those before and after the layers; all other terms lie between or in their kernels.
+AT_THE_ENDS = (*ONCE_A_STEP, "sampling")
 #: Sorts of kernels whose time an engine's own kernels change -> the kinds of operators among them.
 FACTORS: dict[str, tuple[Kind, ...]] = {
     "gemm": (Kind.GEMM,),
@@ -140,9 +142,14 @@ class Engine:
         return None
 
 
+def within(terms: Sequence[tuple[str, Count]]) -> Count:
+    """Of an engine's terms those within layers, all together [s]."""
+    return total(seconds for name, seconds in terms if name not in AT_THE_ENDS)
+
+
 def counts(graph: Graph, step: Step) -> dict[str, Count]:
     """How often a forward pass pays each of CONSTANTS."""
-    kernels = sum(block.times * len(block.operators) for block in graph.blocks)
+    kernels = sum(block.times * sum(op.runs_on is Place.DEVICE for op in block.operators) for block in graph.blocks)
     exchanges = sum(
         block.times * sum(operator.kind is Kind.COLLECTIVE for operator in block.operators) for block in graph.blocks
     )
@@ -174,13 +181,13 @@ def _weights(graph: Graph) -> Count:
     return read
 
 
-def _narrow_weights(graph: Graph) -> float:
-    """Weights of products that are stored in fewer than 8 bits."""
-    return sum(
-        block.times * float(access.tensor.elements)
+def _narrow_weights(graph: Graph) -> Count:
+    """Weights of products that are stored in fewer than 8 bits, on the device or in the buffer of a copy."""
+    return total(
+        block.times * np.maximum(access.tensor.elements, access.elements)
         for block in graph.blocks
         for operator in block.operators
-        if operator.kind is Kind.GEMM
+        if operator.kind is Kind.GEMM and operator.is_kernel
         for access in operator.reads
         if access.tensor.role is Role.WEIGHT and access.tensor.dtype.bits < 8.0
     )

@@ -10,7 +10,8 @@ import numpy as np
 
 from llmviewer import roofline
 from llmviewer.efficiency import ideal
-from llmviewer.ir import Block, Count, Graph, Kind, Operator, Place, Role, total
+from llmviewer.engine import within
+from llmviewer.ir import Block, Count, Graph, Kind, Operator, Role, present, total
 from llmviewer.models.model import Model
 from llmviewer.roofline import Timing
 from llmviewer.system import System
@@ -127,19 +128,19 @@ def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:
     """Kernels with what the engine adds."""
 
     def seconds(kinds: tuple[Kind, ...]) -> Count:
-        here = Place.DEVICE
         return kernels.sum(
-            lambda row: row.timing.time_s if row.operator.kind in kinds and row.operator.runs_on is here else 0.0
+            lambda row: row.timing.time_s if row.operator.kind in kinds and row.operator.is_kernel else 0.0
         )
 
     terms = system.engine.terms(kernels.graph, step, system.chip, seconds)
     if system.copies_beside:
         from llmviewer import overlap  # only offloading needs it
 
-        timed, bounds = (
-            overlap.layers((row.block, row.operator, timing) for row, timing in zip(kernels.rows, of, strict=True))
-            for of in ([row.timing for row in kernels.rows], [row.ideal for row in kernels.rows])
-        )
+        rows, added = kernels.rows, within(terms)
+        if present(added):
+            added = added / np.maximum(seconds(tuple(Kind)), np.finfo(np.float64).tiny)
+        timed = overlap.layers(((row.block, row.operator, row.timing) for row in rows), added)
+        bounds = overlap.layers((row.block, row.operator, row.ideal) for row in rows)
         kernels = replace(kernels, copying=timed, bounds=bounds)
     return replace(kernels, served=terms) if terms else kernels
 

@@ -19,12 +19,13 @@ KERNELS = "kernels"
 class Layer:
     """One layer of a kind, its kernels and copies side by side.
 
-    serial_s: one after another.  resources: what kernels, each direction of the link, the host's memory and its disk
-    take alone [s].
+    serial_s: one after another.  engine_s: what an engine adds to the kernels, in both.  resources: what kernels, each
+    direction of the link, the host's memory and its disk take alone [s].
     """
 
     block: Block
     serial_s: Count
+    engine_s: Count
     resources: tuple[tuple[str, Count], ...]
 
     @property
@@ -63,23 +64,27 @@ class Layer:
         return self.serial_s - self.time_s
 
 
-def layers(priced: Iterable[tuple[Block, Operator, Timing]]) -> tuple[Layer, ...]:
-    """The kinds of layers that copy anything while they compute."""
+def layers(priced: Iterable[tuple[Block, Operator, Timing]], added: Count = 0.0) -> tuple[Layer, ...]:
+    """The kinds of layers that copy anything while they compute.
+
+    added: what an engine adds within layers, as a share of the kernels' time: copies go on in its gaps.
+    """
     by_block: dict[str, list[tuple[Block, Operator, Timing]]] = {}
     for block, operator, timing in priced:
         by_block.setdefault(block.name, []).append((block, operator, timing))
     copying = (rows for rows in by_block.values() if any(Layer.copies(operator) for _, operator, _ in rows))
-    return tuple(_layer(rows) for rows in copying)
+    return tuple(_layer(rows, added) for rows in copying)
 
 
-def _layer(rows: list[tuple[Block, Operator, Timing]]) -> Layer:
+def _layer(rows: list[tuple[Block, Operator, Timing]], added: Count) -> Layer:
     kernels = total(timing.time_s for _, operator, timing in rows if not Layer.copies(operator))
-    taken: dict[str, Count] = {KERNELS: kernels}
+    engine = total(t.time_s for _, operator, t in rows if operator.is_kernel) * added
+    taken: dict[str, Count] = {KERNELS: kernels + engine}
     for _, operator, timing in rows:
         direction = direction_of(operator)
         for name, seconds in timing.resources if direction else ():
             key = f"{name} {Direction.OUT.value}" if name == "link" and direction is Direction.OUT else name
             if name in ("link", "host", "disk"):
                 taken[key] = taken[key] + seconds if key in taken else seconds
-    serial = total(timing.time_s for _, _, timing in rows)
-    return Layer(block=rows[0][0], serial_s=serial, resources=tuple(taken.items()))
+    serial = total(timing.time_s for _, _, timing in rows) + engine
+    return Layer(block=rows[0][0], serial_s=serial, engine_s=engine, resources=tuple(taken.items()))

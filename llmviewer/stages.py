@@ -55,10 +55,7 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     resources = _summed(run, pick, point, totals.copying)
     served = {term: float(pick(seconds)[point]) for term, seconds in totals.served}
     if served:
-        resources["overhead"] = resources.get("overhead", 0.0) + sum(served.values())
-    if totals.copying:
-        hidden = (float(pick(layer.hidden_s)[point]) * layer.block.times for layer in totals.copying)
-        served["copies beside kernels"] = -sum(hidden)
+        _serve(resources, sum(served.values()) - _beside_copies(totals.copying, pick, point))
     prompt, cache, shape = request.input_len, analysis.system.kv_cache, analysis.system.generation.shape
     found = cache.found(prompt)
     before = found if name == "prefill" else prompt - 1.0
@@ -72,10 +69,30 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
         "bound": max(resources, key=lambda bound: resources[bound]),
         "time_by_bound_s": {bound: number(seconds) for bound, seconds in resources.items()},
         "served_s": {term: number(seconds) for term, seconds in served.items()},
+        "overlap_s": {layer.block.name: number(pick(layer.hidden_s)[point]) for layer in totals.copying},
         "new_tokens": number(prompt - found if name == "prefill" else value_at(shape.new_tokens, point)),
         "cached_tokens": number(kept_tokens(before, cache.kept)),
         "operators": [_operator(analysis, row, name, point) for row in run],
     }
+
+
+def _beside_copies(copying: tuple[Layer, ...], pick: Pick, point: int) -> float:
+    """What of an engine's terms lies in layers that wait for longer copies [s]."""
+
+    def at(count: Count) -> float:
+        return float(pick(count)[point])
+
+    return sum(at(layer.engine_s) * layer.block.times for layer in copying if layer.waits(at)[2])
+
+
+def _serve(resources: dict[str, float], seconds: float) -> None:
+    """Enter what an engine adds; where its own kernels take less than those of the profiles, all resources do."""
+    if seconds >= 0.0:
+        resources["overhead"] = resources.get("overhead", 0.0) + seconds
+        return
+    taken = sum(resources.values())
+    for bound in resources:
+        resources[bound] *= 1.0 + seconds / taken
 
 
 def _picks(analysis: Analysis, stage: str) -> tuple[Pick, Pick]:

@@ -52,22 +52,31 @@ def sentence(answer: dict[str, Any]) -> str:
     names, most = _heaviest(stage, bound)
     return (
         f"{name.capitalize()} takes {fmt.percent(part / metrics['e2e_s'])} of the request and is {bound}-bound: "
-        f"{fmt.percent(waits)} of its time goes to {_resource(answer, bound)}, "
+        f"{fmt.percent(waits)} of its time goes to {_resource(answer, stage, bound)}, "
         f"{fmt.percent(most)} in {names}."
     )
 
 
 def _heaviest(stage: dict[str, Any], bound: str) -> tuple[str, float]:
-    """Names of the operators under this bound that take most, and their share of the stage's time."""
+    """Names of the operators under this bound that take most, and their share of the stage's time, of which copies and
+    kernels that run side by side share a part."""
     seconds: dict[str, float] = {}
     for row in stage["operators"]:
-        if row["bound"] == bound:
+        if row["bound"] == bound and (bound != "link" or (row["kind"] != "collective") is _to_host(stage)):
             seconds[row["name"]] = seconds.get(row["name"], 0.0) + row["time_s"] * row["layers"]
     most = sorted(seconds, key=lambda name: -seconds[name])[:NAMED]
-    return ", ".join(most), sum(seconds[name] for name in most) / stage["time_s"]
+    waits = stage["time_by_bound_s"][bound]
+    return ", ".join(most), min(sum(seconds[name] for name in most), waits) / stage["time_s"]
 
 
-def _resource(answer: dict[str, Any], bound: str) -> str:
+def _to_host(stage: dict[str, Any]) -> bool:
+    """Whether what waits for a link waits for the one to the host rather than for other devices."""
+    rows = [row for row in stage["operators"] if row["bound"] == "link"]
+    exchanged = float(sum(row["time_s"] * row["layers"] for row in rows if row["kind"] == "collective"))
+    return exchanged < float(sum(row["time_s"] * row["layers"] for row in rows if row["kind"] != "collective"))
+
+
+def _resource(answer: dict[str, Any], stage: dict[str, Any], bound: str) -> str:
     roof = answer["roofline"]
     words = {
         "compute": f"the matrix units ({fmt.flops_per_s(roof['peak_flops_per_s'])} {roof['compute_dtype']})",
@@ -75,7 +84,7 @@ def _resource(answer: dict[str, Any], bound: str) -> str:
         "vector": "the vector units",
         "special": "the special-function units",
         "l2": "the L2 cache",
-        "link": "the link to the host" if offloaded(answer) else "the link between devices",
+        "link": "the link to the host" if _to_host(stage) else "the link between devices",
         "host": "host memory",
         "disk": "the disk",
         "overhead": "fixed time per kernel",
@@ -91,14 +100,9 @@ def advice(answer: dict[str, Any]) -> str:
         return f"Memory-bound: quantize, fuse, enlarge the batch. {_of_memory(stage, answer['memory'])}"
     if bound == "compute":
         return f"Compute-bound: lower-precision arithmetic. {_of_compute(answer)}"
-    if bound == "link" and offloaded(answer):
+    if bound == "link" and _to_host(stage):
         return f"Link-bound: {OTHERS['host']}, share each copy among more sequences, or let the host compute."
     return f"{bound.capitalize()}-bound: {OTHERS[bound]}."
-
-
-def offloaded(answer: dict[str, Any]) -> bool:
-    """Whether tensors lie on the host or its disk."""
-    return any(name.startswith("offload") for name in answer["passes"])
 
 
 def _of_memory(stage: dict[str, Any], memory: dict[str, Any]) -> str:

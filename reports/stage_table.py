@@ -24,6 +24,8 @@ BOUND_STYLES = {
 PICTURE = 12
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
+#: Why operators of a layer add up to more than it takes.
+SIDE_BY_SIDE = "; copies and kernels of a layer run side by side, it takes the longer"
 #: Share of the time that the data sheet's roofline would take.
 OF_ROOFLINE = "Roofline"
 
@@ -60,7 +62,7 @@ def stage_table(name: str, stage: dict[str, Any], tokens: str) -> Table:
     rows += [_served(term, seconds, stage) for term, seconds in stage["served_s"].items() if seconds]
     table = Table(
         title=f"{name} {fmt.duration(stage['time_s'])}{_within(stage)}: {_bounds(stage)}",
-        note=f"{tokens}; figures per layer",
+        note=f"{tokens}; figures per layer{SIDE_BY_SIDE if any(stage['overlap_s'].values()) else ''}",
         columns=COLUMNS,
         rows=tuple(rows),
         total=_total(stage),
@@ -84,10 +86,9 @@ def of_roofline(timed: dict[str, Any]) -> str:
 def _served(term: str, seconds: float, stage: dict[str, Any]) -> Row:
     """What the engine adds beside kernels."""
     share = seconds / stage["time_s"]
-    hidden = term == "copies beside kernels"
     known = {
-        "Operator": term if hidden else f"{term} (engine)",
-        "Bound": "" if hidden else "overhead",
+        "Operator": f"{term} (engine)",
+        "Bound": "overhead",
         "Time": fmt.duration(seconds),
         "All layers": fmt.duration(seconds),
         "Share": fmt.share(share),
@@ -126,10 +127,11 @@ def _operator(operator: dict[str, Any], stage: dict[str, Any], indent: str) -> R
 
 
 def _layer(operators: list[dict[str, Any]], stage: dict[str, Any]) -> Row:
-    """A kind of layer: sums over its operators, for one layer; share of all such layers."""
+    """A kind of layer: sums over its operators, for one layer, less what runs side by side; share of all of them."""
     first = operators[0]
     sums = {key: sum(row[key] for row in operators) for key in SUMMED}
-    seconds = sums["time_s"] * first["layers"]
+    beside = stage["overlap_s"].get(first["block"], 0.0)
+    each = sums["time_s"] - beside
     cells = (
         first["block"] if first["block"] in ONCE else f"{first['block']} × {first['layers']}",
         "",
@@ -137,14 +139,14 @@ def _layer(operators: list[dict[str, Any]], stage: dict[str, Any]) -> Row:
         fmt.traffic(sums["traffic_bytes"]),
         _some(sums["weight_read_bytes"]),
         _some(sums["kv_read_bytes"] + sums["kv_write_bytes"]),
-        fmt.intensity(sums["flops"] / sums["traffic_bytes"]),
+        _intensity(sums),
         "",
         "",
         "",
-        fmt.duration(sums["time_s"]),
-        fmt.duration(seconds),
-        of_roofline(sums),
-        fmt.share(seconds / stage["time_s"]),
+        fmt.duration(each),
+        fmt.duration(each * first["layers"]),
+        "" if beside else of_roofline(sums),
+        fmt.share(each * first["layers"] / stage["time_s"]),
         "",
     )
     return Row(cells=cells, emphasis=Emphasis.GROUP)
@@ -164,7 +166,7 @@ def _total(stage: dict[str, Any]) -> tuple[str, ...]:
         fmt.traffic(stage["traffic_bytes"]),
         _some(over_layers(stage, "weight_read_bytes")),
         _some(over_layers(stage, "kv_read_bytes") + over_layers(stage, "kv_write_bytes")),
-        fmt.intensity(stage["flops"] / stage["traffic_bytes"]),
+        _intensity(stage),
         "",
         fmt.rate(stage["flops"] / stage["time_s"]),
         stage["bound"],
@@ -174,6 +176,12 @@ def _total(stage: dict[str, Any]) -> tuple[str, ...]:
         "100 %",
         "",
     )
+
+
+def _intensity(counts: dict[str, Any]) -> str:
+    """FLOP per byte of device memory; what the host runs moves none."""
+    traffic = counts["traffic_bytes"]
+    return fmt.intensity(counts["flops"] / traffic if traffic else None)
 
 
 def _some(size: float) -> str:

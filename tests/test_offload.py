@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from llmviewer.ir import Place, Role, check
 from llmviewer.passes.offload_places import Away
 from llmviewer.passes.offload_stream import Streams, stream
 from llmviewer.techniques import load as technique
+from reports import analysis_page, bottleneck, stage_table, terminal
+from reports.screen import Screen
 
 from .answers import analyze, answer
 
@@ -42,8 +45,11 @@ def row(stage: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def summed(stage: dict[str, Any]) -> float:
+    """Operators over layers and what an engine adds, less what of them runs side by side."""
+    layers = {row["block"]: row["layers"] for row in stage["operators"]}
     kernels: float = sum(row["time_s"] * row["layers"] for row in stage["operators"])
-    return kernels + float(sum(stage["served_s"].values()))
+    side_by_side = sum(seconds * layers[block] for block, seconds in stage["overlap_s"].items())
+    return kernels + float(sum(stage["served_s"].values())) - side_by_side
 
 
 def test_a_layer_of_7b_brings_two_fifths_of_its_weights_in_5_milliseconds() -> None:
@@ -431,6 +437,14 @@ def test_calibrated_copies_are_those_of_the_data_sheet() -> None:
     assert any("copies" in text for text in found["provenance"]["assumed"])
 
 
+def test_an_engine_s_published_errors_do_not_make_copies_certain() -> None:
+    """Its figures are of models on the device: an interval holds that of the copies."""
+    for options in ({}, {"engine": "vllm"}):
+        found = api.analyze("llama-2-7b", "a6000", output_len=9, offload="weights=1", **options).to_dict()["metrics"]
+        low, high = found["intervals"]["tpot_s"]["80"]
+        assert low <= found["tpot_s"] and high > 1.55 * found["tpot_s"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -492,6 +506,62 @@ def test_a_layer_of_a_graph_without_layers_is_left_alone() -> None:
     there = stream(Streams(weights=Away(host=1.0)))(graph)
     stored = {tensor.name: tensor.place for tensor, _ in there.stored_weights() if tensor.role is Role.WEIGHT}
     assert stored["embedding.weight"] is Place.DEVICE
+
+
+ENGINES = ("vllm", "trtllm", "gpt-fast", "llama.cpp", "deepspeed-mii", "torch-eager")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("text", ["weights=1,kv=0.5", "weights=0.02", "weights=1,to=disk"])
+def test_an_engine_that_streams_is_not_faster_than_the_link(engine: str, text: str) -> None:
+    """Its own kernels and its gaps lie beside the copies of a layer; what it adds before and after does not."""
+    options = {"batch_size": 8, "output_len": 2, "engine": engine}
+    for name in ("llama-3.1-8b", "deepseek-v2-lite"):
+        found = api.analyze(name, "a6000", offload=text, **options)
+        for part in ("prefill", "decode"):
+            stage = found.stage(part)
+            assert stage["time_s"] >= stage["ideal_time_s"] * (1 - CLOSE)
+            assert summed(stage) == pytest.approx(stage["time_s"], rel=CLOSE)
+            assert sum(stage["time_by_bound_s"].values()) == pytest.approx(stage["time_s"], rel=CLOSE)
+            assert min(stage["time_by_bound_s"].values()) > -CLOSE
+            loaded = sum(row["time_s"] * row["layers"] for row in stage["operators"] if row["name"].startswith("load"))
+            assert stage["time_s"] >= loaded
+
+
+def test_the_gaps_of_an_engine_hide_behind_longer_copies() -> None:
+    """Llama-2-7b on an A6000: what is paid for every kernel and layer lies within the 12.85 ms of a layer's copy."""
+    stage = api.analyze("llama-2-7b", "a6000", output_len=2, engine="torch-eager", offload="weights=1").stage("decode")
+    assert stage["served_s"]["host"] > 1e-3
+    ends = {name: stage["served_s"].get(name, 0.0) for name in ("step", "group", "sequence", "sampling")}
+    head = row(stage, "load_weights")["time_s"] * 32 + 32000 * 4096 * 2 / LINK
+    embedding = row(stage, "embedding")["time_s"]
+    assert stage["time_s"] == pytest.approx(head + sum(ends.values()) + embedding, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["weights=0.4", "weights=0.4,compute=host", "weights=1,compute=host", "kv=1", "kv=1,compute=host", "activations=1"],
+)
+def test_the_table_shows_layers_that_add_up_to_the_stage(text: str) -> None:
+    """What the host runs moves nothing in device memory; a layer takes the longer of copies and kernels."""
+    result = analyze("llama-2-7b", "a6000", output_len=2, offload=text)
+    found = terminal.text(analysis_page.page(result), Screen(width=80, colour=False))
+    assert max(map(len, found.splitlines())) <= 80
+    assert ("side by side" in " ".join(found.split())) is ("compute" not in text)
+    table = stage_table.stage_table("Decode step", result.stage("decode"), "")
+    at = [column.title for column in table.columns].index("Share")
+    shares = [entry.cells[at] for entry in table.rows if not entry.cells[0].startswith("  ")]
+    percent = sum(float(share.strip("<").removesuffix(" %")) for share in shares)
+    assert percent == pytest.approx(100.0, abs=0.5)
+
+
+def test_a_link_that_is_waited_for_is_the_host_s_or_that_between_devices() -> None:
+    """Copies of 98 % of a step of tensor parallelism are no more than 98 % of it, and exchanges are not the host's."""
+    found = answer("llama-3.1-8b", "h100-sxm", tensor_parallel_size="4", offload="weights=0.4")
+    assert re.search(r"link to the host, 9\d(\.\d)? % in load_weights\.", bottleneck.sentence(found))
+    found = answer("llama-2-7b", "l40s", tensor_parallel_size="8", offload="weights=0.01", batch_size=8, output_len=2)
+    assert "the link between devices" in bottleneck.sentence(found)
+    assert "move less between devices" in bottleneck.advice(found)
 
 
 def test_an_engine_s_own_kernels_are_not_the_host_s() -> None:
