@@ -10,9 +10,10 @@ import numpy as np
 
 from llmviewer import __version__, capacity, limits, stages
 from llmviewer.analysis import Analysis
+from llmviewer.chip import Chip
 from llmviewer.describe import hardware_object, model_object, number, roof_object, sources, unknowns
 from llmviewer.fired import assumptions, fired
-from llmviewer.ir import Count
+from llmviewer.ir import Count, Kind, Place
 from llmviewer.stages import request_at, system_at, value_at
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Result:
                 "assumed": [
                     *([FRAMEWORK_NOTE] if self.analysis.memory.framework_bytes else []),
                     *unknowns(chip),
+                    *self._assumed_host(chip),
                     *self._assumed_kernels(),
                     *assumptions(fusions, chip.name),
                 ],
@@ -106,6 +108,14 @@ class Result:
     def _times(self) -> str:
         calibration = self.analysis.calibration
         return "roofline of the data sheet, a lower bound" if calibration is None else calibration.sentence()
+
+    def _assumed_host(self, chip: Chip) -> list[str]:
+        """What the host computes with where nobody states the rates of its CPU."""
+        if chip.host is None or chip.host.cpu is not None:
+            return []
+        operators = (row.operator for row in self.analysis.evaluation.rows)
+        computes = any(op.kind is not Kind.COPY and np.any(op.moved_bytes(Place.HOST)) for op in operators)
+        return [f"CPU of {chip.host.name}: rates unknown, its memory alone takes time"] if computes else []
 
     def _assumed_kernels(self) -> list[str]:
         calibration = self.analysis.calibration

@@ -51,3 +51,18 @@ def test_a_placement_of_one_request_has_no_largest_batch() -> None:
 
 def test_a_model_too_large_for_its_chip_is_told_of_the_host() -> None:
     assert "--offload zero-inference" in said("llama-2-70b", "rtx-4090")
+
+
+def test_a_host_whose_cpu_states_no_rates_is_said_to_take_time_for_its_memory_alone() -> None:
+    unknown = "CPU of desktop-ddr5-6000: rates unknown, its memory alone takes time"
+
+    def assumed(chip: str = "rtx-4090", **options: str) -> list[str]:
+        model = "opt-30b" if "hot_neurons" in options else "llama-2-13b"
+        found: list[str] = analyze(model, chip, **options).to_dict()["provenance"]["assumed"]
+        return found
+
+    computing = "weights=0.5,compute=host,host="
+    assert unknown in assumed(offload=computing + "desktop-ddr5-6000")
+    assert unknown in assumed("a6000", hot_neurons="gpu=0.26,active=0.1,host=desktop-ddr5-6000")
+    assert not any("CPU" in text for text in assumed(offload=computing + "xeon-8480-ddr5"))
+    assert unknown not in assumed(offload="weights=0.5,host=desktop-ddr5-6000"), "streamed: the CPU computes nothing"
