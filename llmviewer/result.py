@@ -173,6 +173,7 @@ class Result:
             "input_len": (a.request.input_len * point).astype(int),
             "output_len": (a.request.output_len * point).astype(int),
         }
+        columns["devices"] = (a.system.parallelism.devices * point).astype(int)
         for name in METRICS:
             columns[name] = np.asarray(getattr(a, name)) * point
         columns |= {name: values * point for name, values in self._round().items()}

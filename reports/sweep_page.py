@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from llmviewer.comparison import worth_saying
 from reports import format as fmt
 from reports.letters import legend, letters
@@ -17,6 +15,7 @@ SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {
     "batch_size": ("Batch", 0, fmt.whole),
     "input_len": ("Input", 0, fmt.whole),
     "output_len": ("Output", 0, fmt.whole),
+    "devices": ("Devices", 1, fmt.whole),
     "drafted_tokens": ("Drafted", 1, fmt.digits),
     "tokens_per_round": ("Tokens/round", 2, fmt.digits),
     "ttft_s": ("TTFT", 0, fmt.duration),
@@ -28,8 +27,8 @@ SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {
     "kv_cache_bytes": ("KV cache", 4, fmt.memory),
     "total_bytes": ("Memory", 2, fmt.memory),
 }
-#: Columns of rounds in which something drafts.
-OF_ROUNDS = ("drafted_tokens", "tokens_per_round")
+#: Columns that are left out where every point has this.
+PLAIN = {"devices": 1, "drafted_tokens": 0, "tokens_per_round": 1}
 
 
 def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
@@ -39,7 +38,7 @@ def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
     alike = {name: columns[name][0] for name in words if name not in varying}
     fixed = tuple((_title(name), text) for name, text in alike.items() if worth_saying(name, text))
     short = {_title(name): letters(columns[name]) for name in varying}
-    numbers = [name for name in SHOWN if name not in OF_ROUNDS or np.any(np.asarray(columns["drafted_tokens"]) > 0)]
+    numbers = [name for name in SHOWN if name not in PLAIN or any(value != PLAIN[name] for value in columns[name])]
     cells = [_texts(columns[name], short[_title(name)]) for name in varying] + [
         [SHOWN[name][2](_known(value)) for value in columns[name]] for name in numbers
     ]

@@ -60,6 +60,13 @@ def test_a_sweep_names_what_is_asked_for_and_no_default(printed: Print) -> None:
     assert max(map(len, table.splitlines())) <= 80
 
 
+def test_a_sweep_over_ways_that_take_several_devices_says_how_many(printed: Print) -> None:
+    words = ("sweep", "llama-2-7b", "--hardware", "h100", "--batch-size", "8")
+    text = printed(*words, "--batching", "continuous;disaggregated,prefill=2,decode=1", columns=120)
+    assert [line.split()[4] for line in text.splitlines()[-2:]] == ["1", "3"]
+    assert "Devices" not in printed(*words, columns=120)
+
+
 def test_a_comparison_of_long_texts_is_one_table_on_a_narrow_screen(printed: Print) -> None:
     texts = (BEST, BEST.replace("1b", "3b"), BEST.replace("0.75", "0.8"), "eagle3,tokens=3")
     lines = printed("compare", *MODEL, "--speculative", ";".join(texts)).splitlines()
