@@ -38,7 +38,10 @@ def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
     alike = {name: columns[name][0] for name in words if name not in varying}
     fixed = tuple((_title(name), text) for name, text in alike.items() if worth_saying(name, text))
     short = {_title(name): letters(columns[name]) for name in varying}
-    numbers = [name for name in SHOWN if name not in PLAIN or any(value != PLAIN[name] for value in columns[name])]
+    numbers = [name for name in SHOWN if name not in PLAIN or set(columns[name]) != {PLAIN[name]}]
+    if len(set(columns["devices"])) == 1 and "devices" in numbers:
+        numbers.remove("devices")
+        fixed += (("Devices", fmt.whole(columns["devices"][0])),)
     cells = [_texts(columns[name], short[_title(name)]) for name in varying] + [
         [SHOWN[name][2](_known(value)) for value in columns[name]] for name in numbers
     ]

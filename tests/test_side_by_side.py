@@ -55,7 +55,7 @@ def test_tokens_of_a_round_of_branches_are_the_mean_of_all_passes(printed: Print
 
 def test_a_sweep_names_what_is_asked_for_and_no_default(printed: Print) -> None:
     head, _, table = printed("sweep", *MODEL, "--speculative", f"none;{BEST}").partition("\nSpeculative\n")
-    assert "Tensor parallel size  4" in head and "Expert skew" not in head
+    assert "Devices               4" in head and "Expert skew" not in head
     assert f"A  none\nB  {BEST}\n" in table
     assert max(map(len, table.splitlines())) <= 80
 
