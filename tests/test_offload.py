@@ -296,6 +296,55 @@ def test_a_verification_brings_the_target_once_for_all_drafted_tokens() -> None:
     assert float(plain.tpot_s[0] / found.tpot_s[0]) == pytest.approx(5.0, rel=0.06)
 
 
+def test_a_draft_stays_on_the_device_while_its_target_comes_from_a_disk_for_every_verification() -> None:
+    """The edge: Llama-3.1-70b on an RTX 4090.  80 layers of 1.711 GB and a head of 2.1 GB over 14 GB/s are 9.93 s a
+    round, whatever it verifies; Llama-3.2-1b drafts 4 times from 2.47 GB of its own at 1.008 TB/s, 0.10 % of that."""
+    options = {"output_len": 65, "offload": "weights=1,to=disk"}
+    plain = analyze("llama-3.1-70b", "rtx-4090", **options)
+    found = analyze(
+        "llama-3.1-70b", "rtx-4090", **options, speculative="draft=llama-3.2-1b,tokens=4,acceptance=0.8"
+    ).to_dict()
+    layer = 2 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192)
+    head = 2 * (128256 * 8192 + 8192)
+    verified = found["stages"]["decode"]
+    copied = sum(row["time_s"] * row["layers"] for row in verified["operators"] if row["name"] == "load_weights")
+    assert copied == pytest.approx((80 * layer + head) / 14e9)
+    assert verified["time_s"] == pytest.approx(copied, rel=1e-3) and verified["bound"] == "disk"
+    (draft,) = found["generation"]["drafts"]
+    assert {row["bound"] for row in draft["stage"]["operators"]} <= {"memory", "compute", "vector"}
+    expected = (1 - 0.8**5) / (1 - 0.8)
+    assert draft["stage"]["time_s"] >= 2.47e9 / 1.008e12
+    assert found["metrics"]["tpot_s"] == pytest.approx((copied + 4 * draft["stage"]["time_s"]) / expected, rel=2e-3)
+    assert found["metrics"]["tpot_s"] == pytest.approx(plain.analysis.tpot_s[0] / expected, rel=5e-3)
+    held, alone = found["memory"], plain.memory()
+    assert held["disk_bytes"] == alone["disk_bytes"] == pytest.approx(80 * layer + head)
+    assert held["host_bytes"] == 0
+    assert held["weights_bytes"] - alone["weights_bytes"] == pytest.approx(2.4716e9, rel=1e-3)
+    assert held["fits"]
+
+
+def test_offloading_composes_with_low_bits_drafts_pages_and_devices() -> None:
+    """All at once: the copies of a verification are the plain step's, 4.125 bits of a quarter of each layer's weights;
+    the draft keeps its format and lies on the devices whole."""
+    words = {"quantization": "w4a16", "tensor_parallel_size": "4", "kv_block_size": "16", "offload": "weights=0.4"}
+    speculative = {"speculative": "draft=llama-3.2-1b,tokens=4,acceptance=0.8"}
+    plain, found = (analyze("llama-3.1-70b", "h100", output_len=65, **words, **o) for o in ({}, speculative))
+    copies = [row(one.stage("decode"), "load_weights") for one in (plain, found)]
+    matrices = (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672) * 4.125 / 8 / 4
+    assert copies[0]["time_s"] == copies[1]["time_s"] == pytest.approx(0.4 * (matrices + 2 * 2 * 8192) / 63e9, rel=1e-6)
+    before, after = plain.memory(), found.memory()
+    assert after["host_bytes"] == before["host_bytes"] == pytest.approx(0.4 * 80 * (matrices + 2 * 2 * 8192), rel=1e-6)
+    (draft,) = found.to_dict()["generation"]["drafts"]
+    assert after["weights_bytes"] == pytest.approx(before["weights_bytes"] + draft["weights_bytes"])
+    assert draft["weights_bytes"] == pytest.approx(2.4716e9 / 4, rel=1e-3)
+    stages = (found.stage("decode")["time_s"] + 4 * draft["stage"]["time_s"]) / 3.3616
+    assert found.analysis.tpot_s[0] == pytest.approx(stages, rel=5e-3)
+    # a context of 1088 tokens takes 68 pages, that of a verification with room for four more 69
+    pages = 2 * 80 * 2 * 128 * 2 * 16
+    assert before["kv_cache_bytes"] == 68 * pages
+    assert after["kv_cache_bytes"] == 69 * pages + draft["kv_cache_bytes"]
+
+
 def test_experts_of_a_step_are_read_where_they_are_stored() -> None:
     """Mixtral, one token: 2 of 8 experts of 3 x 4096 x 14336 weights, from the host's memory."""
     stage = decode("mixtral-8x7b", "experts")

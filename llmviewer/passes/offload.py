@@ -128,6 +128,7 @@ TECHNIQUE = Technique(
     "and two buffers of a layer's stream",
     source="FlexGen arXiv 2303.06865; ZeRO-Inference arXiv 2207.00032; llama.cpp --n-gpu-layers; KTransformers "
     "https://github.com/kvcache-ai/ktransformers; LLM in a flash arXiv 2312.11514",
-    example="llmviewer analyze llama-2-70b --hardware a6000 --batch-size 32 --offload zero-inference",
+    example="llmviewer analyze llama-3.1-70b --hardware rtx-4090 --offload weights=1,to=disk "
+    "--speculative draft=llama-3.2-1b,tokens=4,acceptance=0.8",
     make=_make,
 )
