@@ -119,3 +119,8 @@ def test_every_field_of_rounds_batching_and_the_host_is_documented(batch_size: i
     methods = {"branches", "parallel", "outline_tokens", "branch_prompt_tokens", "shared"}  # facts of one method
     found = {*generation, *drafts, *answer["serving"], *(name for name in answer["memory"] if "host" in name)}
     assert found - methods <= documented
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "llmviewer").glob("[!_]*.py")), ids=lambda path: path.stem)
+def test_the_architecture_names_every_room(path: Path) -> None:
+    assert f"`{path.name}`" in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
