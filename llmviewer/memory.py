@@ -178,8 +178,8 @@ def _new(accesses: tuple[Access, ...], sizes: dict[str, Count]) -> Iterator[Coun
 
 
 def _activations_read(operator: Operator) -> set[str]:
-    tensors = (access.tensor for access in operator.reads if access.tensor.role is Role.ACTIVATION)
-    return {tensor.name for tensor in tensors if tensor.place is Place.DEVICE}
+    here, role = Place.DEVICE, Role.ACTIVATION
+    return {a.tensor.name for a in operator.reads if a.tensor.role is role and a.tensor.place is here}
 
 
 def largest(fits: Callable[[Count], Count], limit: float, low: float = 0.0) -> float:

@@ -136,7 +136,7 @@ def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count)
     The maximum is smooth where the efficiency says how sharp it is: kernels near the ridge are slower than either roof.
     """
     # nobody has measured hosts and their links: theirs are bounds, whatever the efficiency of the device's kernels
-    rates = (efficiency if operator.is_kernel else ideal)(operator, chip)
+    rates = (efficiency if chip.host is None or operator.is_kernel else ideal)(operator, chip)
     (_, seconds), *others = resources = tuple(_seconds(operator, rates, traffic))
     for _, other in others:
         seconds = np.maximum(seconds, other)
