@@ -20,7 +20,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def blocks(language: str) -> list[str]:
     """Fenced blocks of the README."""
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+    return [text for kind, text in fenced if kind == language]
 
 
 def command_lines() -> list[str]:
@@ -63,6 +64,20 @@ def test_the_first_screen_shows_what_the_command_prints(
     assert len(shown) == 4
     for words in shown:
         assert any(line[: len(words)] == words or set(words) <= set(line) for line in printed), words
+
+
+def shown_outputs() -> list[tuple[str, list[str]]]:
+    """Commands of the README with lines of what they print; the first screen is an excerpt with a test of its own."""
+    return [(command[2:], lines) for command, *lines in (block.splitlines() for block in blocks("")[1:])]
+
+
+@pytest.mark.parametrize(("command", "lines"), shown_outputs(), ids=lambda value: str(value)[:30])
+def test_output_in_the_readme_is_what_the_command_prints(
+    command: str, lines: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert lines and main(shlex.split(command)[1:]) == 0
+    assert "\n".join(lines) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
