@@ -129,3 +129,11 @@ def test_a_chip_whose_row_blocks_nobody_publishes_is_refused(chip: str) -> None:
 def test_a_wrong_text_is_refused_with_the_reason(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         analyze("llama-2-7b", "a100", attention=text)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_step_without_decodes_beside_its_chunk_splits_nothing_of_them() -> None:
+    """A chunked batch's pure steps have no sequence in the group of riders, and warn of nothing."""
+    found = analyze("llama-2-7b", "a100", batch_size=4, input_len=64, output_len=3, batching="chunked",
+                    attention="flash-decoding")  # fmt: skip
+    assert float(found.analysis.tpot_s[0]) > 0.0

@@ -21,7 +21,7 @@ from llmviewer.passes.shard import shard
 from llmviewer.passes.sharding import KV_HEADS, REPLICATED, Sharding
 from llmviewer.workload import decode, prefill
 
-from .answers import answer, operators
+from .answers import analyze, answer, operators
 
 NAMES = models.names()
 #: Models of 16 bit whose layers have one norm a branch; models whose heads are odd in number.
@@ -361,3 +361,11 @@ def test_aggregate_bandwidth_speeds_decode(devices: int) -> None:
     several = answer("llama-2-70b", "h100-sxm", tensor_parallel_size=devices)["stages"]["decode"]["time_s"]
     assert one / several == pytest.approx(devices, rel=0.02)
     assert one / several < devices
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_pass_without_logits_shares_none() -> None:
+    """Medusa's heads compute nothing for a chunk; nothing of nothing is no number to divide by."""
+    found = analyze("gemma-2-9b", "h100", output_len=3, max_num_batched_tokens=256, tensor_parallel_size="2",
+                    sequence_parallel="on", speculative="medusa")  # fmt: skip
+    assert float(found.analysis.tpot_s[0]) > 0.0

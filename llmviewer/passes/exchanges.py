@@ -39,7 +39,8 @@ class Exchanges:
     @property
     def token_share(self) -> Count:
         """Tokens on the fullest device, of all."""
-        return np.ceil(self.tokens / self.n) / self.tokens
+        some = np.maximum(self.tokens, np.finfo(np.float64).tiny)  # a chunk has no rows of logits
+        return np.ceil(self.tokens / self.n) / some
 
     def lie(self, tensor: Tensor) -> Lie:
         """How a tensor lies."""

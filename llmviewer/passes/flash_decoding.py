@@ -96,6 +96,6 @@ def split_count(group: Group, shape: AttentionShape, chip: Chip, asked: float | 
     if asked is not None:
         return np.where(row_blocks > 1.0, 1.0, np.minimum(asked, key_blocks))
     assert chip.units is not None
-    blocks = group.batch_size * shape.kv_heads * row_blocks
+    blocks = np.maximum(group.batch_size * shape.kv_heads * row_blocks, 1.0)  # a pass may have no sequence of a group
     most = np.minimum(np.minimum(key_blocks, np.floor(chip.units / blocks)), MOST_SPLITS)
     return np.where(blocks >= ENOUGH * chip.units, 1.0, np.maximum(most, 1.0))
