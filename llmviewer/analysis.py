@@ -8,26 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.capacity import memory_in, memory_of, of_draft, on_a_device, per_pass, roomy
+from llmviewer.capacity import of_draft, per_pass
 from llmviewer.chip import Chip
 from llmviewer.efficiency import ideal
 from llmviewer.errors import UserError
-from llmviewer.evaluation import Evaluation, evaluate
+from llmviewer.evaluation import Evaluation
 from llmviewer.generation import Draft
-from llmviewer.heap import keep_freed_memory
 from llmviewer.ir import Array, Count, present, total
 from llmviewer.memory import Memory
 from llmviewer.models.model import Model
-from llmviewer.schedule import Schedule, schedule
+from llmviewer.pricing import price
+from llmviewer.schedule import Schedule
 from llmviewer.serving import STATIC, Running, Times, per_token
 from llmviewer.system import System
-from llmviewer.workload import Request, Step
+from llmviewer.workload import Request
 
 if TYPE_CHECKING:
     from llmviewer.calibrated import Calibrated
-
-#: Forward passes of which arrays take kilobytes.
-MANY_PASSES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -225,62 +222,20 @@ def _drafting(done: Analysis, request: Request, token_budget: float) -> Analysis
     return replace(done, drafts=tuple(drafts), memory=held)
 
 
-def _alone(
-    model: Model, system: System, request: Request, token_budget: float, running: Running | None = None
-) -> Analysis:
+def _alone(model: Model, system: System, request: Request, token_budget: float, running: Running | None) -> Analysis:
     """The passes of one model."""
-    plan = _passes(system, request, token_budget, running)
-    kept = request if running is None else roomy(system, request)
-    if len(plan.weights) > MANY_PASSES:
-        keep_freed_memory()
-    (piece, step), *later = plan.pieces()
-    evaluation = evaluate(model, per_pass(system, plan, piece), step)
-    (time_s, busiest_s), read = evaluation.passing_s, None
-    if later:
-        all_of = [_of_each_pass(step, evaluation)]
-        all_of += (_of_each_pass(step, evaluate(model, per_pass(system, plan, piece), step)) for piece, step in later)
-        time_s, busiest_s, read = np.concatenate(all_of, axis=1)
-        if running is None:
-            held = memory_of(model, replace(system, drafters=()), kept, token_budget)
-        else:
-            most = plan.largest()
-            held = memory_in(model, system, kept, most, on_a_device(model, system, most))
-    else:
-        held = memory_in(model, system, kept, plan, evaluation.graph)
+    priced = price(model, system, request, token_budget, running)
     return Analysis(
         model=model,
         system=system,
         request=request,
-        schedule=plan,
-        evaluation=evaluation,
-        memory=held,
-        time_s=time_s,
-        busiest_s=busiest_s,
-        read_bytes=read,
+        schedule=priced.schedule,
+        evaluation=priced.evaluation,
+        memory=priced.memory,
+        time_s=priced.time_s,
+        busiest_s=priced.busiest_s,
+        read_bytes=priced.read_bytes,
     )
-
-
-def _of_each_pass(step: Step, priced: Evaluation) -> Array:
-    """Time through all stages, that of the slowest, and bytes read, a column for each pass of a piece: what drafts
-    without a cache takes the same in all."""
-    return np.stack(np.broadcast_arrays(*priced.passing_s, priced.read_bytes, step.tokens)[:3])
-
-
-def _passes(system: System, request: Request, token_budget: float, running: Running | None) -> Schedule:
-    """The passes of the fullest replica, micro-batch by micro-batch."""
-    own = system.parallelism.microbatch(request)
-    if running is None:
-        plan = schedule(own, token_budget, system.kv_cache, generation=system.generation)
-    else:
-        budget = token_budget if running.chunk_tokens is None else running.chunk_tokens
-        together = running.together
-        if system.parallelism.microbatches > 1:
-            together = np.minimum(together, own.batch_size)
-        plan = schedule(own, budget, system.kv_cache, together, system.generation)
-        if np.any(running.riders):
-            context = own.input_len + np.maximum(own.output_len - 2.0, 0.0) / 2.0
-            plan = plan.riding(running.riders, context)
-    return plan if system.parallelism.microbatches == 1 else plan.repeated(system.parallelism.in_flight(request))
 
 
 def _one_per_chip(request: Request, system: System) -> Request:
