@@ -7,8 +7,8 @@ from typing import Any
 from reports import format as fmt
 from reports.page import Facts
 
-#: Ways of batching in which a sequence begins when another ends, instead of all together.
-STEADY = ("continuous", "chunked", "disaggregated")
+#: The way of batching in which all sequences begin together; in others one begins when another ends.
+STATIC = "static"
 #: What bounds disaggregated serving, in words.
 BOUNDS = {
     "prefill": "prefill instances: prompts wait for them",
@@ -20,7 +20,7 @@ BOUNDS = {
 
 def steady(answer: dict[str, Any]) -> bool:
     """Whether each sequence begins when another ends."""
-    return answer["batching"] in STEADY
+    return bool(answer["batching"] != STATIC)
 
 
 def sequences(answer: dict[str, Any]) -> str:
@@ -95,7 +95,7 @@ def serving(answer: dict[str, Any]) -> tuple[Facts, ...]:
     found = answer["serving"]
     if not found:
         return ()
-    lines = _LINES[answer["batching"]](found, answer["workload"]["batch_size"])
+    lines = _LINES.get(answer["batching"], _plainly)(found, answer["workload"]["batch_size"])
     return (Facts(title=f"Serving: {answer['batching']}", lines=tuple(lines)),)
 
 
@@ -146,6 +146,12 @@ def _disaggregated(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
     ]
 
 
+def _plainly(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
+    """Of a way that has no words of its own here: what it says, name by name."""
+    said = [(name.replace("_", " "), fact if isinstance(fact, str) else f"{fact:.4g}") for name, fact in found.items()]
+    return [("Users", fmt.whole(users)), *said]
+
+
 def _running(found: dict[str, Any], users: int) -> tuple[str, str]:
     waits = f"; {fmt.duration(found['queue_s'])} in the queue" if found["queue_s"] else "; nobody waits"
     return ("Running", f"{fmt.whole(found['running'])} of {fmt.whole(users)} users{waits}")
@@ -156,4 +162,4 @@ def _count(value: float) -> str:
     return fmt.digits(float(value))
 
 
-_LINES = {"static": _static, "continuous": _continuous, "chunked": _chunked, "disaggregated": _disaggregated}
+_LINES = {STATIC: _static, "continuous": _continuous, "chunked": _chunked, "disaggregated": _disaggregated}

@@ -21,7 +21,7 @@ from llmviewer.schemes.disaggregated import Disaggregated
 from llmviewer.schemes.pools import BOUNDS, Load
 from llmviewer.serving import Batching, Machine, Running, Times
 from llmviewer.workload import Request, Step, chunk, decode, mixed
-from reports import analysis_page, terminal
+from reports import analysis_page, serving, terminal
 from reports.screen import Screen
 from tests.answers import analyze, answer
 
@@ -435,3 +435,11 @@ def test_calibrated_answers_have_intervals_under_every_batching() -> None:
         for name, levels in found["metrics"]["intervals"].items():
             low, high = levels["80"]
             assert low <= found["metrics"][name] <= high or name == "ttft_s"
+
+
+def test_a_way_of_batching_without_words_of_its_own_is_said_plainly() -> None:
+    """A new way touches its file and the registry; words in reports are a choice."""
+    found = {"batching": "rolling", "serving": {"queue_s": 0.25, "bound": "link"}, "workload": {"batch_size": 8}}
+    (facts,) = serving.serving(found)
+    assert facts.lines == (("Users", "8"), ("queue s", "0.25"), ("bound", "link"))
+    assert serving.steady(found)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer import models
+from llmviewer import models, rounds
 from llmviewer.cli import main
 from llmviewer.errors import UserError
 from llmviewer.generation import Draft, Generation
@@ -247,3 +247,9 @@ def test_bad_words_get_one_line(words: str, says: str) -> None:
 def test_two_schemes_at_once_and_a_draft_in_a_pipeline_are_refused() -> None:
     with pytest.raises(UserError, match="pipeline"):
         analyze("llama-3.1-8b", "h100", speculative=speculative("llama-3.2-1b"), pipeline_parallel_size=2)
+
+
+def test_words_know_where_the_search_for_the_batch_that_pays_ends() -> None:
+    from reports import generation
+
+    assert generation.MOST == rounds.MOST_SEQUENCES
