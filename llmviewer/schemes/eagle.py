@@ -8,8 +8,7 @@ from llmviewer.ir import Block
 from llmviewer.layers.decoder import DecoderLayer, Norms
 from llmviewer.models.model import Model
 from llmviewer.ops.norm import rms_norm
-from llmviewer.schemes.asked import ACCEPTANCE_SAID, TOKENS_SAID
-from llmviewer.schemes.feature_rounds import TREE, WIDTH, Layers, continuing
+from llmviewer.schemes.feature_rounds import WIDTH, Layers, continuing, parameters
 from llmviewer.schemes.module import VOCABULARY, Module, attention, beside, feed_forward, joining, rows, states
 from llmviewer.technique import Change, Technique, named
 from llmviewer.workload import Step
@@ -46,10 +45,11 @@ def eagle(target: Model, width: int = 0) -> Module:
 WHERE = "--speculative eagle"
 #: Llama-2-7b-chat on MT-bench, a chain of five.
 DEFAULT = "eagle-llama2-7b-chain"
+PARAMETERS = parameters(DEFAULT)
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("tokens", "acceptance", "width", *TREE))
+    given = named(WHERE, text, PARAMETERS)
     width = int(WIDTH.of(given, WHERE))
 
     def layers(target: Model) -> Layers:
@@ -63,13 +63,7 @@ TECHNIQUE = Technique(
     name="eagle",
     kind="speculation",
     summary="One decoder layer continues the model's features, in a chain (as vLLM) or a tree (EAGLE-2, SGLang).",
-    parameters={
-        "tokens": f"{TOKENS_SAID}; of a tree its depth",
-        "acceptance": f"{ACCEPTANCE_SAID}; of a chain {DEFAULT} unless said",
-        "topk": "of a tree: children of a node; 1 unless said",
-        "nodes": "of a tree: drafted tokens to verify (SGLang's num-draft-tokens - 1)",
-        "width": "of its feed-forward part; the model's unless said",
-    },
+    parameters=PARAMETERS,
     formula="fc (2 h -> h), one layer, the model's head: tokens times; the first pass of a round takes in E tokens; "
     "verification of tokens + 1, or nodes + 1; E = 1 + a_1 + a_1 a_2 + ...; one layer of cache more",
     source=SOURCE,

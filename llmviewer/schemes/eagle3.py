@@ -11,8 +11,7 @@ from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import add
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind, rms_norm
-from llmviewer.schemes.asked import ACCEPTANCE_SAID, TOKENS_SAID
-from llmviewer.schemes.feature_rounds import TREE, WIDTH, Layers, continuing
+from llmviewer.schemes.feature_rounds import WIDTH, Layers, continuing, parameters
 from llmviewer.schemes.module import TABLES, Module, attention, beside, feed_forward, joining, rows, states
 from llmviewer.technique import Change, Parameter, Technique, named
 from llmviewer.workload import Step
@@ -82,11 +81,12 @@ class _WideLayer:
 WHERE = "--speculative eagle3"
 #: Llama-3.1-8B on MT-bench, a chain of three.
 DEFAULT = "eagle3-llama-3.1-8b-chain"
+PARAMETERS = {**parameters(DEFAULT), "vocabulary": f"tokens that its head knows; {DRAFT_VOCABULARY} unless said"}
 VOCABULARY_SIZE = Parameter(name="vocabulary", default=DRAFT_VOCABULARY, low=1, high=1e7, whole=True)
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("tokens", "acceptance", "width", "vocabulary", *TREE))
+    given = named(WHERE, text, PARAMETERS)
     width, vocabulary = int(WIDTH.of(given, WHERE)), int(VOCABULARY_SIZE.of(given, WHERE))
 
     def layers(target: Model) -> Layers:
@@ -100,14 +100,7 @@ TECHNIQUE = Technique(
     name="eagle3",
     kind="speculation",
     summary="As eagle, on features of three of the model's layers and with a head of its own over frequent tokens.",
-    parameters={
-        "tokens": f"{TOKENS_SAID}; of a tree its depth",
-        "acceptance": f"{ACCEPTANCE_SAID}; of a chain {DEFAULT} unless said",
-        "topk": "of a tree: children of a node; 1 unless said",
-        "nodes": "of a tree: drafted tokens to verify (SGLang's num-draft-tokens - 1)",
-        "width": "of its feed-forward part; the model's unless said",
-        "vocabulary": f"tokens that its head knows; {DRAFT_VOCABULARY} unless said",
-    },
+    parameters=PARAMETERS,
     formula="fc (3 h -> h) once a round, then tokens times one layer with queries, keys and values of 2 h, and a head "
     "h -> V'; verification of tokens + 1, or nodes + 1; E = 1 + a_1 + a_1 a_2 + ...; one layer of cache more",
     source=SOURCE,

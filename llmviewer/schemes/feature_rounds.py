@@ -11,7 +11,7 @@ from llmviewer.errors import UserError, quoted
 from llmviewer.generation import Draft, Generation, Shape
 from llmviewer.models.model import Model
 from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.schemes.asked import accepted, by_tokens, listed
+from llmviewer.schemes.asked import ACCEPTANCE_SAID, TOKENS_SAID, accepted, by_tokens, listed
 from llmviewer.schemes.verification import said, verifying, verifying_tree
 from llmviewer.technique import Change, Parameter
 
@@ -80,12 +80,21 @@ def _drafts(layers: Layers, tokens: float, first: Shape, later: Shape) -> Iterat
         )
 
 
-#: Words of a tree, and of the layer.
-TREE = ("topk", "nodes")
 WIDTH = Parameter(name="width", default=0, low=1, high=1e6, whole=True)
 TOPK = Parameter(name="topk", default=1, low=1, high=64, whole=True)
 NODES = Parameter(name="nodes", low=1, high=4096, whole=True)
 DEPTH = Parameter(name="tokens", low=1, high=64, whole=True)
+
+
+def parameters(default: str) -> dict[str, str]:
+    """Words of layers that draft in chains or trees, and what the registry says of them.  default: of acceptance."""
+    return {
+        "tokens": f"{TOKENS_SAID}; of a tree its depth",
+        "acceptance": f"{ACCEPTANCE_SAID}; of a chain {default} unless said",
+        "topk": "of a tree: children of a node; 1 unless said",
+        "nodes": "of a tree: drafted tokens to verify (SGLang's num-draft-tokens - 1)",
+        "width": "of its feed-forward part; the model's unless said",
+    }
 
 
 def continuing(
