@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,9 +41,7 @@ def system_at(analysis: Analysis, point: int) -> System:
     system = analysis.system
     if system.generation is not DECODING:
         system = system.generating(system.generation.at(np.array([point])))
-    if system.chip.points == 1:
-        return system
-    return replace(system, chip=system.chip.spread(np.array([float(point)])))
+    return system.at(point)
 
 
 def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:

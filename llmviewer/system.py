@@ -140,6 +140,13 @@ class System:
         )
         return replace(self, generation=generation, drafters=drafters)
 
+    def at(self, point: int) -> System:
+        """The system with one of its hypothetical chips, on which what drafts for the model runs as well."""
+        if self.chip.points == 1:
+            return self
+        drafters = tuple(replace(one, system=one.system.at(point)) for one in self.drafters)
+        return replace(self, chip=self.chip.spread(np.array([float(point)])), drafters=drafters)
+
     def one_replica(self) -> System:
         """The system without the other replicas, of the model and of what drafts for it."""
         drafters = tuple(replace(one, system=one.system.one_replica()) for one in self.drafters)

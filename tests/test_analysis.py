@@ -281,6 +281,26 @@ def test_moe_reads_the_experts_that_tokens_meet_in_expectation() -> None:
     assert many["expert_up_proj"]["matmul_flops"] == 64 * 8 * 2 * 2048 * 768
 
 
+@pytest.mark.parametrize(
+    "speculative",
+    [
+        "draft=llama-3.2-1b,tokens=best,acceptance=0.7",
+        "tree,draft=llama-3.2-1b,widths=2/2/1",
+        "eagle,tokens=best,acceptance=0.7",
+        "medusa",
+        "pass,tokens=3,acceptance=0.5",
+    ],
+)
+def test_what_drafts_runs_on_the_hypothetical_chip_of_its_point(speculative: str) -> None:
+    h100, factors = hardware.load("h100"), (1.0, 8.0, 0.5)
+    several = replace(h100, bandwidth_bytes_per_s=np.array(factors) * h100.bandwidth_bytes_per_s)
+    sizes = {"batch_size": 64, "input_len": 500, "output_len": 4, "speculative": speculative}
+    together = analyze("llama-3.1-8b", several, **sizes)
+    for at, factor in enumerate(factors):
+        one = replace(h100, bandwidth_bytes_per_s=factor * h100.bandwidth_bytes_per_s)
+        assert together.to_dict(at) == analyze("llama-3.1-8b", one, **sizes).to_dict()
+
+
 @pytest.mark.parametrize("figure", ["bandwidth_bytes_per_s", "memory_bytes", "l2_bytes", "units", "matrix_flops_per_s"])
 def test_a_hypothetical_chip_among_others_answers_as_if_alone(figure: str) -> None:
     """H100s that differ in one figure, by factors of 1 and 2: the second answers like a chip that has twice as much."""

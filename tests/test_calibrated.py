@@ -79,13 +79,14 @@ def test_a_point_alone_is_the_point_of_a_sweep(model: str) -> None:
         assert swept.metrics(at) == alone.metrics()
 
 
-def test_a_hypothetical_chip_among_others_is_calibrated_as_if_alone() -> None:
-    chip = hardware.load("h100")
+@pytest.mark.parametrize(("model", "name"), [("llama-2-7b", "h100"), ("gpt-oss-20b", "a100")])
+def test_a_hypothetical_chip_among_others_is_calibrated_as_if_alone(model: str, name: str) -> None:
+    chip = hardware.load(name)
     several = replace(chip, bandwidth_bytes_per_s=np.array([1.0, 2.0, 4.0]) * chip.bandwidth_bytes_per_s)
-    swept = lv.analyze("llama-2-7b", several, **SIZES)
+    swept = lv.analyze(model, several, **SIZES)
     for at, factor in enumerate((1.0, 2.0, 4.0)):
         one = replace(chip, bandwidth_bytes_per_s=factor * chip.bandwidth_bytes_per_s)
-        alone = lv.analyze("llama-2-7b", one, **SIZES)
+        alone = lv.analyze(model, one, **SIZES)
         assert swept.metrics(at)["tpot_s"] == pytest.approx(alone.metrics()["tpot_s"], rel=1e-12)
     assert swept.metrics(2)["tpot_s"] < swept.metrics(1)["tpot_s"] < swept.metrics(0)["tpot_s"]
 

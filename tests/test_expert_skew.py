@@ -132,6 +132,16 @@ def test_later_passes_take_the_skewed_graph(name: str) -> None:
         check(shard(Sharding(tensor=2))(low))
 
 
+def test_a_count_has_the_same_bits_beside_other_counts() -> None:
+    """A power of an array is computed by vectors, whose last bit depends on where in it a number stands."""
+    counts = np.array([8.0, 16.0, 37.0, 64.0, 1000.0])
+    for experts, chosen in ((8, 2), (31, 2), (32, 2), (160, 6)):
+        popularity = inclusion(0.5, experts, chosen)
+        together = distinct_experts(popularity, counts)
+        for at, count in enumerate(counts):
+            assert distinct_experts(popularity, count) == together[at]
+
+
 def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
     batches = [1, 3, 64, 3]
     sweep = analyze("mixtral-8x7b", "h200", batch_size=batches, output_len=4, expert_skew="0.8")

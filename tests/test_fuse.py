@@ -139,6 +139,13 @@ def test_a_point_alone_is_the_point_in_a_sweep(name: str) -> None:
         assert both.to_dict(point) == alone
 
 
+def test_a_point_does_not_depend_on_the_form_of_latent_attention_of_its_neighbours() -> None:
+    """One prompt token leaves no latent to absorb: nothing is quantized of what rope makes, and nothing fused to it."""
+    sizes = {"output_len": 1, "fusion": "all"}
+    both = analyze("deepseek-v3", "h200", batch_size=7, input_len=[1, 100], **sizes)
+    assert both.to_dict(0) == analyze("deepseek-v3", "h200", batch_size=7, input_len=1, **sizes).to_dict()
+
+
 def test_qkv_reads_its_input_once() -> None:
     """Llama-2-7B, 1024 tokens: three products read 1024 x 4096 x 2 = 8 MiB each, one reads it once."""
     step = prefill(1.0, 1024.0)

@@ -55,8 +55,9 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         bandwidth = traffic / memory_s
     compute_s, split_s = _tiles(operator, shape, chip, constants, memory_s)
     flops = np.maximum(operator.matmul_flops, 1.0)
-    if _padding_shows(chip, operator.compute, _stored(operator).bits):
-        compute_s = np.minimum(compute_s, _by_vectors(flops, shape, sheet, memory_s))
+    shows = _padding_shows(chip, operator.compute, _stored(operator).bits)
+    if shows is not False:
+        compute_s = np.where(shows, np.minimum(compute_s, _by_vectors(flops, shape, sheet, memory_s)), compute_s)
     if constants["droop"] > 0.0:
         peak_s = flops / sheet.matrix_flops_per_s
         compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + SUSTAINING_S))
@@ -104,11 +105,15 @@ def _tiles(
 
 
 @lru_cache(maxsize=256)
-def _padding_shows(chip: Chip, compute: str, bits: float) -> bool:
-    """Whether one row takes longer in a tile than its weights from memory, and vector units are known."""
+def _padding_shows(chip: Chip, compute: str, bits: float) -> bool | Array:
+    """Whether one row takes longer in a tile than its weights from memory, and vector units are known; of hypothetical
+    chips for each."""
+    if chip.vector_rate() is None:
+        return False
     weight_s = bits / 8.0 / chip.bandwidth_bytes_per_s
     tile_s = 2.0 * TILE_ROWS / (chip.matrix_rate(compute) * sustained(chip))
-    return chip.vector_rate() is not None and bool(np.any(tile_s > weight_s))
+    shows = np.asarray(tile_s > weight_s)
+    return bool(shows) if shows.size == 1 else shows
 
 
 def _by_vectors(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count) -> Count:

@@ -29,7 +29,8 @@ def inclusion(alpha: float, experts: int, chosen: float) -> Array:
 def distinct_experts(popularity: Array, tokens: Count) -> Count:
     """Expected distinct experts that `tokens` tokens meet: sum_i 1 - (1 - p_i)^T.  Most where all are alike."""
     counts, where = np.unique(np.asarray(tokens, dtype=np.float64), return_inverse=True)
-    met = (1.0 - (1.0 - popularity)[None, :] ** counts[:, None]).sum(axis=1)
+    missed = 1.0 - popularity
+    met = np.array([(1.0 - missed**count).sum() for count in counts])  # one by one: a power's last bit is the array's
     return np.asarray(met[where].reshape(np.shape(tokens)))
 
 

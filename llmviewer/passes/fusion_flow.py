@@ -154,10 +154,13 @@ def _reads(inside: list[Operator]) -> list[Access]:
 
 
 def _reads_more(inside: list[Operator]) -> bool:
-    """Whether one reads more of a tensor than another made of it: rope makes a part of latent attention's queries."""
+    """Whether one reads more of a tensor than another made of it: rope makes a part of latent attention's queries.
+
+    Where the form of latent attention leaves nothing to read it is the same, or a point would depend on its neighbours.
+    """
     made = {a.tensor.name: a.elements for op in inside for a in op.writes if a.tensor.role is Role.ACTIVATION}
     read = [a for op in inside for a in op.reads if a.tensor.name in made]
-    return any(bool(np.any(a.elements > made[a.tensor.name])) for a in read)
+    return any(bool(np.any(a.elements > made[a.tensor.name])) or not np.any(a.elements) for a in read)
 
 
 def _output_shape(inside: list[Operator]) -> tuple[Count, ...]:
