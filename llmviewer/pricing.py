@@ -73,6 +73,8 @@ def _passes(system: System, request: Request, token_budget: float, running: Runn
         if system.parallelism.microbatches > 1:
             together = np.minimum(together, own.batch_size)
         plan = schedule(own, budget, system.kv_cache, together, system.generation)
+        if np.any(running.filled):
+            plan = plan.filled(budget * running.filled)
         if np.any(running.riders):
             context = own.input_len + np.maximum(own.output_len - 2.0, 0.0) / 2.0
             plan = plan.riding(running.riders, context)

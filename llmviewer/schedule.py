@@ -126,6 +126,18 @@ class Schedule:
         weights[: self.prefill_passes] *= often
         return replace(self, weights=weights)
 
+    def filled(self, chunk: Count) -> Schedule:
+        """The same where a prompt's last chunk shares its pass with the next prompt's first: it pays for its part of a
+        pass of `chunk` tokens, and attends to as many pairs as before.  0: it has a pass of its own."""
+        group, owners = self.step.groups[0], self.owners[: self.prefill_passes].astype(int)
+        new, cached, weights = group.new_tokens + 0.0, group.cached_tokens + 0.0, self.weights.copy()
+        own = new[: self.prefill_passes]
+        full = np.maximum((chunk * np.ones(self.points))[owners], own)
+        weights[: self.prefill_passes] *= own / full
+        cached[: self.prefill_passes] -= (full - own) / 2.0
+        new[: self.prefill_passes] = full
+        return replace(self, step=Step((replace(group, new_tokens=new, cached_tokens=cached),)), weights=weights)
+
     def riding(self, decodes: Count, cached: Count) -> Schedule:
         """The same with so many decoding sequences, over `cached` tokens, in each prefill pass of a point."""
         owners = self.owners[: self.prefill_passes].astype(int)

@@ -117,13 +117,15 @@ class Running:
 
     request: the sequences that decode together.  together: prompts of a prefill pass.
     chunk_tokens: most tokens of a prompt in a pass, where it differs from the engine's budget.
-    riders: sequences that decode in every prefill pass.
+    riders: sequences that decode in every prefill pass.  filled: 1.0 where the last of a prompt's passes is filled up
+    with tokens of the next prompt.
     """
 
     request: Request
     together: Count
     chunk_tokens: Count | None = None
     riders: Count = 0.0
+    filled: Count = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ def _beside(answer: dict[str, Any], budget: float) -> str:
     if answer["batching"] == "continuous":
         return "while the other users' sequences decode"
     if answer["batching"] == "chunked":
-        steps = "1 step" if serving["chunks"] == 1 else f"{fmt.whole(serving['chunks'])} steps"
+        steps = "1 step" if serving["chunks"] == 1 else f"{_count(serving['chunks'])} steps"
         return f"in {steps} that decode {_count(serving['decodes_in_mixed_step'])} sequences beside it"
     if answer["batching"] == "disaggregated":
         return "on an instance that only prefills"
@@ -113,7 +113,7 @@ def _continuous(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
 def _chunked(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
     chunk, decodes = _count(found["chunk_tokens"]), _count(found["decodes_in_mixed_step"])
     steps = found["chunks"]
-    takes = "a prompt takes one" if steps == 1 else f"a prompt takes {fmt.whole(steps)}"
+    takes = "a prompt takes one" if steps == 1 else f"a prompt takes {_count(steps)}"
     mixed = f"{fmt.duration(found['mixed_step_s'])}: {chunk} tokens of prompts and {decodes} decodes; {takes}"
     pure = (
         f"{fmt.duration(found['decode_step_s'])}: decodes alone; {fmt.share(found['mixed_share'])} of steps are mixed"

@@ -73,6 +73,38 @@ def e2e_s(times: Times) -> float:
     return float((times.ttft_s + times.generation_s)[0])
 
 
+def simulated(users: int, prompt: int, output: int, budget: int) -> tuple[float, float, float]:
+    """TTFT, TPOT [s] and requests a second of an engine that runs step by step: decodes first, then tokens of the
+    prompts in the order in which they came; every user asks again when the answer is there."""
+    steps, now, ended = output - 1, 0.0, 0
+    left = dict.fromkeys(range(users), 0)  # prompt tokens of each user to do
+    answer = {user: max(1, round(steps * (user + 1) / users)) for user in left}  # all over their answers at first
+    asked_at, first_at = dict.fromkeys(left, 0.0), dict.fromkeys(left, 0.0)
+    queue = [] if steps else list(left)
+    left.update(dict.fromkeys(queue, prompt))
+    seen: list[tuple[float, float, float]] = []
+    while ended < 40 * users:
+        decoding = [user for user in left if not left[user] and answer[user]]
+        room, begun = budget - len(decoding), []
+        for user in queue:
+            taken = min(room, left[user])
+            left[user], room = left[user] - taken, room - taken
+            begun += [] if left[user] else [user]
+        now += FIXED + TOKEN * (budget - room)
+        queue = queue[len(begun) :]
+        for user in begun:
+            first_at[user], answer[user] = now, steps
+        for user in decoding:
+            answer[user] -= 1
+        for user in [user for user in (*decoding, *begun) if not answer[user] and not left[user]]:
+            ended += 1
+            seen.append((first_at[user] - asked_at[user], (now - first_at[user]) / max(steps, 1), now))
+            asked_at[user], left[user] = now, prompt
+            queue.append(user)
+    first, token, at = np.array(seen[10 * users :]).T
+    return float(first.mean()), float(token.mean()), (len(at) - 1) / float(at[-1] - at[0])
+
+
 class TestChunked:
     def test_nobody_waits_while_prompts_are_rarer_than_steps(self) -> None:
         # 8 users, prompts of 1024, steps of 512: 7 decode beside a chunk of 505, so a prompt takes 3 steps;
@@ -90,16 +122,16 @@ class TestChunked:
         assert times.tpot_s == pytest.approx((7 * 0.1345 + 106 * 0.0108) / 127)
 
     def test_every_step_is_mixed_and_prompts_queue_where_prompts_are_long(self) -> None:
-        # 64 users, prompts of 4096, answers of 65 tokens: k = ceil((4096 + 64) / 512) = 9 steps a prompt,
-        # 64 x 9 > 64 + 9: all mixed, 64 / 9 decode beside a chunk
+        # 64 users, prompts of 4096, answers of 65 tokens: k = (4096 + 64) / 512 = 8.125 full steps a prompt,
+        # 64 x 8.125 > 64 + 9: all mixed, 64 / 8.125 decode beside a chunk
         found = plan(64.0, 4096.0, 64.0, 512.0)
-        assert (found.chunks, found.share) == (9.0, 1.0)
-        assert found.decodes == pytest.approx(64 / 9)
+        assert (found.chunks, found.share, found.filled) == (8.125, 1.0, 1.0)
+        assert found.decodes == pytest.approx(64 / 8.125)
         times = served(Chunked(tokens=512), asked(64, 4096, 65), machine())
-        prefill = 9 * FIXED + TOKEN * (4096 + 64)
+        prefill = 8.125 * FIXED + TOKEN * (4096 + 64)
         assert times.prefill_s == pytest.approx(prefill)
-        assert e2e_s(times) == pytest.approx(64 * prefill), "a prompt begins every 9 steps, and 64 users take turns"
-        assert times.tpot_s == pytest.approx(prefill / 9), "every token waits for a mixed step"
+        assert e2e_s(times) == pytest.approx(64 * prefill), "a prompt begins every 8.125 steps, 64 users take turns"
+        assert times.tpot_s == pytest.approx(FIXED + 512 * TOKEN), "every token waits for a full step"
 
     def test_short_prompts_share_a_step_when_several_come_in_one(self) -> None:
         # 64 users, answers of 8 tokens: 64 / 8 = 8 prompts come in every step; 8 x (32 + 7) tokens fit 512
@@ -129,12 +161,36 @@ class TestChunked:
         self, users: int, prompt: int, steps: int, budget: int
     ) -> None:
         found = plan(float(users), float(prompt), float(steps), float(budget))
-        assert found.chunks == np.ceil(prompt / found.chunk_tokens)
+        steps_of_a_prompt = prompt / found.chunk_tokens
+        assert found.chunks == pytest.approx(
+            steps_of_a_prompt if found.filled else np.ceil(steps_of_a_prompt * found.together)
+        )
         if found.chunks > 1:
             assert found.chunk_tokens + found.decodes <= budget * (1 + 1e-6)
         elif steps:
             assert found.together * prompt + found.decodes <= budget * (1 + 1e-9)
         assert 0.0 <= found.decodes <= users and 0.0 < found.share <= 1.0
+
+    @pytest.mark.parametrize(
+        ("users", "prompt", "output", "budget"),
+        [
+            (8, 1024, 128, 512),  # prompts are rare
+            (48, 700, 300, 256),
+            (64, 1024, 128, 1024),  # two of three steps are mixed
+            (128, 2000, 200, 2048),  # every step is mixed, and not full
+            (256, 2048, 129, 2048),  # every step is full, and prompts queue
+            (64, 4096, 65, 512),
+            (200, 64, 100, 128),
+            (16, 1024, 1, 512),
+            (128, 128, 128, 512),  # a whole prompt in every step
+        ],
+    )
+    def test_a_simulated_engine_is_as_fast(self, users: int, prompt: int, output: int, budget: int) -> None:
+        times = served(Chunked(tokens=budget), asked(users, prompt, output), machine())
+        first, token, rate = simulated(users, prompt, output, budget)
+        assert users / e2e_s(times) == pytest.approx(rate, rel=0.01)
+        assert float(times.ttft_s[0]) == pytest.approx(first, rel=0.1)
+        assert float(np.nan_to_num(times.tpot_s)[0]) == pytest.approx(token, rel=0.01)
 
     @given(users=st.integers(1, 512), prompt=st.integers(1, 20000), output=st.integers(1, 2000))
     def test_users_are_throughput_times_end_to_end_time(self, users: int, prompt: int, output: int) -> None:
@@ -328,6 +384,20 @@ class TestModels:
         assert three["metrics"]["output_tokens_per_s_per_device"] == pytest.approx(
             one["metrics"]["output_tokens_per_s_per_device"], rel=1e-4
         )
+
+
+def test_full_steps_hold_a_prompt_and_its_answer() -> None:
+    """64 users of Llama-3.1-8b: a prompt takes 8.125 steps of 512 tokens, in which one answer of 65 is decoded as well:
+    linear layers see S + n tokens, flash attention the pairs of both."""
+    found = answer("llama-3.1-8b", "b200", batch_size=64, input_len=4096, output_len=65, batching="chunked")
+    assert found["serving"]["running"] == 64 and found["serving"]["chunks"] == 8.125
+    run = {row["name"]: row for row in found["stages"]["prefill"]["operators"]}
+    assert run["q_proj"]["flops"] == pytest.approx(2 * 4096**2 * (4096 + 64))
+    pairs = 4096 * 4097 / 2 + 64 * (4096 + 63 / 2 + 1)
+    assert run["attention"]["matmul_flops"] == pytest.approx(2 * 2 * 4096 * pairs, rel=1e-6)
+    weights = 2 * 4096**2
+    assert run["q_proj"]["weight_read_bytes"] == pytest.approx(8.125 * weights)
+    assert found["serving"]["mixed_step_s"] == pytest.approx(found["stages"]["prefill"]["time_s"] / 8.125)
 
 
 def weights_read(graph: Graph, names: tuple[str, ...] = ()) -> float:

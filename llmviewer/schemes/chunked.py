@@ -17,6 +17,8 @@ from llmviewer.workload import Request
 WHERE = "--batching chunked"
 #: Tokens of a step unless said otherwise; Sarathi-Serve serves with 512 under strict limits on the time between tokens.
 TOKENS = 512.0
+#: What keeps a prompt of whole steps from a further one by rounding.
+ROUNDED = 1.0 + 1e-12
 BUDGET = Parameter(name="tokens", low=16, high=2.0**24, whole=True)
 
 
@@ -24,10 +26,11 @@ BUDGET = Parameter(name="tokens", low=16, high=2.0**24, whole=True)
 class Plan:
     """What steps hold in the steady state, per point.
 
-    chunks: steps that a prompt takes.  together: prompts of a mixed step, whole ones where more than one.
+    chunks: steps that a prompt takes; where steps are full, a part of one may be another prompt's.
+    together: prompts of a mixed step where several fit it, else 1.
     mixed: of the steps in which a sequence decodes, those that hold others' prompts too.
-    decodes: sequences that decode in a mixed step.  chunk_tokens: most tokens of a prompt in a mixed step.
-    share: of all steps, those that are mixed.
+    decodes: sequences that decode in a mixed step.  chunk_tokens: most prompt tokens of a mixed step.
+    share: of all steps, those that are mixed.  filled: 1.0 where chunks of two prompts share a step.
     """
 
     chunks: Count
@@ -36,41 +39,35 @@ class Plan:
     decodes: Count
     chunk_tokens: Count
     share: Count
+    filled: Count
 
 
 def plan(running: Count, prompt: Count, steps: Count, budget: Count) -> Plan:
-    """A steps, each up to `budget` tokens: the decodes of A running sequences first, what is left for one chunk.
+    """A steps, each up to `budget` tokens: the decodes of A running sequences first, what is left for prompts.
 
-    A prompt of S tokens takes k chunks, an answer n steps.  While nobody waits one sequence alone is in its prompt: the
-    other A - 1 decode beside it, a step holds budget - (A - 1) tokens of the prompt, and of the n + k steps of a
-    sequence's cycle A k are mixed.  Where A k > n + k every step is mixed and prompts queue: a prompt begins every k
-    steps, n/k sequences decode.  k is the least with k (budget - decodes) >= S.  Short prompts: as many in one step as
-    come in one, A / (n + 1), while they fit it.
+    A prompt of S tokens takes k steps, an answer n.  While nobody waits one sequence alone is in its prompt: the other
+    A - 1 decode beside it, a step holds budget - (A - 1) tokens of the prompt, and of the n + k steps of a sequence's
+    cycle A k are mixed.  Where A k > n + k every step is mixed, and a chunk shares its step with the next prompt's
+    first: a cycle of n + k steps takes A prompts, (n + k) / A steps each, but no step more tokens than the budget, so
+    that a prompt and its answer take (S + n) / budget at least, and prompts queue.
     """
     room = budget - (running - 1.0)
-    nobody_waits = np.where(room > 0.0, np.ceil(prompt / np.maximum(room, 1.0)), np.inf)
-    chunks = np.minimum(nobody_waits, np.ceil((prompt + steps) / budget))
-    several = np.clip(running / (steps + 1.0), 1.0, np.maximum(budget / (prompt + steps), 1.0))
-    together = np.where(chunks == 1.0, several, 1.0)
+    alone = np.where(room > 0.0, np.ceil(prompt / np.maximum(room, 1.0)), 1.0)
+    apart = (room > 0.0) & (running * alone <= steps + alone)
+    each = np.where(apart, alone, np.maximum((steps + alone) / running, (prompt + steps) / budget))
+    chunks, together = np.maximum(each, 1.0), np.maximum(1.0 / each, 1.0)
     others = np.maximum(running - together, 0.0) / together * chunks
-    mixed = np.minimum(others, steps)
-    decodes = mixed * together / chunks
+    mixed = np.where(apart, others, steps)
+    part = np.where(apart, room, prompt / chunks * ROUNDED)
     return Plan(
         chunks=chunks,
         together=together,
         mixed=mixed,
-        decodes=decodes,
-        chunk_tokens=_chunk(prompt, chunks, np.where(chunks == 1.0, prompt * together, budget - decodes)),
+        decodes=mixed * together / chunks,
+        chunk_tokens=np.where(chunks > 1.0, part, prompt * together),
         share=np.minimum((others + chunks) / (steps + chunks), 1.0),
+        filled=np.where(apart | (chunks == 1.0), 0.0, 1.0),
     )
-
-
-def _chunk(prompt: Count, chunks: Count, room: Count) -> Count:
-    """Tokens of a chunk such that a prompt takes so many, whatever rounding; room: of a step."""
-    needed = np.ceil(prompt / room)
-    # with a chunk more, fewer decode and the prompt would fit again into fewer: the last chunk is half a one then
-    fewer = np.where(needed < chunks, prompt / (chunks - 0.5), room)
-    return np.where(needed > chunks, prompt / (chunks - 1e-9), fewer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -162,6 +159,7 @@ class Chunked(Batching):
             together=found.together,
             chunk_tokens=found.chunk_tokens,
             riders=found.decodes,
+            filled=found.filled,
             plan=found,
             budget=budget,
         )
@@ -191,7 +189,8 @@ TECHNIQUE = Technique(
         "tokens": "tokens of a step; --max-num-batched-tokens, else the engine's budget, else 512 unless said",
     },
     formula="chunk = tokens - decodes; k = ceil(S / chunk) steps a prompt, n steps an answer; of A running sequences "
-    "A k / (n + k) of the steps are mixed, all of them where that is above 1 and prompts queue; each chunk reads the "
+    "A k / (n + k) of the steps are mixed; where that is above 1 all are, and chunks of two prompts share a step: "
+    "k = max((n + k) / A, (S + n) / tokens), and prompts queue where steps are full; each chunk reads the "
     "keys of those before; TTFT = k mixed steps, TPOT = ((A - 1) k mixed + the rest pure steps) / n",
     source="Sarathi arXiv 2308.16369, Sarathi-Serve arXiv 2403.02310; DeepSpeed-FastGen arXiv 2401.08671",
     example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 16 --batching chunked,tokens=512",
