@@ -130,7 +130,7 @@ class Schedule:
         """The same where a prompt's last chunk shares its pass with the next prompt's first: it pays for its part of a
         pass of `chunk` tokens, and attends to as many pairs as before.  0: it has a pass of its own."""
         group, owners = self.step.groups[0], self.owners[: self.prefill_passes].astype(int)
-        new, cached, weights = group.new_tokens + 0.0, group.cached_tokens + 0.0, self.weights.copy()
+        new, cached, weights = (np.array(column) for column in (group.new_tokens, group.cached_tokens, self.weights))
         own = new[: self.prefill_passes]
         full = np.maximum((chunk * np.ones(self.points))[owners], own)
         weights[: self.prefill_passes] *= own / full
