@@ -139,6 +139,18 @@ def test_offloading_nothing_is_no_offloading(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", models.names())
+def test_offloading_nothing_or_next_to_nothing_leaves_every_model_as_it_is(name: str) -> None:
+    """Bit for bit, and in the limit: the passes that move tensors change nothing else."""
+    plain, nothing, little = (
+        analyze(name, "b200", output_len=3, batch_size=2, **options)
+        for options in ({}, {"offload": "weights=0,kv=0"}, {"offload": "weights=1e-12,kv=1e-12,activations=1e-12"})
+    )
+    assert plain.to_json() == nothing.to_json()
+    assert little.analysis.e2e_s == pytest.approx(plain.analysis.e2e_s, rel=1e-6)
+    assert np.max(little.analysis.memory.total_bytes) == pytest.approx(np.max(plain.analysis.memory.total_bytes))
+
+
+@pytest.mark.parametrize("name", models.names())
 @pytest.mark.parametrize("text", ["weights=0.5,kv=0.5,activations=1", "weights=0.3,compute=host"])
 def test_every_model_keeps_its_weights_its_cache_and_its_sums(name: str, text: str) -> None:
     """Device, host and disk together store what the device stored; a stage is the sum of what it lists."""
