@@ -38,7 +38,8 @@ def memory_in(model: Model, system: System, request: Request, plan: Schedule, gr
     """Cache at input_len + output_len - 1 tokens for the whole batch; activations at the worst pass."""
     request = _with_room(system.parallelism.replica(request), system.generation)
     cache = _reserving(model, system.kv_cache, graph)
-    cached = _Cached(graph=graph, request=request, branches=system.generation.branches)
+    generation = system.generation
+    cached = _Cached(graph=graph, request=request, branches=generation.branches, spare=generation.room_tokens)
     held = cached.bytes(cache)
     here = Memory(
         weights_bytes=memory.weights_bytes(graph),
@@ -83,11 +84,15 @@ def _reserving(model: Model, cache: KvCache, graph: Graph) -> KvCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Cached:
-    """Whose cache it is: of a whole batch, all of whose sequences end together, as one each or as several branches."""
+    """Whose cache it is: of a whole batch, all of whose sequences end together, as one each or as several branches.
+
+    spare: recurrent states beside a sequence's own.
+    """
 
     graph: Graph
     request: Request
     branches: Branches | None = None
+    spare: Count = 0.0
 
     def bytes(self, cache: KvCache, finder: KvCache | None = None, place: Place = Place.DEVICE) -> Count:
         """What it takes, a shared prefix once.  finder: whose pages say what of the prompt is found."""
@@ -95,7 +100,7 @@ class _Cached:
         found = finder.found(request.input_len)
         if self.branches is None:
             context = request.input_len + request.output_len - 1.0
-            own, shared = memory.shares_of_cache(self.graph, cache, context, found, place)
+            own, shared = memory.shares_of_cache(self.graph, cache, context, found, place, self.spare)
             return own * request.batch_size + shared
         branches, context, common = self.branches.held(request.input_len, request.output_len)
         own, shared = memory.shares_of_cache(self.graph, cache, context, found, place)

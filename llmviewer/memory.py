@@ -101,9 +101,12 @@ def cache_bytes(graph: Graph, context: Count) -> Count:
 
 
 def shares_of_cache(
-    graph: Graph, kept: KvCache, context: Count, prefix: Count, place: Place = Place.DEVICE
+    graph: Graph, kept: KvCache, context: Count, prefix: Count, place: Place = Place.DEVICE, spare: Count = 0.0
 ) -> tuple[Count, Count]:
-    """Bytes of the cache of one sequence of `context` tokens, and of the prefix that all sequences share."""
+    """Bytes of the cache of one sequence of `context` tokens, and of the prefix that all sequences share.
+
+    spare: recurrent states of a sequence beside its own, one for every token that may be rejected.
+    """
     own: Count = 0.0
     shared: Count = 0.0
     for block in graph.blocks:
@@ -111,7 +114,7 @@ def shares_of_cache(
             if state.place is not place:
                 continue
             one, all_of_them = kept.resident_bytes(state, context, prefix)
-            own = own + one * block.times
+            own = own + (one + spare * (state.per_sequence * state.dtype.bytes)) * block.times
             shared = shared + all_of_them * block.times
     return own, shared
 

@@ -55,6 +55,12 @@ class Group:
         return self.batch_size * self.new_tokens
 
     @property
+    def states(self) -> Count:
+        """Recurrent states that its sequences are left with: the last, and where all tokens ask for logits, as those
+        that a verification may reject do, the one after each."""
+        return self.batch_size * np.where(self.logit_positions < self.new_tokens, 1.0, self.new_tokens)
+
+    @property
     def held(self) -> Count:
         """Cached tokens that are still there to attend to."""
         return kept_tokens(self.cached_tokens, self.kept)

@@ -73,12 +73,13 @@ class TestEveryPair:
         assert found["generation"]["pass_s"] == pytest.approx(found["stages"]["decode"]["time_s"], rel=1e-12)
 
     def test_both_models_and_both_caches_are_in_memory(self, model: str, draft: str) -> None:
-        """300 + 9 - 1 tokens, and 4 that may all be rejected."""
+        """300 + 9 - 1 tokens, and 4 that may all be rejected; of a recurrent layer a state before and after each."""
         sizes = {"batch_size": 3, "input_len": 300}
         found = answer(model, "h100", speculative=speculative(draft, 4), output_len=9, **sizes)["memory"]
         one, other = (answer(name, "h100", output_len=13, **sizes)["memory"] for name in (model, draft))
         assert found["weights_bytes"] == one["weights_bytes"] + other["weights_bytes"]
-        assert found["kv_cache_bytes"] == one["kv_cache_bytes"] + other["kv_cache_bytes"]
+        states = 5 if model.startswith("mamba") else 1
+        assert found["kv_cache_bytes"] == states * (one["kv_cache_bytes"] + other["kv_cache_bytes"])
 
     def test_a_point_is_the_same_inside_a_sweep(self, model: str, draft: str) -> None:
         for tokens in (3, "best"):
@@ -201,6 +202,28 @@ def test_the_best_number_is_sought_where_the_request_has_its_tensors() -> None:
         for tokens in (0, 1, 2, 4, 8, "best")
     }
     assert found["best"] <= min(found.values()) * (1.0 + 1e-9)
+
+
+def test_recurrent_layers_keep_a_state_for_every_token_that_may_be_rejected() -> None:
+    """Qwen3.5-397B, 45 recurrent layers of 2 MiB: 90 MiB a sequence, 360 MiB for three drafted tokens and 1.3 GiB for a
+    tree of 14 (https://github.com/vllm-project/vllm/issues/54080); beside them columns of convolutions, 5 %.
+
+    A pass that verifies writes them all, and reads one.
+    """
+    plain, three, tree = (
+        answer("qwen3.5-397b-a17b", "h200", input_len=1000, output_len=8, tensor_parallel_size=1, speculative=text)
+        for text in ("none", "mtp,tokens=3,acceptance=0.8", "rest,nodes=14,depth=3")
+    )
+    for found, tokens in ((three, 3), (tree, 14)):
+        more = found["memory"]["kv_cache_bytes"] - plain["memory"]["kv_cache_bytes"]
+        assert more == pytest.approx(tokens * 90 * 2**20, rel=0.09)
+        (one, other) = (
+            next(row for row in of["stages"]["decode"]["operators"] if row["name"] == "recurrence")
+            for of in (plain, found)
+        )
+        assert other["kv_write_bytes"] == (tokens + 1) * one["kv_write_bytes"] == (tokens + 1) * 2**21
+        assert other["kv_read_bytes"] == one["kv_read_bytes"]
+    assert three["stages"]["prefill"] == plain["stages"]["prefill"]
 
 
 def test_a_distilled_draft_is_rejected_less_often() -> None:

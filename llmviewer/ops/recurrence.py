@@ -2,6 +2,8 @@
 
 State form: the state once from memory, token after token, once back.  2 FLOP per multiply-add of update and read-out.
 Chunked kernels do more products in the matrix units to save passes; they are another form of the same result.
+A verification writes the state after every one of its tokens, to go on from that of the last accepted one, as vLLM does
+(https://github.com/vllm-project/vllm/pull/49887, which proposes to replay inputs instead; so do others).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from llmviewer.dtypes import Dtype
-from llmviewer.ir import Access, Count, Kind, Operator, Role, State, Tensor, whole
+from llmviewer.ir import Access, Count, Kind, Operator, Role, State, Tensor, total, whole
 from llmviewer.workload import Step
 
 
@@ -42,16 +44,18 @@ class Recurrence:
         return State(name="recurrent_state", dtype=self.dtype, per_sequence=float(self.elements))
 
     def operator(self, step: Step, reads: tuple[Access, ...]) -> Operator:
-        """All tokens of the step; the state is read and written once per sequence."""
+        """All tokens of the step; the state is read once per sequence, and written wherever one may go back to."""
         tokens = step.tokens
         state = self._tensor("recurrent_state", step.sequences * (1.0 * self.elements), Role.CACHE)
+        left = total(group.states for group in step.groups) * (1.0 * self.elements)
+        after = self._tensor("recurrent_state", left, Role.CACHE)
         weights = (whole(self._tensor(name, float(size), Role.WEIGHT)) for name, size in self.weights)
         y = Tensor(name="recurrence", elements=tokens * (1.0 * self.width), dtype=reads[0].tensor.dtype)
         return Operator(
             name="recurrence",
             kind=Kind.RECURRENCE,
             reads=(*reads, *weights, whole(state)),
-            writes=(whole(y), whole(state)),
+            writes=(whole(y), whole(after)),
             output_shape=(tokens, self.width),
             recurrence_flops=tokens * (self.rule.value * self.elements),
             vector_flops=tokens * self.vector,
