@@ -24,6 +24,8 @@ from llmviewer.workload import Request, decode
 #: Techniques that an engine chooses unless asked otherwise -> their defaults.
 DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
 EFFICIENCIES = ("calibrated", "ideal")
+#: How the devices of a tensor group share work beside tensors: a draft with a group of its own keeps out of it.
+OF_A_GROUP = ("sequence_parallel", "expert_parallel_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,8 @@ def _drafter(draft: Draft, model: Model, chip: Chip, options: Options) -> Drafte
     """What drafts runs on the same chip within the same steps of the engine, with formats of its own."""
     alike = Of.LAYERS if draft.model is model else Of.WEIGHTS if draft.same_weights else Of.ENGINE
     words = {name: text for name, text in options.techniques.items() if TECHNIQUES[name].of <= alike}
+    if "tensor_parallel_size" in draft.techniques:
+        words = {name: text for name, text in words.items() if name not in OF_A_GROUP}
     own = system(chip, replace(options, techniques={**words, **draft.techniques}))
     return Drafter(draft=draft, system=replace(own, engine=own.engine.within_a_step()))
 

@@ -216,6 +216,9 @@ def test_the_speculator_nearly_doubles_llama_2_13b_and_loses_beyond_batch_64() -
     assert gain[32] > 1.2
     assert 0.85 < gain[64] < 1.1
     assert gain[128] < 0.8
+    four = "speculator,heads=4,candidates=2,acceptance=0.7/0.6/0.5/0.4"
+    assert 1.9 < speedup("llama-2-13b", "a100", four, batch_size=1, **sizes) < 2.45
+    assert speedup("llama-2-13b", "a100", four, batch_size=65, **sizes) < 1.0
     alone = "speculator,heads=3,acceptance=0.7/0.6/0.5"
     assert speedup("llama-2-13b", "a100", alone, batch_size=64, **sizes) > 1.0
     assert speedup("llama-2-13b", "a100", alone, batch_size=512, **sizes) < 1.0

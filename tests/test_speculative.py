@@ -172,6 +172,18 @@ class TestLlama70b:
         assert whole["pass_s"] > shared["pass_s"]
 
 
+@pytest.mark.parametrize("more", [{"sequence_parallel": "on"}, {"expert_parallel_size": 4}], ids=str)
+def test_a_draft_on_a_device_of_its_own_has_nobody_to_share_tokens_or_experts_with(more: dict[str, Any]) -> None:
+    words = {"tensor_parallel_size": 4, "input_len": 64, "output_len": 2}
+    alone, beside = (
+        answer(
+            "mixtral-8x7b", "h200", speculative=speculative("llama-3.2-1b", tensor_parallel_size=1), **words, **extra
+        )
+        for extra in ({}, more)
+    )
+    assert alone["generation"]["drafts"] == beside["generation"]["drafts"]
+
+
 def test_a_draft_keeps_its_own_formats() -> None:
     """Its checkpoint is not the model's: --quantization speaks of the model."""
 
