@@ -10,7 +10,7 @@ import numpy as np
 
 from llmviewer import __version__, capacity, limits, stages
 from llmviewer.analysis import Analysis
-from llmviewer.describe import hardware_object, model_object, number, roof_object, sources, unknowns
+from llmviewer.describe import hardware_object, model_object, number, roof_object, roofs, sources, unknowns
 from llmviewer.fired import assumptions, fired
 from llmviewer.ir import Count
 from llmviewer.stages import request_at, system_at, value_at
@@ -133,13 +133,20 @@ class Result:
         """One row per point, stage, block and operator."""
         import pandas as pd
 
+        run = {"model": self.analysis.model.name, "hardware": self.analysis.system.chip.name}
         rows = [
-            {**self._workload(point), "stage": stage, **row}
+            {**run, **self._workload(point), "stage": stage, **row}
             for point in range(len(self))
             for stage in ("prefill", "decode")
             for row in self.stage(stage, point)["operators"]
         ]
         return pd.DataFrame(rows)
+
+    def roofs(self) -> pd.DataFrame:
+        """One row per roof of the chip: `roof` compute [FLOP/s] or memory [byte/s], `what`, `rate`."""
+        import pandas as pd
+
+        return pd.DataFrame(roofs(self.analysis.system.chip))
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html(index=False))

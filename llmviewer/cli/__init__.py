@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("llmviewer.cli.sweep", "Many batch sizes and lengths, one row per point."),
     "compare": ("llmviewer.cli.compare", "Several chips, models or quantizations side by side."),
     "crossover": ("llmviewer.cli.crossover", "Which configuration wins where, over batch and context."),
+    "plot": ("llmviewer.cli.plot", "Roofline, curves, memory, winners as a picture."),
     "calibrate": ("llmviewer.cli.calibrate", "Measure kernels, fit a profile, check it: run, fit, validate, ledger."),
     "models": ("llmviewer.cli.models", "Models we know: list, show."),
     "hardware": ("llmviewer.cli.hardware", "Chips we know: list, show."),
