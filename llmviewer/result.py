@@ -169,12 +169,17 @@ class Result:
         }
         for name in METRICS:
             columns[name] = np.asarray(getattr(a, name)) * point
+        rate = columns["output_tokens_per_s"]
+        columns["output_tokens_per_s_per_user"] = rate / columns["batch_size"]
+        columns["output_tokens_per_s_per_device"] = rate / a.system.parallelism.devices
         columns |= self._bounds()
         for stage, pick in (("prefill", plan.prefill), ("decode", plan.decode)):
             for name in ("time_s", "flops", "matmul_flops", "traffic_bytes"):
                 columns[f"{stage}_{name}"] = pick(getattr(totals, name))
-        for name in PARTS:
+        for name in (*PARTS, "capacity_bytes", "budget_bytes"):
             columns[name] = getattr(memory, name) * point
+        columns["bandwidth_bytes_per_s"] = a.system.chip.bandwidth_bytes_per_s * point
+        columns["devices"] = [a.system.parallelism.devices] * len(self)
         columns["fits"] = (memory.fits * point).astype(bool)
         return columns
 
@@ -186,6 +191,7 @@ class Result:
 
         low, high = interval.LEVELS["80"]
         found = interval.of_metrics(self.analysis)
+        found |= {f"{stage}_time_s": interval.of_stage(self.analysis, stage) for stage in ("prefill", "decode")}
         return {
             f"{name.removesuffix('_s')}_{end}80_s": bounds[at]
             for name, bounds in found.items()
@@ -201,6 +207,14 @@ class Result:
     def stage(self, name: str, point: int = 0) -> dict[str, Any]:
         """A STAGE object: totals, and operators for one layer each."""
         return stages.stage_object(self.analysis, name, point)
+
+    def attribution(self, metric: str, point: int = 0) -> pd.DataFrame:
+        """What ttft_s, tpot_s or e2e_s is made of, adding up to it: `name`, `kind`, `seconds`."""
+        import pandas as pd
+
+        from llmviewer.attribution import attributed  # few ask for it
+
+        return pd.DataFrame(attributed(self.analysis, metric, point), columns=["name", "kind", "seconds"])
 
     def memory(self, point: int = 0) -> dict[str, Any]:
         """The memory object of one point."""

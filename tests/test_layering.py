@@ -42,6 +42,7 @@ ORDER = (
     "hardware, models < describe < result",
     "analysis, describe, calibrated < interval < stages < result",
     "analysis < fired < result < api",
+    "analysis < attribution < result",
     "stages, generation < rounds < result",
     "system < technique < passes, techniques < api",
     "passes < techniques",

@@ -2,96 +2,174 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reports import format as fmt
+from reports.plots.labels import Space
 from reports.plots.style import Style, colour, dashes
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    import numpy.typing as npt
     import pandas as pd
     from matplotlib.axes import Axes
 
-    Points: TypeAlias = npt.NDArray[np.float64]
+    from reports.plots.labels import Points
+
+#: How far from the start of a diagonal its name may stand, as shares of its length.
+ALONG = (0.0, 0.04, 0.08, 0.12, 0.18, 0.24, 0.3, 0.4, 0.5, 0.6)
+
+#: Where the name of a horizontal may end: share of its length, and above or below it.
+PLACES = ((1.0, 1.05, "bottom"), (1.0, 0.95, "top"), (0.75, 1.05, "bottom"), (0.5, 1.05, "bottom"), (0.5, 0.95, "top"))
+#: No model computes in it.
+UNUSED = "fp64"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Roofs:
+    """The roofs of one chip.  main: the rate of the units that compute most [FLOP/s]; the others stand back.
+
+    number, chips: which of how many.  rows: `roof`, `what`, `rate`, as of Result.roofs().
+    """
+
+    rows: pd.DataFrame
+    main: float
+    number: int
+    chips: int
+
+    def names(self, what: str, rate: str) -> tuple[str, str]:
+        """The name of a roof, and one for little room; both say the chip where there are several."""
+        chip = "" if self.chips == 1 else f"{self.rows['hardware'].iloc[0]} "
+        return f"{chip}{what} {rate}", f"{chip}{rate}"
+
+    def of(self, roof: str) -> list[tuple[str, float]]:
+        """Names and rates of one kind of roof, the lowest first."""
+        found = self.rows[(self.rows["roof"] == roof) & ~self.rows["what"].str.endswith(UNUSED)].sort_values("rate")
+        return list(zip(found["what"].astype(str), found["rate"].astype(float), strict=True))
+
+    @property
+    def ridge(self) -> float:
+        """Where device memory meets the main units [FLOP/byte]."""
+        return self.main / self.of("memory")[0][1]
+
+
+def draw(space: Space, roofs: Roofs, style: Style) -> None:
+    """All roofs that have room for their names."""
+    ink = style.theme.ink if roofs.chips == 1 else colour(roofs.number)
+    if roofs.chips == 1:
+        _zones(space.axes, roofs.ridge, style)
+    units = sorted(roofs.of("compute"), key=lambda unit: unit[1] != roofs.main)
+    for what, rate in units:
+        if rate == roofs.main:
+            _horizontal(space, (roofs.names(what, fmt.flops_per_s(rate)), rate, roofs), (ink, dashes(0)), style)
+    for level, (what, rate) in enumerate(roofs.of("memory")):
+        names = roofs.names(what, fmt.bandwidth(rate))
+        _diagonal(space, (names, rate, roofs.main), (ink, dashes(level)), style)
+    if roofs.chips == 1:
+        for what, rate in units:
+            if rate != roofs.main:
+                look = (style.theme.faint, dashes(1))
+                _horizontal(space, (roofs.names(what, fmt.flops_per_s(rate))[:1], rate, roofs), look, style)
+    _ridge(space, roofs, ink, style)
 
 
 def roofs(axes: Axes, over: pd.DataFrame, at: tuple[int, int, Points], main: float, style: Style) -> None:
-    """The roofs of one chip.  at: its number, how many there are, and points that words keep clear of.  main: the rate
-    of the units that compute most [FLOP/s]; the others stand back."""
+    """The roofs of one chip on axes whose place and limits stand.  over: rows of Result.roofs().  at: the chip's
+    number, how many there are, and points that words keep clear of.  main: the rate that counts [FLOP/s]."""
     number, chips, points = at
-    memories, units = (over[over["roof"] == roof].sort_values("rate") for roof in ("memory", "compute"))
-    device = float(memories["rate"].iloc[0])
-    ink = style.theme.ink if chips == 1 else colour(number)
-    name = "" if chips == 1 else f"{over['hardware'].iloc[0]} "
+    space = Space(axes=axes)
+    space.take_legend()
+    space.take_points(points, np.full(len(points), style.size.text * 0.4))
+    own = Roofs(rows=over, main=main, number=number, chips=chips)
+    draw(space, own, style)
+    keep_clear(space, own)
     if chips == 1:
-        _zones(axes, main / device, style)
-    for memory in memories.itertuples():
-        _diagonal(axes, (memory.rate, main, f"{name}{memory.what} {fmt.bandwidth(memory.rate)}"), (ink, points), style)
-    for unit in units.itertuples():
-        most = unit.rate == main
-        if most or chips == 1:
-            look = (ink, dashes(0)) if most else (style.theme.faint, dashes(1))
-            _horizontal(axes, (unit.rate, device, f"{name}{unit.what} {fmt.flops_per_s(unit.rate)}"), look, style)
-    _ridge(axes, main / device, main, ink, style)
+        words_of_zones(space, own.ridge, style)
+
+
+def words_of_zones(space: Space, ridge: float, style: Style) -> None:
+    """The names of the zones, low in each."""
+    axes = space.axes
+    low, high = axes.get_xlim()
+    for start, stop, words in ((low, ridge, "memory-bound"), (ridge, high, "compute-bound")):
+        middle = float(np.sqrt(max(start, low) * min(stop, high))) if start < stop else low
+        for height in (0.02, 0.08, 0.14):
+            text = axes.text(
+                middle, height, words, transform=axes.get_xaxis_transform(), ha="center", va="bottom", style="italic",
+                fontsize=style.size.text * 0.9, color=style.theme.ink, alpha=0.7,
+            )  # fmt: skip
+            if space.keep(text):
+                break
 
 
 def _zones(axes: Axes, ridge: float, style: Style) -> None:
     """Left of the ridge memory bounds, right of it arithmetic."""
     low, high = axes.get_xlim()
-    for start, stop, tint, words in (
-        (low, ridge, style.theme.memory_zone, "memory-bound"),
-        (ridge, high, style.theme.compute_zone, "compute-bound"),
-    ):
+    for start, stop, tint in ((low, ridge, style.theme.memory_zone), (ridge, high, style.theme.compute_zone)):
         axes.axvspan(start, stop, color=tint, zorder=0, linewidth=0)
-        middle = float(np.sqrt(max(start, low) * min(stop, high)))
-        axes.text(
-            middle, 0.02, words, transform=axes.get_xaxis_transform(), ha="center", va="bottom", style="italic",
-            fontsize=style.size.text * 0.9, color=style.theme.ink, alpha=0.7,
+
+
+def _diagonal(space: Space, memory: tuple[tuple[str, ...], float, float], look: tuple[str, str], style: Style) -> None:
+    """Names, rate and the roof it ends at; a name stands along it where there is room."""
+    (names, rate, roof), (ink, dash), axes = memory, look, space.axes
+    (low, _), (bottom, _) = axes.get_xlim(), axes.get_ylim()
+    (drawn,) = axes.plot([low, roof / rate], [low * rate, roof], color=ink, linestyle=dash, linewidth=1.4, zorder=2)
+    start, stop = 1.1 * max(low, bottom / rate), roof / rate
+    (x0, y0), (x1, y1) = axes.transData.transform([(start, start * rate), (stop, stop * rate)])
+    turned = float(np.degrees(np.arctan2(y1 - y0, x1 - x0)))
+    for words, (factor, vertical), share in product(names, ((1.1, "bottom"), (0.88, "top")), ALONG):
+        x = start * (stop / start) ** share
+        text = axes.text(
+            x, x * rate * factor, words, rotation=turned, rotation_mode="anchor", ha="left", va=vertical,
+            fontsize=style.size.text * 0.8, color=ink, zorder=6,
         )  # fmt: skip
+        if space.keep(text):
+            return
+    if dash != dashes(0):
+        drawn.remove()  # a roof without a name says nothing
 
 
-def _diagonal(axes: Axes, memory: tuple[float, float, str], look: tuple[str, Points], style: Style) -> None:
-    """rate, the roof it ends at, and its words along it, where they are far from the points of `look`."""
-    (rate, roof, words), (ink, points) = memory, look
-    low, _ = axes.get_xlim()
-    axes.plot([low, roof / rate], [low * rate, roof], color=ink, linewidth=1.4, zorder=2)
-    start = max(low, axes.get_ylim()[0] / rate)
-    x = _freest(np.geomspace(start * 1.3, max(roof / rate / 12.0, start * 1.4), 24), rate, points)
-    (x0, y0), (x1, y1) = axes.transData.transform([(x, x * rate), (2.0 * x, 2.0 * x * rate)])
-    axes.text(
-        x, x * rate * 1.15, words, rotation=float(np.degrees(np.arctan2(y1 - y0, x1 - x0))), rotation_mode="anchor",
-        ha="left", va="bottom", fontsize=style.size.text * 0.85, color=ink, zorder=6,
-    )  # fmt: skip
-
-
-def _freest(places: Points, rate: float, points: Points) -> float:
-    """Of the places along a diagonal the one whose surroundings, on log scales, hold no point for longest."""
-    if not len(points):
-        return float(places[len(places) // 2])
-    along = np.log(places * 2.5)[:, None] - np.log(points[:, 0])
-    above = np.log(places * 2.5 * rate)[:, None] - np.log(points[:, 1])
-    return float(places[np.argmax(np.hypot(along, above).min(axis=1))])
-
-
-def _horizontal(axes: Axes, unit: tuple[float, float, str], look: tuple[str, str], style: Style) -> None:
-    """rate, the bandwidth of device memory, and its words above its right end."""
-    (rate, device, words), (ink, dash) = unit, look
+def _horizontal(space: Space, unit: tuple[tuple[str, ...], float, Roofs], look: tuple[str, str], style: Style) -> None:
+    """Names, rate, and the roofs it belongs to; a name stands at its right end, above it or below."""
+    (names, rate, roofs), (ink, dash), axes = unit, look, space.axes
     _, high = axes.get_xlim()
-    axes.plot([rate / device, high], [rate, rate], color=ink, linestyle=dash, linewidth=1.4, zorder=2)
-    axes.text(
-        high, rate * 1.06, words, ha="right", va="bottom", fontsize=style.size.text * 0.85,
-        color=style.theme.ink, zorder=6,
-    )  # fmt: skip
+    start = rate / roofs.of("memory")[0][1]
+    named = False
+    for words, (share, factor, vertical) in product(names, PLACES):
+        text = axes.text(
+            start * (high / start) ** share, rate * factor, words, ha="right", va=vertical,
+            fontsize=style.size.text * 0.8, color=ink if roofs.chips > 1 else style.theme.ink, zorder=6,
+        )  # fmt: skip
+        named = space.keep(text)
+        if named:
+            break
+    if named or rate == roofs.main:
+        axes.plot([start, high], [rate, rate], color=ink, linestyle=dash, linewidth=1.4, zorder=2)
 
 
-def _ridge(axes: Axes, ridge: float, roof: float, ink: str, style: Style) -> None:
+def _ridge(space: Space, roofs: Roofs, ink: str, style: Style) -> None:
     """Where the memory's roof meets that of the units."""
-    axes.plot([ridge, ridge], [axes.get_ylim()[0], roof], color=ink, linestyle=":", linewidth=0.9, zorder=2)
-    axes.annotate(
-        f"ridge {fmt.intensity(ridge)} FLOP/B", (ridge, axes.get_ylim()[0]), xytext=(3, 4), rotation=90,
-        textcoords="offset points", ha="left", va="bottom", fontsize=style.size.text * 0.8, color=ink, zorder=6,
-    )  # fmt: skip
+    axes, ridge = space.axes, roofs.ridge
+    bottom, _ = axes.get_ylim()
+    axes.plot([ridge, ridge], [bottom, roofs.main], color=ink, linestyle=":", linewidth=0.9, zorder=2)
+    for height in (0.03, 0.12, 0.22, 0.32):
+        text = axes.annotate(
+            f"ridge {fmt.intensity(ridge)} FLOP/B", (ridge, height), xycoords=axes.get_xaxis_transform(),
+            xytext=(style.size.text * 0.4, 0), textcoords="offset points", rotation=90, ha="left", va="bottom",
+            fontsize=style.size.text * 0.8, color=ink, zorder=6,
+        )  # fmt: skip
+        text.update_positions(space.renderer)
+        if space.keep(text):
+            return
+
+
+def keep_clear(space: Space, roofs: Roofs) -> None:
+    """What is named later keeps off the main roofs and the ridge."""
+    (low, high), (bottom, _), ridge = space.axes.get_xlim(), space.axes.get_ylim(), roofs.ridge
+    device = roofs.main / ridge
+    start = max(low, bottom / device)
+    space.take_line((start, start * device), (ridge, roofs.main))
+    space.take_line((ridge, roofs.main), (high, roofs.main))
+    space.take_line((ridge, bottom), (ridge, roofs.main))

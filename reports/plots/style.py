@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
 #: Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), those that stand out on white and on black first; yellow
 #: is left out, nobody sees it on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 #: Tells series apart without colour.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+#: Dots per inch of a PNG.
+DPI = 200
 DASHES = ("-", "--", "-.", ":")
 
 
@@ -56,19 +61,38 @@ class Style:
     theme: Theme = THEMES["light"]
     size: Size = SIZES["page"]
 
-    def figure(self, rows: int = 1, columns: int = 1, **shared: object) -> tuple[Figure, list[Axes]]:
-        """A figure of so many axes, in this style; nothing global is touched.  shared: of `Figure.subplots`."""
+    def figure(self, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
+        """A figure of so many axes, in this style; nothing global is touched."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         figure = Figure(
-            figsize=(self.size.width, self.size.height), layout="constrained", facecolor=self.theme.paper, dpi=200
+            figsize=(self.size.width, self.size.height), layout="constrained", facecolor=self.theme.paper, dpi=DPI
         )
         FigureCanvasAgg(figure)
-        axes = figure.subplots(rows, columns, squeeze=False, **shared)  # type: ignore[arg-type]
-        for one in axes.flat:
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for one in axes:
             self._dress(one)
-        return figure, list(axes.flat)
+        return figure, axes
+
+    def settle(self, figure: Figure) -> None:
+        """Give the axes their place, once and for all: what is put into them later moves nothing."""
+        engine = figure.get_layout_engine()
+        if engine is not None:
+            engine.execute(figure)
+            figure.set_layout_engine("none")
+
+    def title(self, figure: Figure, words: str) -> None:
+        """What the picture is of, above it, broken into lines that fit."""
+        from textwrap import fill
+
+        wide = int(self.size.width * 72.0 / (0.52 * self.text_of_titles))
+        figure.suptitle(fill(words, wide), fontsize=self.text_of_titles, color=self.theme.ink)
+
+    @property
+    def text_of_titles(self) -> float:
+        """[point]"""
+        return self.size.text * 0.95
 
     def _dress(self, axes: Axes) -> None:
         theme, text = self.theme, self.size.text
@@ -83,12 +107,27 @@ class Style:
         axes.grid(visible=True, color=theme.faint, linewidth=0.4, alpha=0.6)
         axes.set_axisbelow(True)
 
-    def legend(self, axes: Axes, **options: object) -> None:
-        """The legend of labelled artists, where there are two or more; colours of the theme."""
+    def legend(self, axes: Axes, **options: Any) -> None:
+        """A key inside the axes, of labelled artists where there are two or more, or of the handles given."""
         handles, _ = axes.get_legend_handles_labels()
-        if len(handles) < 2 and "handles" not in options:
+        if len(handles) >= 2 or "handles" in options:
+            self._paint(axes.legend(**(self._key() | options)))
+
+    def legend_below(self, figure: Figure, handles: Sequence[Artist]) -> None:
+        """A key below all axes, where there are two entries or more, in as many columns as the width holds."""
+        if len(handles) < 2:
             return
-        legend = axes.legend(fontsize=self.size.text * 0.9, framealpha=0.85, **options)  # type: ignore[arg-type]
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        wide = 0.52 * 0.9 * self.size.text * (longest + 6.0)
+        columns = int(min(max(self.size.width * 72.0 / wide, 1.0), len(handles)))
+        self._paint(figure.legend(handles=handles, loc="outside lower center", ncols=columns, **self._key()))
+
+    def _key(self) -> dict[str, Any]:
+        """How every key looks."""
+        return {"fontsize": self.size.text * 0.85, "framealpha": 0.85, "handletextpad": 0.4, "columnspacing": 1.0}
+
+    def _paint(self, legend: Legend) -> None:
+        """Colours of the theme."""
         legend.get_frame().set_facecolor(self.theme.paper)
         legend.get_frame().set_edgecolor(self.theme.faint)
         for text in legend.get_texts():
