@@ -6,16 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
-from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli.output import replacing, spare, warn, writable
-from llmviewer.crossover import names
 from llmviewer.errors import UserError, quoted, unknown
-from llmviewer.result import Result
-from llmviewer.sweep import Grid, values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,20 +19,19 @@ if TYPE_CHECKING:
 
 #: Endings of files -> formats of matplotlib.
 FORMATS = ("png", "svg", "pdf")
-#: Series that one picture tells apart.
-MOST = 14
-#: Points of one series; more are drawn as one line anyway.
-MOST_POINTS = 20_000
 
 
 @opt.running
 def command(
     kind: Annotated[str, typer.Argument(help="What to draw: `llmviewer plot list` names the kinds.")],
-    model: Annotated[str, typer.Argument(help="Models, a comma list: names or paths.")] = "",
+    model: Annotated[str, typer.Argument(help="Models, a comma list; of parity and ledger a table of rows.")] = "",
     hardware: Annotated[str, typer.Option(help="Chips, a comma list: names or paths.")] = "",
     batch_size: Annotated[str, typer.Option(help="Batch sizes: lists and ranges, where the kind draws them.")] = "",
     input_len: Annotated[str, typer.Option(help="Prompt lengths likewise.")] = "",
     output_len: Annotated[str, typer.Option(help="Output lengths likewise.")] = "",
+    bandwidth: Annotated[str, typer.Option(help="Of `plot bandwidth`: GB/s, lists and ranges.")] = "",
+    metric: Annotated[str, typer.Option(help="Of crossover and waterfall: tpot_s, e2e_s, ttft_s ...")] = "",
+    measured: Annotated[str, typer.Option(help="Of roofline: a CSV of stage, name, time_s of a layer.")] = "",
     theme: Annotated[str, typer.Option(help="light or dark.")] = "light",
     size: Annotated[str, typer.Option(help="half (a column), page, slide.")] = "page",
     output: Annotated[str, typer.Option("-o", "--output", help="A .png, .svg or .pdf; else named by the kind.")] = "",
@@ -50,13 +44,17 @@ def command(
         return _listed(KINDS)
     if kind not in KINDS:
         raise unknown("kind of plot", kind, ("list", *KINDS))
-    path = output or f"{kind}.png"
-    _writable(path, (*model.split(","), *hardware.split(",")))
+    from llmviewer.cli import plot_given
+
+    path, known = output or f"{kind}.png", KINDS[kind]
+    _writable(path, (*model.split(","), *hardware.split(","), measured))
     style = _style(theme, size)
-    sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
-    results = _results(KINDS[kind], sizes, opt.combinations(options, model=model, hardware=hardware))
-    warn(text for result in results.values() for text in result.warnings)
-    save(_module(KINDS[kind]).picture(results, style), path)
+    sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
+    asked = plot_given.Asked(kind=known, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options)
+    extra = plot_given.extra(asked, measured)
+    given = plot_given.given(asked)
+    warn(given.warnings)
+    save(_module(known).picture(given.of, style, **extra), path)
     return 0
 
 
@@ -85,38 +83,8 @@ def _style(theme: str, size: str) -> Any:
 def _writable(path: str, inputs: tuple[str, ...]) -> None:
     if Path(path).suffix.removeprefix(".").lower() not in FORMATS:
         raise UserError(f"output is {quoted(path)}; allowed: a name that ends in .{', .'.join(FORMATS)}")
-    spare(path, inputs)
+    spare(path, filter(None, inputs))
     writable(path)
-
-
-def _results(kind: Kind, sizes: Mapping[str, str], chosen: list[dict[str, Any]]) -> dict[str, Result]:
-    """Every configuration with all its points, by name."""
-    if not kind.fewest <= len(chosen) <= MOST:
-        allowed = f"{kind.fewest} to {MOST}" if kind.fewest > 1 else f"at most {MOST}"
-        raise UserError(f"{len(chosen)} configurations; this picture shows {allowed}")
-    grid = _grid(kind, sizes)
-    titles = names(chosen) if len(chosen) > 1 else [f"{chosen[0]['model']} on {chosen[0]['hardware']}"]
-    return {
-        title: api.configuration(**options).answer(grid.points(0, len(grid)))
-        for title, options in zip(titles, chosen, strict=True)
-    }
-
-
-def _grid(kind: Kind, sizes: Mapping[str, str]) -> Grid:
-    """The points of every configuration; a list only where the kind has an axis for it."""
-    defaults = {"batch_size": "1", "input_len": "1024", "output_len": "128"}
-    asked = defaults | {name: text for name, text in sizes.items() if text}
-    if kind.axis and not sizes[kind.axis]:
-        asked[kind.axis] = kind.values
-    columns = {name: np.unique(values(name, text)) for name, text in asked.items()}
-    for name, column in columns.items():
-        if len(column) > 1 and name != kind.axis:
-            along = f"; it draws a list of {kind.axis}" if kind.axis else ""
-            raise UserError(f"{name} is {quoted(asked[name])}; this picture takes one{along}")
-    grid = Grid(batch_sizes=columns["batch_size"], input_lens=columns["input_len"], output_lens=columns["output_len"])
-    if len(grid) > MOST_POINTS:
-        raise UserError(f"{len(grid):,} points; a picture draws at most {MOST_POINTS:,}")
-    return grid
 
 
 def save(figure: Figure, path: str) -> None:

@@ -113,7 +113,7 @@ class Space:
         x, y = text.get_transform().transform(text.get_unitless_position())
         along, half = np.radians(turned), flat.height / 2.0
         steps = np.linspace(half, max(flat.width - half, half), max(int(flat.width / half), 1))
-        off = half if text.get_va() == "bottom" else -half
+        off = half if text.get_verticalalignment() == "bottom" else -half
         xs = x + steps * np.cos(along) - off * np.sin(along)
         ys = y + steps * np.sin(along) + off * np.cos(along)
         return [Bbox([[a - half, b - half], [a + half, b + half]]) for a, b in zip(xs, ys, strict=True)]
@@ -125,18 +125,21 @@ def _renderer(axes: Axes) -> Any:
     return canvas.get_renderer()
 
 
-def place(space: Space, labels: Sequence[Label], size: float) -> list[str]:
-    """Draw the labels that find room inside the axes, one after another; the words of those that do not."""
+def place(space: Space, labels: Sequence[Label], size: float, rings: Sequence[float] = RINGS) -> list[str]:
+    """Draw the labels that find room inside the axes, one after another; the words of those that do not.
+
+    rings: of RINGS those that may be gone to.
+    """
     lost = []
     for label in labels:
-        if not any(space.keep(_drawn(space.axes, label, offset, size)) for offset in _offsets(size)):
+        if not any(space.keep(_drawn(space.axes, label, offset, size)) for offset in _offsets(size, rings)):
             lost.append(label.words)
     return lost
 
 
-def _offsets(size: float) -> Iterator[tuple[float, float, str, str, bool]]:
+def _offsets(size: float, rings: Sequence[float]) -> Iterator[tuple[float, float, str, str, bool]]:
     """Offsets [point], alignments, and whether a line leads to the point."""
-    for ring in RINGS:
+    for ring in rings:
         for x, y, horizontal, vertical in PLACES:
             yield x * size * ring, y * size * ring, horizontal, vertical, ring > RINGS[0]
 

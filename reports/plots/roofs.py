@@ -64,6 +64,7 @@ def draw(space: Space, roofs: Roofs, style: Style) -> None:
     for what, rate in units:
         if rate == roofs.main:
             _horizontal(space, (roofs.names(what, fmt.flops_per_s(rate)), rate, roofs), (ink, dashes(0)), style)
+    space.take_line((roofs.ridge, space.axes.get_ylim()[0]), (roofs.ridge, roofs.main))
     for level, (what, rate) in enumerate(roofs.of("memory")):
         names = roofs.names(what, fmt.bandwidth(rate))
         _diagonal(space, (names, rate, roofs.main), (ink, dashes(level)), style)
@@ -166,10 +167,9 @@ def _ridge(space: Space, roofs: Roofs, ink: str, style: Style) -> None:
 
 
 def keep_clear(space: Space, roofs: Roofs) -> None:
-    """What is named later keeps off the main roofs and the ridge."""
+    """What is named later keeps off the main roofs."""
     (low, high), (bottom, _), ridge = space.axes.get_xlim(), space.axes.get_ylim(), roofs.ridge
     device = roofs.main / ridge
     start = max(low, bottom / device)
     space.take_line((start, start * device), (ridge, roofs.main))
     space.take_line((ridge, roofs.main), (high, roofs.main))
-    space.take_line((ridge, bottom), (ridge, roofs.main))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -19,7 +19,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 #: Dots per inch of a PNG.
 DPI = 200
-DASHES = ("-", "--", "-.", ":")
+DASHES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ class Style:
     theme: Theme = THEMES["light"]
     size: Size = SIZES["page"]
 
-    def figure(self, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
-        """A figure of so many axes, in this style; nothing global is touched."""
+    def figure(self, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, list[Axes]]:
+        """A figure of so many axes, in this style; nothing global is touched.  shared: of `Figure.subplots`."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -70,7 +70,7 @@ class Style:
             figsize=(self.size.width, self.size.height), layout="constrained", facecolor=self.theme.paper, dpi=DPI
         )
         FigureCanvasAgg(figure)
-        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
         for one in axes:
             self._dress(one)
         return figure, axes
@@ -113,9 +113,9 @@ class Style:
         if len(handles) >= 2 or "handles" in options:
             self._paint(axes.legend(**(self._key() | options)))
 
-    def legend_below(self, figure: Figure, handles: Sequence[Artist]) -> None:
-        """A key below all axes, where there are two entries or more, in as many columns as the width holds."""
-        if len(handles) < 2:
+    def legend_below(self, figure: Figure, handles: Sequence[Artist], least: int = 2) -> None:
+        """A key below all axes, of `least` entries or more, in as many columns as the width holds."""
+        if len(handles) < least:
             return
         longest = max(len(str(handle.get_label())) for handle in handles)
         wide = 0.52 * 0.9 * self.size.text * (longest + 6.0)
@@ -144,6 +144,6 @@ def marker(at: int) -> str:
     return MARKERS[(at + at // len(PALETTE)) % len(MARKERS)]
 
 
-def dashes(at: int) -> str:
+def dashes(at: int) -> Literal["-", "--", "-.", ":"]:
     """The dashes of the series numbered `at`."""
     return DASHES[(at // len(PALETTE) + at) % len(DASHES)]
