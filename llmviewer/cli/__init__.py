@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("llmviewer.cli.compare", "Several chips, models or quantizations side by side."),
     "crossover": ("llmviewer.cli.crossover", "Which configuration wins where, over batch and context."),
     "plot": ("llmviewer.cli.plot", "Roofline, curves, memory, winners as a picture."),
+    "survey": ("llmviewer.cli.survey", "The figures of the survey arXiv 2402.16363 by our counts."),
     "calibrate": ("llmviewer.cli.calibrate", "Measure kernels, fit a profile, check it: run, fit, validate, ledger."),
     "models": ("llmviewer.cli.models", "Models we know: list, show."),
     "hardware": ("llmviewer.cli.hardware", "Chips we know: list, show."),
