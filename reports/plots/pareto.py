@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,11 +51,14 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
 
 
 def _name(figure: Figure, rows: pd.DataFrame, x: str, style: Style) -> None:
-    """The batch of every point that has room for it, ends first."""
+    """The batch of every point that has room for it, nearest to it."""
     space = labels.Space(axes=figure.axes[0])
     space.take_points(rows[[USER, DEVICE]].to_numpy(float), np.full(len(rows), style.size.text * 0.3))
     found = []
-    for at, (_, own) in enumerate(rows.groupby("configuration", sort=False)):
+    for at, (_, unsorted) in enumerate(rows.groupby("configuration", sort=False)):
+        own = unsorted.sort_values(x)
+        for one, other in pairwise(zip(own[USER], own[DEVICE], strict=True)):
+            space.take_line(one, other)
         points = zip(own[x], own[USER], own[DEVICE], strict=True)
         found += [labels.Label(words=f"{int(n):,}", x=a, y=b, colour=colour(at)) for n, a, b in points]
     labels.place(space, found, style.size.text * 0.75, labels.RINGS[:1])

@@ -83,6 +83,8 @@ def joined(operators: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
 
 def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style) -> Figure:
     """operators: as of `frame`, or `joined` to measurements.  over: as of `roofs`."""
+    from matplotlib.ticker import NullFormatter
+
     figure, (axes,) = style.figure()
     main = _main_rates(operators, over)
     across, up = _limits(operators, over, max(_ridges(over, main)))
@@ -91,6 +93,8 @@ def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style) -> Figure:
     axes.set_ylabel("Performance (TFLOP/s)")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1e12:g}")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(NullFormatter())  # measuring words that say nothing takes time
     style.title(figure, _title(operators))
     _markers(figure, operators, style)
     _measured(axes, operators, style)
@@ -163,7 +167,7 @@ def _limits(
     roofs' names have room."""
     shown = operators[operators["share"] > LEAST_SHARE]
     intensity, performance = shown["arithmetic_intensity"], shown["performance"]
-    across = (min(float(intensity.min()) / 3.0, ridge / 30.0), max(float(intensity.max()) * 5.0, ridge * ROOM))
+    across = (min(float(intensity.min()) / 3.0, ridge / 30.0), max(float(intensity.max()) * 15.0, ridge * ROOM))
     highest = float(over.loc[over["roof"] == "compute", "rate"].max())
     lowest = min(float(performance.min()) / 3.0, highest / 1e3)
     return across, (lowest, 2.5 * max(highest, float(performance.max())))

@@ -39,10 +39,11 @@ class Roofs:
     number: int
     chips: int
 
-    def names(self, what: str, rate: str) -> tuple[str, str]:
-        """The name of a roof, and one for little room; both say the chip where there are several."""
+    def names(self, what: str, rate: str) -> tuple[str, str, str]:
+        """The name of a roof, and two for less room; all say the chip where there are several."""
         chip = "" if self.chips == 1 else f"{self.rows['hardware'].iloc[0]} "
-        return f"{chip}{what} {rate}", f"{chip}{rate}"
+        shorter = what.removeprefix("tensor ").removeprefix("device ")
+        return f"{chip}{what} {rate}", f"{chip}{shorter} {rate}", f"{chip}{rate}"
 
     def of(self, roof: str) -> list[tuple[str, float]]:
         """Names and rates of one kind of roof, the lowest first."""
