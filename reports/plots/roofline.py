@@ -9,7 +9,7 @@ import numpy as np
 
 from llmviewer.result import Result
 from reports.plots import labels
-from reports.plots.roofs import Roofs, keep_clear, words_of_zones
+from reports.plots.roofs import Roofs, keep_clear, keep_off_ridge, words_of_zones
 from reports.plots.roofs import draw as draw_roofs
 from reports.plots.style import Style, colour, marker
 
@@ -109,6 +109,8 @@ def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style) -> Figure:
         Roofs(rows=over[over["hardware"] == chip], main=rate, number=at, chips=len(main))
         for at, (chip, rate) in enumerate(main.items())
     ]
+    for one in own:
+        keep_off_ridge(space, one)
     for one in sorted(own, key=lambda one: one.of("memory")[0][1], reverse=True):
         draw_roofs(space, one, style)
     for one in own:
@@ -167,7 +169,7 @@ def _limits(
     roofs' names have room."""
     shown = operators[operators["share"] > LEAST_SHARE]
     intensity, performance = shown["arithmetic_intensity"], shown["performance"]
-    across = (min(float(intensity.min()) / 3.0, ridge / 30.0), max(float(intensity.max()) * 15.0, ridge * ROOM))
+    across = (min(float(intensity.min()) / 3.0, ridge / 30.0), max(float(intensity.max()) * 25.0, ridge * ROOM))
     highest = float(over.loc[over["roof"] == "compute", "rate"].max())
     lowest = min(float(performance.min()) / 3.0, highest / 1e3)
     return across, (lowest, 2.5 * max(highest, float(performance.max())))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reports.plots.labels import Points
 
 #: How far from the start of a diagonal its name may stand, as shares of its length.
-ALONG = (0.0, 0.04, 0.08, 0.12, 0.18, 0.24, 0.3, 0.4, 0.5, 0.6)
+ALONG = (0.0, 0.03, 0.06, 0.09, 0.12, 0.18, 0.24, 0.3, 0.36, 0.42, 0.5, 0.6, 0.7)
 
 #: Where the name of a horizontal may end: share of its length, and above or below it.
 PLACES = ((1.0, 1.05, "bottom"), (1.0, 0.95, "top"), (0.75, 1.05, "bottom"), (0.5, 1.05, "bottom"), (0.5, 0.95, "top"))
@@ -65,7 +65,6 @@ def draw(space: Space, roofs: Roofs, style: Style) -> None:
     for what, rate in units:
         if rate == roofs.main:
             _horizontal(space, (roofs.names(what, fmt.flops_per_s(rate)), rate, roofs), (ink, dashes(0)), style)
-    space.take_line((roofs.ridge, space.axes.get_ylim()[0]), (roofs.ridge, roofs.main))
     for level, (what, rate) in enumerate(roofs.of("memory")):
         names = roofs.names(what, fmt.bandwidth(rate))
         _diagonal(space, (names, rate, roofs.main), (ink, dashes(level)), style)
@@ -85,6 +84,7 @@ def roofs(axes: Axes, over: pd.DataFrame, at: tuple[int, int, Points], main: flo
     space.take_legend()
     space.take_points(points, np.full(len(points), style.size.text * 0.4))
     own = Roofs(rows=over, main=main, number=number, chips=chips)
+    keep_off_ridge(space, own)
     draw(space, own, style)
     keep_clear(space, own)
     if chips == 1:
@@ -156,15 +156,20 @@ def _ridge(space: Space, roofs: Roofs, ink: str, style: Style) -> None:
     axes, ridge = space.axes, roofs.ridge
     bottom, _ = axes.get_ylim()
     axes.plot([ridge, ridge], [bottom, roofs.main], color=ink, linestyle=":", linewidth=0.9, zorder=2)
-    for height in (0.03, 0.12, 0.22, 0.32):
+    for height, (side, across) in product((0.03, 0.12, 0.22, 0.32), ((0.4, "left"), (-0.4, "right"))):
         text = axes.annotate(
             f"ridge {fmt.intensity(ridge)} FLOP/B", (ridge, height), xycoords=axes.get_xaxis_transform(),
-            xytext=(style.size.text * 0.4, 0), textcoords="offset points", rotation=90, ha="left", va="bottom",
+            xytext=(style.size.text * side, 0), textcoords="offset points", rotation=90, ha=across, va="bottom",
             fontsize=style.size.text * 0.8, color=ink, zorder=6,
         )  # fmt: skip
         text.update_positions(space.renderer)
         if space.keep(text):
             return
+
+
+def keep_off_ridge(space: Space, roofs: Roofs) -> None:
+    """No word crosses the ridge."""
+    space.take_line((roofs.ridge, space.axes.get_ylim()[0]), (roofs.ridge, roofs.main))
 
 
 def keep_clear(space: Space, roofs: Roofs) -> None:
