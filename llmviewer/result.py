@@ -216,6 +216,18 @@ class Result:
 
         return pd.DataFrame(attributed(self.analysis, metric, point), columns=["name", "kind", "seconds"])
 
+    def timeline(self, steps: int = 4, point: int = 0) -> list[dict[str, Any]]:
+        """Prefill and the first decode steps as they run: a row per step, pass, layer and operator, with `start_s`,
+        `end_s`, the `track` it runs on, and its counts in `facts`."""
+        from llmviewer.timeline import timeline  # few ask for it
+
+        return [event.row() for event in timeline(self.analysis, steps, point)]
+
+    @property
+    def chips_per_stage(self) -> int:
+        """Devices that share the layers of a stage, and all do the same."""
+        return self.analysis.system.parallelism.group
+
     def memory(self, point: int = 0) -> dict[str, Any]:
         """The memory object of one point."""
         memory = self.analysis.memory

@@ -44,6 +44,8 @@ ORDER = (
     "analysis < fired < result < api",
     "analysis < attribution < result",
     "stages, generation < rounds < result",
+    "engine, pipeline, stages < unrolled < traced < timeline < result",
+    "traced < cli",
     "system < technique < passes, techniques < api",
     "passes < techniques",
     "techniques, arguments < comparison, cli",

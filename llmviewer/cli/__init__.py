@@ -17,6 +17,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "crossover": ("llmviewer.cli.crossover", "Which configuration wins where, over batch and context."),
     "plot": ("llmviewer.cli.plot", "Roofline, curves, memory, winners as a picture."),
     "survey": ("llmviewer.cli.survey", "The figures of the survey arXiv 2402.16363 by our counts."),
+    "report": ("llmviewer.cli.report", "All of it in one file: HTML, Markdown, CSV, JSON, Excel."),
+    "trace": ("llmviewer.cli.trace", "The predicted timeline, for Perfetto and chrome://tracing."),
     "calibrate": ("llmviewer.cli.calibrate", "Measure kernels, fit a profile, check it: run, fit, validate, ledger."),
     "models": ("llmviewer.cli.models", "Models we know: list, show."),
     "hardware": ("llmviewer.cli.hardware", "Chips we know: list, show."),
