@@ -24,8 +24,11 @@ TEMPLATES = Path(__file__).parent / "templates"
 #: Points that the page's table shows; those it carries for its download are all of them, up to so many characters.
 SHOWN_POINTS = 200
 MOST_CARRIED = 4_000_000
-#: What the page may do: run its own scripts, known by their hashes; nothing is fetched.
-POLICY = "default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+#: What the page may do: run its own scripts, known by their hashes; nothing is fetched or sent.
+POLICY = (
+    "default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+    "form-action 'none'; base-uri 'none'"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,7 +221,8 @@
         font: { family: "system-ui, sans-serif", size: 13, color: ink },
         paper_bgcolor: paper,
         plot_bgcolor: paper,
-        margin: { l: 70, r: 20, t: 10, b: 50 },
+        margin: { l: 70, r: 44, t: 10, b: 50 },
+        modebar: { orientation: "v", color: style.getPropertyValue("--soft").trim(), activecolor: ink },
         separators: ".,",
         legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal" },
         hoverlabel: { bgcolor: paper, bordercolor: ink, font: { color: ink, size: 13 }, align: "left", namelength: -1 },
@@ -234,7 +235,13 @@
   async function draw(figure, extra = {}) {
     const place = document.getElementById(`plot-${figure.key}`);
     const [data, layout] = themed(figure);
-    const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+    const config = {
+      responsive: true,
+      displaylogo: false,
+      modeBarButtonsToRemove: ["lasso2d", "select2d", "sendChartToCloud"],
+      showSendToCloud: false, // plotly.js 4 offers to upload a chart to its maker
+      plotlyServerURL: "",
+    };
     if (!place.drawn) place.replaceChildren();
     await window.Plotly.react(place, data, { ...layout, ...extra }, config);
     if (!place.drawn && figure.key === "roofline") {
