@@ -20,6 +20,7 @@ bench: $(VENV)/installed
 docs: $(VENV)/developed
 	$(BIN)/python -m tests.certificate.table > docs/certificate.md
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/pictures.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

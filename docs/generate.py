@@ -8,11 +8,14 @@ from typing import Any
 from calibrate import ledger as sources
 from calibrate import ledger_score
 from llmviewer.cli import main
+from llmviewer.cli.survey import section
 from llmviewer.cli.techniques import card
 from llmviewer.dtypes import Dtype
 from llmviewer.passes.quantization_presets import METHODS
 from llmviewer.schemes.acceptance_presets import PRESETS, Preset
 from llmviewer.techniques import TECHNIQUES, WITHOUT_OPTION
+from reports.survey import FIGURES
+from reports.survey.document import as_markdown
 
 HERE = Path(__file__).resolve().parent
 
@@ -165,6 +168,13 @@ def _source(source: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     )
 
 
+def survey() -> None:
+    """The figures of the survey: what it concludes, and what holds."""
+    asked: dict[Any, Any] = {}
+    sections = [section(name, asked) for name in FIGURES]
+    (HERE / "survey.md").write_text(as_markdown(sections, pictures=False), encoding="utf-8")
+
+
 def page(name: str, head: str, words: list[str]) -> None:
     """A page that lists a registry under `head`."""
     target = HERE / name
@@ -177,4 +187,5 @@ if __name__ == "__main__":
     page("hardware.md", HARDWARE, ["hardware"])
     (HERE / "quantization.md").write_text(QUANTIZATION + schemes(), encoding="utf-8")
     ledger()
+    survey()
     (HERE / "techniques.md").write_text(f"{TECHNIQUES_HEAD}\n{techniques()}{presets()}", encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from llmviewer import memory
 from llmviewer.branches import Branches
@@ -29,8 +30,8 @@ FRAMEWORK_GPUS = {"NVIDIA": "", "AMD": "cdna"}
 FRAMEWORK_SOURCE = "https://github.com/vllm-project/vllm/pull/12126"
 
 
-def per_pass(system: System, plan: Schedule, piece: slice = slice(None)) -> System:
-    """The system with the figures of the chip that runs each pass of a piece of the schedule."""
+def per_pass(system: System, plan: Schedule, piece: slice | npt.NDArray[np.intp] = slice(None)) -> System:
+    """The system with the figures of the chip that runs each pass of a piece of the schedule, or of some passes."""
     return system if system.chip.points == 1 else replace(system, chip=system.chip.spread(plan.owners[piece]))
 
 

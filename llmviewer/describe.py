@@ -125,3 +125,21 @@ def unknowns(chip: Chip) -> list[str]:
         "row blocks of flash attention": ROW_BLOCKS.get(chip.generation),
     }
     return [f"{name}: unknown for {chip.name}, term dropped" for name, figure in figures.items() if figure is None]
+
+
+def roofs(chip: Chip) -> list[dict[str, Any]]:
+    """The roofs of a roofline, one row each: units that compute [FLOP/s], memories that are read [byte/s].
+
+    Units of one kind with one rate stand in one row.
+    """
+    rows = []
+    for units, rates in (("tensor", chip.matrix_flops_per_s), ("vector", chip.vector_flops_per_s)):
+        alike: dict[float, list[str]] = {}
+        for dtype, rate in rates.items():
+            alike.setdefault(float(np.max(rate)), []).append(dtype)
+        for rate, names in alike.items():
+            rows.append({"roof": "compute", "what": f"{units} {', '.join(names)}", "rate": rate})
+    for what, bandwidth in (("device memory", chip.bandwidth_bytes_per_s), ("L2", chip.l2_bandwidth_bytes_per_s)):
+        if bandwidth is not None:
+            rows.append({"roof": "memory", "what": what, "rate": float(np.max(bandwidth))})
+    return [{"hardware": chip.name, **row} for row in rows]

@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer import data
 from llmviewer.chip import Chip
 from llmviewer.errors import UserError, shown, unknown
-from llmviewer.ir import Count, Graph, Kind, Operator, Place, Role, present, total
+from llmviewer.ir import Access, Count, Graph, Kind, Operator, Place, Role, present, total
 from llmviewer.workload import Step
 
 FOLDER = "calibrate/engines"
@@ -154,7 +154,7 @@ def counts(graph: Graph, step: Step) -> dict[str, Count]:
         block.times * sum(operator.kind is Kind.COLLECTIVE for operator in block.operators) for block in graph.blocks
     )
     return {
-        "conversion": float(sum(block.times * sum(map(_converts, block.operators)) for block in graph.blocks)),
+        "conversion": float(sum(block.times * sum(map(converts, block.operators)) for block in graph.blocks)),
         "launch": float(kernels),
         "layer": float(sum(block.times for block in graph.blocks if block.scope != "model")),
         "step": 1.0,
@@ -165,7 +165,7 @@ def counts(graph: Graph, step: Step) -> dict[str, Count]:
     }
 
 
-def _converts(operator: Operator) -> bool:
+def converts(operator: Operator) -> bool:
     """A product whose input is converted to 8 bit, one scale a row; in blocks it is another kernel."""
     inputs = (access.tensor.dtype for access in operator.reads if access.tensor.role is Role.WEIGHT)
     return operator.kind is Kind.GEMM and operator.compute in NARROW and any(dtype.bits == 8.0 for dtype in inputs)
@@ -187,10 +187,15 @@ def _narrow_weights(graph: Graph) -> Count:
         block.times * np.maximum(access.tensor.elements, access.elements)
         for block in graph.blocks
         for operator in block.operators
-        if operator.kind is Kind.GEMM and operator.is_kernel
+        if operator.is_kernel
         for access in operator.reads
-        if access.tensor.role is Role.WEIGHT and access.tensor.dtype.bits < 8.0
+        if unpacks(operator, access)
     )
+
+
+def unpacks(operator: Operator, access: Access) -> bool:
+    """Whether a product reads weights there that are stored in fewer than 8 bits."""
+    return operator.kind is Kind.GEMM and access.tensor.role is Role.WEIGHT and access.tensor.dtype.bits < 8.0
 
 
 def _unit_clocks(chip: Chip) -> Count:

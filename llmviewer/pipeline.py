@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -51,9 +50,13 @@ def dealt(graph: Graph, sizes: Sequence[int], system: System) -> tuple[Graph, ..
     last = [block for block in graph.blocks[where:] if block.scope == "model"]
     stages, done = [], 0
     for stage, size in enumerate(sizes):
-        held = Counter(kind_of[number] for number in range(done, done + size))
+        held: dict[int, list[int]] = {}
+        for number in range(done, done + size):
+            held.setdefault(kind_of[number], []).append(number)
         done += size
-        blocks = [replace(layers[at], times=times, numbers=()) for at, times in sorted(held.items())]
+        blocks = [
+            replace(layers[at], times=len(numbers), numbers=tuple(numbers)) for at, numbers in sorted(held.items())
+        ]
         ends = last if stage == len(sizes) - 1 else [send(layers[-1], stage, system)]
         stages.append(Graph(blocks=(*(first if stage == 0 else ()), *blocks, *ends)))
     return tuple(stages)

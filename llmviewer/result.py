@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer import __version__, capacity, limits, stages
 from llmviewer.analysis import Analysis
 from llmviewer.chip import Chip
-from llmviewer.describe import hardware_object, model_object, number, roof_object, sources, unknowns
+from llmviewer.describe import hardware_object, model_object, number, roof_object, roofs, sources, unknowns
 from llmviewer.fired import assumptions, fired
 from llmviewer.ir import Count, Kind, Place
 from llmviewer.stages import request_at, system_at, value_at
@@ -146,13 +146,20 @@ class Result:
         """One row per point, stage, block and operator."""
         import pandas as pd
 
+        run = {"model": self.analysis.model.name, "hardware": self.analysis.system.chip.name}
         rows = [
-            {**self._workload(point), "stage": stage, **row}
+            {**run, **self._workload(point), "stage": stage, **row}
             for point in range(len(self))
             for stage in ("prefill", "decode")
             for row in self.stage(stage, point)["operators"]
         ]
         return pd.DataFrame(rows)
+
+    def roofs(self) -> pd.DataFrame:
+        """One row per roof of the chip: `roof` compute [FLOP/s] or memory [byte/s], `what`, `rate`."""
+        import pandas as pd
+
+        return pd.DataFrame(roofs(self.analysis.system.chip))
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html(index=False))
@@ -177,12 +184,17 @@ class Result:
         for name in METRICS:
             columns[name] = np.asarray(getattr(a, name)) * point
         columns |= {name: values * point for name, values in self._round().items()}
+        rate = columns["output_tokens_per_s"]
+        columns["output_tokens_per_s_per_user"] = rate / columns["batch_size"]
+        columns["output_tokens_per_s_per_device"] = rate / a.system.parallelism.devices
         columns |= self._bounds()
         for stage, pick in (("prefill", plan.prefill), ("decode", plan.decode)):
             for name in ("time_s", "flops", "matmul_flops", "traffic_bytes"):
                 columns[f"{stage}_{name}"] = pick(getattr(totals, name))
-        for name in PARTS:
+        for name in (*PARTS, "capacity_bytes", "budget_bytes"):
             columns[name] = getattr(memory, name) * point
+        columns["bandwidth_bytes_per_s"] = a.system.chip.bandwidth_bytes_per_s * point
+        columns["devices"] = [a.system.parallelism.devices] * len(self)
         columns["fits"] = (memory.fits * point).astype(bool)
         return columns
 
@@ -205,6 +217,7 @@ class Result:
 
         low, high = interval.LEVELS["80"]
         found = interval.of_metrics(self.analysis)
+        found |= {f"{stage}_time_s": interval.of_stage(self.analysis, stage) for stage in ("prefill", "decode")}
         return {
             f"{name.removesuffix('_s')}_{end}80_s": bounds[at]
             for name, bounds in found.items()
@@ -220,6 +233,26 @@ class Result:
     def stage(self, name: str, point: int = 0) -> dict[str, Any]:
         """A STAGE object: totals, and operators for one layer each."""
         return stages.stage_object(self.analysis, name, point)
+
+    def attribution(self, metric: str, point: int = 0) -> pd.DataFrame:
+        """What ttft_s, tpot_s or e2e_s is made of, adding up to it: `name`, `kind`, `seconds`."""
+        import pandas as pd
+
+        from llmviewer.attribution import attributed  # few ask for it
+
+        return pd.DataFrame(attributed(self.analysis, metric, point), columns=["name", "kind", "seconds"])
+
+    def timeline(self, steps: int = 4, point: int = 0) -> list[dict[str, Any]]:
+        """Prefill and the first decode steps as they run: a row per step, pass, layer and operator, with `start_s`,
+        `end_s`, the `track` it runs on, and its counts in `facts`."""
+        from llmviewer.timeline import timeline  # few ask for it
+
+        return [event.row() for event in timeline(self.analysis, steps, point)]
+
+    @property
+    def chips_per_stage(self) -> int:
+        """Devices that share the layers of a stage, and all do the same."""
+        return self.analysis.system.parallelism.group
 
     def memory(self, point: int = 0) -> dict[str, Any]:
         """The memory object of one point."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llmviewer.analysis import Analysis
+from llmviewer.chip import Chip
 from llmviewer.describe import number
 from llmviewer.evaluation import Row
 from llmviewer.generation import PLAIN as DECODING
-from llmviewer.ir import Array, Count, Role
+from llmviewer.ir import Access, Array, Count, Role
 from llmviewer.roofline import BOUNDS
 from llmviewer.system import System
 from llmviewer.workload import Request, kept_tokens
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from llmviewer.overlap import Layer
 
 Pick = Callable[[Count], Array]
+#: A count of all passes -> that of those in question.
+At = Callable[[Count], float]
 #: An interval of an object: level -> [low, high]; None where there is no calibration.
 Interval = dict[str, list[int | float | None]] | None
 
@@ -48,7 +51,7 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     """A STAGE object: totals, and operators for one layer each."""
     totals, (pick, _) = analysis.evaluation, _picks(analysis, name)
     request = request_at(analysis, point)
-    run = tuple(row for row in totals.rows if _runs(row, pick, point))
+    run = tuple(row for row in totals.rows if runs(row, _at(pick, point)))
     resources = _summed(run, pick, point, totals.copying)
     served = {term: float(pick(seconds)[point]) for term, seconds in totals.served}
     if served:
@@ -98,16 +101,26 @@ def _picks(analysis: Analysis, stage: str) -> tuple[Pick, Pick]:
     return (plan.prefill, plan.worst_prefill) if stage == "prefill" else (plan.decode, plan.decode)
 
 
+def _at(pick: Pick, point: int) -> At:
+    return lambda count: float(pick(count)[point])
+
+
 def _operator(analysis: Analysis, row: Row, stage: str, point: int) -> dict[str, Any]:
-    operator, (pick, widest) = row.operator, _picks(analysis, stage)
+    pick, widest = _picks(analysis, stage)
+    said = operator_object(row, system_at(analysis, point).chip, _at(pick, point), _at(widest, point))
+    return said | {"time_interval_s": _operator_interval(analysis, row, pick, point)}
+
+
+def operator_object(row: Row, chip: Chip, at: At, widest: At) -> dict[str, Any]:
+    """An OPERATOR object without its interval, for one layer.  at: what its passes add up to; widest: their largest."""
+    operator = row.operator
     rows, *others = operator.output_shape
 
-    def at(value: Count) -> int | float | None:
-        return number(pick(value)[point])
+    def said(value: Count) -> int | float | None:
+        return number(at(value))
 
-    flops, ideal_s = pick(operator.flops)[point], pick(row.ideal.time_s)[point]
-    traffic = pick(row.traffic_bytes)[point]
-    matrix, chip = bool(np.any(operator.matmul_flops)), system_at(analysis, point).chip
+    flops, ideal_s, traffic = at(operator.flops), at(row.ideal.time_s), at(row.traffic_bytes)
+    matrix = bool(np.any(operator.matmul_flops))
     # softmax inside a fused kernel runs beside the matrix units; its FLOPs do not lift the roof of the product
     peak = chip.matrix_rate(operator.compute) if matrix else np.inf
     return {
@@ -116,23 +129,31 @@ def _operator(analysis: Analysis, row: Row, stage: str, point: int) -> dict[str,
         "kind": operator.kind.value,
         "layers": row.block.times,
         "flops": number(flops),
-        "matmul_flops": at(operator.matmul_flops),
+        "matmul_flops": said(operator.matmul_flops),
         "traffic_bytes": number(traffic),
-        "weight_read_bytes": at(operator.read_bytes(Role.WEIGHT)),
-        "activation_read_bytes": at(operator.read_bytes(Role.ACTIVATION)),
-        "activation_write_bytes": at(operator.write_bytes(Role.ACTIVATION)),
-        "kv_read_bytes": at(operator.read_bytes(Role.CACHE)),
-        "kv_write_bytes": at(operator.write_bytes(Role.CACHE)),
+        "weight_read_bytes": said(operator.read_bytes(Role.WEIGHT)),
+        "activation_read_bytes": said(operator.read_bytes(Role.ACTIVATION)),
+        "activation_write_bytes": said(operator.write_bytes(Role.ACTIVATION)),
+        "kv_read_bytes": said(operator.read_bytes(Role.CACHE)),
+        "kv_write_bytes": said(operator.write_bytes(Role.CACHE)),
         "arithmetic_intensity": number(flops / traffic) if traffic else None,
         "attainable_flops_per_s": number(min(flops / ideal_s, peak)) if ideal_s else None,
-        "bound": _bound(row, pick, point),
-        "time_s": at(row.timing.time_s),
-        "time_interval_s": _operator_interval(analysis, row, pick, point),
+        "bound": _bound(row, at),
+        "time_s": said(row.timing.time_s),
+        "time_interval_s": None,
         "ideal_time_s": number(ideal_s),
-        "inputs": list(dict.fromkeys(operator.inputs)),
-        "output_shape": [at(rows), *(number(widest(dim)[point]) for dim in others)],
+        "time_by_resource_s": {name: said(seconds) for name, seconds in row.timing.resources if at(seconds)},
+        "inputs": _names(operator.reads, at),
+        "outputs": _names(operator.writes, at),
+        "output_shape": [said(rows), *(number(widest(dim)) for dim in others)],
         "compute_dtype": chip.compute_dtype(operator.compute) if matrix else "fp32",
     }
+
+
+def _names(accesses: Iterable[Access], at: At) -> list[str]:
+    """Activations and caches of which something is moved."""
+    moved = (a.tensor.name for a in accesses if a.tensor.role is not Role.WEIGHT and at(a.elements) > 0.0)
+    return list(dict.fromkeys(moved))
 
 
 def _stage_interval(analysis: Analysis, stage: str, point: int) -> Interval:
@@ -151,15 +172,15 @@ def _operator_interval(analysis: Analysis, row: Row, pick: Pick, point: int) -> 
     return interval.levels(interval.of_row(analysis, row, pick), point)
 
 
-def _runs(row: Row, pick: Pick, point: int) -> bool:
-    """Whether the point runs it: either a kernel or the operators it fuses; what has no work takes no time."""
-    if not isinstance(row.operator.where, float) and not pick(row.operator.where)[point] > 0.0:
+def runs(row: Row, at: At) -> bool:
+    """Whether it runs: either a kernel or the operators it fuses; what has no work takes no time."""
+    if not isinstance(row.operator.where, float) and not at(row.operator.where) > 0.0:
         return False
-    return bool(pick(row.timing.time_s)[point] > 0.0)
+    return at(row.timing.time_s) > 0.0
 
 
-def _bound(row: Row, pick: Pick, point: int) -> str:
-    seconds = {name: float(pick(value)[point]) for name, value in row.timing.resources}
+def _bound(row: Row, at: At) -> str:
+    seconds = {name: at(value) for name, value in row.timing.resources}
     return max(seconds, key=lambda name: (seconds[name], -BOUNDS.index(name)))
 
 
@@ -180,6 +201,6 @@ def _summed(rows: tuple[Row, ...], pick: Pick, point: int, copying: tuple[Layer,
         its = layers.get(row.block.name)
         if its is not None and (its.block.name in waiting or its.copies(row.operator)):
             continue
-        bound = _bound(row, pick, point)
+        bound = _bound(row, _at(pick, point))
         summed[bound] = summed.get(bound, 0.0) + float(pick(row.timing.time_s)[point]) * row.block.times
     return summed

@@ -18,23 +18,33 @@ from reports.stage_table import stage_table
 def page(result: Result, point: int = 0) -> Page:
     """The page of one point of a Result."""
     answer = result.to_dict(point)
-    stages = answer["stages"]
+    return (header(answer), *stages(answer, result.token_budget), *below(answer, result.token_budget))
+
+
+def stages(answer: dict[str, Any], token_budget: float) -> Page:
+    """Both stages, operator by operator."""
     return (
-        _header(answer),
-        stage_table("Prefill", stages["prefill"], prompts(answer, result.token_budget)),
-        stage_table("Decode step", stages["decode"], _decode_tokens(answer)),
+        stage_table("Prefill", answer["stages"]["prefill"], prompts(answer, token_budget)),
+        stage_table("Decode step", answer["stages"]["decode"], _decode_tokens(answer)),
+    )
+
+
+def below(answer: dict[str, Any], token_budget: float) -> Page:
+    """What stands below the stages: generation, serving, fusions, memory, metrics, bottleneck, sources, warnings."""
+    return (
         *generation(answer["generation"], answer["memory"]),
         *serving(answer),
         *fusions(answer["fusions"]),
         *memory_parts(answer["memory"], _longest(answer), _cache(answer), placed=_placed(answer)),
-        _metrics(answer, first(answer, result.token_budget)),
+        _metrics(answer, first(answer, token_budget)),
         _bottleneck(answer),
         _sources(answer),
         *_warnings(answer),
     )
 
 
-def _header(answer: dict[str, Any]) -> Facts:
+def header(answer: dict[str, Any]) -> Facts:
+    """Model, hardware, workload."""
     return Facts(lines=(("Model", _model(answer)), ("Hardware", _hardware(answer)), ("Workload", _workload(answer))))
 
 

@@ -90,7 +90,11 @@ def made_of(first: Configuration) -> dict[str, Show]:
 
 def page(comparison: Comparison) -> Page:
     """What all have in common, the table, warnings."""
-    configurations = comparison.configurations()
+    return beside(comparison.configurations())
+
+
+def beside(configurations: list[Configuration]) -> Page:
+    """The page of configurations as a comparison lists them."""
     differing = [
         label for label, show in made_of(configurations[0]).items() if len({show(c) for c in configurations}) > 1
     ]

@@ -53,7 +53,7 @@ def command(
     )
     configurations = [api.configuration(model, **chosen) for chosen in opt.combinations(options, hardware=hardware)]
     warned = [text for configuration in configurations for text in _prove(configuration, grid.largest())]
-    with _progress(len(grid) * len(configurations)) as seen:
+    with progress(len(grid) * len(configurations)) as seen:
         WRITERS[format](_chunks(configurations, grid, seen), output)
     warn(warned)
     return 0
@@ -75,7 +75,7 @@ def _chunks(configurations: list[api.Configuration], grid: Grid, seen: Callable[
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
+def progress(total: int) -> Iterator[Callable[[int], None]]:
     """A bar on stderr once a second has passed; what to call with the number of points done."""
     import time
 

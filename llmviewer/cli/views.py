@@ -61,17 +61,21 @@ def _json(views: Views, path: str | None) -> str:
 
 
 def _csv(views: Views, path: str | None) -> str:
+    return csv_text(views.rows())
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Nested fields have dotted names, intervals a column for each end, lists within a cell are separated by blanks,
     what does not exist is empty."""
     import csv
     import io
 
-    rows = [flat(row) for row in views.rows()]
+    flattened = [flat(row) for row in rows]
     buffer = io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = list(dict.fromkeys(name for row in flattened for name in row))
     writer = csv.DictWriter(buffer, fieldnames=names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(flattened)
     return buffer.getvalue()
 
 

@@ -1,0 +1,185 @@
+"""`llmviewer report`: everything about some configurations in one file, to read, to send, to compute with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from llmviewer import api
+from llmviewer.cli import options as opt
+from llmviewer.cli import views
+from llmviewer.cli.output import replacing, warn, write
+from llmviewer.cli.sweep import progress
+from llmviewer.crossover import names
+from llmviewer.errors import UserError, quoted, unknown
+from llmviewer.schedule import check_passes
+from llmviewer.sweep import Grid, values
+
+if TYPE_CHECKING:
+    from reports.report import Report
+
+#: Configurations side by side; more are a sweep.
+MOST = 12
+#: Points of one configuration that are held at once.
+MOST_POINTS = 200_000
+#: Batch sizes of the curves where no list of sizes is given.
+CURVE = "1:512:*2"
+#: ending of a file -> format.
+ENDINGS = {".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".xlsx": "xlsx"}
+#: Formats that a terminal does not show -> the file they go to.
+FILES = {"html": "report.html", "xlsx": "report.xlsx"}
+
+Sizes = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
+
+
+@partial(opt.running, efficiency="calibrated")
+def command(
+    model: Annotated[str, typer.Argument(help="Models, a comma list: names or paths.")],
+    hardware: Annotated[str, typer.Option(help="Chips, a comma list: names or paths.")],
+    batch_size: Annotated[str, typer.Option(help="Batch sizes, lists and ranges; the first is shown in detail.")] = "1",
+    input_len: Annotated[str, typer.Option(help="Prompt lengths likewise.")] = "1024",
+    output_len: Annotated[str, typer.Option(help="Output lengths likewise.")] = "128",
+    format: Annotated[str, typer.Option("--format", help="html, markdown, csv, json, xlsx; else by -o.")] = "",  # noqa: A002
+    table: Annotated[
+        str, typer.Option(help="What a CSV holds: points, operators, summary, memory, sources.")
+    ] = "points",
+    output: Annotated[str, typer.Option("-o", "--output", help="A .html, .md, .csv, .json or .xlsx file.")] = "",
+    no_fit_check: opt.NoFitCheck = False,
+    **options: Any,
+) -> int:
+    """One HTML file with tables, charts, the layers' graphs and all sources; or Markdown, CSV, JSON, Excel.
+
+    The first of each list of sizes is shown operator by operator, all of them as curves; without a list batch sizes
+    from 1 to 512.  Exits 1 when one of the configurations does not fit in memory.
+    """
+    from reports.tables import TABLES
+
+    kind, path = _kind(format, output)
+    if table not in TABLES:
+        raise unknown("table", table, TABLES)
+    views.check(kind, path, (*model.split(","), *hardware.split(",")), known=(*FORMATS,))
+    sizes = {name: values(name, text) for name, text in zip(SIZES, (batch_size, input_len, output_len), strict=True)}
+    report = _report(sizes, opt.combinations(options, model=model, hardware=hardware))
+    warn(text for result in report.results.values() for text in result.warnings)
+    FORMATS[kind](report, path, table)
+    return 0 if report.fits or no_fit_check else 1
+
+
+SIZES = ("batch_size", "input_len", "output_len")
+
+
+def _kind(format: str, output: str) -> tuple[str, str | None]:  # noqa: A002
+    """Format and file: by --format, else by the ending, else HTML."""
+    ending = Path(output).suffix.lower()
+    if not format and output and ending not in ENDINGS:
+        raise UserError(f"output is {quoted(output)}; allowed: a name that ends in {', '.join(ENDINGS)}, or --format")
+    kind = format or ENDINGS.get(ending, "html")
+    return kind, output or FILES.get(kind)
+
+
+def _report(sizes: Sizes, chosen: list[dict[str, Any]]) -> Report:
+    from reports.report import Report
+
+    if len(chosen) > MOST:
+        raise UserError(f"{len(chosen)} configurations; a report shows at most {MOST}, sweep any number")
+    chosen = [one for at, one in enumerate(chosen) if one not in chosen[:at]]
+    titles = names(chosen) if len(chosen) > 1 else [f"{chosen[0]['model']} on {chosen[0]['hardware']}"]
+    configured = {title: api.configuration(**options) for title, options in zip(titles, chosen, strict=True)}
+    request = api.request(*(int(sizes[name][0]) for name in SIZES))
+    grid = _grid(sizes)
+    for one in configured.values():
+        check_passes(grid.largest(), one.token_budget)
+        one.answer(replace(grid.largest(), output_len=np.ones(1)))  # raises before anything long is begun
+    results = {title: one.answer(request) for title, one in configured.items()}
+    with progress(len(grid) * len(configured)) as seen:
+        columns = _joined(_answers(configured, grid, seen))
+    return Report(results=results, points=columns)
+
+
+def _grid(sizes: Sizes) -> Grid:
+    """All points; batch sizes where no size is a list."""
+    columns = {name: np.unique(column) for name, column in sizes.items()}
+    if all(len(column) == 1 for column in columns.values()):
+        columns["batch_size"] = np.unique([*columns["batch_size"], *values("batch_size", CURVE)])
+    grid = Grid(batch_sizes=columns["batch_size"], input_lens=columns["input_len"], output_lens=columns["output_len"])
+    if len(grid) > MOST_POINTS:
+        raise UserError(f"{len(grid):,} points; a report holds at most {MOST_POINTS:,}, sweep any number")
+    return grid
+
+
+def _answers(
+    configured: dict[str, api.Configuration], grid: Grid, seen: Callable[[int], None]
+) -> Iterator[dict[str, Any]]:
+    """Columns, chunk by chunk."""
+    for title, one in configured.items():
+        for request in grid.chunks(one.token_budget, one.most_points):
+            columns = one.answer(request).columns()
+            count = len(columns["batch_size"])
+            yield {"configuration": [title] * count, **columns}
+            seen(count)
+
+
+def _joined(chunks: Iterator[dict[str, Any]]) -> dict[str, list[Any]]:
+    """One list per column; what a configuration does not say is None."""
+    joined: dict[str, list[Any]] = {}
+    rows = 0
+    for columns in chunks:
+        count = len(columns["configuration"])
+        for name in (*joined, *(name for name in columns if name not in joined)):
+            found = columns.get(name)
+            plain = [None] * count if found is None else np.asarray(found).tolist()
+            joined.setdefault(name, [None] * rows).extend(plain)
+        rows += count
+    return joined
+
+
+def _html(report: Report, path: str | None, table: str) -> None:
+    from reports.html import page
+
+    try:
+        text = page.text(report)
+    except ModuleNotFoundError as error:
+        raise UserError(f"an HTML report needs {error.name}: pip install {error.name}") from error
+    write(text, path)
+
+
+def _markdown(report: Report, path: str | None, table: str) -> None:
+    from reports import markdown, report_page
+
+    write(markdown.text(report_page.page(report)), path)
+
+
+def _json(report: Report, path: str | None, table: str) -> None:
+    import json
+
+    write(json.dumps(report.to_dict(), indent=1), path)
+
+
+def _csv(report: Report, path: str | None, table: str) -> None:
+    from reports.tables import TABLES
+
+    write(views.csv_text(TABLES[table](report)), path)
+
+
+def _xlsx(report: Report, path: str | None, table: str) -> None:
+    from reports import excel
+    from reports.tables import TABLES
+
+    tables = {name: [views.flat(row) for row in rows(report)] for name, rows in TABLES.items()}
+    with replacing(path or FILES["xlsx"]) as temporary:
+        excel.write(tables, temporary)
+
+
+FORMATS: dict[str, Callable[[Report, str | None, str], None]] = {
+    "html": _html,
+    "markdown": _markdown,
+    "csv": _csv,
+    "json": _json,
+    "xlsx": _xlsx,
+}

@@ -1,0 +1,54 @@
+"""`llmviewer trace`: the predicted timeline of a request, for Perfetto and chrome://tracing."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from llmviewer import api
+from llmviewer.cli import options as opt
+from llmviewer.cli.output import opened, spare, warn, writable
+from llmviewer.errors import UserError, quoted
+from llmviewer.traced import check
+
+
+@partial(opt.running, efficiency="calibrated")
+def command(
+    model: opt.Model,
+    hardware: opt.Hardware,
+    batch_size: opt.BatchSize = 1,
+    input_len: opt.InputLen = 1024,
+    output_len: opt.OutputLen = 128,
+    steps: Annotated[int, opt.whole("steps", "Decode steps drawn at most.", least=0)] = 4,
+    chips: Annotated[int, opt.whole("chips", "Chips of a stage drawn (all do the same); 0 = all.", least=0)] = 0,
+    output: Annotated[str, typer.Option("-o", "--output", help="The file, - for the terminal.")] = "trace.json",
+    no_fit_check: opt.NoFitCheck = False,
+    **options: Any,
+) -> int:
+    """Prefill and the first decode steps, kernel by kernel: a JSON that https://ui.perfetto.dev opens.
+
+    Exits 1 when the workload does not fit in memory.
+    """
+    from reports import trace
+
+    path = None if output == "-" else output
+    if path is not None:
+        spare(path, (model, hardware))
+        writable(path)
+    request = api.request(batch_size, input_len, output_len)
+    result = api.configuration(model, hardware, **options).answer(request)
+    drawn = _drawn(result.chips_per_stage, chips)
+    events = result.timeline(steps)
+    check(len(events) * drawn)
+    warn((*result.warnings, *([] if result.fits else ["it does not fit in memory"])))
+    with opened(path) as stream:
+        stream.writelines(f"{line}\n" for line in trace.lines(result, events, drawn))
+    return 0 if result.fits or no_fit_check else 1
+
+
+def _drawn(there: int, asked: int) -> int:
+    if asked > there:
+        raise UserError(f"chips is {quoted(asked)}; allowed: 0 to {there}, of one stage")
+    return asked or there

@@ -1,0 +1,189 @@
+"""Curves over the sizes of a sweep, thinned out to what a screen shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from reports import format as fmt
+from reports.html.charts import GIB, Chart, Json, dash, series, span
+from reports.report import Report
+
+SIZES = {
+    "batch_size": "Batch size (sequences)",
+    "input_len": "Input length (tokens)",
+    "output_len": "Output length (tokens)",
+}
+#: metric -> (title, axis, divisor of SI, how a value reads).
+METRICS = {
+    "ttft_s": ("Time to first token", "TTFT (ms)", 1e-3, fmt.duration),
+    "tpot_s": ("Time per output token", "TPOT (ms)", 1e-3, fmt.duration),
+    "output_tokens_per_s": ("Throughput", "Output tokens/s", 1.0, fmt.per_second),
+    "total_bytes": ("Memory of one device", "Memory (GiB)", GIB, fmt.memory),
+}
+#: Points of all curves of one chart, and curves, that are drawn.
+MOST_POINTS = 4000
+MOST_CURVES = 12
+#: Points of a curve that show a marker each.
+MARKED = 60
+#: Sizes that an axis names one by one.
+FEW = 12
+
+Curve = tuple[str, int, "np.ndarray[Any, np.dtype[np.intp]]"]
+
+
+def axis(report: Report) -> str:
+    """The size that takes most values."""
+    return max(SIZES, key=lambda name: len(set(report.points[name])))
+
+
+def curves(report: Report) -> list[Curve]:
+    """(name, number of its configuration, rows of its points in the order of the axis)."""
+    along = axis(report)
+    others = [name for name in SIZES if name != along and len(set(report.points[name])) > 1]
+    columns = {name: np.asarray(report.points[name]) for name in ("configuration", *others)}
+    order = np.lexsort([np.asarray(report.points[along])])
+    keys = list(zip(*(columns[name][order] for name in columns), strict=True))
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for row, key in zip(order, keys, strict=True):
+        found.setdefault(key, []).append(int(row))
+    names = list(report.results)
+    return [
+        (
+            " ".join([*([key[0]] if len(names) > 1 or not others else []), *_sizes(others, key[1:])]),
+            names.index(key[0]),
+            np.array(rows),
+        )
+        for key, rows in sorted(found.items(), key=lambda item: (names.index(item[0][0]), *map(int, item[0][1:])))
+    ]
+
+
+def _sizes(others: Sequence[str], values: Sequence[Any]) -> list[str]:
+    return [f"{name.split('_')[0]} {fmt.whole(value)}" for name, value in zip(others, values, strict=True)]
+
+
+def charts(report: Report) -> tuple[list[Chart], str]:
+    """A chart per metric; what was left out of them, in words."""
+    found = curves(report)
+    kept = [found[at] for at in np.unique(np.linspace(0, len(found) - 1, MOST_CURVES).astype(int))]
+    drawn = [_chart(report, metric, kept) for metric in METRICS]
+    points = max(sum(len(trace["x"]) for trace in chart.data if "points" in trace.get("meta", "")) for chart in drawn)
+    total = len(report.points["batch_size"])
+    words = []
+    if len(kept) < len(found):
+        words.append(f"{len(kept)} of {fmt.whole(len(found))} curves, evenly chosen")
+    if points < sum(len(rows) for _, _, rows in kept):
+        words.append(f"of their points the lowest and highest of each stretch, {fmt.whole(points)}")
+    return (
+        drawn,
+        f"Drawn: {'; '.join(words)}. The download and other formats hold all {fmt.whole(total)} points."
+        if words
+        else "",
+    )
+
+
+def thinned(values: np.ndarray[Any, np.dtype[np.float64]], most: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Indexes of at most `most` values: both ends, and the lowest and highest of even stretches between them."""
+    count = len(values)
+    if count <= most:
+        return np.arange(count)
+    kept = {0, count - 1}
+    for part in np.array_split(np.arange(1, count - 1), max((most - 2) // 2, 1)):
+        known = part[np.isfinite(values[part])]
+        if len(known):
+            kept |= {int(known[np.argmin(values[known])]), int(known[np.argmax(values[known])])}
+    return np.array(sorted(kept))
+
+
+def _chart(report: Report, metric: str, kept: list[Curve]) -> Chart:
+    title, label, divisor, show = METRICS[metric]
+    along = axis(report)
+    across = np.asarray(report.points[along], dtype=np.float64)
+    values = np.array([np.nan if v is None else v for v in report.points[metric]], dtype=np.float64)
+    fits = np.asarray(report.points["fits"], dtype=bool)
+    data: list[Json] = []
+    number: dict[int, int] = {}
+    for at, (name, configuration, whole) in enumerate(kept):
+        rows = whole[thinned(values[whole], max(MOST_POINTS // len(kept), 8))]
+        look = (series(at if len(report.results) == 1 else configuration), dash(number.get(configuration, 0) * 7))
+        number[configuration] = number.get(configuration, 0) + 1
+        data += _traces(
+            name, look, (across[rows], values[rows] / divisor, fits[rows]), [show(v) for v in _known(values[rows])]
+        )
+    if metric == "total_bytes":
+        data += _capacities(report, across)
+    xs = [float(value) for value in across]
+    ys = [float(y) for trace in data for y in trace["y"] if y is not None]
+    return Chart(
+        key=f"curve-{metric}",
+        title=title,
+        alt=f"{title} over {SIZES[along].lower()}: {len(kept)} curves, dotted where it does not fit.",
+        table="points",
+        data=data,
+        layout={
+            "xaxis": {"title": {"text": SIZES[along]}, **_scale(xs), **_ticks(xs)},
+            "yaxis": {"title": {"text": label}, "rangemode": "tozero", **_scale(ys)},
+            "showlegend": len(kept) > 1 or metric == "total_bytes",
+            "hovermode": "closest",
+        },
+        height=380,
+    )
+
+
+def _scale(values: list[float]) -> Json:
+    """Logarithmic where values span more than a decade; numbers in full."""
+    kind, known = span(values), [value for value in values if value > 0]
+    far = kind == "log" and max(known) / min(known) > 1e4
+    return {"type": kind, "exponentformat": "none", "separatethousands": True} | (
+        {"dtick": 1 if far else "D2"} if kind == "log" else {}
+    )
+
+
+def _ticks(values: list[float]) -> Json:
+    """The sizes themselves, where they are few."""
+    known = sorted(set(values))
+    return {"tickvals": known, "ticktext": [fmt.whole(value) for value in known]} if len(known) <= FEW else {}
+
+
+def _known(values: Any) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def _traces(name: str, look: tuple[str, str], points: tuple[Any, Any, Any], words: list[str]) -> list[Json]:
+    """What fits as a line, what does not dotted, joined to it."""
+    (colour, dashes), (xs, ys, fits) = look, points
+    text = [f"{escape(name)}<br>{fmt.whole(x)}: {word}" for x, word in zip(xs, words, strict=True)]
+    unfit = ~fits
+    joined = unfit | np.append(unfit[1:], False)  # the point before, so that the line goes on
+    traces = []
+    for shown, line, meta in ((fits, dashes, "points"), (joined if unfit.any() else unfit, "dot", "unfit points")):
+        if not shown.any():
+            continue
+        few = len(xs) <= MARKED
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines+markers" if few else "lines", "meta": meta,
+                "x": [float(x) for x in xs], "y": [y if ok else None for y, ok in zip(_known(ys), shown, strict=True)],
+                "hovertext": text if meta == "points" else [f"{t}, does not fit" for t in text], "hoverinfo": "text",
+                "name": escape(name), "legendgroup": name, "showlegend": meta == "points" or not fits.any(),
+                "line": {"color": colour, "width": 2, "dash": line},
+                "marker": {"color": colour, "size": 6, "symbol": "circle" if meta == "points" else "x-thin-open"},
+            }
+        )  # fmt: skip
+    return traces
+
+
+def _capacities(report: Report, across: Any) -> list[Json]:
+    """A line at what each chip allows."""
+    chips = {answer["hardware"]["name"]: answer["memory"]["budget_bytes"] for answer in report.configurations}
+    ends = [float(across.min()), float(across.max())]
+    return [
+        {
+            "type": "scatter", "mode": "lines", "x": ends, "y": [budget / GIB] * 2, "name": f"allowed, {escape(chip)}",
+            "line": {"color": "--ink", "width": 1.2, "dash": dash(at * 7 + 7)}, "hoverinfo": "name",
+        }
+        for at, (chip, budget) in enumerate(chips.items())
+    ]  # fmt: skip

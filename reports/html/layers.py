@@ -1,0 +1,203 @@
+"""The operators of one layer as a layered drawing: who reads what another has written, top to bottom.
+
+Sugiyama's steps: layers by topological generations (networkx), long edges cut into short ones, crossings removed by
+medians of neighbours, places by neighbours as near as the order lets them be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Vertex: TypeAlias = "str | tuple[str, str, int]"  # an operator or input; a bend of an edge
+Graph: TypeAlias = "nx.DiGraph[Vertex]"
+Order: TypeAlias = "list[list[Vertex]]"
+
+#: Pixels: a box, a bend, what lies between neighbours, from one layer to the next.
+WIDTH, HEIGHT = 132.0, 60.0
+BEND = 10.0
+GAP = 14.0
+PITCH = 88.0
+MARGIN = 12.0
+#: Passes over the layers, down and up.
+SWEEPS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """An operator, or a tensor that comes from elsewhere (`operator` is None); (x, y) is its middle."""
+
+    name: str
+    x: float
+    y: float
+    operator: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """paths: of SVG, one per edge, with the names of both ends."""
+
+    width: float
+    height: float
+    boxes: tuple[Box, ...]
+    paths: tuple[tuple[str, str, str], ...]
+
+
+def drawing(operators: Sequence[Mapping[str, Any]]) -> Drawing:
+    """operators: OPERATOR objects of one block, in the order in which they run."""
+    edges = dataflow(operators)
+    graph, order = _layered(operators, edges)
+    _uncross(graph, order)
+    across = _places(graph, order)
+    down = {vertex: MARGIN + HEIGHT / 2.0 + PITCH * at for at, layer in enumerate(order) for vertex in layer}
+    left = min(x - _width(vertex) / 2.0 for vertex, x in across.items()) - MARGIN
+    right = max(x + _width(vertex) / 2.0 for vertex, x in across.items()) + MARGIN
+    known = {operator["name"]: operator for operator in operators}
+    boxes = (
+        Box(name=vertex, x=across[vertex] - left, y=down[vertex], operator=known.get(vertex))
+        for vertex in across
+        if isinstance(vertex, str)
+    )
+    at = {vertex: (across[vertex] - left, down[vertex]) for vertex in across}
+    return Drawing(
+        width=right - left,
+        height=2.0 * MARGIN + HEIGHT + PITCH * (len(order) - 1),
+        boxes=tuple(boxes),
+        paths=tuple((source, target, _path(at, source, target)) for source, target in edges),
+    )
+
+
+def dataflow(operators: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """(who wrote it, who reads it); what nobody here has written before comes from outside, by the tensor's name."""
+    writers: dict[str, list[str]] = {}  # parts of a cache may come from several operators
+    edges: dict[tuple[str, str], None] = {}
+    for operator in operators:
+        for tensor in operator["inputs"]:
+            edges |= dict.fromkeys((source, operator["name"]) for source in writers.get(tensor, [f"[{tensor}]"]))
+        for tensor in operator["outputs"]:
+            writers.setdefault(tensor, []).append(operator["name"])
+    return [(source, target) for source, target in edges if source != target]
+
+
+def _layered(operators: Sequence[Mapping[str, Any]], edges: Sequence[tuple[str, str]]) -> tuple[Graph, Order]:
+    """The graph with a bend in every layer that an edge passes, and its layers."""
+    import networkx as nx
+
+    plain: nx.DiGraph[str] = nx.DiGraph(edges)
+    plain.add_nodes_from(operator["name"] for operator in operators)
+    layer = {name: at for at, names in enumerate(nx.topological_generations(plain)) for name in names}
+    for name in plain:  # what comes from outside stands just above its first reader
+        if not plain.in_degree(name) and plain.out_degree(name):
+            layer[name] = min(layer[reader] for source, reader in edges if source == name) - 1
+    graph: Graph = nx.DiGraph()
+    downward = sorted(layer, key=layer.__getitem__)
+    graph.add_nodes_from(downward)
+    order: Order = [[] for _ in range(max(layer.values()) + 1)]
+    for source, target in edges:
+        bends: list[Vertex] = [(source, target, at) for at in range(layer[source] + 1, layer[target])]
+        nx.add_path(graph, [source, *bends, target])
+        for at, bend in enumerate(bends, start=layer[source] + 1):
+            order[at].append(bend)
+    for name in plain:
+        order[layer[name]].append(name)
+    return graph, order
+
+
+def _uncross(graph: Graph, order: Order) -> None:
+    """Sort each layer by the mean place of its neighbours above, then below, and so on."""
+    for sweep in range(SWEEPS):
+        downward = sweep % 2 == 0
+        numbers = range(1, len(order)) if downward else range(len(order) - 2, -1, -1)
+        for at in numbers:
+            beside = {vertex: place for place, vertex in enumerate(order[at - 1 if downward else at + 1])}
+            place = {vertex: float(here) for here, vertex in enumerate(order[at])}
+            for vertex in order[at]:
+                near = [beside[v] for v in (graph.pred if downward else graph.succ)[vertex] if v in beside]
+                place[vertex] = sum(near) / len(near) if near else place[vertex]
+            order[at].sort(key=lambda vertex: place[vertex])
+
+
+def _places(graph: Graph, order: Order) -> dict[Vertex, float]:
+    """Where vertices stand across: as near to their neighbours as the order of their layer lets them be."""
+    across: dict[Vertex, float] = {}
+    for layer in order:
+        across |= _apart(layer, dict.fromkeys(layer, 0.0))
+    for sweep in range(SWEEPS):
+        for layer in order if sweep % 2 == 0 else reversed(order):
+            wanted = {}
+            for vertex in layer:
+                near = [across[v] for v in (*graph.pred[vertex], *graph.succ[vertex])]
+                wanted[vertex] = sum(near) / len(near) if near else across[vertex]
+            across |= _apart(layer, wanted)
+    return _straight(order, across)
+
+
+def _straight(order: Order, across: dict[Vertex, float]) -> dict[Vertex, float]:
+    """Bends of one edge above one another, just clear of the boxes on their inner side."""
+    middle = sum(across.values()) / len(across)
+    chains: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for layer in order:
+        for at, vertex in enumerate(layer):
+            if isinstance(vertex, tuple):
+                chains.setdefault(vertex[:2], []).append((across[vertex], _beside(layer, at, middle, across)))
+    outer = {}
+    for key, places in chains.items():
+        leftward = sum(x for x, _ in places) / len(places) < middle
+        outer[key] = min(x for _, x in places) if leftward else max(x for _, x in places)
+    for layer in order:
+        across |= _apart(layer, {v: outer[v[:2]] if isinstance(v, tuple) else across[v] for v in layer})
+    return across
+
+
+def _beside(layer: Sequence[Vertex], at: int, middle: float, across: Mapping[Vertex, float]) -> float:
+    """The place of a bend as near to the next box, towards the middle, as the bends between them allow."""
+    inward = 1 if across[layer[at]] < middle else -1
+    away = 0.0
+    other = at + inward
+    while 0 <= other < len(layer):
+        if isinstance(layer[other], str):
+            return across[layer[other]] - inward * ((WIDTH + BEND) / 2.0 + GAP + away)
+        away += BEND + GAP
+        other += inward
+    return across[layer[at]]
+
+
+def _apart(layer: Sequence[Vertex], wanted: Mapping[Vertex, float]) -> dict[Vertex, float]:
+    """The mean of pushing to the right and pushing to the left, both of which keep the order and the gaps."""
+    right: dict[Vertex, float] = {}
+    left: dict[Vertex, float] = {}
+    for placed, vertices, sign in ((right, layer, 1.0), (left, layer[::-1], -1.0)):
+        before: Vertex | None = None
+        for vertex in vertices:
+            placed[vertex] = wanted[vertex]
+            if before is not None:
+                gap = (_width(before) + _width(vertex)) / 2.0 + GAP
+                placed[vertex] = sign * max(sign * wanted[vertex], sign * placed[before] + gap)
+            before = vertex
+    return {vertex: (right[vertex] + left[vertex]) / 2.0 for vertex in layer}
+
+
+def _width(vertex: Vertex) -> float:
+    return WIDTH if isinstance(vertex, str) else BEND
+
+
+def _path(at: Mapping[Vertex, tuple[float, float]], source: str, target: str) -> str:
+    """From the lower side of one box through the bends to the upper side of the other."""
+    bends = sorted((v for v in at if isinstance(v, tuple) and v[:2] == (source, target)), key=lambda v: v[2])
+    (x, y), (end_x, end_y) = at[source], at[target]
+    points = [(x, y + HEIGHT / 2.0)]
+    for bend in bends:
+        bend_x, bend_y = at[bend]
+        points += [(bend_x, bend_y - HEIGHT / 2.0), (bend_x, bend_y + HEIGHT / 2.0)]
+    points.append((end_x, end_y - HEIGHT / 2.0))
+    words = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
+    for (from_x, from_y), (to_x, to_y) in pairwise(points):
+        middle = (from_y + to_y) / 2.0
+        curved = f"C{from_x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}"
+        words.append(curved if from_x != to_x else f"L{to_x:.1f} {to_y:.1f}")
+    return "".join(words)

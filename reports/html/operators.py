@@ -1,0 +1,123 @@
+"""Operators of all configurations as one table that sorts and filters, and what a click or a hover tells of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from reports import format as fmt
+from reports import formulas
+from reports.stage_table import of_roofline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What stands in a cell, and the number by which it sorts."""
+
+    text: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A column.  note: what it means.  chosen: a list of its values filters the table.  extra: left out on paper."""
+
+    title: str
+    note: str = ""
+    number: bool = False
+    chosen: bool = False
+    extra: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """An operator: `key` names its row in the page, `share` is of its stage's time."""
+
+    key: str
+    configuration: str
+    stage: str
+    operator: dict[str, Any]
+    share: float
+    cells: tuple[Cell, ...]
+    formulas: tuple[tuple[str, str], ...]
+
+
+HEADS = (
+    Head(title="Configuration", chosen=True),
+    Head(title="Stage", note="prefill of all prompts, or a representative decode step", chosen=True),
+    Head(title="Layer", note="kind of layer × how many run it", chosen=True),
+    Head(title="Operator"),
+    Head(title="Kind", chosen=True),
+    Head(title="Bound", note="the resource that takes longest", chosen=True),
+    Head(title="Time", note="one layer", number=True),
+    Head(title="All layers", note="time × layers", number=True),
+    Head(title="Share", note="of the stage's time, all layers", number=True),
+    Head(title="Roofline", note="share of the time that the data sheet's bound explains", number=True),
+    Head(title="FLOP", note="one layer", number=True),
+    Head(title="Bytes", note="device-memory traffic of one layer", number=True),
+    Head(title="of weights", note="bytes of weights read", number=True, extra=True),
+    Head(title="of KV cache", note="bytes of the cache read and written", number=True, extra=True),
+    Head(title="FLOP/B", note="arithmetic intensity", number=True),
+    Head(title="FLOP/s", note="attainable on the roofline", number=True, extra=True),
+    Head(title="Dtype", note="of the units that compute"),
+    Head(title="80 % interval", note="of the time of one layer", extra=True),
+    Head(title="Output", note="shape", extra=True),
+)
+
+
+def heads(configurations: list[dict[str, Any]]) -> tuple[Head, ...]:
+    """Without the configuration where there is but one."""
+    return HEADS if len(configurations) > 1 else HEADS[1:]
+
+
+def lines(configurations: list[dict[str, Any]]) -> list[Line]:
+    """A line per configuration, stage and operator."""
+    return [
+        _line(f"op{number}-{stage[0]}{at}", answer, stage, operator)
+        for number, answer in enumerate(configurations)
+        for stage in ("prefill", "decode")
+        for at, operator in enumerate(answer["stages"][stage]["operators"])
+    ]
+
+
+def _line(key: str, answer: dict[str, Any], stage: str, operator: dict[str, Any]) -> Line:
+    took = operator["time_s"] * operator["layers"]
+    share = took / answer["stages"][stage]["time_s"]
+    said = [("FLOP =", formulas.FLOPS[operator["kind"]]), ("Bytes =", formulas.BYTES)]
+    return Line(
+        key=key,
+        configuration=answer["configuration"],
+        stage=stage,
+        operator=operator,
+        share=share,
+        cells=tuple(_cells(answer["configuration"], stage, operator, share)),
+        formulas=(*said, ("Time =", formulas.seconds(operator, answer["efficiency"]["kind"]))),
+    )
+
+
+def _cells(configuration: str, stage: str, operator: dict[str, Any], share: float) -> Iterator[Cell]:
+    layers, cache = operator["layers"], operator["kv_read_bytes"] + operator["kv_write_bytes"]
+    computes = operator["flops"] > 0
+    block = operator["block"] if layers == 1 else f"{operator['block']} × {layers}"
+    interval = operator["time_interval_s"]
+    for text in (configuration, stage, block, operator["name"], operator["kind"], operator["bound"]):
+        yield Cell(text=text)
+    yield Cell(text=fmt.duration(operator["time_s"]), value=operator["time_s"])
+    yield Cell(text=fmt.duration(operator["time_s"] * layers), value=operator["time_s"] * layers)
+    yield Cell(text=fmt.share(share), value=share)
+    yield Cell(text=of_roofline(operator), value=operator["ideal_time_s"] / operator["time_s"])
+    yield Cell(text=fmt.count(operator["flops"]), value=operator["flops"])
+    yield Cell(text=fmt.traffic(operator["traffic_bytes"]), value=operator["traffic_bytes"])
+    yield Cell(text=_some(operator["weight_read_bytes"]), value=operator["weight_read_bytes"])
+    yield Cell(text=_some(cache), value=cache)
+    yield Cell(text=fmt.intensity(operator["arithmetic_intensity"]), value=operator["arithmetic_intensity"])
+    rate = operator["attainable_flops_per_s"]
+    yield Cell(text=fmt.rate(rate) if computes else "", value=rate if computes else 0.0)
+    yield Cell(text=operator["compute_dtype"] if computes else "")
+    yield Cell(text="" if interval is None else fmt.durations(*interval["80"]))
+    yield Cell(text=" × ".join(fmt.whole(size) for size in operator["output_shape"]))
+
+
+def _some(size: float) -> str:
+    return fmt.traffic(size) if size else ""

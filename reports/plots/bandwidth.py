@@ -1,0 +1,37 @@
+"""Memory bandwidth against time: what a hypothetical chip, alike but for its memory, would take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports.plots import curves, length
+from reports.plots.curves import frame
+from reports.plots.style import Style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+def picture(results: curves.Results, style: Style) -> Figure:
+    """The picture of some configurations, points along the bandwidth of their chips."""
+    published = {name: float(one.to_dict()["provenance"]["figures"]["bandwidth_bytes_per_s"]["value"])
+                 for name, one in curves.each(results)}  # fmt: skip
+    return draw(frame(results), style, published)
+
+
+def draw(rows: pd.DataFrame, style: Style, published: dict[str, float] | None = None) -> Figure:
+    """rows: as of Result.to_frame(), with `configuration`.  published: bandwidth of the real chip of a configuration
+    [byte/s], which a ring marks where it is among the points."""
+    figure = length.draw(rows, style, "bandwidth_bytes_per_s")
+    for axes, y in zip(figure.axes, ("prefill_time_s", "decode_time_s"), strict=True):
+        scale = curves.of_time(rows, "bandwidth_bytes_per_s", y, "").scale
+        for name, real in (published or {}).items():
+            here = rows[(rows["configuration"] == name) & np.isclose(rows["bandwidth_bytes_per_s"], real)]
+            axes.scatter(
+                here["bandwidth_bytes_per_s"] / 1e9, here[y] / scale, s=12.0 * style.size.text, facecolors="none",
+                edgecolors=style.theme.ink, linewidths=1.2, zorder=5,
+            )  # fmt: skip
+    return figure

@@ -1,0 +1,93 @@
+"""Stacked bars: what they share, parts told apart by colour and hatching, and words in them where they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports.plots.style import PALETTE, Style, colour
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import numpy.typing as npt
+    import pandas as pd
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+    Values: TypeAlias = npt.NDArray[np.float64]
+
+#: Tells parts apart that come after the palette's end.
+HATCHES = ("", "///", "...", "xxx")
+#: What is left of many parts.
+OTHER = "other"
+#: Letters of a name along an axis; longer ones break into lines.
+LETTERS = 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of every bar: its name, its sizes, its number in the palette."""
+
+    name: str
+    sizes: Values
+    number: int
+
+    def look(self, style: Style) -> dict[str, Any]:
+        """Colour and hatching."""
+        hatch = HATCHES[self.number // len(PALETTE) % len(HATCHES)]
+        return {"facecolor": colour(self.number), "hatch": hatch, "edgecolor": style.theme.paper, "linewidth": 0.5}
+
+
+def parts(table: pd.DataFrame, most: int) -> list[Part]:
+    """The columns of a table of bars x parts, the largest first; those beyond `most` together."""
+    order = table.abs().sum().sort_values(ascending=False).index
+    kept = [name for name in order if name != OTHER][: most if len(order) <= most else most - 1]
+    found = [
+        Part(name=str(name), sizes=table[name].to_numpy(float), number=_number(at)) for at, name in enumerate(kept)
+    ]
+    left = [name for name in order if name not in kept]
+    if left:
+        found.append(Part(name=OTHER, sizes=table[left].sum(axis=1).to_numpy(float), number=len(PALETTE) - 1))
+    return found
+
+
+def _number(at: int) -> int:
+    """In the palette, whose last colour is for what is left."""
+    rounds, own = divmod(at, len(PALETTE) - 1)
+    return rounds * len(PALETTE) + own
+
+
+def stack(axes: Axes, stacked: Sequence[Part], style: Style, width: float = 0.75) -> None:
+    """Upright bars, one part on another; negative parts hang below 0."""
+    up = down = np.zeros(len(stacked[0].sizes))
+    for part in stacked:
+        base = np.where(part.sizes >= 0.0, up, down)
+        axes.bar(np.arange(len(base)), part.sizes, width, base, **part.look(style))
+        up, down = up + np.maximum(part.sizes, 0.0), down + np.minimum(part.sizes, 0.0)
+    axes.grid(visible=False, axis="x")
+
+
+def handles(stacked: Sequence[Part], style: Style) -> list[Artist]:
+    """Entries of a key."""
+    from matplotlib.patches import Patch
+
+    return [Patch(label=part.name, **part.look(style)) for part in stacked]
+
+
+def names(axes: Axes, words: Sequence[str], style: Style) -> None:
+    """Names below the bars, broken into lines; upright where they are many."""
+    from textwrap import fill
+
+    axes.set_xticks(np.arange(len(words)))
+    columns = max(len(axes.figure.axes), 1)
+    room = 0.8 * style.size.width / columns * 72.0 / (0.6 * style.size.text * max(len(words), 1))
+    upright = room < min(LETTERS, max(map(len, words)))
+    shown = [fill(word.replace("/", "/ "), max(int(room), LETTERS) if not upright else 40) for word in words]
+    if upright:
+        axes.set_xticklabels(shown, rotation=60, ha="right", rotation_mode="anchor")
+    else:
+        axes.set_xticklabels(shown)

@@ -1,0 +1,73 @@
+"""A map of winners: which configuration is the best at every batch and context."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llmviewer.crossover import NOBODY, Crossover
+from reports.plots.style import Style, colour
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Metric -> what is compared, as titles say it.
+METRICS = {
+    "decode_time_s": "shortest decode step",
+    "ttft_s": "shortest time to first token",
+    "tpot_s": "shortest time per output token",
+    "e2e_s": "shortest whole request",
+    "device_time_s": "least decode time x devices",
+}
+#: Cells of a side, up to which each has the letter of its winner.
+LETTERED = 16
+
+
+def picture(found: Crossover, style: Style, title: str = "") -> Figure:
+    """The picture of a map.  title: what its configurations have in common."""
+    return draw(found, style, title)
+
+
+def draw(found: Crossover, style: Style, title: str = "") -> Figure:
+    """found: winners over contexts x batch sizes."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    figure, (axes,) = style.figure()
+    winner = found.winner.astype(int)
+    there = [at for at in range(len(found.names)) if (winner == at).any()]
+    inks = [style.theme.faint, *(colour(at) for at in range(len(found.names)))]
+    axes.imshow(
+        winner + 1, origin="lower", aspect="auto", interpolation="nearest", cmap=ListedColormap(inks), vmin=-0.5,
+        vmax=len(inks) - 0.5, alpha=0.8,
+    )  # fmt: skip
+    axes.grid(visible=False)
+    _axis(figure, found, style)
+    if max(winner.shape) <= LETTERED:
+        for (row, column), at in np.ndenumerate(winner):
+            if at != NOBODY:
+                axes.text(
+                    column, row, chr(ord("A") + at), ha="center", va="center", color=style.theme.ink,
+                    fontsize=style.size.text * 0.8,
+                )  # fmt: skip
+    style.title(figure, ", ".join(filter(None, (title, METRICS[found.metric], found.efficiency))))
+    entries = [Patch(color=colour(at), alpha=0.8, label=f"{chr(ord('A') + at)}  {found.names[at]}") for at in there]
+    if (winner == NOBODY).any():
+        entries.append(Patch(color=style.theme.faint, alpha=0.8, label="none fits in memory"))
+    style.legend_below(figure, entries, least=1)
+    style.settle(figure)
+    return figure
+
+
+def _axis(figure: Figure, found: Crossover, style: Style) -> None:
+    """Ticks at the sizes, as many as have room."""
+    (axes,) = figure.axes
+    for axis, values, words, inches in (
+        (axes.xaxis, found.batch_sizes, "Batch size (sequences)", style.size.width / 5.0),
+        (axes.yaxis, found.contexts, "Context (tokens)", style.size.height / 2.0),
+    ):
+        step = -(-len(values) // max(int(0.8 * inches * 72.0 / style.size.text), 2))
+        places = np.arange(len(values))[::step]
+        axis.set_ticks(places, labels=[f"{int(values[place]):,}" for place in places])
+        axis.set_label_text(words)

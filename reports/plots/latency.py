@@ -1,0 +1,25 @@
+"""Batch against latency: time to first token, and per output token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reports.plots import curves
+from reports.plots.curves import frame
+from reports.plots.style import Style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+def picture(results: curves.Results, style: Style) -> Figure:
+    """The picture of some configurations, points along the batch."""
+    return draw(frame(results), style)
+
+
+def draw(rows: pd.DataFrame, style: Style) -> Figure:
+    """rows: as of Result.to_frame(), with `configuration`."""
+    x = curves.along(rows, ("batch_size", "input_len", "output_len"))
+    panels = [curves.of_time(rows, x, y, title) for y, title in (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))]
+    return curves.draw(rows, panels, style)

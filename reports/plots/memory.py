@@ -1,0 +1,89 @@
+"""Memory against capacity: weights, cache, activations and framework, over the batch or the context."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports.plots import bars, curves
+from reports.plots.curves import frame
+from reports.plots.style import Style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PARTS = {
+    "weights_bytes": "weights",
+    "kv_cache_bytes": "KV cache",
+    "activations_bytes": "activations",
+    "framework_bytes": "framework",
+}
+GIB = 2.0**30
+#: A bar that is higher than so many capacities is cut off.
+HIGHEST = 2.2
+#: Bars with a gap between them.
+FEW = 24
+
+
+def picture(results: curves.Results, style: Style) -> Figure:
+    """The picture of some configurations, points along the batch or the prompt."""
+    return draw(frame(results), style)
+
+
+def draw(rows: pd.DataFrame, style: Style) -> Figure:
+    """rows: as of Result.to_frame(), with `configuration`."""
+    x = curves.along(rows, ("batch_size", "input_len", "output_len"))
+    groups = list(rows.groupby("configuration", sort=False))
+    columns = int(np.ceil(np.sqrt(len(groups))))
+    figure, axes = style.figure(-(-len(groups) // columns), columns)
+    for one, (name, own) in zip(axes, groups, strict=False):
+        _panel(one, own.sort_values(x), x, style)
+        one.set_title(str(name) if len(groups) > 1 else "", fontsize=style.size.text * 0.9, color=style.theme.ink)
+    for spare in axes[len(groups) :]:
+        spare.set_visible(False)
+    style.title(figure, curves.said(rows, x))
+    style.legend_below(figure, key(parts(rows), style, fits=bool(rows["fits"].all())))
+    style.settle(figure)
+    return figure
+
+
+def parts(rows: pd.DataFrame) -> list[bars.Part]:
+    """What fills the memory [GiB]."""
+    sizes = ((label, rows[name].to_numpy(float) / GIB) for name, label in PARTS.items())
+    return [bars.Part(name=label, sizes=size, number=at) for at, (label, size) in enumerate(sizes)]
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, x: str, style: Style) -> None:
+    capacity, budget = (float(rows[name].iloc[0]) / GIB for name in ("capacity_bytes", "budget_bytes"))
+    bars.stack(axes, parts(rows), style, 0.8 if len(rows) <= FEW else 1.0)
+    axes.axhline(capacity, color=style.theme.ink, linewidth=1.4)
+    axes.axhline(budget, color=style.theme.ink, linewidth=1.0, linestyle="--")
+    highest = float(rows["total_bytes"].max()) / GIB
+    axes.set_ylim(0.0, 1.05 * max(min(highest, HIGHEST * capacity), capacity))
+    words = [f"{value:,}" for value in rows[x].to_numpy(int)]
+    places = curves.spaced(np.arange(len(rows), dtype=float), words, axes, style)
+    axes.set_xticks(places, [words[int(place)] for place in places])
+    axes.set_xlabel(curves.AXES[x])
+    axes.set_ylabel("Memory of a device (GiB)")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    for place in np.flatnonzero(~rows["fits"].to_numpy(bool)):
+        axes.axvspan(place - 0.5, place + 0.5, color=style.theme.faint, alpha=0.35, linewidth=0, zorder=0)
+
+
+def key(stacked: list[bars.Part], style: Style, *, fits: bool, budget: bool = True) -> list[Artist]:
+    """Entries: parts, what there is and what of it is allowed, and that some do not fit."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    ink = style.theme.ink
+    entries: list[Artist] = [*bars.handles(stacked, style), Line2D([], [], color=ink, linewidth=1.4, label="capacity")]
+    if budget:
+        entries.append(Line2D([], [], color=ink, linewidth=1.0, linestyle="--", label="allowed"))
+    if not fits:
+        look = {"color": style.theme.faint, "alpha": 0.35} if budget else {"facecolor": "none", "edgecolor": ink}
+        entries.append(Patch(label="does not fit", **look))
+    return entries

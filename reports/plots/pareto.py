@@ -1,0 +1,64 @@
+"""Tokens per second of a user against those of a device, over the batch: what can be had of both."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports.plots import curves, labels
+from reports.plots.curves import frame
+from reports.plots.style import Style, colour
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+USER, DEVICE = "output_tokens_per_s_per_user", "output_tokens_per_s_per_device"
+
+
+def picture(results: curves.Results, style: Style) -> Figure:
+    """The picture of some configurations, points along the batch."""
+    return draw(frame(results), style)
+
+
+def frontier(rows: pd.DataFrame) -> pd.DataFrame:
+    """The points that fit and that no other one beats in both, the fastest for a user first."""
+    fitting = rows[rows["fits"]].sort_values([USER, DEVICE], ascending=False)
+    best = fitting[DEVICE].cummax().shift(fill_value=-np.inf)
+    return fitting[fitting[DEVICE] > best]
+
+
+def draw(rows: pd.DataFrame, style: Style) -> Figure:
+    """rows: as of Result.to_frame(), with `configuration`."""
+    figure, (axes,) = style.figure()
+    x = curves.along(rows, ("batch_size", "input_len", "output_len"))
+    best = frontier(rows)
+    axes.plot(best[USER], best[DEVICE], color=style.theme.faint, linewidth=5.0, alpha=0.6, zorder=1, label="frontier")
+    curves.panel(axes, rows, curves.Curve(x=USER, y=DEVICE, title="Per device", unit="token/s"), style, order=x)
+    known = rows[USER].to_numpy(float)
+    if known.max() > curves.WIDE * known.min():
+        axes.set_xscale("log")
+        curves.round_ticks(axes.xaxis, known)
+    axes.set_xlabel("Per user (token/s)")
+    style.title(figure, curves.said(rows, x))
+    entries = [axes.lines[0]] if len(best) > 1 else []
+    style.legend_below(figure, [*entries, *curves.key(rows, style)])
+    style.settle(figure)
+    _name(figure, rows, x, style)
+    return figure
+
+
+def _name(figure: Figure, rows: pd.DataFrame, x: str, style: Style) -> None:
+    """The batch of every point that has room for it, nearest to it."""
+    space = labels.Space(axes=figure.axes[0])
+    space.take_points(rows[[USER, DEVICE]].to_numpy(float), np.full(len(rows), style.size.text * 0.3))
+    found = []
+    for at, (_, unsorted) in enumerate(rows.groupby("configuration", sort=False)):
+        own = unsorted.sort_values(x)
+        for one, other in pairwise(zip(own[USER], own[DEVICE], strict=True)):
+            space.take_line(one, other)
+        points = zip(own[x], own[USER], own[DEVICE], strict=True)
+        found += [labels.Label(words=f"{int(n):,}", x=a, y=b, colour=colour(at)) for n, a, b in points]
+    labels.place(space, found, style.size.text * 0.75, labels.RINGS[:1])

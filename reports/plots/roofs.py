@@ -1,0 +1,181 @@
+"""Roofs of a roofline: a diagonal per memory, a horizontal per unit, their names on them, ridges, tinted zones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports import format as fmt
+from reports.plots.labels import Space
+from reports.plots.style import Style, colour, dashes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from reports.plots.labels import Points
+
+#: How far from the start of a diagonal its name may stand, as shares of its length.
+ALONG = (0.0, 0.03, 0.06, 0.09, 0.12, 0.18, 0.24, 0.3, 0.36, 0.42, 0.5, 0.6, 0.7)
+
+#: Where the name of a horizontal may end: share of its length, and above or below it.
+PLACES = ((1.0, 1.05, "bottom"), (1.0, 0.95, "top"), (0.75, 1.05, "bottom"), (0.5, 1.05, "bottom"), (0.5, 0.95, "top"))
+#: No model computes in it.
+UNUSED = "fp64"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Roofs:
+    """The roofs of one chip.  main: the rate of the units that compute most [FLOP/s]; the others stand back.
+
+    number, chips: which of how many.  rows: `roof`, `what`, `rate`, as of Result.roofs().
+    """
+
+    rows: pd.DataFrame
+    main: float
+    number: int
+    chips: int
+
+    def names(self, what: str, rate: str) -> tuple[str, str, str]:
+        """The name of a roof, and two for less room; all say the chip where there are several."""
+        chip = "" if self.chips == 1 else f"{self.rows['hardware'].iloc[0]} "
+        shorter = what.removeprefix("tensor ").removeprefix("device ")
+        return f"{chip}{what} {rate}", f"{chip}{shorter} {rate}", f"{chip}{rate}"
+
+    def of(self, roof: str) -> list[tuple[str, float]]:
+        """Names and rates of one kind of roof, the lowest first."""
+        found = self.rows[(self.rows["roof"] == roof) & ~self.rows["what"].str.endswith(UNUSED)].sort_values("rate")
+        return list(zip(found["what"].astype(str), found["rate"].astype(float), strict=True))
+
+    @property
+    def ridge(self) -> float:
+        """Where device memory meets the main units [FLOP/byte]."""
+        return self.main / self.of("memory")[0][1]
+
+
+def draw(space: Space, roofs: Roofs, style: Style) -> None:
+    """All roofs that have room for their names."""
+    ink = style.theme.ink if roofs.chips == 1 else colour(roofs.number)
+    if roofs.chips == 1:
+        _zones(space.axes, roofs.ridge, style)
+    units = sorted(roofs.of("compute"), key=lambda unit: unit[1] != roofs.main)
+    for what, rate in units:
+        if rate == roofs.main:
+            _horizontal(space, (roofs.names(what, fmt.flops_per_s(rate)), rate, roofs), (ink, dashes(0)), style)
+    for level, (what, rate) in enumerate(roofs.of("memory")):
+        names = roofs.names(what, fmt.bandwidth(rate))
+        _diagonal(space, (names, rate, roofs.main), (ink, dashes(level)), style)
+    if roofs.chips == 1:
+        for what, rate in units:
+            if rate != roofs.main:
+                look = (style.theme.faint, dashes(1))
+                _horizontal(space, (roofs.names(what, fmt.flops_per_s(rate))[:1], rate, roofs), look, style)
+    _ridge(space, roofs, ink, style)
+
+
+def roofs(axes: Axes, over: pd.DataFrame, at: tuple[int, int, Points], main: float, style: Style) -> None:
+    """The roofs of one chip on axes whose place and limits stand.  over: rows of Result.roofs().  at: the chip's
+    number, how many there are, and points that words keep clear of.  main: the rate that counts [FLOP/s]."""
+    number, chips, points = at
+    space = Space(axes=axes)
+    space.take_legend()
+    space.take_points(points, np.full(len(points), style.size.text * 0.4))
+    own = Roofs(rows=over, main=main, number=number, chips=chips)
+    keep_off_ridge(space, own)
+    draw(space, own, style)
+    keep_clear(space, own)
+    if chips == 1:
+        words_of_zones(space, own.ridge, style)
+
+
+def words_of_zones(space: Space, ridge: float, style: Style) -> None:
+    """The names of the zones, low in each."""
+    axes = space.axes
+    low, high = axes.get_xlim()
+    for start, stop, words in ((low, ridge, "memory-bound"), (ridge, high, "compute-bound")):
+        middle = float(np.sqrt(max(start, low) * min(stop, high))) if start < stop else low
+        for height in (0.02, 0.08, 0.14):
+            text = axes.text(
+                middle, height, words, transform=axes.get_xaxis_transform(), ha="center", va="bottom", style="italic",
+                fontsize=style.size.text * 0.9, color=style.theme.ink, alpha=0.7,
+            )  # fmt: skip
+            if space.keep(text):
+                break
+
+
+def _zones(axes: Axes, ridge: float, style: Style) -> None:
+    """Left of the ridge memory bounds, right of it arithmetic."""
+    low, high = axes.get_xlim()
+    for start, stop, tint in ((low, ridge, style.theme.memory_zone), (ridge, high, style.theme.compute_zone)):
+        axes.axvspan(start, stop, color=tint, zorder=0, linewidth=0)
+
+
+def _diagonal(space: Space, memory: tuple[tuple[str, ...], float, float], look: tuple[str, str], style: Style) -> None:
+    """Names, rate and the roof it ends at; a name stands along it where there is room."""
+    (names, rate, roof), (ink, dash), axes = memory, look, space.axes
+    (low, _), (bottom, _) = axes.get_xlim(), axes.get_ylim()
+    (drawn,) = axes.plot([low, roof / rate], [low * rate, roof], color=ink, linestyle=dash, linewidth=1.4, zorder=2)
+    start, stop = 1.1 * max(low, bottom / rate), roof / rate
+    (x0, y0), (x1, y1) = axes.transData.transform([(start, start * rate), (stop, stop * rate)])
+    turned = float(np.degrees(np.arctan2(y1 - y0, x1 - x0)))
+    for words, (factor, vertical), share in product(names, ((1.1, "bottom"), (0.88, "top")), ALONG):
+        x = start * (stop / start) ** share
+        text = axes.text(
+            x, x * rate * factor, words, rotation=turned, rotation_mode="anchor", ha="left", va=vertical,
+            fontsize=style.size.text * 0.8, color=ink, zorder=6,
+        )  # fmt: skip
+        if space.keep(text):
+            return
+    if dash != dashes(0):
+        drawn.remove()  # a roof without a name says nothing
+
+
+def _horizontal(space: Space, unit: tuple[tuple[str, ...], float, Roofs], look: tuple[str, str], style: Style) -> None:
+    """Names, rate, and the roofs it belongs to; a name stands at its right end, above it or below."""
+    (names, rate, roofs), (ink, dash), axes = unit, look, space.axes
+    _, high = axes.get_xlim()
+    start = rate / roofs.of("memory")[0][1]
+    named = False
+    for words, (share, factor, vertical) in product(names, PLACES):
+        text = axes.text(
+            start * (high / start) ** share, rate * factor, words, ha="right", va=vertical,
+            fontsize=style.size.text * 0.8, color=ink if roofs.chips > 1 else style.theme.ink, zorder=6,
+        )  # fmt: skip
+        named = space.keep(text)
+        if named:
+            break
+    if named or rate == roofs.main:
+        axes.plot([start, high], [rate, rate], color=ink, linestyle=dash, linewidth=1.4, zorder=2)
+
+
+def _ridge(space: Space, roofs: Roofs, ink: str, style: Style) -> None:
+    """Where the memory's roof meets that of the units."""
+    axes, ridge = space.axes, roofs.ridge
+    bottom, _ = axes.get_ylim()
+    axes.plot([ridge, ridge], [bottom, roofs.main], color=ink, linestyle=":", linewidth=0.9, zorder=2)
+    for height, (side, across) in product((0.03, 0.12, 0.22, 0.32), ((0.4, "left"), (-0.4, "right"))):
+        text = axes.annotate(
+            f"ridge {fmt.intensity(ridge)} FLOP/B", (ridge, height), xycoords=axes.get_xaxis_transform(),
+            xytext=(style.size.text * side, 0), textcoords="offset points", rotation=90, ha=across, va="bottom",
+            fontsize=style.size.text * 0.8, color=ink, zorder=6,
+        )  # fmt: skip
+        text.update_positions(space.renderer)
+        if space.keep(text):
+            return
+
+
+def keep_off_ridge(space: Space, roofs: Roofs) -> None:
+    """No word crosses the ridge."""
+    space.take_line((roofs.ridge, space.axes.get_ylim()[0]), (roofs.ridge, roofs.main))
+
+
+def keep_clear(space: Space, roofs: Roofs) -> None:
+    """What is named later keeps off the main roofs."""
+    (low, high), (bottom, _), ridge = space.axes.get_xlim(), space.axes.get_ylim(), roofs.ridge
+    device = roofs.main / ridge
+    start = max(low, bottom / device)
+    space.take_line((start, start * device), (ridge, roofs.main))
+    space.take_line((ridge, roofs.main), (high, roofs.main))

@@ -1,0 +1,123 @@
+"""A waterfall: what makes one configuration faster or slower than another, part by part, adding up exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llmviewer.result import Result
+from reports import format as fmt
+from reports.plots import bars, curves
+from reports.plots.style import Style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+METRICS = {"tpot_s": "Time per output token", "e2e_s": "Whole request", "ttft_s": "Time to first token"}
+FASTER, SLOWER, WHOLE = "#009E73", "#D55E00", "#0072B2"
+#: Changes that are shown one by one; the smaller ones together.
+MOST = 8
+#: First words of operators' names -> what they belong to.
+GROUPS = {
+    "expert": "experts",
+    "shared": "experts",
+    "router": "experts",
+    "gate": "feed-forward",
+    "up": "feed-forward",
+    "down": "feed-forward",
+    "mlp": "feed-forward",
+    "lm": "lm_head",
+    "final": "lm_head",
+    "logits": "lm_head",
+}
+#: Kinds that are a group of their own.
+OF_KINDS = {
+    "attention": "attention",
+    "softmax": "attention",
+    "collective": "collectives",
+    "copy": "copies",
+    "recurrence": "recurrence",
+    "conv": "recurrence",
+    "embedding": "embedding",
+    "norm": "norms and sums",
+    "elementwise": "norms and sums",
+}
+
+
+def group(name: str, kind: str) -> str:
+    """What an operator belongs to; a term of an engine and the rest are what they are called."""
+    if kind in ("engine", "rest"):
+        return name
+    if name in ("qk_matmul", "sv_matmul"):
+        return "attention"
+    return OF_KINDS.get(kind) or GROUPS.get(name.partition("_")[0], "projections")
+
+
+def frame(results: Mapping[str, Result], metric: str = "tpot_s") -> pd.DataFrame:
+    """Rows of `configuration`, `group`, `seconds`, of the first point; a configuration's add up to its metric."""
+    import pandas as pd
+
+    found = [one.attribution(metric).assign(configuration=name) for name, one in results.items()]
+    rows = pd.concat(found, ignore_index=True)
+    rows["group"] = [group(str(name), str(kind)) for name, kind in zip(rows["name"], rows["kind"], strict=True)]
+    return rows.groupby(["configuration", "group"], sort=False)["seconds"].sum().reset_index()
+
+
+def steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """From the first configuration to the second: `name`, `start` and `change`; the last row is the second whole."""
+    import pandas as pd
+
+    first, second = dict.fromkeys(rows["configuration"])
+    table = rows.pivot_table(index="group", columns="configuration", values="seconds", fill_value=0.0)
+    before, after = float(table[first].sum()), float(table[second].sum())
+    change = (table[second] - table[first]).sort_values(key=lambda seconds: -seconds.abs())
+    change = change[change.abs() > 1e-12 * max(before, after)]
+    kept = [(str(name), float(seconds)) for name, seconds in change.iloc[:MOST].items()]
+    if len(change) > MOST:
+        kept.append((bars.OTHER, float(change.iloc[MOST:].sum())))
+    starts = before + np.cumsum([0.0, *(seconds for _, seconds in kept)])
+    found = [
+        (first, 0.0, before),
+        *((n, at, c) for (n, c), at in zip(kept, starts, strict=False)),
+        (second, 0.0, after),
+    ]
+    return pd.DataFrame(found, columns=["name", "start", "change"])
+
+
+def picture(results: Mapping[str, Result], style: Style, metric: str = "tpot_s") -> Figure:
+    """The picture of two configurations, each answering one point."""
+    return draw(frame(results, metric), style, f"{METRICS[metric]}: {curves.said(curves.frame(results))}")
+
+
+def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
+    """rows: as of `frame`, of two configurations."""
+    from matplotlib.patches import Patch
+
+    figure, (axes,) = style.figure()
+    found = steps(rows)
+    curve = curves.of_time(found.iloc[[0, -1]], "", "change", "Time")
+    start, change = (found[name].to_numpy(float) / curve.scale for name in ("start", "change"))
+    inks = [SLOWER if seconds > 0 else FASTER for seconds in change]
+    inks[0] = inks[-1] = WHOLE
+    axes.bar(np.arange(len(found)), change, 0.7, start, color=inks)
+    ends = start + change
+    axes.hlines(ends[:-1], np.arange(len(ends) - 1), np.arange(1, len(ends)), color=style.theme.ink, linewidth=0.6)
+    for at, seconds in enumerate(change):
+        sign = "" if at in (0, len(change) - 1) else "+" if seconds > 0 else "−"
+        axes.annotate(
+            f"{sign}{fmt.digits(abs(seconds))}", (at, max(start[at], ends[at])), xytext=(0, 2), ha="center",
+            va="bottom", textcoords="offset points", fontsize=style.size.text * 0.75, color=style.theme.ink,
+        )  # fmt: skip
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    bars.names(axes, list(found["name"]), style)
+    axes.set_ylabel(f"{curve.title} ({curve.unit})")
+    axes.margins(y=0.1)
+    axes.grid(visible=False, axis="x")
+    style.title(figure, title)
+    looks = ((WHOLE, "whole"), (FASTER, "takes less"), (SLOWER, "takes more"))
+    style.legend_below(figure, [Patch(color=ink, label=words) for ink, words in looks])
+    style.settle(figure)
+    return figure

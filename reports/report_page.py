@@ -1,0 +1,56 @@
+"""A report as a page for Markdown: comparison, bottlenecks, every configuration, points, sources."""
+
+from __future__ import annotations
+
+from reports import analysis_page, bottleneck, comparison_page, sweep_page
+from reports import format as fmt
+from reports.page import Emphasis, Facts, Page, Row, Table, left, right
+from reports.report import Report
+
+#: Points that a page shows.
+SHOWN = 40
+
+
+def page(report: Report) -> Page:
+    """Everything but the pictures."""
+    answers = report.configurations
+    several = len(answers) > 1
+    verdicts = tuple((a["configuration"], f"{bottleneck.sentence(a)} {bottleneck.advice(a)}") for a in answers)
+    parts: Page = (Facts(title=report.title, lines=()),)
+    if several:
+        parts = (*parts, *comparison_page.beside(answers), Facts(title="Bottlenecks", lines=verdicts))
+    for answer, result in zip(answers, report.results.values(), strict=True):
+        title = (Facts(title=answer["configuration"], lines=()),) if several else ()
+        own = (
+            analysis_page.header(answer),
+            *analysis_page.stages(answer, result.token_budget),
+            *analysis_page.below(answer, result.token_budget),
+        )
+        parts = (*parts, *title, *own)
+    return (*parts, *_points(report), _sources(report))
+
+
+def _points(report: Report) -> Page:
+    """The sweep, evenly thinned out where it is long."""
+    total = len(report.points["batch_size"])
+    step = -(-total // SHOWN)
+    columns = {name: values[::step] for name, values in report.points.items()}
+    shown = len(columns["batch_size"])
+    note = f"{shown} of {fmt.whole(total)} points, evenly chosen; CSV, JSON and Excel hold all" if shown < total else ""
+    heading = Facts(title="Sweep", lines=(("", note),) if note else (), emphasis=Emphasis.FAINT)
+    return (heading, *sweep_page.page(columns, 0))
+
+
+def _sources(report: Report) -> Table:
+    """The page of every figure."""
+    chips = {answer["hardware"]["name"]: answer["provenance"]["figures"] for answer in report.configurations}
+    rows = tuple(
+        Row(cells=(chip, name, fmt.digits(figure["value"], 4) if figure["value"] else fmt.DASH, figure["source"]))
+        for chip, figures in chips.items()
+        for name, figure in figures.items()
+    )
+    return Table(
+        title="Figures of the chips (SI units)",
+        columns=(left("Chip"), left("Figure"), right("Value"), left("Source")),
+        rows=rows,
+    )

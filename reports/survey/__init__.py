@@ -1,0 +1,32 @@
+"""The figures and tables of the survey "LLM Inference Unveiled" (arXiv 2402.16363) that LLM-Viewer made, by our counts.
+
+One file a figure: what it asks for, rows of the answers, a picture, what the survey concludes as relations of the rows.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from reports.survey.figure import Figure
+
+#: In the order of the survey.
+FIGURES = (
+    "table_1",
+    "figure_5",
+    "figure_6",
+    "figure_7",
+    "figure_8",
+    "figure_9",
+    "figure_11",
+    "figure_15",
+    "figure_16",
+    "figure_18",
+    "figure_19",
+    "figure_20",
+)
+
+
+def load(name: str) -> Figure:
+    """The figure of a name in FIGURES."""
+    found: Figure = import_module(f"reports.survey.{name}").FIGURE
+    return found

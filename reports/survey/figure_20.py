@@ -1,0 +1,130 @@
+"""Figure 20: what more bandwidth does to the roofline and to the decode of Llama-2-13b."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports import format as fmt
+from reports.plots.style import colour, dashes, marker
+from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, rising
+from reports.survey.lines import curves, log, tagged
+from reports.survey.roof_axes import scales
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+    from reports.plots.style import Style
+
+MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+BATCHES = (1, 16, 64)
+LAYER = "up_proj"
+#: Roofs drawn.
+SHOWN = (0.5, 1.0, 2.0, 4.0, 16.0, 64.0)
+
+
+def frames(results: Results) -> Frames:
+    """A decode step and one linear layer of it by batch and bandwidth."""
+    import pandas as pd
+
+    rows = [row for result in results.values() for point in range(len(result)) for row in (_row(result, point),)]
+    roofs = next(iter(results.values())).roofs()
+    return {"": pd.DataFrame(rows), "roofs": roofs[roofs["roof"] == "compute"]}
+
+
+def _row(result: Any, point: int) -> dict[str, Any]:
+    stage, answer = result.stage("decode", point), result.to_dict(point)
+    layer = next(row for row in stage["operators"] if row["name"] == LAYER)
+    return {
+        "batch_size": answer["workload"]["batch_size"],
+        "bandwidth_bytes_per_s": answer["hardware"]["bandwidth_bytes_per_s"],
+        "decode_time_s": stage["time_s"],
+        "layer": LAYER,
+        "arithmetic_intensity": layer["arithmetic_intensity"],
+        "performance": layer["flops"] / layer["time_s"],
+        "bound": layer["bound"],
+    }
+
+
+def draw(frames: Frames, style: Style) -> Picture:
+    """Roofs of growing bandwidth with a linear layer under each, and a step's time."""
+    rows = frames[""]
+    figure, (left, right) = style.figure(1, 2)
+    peak = float(frames["roofs"].set_index("what").loc["tensor bf16, fp16", "rate"])
+    scales(left, (0.3, 2e3), (1e11, 4e14))
+    base = float(np.median(rows["bandwidth_bytes_per_s"].unique())) / float(np.median(MULTIPLES))
+    intensity = np.geomspace(0.3, 2e3, 200)
+    for at, multiple in enumerate(SHOWN):
+        rate = base * multiple
+        height = np.minimum(intensity * rate, peak)
+        left.plot(intensity, height, color=colour(at), linestyle=dashes(at), linewidth=1.3, label=fmt.bandwidth(rate))
+        points = rows[np.isclose(rows["bandwidth_bytes_per_s"], rate) & (rows["batch_size"] == 1)]
+        left.scatter(
+            points["arithmetic_intensity"], points["performance"], color=colour(at), marker=marker(at), zorder=5,
+            s=3.0 * style.size.text,
+        )  # fmt: skip
+    tagged(left, f"{LAYER} at batch 1", style)
+    style.legend(left, loc="lower right")
+    shown = rows.assign(ms=rows["decode_time_s"] * 1e3, tb=rows["bandwidth_bytes_per_s"] / 1e12)
+    shown["series"] = "batch " + shown["batch_size"].astype(str)
+    curves(right, shown, ("tb", "ms", "series"), style)
+    log(right, "Memory bandwidth (TB/s)", "Time of a decode step (ms)")
+    tagged(right, "decode step", style)
+    style.title(figure, "Llama-2-13b on an a6000 of other bandwidths: decode, 1,024 tokens")
+    style.legend(right, loc="upper right")
+    return figure
+
+
+def of(frames: Frames, batch: int) -> Rows:
+    """Rows of one batch."""
+    return frames[""].query("batch_size == @batch").set_index("bandwidth_bytes_per_s")
+
+
+def linear_layers_gain(frames: Frames) -> Verdict:
+    """Performance of a linear layer in decode."""
+    said, held = [], True
+    for batch in BATCHES:
+        rows = of(frames, batch)
+        rates = rows["performance"]
+        stop = rows.index[rows["bound"] != "memory"]
+        held = held and rising(rates[rows["bound"] == "memory"]) and float(rates.iloc[-1] / rates.iloc[0]) > 2.0
+        level = f", levels off by {fmt.bandwidth(float(stop[0]))}" if len(stop) else ""
+        eight = float(rates.iloc[MULTIPLES.index(8.0)] / rates.iloc[MULTIPLES.index(1.0)])
+        said.append(f"batch {batch}: {fmt.times(eight)} with 8 times the bandwidth{level}")
+    return Verdict(holds=held, because=f"{LAYER}, " + "; ".join(said))
+
+
+def decode_gets_faster(frames: Frames) -> Verdict:
+    """Time of a whole step."""
+    said, held = [], True
+    for batch in BATCHES:
+        found = of(frames, batch)["decode_time_s"]
+        held = held and rising(-found)
+        gain = float(found.iloc[MULTIPLES.index(1.0)] / found.iloc[MULTIPLES.index(8.0)])
+        said.append(f"{fmt.times(gain)} at batch {batch}")
+    return Verdict(holds=held, because=f"8 times the bandwidth makes a step faster by {', '.join(said)}")
+
+
+FIGURE = Figure(
+    title="Figure 20: bandwidth, the roofline and decode time",
+    setting="Llama-2-13b, A6000 with other bandwidths (768 GB/s is the real one), 1024 tokens, eager attention.",
+    asks={
+        f"batch {batch}": Ask(batch_size=(batch,) * len(MULTIPLES), bandwidths=MULTIPLES).with_options()
+        for batch in BATCHES
+    },
+    frames=frames,
+    draw=draw,
+    claims=(
+        Claim(
+            says="As total memory bandwidth increases, performance of linear layers in decode increases significantly.",
+            check=linear_layers_gain,
+        ),
+        Claim(says="Decode of Llama-2-13b takes less time.", check=decode_gets_faster),
+    ),
+    differs=(
+        "No numbers of LLM-Viewer for other bandwidths are at hand. At 768 GB/s its decode time is that of "
+        "figure 8, and "
+        "so is the difference."
+    ),
+)

@@ -1,0 +1,69 @@
+"""Figure 5: the roofline of an A6000."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reports import format as fmt
+from reports.survey import table_1
+from reports.survey.figure import Claim, Figure, Frames, Verdict
+from reports.survey.roof_axes import scales, under
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+    from reports.plots.style import Style
+
+MAIN = "tensor bf16, fp16"
+
+
+def draw(frames: Frames, style: Style) -> Picture:
+    """The roofs alone."""
+    figure, (axes,) = style.figure()
+    style.title(figure, "a6000: the roofline of the data sheet")
+    scales(axes, (0.1, 1e4), (5e10, 1.5e15))
+    under(axes, frames["roofs"], MAIN, (), style)
+    return figure
+
+
+def ridge(frames: Frames) -> float:
+    """The turning point [FLOP/byte] of fp16 units."""
+    roofs = frames["roofs"]
+    rate = roofs.loc[roofs["what"] == MAIN, "rate"].iloc[0]
+    return float(rate / roofs.loc[roofs["what"] == "device memory", "rate"].iloc[0])
+
+
+def below_it_memory_bounds(frames: Frames) -> Verdict:
+    """Every operator of Llama-2-7b that multiplies matrices, in both stages."""
+    rows = frames[""].query("matmul_flops > 0")
+    turn = ridge(frames)
+    low = rows["arithmetic_intensity"] < turn
+    wrong = rows[low != (rows["bound"] == "memory")]
+    because = (
+        f"the turning point lies at {fmt.intensity(turn)} FLOP/byte; of {len(rows)} matrix products of Llama-2-7b "
+        f"{int(low.sum())} lie below it and {len(rows) - int(low.sum())} above, and {len(wrong)} are bound otherwise "
+        "than that says"
+    )
+    return Verdict(holds=wrong.empty, because=because)
+
+
+FIGURE = Figure(
+    title="Figure 5: the roofline of the A6000",
+    setting="Data sheet; the operators of Table 1 stand for the layers.",
+    asks=table_1.FIGURE.asks,
+    frames=table_1.frames,
+    draw=draw,
+    claims=(
+        Claim(
+            says="A layer whose arithmetic intensity lies below the turning point is memory-bound, one above it is "
+            "compute-bound.",
+            check=below_it_memory_bounds,
+        ),
+    ),
+    differs=(
+        "LLM-Viewer has one roof for all operators. We give norms, softmax and activations the vector units, "
+        "which reach "
+        "a quarter of the fp16 rate (38.7 TFLOP/s) and turn at 50 FLOP/byte; special functions have a roof of their "
+        "own. At these intensities memory bounds them all the same, so no bound in Table 1 changes."
+    ),
+)

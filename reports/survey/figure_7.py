@@ -1,0 +1,143 @@
+"""Figure 7: relative memory of Llama-2-13b by quantization."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports import format as fmt
+from reports.plots.style import colour
+from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, together
+from reports.survey.lines import labelled, tagged
+from reports.survey.peer import peers
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+    from reports.plots.style import Style
+
+FORMATS = {"w16a16": "none", "w8a16": "w8a16", "w4a16": "w4a16", "w8a8kv8": "w8a8kv8", "w4a16kv4": "w4a16kv4"}
+PARTS = {"weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "temporary activations"}
+BATCHES, LENGTHS = (1, 16, 1), (2048, 2048, 8192)
+ONES = (1, 1, 1)
+#: Temporary activations of decode are below this share of all.
+SMALL = 0.02
+
+
+def asks() -> dict[str, Ask]:
+    """Prompts alone, and tokens generated one by one: the worst step is then the stage's."""
+    found = {}
+    for name, text in FORMATS.items():
+        prefill = Ask(batch_size=BATCHES, input_len=LENGTHS, output_len=ONES)
+        decode = Ask(batch_size=BATCHES, input_len=ONES, output_len=LENGTHS)
+        found[f"prefill, {name}"] = prefill.with_options(quantization=text)
+        found[f"decode, {name}"] = decode.with_options(quantization=text)
+        found[f"flash prefill, {name}"] = prefill.with_options(quantization=text, attention="flash")
+    return found
+
+
+def frames(results: Results) -> Frames:
+    """Parts of the memory by stage, format and size; relative: over the 16-bit total of stage and size."""
+    rows = together(results, **{name: name for name in PARTS})
+    rows[["stage", "quantization"]] = rows.pop("asked").str.split(", ", expand=True)
+    rows["length"] = rows[["input_len", "output_len"]].max(axis="columns")
+    rows["total_bytes"] = rows[list(PARTS)].sum(axis="columns")
+    plain = rows[rows["quantization"] == "w16a16"].set_index(["stage", "batch_size", "length"])["total_bytes"]
+    whole = plain.loc[list(zip(rows["stage"], rows["batch_size"], rows["length"], strict=True))].to_numpy()
+    rows["relative"] = rows["total_bytes"] / whole
+    return {"": rows.drop(columns=["input_len", "output_len"])}
+
+
+def draw(frames: Frames, style: Style) -> Picture:
+    """Stacked parts, a panel for each stage and size."""
+    rows = frames[""]
+    sizes = rows[["batch_size", "length"]].drop_duplicates().itertuples(index=False)
+    panels = [(stage, batch, length) for batch, length in sizes for stage in ("prefill", "decode")]
+    figure, many = style.figure(3, 2)
+    for axes, (stage, batch, length) in zip(many, panels, strict=True):
+        shown = rows.query("stage == @stage and batch_size == @batch and length == @length")
+        _stacked(axes, shown)
+        tagged(axes, f"{stage}, batch {batch}, {length} tokens", style)
+    labelled(many[2], "", "Memory relative to w16a16")
+    for axes in many:
+        axes.tick_params(axis="x", rotation=20, labelbottom=axes in many[-2:], labelsize=0.85 * style.size.text)
+    style.title(figure, "Llama-2-13b: memory by quantization")
+    style.legend_below(figure, many[0].get_legend_handles_labels()[0])
+    return figure
+
+
+def _stacked(axes: object, shown: Rows) -> None:
+    base = np.zeros(len(shown))
+    whole = (shown["total_bytes"] / shown["relative"]).to_numpy()
+    for at, (part, words) in enumerate(PARTS.items()):
+        height = shown[part].to_numpy() / whole
+        axes.bar(shown["quantization"], height, bottom=base, color=colour(at), label=words, width=0.7)  # type: ignore[attr-defined]
+        base = base + height
+
+
+def low_in_decode(frames: Frames) -> Verdict:
+    """Every size and format."""
+    rows = frames[""].query("stage == 'decode'")
+    most = float((rows["activations_bytes"] / rows["total_bytes"]).max())
+    return Verdict(
+        holds=most < SMALL, because=f"at most {fmt.percent(most)} of the memory of decode, at any size and format"
+    )
+
+
+def low_in_prefill(frames: Frames) -> Verdict:
+    """The smallest part everywhere."""
+    rows, flash = (frames[""].query("stage == @stage") for stage in ("prefill", "flash prefill"))
+    share = rows["activations_bytes"] / rows["total_bytes"]
+    smallest = rows["activations_bytes"] < rows[["weights_bytes", "kv_cache_bytes"]].min(axis="columns")
+    most = rows.loc[share.idxmax()]
+    because = (
+        f"up to {fmt.percent(float(share.max()))} of the memory of prefill ({most['quantization']}, batch "
+        f"{most['batch_size']}, {most['length']} tokens), the smallest part in {int(smallest.sum())} of "
+        f"{len(rows)} cases, "
+        "since the eager scores are large; with flash attention at most "
+        f"{fmt.percent(float((flash['activations_bytes'] / flash['total_bytes']).max()))}"
+    )
+    return Verdict(holds=bool(smallest.all()), because=because)
+
+
+def cache_grows(frames: Frames) -> Verdict:
+    """With the batch and the length."""
+    rows = frames[""].query("stage == 'decode' and quantization == 'w16a16'").set_index(["batch_size", "length"])
+    one, many, longer = (float(rows.loc[size, "kv_cache_bytes"]) for size in ((1, 2048), (16, 2048), (1, 8192)))
+    because = (
+        f"{fmt.memory(one)} at batch 1 and 2048 tokens, {fmt.memory(many)} at batch 16, "
+        f"{fmt.memory(longer)} at 8192 tokens"
+    )
+    return Verdict(holds=many > one and longer > one, because=because)
+
+
+def weights_are_26_gb(frames: Frames) -> Verdict:
+    """Of a 13b model in fp16."""
+    size = float(frames[""].query("quantization == 'w16a16'")["weights_bytes"].iloc[0])
+    return Verdict(holds=abs(size / 26e9 - 1.0) < 0.02, because=f"they take {fmt.traffic(size)}")
+
+
+CAUSES = ("stored", "live", "scales")
+FIGURE = Figure(
+    title="Figure 7: relative memory of Llama-2-13b by quantization",
+    setting="Batch 1 and 16 at 2048 tokens, batch 1 at 8192 (the caption names no sizes); eager attention.",
+    asks=asks(),
+    frames=frames,
+    draw=draw,
+    claims=(
+        Claim(says="Temporary activations take little memory in the decode stage.", check=low_in_decode),
+        Claim(says="Temporary activations take relatively little memory in general.", check=low_in_prefill),
+        Claim(says="Memory of the KV cache grows with batch size and sequence length.", check=cache_grows),
+        Claim(says="The 13 billion weights take about 26 GB in FP16.", check=weights_are_26_gb),
+    ),
+    peers=(
+        *peers(
+            ("prefill",),
+            ("weights_bytes", "kv_cache_bytes", "activations_bytes"),
+            CAUSES,
+            bits=("16/16/16", "4/16/4"),
+        ),
+        *peers(("decode",), ("activations_bytes",), CAUSES),
+    ),
+)

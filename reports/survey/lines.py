@@ -1,0 +1,57 @@
+"""Curves: one line per series over a column, told apart by colour, marker and dashes; axes with plain numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports.plots.style import Style, colour, dashes, marker
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+#: Decades from which on a scale shows powers of ten alone.
+WIDE = 2.2
+
+
+def curves(axes: Axes, frame: pd.DataFrame, names: tuple[str, str, str], style: Style) -> None:
+    """names: the columns across, up and of the series."""
+    across, up, series = names
+    for at, (name, rows) in enumerate(frame.groupby(series, sort=False)):
+        axes.plot(
+            rows[across], rows[up], label=str(name), color=colour(at), linestyle=dashes(at), marker=marker(at),
+            markersize=0.5 * style.size.text, linewidth=1.3,
+        )  # fmt: skip
+
+
+def log(axes: Axes, across: str, up: str) -> None:
+    """Log scales, labels with units, plain numbers at the ticks; once the curves are drawn."""
+    axes.set(xscale="log", yscale="log")
+    labelled(axes, across, up)
+    for axis in (axes.xaxis, axes.yaxis):
+        plain(axis)
+
+
+def plain(axis: Axis) -> None:
+    """Ticks of a log scale as plain numbers: 1, 2, 5 of a decade where there are few."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    subs = (1.0,) if np.log10(high / low) > WIDE else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(base=10.0, subs=subs, numticks=20))
+    axis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def labelled(axes: Axes, across: str, up: str) -> None:
+    """What the axes show, with units."""
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+
+
+def tagged(axes: Axes, words: str, style: Style) -> None:
+    """A heading over one of several axes."""
+    axes.set_title(words, fontsize=style.size.text, color=style.theme.ink, loc="left")

@@ -1,0 +1,99 @@
+"""Numbers that LLM-Viewer printed (llm_viewer.yaml) beside ours at the same settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reports.survey.faults import FAULTS
+from reports.survey.figure import Ask
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Bits of weights, activations and cache -> our option.
+BITS = {"16/16/16": "none", "8/8/8": "w8a8kv8", "4/16/16": "w4a16", "4/16/4": "w4a16kv4"}
+MEMORY = ("weights_bytes", "kv_cache_bytes", "activations_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """One number.  quantity: flops, traffic_bytes, time_s, or a part of memory.  causes: of FAULTS."""
+
+    model: str
+    batch_size: int
+    input_len: int
+    bits: str
+    attention: str
+    stage: str
+    quantity: str
+    causes: tuple[str, ...]
+
+    @property
+    def ask(self) -> Ask:
+        """The same setting; the memory of decode alone is that of tokens generated one by one."""
+        lengths = (self.input_len, 1)
+        if self.quantity in MEMORY and self.stage == "decode":
+            lengths = (1, self.input_len)
+        return Ask(
+            model=self.model, batch_size=(self.batch_size,), input_len=lengths[:1], output_len=lengths[1:]
+        ).with_options(attention=self.attention, quantization=BITS[self.bits])
+
+    @property
+    def theirs(self) -> float:
+        """What LLM-Viewer says."""
+        keys = ("model", "batch_size", "input_len", "bits", "attention")
+        found = [row for row in read()["totals"] if all(row[key] == getattr(self, key) for key in keys)]
+        return float(found[0][self.stage][self.quantity])
+
+    def ours(self, results: Mapping[Ask, Any]) -> float:
+        """What we say."""
+        row = results[self.ask].to_frame().iloc[0]
+        return float(row[self.quantity if self.quantity in MEMORY else f"{self.stage}_{self.quantity}"])
+
+
+def peers(
+    stages: Iterable[str], quantities: Iterable[str], causes: Iterable[str], **setting: tuple[Any, ...]
+) -> tuple[Peer, ...]:
+    """Every combination of the setting, which lists batch_size, input_len, bits, attention (and model)."""
+    from itertools import product
+
+    defaults: dict[str, tuple[Any, ...]] = {
+        "model": ("llama-2-13b",), "batch_size": (1,), "input_len": (2048,), "bits": ("16/16/16",),
+        "attention": ("eager",),
+    }  # fmt: skip
+    lists = {**defaults, **setting, "stage": tuple(stages), "quantity": tuple(quantities)}
+    return tuple(
+        Peer(**dict(zip(lists, values, strict=True)), causes=tuple(causes)) for values in product(*lists.values())
+    )
+
+
+def compared(listed: Iterable[Peer], results: Mapping[Ask, Any]) -> pd.DataFrame:
+    """A row per number: the setting, theirs, ours, and by how much ours is larger."""
+    import pandas as pd
+
+    names = ("model", "batch_size", "input_len", "bits", "attention", "stage", "quantity")
+    rows = []
+    for peer in listed:
+        theirs, ours = peer.theirs, peer.ours(results)
+        setting = {name: getattr(peer, name) for name in names}
+        rows.append({**setting, "llm_viewer": theirs, "ours": ours, "difference": ours / theirs - 1.0})
+    return pd.DataFrame(rows)
+
+
+def reasons(listed: Iterable[Peer]) -> list[str]:
+    """Why they differ, each reason once."""
+    return [FAULTS[cause].why for cause in dict.fromkeys(cause for peer in listed for cause in peer.causes)]
+
+
+@cache
+def read() -> dict[str, Any]:
+    """What LLM-Viewer printed."""
+    import yaml
+
+    text = Path(__file__).with_name("llm_viewer.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found

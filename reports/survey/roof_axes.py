@@ -1,0 +1,44 @@
+"""Axes of a roofline with the roofs of one chip, for figures that put their own points under them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports.plots import labels
+from reports.plots.roofs import Roofs, draw, keep_clear, words_of_zones
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from reports.plots.style import Style
+
+#: Half a marker, in units of the text's height.
+HALF = 0.4
+
+
+def scales(axes: Axes, across: tuple[float, float], up: tuple[float, float]) -> None:
+    """Log scales with their units.  across: FLOP/byte.  up: FLOP/s."""
+    axes.set(xscale="log", yscale="log", xlim=across, ylim=up)
+    axes.set_xlabel("Arithmetic intensity (FLOP/byte)")
+    axes.set_ylabel("Performance (TFLOP/s)")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1e12:g}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+
+
+def under(axes: Axes, over: pd.DataFrame, main: str, named: Sequence[labels.Label], style: Style) -> None:
+    """The roofs of one chip, and words beside points, once all else is drawn.  main: the unit that counts."""
+    style.settle(axes.figure)  # type: ignore[arg-type]
+    space = labels.Space(axes=axes)
+    space.take_legend()
+    points = np.array([(label.x, label.y) for label in named]).reshape(-1, 2)
+    space.take_points(points, np.full(len(points), HALF * style.size.text))
+    rate = float(over.loc[over["what"] == main, "rate"].iloc[0])
+    roofs = Roofs(rows=over, main=rate, number=0, chips=1)
+    draw(space, roofs, style)
+    keep_clear(space, roofs)
+    labels.place(space, named, style.size.text * 0.8)
+    words_of_zones(space, roofs.ridge, style)

@@ -1,0 +1,394 @@
+"""Pictures, by their structure: roofs, markers, words, limits.  Never by pixels."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from llmviewer import api
+from llmviewer.cli import main
+from llmviewer.crossover import crossover
+from llmviewer.result import Result
+from llmviewer.workload import Request
+from reports.plots import KINDS, Given, bars, curves, ledger, memory, operators, pareto, parity, roofline, waterfall
+from reports.plots.style import SIZES, THEMES, Style
+
+ROOT = Path(__file__).resolve().parent.parent
+HALF = Style(size=SIZES["half"])
+DENSE = ("llama-3.2-1b", "a6000")
+#: What configurations may be -> model, chip, options.
+RUN = {
+    "dense": (*DENSE, {}),
+    "moe": ("qwen3-30b-a3b", "h100-sxm", {}),
+    "latent attention": ("deepseek-v2-lite", "h100-sxm", {}),
+    "hybrid": ("qwen3-next-80b-a3b", "b200", {}),
+    "recurrent": ("mamba-2.8b", "a6000", {}),
+    "calibrated": (*DENSE, {"efficiency": "calibrated"}),
+    "engine": (*DENSE, {"efficiency": "calibrated", "engine": "vllm"}),
+    "continuous": (*DENSE, {"efficiency": "calibrated", "engine": "vllm", "batching": "continuous"}),
+    "speculative": (*DENSE, {"speculative": "draft=tinyllama-1.1b,tokens=4,acceptance=0.7"}),
+    "offload": ("llama-2-13b", "rtx-4090", {"offload": "weights=1"}),
+    "tensor parallel": ("llama-2-70b", "h100-sxm", {"tensor_parallel_size": "4"}),
+    "pipeline": ("llama-2-70b", "h100-sxm", {"pipeline_parallel_size": "4"}),
+    "does not fit": ("llama-2-70b", "a6000", {}),
+    "no L2, no vector rate": ("llama-2-7b", "groq-lpu", {}),
+}
+
+
+@cache
+def result(name: str, points: bool = False) -> Result:  # noqa: FBT001, FBT002
+    model, chip, options = RUN[name]
+    batch = np.array([1.0, 8.0, 64.0]) if points else np.ones(1)
+    request = Request(batch_size=batch, input_len=np.full(len(batch), 512.0), output_len=np.full(len(batch), 16.0))
+    return api.configuration(model, chip, **options).answer(request)
+
+
+def module(kind: str):
+    return import_module(f"reports.plots.{KINDS[kind].module}")
+
+
+def of_results() -> list[str]:
+    return [name for name, kind in KINDS.items() if kind.given in (Given.POINT, Given.CURVE)]
+
+
+def words(figure) -> list[str]:
+    """Every text of a figure."""
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def key(figure) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+# every kind with every kind of result
+
+
+@pytest.mark.parametrize("kind", of_results())
+@pytest.mark.parametrize("name", RUN)
+def test_every_picture_shows_every_kind_of_result(kind: str, name: str) -> None:
+    curve = KINDS[kind].given is Given.CURVE and kind != "bandwidth"
+    results = {name: result(name, curve)}
+    if KINDS[kind].fewest == 2:
+        results = {"dense": result("dense"), name + " ": result(name)}
+    figure = module(kind).picture(results, HALF)
+    assert all(axes.get_xlabel() or axes.get_xticklabels() for axes in figure.axes if axes.get_visible())
+    assert all(axes.get_ylabel() for axes in figure.axes if axes.get_visible())
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_size_and_theme_is_drawn_as_wide_as_it_says(theme: str, size: str, tmp_path: Path) -> None:
+    style = Style(theme=THEMES[theme], size=SIZES[size])
+    figure = roofline.picture({"dense": result("dense")}, style)
+    assert figure.get_figwidth() == SIZES[size].width
+    assert figure.get_facecolor()[:3] == pytest.approx(
+        [int(THEMES[theme].paper[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    )
+
+
+# the roofline
+
+
+def test_roofline_has_a_roof_for_every_unit_and_memory_that_is_published() -> None:
+    """The A100's sheet: device memory and L2; tensor tf32, bf16 and fp16 together, int8, int4 ...; the ridge."""
+    one = api.analyze("llama-2-7b", "a100-80gb-sxm")
+    said = words(roofline.picture({"a": one}, Style(size=SIZES["slide"])))
+    for _, roof in one.roofs().iterrows():
+        if not roof["what"].endswith("fp64"):
+            assert any(text.startswith(roof["what"]) for text in said), roof["what"]
+    assert "ridge 153 FLOP/B" in said  # 312e12 / 2.039e12
+    assert {"memory-bound", "compute-bound"} <= set(said)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("chips", [("a6000",), ("a100-80gb-sxm", "h100-sxm"), ("a6000", "h100-sxm", "mi300x")])
+def test_words_of_a_roofline_overlap_no_others(size: str, chips: tuple[str, ...]) -> None:
+    results = {chip: api.analyze("llama-3.1-8b", chip, batch_size=16) for chip in chips}
+    figure = roofline.picture(results, Style(size=SIZES[size]))
+    (axes,) = figure.axes
+    renderer = figure.canvas.get_renderer()
+    flat = [text for text in axes.texts if text.get_rotation() % 90 == 0]
+    from matplotlib.text import Text
+
+    boxes = {text.get_text() + str(at): Text.get_window_extent(text, renderer) for at, text in enumerate(flat)}
+    for (one, box), (other, beside) in combinations(boxes.items(), 2):
+        assert not box.overlaps(beside), (one, other)
+    inside = axes.get_window_extent().padded(4.0)
+    assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes.values())
+
+
+def test_roofline_has_a_marker_for_every_operator_of_both_stages() -> None:
+    one = result("dense")
+    figure = roofline.picture({"a": one}, HALF)
+    drawn = sum(len(found.get_offsets()) for found in figure.axes[0].collections if len(found.get_offsets()))
+    expected = one.operators().query("flops > 0 and arithmetic_intensity > 0")
+    assert drawn == len(expected)
+
+
+def test_no_operator_stands_above_its_roof() -> None:
+    rows = roofline.frame({"a": result("dense")})
+    one = result("dense").to_dict()["hardware"]
+    assert (rows["performance"] <= rows["arithmetic_intensity"] * one["bandwidth_bytes_per_s"] * (1 + 1e-9)).all()
+
+
+def test_measured_points_stand_at_their_own_rate_joined_to_the_prediction() -> None:
+    """An operator that was measured at twice its predicted time has half its performance."""
+    rows = roofline.frame({"a": result("dense")})
+    measured = rows[["stage", "name", "time_s"]].assign(time_s=2.0 * rows["time_s"]).query("name == 'q_proj'")
+    joined = roofline.joined(rows, measured)
+    known = joined[joined["measured"].notna()]
+    assert list(known["name"]) == ["q_proj", "q_proj"]
+    assert known["measured"].to_numpy() == pytest.approx(known["performance"].to_numpy() / 2.0)
+    figure = roofline.picture({"a": result("dense")}, HALF, measured)
+    assert "measured" in key(figure)
+
+
+# curves
+
+
+def test_a_curve_has_a_line_and_an_entry_for_every_configuration() -> None:
+    results = {name: result(name, points=True) for name in ("dense", "calibrated")}
+    figure = module("latency").picture(results, HALF)
+    assert [axes.get_ylabel().split()[0] for axes in figure.axes] == ["TTFT", "TPOT"]
+    assert [len(axes.lines) for axes in figure.axes] == [2, 2]
+    assert key(figure) == ["dense", "calibrated", "80 % interval"]
+    assert [len(axes.collections) for axes in figure.axes] == [1, 1]  # the band of the calibrated one
+
+
+def test_points_that_do_not_fit_are_hollow_and_the_key_says_so() -> None:
+    figure = module("throughput").picture({"a": result("does not fit", points=True)}, HALF)
+    assert not result("does not fit", points=True).fits
+    hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == HALF.theme.paper]
+    assert [len(line.get_xdata()) for line in hollow] == [3]
+    assert (
+        "does not fit in memory"
+        in curves.key(curves.frame({"a": result("does not fit", points=True)}), HALF)[0].get_label()
+    )
+
+
+def test_units_of_a_time_suit_its_values() -> None:
+    rows = pd.DataFrame({"a": [2e-3, 4.0], "b": [3.0, 4.0], "c": [4e-6, 1e-3]})
+    assert [curves.of_time(rows, "", name, "").unit for name in "abc"] == ["ms", "s", "µs"]
+
+
+def test_hypothetical_chips_differ_in_bandwidth_alone(tmp_path: Path) -> None:
+    """Twice the bandwidth halves a decode step that memory bounds."""
+    from llmviewer.cli import plot_given
+
+    sizes = {"batch_size": "", "input_len": "", "output_len": "", "bandwidth": "384,768"}
+    options = {"dtype": "auto", **{name: option.default for name, option in api.TECHNIQUES.items()}}
+    asked = plot_given.Asked(
+        kind=KINDS["bandwidth"], model="llama-2-7b", hardware="a6000", sizes=sizes, metric="", options=options
+    )
+    (found,) = plot_given.given(asked).of["llama-2-7b on a6000"]
+    rows = found.to_frame()
+    assert list(rows["bandwidth_bytes_per_s"]) == [384e9, 768e9]
+    assert rows["decode_time_s"][0] == pytest.approx(2.0 * rows["decode_time_s"][1], rel=0.01)
+
+
+# bars
+
+
+def test_stacked_memory_adds_up_to_the_total_below_its_capacity() -> None:
+    rows = curves.frame({"a": result("dense", points=True)})
+    stacked = memory.parts(rows)
+    total = sum(part.sizes for part in stacked) * memory.GIB
+    assert total == pytest.approx(rows["total_bytes"].to_numpy())
+    figure = memory.draw(rows, HALF)
+    levels = [line.get_ydata()[0] * memory.GIB for line in figure.axes[0].lines]
+    assert levels == pytest.approx([rows["capacity_bytes"][0], rows["budget_bytes"][0]])
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_stacked_operators_add_up_to_the_stage(name: str) -> None:
+    rows = operators.frame({"a": result(name)})
+    for stage in ("prefill", "decode"):
+        spent = rows.loc[rows["stage"] == stage, "time_s"].sum()
+        assert spent == pytest.approx(result(name).stage(stage)["time_s"], rel=1e-9)
+
+
+def test_what_is_left_of_many_parts_is_one_part() -> None:
+    table = pd.DataFrame({f"p{at}": [float(at + 1)] for at in range(10)})
+    found = bars.parts(table, 4)
+    assert [part.name for part in found] == ["p9", "p8", "p7", bars.OTHER]
+    assert found[-1].sizes[0] == sum(range(1, 8))
+    assert len({part.number for part in found}) == 4
+
+
+@pytest.mark.parametrize("metric", waterfall.METRICS)
+@pytest.mark.parametrize("name", RUN)
+def test_a_waterfall_adds_up_from_one_configuration_to_the_other(name: str, metric: str) -> None:
+    first, second = result("dense"), result(name)
+    found = waterfall.steps(waterfall.frame({"a": first, "b": second}, metric))
+    assert found["change"].iloc[0] == pytest.approx(first.metrics()[metric], rel=1e-12)
+    assert found["change"].iloc[-1] == pytest.approx(second.metrics()[metric], rel=1e-12)
+    assert found["change"].iloc[:-1].sum() == pytest.approx(second.metrics()[metric], rel=1e-9)
+
+
+def test_a_waterfall_of_what_did_not_change_has_no_step() -> None:
+    found = waterfall.steps(waterfall.frame({"a": result("dense"), "b": result("dense")}))
+    assert list(found["name"]) == ["a", "b"]
+
+
+def test_halved_weights_halve_the_projections_alone() -> None:
+    """w8a16 reads half the bytes of linear layers; attention and lm_head stay."""
+    rows = waterfall.frame(
+        {
+            "a": result("dense"),
+            "b": api.analyze(*DENSE, input_len=512, output_len=16, quantization="w8a16", efficiency="ideal"),
+        }
+    )
+    table = rows.pivot(index="group", columns="configuration", values="seconds")
+    assert table.loc["feed-forward", "b"] < 0.55 * table.loc["feed-forward", "a"]
+    assert table.loc["lm_head", "b"] == pytest.approx(table.loc["lm_head", "a"])
+
+
+# Pareto, crossover
+
+
+def test_nothing_beats_the_frontier_in_both() -> None:
+    rows = curves.frame({name: result(name, points=True) for name in ("dense", "moe", "engine")})
+    best = pareto.frontier(rows)
+    assert best[pareto.USER].is_monotonic_decreasing
+    assert best[pareto.DEVICE].is_monotonic_increasing
+    for _, point in best.iterrows():
+        assert not (
+            (rows[pareto.USER] > point[pareto.USER]) & (rows[pareto.DEVICE] > point[pareto.DEVICE]) & rows["fits"]
+        ).any()
+
+
+def test_a_map_has_a_cell_for_every_batch_and_context() -> None:
+    configurations = {name: api.configuration(*DENSE, quantization=name) for name in ("w8a8", "w4a16")}
+    found = crossover(configurations, np.array([1.0, 256.0]), np.array([512.0, 1024.0, 1e6]), "ttft_s")
+    figure = module("crossover").picture(found, HALF)
+    assert figure.axes[0].images[0].get_array().shape == (3, 2)
+    letters = [text for text in words(figure) if text]
+    assert len(letters) == int((found.winner >= 0).sum())
+    assert [label[0] for label in key(figure)][: len(set(letters))] == sorted(set(letters))
+
+
+# predicted against measured
+
+
+def validated() -> pd.DataFrame:
+    """Four rows: on the spot, 10 % slow, 50 % fast, and one that could not be predicted."""
+    return pd.DataFrame(
+        {
+            "kernel": ["a", "a", "b", "b"],
+            "latency_us": [10.0, 10.0, 10.0, 10.0],
+            "predicted_us": [10.0, 11.0, 5.0, np.nan],
+            "low80_us": [8.0, 9.0, 4.0, np.nan],
+            "high80_us": [12.0, 13.0, 6.0, np.nan],
+        }
+    )
+
+
+def test_parity_counts_errors_and_intervals_of_what_was_predicted() -> None:
+    rows = parity.frame(validated())
+    assert parity.said(rows) == "3 rows: mean error 20.0%, 67% inside the 80 % interval"
+    figure = parity.draw(rows, HALF)
+    assert [axes.get_ylabel() for axes in figure.axes] == ["Predicted (µs)", "Predicted / measured"]
+    assert key(figure)[:2] == ["a", "b"]
+
+
+def test_the_ledger_turns_rates_into_times() -> None:
+    """Twice the published tokens per second is half the published time."""
+    table = pd.DataFrame(
+        {
+            "source": ["x", "x"], "metric": ["decode_tok_s", "ttft_ms"], "published": [10.0, 10.0],
+            "predicted": [20.0, 20.0], "low80": [5.0, 5.0], "high80": [15.0, 15.0],
+        }
+    )  # fmt: skip
+    assert list(ledger.frame(table)["ratio"]) == [0.5, 2.0]
+    figure = ledger.picture(table, HALF)
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["x"]
+
+
+# the command
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_plot_writes_every_format(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{ending}"
+    assert main(["plot", "roofline", *DENSE[:1], "--hardware", DENSE[1], "-o", str(path)]) == 0
+    assert path.read_bytes().lstrip()[:5] in (b"\x89PNG\r", b"<?xml", b"%PDF-")
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_plot_list_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", "list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(KINDS)
+
+
+WRONG = [
+    ("roofing llama-2-7b --hardware a6000", "did you mean 'roofline'"),
+    ("roofline llama-2-7b --hardware a6000 --theme sepia", "theme"),
+    ("roofline llama-2-7b --hardware a6000 --size huge", "size"),
+    ("roofline llama-2-7b --hardware a6000 -o x.gif", ".png, .svg, .pdf"),
+    ("roofline llama-2-7b --hardware a6000 -o missing/x.png", "cannot write"),
+    ("roofline llama-2-7b", "--hardware"),
+    ("roofline --hardware a6000", "a model"),
+    ("roofline llama-2-7b --hardware a6000 --batch-size 1,2", "takes one"),
+    ("roofline llama-2-7b --hardware a6000 --measured missing.csv", "cannot read"),
+    ("latency llama-2-7b --hardware a6000 --measured x.csv", "takes none"),
+    ("latency llama-2-7b --hardware a6000 --batch-size 1,2 --input-len 1,2", "one list"),
+    ("latency llama-2-7b --hardware a6000 --batch-size ''", "missing"),
+    ("latency llama-2-7b --hardware a6000 --batch-size 8:1", "ends before it begins"),
+    ("latency llama-2-7b --hardware a6000 --bandwidth 100", "takes none"),
+    ("latency llama-2-7b --hardware a6000 --metric e2e_s", "takes none"),
+    (
+        "latency llama-2-7b --hardware a6000 -tp 1,2 --quantization none,w8a16,w8a8,w4a16,w4a8,w4a4,w3a16,w2a16",
+        "configurations",
+    ),
+    ("bandwidth llama-2-7b --hardware a6000 --bandwidth fast", "bandwidth"),
+    ("waterfall llama-2-7b --hardware a6000", "shows 2"),
+    ("waterfall llama-2-7b --hardware a6000 --quantization none,w8a8 --metric e3e", "metric"),
+    ("crossover llama-2-7b --hardware a6000", "2 to 14"),
+    ("parity", "needs a file"),
+    ("parity missing.csv", "cannot read"),
+    ("parity wrong.csv", "is not what"),
+    ("ledger wrong.csv", "no column"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), WRONG, ids=[line[:60] for line, _ in WRONG])
+def test_wrong_input_is_one_line_and_writes_nothing(
+    line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shlex
+
+    monkeypatch.chdir(tmp_path)
+    Path("wrong.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    if "''" in line:
+        line = line.replace("''", ",")
+    assert main(["plot", *shlex.split(line)]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert said in told
+    assert [entry.name for entry in tmp_path.iterdir()] == ["wrong.csv"]
+
+
+def test_the_same_configuration_twice_is_one(tmp_path: Path) -> None:
+    path = str(tmp_path / "x.png")
+    assert main(["plot", "roofline", DENSE[0], "--hardware", "a6000,a6000", "-o", path]) == 0
+
+
+def test_a_policy_that_places_point_by_point_is_drawn_too(tmp_path: Path) -> None:
+    path = tmp_path / "x.svg"
+    words = "throughput llama-2-13b --hardware rtx-4090 --offload flexgen --batch-size 1,4 --output-len 4"
+    assert main(["plot", *words.split(), "-o", str(path)]) == 0
+
+
+def test_every_kind_is_in_the_docs() -> None:
+    page = (ROOT / "docs" / "plots.md").read_text(encoding="utf-8")
+    for name, kind in KINDS.items():
+        assert f"## {name}\n" in page
+        assert f"llmviewer plot {name} {kind.example}".strip() in page
+        assert f"images/{name}.png" in page
+        assert (ROOT / "docs" / "images" / f"{name}.png").stat().st_size < 100e3

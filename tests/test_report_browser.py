@@ -1,0 +1,290 @@
+"""The report in a real browser: sorting, filtering, hovering, clicking, themes and paper, without a console error."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmviewer.cli import main
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium, or CHROMIUM=path")
+
+#: Long enough for a machine that does other things as well [ms].
+PATIENCE = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("report") / "report.html"
+    words = "report llama-3.1-8b --hardware h100-sxm,a100-80gb-sxm --batch-size 1,8,64 --no-fit-check".split()
+    assert main([*words, "-o", str(found)]) == 0
+    return found
+
+
+class Opened:
+    """A page and whatever it complained of or asked the network for."""
+
+    def __init__(self, browser: Any, path: Path, **look: Any) -> None:
+        self.page = browser.new_page(viewport={"width": 1360, "height": 900}, **look)
+        self.page.set_default_timeout(PATIENCE)
+        self.faults: list[str] = []
+        self.page.on(
+            "console", lambda said: self.faults.append(said.text) if said.type in ("error", "warning") else None
+        )
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("request", lambda asked: self._asked(asked.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-drawn]", state="attached")
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith(("file:", "data:", "blob:")):
+            self.faults.append(f"asked the network for {url}")
+
+    def texts(self, column: str, table: str = "operators") -> list[str]:
+        """What stands in a column, in the rows that are shown."""
+        heads = [head.removesuffix(" ↕") for head in self.page.locator(f"#{table} thead th").all_inner_texts()]
+        names = [head.split("\n")[0].strip(" ↕▲▼") for head in heads]
+        cells = self.page.locator(f"#{table} tbody tr:visible td:nth-child({names.index(column) + 1})")
+        return list(cells.all_inner_texts())
+
+    def values(self, column: str) -> list[float]:
+        """The numbers by which a column sorts."""
+        heads = self.page.locator("#operators thead th").all_inner_texts()
+        at = [head.split("\n")[0].strip(" ↕▲▼") for head in heads].index(column)
+        cells = self.page.locator(f"#operators tbody tr:visible td:nth-child({at + 1})")
+        return [float(value) for value in cells.evaluate_all("cells => cells.map(cell => cell.dataset.v)")]
+
+    def until(self, true: str) -> None:
+        """Wait for an expression; the page's policy forbids the driver's own way, which evaluates text inside it."""
+        for _ in range(PATIENCE // 100):
+            if self.page.evaluate(true):
+                return
+            self.page.wait_for_timeout(100)
+        raise AssertionError(true)
+
+    def close(self) -> None:
+        self.page.close()
+        assert self.faults == []
+
+
+@pytest.fixture
+def opened(browser: Any, path: Path) -> Iterator[Opened]:
+    one = Opened(browser, path)
+    yield one
+    one.close()
+
+
+def test_every_chart_is_drawn(opened: Opened) -> None:
+    assert opened.page.locator(".plot .main-svg").count() >= 7
+    assert opened.page.locator("#plot-roofline .point").count() > 30
+
+
+def test_no_button_sends_anything_away(opened: Opened) -> None:
+    """plotly.js 4 has one that uploads the chart to its maker's server, on unless it is switched off."""
+    buttons = opened.page.locator(".modebar-btn")
+    titles = buttons.evaluate_all("buttons => buttons.map(button => button.dataset.title)")
+    assert "Reset axes" in titles
+    assert not [title for title in titles if "hare" in title or "loud" in title or "Plotly" in title]
+
+
+def test_a_heading_sorts_and_sorts_the_other_way(opened: Opened) -> None:
+    button = opened.page.get_by_role("button", name="All layers")
+    button.click()
+    assert opened.values("All layers") == sorted(opened.values("All layers"), reverse=True)
+    assert opened.page.locator("#operators th[aria-sort=descending]").inner_text().startswith("All layers")
+    button.click()
+    assert opened.values("All layers") == sorted(opened.values("All layers"))
+
+
+def test_the_keyboard_sorts(opened: Opened) -> None:
+    opened.page.locator("#operators th button", has_text="Operator").focus()
+    opened.page.keyboard.press("Enter")
+    names = opened.texts("Operator")
+    assert names == sorted(names)
+    assert opened.page.evaluate("document.activeElement.tagName") == "BUTTON"
+
+
+def test_lists_and_words_filter(opened: Opened) -> None:
+    bar = opened.page.locator('.filters[data-table="operators"]')
+    everything = len(opened.texts("Operator"))
+    bar.get_by_label("Stage").select_option("decode")
+    bar.get_by_label("Configuration").select_option("h100-sxm")
+    assert set(opened.texts("Stage")) == {"decode"}
+    assert set(opened.texts("Configuration")) == {"h100-sxm"}
+    bar.get_by_label("Contains").fill("proj")
+    names = opened.texts("Operator")
+    assert 0 < len(names) < everything
+    assert all("proj" in name for name in names)
+    assert bar.locator("output").inner_text() == f"{len(names)} of {everything} rows"
+    bar.get_by_role("button", name="Show all").click()
+    assert len(opened.texts("Operator")) == everything
+
+
+def centre(opened: Opened, name: str) -> tuple[float, float]:
+    """Where a marker of the roofline stands, by the words it hovers."""
+    found = opened.page.evaluate(
+        """name => {
+            const plot = document.getElementById("plot-roofline");
+            const trace = plot.data.findIndex(t => t.name === "h100-sxm, prefill");
+            const at = plot.data[trace].hovertext.findIndex(text => text.startsWith(`<b>${name}</b>`));
+            const traces = [...plot.querySelectorAll(".scatterlayer .trace")];
+            const own = traces[plot._fullData.filter(t => t.visible === true).findIndex(t => t.index === trace)];
+            const box = own.querySelectorAll(".point")[at].getBoundingClientRect();
+            return [box.x + box.width / 2, box.y + box.height / 2];
+        }""",
+        name,
+    )
+    return found[0], found[1]
+
+
+def test_hovering_tells_flops_bytes_time_and_formula(opened: Opened) -> None:
+    opened.page.locator("#plot-roofline").scroll_into_view_if_needed()
+    opened.page.mouse.move(*centre(opened, "attention"))
+    opened.page.wait_for_selector("#plot-roofline .hovertext")
+    said = opened.page.locator("#plot-roofline .hovertext").text_content()
+    for words in ("attention", "FLOP", "MB", "FLOP/B", "-bound", "Time =", "max("):
+        assert words in said, words
+
+
+def test_a_click_on_a_marker_shows_its_figures(opened: Opened) -> None:
+    opened.page.locator("#plot-roofline").scroll_into_view_if_needed()
+    opened.page.mouse.move(*centre(opened, "attention"))
+    opened.page.wait_for_selector("#plot-roofline .hovertext")
+    opened.page.mouse.click(*centre(opened, "attention"))
+    opened.page.wait_for_selector("#roofline-panel h3")
+    assert opened.page.locator("#roofline-panel h3").inner_text() == "attention"
+    assert opened.page.locator("tr.chosen").count() == 1
+
+
+def test_a_click_on_a_box_shows_its_figures_and_its_edges(opened: Opened) -> None:
+    box = opened.page.locator('figure.layer:visible a.op[data-name="attention"]').first
+    box.click()
+    panel = opened.page.locator("#layer-panel")
+    assert panel.locator("h3").inner_text() == "attention"
+    said = panel.inner_text()
+    for words in ("h100-sxm", "prefill", "FLOP =", "Bytes =", "Time =", "Roofline"):
+        assert words in said, words
+    near = opened.page.locator("figure.layer:visible .edge.near")
+    ends = {(edge.get_attribute("data-from"), edge.get_attribute("data-to")) for edge in near.all()}
+    assert ends == {("rope", "attention"), ("v_proj", "attention"), ("attention", "o_proj")}
+
+
+def test_the_keyboard_chooses_a_box_and_its_link_leads_to_the_row(opened: Opened) -> None:
+    opened.page.locator('.filters[data-table="operators"]').get_by_label("Stage").select_option("prefill")
+    box = opened.page.locator(
+        'figure.layer[data-stage="decode"]:visible a.op[data-name="lm_head"], '
+        'figure.layer[data-stage="decode"]:visible a.op[data-name="q_proj"]'
+    ).first
+    box.focus()
+    opened.page.keyboard.press("Enter")
+    key = box.get_attribute("data-key")
+    link = opened.page.locator("#layer-panel a")
+    assert link.get_attribute("href") == f"#{key}"
+    link.click()
+    assert opened.page.locator(f"#{key}").is_visible()
+
+
+def test_layers_of_another_configuration_are_chosen(opened: Opened) -> None:
+    bar = opened.page.locator("#layer-filters")
+    bar.get_by_label("Configuration").select_option("a100-80gb-sxm")
+    bar.get_by_label("Stage").select_option("decode")
+    shown = opened.page.locator("figure.layer:visible")
+    assert shown.count() == 1
+    assert shown.get_attribute("data-configuration") == "a100-80gb-sxm"
+    assert shown.get_attribute("data-stage") == "decode"
+
+
+def test_the_points_are_downloaded_whole(opened: Opened) -> None:
+    with opened.page.expect_download() as waiting:
+        opened.page.locator("#download").click()
+    lines = Path(waiting.value.path()).read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1 + 2 * 3
+    assert lines[0].startswith("configuration,")
+
+
+@pytest.mark.parametrize(("scheme", "paper"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 26)")])
+def test_it_follows_the_colour_scheme(browser: Any, path: Path, scheme: str, paper: str) -> None:
+    one = Opened(browser, path, color_scheme=scheme)
+    assert one.page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
+    drawn = one.page.evaluate("getComputedStyle(document.querySelector('#plot-roofline .main-svg')).backgroundColor")
+    assert drawn == paper
+    one.close()
+
+
+def test_charts_follow_when_the_scheme_changes(opened: Opened) -> None:
+    opened.page.emulate_media(color_scheme="dark")
+    opened.until(
+        "getComputedStyle(document.querySelector('#plot-roofline .main-svg')).backgroundColor === 'rgb(20, 23, 26)'"
+    )
+
+
+def test_on_paper_everything_is_open_and_light(browser: Any, path: Path) -> None:
+    one = Opened(browser, path, color_scheme="dark")
+    one.page.emulate_media(media="print", color_scheme="dark")
+    one.until("document.querySelectorAll('details:not([open])').length === 0")
+    assert one.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not one.page.locator(".filters").first.is_visible()
+    one.until("document.querySelector('#plot-roofline .main-svg').getBoundingClientRect().width <= 700")
+    one.page.emulate_media(media="screen")
+    one.until("document.querySelectorAll('details:not([open])').length > 0")
+    one.close()
+
+
+def test_no_box_of_text_sticks_out_of_a_narrow_screen(browser: Any, path: Path) -> None:
+    one = Opened(browser, path)
+    one.page.set_viewport_size({"width": 420, "height": 800})
+    one.until("document.documentElement.scrollWidth <= 420")
+    one.close()
+
+
+def test_without_scripts_tables_and_layers_are_there(browser: Any, path: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert page.locator("#operators tbody tr").count() > 60
+    assert page.locator("a.op").count() > 50
+    assert page.locator(".waiting").first.is_visible()
+    context.close()
+
+
+def test_a_hostile_name_does_nothing(browser: Any, tmp_path: Path) -> None:
+    import json
+
+    from tests.certificate.our_counts import published_config
+
+    folder = tmp_path / "<img src=x onerror=document.title='pwned'>"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(published_config("llama-2-7b")), encoding="utf-8")
+    path = tmp_path / "hostile.html"
+    assert main(["report", str(folder), "--hardware", "a6000", "-o", str(path)]) == 0
+    one = Opened(browser, path)
+    assert "pwned" not in one.page.title().split("'")[0]
+    assert one.page.locator("img").count() == 0
+    one.close()
+
+
+def test_ten_thousand_points_stay_responsive(browser: Any, tmp_path: Path) -> None:
+    """What is drawn is thin, so that a click is answered while charts are there."""
+    path = tmp_path / "many.html"
+    words = "report llama-2-7b --hardware a6000 --efficiency ideal --batch-size 1:10000 --input-len 16 --output-len 2"
+    assert main([*words.split(), "--no-fit-check", "-o", str(path)]) == 0
+    one = Opened(browser, path)
+    assert one.page.evaluate("document.querySelectorAll('*').length") < 20_000
+    one.page.get_by_role("button", name="All layers").click()
+    assert one.values("All layers") == sorted(one.values("All layers"), reverse=True)
+    one.close()
