@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Operators with a colour of their own.
 MOST = 12
+#: What copies take while kernels run.
+HIDDEN = "copies beside kernels"
 STAGES = {"prefill": "Prefill", "decode": "Decode step"}
 
 
@@ -28,7 +30,9 @@ def frame(results: Mapping[str, Result]) -> pd.DataFrame:
         for stage in STAGES:
             said = result.stage(stage)
             spent = [(one["name"], one["time_s"] * one["layers"]) for one in said["operators"]]
+            layers = {one["block"]: one["layers"] for one in said["operators"]}
             spent += list(said["served_s"].items())
+            spent += [(HIDDEN, -hidden * layers[block]) for block, hidden in said["overlap_s"].items() if hidden]
             rows += [{"configuration": configuration, "stage": stage, "name": n, "time_s": t} for n, t in spent]
     return pd.DataFrame(rows)
 
