@@ -45,7 +45,7 @@ MOVED: dict[tuple[str, str], tuple[int, int]] = {
     ("add", "add"): (1, 3),
     ("mlp_act", "eager"): (2, 5),  # silu: in, out; product: in, in, out
     ("mlp_act", "compiled"): (1, 3),
-    ("attn_rope", "eager"): (4, 5),  # for each half a product (2) and a sum of products (3)
+    ("attn_rope", "eager"): (12, 11),  # five for queries and for keys (2, 1, 2, 2, 3); keys and values to the cache
     ("attn_rope", "compiled"): (1, 2),
     ("softmax", "softmax"): (1, 2),
     ("emb", "index_select"): (1, 2),
@@ -142,13 +142,16 @@ def _heads(shape: shapes.Heads, dtype: str) -> dict[str, Any]:
     return {"dtype": dtype, "kv_dtype": dtype, **named, "v_head_dim": shape.v_head_dim, "window": 0}
 
 
-def prefill(kernel: str, columns: Mapping[str, Any], batch: int, seq: int) -> Case:
-    """Causal attention of a prompt over itself; the scores of `sdpa_math` are counted whole, as it computes them."""
+def prefill(kernel: str, columns: Mapping[str, Any], batch: int, seq: int, prefix: int = 0) -> Case:
+    """Causal attention of `seq` tokens over themselves and a cached prefix: a prompt, or drafted tokens to verify.
+
+    The scores of `sdpa_math` are counted whole, as it computes them.
+    """
     widths = columns["head_dim"] + columns["v_head_dim"]
-    pairs = seq * seq if kernel.endswith("math") else seq * (seq + 1) / 2
+    pairs = seq * (prefix + seq) if kernel.endswith("math") else seq * (prefix + (seq + 1) / 2)
     flops = 2.0 * batch * columns["heads"] * pairs * widths
     family = "mla" if kernel.startswith("mla") else "attention"
-    named = {**columns, "kernel": kernel, "batch": batch, "seq": seq, "prefix": 0}
+    named = {**columns, "kernel": kernel, "batch": batch, "seq": seq, "prefix": prefix}
     return Case(table="attention_prefill", kernel=family, columns=named, flops=flops)
 
 
@@ -167,6 +170,7 @@ def _attention(size: Size) -> Iterator[Case]:
             for backend in size.backends:
                 yield from (prefill(backend, _heads(shape, dtype), b, s) for b, s in size.prompts)
                 yield from (decode(backend, _heads(shape, dtype), b, c) for b, c in size.caches)
+                yield from (prefill(backend, _heads(shape, dtype), b, n, c) for b, n, c in size.verified)
 
 
 def _latent(size: Size) -> Iterator[Case]:

@@ -46,6 +46,7 @@ RESULTS = (
     "power_w",
     "calls",
     "timed",
+    "settled_s",
     "rotated_bytes",
     "skipped",
 )

@@ -20,6 +20,8 @@ from llmviewer.errors import UserError, shown
 
 #: Figures of a sample that are kept.
 DIGITS = 5
+#: A call of so much work, and those like it one after another, may draw more power than a card keeps up.
+LASTING_FLOPS = 2e10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +147,7 @@ class Bench:
             most_samples=2 * self.size.samples,
             sample_s=self.size.sample_s,
             warmup_s=self.size.warmup_s,
+            settle_s=self.size.settle_s if case.flops >= LASTING_FLOPS else 0.0,
             most_s=left_s,
         )
         timing = measure(work, self.stopwatch, limits)
@@ -157,6 +160,7 @@ class Bench:
             "power_w": timing.reading.power_w,
             "calls": timing.calls,
             "timed": timing.timed,
+            "settled_s": round(timing.settled_s, 3),
             "rotated_bytes": None if math.isinf(work.rotated_bytes) else work.rotated_bytes,
         }
 

@@ -17,8 +17,10 @@ class Size:
     """What is measured, and for how long.
 
     budget_s: time for all of it; shapes that no time is left for are left out and counted.
-    samples, sample_s: at least so many samples of about such a length.  most_flops: of one call.
-    prompts, block_prompts: (batch, tokens); caches, block_caches: (batch, tokens in the cache).
+    samples, sample_s: at least so many samples of about such a length.  settle_s: work that a chip may draw too much
+    power for runs so long before them.  most_flops: of one call.
+    prompts, block_prompts: (batch, tokens);  verified: (batch, drafted tokens with the last one before them, cached);
+    caches, block_caches: (batch, tokens in the cache).
     blocks, whole_models: (model whose widths are taken, layers).
     """
 
@@ -26,6 +28,7 @@ class Size:
     samples: int = 20
     sample_s: float = 1e-3
     warmup_s: float = 5e-3
+    settle_s: float = 0.0
     most_flops: float = math.inf
     graphs: bool = True
     compiled: bool = True
@@ -41,6 +44,7 @@ class Size:
     latent_backends: tuple[str, ...] = ("sdpa_cudnn", "sdpa_efficient", "sdpa_flash", "sdpa_math")
     prompts: Pairs = ()
     caches: Pairs = ()
+    verified: tuple[tuple[int, int, int], ...] = ()
     widths: tuple[int, ...] = ()
     copy_bytes: tuple[int, ...] = ()
     allreduce_bytes: tuple[int, ...] = ()
@@ -63,6 +67,7 @@ def grid(batches: tuple[int, ...], lengths: tuple[int, ...], most: int) -> Pairs
 
 GPU = Size(
     budget_s=1200.0,
+    settle_s=0.3,
     most_flops=2e13,
     models=("llama-3.1-8b", "llama-3.1-70b", "qwen2.5-7b", "qwen3-32b", "gemma-2-9b", "mistral-small-24b"),
     dtypes=("bfloat16", "fp8", "w4a16", "int8", "float16", "tf32", "float32"),

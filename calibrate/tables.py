@@ -35,6 +35,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "allreduce": ("op", "gpus", "impl"),
     "elementwise": ("op", "dtype", "kernel"),
 }
+#: kernel of elementwise rows -> what it puts behind the engine's name.
+CHAINS = {"compiled": "-compile", "eager": "-unfused"}
 #: Kernels of scaled_dot_product_attention, and why rows of some are left out.
 SDPA = "sdpa_"
 SLOWER = "attention by a slower kernel of torch's than another at the same shape; profiles hold the fastest"
@@ -104,11 +106,12 @@ def engine_of(text: object) -> str:
 def _engine_of(table: str, first: Any) -> str:
     """The engine, with the kernel where it is another than usual (`sglang-triton`, `torch-compile`).
 
+    Chains of eager kernels are `torch-unfused`: where there is one kernel for them, other engines take that.
     Collectives that a host launches one by one, instead of a graph, are kept apart.
     """
     engine = engine_of(first.get("engine", ""))
     if table == "elementwise":
-        return f"{engine}-compile" if str(first.get("kernel", "")) == "compiled" else engine
+        return engine + CHAINS.get(str(first.get("kernel", "")), "")
     if table.startswith("attention"):
         return f"{engine}-triton" if engine == "sglang" and first["kernel"] == "triton" else engine
     if table != "allreduce":

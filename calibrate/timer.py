@@ -46,7 +46,8 @@ class Limits:
     """How much is measured.
 
     samples: at least; most_samples: where they lie apart.  sample_s: length of one sample, so that the clock's own
-    error drowns.  warmup_s: before the first.  most_s: a kernel whose samples would take longer is left out.
+    error drowns.  warmup_s: before the first.  settle_s: of samples that are thrown away, until power and clock are
+    those of lasting work.  most_s: a kernel whose samples would take longer is left out.
     most_spread: interquartile range over median beyond which a time is called unstable.
     """
 
@@ -54,6 +55,7 @@ class Limits:
     most_samples: int = 40
     sample_s: float = 1e-3
     warmup_s: float = 5e-3
+    settle_s: float = 0.0
     most_s: float = math.inf
     most_spread: float = MOST_SPREAD
 
@@ -72,12 +74,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Samples of one kernel [us per call].  timed: graph, events or clock."""
+    """Samples of one kernel [us per call].  timed: graph, events or clock.  settled_s: it ran before the first one."""
 
     samples_us: tuple[float, ...]
     calls: int
     timed: str
     reading: Reading
+    settled_s: float = 0.0
     most_spread: float = MOST_SPREAD
 
     @property
@@ -133,12 +136,27 @@ def measure(work: Work, stopwatch: Stopwatch, limits: Limits) -> Timing:
         calls = _calls(work, stopwatch, limits, once_s)
         timed, sample = stopwatch.prepare(work, calls)
         sample()
+        settled_s = _settled(sample, limits.settle_s)
         times = [sample() for _ in range(limits.samples)]
         while spread(times) > limits.most_spread and len(times) < limits.most_samples and sum(times) < limits.most_s:
             times.append(sample())
         reading = stopwatch.reading(sample)
     per_call = tuple(t / calls * 1e6 for t in times)
-    return Timing(samples_us=per_call, calls=calls, timed=timed, reading=reading, most_spread=limits.most_spread)
+    return Timing(
+        samples_us=per_call, calls=calls, timed=timed, reading=reading, settled_s=settled_s,
+        most_spread=limits.most_spread,
+    )  # fmt: skip
+
+
+def _settled(sample: Callable[[], float], settle_s: float) -> float:
+    """Samples thrown away for so long; how long it was.
+
+    A card that computes draws more than it may keep up: its clock falls within some tenths of a second.
+    """
+    begun = time.monotonic()
+    while time.monotonic() - begun < settle_s:
+        sample()
+    return settle_s and time.monotonic() - begun
 
 
 def _warmed(work: Work, stopwatch: Stopwatch, limits: Limits) -> float:

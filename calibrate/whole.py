@@ -28,8 +28,9 @@ from llmviewer.workload import Step, decode, prefill
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What launches the kernels of rows without a CUDA graph, where a preset says what that costs.
-EAGER = "torch-eager"
+#: What launches the kernels of rows without a CUDA graph, where a preset says what that costs; whose kernels it runs.
+EAGER = "torch"
+UNFUSED = "-unfused"
 #: Columns that must hold one value in a group: one model, one stage, one way to launch.
 CHOICES = ("device", "engine", "model", "dtype", "graph", "stage", "layers")
 
@@ -80,7 +81,7 @@ def _priced(group: pd.DataFrame, table: str, asked: Asked) -> tuple[Priced, str]
         raise UserError("rows without the config of their model")
     model = parse(first["config"], str(first["model"]), dtype=dtypes.named(str(first["dtype"])).name)
     serving = served_by(chip, graph=bool(first["graph"]), host=str(first["device"]) == "cpu")
-    efficiency = calibrated(chip, engine_of(first["engine"]), asked.own)
+    efficiency = calibrated(chip, engine_of(first["engine"]) + UNFUSED, asked.own)
     plain = api.system(chip, api.options_of({"efficiency": "ideal"}))
     system = replace(plain, efficiency=efficiency, engine=serving)
     evaluation = evaluate(model, system, _step(group))
@@ -116,9 +117,12 @@ def _sums(evaluation: Evaluation, system: System, efficiency: Calibrated, points
         fit = efficiency.basis(row.operator).fit.key
         off[fit] = off.get(fit, 0.0) + (ratios - 1.0) * seconds
         predicted, ideal = predicted + seconds, ideal + row.ideal.time_s * float(row.block.times)
-    for name, term in evaluation.served:
-        if not alone or name in ("launch", "layer"):
-            predicted = predicted + term
+    if alone:
+        launched = sum(row.block.times for row in evaluation.rows if row.block.scope != "model")
+        host = system.engine.constants.get("eager", 0.0) * 1e-6 * launched
+        predicted = np.maximum(predicted, host)
+    else:
+        predicted = predicted + sum(term for _, term in evaluation.served)
     spread = np.sqrt(sum(deviation**2 for deviation in off.values()))
     signs = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
     return Priced(predicted=predicted, bounds=np.maximum(predicted + signs * spread, 0.0), ideal=ideal)

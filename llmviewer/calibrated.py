@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,11 @@ from llmviewer.roofline import Timing
 
 #: Whose kernels the constants are of.
 BASES = ("measured", "other engine", "transferred", "transferred afar", "assumed")
+#: Chips of one generation run the same programs: an engine's own kernels measured on another of them are nearer than
+#: another engine's on this very chip.  Decode attention of vLLM on an H200 reads .03, .23, .61, .87 of the bandwidth at
+#: 1 to 10 MB, 10 to 100 MB, 100 MB to 1 GB, more (medians of aiconfigurator's tables); constants of vLLM on an H100
+#: give .06, .35, .67, .81, torch's measured on an H200 .13, .51, .82, .90.
+BASES_OF_A_GENERATION = ("measured", "transferred")
 #: How far off that puts a whole fit: half the 80 % interval of log(measured / predicted), by BASES, by family.  Engines
 #: differ as the README of the measured tables says (products 3 to 6 %, attention 15 to 30 %); products of an H100 by
 #: constants of an A100 and the other way round miss by 12 to 24 %; the rest is what we aim at.
@@ -47,6 +52,8 @@ ROUNDED = 1e-4
 UNKNOWN_SPREAD = (0.5, 0.7, 1.4, 2.0)
 #: The same of copies and of what a host runs, which are priced by data sheets: a guess.
 UNTIMED = (1.0, 1.0, 1.6, 2.5)
+#: (profile, family, variants) -> (variant, engine) of its fits, nearest first.
+Kept = Callable[[Profile, str, Iterable[str]], Iterator[tuple[str, str]]]
 UNTIMED_NOTE = f"copies and what the host runs: rates of data sheets, up to {UNTIMED[-1]:g} times as slow"
 
 
@@ -73,7 +80,8 @@ class Found:
 class Calibrated:
     """Efficiency from profiles, the chip's own first.  engine: whose kernels, where several were measured.
 
-    borrowed: family/variant -> the engine whose kernels of it run instead.
+    borrowed: family/variant -> the engine whose kernels of it run instead.  given: of the sources those that a caller
+    brings, which come first whoever's kernels they hold.
     """
 
     sources: tuple[Profile, ...]
@@ -81,6 +89,7 @@ class Calibrated:
     borrowed: Mapping[str, str] = field(default_factory=dict)
     chip: str = ""
     generation: str = ""
+    given: int = 0
     known: dict[str, Found] = field(default_factory=dict)
 
     def __call__(self, operator: Operator, chip: Chip) -> Rates:
@@ -107,10 +116,10 @@ class Calibrated:
 
     def _search(self, family: str, variant: str) -> Found:
         same = (variant, *FAMILIES[family].twins.get(variant, ()))
-        for source in self.sources:
+        for source, kept in self._asked():
             near = self._basis(source)
-            for name, engine in self._kept(source, family, same):
-                basis = "other engine" if near == "measured" and engine != self.engine else near
+            for name, engine in kept(source, family, same):
+                basis = "other engine" if near == "measured" and engine not in self._names else near
                 return self._taken(source, f"{family}/{name}/{engine}", basis)
         for names in (FAMILIES[family].nearest.get(variant, ()), None):
             for source in self.sources:
@@ -119,6 +128,18 @@ class Calibrated:
         if FAMILIES[family].unmeasured:
             return Found(fit=unmeasured(FAMILIES[family]), basis="assumed", chip=self.chip)
         raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
+
+    def _asked(self) -> Iterator[tuple[Profile, Kept]]:
+        """Whom to ask and for which of its kernels: what is given, then this engine's own of a generation, then all."""
+        yield from ((source, self._kept) for source in self.sources[: self.given])
+        near = (source for source in self.sources if self._basis(source) in BASES_OF_A_GENERATION)
+        yield from ((source, self._own) for source in near)
+        yield from ((source, self._kept) for source in self.sources)
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        """This engine; `sglang` for a kernel of `sglang-triton` that nobody timed."""
+        return self.engine, self.engine.partition("-")[0]
 
     def _basis(self, source: Profile) -> str:
         if source.chip == self.chip:
@@ -131,10 +152,14 @@ class Calibrated:
         """(variant, engine) of a profile's fits, this engine's own before others of a variant."""
         for variant in variants:
             engines = tuple(source.engines(family, variant))
-            for own in (self.engine, self.engine.partition("-")[0]):  # `sglang` for a kernel of its that nobody timed
-                if own in engines:
-                    yield variant, own
+            yield from self._own(source, family, (variant,))
             yield from ((variant, engine) for engine in engines if not engine.endswith(HOST_TIMED))
+
+    def _own(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """The same of this engine alone."""
+        for variant in variants:
+            engines = tuple(source.engines(family, variant))
+            yield from ((variant, own) for own in self._names if own in engines)
 
     def _taken(self, source: Profile, key: str, basis: str) -> Found:
         fit = source.fit(key)
@@ -271,6 +296,7 @@ def calibrated(
         _known_families(own)
     return Calibrated(
         sources=found if own is None else (own, *found),
+        given=0 if own is None else 1,
         engine=engine,
         borrowed=borrowed or {},
         chip=chip.name,

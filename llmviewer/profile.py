@@ -24,15 +24,15 @@ HEAD = ("schema", "chip", "generation", "title", "fits", "provenance")
 MOST_BYTES = 2**21
 #: Whose constants a chip without a profile of its own takes, nearest first, by generation.
 DONORS: dict[str, tuple[str, ...]] = {
-    "hopper": ("h100-sxm", "a100-80gb-sxm"),
-    "blackwell": ("h100-sxm", "a100-80gb-sxm"),
-    "blackwell-gb20x": ("h100-sxm", "a100-80gb-sxm"),
-    "ada": ("h100-sxm", "a100-80gb-sxm"),
-    "cdna3": ("h100-sxm", "a100-80gb-sxm"),
-    "cdna4": ("h100-sxm", "a100-80gb-sxm"),
+    "hopper": ("h100-sxm", "a100-80gb-sxm", "h200"),
+    "blackwell": ("h100-sxm", "a100-80gb-sxm", "h200"),
+    "blackwell-gb20x": ("h100-sxm", "a100-80gb-sxm", "h200"),
+    "ada": ("h100-sxm", "a100-80gb-sxm", "h200"),
+    "cdna3": ("h100-sxm", "a100-80gb-sxm", "h200"),
+    "cdna4": ("h100-sxm", "a100-80gb-sxm", "h200"),
 }
 #: Of every other generation: those of kernels without asynchronous copies.
-DONORS_OF_OTHERS = ("a100-80gb-sxm", "h100-sxm")
+DONORS_OF_OTHERS = ("a100-80gb-sxm", "h100-sxm", "h200")
 #: Generations whose kernels are GPU kernels; of processors, TPUs and dataflow machines they say little.
 GPUS = frozenset((*DONORS, "ampere", "ampere-ga10x", "turing", "volta", "cdna2"))
 #: Quantiles of measured / predicted that a fit keeps: the bounds of its 95 and 80 % intervals.

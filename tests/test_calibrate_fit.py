@@ -30,7 +30,8 @@ from llmviewer.kernels.families import FAMILIES, families_of
 
 #: Known constants, of which the rows below are made.
 TRUE: dict[str, Mapping[str, float]] = {
-    "streaming": FAMILIES["streaming"].starting() | {"floor": 3.0, "memory": 0.7, "warm": 1.0, "unit": 30.0},
+    "streaming": FAMILIES["streaming"].starting()
+    | {"floor": 3.0, "memory": 0.7, "warm": 1.0, "unit": 30.0, "along": 0.0},
     "gemm": FAMILIES["gemm"].starting() | {"floor": 5.0, "compute": 0.9, "memory": 0.85},
 }
 NOISE = 0.04

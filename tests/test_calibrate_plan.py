@@ -141,3 +141,26 @@ def test_more_than_one_device_adds_the_all_reduce() -> None:
     tiny = replace(sizes.Size(), allreduce_bytes=(4096,), models=(), dtypes=("float32",))
     assert {c.columns["gpus"] for c in plan.cases(tiny, gpus=4) if c.table == "allreduce"} == {2, 4}
     assert not [c for c in plan.cases(tiny, gpus=1) if c.table == "allreduce"]
+
+
+def test_a_drafted_token_sees_the_cache_and_the_tokens_before_it() -> None:
+    """Four queries behind a prefix of 100 are the last four of a prompt of 104."""
+    heads = {"dtype": "float32", "heads": 4, "kv_heads": 2, "head_dim": 16, "v_head_dim": 16}
+    case = plan.prefill("sdpa_math", heads, 2, 4, 100)
+    assert case.flops == 2.0 * 2 * 4 * (4 * 104) * 32
+    buffers = Buffers("cpu", 1024)
+    work = KERNELS["attention"](case.columns, buffers)
+    seen: list[torch.Tensor] = []
+
+    def remember(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: object) -> torch.Tensor:
+        seen.append(options["attn_mask"])  # type: ignore[arg-type]
+        return q
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calibrate.kernels.attention.F.scaled_dot_product_attention", remember)
+        work.run(0)
+    assert seen[0].sum(-1).tolist() == [101, 102, 103, 104]
+
+
+def test_work_that_may_draw_too_much_power_is_settled_on_a_gpu() -> None:
+    assert all(sizes.named("cuda", name).settle_s > 0.2 for name in ("quick", "default", "full"))

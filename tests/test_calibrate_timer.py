@@ -147,3 +147,10 @@ def test_the_active_experts_have_equal_shares_of_the_rows() -> None:
     assert row_ends(8, 4, 4) == [2, 4, 6, 8]
     assert row_ends(8, 4, 2) == [4, 4, 8, 8]
     assert row_ends(8, 4, 1) == [8, 8, 8, 8]
+
+
+def test_lasting_work_runs_until_power_has_settled_before_it_is_timed() -> None:
+    """The clock of a card falls while it computes: what comes first is thrown away."""
+    timing, _ = timed(1e-3, settle_s=0.02)
+    assert timing.settled_s >= 0.02
+    assert timed(1e-3)[0].settled_s == 0.0

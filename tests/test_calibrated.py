@@ -12,6 +12,8 @@ import pytest
 
 import llmviewer as lv
 from llmviewer import hardware, models, techniques
+from llmviewer import profile as profiles
+from llmviewer.calibrated import Calibrated
 from llmviewer.cli import main
 from llmviewer.kernels import attention
 from llmviewer.roofline import BOUNDS
@@ -186,3 +188,39 @@ def test_a_table_of_prompts_is_predicted_by_the_kernel_of_prompts() -> None:
 def test_a_short_prompt_runs_the_kernel_of_prompts_and_drafted_tokens_that_of_decode_steps() -> None:
     prompt, drafted, step = prefill(1.0, 8.0).groups[0], verify(1.0, 100.0, 7.0).groups[0], decode(1.0, 100.0).groups[0]
     assert [bool(attention.decodes(group)) for group in (prompt, drafted, step)] == [False, True, True]
+
+
+def lent(engine: str, chip: str, *others: str) -> Calibrated:
+    """An efficiency from the shipped profiles of these chips, nearest first."""
+    found = tuple(profile for profile in map(profiles.shipped, others) if profile is not None)
+    assert len(found) == len(others)
+    return Calibrated(sources=found, engine=engine, chip=chip, generation=hardware.load(chip).generation)
+
+
+def kernel_of(efficiency: Calibrated, family: str, variant: str) -> tuple[str, str]:
+    found = efficiency._search(family, variant)
+    return found.basis, f"{found.chip}: {found.fit.key}"
+
+
+def test_an_engine_takes_its_own_kernels_from_its_generation_before_another_s_from_its_chip() -> None:
+    vllm = lent("vllm", "h200", "h200", "h100-sxm", "a100-80gb-sxm")
+    assert kernel_of(vllm, "gemm", "bf16") == ("transferred", "h100-sxm: gemm/bf16/vllm")
+    assert kernel_of(vllm, "attention_decode", "bf16") == ("transferred", "h100-sxm: attention_decode/bf16/vllm")
+    assert kernel_of(vllm, "streaming", "norm") == ("other engine", "h200: streaming/norm/torch")
+    torch = lent("torch-unfused", "h200", "h200", "h100-sxm")
+    assert kernel_of(torch, "gemm", "bf16") == ("measured", "h200: gemm/bf16/torch")
+
+
+def test_chains_of_eager_kernels_serve_only_who_runs_them() -> None:
+    chips = ("h200", "h100-sxm", "a100-80gb-sxm")
+    assert kernel_of(lent("torch-unfused", "h200", *chips), "streaming", "rope")[1] == (
+        "h200: streaming/rope/torch-unfused"
+    )
+    for engine in ("vllm", "torch", "torch-compile"):
+        assert kernel_of(lent(engine, "h200", *chips), "streaming", "rope")[1] == "h200: streaming/rope/torch-compile"
+
+
+def test_an_engine_of_an_h100_borrows_what_was_measured_on_an_h200_alone() -> None:
+    torch = lent("torch", "h100-sxm", "h100-sxm", "a100-80gb-sxm", "h200")
+    assert kernel_of(torch, "gemm", "tf32") == ("transferred", "h200: gemm/tf32/torch")
+    assert kernel_of(torch, "gemm", "bf16") == ("transferred", "h200: gemm/bf16/torch")

@@ -26,7 +26,9 @@ from llmviewer.workload import prefill
 
 FP16 = DTYPES["fp16"]
 #: Two microseconds, 0.8 of the bandwidth, half as fast again in L2; a unit 20 byte a cycle; 100 ns a row.
-PLAIN: dict[str, float] = {"floor": 2.0, "memory": 0.8, "warm": 1.5, "unit": 20.0, "spread": 0.0, "row": 100.0}
+PLAIN: dict[str, float] = {
+    "floor": 2.0, "memory": 0.8, "warm": 1.5, "unit": 20.0, "spread": 0.0, "row": 100.0, "along": 0.0,
+}  # fmt: skip
 
 
 def summed(tokens: Count, width: float) -> Operator:
@@ -155,3 +157,10 @@ def test_every_kernel_of_models_is_of_a_known_sort() -> None:
                     sort = streaming.variant(operator)
                     assert sort in known, operator.name
                     assert expected.get(operator.name, sort) == sort, operator.name
+
+
+def test_a_row_that_one_block_goes_along_takes_its_length_however_few_rows_there_are() -> None:
+    """2 us + 14,336 elements of 1.2 ns each, for one row as for a hundred."""
+    along = {**PLAIN, "along": 1.2, "unit": 200.0}
+    for tokens in (1.0, 100.0):
+        assert seconds(summed(tokens, 14336.0), load("h200"), along) == pytest.approx(2e-6 + 14336 * 1.2e-9)

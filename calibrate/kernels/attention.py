@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 from calibrate.buffers import Buffers
 from calibrate.kernels.dtypes import DTYPES
@@ -23,20 +24,25 @@ BACKENDS = {
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
-    """Keys and values are cold, queries warm.  `seq` new tokens (prefill), or one against `context` (decode)."""
+    """Keys and values are cold, queries warm.  `seq` new tokens behind `prefix`, or one against `context` (decode)."""
     dtype = DTYPES[columns["dtype"]]
     batch, heads, kv_heads, dim = (columns[name] for name in ("batch", "heads", "kv_heads", "head_dim"))
     causal = "seq" in columns
-    queries, keys = (columns["seq"], columns["seq"]) if causal else (1, columns["context"])
+    prefix = columns.get("prefix", 0)
+    queries, keys = (columns["seq"], prefix + columns["seq"]) if causal else (1, columns["context"])
     value_dim = columns["v_head_dim"]
     cache = buffers.rotating(dtype, (batch, kv_heads, keys, dim), (batch, kv_heads, keys, value_dim))
     q = buffers.random(dtype, (batch, heads, queries, dim))
     grouped = heads != kv_heads
     backend = BACKENDS[columns["kernel"]]
+    # `is_causal` aligns the first query with the first key: behind a prefix the mask says what a query sees
+    mask = _mask(queries, keys, backend, buffers.kind) if prefix else None
 
     def run(i: int) -> torch.Tensor:
         k, v = cache.tensors[i]
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal and not prefix, enable_gqa=grouped
+        )
 
     return Work(
         run=run,
@@ -44,3 +50,10 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
         rotated_bytes=cache.total_bytes,
         context=lambda: sdpa_kernel(backend),
     )
+
+
+def _mask(queries: int, keys: int, backend: SDPBackend, device: str) -> torch.Tensor:
+    """The last query sees all keys.  FlashAttention takes this mask by its name alone, others as a matrix."""
+    if backend is SDPBackend.FLASH_ATTENTION:
+        return causal_lower_right(queries, keys)
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from calibrate.buffers import Buffers, Rotation, Shape
+from calibrate.kernels import llama
 from calibrate.kernels.dtypes import DTYPES, UnsupportedError
 from calibrate.timer import Work
 
@@ -16,6 +17,8 @@ from calibrate.timer import Work
 VOCABULARY = 32000
 #: Lists of tokens that are looked up in turn.
 LISTS = 64
+#: Elements of a head that is rotated, at most.
+HEAD = 128
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -70,18 +73,22 @@ def _swiglu(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Ten
 
 
 def _rope(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
-    """Rotate halves of the row; tables of cosines and sines are a fraction of it in a model, a row here."""
-    half = shape[1] // 2
-    cos, sin = buffers.random(dtype, (half,)), buffers.random(dtype, (half,))
-    y = buffers.empty(dtype, shape)
-    first, second = y[:, :half], y[:, half:]
+    """Rotate queries and keys and put keys and values into the cache, in the kernels of a layer in plain torch.
 
-    def run(x: Tensors) -> None:
-        a, b = x[0][:, :half], x[0][:, half:]
-        torch.mul(a, cos, out=first)
-        first.addcmul_(b, sin, value=-1)
-        torch.mul(b, cos, out=second)
-        second.addcmul_(a, sin)
+    A quarter of the row are keys, and as many values beside it.
+    """
+    tokens, width = shape
+    keys = width // 4
+    head = min(HEAD, keys)
+    cos, sin = (buffers.random(dtype, (tokens, head)) for _ in range(2))
+    cache = buffers.empty(dtype, (2, 1, keys // head, tokens, head))
+    values = buffers.random(dtype, (1, tokens, keys))
+
+    def run(x: Tensors) -> torch.Tensor:
+        row = x[0][None]
+        cache[0][:] = llama.rotated(llama.split(row[..., :keys], head), cos, sin)
+        cache[1][:] = llama.split(values, head)
+        return llama.rotated(llama.split(row[..., keys:], head), cos, sin)
 
     return run
 

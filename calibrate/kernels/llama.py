@@ -98,9 +98,9 @@ def layer(x: torch.Tensor, tensors: Tensors, sizes: Sizes, now: Pass, turn: Tens
     """One decoder layer.  tensors: those of layer_shapes, then keys and values of the cache.  turn: rotations."""
     q, k, v, o, gate, up, down, attn_norm, mlp_norm, keys, values = tensors
     y = F.rms_norm(x, (sizes.hidden,), attn_norm, 1e-5)
-    queries = _rotated(_split(F.linear(y, q), sizes), *turn)
-    keys[:, :, now.cached :] = _rotated(_split(F.linear(y, k), sizes), *turn)
-    values[:, :, now.cached :] = _split(F.linear(y, v), sizes)
+    queries = rotated(split(F.linear(y, q), sizes.head_dim), *turn)
+    keys[:, :, now.cached :] = rotated(split(F.linear(y, k), sizes.head_dim), *turn)
+    values[:, :, now.cached :] = split(F.linear(y, v), sizes.head_dim)
     grouped = sizes.heads != sizes.kv_heads
     mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=now.cached == 0, enable_gqa=grouped)
     x = x + F.linear(mixed.transpose(1, 2).flatten(2), o)
@@ -108,11 +108,12 @@ def layer(x: torch.Tensor, tensors: Tensors, sizes: Sizes, now: Pass, turn: Tens
     return x + F.linear(F.silu(F.linear(y, gate)) * F.linear(y, up), down)
 
 
-def _split(x: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+def split(x: torch.Tensor, head_dim: int) -> torch.Tensor:
     """[batch, new, heads x head_dim] -> [batch, heads, new, head_dim]."""
-    return x.view(*x.shape[:-1], -1, sizes.head_dim).transpose(1, 2)
+    return x.view(*x.shape[:-1], -1, head_dim).transpose(1, 2)
 
 
-def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Halves of a head turned against each other, in five eager kernels."""
     a, b = x.chunk(2, -1)
     return x * cos + torch.cat((-b, a), -1) * sin

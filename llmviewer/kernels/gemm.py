@@ -225,7 +225,7 @@ FAMILY = Family(
     name="gemm",
     constants=(
         _constant("floor", "us", 4.0, 0.0, 250.0, "shortest product"),
-        _constant("compute", "1", 0.97, 0.05, 1.25, "share of what the chip sustains of its dense peak"),
+        _constant("compute", "1", 0.97, 0.01, 1.25, "share of what the chip sustains of its dense peak"),
         _constant("memory", "1", 0.95, 0.05, 1.15, "share of the bandwidth that the units can draw"),
         _constant("sharpness", "1", 2.5, 1.0, 20.0, "exponent of the maximum of compute and memory"),
         _constant("balance", "FLOP/byte", 50.0, 5.0, 500.0, "16-bit peak over the rate at which tiles are fed"),

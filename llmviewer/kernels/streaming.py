@@ -23,12 +23,13 @@ BY_CHANNEL = (Kind.CONV, Kind.RECURRENCE, Kind.ATTENTION)
 
 
 def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
-    """A floor, and the slowest of three: bytes through the memory, bytes through the units at work, a cost per row.
+    """A floor, and the slowest of four: bytes through the memory, through the units at work, a row's cost, its length.
 
-    Most kernels give each row (token) to one block: fewer rows than units leave bandwidth unused, and every row costs
-    a launch of a block.  A unit keeps only so many bytes in flight, so what it moves goes by its clock, not by the
-    memory behind it.  What the kernel before wrote is still in the L2 where it is small, so its reading may be faster
-    than memory; the whole is never faster than the data sheet's roofline.
+    Most kernels give each row (token) to one block: fewer rows than units leave bandwidth unused, every row costs a
+    launch of a block, and the block goes along it however few rows there are.  A unit keeps only so many bytes in
+    flight, so what it moves goes by its clock, not by the memory behind it.  What the kernel before wrote is still in
+    the L2 where it is small, so its reading may be faster than memory; the whole is never faster than the data sheet's
+    roofline.
     """
     sheet = ideal(operator, chip)
     moved, floor = np.maximum(operator.traffic_bytes, 1.0), constants["floor"] * 1e-6
@@ -39,6 +40,8 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     reached = np.minimum(by_units, sheet.memory_bytes_per_s * constants["memory"])
     reached = reached * _gain(moved, chip, constants["warm"])
     seconds = np.maximum(moved / reached, rows * (constants["row"] * 1e-9 / units))
+    if constants["along"] > 0.0 and operator.kind not in BY_CHANNEL:
+        seconds = np.maximum(seconds, _width(operator) * (constants["along"] * 1e-9))
     if constants["memory"] * constants["warm"] > 1.0:
         seconds = np.maximum(seconds, moved / sheet.memory_bytes_per_s - floor)
     return replace(sheet, memory_bytes_per_s=moved / seconds, l2_bytes_per_s=None, fixed_s=floor)
@@ -61,9 +64,14 @@ def _rows(operator: Operator) -> Count:
     return rows
 
 
+def _width(operator: Operator) -> Count:
+    """Elements of a row."""
+    return operator.output_shape[-1] if len(operator.output_shape) > 1 else 1.0
+
+
 def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
     """Rows and elements of a row."""
-    return {"rows": _rows(operator), "width": operator.output_shape[-1] if len(operator.output_shape) > 1 else 1.0}
+    return {"rows": _rows(operator), "width": _width(operator)}
 
 
 def variant(operator: Operator) -> str:
@@ -88,6 +96,7 @@ FAMILY = Family(
             start=0.0, low=0.0, high=1.0, choices=(0.0, 1.0),
         ),
         Constant(name="row", unit="ns", meaning="a row on one unit, however short", start=30.0, low=0.0, high=2000.0),
+        Constant(name="along", unit="ns", meaning="an element of the row that is one's", start=1.0, low=0.0, high=50.0),
     ),
     rates=rates,
     covers=covers,
