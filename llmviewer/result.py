@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SCHEMA = "llmviewer.analysis/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Result:
     """One or many points of an analysis, with provenance.
 
@@ -36,6 +36,10 @@ class Result:
 
     def __len__(self) -> int:
         return self.analysis.schedule.points
+
+    def __repr__(self) -> str:
+        points = f"{len(self):,} point{'s' if len(self) > 1 else ''}"
+        return f"<Result: {self.analysis.model.name} on {self.analysis.system.chip.name}, {self.efficiency}, {points}>"
 
     @property
     def fits(self) -> bool:
@@ -149,7 +153,9 @@ class Result:
         return pd.DataFrame(roofs(self.analysis.system.chip))
 
     def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False))
+        from reports import notebook  # a view, which stands above: asked for by notebooks alone
+
+        return notebook.html(self)
 
     def columns(self) -> dict[str, Any]:
         """Arrays over points, by column name."""
