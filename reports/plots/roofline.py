@@ -105,6 +105,9 @@ def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style) -> Figure:
         shown[["arithmetic_intensity", "performance"]].to_numpy(float),
         np.sqrt(_areas(shown, style) / np.pi) * CORE,
     )
+    if "measured" in shown.columns:
+        crosses = shown.loc[shown["measured"].notna(), ["arithmetic_intensity", "measured"]].to_numpy(float)
+        space.take_points(crosses, np.full(len(crosses), style.size.text * 0.35))
     inks = _inks(operators, style)
     own = [
         Roofs(rows=over[over["hardware"] == chip], main=rate, chips=len(main), ink=inks[chip])
@@ -180,6 +183,11 @@ def _limits(
     across = (min(float(intensity.min()) / 3.0, ridge / 30.0), max(float(intensity.max()) * 25.0, ridge * ROOM))
     highest = float(over.loc[over["roof"] == "compute", "rate"].max())
     lowest = min(float(performance.min()) / 3.0, highest / 1e3)
+    if "measured" in shown.columns and shown["measured"].notna().any():
+        lowest, highest = (
+            min(lowest, float(shown["measured"].min()) / 3.0),
+            max(highest, float(shown["measured"].max())),
+        )
     return across, (lowest, 2.5 * max(highest, float(performance.max())))
 
 
