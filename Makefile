@@ -21,6 +21,7 @@ docs: $(VENV)/developed
 	$(BIN)/python -m tests.certificate.table > docs/certificate.md
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/tour.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

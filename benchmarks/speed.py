@@ -26,6 +26,7 @@ from llmviewer import analysis, api, sweep
 from llmviewer.workload import Request
 
 POINTS = 1_000_000
+REPORT = ["report", "llama-3.1-8b", "--hardware", "h100-sxm,a100-80gb-sxm", "--quantization", "none,w4a16"]
 ROOFLINE = ["plot", "roofline", "llama-2-7b", "--hardware", "a6000"]
 MATPLOTLIB = "matplotlib.figure, matplotlib.backends.backend_agg"
 ANALYZE = ["analyze", "llama-2-7b", "--hardware", "a6000", "--format", "json"]
@@ -73,13 +74,17 @@ def cold_process() -> list[tuple[str, str, str]]:
 
 
 def picture(program: str) -> list[tuple[str, str, str]]:
-    """CPU time of a process that draws a roofline, beside the imports it cannot do without."""
+    """CPU time of processes that draw a roofline and write a report, beside imports that pictures cannot do without."""
     imports, _ = cpu_of([sys.executable, "-c", f"import numpy, yaml, typer, pandas, {MATPLOTLIB}"])
     with tempfile.TemporaryDirectory() as folder:
         seconds, _ = cpu_of([program, *ROOFLINE, "-o", f"{folder}/roofline.png"])
+        page, _ = cpu_of([program, *REPORT, "-o", f"{folder}/report.html"])
+        size = Path(f"{folder}/report.html").stat().st_size
     return [
         ("`llmviewer plot roofline`, CPU time", f"{seconds:.2f} s", "≤ 1.5 s"),
         ("of it imports of pandas and matplotlib among others", f"{imports:.2f} s", ""),
+        ("`llmviewer report` of four configurations, CPU time", f"{page:.2f} s", "≤ 3 s"),
+        ("its file", f"{size / 1e6:.1f} MB", "< 8 MB"),
     ]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer import __version__, capacity, limits, stages
 from llmviewer.analysis import Analysis
 from llmviewer.chip import Chip
+from llmviewer.columns import METRICS, PARTS, columns
 from llmviewer.describe import hardware_object, model_object, number, roof_object, roofs, sources, unknowns
 from llmviewer.fired import assumptions, fired
 from llmviewer.ir import Count, Kind, Place
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 SCHEMA = "llmviewer.analysis/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Result:
     """One or many points of an analysis, with provenance.
 
@@ -37,6 +38,10 @@ class Result:
 
     def __len__(self) -> int:
         return self.analysis.schedule.points
+
+    def __repr__(self) -> str:
+        points = f"{len(self):,} point{'s' if len(self) > 1 else ''}"
+        return f"<Result: {self.analysis.model.name} on {self.analysis.system.chip.name}, {self.efficiency}, {points}>"
 
     @property
     def fits(self) -> bool:
@@ -162,67 +167,13 @@ class Result:
         return pd.DataFrame(roofs(self.analysis.system.chip))
 
     def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False))
+        from reports import notebook  # a view, which stands above: asked for by notebooks alone
+
+        return notebook.html(self)
 
     def columns(self) -> dict[str, Any]:
         """Arrays over points, by column name."""
-        a, totals = self.analysis, self.analysis.evaluation
-        plan, memory = a.schedule, a.memory
-        point = np.ones(len(self))
-        columns: dict[str, Any] = {
-            "model": [a.model.name] * len(self),
-            "hardware": [a.system.chip.name] * len(self),
-            "dtype": [a.model.dtype.name] * len(self),
-            "efficiency": [self.efficiency] * len(self),
-            "engine": ["" if a.calibration is None else a.system.engine.name] * len(self),
-            **{name: [text] * len(self) for name, text in self.techniques.items()},
-            "batch_size": (a.request.batch_size * point).astype(int),
-            "input_len": (a.request.input_len * point).astype(int),
-            "output_len": (a.request.output_len * point).astype(int),
-        }
-        columns["devices"] = (a.system.parallelism.devices * point).astype(int)
-        for name in METRICS:
-            columns[name] = np.asarray(getattr(a, name)) * point
-        columns |= {name: values * point for name, values in self._round().items()}
-        rate = columns["output_tokens_per_s"]
-        columns["output_tokens_per_s_per_user"] = rate / columns["batch_size"]
-        columns["output_tokens_per_s_per_device"] = rate / a.system.parallelism.devices
-        columns |= self._bounds()
-        for stage, pick in (("prefill", plan.prefill), ("decode", plan.decode)):
-            for name in ("time_s", "flops", "matmul_flops", "traffic_bytes"):
-                columns[f"{stage}_{name}"] = pick(getattr(totals, name))
-        for name in (*PARTS, "capacity_bytes", "budget_bytes"):
-            columns[name] = getattr(memory, name) * point
-        columns["bandwidth_bytes_per_s"] = a.system.chip.bandwidth_bytes_per_s * point
-        columns["devices"] = [a.system.parallelism.devices] * len(self)
-        columns["fits"] = (memory.fits * point).astype(bool)
-        return columns
-
-    def _round(self) -> dict[str, Count]:
-        """Tokens guessed in a round and tokens it brings in the mean; of plain decoding 0 and 1."""
-        if self.analysis.system.scheme is None:
-            return {"drafted_tokens": 0.0, "tokens_per_round": 1.0}
-        from llmviewer import rounds
-
-        return {
-            "drafted_tokens": rounds.drafted_tokens(self.analysis),
-            "tokens_per_round": rounds.tokens_per_round(self.analysis),
-        }
-
-    def _bounds(self) -> dict[str, Any]:
-        """Ends of the 80 % intervals of calibrated times, by column name."""
-        if self.analysis.calibration is None:
-            return {}
-        from llmviewer import interval
-
-        low, high = interval.LEVELS["80"]
-        found = interval.of_metrics(self.analysis)
-        found |= {f"{stage}_time_s": interval.of_stage(self.analysis, stage) for stage in ("prefill", "decode")}
-        return {
-            f"{name.removesuffix('_s')}_{end}80_s": bounds[at]
-            for name, bounds in found.items()
-            for end, at in (("low", low), ("high", high))
-        }
+        return columns(self.analysis, self.efficiency, self.techniques)
 
     def _workload(self, point: int) -> dict[str, Any]:
         request = self.analysis.request
@@ -316,6 +267,3 @@ FRAMEWORK_NOTE = (
     f"framework {capacity.FRAMEWORK_BYTES / 2**30:g} GiB: vLLM's non-torch memory on an H100, "
     f"{capacity.FRAMEWORK_SOURCE}"
 )
-#: What fills the memory, and metrics of Analysis, that every view shows.
-PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes")
-METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "prefill_mfu", "decode_mbu")

@@ -54,7 +54,8 @@ def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple
     if rates.l2_bytes_per_s is not None:
         yield "l2", (traffic + operator.moved_bytes(Place.L2)) / rates.l2_bytes_per_s
     if operator.kind is Kind.COLLECTIVE:
-        yield "link", exchange(operator.shape, rates)  # type: ignore[arg-type]
+        # one that does not run has neither latency nor a launch
+        yield "link", exchange(operator.shape, rates) * operator.where  # type: ignore[arg-type]
     elif rates.host is not None:
         yield from _host_seconds(operator, rates.host)
 

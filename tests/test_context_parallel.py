@@ -146,3 +146,13 @@ def test_a_point_alone_is_the_point_of_a_sweep(name: str) -> None:
         for (_, a), (_, b) in zip(alone, together, strict=True):
             for of in ("flops", "traffic_bytes"):
                 assert number(getattr(a, of)) == np.broadcast_to(getattr(b, of), new.shape)[at]
+
+
+@pytest.mark.parametrize("efficiency", ["ideal", "calibrated"])
+def test_the_exchange_of_the_other_stage_takes_no_time(efficiency: str) -> None:
+    """Prefill gathers keys, decode combines sums: of each stage the operators x layers make up its time exactly."""
+    result = lv.analyze("llama-3.1-8b", "h100", input_len=4096, context_parallel_size=4, efficiency=efficiency)
+    for name in ("prefill", "decode"):
+        stage = result.stage(name)
+        made = sum(operator["time_s"] * operator["layers"] for operator in stage["operators"])
+        assert made == pytest.approx(stage["time_s"], rel=1e-12)

@@ -192,6 +192,11 @@ def test_hypothetical_chips_differ_in_bandwidth_alone(tmp_path: Path) -> None:
     assert rows["decode_time_s"][0] == pytest.approx(2.0 * rows["decode_time_s"][1], rel=0.01)
 
 
+def test_one_output_token_has_no_time_per_further_one() -> None:
+    alone = api.analyze(*DENSE, batch_size=[1, 2], output_len=1)
+    assert [axes.get_ylabel() for axes in module("latency").picture({"a": alone}, HALF).axes] == ["TTFT (ms)"]
+
+
 # bars
 
 

@@ -148,7 +148,7 @@ def test_no_name_in_the_page_is_given_twice(elements: Elements) -> None:
 def test_every_chart_has_words_and_a_table_beside_it(elements: Elements) -> None:
     plots = [attributes for attributes in elements.of("div") if attributes.get("class") == "plot"]
     assert len(plots) == 7
-    assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in plots)
+    assert all(attributes["role"] == "group" and attributes["aria-label"] for attributes in plots)
 
 
 def test_the_table_has_a_row_for_every_operator(two: Report, elements: Elements) -> None:
@@ -388,6 +388,20 @@ def test_ten_thousand_points_are_drawn_thinly_and_said_to_be(many: Report) -> No
 def test_ten_thousand_points_are_written_whole(many: Report) -> None:
     assert len(TABLES["points"](many)) == 10_000
     assert len(many.to_dict()["points"]) == 10_000
+
+
+def test_a_metric_that_no_point_has_is_not_drawn() -> None:
+    """Of one output token there is no time between two."""
+    drawn = figures(page.text(report(alone={**LLAMA, "output_len": 1})))
+    assert "curve-ttft_s" in drawn
+    assert "curve-tpot_s" not in drawn
+
+
+def test_curves_of_twelve_configurations_are_told_apart(two: Report) -> None:
+    kept = [(str(at), at, np.array([0])) for at in range(12)]
+    assert len(set(curves._looks(kept, 12))) == 12
+    several = [(f"{at} {size}", at, np.array([0])) for at in range(3) for size in range(4)]
+    assert len(set(curves._looks(several, 3))) == 12
 
 
 @pytest.mark.parametrize(

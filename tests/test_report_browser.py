@@ -252,6 +252,21 @@ def test_no_box_of_text_sticks_out_of_a_narrow_screen(browser: Any, path: Path) 
     one.close()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_audit_of_accessibility_finds_nothing(browser: Any, path: Path, scheme: str) -> None:
+    """axe-core's rules of WCAG 2.2 AA and good practice, with everything open and an operator chosen."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install '.[dev]'")
+    context = browser.new_context(bypass_csp=True, color_scheme=scheme)  # the audit is a script of its own
+    page = context.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-drawn]", state="attached", timeout=PATIENCE)
+    page.locator("figure.layer:visible a.op").nth(3).click()
+    page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+    found = axe.Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
+    context.close()
+
+
 def test_without_scripts_tables_and_layers_are_there(browser: Any, path: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()

@@ -31,6 +31,7 @@ WAYS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "engine of its own kernels": ("llama-2-7b", "a100-sxm", {"engine": "gpt-fast", "quantization": "w4a16"}),
     "eager engine": ("llama-2-7b", "a100-sxm", {"engine": "torch-eager"}),
     "tensor parallel": ("llama-2-13b", "h100", {"tensor_parallel_size": 4, "engine": "vllm"}),
+    "context parallel": ("llama-3.1-8b", "h100", {"context_parallel_size": 4}),
     "pipeline": ("llama-2-13b", "h100", {"pipeline_parallel_size": 3, "batch_size": 4}),
     "micro-batches": ("llama-2-13b", "h100", {"pipeline_parallel_size": "4,microbatches=3", "batch_size": 5}),
     "pipeline of chunks": ("jamba-v0.1", "h100", {"pipeline_parallel_size": 2, "max_num_batched_tokens": 128}),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import numpy as np
 
 from reports import format as fmt
-from reports.html.charts import GIB, Chart, Json, dash, series, span
+from reports.html.charts import GIB, SERIES, Chart, Json, dash, series, span
 from reports.report import Report
 
 SIZES = {
@@ -65,24 +66,45 @@ def _sizes(others: Sequence[str], values: Sequence[Any]) -> list[str]:
     return [f"{name.split('_')[0]} {fmt.whole(value)}" for name, value in zip(others, values, strict=True)]
 
 
-def charts(report: Report) -> tuple[list[Chart], str]:
-    """A chart per metric; what was left out of them, in words."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Charts with one legend for all: (name, colour, dashes) of every curve.  left_out: what is not drawn, in words."""
+
+    charts: tuple[Chart, ...]
+    legend: tuple[tuple[str, str, str], ...]
+    left_out: str
+
+
+def sweep(report: Report) -> Sweep:
+    """A chart per metric that exists."""
     found = curves(report)
     kept = [found[at] for at in np.unique(np.linspace(0, len(found) - 1, MOST_CURVES).astype(int))]
-    drawn = [_chart(report, metric, kept) for metric in METRICS]
-    points = max(sum(len(trace["x"]) for trace in chart.data if "points" in trace.get("meta", "")) for chart in drawn)
-    total = len(report.points["batch_size"])
+    looks = _looks(kept, len(report.results))
+    total, most = len(report.points["batch_size"]), MOST_POINTS // len(kept)
     words = []
     if len(kept) < len(found):
         words.append(f"{len(kept)} of {fmt.whole(len(found))} curves, evenly chosen")
-    if points < sum(len(rows) for _, _, rows in kept):
-        words.append(f"of their points the lowest and highest of each stretch, {fmt.whole(points)}")
-    return (
-        drawn,
-        f"Drawn: {'; '.join(words)}. The download and other formats hold all {fmt.whole(total)} points."
-        if words
-        else "",
+    if any(len(rows) > most for _, _, rows in kept):
+        words.append(f"of each curve the lowest and highest point of every stretch, {fmt.whole(most)} in all")
+    rest = f"The download and other formats hold all {fmt.whole(total)} points."
+    return Sweep(
+        charts=tuple(_chart(report, metric, kept, looks) for metric in METRICS if _exists(report, metric)),
+        legend=tuple((name, *look) for (name, _, _), look in zip(kept, looks, strict=True)) if len(kept) > 1 else (),
+        left_out=f"Drawn: {'; '.join(words)}. {rest}" if words else "",
     )
+
+
+def _looks(kept: Sequence[Curve], configurations: int) -> list[tuple[str, str]]:
+    """Colour and dashes: of several configurations the colour says which, the dashes which of its curves."""
+    if configurations == 1:
+        return [(series(at), dash(at)) for at in range(len(kept))]
+    own = [sum(one == configuration for _, one, _ in kept[:at]) for at, (_, configuration, _) in enumerate(kept)]
+    return [(series(one), dash(one + SERIES * before)) for (_, one, _), before in zip(kept, own, strict=True)]
+
+
+def _exists(report: Report, metric: str) -> bool:
+    """Whether any point has it: of one output token there is no time between two."""
+    return any(value is not None and np.isfinite(value) for value in report.points[metric])
 
 
 def thinned(values: np.ndarray[Any, np.dtype[np.float64]], most: int) -> np.ndarray[Any, np.dtype[np.intp]]:
@@ -98,21 +120,17 @@ def thinned(values: np.ndarray[Any, np.dtype[np.float64]], most: int) -> np.ndar
     return np.array(sorted(kept))
 
 
-def _chart(report: Report, metric: str, kept: list[Curve]) -> Chart:
+def _chart(report: Report, metric: str, kept: list[Curve], looks: list[tuple[str, str]]) -> Chart:
     title, label, divisor, show = METRICS[metric]
     along = axis(report)
     across = np.asarray(report.points[along], dtype=np.float64)
     values = np.array([np.nan if v is None else v for v in report.points[metric]], dtype=np.float64)
     fits = np.asarray(report.points["fits"], dtype=bool)
     data: list[Json] = []
-    number: dict[int, int] = {}
-    for at, (name, configuration, whole) in enumerate(kept):
-        rows = whole[thinned(values[whole], max(MOST_POINTS // len(kept), 8))]
-        look = (series(at if len(report.results) == 1 else configuration), dash(number.get(configuration, 0) * 7))
-        number[configuration] = number.get(configuration, 0) + 1
-        data += _traces(
-            name, look, (across[rows], values[rows] / divisor, fits[rows]), [show(v) for v in _known(values[rows])]
-        )
+    for (name, _, whole), look in zip(kept, looks, strict=True):
+        rows = whole[thinned(values[whole], MOST_POINTS // len(kept))]
+        words = [show(value) for value in _known(values[rows])]
+        data += _traces(name, look, (across[rows], values[rows] / divisor, fits[rows]), words)
     if metric == "total_bytes":
         data += _capacities(report, across)
     xs = [float(value) for value in across]
@@ -126,7 +144,7 @@ def _chart(report: Report, metric: str, kept: list[Curve]) -> Chart:
         layout={
             "xaxis": {"title": {"text": SIZES[along]}, **_scale(xs), **_ticks(xs)},
             "yaxis": {"title": {"text": label}, "rangemode": "tozero", **_scale(ys)},
-            "showlegend": len(kept) > 1 or metric == "total_bytes",
+            "showlegend": False,
             "hovermode": "closest",
         },
         height=380,
@@ -168,7 +186,7 @@ def _traces(name: str, look: tuple[str, str], points: tuple[Any, Any, Any], word
                 "type": "scatter", "mode": "lines+markers" if few else "lines", "meta": meta,
                 "x": [float(x) for x in xs], "y": [y if ok else None for y, ok in zip(_known(ys), shown, strict=True)],
                 "hovertext": text if meta == "points" else [f"{t}, does not fit" for t in text], "hoverinfo": "text",
-                "name": escape(name), "legendgroup": name, "showlegend": meta == "points" or not fits.any(),
+                "name": escape(name),
                 "line": {"color": colour, "width": 2, "dash": line},
                 "marker": {"color": colour, "size": 6, "symbol": "circle" if meta == "points" else "x-thin-open"},
             }
@@ -182,8 +200,9 @@ def _capacities(report: Report, across: Any) -> list[Json]:
     ends = [float(across.min()), float(across.max())]
     return [
         {
-            "type": "scatter", "mode": "lines", "x": ends, "y": [budget / GIB] * 2, "name": f"allowed, {escape(chip)}",
-            "line": {"color": "--ink", "width": 1.2, "dash": dash(at * 7 + 7)}, "hoverinfo": "name",
+            "type": "scatter", "x": ends, "y": [budget / GIB] * 2, "name": f"allowed, {escape(chip)}",
+            "line": {"color": "--ink", "width": 1.2, "dash": dash(at * SERIES + SERIES)}, "hoverinfo": "name",
+            "mode": "lines+text", "text": [f" allowed, {escape(chip)}", ""], "textposition": "top right",
         }
         for at, (chip, budget) in enumerate(chips.items())
     ]  # fmt: skip

@@ -62,7 +62,7 @@ def text(report: Report) -> str:
     answers = report.configurations
     lines = operators.lines(answers)
     found = [roofline.chart(answers, lines), charts.bounds(answers), charts.memory(answers)]
-    drawn, left_out = curves.charts(report)
+    sweep = curves.sweep(report)
     return environment.get_template("report.html.j2").render(
         title=report.title,
         answers=answers,
@@ -78,9 +78,8 @@ def text(report: Report) -> str:
         lines=lines,
         layers=_layers(answers, lines),
         charts={chart.key: chart for chart in found},
-        curves=drawn,
-        left_out=left_out,
-        figures=[{"key": c.key, "data": c.data, "layout": c.layout} for c in (*found, *drawn)],
+        sweep=sweep,
+        figures=[{"key": c.key, "data": c.data, "layout": c.layout} for c in (*found, *sweep.charts)],
         points=_points(report),
         sources=provenance.sources(answers),
         kernels=provenance.kernels(answers),

@@ -27,6 +27,8 @@ SYMBOLS = {
 WHOLE, LEAST = 46.0, 7.0
 #: Operators above this share of their stage are named, unless one nearby (in decades) is.
 NAMED, NEAR = 0.08, 0.12
+#: Those above it stretch the axes.
+DRAWN = 5e-3
 TERA = 1e12
 
 
@@ -34,7 +36,7 @@ def chart(answers: Answers, lines: list[Line]) -> Chart:
     """Every operator that computes, under the roofs of its chip."""
     shown = [line for line in lines if line.operator["flops"] > 0 and line.operator["arithmetic_intensity"]]
     names = [answer["configuration"] for answer in answers]
-    across = _reach([line.operator["arithmetic_intensity"] for line in shown if line.share > 1e-3], 4.0)
+    across = _reach([line.operator["arithmetic_intensity"] for line in shown if line.share > DRAWN], 4.0)
     across[1] = max(across[1], log10(4.0 * max(answer["roofline"]["ridge_flops_per_byte"] for answer in answers)))
     data, notes = _roofs(answers, shown, across)
     for at, name in enumerate(names):
@@ -42,10 +44,10 @@ def chart(answers: Answers, lines: list[Line]) -> Chart:
             own = [one for one in shown if (one.configuration, one.stage) == (name, stage)]
             if own:
                 data.append(_markers(own, at, stage))
-    data += _key(shown)
+    key = _key(names, shown)
     if len(names) == 1:
-        notes += _names(shown)
-    up = _reach([_performance(line) for line in shown if line.share > 1e-3], 4.0)
+        notes += _names(shown, sum(across) / 2.0)
+    up = _reach([_performance(line) for line in shown if line.share > DRAWN], 4.0)
     up[1] = max(up[1], log10(2.5 * max(max(trace["y"]) for trace in data if trace.get("mode") == "lines")))
     return Chart(
         key="roofline",
@@ -56,7 +58,7 @@ def chart(answers: Answers, lines: list[Line]) -> Chart:
         ),
         table="operators",
         note="Filled: prefill; hollow: decode. Shape: kind of operator; area: share of the stage's time.",
-        data=data,
+        data=[*data, *key],
         layout={
             "xaxis": {
                 "type": "log",
@@ -75,7 +77,7 @@ def chart(answers: Answers, lines: list[Line]) -> Chart:
             "annotations": notes,
             "hovermode": "closest",
         },
-        height=560,
+        height=520 + 22 * (len(key) // 4),
     )
 
 
@@ -157,6 +159,8 @@ def _markers(lines: list[Line], at: int, stage: str) -> Json:
         "hovertext": [hover(line) for line in lines],
         "hoverinfo": "text",
         "name": f"{escape(lines[0].configuration)}, {stage}",
+        "legendgroup": escape(lines[0].configuration),
+        "showlegend": False,
         "marker": {
             "color": series(at),
             "symbol": symbols,
@@ -167,26 +171,29 @@ def _markers(lines: list[Line], at: int, stage: str) -> Json:
     }
 
 
-def _key(shown: list[Line]) -> list[Json]:
-    """What the shapes mean."""
-    kinds = [kind for kind in SYMBOLS if kind in {line.operator["kind"] for line in shown}]
+def _key(names: list[str], shown: list[Line]) -> list[Json]:
+    """What colours and shapes mean; a configuration's entry switches all of its markers."""
+    known = {line.operator["kind"] for line in shown}
+    entries = [(escape(name), "circle", series(at), escape(name)) for at, name in enumerate(names) if len(names) > 1]
+    entries += [(kind, symbol, "--soft", "kinds") for kind, symbol in SYMBOLS.items() if kind in known]
     return [
         {
-            "type": "scatter", "mode": "markers", "x": [None], "y": [None], "name": kind, "hoverinfo": "skip",
-            "marker": {"symbol": SYMBOLS[kind], "size": 9, "color": "--soft"}, "legendgroup": "kinds",
+            "type": "scatter", "mode": "markers", "x": [None], "y": [None], "name": said, "hoverinfo": "skip",
+            "marker": {"symbol": symbol, "size": 9, "color": colour}, "legendgroup": group,
         }
-        for kind in kinds
+        for said, symbol, colour, group in entries
     ]  # fmt: skip
 
 
-def _names(shown: list[Line]) -> list[Json]:
-    """Names beside the markers: below those of prefill, above those of decode."""
+def _names(shown: list[Line], middle: float) -> list[Json]:
+    """Names beside the markers, on the side of the middle: below those of prefill, above those of decode."""
     notes = []
-    for stage, side, shift in (("prefill", "left", -14), ("decode", "right", 14)):
+    for stage, shift in (("prefill", -14), ("decode", 14)):
         lines = {line.key: line for line in shown if line.stage == stage}
         for key, words in _named(list(lines.values())).items():
             line = lines[key]
             x, y = log10(line.operator["arithmetic_intensity"]), log10(_performance(line))
+            side = "left" if x < middle else "right"
             note = _words(words, x, y, "--ink") | {"xanchor": side, "yanchor": "middle", "yshift": shift}
             notes.append(note | {"xshift": 12 if side == "left" else -12})
     return notes

@@ -66,7 +66,8 @@ def stack(axes: Axes, stacked: Sequence[Part], style: Style, width: float = 0.75
     up = down = np.zeros(len(stacked[0].sizes))
     for part in stacked:
         base = np.where(part.sizes >= 0.0, up, down)
-        axes.bar(np.arange(len(base)), part.sizes, width, base, **part.look(style))
+        look = part.look(style) | ({"linewidth": 0.0} if width >= 1.0 else {})
+        axes.bar(np.arange(len(base)), part.sizes, width, base, **look)
         up, down = up + np.maximum(part.sizes, 0.0), down + np.minimum(part.sizes, 0.0)
     axes.grid(visible=False, axis="x")
 

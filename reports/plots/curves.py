@@ -216,7 +216,7 @@ def scale_up(axes: Axes, values: Values) -> None:
     if not len(known):
         return
     if known.max() / known.min() <= WIDE:
-        axes.set_ylim(bottom=0.0)
+        axes.set_ylim(0.0, 1.08 * float(axes.dataLim.y1))
         return
     axes.set_yscale("log")
     round_ticks(axes.yaxis, known)

@@ -21,5 +21,6 @@ def picture(results: curves.Results, style: Style) -> Figure:
 def draw(rows: pd.DataFrame, style: Style) -> Figure:
     """rows: as of Result.to_frame(), with `configuration`."""
     x = curves.along(rows, ("batch_size", "input_len", "output_len"))
-    panels = [curves.of_time(rows, x, y, title) for y, title in (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))]
+    shown = [(y, title) for y, title in (("ttft_s", "TTFT"), ("tpot_s", "TPOT")) if rows[y].notna().any()]
+    panels = [curves.of_time(rows, x, y, title) for y, title in shown]
     return curves.draw(rows, panels, style)

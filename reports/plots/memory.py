@@ -43,8 +43,10 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     for one, (name, own) in zip(axes, groups, strict=False):
         _panel(one, own.sort_values(x), x, style)
         one.set_title(str(name) if len(groups) > 1 else "", fontsize=style.size.text * 0.9, color=style.theme.ink)
-    for spare in axes[len(groups) :]:
-        spare.set_visible(False)
+    for at, one in enumerate(axes):
+        one.set_visible(at < len(groups))
+        one.set_xlabel(one.get_xlabel() if at + columns >= len(groups) else "")
+        one.set_ylabel(one.get_ylabel() if at % columns == 0 else "")
     style.title(figure, curves.said(rows, x))
     style.legend_below(figure, key(parts(rows), style, fits=bool(rows["fits"].all())))
     style.settle(figure)
@@ -68,7 +70,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, x: str, style: Style) -> None:
     places = curves.spaced(np.arange(len(rows), dtype=float), words, axes, style)
     axes.set_xticks(places, [words[int(place)] for place in places])
     axes.set_xlabel(curves.AXES[x])
-    axes.set_ylabel("Memory of a device (GiB)")
+    axes.set_ylabel("Device memory (GiB)")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     for place in np.flatnonzero(~rows["fits"].to_numpy(bool)):
         axes.axvspan(place - 0.5, place + 0.5, color=style.theme.faint, alpha=0.35, linewidth=0, zorder=0)

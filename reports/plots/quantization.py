@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reports import format as fmt
 from reports.plots import bars, curves, memory
 from reports.plots.curves import frame
 from reports.plots.style import Style, colour
@@ -35,7 +36,7 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     parts = memory.parts(rows)
     bars.stack(axes[-1], parts, style)
     bars.names(axes[-1], names, style)
-    axes[-1].set_ylabel("Memory of a device (GiB)")
+    axes[-1].set_ylabel("Device memory (GiB)")
     capacities = rows["capacity_bytes"].to_numpy(float) / memory.GIB
     total = float(rows["total_bytes"].max()) / memory.GIB
     if capacities.min() < 3.0 * total:
@@ -54,7 +55,7 @@ def _times(axes: Axes, rows: pd.DataFrame, curve: curves.Curve, style: Style) ->
         value, ink = float(row[curve.y]) / curve.scale, colour(INK)
         axes.bar(at, value, 0.75, color=ink if row["fits"] else style.theme.paper, edgecolor=ink, linewidth=1.2)
         axes.annotate(
-            f"{value:.3g}", (at, value), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
+            fmt.digits(value), (at, value), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
             rotation=90 if upright else 0, fontsize=style.size.text * 0.75, color=style.theme.ink,
         )  # fmt: skip
     band = curves.bands(rows, curve.y)

@@ -105,9 +105,13 @@ def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style) -> Figure:
         shown[["arithmetic_intensity", "performance"]].to_numpy(float),
         np.sqrt(_areas(shown, style) / np.pi) * CORE,
     )
+    if "measured" in shown.columns:
+        crosses = shown.loc[shown["measured"].notna(), ["arithmetic_intensity", "measured"]].to_numpy(float)
+        space.take_points(crosses, np.full(len(crosses), style.size.text * 0.35))
+    inks = _inks(operators, style)
     own = [
-        Roofs(rows=over[over["hardware"] == chip], main=rate, number=at, chips=len(main))
-        for at, (chip, rate) in enumerate(main.items())
+        Roofs(rows=over[over["hardware"] == chip], main=rate, chips=len(main), ink=inks[chip])
+        for chip, rate in main.items()
     ]
     for one in own:
         keep_off_ridge(space, one)
@@ -119,6 +123,13 @@ def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style) -> Figure:
     if len(own) == 1:
         words_of_zones(space, own[0].ridge, style)
     return figure
+
+
+def _inks(operators: pd.DataFrame, style: Style) -> dict[str, str]:
+    """The colour of every chip's roofs: that of its configuration, where it has one of its own among several."""
+    chips = operators.drop_duplicates("configuration")["hardware"].astype(str).tolist()
+    apart = 1 < len(chips) == len(set(chips))
+    return {chip: colour(at) if apart else style.theme.ink for at, chip in enumerate(chips)}
 
 
 def _title(operators: pd.DataFrame) -> str:
@@ -172,6 +183,11 @@ def _limits(
     across = (min(float(intensity.min()) / 3.0, ridge / 30.0), max(float(intensity.max()) * 25.0, ridge * ROOM))
     highest = float(over.loc[over["roof"] == "compute", "rate"].max())
     lowest = min(float(performance.min()) / 3.0, highest / 1e3)
+    if "measured" in shown.columns and shown["measured"].notna().any():
+        lowest, highest = (
+            min(lowest, float(shown["measured"].min()) / 3.0),
+            max(highest, float(shown["measured"].max())),
+        )
     return across, (lowest, 2.5 * max(highest, float(performance.max())))
 
 

@@ -10,13 +10,12 @@ import numpy as np
 
 from reports import format as fmt
 from reports.plots.labels import Space
-from reports.plots.style import Style, colour, dashes
+from reports.plots.style import Style, dashes
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from reports.plots.labels import Points
 
 #: How far from the start of a diagonal its name may stand, as shares of its length.
 ALONG = (0.0, 0.03, 0.06, 0.09, 0.12, 0.18, 0.24, 0.3, 0.36, 0.42, 0.5, 0.6, 0.7)
@@ -31,13 +30,13 @@ UNUSED = "fp64"
 class Roofs:
     """The roofs of one chip.  main: the rate of the units that compute most [FLOP/s]; the others stand back.
 
-    number, chips: which of how many.  rows: `roof`, `what`, `rate`, as of Result.roofs().
+    chips: how many there are.  ink: its colour.  rows: `roof`, `what`, `rate`, as of Result.roofs().
     """
 
     rows: pd.DataFrame
     main: float
-    number: int
     chips: int
+    ink: str
 
     def names(self, what: str, rate: str) -> tuple[str, str, str]:
         """The name of a roof, and two for less room; all say the chip where there are several."""
@@ -58,7 +57,7 @@ class Roofs:
 
 def draw(space: Space, roofs: Roofs, style: Style) -> None:
     """All roofs that have room for their names."""
-    ink = style.theme.ink if roofs.chips == 1 else colour(roofs.number)
+    ink = roofs.ink
     if roofs.chips == 1:
         _zones(space.axes, roofs.ridge, style)
     units = sorted(roofs.of("compute"), key=lambda unit: unit[1] != roofs.main)
@@ -74,21 +73,6 @@ def draw(space: Space, roofs: Roofs, style: Style) -> None:
                 look = (style.theme.faint, dashes(1))
                 _horizontal(space, (roofs.names(what, fmt.flops_per_s(rate))[:1], rate, roofs), look, style)
     _ridge(space, roofs, ink, style)
-
-
-def roofs(axes: Axes, over: pd.DataFrame, at: tuple[int, int, Points], main: float, style: Style) -> None:
-    """The roofs of one chip on axes whose place and limits stand.  over: rows of Result.roofs().  at: the chip's
-    number, how many there are, and points that words keep clear of.  main: the rate that counts [FLOP/s]."""
-    number, chips, points = at
-    space = Space(axes=axes)
-    space.take_legend()
-    space.take_points(points, np.full(len(points), style.size.text * 0.4))
-    own = Roofs(rows=over, main=main, number=number, chips=chips)
-    keep_off_ridge(space, own)
-    draw(space, own, style)
-    keep_clear(space, own)
-    if chips == 1:
-        words_of_zones(space, own.ridge, style)
 
 
 def words_of_zones(space: Space, ridge: float, style: Style) -> None:

@@ -20,6 +20,8 @@ METRICS = {"tpot_s": "Time per output token", "e2e_s": "Whole request", "ttft_s"
 FASTER, SLOWER, WHOLE = "#009E73", "#D55E00", "#0072B2"
 #: Changes that are shown one by one; the smaller ones together.
 MOST = 8
+#: Changes below this share of the whole are among them.
+LEAST = 2e-3
 #: First words of operators' names -> what they belong to.
 GROUPS = {
     "expert": "experts",
@@ -75,9 +77,10 @@ def steps(rows: pd.DataFrame) -> pd.DataFrame:
     before, after = float(table[first].sum()), float(table[second].sum())
     change = (table[second] - table[first]).sort_values(key=lambda seconds: -seconds.abs())
     change = change[change.abs() > 1e-12 * max(before, after)]
-    kept = [(str(name), float(seconds)) for name, seconds in change.iloc[:MOST].items()]
-    if len(change) > MOST:
-        kept.append((bars.OTHER, float(change.iloc[MOST:].sum())))
+    shown = min(MOST, int((change.abs() > LEAST * max(before, after)).sum()))
+    kept = [(str(name), float(seconds)) for name, seconds in change.iloc[:shown].items()]
+    if len(change) > shown:
+        kept.append((bars.OTHER, float(change.iloc[shown:].sum())))
     starts = before + np.cumsum([0.0, *(seconds for _, seconds in kept)])
     found = [
         (first, 0.0, before),

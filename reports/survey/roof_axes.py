@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reports.plots import labels
-from reports.plots.roofs import Roofs, draw, keep_clear, words_of_zones
+from reports.plots.roofs import Roofs, draw, keep_clear, keep_off_ridge, words_of_zones
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,8 @@ def under(axes: Axes, over: pd.DataFrame, main: str, named: Sequence[labels.Labe
     points = np.array([(label.x, label.y) for label in named]).reshape(-1, 2)
     space.take_points(points, np.full(len(points), HALF * style.size.text))
     rate = float(over.loc[over["what"] == main, "rate"].iloc[0])
-    roofs = Roofs(rows=over, main=rate, number=0, chips=1)
+    roofs = Roofs(rows=over, main=rate, chips=1, ink=style.theme.ink)
+    keep_off_ridge(space, roofs)
     draw(space, roofs, style)
     keep_clear(space, roofs)
     labels.place(space, named, style.size.text * 0.8)

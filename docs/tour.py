@@ -1,0 +1,27 @@
+"""`make docs`: runs docs/tour.ipynb and keeps what its cells show, so that the page is true wherever it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+PATH = Path(__file__).resolve().parent / "tour.ipynb"
+
+
+def executed() -> Any:
+    """The notebook after all its cells have run, without what differs from run to run."""
+    notebook = nbformat.read(PATH, as_version=4)
+    resources = {"metadata": {"path": str(PATH.parent.parent)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources, record_timing=False).execute()
+    notebook.metadata = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+        "language_info": {"name": "python"},
+    }
+    return notebook
+
+
+if __name__ == "__main__":
+    nbformat.write(executed(), PATH)

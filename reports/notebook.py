@@ -1,0 +1,106 @@
+"""A Result as a notebook shows it: one point in full, its operators folded; of many the first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from llmviewer.result import Result
+from reports import analysis_page, sweep_page
+from reports import format as fmt
+from reports.page import Align, Bar, Emphasis, Facts, Page, Part, Row, Table, plain
+
+#: Points that are shown; a frame holds all.
+MOST_ROWS = 20
+#: What a bar is made of, in the order of its segments; readable in light and dark, told apart without colours too.
+SHADES = ("#0072b2", "#56b4e9", "#e69f00", "#cc79a7")
+
+
+def html(result: Result) -> str:
+    """Plain HTML, readable where a page strips its style."""
+    shown = _many(result) if len(result) > 1 else analysis_page.page(result)
+    return f'<div style="max-width:70em">{"".join(map(_part, shown))}</div>'
+
+
+def _many(result: Result) -> Page:
+    """Header and a row for each of the first points."""
+    answer, points = result.to_dict(0), len(result)
+    columns = {name: list(values[:MOST_ROWS]) for name, values in result.columns().items() if not _word(values)}
+    model, hardware, _ = analysis_page.header(answer).lines
+    how = f"{', '.join(answer['passes']) or 'no passes'}; efficiency: {answer['efficiency']['kind']}"
+    rest = Facts(lines=(("", f"… {fmt.whole(points - MOST_ROWS)} more points; to_frame() holds all"),))
+    warned = tuple(Facts(lines=(("Warning", text),), emphasis=Emphasis.WARNING) for text in result.warnings)
+    lines = (model, hardware, ("Options", how))
+    return (Facts(lines=lines), *sweep_page.page(columns, 0)[1:], *((rest,) if points > MOST_ROWS else ()), *warned)
+
+
+def _word(values: Sequence[Any]) -> bool:
+    return isinstance(values[0], str)
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, Bar):
+        return _bar(part)
+    if isinstance(part, Facts):
+        body = _facts(part)
+        return _folded(part.title, body) if part.emphasis is Emphasis.FAINT and part.title else _under(part.title, body)
+    body = (f"<p>{_text(part.note)}</p>" if part.note else "") + _table(part)
+    return _folded(part.title, body) if part.title else body
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary><b>{_text(title)}</b></summary>{body}</details>"
+
+
+def _under(title: str, body: str) -> str:
+    return f"<p><b>{_text(title)}</b></p>{body}" if title else body
+
+
+def _facts(facts: Facts) -> str:
+    mark = "⚠ " if facts.emphasis is Emphasis.WARNING else ""
+    lines = ((f"{mark}{line[0]}" if line[0] else "", *line[1:]) for line in facts.lines)
+    rows = "".join(
+        "<tr>" + "".join(_cell("th" if at == 0 else "td", words, Align.LEFT) for at, words in enumerate(line)) + "</tr>"
+        for line in lines
+    )
+    return f"<table>{rows}</table>" if rows else ""
+
+
+def _table(table: Table) -> str:
+    kept = [at for at, column in enumerate(table.columns) if not column.visual]
+    aligned = [table.columns[at].align for at in kept]
+    heads = "".join(_cell("th", table.columns[at].title, align) for at, align in zip(kept, aligned, strict=True))
+    total = (Row(cells=table.total, emphasis=Emphasis.GROUP),) if table.total else ()
+    rows = "".join(_row(row, kept, aligned) for row in (*table.rows, *total))
+    body = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<div style="overflow-x:auto;white-space:nowrap">{body}</div>'
+
+
+def _row(row: Row, kept: list[int], aligned: list[Align]) -> str:
+    tag = "td" if row.emphasis is Emphasis.PLAIN else "th"
+    cells = (_cell(tag, row.cells[at], align) for at, align in zip(kept, aligned, strict=True))
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _cell(tag: str, words: str, align: Align) -> str:
+    return f'<{tag} style="text-align:{align.value}">{_text(words.strip())}</{tag}>'
+
+
+def _bar(bar: Bar) -> str:
+    """Parts of the capacity side by side, and a mark at what is allowed."""
+    parts = "".join(
+        f'<span title="{_text(segment.label)}" style="display:inline-block;height:1em;background:{shade};'
+        f'width:{100.0 * segment.value / bar.scale:.2f}%"></span>'
+        for segment, shade in zip(bar.segments, SHADES, strict=False)
+    )
+    mark = (
+        f'<span title="{_text(bar.mark_label)}" style="position:absolute;top:0;height:1em;border-left:2px solid;'
+        f'left:{100.0 * bar.mark / bar.scale:.2f}%"></span>'
+    )
+    frame = "position:relative;width:100%;max-width:40em;outline:1px solid #888;line-height:0"
+    return f'<p><b>{_text(bar.title)}</b></p><div style="{frame}">{parts}{mark}</div>'
+
+
+def _text(words: str) -> str:
+    return escape(plain(words))
