@@ -17,13 +17,13 @@ import numpy as np
 from calibrate.conformal import covered, errors, quantiles
 from calibrate.tables import SHAPES, Rows
 from llmviewer import roofline
-from llmviewer.calibrated import REGIMES, regime_of
 from llmviewer.chip import Chip
 from llmviewer.efficiency import Rates
 from llmviewer.ir import Array, Operator
 from llmviewer.kernels.families import FAMILIES, families_of
 from llmviewer.kernels.family import Constants, Family
 from llmviewer.profile import Fit
+from llmviewer.regimes import REGIMES, regime_of
 
 #: Parts of the shapes, each of which is predicted from the others.
 FOLDS = 5
@@ -117,8 +117,8 @@ def fit(sample: Sample, others: Efficiency) -> Fit:
         engine=sample.engine,
         constants=constants,
         range=_range(sample),
-        residuals=_byregime_of(regime, lambda rows: quantiles(ratio[rows])),
-        error=_byregime_of(regime, lambda rows: errors(ratio[rows]).as_dict() | covered(ratio[rows], folds[rows])),
+        residuals=_by_regime(regime, lambda rows: quantiles(ratio[rows])),
+        error=_by_regime(regime, lambda rows: errors(ratio[rows]).as_dict() | covered(ratio[rows], folds[rows])),
         rows={"fitted": len(ratio), "folds": FOLDS},
     )
 
@@ -177,7 +177,7 @@ def _range(sample: Sample) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _byregime_of(regime: Array, of: Callable[[Any], Any]) -> dict[str, Any]:
+def _by_regime(regime: Array, of: Callable[[Any], Any]) -> dict[str, Any]:
     """A figure over all rows, and over those of each regime that has enough."""
     found = {"all": of(np.ones(len(regime), dtype=bool))}
     for at, name in enumerate(REGIMES):

@@ -19,6 +19,7 @@ from llmviewer.kernels.families import FAMILIES, families_of
 from llmviewer.kernels.family import Family
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.profile import Fit, Profile
+from llmviewer.regimes import REGIMES, outside, regime_of
 from llmviewer.roofline import Timing
 
 #: Whose kernels the constants are of.
@@ -41,9 +42,6 @@ SHIFTS_OF_OTHERS = (0.0, 0.1, 0.1, 0.25, 0.6)
 #: Half the 95 % interval over half the 80 % one, of a normal distribution; in the order of QUANTILES.
 SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
 BEYOND_80 = (1.53, 1.0, 1.0, 1.53)
-#: Kernels shorter than this are bound by launch and latency, not by the roofline [s].
-SHORT_S = 20e-6
-REGIMES = ("short", "memory", "compute")
 #: Ends the names of engines whose kernels a host launched one by one: they serve only whoever asks for them.
 HOST_TIMED = ("-host", "-eager")
 #: Constants are written in five digits; a bound may be rounded past itself.
@@ -223,7 +221,9 @@ class Calibrated:
         middle = (logs[1] + logs[2]) / 2.0
         # rows scatter, and apart from that the whole fit may be off: their squares add
         half = np.hypot(logs - middle, found.shift * np.array(BEYOND_80)[:, None])
-        ratios: Array = np.exp(middle + SIGNS * half * _outside(found.fit, FAMILIES[family].covers(operator, chip)))
+        ratios: Array = np.exp(
+            middle + SIGNS * half * outside(found.fit.range, FAMILIES[family].covers(operator, chip))
+        )
         return ratios
 
 
@@ -265,26 +265,6 @@ def _decodes(operator: Operator) -> Count:
     for group in shape.groups:
         all_do = all_do & attention.decodes(group)
     return np.where(all_do, 1.0, 0.0)
-
-
-def regime_of(timing: Timing) -> Array:
-    """Index into REGIMES per point."""
-    seconds = dict(timing.resources)
-    work = np.maximum(seconds.get("compute", 0.0), 0.0)
-    computing = work > seconds.get("memory", 0.0)
-    return np.where(np.asarray(timing.time_s) < SHORT_S, 0.0, np.where(computing, 2.0, 1.0)).reshape(-1)
-
-
-def _outside(fit: Fit, quantities: Mapping[str, Count]) -> Array:
-    """1 inside the fitted range; one half more for every factor of two beyond it."""
-    excess: Count = 0.0
-    for name, value in quantities.items():
-        if name not in fit.range:
-            continue
-        low, high = fit.range[name]
-        number = np.maximum(value, 1e-9)
-        excess = excess + np.maximum(np.log2(number / high), 0.0) + np.maximum(np.log2(max(low, 1e-9) / number), 0.0)
-    return np.asarray(1.0 + 0.5 * excess)
 
 
 def calibrated(

@@ -21,7 +21,7 @@ ORDER = (
     "hardware < efficiency < roofline < system",
     "ops, efficiency < kernels < calibrated < analysis",
     "data, hardware < profile < calibrated",
-    "roofline < calibrated < calibrate",
+    "roofline < regimes < calibrated < calibrate",
     "data, workload, chip < engine < system",
     "ir, workload < serving < system, schemes",
     "capacity, evaluation, schedule, serving < machine < analysis",
