@@ -24,10 +24,8 @@ from llmviewer.roofline import Timing
 
 #: Whose kernels the constants are of.
 BASES = ("measured", "other engine", "transferred", "transferred afar", "assumed")
-#: Chips of one generation run the same programs: an engine's own kernels measured on another of them are nearer than
-#: another engine's on this very chip.  Decode attention of vLLM on an H200 reads .03, .23, .61, .87 of the bandwidth at
-#: 1 to 10 MB, 10 to 100 MB, 100 MB to 1 GB, more (medians of aiconfigurator's tables); constants of vLLM on an H100
-#: give .06, .35, .67, .81, torch's measured on an H200 .13, .51, .82, .90.
+#: Chips of one generation run the same programs: an engine's own kernels of another of them are nearer than another
+#: engine's of this very chip (docs/calibration.md: decode attention on an H200).
 BASES_OF_A_GENERATION = ("measured", "transferred")
 #: How far off that puts a whole fit: half the 80 % interval of log(measured / predicted), by BASES, by family.  Engines
 #: differ as the README of the measured tables says (products 3 to 6 %, attention 15 to 30 %); products of an H100 by
@@ -130,8 +128,7 @@ class Calibrated:
     def _asked(self) -> Iterator[tuple[Profile, Kept]]:
         """Whom to ask and for which of its kernels: what is given, then this engine's own of a generation, then all."""
         yield from ((source, self._kept) for source in self.sources[: self.given])
-        near = (source for source in self.sources if self._basis(source) in BASES_OF_A_GENERATION)
-        yield from ((source, self._own) for source in near)
+        yield from ((source, self._own) for source in self.sources if self._basis(source) in BASES_OF_A_GENERATION)
         yield from ((source, self._kept) for source in self.sources)
 
     @property
@@ -156,8 +153,7 @@ class Calibrated:
     def _own(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
         """The same of this engine alone."""
         for variant in variants:
-            engines = tuple(source.engines(family, variant))
-            yield from ((variant, own) for own in self._names if own in engines)
+            yield from ((variant, own) for own in self._names if f"{family}/{variant}/{own}" in source)
 
     def _taken(self, source: Profile, key: str, basis: str) -> Found:
         fit = source.fit(key)

@@ -160,7 +160,7 @@ def test_every_kernel_of_models_is_of_a_known_sort() -> None:
 
 
 def test_a_row_that_one_block_goes_along_takes_its_length_however_few_rows_there_are() -> None:
-    """2 us + 14,336 elements of 1.2 ns each, for one row as for a hundred."""
-    along = {**PLAIN, "along": 1.2, "unit": 200.0}
+    """2 us + 14,336 elements of 2 cycles at 1.98 GHz each, for one row as for a hundred."""
+    along = {**PLAIN, "along": 2.0, "unit": 200.0}
     for tokens in (1.0, 100.0):
-        assert seconds(summed(tokens, 14336.0), load("h200"), along) == pytest.approx(2e-6 + 14336 * 1.2e-9)
+        assert seconds(summed(tokens, 14336.0), load("h200"), along) == pytest.approx(2e-6 + 14336 * 2.0 / 1.98e9)

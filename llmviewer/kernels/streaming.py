@@ -41,7 +41,7 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     reached = reached * _gain(moved, chip, constants["warm"])
     seconds = np.maximum(moved / reached, rows * (constants["row"] * 1e-9 / units))
     if constants["along"] > 0.0 and operator.kind not in BY_CHANNEL:
-        seconds = np.maximum(seconds, _width(operator) * (constants["along"] * 1e-9))
+        seconds = np.maximum(seconds, _width(operator) * (constants["along"] / clock))
     if constants["memory"] * constants["warm"] > 1.0:
         seconds = np.maximum(seconds, moved / sheet.memory_bytes_per_s - floor)
     return replace(sheet, memory_bytes_per_s=moved / seconds, l2_bytes_per_s=None, fixed_s=floor)
@@ -96,7 +96,7 @@ FAMILY = Family(
             start=0.0, low=0.0, high=1.0, choices=(0.0, 1.0),
         ),
         Constant(name="row", unit="ns", meaning="a row on one unit, however short", start=30.0, low=0.0, high=2000.0),
-        Constant(name="along", unit="ns", meaning="an element of the row that is one's", start=1.0, low=0.0, high=50.0),
+        Constant(name="along", unit="cycle", meaning="each element of that row", start=2.0, low=0.0, high=90.0),
     ),
     rates=rates,
     covers=covers,
