@@ -147,11 +147,6 @@ class Operator:
         return tuple(a.tensor.name for a in self.reads if a.tensor.role is not Role.WEIGHT)
 
     @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of the activations and caches it writes."""
-        return tuple(a.tensor.name for a in self.writes)
-
-    @property
     def vector_work(self) -> Count:
         """FLOP on the vector units: elementwise, recurrence and convolution."""
         return total((self.vector_flops, self.recurrence_flops, self.conv_flops))

@@ -208,13 +208,12 @@ class Result:
     def memory(self, point: int = 0) -> dict[str, Any]:
         """The memory object of one point."""
         memory = self.analysis.memory
-        fields = (*PARTS, "capacity_bytes", "budget_bytes")
         model, system, request = self.analysis.model, system_at(self.analysis, point), request_at(self.analysis, point)
         beside = system.chip.host
         return {
             **{
                 name: number(value_at(getattr(memory, name), point))
-                for name in (*fields, "capacity_bytes", "budget_bytes")
+                for name in (*PARTS, "capacity_bytes", "budget_bytes")
             },
             "kv_cache_used_bytes": number(value_at(memory.kv_cache_used_bytes, point)),
             "kv_cache_waste_bytes": number(value_at(memory.kv_cache_waste_bytes, point)),

@@ -98,7 +98,7 @@ def _steps(analysis: Analysis, steps: int, point: int) -> Iterator[int]:
         every = (at for at in range(first, first + count) for _ in times(at, float(plan.weights[at])))
         yield from (at for at, _ in zip(every, range(steps), strict=False))
         return
-    places = (int(number * value_at(generation.tokens, 0)) for number in range(steps))
+    places = (int(drawn * value_at(generation.tokens, 0)) for drawn in range(steps))
     yield from (first + place for place in takewhile(lambda place: place < count, places))
 
 

@@ -150,7 +150,7 @@ def _points(report: Report) -> dict[str, Any]:
     columns = {name: report.points[name] for name in ("configuration", *curves.SIZES)}
     rows = [
         [
-            *(operators.Cell(text=str(columns["configuration"][at])) for _ in range(1)),
+            operators.Cell(text=str(columns["configuration"][at])),
             *(
                 operators.Cell(text=fmt.whole(columns[name][at]), value=float(columns[name][at]))
                 for name in curves.SIZES
