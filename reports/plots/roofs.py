@@ -55,6 +55,15 @@ class Roofs:
         return self.main / self.of("memory")[0][1]
 
 
+def scales(axes: Axes, across: tuple[float, float], up: tuple[float, float]) -> None:
+    """Log scales with their units.  across: FLOP/byte.  up: FLOP/s."""
+    axes.set(xscale="log", yscale="log", xlim=across, ylim=up)
+    axes.set_xlabel("Arithmetic intensity (FLOP/byte)")
+    axes.set_ylabel("Performance (TFLOP/s)")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1e12:g}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+
+
 def draw(space: Space, roofs: Roofs, style: Style) -> None:
     """All roofs that have room for their names."""
     ink = roofs.ink

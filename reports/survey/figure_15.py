@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from reports import format as fmt
 from reports.plots import labels, roofline
+from reports.plots.roofs import scales
 from reports.plots.style import colour, marker
 from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict
-from reports.survey.roof_axes import scales, under
+from reports.survey.roof_axes import under
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

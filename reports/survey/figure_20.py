@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports import format as fmt
+from reports.plots.roofs import scales
 from reports.plots.style import colour, dashes, marker
 from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, rising
 from reports.survey.lines import curves, log, tagged
-from reports.survey.roof_axes import scales
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reports import format as fmt
+from reports.plots.roofs import scales
 from reports.survey import table_1
 from reports.survey.figure import Claim, Figure, Frames, Verdict
-from reports.survey.roof_axes import scales, under
+from reports.survey.roof_axes import under
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture

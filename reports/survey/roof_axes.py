@@ -1,4 +1,4 @@
-"""Axes of a roofline with the roofs of one chip, for figures that put their own points under them."""
+"""The roofs of one chip, for figures that put their own points under them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
 
 #: Half a marker, in units of the text's height.
 HALF = 0.4
-
-
-def scales(axes: Axes, across: tuple[float, float], up: tuple[float, float]) -> None:
-    """Log scales with their units.  across: FLOP/byte.  up: FLOP/s."""
-    axes.set(xscale="log", yscale="log", xlim=across, ylim=up)
-    axes.set_xlabel("Arithmetic intensity (FLOP/byte)")
-    axes.set_ylabel("Performance (TFLOP/s)")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1e12:g}")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
 def under(axes: Axes, over: pd.DataFrame, main: str, named: Sequence[labels.Label], style: Style) -> None:

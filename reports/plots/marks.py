@@ -1,0 +1,108 @@
+"""Operators on a roofline: a marker each, what was measured of it, the key, the names of those that take most."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports.plots.labels import Label
+from reports.plots.style import Style, colour, marker
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Area of the marker of an operator that takes all of a stage's time [point^2], at a text of 9 points.
+WHOLE = 900.0
+LEAST = 12.0
+#: Kinds of operators, in the order of their markers.
+KINDS = ("gemm", "attention", "norm", "elementwise", "softmax", "collective", "recurrence", "conv", "embedding", "copy")
+#: Operators below this share of a stage's time go without a label.
+LABELLED = 0.02
+#: Names of one label, and the ratio (as a logarithm) within which operators share one.
+NAMED = 2
+NEAR = 0.25
+
+
+def draw(figure: Figure, operators: pd.DataFrame, style: Style) -> None:
+    """Filled is prefill, hollow is decode; the shape is the kind, the colour the configuration's, or the kind's where
+    there is one configuration."""
+    axes = figure.axes[0]
+    alone = operators["configuration"].nunique() == 1
+    order = list(dict.fromkeys(operators["configuration"]))
+    for key, rows in operators.groupby(["configuration", "kind", "stage"], sort=False):
+        configuration, kind, stage = map(str, key)
+        at = KINDS.index(kind)
+        ink = colour(at if alone else order.index(configuration))
+        axes.scatter(
+            rows["arithmetic_intensity"],
+            rows["performance"],
+            s=areas(rows, style),
+            marker=marker(at),
+            facecolors=ink if stage == "prefill" else "none",
+            edgecolors=ink,
+            linewidths=1.2,
+            alpha=0.85,
+            zorder=4,
+        )
+    _key(figure, operators, (alone, order), style)
+
+
+def _key(figure: Figure, operators: pd.DataFrame, series: tuple[bool, list[str]], style: Style) -> None:
+    """What shapes, colours and fillings mean."""
+    from matplotlib.lines import Line2D
+
+    alone, order = series
+    ink, kinds = style.theme.ink, [kind for kind in KINDS if kind in set(operators["kind"])]
+
+    def entry(words: str, at: int, fill: str, edge: str) -> Line2D:
+        return Line2D([], [], linestyle="", marker=marker(at), label=words, markerfacecolor=fill, markeredgecolor=edge)
+
+    entries = [entry(k, KINDS.index(k), *[colour(KINDS.index(k)) if alone else ink] * 2) for k in kinds]
+    if not alone:
+        entries += [entry(name, 0, colour(at), colour(at)) for at, name in enumerate(order)]
+    stages = set(operators["stage"])
+    entries += [entry(s, 0, ink if s == "prefill" else "none", ink) for s in ("prefill", "decode") if s in stages]
+    if "measured" in operators.columns:
+        entries.append(Line2D([], [], linestyle="", marker="x", label="measured", markeredgecolor=ink))
+    style.legend_below(figure, entries)
+
+
+def areas(operators: pd.DataFrame, style: Style) -> npt.NDArray[np.float64]:
+    """Of the markers [point^2]."""
+    scale = WHOLE * (style.size.text / 9.0) ** 2
+    return np.maximum(operators["share"].to_numpy(float) * scale, LEAST)
+
+
+def measured(axes: Axes, operators: pd.DataFrame, style: Style) -> None:
+    """A cross at what was measured, and a line to what was predicted of it."""
+    if "measured" not in operators.columns:
+        return
+    known = operators[operators["measured"].notna()]
+    x, predicted, found = (known[name].to_numpy(float) for name in ("arithmetic_intensity", "performance", "measured"))
+    axes.vlines(x, predicted, found, color=style.theme.ink, linewidth=1.0, zorder=5)
+    axes.scatter(x, found, marker="x", color=style.theme.ink, s=3.0 * style.size.text, linewidths=1.2, zorder=5)
+
+
+def names(operators: pd.DataFrame, style: Style) -> list[Label]:
+    """The operators that take most of their stage; those within a hair of each other share a label."""
+    shown = operators[operators["share"] > LABELLED].sort_values("share", ascending=False)
+    order = list(dict.fromkeys(operators["configuration"]))
+    near = [np.round(np.log(shown[name].astype(float)) / NEAR) for name in ("arithmetic_intensity", "performance")]
+    return [
+        Label(
+            words=_joined(list(dict.fromkeys(rows["name"]))),
+            x=float(rows["arithmetic_intensity"].iloc[0]),
+            y=float(rows["performance"].iloc[0]),
+            colour=style.theme.ink if len(order) == 1 else colour(order.index(rows["configuration"].iloc[0])),
+        )
+        for _, rows in shown.groupby([shown["configuration"], shown["stage"], *near], sort=False)
+    ]
+
+
+def _joined(names: list[str]) -> str:
+    """`gate_proj, up_proj +3`."""
+    return ", ".join(names[:NAMED]) + (f" +{len(names) - NAMED}" if len(names) > NAMED else "")
