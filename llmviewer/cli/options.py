@@ -143,3 +143,13 @@ def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]
     if count > MOST_COMBINATIONS:
         raise UserError(f"the comma lists make {count:,} configurations; allowed: at most {MOST_COMBINATIONS:,}")
     return [{**options, **dict(zip(parts, chosen, strict=True))} for chosen in product(*parts.values())]
+
+
+def titled(chosen: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Every combination once, by the values in which it differs; a single one by its model and chip."""
+    from llmviewer.crossover import names  # commands of one configuration need none
+
+    own = [one for at, one in enumerate(chosen) if one not in chosen[:at]]
+    if len(own) == 1:
+        return {f"{own[0]['model']} on {own[0]['hardware']}": own[0]}
+    return dict(zip(names(own), own, strict=True))

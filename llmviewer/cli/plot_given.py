@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer import api, data
 from llmviewer import hardware as chips
 from llmviewer.cli import options as opt
-from llmviewer.crossover import crossover, names
+from llmviewer.crossover import crossover
 from llmviewer.errors import UserError, quoted, shown, unknown
 from llmviewer.ir import Array
 from llmviewer.result import Result
@@ -100,15 +100,12 @@ def _chosen(asked: Asked) -> dict[str, dict[str, Any]]:
     for name, listed in asked.kind.lists.items():
         if options[name] in ("", "none"):
             options[name] = listed
-    every = opt.combinations(options, model=asked.model, hardware=asked.hardware)
-    chosen = [one for at, one in enumerate(every) if one not in every[:at]]
+    chosen = opt.titled(opt.combinations(options, model=asked.model, hardware=asked.hardware))
     fewest, most = asked.kind.fewest, asked.kind.most
     if not fewest <= len(chosen) <= most:
         allowed = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        raise UserError(f"{len(chosen)} configurations; this picture shows {allowed}: give comma lists")
-    if len(chosen) == 1:
-        return {f"{asked.model} on {asked.hardware}": chosen[0]}
-    return dict(zip(names(chosen), chosen, strict=True))
+        raise UserError(f"{len(chosen)} configuration{'s' * (len(chosen) > 1)}; this picture shows {allowed}: give comma lists")
+    return chosen
 
 
 def _answers(asked: Asked) -> Answer:

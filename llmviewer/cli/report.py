@@ -16,7 +16,6 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.output import replacing, warn, write
 from llmviewer.cli.sweep import progress
-from llmviewer.crossover import names
 from llmviewer.errors import UserError, quoted, unknown
 from llmviewer.schedule import check_passes
 from llmviewer.sweep import Grid, values
@@ -88,9 +87,7 @@ def _report(sizes: Sizes, chosen: list[dict[str, Any]]) -> Report:
 
     if len(chosen) > MOST:
         raise UserError(f"{len(chosen)} configurations; a report shows at most {MOST}, sweep any number")
-    chosen = [one for at, one in enumerate(chosen) if one not in chosen[:at]]
-    titles = names(chosen) if len(chosen) > 1 else [f"{chosen[0]['model']} on {chosen[0]['hardware']}"]
-    configured = {title: api.configuration(**options) for title, options in zip(titles, chosen, strict=True)}
+    configured = {title: api.configuration(**options) for title, options in opt.titled(chosen).items()}
     request = api.request(*(int(sizes[name][0]) for name in SIZES))
     grid = _grid(sizes)
     for one in configured.values():

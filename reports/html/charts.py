@@ -22,6 +22,8 @@ DASHES = ("solid", "dash", "dashdot", "dot")
 #: Bounds from left to right.
 ORDER = ("memory", "compute", "vector", "special", "l2", "link", "host", "disk", "overhead")
 GIB = 2.0**30
+#: Marks in the bars of memory: what the object of memory calls it, a reader, and Plotly its shape.
+LIMITS = (("budget_bytes", "allowed", "line-ns"), ("capacity_bytes", "capacity", "diamond-tall"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +79,7 @@ def bounds(answers: Answers) -> Chart:
         alt="Stacked bars, one per configuration and stage: shares of the time by the resource that bounds operators.",
         table="bounds-table",
         data=data,
-        layout={
-            "barmode": "stack",
-            "xaxis": {"title": {"text": "Share of the stage's time"}, "tickformat": ".0%", "range": [0, 1.001]},
-            "yaxis": {"automargin": True},
-        },
+        layout=_stacked("Share of the stage's time", {"tickformat": ".0%", "range": [0, 1.001]}),
         height=130 + 34 * len(rows),
     )
 
@@ -98,10 +96,7 @@ def memory(answers: Answers) -> Chart:
         }
         for at, (field, label, _, _) in enumerate(PARTS)
     ]  # fmt: skip
-    for field, label, symbol in (
-        ("budget_bytes", "allowed", "line-ns"),
-        ("capacity_bytes", "capacity", "diamond-tall"),
-    ):
+    for field, label, symbol in LIMITS:
         line = {"width": 3 if symbol == "line-ns" else 1, "color": "--ink"}
         data.append(
             {
@@ -117,13 +112,14 @@ def memory(answers: Answers) -> Chart:
         "is allowed and at the capacity.",
         table="memory-table",
         data=data,
-        layout={
-            "barmode": "stack",
-            "xaxis": {"title": {"text": "Memory (GiB)"}, "rangemode": "tozero"},
-            "yaxis": {"automargin": True},
-        },
+        layout=_stacked("Memory (GiB)", {"rangemode": "tozero"}),
         height=140 + 34 * len(rows),
     )
+
+
+def _stacked(title: str, across: Json) -> Json:
+    """The layout of stacked bars."""
+    return {"barmode": "stack", "xaxis": {"title": {"text": title}, **across}, "yaxis": {"automargin": True}}
 
 
 def _short(name: str, most: int = 40) -> str:

@@ -60,25 +60,18 @@ def chart(answers: Answers, lines: list[Line]) -> Chart:
         note="Filled: prefill; hollow: decode. Shape: kind of operator; area: share of the stage's time.",
         data=[*data, *key],
         layout={
-            "xaxis": {
-                "type": "log",
-                "title": {"text": "Arithmetic intensity (FLOP/byte)"},
-                "range": across,
-                "dtick": 1,
-                "exponentformat": "none",
-            },
-            "yaxis": {
-                "type": "log",
-                "title": {"text": "Performance (TFLOP/s)"},
-                "range": up,
-                "dtick": 1,
-                "exponentformat": "none",
-            },
+            "xaxis": _decades("Arithmetic intensity (FLOP/byte)", across),
+            "yaxis": _decades("Performance (TFLOP/s)", up),
             "annotations": notes,
             "hovermode": "closest",
         },
         height=520 + 22 * (len(key) // 4),
     )
+
+
+def _decades(title: str, reach: list[float]) -> Json:
+    """A logarithmic axis, a tick a decade."""
+    return {"type": "log", "title": {"text": title}, "range": reach, "dtick": 1, "exponentformat": "none"}
 
 
 def _reach(values: list[float], spare: float) -> list[float]:
