@@ -104,7 +104,9 @@ def _chosen(asked: Asked) -> dict[str, dict[str, Any]]:
     fewest, most = asked.kind.fewest, asked.kind.most
     if not fewest <= len(chosen) <= most:
         allowed = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        raise UserError(f"{len(chosen)} configuration{'s' * (len(chosen) > 1)}; this picture shows {allowed}: give comma lists")
+        raise UserError(
+            f"{len(chosen)} configuration{'s' * (len(chosen) > 1)}; this picture shows {allowed}: give comma lists"
+        )
     return chosen
 
 
