@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer import __version__, capacity, limits, stages
+from llmviewer import capacity, limits, provenance, stages
 from llmviewer.analysis import Analysis
-from llmviewer.chip import Chip
 from llmviewer.columns import METRICS, PARTS, columns
-from llmviewer.describe import hardware_object, model_object, number, roof_object, roofs, sources, unknowns
-from llmviewer.fired import assumptions, fired
-from llmviewer.ir import Count, Kind, Place
+from llmviewer.describe import hardware_object, model_object, number, roof_object, roofs
+from llmviewer.fired import fired
+from llmviewer.ir import Count
 from llmviewer.stages import request_at, system_at, value_at
 
 if TYPE_CHECKING:
@@ -64,22 +63,9 @@ class Result:
             "parallelism": {"devices": parallelism.devices, **asdict(parallelism)},
             "passes": [applied.name for applied in self.analysis.system.passes],
             "fusions": fusions,
-            "efficiency": self._efficiency(),
+            "efficiency": provenance.efficiency_object(self.analysis, self.efficiency),
             "roofline": roof_object(chip, self.analysis.compute_dtype(point)),
-            "provenance": {
-                "llmviewer": __version__,
-                "model": self.analysis.model.source,
-                "hardware": chip.path,
-                "times": self._times(),
-                "figures": sources(chip),
-                "assumed": [
-                    *([FRAMEWORK_NOTE] if self.analysis.memory.framework_bytes else []),
-                    *unknowns(chip),
-                    *self._assumed_host(chip),
-                    *self._assumed_kernels(),
-                    *assumptions(fusions, chip.name),
-                ],
-            },
+            "provenance": provenance.provenance_object(self.analysis, chip, fusions),
             "stages": {"prefill": self.stage("prefill", point), "decode": self.stage("decode", point)},
             "memory": self.memory(point),
             "metrics": self.metrics(point),
@@ -101,36 +87,6 @@ class Result:
         from llmviewer import rounds  # plain decoding needs no comparison with itself
 
         return rounds.generation_object(self.analysis, point)
-
-    def _efficiency(self) -> dict[str, Any]:
-        """What makes times of rates: the data sheet, or profiles and an engine."""
-        calibration, engine = self.analysis.calibration, self.analysis.system.engine
-        if calibration is None:
-            return {"kind": self.efficiency, "profile": None}
-        kernels = {key: found.described() for key, found in calibration.known.items()}
-        return {"kind": self.efficiency, "profile": calibration.profile, "engine": engine.name, "kernels": kernels}
-
-    def _times(self) -> str:
-        calibration = self.analysis.calibration
-        return "roofline of the data sheet, a lower bound" if calibration is None else calibration.sentence()
-
-    def _assumed_host(self, chip: Chip) -> list[str]:
-        """What the host computes with where nobody states the rates of its CPU."""
-        if chip.host is None or chip.host.cpu is not None:
-            return []
-        operators = (row.operator for row in self.analysis.evaluation.rows)
-        computes = any(op.kind is not Kind.COPY and np.any(op.moved_bytes(Place.HOST)) for op in operators)
-        return [f"CPU of {chip.host.name}: rates unknown, its memory alone takes time"] if computes else []
-
-    def _assumed_kernels(self) -> list[str]:
-        calibration = self.analysis.calibration
-        if calibration is None:
-            return []
-        if all(row.operator.is_kernel for row in self.analysis.evaluation.rows):
-            return calibration.assumptions()
-        from llmviewer.calibrated import UNTIMED_NOTE  # data sheets alone are not calibrated
-
-        return [*calibration.assumptions(), UNTIMED_NOTE]
 
     def to_json(self) -> str:
         """The analysis object of the only point, or `{"schema", "points": [...]}` of several."""
@@ -259,10 +215,3 @@ def _fact(values: Count | Sequence[str], point: int) -> int | float | str | None
     if isinstance(values, (list, tuple)):
         return str(values[point])
     return number(value_at(values, point))  # type: ignore[arg-type]
-
-
-#: Where the size of what an engine holds beside tensors comes from.
-FRAMEWORK_NOTE = (
-    f"framework {capacity.FRAMEWORK_BYTES / 2**30:g} GiB: vLLM's non-torch memory on an H100, "
-    f"{capacity.FRAMEWORK_SOURCE}"
-)

@@ -44,6 +44,7 @@ ORDER = (
     "hardware, models < describe < result",
     "analysis, describe, calibrated < interval < stages < result",
     "analysis < fired < result < api",
+    "fired, capacity, describe, calibrated < provenance < result",
     "analysis < attribution < result",
     "stages, generation < rounds < result",
     "engine, pipeline, stages < unrolled < traced < timeline < result",

@@ -11,7 +11,13 @@ from reports.plots.style import Style, colour, marker
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+#: Ratios that the axis names, and those that it shows at least.
+TICKS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
+LEAST, MOST = 0.65, 1.6
 
 
 def frame(table: pd.DataFrame) -> pd.DataFrame:
@@ -31,8 +37,6 @@ def picture(table: pd.DataFrame, style: Style) -> Figure:
 
 def draw(rows: pd.DataFrame, style: Style) -> Figure:
     """rows: as of `frame`."""
-    from matplotlib.lines import Line2D
-
     figure, (axes,) = style.figure()
     middle = rows.groupby("source")["ratio"].agg(lambda ratios: float(np.median(np.abs(np.log(ratios)))))
     order = list(middle.sort_values(ascending=False).index)
@@ -40,32 +44,48 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     figure.set_figheight(max(style.size.height, (len(order) * 1.3 + 12.0) * style.size.text / 72.0))
     axes.axvline(1.0, color=style.theme.ink, linewidth=1.0)
     for (source, metric), own in rows.groupby(["source", "metric"], sort=False):
-        at = metrics.index(metric)
-        jitter = np.linspace(-0.25, 0.25, len(own)) if len(own) > 1 else np.zeros(1)
-        for hit in (True, False):
-            some = own["inside"].to_numpy(bool) == hit
-            axes.scatter(
-                own["ratio"][some], order.index(source) + jitter[some], marker=marker(at), s=1.4 * style.size.text,
-                facecolors=colour(at) if hit else "none", edgecolors=colour(at), linewidths=0.8, alpha=0.8, zorder=3,
-            )  # fmt: skip
+        _marks(axes, own, (metrics.index(metric), order.index(source)), style)
     axes.set_yticks(
         np.arange(len(order)), order, fontsize=min(style.size.text, 0.62 * style.size.height * 72.0 / len(order))
     )
+    _ratios(axes, float(rows["ratio"].min()) / 1.1, float(rows["ratio"].max()) * 1.1)
+    inside = float(rows["inside"].mean())
+    style.title(figure, f"{len(rows)} published figures, none fitted on: {inside:.0%} inside the 80 % interval")
+    style.legend_below(figure, _key(metrics, style))
+    style.settle(figure)
+    return figure
+
+
+def _marks(axes: Axes, rows: pd.DataFrame, at: tuple[int, int], style: Style) -> None:
+    """Figures of one metric of one source, beside each other; hollow outside the interval.  at: of metric, source."""
+    metric, source = at
+    jitter = np.linspace(-0.25, 0.25, len(rows)) if len(rows) > 1 else np.zeros(1)
+    for hit in (True, False):
+        some = rows["inside"].to_numpy(bool) == hit
+        axes.scatter(
+            rows["ratio"][some], source + jitter[some], marker=marker(metric), s=1.4 * style.size.text,
+            facecolors=colour(metric) if hit else "none", edgecolors=colour(metric), linewidths=0.8, alpha=0.8,
+            zorder=3,
+        )  # fmt: skip
+
+
+def _ratios(axes: Axes, low: float, high: float) -> None:
+    """The axis of ratios, which holds 1 and something on either side."""
     axes.set_xscale("log")
-    ends = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0]
-    low, high = float(rows["ratio"].min()) / 1.1, float(rows["ratio"].max()) * 1.1
-    axes.set_xlim(min(low, 0.65), max(high, 1.6))
-    axes.set_xticks([at for at in ends if low <= at <= high or 0.65 < at < 1.6], minor=False)
+    axes.set_xlim(min(low, LEAST), max(high, MOST))
+    axes.set_xticks([at for at in TICKS if low <= at <= high or LEAST < at < MOST], minor=False)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
     axes.set_xticks([], minor=True)
     axes.set_xlabel("Predicted time / published time")
-    inside = float(rows["inside"].mean())
-    style.title(figure, f"{len(rows)} published figures, none fitted on: {inside:.0%} inside the 80 % interval")
+
+
+def _key(metrics: list[str], style: Style) -> list[Artist]:
+    """What shapes and hollow marks mean."""
+    from matplotlib.lines import Line2D
+
     entries = [
         Line2D([], [], linestyle="", marker=marker(at), color=colour(at), label=name) for at, name in enumerate(metrics)
     ]
     hollow = Line2D([], [], linestyle="", marker="o", markerfacecolor="none", markeredgecolor=style.theme.ink)
     hollow.set_label("outside 80 %")
-    style.legend_below(figure, [*entries, hollow])
-    style.settle(figure)
-    return figure
+    return [*entries, hollow]
