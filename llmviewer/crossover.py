@@ -13,6 +13,7 @@ from llmviewer.api import Configuration
 from llmviewer.errors import UserError
 from llmviewer.ir import Array
 from llmviewer.sweep import Grid
+from llmviewer.techniques import TECHNIQUES
 
 SCHEMA = "llmviewer.crossover/1"
 #: metric -> what is compared, less is better.
@@ -129,6 +130,12 @@ def names(options: Sequence[Mapping[str, Any]]) -> list[str]:
     varying.sort(key=lambda name: name not in ("model", "hardware"))
     silent = SILENT if len(varying) > 1 else ()
     return [", ".join(_called(name, str(o[name]), silent) for name in varying) or "alone" for o in options]
+
+
+def switched_on(options: Mapping[str, Any]) -> list[str]:
+    """The techniques among these options that are not as they are unless asked for, as `names` calls them."""
+    given = {name: str(options[name]) for name in TECHNIQUES if name in options}
+    return [_called(name, text, SILENT) for name, text in given.items() if text != TECHNIQUES[name].default]
 
 
 def _called(name: str, text: str, silent: Sequence[str]) -> str:

@@ -16,7 +16,21 @@ from llmviewer.cli import main
 from llmviewer.crossover import crossover
 from llmviewer.result import Result
 from llmviewer.workload import Request
-from reports.plots import KINDS, Given, bars, curves, ledger, memory, operators, pareto, parity, roofline, waterfall
+from reports.plots import (
+    KINDS,
+    Given,
+    bandwidth,
+    bars,
+    curves,
+    latency,
+    ledger,
+    memory,
+    operators,
+    pareto,
+    parity,
+    roofline,
+    waterfall,
+)
 from reports.plots.style import SIZES, THEMES, Style
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,6 +78,28 @@ def words(figure) -> list[str]:
 
 def key(figure) -> list[str]:
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+# words
+
+
+def test_a_title_says_the_techniques_that_are_on_and_no_others() -> None:
+    """Four chips must not look like one."""
+    title = latency.picture({"a": result("tensor parallel", points=True)}, HALF).get_suptitle().replace("\n", " ")
+    assert title == "llama-2-70b on h100-sxm, tensor parallel size 4, input 512, output 16, ideal"
+
+
+def test_one_hollow_line_has_a_key() -> None:
+    figure = latency.picture({"a": result("does not fit", points=True)}, HALF)
+    assert key(figure) == ["does not fit in memory"]
+
+
+def test_the_key_says_what_the_rings_of_bandwidths_are() -> None:
+    assert "the chip's own" in key(bandwidth.picture({"a": result("dense")}, HALF))
+
+
+def test_ticks_need_no_exponent() -> None:
+    assert [curves.plain(value) for value in (1e6, 0.1 + 0.2, 2048.0)] == ["1,000,000", "0.3", "2,048"]
 
 
 # every kind with every kind of result
@@ -234,6 +270,13 @@ def test_a_waterfall_adds_up_from_one_configuration_to_the_other(name: str, metr
     assert found["change"].iloc[0] == pytest.approx(first.metrics()[metric], rel=1e-12)
     assert found["change"].iloc[-1] == pytest.approx(second.metrics()[metric], rel=1e-12)
     assert found["change"].iloc[:-1].sum() == pytest.approx(second.metrics()[metric], rel=1e-9)
+
+
+def test_the_figure_above_the_first_bar_of_a_waterfall_has_room_below_the_title() -> None:
+    axes = waterfall.picture({"a": result("moe"), "b": result("dense")}, HALF).axes[0]
+    top = max(bar.get_y() + bar.get_height() for bar in axes.patches)
+    assert axes.get_ylim()[0] == 0.0
+    assert axes.get_ylim()[1] > 1.05 * top
 
 
 def test_a_waterfall_of_what_did_not_change_has_no_step() -> None:

@@ -13,6 +13,7 @@ from reports.plots.style import Style
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 
 def picture(results: curves.Results, style: Style) -> Figure:
@@ -25,7 +26,7 @@ def picture(results: curves.Results, style: Style) -> Figure:
 def draw(rows: pd.DataFrame, style: Style, published: dict[str, float] | None = None) -> Figure:
     """rows: as of Result.to_frame(), with `configuration`.  published: bandwidth of the real chip of a configuration
     [byte/s], which a ring marks where it is among the points."""
-    figure = length.draw(rows, style, "bandwidth_bytes_per_s")
+    figure = length.draw(rows, style, "bandwidth_bytes_per_s", [_ring(style)] if published else [])
     for axes, y in zip(figure.axes, ("prefill_time_s", "decode_time_s"), strict=True):
         scale = curves.of_time(rows, "bandwidth_bytes_per_s", y, "").scale
         for name, real in (published or {}).items():
@@ -35,3 +36,13 @@ def draw(rows: pd.DataFrame, style: Style, published: dict[str, float] | None = 
                 edgecolors=style.theme.ink, linewidths=1.2, zorder=5,
             )  # fmt: skip
     return figure
+
+
+def _ring(style: Style) -> Line2D:
+    """What the key says of the rings."""
+    from matplotlib.lines import Line2D
+
+    return Line2D(
+        [], [], linestyle="", marker="o", label="the chip's own", markerfacecolor="none",
+        markeredgecolor=style.theme.ink, markersize=style.size.text,
+    )  # fmt: skip

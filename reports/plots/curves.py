@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.crossover import switched_on
 from llmviewer.result import Result
 from reports.plots.style import Style, colour, dashes, marker
 
@@ -79,19 +80,19 @@ def of_time(rows: pd.DataFrame, x: str, y: str, title: str) -> Curve:
     return Curve(x=x, y=y, title=title, unit=unit, scale=scale)
 
 
-def draw(rows: pd.DataFrame, curves: Sequence[Curve], style: Style) -> Figure:
-    """A panel for every curve, side by side, one key for all."""
+def draw(rows: pd.DataFrame, curves: Sequence[Curve], style: Style, more: Sequence[Artist] = ()) -> Figure:
+    """A panel for every curve, side by side, one key for all.  more: entries of the key beside what lines mean."""
     figure, axes = style.figure(1, len(curves))
     for one, curve in zip(axes, curves, strict=True):
         panel(one, rows, curve, style)
     style.title(figure, said(rows, curves[0].x))
-    style.legend_below(figure, key(rows, style, band=any(bands(rows, curve.y) for curve in curves)))
+    style.legend_below(figure, [*key(rows, style, band=any(bands(rows, curve.y) for curve in curves)), *more], 1)
     style.settle(figure)
     return figure
 
 
 def said(rows: pd.DataFrame, *but: str) -> str:
-    """What all points have in common: model, chip, sizes, how times were made."""
+    """What all points have in common: model, chip, techniques that are on, sizes, how times were made."""
     unique = {name for name in rows.columns if name not in but and rows[name].nunique(dropna=False) == 1}
     first = rows.iloc[0]
     what = " on ".join(str(first[name]) for name in ("model", "hardware") if name in unique)
@@ -99,7 +100,13 @@ def said(rows: pd.DataFrame, *but: str) -> str:
     times = [str(first["efficiency"])] if "efficiency" in unique else []
     if "engine" in unique and first["engine"] and first["engine"] != "kernels":
         times.append(str(first["engine"]))
-    return ", ".join(filter(None, [what, *sizes, " ".join(times)]))
+    on = switched_on({str(name): first[name] for name in rows.columns if name in unique})
+    return ", ".join(filter(None, [what, *on, *sizes, " ".join(times)]))
+
+
+def plain(value: float) -> str:
+    """`1,000,000`, as ticks say it: no exponent, no noise of binary fractions."""
+    return f"{value:,.10g}"
 
 
 def key(rows: pd.DataFrame, style: Style, *, band: bool = False) -> list[Artist]:
@@ -176,10 +183,10 @@ def ticks(axes: Axes, values: Values, style: Style) -> None:
     found = np.unique(values)
     if len(found) > 1 and found[-1] / max(found[0], 1e-9) > WIDE:
         axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.xaxis.set_major_formatter(lambda value, _: plain(value))
     axes.xaxis.set_minor_formatter(lambda *_: "")
     if len(found) <= MARKED and (found == np.round(found)).all():
-        axes.set_xticks(spaced(found, [f"{value:,g}" for value in found], axes, style))
+        axes.set_xticks(spaced(found, [plain(value) for value in found], axes, style))
         axes.set_xticks([], minor=True)
     elif axes.get_xscale() == "log":
         room = room_for([f"{found[-1]:,.0f}"], axes, style)
@@ -205,14 +212,14 @@ def round_ticks(axis: Axis, known: Values, within: tuple[float, ...] = (1.0, 2.0
 
     few = known.max() / known.min() < 300.0
     axis.set_major_locator(LogLocator(subs=within if few else (1.0,)))
-    axis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axis.set_major_formatter(lambda value, _: plain(value))
     axis.set_minor_formatter(lambda *_: "")
 
 
 def scale_up(axes: Axes, values: Values) -> None:
     """A logarithmic y where values span much, from 0 otherwise."""
     known = values[np.isfinite(values) & (values > 0.0)]
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_major_formatter(lambda value, _: plain(value))
     if not len(known):
         return
     if known.max() / known.min() <= WIDE:

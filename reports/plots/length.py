@@ -9,7 +9,10 @@ from reports.plots.curves import frame
 from reports.plots.style import Style
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
+    from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
 
@@ -18,7 +21,8 @@ def picture(results: curves.Results, style: Style) -> Figure:
     return draw(frame(results), style)
 
 
-def draw(rows: pd.DataFrame, style: Style, x: str = "input_len") -> Figure:
-    """rows: as of Result.to_frame(), with `configuration`.  x: the column along which points lie."""
+def draw(rows: pd.DataFrame, style: Style, x: str = "input_len", more: Sequence[Artist] = ()) -> Figure:
+    """rows: as of Result.to_frame(), with `configuration`.  x: the column along which points lie.  more: entries
+    of the key."""
     stages = (("prefill_time_s", "Prefill"), ("decode_time_s", "Decode step"))
-    return curves.draw(rows, [curves.of_time(rows, x, y, title) for y, title in stages], style)
+    return curves.draw(rows, [curves.of_time(rows, x, y, title) for y, title in stages], style, more)

@@ -44,7 +44,7 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     axes.set_xlabel("Per user (token/s)")
     style.title(figure, curves.said(rows, x))
     entries = [axes.lines[0]] if len(best) > 1 else []
-    style.legend_below(figure, [*entries, *curves.key(rows, style)])
+    style.legend_below(figure, [*entries, *curves.key(rows, style)], 1)
     style.settle(figure)
     _name(figure, rows, x, style)
     return figure

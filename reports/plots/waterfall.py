@@ -117,7 +117,9 @@ def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     bars.names(axes, list(found["name"]), style)
     axes.set_ylabel(f"{curve.title} ({curve.unit})")
+    axes.use_sticky_edges = False  # a bar that hangs from the top would otherwise leave its figure no room
     axes.margins(y=0.1)
+    axes.set_ylim(bottom=min(0.0, float(ends.min())))
     axes.grid(visible=False, axis="x")
     style.title(figure, title)
     looks = ((WHOLE, "whole"), (FASTER, "takes less"), (SLOWER, "takes more"))
