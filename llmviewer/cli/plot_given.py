@@ -196,6 +196,8 @@ def _ledger(asked: Asked) -> Answer:
     """The rows of the ledger: those of a file, or scored now."""
     import pandas as pd
 
+    from reports.plots import ledger as picture
+
     if asked.model:
         rows = table(asked.model, ("source", "metric", "published", "predicted", "low80", "high80"))
     else:
@@ -204,7 +206,7 @@ def _ledger(asked: Asked) -> Answer:
         from calibrate import ledger, ledger_score
 
         rows = pd.DataFrame(ledger_score.document(ledger_score.scored(ledger.load()))["rows"])
-    if not rows["predicted"].notna().any():
+    if picture.frame(rows).empty:
         raise UserError("no row has a prediction")
     return Answer(of=rows)
 

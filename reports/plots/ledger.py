@@ -23,9 +23,12 @@ LEAST, MOST = 0.65, 1.6
 def frame(table: pd.DataFrame) -> pd.DataFrame:
     """Rows of `source`, `metric`, `ratio`, `low`, `high` and `ideal`, all over what was published, as a time would be:
     above 1 is slower than published.  table: the rows of `calibrate ledger`."""
-    known = parity.frame(table.assign(device=table["source"]))
-    rows = table[table["predicted"].notna()].reset_index(drop=True)
-    slower = rows["metric"].str.contains("ms|latency|ttft|tpot")
+    import pandas as pd
+
+    sound = [pd.to_numeric(table[name], errors="coerce") > 0 for name in ("published", "predicted")]
+    rows = table[sound[0] & sound[1]].reset_index(drop=True)
+    known = parity.frame(rows.assign(device=rows["source"]))
+    slower = rows["metric"].astype(str).str.contains("ms|latency|ttft|tpot")
     rows["ratio"] = np.where(slower, known["predicted"] / known["measured"], known["measured"] / known["predicted"])
     return rows.assign(inside=(known["low"] <= known["measured"]) & (known["measured"] <= known["high"]))
 

@@ -1,0 +1,34 @@
+"""The picture of the ledger takes tables that people have edited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmviewer.cli import main
+from llmviewer.ir import Kind
+from reports.html.roofline import SYMBOLS
+from reports.plots import marks
+
+HEAD = "source,metric,published,predicted,low80,high80,hardware\n"
+
+
+def drawn(folder: Path, rows: str) -> int:
+    (folder / "rows.csv").write_text(HEAD + rows)
+    return main(["plot", "ledger", str(folder / "rows.csv"), "-o", str(folder / "ledger.png")])
+
+
+def test_rows_without_a_figure_or_a_prediction_are_left_out(tmp_path: Path) -> None:
+    rows = "a,ttft_ms,10,11,9,12,h100\nb,tok/s,,5,4,6,h100\nb,tok/s,0,5,4,6,h100\nb,tok/s,5,0,,,h100\n"
+    assert drawn(tmp_path, rows) == 0
+    assert (tmp_path / "ledger.png").is_file()
+
+
+def test_a_table_of_nothing_but_such_rows_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert drawn(tmp_path, "a,ttft_ms,10,0,,,h100\n") == 2
+    assert capsys.readouterr().err == "error: no row has a prediction\n"
+
+
+def test_every_kind_of_operator_has_a_mark_in_pictures_and_on_the_page() -> None:
+    assert set(marks.KINDS) == set(SYMBOLS) == {kind.value for kind in Kind}
