@@ -397,12 +397,25 @@ WRONG = [
     ("bandwidth llama-2-7b --hardware a6000 --bandwidth fast", "bandwidth"),
     ("waterfall llama-2-7b --hardware a6000", "shows 2"),
     ("waterfall llama-2-7b --hardware a6000 --quantization none,w8a8 --metric e3e", "metric"),
+    ("waterfall llama-2-7b --hardware a6000,h100-sxm --output-len 1", "no tpot_s of one output token"),
+    ("roofline llama-2-7b --hardware a6000 --measured words.csv", "time_s is 'soon'"),
+    ("roofline llama-2-7b --hardware a6000 --measured negative.csv", "time_s is -1.0"),
+    ("roofline llama-2-7b --hardware a6000 --measured other.csv", "names an operator"),
     ("crossover llama-2-7b --hardware a6000", "2 to 14"),
     ("parity", "needs a file"),
     ("parity missing.csv", "cannot read"),
     ("parity wrong.csv", "is not what"),
     ("ledger wrong.csv", "no column"),
 ]
+
+
+#: Tables that fit nowhere.
+FILES = {
+    "wrong.csv": "a,b\n1,2\n",
+    "words.csv": "stage,name,time_s\nprefill,q_proj,soon\n",
+    "negative.csv": "stage,name,time_s\nprefill,q_proj,-1.0\n",
+    "other.csv": "stage,name,time_s\nprefill,nothing,1e-3\n",
+}
 
 
 @pytest.mark.parametrize(("line", "said"), WRONG, ids=[line[:60] for line, _ in WRONG])
@@ -412,14 +425,24 @@ def test_wrong_input_is_one_line_and_writes_nothing(
     import shlex
 
     monkeypatch.chdir(tmp_path)
-    Path("wrong.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    for name, content in FILES.items():
+        Path(name).write_text(content, encoding="utf-8")
     if "''" in line:
         line = line.replace("''", ",")
     assert main(["plot", *shlex.split(line)]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert said in told
-    assert [entry.name for entry in tmp_path.iterdir()] == ["wrong.csv"]
+    assert {entry.name for entry in tmp_path.iterdir()} == set(FILES)
+
+
+def test_measurements_of_other_operators_are_left_out_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, path = tmp_path / "rows.csv", str(tmp_path / "x.svg")
+    rows.write_text("stage,name,time_s\nprefill,q_proj,1e-3\nprefill,nothing,1e-3\n", encoding="utf-8")
+    assert main(["plot", "roofline", DENSE[0], "--hardware", DENSE[1], "--measured", str(rows), "-o", path]) == 0
+    assert "1 of 2 measured rows name no operator: 'prefill nothing'" in capsys.readouterr().err
 
 
 def test_the_same_configuration_twice_is_one(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def command(
         return _listed(KINDS)
     if kind not in KINDS:
         raise unknown("kind of plot", kind, ("list", *KINDS))
-    from llmviewer.cli import plot_given
+    from llmviewer.cli import plot_checks, plot_given
 
     path, known = output or f"{kind}.png", KINDS[kind]
     _writable(path, (*model.split(","), *hardware.split(","), measured))
@@ -53,7 +53,7 @@ def command(
     asked = plot_given.Asked(kind=known, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options)
     extra = plot_given.extra(asked, measured)
     given = plot_given.given(asked)
-    warn(given.warnings)
+    warn((*given.warnings, *plot_checks.check(given.of, extra)))
     save(_module(known).picture(given.of, style, **extra), path)
     return 0
 
