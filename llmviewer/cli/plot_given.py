@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from llmviewer import api, data
+from llmviewer import api
 from llmviewer import hardware as chips
 from llmviewer.cli import options as opt
+from llmviewer.cli import plot_tables
 from llmviewer.crossover import crossover
-from llmviewer.errors import UserError, quoted, shown, unknown
+from llmviewer.errors import UserError, quoted, unknown
 from llmviewer.ir import Array
 from llmviewer.result import Result
 from llmviewer.schedule import check_passes
 from llmviewer.sweep import Grid, values
 from llmviewer.workload import Request
 from reports.plots import Given, Kind
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Points of one series; more are drawn as one line anyway.
 MOST_POINTS = 20_000
@@ -68,27 +66,12 @@ def extra(asked: Asked, measured: str) -> dict[str, Any]:
     if measured:
         if known.module != "roofline":
             raise _not_taken("measured", measured)
-        found["measured"] = table(measured, ("stage", "name", "time_s"))
+        found["measured"] = plot_tables.table(measured, ("stage", "name", "time_s"))
     return found
 
 
 def _not_taken(name: str, text: str) -> UserError:
     return UserError(f"{name} is {quoted(text)}; this picture takes none")
-
-
-def table(path: str, columns: Iterable[str] = ()) -> pd.DataFrame:
-    """The rows of a CSV or Parquet file, which has these columns at least."""
-    import pandas as pd
-
-    try:
-        rows = pd.read_parquet(path) if path.endswith(".parquet") else pd.read_csv(path, low_memory=False)
-    except (OSError, ValueError, ImportError) as error:
-        why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise UserError(f"cannot read '{shown(path)}': {shown(why, 120)}") from error
-    missing = [name for name in columns if name not in rows.columns]
-    if missing:
-        raise UserError(f"'{shown(path)}' has no column {', '.join(missing)}")
-    return rows
 
 
 def _chosen(asked: Asked) -> dict[str, dict[str, Any]]:
@@ -178,43 +161,18 @@ def _map(asked: Asked) -> Answer:
     return Answer(of=found)
 
 
-def _table(asked: Asked) -> Answer:
-    """Measured rows beside their predictions."""
-    from reports.plots import parity
-
-    if not asked.model:
-        raise UserError("this picture needs a file: what `llmviewer calibrate validate TABLE -o FILE` writes")
-    rows = table(asked.model)
-    if not parity.is_table(rows.columns):
-        raise UserError(f"'{shown(asked.model)}' is not what `llmviewer calibrate validate TABLE -o FILE` writes")
-    if parity.frame(rows).empty:
-        raise UserError(f"'{shown(asked.model)}' has no row with a prediction")
-    return Answer(of=rows)
+def _parity(asked: Asked) -> Answer:
+    return Answer(of=plot_tables.parity_rows(asked.model))
 
 
 def _ledger(asked: Asked) -> Answer:
-    """The rows of the ledger: those of a file, or scored now."""
-    import pandas as pd
-
-    from reports.plots import ledger as picture
-
-    if asked.model:
-        rows = table(asked.model, ("source", "metric", "published", "predicted", "low80", "high80"))
-    else:
-        if not data.folder("calibrate/ledger").is_dir():
-            raise UserError("the ledger is not installed; give what `llmviewer calibrate ledger --format csv` wrote")
-        from calibrate import ledger, ledger_score
-
-        rows = pd.DataFrame(ledger_score.document(ledger_score.scored(ledger.load()))["rows"])
-    if picture.frame(rows).empty:
-        raise UserError("no row has a prediction")
-    return Answer(of=rows)
+    return Answer(of=plot_tables.ledger_rows(asked.model))
 
 
 GIVEN: dict[Given, Callable[[Asked], Answer]] = {
     Given.POINT: _answers,
     Given.CURVE: _answers,
     Given.MAP: _map,
-    Given.TABLE: _table,
+    Given.TABLE: _parity,
     Given.LEDGER: _ledger,
 }
