@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from reports import format as fmt
@@ -14,6 +15,7 @@ NAMED = 3
 #: Parts of a step's traffic -> what makes them smaller.
 TRAFFIC = {
     "weights": "quantize them (--quantization w4a16), or share each read among more sequences",
+    "weights of few bits": "share each read among more sequences",
     "KV cache": "quantize it (--kv-cache-dtype fp8); a larger batch does not help, every sequence reads its own",
     "activations": "fuse operators, so that intermediate tensors stay on the chip",
 }
@@ -24,6 +26,8 @@ SCHEMES = {
     "int4": " (--quantization w4a4)",
     "fp4": " (--quantization nvfp4)",
 }
+#: Formats that a further scheme makes little smaller.
+FEW_BITS = re.compile(r"(?:int|fp)[1-4](?!\d)")
 #: What to do about the other bounds; the survey speaks of memory and compute.
 OTHERS = {
     "vector": "fuse elementwise work into the matrix kernels beside it",
@@ -97,7 +101,7 @@ def advice(answer: dict[str, Any]) -> str:
     stage = answer["stages"][limiting_stage(answer)]
     bound = stage["bound"]
     if bound == "memory":
-        return f"Memory-bound: quantize, fuse, enlarge the batch. {_of_memory(stage, answer['memory'])}"
+        return f"Memory-bound: quantize, fuse, enlarge the batch. {_of_memory(answer, stage)}"
     if bound == "compute":
         return f"Compute-bound: lower-precision arithmetic. {_of_compute(answer)}"
     if bound == "link" and _to_host(stage):
@@ -105,7 +109,7 @@ def advice(answer: dict[str, Any]) -> str:
     return f"{bound.capitalize()}-bound: {OTHERS[bound]}."
 
 
-def _of_memory(stage: dict[str, Any], memory: dict[str, Any]) -> str:
+def _of_memory(answer: dict[str, Any], stage: dict[str, Any]) -> str:
     """What most of the bytes are, and what makes them fewer."""
     parts = {
         "weights": over_layers(stage, "weight_read_bytes"),
@@ -113,9 +117,21 @@ def _of_memory(stage: dict[str, Any], memory: dict[str, Any]) -> str:
         "activations": over_layers(stage, "activation_read_bytes") + over_layers(stage, "activation_write_bytes"),
     }
     most = max(parts, key=lambda name: parts[name])
-    room = memory["max_batch_size"]
+    room = answer["memory"]["max_batch_size"]
     batch = f" (up to batch {fmt.whole(room)} fits)" if most == "weights" and room > 1 else ""
-    return f"Here {fmt.percent(parts[most] / stage['traffic_bytes'])} of the bytes are {most}: {TRAFFIC[most]}{batch}."
+    what = _format(answer["model"]) if most == "weights" else ""
+    smaller = TRAFFIC["weights of few bits" if what else most]
+    already = f", {what} already" if what else ""
+    share = fmt.percent(parts[most] / stage["traffic_bytes"])
+    return f"Here {share} of the bytes are {most}{already}: {smaller}{batch}."
+
+
+def _format(model: dict[str, Any]) -> str:
+    """The format of most weights, where it is of 4 bits or fewer."""
+    stored = model["weight_formats"]
+    most = str(max(stored, key=lambda name: stored[name]))
+    bits = FEW_BITS.search(most)
+    return most if bits else ""
 
 
 def _of_compute(answer: dict[str, Any]) -> str:

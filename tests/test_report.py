@@ -19,7 +19,7 @@ from llmviewer import api
 from llmviewer.cli import main
 from llmviewer.sweep import Grid
 from reports import excel, formulas, markdown, report_page, units
-from reports.html import curves, layers, page, provenance
+from reports.html import curves, layers, operators, page, provenance, roofline
 from reports.report import Report
 from reports.tables import TABLES
 from tests.certificate.our_counts import published_config
@@ -514,3 +514,20 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert answer.err.count("\n") == 1
     assert answer.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_heading_of_one_configuration_says_how_many_devices_it_takes_and_what_is_on() -> None:
+    """Four chips must not look like one."""
+    found = page.text(report(a={"model": "llama-2-7b", "hardware": "h100-sxm", "tensor_parallel_size": "4"}))
+    lead = re.search(r'<p class="lead">(.*?)</p>', found)
+    assert lead is not None
+    assert "; 4 devices; passes: flash_attention, shard(tensor=4)." in lead[1]
+
+
+def test_the_ridge_is_named_where_no_roof_is() -> None:
+    """Left of the ridge and above: the other units' roofs, with their names, begin right of it."""
+    one = report(a={"model": "deepseek-v2-lite", "hardware": "h100-sxm", "quantization": "w8a8-fp8"})
+    answers = one.configurations
+    notes = roofline.chart(answers, operators.lines(answers)).layout["annotations"]
+    (ridge,) = [note for note in notes if note["text"].startswith("ridge")]
+    assert (ridge["xanchor"], ridge["yanchor"]) == ("right", "bottom")

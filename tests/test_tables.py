@@ -171,6 +171,13 @@ def test_the_advice_for_memory_bound_work_names_what_is_moved():
     assert "of the bytes are KV cache" in bottleneck.advice(large)
 
 
+@pytest.mark.parametrize(("scheme", "stored"), [("w4a16", "int4-g128"), ("w8a16", None), ("none", None)])
+def test_no_advice_to_quantize_what_has_four_bits_already(scheme: str, stored: str | None) -> None:
+    said = bottleneck.advice(analyze("llama-2-7b", "a6000", quantization=scheme).to_dict())
+    assert ("--quantization w4a16" in said) is (stored is None)
+    assert (f"are weights, {stored} already: share each read" in said) is (stored is not None)
+
+
 def test_every_bound_has_a_resource_and_an_advice():
     from llmviewer.roofline import BOUNDS
 

@@ -102,7 +102,7 @@ def _roofs(answers: Answers, shown: list[Line], across: list[float]) -> tuple[li
             notes.append(_words(words, across[1], log10(rate / TERA), colour))
         ridge = fmt.intensity(top / bandwidth)
         corner = _words(f"ridge {ridge}", log10(top / bandwidth), log10(top / TERA), colour)
-        notes.append(corner | {"xanchor": "left", "yanchor": "top", "xshift": 6})
+        notes.append(corner | {"xanchor": "right", "yanchor": "bottom", "xshift": -6})  # no roof is left of it
     return traces, notes
 
 
