@@ -29,6 +29,7 @@ from reports.plots import (
     pareto,
     parity,
     roofline,
+    ticks,
     waterfall,
 )
 from reports.plots.style import SIZES, THEMES, Style
@@ -99,7 +100,7 @@ def test_the_key_says_what_the_rings_of_bandwidths_are() -> None:
 
 
 def test_ticks_need_no_exponent() -> None:
-    assert [curves.plain(value) for value in (1e6, 0.1 + 0.2, 2048.0)] == ["1,000,000", "0.3", "2,048"]
+    assert [ticks.plain(value) for value in (1e6, 0.1 + 0.2, 2048.0)] == ["1,000,000", "0.3", "2,048"]
 
 
 # every kind with every kind of result

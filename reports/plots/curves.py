@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer.crossover import switched_on
 from llmviewer.result import Result
 from reports.plots.style import Style, colour, dashes, marker
+from reports.plots.ticks import FEW, across, up
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
     Values: TypeAlias = npt.NDArray[np.float64]
@@ -36,10 +36,6 @@ AXES = {
 SHORT = {"batch_size": "batch", "input_len": "input", "output_len": "output"}
 #: Units of times on an axis, the largest first.
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-#: Beyond this ratio an axis is logarithmic.
-WIDE = 8.0
-#: Lines of more points go without markers.
-MARKED = 24
 #: How much of a line is left where it does not fit in memory.
 GREYED = 0.35
 LONGEST_NAME = 60
@@ -104,11 +100,6 @@ def said(rows: pd.DataFrame, *but: str) -> str:
     return ", ".join(filter(None, [what, *on, *sizes, " ".join(times)]))
 
 
-def plain(value: float) -> str:
-    """`1,000,000`, as ticks say it: no exponent, no noise of binary fractions."""
-    return f"{value:,.10g}"
-
-
 def key(rows: pd.DataFrame, style: Style, *, band: bool = False) -> list[Artist]:
     """Entries: configurations where there are several, what does not fit, bands."""
     from matplotlib.lines import Line2D
@@ -139,8 +130,8 @@ def panel(axes: Axes, rows: pd.DataFrame, curve: Curve, style: Style, order: str
     axes.set_xlabel(AXES.get(curve.x, curve.x))
     axes.set_ylabel(f"{curve.title} ({curve.unit})" if curve.unit else curve.title)
     if not order:
-        ticks(axes, _of_axis(rows, curve.x), style)
-    scale_up(axes, rows[curve.y].to_numpy(float) / curve.scale)
+        across(axes, _of_axis(rows, curve.x), style)
+    up(axes, rows[curve.y].to_numpy(float) / curve.scale)
 
 
 def _line(axes: Axes, rows: pd.DataFrame, curve: Curve, at: int, style: Style) -> None:
@@ -149,7 +140,7 @@ def _line(axes: Axes, rows: pd.DataFrame, curve: Curve, at: int, style: Style) -
     ink: dict[str, Any] = {"color": colour(at), "linewidth": 1.6}
     if not fits.all():
         axes.plot(x, y, linestyle=dashes(at), alpha=GREYED, **ink)
-    shown = marker(at) if len(x) <= MARKED else ""
+    shown = marker(at) if len(x) <= FEW else ""
     axes.plot(x, np.where(fits, y, np.nan), linestyle=dashes(at), marker=shown, markersize=_size(style), **ink)
     if shown and not fits.all():
         axes.plot(
@@ -176,54 +167,3 @@ def _size(style: Style) -> float:
 def _of_axis(rows: pd.DataFrame, name: str) -> Values:
     """Values in the unit of the axis."""
     return rows[name].to_numpy(float) / (1e9 if name.endswith("bytes_per_s") else 1.0)
-
-
-def ticks(axes: Axes, values: Values, style: Style) -> None:
-    """Ticks at the values themselves, as many as have room; at round numbers where they are many or odd."""
-    found = np.unique(values)
-    if len(found) > 1 and found[-1] / max(found[0], 1e-9) > WIDE:
-        axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: plain(value))
-    axes.xaxis.set_minor_formatter(lambda *_: "")
-    if len(found) <= MARKED and (found == np.round(found)).all():
-        axes.set_xticks(spaced(found, [plain(value) for value in found], axes, style))
-        axes.set_xticks([], minor=True)
-    elif axes.get_xscale() == "log":
-        room = room_for([f"{found[-1]:,.0f}"], axes, style)
-        round_ticks(axes.xaxis, found, (1.0, 2.0, 5.0) if 3.0 * np.log10(found[-1] / found[0]) < room else (1.0, 4.0))
-
-
-def spaced(places: Values, words: Sequence[str], axes: Axes, style: Style) -> Values:
-    """As many of the places of ticks as have room for their words."""
-    return places[:: -(-len(places) // room_for(words, axes, style))]
-
-
-def room_for(words: Sequence[str], axes: Axes, style: Style) -> int:
-    """How many words of this length stand side by side below the axes."""
-    spec = axes.get_subplotspec()
-    columns = 1 if spec is None else spec.get_gridspec().ncols
-    wide = 0.62 * style.size.text * (max(map(len, words)) + 1.0)
-    return int(max((style.size.width / columns - 0.06 * style.size.text) * 72.0 / wide, 2.0))
-
-
-def round_ticks(axis: Axis, known: Values, within: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:
-    """Of a logarithmic axis: `within` every decade, or decades where they are many."""
-    from matplotlib.ticker import LogLocator
-
-    few = known.max() / known.min() < 300.0
-    axis.set_major_locator(LogLocator(subs=within if few else (1.0,)))
-    axis.set_major_formatter(lambda value, _: plain(value))
-    axis.set_minor_formatter(lambda *_: "")
-
-
-def scale_up(axes: Axes, values: Values) -> None:
-    """A logarithmic y where values span much, from 0 otherwise."""
-    known = values[np.isfinite(values) & (values > 0.0)]
-    axes.yaxis.set_major_formatter(lambda value, _: plain(value))
-    if not len(known):
-        return
-    if known.max() / known.min() <= WIDE:
-        axes.set_ylim(0.0, 1.08 * float(axes.dataLim.y1))
-        return
-    axes.set_yscale("log")
-    round_ticks(axes.yaxis, known)

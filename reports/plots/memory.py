@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.plots import bars, curves
+from reports.plots import bars, curves, ticks
 from reports.plots.curves import frame
 from reports.plots.style import Style
 
@@ -67,7 +67,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, x: str, style: Style) -> None:
     highest = float(rows["total_bytes"].max()) / GIB
     axes.set_ylim(0.0, 1.05 * max(min(highest, HIGHEST * capacity), capacity))
     words = [f"{value:,}" for value in rows[x].to_numpy(int)]
-    places = curves.spaced(np.arange(len(rows), dtype=float), words, axes, style)
+    places = ticks.spaced(np.arange(len(rows), dtype=float), words, axes, style)
     axes.set_xticks(places, [words[int(place)] for place in places])
     axes.set_xlabel(curves.AXES[x])
     axes.set_ylabel("Device memory (GiB)")

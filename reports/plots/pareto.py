@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.plots import curves, labels
+from reports.plots import curves, labels, ticks
 from reports.plots.curves import frame
 from reports.plots.style import Style, colour
 
@@ -38,9 +38,9 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     axes.plot(best[USER], best[DEVICE], color=style.theme.faint, linewidth=5.0, alpha=0.6, zorder=1, label="frontier")
     curves.panel(axes, rows, curves.Curve(x=USER, y=DEVICE, title="Per device", unit="token/s"), style, order=x)
     known = rows[USER].to_numpy(float)
-    if known.max() > curves.WIDE * known.min():
+    if known.max() > ticks.WIDE * known.min():
         axes.set_xscale("log")
-        curves.round_ticks(axes.xaxis, known)
+        ticks.round_ticks(axes.xaxis, known)
     axes.set_xlabel("Per user (token/s)")
     style.title(figure, curves.said(rows, x))
     entries = [axes.lines[0]] if len(best) > 1 else []

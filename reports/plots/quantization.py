@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reports import format as fmt
-from reports.plots import bars, curves, memory
+from reports.plots import bars, curves, memory, ticks
 from reports.plots.curves import frame
 from reports.plots.style import Style, colour
 
@@ -50,7 +50,7 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
 
 def _times(axes: Axes, rows: pd.DataFrame, curve: curves.Curve, style: Style) -> None:
     """A bar a configuration, hollow where it does not fit in memory, with its interval."""
-    upright = curves.room_for(["0.000"], axes, style) < len(rows)
+    upright = ticks.room_for(["0.000"], axes, style) < len(rows)
     for at, (_, row) in enumerate(rows.iterrows()):
         value, ink = float(row[curve.y]) / curve.scale, colour(INK)
         axes.bar(at, value, 0.75, color=ink if row["fits"] else style.theme.paper, edgecolor=ink, linewidth=1.2)
