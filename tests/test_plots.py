@@ -457,6 +457,16 @@ def test_a_policy_that_places_point_by_point_is_drawn_too(tmp_path: Path) -> Non
     assert main(["plot", *words.split(), "-o", str(path)]) == 0
 
 
+@pytest.mark.parametrize("kind", ["roofline", "latency", "operators"])
+def test_a_name_with_dollars_is_no_formula(kind: str, tmp_path: Path) -> None:
+    sheet = (ROOT / "hardware_specs" / "a6000.yaml").read_text(encoding="utf-8")
+    chip = tmp_path / "mine.yaml"
+    chip.write_text(f"name: 'x$\\frac{{$<b>'\n{sheet.partition(chr(10))[2]}", encoding="utf-8")
+    picture = tmp_path / "x.svg"
+    assert main(["plot", kind, DENSE[0], "--hardware", str(chip), "-o", str(picture)]) == 0
+    assert "<b>" not in picture.read_text(encoding="utf-8")
+
+
 def test_every_kind_is_in_the_docs() -> None:
     page = (ROOT / "docs" / "plots.md").read_text(encoding="utf-8")
     for name, kind in KINDS.items():

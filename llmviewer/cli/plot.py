@@ -54,7 +54,10 @@ def command(
     extra = plot_given.extra(asked, measured)
     given = plot_given.given(asked)
     warn((*given.warnings, *plot_checks.check(given.of, extra)))
-    save(_module(known).picture(given.of, style, **extra), path)
+    from matplotlib import rc_context
+
+    with rc_context({"text.parse_math": False}):  # a `$` in a name is a `$`
+        save(_module(known).picture(given.of, style, **extra), path)
     return 0
 
 
