@@ -528,6 +528,8 @@ def test_the_ridge_is_named_where_no_roof_is() -> None:
     """Left of the ridge and above: the other units' roofs, with their names, begin right of it."""
     one = report(a={"model": "deepseek-v2-lite", "hardware": "h100-sxm", "quantization": "w8a8-fp8"})
     answers = one.configurations
-    notes = roofline.chart(answers, operators.lines(answers)).layout["annotations"]
+    layout = roofline.chart(answers, operators.lines(answers)).layout
+    notes = layout["annotations"]
     (ridge,) = [note for note in notes if note["text"].startswith("ridge")]
     assert (ridge["xanchor"], ridge["yanchor"]) == ("right", "bottom")
+    assert layout["xaxis"]["range"][1] - ridge["x"] > 1.5

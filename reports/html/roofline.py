@@ -10,6 +10,8 @@ from reports import format as fmt
 from reports.html.charts import Answers, Chart, Json, dash, series
 from reports.html.operators import Line
 
+#: How far the axis goes beyond the ridge: the names of the roofs stand there.
+ROOM = 40.0
 #: kind of operator -> marker.
 SYMBOLS = {
     "gemm": "circle",
@@ -37,7 +39,7 @@ def chart(answers: Answers, lines: list[Line]) -> Chart:
     shown = [line for line in lines if line.operator["flops"] > 0 and line.operator["arithmetic_intensity"]]
     names = [answer["configuration"] for answer in answers]
     across = _reach([line.operator["arithmetic_intensity"] for line in shown if line.share > DRAWN], 4.0)
-    across[1] = max(across[1], log10(4.0 * max(answer["roofline"]["ridge_flops_per_byte"] for answer in answers)))
+    across[1] = max(across[1], log10(ROOM * max(answer["roofline"]["ridge_flops_per_byte"] for answer in answers)))
     data, notes = _roofs(answers, shown, across)
     for at, name in enumerate(names):
         for stage in ("prefill", "decode"):
