@@ -49,39 +49,39 @@ def system_at(analysis: Analysis, point: int) -> System:
 
 def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     """A STAGE object: totals, and operators for one layer each."""
-    totals, (pick, _) = analysis.evaluation, _picks(analysis, name)
-    request = request_at(analysis, point)
-    run = tuple(row for row in totals.rows if runs(row, _at(pick, point)))
-    resources = _summed(run, pick, point, totals.copying)
-    served = {term: float(pick(seconds)[point]) for term, seconds in totals.served}
+    totals, (pick, widest) = analysis.evaluation, _picks(analysis, name)
+    at, most, chip = _at(pick, point), _at(widest, point), analysis.system.at(point).chip
+    run = tuple(row for row in totals.rows if runs(row, at))
+    resources = _summed(run, at, totals.copying)
+    served = {term: at(seconds) for term, seconds in totals.served}
     if served:
-        _serve(resources, sum(served.values()) - _beside_copies(totals.copying, pick, point))
-    prompt, cache, shape = request.input_len, analysis.system.kv_cache, analysis.system.generation.shape
+        _serve(resources, sum(served.values()) - _beside_copies(totals.copying, at))
+    prompt = value_at(analysis.request.input_len, point)
+    cache, shape = analysis.system.kv_cache, analysis.system.generation.shape
     found = cache.found(prompt)
     before = found if name == "prefill" else prompt - 1.0
     return {
-        "time_s": number(pick(totals.time_s)[point]),
+        "time_s": number(at(totals.time_s)),
         "time_interval_s": _stage_interval(analysis, name, point),
-        "ideal_time_s": number(pick(totals.ideal_time_s)[point]),
-        "flops": number(pick(totals.flops)[point]),
-        "matmul_flops": number(pick(totals.matmul_flops)[point]),
-        "traffic_bytes": number(pick(totals.traffic_bytes)[point]),
+        "ideal_time_s": number(at(totals.ideal_time_s)),
+        "flops": number(at(totals.flops)),
+        "matmul_flops": number(at(totals.matmul_flops)),
+        "traffic_bytes": number(at(totals.traffic_bytes)),
         "bound": max(resources, key=lambda bound: resources[bound]),
         "time_by_bound_s": {bound: number(seconds) for bound, seconds in resources.items()},
         "served_s": {term: number(seconds) for term, seconds in served.items()},
-        "overlap_s": {layer.block.name: number(pick(layer.hidden_s)[point]) for layer in totals.copying},
+        "overlap_s": {layer.block.name: number(at(layer.hidden_s)) for layer in totals.copying},
         "new_tokens": number(prompt - found if name == "prefill" else value_at(shape.new_tokens, point)),
         "cached_tokens": number(kept_tokens(before, cache.kept)),
-        "operators": [_operator(analysis, row, name, point) for row in run],
+        "operators": [
+            operator_object(row, chip, at, most) | {"time_interval_s": _operator_interval(analysis, row, pick, point)}
+            for row in run
+        ],
     }
 
 
-def _beside_copies(copying: tuple[Layer, ...], pick: Pick, point: int) -> float:
+def _beside_copies(copying: tuple[Layer, ...], at: At) -> float:
     """What of an engine's terms lies in layers that wait for longer copies [s]."""
-
-    def at(count: Count) -> float:
-        return float(pick(count)[point])
-
     return sum(at(layer.engine_s) * layer.block.times for layer in copying if layer.waits(at)[2])
 
 
@@ -103,12 +103,6 @@ def _picks(analysis: Analysis, stage: str) -> tuple[Pick, Pick]:
 
 def _at(pick: Pick, point: int) -> At:
     return lambda count: float(pick(count)[point])
-
-
-def _operator(analysis: Analysis, row: Row, stage: str, point: int) -> dict[str, Any]:
-    pick, widest = _picks(analysis, stage)
-    said = operator_object(row, system_at(analysis, point).chip, _at(pick, point), _at(widest, point))
-    return said | {"time_interval_s": _operator_interval(analysis, row, pick, point)}
 
 
 def operator_object(row: Row, chip: Chip, at: At, widest: At) -> dict[str, Any]:
@@ -184,7 +178,7 @@ def _bound(row: Row, at: At) -> str:
     return max(seconds, key=lambda name: (seconds[name], -BOUNDS.index(name)))
 
 
-def _summed(rows: tuple[Row, ...], pick: Pick, point: int, copying: tuple[Layer, ...] = ()) -> dict[str, float]:
+def _summed(rows: tuple[Row, ...], at: At, copying: tuple[Layer, ...]) -> dict[str, float]:
     """Time by the resource that bounds each operator; the largest bounds the stage.
 
     copying: layers whose copies run beside kernels are bound by the slowest of all, one operator beside another.
@@ -192,7 +186,7 @@ def _summed(rows: tuple[Row, ...], pick: Pick, point: int, copying: tuple[Layer,
     summed: dict[str, float] = {}
     waiting: set[str] = set()
     for layer in copying:
-        bound, seconds, alone = layer.waits(lambda count: float(pick(count)[point]))
+        bound, seconds, alone = layer.waits(at)
         if seconds:
             summed[bound] = summed.get(bound, 0.0) + seconds * layer.block.times
         waiting |= {layer.block.name} if alone else set()
@@ -201,6 +195,6 @@ def _summed(rows: tuple[Row, ...], pick: Pick, point: int, copying: tuple[Layer,
         its = layers.get(row.block.name)
         if its is not None and (its.block.name in waiting or its.copies(row.operator)):
             continue
-        bound = _bound(row, _at(pick, point))
-        summed[bound] = summed.get(bound, 0.0) + float(pick(row.timing.time_s)[point]) * row.block.times
+        bound = _bound(row, at)
+        summed[bound] = summed.get(bound, 0.0) + at(row.timing.time_s) * row.block.times
     return summed
