@@ -5,7 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import pytest
+
 import llmviewer as lv
+from llmviewer.cli import main
 
 
 def answer(model: str, hardware: str, **options: Any) -> dict[str, Any]:
@@ -22,3 +25,10 @@ def operators(found: dict[str, Any], stage: str) -> dict[str, dict[str, Any]]:
     listed = found["stages"][stage]["operators"]
     assert len({row["name"] for row in listed}) == len(listed)
     return {row["name"]: row for row in listed}
+
+
+def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a wrong command line gets."""
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
