@@ -77,3 +77,16 @@ def test_help_is_in_paragraphs_without_holes(command: str, capsys: pytest.Captur
     said, _, options = capsys.readouterr().out.partition("Arguments:")
     assert "   " not in said.replace("\n  ", "\n")
     assert "di\n" not in options, "no word is cut"
+
+
+def test_speculation_wins_at_small_batches_with_many_tokens_and_loses_at_large_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On, off and the number of drafted tokens in one map; `best` is the least of all at every point."""
+    drafts = [f"draft=tinyllama-1.1b,tokens={tokens},acceptance=0.7" for tokens in ("2", "8", "best")]
+    words = "crossover llama-2-70b --hardware h100 -tp 8 --batch-size 1,64,512 --context 128 --format json".split()
+    assert main([*words, "--speculative", ";".join(["none", *drafts])]) == 0
+    found = json.loads(capsys.readouterr().out)
+    none, two, eight, best = (plane[0] for plane in found["values"])
+    assert eight[0] < two[0] < none[0] and none[2] < two[2] < eight[2]
+    assert all(least <= min(others) for least, *others in zip(best, none, two, eight, strict=True))
