@@ -22,8 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
-from llmviewer import analysis, api, sweep
-from llmviewer.workload import Request
+from llmviewer import api
+from llmviewer.analysis import analysis
+from llmviewer.core.workload import Request
+from llmviewer.result import sweep
 
 POINTS = 1_000_000
 REPORT = ["report", "llama-3.1-8b", "--hardware", "h100-sxm,a100-80gb-sxm", "--quantization", "none,w4a16"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from calibrate.environment import free_bytes
-from calibrate.timer import copies
+from llmviewer.calibrate.environment import free_bytes
+from llmviewer.calibrate.timer import copies
 
 #: Size of weights and activations: sums over thousands of them stay within 16 bit, and none is denormal.
 DEVIATION = 0.05

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from llmviewer.ir import Array
+from llmviewer.core.counts import Array
 
 #: Shares of the rows below each bound: of the 95 % interval, of the 80 % one.
 LEVELS = (0.025, 0.10, 0.90, 0.975)

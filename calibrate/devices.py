@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer import data, hardware
-from llmviewer.chip import Chip
-from llmviewer.errors import UserError, shown
+from llmviewer.core import data
+from llmviewer.core.errors import UserError, shown
+from llmviewer.hardware import specs
+from llmviewer.hardware.chip import Chip
 
 
 @lru_cache(maxsize=256)
@@ -51,8 +52,8 @@ def chosen(words: Mapping[str, int], wanted: str) -> tuple[Chip | None, tuple[st
         if len(names) > 1:
             raise UserError(f"samples of several devices: {_listed(words)}; choose one with --hardware")
         name = known(next(iter(words)))
-        return (hardware.load(name) if name else None), tuple(words)
-    chip = hardware.load(wanted)
+        return (specs.load(name) if name else None), tuple(words)
+    chip = specs.load(wanted)
     meant = tuple(word for word in words if known(word) == chip.name or word == chip.name)
     if meant:
         return chip, meant

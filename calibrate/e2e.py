@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrate.e2e_rows import COLUMNS, Case, case_of
-from calibrate.e2e_runs import RATES, Group, Setting, grouped
-from calibrate.predict import Asked
-from llmviewer import data, profile
-from llmviewer.calibrated import UNKNOWN_SPREAD
-from llmviewer.engine import Engine
-from llmviewer.errors import UserError
-from llmviewer.ir import Array
-from llmviewer.profile import Profile
+from llmviewer.calibrate.e2e_rows import COLUMNS, Case, case_of
+from llmviewer.calibrate.e2e_runs import RATES, Group, Setting, grouped
+from llmviewer.calibrate.predict import Asked
+from llmviewer.core import data
+from llmviewer.core.counts import Array
+from llmviewer.core.errors import UserError
+from llmviewer.timing import profile
+from llmviewer.timing.calibrated import UNKNOWN_SPREAD
+from llmviewer.timing.engine import Engine
+from llmviewer.timing.profile import Profile
 
 if TYPE_CHECKING:
     import pandas as pd

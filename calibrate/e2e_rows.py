@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from llmviewer import data, hardware, models
-from llmviewer.errors import UserError, unknown
-from llmviewer.ir import Kind, Role
+from llmviewer import models
+from llmviewer.core import data
+from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.ir import Kind, Role
+from llmviewer.core.workload import decode
+from llmviewer.hardware import specs
 from llmviewer.models.model import Model
-from llmviewer.workload import decode
 
 #: Columns that every row needs, and those that may be absent.
 COLUMNS = ("device", "model", "engine", "input_len", "output_len", "metric", "value")
@@ -95,7 +97,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> Case:
     engine = preset_of(str(row["engine"]), note)
     if row["metric"] not in METRICS:
         raise unknown("metric", row["metric"], METRICS)
-    chip = hardware.load((device or str(row["device"])).replace("_", "-"))
+    chip = specs.load((device or str(row["device"])).replace("_", "-"))
     name, stored = checkpoint(str(row["model"]))
     weights = quantization_of(row.get("weight_dtype"), stored, name)
     weights = "w8a16" if (weights, engine) == ("int8", "gpt-fast") else weights  # its int8 is of weights alone

@@ -8,17 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.e2e_rows import Case, load
-from llmviewer import analysis, api, calibrated, capacity, engine, hardware, limits
-from llmviewer.analysis import Analysis
-from llmviewer.chip import Chip
-from llmviewer.engine import Engine
-from llmviewer.errors import UserError
-from llmviewer.ir import Array, Count
-from llmviewer.profile import Profile
-from llmviewer.serving import STATIC, Times
-from llmviewer.system import System
-from llmviewer.workload import Request
+from llmviewer import api
+from llmviewer.analysis import analysis, capacity, limits
+from llmviewer.analysis.analysis import Analysis
+from llmviewer.analysis.system import System
+from llmviewer.calibrate.e2e_rows import Case, load
+from llmviewer.core.counts import Array, Count
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Request
+from llmviewer.hardware import specs
+from llmviewer.hardware.chip import Chip
+from llmviewer.serving.batching import STATIC, Times
+from llmviewer.timing import calibrated, engine
+from llmviewer.timing.engine import Engine
+from llmviewer.timing.profile import Profile
 
 #: Forward passes of one evaluation, all of which stay in memory.
 MOST_PASSES = 2**15 - 64
@@ -183,7 +186,7 @@ def chip_of(name: str) -> Chip:
     MI250: published times are those of one of its two dies, while models that need the memory of both ran: the dies
     work one after the other.
     """
-    chip = hardware.load(name)
+    chip = specs.load(name)
     if name not in TWO_DIES:
         return chip
 

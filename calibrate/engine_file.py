@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from calibrate.conformal import errors, quantiles
-from llmviewer import engine
-from llmviewer.engine import Engine
-from llmviewer.ir import Array
+from llmviewer.calibrate.conformal import errors, quantiles
+from llmviewer.core.counts import Array
+from llmviewer.timing import engine
+from llmviewer.timing.engine import Engine
 
 #: Rows of a metric from which its quantiles are kept.
 LEAST_ROWS = 10

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmviewer.errors import UserError, unknown
+from llmviewer.core.errors import UserError, unknown
 
 #: Of an environment what must be alike for two samples to stand in one file.
 IDENTITY = ("device", "device_name", "kind", "torch", "cuda", "driver", "threads", "gpus")
@@ -87,7 +87,7 @@ def _cpu(torch: Any) -> dict[str, Any]:
 
 
 def _cuda(torch: Any) -> dict[str, Any]:
-    from calibrate import nvml
+    from llmviewer.calibrate import nvml
 
     properties = torch.cuda.get_device_properties(0)
     return {
@@ -106,7 +106,7 @@ def _cuda(torch: Any) -> dict[str, Any]:
 
 def chip_name(title: str) -> str:
     """Our name of the device that torch calls `title`; its own, folded, where we know none."""
-    from llmviewer import data
+    from llmviewer.core import data
 
     folded = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
     try:

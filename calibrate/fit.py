@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.conformal import covered, errors, quantiles
-from calibrate.tables import SHAPES, Rows
-from llmviewer import roofline
-from llmviewer.chip import Chip
-from llmviewer.efficiency import Rates
-from llmviewer.ir import Array, Operator
-from llmviewer.kernels.families import FAMILIES, families_of
-from llmviewer.kernels.family import Constants, Family
-from llmviewer.profile import Fit
-from llmviewer.regimes import REGIMES, regime_of
+from llmviewer.calibrate.conformal import covered, errors, quantiles
+from llmviewer.calibrate.tables import SHAPES, Rows
+from llmviewer.core.counts import Array
+from llmviewer.core.ir import Operator
+from llmviewer.hardware.chip import Chip
+from llmviewer.timing import roofline
+from llmviewer.timing.efficiency import Rates
+from llmviewer.timing.kernels.families import FAMILIES, families_of
+from llmviewer.timing.kernels.family import Constants, Family
+from llmviewer.timing.profile import Fit
+from llmviewer.timing.regimes import REGIMES, regime_of
 
 #: Parts of the shapes, each of which is predicted from the others.
 FOLDS = 5

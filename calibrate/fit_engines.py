@@ -16,18 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.e2e import basis_of
-from calibrate.e2e_rows import Case, case_of
-from calibrate.e2e_runs import RATES, SHIPPED, Group, Setting, grouped
-from calibrate.engine_file import Outcome, text_of
-from calibrate.fit_tables import read_table
-from llmviewer import data, engine, hardware, profile
-from llmviewer.analysis import Analysis
-from llmviewer.engine import CONSTANTS, FACTORS, Engine
-from llmviewer.errors import UserError
-from llmviewer.evaluation import Evaluation
-from llmviewer.ir import Array, Count, Kind
-from llmviewer.serving import Times
+from llmviewer.analysis.analysis import Analysis
+from llmviewer.analysis.evaluation import Evaluation
+from llmviewer.calibrate.e2e import basis_of
+from llmviewer.calibrate.e2e_rows import Case, case_of
+from llmviewer.calibrate.e2e_runs import RATES, SHIPPED, Group, Setting, grouped
+from llmviewer.calibrate.engine_file import Outcome, text_of
+from llmviewer.calibrate.fit_tables import read_table
+from llmviewer.core import data
+from llmviewer.core.counts import Array, Count
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Kind
+from llmviewer.hardware import specs
+from llmviewer.serving.batching import Times
+from llmviewer.timing import engine, profile
+from llmviewer.timing.engine import CONSTANTS, FACTORS, Engine
 
 #: engine -> what is fitted of it; everything else is zero, or what its file says.
 FREE: dict[str, tuple[str, ...]] = {
@@ -200,9 +203,9 @@ def fits_on(case: Case) -> bool:
     First tokens under continuous batching wait for whoever came first: they tell of a benchmark's arrivals.  On chips
     of a maker of whom no kernels were measured the kernels are what is off.
     """
-    makers = {hardware.load(name).maker for name in data.stems(profile.FOLDER)}
+    makers = {specs.load(name).maker for name in data.stems(profile.FOLDER)}
     waits = case.metric == "ttft_ms" and case.batching == "continuous"
-    return not waits and hardware.load(case.hardware).maker in makers
+    return not waits and specs.load(case.hardware).maker in makers
 
 
 def _folds(words: Iterable[str]) -> list[int]:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrate import fit as fitting
-from calibrate.tables import LeftOut, Rows, completed, parts_of, table_of
-from llmviewer.chip import Chip
-from llmviewer.efficiency import Rates, ideal
-from llmviewer.errors import UserError, shown
-from llmviewer.ir import Operator
-from llmviewer.kernels.families import FAMILIES, families_of
-from llmviewer.profile import Fit
+from llmviewer.calibrate import fit as fitting
+from llmviewer.calibrate.tables import LeftOut, Rows, completed, parts_of, table_of
+from llmviewer.core.errors import UserError, shown
+from llmviewer.core.ir import Operator
+from llmviewer.hardware.chip import Chip
+from llmviewer.timing.efficiency import Rates, ideal
+from llmviewer.timing.kernels.families import FAMILIES, families_of
+from llmviewer.timing.profile import Fit
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrate import e2e, predict, validate, whole
-from calibrate.fit_tables import read_table
-from calibrate.sources import WHOLE, is_samples, read
-from calibrate.tables import SHAPES
-from llmviewer import hardware as chips
-from llmviewer.profile import Profile
+from llmviewer.calibrate import e2e, predict, validate, whole
+from llmviewer.calibrate.fit_tables import read_table
+from llmviewer.calibrate.sources import WHOLE, is_samples, read
+from llmviewer.calibrate.tables import SHAPES
+from llmviewer.hardware import specs as chips
+from llmviewer.timing.profile import Profile
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,10 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from llmviewer import data, engine
-from llmviewer.errors import UserError, quoted, unknown
-from llmviewer.passes.quantization_grammar import parse_cache_dtype, parse_scheme
-from llmviewer.techniques import TECHNIQUES
+from llmviewer.core import data
+from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.techniques.quantization.grammar import parse_cache_dtype, parse_scheme
+from llmviewer.techniques.registry import TECHNIQUES
+from llmviewer.timing import engine
 
 SCHEMA = "llmviewer.ledger/1"
 FOLDER = "calibrate/ledger"

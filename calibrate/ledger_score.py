@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from calibrate import e2e, ledger
-from calibrate.conformal import errors
-from calibrate.e2e_rows import Case
-from calibrate.e2e_runs import Group, grouped
-from calibrate.ledger import Row, Source
-from llmviewer import data
+from llmviewer.calibrate import e2e, ledger
+from llmviewer.calibrate.conformal import errors
+from llmviewer.calibrate.e2e_rows import Case
+from llmviewer.calibrate.e2e_runs import Group, grouped
+from llmviewer.calibrate.ledger import Row, Source
+from llmviewer.core import data
 
 SCHEMA = "llmviewer.ledger-score/1"
 #: Errors of the last release, source by source.

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrate import environment as machine
-from calibrate.sources import Source
-from llmviewer import dtypes, hardware, parsing
-from llmviewer.chip import Chip
-from llmviewer.errors import UserError, shown
+from llmviewer.calibrate import environment as machine
+from llmviewer.calibrate.sources import Source
+from llmviewer.core import dtypes, parsing
+from llmviewer.core.errors import UserError, shown
+from llmviewer.hardware import specs
+from llmviewer.hardware.chip import Chip
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +81,7 @@ def chip(text: str, name: str) -> Chip:
     """The chip that such a text describes."""
     spec = parsing.from_yaml(text)
     assert isinstance(spec, dict)
-    return hardware.parse(spec, stem=name, path=f"{name}.yaml")
+    return specs.parse(spec, stem=name, path=f"{name}.yaml")
 
 
 def ours(path: Path) -> bool:

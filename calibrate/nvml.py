@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from calibrate.timer import Reading
+from llmviewer.calibrate.timer import Reading
 
 #: nvmlClockType_t: the streaming multiprocessors.
 SM_CLOCK = 1

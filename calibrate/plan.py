@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from calibrate import shapes
-from calibrate.sizes import Size
 from llmviewer import models
+from llmviewer.calibrate import shapes
+from llmviewer.calibrate.sizes import Size
 
 #: Share of the time of a run that each table may take; what one leaves over is for those after it.
 SHARES = {

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibrate.fit import key_of, seconds, trial
-from calibrate.tables import CHOICES, SHAPES, LeftOut, Rows, parts_of, table_of
-from llmviewer import roofline
-from llmviewer.calibrated import Calibrated, calibrated
-from llmviewer.chip import Chip
-from llmviewer.efficiency import ideal
-from llmviewer.errors import UserError, shown
-from llmviewer.ir import Array
-from llmviewer.profile import Profile
+from llmviewer.calibrate.fit import key_of, seconds, trial
+from llmviewer.calibrate.tables import CHOICES, SHAPES, LeftOut, Rows, parts_of, table_of
+from llmviewer.core.counts import Array
+from llmviewer.core.errors import UserError, shown
+from llmviewer.hardware.chip import Chip
+from llmviewer.timing import roofline
+from llmviewer.timing.calibrated import Calibrated, calibrated
+from llmviewer.timing.efficiency import ideal
+from llmviewer.timing.profile import Profile
 
 if TYPE_CHECKING:
     import pandas as pd

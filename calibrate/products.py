@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer import dtypes
-from llmviewer.chip import Chip
-from llmviewer.dtypes import Dtype
-from llmviewer.errors import UserError
+from llmviewer.core import dtypes
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Access, Block, Operator, Place, Tensor
 from llmviewer.formats.linear import Format, matrix, with_formats
-from llmviewer.ir import Access, Block, Operator, Place, Tensor
+from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape, Linear
 
 if TYPE_CHECKING:

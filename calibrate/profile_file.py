@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmviewer.chip import Chip
-from llmviewer.profile import SCHEMA, Fit
+from llmviewer.hardware.chip import Chip
+from llmviewer.timing.profile import SCHEMA, Fit
 
 
 def text_of(chip: Chip, title: str, provenance: Mapping[str, Any], fits: Sequence[Fit]) -> str:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import llmviewer
-from calibrate import devices, fit_tables, measured_chip, profile_file, whole
-from calibrate.fit_tables import Gathered
-from calibrate.predict import Asked
-from calibrate.sources import WHOLE, Source, read_all
-from llmviewer import profile as profiles
-from llmviewer.chip import Chip
-from llmviewer.errors import UserError
-from llmviewer.profile import Fit
+from llmviewer.calibrate import devices, fit_tables, measured_chip, profile_file, whole
+from llmviewer.calibrate.fit_tables import Gathered
+from llmviewer.calibrate.predict import Asked
+from llmviewer.calibrate.sources import WHOLE, Source, read_all
+from llmviewer.core.errors import UserError
+from llmviewer.hardware.chip import Chip
+from llmviewer.timing import profile as profiles
+from llmviewer.timing.profile import Fit
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrate.environment import difference
-from llmviewer import parsing
-from llmviewer.errors import UserError, quoted, shown, unknown
+from llmviewer.calibrate.environment import difference
+from llmviewer.core import parsing
+from llmviewer.core.errors import UserError, quoted, shown, unknown
 
 if TYPE_CHECKING:
     import pandas as pd

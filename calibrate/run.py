@@ -12,11 +12,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from calibrate import environment, plan, record, sizes
-from calibrate.plan import Case
-from calibrate.sizes import Size
-from calibrate.timer import Limits, Stopwatch, TooLongError, Work, measure
-from llmviewer.errors import UserError, shown
+from llmviewer.calibrate import environment, plan, record, sizes
+from llmviewer.calibrate.plan import Case
+from llmviewer.calibrate.sizes import Size
+from llmviewer.calibrate.timer import Limits, Stopwatch, TooLongError, Work, measure
+from llmviewer.core.errors import UserError, shown
 
 #: Figures of a sample that are kept.
 DIGITS = 5
@@ -85,8 +85,8 @@ class Bench:
     """A device, its clock and its buffers."""
 
     def __init__(self, kind: str, cache_bytes: float, size: Size) -> None:
-        from calibrate.buffers import Buffers
-        from calibrate.stopwatch import stopwatch
+        from llmviewer.calibrate.buffers import Buffers
+        from llmviewer.calibrate.stopwatch import stopwatch
 
         self.size = size
         self.buffers = Buffers(kind, cache_bytes)
@@ -139,7 +139,7 @@ class Bench:
                 raise UserError(why) from error
 
     def _measured(self, case: Case, left_s: float) -> dict[str, Any]:
-        from calibrate.kernels import KERNELS
+        from llmviewer.calibrate.kernels import KERNELS
 
         work: Work = KERNELS[case.kernel](case.columns, self.buffers)
         limits = Limits(

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmviewer import models
-from llmviewer.ir import Kind
+from llmviewer.core.ir import Kind
+from llmviewer.core.workload import decode, prefill
 from llmviewer.layers.mla import Mla
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.workload import decode, prefill
 
 
 @dataclass(frozen=True, slots=True, order=True)

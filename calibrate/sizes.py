@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from llmviewer.errors import unknown
+from llmviewer.core.errors import unknown
 
 Pairs = tuple[tuple[int, int], ...]
 

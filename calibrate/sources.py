@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrate import record
-from calibrate.e2e import is_table as is_whole_requests
-from calibrate.fit_tables import read_table
-from calibrate.predict import check
-from calibrate.tables import SHAPES, table_of
-from llmviewer.errors import UserError, shown
+from llmviewer.calibrate import record
+from llmviewer.calibrate.e2e import is_table as is_whole_requests
+from llmviewer.calibrate.fit_tables import read_table
+from llmviewer.calibrate.predict import check
+from llmviewer.calibrate.tables import SHAPES, table_of
+from llmviewer.core.errors import UserError, shown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from calibrate import nvml
-from calibrate.environment import cpu_clock_mhz
-from calibrate.timer import CACHES, Reading, Stopwatch, Work, is_cold
+from llmviewer.calibrate import nvml
+from llmviewer.calibrate.environment import cpu_clock_mhz
+from llmviewer.calibrate.timer import CACHES, Reading, Stopwatch, Work, is_cold
 
 #: A device that was idle takes so long to raise its clocks.
 WAKING_S = 0.5

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer import dtypes
-from llmviewer.chip import Chip
-from llmviewer.dtypes import Dtype
-from llmviewer.errors import UserError
+from llmviewer.core import dtypes
+from llmviewer.core.counts import Array
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Block, Kind, Operator, Role, Tensor, whole
 from llmviewer.formats.linear import Format, with_formats
-from llmviewer.ir import Array, Block, Kind, Operator, Role, Tensor, whole
+from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import SOFTMAX_FLOPS, rope
 from llmviewer.ops.elementwise import ACTIVATIONS, add, gated
 from llmviewer.ops.embedding import embedding

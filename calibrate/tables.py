@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrate.products import gemm
-from calibrate.streams import elementwise
-from llmviewer import dtypes, hardware
-from llmviewer.chip import Chip
-from llmviewer.errors import UserError
-from llmviewer.ir import Access, Array, Operator, Place, Role, Tensor, whole
+from llmviewer.calibrate.products import gemm
+from llmviewer.calibrate.streams import elementwise
+from llmviewer.core import dtypes
+from llmviewer.core.counts import Array
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Access, Operator, Place, Role, Tensor, whole
+from llmviewer.core.workload import chunk, decode
+from llmviewer.hardware import specs
+from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
-from llmviewer.passes.flash_attention import rereads
-from llmviewer.workload import chunk, decode
+from llmviewer.techniques.kernels.flash_attention import rereads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,7 +158,7 @@ def _slower(frame: pd.DataFrame, table: str) -> Any:
 
 def _rows(table: str, group: pd.DataFrame, on: str | Chip) -> Rows:
     first = group.iloc[0]
-    chip = on if isinstance(on, Chip) else hardware.load(on or str(first["device"]).replace("_", "-"))
+    chip = on if isinstance(on, Chip) else specs.load(on or str(first["device"]).replace("_", "-"))
     return Rows(
         table=table,
         chip=chip,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrate.conformal import errors
+from llmviewer.calibrate.conformal import errors
 
 if TYPE_CHECKING:
     import pandas as pd

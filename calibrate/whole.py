@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrate.predict import OTHERS, PREDICTED, SHORT_US, Asked
-from calibrate.tables import engine_of
-from llmviewer import api, dtypes, engine, hardware
-from llmviewer.calibrated import Calibrated, calibrated
-from llmviewer.chip import Chip
-from llmviewer.engine import KERNELS, Engine
-from llmviewer.errors import UserError
-from llmviewer.evaluation import Evaluation, evaluate
-from llmviewer.ir import Array
+from llmviewer import api
+from llmviewer.analysis.evaluation import Evaluation, evaluate
+from llmviewer.analysis.system import System
+from llmviewer.calibrate.predict import OTHERS, PREDICTED, SHORT_US, Asked
+from llmviewer.calibrate.tables import engine_of
+from llmviewer.core import dtypes
+from llmviewer.core.counts import Array
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Step, decode, prefill
+from llmviewer.hardware import specs
+from llmviewer.hardware.chip import Chip
 from llmviewer.models.load import parse
-from llmviewer.system import System
-from llmviewer.workload import Step, decode, prefill
+from llmviewer.timing import engine
+from llmviewer.timing.calibrated import Calibrated, calibrated
+from llmviewer.timing.engine import KERNELS, Engine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +79,7 @@ def unanswered(frame: pd.DataFrame, reason: str) -> pd.DataFrame:
 def _priced(group: pd.DataFrame, table: str, asked: Asked) -> tuple[Priced, str]:
     first = group.iloc[0]
     on = asked.hardware or str(first["device"]).replace("_", "-")
-    chip = on if isinstance(on, Chip) else hardware.load(on)
+    chip = on if isinstance(on, Chip) else specs.load(on)
     if not isinstance(first["config"], Mapping):
         raise UserError("rows without the config of their model")
     model = parse(first["config"], str(first["model"]), dtype=dtypes.named(str(first["dtype"])).name)

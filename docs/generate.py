@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from calibrate import ledger as sources
-from calibrate import ledger_score
+from llmviewer.calibrate import ledger as sources
+from llmviewer.calibrate import ledger_score
 from llmviewer.cli import main
 from llmviewer.cli.survey import section
 from llmviewer.cli.techniques import card
-from llmviewer.dtypes import Dtype
-from llmviewer.passes.quantization_presets import METHODS
-from llmviewer.schemes.acceptance_presets import PRESETS, Preset
-from llmviewer.techniques import TECHNIQUES, WITHOUT_OPTION
-from reports.survey import FIGURES
-from reports.survey.document import as_markdown
+from llmviewer.core.dtypes import Dtype
+from llmviewer.reports.survey import FIGURES
+from llmviewer.reports.survey.document import as_markdown
+from llmviewer.techniques.quantization.presets import METHODS
+from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
+from llmviewer.techniques.speculation.acceptance_presets import PRESETS, Preset
 
 HERE = Path(__file__).resolve().parent
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from PIL import Image
 
 from llmviewer.cli import main
-from reports.plots import KINDS, Given, Kind
-from reports.plots.style import SIZES, THEMES
+from llmviewer.reports.plots import KINDS, Given, Kind
+from llmviewer.reports.plots.style import SIZES, THEMES
 
 HERE = Path(__file__).resolve().parent
 #: Measured decode attention that the parity picture is made of; without it that picture stays as it is.

@@ -13,11 +13,11 @@ __all__ = ["Result", "UserError", "__version__", "analyze"]
 
 if TYPE_CHECKING:
     from llmviewer.api import analyze
-    from llmviewer.errors import UserError
-    from llmviewer.result import Result
+    from llmviewer.core.errors import UserError
+    from llmviewer.result.result import Result
 
 #: Public names are imported when first used, so that the command line can set up the process before numpy loads.
-_HOME = {"analyze": "llmviewer.api", "UserError": "llmviewer.errors", "Result": "llmviewer.result"}
+_HOME = {"analyze": "llmviewer.api", "UserError": "llmviewer.core.errors", "Result": "llmviewer.result.result"}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,17 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from llmviewer import analysis, arguments, models, techniques
-from llmviewer import hardware as chips
-from llmviewer.arguments import Sizes
-from llmviewer.errors import UserError, quoted, shown, unknown
-from llmviewer.generation import Draft, Generation, picked
-from llmviewer.hardware import Chip
+from llmviewer import models
+from llmviewer.analysis import analysis
+from llmviewer.analysis.system import Drafter, System
+from llmviewer.core import arguments
+from llmviewer.core.arguments import Sizes
+from llmviewer.core.errors import UserError, quoted, shown, unknown
+from llmviewer.core.workload import Request, decode
+from llmviewer.hardware import specs as chips
+from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
-from llmviewer.result import Result
-from llmviewer.system import Drafter, System
-from llmviewer.techniques import TECHNIQUES, Of
-from llmviewer.workload import Request, decode
+from llmviewer.result.result import Result
+from llmviewer.serving.generation import Draft, Generation, picked
+from llmviewer.techniques import registry
+from llmviewer.techniques.registry import TECHNIQUES, Of
 
 #: Techniques that an engine chooses unless asked otherwise -> their defaults.
 DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
@@ -173,8 +176,8 @@ def _drafter(draft: Draft, model: Model, chip: Chip, options: Options) -> Drafte
 
 def _spatial(model: Model, one: System, options: Options) -> System:
     """The machine of as many chips as hold the model.  one: a stage of it, as asked for."""
-    from llmviewer import spatial  # few ask for it
-    from llmviewer.passes.devices import check_reach
+    from llmviewer.analysis import spatial  # few ask for it
+    from llmviewer.techniques.parallel.devices import check_reach
 
     def build(tensor: int, stages: int) -> System:
         words = {**options.techniques, "tensor_parallel_size": str(tensor)}
@@ -232,14 +235,14 @@ def system(chip: Chip, options: Options) -> System:
         built = _calibrated(built, options)
     own = {name: text for name in ("fusion", "attention") if (text := getattr(built.engine, name)) != DEFAULTS[name]}
     asked = {name: text for name, text in options.techniques.items() if name not in own or text != DEFAULTS[name]}
-    for change in techniques.changes({**own, **asked}):
+    for change in registry.changes({**own, **asked}):
         built = change(built)
     return built
 
 
 def _calibrated(built: System, options: Options) -> System:
     """The system with what kernels were measured to reach, and what the engine adds."""
-    from llmviewer import calibrated, engine, profile  # the ideal roofline needs none of them
+    from llmviewer.timing import calibrated, engine, profile  # the ideal roofline needs none of them
 
     own = profile.load(Path(options.profile)) if options.profile else None
     preset = engine.load(options.engine)

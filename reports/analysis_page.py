@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmviewer.result import Result
-from reports import bottleneck
-from reports import format as fmt
-from reports.fusions import fusions
-from reports.generation import generation
-from reports.memory_bar import memory_parts, shortage
-from reports.page import Emphasis, Facts, Page
-from reports.serving import answer_tokens, between, first, prompts, room_tokens, sequences, serving, steady
-from reports.stage_table import stage_table
+from llmviewer.reports import bottleneck
+from llmviewer.reports import format as fmt
+from llmviewer.reports.fusions import fusions
+from llmviewer.reports.generation import generation
+from llmviewer.reports.memory_bar import memory_parts, shortage
+from llmviewer.reports.page import Emphasis, Facts, Page
+from llmviewer.reports.serving import answer_tokens, between, first, prompts, room_tokens, sequences, serving, steady
+from llmviewer.reports.stage_table import stage_table
+from llmviewer.result.result import Result
 
 
 def page(result: Result, point: int = 0) -> Page:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from reports import format as fmt
-from reports.stage_table import over_layers
+from llmviewer.reports import format as fmt
+from llmviewer.reports.stage_table import over_layers
 
 #: The survey whose method and advice this is, section 2.2.
 SURVEY = "LLM Inference Unveiled, arXiv 2402.16363"

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from reports import format as fmt
-from reports.analysis_page import formats
-from reports.format import Number
-from reports.page import Column, Emphasis, Facts, Page, Row, Table, left, right
+from llmviewer.reports import format as fmt
+from llmviewer.reports.analysis_page import formats
+from llmviewer.reports.format import Number
+from llmviewer.reports.page import Column, Emphasis, Facts, Page, Row, Table, left, right
 
 Object: TypeAlias = dict[str, Any]
 Field: TypeAlias = tuple[Column, Callable[[Object], str]]

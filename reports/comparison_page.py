@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from llmviewer.comparison import Comparison
-from reports import format as fmt
-from reports.letters import legend, letters
-from reports.page import Align, Column, Emphasis, Facts, Page, Row, Table
-from reports.stage_table import BOUND_STYLES
+from llmviewer.reports import format as fmt
+from llmviewer.reports.letters import legend, letters
+from llmviewer.reports.page import Align, Column, Emphasis, Facts, Page, Row, Table
+from llmviewer.reports.stage_table import BOUND_STYLES
+from llmviewer.result.comparison import Comparison
 
 Configuration: TypeAlias = dict[str, Any]
 Show: TypeAlias = Callable[[Configuration], str]

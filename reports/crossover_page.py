@@ -6,9 +6,9 @@ from string import ascii_uppercase
 
 import numpy as np
 
-from llmviewer.crossover import NOBODY, Crossover
-from reports import format as fmt
-from reports.page import Column, Facts, Page, Row, Table, right
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Column, Facts, Page, Row, Table, right
+from llmviewer.result.crossover import NOBODY, Crossover
 
 #: A terminal shows at most this many contexts and batch sizes, evenly picked; files hold all.
 MOST_ROWS, MOST_COLUMNS = 24, 16

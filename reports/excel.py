@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reports.page import plain
-from reports.units import heading
+from llmviewer.reports.page import plain
+from llmviewer.reports.units import heading
 
 if TYPE_CHECKING:
     import pandas as pd

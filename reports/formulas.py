@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports import format as fmt
+from llmviewer.reports import format as fmt
 
 #: kind -> how its FLOPs are counted.
 FLOPS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.page import Facts
+from llmviewer.reports.page import Facts
 
 #: (prefill, decode) -> where a fusion applies.
 WHERE = {

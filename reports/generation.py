@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports import format as fmt
-from reports.page import Facts
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Facts
 
 #: Where the search for the batch at which a scheme stops paying ends.
 MOST = 2**14

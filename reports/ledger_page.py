@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports import format as fmt
-from reports.page import Emphasis, Facts, Page, Row, Table, left, right
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 
 COLUMNS = (
     left("Source"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 
-from reports.page import Facts
+from llmviewer.reports.page import Facts
 
 #: A longer text makes a column wider than what stands in it.
 LONGEST = 24

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.page import Align, Bar, Emphasis, Facts, Page, Part, Row, Table, plain
+from llmviewer.reports.page import Align, Bar, Emphasis, Facts, Page, Part, Row, Table, plain
 
 
 def text(page: Page) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports import format as fmt
-from reports.page import Align, Bar, Column, Facts, Part, Row, Segment, Table, left, right
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Align, Bar, Column, Facts, Part, Row, Segment, Table, left, right
 
 #: (field, label, glyph, colour).
 PARTS = (

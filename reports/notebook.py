@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from llmviewer.result import Result
-from reports import analysis_page, sweep_page
-from reports import format as fmt
-from reports.page import Align, Bar, Emphasis, Facts, Page, Part, Row, Table, plain
+from llmviewer.reports import analysis_page, sweep_page
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Align, Bar, Emphasis, Facts, Page, Part, Row, Table, plain
+from llmviewer.result.result import Result
 
 #: Points that are shown; a frame holds all.
 MOST_ROWS = 20

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from llmviewer.comparison import Comparison
-from llmviewer.result import Result
+from llmviewer.result.comparison import Comparison
+from llmviewer.result.result import Result
 
 SCHEMA = "llmviewer.report/1"
 

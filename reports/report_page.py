@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from reports import analysis_page, bottleneck, comparison_page, sweep_page
-from reports import format as fmt
-from reports.page import Emphasis, Facts, Page, Row, Table, left, right
-from reports.report import Report
+from llmviewer.reports import analysis_page, bottleneck, comparison_page, sweep_page
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
+from llmviewer.reports.report import Report
 
 #: Points that a page shows.
 SHOWN = 40

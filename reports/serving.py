@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports import format as fmt
-from reports.page import Facts
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Facts
 
 #: The way of batching in which all sequences begin together; in others one begins when another ends.
 STATIC = "static"

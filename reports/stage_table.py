@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from reports import format as fmt
-from reports.page import Align, Column, Emphasis, Row, Table, left, right
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Align, Column, Emphasis, Row, Table, left, right
 
 #: Colours of the bounds; the words say the same.
 BOUND_STYLES = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from llmviewer.comparison import worth_saying
-from reports import format as fmt
-from reports.letters import legend, letters
-from reports.page import Emphasis, Facts, Page, Row, Table, left, right
+from llmviewer.reports import format as fmt
+from llmviewer.reports.letters import legend, letters
+from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
+from llmviewer.result.comparison import worth_saying
 
 #: column -> (heading, rank, how it is printed).
 SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {

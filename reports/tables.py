@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from reports.report import Report
+from llmviewer.reports.report import Report
 
 Row: TypeAlias = dict[str, Any]
 

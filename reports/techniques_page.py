@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.page import Facts, Page
+from llmviewer.reports.page import Facts, Page
 
 
 def listed(cards: Sequence[Mapping[str, Any]]) -> Page:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from reports.page import Align, Bar, Emphasis, Facts, Page, Part, Table, plain
-from reports.screen import Screen
+from llmviewer.reports.page import Align, Bar, Emphasis, Facts, Page, Part, Table, plain
+from llmviewer.reports.screen import Screen
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from math import inf, nextafter
 from typing import Any, TypeAlias
 
-from llmviewer.result import Result
+from llmviewer.result.result import Result
 
 Event: TypeAlias = dict[str, Any]
 #: A machine of several pools and a stage of its pipeline; None: the request as a whole.

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer.errors import UserError
-from llmviewer.schemes import ranks
-from llmviewer.schemes.acceptance import Acceptance, of_lengths, read
-from llmviewer.schemes.acceptance_presets import CONVENTIONS, FILE, PRESETS, RANKS
+from llmviewer.core.errors import UserError
+from llmviewer.techniques.speculation import ranks
+from llmviewer.techniques.speculation.acceptance import Acceptance, of_lengths, read
+from llmviewer.techniques.speculation.acceptance_presets import CONVENTIONS, FILE, PRESETS, RANKS
 
 rates = st.floats(0.0, 1.0)
 curves = st.lists(rates, min_size=1, max_size=8).map(tuple)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import api, hardware, models
-from llmviewer.evaluation import evaluate
-from llmviewer.workload import decode, prefill
+from llmviewer import api, models
+from llmviewer.analysis.evaluation import evaluate
+from llmviewer.core.workload import decode, prefill
+from llmviewer.hardware import specs
 
 from .answers import analyze, answer, operators
 
@@ -168,7 +169,7 @@ def test_every_model_has_finite_times_and_gains_by_flash_attention(name: str) ->
 
 def step_time(model: models.Model, chip: str, step: Any, attention: str) -> float:
     """One forward pass, evaluated alone."""
-    on = api.system(hardware.load(chip), api.options_of({"attention": attention}))
+    on = api.system(specs.load(chip), api.options_of({"attention": attention}))
     rows = evaluate(model, on, step).rows
     return float(sum(np.asarray(row.timing.time_s).reshape(-1)[0] * row.block.times for row in rows))
 
@@ -292,7 +293,7 @@ def test_moe_reads_the_experts_that_tokens_meet_in_expectation() -> None:
     ],
 )
 def test_what_drafts_runs_on_the_hypothetical_chip_of_its_point(speculative: str) -> None:
-    h100, factors = hardware.load("h100"), (1.0, 8.0, 0.5)
+    h100, factors = specs.load("h100"), (1.0, 8.0, 0.5)
     several = replace(h100, bandwidth_bytes_per_s=np.array(factors) * h100.bandwidth_bytes_per_s)
     sizes = {"batch_size": 64, "input_len": 500, "output_len": 4, "speculative": speculative}
     together = analyze("llama-3.1-8b", several, **sizes)
@@ -304,7 +305,7 @@ def test_what_drafts_runs_on_the_hypothetical_chip_of_its_point(speculative: str
 @pytest.mark.parametrize("figure", ["bandwidth_bytes_per_s", "memory_bytes", "l2_bytes", "units", "matrix_flops_per_s"])
 def test_a_hypothetical_chip_among_others_answers_as_if_alone(figure: str) -> None:
     """H100s that differ in one figure, by factors of 1 and 2: the second answers like a chip that has twice as much."""
-    chip, name = hardware.load("h100"), "gemma-3-12b"
+    chip, name = specs.load("h100"), "gemma-3-12b"
 
     def times(factor: Any) -> Any:
         value = getattr(chip, figure)

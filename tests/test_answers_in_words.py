@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from llmviewer import analyze
-from reports import analysis_page, terminal
-from reports.screen import Screen
+from llmviewer.reports import analysis_page, terminal
+from llmviewer.reports.screen import Screen
 
 
 def said(model: str, chip: str, **options: Any) -> str:

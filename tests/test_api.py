@@ -76,10 +76,11 @@ def test_a_context_beyond_the_models_maximum_is_a_warning() -> None:
 
 
 def test_names_objects_and_sequences_give_the_same_answer() -> None:
-    from llmviewer import hardware, models
+    from llmviewer import models
+    from llmviewer.hardware import specs
 
     by_name = lv.analyze("llama-2-7b", "a6000", batch_size=[1, 8, 64], input_len=2048)
-    by_object = lv.analyze(models.load("llama-2-7b"), hardware.load("a6000"), batch_size=(1, 8, 64), input_len=2048)
+    by_object = lv.analyze(models.load("llama-2-7b"), specs.load("a6000"), batch_size=(1, 8, 64), input_len=2048)
     assert len(by_name) == 3
     assert by_name.to_dict(2) == by_object.to_dict(2)
     assert list(by_name.to_frame()["batch_size"]) == [1, 8, 64]

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import hardware, roofline
-from llmviewer.dtypes import DTYPES
-from llmviewer.efficiency import ideal
-from llmviewer.ir import Block, Graph, Operator, Place, Role, Tensor, check
+from llmviewer.core.dtypes import DTYPES
+from llmviewer.core.ir import Block, Graph, Operator, Place, Role, Tensor, check
+from llmviewer.core.workload import Step, chunk, decode, mixed, prefill, verify
+from llmviewer.hardware import specs
 from llmviewer.layers.attention import Attention, QkNorm
-from llmviewer.passes.flash_attention import block_rows, flash_attention
-from llmviewer.workload import Step, chunk, decode, mixed, prefill, verify
+from llmviewer.techniques.kernels.flash_attention import block_rows, flash_attention
+from llmviewer.timing import roofline
+from llmviewer.timing.efficiency import ideal
 
 FP16 = DTYPES["fp16"]
 #: One layer of Llama-2-7b and of Llama-2-70b.
@@ -33,7 +34,7 @@ def eager(attention: Attention, step: Step) -> dict[str, Operator]:
 
 
 def flash(attention: Attention, step: Step, chip: str = "a100") -> Operator:
-    graph = flash_attention(hardware.load(chip))(Graph(blocks=(block(attention, step),)))
+    graph = flash_attention(specs.load(chip))(Graph(blocks=(block(attention, step),)))
     check(graph)
     return next(op for _, op in graph if op.name == "attention")
 
@@ -241,7 +242,7 @@ def test_a_window_that_fits_the_l2_is_never_read_again_from_device_memory() -> N
     assert op.traffic_bytes == 2 * 131072 * (8192 + 1024 + 1024 + 8192)
 
 
-CACHES_AND_UNITS = [n for n in hardware.names() if hardware.load(n).l2_bytes and hardware.load(n).units]
+CACHES_AND_UNITS = [n for n in specs.names() if specs.load(n).l2_bytes and specs.load(n).units]
 
 
 @pytest.mark.parametrize("name", CACHES_AND_UNITS)
@@ -249,7 +250,7 @@ CACHES_AND_UNITS = [n for n in hardware.names() if hardware.load(n).l2_bytes and
 @pytest.mark.parametrize("attention", [MHA, GQA, replace(GQA, heads=16, head_dim=256)], ids=["mha", "gqa", "wide"])
 def test_further_row_blocks_never_set_the_time(name: str, window: float, attention: Attention) -> None:
     """A block of 128 rows does 128 FLOP and more per byte it reads again: K and V read once are the bound."""
-    chip = hardware.load(name)
+    chip = specs.load(name)
     tokens = np.exp2(np.arange(7.0, 21.0, dtype=np.float64))
     for new, cached in ((tokens, 0.0 * tokens), (1.0 + 0.0 * tokens, tokens), (2048.0 + 0.0 * tokens, tokens)):
         op = flash(replace(attention, window=window), chunk(1.0, new, cached), name)

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer import cli, data, hardware, parsing
-from llmviewer.errors import UserError, nearest, quoted, shown, unknown
+from llmviewer import cli
+from llmviewer.core import data, parsing
+from llmviewer.core.errors import UserError, nearest, quoted, shown, unknown
+from llmviewer.hardware import specs
 
 from .answers import analyze
 
@@ -407,7 +409,7 @@ def test_a_path_object_is_a_path(tmp_path: Path) -> None:
 def test_chips_and_requests_of_two_lengths_are_one_line() -> None:
     from dataclasses import replace
 
-    chip = hardware.load("a6000")
+    chip = specs.load("a6000")
     chips = replace(chip, bandwidth_bytes_per_s=chip.bandwidth_bytes_per_s * np.array([1.0, 2.0, 3.0]))
     with pytest.raises(UserError, match="the chip's figures have 3, the request 2"):
         analyze("llama-2-7b", chips, batch_size=[1, 2])

@@ -12,17 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmviewer as lv
-from llmviewer import hardware, models
-from llmviewer.errors import UserError
-from llmviewer.ir import Array, Count, Graph, Role
-from llmviewer.schemes import chunked, disaggregated
-from llmviewer.schemes.chunked import Chunked, plan
-from llmviewer.schemes.disaggregated import Disaggregated
-from llmviewer.schemes.pools import BOUNDS, Load
-from llmviewer.serving import Batching, Machine, Running, Times
-from llmviewer.workload import Request, Step, chunk, decode, mixed
-from reports import analysis_page, serving, terminal
-from reports.screen import Screen
+from llmviewer import models
+from llmviewer.core.counts import Array, Count
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph, Role
+from llmviewer.core.workload import Request, Step, chunk, decode, mixed
+from llmviewer.hardware import specs
+from llmviewer.reports import analysis_page, serving, terminal
+from llmviewer.reports.screen import Screen
+from llmviewer.serving.batching import Batching, Machine, Running, Times
+from llmviewer.techniques.batching import chunked, disaggregated
+from llmviewer.techniques.batching.chunked import Chunked, plan
+from llmviewer.techniques.batching.disaggregated import Disaggregated
+from llmviewer.techniques.batching.pools import BOUNDS, Load
 from tests.answers import analyze, answer
 
 #: Seconds of a pass of the machine that is worked by hand: 10 ms and 0.1 ms a token.
@@ -204,7 +206,7 @@ class TestChunked:
 
     def test_decode_maximal_batches_serve_more_than_prompts_between_decode_steps(self) -> None:
         """Sarathi (arXiv 2308.16369): decodes ride on the weights that a chunk reads anyway."""
-        from llmviewer.schemes.continuous import Continuous
+        from llmviewer.techniques.batching.continuous import Continuous
 
         request = asked(16, 1024, 256)
         apart = replace(served(Continuous(), request, machine()), interference=1.0)
@@ -482,7 +484,7 @@ class TestBadInput:
             served_by("llama-2-7b", batching, speculative="draft=tinyllama-1.1b,tokens=4,acceptance=0.8")
 
     def test_a_chip_without_a_link_needs_one(self) -> None:
-        chip = replace(hardware.load("a100-sxm"), links={}, default_link="")
+        chip = replace(specs.load("a100-sxm"), links={}, default_link="")
         with pytest.raises(UserError, match="publishes no link; give one"):
             analyze("llama-2-7b", chip, batching="disaggregated")
 

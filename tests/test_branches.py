@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer import limits, models
+from llmviewer import models
+from llmviewer.analysis import limits
 from llmviewer.api import configuration, request
-from llmviewer.branches import Branches
 from llmviewer.cli import main
-from llmviewer.errors import UserError
-from llmviewer.generation import Generation
-from llmviewer.schedule import Schedule, schedule
-from llmviewer.schemes.apar import apar
-from llmviewer.schemes.skeleton import skeleton
-from llmviewer.workload import Request
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Request
+from llmviewer.serving.branches import Branches
+from llmviewer.serving.generation import Generation
+from llmviewer.serving.schedule import Schedule, schedule
+from llmviewer.techniques.branching.apar import apar
+from llmviewer.techniques.branching.skeleton import skeleton
 
 from .answers import analyze
 
@@ -209,7 +210,7 @@ def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch: pytest.Monke
     asked: dict[str, Any] = {"batch_size": [1, 3], "input_len": 1000, "output_len": [900, 1]}
     asked |= {"branches": "skeleton,outline=50,points=3", "max_num_batched_tokens": 700}
     whole = analyze("gemma-2-2b", "a6000", **asked)
-    monkeypatch.setattr("llmviewer.schedule.MOST_AT_ONCE", 100)
+    monkeypatch.setattr("llmviewer.serving.schedule.MOST_AT_ONCE", 100)
     pieces = analyze("gemma-2-2b", "a6000", **asked)
     for point in range(2):
         assert pieces.to_dict(point) == whole.to_dict(point)

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="measuring needs torch")
 
-from calibrate import nvml, stopwatch  # noqa: E402
-from calibrate.timer import Reading, Work  # noqa: E402
+from llmviewer.calibrate import nvml, stopwatch  # noqa: E402
+from llmviewer.calibrate.timer import Reading, Work  # noqa: E402
 
 
 class Device:

@@ -16,17 +16,17 @@ import pytest
 pytest.importorskip("scipy", reason="fitting needs scipy")
 import pandas as pd
 
-from calibrate import conformal, record
-from calibrate.e2e_rows import COLUMNS
-from calibrate.fit import seconds
-from calibrate.tables import LeftOut, Rows, parts_of
-from llmviewer import hardware
-from llmviewer import profile as profiles
-from llmviewer.chip import Chip
+from llmviewer.calibrate import conformal, record
+from llmviewer.calibrate.e2e_rows import COLUMNS
+from llmviewer.calibrate.fit import seconds
+from llmviewer.calibrate.tables import LeftOut, Rows, parts_of
 from llmviewer.cli import main
-from llmviewer.efficiency import Rates, ideal
-from llmviewer.ir import Operator, Role
-from llmviewer.kernels.families import FAMILIES, families_of
+from llmviewer.core.ir import Operator, Role
+from llmviewer.hardware import specs
+from llmviewer.hardware.chip import Chip
+from llmviewer.timing import profile as profiles
+from llmviewer.timing.efficiency import Rates, ideal
+from llmviewer.timing.kernels.families import FAMILIES, families_of
 
 #: Known constants, of which the rows below are made.
 TRUE: dict[str, Mapping[str, float]] = {
@@ -324,7 +324,7 @@ def test_a_device_without_a_data_sheet_gets_one_of_measured_figures(
     assert folder.is_dir()
     path = tmp_path / "cpu.yaml"
     assert document["chip_file"] == str(path)
-    chip = hardware.load(str(path))
+    chip = specs.load(str(path))
     assert chip.name == "cpu"
     assert float(chip.matrix_rate("fp32")) == pytest.approx(1e11, rel=0.01)
     assert float(chip.bandwidth_bytes_per_s) == pytest.approx(2e10, rel=0.01)
@@ -429,7 +429,7 @@ def test_wrong_tables_are_one_line(text: str, said: str, tmp_path: Path, capsys:
 def test_a_profile_that_cannot_be_written_is_not_fitted_first(
     samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calibrate.profiling.fitted", None)  # whoever calls it fails otherwise
+    monkeypatch.setattr("llmviewer.calibrate.profiling.fitted", None)  # whoever calls it fails otherwise
     for output in (tmp_path, tmp_path / "nowhere" / "profile.yaml"):
         assert "cannot write" in error_line(capsys, "calibrate", "fit", samples, "-o", output)
 

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="measuring needs torch")
 pytest.importorskip("scipy", reason="fitting needs scipy")
 
-from calibrate import sizes
+from llmviewer.calibrate import sizes
 from llmviewer.cli import main
 
 SMALL = sizes.Size(
@@ -30,8 +30,8 @@ SMALL = sizes.Size(
 def test_a_model_of_torch_is_predicted_from_its_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("calibrate.environment.cpu_cache_bytes", lambda: 2**22)
-    monkeypatch.setattr("calibrate.environment.physical_cores", lambda: 1)
+    monkeypatch.setattr("llmviewer.calibrate.environment.cpu_cache_bytes", lambda: 2**22)
+    monkeypatch.setattr("llmviewer.calibrate.environment.physical_cores", lambda: 1)
     monkeypatch.setitem(sizes.SIZES, ("cpu", "quick"), SMALL)
     assert main(["calibrate", "run", "--quick", "--device", "cpu", "-o", str(tmp_path / "samples")]) == 0
     capsys.readouterr()

@@ -11,15 +11,15 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from calibrate import plan, record, shapes, sizes
-from calibrate.buffers import Buffers
-from calibrate.kernels import KERNELS
-from calibrate.kernels.attention import BACKENDS
-from calibrate.kernels.elementwise import OPERATIONS
-from calibrate.kernels.llama import Sizes
-from calibrate.shapes import Heads, LinearShape
+from llmviewer.calibrate import plan, record, shapes, sizes
+from llmviewer.calibrate.buffers import Buffers
+from llmviewer.calibrate.kernels import KERNELS
+from llmviewer.calibrate.kernels.attention import BACKENDS
+from llmviewer.calibrate.kernels.elementwise import OPERATIONS
+from llmviewer.calibrate.kernels.llama import Sizes
+from llmviewer.calibrate.shapes import Heads, LinearShape
+from llmviewer.core.workload import decode, prefill
 from llmviewer.models.load import parse
-from llmviewer.workload import decode, prefill
 
 ALL = [pytest.param(size, id=" ".join(name)) for name, size in sizes.SIZES.items()]
 #: Columns that a reader of measured tables finds in them.
@@ -118,7 +118,7 @@ def test_a_config_of_a_row_builds_the_model_that_was_measured() -> None:
 
 def test_decoding_token_by_token_gives_what_prefill_gives() -> None:
     """The cache, the rotation and the mask of the measured layer are those of a real one."""
-    from calibrate.kernels import llama
+    from llmviewer.calibrate.kernels import llama
 
     made = Sizes.of(SMALL)
     torch.manual_seed(0)
@@ -157,7 +157,7 @@ def test_a_drafted_token_sees_the_cache_and_the_tokens_before_it() -> None:
         return q
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrate.kernels.attention.F.scaled_dot_product_attention", remember)
+        patch.setattr("llmviewer.calibrate.kernels.attention.F.scaled_dot_product_attention", remember)
         work.run(0)
     assert seen[0].sum(-1).tolist() == [101, 102, 103, 104]
 

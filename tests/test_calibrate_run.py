@@ -15,12 +15,12 @@ import pytest
 pytest.importorskip("torch", reason="measuring needs torch")
 import torch
 
-from calibrate import record, sizes
-from calibrate.kernels import KERNELS
-from calibrate.run import Progress, run
-from calibrate.timer import Work
+from llmviewer.calibrate import record, sizes
+from llmviewer.calibrate.kernels import KERNELS
+from llmviewer.calibrate.run import Progress, run
+from llmviewer.calibrate.timer import Work
 from llmviewer.cli import main
-from llmviewer.errors import UserError
+from llmviewer.core.errors import UserError
 
 #: One or two rows of every table, of no more time than tests have.
 TINY = sizes.Size(
@@ -35,8 +35,8 @@ TINY = sizes.Size(
 @pytest.fixture(autouse=True)
 def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rotating through twice a small cache keeps the tests quick."""
-    monkeypatch.setattr("calibrate.environment.cpu_cache_bytes", lambda: 2**16)
-    monkeypatch.setattr("calibrate.environment.physical_cores", lambda: 1)
+    monkeypatch.setattr("llmviewer.calibrate.environment.cpu_cache_bytes", lambda: 2**16)
+    monkeypatch.setattr("llmviewer.calibrate.environment.physical_cores", lambda: 1)
     monkeypatch.setitem(sizes.SIZES, ("cpu", "quick"), TINY)
 
 
@@ -48,8 +48,8 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("samples")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrate.environment.cpu_cache_bytes", lambda: 2**16)
-        patch.setattr("calibrate.environment.physical_cores", lambda: 1)
+        patch.setattr("llmviewer.calibrate.environment.cpu_cache_bytes", lambda: 2**16)
+        patch.setattr("llmviewer.calibrate.environment.physical_cores", lambda: 1)
         run(folder, "cpu", TINY)
     return folder
 
@@ -175,7 +175,7 @@ def test_a_kernel_that_raises_is_skipped_with_the_reason(tmp_path: Path, monkeyp
 
 
 def test_a_shape_that_does_not_fit_the_memory_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrate.buffers.free_bytes", lambda: 1e6)
+    monkeypatch.setattr("llmviewer.calibrate.buffers.free_bytes", lambda: 1e6)
     summary = run(tmp_path, "cpu", TINY)
     assert any(reason.startswith("out of memory: needs") for reason in summary.skipped)
 

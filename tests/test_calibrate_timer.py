@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("torch", reason="measuring needs torch")
 import torch
 
-from calibrate import environment
-from calibrate.buffers import Buffers, TooLargeError
-from calibrate.kernels.experts import row_ends
-from calibrate.stopwatch import CpuStopwatch
-from calibrate.timer import Limits, Reading, Timing, TooLongError, Work, copies, measure, spread
+from llmviewer.calibrate import environment
+from llmviewer.calibrate.buffers import Buffers, TooLargeError
+from llmviewer.calibrate.kernels.experts import row_ends
+from llmviewer.calibrate.stopwatch import CpuStopwatch
+from llmviewer.calibrate.timer import Limits, Reading, Timing, TooLongError, Work, copies, measure, spread
 
 KIB = 2**10
 
@@ -103,7 +103,7 @@ def test_rotating_inputs_are_larger_than_twice_the_cache_and_do_not_overlap() ->
 
 
 def test_what_does_not_fit_the_memory_is_refused_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrate.buffers.free_bytes", lambda: 1e6)
+    monkeypatch.setattr("llmviewer.calibrate.buffers.free_bytes", lambda: 1e6)
     with pytest.raises(TooLargeError, match=r"out of memory: needs 4\.0 GiB"):
         Buffers("cpu", 64 * KIB).empty(torch.float32, (2**30,))
 

@@ -11,13 +11,15 @@ import pandas as pd
 import pytest
 
 import llmviewer as lv
-from llmviewer import hardware, models, techniques
-from llmviewer import profile as profiles
-from llmviewer.calibrated import Calibrated
+from llmviewer import models
 from llmviewer.cli import main
-from llmviewer.kernels import attention
-from llmviewer.roofline import BOUNDS
-from llmviewer.workload import decode, prefill, verify
+from llmviewer.core.workload import decode, prefill, verify
+from llmviewer.hardware import specs
+from llmviewer.techniques import registry
+from llmviewer.timing import profile as profiles
+from llmviewer.timing.calibrated import Calibrated
+from llmviewer.timing.kernels import attention
+from llmviewer.timing.roofline import BOUNDS
 
 SIZES = {"batch_size": 2, "input_len": 96, "output_len": 4}
 
@@ -41,7 +43,7 @@ def check(found: dict[str, Any]) -> None:
     assert found["metrics"]["intervals"].keys() == {"ttft_s", "tpot_s", "e2e_s"}
 
 
-@pytest.mark.parametrize("chip", hardware.names())
+@pytest.mark.parametrize("chip", specs.names())
 def test_every_chip_has_a_calibrated_answer(chip: str) -> None:
     check(answer("llama-3.2-1b", chip))
 
@@ -83,7 +85,7 @@ def test_a_point_alone_is_the_point_of_a_sweep(model: str) -> None:
 
 @pytest.mark.parametrize(("model", "name"), [("llama-2-7b", "h100"), ("gpt-oss-20b", "a100")])
 def test_a_hypothetical_chip_among_others_is_calibrated_as_if_alone(model: str, name: str) -> None:
-    chip = hardware.load(name)
+    chip = specs.load(name)
     several = replace(chip, bandwidth_bytes_per_s=np.array([1.0, 2.0, 4.0]) * chip.bandwidth_bytes_per_s)
     swept = lv.analyze(model, several, **SIZES)
     for at, factor in enumerate((1.0, 2.0, 4.0)):
@@ -166,15 +168,15 @@ def test_what_has_no_work_is_neither_launched_nor_listed() -> None:
     assert decode - prefill == {"exit_check"}
 
 
-@pytest.mark.parametrize("name", techniques.TECHNIQUES)
+@pytest.mark.parametrize("name", registry.TECHNIQUES)
 def test_every_technique_s_example_prints_a_calibrated_answer(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(shlex.split(techniques.load(name).example)[1:]) in (0, 1)
+    assert main(shlex.split(registry.load(name).example)[1:]) in (0, 1)
     assert "calibrated" in capsys.readouterr().out
 
 
 def test_a_table_of_prompts_is_predicted_by_the_kernel_of_prompts() -> None:
     """A chunk of one token over 1,023 cached ones moves what a decode step does; engines run another kernel for it."""
-    from calibrate import predict, tables
+    from llmviewer.calibrate import predict, tables
 
     shared = {"device": "h100_sxm", "engine": "trtllm", "dtype": "bfloat16", "batch": 8, "latency_us": 10.0}
     heads = {"heads": 32, "kv_heads": 8, "head_dim": 128}
@@ -194,7 +196,7 @@ def lent(engine: str, chip: str, *others: str) -> Calibrated:
     """An efficiency from the shipped profiles of these chips, nearest first."""
     found = tuple(profile for profile in map(profiles.shipped, others) if profile is not None)
     assert len(found) == len(others)
-    return Calibrated(sources=found, engine=engine, chip=chip, generation=hardware.load(chip).generation)
+    return Calibrated(sources=found, engine=engine, chip=chip, generation=specs.load(chip).generation)
 
 
 def kernel_of(efficiency: Calibrated, family: str, variant: str) -> tuple[str, str]:

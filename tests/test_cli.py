@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from llmviewer import catalog, models
+from llmviewer import models
 from llmviewer.cli import COMMANDS, main
-from llmviewer.errors import UserError
+from llmviewer.core.errors import UserError
+from llmviewer.result import catalog
 
 LLAMA = ["llama-2-7b", "--hardware", "a6000"]
 ANSI = "\x1b["

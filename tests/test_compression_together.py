@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmviewer import hardware, models, techniques
-from llmviewer.errors import UserError
-from llmviewer.ir import Graph, check
-from llmviewer.system import System
-from llmviewer.workload import decode
+from llmviewer import models
+from llmviewer.analysis.system import System
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph, check
+from llmviewer.core.workload import decode
+from llmviewer.hardware import specs
+from llmviewer.techniques import registry
 
-CHIP = hardware.load("h100-sxm")
+CHIP = specs.load("h100-sxm")
 ALL = {"lora": "8,adapters=4", "low_rank": "256", "prune": "depth=0.5+2:4", "matformer": "0.5"}
 TOGETHER = (
     ALL,
@@ -23,7 +25,7 @@ TOGETHER = (
 
 def prepared(name: str, asked: dict[str, str]) -> Graph:
     system = System(chip=CHIP)
-    for change in techniques.changes(asked):
+    for change in registry.changes(asked):
         system = change(system)
     return system.prepared(models.load(name).graph(decode(4.0, 100.0)))
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer import data, models
-from llmviewer.errors import UserError
+from llmviewer import models
+from llmviewer.core import data
+from llmviewer.core.errors import UserError
 from llmviewer.models.bookkeeping import BOOKKEEPING
 from llmviewer.models.config import Config
 from llmviewer.models.load import parse

@@ -10,14 +10,15 @@ import pytest
 
 import llmviewer as lv
 from llmviewer import models
-from llmviewer.errors import UserError
-from llmviewer.hardware import load
-from llmviewer.ir import Count, Graph, Kind, Place, check
-from llmviewer.passes.context_parallel import context_parallel
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.shard import shard
-from llmviewer.passes.sharding import Sharding
-from llmviewer.workload import Step, decode, prefill
+from llmviewer.core.counts import Count
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph, Kind, Place, check
+from llmviewer.core.workload import Step, decode, prefill
+from llmviewer.hardware.specs import load
+from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.parallel.context_parallel import context_parallel
+from llmviewer.techniques.parallel.shard import shard
+from llmviewer.techniques.parallel.sharding import Sharding
 
 from .answers import answer, operators
 

@@ -8,21 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer import hardware, models
-from llmviewer.errors import UserError
-from llmviewer.ir import Graph, Operator, Pass, Role, check
-from llmviewer.passes.contextual_sparsity import Sparsity, contextual_sparsity, union
-from llmviewer.passes.expected_work import WORK
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantize import quantize
-from llmviewer.passes.shard import Sharding, shard
-from llmviewer.workload import Step, chunk, decode, mixed, prefill
+from llmviewer import models
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph, Operator, Pass, Role, check
+from llmviewer.core.workload import Step, chunk, decode, mixed, prefill
+from llmviewer.hardware import specs
+from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.parallel.shard import Sharding, shard
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import quantize
+from llmviewer.techniques.sparsity.contextual_sparsity import Sparsity, contextual_sparsity, union
+from llmviewer.techniques.sparsity.expected_work import WORK
 
 from .answers import analyze
 
 load = functools.cache(models.load)
-flash: Pass = flash_attention(hardware.load("h100-sxm"))
+flash: Pass = flash_attention(specs.load("h100-sxm"))
 HALF = Sparsity(attention=0.5, mlp=0.1)
 DENSE_MLP = "no dense feed-forward part"
 OWN_HEADS = "no attention heads of its own"

@@ -9,8 +9,8 @@ import pytest
 
 from llmviewer import api
 from llmviewer.cli import main
-from llmviewer.crossover import METRICS, NOBODY, crossover, names
-from llmviewer.errors import UserError
+from llmviewer.core.errors import UserError
+from llmviewer.result.crossover import METRICS, NOBODY, crossover, names
 
 from .answers import analyze
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from llmviewer import analyze, hardware, models
+from llmviewer import analyze, models
 from llmviewer.cli import COMMANDS, main
-from llmviewer.passes.quantization_presets import PRESETS
+from llmviewer.hardware import specs
+from llmviewer.techniques.quantization.presets import PRESETS
 from tests.certificate.our_counts import published_config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,7 +92,7 @@ def test_every_model_is_in_the_docs(name: str) -> None:
     assert f"| {name} |" in (ROOT / "docs" / "certificate.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", hardware.names())
+@pytest.mark.parametrize("name", specs.names())
 def test_every_chip_is_in_the_docs(name: str) -> None:
     assert f"| {name} |" in (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
 

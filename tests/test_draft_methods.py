@@ -9,12 +9,12 @@ import pytest
 
 import llmviewer as lv
 from llmviewer import models
-from llmviewer.errors import UserError
-from llmviewer.generation import Generation, Shape
-from llmviewer.schemes import methods
-from llmviewer.schemes.verification import verifying, verifying_tree
-from llmviewer.system import System
-from llmviewer.workload import decode, verify
+from llmviewer.analysis.system import System
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import decode, verify
+from llmviewer.serving.generation import Generation, Shape
+from llmviewer.techniques import methods
+from llmviewer.techniques.speculation.verification import verifying, verifying_tree
 
 from .answers import analyze, answer
 
@@ -51,9 +51,9 @@ def asked(kind: str, tokens: int = 4, rate: object = 0.8) -> str:
 
 def generation(text: str, model: str = "llama-2-7b") -> Generation:
     """The round that a text asks for."""
-    from llmviewer import hardware
+    from llmviewer.hardware import specs
 
-    scheme = methods.make("speculative", text)(System(chip=hardware.load("a100"))).scheme
+    scheme = methods.make("speculative", text)(System(chip=specs.load("a100"))).scheme
     assert scheme is not None
     return scheme.make(models.load(model))
 

@@ -7,22 +7,26 @@ from collections.abc import Callable, Collection
 import numpy as np
 import pytest
 
-from llmviewer import hardware, ir, models, techniques
-from llmviewer.errors import UserError
+from llmviewer import models
+from llmviewer.analysis.memory import weights_bytes
+from llmviewer.analysis.system import System
+from llmviewer.core import ir
+from llmviewer.core.counts import total
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph, Role
+from llmviewer.core.workload import chunk, decode, prefill
 from llmviewer.formats.checkpoint import Checkpoint
-from llmviewer.ir import Graph, Role, total
-from llmviewer.memory import weights_bytes
+from llmviewer.hardware import specs
 from llmviewer.models.model import Model
-from llmviewer.schemes.blockwise import block_heads
-from llmviewer.schemes.eagle import eagle
-from llmviewer.schemes.eagle3 import eagle3
-from llmviewer.schemes.medusa import medusa_heads
-from llmviewer.schemes.module import TABLES, VOCABULARY
-from llmviewer.schemes.mtp import mtp
-from llmviewer.schemes.self_speculative import skipping
-from llmviewer.schemes.speculator import Embeddings, speculator
-from llmviewer.system import System
-from llmviewer.workload import chunk, decode, prefill
+from llmviewer.techniques import registry
+from llmviewer.techniques.speculation.blockwise import block_heads
+from llmviewer.techniques.speculation.eagle import eagle
+from llmviewer.techniques.speculation.eagle3 import eagle3
+from llmviewer.techniques.speculation.medusa import medusa_heads
+from llmviewer.techniques.speculation.module import TABLES, VOCABULARY
+from llmviewer.techniques.speculation.mtp import mtp
+from llmviewer.techniques.speculation.self_speculative import skipping
+from llmviewer.techniques.speculation.speculator import Embeddings, speculator
 
 #: Name -> what drafts for a model.
 MODULES: dict[str, Callable[[Model], Model]] = {
@@ -44,8 +48,8 @@ ASKED = (
 
 def prepared(model: Model, batch: float, cached: float, **asked: str) -> Graph:
     """A decode step after the techniques that are asked for."""
-    system = System(chip=hardware.load("h100-sxm"))
-    for change in techniques.changes({"attention": "eager", **asked}):
+    system = System(chip=specs.load("h100-sxm"))
+    for change in registry.changes({"attention": "eager", **asked}):
         system = change(system)
     graph = system.prepared(model.graph(decode(batch, cached)))
     ir.check(graph)
@@ -186,8 +190,8 @@ def test_attention_and_feed_forward_parts_are_skipped_apart() -> None:
 @pytest.mark.parametrize("kind", MODULES)
 @pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3", "gpt-oss-20b", "qwen3-next-80b-a3b", "opt-6.7b"])
 def test_modules_go_through_the_passes_of_models(name: str, kind: str, asked: dict[str, str]) -> None:
-    system = System(chip=hardware.load("h100-sxm"))
-    for change in techniques.changes(asked):
+    system = System(chip=specs.load("h100-sxm"))
+    for change in registry.changes(asked):
         system = change(system)
     module = MODULES[kind](models.load(name))
     for step in (decode(4.0, 100.0), prefill(2.0, 64.0)):

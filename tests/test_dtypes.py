@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from llmviewer import dtypes, hardware
-from llmviewer.dtypes import DTYPES, Dtype
-from llmviewer.errors import UserError
+from llmviewer.core import dtypes
+from llmviewer.core.dtypes import DTYPES, Dtype
+from llmviewer.core.errors import UserError
+from llmviewer.hardware import specs
 
 
 @pytest.mark.parametrize(("name", "bits"), [("fp32", 32), ("bf16", 16), ("fp16", 16), ("fp8", 8), ("int8", 8)])
@@ -81,13 +82,13 @@ def test_a_product_runs_in_the_class_of_its_wider_operand(left: Dtype, right: Dt
     ],
 )
 def test_a_missing_width_is_converted_upward_never_sped_up(chip: str, wanted: str, runs_as: str) -> None:
-    assert hardware.load(chip).compute_dtype(wanted) == runs_as
+    assert specs.load(chip).compute_dtype(wanted) == runs_as
 
 
-@pytest.mark.parametrize("name", hardware.names())
+@pytest.mark.parametrize("name", specs.names())
 @pytest.mark.parametrize("wanted", ["int4", "int8", "fp4", "fp8", "fp16", "bf16"])
 def test_every_chip_multiplies_every_format_no_faster_than_its_own_units(name: str, wanted: str) -> None:
-    chip = hardware.load(name)
+    chip = specs.load(name)
     used = chip.compute_dtype(wanted)
     bits = {"int4": 4, "fp4": 4, "fp6": 6, "int8": 8, "fp8": 8, "fp16": 16, "bf16": 16, "tf32": 19, "fp32": 32}
     assert used == wanted or bits[used] > bits[wanted] or {used, wanted} == {"fp16", "bf16"}
@@ -96,9 +97,9 @@ def test_every_chip_multiplies_every_format_no_faster_than_its_own_units(name: s
 
 def test_fp32_runs_on_the_vector_units_not_rounded_to_tf32() -> None:
     """A100: 19.5 TFLOP/s; tf32 (19 bits) would be 156."""
-    assert hardware.load("a100").matrix_rate("fp32") == 19.5e12
+    assert specs.load("a100").matrix_rate("fp32") == 19.5e12
 
 
 def test_a_width_that_nothing_replaces_is_an_error() -> None:
     with pytest.raises(UserError, match=r"cerebras-wse-3 has no matrix rate for 'fp32' nor a wider one; it has: fp16"):
-        hardware.load("cerebras-wse-3").matrix_rate("fp32")
+        specs.load("cerebras-wse-3").matrix_rate("fp32")

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrate import e2e, e2e_rows, e2e_runs, engine_file, fit_engines
-from calibrate.predict import Asked
-from llmviewer import api, engine
-from llmviewer.errors import UserError
+from llmviewer import api
+from llmviewer.calibrate import e2e, e2e_rows, e2e_runs, engine_file, fit_engines
+from llmviewer.calibrate.predict import Asked
+from llmviewer.core.errors import UserError
+from llmviewer.timing import engine
 
 pd = pytest.importorskip("pandas")
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "measured" / "e2e.csv"

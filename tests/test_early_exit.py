@@ -9,21 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer import hardware, models
-from llmviewer.errors import UserError
-from llmviewer.ir import Block, Graph, Operator, Pass, Role, check
-from llmviewer.passes.early_exit import EarlyExit, Fill, early_exit, parse
-from llmviewer.passes.exit_checks import Confidence, exit_checks
-from llmviewer.passes.exit_depth import Asked, Exits
-from llmviewer.passes.expected_work import WORK, is_layer
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.prune import fewer_layers
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantize import quantize
-from llmviewer.passes.shard import Sharding, shard
-from llmviewer.passes.skip_layers import skip_layers
-from llmviewer.pipeline import layer_numbers
-from llmviewer.workload import Step, chunk, decode, mixed, prefill, verify
+from llmviewer import models
+from llmviewer.analysis.pipeline import layer_numbers
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Block, Graph, Operator, Pass, Role, check
+from llmviewer.core.workload import Step, chunk, decode, mixed, prefill, verify
+from llmviewer.hardware import specs
+from llmviewer.techniques.compression.prune import fewer_layers
+from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.parallel.shard import Sharding, shard
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import quantize
+from llmviewer.techniques.sparsity.early_exit import EarlyExit, Fill, early_exit, parse
+from llmviewer.techniques.sparsity.exit_checks import Confidence, exit_checks
+from llmviewer.techniques.sparsity.exit_depth import Asked, Exits
+from llmviewer.techniques.sparsity.expected_work import WORK, is_layer
+from llmviewer.techniques.sparsity.skip_layers import skip_layers
 
 from .answers import analyze
 
@@ -264,7 +265,7 @@ def test_work_falls_as_the_probability_says_and_never_below_nothing(name: str) -
 def test_later_passes_take_the_checked_graph(name: str, confidence: str) -> None:
     """Quantized (checks are not), flash, shared by two devices: every operator reads what another wrote."""
     for scheme, step in (("w4a16", decode(2.0, 100.0)), ("w8a8", prefill(1.0, 9.0))):
-        passes = [quantize(parse_scheme(scheme)), flash_attention(hardware.load("h100-sxm"))]
+        passes = [quantize(parse_scheme(scheme)), flash_attention(specs.load("h100-sxm"))]
         text = f"mean=0.5,jump,kv=recompute,confidence={confidence}"
         check(graph(name, step, text, *passes))
         try:

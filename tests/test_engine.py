@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer import analysis, api, engine, hardware
-from llmviewer.analysis import Analysis
-from llmviewer.engine import CONSTANTS, Engine
-from llmviewer.errors import UserError
-from llmviewer.ir import Kind
-from llmviewer.serving import Times
-from llmviewer.workload import Request, decode, prefill
+from llmviewer import api
+from llmviewer.analysis import analysis
+from llmviewer.analysis.analysis import Analysis
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Kind
+from llmviewer.core.workload import Request, decode, prefill
+from llmviewer.hardware import specs
+from llmviewer.serving.batching import Times
+from llmviewer.timing import engine
+from llmviewer.timing.engine import CONSTANTS, Engine
 
-H100 = hardware.load("h100-sxm")
+H100 = specs.load("h100-sxm")
 GRAPH = api.configuration("llama-2-7b", "h100-sxm").model.graph(decode(4.0, 100.0))
 
 

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer import hardware, models
-from llmviewer.errors import UserError
-from llmviewer.ir import Graph, Operator, Role, check
+from llmviewer import models
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph, Operator, Role, check
+from llmviewer.core.workload import Step, decode, prefill
+from llmviewer.hardware import specs
 from llmviewer.layers import moe
-from llmviewer.passes.expert_skew import distinct_experts, expert_skew, hottest_share, inclusion
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantize import quantize
-from llmviewer.passes.shard import Sharding, shard
-from llmviewer.workload import Step, decode, prefill
+from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.parallel.shard import Sharding, shard
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import quantize
+from llmviewer.techniques.sparsity.expert_skew import distinct_experts, expert_skew, hottest_share, inclusion
 
 from .answers import analyze
 
@@ -127,7 +128,7 @@ def test_skew_reads_fewer_experts_and_keeps_flops_and_what_is_stored(name: str, 
 def test_later_passes_take_the_skewed_graph(name: str) -> None:
     skewed = expert_skew(1.0)(load(name).graph(decode(4.0, 100.0)))
     for scheme in ("w4a16", "w8a8"):
-        low = flash_attention(hardware.load("h100-sxm"))(quantize(parse_scheme(scheme))(skewed))
+        low = flash_attention(specs.load("h100-sxm"))(quantize(parse_scheme(scheme))(skewed))
         check(low)
         check(shard(Sharding(tensor=2))(low))
 

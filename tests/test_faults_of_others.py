@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from llmviewer import hardware, models
-from llmviewer.errors import UserError
+from llmviewer import models
+from llmviewer.core.errors import UserError
+from llmviewer.hardware import specs
 
 from .answers import answer, operators
 
@@ -283,17 +284,17 @@ def test_elementwise_work_does_not_run_at_the_tensor_core_peak() -> None:
 
 def test_h100_moves_3_35_terabytes_per_second() -> None:
     """A table has 3072 GB/s; the data sheet 3350."""
-    assert hardware.load("h100").bandwidth_bytes_per_s == 3350e9
+    assert specs.load("h100").bandwidth_bytes_per_s == 3350e9
 
 
 def test_l4_does_not_move_what_an_h100_moves() -> None:
     """PyTorch's table gave the L4 3350 GB/s; it moves 300."""
-    assert hardware.load("l4").bandwidth_bytes_per_s == 300e9
+    assert specs.load("l4").bandwidth_bytes_per_s == 300e9
 
 
 def test_v100_and_processors_have_their_own_peaks() -> None:
     """V100 SXM: 112 in a table, 125 on the sheet.  A desktop CPU without an int8 rate failed with KeyError: 'INT8'."""
-    assert hardware.load("v100").matrix_flops_per_s["fp16"] == 125 * TFLOP
+    assert specs.load("v100").matrix_flops_per_s["fp16"] == 125 * TFLOP
     row = operators(answer("llama-2-7b", "epyc-9654", quantization="w8a8kv8"), "prefill")["q_proj"]
     assert row["compute_dtype"] == "bf16"
 

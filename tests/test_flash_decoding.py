@@ -7,20 +7,21 @@ import functools
 import numpy as np
 import pytest
 
-from llmviewer import hardware, models
-from llmviewer.errors import UserError
-from llmviewer.ir import Graph, Operator, check
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.flash_decoding import flash_decoding
-from llmviewer.passes.fuse import fuse, parse_rules
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantize import quantize
-from llmviewer.workload import Group, Step, decode, prefill
+from llmviewer import models
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph, Operator, check
+from llmviewer.core.workload import Group, Step, decode, prefill
+from llmviewer.hardware import specs
+from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.kernels.flash_decoding import flash_decoding
+from llmviewer.techniques.kernels.fuse import fuse, parse_rules
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import quantize
 
 from .answers import analyze
 
 load = functools.cache(models.load)
-A100 = hardware.load("a100-80gb-sxm")
+A100 = specs.load("a100-80gb-sxm")
 PREFILL_AND_DECODE = Step(
     (
         Group(
@@ -107,15 +108,15 @@ def test_a_point_alone_is_the_point_in_a_sweep() -> None:
 
 
 def test_a_chip_whose_units_are_unknown_needs_a_number() -> None:
-    unknown = next(name for name in hardware.names() if hardware.load(name).units is None)
+    unknown = next(name for name in specs.names() if specs.load(name).units is None)
     with pytest.raises(UserError, match="flash-decoding=8"):
-        flash_decoding(hardware.load(unknown))
+        flash_decoding(specs.load(unknown))
 
 
 @pytest.mark.parametrize("chip", ["groq-lpu", "tpu-v5e", "v100", "m3-max"])
 def test_a_chip_whose_row_blocks_nobody_publishes_is_refused(chip: str) -> None:
     with pytest.raises(UserError, match="row blocks"):
-        flash_decoding(hardware.load(chip), 4.0)
+        flash_decoding(specs.load(chip), 4.0)
 
 
 @pytest.mark.parametrize(

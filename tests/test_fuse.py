@@ -9,23 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmviewer import hardware, models
-from llmviewer.chip import Chip
-from llmviewer.errors import UserError
-from llmviewer.ir import Graph, Operator, Place, check
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.fuse import fuse, parse_rules, report
-from llmviewer.passes.fusion_rules import RULES
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantize import quantize
-from llmviewer.passes.shard import Sharding, shard
-from llmviewer.workload import Group, Step, decode, prefill
+from llmviewer import models
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph, Operator, Place, check
+from llmviewer.core.workload import Group, Step, decode, prefill
+from llmviewer.hardware import specs
+from llmviewer.hardware.chip import Chip
+from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.kernels.fuse import fuse, parse_rules, report
+from llmviewer.techniques.kernels.fusion_rules import RULES
+from llmviewer.techniques.parallel.shard import Sharding, shard
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import quantize
 
 from .answers import analyze
 
 ALL = tuple(rule.name for rule in RULES)
 load = functools.cache(models.load)
-A6000, A100, H100 = (hardware.load(name) for name in ("a6000", "a100-80gb-sxm", "h100-sxm"))
+A6000, A100, H100 = (specs.load(name) for name in ("a6000", "a100-80gb-sxm", "h100-sxm"))
 #: A prefill, a decode step, a large batch of decode steps.
 THREE = Step(
     (
@@ -190,7 +191,7 @@ def test_a_norm_joins_its_linear_layer_where_the_rows_fit_the_chip() -> None:
 
 def test_a_chip_that_does_not_say_what_a_unit_holds_is_taken_to_hold_the_tile() -> None:
     result = analyze("llama-2-7b", "gaudi-3", fusion="norm-linear").to_dict()
-    assert hardware.load("gaudi-3").on_chip_bytes_per_unit is None
+    assert specs.load("gaudi-3").on_chip_bytes_per_unit is None
     assert all(row["assumed"] and row["prefill"] == "always" for row in result["fusions"])
     assert any("on-chip memory of a unit: unknown for gaudi-3" in text for text in result["provenance"]["assumed"])
 

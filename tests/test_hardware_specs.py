@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from llmviewer import data, hardware
-from llmviewer.errors import UserError
+from llmviewer.core import data
+from llmviewer.core.errors import UserError
+from llmviewer.hardware import specs
 
-CHIPS = hardware.names()
+CHIPS = specs.names()
 FOLDERS = ("hardware_specs", "hardware_specs/hosts", "hardware_specs/networks")
 FILES = [(folder, stem) for folder in FOLDERS for stem in data.stems(folder)]
 
@@ -52,12 +53,12 @@ def test_at_least_35_devices() -> None:
 
 @pytest.mark.parametrize("name", ASKED_FOR)
 def test_every_device_asked_for_is_there(name: str) -> None:
-    assert hardware.load(name).bandwidth_bytes_per_s
+    assert specs.load(name).bandwidth_bytes_per_s
 
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_names_used_in_tables_of_measurements_resolve(name: str) -> None:
-    assert hardware.load(name).name in CHIPS
+    assert specs.load(name).name in CHIPS
 
 
 @pytest.mark.parametrize(("folder", "stem"), FILES, ids="/".join)
@@ -82,7 +83,7 @@ def test_no_rate_or_size_stands_without_a_source(stem: str) -> None:
 
 @pytest.mark.parametrize("stem", CHIPS)
 def test_a_chip_loads_with_the_figures_a_roofline_needs(stem: str) -> None:
-    chip = hardware.load(stem)
+    chip = specs.load(stem)
     assert float(chip.bandwidth_bytes_per_s) > 1e11, "decimal bytes per second, not GB/s"
     assert float(chip.memory_bytes) > 1e8, "bytes, not GiB"
     assert float(chip.matrix_rate("bf16")) > 1e12, "every chip multiplies 16-bit numbers, or wider ones in their place"
@@ -115,7 +116,7 @@ def test_vector_clock_times_lanes_is_the_vector_rate(stem: str) -> None:
 @pytest.mark.parametrize("stem", CHIPS)
 def test_narrower_numbers_are_never_slower(stem: str) -> None:
     """Except where a maker has taken units out: B300 and GB300 keep a twentieth of their int8 rate."""
-    rates = dict(hardware.load(stem).matrix_flops_per_s)
+    rates = dict(specs.load(stem).matrix_flops_per_s)
     if stem in ("b300", "gb300"):
         assert float(rates.pop("int8")) < float(rates["bf16"])
     order = (("fp32", "bf16"), ("fp16", "fp8"), ("fp16", "int8"), ("fp8", "fp6"), ("fp8", "fp4"), ("int8", "int4"))
@@ -141,13 +142,13 @@ def test_no_two_chips_answer_to_one_name() -> None:
 
 @pytest.mark.parametrize(("stem", "alias"), [(s, a) for s, al in data.aliases("hardware_specs").items() for a in al])
 def test_an_alias_loads_its_chip(stem: str, alias: str) -> None:
-    assert hardware.load(alias).name == stem
-    assert hardware.load(alias.upper().replace("-", "_")).name == stem
+    assert specs.load(alias).name == stem
+    assert specs.load(alias.upper().replace("-", "_")).name == stem
 
 
 @pytest.mark.parametrize("stem", CHIPS)
 def test_cards_whose_nvlink_needs_a_bridge_default_to_pcie(stem: str) -> None:
-    chip = hardware.load(stem)
+    chip = specs.load(stem)
     assert not chip.default_link or not chip.links[chip.default_link].needs_bridge
 
 
@@ -173,7 +174,7 @@ def test_cards_whose_nvlink_needs_a_bridge_default_to_pcie(stem: str) -> None:
 def test_matrix_rates_are_dense_with_32_bit_accumulation(
     name: str, dtype: str, tflops: float, others_have: str
 ) -> None:
-    assert hardware.load(name).matrix_flops_per_s[dtype] == pytest.approx(tflops * 1e12, rel=1e-3), others_have
+    assert specs.load(name).matrix_flops_per_s[dtype] == pytest.approx(tflops * 1e12, rel=1e-3), others_have
 
 
 @pytest.mark.parametrize(
@@ -189,16 +190,16 @@ def test_matrix_rates_are_dense_with_32_bit_accumulation(
     ],
 )
 def test_bandwidth_is_decimal_and_capacity_binary(name: str, gb_per_s: float, gib: float) -> None:
-    chip = hardware.load(name)
+    chip = specs.load(name)
     assert chip.bandwidth_bytes_per_s == gb_per_s * 1e9
     assert chip.memory_bytes == gib * 2**30
 
 
 def test_exponentials_run_at_the_clock_of_the_vector_units() -> None:
     """H100: 16 per cycle x 132 SM x 1.98 GHz = 4.18e12/s; its tensor cores run at 1.83 GHz.  A100: one clock, 1.41."""
-    assert hardware.load("h100-sxm").special_ops_per_s == pytest.approx(16 * 132 * 1.98e9)
-    assert hardware.load("a100").special_ops_per_s == pytest.approx(16 * 108 * 1.41e9)
-    assert hardware.load("mi300x").special_ops_per_s is None
+    assert specs.load("h100-sxm").special_ops_per_s == pytest.approx(16 * 132 * 1.98e9)
+    assert specs.load("a100").special_ops_per_s == pytest.approx(16 * 108 * 1.41e9)
+    assert specs.load("mi300x").special_ops_per_s is None
 
 
 def test_hosts_and_networks_say_how_fast_they_are() -> None:
@@ -211,10 +212,8 @@ def test_hosts_and_networks_say_how_fast_they_are() -> None:
 
 def test_links_are_per_direction() -> None:
     """NVLink 4 prints 900 GB/s for both directions together; PCIe 4.0 x16 is 16 lanes x 16 GT/s x 128/130 / 8."""
-    assert hardware.load("h100-sxm").links["nvlink"].bandwidth_bytes_per_s == 450e9
-    assert hardware.load("a6000").links["pcie"].bandwidth_bytes_per_s == pytest.approx(
-        16 * 16e9 * 128 / 130 / 8, rel=1e-3
-    )
+    assert specs.load("h100-sxm").links["nvlink"].bandwidth_bytes_per_s == 450e9
+    assert specs.load("a6000").links["pcie"].bandwidth_bytes_per_s == pytest.approx(16 * 16e9 * 128 / 130 / 8, rel=1e-3)
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), 10**400, True, "fast", None, [1]])
@@ -222,9 +221,9 @@ def test_a_figure_that_is_no_positive_number_is_refused(value: object) -> None:
     fields = spec("hardware_specs", "a6000")
     fields["memory_bandwidth_gb_per_s"] = {"value": value, "source": "https://example.org"}
     with pytest.raises(UserError, match="memory_bandwidth_gb_per_s: expected a positive number"):
-        hardware.parse(fields, stem="mine")
+        specs.parse(fields, stem="mine")
 
 
 def test_a_key_nobody_reads_is_an_error_with_the_nearest_one() -> None:
     with pytest.raises(UserError, match="did you mean 'memory_bandwidth_gb_per_s'"):
-        hardware.parse({**spec("hardware_specs", "a6000"), "memory_bandwidth_gbps": 1}, stem="mine")
+        specs.parse({**spec("hardware_specs", "a6000"), "memory_bandwidth_gbps": 1}, stem="mine")

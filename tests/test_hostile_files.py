@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import llmviewer as lv
-from llmviewer import data, hardware, models
-from llmviewer.errors import UserError
+from llmviewer import models
+from llmviewer.core import data
+from llmviewer.core.errors import UserError
+from llmviewer.hardware import specs
 from llmviewer.models.load import parse
 
 pytestmark = pytest.mark.filterwarnings("error")  # numpy's as well
@@ -200,7 +202,7 @@ def test_whatever_a_spec_says_the_answer_is_finite_or_one_line(changes: list[tup
     for path, value in changes:
         fields = changed(fields, path, value)
     try:
-        chip = hardware.parse(fields, stem="mine")
+        chip = specs.parse(fields, stem="mine")
         answer = lv.analyze(MODEL, chip, batch_size=2, input_len=5, output_len=3).to_dict()
     except UserError as error:
         one_line(error)
@@ -229,6 +231,6 @@ def test_whatever_a_spec_says_the_answer_is_finite_or_one_line(changes: list[tup
 )  # fmt: skip
 def test_a_spec_that_is_wrong_names_the_key(path: str, value: Any, said: str) -> None:
     with pytest.raises(UserError) as error:
-        lv.analyze(MODEL, hardware.parse(changed(H100, tuple(path.split(".")), value), stem="mine"))
+        lv.analyze(MODEL, specs.parse(changed(H100, tuple(path.split(".")), value), stem="mine"))
     one_line(error.value)
     assert said in str(error.value)

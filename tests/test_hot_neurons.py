@@ -9,20 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer import hardware, memory, models
-from llmviewer.errors import UserError
-from llmviewer.ir import Graph, Operator, Pass, Place, check
-from llmviewer.passes.contextual_sparsity import COLUMNS
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.hot_neurons import HotNeurons, hot_neurons
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantize import quantize
-from llmviewer.workload import Step, decode, prefill
+from llmviewer import models
+from llmviewer.analysis import memory
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph, Operator, Pass, Place, check
+from llmviewer.core.workload import Step, decode, prefill
+from llmviewer.hardware import specs
+from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import quantize
+from llmviewer.techniques.sparsity.contextual_sparsity import COLUMNS
+from llmviewer.techniques.sparsity.hot_neurons import HotNeurons, hot_neurons
 
 from .answers import analyze
 
 load = functools.cache(models.load)
-flash: Pass = flash_attention(hardware.load("rtx-4090"))
+flash: Pass = flash_attention(specs.load("rtx-4090"))
 #: Of 26 % of the neurons 80 % of the activations, as the paper found in OPT-30B.
 PAPER = HotNeurons(gpu=0.26, active=0.1, predictor=0)
 #: OPT-30B: hidden 7168, 28672 neurons, 48 layers, 2 bytes per weight.
@@ -112,7 +114,7 @@ def test_a_host_with_known_rates_multiplies_no_faster_than_they_allow() -> None:
     """A prefill of 1024 tokens uses all cold neurons: 2 x 1024 x 0.74 x 7168 x 28672 FLOP at the EPYC's bf16 rate."""
     answer = opt("gpu=0.26,active=0.1,predictor=0,host=epyc-9654-ddr5", input_len=1024)
     found = next(r for r in answer.stage("prefill")["operators"] if r["name"] == "up_proj")
-    rate = hardware.load("epyc-9654").matrix_rate("fp16")
+    rate = specs.load("epyc-9654").matrix_rate("fp16")
     assert found["bound"] == "host"
     assert found["time_s"] == pytest.approx(1024 * 0.74 * MATRIX / rate, rel=1e-6)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from llmviewer import models
-from llmviewer.dtypes import DTYPES, grouped_int
-from llmviewer.ir import Access, Block, Graph, Kind, Operator, Place, Role, State, Tensor, check, whole
-from llmviewer.workload import decode, prefill
+from llmviewer.core.dtypes import DTYPES, grouped_int
+from llmviewer.core.ir import Access, Block, Graph, Kind, Operator, Place, Role, State, Tensor, check, whole
+from llmviewer.core.workload import decode, prefill
 
 FP16 = DTYPES["fp16"]
 WEIGHT = Tensor(name="w", elements=100.0, dtype=FP16, role=Role.WEIGHT)

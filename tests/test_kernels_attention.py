@@ -8,19 +8,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from llmviewer import dtypes, hardware, roofline
-from llmviewer.calibrated import calibrated
-from llmviewer.chip import Chip
-from llmviewer.efficiency import Rates, ideal
-from llmviewer.ir import Array, Operator, Place, Role, Tensor, whole
-from llmviewer.kernels import attention, attention_decode, attention_prefill, clock
-from llmviewer.kernels.carried import carried
-from llmviewer.kernels.families import FAMILIES, families_of
+from llmviewer.core import dtypes
+from llmviewer.core.counts import Array
+from llmviewer.core.ir import Operator, Place, Role, Tensor, whole
+from llmviewer.core.workload import Group, chunk, decode, mixed, prefill
+from llmviewer.hardware import specs
+from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, eager, flash
-from llmviewer.passes.flash_attention import rereads
-from llmviewer.workload import Group, chunk, decode, mixed, prefill
+from llmviewer.techniques.kernels.flash_attention import rereads
+from llmviewer.timing import roofline
+from llmviewer.timing.calibrated import calibrated
+from llmviewer.timing.efficiency import Rates, ideal
+from llmviewer.timing.kernels import attention, attention_decode, attention_prefill, clock
+from llmviewer.timing.kernels.cross_generation import carried
+from llmviewer.timing.kernels.families import FAMILIES, families_of
 
-H100 = hardware.load("h100-sxm")
+H100 = specs.load("h100-sxm")
 #: A chip to calculate with: 100 units, 1 PFLOP/s, 1 TB/s, no exponentials.
 ROUND = replace(
     H100, units=100.0, matrix_flops_per_s={"bf16": 1e15}, bandwidth_bytes_per_s=1e12, special_ops_per_s=None

@@ -7,18 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from llmviewer import roofline
-from llmviewer.calibrated import Calibrated
-from llmviewer.chip import NETWORK, Chip, Link
-from llmviewer.dtypes import DTYPES
-from llmviewer.efficiency import Rates, WayRates, ideal
-from llmviewer.hardware import load, names
-from llmviewer.ir import Count, Operator, Tensor, whole
-from llmviewer.kernels import collective as kernels
-from llmviewer.kernels.family import Constants
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import DTYPES
+from llmviewer.core.ir import Operator, Tensor, whole
+from llmviewer.hardware.chip import NETWORK, Chip, Link
+from llmviewer.hardware.specs import load, names
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
-from llmviewer.profile import Profile
-from llmviewer.roofline import exchange
+from llmviewer.timing import roofline
+from llmviewer.timing.calibrated import Calibrated
+from llmviewer.timing.efficiency import Rates, WayRates, ideal
+from llmviewer.timing.kernels import collective as kernels
+from llmviewer.timing.kernels.family import Constants
+from llmviewer.timing.profile import Profile
+from llmviewer.timing.roofline import exchange
 
 #: Near what NCCL on an H100 is fitted to: no own kernels, no launch by the host.
 NCCL: dict[str, float] = {

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import dtypes, hardware, roofline
-from llmviewer.efficiency import ideal
+from llmviewer.core import dtypes
+from llmviewer.core.ir import Block, Operator, Tensor
 from llmviewer.formats.linear import Format, with_formats
-from llmviewer.ir import Block, Operator, Tensor
-from llmviewer.kernels import gemm, power, tiles
+from llmviewer.hardware import specs
 from llmviewer.ops.gemm import GemmShape, Linear
+from llmviewer.timing import roofline
+from llmviewer.timing.efficiency import ideal
+from llmviewer.timing.kernels import gemm, power, tiles
 
-H100 = hardware.load("h100-sxm")
+H100 = specs.load("h100-sxm")
 PLAIN = gemm.FAMILY.starting()
 SIZES = st.integers(min_value=1, max_value=512).map(lambda blocks: blocks * 64.0)
 
@@ -36,7 +38,7 @@ def layer(operator: Operator) -> Operator:
     return replace(operator, shape=replace(operator.shape, converts=1.0))
 
 
-def microseconds(operator: Operator, chip: hardware.Chip = H100, **constants: float) -> float:
+def microseconds(operator: Operator, chip: specs.Chip = H100, **constants: float) -> float:
     timing = roofline.time(operator, chip, lambda op, on: gemm.rates(op, on, PLAIN | constants), operator.traffic_bytes)
     return float(np.asarray(timing.time_s).item()) * 1e6
 
@@ -137,7 +139,7 @@ def test_numbers_and_arrays_of_shapes_agree() -> None:
 
 
 def test_a_card_with_less_power_for_the_same_peak_sustains_less_of_it() -> None:
-    assert power.sustained(hardware.load("h100-pcie")) < power.sustained(H100) == pytest.approx(0.80)
+    assert power.sustained(specs.load("h100-pcie")) < power.sustained(H100) == pytest.approx(0.80)
     weak = replace(H100, tdp_w=350.0)
     assert power.sustained(weak) == pytest.approx(0.80 * (350.0 / 989.4 / 0.7075) ** 0.45, rel=1e-3)
 
@@ -145,12 +147,12 @@ def test_a_card_with_less_power_for_the_same_peak_sustains_less_of_it() -> None:
 def test_more_bandwidth_for_the_same_units_is_drawn_less_fully() -> None:
     # 3350 GB/s over 132 SM x 1.83 GHz: 13.9 bytes per clock of the 100 that a unit asks for
     assert power.reachable(H100) == pytest.approx(1 / 1.139, rel=1e-3)
-    assert power.reachable(hardware.load("h200")) < power.reachable(H100)
+    assert power.reachable(specs.load("h200")) < power.reachable(H100)
 
 
 def test_where_tiles_are_slow_a_few_rows_are_multiplied_as_vectors() -> None:
     """An M4 Max does 30 FLOP per byte: one row in a tile of 32 would take twice as long as its weights from memory."""
-    chip = hardware.load("m4-max")
+    chip = specs.load("m4-max")
     matrix_s = 2.0 * 4096 * 14336 / 546e9
     one, eight, nine = (microseconds(product(m, 14336.0, 4096.0), chip) * 1e-6 for m in (1.0, 8.0, 9.0))
     assert one < eight < 1.4 * matrix_s
@@ -159,7 +161,7 @@ def test_where_tiles_are_slow_a_few_rows_are_multiplied_as_vectors() -> None:
 
 def test_where_memory_is_slower_than_a_tile_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """H100 and A100, on which constants are fitted."""
-    for chip in (H100, hardware.load("a100-80gb-sxm")):
+    for chip in (H100, specs.load("a100-80gb-sxm")):
         operator = product(4.0, 4096.0, 4096.0)
         before = microseconds(operator, chip)
         with monkeypatch.context() as without:

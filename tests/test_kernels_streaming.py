@@ -7,22 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from llmviewer import roofline
-from llmviewer.chip import Chip
-from llmviewer.dtypes import DTYPES
-from llmviewer.efficiency import ideal
-from llmviewer.hardware import load
-from llmviewer.ir import Count, Kind, Operator, Tensor, whole
-from llmviewer.kernels import streaming
-from llmviewer.kernels.family import Constants
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import DTYPES
+from llmviewer.core.ir import Kind, Operator, Tensor, whole
+from llmviewer.core.workload import prefill
+from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.specs import load
 from llmviewer.models import load as model
 from llmviewer.ops.elementwise import ACTIVATIONS, add, gated
 from llmviewer.ops.norm import layer_norm, rms_norm
-from llmviewer.passes.fuse import fuse
-from llmviewer.passes.fusion_rules import RULES
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantize import quantize
-from llmviewer.workload import prefill
+from llmviewer.techniques.kernels.fuse import fuse
+from llmviewer.techniques.kernels.fusion_rules import RULES
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import quantize
+from llmviewer.timing import roofline
+from llmviewer.timing.efficiency import ideal
+from llmviewer.timing.kernels import streaming
+from llmviewer.timing.kernels.family import Constants
 
 FP16 = DTYPES["fp16"]
 #: Two microseconds, 0.8 of the bandwidth, half as fast again in L2; a unit 20 byte a cycle; 100 ns a row.

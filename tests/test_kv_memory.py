@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import analysis, api, hardware, models
-from llmviewer.capacity import memory_of
-from llmviewer.dtypes import DTYPES
-from llmviewer.errors import UserError
-from llmviewer.ir import State, check
-from llmviewer.kv_cache import KvCache
-from llmviewer.workload import Group, Request
+from llmviewer import api, models
+from llmviewer.analysis import analysis
+from llmviewer.analysis.capacity import memory_of
+from llmviewer.core.dtypes import DTYPES
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import State, check
+from llmviewer.core.workload import Group, Request
+from llmviewer.hardware import specs
+from llmviewer.serving.kv_cache import KvCache
 
 from .answers import analyze, answer, operators
 
@@ -161,7 +163,7 @@ def test_whole_tokens_on_whole_pages_are_found_and_never_the_last(
 
 def test_a_token_budget_splits_what_is_left_of_the_prompt() -> None:
     """4096 tokens, 1024 found, 1024 at most: three chunks after 1024, 2048, 3072 cached ones."""
-    system = api.system(hardware.load("a6000"), api.options_of({"prefix_cache": "0.25"}))
+    system = api.system(specs.load("a6000"), api.options_of({"prefix_cache": "0.25"}))
     request = Request(batch_size=np.ones(1), input_len=np.array([4096.0]), output_len=np.ones(1))
     plan = analysis.analyze(models.load("llama-2-7b"), system, request, 1024.0).schedule
     group = plan.step.groups[0]
@@ -347,7 +349,7 @@ def test_cache_bytes_fall_with_stored_bits(model: str, way: dict[str, str]) -> N
 @pytest.mark.parametrize("way", WAYS, ids=ids)
 @pytest.mark.parametrize("budget", [np.inf, 512.0])
 def test_memory_alone_is_the_memory_of_the_whole_analysis(way: dict[str, str], budget: float) -> None:
-    system = api.system(hardware.load("h200"), api.options_of(way))
+    system = api.system(specs.load("h200"), api.options_of(way))
     request = Request(
         batch_size=np.array([1.0, 7.0, 64.0]),
         input_len=np.array([3.0, 5001.0, 640.0]),

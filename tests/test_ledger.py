@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from calibrate import ledger
-from llmviewer import data, engine
 from llmviewer.api import analyze
-from llmviewer.errors import UserError
+from llmviewer.calibrate import ledger
+from llmviewer.core import data
+from llmviewer.core.errors import UserError
+from llmviewer.timing import engine
 
 SOURCES = ledger.load()
 ROWS = list(ledger.rows(SOURCES))

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from calibrate import ledger, ledger_score
-from llmviewer import engine
 from llmviewer.api import analyze
+from llmviewer.calibrate import ledger, ledger_score
 from llmviewer.cli import main
+from llmviewer.timing import engine
 
 #: Rounding of the record, and of sums in another order on another machine.
 ROUNDING = 0.0005

@@ -10,21 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer import hardware, models
-from llmviewer.errors import UserError
-from llmviewer.ir import Graph, Operator, Role, check
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.lora import Adapters, lora
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantize import quantize
-from llmviewer.passes.shard import Sharding, shard
-from llmviewer.workload import decode, prefill
+from llmviewer import models
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph, Operator, Role, check
+from llmviewer.core.workload import decode, prefill
+from llmviewer.hardware import specs
+from llmviewer.techniques.compression.lora import Adapters, lora
+from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.parallel.shard import Sharding, shard
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import quantize
 from tests.answers import answer, operators
 
 from .answers import analyze
 
 load = functools.cache(models.load)
-H100 = hardware.load("h100-sxm")
+H100 = specs.load("h100-sxm")
 #: n + k over the seven linear layers of a layer of Llama-2-7B.
 SIDES = 4 * (4096 + 4096) + 3 * (4096 + 11008)
 

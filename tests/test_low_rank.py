@@ -8,21 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer import hardware, models
-from llmviewer.errors import UserError
-from llmviewer.ir import Graph, Operator, Role, check
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.low_rank import low_rank
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantize import quantize
-from llmviewer.passes.shard import Sharding, shard
-from llmviewer.workload import decode, prefill
+from llmviewer import models
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph, Operator, Role, check
+from llmviewer.core.workload import decode, prefill
+from llmviewer.hardware import specs
+from llmviewer.techniques.compression.low_rank import low_rank
+from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.parallel.shard import Sharding, shard
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import quantize
 from tests.answers import answer
 
 from .answers import analyze
 
 load = functools.cache(models.load)
-H100 = hardware.load("h100-sxm")
+H100 = specs.load("h100-sxm")
 STEPS = (prefill(2.0, 33.0), decode(4.0, 100.0))
 
 

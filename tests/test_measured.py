@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer import dtypes, hardware, roofline
-from llmviewer.chip import Chip
-from llmviewer.efficiency import ideal
-from llmviewer.ir import Operator, Role, Tensor, whole
+from llmviewer.core import dtypes
+from llmviewer.core.ir import Operator, Role, Tensor, whole
+from llmviewer.core.workload import chunk, decode
+from llmviewer.hardware import specs
+from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
 from llmviewer.ops.gemm import Linear
-from llmviewer.passes.flash_attention import rereads
-from llmviewer.workload import chunk, decode
+from llmviewer.techniques.kernels.flash_attention import rereads
+from llmviewer.timing import roofline
+from llmviewer.timing.efficiency import ideal
 
 MEASURED = Path(__file__).resolve().parent.parent.parent / "shared" / "measured"
 pytestmark = pytest.mark.skipif(not MEASURED.is_dir(), reason="the measured timings are not here")
@@ -34,7 +36,7 @@ def timings(name: str) -> list[Any]:
 
 
 def chip_of(row: Any) -> Chip:
-    return hardware.load(row.device.replace("_", "-"))
+    return specs.load(row.device.replace("_", "-"))
 
 
 def bound_us(operator: Operator, chip: Chip) -> float:

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import analysis, api, hardware, limits, memory, models
-from llmviewer.capacity import memory_of
-from llmviewer.dtypes import DTYPES
-from llmviewer.ir import Block, Graph, Kind, Operator, Tensor, whole
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.workload import Request, decode, prefill
+from llmviewer import api, models
+from llmviewer.analysis import analysis, limits, memory
+from llmviewer.analysis.capacity import memory_of
+from llmviewer.core.dtypes import DTYPES
+from llmviewer.core.ir import Block, Graph, Kind, Operator, Tensor, whole
+from llmviewer.core.workload import Request, decode, prefill
+from llmviewer.hardware import specs
+from llmviewer.techniques.kernels.flash_attention import flash_attention
 
 from .answers import analyze, answer
 
@@ -81,7 +83,7 @@ WORST = {
 
 @pytest.mark.parametrize("name", WORST)
 def test_the_worst_moment_by_hand(name: str) -> None:
-    graph = flash_attention(hardware.load("h200"))(models.load(name).graph(prefill(1.0, 2048.0)))
+    graph = flash_attention(specs.load("h200"))(models.load(name).graph(prefill(1.0, 2048.0)))
     assert memory.peak_activations(graph) == 2 * 2048 * WORST[name]
 
 
@@ -100,7 +102,7 @@ def test_what_a_block_receives_is_alive_from_its_start() -> None:
 
 def test_keys_and_values_belong_to_the_cache_not_to_activations() -> None:
     model = models.load("llama-2-7b")
-    flash = flash_attention(hardware.load("a6000"))
+    flash = flash_attention(specs.load("a6000"))
     short, long = (memory.peak_activations(flash(model.graph(decode(1.0, c)))) for c in (10.0, 100000.0))
     assert short == long
 
@@ -152,7 +154,7 @@ def test_no_longer_context_fits_than_the_largest(name: str, attention: str, batc
     """Under a token budget of 8192 four prompts of 2048 go together, of 2049 three: memory falls there by hundreds of
     MB.  Capacities are set so that the limit lies beside such falls."""
     model = models.load(name)
-    on = api.system(hardware.load("h200"), api.options_of({"attention": attention, "gpu_memory_utilization": 1.0}))
+    on = api.system(specs.load("h200"), api.options_of({"attention": attention, "gpu_memory_utilization": 1.0}))
     lengths = np.unique(np.concatenate((np.arange(1.0, 33.0), np.geomspace(33, 3 * budget, 1500).round())))
     asked = Request(batch_size=batch + 0 * lengths, input_len=lengths, output_len=1 + 0 * lengths)
     needed = np.asarray(memory_of(model, on, asked, float(budget)).total_bytes)
@@ -228,7 +230,7 @@ points = st.lists(st.tuples(st.integers(1, 64), st.integers(1, 9000), st.integer
 def test_memory_alone_is_the_memory_of_the_whole_analysis(
     budget: float, sizes: list[tuple[int, int, int]], name: str, attention: str
 ) -> None:
-    model, on = models.load(name), api.system(hardware.load("h200"), api.options_of({"attention": attention}))
+    model, on = models.load(name), api.system(specs.load("h200"), api.options_of({"attention": attention}))
     batch, prompt, output = np.array(sizes, dtype=np.float64).T
     request = Request(batch_size=batch, input_len=prompt, output_len=output)
     alone = memory_of(model, on, request, budget)

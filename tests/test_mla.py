@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from llmviewer import models
-from llmviewer.hardware import load as load_chip
-from llmviewer.ir import Graph, Kind, Role, check
+from llmviewer.core.ir import Graph, Kind, Role, check
+from llmviewer.core.workload import Step, decode, prefill
+from llmviewer.hardware.specs import load as load_chip
 from llmviewer.layers.mla import MlaForm
 from llmviewer.models.latent import with_form
 from llmviewer.models.model import Model
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.workload import Step, decode, prefill
+from llmviewer.techniques.kernels.flash_attention import flash_attention
 
 H, R, NOPE, ROPE, V = 16, 512, 128, 64, 128
 CACHED, BATCH = 2048, 4

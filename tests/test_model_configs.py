@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from llmviewer import data, hardware, models
-from llmviewer.ir import check
-from llmviewer.memory import weights_bytes
+from llmviewer import models
+from llmviewer.analysis.memory import weights_bytes
+from llmviewer.core import data
+from llmviewer.core.ir import check
+from llmviewer.core.workload import chunk, decode, mixed, prefill
+from llmviewer.hardware import specs
 from llmviewer.models.load import parse
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.workload import chunk, decode, mixed, prefill
+from llmviewer.techniques.kernels.flash_attention import flash_attention
 
 NAMES = models.names()
 #: Families of the first issue -> one of their models.
@@ -135,7 +137,7 @@ def test_a_field_beside_the_known_ones_is_never_passed_over(name: str) -> None:
 def test_its_graph_holds_together(name: str) -> None:
     """Every activation is written before it is read, eager or fused; blocks and operators have their own names."""
     model = models.load(name)
-    fuse = flash_attention(hardware.load("h100"))
+    fuse = flash_attention(specs.load("h100"))
     for step in (prefill(2.0, 300.0), decode(8.0, 5000.0), mixed(chunk(1.0, 64.0, 100.0), decode(3.0, 9.0))):
         graph = model.graph(step)
         for form in (graph, fuse(graph)):

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from llmviewer import data, models
+from llmviewer import models
+from llmviewer.core import data
+from llmviewer.core.workload import decode
 from llmviewer.formats.linear import is_linear
 from llmviewer.models.load import parse
 from llmviewer.models.module_names import MODULES, names_of
-from llmviewer.workload import decode
 
 #: The one name that differs between two kinds of layers with the same operator: lightning attention of MiniMax-Text-01.
 UNNAMED = {("minimax_text_01", "out_proj")}

@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import api, cli, hardware, memory, models, placement
-from llmviewer.errors import UserError
-from llmviewer.ir import Place, Role, check
-from llmviewer.passes.offload_places import Away
-from llmviewer.passes.offload_stream import Streams, stream
-from llmviewer.techniques import load as technique
-from reports import analysis_page, bottleneck, stage_table, terminal
-from reports.screen import Screen
+from llmviewer import api, cli, models
+from llmviewer.analysis import memory, placement
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Place, Role, check
+from llmviewer.hardware import specs
+from llmviewer.reports import analysis_page, bottleneck, stage_table, terminal
+from llmviewer.reports.screen import Screen
+from llmviewer.techniques.offload.places import Away
+from llmviewer.techniques.offload.stream import Streams, stream
+from llmviewer.techniques.registry import load as technique
 
 from .answers import analyze, answer
 
@@ -94,7 +96,7 @@ def test_the_host_runs_whole_layers_at_the_rate_of_its_memory() -> None:
 
 def test_a_prefill_on_the_host_is_bound_by_its_cpu() -> None:
     """q_proj over 1024 tokens: 2 x 1024 x 4096^2 FLOP at the bf16 rate of a Xeon 8480."""
-    rate = hardware.load("xeon-platinum-8480").matrix_rate("fp16")
+    rate = specs.load("xeon-platinum-8480").matrix_rate("fp16")
     stage = answer("llama-2-7b", "a6000", output_len=2, offload="weights=1,compute=host")["stages"]["prefill"]
     assert row(stage, "q_proj")["time_s"] == pytest.approx(2 * 1024 * 4096**2 / rate)
 
@@ -184,7 +186,7 @@ def test_streaming_is_never_faster_than_the_link_nor_than_the_kernels(name: str,
     """With overlap a pass takes at least either, and at most both."""
     fast, slow = (analyze(name, "h100", output_len=2, offload=f"{text}{more}") for more in ("", ",overlap=off"))
     plain = analyze(name, "h100", output_len=2).stage("decode")["time_s"]
-    link = hardware.load("h100").host_link_rate
+    link = specs.load("h100").host_link_rate
     over, serial = fast.stage("decode")["time_s"], slow.stage("decode")["time_s"]
     bytes_in = crossing(fast, "load")
     assert over >= bytes_in / link * (1 - CLOSE) and over >= plain * (1 - CLOSE)
@@ -425,7 +427,7 @@ def test_zero_inference_of_opt_30b_on_a_t4_stays_below_its_bound(gcp: str) -> No
 
 def problem(model: str, batch: int, where: str) -> placement.Problem:
     """FlexGen's program of a request on a T4."""
-    from llmviewer.passes.offload_flexgen import _placed
+    from llmviewer.techniques.offload.flexgen import _placed
 
     configuration = api.configuration(model, "t4", offload=f"flexgen,{where}")
     request = api.request(batch, 512, 32)

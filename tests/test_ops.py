@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer.dtypes import DTYPES, grouped_int
-from llmviewer.errors import UserError
-from llmviewer.ir import Operator, Role, Tensor, whole
+from llmviewer.core.dtypes import DTYPES, grouped_int
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Operator, Role, Tensor, whole
 from llmviewer.ops.attention import rope
 from llmviewer.ops.elementwise import activate, activation, add, gated
 from llmviewer.ops.embedding import embedding

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer.describe import cache_growth
-from llmviewer.hardware import load as load_chip
-from llmviewer.ir import Graph, Kind
+from llmviewer.analysis.memory import cache_bytes
+from llmviewer.core.ir import Graph, Kind
+from llmviewer.core.workload import Step, decode, prefill
+from llmviewer.hardware.specs import load as load_chip
 from llmviewer.layers.mla import MlaForm
-from llmviewer.memory import cache_bytes
 from llmviewer.models.latent import with_form
 from llmviewer.models.load import parse
 from llmviewer.models.model import Model
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.workload import Step, decode, prefill
+from llmviewer.result.describe import cache_growth
+from llmviewer.techniques.kernels.flash_attention import flash_attention
 
 ORACLE = Path(__file__).resolve().parent.parent.parent / "shared" / "oracle" / "models.json"
 TRUTHS: list[dict[str, Any]] = json.loads(ORACLE.read_text()) if ORACLE.exists() else []

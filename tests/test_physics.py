@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import api, data, hardware, models
-from llmviewer.evaluation import Evaluation, evaluate
-from llmviewer.ir import Role
-from llmviewer.workload import Step, chunk, decode, prefill, verify
+from llmviewer import api, models
+from llmviewer.analysis.evaluation import Evaluation, evaluate
+from llmviewer.core import data
+from llmviewer.core.ir import Role
+from llmviewer.core.workload import Step, chunk, decode, prefill, verify
+from llmviewer.hardware import specs
 
 from .answers import analyze
 
@@ -71,7 +73,7 @@ STATE = {
 
 
 def step(name: str, what: Step, chip: str = "h200", **options: Any) -> Evaluation:
-    return evaluate(models.load(name), api.system(hardware.load(chip), api.options_of(options)), what)
+    return evaluate(models.load(name), api.system(specs.load(chip), api.options_of(options)), what)
 
 
 def moved(found: Evaluation, role: Role, *, written: bool = False) -> float:
@@ -108,7 +110,7 @@ def test_latent_attention_moves_what_its_form_says(form: str) -> None:
     """DeepSeek-V3, one layer: naive attention reads 128 heads' keys and values of 128 that kv_b_proj has just written,
     and 64 rotated elements; absorbed, queries of 512 + 64 per head and the latent of 576."""
     model = api.configuration("deepseek-v3", "h200", latent_attention=form).model
-    found = evaluate(model, api.system(hardware.load("h200"), api.options_of({})), decode(float(BATCH), KEYS - 1.0))
+    found = evaluate(model, api.system(specs.load("h200"), api.options_of({})), decode(float(BATCH), KEYS - 1.0))
     row = next(row.operator for row in found.rows if row.operator.name == "attention")
     heads, all_keys = 128 * BATCH, BATCH * KEYS
     expected = {
@@ -126,7 +128,7 @@ SCHEMES = ["none", "w8a8", "w8a8-fp8", "w4a16", "w4a8", "w4a4", "nvfp4", "mxfp4"
 @settings(max_examples=60, deadline=None)
 @given(
     model=st.sampled_from(NAMES),
-    chip=st.sampled_from(hardware.names()),
+    chip=st.sampled_from(specs.names()),
     scheme=st.sampled_from(SCHEMES),
     attention=st.sampled_from(["flash", "eager"]),
     sizes=st.lists(st.tuples(*(st.integers(1, most) for most in (512, 10**5, 16))), min_size=1, max_size=4),
@@ -164,7 +166,7 @@ GROWING = {
 @settings(max_examples=60, deadline=None)
 @given(
     model=st.sampled_from(NAMES),
-    chip=st.sampled_from(hardware.names()),
+    chip=st.sampled_from(specs.names()),
     scheme=st.sampled_from(SCHEMES),
     attention=st.sampled_from(["flash", "eager"]),
     what=st.sampled_from(list(GROWING)),

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from llmviewer import models
-from llmviewer.errors import UserError
-from llmviewer.hardware import load
-from llmviewer.ir import check
-from llmviewer.pipeline import fullest, layers_of, stages_of
-from llmviewer.system import Parallelism, System
-from llmviewer.workload import decode
+from llmviewer.analysis.pipeline import fullest, layers_of, stages_of
+from llmviewer.analysis.system import Parallelism, System
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import check
+from llmviewer.core.workload import decode
+from llmviewer.hardware.specs import load
 
 from .answers import analyze, answer, operators
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from llmviewer.cli import main
-from llmviewer.ir import Kind
-from reports.html.roofline import SYMBOLS
-from reports.plots import marks
+from llmviewer.core.ir import Kind
+from llmviewer.reports.html.roofline import SYMBOLS
+from llmviewer.reports.plots import marks
 
 HEAD = "source,metric,published,predicted,low80,high80,hardware\n"
 

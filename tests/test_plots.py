@@ -13,10 +13,8 @@ import pytest
 
 from llmviewer import api
 from llmviewer.cli import main
-from llmviewer.crossover import crossover
-from llmviewer.result import Result
-from llmviewer.workload import Request
-from reports.plots import (
+from llmviewer.core.workload import Request
+from llmviewer.reports.plots import (
     KINDS,
     Given,
     bandwidth,
@@ -32,7 +30,9 @@ from reports.plots import (
     ticks,
     waterfall,
 )
-from reports.plots.style import SIZES, THEMES, Style
+from llmviewer.reports.plots.style import SIZES, THEMES, Style
+from llmviewer.result.crossover import crossover
+from llmviewer.result.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 HALF = Style(size=SIZES["half"])
@@ -65,7 +65,7 @@ def result(name: str, points: bool = False) -> Result:  # noqa: FBT001, FBT002
 
 
 def module(kind: str):
-    return import_module(f"reports.plots.{KINDS[kind].module}")
+    return import_module(f"llmviewer.reports.plots.{KINDS[kind].module}")
 
 
 def of_results() -> list[str]:
@@ -216,14 +216,14 @@ def test_units_of_a_time_suit_its_values() -> None:
 
 def test_hypothetical_chips_differ_in_bandwidth_alone(tmp_path: Path) -> None:
     """Twice the bandwidth halves a decode step that memory bounds."""
-    from llmviewer.cli import plot_given
+    from llmviewer.cli.plot import given
 
     sizes = {"batch_size": "", "input_len": "", "output_len": "", "bandwidth": "384,768"}
     options = {"dtype": "auto", **{name: option.default for name, option in api.TECHNIQUES.items()}}
-    asked = plot_given.Asked(
+    asked = given.Asked(
         kind=KINDS["bandwidth"], model="llama-2-7b", hardware="a6000", sizes=sizes, metric="", options=options
     )
-    (found,) = plot_given.given(asked).of["llama-2-7b on a6000"]
+    (found,) = given.given(asked).of["llama-2-7b on a6000"]
     rows = found.to_frame()
     assert list(rows["bandwidth_bytes_per_s"]) == [384e9, 768e9]
     assert rows["decode_time_s"][0] == pytest.approx(2.0 * rows["decode_time_s"][1], rel=0.01)

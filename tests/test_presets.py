@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from llmviewer import hardware, models
-from llmviewer.ir import Graph, Role, check
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantization_presets import METHODS, PRESETS
-from llmviewer.passes.quantize import quantize
-from llmviewer.workload import decode
+from llmviewer import models
+from llmviewer.core.ir import Graph, Role, check
+from llmviewer.core.workload import decode
+from llmviewer.hardware import specs
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.presets import METHODS, PRESETS
+from llmviewer.techniques.quantization.quantize import quantize
 from tests.answers import answer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,15 +89,15 @@ def test_smoothquant_runs_in_int8_units_and_awq_in_16_bit() -> None:
 def test_the_default_path_reads_no_preset() -> None:
     code = (
         "import sys, llmviewer as lv; lv.analyze('llama-2-7b', 'a6000', quantization='w4a16').to_json();"
-        "print('llmviewer.passes.quantization_presets' in sys.modules)"
+        "print('llmviewer.techniques.quantization.presets' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert ran.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("name", hardware.names())
+@pytest.mark.parametrize("name", specs.names())
 def test_every_chip_finds_units_for_every_preset(name: str) -> None:
-    chip = hardware.load(name)
+    chip = specs.load(name)
     for scheme in PRESETS.values():
         for _, op in quantize(scheme)(models.load("llama-2-7b").graph(decode(1.0, 9.0))):
             if isinstance(op.matmul_flops, float) and op.matmul_flops:

@@ -9,29 +9,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer import hardware, models
-from llmviewer.errors import UserError
-from llmviewer.ir import Graph, Role, check
+from llmviewer import models
+from llmviewer.analysis.memory import cache_bytes
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph, Role, check
+from llmviewer.core.workload import Step, decode, prefill
+from llmviewer.hardware import specs
 from llmviewer.layers.attention import Attention
 from llmviewer.layers.dense_and_sparse import DenseAndSparse
 from llmviewer.layers.mla import Mla
 from llmviewer.layers.mlp import Mlp
 from llmviewer.layers.moe import Moe
-from llmviewer.memory import cache_bytes
 from llmviewer.models.model import Model
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.narrow import fewer_heads, narrower_feed_forward, nearest_size
-from llmviewer.passes.prune import fewer_layers, two_of_four, unstructured
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantize import quantize
-from llmviewer.passes.shard import Sharding, shard
-from llmviewer.workload import Step, decode, prefill
+from llmviewer.techniques.compression.narrow import fewer_heads, narrower_feed_forward, nearest_size
+from llmviewer.techniques.compression.prune import fewer_layers, two_of_four, unstructured
+from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.parallel.shard import Sharding, shard
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import quantize
 from tests.answers import answer, operators
 
 from .answers import analyze
 
 load = functools.cache(models.load)
-A100 = hardware.load("a100-80gb-sxm")
+A100 = specs.load("a100-80gb-sxm")
 STEPS = (prefill(2.0, 33.0), decode(4.0, 100.0))
 #: Weights of the matrices of the 32 layers of Llama-2-7B.
 MATRICES = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
@@ -183,7 +184,7 @@ def test_2_of_4_needs_a_chip_with_sparse_units_and_says_which_has_none() -> None
 
 def test_4_bit_floats_keep_their_dense_rate() -> None:
     """Sparse nvfp4 is 4/3 of dense on a GB300 and absent on an MI350X: the bytes shrink, the products do not."""
-    chip = hardware.load("b200")
+    chip = specs.load("b200")
     low = quantize(parse_scheme("nvfp4"))(load("llama-2-7b").graph(STEPS[0]))
     assert total(two_of_four(chip)(low), "matmul_flops") == total(low, "matmul_flops")
 

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer import data, models
-from llmviewer.errors import UserError
-from llmviewer.ir import Block, Graph, Operator, Role, check
+from llmviewer import models
+from llmviewer.core import data
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Block, Graph, Operator, Role, check
+from llmviewer.core.workload import decode, prefill
 from llmviewer.models.config import STORED
 from llmviewer.models.load import parse
 from llmviewer.models.model import Model
 from llmviewer.models.module_lists import listed
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantize import quantize
-from llmviewer.workload import decode, prefill
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import quantize
 
 STEP = decode(1.0, 100.0)
 QUANTIZED = [

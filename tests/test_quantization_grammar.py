@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer.errors import UserError
-from llmviewer.passes.quantization_grammar import (
+from llmviewer.core.errors import UserError
+from llmviewer.techniques.quantization.grammar import (
     BITS,
     CACHE_DTYPES,
     parse_cache_dtype,
     parse_scheme,
     with_cache_dtype,
 )
-from llmviewer.passes.quantization_presets import PRESETS
+from llmviewer.techniques.quantization.presets import PRESETS
 
 
 def described(text: str) -> tuple[object, ...]:

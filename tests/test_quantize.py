@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import hardware, models
-from llmviewer.dtypes import DTYPES, Dtype
+from llmviewer import models
+from llmviewer.core.dtypes import DTYPES, Dtype
+from llmviewer.core.ir import Block, Graph, Operator, Role, check
+from llmviewer.core.workload import Step, decode, prefill
 from llmviewer.formats.linear import is_quantize
-from llmviewer.ir import Block, Graph, Operator, Role, check
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantization_presets import PRESETS
-from llmviewer.passes.quantize import Scheme, quantize
-from llmviewer.workload import Step, decode, prefill
+from llmviewer.hardware import specs
+from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.presets import PRESETS
+from llmviewer.techniques.quantization.quantize import Scheme, quantize
 
 SCHEMES = ("w8a8", "fp8", "w4a16", "awq", "mxfp4", "nvfp4", "w4a8kv4", "w8a16kv8-fp8", "w16a8", "w3a16kv2")
 #: Grouped-query attention, experts with a shared one, latent attention, fused matrices, no rope, recurrence.
@@ -94,7 +95,7 @@ def test_w8a8_adds_only_the_flops_of_the_quantize_operators() -> None:
 
 def test_w8a8_with_a_16_bit_cache_runs_on_the_int8_units_of_an_a100() -> None:
     """624 dense TOPS, twice bf16's 312; attention and lm_head stay at 16 bit."""
-    a100 = hardware.load("a100-80gb-sxm")
+    a100 = specs.load("a100-80gb-sxm")
     found = quantized("llama-2-7b", prefill(1.0, 2048.0), "w8a8")
     assert operator(found, "q_proj").compute == operator(found, "down_proj").compute == "int8"
     assert a100.matrix_rate(operator(found, "q_proj").compute) == 624e12
@@ -228,7 +229,7 @@ def assert_equal(left: Graph, right: Graph) -> None:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_operator_still_reads_what_another_wrote(model: str, scheme: str) -> None:
-    chip = hardware.load("h100-sxm")
+    chip = specs.load("h100-sxm")
     for step in (prefill(1.0, 33.0), decode(4.0, 100.0)):
         low = quantized(model, step, scheme)
         for of in (low, flash_attention(chip)(low)):
@@ -239,7 +240,7 @@ def test_every_operator_still_reads_what_another_wrote(model: str, scheme: str) 
 
 
 def test_after_flash_attention_the_quantize_operator_takes_its_name() -> None:
-    chip = hardware.load("h100-sxm")
+    chip = specs.load("h100-sxm")
     low = quantized("llama-2-7b", prefill(1.0, 64.0), "w8a8")
     names = [op.name for op in layer(flash_attention(chip)(low)).operators]
     assert "attention_quantize" in names and not any(name.startswith("sv_matmul") for name in names)

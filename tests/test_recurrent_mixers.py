@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from llmviewer import models
-from llmviewer.dtypes import named
-from llmviewer.ir import Block, Operator, Role
+from llmviewer.core.dtypes import named
+from llmviewer.core.ir import Block, Operator, Role
+from llmviewer.core.workload import Step, decode, mixed, prefill
 from llmviewer.models.model import Model
 from llmviewer.ops.conv import ShortConv
-from llmviewer.workload import Step, decode, mixed, prefill
 
 BF16 = named("bf16")
 

@@ -17,11 +17,11 @@ import pytest
 import llmviewer as lv
 from llmviewer import api
 from llmviewer.cli import main
-from llmviewer.sweep import Grid
-from reports import excel, formulas, markdown, report_page, units
-from reports.html import curves, layers, operators, page, provenance, roofline
-from reports.report import Report
-from reports.tables import TABLES
+from llmviewer.reports import excel, formulas, markdown, report_page, units
+from llmviewer.reports.html import curves, layers, operators, page, provenance, roofline
+from llmviewer.reports.report import Report
+from llmviewer.reports.tables import TABLES
+from llmviewer.result.sweep import Grid
 from tests.certificate.our_counts import published_config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -425,7 +425,7 @@ def test_units_stand_in_headings(name: str, said: str) -> None:
 
 
 def test_every_kind_of_operator_has_a_formula() -> None:
-    from llmviewer.ir import Kind
+    from llmviewer.core.ir import Kind
 
     assert set(formulas.FLOPS) == {kind.value for kind in Kind}
 

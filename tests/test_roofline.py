@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import hardware, models, roofline
-from llmviewer.dtypes import DTYPES
-from llmviewer.efficiency import ideal
-from llmviewer.hardware import Chip
-from llmviewer.ir import Kind, Operator, Place, Tensor, whole
+from llmviewer import models
+from llmviewer.core.dtypes import DTYPES
+from llmviewer.core.ir import Kind, Operator, Place, Tensor, whole
+from llmviewer.hardware import specs
+from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import Linear
-from llmviewer.roofline import BOUNDS, Timing
+from llmviewer.timing import roofline
+from llmviewer.timing.efficiency import ideal
+from llmviewer.timing.roofline import BOUNDS, Timing
 
 from .answers import analyze, answer, operators
 
@@ -23,7 +25,7 @@ FP16 = DTYPES["fp16"]
 
 
 def timed(operator: Operator, chip: str | Chip) -> Timing:
-    loaded = hardware.load(chip) if isinstance(chip, str) else chip
+    loaded = specs.load(chip) if isinstance(chip, str) else chip
     return roofline.time(operator, loaded, ideal, operator.traffic_bytes)
 
 
@@ -53,7 +55,7 @@ def test_a_product_of_one_token_takes_bytes_over_bandwidth() -> None:
 @pytest.mark.parametrize(("chip", "ridge"), [("a6000", 201.6), ("a100", 153.0), ("h100", 295.3)])
 def test_the_bound_changes_at_the_ridge_point(chip: str, ridge: float) -> None:
     """Peak / bandwidth [FLOP/byte]: 154.8e12/768e9, 312e12/2039e9, 989.4e12/3350e9."""
-    loaded = hardware.load(chip)
+    loaded = specs.load(chip)
     assert float(loaded.matrix_rate("fp16") / loaded.bandwidth_bytes_per_s) == pytest.approx(ridge, rel=1e-3)
     for tokens in (1.0, 64.0, 128.0, 192.0, 256.0, 320.0, 512.0, 4096.0):
         op = square(tokens, 16384.0)
@@ -134,7 +136,7 @@ MODEL = models.load("qwen3-30b-a3b")
 def test_more_bandwidth_or_flops_is_never_slower(
     name: str, part: str, by: float, batch: int, prompt: int, attention: str
 ) -> None:
-    chip = hardware.load(name)
+    chip = specs.load(name)
     sizes: dict[str, Any] = {"batch_size": batch, "input_len": prompt, "output_len": 8, "attention": attention}
     before = analyze(MODEL, chip, **sizes).columns()
     after = analyze(MODEL, FASTER[part](chip, by), **sizes).columns()
@@ -143,6 +145,6 @@ def test_more_bandwidth_or_flops_is_never_slower(
 
 
 def test_twice_as_fast_in_everything_halves_the_time() -> None:
-    chip = hardware.load("tpu-v5e")  # publishes neither vector nor special-function nor L2 rates
+    chip = specs.load("tpu-v5e")  # publishes neither vector nor special-function nor L2 rates
     before, after = (analyze(MODEL, c, input_len=999).columns()["e2e_s"][0] for c in (chip, FASTER["all"](chip, 2)))
     assert after == pytest.approx(before / 2)

@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 from llmviewer import models
-from llmviewer.errors import UserError
-from llmviewer.hardware import load
-from llmviewer.ir import Block, Count, Graph, Kind, Operator, Place, Role, check
+from llmviewer.core.counts import Count
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Block, Graph, Kind, Operator, Place, Role, check
+from llmviewer.core.workload import decode, prefill
+from llmviewer.hardware.specs import load
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.collective import Collective
-from llmviewer.passes.flash_attention import flash_attention
-from llmviewer.passes.quantization_grammar import parse_scheme
-from llmviewer.passes.quantize import quantize
-from llmviewer.passes.shard import shard
-from llmviewer.passes.sharding import KV_HEADS, REPLICATED, Sharding
-from llmviewer.workload import decode, prefill
+from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.parallel.shard import shard
+from llmviewer.techniques.parallel.sharding import KV_HEADS, REPLICATED, Sharding
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import quantize
 
 from .answers import analyze, answer, operators
 
@@ -342,9 +343,9 @@ def test_with_latency_small_messages_go_at_once_and_large_ones_around() -> None:
     """8 devices, 450 GB/s, 5 us: one-shot 5 us + 7 s/b; tree 30 us + 2 s/b; ring 70 us + 1.75 s/b."""
     from dataclasses import replace
 
-    from llmviewer.efficiency import ideal
     from llmviewer.ops.collective import CollectiveShape
-    from llmviewer.roofline import exchange
+    from llmviewer.timing.efficiency import ideal
+    from llmviewer.timing.roofline import exchange
 
     operator = next(op for _, op in shard(Sharding(tensor=8))(built("llama-2-7b", "decode"))
                     if op.name == "attn_all_reduce")  # fmt: skip

@@ -10,8 +10,8 @@ import pytest
 
 from llmviewer import analyze
 from llmviewer.cli import main
-from llmviewer.comparison import Comparison
-from reports.letters import LONGEST, letters
+from llmviewer.reports.letters import LONGEST, letters
+from llmviewer.result.comparison import Comparison
 
 BEST = "draft=llama-3.2-1b,tokens=best,acceptance=0.75"
 MODEL = ("llama-3.1-70b", "--hardware", "h100", "-tp", "4")

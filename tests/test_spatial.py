@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmviewer.errors import UserError
+from llmviewer.core.errors import UserError
 
 from .answers import answer
 

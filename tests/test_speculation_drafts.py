@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmviewer import models
-from llmviewer.analysis import Analysis
-from llmviewer.generation import Draft
-from llmviewer.schemes import ranks, trees
-from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.schemes.fallback import cascaded
-from llmviewer.schemes.tree_draft import drafting, levels, verified
+from llmviewer.analysis.analysis import Analysis
+from llmviewer.serving.generation import Draft
+from llmviewer.techniques.speculation import ranks, trees
+from llmviewer.techniques.speculation.acceptance import Acceptance
+from llmviewer.techniques.speculation.fallback import cascaded
+from llmviewer.techniques.speculation.tree_draft import drafting, levels, verified
 from tests.answers import analyze, refusal
 
 SMALL = Draft(name="tinyllama-1.1b", model=models.load("tinyllama-1.1b"))

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer.analysis import Analysis
-from llmviewer.generation import Generation
-from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.schemes.jacobi import iterated
-from llmviewer.schemes.lookahead import looking_ahead, of_guesses
-from llmviewer.schemes.ngram import copied
-from llmviewer.schemes.rest import retrieved
+from llmviewer.analysis.analysis import Analysis
+from llmviewer.serving.generation import Generation
+from llmviewer.techniques.speculation.acceptance import Acceptance
+from llmviewer.techniques.speculation.jacobi import iterated
+from llmviewer.techniques.speculation.lookahead import looking_ahead, of_guesses
+from llmviewer.techniques.speculation.ngram import copied
+from llmviewer.techniques.speculation.rest import retrieved
 from tests.answers import analyze, refusal
 
 MODELS = ("llama-2-7b", "gemma-2-9b", "qwen3-30b-a3b", "deepseek-v2-lite", "jamba-v0.1")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer.schemes import medusa, trees
-from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.schemes.acceptance_presets import RANKS
-from llmviewer.schemes.ranks import Ranks
-from llmviewer.schemes.trees import Merged, Tree
+from llmviewer.techniques.speculation import medusa, trees
+from llmviewer.techniques.speculation.acceptance import Acceptance
+from llmviewer.techniques.speculation.acceptance_presets import RANKS
+from llmviewer.techniques.speculation.ranks import Ranks
+from llmviewer.techniques.speculation.trees import Merged, Tree
 
 #: Medusa's tree of 63 drafted tokens, https://github.com/FasterDecoding/Medusa (medusa/model/medusa_choices.py).
 MEDUSA_63 = [

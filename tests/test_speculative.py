@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer import models, rounds
+from llmviewer import models
 from llmviewer.cli import main
-from llmviewer.errors import UserError
-from llmviewer.generation import Draft, Generation
-from llmviewer.schemes.acceptance import Acceptance
-from llmviewer.schemes.draft_model import drafted
+from llmviewer.core.errors import UserError
+from llmviewer.result import speculation_report
+from llmviewer.serving.generation import Draft, Generation
+from llmviewer.techniques.speculation.acceptance import Acceptance
+from llmviewer.techniques.speculation.draft_model import drafted
 
 from .answers import analyze, answer
 
@@ -285,6 +286,6 @@ def test_two_schemes_at_once_and_a_draft_in_a_pipeline_are_refused() -> None:
 
 
 def test_words_know_where_the_search_for_the_batch_that_pays_ends() -> None:
-    from reports import generation
+    from llmviewer.reports import generation
 
-    assert generation.MOST == rounds.MOST_SEQUENCES
+    assert generation.MOST == speculation_report.MOST_SEQUENCES

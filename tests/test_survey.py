@@ -11,9 +11,9 @@ import pytest
 
 from llmviewer.cli import main
 from llmviewer.cli.survey import section
-from reports.plots.style import SIZES, THEMES, Style
-from reports.survey import FIGURES, faults, load, peer
-from reports.survey.document import Section, as_html, as_markdown
+from llmviewer.reports.plots.style import SIZES, THEMES, Style
+from llmviewer.reports.survey import FIGURES, faults, load, peer
+from llmviewer.reports.survey.document import Section, as_html, as_markdown
 
 from .answers import analyze
 

@@ -5,11 +5,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from llmviewer.comparison import Comparison
-from reports import analysis_page, bottleneck, comparison_page, markdown, memory_bar, stage_table, terminal
-from reports import format as fmt
-from reports.page import Bar, Column, Facts, Row, Segment, Table, left, right
-from reports.screen import Screen
+from llmviewer.reports import analysis_page, bottleneck, comparison_page, markdown, memory_bar, stage_table, terminal
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Bar, Column, Facts, Row, Segment, Table, left, right
+from llmviewer.reports.screen import Screen
+from llmviewer.result.comparison import Comparison
 
 from .answers import analyze
 
@@ -179,7 +179,7 @@ def test_no_advice_to_quantize_what_has_four_bits_already(scheme: str, stored: s
 
 
 def test_every_bound_has_a_resource_and_an_advice():
-    from llmviewer.roofline import BOUNDS
+    from llmviewer.timing.roofline import BOUNDS
 
     answer = analyze("llama-2-7b", "a6000").to_dict()
     for bound in BOUNDS:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from llmviewer.cli import main
-from llmviewer.errors import UserError
-from llmviewer.schemes.methods import METHODS
-from llmviewer.technique import Technique
-from llmviewer.techniques import TECHNIQUES, WITHOUT_OPTION, load
+from llmviewer.core.errors import UserError
+from llmviewer.techniques.methods import METHODS
+from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION, load
+from llmviewer.techniques.technique import Technique
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "techniques.md"
 FIELDS = ("kind", "summary", "formula", "source", "example")

@@ -14,8 +14,8 @@ import pytest
 
 import llmviewer as lv
 from llmviewer.cli import main
-from llmviewer.result import Result
-from reports import trace
+from llmviewer.reports import trace
+from llmviewer.result.result import Result
 
 #: Tracks of copies that run beside kernels.
 BESIDE = {"link in", "link out", "host memory", "disk"}

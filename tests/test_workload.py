@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmviewer import workload
-from llmviewer.workload import Group
+from llmviewer.core import workload
+from llmviewer.core.workload import Group
 
 new = st.integers(1, 40)
 cached = st.integers(0, 60)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from calibrate.buffers import Buffers
-from calibrate.kernels import (
+from llmviewer.calibrate.buffers import Buffers
+from llmviewer.calibrate.kernels import (
     allreduce,
     attention,
     block,
@@ -21,7 +21,7 @@ from calibrate.kernels import (
     mla,
     model,
 )
-from calibrate.timer import Work
+from llmviewer.calibrate.timer import Work
 
 #: What makes a kernel ready to run from the columns of its row.
 Build = Callable[[Mapping[str, Any], Buffers], Work]

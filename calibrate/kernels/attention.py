@@ -10,9 +10,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-from calibrate.buffers import Buffers
-from calibrate.kernels.dtypes import DTYPES
-from calibrate.timer import Work
+from llmviewer.calibrate.buffers import Buffers
+from llmviewer.calibrate.kernels.dtypes import DTYPES
+from llmviewer.calibrate.timer import Work
 
 #: kernel of the tables -> backend of torch.
 BACKENDS = {

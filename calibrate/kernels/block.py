@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from calibrate.buffers import Buffers
-from calibrate.kernels import llama
-from calibrate.kernels.dtypes import DTYPES
-from calibrate.timer import Work
+from llmviewer.calibrate.buffers import Buffers
+from llmviewer.calibrate.kernels import llama
+from llmviewer.calibrate.kernels.dtypes import DTYPES
+from llmviewer.calibrate.timer import Work
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:

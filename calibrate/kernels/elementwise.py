@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from calibrate.buffers import Buffers, Rotation, Shape
-from calibrate.kernels import llama
-from calibrate.kernels.dtypes import DTYPES, UnsupportedError
-from calibrate.timer import Work
+from llmviewer.calibrate.buffers import Buffers, Rotation, Shape
+from llmviewer.calibrate.kernels import llama
+from llmviewer.calibrate.kernels.dtypes import DTYPES, UnsupportedError
+from llmviewer.calibrate.timer import Work
 
 #: Rows of the embedding table.
 VOCABULARY = 32000

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from calibrate.buffers import Buffers
-from calibrate.kernels.dtypes import DTYPES, UnsupportedError, need_capability
-from calibrate.timer import Work
+from llmviewer.calibrate.buffers import Buffers
+from llmviewer.calibrate.kernels.dtypes import DTYPES, UnsupportedError, need_capability
+from llmviewer.calibrate.timer import Work
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from calibrate.buffers import Buffers
-from calibrate.kernels.dtypes import need_capability
-from calibrate.timer import Work
+from llmviewer.calibrate.buffers import Buffers
+from llmviewer.calibrate.kernels.dtypes import need_capability
+from llmviewer.calibrate.timer import Work
 
 #: Tiles along k that a warp takes at once: the widest, as gpt-fast and torchao choose it.
 INNER_K_TILES = 8

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from calibrate.buffers import Buffers
-from calibrate.kernels.dtypes import UnsupportedError, need_capability
-from calibrate.timer import Work
+from llmviewer.calibrate.buffers import Buffers
+from llmviewer.calibrate.kernels.dtypes import UnsupportedError, need_capability
+from llmviewer.calibrate.timer import Work
 
 #: cublasLt takes more than 16 rows, and k and n in multiples of 8.
 LEAST_ROWS = 17

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from calibrate.buffers import Buffers
-from calibrate.timer import Work
+from llmviewer.calibrate.buffers import Buffers
+from llmviewer.calibrate.timer import Work
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from calibrate.buffers import Shape
+from llmviewer.calibrate.buffers import Shape
 
 Tensors = tuple[torch.Tensor, ...]
 

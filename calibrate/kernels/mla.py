@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.nn.attention import sdpa_kernel
 
-from calibrate.buffers import Buffers
-from calibrate.kernels import attention
-from calibrate.kernels.dtypes import DTYPES
-from calibrate.timer import Work
+from llmviewer.calibrate.buffers import Buffers
+from llmviewer.calibrate.kernels import attention
+from llmviewer.calibrate.kernels.dtypes import DTYPES
+from llmviewer.calibrate.timer import Work
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:

@@ -15,11 +15,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("llmviewer.cli.sweep", "Many batch sizes and lengths, one row per point."),
     "compare": ("llmviewer.cli.compare", "Several chips, models or quantizations side by side."),
     "crossover": ("llmviewer.cli.crossover", "Which configuration wins where, over batch and context."),
-    "plot": ("llmviewer.cli.plot", "Roofline, curves, memory, winners as a picture."),
+    "plot": ("llmviewer.cli.plot.command", "Roofline, curves, memory, winners as a picture."),
     "survey": ("llmviewer.cli.survey", "The figures of the survey arXiv 2402.16363 by our counts."),
     "report": ("llmviewer.cli.report", "All of it in one file: HTML, Markdown, CSV, JSON, Excel."),
     "trace": ("llmviewer.cli.trace", "The predicted timeline, for Perfetto and chrome://tracing."),
-    "calibrate": ("llmviewer.cli.calibrate", "Measure kernels, fit a profile, check it: run, fit, validate, ledger."),
+    "calibrate": (
+        "llmviewer.cli.calibrate.group",
+        "Measure kernels, fit a profile, check it: run, fit, validate, ledger.",
+    ),
     "models": ("llmviewer.cli.models", "Models we know: list, show."),
     "hardware": ("llmviewer.cli.hardware", "Chips we know: list, show."),
     "techniques": ("llmviewer.cli.techniques", "What can be switched on, and what it changes: list, show."),
@@ -44,7 +47,7 @@ def _guarded(words: list[str]) -> int:
     except Exception as error:
         if os.environ.get("LLMVIEWER_DEBUG"):
             raise
-        from llmviewer.errors import shown
+        from llmviewer.core.errors import shown
 
         found = shown(f"{type(error).__name__}: {error}", 200)
         said = f"error: a fault in llmviewer, please report it: {found} (LLMVIEWER_DEBUG=1 shows where)"
@@ -55,7 +58,7 @@ def _guarded(words: list[str]) -> int:
 def main(words: list[str]) -> int:
     """Run one command; the exit status."""
     from llmviewer.cli.app import command_for
-    from llmviewer.errors import UserError
+    from llmviewer.core.errors import UserError
 
     try:
         return command_for(words, COMMANDS)

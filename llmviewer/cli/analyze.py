@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.result import Result
+from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
-    from reports.page import Page
+    from llmviewer.reports.page import Page
 
 
 @partial(opt.running, efficiency="calibrated")
@@ -41,7 +41,7 @@ def command(
 
 def _views(result: Result) -> views.Views:
     def page() -> Page:
-        from reports import analysis_page
+        from llmviewer.reports import analysis_page
 
         return analysis_page.page(result)
 

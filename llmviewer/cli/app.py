@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from llmviewer.errors import UserError, shown, unknown
+from llmviewer.core.errors import UserError, shown, unknown
 
 #: What the parser says repeats the word it stumbled over, however long that is.
 LONGEST_MESSAGE = 300

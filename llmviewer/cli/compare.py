@@ -9,11 +9,11 @@ import typer
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.comparison import Comparison
-from llmviewer.errors import UserError
+from llmviewer.core.errors import UserError
+from llmviewer.result.comparison import Comparison
 
 if TYPE_CHECKING:
-    from reports.page import Page
+    from llmviewer.reports.page import Page
 
 #: More columns than this are a sweep, not a comparison.
 MOST = 12
@@ -51,7 +51,7 @@ def command(
 
 def _views(comparison: Comparison) -> views.Views:
     def page() -> Page:
-        from reports import comparison_page
+        from llmviewer.reports import comparison_page
 
         return comparison_page.page(comparison)
 

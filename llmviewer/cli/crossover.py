@@ -9,12 +9,12 @@ import typer
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.crossover import METRICS, crossover, names
-from llmviewer.errors import UserError, unknown
-from llmviewer.sweep import values
+from llmviewer.core.errors import UserError, unknown
+from llmviewer.result.crossover import METRICS, crossover, names
+from llmviewer.result.sweep import values
 
 if TYPE_CHECKING:
-    from reports.page import Page
+    from llmviewer.reports.page import Page
 
 #: Each has a letter on the map.
 MOST = 26
@@ -51,7 +51,7 @@ def command(
     found = crossover(configurations, metric=metric, output_len=output_len, **grid)
 
     def page() -> Page:
-        from reports import crossover_page
+        from llmviewer.reports import crossover_page
 
         return crossover_page.page(found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from llmviewer.errors import UserError
+from llmviewer.core.errors import UserError
 
 #: Packages of the extra `calibrate`.
 CALIBRATION = ("torch", "scipy", "pyarrow", "fastparquet")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llmviewer.errors import UserError, shown
+from llmviewer.core.errors import UserError, shown
 
 
 def target(path: str, ours: Callable[[Path], bool]) -> Path:

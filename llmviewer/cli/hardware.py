@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmviewer import catalog
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
+from llmviewer.result import catalog
 
 if TYPE_CHECKING:
-    from reports.page import Page
+    from llmviewer.reports.page import Page
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A chip's name, or a path to its YAML.")]
@@ -24,7 +24,7 @@ def list_hardware(format: opt.Format = "table", output: opt.Output = None) -> in
     objects = catalog.hardware_list()
 
     def page() -> Page:
-        from reports import catalog_page
+        from llmviewer.reports import catalog_page
 
         return catalog_page.hardware(objects)
 
@@ -39,7 +39,7 @@ def show_hardware(name: Name, format: opt.Format = "table", output: opt.Output =
     card = catalog.hardware_card(name)
 
     def page() -> Page:
-        from reports import catalog_page
+        from llmviewer.reports import catalog_page
 
         return catalog_page.chip(card)
 

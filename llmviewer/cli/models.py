@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmviewer import catalog
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
+from llmviewer.result import catalog
 
 if TYPE_CHECKING:
-    from reports.page import Page
+    from llmviewer.reports.page import Page
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -23,7 +23,7 @@ def list_models(format: opt.Format = "table", output: opt.Output = None) -> int:
     objects = catalog.model_list()
 
     def page() -> Page:
-        from reports import catalog_page
+        from llmviewer.reports import catalog_page
 
         return catalog_page.models(objects)
 
@@ -44,7 +44,7 @@ def show_model(
     card = catalog.model_card(model, dtype=dtype, ignored=tuple(ignore_field or ()))
 
     def page() -> Page:
-        from reports import catalog_page
+        from llmviewer.reports import catalog_page
 
         return catalog_page.model(card)
 

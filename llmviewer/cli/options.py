@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from llmviewer import arguments
-from llmviewer.errors import UserError, quoted
-from llmviewer.techniques import TECHNIQUES
+from llmviewer.core import arguments
+from llmviewer.core.errors import UserError, quoted
+from llmviewer.techniques.registry import TECHNIQUES
 
 
 def _number(check: Callable[[str, object], object], name: str, text: object) -> object:
@@ -147,7 +147,7 @@ def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]
 
 def titled(chosen: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Every combination once, by the values in which it differs; a single one by its model and chip."""
-    from llmviewer.crossover import names  # commands of one configuration need none
+    from llmviewer.result.crossover import names  # commands of one configuration need none
 
     own = [one for at, one in enumerate(chosen) if one not in chosen[:at]]
     if len(own) == 1:

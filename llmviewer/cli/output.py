@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from llmviewer import data
-from llmviewer.errors import UserError, shown
+from llmviewer.core import data
+from llmviewer.core.errors import UserError, shown
 
 
 def spare(path: str, inputs: Iterable[str]) -> None:

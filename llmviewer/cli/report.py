@@ -16,12 +16,12 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.output import replacing, warn, write
 from llmviewer.cli.sweep import progress
-from llmviewer.errors import UserError, quoted, unknown
-from llmviewer.schedule import check_passes
-from llmviewer.sweep import Grid, values
+from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.result.sweep import Grid, values
+from llmviewer.serving.schedule import check_passes
 
 if TYPE_CHECKING:
-    from reports.report import Report
+    from llmviewer.reports.report import Report
 
 #: Configurations side by side; more are a sweep.
 MOST = 12
@@ -57,7 +57,7 @@ def command(
     The first of each list of sizes is shown operator by operator, all of them as curves; without a list batch sizes
     from 1 to 512.  Exits 1 when one of the configurations does not fit in memory.
     """
-    from reports.tables import TABLES
+    from llmviewer.reports.tables import TABLES
 
     kind, path = _kind(format, output)
     if table not in TABLES:
@@ -83,7 +83,7 @@ def _kind(format: str, output: str) -> tuple[str, str | None]:  # noqa: A002
 
 
 def _report(sizes: Sizes, chosen: list[dict[str, Any]]) -> Report:
-    from reports.report import Report
+    from llmviewer.reports.report import Report
 
     if len(chosen) > MOST:
         raise UserError(f"{len(chosen)} configurations; a report shows at most {MOST}, sweep any number")
@@ -137,7 +137,7 @@ def _joined(chunks: Iterator[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _html(report: Report, path: str | None, table: str) -> None:
-    from reports.html import page
+    from llmviewer.reports.html import page
 
     try:
         text = page.text(report)
@@ -147,7 +147,7 @@ def _html(report: Report, path: str | None, table: str) -> None:
 
 
 def _markdown(report: Report, path: str | None, table: str) -> None:
-    from reports import markdown, report_page
+    from llmviewer.reports import markdown, report_page
 
     write(markdown.text(report_page.page(report)), path)
 
@@ -159,14 +159,14 @@ def _json(report: Report, path: str | None, table: str) -> None:
 
 
 def _csv(report: Report, path: str | None, table: str) -> None:
-    from reports.tables import TABLES
+    from llmviewer.reports.tables import TABLES
 
     write(views.csv_text(TABLES[table](report)), path)
 
 
 def _xlsx(report: Report, path: str | None, table: str) -> None:
-    from reports import excel
-    from reports.tables import TABLES
+    from llmviewer.reports import excel
+    from llmviewer.reports.tables import TABLES
 
     tables = {name: [views.flat(row) for row in rows(report)] for name, rows in TABLES.items()}
     with replacing(path or FILES["xlsx"]) as temporary:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmviewer.cli.output import opened, replacing
-from llmviewer.errors import UserError
+from llmviewer.core.errors import UserError
 
 Columns = dict[str, Any]
 
@@ -58,7 +58,7 @@ def parquet(chunks: Iterator[Columns], path: str | None) -> None:
 
 def table(chunks: Iterator[Columns], path: str | None) -> None:
     """The first rows for a person; says how many more there are."""
-    from reports import screen, sweep_page, terminal
+    from llmviewer.reports import screen, sweep_page, terminal
 
     kept: list[Columns] = []
     points = 0

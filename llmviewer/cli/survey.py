@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from llmviewer import api, hardware
+from llmviewer import api
 from llmviewer.cli.folder import replacing_folder, target
-from llmviewer.errors import unknown
-from llmviewer.result import Result
+from llmviewer.core.errors import unknown
+from llmviewer.hardware import specs
+from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
-    from reports.plots.style import Style
-    from reports.survey.document import Section
-    from reports.survey.figure import Ask
+    from llmviewer.reports.plots.style import Style
+    from llmviewer.reports.survey.document import Section
+    from llmviewer.reports.survey.figure import Ask
 
 #: What a survey consists of; a folder with nothing else is an earlier one.
 FILES = re.compile(r"index\.(html|md)|(table|figure)-\d+(-[a-z-]+)?\.(png|svg|csv)")
@@ -30,9 +31,9 @@ def command(
     theme: Annotated[str, typer.Option(help="Of the pictures: light, dark.")] = "light",
 ) -> int:
     """Draws Table 1 and the figures that LLM-Viewer made, with data, and a page that says which conclusions hold."""
-    from reports.plots.style import THEMES, Style
-    from reports.survey import FIGURES
-    from reports.survey.document import as_html, as_markdown
+    from llmviewer.reports.plots.style import THEMES, Style
+    from llmviewer.reports.survey import FIGURES
+    from llmviewer.reports.survey.document import as_html, as_markdown
 
     if theme not in THEMES:
         raise unknown("theme", theme, THEMES)
@@ -52,9 +53,9 @@ def command(
 
 def section(name: str, answered: dict[Ask, Result]) -> Section:
     """A figure with its answers.  answered: what has been asked before, which grows."""
-    from reports.survey import load
-    from reports.survey.document import Section
-    from reports.survey.peer import compared
+    from llmviewer.reports.survey import load
+    from llmviewer.reports.survey.document import Section
+    from llmviewer.reports.survey.peer import compared
 
     figure = load(name)
     for ask in (*figure.asks.values(), *(peer.ask for peer in figure.peers)):
@@ -69,7 +70,7 @@ def answer(ask: Ask) -> Result:
     """What `analyze` says to the question."""
     chip: Any = ask.hardware
     if ask.bandwidths:
-        chip = hardware.load(ask.hardware)
+        chip = specs.load(ask.hardware)
         chip = replace(chip, bandwidth_bytes_per_s=np.array(ask.bandwidths) * chip.bandwidth_bytes_per_s)
     sizes: Any = {name: list(getattr(ask, name)) for name in ("batch_size", "input_len", "output_len")}
     return api.analyze(ask.model, chip, **sizes, **dict[str, Any](ask.options))

@@ -14,9 +14,9 @@ from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import rows, views
 from llmviewer.cli.output import warn
-from llmviewer.schedule import check_passes
-from llmviewer.sweep import Grid, values
-from llmviewer.workload import Request
+from llmviewer.core.workload import Request
+from llmviewer.result.sweep import Grid, values
+from llmviewer.serving.schedule import check_passes
 
 Columns = dict[str, Any]
 

@@ -8,12 +8,12 @@ import typer
 
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.errors import unknown
-from llmviewer.schemes.methods import METHODS
-from llmviewer.techniques import TECHNIQUES, WITHOUT_OPTION, load
+from llmviewer.core.errors import unknown
+from llmviewer.techniques.methods import METHODS
+from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION, load
 
 if TYPE_CHECKING:
-    from reports.page import Page
+    from llmviewer.reports.page import Page
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -39,7 +39,7 @@ def _presets(name: str) -> list[str]:
     """Names of published acceptance: of a way to speculate its own, of the option all."""
     if name != "speculative" and name not in METHODS["speculative"]:
         return []
-    from llmviewer.schemes.acceptance_presets import PRESETS
+    from llmviewer.techniques.speculation.acceptance_presets import PRESETS
 
     return [
         preset.name for preset in PRESETS.values() if name in ("speculative", preset.method.replace("eagle2", "eagle"))
@@ -65,7 +65,7 @@ def every(format: opt.Format = "table", output: opt.Output = None) -> int:  # no
     cards = [card(name) for name in (*TECHNIQUES, *WITHOUT_OPTION)]
 
     def page() -> Page:
-        from reports import techniques_page
+        from llmviewer.reports import techniques_page
 
         return techniques_page.listed(cards)
 
@@ -89,7 +89,7 @@ def one(
     found = card(key)
 
     def page() -> Page:
-        from reports import techniques_page
+        from llmviewer.reports import techniques_page
 
         return techniques_page.shown(found)
 

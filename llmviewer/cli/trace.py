@@ -10,8 +10,8 @@ import typer
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli.output import opened, spare, warn, writable
-from llmviewer.errors import UserError, quoted
-from llmviewer.traced import check
+from llmviewer.core.errors import UserError, quoted
+from llmviewer.result.timeline.traced import check
 
 
 @partial(opt.running, efficiency="calibrated")
@@ -31,7 +31,7 @@ def command(
 
     Exits 1 when the workload does not fit in memory.
     """
-    from reports import trace
+    from llmviewer.reports import trace
 
     path = None if output == "-" else output
     if path is not None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.cli.output import spare, writable, write
-from llmviewer.errors import unknown
+from llmviewer.core.errors import unknown
 
 if TYPE_CHECKING:
-    from reports.page import Page
+    from llmviewer.reports.page import Page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +43,13 @@ def show(views: Views, name: str, path: str | None) -> None:
 
 
 def _table(views: Views, path: str | None) -> str:
-    from reports import screen, terminal
+    from llmviewer.reports import screen, terminal
 
     return terminal.text(views.page(), screen.FILE if path is not None else screen.Screen.of(sys.stdout))
 
 
 def _markdown(views: Views, path: str | None) -> str:
-    from reports import markdown
+    from llmviewer.reports import markdown
 
     return markdown.text(views.page())
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmviewer.dtypes import Dtype, cache_int
+from llmviewer.core.dtypes import Dtype, cache_int
+from llmviewer.core.ir import Access, Block, Role
 from llmviewer.formats.linear import in_dtype
-from llmviewer.ir import Access, Block, Role
 from llmviewer.ops.attention import AttentionShape
 
 #: What KV bits apply to; recurrent and convolution state keep their dtype.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from llmviewer.dtypes import Dtype
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Block, Graph, Operator
 from llmviewer.formats.cache import with_cache
 from llmviewer.formats.linear import Format, with_formats
-from llmviewer.ir import Block, Graph, Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from llmviewer.dtypes import Dtype, operand_class
-from llmviewer.ir import Access, Block, Count, Kind, Operator, Role, Tensor, whole
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import Dtype, operand_class
+from llmviewer.core.ir import Access, Block, Kind, Operator, Role, Tensor, whole
 from llmviewer.ops.gemm import GemmShape
 
 #: Per element quantized: compare for the largest magnitude, multiply by the scale, round.

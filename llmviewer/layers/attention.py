@@ -7,8 +7,10 @@ from enum import Enum
 
 import numpy as np
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import Access, Count, Operator, Role, State, Tensor, whole
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
+from llmviewer.core.workload import Step
 from llmviewer.ops.attention import (
     ALIBI_FLOPS,
     SOFT_CAP_FLOPS,
@@ -21,7 +23,6 @@ from llmviewer.ops.attention import (
 from llmviewer.ops.elementwise import activation, gated
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind
-from llmviewer.workload import Step
 
 #: minimum and maximum of a clamped projection.
 CLIP_FLOPS = 2.0

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from llmviewer.ir import Block, Operator, State, Tensor
+from llmviewer.core.ir import Block, Operator, State, Tensor
+from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import add
 from llmviewer.ops.norm import Norm
-from llmviewer.workload import Step
 
 
 class Part(Protocol):

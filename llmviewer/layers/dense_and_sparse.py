@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import Operator, Tensor
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Operator, Tensor
+from llmviewer.core.workload import Step
 from llmviewer.layers.mlp import Mlp
 from llmviewer.layers.moe import Moe
 from llmviewer.ops.elementwise import add
 from llmviewer.ops.norm import rms_norm
-from llmviewer.workload import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

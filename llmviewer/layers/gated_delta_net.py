@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import Count, Operator, State, Tensor, whole
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Operator, State, Tensor, whole
+from llmviewer.core.workload import Step
 from llmviewer.ops.conv import ShortConv
 from llmviewer.ops.elementwise import ACTIVATIONS
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import gated_norm, rms_norm
 from llmviewer.ops.recurrence import Recurrence, Rule
-from llmviewer.workload import Step
 
 SILU, SIGMOID, SOFTPLUS = (ACTIVATIONS[name] for name in ("silu", "sigmoid", "softplus"))
 #: Per element of queries and keys brought to unit length: square, add, multiply.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import Operator, State, Tensor, whole
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Operator, State, Tensor, whole
+from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import ACTIVATIONS, Activation, activate, gated
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
 from llmviewer.ops.recurrence import Recurrence, Rule
-from llmviewer.workload import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

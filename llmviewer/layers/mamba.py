@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import Count, Operator, State, Tensor, whole
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Operator, State, Tensor, whole
+from llmviewer.core.workload import Step
 from llmviewer.ops.conv import ShortConv
 from llmviewer.ops.elementwise import ACTIVATIONS, gated
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind, gated_norm, rms_norm
 from llmviewer.ops.recurrence import Recurrence, Rule
-from llmviewer.workload import Step
 
 SILU, SOFTPLUS = ACTIVATIONS["silu"], ACTIVATIONS["softplus"]
 #: Per channel: the input times the time step; the skip D x and its sum.

@@ -7,12 +7,13 @@ from enum import Enum
 
 import numpy as np
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import Access, Count, Operator, Role, State, Tensor, whole
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
+from llmviewer.core.workload import Step
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, eager, rope
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
-from llmviewer.workload import Step
 
 
 class MlaForm(Enum):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import Access, Count, Operator, Tensor, whole
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Access, Operator, Tensor, whole
+from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import Activation, activate, gated
 from llmviewer.ops.gemm import Linear
-from llmviewer.workload import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import BUFFER, Access, Count, Kind, Operator, Role, Tensor, whole
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import BUFFER, Access, Kind, Operator, Role, Tensor, whole
+from llmviewer.core.workload import Step
 from llmviewer.layers.mlp import Mlp
 from llmviewer.ops.elementwise import activate, activation, add, elementwise
 from llmviewer.ops.gemm import Linear
-from llmviewer.workload import Step
 
 #: softmax or sigmoid over the router's logits, 5 FLOP per expert as for attention scores; selection is not counted.
 ROUTER_FLOPS = 5.0

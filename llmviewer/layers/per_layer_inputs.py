@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import Access, Operator, Role, Tensor, whole
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
+from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import Activation, add, elementwise, gated
 from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
-from llmviewer.workload import Step
 
 NAME = "per_layer_inputs"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TypeAlias
 
-from llmviewer.dtypes import Dtype
+from llmviewer.core.dtypes import Dtype
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
 

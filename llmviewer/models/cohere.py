@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from llmviewer.dtypes import Dtype
+from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import QkNorm
 from llmviewer.layers.decoder import DecoderLayer, Norms, Residual
 from llmviewer.models import parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmviewer.errors import UserError, quoted, shown, unknown
+from llmviewer.core.errors import UserError, quoted, shown, unknown
 from llmviewer.models.bookkeeping import BOOKKEEPING
 
 #: Larger sizes than this are a typing error, not a model.

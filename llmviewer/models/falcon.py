@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.dtypes import Dtype
+from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import Norms, Residual
 from llmviewer.models import parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.dtypes import Dtype
+from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, QkNorm, Values
 from llmviewer.layers.decoder import DecoderLayer, Norms, Part
 from llmviewer.layers.dense_and_sparse import DenseAndSparse

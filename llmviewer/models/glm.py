@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.dtypes import Dtype
+from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, Projections, QkNorm
 from llmviewer.layers.decoder import Norms, Part
 from llmviewer.models import parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from llmviewer.dtypes import Dtype
+from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Projections
 from llmviewer.layers.decoder import Mixer, Part
 from llmviewer.layers.mamba import Mamba

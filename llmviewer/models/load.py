@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from llmviewer import data, dtypes
-from llmviewer.dtypes import Dtype
-from llmviewer.errors import UserError, shown, unknown
+from llmviewer.core import data, dtypes
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError, shown, unknown
 from llmviewer.models.config import STORED, Config
 from llmviewer.models.model import Model
 

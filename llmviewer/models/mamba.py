@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from llmviewer.dtypes import Dtype
-from llmviewer.errors import UserError
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError
 from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms
 from llmviewer.layers.mamba import Mamba, Mamba2
 from llmviewer.models import parts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llmviewer.dtypes import Dtype
-from llmviewer.errors import UserError
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention, Projections, QkNorm
 from llmviewer.layers.decoder import Mixer, Residual
 from llmviewer.layers.lightning import LightningAttention

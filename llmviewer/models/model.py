@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import BUFFER, Block, Count, Graph, Operator, Pass, Role, Tensor, as_built, whole
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import BUFFER, Block, Graph, Operator, Pass, Role, Tensor, as_built, whole
+from llmviewer.core.workload import Step, decode
 from llmviewer.layers.decoder import DecoderLayer, Part
 from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm
-from llmviewer.workload import Step, decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

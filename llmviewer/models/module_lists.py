@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from llmviewer.errors import UserError, quoted
+from llmviewer.core.errors import UserError, quoted
 
 #: What stands before the number of a layer of the language model, in one class or another.
 _LAYERS = re.compile(r"^(?:(?:model|language_model|text_model|transformer|decoder|backbone|gpt_neox)\.)*(?:layers|h)\.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from llmviewer.dtypes import Dtype
-from llmviewer.errors import UserError, unknown
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError, unknown
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms, Part
 from llmviewer.layers.mamba import Mamba2

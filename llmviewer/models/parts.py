@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from llmviewer.dtypes import Dtype, named
-from llmviewer.errors import UserError
+from llmviewer.core.dtypes import Dtype, named
+from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms, Part, Residual
 from llmviewer.layers.mlp import Mlp

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from llmviewer.errors import shown, unknown
+from llmviewer.core.errors import shown, unknown
+from llmviewer.core.ir import Block
+from llmviewer.core.workload import decode
 from llmviewer.formats.checkpoint import Checkpoint, Variant
 from llmviewer.formats.linear import Format, is_linear
-from llmviewer.ir import Block
 from llmviewer.models.config import STORED, Config
 from llmviewer.models.model import Model
 from llmviewer.models.module_lists import ModuleList, listed, unnamed
 from llmviewer.models.module_names import names_of
 from llmviewer.models.quantization_methods import METHODS, Stored
-from llmviewer.workload import decode
 
 
 def as_stored(model: Model, config: Config) -> Model:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmviewer.dtypes import DTYPES, Dtype, grouped_int, plain_int, scaled
-from llmviewer.errors import UserError, quoted
+from llmviewer.core.dtypes import DTYPES, Dtype, grouped_int, plain_int, scaled
+from llmviewer.core.errors import UserError, quoted
 from llmviewer.formats.linear import Format
 from llmviewer.models.config import Config
 

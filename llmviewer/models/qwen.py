@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmviewer.dtypes import Dtype
+from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, Projections, QkNorm
 from llmviewer.layers.decoder import Part
 from llmviewer.models import parts

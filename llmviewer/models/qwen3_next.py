@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.dtypes import Dtype
+from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.layers.decoder import Mixer
 from llmviewer.layers.gated_delta_net import GatedDeltaNet

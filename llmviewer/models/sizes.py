@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmviewer.errors import UserError
+from llmviewer.core.errors import UserError
 from llmviewer.models.config import ABSURD, Config
 
 #: A config that states no maximum context has none.

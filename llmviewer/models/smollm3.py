@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.dtypes import Dtype
+from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.decoder import DecoderLayer
 from llmviewer.models import parts
 from llmviewer.models.config import Config

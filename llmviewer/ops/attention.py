@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import Access, Count, Kind, Operator, Tensor, whole
-from llmviewer.workload import Group
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Access, Kind, Operator, Tensor, whole
+from llmviewer.core.workload import Group
 
 #: softmax: max, subtract, sum, divide; and one exponential, which also loads the special-function units.
 SOFTMAX_FLOPS = 5.0

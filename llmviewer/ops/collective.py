@@ -7,7 +7,8 @@ from enum import Enum
 
 import numpy as np
 
-from llmviewer.ir import Access, Count, Kind, Operator, Place, Role, Tensor, total, whole
+from llmviewer.core.counts import Count, total
+from llmviewer.core.ir import Access, Kind, Operator, Place, Role, Tensor, whole
 
 
 class Collective(Enum):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import Kind, Operator, Role, State, Tensor, whole
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Kind, Operator, Role, State, Tensor, whole
+from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import ACTIVATIONS
-from llmviewer.workload import Step
 
 #: What every published kernel applies to the sum as it leaves (causal-conv1d).
 ACTIVATION = ACTIVATIONS["silu"]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmviewer.errors import unknown
-from llmviewer.ir import Access, Count, Kind, Operator, Tensor, whole
+from llmviewer.core.counts import Count
+from llmviewer.core.errors import unknown
+from llmviewer.core.ir import Access, Kind, Operator, Tensor, whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmviewer.ir import Access, Count, Kind, Operator, Tensor, whole
+from llmviewer.core.counts import Count
+from llmviewer.core.ir import Access, Kind, Operator, Tensor, whole
 
 
 def embedding(name: str, tables: tuple[Tensor, ...], y: Tensor, tokens: Count, *, flops: float = 0.0) -> Operator:

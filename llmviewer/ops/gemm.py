@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llmviewer.dtypes import Dtype, operand_class
-from llmviewer.ir import Access, Array, Count, Kind, Operator, Role, Tensor, whole
+from llmviewer.core.counts import Array, Count
+from llmviewer.core.dtypes import Dtype, operand_class
+from llmviewer.core.ir import Access, Kind, Operator, Role, Tensor, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import Access, Count, Kind, Operator, Role, Tensor, whole
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Access, Kind, Operator, Role, Tensor, whole
 from llmviewer.ops.elementwise import Activation
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from llmviewer.dtypes import Dtype
-from llmviewer.ir import Access, Count, Kind, Operator, Role, State, Tensor, total, whole
-from llmviewer.workload import Step
+from llmviewer.core.counts import Count, total
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Access, Kind, Operator, Role, State, Tensor, whole
+from llmviewer.core.workload import Step
 
 
 class Rule(Enum):

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from llmviewer.dtypes import Dtype, named
-from llmviewer.ir import Access, Count, Kind, Operator, Place, Role, Tensor, total
+from llmviewer.core.counts import Count, total
+from llmviewer.core.dtypes import Dtype, named
+from llmviewer.core.ir import Access, Kind, Operator, Place, Role, Tensor
 
 #: Bytes as they are copied, whatever they mean.
 BYTE: Dtype = named("int8")

@@ -10,8 +10,8 @@ from html import escape
 from math import log
 from typing import Any, TypeAlias
 
-from reports import format as fmt
-from reports.memory_bar import PARTS
+from llmviewer.reports import format as fmt
+from llmviewer.reports.memory_bar import PARTS
 
 Json: TypeAlias = dict[str, Any]
 Answers: TypeAlias = list[dict[str, Any]]

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from reports import format as fmt
-from reports.html.charts import GIB, SERIES, Chart, Json, dash, series, span
-from reports.report import Report
+from llmviewer.reports import format as fmt
+from llmviewer.reports.html.charts import GIB, SERIES, Chart, Json, dash, series, span
+from llmviewer.reports.report import Report
 
 SIZES = {
     "batch_size": "Batch size (sequences)",

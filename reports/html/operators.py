@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from reports import format as fmt
-from reports import formulas
-from reports.stage_table import of_roofline
+from llmviewer.reports import format as fmt
+from llmviewer.reports import formulas
+from llmviewer.reports.stage_table import of_roofline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

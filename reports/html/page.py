@@ -13,12 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from reports import analysis_page, bottleneck, comparison_page
-from reports import format as fmt
-from reports.html import charts, curves, operators, provenance, roofline
-from reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
-from reports.page import Page
-from reports.report import Report
+from llmviewer.reports import analysis_page, bottleneck, comparison_page
+from llmviewer.reports import format as fmt
+from llmviewer.reports.html import charts, curves, operators, provenance, roofline
+from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
+from llmviewer.reports.page import Page
+from llmviewer.reports.report import Report
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: Points that the page's table shows; those it carries for its download are all of them, up to so many characters.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from reports import format as fmt
+from llmviewer.reports import format as fmt
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -6,9 +6,9 @@ from html import escape
 from math import log10, sqrt
 from typing import Any
 
-from reports import format as fmt
-from reports.html.charts import Answers, Chart, Json, dash, series
-from reports.html.operators import Line
+from llmviewer.reports import format as fmt
+from llmviewer.reports.html.charts import Answers, Chart, Json, dash, series
+from llmviewer.reports.html.operators import Line
 
 #: How far the axis goes beyond the ridge: the names of the roofs stand there.
 ROOM = 40.0

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.plots import curves, length
-from reports.plots.curves import frame
-from reports.plots.style import Style
+from llmviewer.reports.plots import curves, length
+from llmviewer.reports.plots.curves import frame
+from llmviewer.reports.plots.style import Style
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports.plots.style import PALETTE, Style, colour
+from llmviewer.reports.plots.style import PALETTE, Style, colour
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.crossover import NOBODY, Crossover
-from reports.plots.style import Style, colour
+from llmviewer.reports.plots.style import Style, colour
+from llmviewer.result.crossover import NOBODY, Crossover
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.crossover import switched_on
-from llmviewer.result import Result
-from reports.plots.style import Style, colour, dashes, marker
-from reports.plots.ticks import FEW, across, up
+from llmviewer.reports.plots.style import Style, colour, dashes, marker
+from llmviewer.reports.plots.ticks import FEW, across, up
+from llmviewer.result.crossover import switched_on
+from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
     from typing import TypeAlias

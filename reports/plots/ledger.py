@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.plots import parity
-from reports.plots.style import Style, colour, marker
+from llmviewer.reports.plots import parity
+from llmviewer.reports.plots.style import Style, colour, marker
 
 if TYPE_CHECKING:
     import pandas as pd

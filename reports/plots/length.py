@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports.plots import curves
-from reports.plots.curves import frame
-from reports.plots.style import Style
+from llmviewer.reports.plots import curves
+from llmviewer.reports.plots.curves import frame
+from llmviewer.reports.plots.style import Style
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.plots.labels import Label
-from reports.plots.style import Style, colour, marker
+from llmviewer.reports.plots.labels import Label
+from llmviewer.reports.plots.style import Style, colour, marker
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from llmviewer.result import Result
-from reports.plots import bars, curves
-from reports.plots.style import Style
+from llmviewer.reports.plots import bars, curves
+from llmviewer.reports.plots.style import Style
+from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd

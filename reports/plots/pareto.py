@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.plots import curves, labels, ticks
-from reports.plots.curves import frame
-from reports.plots.style import Style, colour
+from llmviewer.reports.plots import curves, labels, ticks
+from llmviewer.reports.plots.curves import frame
+from llmviewer.reports.plots.style import Style, colour
 
 if TYPE_CHECKING:
     import pandas as pd

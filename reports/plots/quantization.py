@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports import format as fmt
-from reports.plots import bars, curves, memory, ticks
-from reports.plots.curves import frame
-from reports.plots.style import Style, colour
+from llmviewer.reports import format as fmt
+from llmviewer.reports.plots import bars, curves, memory, ticks
+from llmviewer.reports.plots.curves import frame
+from llmviewer.reports.plots.style import Style, colour
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.result import Result
-from reports.plots import labels, marks
-from reports.plots.curves import SHORT
-from reports.plots.roofs import Roofs, keep_clear, keep_off_ridge, scales, words_of_zones
-from reports.plots.roofs import draw as draw_roofs
-from reports.plots.style import Style, colour
+from llmviewer.reports.plots import labels, marks
+from llmviewer.reports.plots.curves import SHORT
+from llmviewer.reports.plots.roofs import Roofs, keep_clear, keep_off_ridge, scales, words_of_zones
+from llmviewer.reports.plots.roofs import draw as draw_roofs
+from llmviewer.reports.plots.style import Style, colour
+from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports import format as fmt
-from reports.plots.labels import Space
-from reports.plots.style import Style, dashes
+from llmviewer.reports import format as fmt
+from llmviewer.reports.plots.labels import Space
+from llmviewer.reports.plots.style import Style, dashes
 
 if TYPE_CHECKING:
     import pandas as pd

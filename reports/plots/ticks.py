@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.plots.style import Style
+from llmviewer.reports.plots.style import Style
 
 if TYPE_CHECKING:
     from typing import TypeAlias

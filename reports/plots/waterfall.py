@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.result import Result
-from reports import format as fmt
-from reports.plots import bars, curves
-from reports.plots.style import Style
+from llmviewer.reports import format as fmt
+from llmviewer.reports.plots import bars, curves
+from llmviewer.reports.plots.style import Style
+from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd

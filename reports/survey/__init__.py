@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from reports.survey.figure import Figure
+from llmviewer.reports.survey.figure import Figure
 
 #: In the order of the survey.
 FIGURES = (
@@ -28,5 +28,5 @@ FIGURES = (
 
 def load(name: str) -> Figure:
     """The figure of a name in FIGURES."""
-    found: Figure = import_module(f"reports.survey.{name}").FIGURE
+    found: Figure = import_module(f"llmviewer.reports.survey.{name}").FIGURE
     return found

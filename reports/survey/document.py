@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reports import format as fmt
-from reports import markdown
-from reports.page import Row, Table, left, right
-from reports.survey.figure import Claim, Figure, Frames, Rows, Verdict
-from reports.survey.peer import MEMORY, read, reasons
+from llmviewer.reports import format as fmt
+from llmviewer.reports import markdown
+from llmviewer.reports.page import Row, Table, left, right
+from llmviewer.reports.survey.figure import Claim, Figure, Frames, Rows, Verdict
+from llmviewer.reports.survey.peer import MEMORY, read, reasons
 
 TITLE = "The survey of LLM inference, recomputed"
 PAPER = "https://arxiv.org/abs/2402.16363"

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from llmviewer.result import Result
+from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-    from reports.page import Table
-    from reports.plots.style import Style
-    from reports.survey.peer import Peer
+    from llmviewer.reports.page import Table
+    from llmviewer.reports.plots.style import Style
+    from llmviewer.reports.survey.peer import Peer
 
 #: Rows of a figure by name; "" is the figure's own, the others stand beside it (roofs).
 Frames: TypeAlias = Mapping[str, Any]

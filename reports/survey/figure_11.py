@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports import format as fmt
-from reports.plots.style import colour
-from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, together
-from reports.survey.lines import labelled, tagged
-from reports.survey.peer import peers
+from llmviewer.reports import format as fmt
+from llmviewer.reports.plots.style import colour
+from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, together
+from llmviewer.reports.survey.lines import labelled, tagged
+from llmviewer.reports.survey.peer import peers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-    from reports.plots.style import Style
+    from llmviewer.reports.plots.style import Style
 
 FORMATS = {"w16 kv16": "none", "w16 kv8": "w16a16kv8", "w16 kv4": "w16a16kv4", "w4 kv16": "w4a16", "w4 kv4": "w4a16kv4"}
 LENGTHS = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from reports import format as fmt
-from reports.plots import labels, roofline
-from reports.plots.roofs import scales
-from reports.plots.style import colour, marker
-from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict
-from reports.survey.roof_axes import under
+from llmviewer.reports import format as fmt
+from llmviewer.reports.plots import labels, roofline
+from llmviewer.reports.plots.roofs import scales
+from llmviewer.reports.plots.style import colour, marker
+from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict
+from llmviewer.reports.survey.roof_axes import under
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-    from reports.plots.style import Style
+    from llmviewer.reports.plots.style import Style
 
 #: Rules of --fusion -> how the picture calls them.
 RULES = {

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reports import format as fmt
-from reports.plots.style import colour, dashes, marker
-from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict
-from reports.survey.lines import labelled, tagged
-from reports.survey.peer import peers
+from llmviewer.reports import format as fmt
+from llmviewer.reports.plots.style import colour, dashes, marker
+from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict
+from llmviewer.reports.survey.lines import labelled, tagged
+from llmviewer.reports.survey.peer import peers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-    from reports.plots.style import Style
+    from llmviewer.reports.plots.style import Style
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 ATTENTION = ("qk_matmul", "softmax", "sv_matmul", "attention")

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports import format as fmt
-from reports.plots.roofs import scales
-from reports.plots.style import colour, dashes, marker
-from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, together
-from reports.survey.lines import curves, log, tagged
+from llmviewer.reports import format as fmt
+from llmviewer.reports.plots.roofs import scales
+from llmviewer.reports.plots.style import colour, dashes, marker
+from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, together
+from llmviewer.reports.survey.lines import curves, log, tagged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-    from reports.plots.style import Style
+    from llmviewer.reports.plots.style import Style
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 GPU, STREAMED, XEON, EPYC = (

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports import format as fmt
-from reports.plots.style import colour, marker
-from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Verdict, rising, together
-from reports.survey.lines import log
-from reports.survey.peer import peers
+from llmviewer.reports import format as fmt
+from llmviewer.reports.plots.style import colour, marker
+from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Verdict, rising, together
+from llmviewer.reports.survey.lines import log
+from llmviewer.reports.survey.peer import peers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-    from reports.plots.style import Style
+    from llmviewer.reports.plots.style import Style
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports import format as fmt
-from reports.plots.roofs import scales
-from reports.plots.style import colour, dashes, marker
-from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, rising
-from reports.survey.lines import curves, log, tagged
+from llmviewer.reports import format as fmt
+from llmviewer.reports.plots.roofs import scales
+from llmviewer.reports.plots.style import colour, dashes, marker
+from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, rising
+from llmviewer.reports.survey.lines import curves, log, tagged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-    from reports.plots.style import Style
+    from llmviewer.reports.plots.style import Style
 
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 BATCHES = (1, 16, 64)

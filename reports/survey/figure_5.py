@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports import format as fmt
-from reports.plots.roofs import scales
-from reports.survey import table_1
-from reports.survey.figure import Claim, Figure, Frames, Verdict
-from reports.survey.roof_axes import under
+from llmviewer.reports import format as fmt
+from llmviewer.reports.plots.roofs import scales
+from llmviewer.reports.survey import table_1
+from llmviewer.reports.survey.figure import Claim, Figure, Frames, Verdict
+from llmviewer.reports.survey.roof_axes import under
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-    from reports.plots.style import Style
+    from llmviewer.reports.plots.style import Style
 
 MAIN = "tensor bf16, fp16"
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports import format as fmt
-from reports.plots import labels, roofline
-from reports.plots.roofs import scales
-from reports.plots.style import colour, marker
-from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Verdict
-from reports.survey.roof_axes import under
+from llmviewer.reports import format as fmt
+from llmviewer.reports.plots import labels, roofline
+from llmviewer.reports.plots.roofs import scales
+from llmviewer.reports.plots.style import colour, marker
+from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Verdict
+from llmviewer.reports.survey.roof_axes import under
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-    from reports.plots.style import Style
+    from llmviewer.reports.plots.style import Style
 
 FP16, INT8 = "tensor bf16, fp16", "tensor int8"
 FORMATS = {"w16a16": "none", "w8a16": "w8a16", "w16a8": "w16a8", "w8a8": "w8a8", "w4a4": "w4a4"}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports import format as fmt
-from reports.survey.faults import LINEAR
-from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, rising, together
-from reports.survey.lines import curves, log
-from reports.survey.peer import peers
+from llmviewer.reports import format as fmt
+from llmviewer.reports.survey.faults import LINEAR
+from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, rising, together
+from llmviewer.reports.survey.lines import curves, log
+from llmviewer.reports.survey.peer import peers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-    from reports.plots.style import Style
+    from llmviewer.reports.plots.style import Style
 
 FORMATS = {"w16a16": "none", **{name: name for name in ("w8a8", "w8a16", "w4a16", "w2a16", "w1a16")}}
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.plots.style import Style, colour, dashes, marker
+from llmviewer.reports.plots.style import Style, colour, dashes, marker
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.plots import labels
-from reports.plots.roofs import Roofs, draw, keep_clear, keep_off_ridge, words_of_zones
+from llmviewer.reports.plots import labels
+from llmviewer.reports.plots.roofs import Roofs, draw, keep_clear, keep_off_ridge, words_of_zones
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from reports.plots.style import Style
+    from llmviewer.reports.plots.style import Style
 
 #: Half a marker, in units of the text's height.
 HALF = 0.4

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports import format as fmt
-from reports.page import Row, Table, left, right
-from reports.plots import roofline
-from reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict
-from reports.survey.peer import peers, read
+from llmviewer.reports import format as fmt
+from llmviewer.reports.page import Row, Table, left, right
+from llmviewer.reports.plots import roofline
+from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict
+from llmviewer.reports.survey.peer import peers, read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-    from reports.plots.style import Style
+    from llmviewer.reports.plots.style import Style
 
 #: Columns that make no table.
 WORDY = ("time_interval_s", "inputs", "output_shape")

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmviewer import data, models
-from llmviewer.ir import Graph, Kind, Operator
+from llmviewer import models
+from llmviewer.core import data
+from llmviewer.core.ir import Graph, Kind, Operator
+from llmviewer.core.workload import Step, decode, prefill
 from llmviewer.layers.mla import MlaForm
 from llmviewer.models.latent import with_form
 from llmviewer.models.load import parse
-from llmviewer.workload import Step, decode, prefill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="measuring needs torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
-from calibrate import environment, record, sizes  # noqa: E402
-from calibrate.run import run  # noqa: E402
+from llmviewer.calibrate import environment, record, sizes  # noqa: E402
+from llmviewer.calibrate.run import run  # noqa: E402
 
 SMALL = replace(
     sizes.SIZES["cuda", "quick"],

@@ -1,0 +1,1 @@
+"""One model on one system: memory, times and limits of a request."""

@@ -1,0 +1,163 @@
+"""One forward pass evaluated on a system: every operator's counts and times, and their totals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llmviewer.analysis.system import System
+from llmviewer.core.counts import Count, present, total
+from llmviewer.core.ir import Block, Graph, Kind, Operator, Role
+from llmviewer.core.workload import Step
+from llmviewer.models.model import Model
+from llmviewer.timing import roofline
+from llmviewer.timing.efficiency import ideal
+from llmviewer.timing.engine import within
+from llmviewer.timing.roofline import Timing
+
+if TYPE_CHECKING:
+    from llmviewer.timing.overlap import Layer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Row:
+    """One operator of one kind of layer; counts and times are for one layer."""
+
+    block: Block
+    operator: Operator
+    traffic_bytes: Count
+    timing: Timing
+    ideal: Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evaluation:
+    """A graph after all passes, its rows, and sums over operators x layers.
+
+    Sums run over the operators of a block in order, one addition at a time, then over blocks x layers: a point alone
+    and the same point inside a sweep give the same bits.
+    served: what the engine adds beside kernels, by name [s].
+    copying: layers whose copies run beside kernels; bounds: the same on the data sheet.
+    stages: of a pipeline all stages, this one among them.
+    """
+
+    graph: Graph
+    rows: tuple[Row, ...]
+    served: tuple[tuple[str, Count], ...] = ()
+    copying: tuple[Layer, ...] = ()
+    bounds: tuple[Layer, ...] = ()
+    stages: tuple[Evaluation, ...] = ()
+
+    def sum(self, of: Callable[[Row], Count]) -> Count:
+        """Total of one quantity of the rows."""
+        blocks: dict[str, list[Count]] = {}
+        times: dict[str, float] = {}
+        for row in self.rows:
+            blocks.setdefault(row.block.name, []).append(of(row))
+            times[row.block.name] = float(row.block.times)
+        return total(total(counts) * times[name] for name, counts in blocks.items())
+
+    @property
+    def time_s(self) -> Count:
+        """Of one device: kernels and copies, less what of them runs side by side, and what the engine adds [s]."""
+        kernels = _beside(self.sum(lambda row: row.timing.time_s), self.copying)
+        return kernels if not self.served else total((kernels, *(seconds for _, seconds in self.served)))
+
+    @property
+    def passing_s(self) -> tuple[Count, Count]:
+        """From the first stage to the end of the last [s]; and of the slowest stage, after which another pass can
+        follow [s]."""
+        times = [stage.time_s for stage in self.stages or (self,)]
+        slowest = times[0]
+        for seconds in times[1:]:
+            slowest = np.maximum(slowest, seconds)
+        return total(times), slowest
+
+    @property
+    def ideal_time_s(self) -> Count:
+        """The same on the data sheet's roofline [s]."""
+        return _beside(self.sum(lambda row: row.ideal.time_s), self.bounds)
+
+    @property
+    def flops(self) -> Count:
+        """matmul + vector + recurrence + convolution [FLOP]."""
+        return self.sum(lambda row: row.operator.flops)
+
+    @property
+    def matmul_flops(self) -> Count:
+        """What runs in matrix units [FLOP]."""
+        return self.sum(lambda row: row.operator.matmul_flops)
+
+    @property
+    def traffic_bytes(self) -> Count:
+        """Device-memory traffic [byte]."""
+        return self.sum(lambda row: row.traffic_bytes)
+
+    @property
+    def read_bytes(self) -> Count:
+        """Weights and cache read from device memory [byte]."""
+        return self.sum(lambda row: row.operator.read_bytes(Role.WEIGHT, Role.CACHE))
+
+
+def _beside(serial: Count, layers: tuple[Layer, ...]) -> Count:
+    """Kernels and copies one after another, less what runs side by side."""
+    for layer in layers:
+        serial = serial - layer.hidden_s * float(layer.block.times)
+    return serial
+
+
+def evaluate(model: Model, system: System, step: Step) -> Evaluation:
+    """Build the graph of `step`, apply the passes, time every operator; of a pipeline, those of the fullest stage."""
+    graph = system.prepared(model.graph(step))
+    if system.parallelism.pipeline == 1:
+        rows = tuple(_row(system, block, operator) for block, operator in graph)
+        return _served(Evaluation(graph=graph, rows=rows), system, step)
+    from llmviewer.analysis.pipeline import fullest, stages_of  # only pipelines need it
+
+    graphs = stages_of(graph, system)
+    priced: dict[int, Row] = {}
+    stages = tuple(
+        _served(Evaluation(graph=graph, rows=_priced(system, graph, priced)), system, step) for graph in graphs
+    )
+    return replace(stages[fullest(graphs)], stages=stages)
+
+
+def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:
+    """Kernels with what the engine adds."""
+
+    def seconds(kinds: tuple[Kind, ...]) -> Count:
+        return kernels.sum(
+            lambda row: row.timing.time_s if row.operator.kind in kinds and row.operator.is_kernel else 0.0
+        )
+
+    terms = system.engine.terms(kernels.graph, step, system.chip, seconds)
+    if system.copies_beside:
+        from llmviewer.timing import overlap  # only offloading needs it
+
+        rows, added = kernels.rows, within(terms)
+        if present(added):
+            added = added / np.maximum(seconds(tuple(Kind)), np.finfo(np.float64).tiny)
+        timed = overlap.layers(((row.block, row.operator, row.timing) for row in rows), added)
+        bounds = overlap.layers((row.block, row.operator, row.ideal) for row in rows)
+        kernels = replace(kernels, copying=timed, bounds=bounds)
+    return replace(kernels, served=terms) if terms else kernels
+
+
+def _priced(system: System, graph: Graph, known: dict[int, Row]) -> tuple[Row, ...]:
+    """The rows of a stage; layers of one kind take the same time in every stage."""
+    rows = []
+    for block, operator in graph:
+        if id(operator) not in known:
+            known[id(operator)] = _row(system, block, operator)
+        rows.append(replace(known[id(operator)], block=block))
+    return tuple(rows)
+
+
+def _row(system: System, block: Block, operator: Operator) -> Row:
+    traffic = operator.traffic_bytes
+    timing = roofline.time(operator, system.chip, system.efficiency, traffic)
+    bound = timing if system.efficiency is ideal else roofline.time(operator, system.chip, ideal, traffic)
+    return Row(block=block, operator=operator, traffic_bytes=traffic, timing=timing, ideal=bound)

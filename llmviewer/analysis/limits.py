@@ -1,0 +1,65 @@
+"""The largest batch, the longest context, the most requests at once that fit in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from llmviewer.analysis import memory
+from llmviewer.analysis.capacity import memory_of
+from llmviewer.analysis.system import System
+from llmviewer.core.counts import Count
+from llmviewer.core.workload import Request
+from llmviewer.models.model import Model
+from llmviewer.serving.prompts import falls
+
+#: No search goes beyond this.
+SEARCH_LIMIT = 2.0**32
+
+
+def max_batch_size(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
+    """The largest batch of this request (one point) that fits; one more does not."""
+
+    def fits(batches: Count) -> Count:
+        return memory_of(model, system, replace(request, batch_size=batches), token_budget).fits
+
+    return memory.largest(fits, SEARCH_LIMIT)
+
+
+def max_context_len(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
+    """The longest input_len + output_len of this request (one point) that fits, its output_len kept."""
+    output = float(np.max(system.batching.lasting(request).output_len))
+
+    def fits(prompts: Count) -> Count:
+        return memory_of(model, system, replace(request, input_len=prompts), token_budget).fits
+
+    # under a budget memory falls where one prompt less goes into a pass, and rises between such lengths
+    starts = 1.0 + np.append(0.0, falls(float(np.max(request.batch_size)), token_budget, system.kv_cache))
+    if system.generation.branches is not None:
+        starts = np.union1d(starts, 1.0 + system.generation.branches.falls(request.batch_size, output, token_budget))
+    fitting = np.asarray(fits(starts), dtype=bool)
+    if not fitting.any():
+        return 0.0
+    last = int(np.flatnonzero(fitting)[-1])
+    limit = SEARCH_LIMIT if last == len(starts) - 1 else float(starts[last + 1]) - 1.0
+    return memory.largest(fits, limit, float(starts[last])) + output
+
+
+def max_concurrent_requests(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
+    """Requests of full length whose caches fit at once: floor((cache budget - shared prefix) / cache of one request).
+
+    Activations are those of one step of an engine that admits prompts one after another: as many whole prompts as the
+    token budget allows, one where there is none.  vLLM logs it as "Maximum concurrency" (for its longest context).
+    """
+    replicas = system.parallelism.data
+    system = system.one_replica()
+    new = request.input_len - system.kv_cache.found(request.input_len)
+    together = 1.0 if token_budget == np.inf else float(np.maximum(np.floor(token_budget / new), 1.0))
+    sizes = replace(request, batch_size=np.array([1.0, 2.0, together]))
+    held = memory_of(model, system, sizes, token_budget)
+    first, both, _ = np.asarray(held.kv_cache_bytes)
+    own, budget = both - first, np.asarray(held.kv_cache_budget_bytes)[2]
+    if not own:  # no layer keeps anything of a sequence
+        return np.inf
+    return float(np.maximum(np.floor((budget - (first - own)) / own), 0.0)) * replicas

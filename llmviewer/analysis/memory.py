@@ -1,0 +1,211 @@
+"""What stays in device memory: weights, cache, the peak of activations, the framework; and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmviewer.core.counts import Count, total
+from llmviewer.core.ir import Access, Block, Graph, Kind, Operator, Place, Role
+from llmviewer.serving.kv_cache import PLAIN, KvCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Memory:
+    """Bytes on one device for one workload.
+
+    kv_cache_used_bytes: of the cache, what holds tokens; the rest of it is set aside and empty.
+    utilization_bytes: the budget that a fraction of the whole capacity is, whatever the rule in force.
+    cache_fraction: instead of it, the fraction of what all else leaves that the cache may take.
+    host_bytes, disk_bytes: what is offloaded.  host_capacity_bytes: the device's part of the host's memory.
+    """
+
+    weights_bytes: Count
+    kv_cache_bytes: Count
+    kv_cache_used_bytes: Count
+    activations_bytes: Count
+    framework_bytes: Count
+    capacity_bytes: Count
+    utilization_bytes: Count
+    cache_fraction: float | None = None
+    host_bytes: Count = 0.0
+    disk_bytes: Count = 0.0
+    host_capacity_bytes: float = np.inf
+
+    @property
+    def total_bytes(self) -> Count:
+        """Everything resident at the worst moment."""
+        return self.weights_bytes + self.kv_cache_bytes + self.activations_bytes + self.framework_bytes
+
+    def beside(self, other: Memory) -> Memory:
+        """With what another model holds on the same device; they run one after another."""
+        return replace(
+            self,
+            weights_bytes=self.weights_bytes + other.weights_bytes,
+            kv_cache_bytes=self.kv_cache_bytes + other.kv_cache_bytes,
+            kv_cache_used_bytes=self.kv_cache_used_bytes + other.kv_cache_used_bytes,
+            activations_bytes=np.maximum(self.activations_bytes, other.activations_bytes),
+            host_bytes=self.host_bytes + other.host_bytes,
+            disk_bytes=self.disk_bytes + other.disk_bytes,
+        )
+
+    @property
+    def budget_bytes(self) -> Count:
+        """What the engine may use of the capacity."""
+        if self.cache_fraction is None:
+            return self.utilization_bytes
+        others = self.weights_bytes + self.activations_bytes + self.framework_bytes
+        return others + (self.capacity_bytes - others) * self.cache_fraction
+
+    @property
+    def kv_cache_waste_bytes(self) -> Count:
+        """Set aside for the cache and empty: the ends of pages, and what is reserved and not reached."""
+        return self.kv_cache_bytes - self.kv_cache_used_bytes
+
+    @property
+    def kv_cache_budget_bytes(self) -> Count:
+        """What the budget leaves to the cache."""
+        return self.left_by_others(self.budget_bytes)
+
+    def left_by_others(self, budget: Count) -> Count:
+        """What is left of a budget beside weights, activations and framework."""
+        return np.maximum(budget - (self.weights_bytes + self.activations_bytes + self.framework_bytes), 0.0)
+
+    @property
+    def fits(self) -> Count:
+        """1.0 where the total is within the budget, and what is offloaded within the memory of the host."""
+        here = np.where(self.total_bytes <= self.budget_bytes, 1.0, 0.0)
+        return here if self.host_capacity_bytes == np.inf else here * self.fits_host
+
+    @property
+    def fits_host(self) -> Count:
+        """1.0 where the host holds what is offloaded to it."""
+        return np.where(self.host_bytes <= self.host_capacity_bytes, 1.0, 0.0)
+
+
+def weights_bytes(graph: Graph, shared: Collection[str] = (), place: Place = Place.DEVICE) -> float:
+    """Weights stored on the device, or elsewhere, scales included; a tied table once.  shared: names of those that are
+    there anyway."""
+    stored = (
+        (tensor, times)
+        for tensor, times in graph.stored_weights()
+        if tensor.place is place and tensor.name not in shared
+    )
+    return float(sum(tensor.elements * tensor.dtype.bytes * times for tensor, times in stored))
+
+
+def cache_bytes(graph: Graph, context: Count) -> Count:
+    """Keys, values, latents and recurrent state of one sequence of `context` tokens."""
+    return shares_of_cache(graph, PLAIN, context, 0.0)[0]
+
+
+def shares_of_cache(
+    graph: Graph, kept: KvCache, context: Count, prefix: Count, place: Place = Place.DEVICE, spare: Count = 0.0
+) -> tuple[Count, Count]:
+    """Bytes of the cache of one sequence of `context` tokens, and of the prefix that all sequences share.
+
+    spare: recurrent states of a sequence beside its own, one for every token that may be rejected.
+    """
+    own: Count = 0.0
+    shared: Count = 0.0
+    for block in graph.blocks:
+        for state in block.states:
+            if state.place is not place:
+                continue
+            one, all_of_them = kept.resident_bytes(state, context, prefix)
+            own = own + (one + spare * (state.per_sequence * state.dtype.bytes)) * block.times
+            shared = shared + all_of_them * block.times
+    return own, shared
+
+
+def hidden_states(graph: Graph, place: Place) -> Count:
+    """Bytes of the activations that copies leave on the host or its disk: those of one layer at a time."""
+    most: Count = 0.0
+    for block in graph.blocks:
+        copies = (op for op in block.operators if op.kind is Kind.COPY)
+        written = (a for op in copies for a in op.writes if a.tensor.role is Role.ACTIVATION)
+        most = np.maximum(most, total(a.elements * a.tensor.dtype.bytes for a in written if a.tensor.place is place))
+    return most
+
+
+def peak_activations(graph: Graph) -> Count:
+    """The most activation bytes alive at any operator: its inputs and outputs (nothing in place) and whatever a later
+    operator of the block still reads; what the block receives from its start.  Keys and values belong to the cache."""
+    peak: Count = 0.0
+    for block in graph.blocks:
+        peak = np.maximum(peak, _peak_of(block))
+    return peak
+
+
+def _peak_of(block: Block) -> Count:
+    """Points that run different operators are looked at one kind after another."""
+    if all(isinstance(op.where, float) for op in block.operators):
+        return _peak(block.operators)
+    runs = np.stack(np.broadcast_arrays(*(np.asarray(op.where) > 0.0 for op in block.operators)))
+    kinds, kind = np.unique(runs, axis=1, return_inverse=True)
+    peak: Count = 0.0
+    for at in range(kinds.shape[1]):
+        running = tuple(op for op, on in zip(block.operators, kinds[:, at], strict=True) if on)
+        peak = np.where(kind.reshape(-1) == at, _peak(running), peak)
+    return peak
+
+
+def _peak(operators: tuple[Operator, ...]) -> Count:
+    read = [_activations_read(operator) for operator in operators]
+    last_use = {name: at for at, names in enumerate(read) for name in names}
+    sizes: dict[str, Count] = {}
+    live: Count = 0.0
+    peak: Count = 0.0
+    for at, operator in enumerate(operators):
+        if not read[at] <= sizes.keys():
+            for size in _new(operator.reads, sizes):  # nobody here made it: the block received it, and held it so far
+                live, peak = live + size, peak + size
+        for size in _new(operator.writes, sizes):
+            live = live + size
+        peak = np.maximum(peak, live)
+        for name in read[at]:
+            if last_use[name] == at:
+                live = live - sizes.pop(name)
+    return peak
+
+
+def _new(accesses: tuple[Access, ...], sizes: dict[str, Count]) -> Iterator[Count]:
+    """Bytes of the activations that are not in `sizes` yet; enters them."""
+    for access in accesses:
+        tensor = access.tensor
+        here = tensor.role is Role.ACTIVATION and tensor.place is Place.DEVICE
+        if here and tensor.name not in sizes:
+            sizes[tensor.name] = size = tensor.elements * (tensor.dtype.bits / 8.0)
+            yield size
+
+
+def _activations_read(operator: Operator) -> set[str]:
+    here, role = Place.DEVICE, Role.ACTIVATION
+    return {a.tensor.name for a in operator.reads if a.tensor.role is role and a.tensor.place is here}
+
+
+def largest(fits: Callable[[Count], Count], limit: float, low: float = 0.0) -> float:
+    """The largest whole number up to `limit` for which `fits` holds, `low` where none above it does.
+
+    fits: array of candidates -> array of truth values, true up to some number and false beyond it.  Each round asks
+    for 64 candidates at once, so a few evaluations of the graph find it.
+    """
+    high = limit + 1.0  # low fits (or is 0), high does not
+    while high - low > 1.0:
+        steps = min(64.0, high - low - 1.0)
+        candidates = np.floor(_spread(low, high, int(steps)))
+        fit = np.asarray(fits(candidates), dtype=bool)
+        low = max(low, float(candidates[fit].max(initial=low)))
+        high = min(high, float(candidates[~fit & (candidates > low)].min(initial=high)))
+    return low
+
+
+def _spread(low: float, high: float, count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """`count` numbers strictly between: geometric while the gap spans magnitudes, else even."""
+    inner = np.arange(1.0, count + 1.0) / (count + 1.0)
+    if low < 1.0 or high / low > 64.0:
+        start = max(low, 0.5)
+        return np.clip(start * (high / start) ** inner, low + 1.0, high - 1.0)
+    return np.clip(low + (high - low) * inner, low + 1.0, high - 1.0)

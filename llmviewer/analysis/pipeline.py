@@ -1,0 +1,85 @@
+"""A pipeline: layers dealt to stages in order, and what a stage sends to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from llmviewer.analysis.system import System
+from llmviewer.core.counts import total
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Block, Graph, Tensor, whole
+from llmviewer.ops.collective import Collective, CollectiveShape, collective
+
+
+def layers_of(stages: int, layers: int) -> list[int]:
+    """How many layers each stage holds, as vLLM deals them: what is left over goes to stages before the last, which
+    has the head (https://github.com/vllm-project/vllm/blob/main/vllm/distributed/utils.py)."""
+    if stages > layers:
+        raise UserError(f"--pipeline-parallel-size {stages}: the model has {layers} layers, at most one stage each")
+    least, rest = divmod(layers, stages)
+    return [least + (stages - 1 - rest <= stage < stages - 1) for stage in range(stages)]
+
+
+def layer_numbers(blocks: Sequence[Block]) -> list[list[int]]:
+    """Which layers the blocks of each kind are, from 0; of a kind that lost some (pruned in depth) those left are taken
+    to be spread evenly."""
+    known = [block.numbers or range(block.times) for block in blocks]
+    kept = [
+        [numbers[at * len(numbers) // block.times] for at in range(block.times)]
+        for block, numbers in zip(blocks, known, strict=True)
+    ]
+    rank = {number: at for at, number in enumerate(sorted(number for numbers in kept for number in numbers))}
+    return [[rank[number] for number in numbers] for numbers in kept]
+
+
+def stages_of(graph: Graph, system: System) -> tuple[Graph, ...]:
+    """The graph of one device of every stage: embedding on the first, head on the last, a send behind all others."""
+    count = system.parallelism.pipeline
+    if count == 1:
+        return (graph,)
+    layers = [block for block in graph.blocks if block.scope != "model"]
+    return dealt(graph, layers_of(count, sum(block.times for block in layers)), system)
+
+
+def dealt(graph: Graph, sizes: Sequence[int], system: System) -> tuple[Graph, ...]:
+    """The same for `sizes` layers a stage."""
+    layers = [block for block in graph.blocks if block.scope != "model"]
+    kind_of = {n: at for at, numbers in enumerate(layer_numbers(layers)) for n in numbers}
+    where = graph.blocks.index(layers[0])
+    first = [block for block in graph.blocks[:where] if block.scope == "model"]
+    last = [block for block in graph.blocks[where:] if block.scope == "model"]
+    stages, done = [], 0
+    for stage, size in enumerate(sizes):
+        held: dict[int, list[int]] = {}
+        for number in range(done, done + size):
+            held.setdefault(kind_of[number], []).append(number)
+        done += size
+        blocks = [
+            replace(layers[at], times=len(numbers), numbers=tuple(numbers)) for at, numbers in sorted(held.items())
+        ]
+        ends = last if stage == len(sizes) - 1 else [send(layers[-1], stage, system)]
+        stages.append(Graph(blocks=(*(first if stage == 0 else ()), *blocks, *ends)))
+    return tuple(stages)
+
+
+def send(layer: Block, stage: int, system: System) -> Block:
+    """What one device of a stage sends to its counterpart in the next: tokens x hidden."""
+    made = layer.operators[-1].output
+    size = made.elements * made.dtype.bytes
+    group = system.parallelism.group
+    crosses = (stage * group) // system.chip.near != ((stage + 1) * group) // system.chip.near
+    shape = CollectiveShape(
+        pattern=Collective.SEND, devices=2.0, size_bytes=size, near=1.0 if crosses else system.chip.near
+    )
+    hidden = Tensor(name="hidden", elements=made.elements, dtype=made.dtype)
+    received = replace(hidden, name="send")
+    tokens = layer.operators[0].output_shape[0]
+    operator = collective("send", (whole(hidden),), (whole(received),), tokens, shape)
+    return Block(name="send", operators=(operator,), scope="model")
+
+
+def fullest(stages: Sequence[Graph]) -> int:
+    """The stage that stores most weights; of several the last."""
+    stored = [float(total(t.elements * t.dtype.bytes * times for t, times in g.stored_weights())) for g in stages]
+    return max(range(len(stages)), key=lambda at: (stored[at], at))

@@ -1,0 +1,170 @@
+"""Where weights, cache and hidden states lie so that a request takes least time: FlexGen's linear program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from llmviewer.analysis.capacity import memory_of, per_pass
+from llmviewer.analysis.evaluation import evaluate
+from llmviewer.analysis.system import System
+from llmviewer.core.counts import Array, Count
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Request
+from llmviewer.models.model import Model
+from llmviewer.serving.schedule import schedule
+
+#: What is placed, and where it may go; the rest of each stays on the device.
+KINDS = ("weights", "kv", "activations")
+PLACES = ("host", "disk")
+#: wc, wd, cc, cd, hc, hd of the paper: share of every kind at every place, in this order.
+Shares: TypeAlias = tuple[float, ...]
+NOTHING: Shares = (0.0,) * (len(KINDS) * len(PLACES))
+STAGES = ("prefill", "decode")
+#: Shares are rounded to so many digits; memories are taken to be smaller by as much.
+DIGITS = 9
+#: Of two placements as fast the one that moves less, and less far: what shares on the host and on its disk cost beside
+#: their time.
+LEAST = (1e-9, 2e-9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cost:
+    """What a placement takes: seconds of every resource of every stage, bytes on the device, the host and its disk."""
+
+    seconds: dict[tuple[str, str], float]
+    device_bytes: float
+    host_bytes: float
+
+    def of(self, shares: Shares, one_each: tuple[Cost, ...]) -> Cost:
+        """The cost of shares: all bytes are linear in them, and so are the seconds of each resource by itself.
+
+        one_each: costs where one share is 1.  Buffers of the device are taken to add up.
+        """
+        seconds = dict(self.seconds)
+        device, host = self.device_bytes, self.host_bytes
+        for share, one in zip(shares, one_each, strict=True):
+            for name, value in one.seconds.items():
+                if name[1] != "kernels":
+                    seconds[name] = seconds.get(name, 0.0) + share * value
+            device += share * (one.device_bytes - self.device_bytes)
+            host += share * (one.host_bytes - self.host_bytes)
+        return Cost(seconds=seconds, device_bytes=device, host_bytes=host)
+
+    @property
+    def time_s(self) -> float:
+        """Prefill and generation, each as long as its slowest resource [s]."""
+        return sum(max(value for (of, _), value in self.seconds.items() if of == stage) for stage in STAGES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Problem:
+    """The program: minimise prefill and generation over shares, within the memories of device and host."""
+
+    all_here: Cost
+    one_each: tuple[Cost, ...]
+    device_bytes: float
+    host_bytes: float
+
+    def cost(self, shares: Shares) -> Cost:
+        """What shares cost."""
+        return self.all_here.of(shares, self.one_each)
+
+    def solve(self) -> Shares:
+        """The optimum, by HiGHS; where nothing fits, what leaves most room on the device.
+
+        Variables: the shares, the time of prefill, the time of generation.
+        """
+        linprog = _linprog()
+        count = len(NOTHING)
+        rows, limits = self._rows()
+        least = np.array(LEAST * len(KINDS)) * max(self.all_here.time_s, 1e-12)
+        found: Any = linprog(
+            np.concatenate((least, np.ones(len(STAGES)))),
+            A_ub=rows,
+            b_ub=limits,
+            bounds=[(0.0, 1.0)] * count + [(0.0, None)] * len(STAGES),
+            method="highs",
+        )
+        if not found.success:
+            on_disk = (place == "disk" for _ in KINDS for place in PLACES)
+            return tuple(
+                float(last and one.device_bytes < self.all_here.device_bytes)
+                for last, one in zip(on_disk, self.one_each, strict=True)
+            )
+        shares: list[float] = np.round(np.clip(found.x[:count], 0.0, 1.0), DIGITS).tolist()
+        return tuple(share + 0.0 for share in shares)  # no minus zero
+
+    def _rows(self) -> tuple[Array, Array]:
+        """A x <= b: kinds are whole, memories hold, every resource takes no longer than its stage."""
+        count, rows, limits = len(NOTHING), [], []
+        stages = np.eye(len(STAGES))
+        for kind in range(len(KINDS)):
+            of_kind = [float(at // len(PLACES) == kind) for at in range(count)]
+            rows.append(np.array([*of_kind, *np.zeros(len(STAGES))]))
+            limits.append(1.0)
+        for name, memory in (("device_bytes", self.device_bytes), ("host_bytes", self.host_bytes)):
+            if np.isfinite(memory):
+                limit = memory * (1.0 - 10.0 ** (1 - DIGITS))
+                here = getattr(self.all_here, name)
+                rows.append(np.array([*(getattr(one, name) - here for one in self.one_each), *np.zeros(len(STAGES))]))
+                limits.append(limit - here)
+        names = sorted({name for cost in (self.all_here, *self.one_each) for name in cost.seconds})
+        for stage, resource in names:
+            each = [one.seconds.get((stage, resource), 0.0) * (resource != "kernels") for one in self.one_each]
+            rows.append(np.array([*each, *-stages[STAGES.index(stage)]]))
+            limits.append(-self.all_here.seconds.get((stage, resource), 0.0))
+        return np.array(rows), np.array(limits)
+
+
+def problem(model: Model, request: Request, token_budget: float, build: Callable[[Shares], System]) -> Problem:
+    """The program of one request.  build: shares -> the system that places tensors so."""
+    sizes = [np.size(size) for size in (request.batch_size, request.input_len, request.output_len)]
+    units = tuple(tuple(float(at == one) for at in range(len(NOTHING))) for one in range(len(NOTHING)))
+    system = build(NOTHING)
+    if max(*sizes, system.chip.points) > 1:
+        raise UserError("--offload flexgen: one request at a time has a placement; give single numbers, or the shares")
+    here = _cost(model, system, request, token_budget)
+    held = memory_of(model, build(units[0]), request, token_budget)
+    return Problem(
+        all_here=here,
+        one_each=tuple(_cost(model, build(unit), request, token_budget) for unit in units),
+        device_bytes=float(np.max(held.utilization_bytes)),
+        host_bytes=held.host_capacity_bytes,
+    )
+
+
+def _cost(model: Model, system: System, request: Request, token_budget: float) -> Cost:
+    """What one placement takes, layers alone: embedding, head and what drafts take the same in all, or nearly."""
+    plan = schedule(request, token_budget, system.kv_cache, generation=system.generation)
+    evaluation = evaluate(model, per_pass(system, plan), plan.step)
+    tokens = float(np.max(system.generation.tokens))
+    passes: dict[str, Callable[[Count], Array]] = {
+        "prefill": plan.prefill,
+        "decode": lambda count: plan.generated(count) / tokens,
+    }
+    kernels = evaluation.sum(lambda row: row.timing.time_s if not row.block.scope else 0.0)
+    seconds = {(stage, "kernels"): float(of(kernels)[0]) for stage, of in passes.items()}
+    for layer in evaluation.copying:
+        for resource, taken in layer.resources:
+            for stage, of in passes.items():
+                if resource != "kernels":
+                    key = (stage, resource)
+                    seconds[key] = seconds.get(key, 0.0) + float(of(taken)[0]) * layer.block.times
+    held = memory_of(model, system, request, token_budget)
+    return Cost(
+        seconds=seconds,
+        device_bytes=float(np.max(held.total_bytes)),
+        host_bytes=float(np.max(held.host_bytes)),
+    )
+
+
+def _linprog() -> Any:
+    try:
+        from scipy.optimize import linprog  # few ask for it
+    except ImportError as error:
+        raise UserError("--offload flexgen needs scipy: pip install 'llmviewer[offload]'") from error
+    return linprog

@@ -1,0 +1,61 @@
+"""Spatial machines: weights and cache stay in on-chip memory, so many chips hold one model, stage after stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from llmviewer.analysis import memory
+from llmviewer.analysis.pipeline import stages_of
+from llmviewer.analysis.system import System
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Graph
+
+#: Chips that one stage may be split over.
+DEGREES = tuple(2**power for power in range(9))
+
+
+def machine(graph: Graph, build: Callable[[int, int], System], degrees: tuple[int, ...] = DEGREES) -> System:
+    """The system with the fewest chips that hold the model; of several the one with the widest stages.
+
+    build: (chips of a stage, stages) -> system.  Every chip keeps the weights of its layers and the cache of
+    `resident_tokens` tokens within the memory an engine may use.
+    """
+    found: list[tuple[int, int, System]] = []
+    refused = ""
+    for tensor in degrees:
+        try:
+            stages = _stages(graph, lambda count, tensor=tensor: build(tensor, count))  # type: ignore[misc]
+        except UserError as error:
+            refused = str(error)
+            continue
+        if stages:
+            found.append((tensor * stages, -tensor, build(tensor, stages)))
+    if not found:
+        most = f"a layer split over {degrees[-1]} chips still does not fit on a chip"
+        raise UserError(f"--spatial: {refused or most}; give a chip with more memory or weights in fewer bits")
+    return min(found, key=lambda entry: entry[:2])[2]
+
+
+def _stages(graph: Graph, build: Callable[[int], System]) -> int:
+    """The fewest stages of which each fits its chips; 0 where a single layer does not."""
+    shared = build(1).prepared(graph)
+    layers = sum(block.times for block in shared.blocks if block.scope != "model")
+
+    def fits(counts: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list[bool]:
+        return [_fit(shared, build(layers + 1 - int(count))) for count in counts]
+
+    # `largest` looks for the most that still fits: layers + 1 - stages
+    most = memory.largest(lambda counts: np.array(fits(np.asarray(counts))), float(layers))
+    return int(layers + 1 - most) if most else 0
+
+
+def _fit(shared: Graph, system: System) -> bool:
+    """Whether every stage holds its weights and its cache."""
+    budget = system.chip.memory_bytes * system.memory_utilization
+    held = (
+        memory.weights_bytes(stage) + memory.cache_bytes(stage, system.resident_tokens)
+        for stage in stages_of(shared, system)
+    )
+    return all(bool(np.all(size <= budget)) for size in held)

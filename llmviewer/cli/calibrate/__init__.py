@@ -1,0 +1,1 @@
+"""`llmviewer calibrate run|fit|validate|ledger`."""

@@ -1,0 +1,20 @@
+"""`llmviewer calibrate`: measure kernels, fit a profile, check it against measured tables and published figures."""
+
+from __future__ import annotations
+
+import importlib
+
+import typer
+
+app = typer.Typer(no_args_is_help=True)
+
+#: command -> module; each offers `command`.
+COMMANDS: dict[str, str] = {
+    "run": "llmviewer.cli.calibrate.run",
+    "fit": "llmviewer.cli.calibrate.fit",
+    "validate": "llmviewer.cli.calibrate.validate",
+    "ledger": "llmviewer.cli.calibrate.ledger",
+}
+
+for _name, _module in COMMANDS.items():
+    app.command(_name)(importlib.import_module(_module).command)

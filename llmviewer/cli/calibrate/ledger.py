@@ -1,0 +1,66 @@
+"""`llmviewer calibrate ledger`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llmviewer.cli import options as opt
+from llmviewer.cli import views
+from llmviewer.cli.extras import calibration
+from llmviewer.cli.output import write
+from llmviewer.core import data
+from llmviewer.core.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from llmviewer.calibrate.ledger import Source
+    from llmviewer.reports.page import Page
+
+Name = Annotated[str, typer.Option("--source", help="One file of calibrate/ledger/; its figures are listed.")]
+Record = Annotated[bool, typer.Option("--record", help="Keep today's errors as those of this release.")]
+Rows = Annotated[bool, typer.Option("--rows", help="List every figure.")]
+
+
+def command(
+    source: Name = "",
+    rows: Rows = False,
+    record: Record = False,
+    format: opt.Format = "table",  # noqa: A002
+    output: opt.Output = None,
+) -> int:
+    """Score our predictions against published end-to-end figures with citation; none of them was fitted on."""
+    views.check(format, output)
+    with calibration():
+        from llmviewer.calibrate import ledger_score
+
+        document = ledger_score.document(ledger_score.scored(_asked(source)))
+        last = ledger_score.recorded()
+    if record:
+        if source:
+            raise UserError("--record is for the whole ledger, --source for one file of it")
+        write(ledger_score.record(document), str(data.folder(ledger_score.RECORD)))
+
+    def page() -> Page:
+        from llmviewer.reports import ledger_page
+
+        return ledger_page.page(document, last, rows or bool(source))
+
+    views.show(
+        views.Views(page=page, document=lambda: document, rows=lambda: document["rows"]),
+        format,
+        output,
+    )
+    return 0
+
+
+def _asked(name: str) -> tuple[Source, ...]:
+    from llmviewer.calibrate import ledger
+
+    sources = ledger.load()
+    if not name:
+        return sources
+    known = {source.name: source for source in sources}
+    if name not in known:
+        raise unknown("source", name, known)
+    return (known[name],)

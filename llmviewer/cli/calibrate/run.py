@@ -1,0 +1,87 @@
+"""`llmviewer calibrate run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmviewer.cli.output import warn
+from llmviewer.core.errors import UserError
+
+if TYPE_CHECKING:
+    from llmviewer.calibrate.run import Progress, Summary
+
+
+#: Load per core from which a measurement shares the machine with others.
+BUSY = 0.5
+
+
+def command(
+    output: Annotated[str, typer.Option("-o", "--output", help="Directory for samples.jsonl; a rerun goes on in it.")],
+    device: Annotated[str | None, typer.Option(help="cuda or cpu; CUDA where present.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="At most 5 minutes on a GPU, a minute on a CPU.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Every shape, however long it takes.")] = False,
+) -> int:
+    """Time real kernels on this machine: raw samples and environment, as JSON lines."""
+    if quick and full:
+        raise UserError("--quick and --full exclude each other")
+    from llmviewer.calibrate import environment
+    from llmviewer.calibrate.record import prepare
+
+    environment.pin_threads()
+    environment.chosen(device)
+    folder = prepare(output)
+    from llmviewer.calibrate.run import run
+
+    size = "quick" if quick else "full" if full else "default"
+    load, cores = environment.load_and_cores()
+    if load > BUSY * cores:
+        warn(
+            [f"this machine is busy (load {load:.1f} on {cores} cores): times will lie apart, many be marked unstable"]
+        )
+    with _progress() as seen:
+        summary = run(folder, device, size, seen)
+    _tell(summary, size)
+    return 0
+
+
+def _tell(summary: Summary, size: str) -> None:
+    """What is in the file now, and what is not."""
+    facts = summary.environment
+    lines = [f"{facts['device']} ({facts['device_name']}), torch {facts['torch']}: {summary.seconds:.0f} s"]
+    if summary.repaired:
+        lines.append("the last line of the file was cut off; it was removed and measured again")
+    if summary.kept:
+        lines.append(f"{summary.kept} rows were there already")
+    for table, rows in summary.measured.items():
+        lines.append(f"{table}: {rows} rows, {summary.unstable[table]} of them unstable")
+    lines += [f"skipped: {rows} rows: {reason}" for reason, rows in summary.skipped.items()]
+    if left := sum(summary.left_out.values()):
+        named = ", ".join(f"{table} {rows}" for table, rows in summary.left_out.items())
+        lines.append(f"left out: {left} rows that a {size} run has no time for ({named}); run again to go on")
+    lines.append(f"written: {summary.path}")
+    typer.echo("\n".join(lines))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar on stderr with the time left; drawn between rows only, so that nothing runs beside a measurement."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"), TextColumn("{task.description}"))
+    bar = Bar(*columns, console=Console(stderr=True), auto_refresh=False)
+    task = bar.add_task("", total=None, left="")
+
+    def seen(progress: Progress) -> None:
+        minutes, seconds = divmod(max(int(progress.left_s), 0), 60)
+        told: dict[str, Any] = {"left": f"{minutes}:{seconds:02d} left", "description": progress.now}
+        bar.update(task, completed=progress.done, total=progress.total, **told)
+        bar.refresh()
+
+    with bar:
+        yield seen

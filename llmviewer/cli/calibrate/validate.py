@@ -1,0 +1,73 @@
+"""`llmviewer calibrate validate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmviewer.cli import options as opt
+from llmviewer.cli import output, views
+from llmviewer.cli.extras import calibration
+from llmviewer.timing import profile as profiles
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from llmviewer.reports.page import Page
+
+Tables = Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Measured tables, CSV or Parquet.")]
+Hardware = Annotated[str, typer.Option("--hardware", help="The chip of every row, whatever its column device says.")]
+Profile = Annotated[str, typer.Option("--profile", help="A profile of your own, before those that come with us.")]
+Rows = Annotated[str | None, typer.Option("-o", "--output", help="Write the rows back, predictions beside them.")]
+
+
+def command(
+    table: Tables,
+    hardware: Hardware = "",
+    profile: Profile = "",
+    format: opt.Format = "table",  # noqa: A002
+    output: Rows = None,
+) -> int:
+    """Predict measured rows and say how far off: errors, bias and coverage by device, kernel and regime.
+
+    Tables are those of docs/calibration.md: kernels, or whole requests.  No row is dropped: what cannot be predicted is
+    named and counted.
+    """
+    views.check(format, output, map(str, table))
+    with calibration():
+        from llmviewer.calibrate import judge
+
+        own = profiles.load(Path(profile)) if profile else None
+        answered = judge.answers(table, hardware, own)
+        document = judge.document(answered)
+    if output is not None:
+        _write(answered, output)
+    _show(document, format, ", ".join(path.name for path in table))
+    return 0
+
+
+def _show(document: dict[str, Any], format: str, title: str) -> None:  # noqa: A002
+    def page() -> Page:
+        from llmviewer.reports import validation_page
+
+        return validation_page.page(document, title)
+
+    views.show(
+        views.Views(page=page, document=lambda: document, rows=lambda: document["scores"]),
+        format,
+        None,
+    )
+
+
+def _write(answered: list[pd.DataFrame], path: str) -> None:
+    """The rows of all tables, as Parquet or CSV by the name of the file."""
+    import pandas as pd
+
+    rows = answered[0] if len(answered) == 1 else pd.concat(answered, ignore_index=True)
+    with output.replacing(path) as temporary:
+        if path.endswith(".parquet"):
+            rows.to_parquet(temporary)
+        else:
+            rows.to_csv(temporary, index=False)

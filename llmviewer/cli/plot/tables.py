@@ -1,0 +1,60 @@
+"""Tables that `llmviewer plot` draws: files that other commands wrote, and the ledger scored now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from llmviewer.core import data
+from llmviewer.core.errors import UserError, shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def table(path: str, columns: Iterable[str] = ()) -> pd.DataFrame:
+    """The rows of a CSV or Parquet file, which has these columns at least."""
+    import pandas as pd
+
+    try:
+        rows = pd.read_parquet(path) if path.endswith(".parquet") else pd.read_csv(path, low_memory=False)
+    except (OSError, ValueError, ImportError) as error:
+        why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise UserError(f"cannot read '{shown(path)}': {shown(why, 120)}") from error
+    missing = [name for name in columns if name not in rows.columns]
+    if missing:
+        raise UserError(f"'{shown(path)}' has no column {', '.join(missing)}")
+    return rows
+
+
+def parity_rows(path: str) -> pd.DataFrame:
+    """Measured rows beside their predictions."""
+    from llmviewer.reports.plots import parity
+
+    if not path:
+        raise UserError("this picture needs a file: what `llmviewer calibrate validate TABLE -o FILE` writes")
+    rows = table(path)
+    if not parity.is_table(rows.columns):
+        raise UserError(f"'{shown(path)}' is not what `llmviewer calibrate validate TABLE -o FILE` writes")
+    if parity.frame(rows).empty:
+        raise UserError(f"'{shown(path)}' has no row with a prediction")
+    return rows
+
+
+def ledger_rows(path: str) -> pd.DataFrame:
+    """The rows of the ledger: those of a file, or scored now."""
+    import pandas as pd
+
+    from llmviewer.reports.plots import ledger as picture
+
+    if path:
+        rows = table(path, ("source", "metric", "published", "predicted", "low80", "high80"))
+    else:
+        if not data.folder("calibrate/ledger").is_dir():
+            raise UserError("the ledger is not installed; give what `llmviewer calibrate ledger --format csv` wrote")
+        from llmviewer.calibrate import ledger, ledger_score
+
+        rows = pd.DataFrame(ledger_score.document(ledger_score.scored(ledger.load()))["rows"])
+    if picture.frame(rows).empty:
+        raise UserError("no row has a prediction")
+    return rows

@@ -1,0 +1,1 @@
+"""Types and checks that every other room uses: errors, number formats, operators, workloads, data files."""

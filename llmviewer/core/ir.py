@@ -1,0 +1,270 @@
+"""The intermediate representation: tensors, accesses, operators, blocks, graphs.  Bytes are derived here and only here.
+
+A dimension is a float or a numpy array of float64 (one entry per point of a sweep); a graph of arrays is a sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+
+from llmviewer.core.counts import Count, total
+from llmviewer.core.dtypes import Dtype
+
+#: Ends the names of weights that a checkpoint stores and its code does not call parameters (a router's correction).
+BUFFER = ".buffer"
+
+
+class Role(Enum):
+    """What a tensor is for; decides which byte column it is counted in."""
+
+    WEIGHT = "weight"
+    ACTIVATION = "activation"
+    CACHE = "cache"  # keys, values, latents, recurrent and convolution state
+
+
+class Place(Enum):
+    """Where a tensor is read from or written to."""
+
+    DEVICE = "device"
+    L2 = "l2"
+    LINK = "link"
+    NETWORK = "network"  # beyond the reach of the link
+    HOST = "host"
+    DISK = "disk"
+
+
+class Kind(Enum):
+    """The family of a kernel."""
+
+    GEMM = "gemm"
+    ATTENTION = "attention"
+    SOFTMAX = "softmax"
+    RECURRENCE = "recurrence"
+    CONV = "conv"
+    NORM = "norm"
+    ELEMENTWISE = "elementwise"
+    EMBEDDING = "embedding"
+    COLLECTIVE = "collective"
+    COPY = "copy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tensor:
+    """What exists: a name, how many elements are stored, in which format, for what, where."""
+
+    name: str
+    elements: Count
+    dtype: Dtype
+    role: Role = Role.ACTIVATION
+    place: Place = Place.DEVICE
+
+    def at(self, place: Place) -> Tensor:
+        """The same tensor somewhere else."""
+        return Tensor(name=self.name, elements=self.elements, dtype=self.dtype, role=self.role, place=place)
+
+    def called(self, name: str) -> Tensor:
+        """The same tensor under another name."""
+        return Tensor(name=name, elements=self.elements, dtype=self.dtype, role=self.role, place=self.place)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """What one step moves of a tensor: `elements` of it.  Stored is not moved: an embedding gathers rows."""
+
+    tensor: Tensor
+    elements: Count
+
+
+def whole(tensor: Tensor) -> Access:
+    """Every element of `tensor`, once."""
+    return Access(tensor, tensor.elements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Operator:
+    """One kernel's worth of work.
+
+    matmul_flops run in the matrix units; vector_flops, recurrence_flops and conv_flops on the vector units.
+    special_ops: exponentials (already among vector_flops) that also load the special-function units.
+    masked_flops: the part of matmul_flops spent on pairs the mask discards (eager attention).
+    compute: the dtype class of the matrix product.  shape: what a pass or a fitted kernel needs to know of it.
+    where: 1.0 at the points at which it runs; where it does not, its counts are zero.
+    runs_on: the device, or the host beside it.
+    """
+
+    name: str
+    kind: Kind
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    output_shape: tuple[Count, ...]
+    compute: str = "fp32"
+    matmul_flops: Count = 0.0
+    vector_flops: Count = 0.0
+    recurrence_flops: Count = 0.0
+    conv_flops: Count = 0.0
+    special_ops: Count = 0.0
+    masked_flops: Count = 0.0
+    shape: object = None
+    where: Count = 1.0
+    runs_on: Place = Place.DEVICE
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether a kernel of the device runs it; the host runs others, and copies between the two need none."""
+        return self.runs_on is Place.DEVICE and self.kind is not Kind.COPY
+
+    @property
+    def output(self) -> Tensor:
+        """The tensor that the next operator takes: the first one written."""
+        return self.writes[0].tensor
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the activations and caches it reads."""
+        return tuple(a.tensor.name for a in self.reads if a.tensor.role is not Role.WEIGHT)
+
+    @property
+    def vector_work(self) -> Count:
+        """FLOP on the vector units: elementwise, recurrence and convolution."""
+        return total((self.vector_flops, self.recurrence_flops, self.conv_flops))
+
+    @property
+    def flops(self) -> Count:
+        """matmul + vector + recurrence + convolution [FLOP]."""
+        return total((self.matmul_flops, self.vector_flops, self.recurrence_flops, self.conv_flops))
+
+    def reading(self, names: Mapping[str, str]) -> Operator:
+        """The operator that reads other tensors in the place of some: names by name."""
+        if not any(a.tensor.name in names for a in self.reads):
+            return self
+        reads = (Access(a.tensor.called(names.get(a.tensor.name, a.tensor.name)), a.elements) for a in self.reads)
+        return replace(self, reads=tuple(reads))
+
+    def moved_bytes(self, place: Place) -> Count:
+        """Bytes read and written at `place`."""
+        return _moved((*self.reads, *self.writes), place)
+
+    @property
+    def traffic_bytes(self) -> Count:
+        """Device-memory traffic [byte]."""
+        return self.moved_bytes(Place.DEVICE)
+
+    def read_bytes(self, *roles: Role) -> Count:
+        """Device-memory bytes read of tensors of these roles."""
+        return _moved(tuple(a for a in self.reads if a.tensor.role in roles), Place.DEVICE)
+
+    def write_bytes(self, role: Role) -> Count:
+        """Device-memory bytes written to tensors of `role`."""
+        return _moved(tuple(a for a in self.writes if a.tensor.role is role), Place.DEVICE)
+
+
+def _moved(accesses: tuple[Access, ...], place: Place) -> Count:
+    """Bytes of the accesses at `place`: elements are added up by format first, then scaled."""
+    elements: dict[float, Count] = {}
+    for access in accesses:
+        tensor = access.tensor
+        if tensor.place is place:
+            bits, count = tensor.dtype.bits, access.elements
+            elements[bits] = elements[bits] + count if bits in elements else count
+    moved = [count * (bits / 8.0) for bits, count in elements.items()]
+    return moved[0] if len(moved) == 1 else total(moved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class State:
+    """What one layer keeps between steps, per sequence.
+
+    per_token elements for each of the last `window` tokens, plus per_sequence elements whatever the context.
+    """
+
+    name: str
+    dtype: Dtype
+    per_token: float = 0.0
+    per_sequence: float = 0.0
+    window: float = np.inf
+    place: Place = Place.DEVICE
+
+    def resident_bytes(self, context: Count) -> Count:
+        """Bytes kept for one sequence of `context` tokens."""
+        return self.bytes_of(context if self.window == np.inf else np.minimum(context, self.window))
+
+    def bytes_of(self, tokens: Count) -> Count:
+        """Bytes where `tokens` tokens of one sequence are set aside."""
+        return (self.per_token * tokens + self.per_sequence) * self.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Block:
+    """Operators that run one after another, `times` times with different weights.
+
+    scope: blocks of one scope share tensors of one name (a tied head reads the embedding's table).
+    numbers: which layers of the model these are; none given: the first `times`.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    times: int = 1
+    states: tuple[State, ...] = ()
+    scope: str = ""
+    numbers: tuple[int, ...] = ()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights it stores, by name; each once."""
+        accesses = (a for op in self.operators for a in op.reads)
+        return {a.tensor.name: a.tensor for a in accesses if a.tensor.role is Role.WEIGHT}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Graph:
+    """One forward pass of one device: blocks in order."""
+
+    blocks: tuple[Block, ...]
+
+    def __iter__(self) -> Iterator[tuple[Block, Operator]]:
+        for block in self.blocks:
+            for operator in block.operators:
+                yield block, operator
+
+    def map_blocks(self, change: Callable[[Block], Block]) -> Graph:
+        """The same graph with every block changed."""
+        return replace(self, blocks=tuple(change(block) for block in self.blocks))
+
+    def stored_weights(self) -> Iterator[tuple[Tensor, int]]:
+        """Every stored weight and how many layers hold one like it; a tied table once."""
+        seen: dict[tuple[str, str], tuple[Tensor, int]] = {}
+        for block in self.blocks:
+            for name, tensor in block.weights().items():
+                seen.setdefault((block.scope or block.name, name), (tensor, block.times))
+        yield from seen.values()
+
+
+Pass: TypeAlias = Callable[[Graph], Graph]
+
+
+def as_built(graph: Graph) -> Graph:
+    """The pass that changes nothing."""
+    return graph
+
+
+def check(graph: Graph) -> None:
+    """Raise AssertionError where an operator reads an activation that no earlier operator of its block has written.
+
+    `hidden` is what a block receives, `per_layer_inputs` what the embedding leaves for all layers.  Passes are checked
+    with it in the tests; a user never sees it fail.
+    """
+    for block in graph.blocks:
+        known = {"hidden", "tokens", "per_layer_inputs"}
+        for operator in block.operators:
+            for access in operator.reads:
+                tensor = access.tensor
+                assert tensor.role is not Role.ACTIVATION or tensor.name in known, (
+                    block.name,
+                    operator.name,
+                    tensor.name,
+                )
+            known.update(a.tensor.name for a in operator.writes)

@@ -1,0 +1,1 @@
+"""Chips, hosts, links and networks in SI units, and the reader of their spec files."""

@@ -1,1 +1,0 @@
-"""Techniques that change the graph: factories that return a pure Graph -> Graph, one small file each."""

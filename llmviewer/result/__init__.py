@@ -1,0 +1,1 @@
+"""The one schema that the command line, reports and notebooks read."""

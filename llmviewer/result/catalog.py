@@ -1,0 +1,61 @@
+"""The models and chips we know, as the objects that `models` and `hardware` list and show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmviewer import models
+from llmviewer.core.errors import UserError
+from llmviewer.hardware import specs
+from llmviewer.result.describe import hardware_object, model_object, sources, unknowns
+
+
+def model_list() -> list[dict[str, Any]]:
+    """The model object of every model; one that cannot be read is its name and the reason, under `error`."""
+    return [_model(name) for name in models.names()]
+
+
+def _model(name: str) -> dict[str, Any]:
+    try:
+        return model_object(models.load(name))
+    except UserError as error:
+        return {"name": name, "error": str(error)}
+
+
+def model_card(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The model object with what is published, its layers, notes and the fields of its config."""
+    card = models.read(name)
+    model = models.load(name, dtype=dtype, ignored=ignored)
+    return {
+        **model_object(model),
+        "title": card.title,
+        "aliases": list(card.aliases),
+        "source": card.source,
+        "published_parameters": dict(card.published) or None,
+        "layers": [{"block": layer.name, "layers": layer.times} for layer in model.layers],
+        "notes": list(model.notes),
+        "config": dict(card.config),
+    }
+
+
+def hardware_list() -> list[dict[str, Any]]:
+    """The hardware object of every chip; one that cannot be read is its name and the reason, under `error`."""
+    return [_chip(name) for name in specs.names()]
+
+
+def _chip(name: str) -> dict[str, Any]:
+    try:
+        return hardware_object(specs.load(name))
+    except UserError as error:
+        return {"name": name, "error": str(error)}
+
+
+def hardware_card(name: str) -> dict[str, Any]:
+    """The hardware object with the source of every figure and what the maker leaves unsaid."""
+    chip = specs.load(name)
+    return {
+        **hardware_object(chip),
+        "path": chip.path,
+        "figures": sources(chip),
+        "assumed": unknowns(chip),
+    }

@@ -1,0 +1,88 @@
+"""Several configurations answering the same request, side by side; ratios are to the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llmviewer.result.result import Result
+from llmviewer.techniques.registry import TECHNIQUES
+
+SCHEMA = "llmviewer.comparison/1"
+#: Metrics that are compared with the first configuration's.
+COMPARED = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
+#: Techniques that tables name whatever is asked for.
+FORMATS = ("quantization", "kv_cache_dtype")
+MEMORY = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes", "capacity_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Comparison:
+    """Results of one point each, in the order asked for."""
+
+    results: tuple[Result, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every configuration fits in memory."""
+        return all(result.fits for result in self.results)
+
+    @property
+    def techniques(self) -> list[str]:
+        """Those that a configuration asks for otherwise than by default; number formats always."""
+        asked = {name for r in self.results for name, text in r.techniques.items() if worth_saying(name, text)}
+        return [name for name in TECHNIQUES if name in asked]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The workload and every configuration's whole analysis, with ratios to the first."""
+        configurations = self.configurations()
+        return {"schema": SCHEMA, "workload": configurations[0]["workload"], "configurations": configurations}
+
+    def configurations(self) -> list[dict[str, Any]]:
+        """Analysis objects that also say their number formats and `ratio_to_first`."""
+        answers = [result.to_dict() for result in self.results]
+        first = answers[0]["metrics"]
+        return [
+            {
+                "dtype": answer["model"]["dtype"],
+                "techniques": {name: result.techniques[name] for name in self.techniques},
+                **result.techniques,
+                "ratio_to_first": {name: _ratio(answer["metrics"][name], first[name]) for name in COMPARED},
+                **answer,
+            }
+            for result, answer in zip(self.results, answers, strict=True)
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row per configuration."""
+        return [_row(configuration) for configuration in self.configurations()]
+
+
+def worth_saying(name: str, text: str) -> bool:
+    """Whether a table names what all its configurations have: of techniques those asked for, formats always."""
+    return bool(text) and (name not in TECHNIQUES or name in FORMATS or text != TECHNIQUES[name].default)
+
+
+def _ratio(value: float | None, first: float | None) -> float | None:
+    """value / first; None where either does not exist."""
+    return None if value is None or first is None else value / first
+
+
+def _row(configuration: dict[str, Any]) -> dict[str, Any]:
+    memory, stages, round_ = configuration["memory"], configuration["stages"], configuration["generation"]
+    return {
+        "model": configuration["model"]["name"],
+        "hardware": configuration["hardware"]["name"],
+        "dtype": configuration["dtype"],
+        **{name: configuration["techniques"].get(name, configuration[name]) for name in TECHNIQUES},
+        "efficiency": configuration["efficiency"]["kind"],
+        "engine": configuration["efficiency"].get("engine"),
+        **configuration["workload"],
+        "devices": configuration["parallelism"]["devices"],
+        "drafted_tokens": 0 if round_ is None else round_.get("drafted_tokens", round_["new_tokens"] - 1),
+        "tokens_per_round": 1 if round_ is None else round_["tokens_per_round"],
+        **{name: memory[name] for name in (*MEMORY, "fits", "max_batch_size", "max_context_len")},
+        **configuration["metrics"],
+        **{f"{name}_bound": stage["bound"] for name, stage in stages.items()},
+        **{f"{name}_ratio_to_first": ratio for name, ratio in configuration["ratio_to_first"].items()},
+    }

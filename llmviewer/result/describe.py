@@ -1,0 +1,146 @@
+"""Models and chips as the JSON objects that every command prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from llmviewer.core.counts import Count
+from llmviewer.core.ir import Graph
+from llmviewer.core.workload import decode
+from llmviewer.hardware.chip import Chip
+from llmviewer.models.model import Model
+from llmviewer.models.sizes import ABSENT_CONTEXT
+from llmviewer.ops.attention import ROW_BLOCKS
+
+
+def number(value: Count | None) -> int | float | None:
+    """A count as JSON shows it: whole numbers without a fraction, NaN and unknown as null."""
+    if value is None:
+        return None
+    plain = float(np.asarray(value).reshape(-1)[0])
+    if not np.isfinite(plain):
+        return None
+    return int(plain) if plain.is_integer() and abs(plain) < 2.0**63 else plain
+
+
+def cache_growth(graph: Graph) -> dict[str, int | float | None]:
+    """Bytes one token adds to the cache, the same once every window is full, and state whatever the context."""
+    token = beyond = fixed = 0.0
+    for block in graph.blocks:
+        for state in block.states:
+            added = state.per_token * state.dtype.bytes * block.times
+            token += added
+            beyond += added if state.window == np.inf else 0.0
+            fixed += state.per_sequence * state.dtype.bytes * block.times
+    return {
+        "kv_cache_bytes_per_token": number(token),
+        "kv_cache_bytes_per_token_beyond_windows": number(beyond),
+        "state_bytes_per_sequence": number(fixed),
+    }
+
+
+def weight_formats(graph: Graph) -> dict[str, int | float | None]:
+    """Stored weights by number format: format -> elements, most first."""
+    stored: dict[str, float] = {}
+    for tensor, times in graph.stored_weights():
+        stored[tensor.dtype.name] = stored.get(tensor.dtype.name, 0.0) + float(tensor.elements) * times
+    return {name: number(stored[name]) for name in sorted(stored, key=lambda name: -stored[name])}
+
+
+def model_object(model: Model, graph: Graph | None = None) -> dict[str, Any]:
+    """The model object; `graph` after passes, else the plain one."""
+    graph = graph or model.graph(decode(1.0, 0.0))
+    return {
+        "name": model.name,
+        "architecture": model.architecture,
+        "dtype": model.dtype.name,
+        "parameters": number(model.parameters),
+        "active_parameters": number(model.active_parameters),
+        "weight_formats": weight_formats(graph),
+        **cache_growth(graph),
+        "max_context_len": None if model.max_context >= ABSENT_CONTEXT else number(model.max_context),
+    }
+
+
+def hardware_object(chip: Chip) -> dict[str, Any]:
+    """The hardware object: every figure in SI units, null where the maker publishes none."""
+    return {
+        "name": chip.name,
+        "title": chip.title,
+        "aliases": list(chip.aliases),
+        "generation": chip.generation,
+        "memory_bytes": number(chip.memory_bytes),
+        "bandwidth_bytes_per_s": number(chip.bandwidth_bytes_per_s),
+        "peak_flops_per_s": {dtype: number(rate) for dtype, rate in chip.matrix_flops_per_s.items()},
+        "vector_flops_per_s": {dtype: number(rate) for dtype, rate in chip.vector_flops_per_s.items()},
+        "special_ops_per_s": number(chip.special_ops_per_s),
+        "l2_bytes": number(chip.l2_bytes),
+        "l2_bandwidth_bytes_per_s": number(chip.l2_bandwidth_bytes_per_s),
+        "on_chip_bytes_per_unit": number(chip.on_chip_bytes_per_unit),
+        "units": number(chip.units),
+        "clock_hz": number(chip.clock_hz),
+        "vector_clock_hz": number(chip.vector_clock_hz),
+        "sparse_speedup": number(chip.sparse_speedup),
+        "tdp_w": number(chip.tdp_w),
+        "links": {
+            name: {
+                "bandwidth_bytes_per_s_per_direction": number(link.bandwidth_bytes_per_s),
+                "devices": link.devices or None,
+                "needs_bridge": link.needs_bridge,
+            }
+            for name, link in chip.links.items()
+        },
+        "default_link": chip.default_link or None,
+    }
+
+
+def roof_object(chip: Chip, wanted: str) -> dict[str, Any]:
+    """The roof over products of class `wanted`: dense peak, bandwidth, and the intensity at which the two meet."""
+    peak, bandwidth = chip.matrix_rate(wanted), chip.bandwidth_bytes_per_s
+    return {
+        "compute_dtype": chip.compute_dtype(wanted),
+        "peak_flops_per_s": number(peak),
+        "bandwidth_bytes_per_s": number(bandwidth),
+        "ridge_flops_per_byte": number(peak / bandwidth),
+    }
+
+
+def sources(chip: Chip) -> dict[str, dict[str, Any]]:
+    """Every figure of the chip with its page."""
+    return {
+        name: {"value": number(figure.value), "source": figure.source, **({"note": figure.note} if figure.note else {})}
+        for name, figure in chip.figures.items()
+    }
+
+
+def unknowns(chip: Chip) -> list[str]:
+    """Terms that a result drops because the maker publishes no figure."""
+    figures = {
+        "vector units": chip.vector_rate(),
+        "special-function units": chip.special_ops_per_s,
+        "L2 bandwidth": chip.l2_bandwidth_bytes_per_s,
+        "L2 capacity": chip.l2_bytes,
+        "compute units": chip.units,
+        "row blocks of flash attention": ROW_BLOCKS.get(chip.generation),
+    }
+    return [f"{name}: unknown for {chip.name}, term dropped" for name, figure in figures.items() if figure is None]
+
+
+def roofs(chip: Chip) -> list[dict[str, Any]]:
+    """The roofs of a roofline, one row each: units that compute [FLOP/s], memories that are read [byte/s].
+
+    Units of one kind with one rate stand in one row.
+    """
+    rows = []
+    for units, rates in (("tensor", chip.matrix_flops_per_s), ("vector", chip.vector_flops_per_s)):
+        alike: dict[float, list[str]] = {}
+        for dtype, rate in rates.items():
+            alike.setdefault(float(np.max(rate)), []).append(dtype)
+        for rate, names in alike.items():
+            rows.append({"roof": "compute", "what": f"{units} {', '.join(names)}", "rate": rate})
+    for what, bandwidth in (("device memory", chip.bandwidth_bytes_per_s), ("L2", chip.l2_bandwidth_bytes_per_s)):
+        if bandwidth is not None:
+            rows.append({"roof": "memory", "what": what, "rate": float(np.max(bandwidth))})
+    return [{"hardware": chip.name, **row} for row in rows]

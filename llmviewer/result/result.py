@@ -1,0 +1,218 @@
+"""Result: what every view reads.  One schema for the command line, reports and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmviewer.analysis import capacity, limits
+from llmviewer.analysis.analysis import Analysis
+from llmviewer.core.counts import Count
+from llmviewer.result import provenance, stages
+from llmviewer.result.columns import METRICS, PARTS, columns
+from llmviewer.result.describe import hardware_object, model_object, number, roof_object, roofs
+from llmviewer.result.fusion_report import fired
+from llmviewer.result.stages import request_at, system_at, value_at
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "llmviewer.analysis/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Result:
+    """One or many points of an analysis, with provenance.
+
+    to_dict(i): the whole answer for one point.  to_frame(): a row per point.  operators(): a row per operator.
+    """
+
+    analysis: Analysis
+    warnings: tuple[str, ...] = ()
+    token_budget: float = np.inf
+    efficiency: str = "ideal"
+    techniques: Mapping[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.analysis.schedule.points
+
+    def __repr__(self) -> str:
+        points = f"{len(self):,} point{'s' if len(self) > 1 else ''}"
+        return f"<Result: {self.analysis.model.name} on {self.analysis.system.chip.name}, {self.efficiency}, {points}>"
+
+    @property
+    def fits(self) -> bool:
+        """Whether every point fits in memory."""
+        return bool(np.all(self.analysis.memory.fits))
+
+    def to_dict(self, point: int = 0) -> dict[str, Any]:
+        """The analysis object of one point."""
+        chip, parallelism = system_at(self.analysis, point).chip, self.analysis.system.parallelism
+        fusions = fired(self.analysis, point)
+        return {
+            "schema": SCHEMA,
+            "warnings": list(self.warnings),
+            "model": model_object(self.analysis.model, self.analysis.evaluation.graph),
+            "hardware": hardware_object(chip),
+            "workload": self._workload(point),
+            "generation": self._generation(point),
+            "batching": self.analysis.system.batching.name,
+            "serving": self.serving(point),
+            "parallelism": {"devices": parallelism.devices, **asdict(parallelism)},
+            "passes": [applied.name for applied in self.analysis.system.passes],
+            "fusions": fusions,
+            "efficiency": provenance.efficiency_object(self.analysis, self.efficiency),
+            "roofline": roof_object(chip, self.analysis.compute_dtype(point)),
+            "provenance": provenance.provenance_object(self.analysis, chip, fusions),
+            "stages": {"prefill": self.stage("prefill", point), "decode": self.stage("decode", point)},
+            "memory": self.memory(point),
+            "metrics": self.metrics(point),
+        }
+
+    def serving(self, point: int = 0) -> dict[str, Any]:
+        """What the way of batching says of one point: who runs, who waits, what steps hold."""
+        a = self.analysis
+        if a.running is None:
+            facts = a.system.batching.facts(a.request)
+        else:
+            facts = {**a.times.facts(), "room_output_tokens": capacity.roomy(a.system, a.request).output_len}
+        return {name: _fact(values, point) for name, values in facts.items()}
+
+    def _generation(self, point: int) -> dict[str, Any] | None:
+        """A round of generation; nothing where decoding is plain."""
+        if self.analysis.system.scheme is None:
+            return None
+        from llmviewer.result import speculation_report  # plain decoding needs no comparison with itself
+
+        return speculation_report.generation_object(self.analysis, point)
+
+    def to_json(self) -> str:
+        """The analysis object of the only point, or `{"schema", "points": [...]}` of several."""
+        import json
+
+        if len(self) == 1:
+            return json.dumps(self.to_dict(), indent=1)
+        points = [self.to_dict(point) for point in range(len(self))]
+        return json.dumps({"schema": "llmviewer.sweep/1", "points": points}, indent=1)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per point: workload, times and metrics, counts of both stages, memory."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns())
+
+    def operators(self) -> pd.DataFrame:
+        """One row per point, stage, block and operator."""
+        import pandas as pd
+
+        run = {"model": self.analysis.model.name, "hardware": self.analysis.system.chip.name}
+        rows = [
+            {**run, **self._workload(point), "stage": stage, **row}
+            for point in range(len(self))
+            for stage in ("prefill", "decode")
+            for row in self.stage(stage, point)["operators"]
+        ]
+        return pd.DataFrame(rows)
+
+    def roofs(self) -> pd.DataFrame:
+        """One row per roof of the chip: `roof` compute [FLOP/s] or memory [byte/s], `what`, `rate`."""
+        import pandas as pd
+
+        return pd.DataFrame(roofs(self.analysis.system.chip))
+
+    def _repr_html_(self) -> str:
+        from llmviewer.reports import notebook  # a view, which stands above: asked for by notebooks alone
+
+        return notebook.html(self)
+
+    def columns(self) -> dict[str, Any]:
+        """Arrays over points, by column name."""
+        return columns(self.analysis, self.efficiency, self.techniques)
+
+    def _workload(self, point: int) -> dict[str, Any]:
+        request = self.analysis.request
+        return {
+            name: number(value_at(getattr(request, name), point)) for name in ("batch_size", "input_len", "output_len")
+        }
+
+    def stage(self, name: str, point: int = 0) -> dict[str, Any]:
+        """A STAGE object: totals, and operators for one layer each."""
+        return stages.stage_object(self.analysis, name, point)
+
+    def attribution(self, metric: str, point: int = 0) -> pd.DataFrame:
+        """What ttft_s, tpot_s or e2e_s is made of, adding up to it: `name`, `kind`, `seconds`."""
+        import pandas as pd
+
+        from llmviewer.result.attribution import attributed  # few ask for it
+
+        return pd.DataFrame(attributed(self.analysis, metric, point), columns=["name", "kind", "seconds"])
+
+    def timeline(self, steps: int = 4, point: int = 0) -> list[dict[str, Any]]:
+        """Prefill and the first decode steps as they run: a row per step, pass, layer and operator, with `start_s`,
+        `end_s`, the `track` it runs on, and its counts in `facts`."""
+        from llmviewer.result.timeline.timeline import timeline  # few ask for it
+
+        return [event.row() for event in timeline(self.analysis, steps, point)]
+
+    @property
+    def chips_per_stage(self) -> int:
+        """Devices that share the layers of a stage, and all do the same."""
+        return self.analysis.system.parallelism.group
+
+    def memory(self, point: int = 0) -> dict[str, Any]:
+        """The memory object of one point."""
+        memory = self.analysis.memory
+        model, system, request = self.analysis.model, system_at(self.analysis, point), request_at(self.analysis, point)
+        beside = system.chip.host
+        return {
+            **{
+                name: number(value_at(getattr(memory, name), point))
+                for name in (*PARTS, "capacity_bytes", "budget_bytes")
+            },
+            "kv_cache_used_bytes": number(value_at(memory.kv_cache_used_bytes, point)),
+            "kv_cache_waste_bytes": number(value_at(memory.kv_cache_waste_bytes, point)),
+            "kv_cache_budget_bytes": number(value_at(memory.kv_cache_budget_bytes, point)),
+            "kv_cache_budget_of_total_bytes": number(value_at(memory.left_by_others(memory.utilization_bytes), point)),
+            "kv_cache_fraction_of_free": system.cache_fraction,
+            "host": None if beside is None else beside.name,
+            "host_bytes": number(value_at(memory.host_bytes, point)),
+            "host_capacity_bytes": number(memory.host_capacity_bytes),
+            "disk": beside.disk.name if beside is not None and beside.disk is not None else None,
+            "disk_bytes": number(value_at(memory.disk_bytes, point)),
+            "fits": bool(value_at(memory.fits, point)),
+            "max_batch_size": number(limits.max_batch_size(model, system, request, self.token_budget)),
+            "max_context_len": number(limits.max_context_len(model, system, request, self.token_budget)),
+            "max_concurrent_requests": number(
+                limits.max_concurrent_requests(model, system, request, self.token_budget)
+            ),
+        }
+
+    def metrics(self, point: int = 0) -> dict[str, Any]:
+        """The metrics object of one point."""
+        values = {name: number(value_at(getattr(self.analysis, name), point)) for name in METRICS}
+        rate = float(value_at(self.analysis.output_tokens_per_s, point))
+        batch = float(value_at(self.analysis.request.batch_size, point))
+        ordered = {}
+        for name, value in values.items():
+            ordered[name] = value
+            if name == "output_tokens_per_s":
+                ordered["output_tokens_per_s_per_user"] = number(rate / batch)
+                ordered["output_tokens_per_s_per_device"] = number(rate / self.analysis.system.parallelism.devices)
+        return {**ordered, "intervals": self._intervals(point)}
+
+    def _intervals(self, point: int) -> dict[str, Any]:
+        """80 and 95 % intervals of the times of a request; nothing for bounds."""
+        if self.analysis.calibration is None:
+            return {}
+        from llmviewer.result import interval
+
+        return {name: interval.levels(found, point) for name, found in interval.of_metrics(self.analysis).items()}
+
+
+def _fact(values: Count | Sequence[str], point: int) -> int | float | str | None:
+    if isinstance(values, (list, tuple)):
+        return str(values[point])
+    return number(value_at(values, point))  # type: ignore[arg-type]

@@ -1,0 +1,101 @@
+"""Many points: a grid of requests, evaluated chunk by chunk so that memory stays bounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmviewer.core.arguments import number_in, whole
+from llmviewer.core.counts import Array
+from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.malloc import keep_freed_memory
+from llmviewer.core.workload import Request
+
+#: Forward passes of one evaluation: enough to drown the interpreter's overhead, few enough for the caches.
+CHUNK_PASSES = 16384
+#: Values of one list, and points of one sweep, beyond which it is a typing error.
+MOST_VALUES = 10**7
+MOST_POINTS = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grid:
+    """Every combination of three lists; the batch varies fastest."""
+
+    batch_sizes: Array
+    input_lens: Array
+    output_lens: Array
+
+    def __post_init__(self) -> None:
+        points = math.prod(map(len, (self.batch_sizes, self.input_lens, self.output_lens)))
+        if points > MOST_POINTS:
+            raise UserError(f"the sweep has {points:,} points; allowed: at most {MOST_POINTS:,}")
+
+    def __len__(self) -> int:
+        return len(self.batch_sizes) * len(self.input_lens) * len(self.output_lens)
+
+    def largest(self) -> Request:
+        """The point that asks for most of everything."""
+        return Request(
+            batch_size=self.batch_sizes.max(), input_len=self.input_lens.max(), output_len=self.output_lens.max()
+        )
+
+    def points(self, start: int, stop: int) -> Request:
+        """The requests numbered start ... stop - 1."""
+        index = np.arange(start, stop)
+        index, batch = np.divmod(index, len(self.batch_sizes))
+        output, prompt = np.divmod(index, len(self.input_lens))
+        return Request(
+            batch_size=self.batch_sizes[batch],
+            input_len=self.input_lens[prompt],
+            output_len=self.output_lens[output],
+        )
+
+    def chunks(self, token_budget: float = np.inf, most: float = np.inf) -> Iterator[Request]:
+        """The points in order, in pieces of about CHUNK_PASSES forward passes (prefill, 1 shown, output_len - 1) and
+        at most so many points."""
+        total = len(self)
+        keep_freed_memory()
+        passes = math.ceil(max(self.input_lens.max() / token_budget, 1.0)) + int(self.output_lens.max())
+        size = int(min(max(1, CHUNK_PASSES // passes), most))
+        for start in range(0, total, size):
+            yield self.points(start, min(start + size, total))
+
+
+def values(name: str, text: str) -> Array:
+    """The numbers of a comma list with ranges: `1,2,4:64:*2` multiplies, `8:8192:+8` adds, both ends included."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise UserError(f"{name} is {quoted(text)}: a number between the commas is missing")
+    ranges = [_range(name, part) for part in parts]
+    if sum(map(len, ranges)) > MOST_VALUES:
+        raise UserError(f"{name}: {quoted(text)} has over {MOST_VALUES:,} values")
+    return np.concatenate([_array(numbers) for numbers in ranges])
+
+
+def _array(numbers: Sequence[int]) -> Array:
+    """A range without a Python number for each of its values."""
+    if isinstance(numbers, range):
+        return np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.float64)
+    return np.array(numbers, dtype=np.float64)
+
+
+def _range(name: str, part: str) -> Sequence[int]:
+    pieces = part.split(":")
+    step = pieces.pop() if len(pieces) == 3 else "+1"
+    if len(pieces) > 2 or step[:1] not in ("+", "*"):
+        raise UserError(f"{name}: {quoted(part)} is not a number or a range; allowed: 8, 1:64, 4:64:*2, 8:8192:+8")
+    first, last, by = (whole(name, number_in(piece)) for piece in (pieces[0], pieces[-1], step[1:]))
+    if step[0] == "*" and by < 2:
+        raise UserError(f"{name}: {quoted(part)} multiplies by {by}; allowed: 2 or more")
+    if last < first:
+        raise UserError(f"{name}: {quoted(part)} ends before it begins")
+    if step[0] == "+":
+        return range(first, last + 1, by)
+    numbers = [first]
+    while numbers[-1] * by <= last:
+        numbers.append(numbers[-1] * by)
+    return numbers

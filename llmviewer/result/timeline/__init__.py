@@ -1,0 +1,1 @@
+"""Prefill and decode steps as events on tracks."""

@@ -1,0 +1,1 @@
+"""How sequences share a replica: static, continuous, chunked and disaggregated batching."""

@@ -1,0 +1,1 @@
+"""Answers generated as parallel branches."""

@@ -1,0 +1,1 @@
+"""Smaller models: pruning, low-rank factors, adapters, nested feed-forward slices."""

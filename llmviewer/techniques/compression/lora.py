@@ -1,0 +1,135 @@
+"""`--lora`: low-rank adapters beside linear layers, not merged into them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmviewer.core.counts import Count, total
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role, Tensor
+from llmviewer.formats.linear import is_linear, is_quantize
+from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.gemm import GemmShape, Linear
+from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
+
+#: Linear layers without adapters: experts, and what latent attention absorbs into queries and outputs.
+WITHOUT = ("expert_", "kv_b_proj")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """`count` adapters of `rank`, all stored; targets: names of linear layers, none: all that may have one."""
+
+    rank: float
+    count: float = 1.0
+    targets: tuple[str, ...] = ()
+
+    def distinct(self, sequences: Count) -> Count:
+        """Expected distinct adapters of sequences that each pick one uniformly: N (1 - (1 - 1/N)^B), which is 1 for
+        one adapter or one sequence and above neither number."""
+        return self.count * (1.0 - np.power(1.0 - 1.0 / self.count, sequences))
+
+
+def lora(adapters: Adapters) -> Pass:
+    """y = W x + B A x for every target W[n, k]: `<linear>_lora_a` k -> r and `<linear>_lora_b` r -> n.
+
+    `_lora_b` adds to what the layer wrote, in its epilogue: it reads and writes y, one vector FLOP per element.
+    matmul FLOPs 2 tokens r (n + k); weights r (n + k) in 16 bit for every adapter stored, of which a step reads the
+    distinct ones of its sequences.  Adapters take 16-bit inputs, whatever the base is stored in (QLoRA).
+    Sources: LoRA arXiv 2106.09685; several at once: Punica arXiv 2310.18547, S-LoRA arXiv 2311.03285.
+    """
+
+    def change(graph: Graph) -> Graph:
+        known = {op.name for block in graph.blocks for op in block.operators if _may_adapt(block, op)}
+        for name in adapters.targets:
+            if name not in known:
+                raise unknown("target of --lora", name, known)
+        targets = frozenset(adapters.targets or known)
+        active = adapters.distinct(_sequences(graph))
+        return graph.map_blocks(lambda block: _adapted(block, targets, adapters, active))
+
+    return change
+
+
+def _may_adapt(block: Block, operator: Operator) -> bool:
+    return block.scope != "model" and is_linear(operator) and not operator.name.startswith(WITHOUT)
+
+
+def _sequences(graph: Graph) -> Count:
+    """Sequences of the step: those of an attention kernel, else one per row of logits."""
+    for _, operator in graph:
+        if isinstance(operator.shape, AttentionShape):
+            return total(group.batch_size for group in operator.shape.groups)
+    head = graph.blocks[-1].operators[-1].shape
+    assert isinstance(head, GemmShape)
+    return head.m
+
+
+def _adapted(block: Block, targets: frozenset[str], adapters: Adapters, active: Count) -> Block:
+    """The block with both products after every target."""
+    plain = block.operators[0].reads[0].tensor.dtype  # that of the residual stream
+    made = {op.output.name: op.reads[0].tensor for op in block.operators if is_quantize(op)}
+    operators: list[Operator] = []
+    for operator in block.operators:
+        operators.append(operator)
+        if _may_adapt(block, operator) and operator.name in targets:
+            source = operator.reads[0]
+            x = Access(made.get(source.tensor.name, source.tensor), source.elements)
+            operators += _products(operator, x, plain, adapters, active)
+    return replace(block, operators=tuple(operators))
+
+
+def _products(
+    operator: Operator, x: Access, plain: Dtype, adapters: Adapters, active: Count
+) -> tuple[Operator, Operator]:
+    """A and B of one target; B adds to what the target wrote."""
+    shape = operator.shape
+    assert isinstance(shape, GemmShape)
+    a = Linear(
+        name=f"{operator.name}_lora_a",
+        in_features=shape.k,
+        out_features=adapters.rank,
+        dtype=plain,
+        experts=adapters.count,
+    ).operator(Tensor(name=x.tensor.name, elements=x.elements, dtype=plain), shape.m, active=active)
+    b = Linear(
+        name=f"{operator.name}_lora_b",
+        in_features=adapters.rank,
+        out_features=shape.n,
+        dtype=plain,
+        experts=adapters.count,
+    ).operator(a.output, shape.m, operator.writes, active=active)
+    a = replace(a, reads=(x, *a.reads[1:]))
+    written = tuple(access for access in operator.writes if access.tensor.role is not Role.WEIGHT)
+    return a, replace(b, reads=(*b.reads, *written), vector_flops=total(access.elements for access in written))
+
+
+_RANK = Parameter(name="rank", low=1, high=1e5, whole=True)
+_ADAPTERS = Parameter(name="adapters", default=1, low=1, high=1e6, whole=True)
+
+
+def _make(text: str) -> Change:
+    pieces = [piece.strip() for piece in text.split(",")]
+    named = [piece.removeprefix("targets=") for piece in pieces if piece.startswith("targets=")]
+    if len(named) > 1:
+        raise UserError("--lora: targets is given twice; join names by +: targets=q_proj+v_proj")
+    targets = tuple(name.strip() for name in named[0].split("+")) if named and named[0] != "all" else ()
+    rest = ",".join(piece for piece in pieces if not piece.startswith("targets="))
+    given = numbers("--lora", rest, (_RANK, _ADAPTERS))
+    adapters = Adapters(rank=given["rank"], count=given["adapters"], targets=targets)
+    return adding(f"lora({text})", lambda _: lora(adapters))
+
+
+TECHNIQUE = Technique(
+    name="lora",
+    kind="compression",
+    summary="Runs low-rank adapters beside linear layers, unmerged, several of them in one batch.",
+    formula="per target W[n,k]: FLOPs 2 tokens r (n + k) + tokens n; 16-bit weights r (n + k), N of them stored, "
+    "N (1 - (1 - 1/N)^B) read",
+    source="LoRA arXiv 2106.09685, Punica arXiv 2310.18547, S-LoRA arXiv 2311.03285",
+    example="llmviewer analyze llama-2-7b --hardware a6000 --batch-size 16 --lora rank=16,adapters=8",
+    make=_make,
+)

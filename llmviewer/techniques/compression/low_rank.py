@@ -1,0 +1,98 @@
+"""`--low-rank`: linear layers as products of two thin matrices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import Dtype, operand_class
+from llmviewer.core.ir import Access, Block, Operator, Pass, Role, Tensor, whole
+from llmviewer.formats.linear import conversion, is_linear, is_matrix, matrix
+from llmviewer.ops.gemm import GemmShape
+from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
+
+#: Multiplied into queries and outputs where latent attention absorbs its weights; two factors would not be.
+ABSORBED = "kv_b_proj"
+
+
+def low_rank(rank: float) -> Pass:
+    """W[n, k] becomes B[n, r] A[r, k]: two products, k -> r -> n, in the place of one.
+
+    FLOPs 2 tokens r (n + k), weights r (n + k), wherever that is less than n k; a bias stays with B.  Factors are
+    stored in the format of W; what lies between them is in 16 bit.  Linear layers of all layers and every expert; not
+    the router, embeddings, lm_head, nor kv_b_proj of latent attention.  Source: LoRD arXiv 2309.14021, ASVD 2312.05821.
+    Valid for the shapes alone: which rank keeps a model's quality is another question.
+    """
+
+    def change(block: Block) -> Block:
+        if block.scope == "model":
+            return block
+        plain = block.operators[0].reads[0].tensor.dtype  # that of the residual stream
+        operators = (part for op in block.operators for part in _factors(op, rank, plain))
+        return replace(block, operators=tuple(operators))
+
+    return lambda graph: graph.map_blocks(change)
+
+
+def _factors(operator: Operator, rank: float, plain: Dtype) -> tuple[Operator, ...]:
+    """The two factors of an operator, or itself where they save nothing."""
+    shape = operator.shape
+    if not (is_linear(operator) and isinstance(shape, GemmShape)) or operator.name == ABSORBED:
+        return (operator,)
+    if rank * (shape.n + shape.k) >= shape.n * shape.k:
+        return (operator,)
+    middle = Tensor(name=f"{operator.name}_low_a", elements=shape.m * rank, dtype=plain)
+    inputs = tuple(a for a in operator.reads if a.tensor.role is not Role.WEIGHT)
+    biases = tuple(a for a in operator.reads if a.tensor.role is Role.WEIGHT and not is_matrix(a))
+    old = conversion(operator)
+    into = replace(
+        operator,
+        name=middle.name,
+        reads=(*inputs, _matrix(operator, "_low_a", rank / shape.n)),
+        writes=(whole(middle),),
+        output_shape=(operator.output_shape[0], rank),
+        matmul_flops=shape.m * (2.0 * shape.k * rank),
+        shape=replace(shape, n=rank),
+    )
+    out = replace(
+        operator,
+        name=f"{operator.name}_low_b",
+        reads=(whole(middle), _matrix(operator, "_low_b", rank / shape.k), *biases),
+        compute=operand_class(plain, matrix(operator).tensor.dtype),
+        matmul_flops=shape.m * (2.0 * shape.n * rank),
+        shape=replace(shape, k=rank),
+    )
+    added = operator.vector_flops if old is None else operator.vector_flops - old
+    return _converting(into, 0.0), _converting(out, added)
+
+
+def _converting(operator: Operator, work: Count) -> Operator:
+    """The operator with `work` and the conversion of its own weights on the vector units."""
+    more = conversion(operator)
+    return replace(operator, vector_flops=work if more is None else work + more)
+
+
+def _matrix(operator: Operator, ending: str, share: float) -> Access:
+    """A factor that holds `share` of the elements of the operator's matrix."""
+    read = matrix(operator)
+    name = f"{operator.name}{ending}.weight"
+    return Access(replace(read.tensor, name=name, elements=read.tensor.elements * share), read.elements * share)
+
+
+_RANK = Parameter(name="rank", low=1, high=1e6, whole=True)
+
+
+def _make(text: str) -> Change:
+    rank = numbers("--low-rank", text, (_RANK,))["rank"]
+    return adding(f"low_rank({rank:g})", lambda _: low_rank(rank))
+
+
+TECHNIQUE = Technique(
+    name="low_rank",
+    kind="compression",
+    summary="Stores and multiplies linear layers as two thin factors, wherever that is less work.",
+    formula="W[n,k] -> B[n,r] A[r,k]: FLOPs 2 tokens r (n + k), weights r (n + k), where r (n + k) < n k",
+    source="LoRD arXiv 2309.14021, ASVD arXiv 2312.05821",
+    example="llmviewer analyze llama-2-7b --hardware a6000 --low-rank 1024",
+    make=_make,
+)

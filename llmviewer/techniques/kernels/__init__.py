@@ -1,0 +1,1 @@
+"""Attention kernels and fusion of operators."""

@@ -1,0 +1,139 @@
+"""Replace the eager attention kernels by one that keeps the scores on the chip."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from llmviewer.core.counts import Count
+from llmviewer.core.errors import unknown
+from llmviewer.core.ir import Access, Block, Operator, Pass, Place
+from llmviewer.core.workload import Group
+from llmviewer.hardware.chip import Chip
+from llmviewer.ops.attention import ROW_BLOCKS, AttentionInputs, AttentionShape, flash
+from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
+
+
+def flash_attention(chip: Chip) -> Pass:
+    """Fuse qk_matmul, softmax and sv_matmul into `attention` wherever a block runs them one after another.
+
+    FLOPs drop to the attended pairs, scores are no longer moved, Q is read and O written once, K and V once from
+    device memory.  Every row block of queries reads K and V again.  Blocks in flight (one per unit) sweep them
+    together, so one wave costs one read of device memory and the L2 serves the rest; further waves of the same head
+    hit the L2 too where what a wave sweeps fits it, else they read device memory again.  A chip whose units, L2 or
+    row blocks are unknown reads once.  Sources: arXiv 2205.14135, 2307.08691.
+    """
+
+    def change(block: Block) -> Block:
+        names = [op.name for op in block.operators]
+        if "qk_matmul" not in names:
+            return block
+        at = names.index("qk_matmul")
+        qk, softmax, sv = block.operators[at : at + 3]
+        shape = qk.shape
+        assert isinstance(shape, AttentionShape)
+        inputs = AttentionInputs.of((qk, softmax, sv))
+        fused = flash(shape, inputs, rereads(shape, inputs, chip), qk.compute)
+        after = tuple(_reading_fused(op) for op in block.operators[at + 3 :])
+        return replace(block, operators=(*block.operators[:at], fused, *after))
+
+    return lambda graph: graph.map_blocks(change)
+
+
+def _reading_fused(operator: Operator) -> Operator:
+    """Whoever read the output of sv_matmul, or what was made of it, now reads that of `attention`."""
+    if not any(a.tensor.name.startswith("sv_matmul") for a in (*operator.reads, *operator.writes)):
+        return operator
+    reads, writes = (tuple(map(_renamed, accesses)) for accesses in (operator.reads, operator.writes))
+    return replace(operator, name=_fused_name(operator.name), reads=reads, writes=writes)
+
+
+def _renamed(access: Access) -> Access:
+    name = access.tensor.name
+    return Access(access.tensor.called(_fused_name(name)), access.elements) if name.startswith("sv_matmul") else access
+
+
+def _fused_name(name: str) -> str:
+    """`sv_matmul_quantize` becomes `attention_quantize`."""
+    return f"attention{name.removeprefix('sv_matmul')}" if name.startswith("sv_matmul") else name
+
+
+def block_rows(head_dim: Count, generation: str) -> Count:
+    """Query rows of a thread block."""
+    rows: Count = 0.0
+    for largest, count in ROW_BLOCKS[generation].items():  # the widest heads first
+        rows = np.where(head_dim <= largest, count, rows)
+    return rows
+
+
+def rereads(shape: AttentionShape, inputs: AttentionInputs, chip: Chip) -> tuple[Access, ...]:
+    """K and V read again for row blocks after the first: from the L2, and in waves from device memory."""
+    if chip.units is None or chip.l2_bytes is None or chip.generation not in ROW_BLOCKS:
+        return ()
+    cached = inputs.cached()
+    stored = sum(a.tensor.dtype.bytes * a.elements for a in cached)
+    per_key = stored / (shape.keys() * shape.kv_heads)  # bytes of K and V of one key and one KV head
+    again_l2: Count = 0.0
+    again_device: Count = 0.0
+    for group in shape.groups:
+        l2, device = _again(group, shape, chip, per_key)
+        moved = group.batch_size * shape.keys_of(group) / shape.keys()
+        again_l2 = again_l2 + moved * l2
+        again_device = again_device + moved * device
+    return tuple(
+        Access(a.tensor.at(place), a.elements * times)
+        for place, times in ((Place.L2, again_l2), (Place.DEVICE, again_device))
+        for a in cached
+    )
+
+
+def _again(group: Group, shape: AttentionShape, chip: Chip, per_key: Count) -> tuple[Count, Count]:
+    """Reads of the keys and values of one head and sequence beyond the first: from the L2, from device memory.
+
+    A block or a wave of blocks reads the keys its queries see, on average the attended share of them.  What a wave
+    sweeps is all keys, or with a window those within it of the wave's queries.
+    """
+    assert chip.units is not None and chip.l2_bytes is not None
+    # grouped queries of one KV head are packed into the same rows (FlashAttention's decode kernels do; prefill
+    # kernels run one query head per block, which read the same K and V)
+    rows_per_token = shape.heads / shape.kv_heads
+    rows = block_rows(shape.qk_dim, chip.generation)
+    blocks = np.ceil(group.new_tokens * rows_per_token / rows)
+    keys = shape.keys_of(group)
+    share = shape.pairs_of(group) / (group.new_tokens * keys)
+    swept = keys if shape.window == np.inf else np.minimum(keys, shape.window + chip.units * rows / rows_per_token)
+    waves = np.where(swept * per_key <= chip.l2_bytes, 1.0, np.ceil(blocks / chip.units))
+    reads, device = (np.maximum(count * share, 1.0) for count in (blocks, waves))
+    return reads - device, device - 1.0
+
+
+#: `flash-decoding=8`: so many splits.
+_SPLITS = Parameter(name="splits", low=1, high=128, whole=True)
+
+
+def _make(text: str) -> Change:
+    name, equals, splits = text.partition("=")
+    flash_kernel = adding("flash_attention", flash_attention)
+    if text == "flash":
+        return flash_kernel
+    if name != "flash-decoding":
+        raise unknown("attention", text, ("flash", "eager", "flash-decoding", "flash-decoding=SPLITS"))
+    from llmviewer.techniques.kernels.flash_decoding import flash_decoding
+
+    asked = numbers("--attention flash-decoding", splits, (_SPLITS,))["splits"] if equals else None
+    split = adding(text, lambda chip: flash_decoding(chip, asked))
+    return lambda system: split(flash_kernel(system))
+
+
+TECHNIQUE = Technique(
+    name="attention",
+    kind="attention",
+    summary="Keeps the scores on the chip and computes only the pairs the mask lets through; the default.",
+    formula="2 heads pairs (d_qk + d_v) over attended pairs n c + n(n+1)/2; traffic Q + K + V + O; "
+    "flash-decoding writes and reads splits (d_v + 2) fp32 per query head besides",
+    source="FlashAttention arXiv 2205.14135, FlashAttention-2 arXiv 2307.08691, "
+    "Flash-Decoding https://crfm.stanford.edu/2023/10/12/flashdecoding.html",
+    example="llmviewer analyze llama-2-7b --hardware a6000 --attention flash",
+    make=_make,
+)

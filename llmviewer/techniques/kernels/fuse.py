@@ -1,0 +1,190 @@
+"""Put neighbouring operators in one kernel, by declared rules: what one made for the other stays on the chip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from llmviewer.analysis.system import Applied, Fired
+from llmviewer.core.counts import Count, present
+from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.ir import Access, Block, Graph, Operator, Pass
+from llmviewer.hardware.chip import Chip
+from llmviewer.techniques.kernels.fusion_flow import Flow, joined_name
+from llmviewer.techniques.kernels.fusion_rules import RULES, Candidate, Rule
+from llmviewer.techniques.technique import Change, Technique
+
+Mask = npt.NDArray[np.bool_]
+Names = Sequence[str]
+
+
+def fuse(rules: Names, chip: Chip) -> Pass:
+    """Fuse by the rules named, in the order of fusion_rules.RULES.
+
+    Bytes: an intermediate is not read again, and not written where nobody else reads it; products side by side read
+    their input once.  FLOPs stay: what a kernel computes again (a norm for every column of tiles) is not counted, as
+    nothing on the chip is.  A rule applies at the points at which its tile fits the on-chip memory of a unit; where
+    that is unknown it is assumed to fit.  Both forms stand in the graph where points differ, each with the counts of
+    the points at which it runs.  A fused block stays as it is.  Sums and norms of different layers stay apart.
+    Source: arXiv 2402.16363, section 5.1.
+    """
+    chosen = _chosen(rules)
+    return lambda graph: graph.map_blocks(lambda block: _Plan.of(block, chosen, chip).block())
+
+
+def report(graph: Graph, rules: Names, chip: Chip) -> tuple[Fired, ...]:
+    """Which rules fire on a graph before fusion, which not, and why."""
+    found: list[Fired] = []
+    for block in graph.blocks:
+        found += _Plan.of(block, _chosen(rules), chip).log
+    for rule in _chosen(rules):
+        if all(fired.rule != rule.name for fired in found):
+            found.append(Fired(rule=rule.name, reason=rule.missing))
+    return tuple(found)
+
+
+def _chosen(names: Names) -> tuple[Rule, ...]:
+    return tuple(rule for rule in RULES if rule.name in names)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Plan:
+    """Which operators of a block run as one, and at which points: at every point each operator is in one kernel."""
+
+    source: Block
+    flow: Flow
+    chip: Chip
+    kernels: dict[tuple[int, ...], Mask]
+    log: list[Fired] = field(default_factory=list)
+
+    @staticmethod
+    def of(block: Block, rules: tuple[Rule, ...], chip: Chip) -> _Plan:
+        """The block after all rules, one after another."""
+        flow = Flow(block.operators)
+        kernels: dict[tuple[int, ...], Mask] = {(place,): np.array(True) for place in range(len(block.operators))}
+        plan = _Plan(source=block, flow=flow, chip=chip, kernels=kernels)
+        if not any("+" in op.name for op in block.operators):
+            for rule in rules:
+                for candidate in rule.match(flow):
+                    plan.log.append(plan.apply(rule, candidate))
+        return plan
+
+    def apply(self, rule: Rule, candidate: Candidate) -> Fired:
+        """Join the kernels that hold the candidate's operators, where they may be joined."""
+        names = tuple(self.flow.operators[k].name for k in candidate.operators)
+        fired = Fired(rule=rule.name, block=self.source.name, operators=names)
+        if candidate.refused:
+            return replace(fired, reason=candidate.refused)
+        fits, assumed, size = self._fits(candidate.tile_bytes)
+        reasons: list[str] = []
+        done = np.array(False)
+        for parts in product(*([m for m in self.kernels if k in m] for k in candidate.operators)):
+            where = np.logical_and.reduce([*(np.broadcast_arrays(*(self.kernels[m] for m in set(parts)), fits))])
+            members = tuple(sorted({k for part in parts for k in part}))
+            if not where.any():
+                continue
+            conflict = self.flow.conflict(members)
+            if conflict:
+                reasons.append(conflict)
+                continue
+            self._join(set(parts), members, where)
+            done = done | where
+            fired = replace(fired, kernel=joined_name(self._names(members)))
+            reasons += [f"{t} is still written: {r} reads it" for t, r in self.flow.kept(members).items()]
+        said = [] if fits.all() else [size]
+        reason = "; ".join(dict.fromkeys((*said, *reasons)))
+        return replace(fired, where=done.astype(float), reason=reason, assumed=assumed and bool(done.any()))
+
+    def _names(self, members: tuple[int, ...]) -> list[str]:
+        return [self.flow.operators[k].name for k in members]
+
+    def _join(self, parts: set[tuple[int, ...]], members: tuple[int, ...], where: Mask) -> None:
+        for part in parts:
+            self.kernels[part] = self.kernels[part] & ~where
+        self.kernels[members] = self.kernels.get(members, np.array(False)) | where
+        self.kernels = {members: mask for members, mask in self.kernels.items() if mask.any()}
+
+    def _fits(self, tile: Count) -> tuple[Mask, bool, str]:
+        """Where a tile fits, whether that is assumed, and the sizes in words."""
+        room = self.chip.on_chip_bytes_per_unit
+        if not present(tile) or room is None:
+            return np.array(True), room is None and present(tile), ""
+        low, high, most = (f"{bound / 2.0**10:,.6g}" for bound in (np.min(tile), np.max(tile), np.max(room)))
+        size = f"{low} KiB" if low == high else f"{low} to {high} KiB"
+        return np.asarray(tile <= room), False, f"a tile takes {size}, a unit holds {most} KiB"
+
+    def block(self) -> Block:
+        """The block with its kernels in the place of its operators."""
+        if len(self.kernels) == len(self.source.operators) and all(len(members) == 1 for members in self.kernels):
+            return self.source
+        order = sorted(self.kernels, key=lambda members: (self.flow.position(members) or 0, members))
+        built = [(self.flow.merged(members), self.kernels[members]) for members in order]
+        return replace(self.source, operators=tuple(running(op, where) for op, where in built))
+
+
+def running(operator: Operator, where: Mask) -> Operator:
+    """The operator at the points at which it runs."""
+    if where.all():
+        return operator
+
+    def at(count: Count) -> Count:
+        return np.where(where, count, 0.0) if present(count) else count
+
+    def accesses(listed: tuple[Access, ...]) -> tuple[Access, ...]:
+        return tuple(Access(a.tensor, at(a.elements)) for a in listed)
+
+    return replace(
+        operator,
+        reads=accesses(operator.reads),
+        writes=accesses(operator.writes),
+        matmul_flops=at(operator.matmul_flops),
+        vector_flops=at(operator.vector_flops),
+        recurrence_flops=at(operator.recurrence_flops),
+        conv_flops=at(operator.conv_flops),
+        special_ops=at(operator.special_ops),
+        masked_flops=at(operator.masked_flops),
+        where=operator.where * where.astype(float),
+    )
+
+
+def parse_rules(text: str) -> tuple[str, ...]:
+    """`all`, or names of rules joined by `+`."""
+    known = tuple(rule.name for rule in RULES)
+    if text == "all":
+        return known
+    names = tuple(name.strip() for name in text.split("+"))
+    for name in names:
+        if name not in known:
+            raise unknown("rule of --fusion", name, ("none", "all", *known))
+    if len(set(names)) < len(names):
+        raise UserError("--fusion: a rule is given twice")
+    return names
+
+
+def _make(text: str) -> Change:
+    names = parse_rules(text)
+
+    def make(chip: Chip) -> Pass:
+        return fuse(names, chip)
+
+    def explain(graph: Graph, chip: Chip) -> tuple[Fired, ...]:
+        return report(graph, names, chip)
+
+    applied = Applied(name=f"fuse({'all' if text == 'all' else '+'.join(names)})", make=make, explain=explain)
+    return lambda system: replace(system, passes=(*system.passes, applied))
+
+
+TECHNIQUE = Technique(
+    name="fusion",
+    kind="fusion",
+    summary="Runs neighbouring operators as one kernel where nothing else needs what stands between and a tile fits.",
+    formula="bytes saved: 2 per element and byte of an intermediate (write and read; 1 where another operator reads "
+    "it), the input of products side by side n - 1 times; FLOPs as before",
+    source="survey arXiv 2402.16363 section 5.1; DeepSpeed-Inference arXiv 2207.00032",
+    example="llmviewer analyze llama-2-7b --hardware a6000 --input-len 2048 --fusion all",
+    make=_make,
+)

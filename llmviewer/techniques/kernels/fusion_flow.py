@@ -1,0 +1,181 @@
+"""The operators of a block by what they make and read, and several of them as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmviewer.core.counts import Count, total
+from llmviewer.core.ir import Access, Kind, Operator, Place, Role
+from llmviewer.ops.gemm import GemmShape
+
+#: What a kernel of several kinds is: the first of these that is among them.
+KINDS = (Kind.ATTENTION, Kind.GEMM, Kind.RECURRENCE, Kind.CONV, Kind.NORM, Kind.SOFTMAX, Kind.ELEMENTWISE)
+#: Products that stand side by side have a name of their own.
+SHORT = {
+    "q_proj+k_proj+v_proj": "qkv_proj",
+    "q_a_proj+kv_a_proj": "qkv_a_proj",
+    "q_proj+kv_a_proj": "q_kv_a_proj",
+    "expert_gate_proj+expert_up_proj": "expert_gate_up_proj",
+    "shared_gate_proj+shared_up_proj": "shared_gate_up_proj",
+    "gate_proj+up_proj": "gate_up_proj",
+}
+#: Leaves its block beside the last operator's output.
+LEAVING = "per_layer_inputs"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flow:
+    """The operators of one block; a place is an operator's index among them."""
+
+    operators: tuple[Operator, ...]
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Name -> place."""
+        return {op.name: place for place, op in enumerate(self.operators)}
+
+    def made_by(self, place: int) -> list[int]:
+        """The operators that make the activations which `place` reads, in order."""
+        read = {a.tensor.name for a in self.operators[place].reads if a.tensor.role is Role.ACTIVATION}
+        return [k for k, op in enumerate(self.operators[:place]) if read & _made(op)]
+
+    def read_by(self, place: int) -> list[int]:
+        """The operators that read the activations which `place` makes, in order."""
+        made = _made(self.operators[place])
+        return [k for k, op in enumerate(self.operators) if k > place and made & _names(op.reads)]
+
+    def position(self, members: tuple[int, ...]) -> int | None:
+        """Where they can run as one: with the last, else with the first of them; None: something stands between."""
+        inside = [self.operators[k] for k in members]
+        made = set().union(*(_names(op.writes) for op in inside))
+        read = set().union(*(_names(op.reads) for op in inside))
+        between = self._between(members)
+        if not any(made & _names(op.reads) for op in between):
+            return members[-1]
+        return None if any(read & _names(op.writes) for op in between) else members[0]
+
+    def _between(self, members: tuple[int, ...]) -> list[Operator]:
+        return [self.operators[k] for k in range(members[0], members[-1]) if k not in members]
+
+    def conflict(self, members: tuple[int, ...]) -> str:
+        """Why these cannot be one kernel, whatever their sizes; empty: they can."""
+        inside = [self.operators[k] for k in members]
+        linears = [op for op in inside if op.kind is Kind.GEMM]
+        if len({op.inputs for op in linears}) > 1:
+            return "two products, one after the other"
+        rowwise = [op.name for op in inside if op.kind is Kind.NORM or op.name.endswith("_quantize")]
+        if linears and any(name in rowwise for name in (op.name for op in inside[inside.index(linears[0]) :])):
+            return f"a tile of {linears[0].name} holds no whole row"
+        if rowwise and any(op.kind is Kind.ATTENTION for op in inside):
+            return f"{rowwise[0]} is in the kernel of rope already"
+        if _reads_more(inside):
+            return f"only a part of what {inside[-1].name} reads is made there"
+        if self.position(members) is None:
+            return f"{self._between(members)[0].name} stands between"
+        return ""
+
+    def kept(self, members: tuple[int, ...]) -> dict[str, str]:
+        """Intermediates of a kernel that are written all the same -> who else reads them."""
+        made = {name for k in members for name in _made(self.operators[k])}
+        used = {name for k in members for name in _names(self.operators[k].reads)} & made
+        outside = [op for k, op in enumerate(self.operators) if k not in members]
+        found = {name: op.name for op in reversed(outside) for name in used & _names(op.reads)}
+        last = self.operators[-1].output.name
+        return found | {name: "the next block" for name in used if name in (last, LEAVING)}
+
+    def merged(self, members: tuple[int, ...]) -> Operator:
+        """One kernel: what its members made for each other is not read again, and not written if nobody else reads."""
+        if len(members) == 1:
+            return self.operators[members[0]]
+        inside = [self.operators[k] for k in members]
+        head = next(op for kind in KINDS for op in inside if op.kind is kind)
+        return Operator(
+            name=joined_name(op.name for op in inside),
+            kind=head.kind,
+            reads=tuple(_reads(inside)),
+            writes=tuple(self._writes(members)),
+            output_shape=_output_shape(inside),
+            compute=head.compute,
+            matmul_flops=total(op.matmul_flops for op in inside),
+            vector_flops=total(op.vector_flops for op in inside),
+            recurrence_flops=total(op.recurrence_flops for op in inside),
+            conv_flops=total(op.conv_flops for op in inside),
+            special_ops=total(op.special_ops for op in inside),
+            masked_flops=total(op.masked_flops for op in inside),
+            shape=_shape(inside, head),
+        )
+
+    def _writes(self, members: tuple[int, ...]) -> list[Access]:
+        inside = [self.operators[k] for k in members]
+        used = {name for op in inside for name in _names(op.reads)}
+        kept = self.kept(members)
+        internal = used - set(kept)
+        return [a for op in inside for a in op.writes if not _is_activation(a) or a.tensor.name not in internal]
+
+
+def joined_name(names: Iterable[str]) -> str:
+    """`attn_norm+qkv_proj`."""
+    name = "+".join(names)
+    for long, short in SHORT.items():
+        name = name.replace(long, short)
+    return name
+
+
+def _names(accesses: tuple[Access, ...]) -> set[str]:
+    return {a.tensor.name for a in accesses if a.tensor.role is not Role.WEIGHT}
+
+
+def _is_activation(access: Access) -> bool:
+    return access.tensor.role is Role.ACTIVATION and access.tensor.place is Place.DEVICE
+
+
+def _made(operator: Operator) -> set[str]:
+    return {a.tensor.name for a in operator.writes if a.tensor.role is Role.ACTIVATION}
+
+
+def _reads(inside: list[Operator]) -> list[Access]:
+    """What comes from outside; products side by side read their input once."""
+    made: set[str] = set()
+    by_products: set[str] = set()
+    reads: list[Access] = []
+    for operator in inside:
+        for access in operator.reads:
+            name, activation = access.tensor.name, access.tensor.role is Role.ACTIVATION
+            if activation and name in made:
+                continue
+            if operator.kind is not Kind.GEMM or name not in by_products:
+                reads.append(access)
+        if operator.kind is Kind.GEMM:
+            by_products |= _names(operator.reads)
+        made |= _made(operator)
+    return reads
+
+
+def _reads_more(inside: list[Operator]) -> bool:
+    """Whether one reads more of a tensor than another made of it: rope makes a part of latent attention's queries.
+
+    Where the form of latent attention leaves nothing to read it is the same, or a point would depend on its neighbours.
+    """
+    made = {a.tensor.name: a.elements for op in inside for a in op.writes if a.tensor.role is Role.ACTIVATION}
+    read = [a for op in inside for a in op.reads if a.tensor.name in made]
+    return any(bool(np.any(a.elements > made[a.tensor.name])) or not np.any(a.elements) for a in read)
+
+
+def _output_shape(inside: list[Operator]) -> tuple[Count, ...]:
+    """That of the last; of products side by side their columns together."""
+    *_, last = inside
+    if last.kind is not Kind.GEMM:
+        return last.output_shape
+    width = total(op.output_shape[-1] for op in inside if op.kind is Kind.GEMM)
+    return (*last.output_shape[:-1], width)
+
+
+def _shape(inside: list[Operator], head: Operator) -> object:
+    """The product's, or attention's."""
+    if not isinstance(head.shape, GemmShape):
+        return head.shape
+    columns = sum(op.shape.n for op in inside if isinstance(op.shape, GemmShape))
+    return replace(head.shape, n=columns)

@@ -1,0 +1,270 @@
+"""Which operators fusion may put in one kernel: one rule each, what it asks of the graph and of the chip.
+
+A rule names candidates: operators of a block, the bytes of intermediate tile that a unit must hold meanwhile, or the
+reason for which they stay apart whatever the sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from llmviewer.core.counts import Count
+from llmviewer.core.ir import Kind, Operator
+from llmviewer.formats.linear import TILE_ROWS, is_quantize
+from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.gemm import GemmShape
+from llmviewer.techniques.kernels.fusion_flow import Flow
+
+#: Columns of an output tile (CUTLASS's default threadblock is 128 x 128).
+TILE_COLUMNS = 128.0
+#: Rows of the smallest tile that matrix units multiply.
+MATRIX_ROWS = 16.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Candidate:
+    """Operators for one kernel, by their places in the block.
+
+    tile_bytes: intermediate bytes that one unit holds on the chip.  refused: why never.
+    """
+
+    operators: tuple[int, ...]
+    tile_bytes: Count = 0.0
+    refused: str = ""
+
+
+Match: TypeAlias = Callable[[Flow], Iterator[Candidate]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A declared fusion.  missing: what to say where no operator is of its kind."""
+
+    name: str
+    summary: str
+    source: str
+    missing: str
+    match: Match
+
+
+def _siblings(*sets: tuple[str, ...]) -> Match:
+    """Products of one input, side by side in one matrix: the input is read once; no tile is kept."""
+
+    def match(flow: Flow) -> Iterator[Candidate]:
+        for names in sets:
+            places = tuple(flow.places[name] for name in names if name in flow.places)
+            if len(places) < len(names):
+                continue
+            operators = [flow.operators[place] for place in places]
+            alike = len({(op.inputs, op.compute) for op in operators}) == 1
+            yield Candidate(operators=places, refused="" if alike else "their inputs or formats differ")
+
+    return match
+
+
+def _linear_activation(flow: Flow) -> Iterator[Candidate]:
+    for place, operator in enumerate(flow.operators):
+        if operator.kind is Kind.ELEMENTWISE and operator.name.endswith(("_act", "_sigmoid", "_gate")):
+            linears = [k for k in flow.made_by(place) if flow.operators[k].kind is Kind.GEMM]
+            if linears:
+                yield Candidate(operators=(linears[-1], place), tile_bytes=_output_tile(flow, linears))
+
+
+def _output_tile(flow: Flow, linears: list[int]) -> Count:
+    """A tile of the outputs of linear layers."""
+    tile: Count = 0.0
+    for place in linears:
+        operator = flow.operators[place]
+        tile = tile + _rows(operator, TILE_ROWS) * (TILE_COLUMNS * operator.output.dtype.bytes)
+    return tile
+
+
+def _rows(operator: Operator, most: float) -> Count:
+    shape = operator.shape
+    rows = shape.m / shape.active if isinstance(shape, GemmShape) else operator.output_shape[0]
+    return np.minimum(rows, most)
+
+
+def _bias_residual(flow: Flow) -> Iterator[Candidate]:
+    for place, operator in enumerate(flow.operators):
+        if not _is_sum(operator):
+            continue
+        makers = flow.made_by(place)
+        linears = [k for k in makers if flow.operators[k].kind is Kind.GEMM]
+        if linears:
+            yield Candidate(operators=(linears[-1], place), tile_bytes=_output_tile(flow, linears[-1:]))
+        elif makers:
+            name = flow.operators[makers[-1]].name
+            yield Candidate(operators=(makers[-1], place), refused=f"{name} is no linear layer")
+
+
+def _is_sum(operator: Operator) -> bool:
+    return operator.kind is Kind.ELEMENTWISE and operator.name.endswith("_add")
+
+
+def _residual_norm(flow: Flow) -> Iterator[Candidate]:
+    for place, operator in enumerate(flow.operators):
+        for maker in flow.made_by(place):
+            pair = (flow.operators[maker], operator)
+            if any(map(_is_sum, pair)) and any(op.kind is Kind.NORM for op in pair):
+                yield Candidate(operators=(maker, place), tile_bytes=_row_bytes(pair[0]))
+
+
+def _row_bytes(operator: Operator) -> Count:
+    """A row of what an operator makes."""
+    return operator.output_shape[-1] * operator.output.dtype.bytes
+
+
+def _norm_linear(flow: Flow) -> Iterator[Candidate]:
+    for place, operator in enumerate(flow.operators):
+        if operator.kind is not Kind.NORM:
+            continue
+        chains = list(_to_linears(flow, place))
+        plain = [chain for chain in chains if _experts(flow.operators[chain[-1]]) == 1.0]
+        if plain:
+            linear = flow.operators[plain[0][-1]]
+            shape, low = linear.shape, linear.reads[0].tensor.dtype
+            assert isinstance(shape, GemmShape)
+            yield Candidate(operators=plain[0], tile_bytes=_rows(linear, TILE_ROWS) * (shape.k * low.bytes))
+        elif chains:
+            yield Candidate(operators=chains[0], refused="experts gather rows: each would be normalised again for each")
+
+
+def _to_linears(flow: Flow, place: int) -> Iterator[tuple[int, ...]]:
+    """(norm, linear) and (norm, quantize, linear), in the order of the block."""
+    for reader in flow.read_by(place):
+        operator = flow.operators[reader]
+        if operator.kind is Kind.GEMM:
+            yield place, reader
+        elif is_quantize(operator):
+            for further in flow.read_by(reader):
+                if flow.operators[further].kind is Kind.GEMM:
+                    yield place, reader, further
+
+
+def _experts(linear: Operator) -> float:
+    return linear.shape.experts if isinstance(linear.shape, GemmShape) else 1.0
+
+
+def _quantize(flow: Flow) -> Iterator[Candidate]:
+    for place, operator in enumerate(flow.operators):
+        for maker in flow.made_by(place) if is_quantize(operator) else ():
+            source = flow.operators[maker]
+            rowwise = source.kind in (Kind.NORM, Kind.ELEMENTWISE)
+            refused = "" if rowwise else f"a tile of {source.name} holds no whole row, which the scale needs"
+            yield Candidate(operators=(maker, place), tile_bytes=_row_bytes(source), refused=refused)
+
+
+def _softmax(flow: Flow) -> Iterator[Candidate]:
+    for place, operator in enumerate(flow.operators):
+        if operator.name == "qk_matmul":
+            shape = operator.shape
+            assert isinstance(shape, AttentionShape)
+            tile: Count = 0.0
+            for group in shape.groups:
+                scores = np.minimum(group.new_tokens, MATRIX_ROWS) * group.keys(shape.window)
+                tile = np.maximum(tile, scores * operator.output.dtype.bytes)
+            yield Candidate(operators=(place, place + 1, place + 2), tile_bytes=tile)
+
+
+def _qk_norm_rope(flow: Flow) -> Iterator[Candidate]:
+    for place, operator in enumerate(flow.operators):
+        norms = [k for k in flow.made_by(place) if flow.operators[k].name in ("q_norm", "k_norm")]
+        if operator.name == "rope" and norms:
+            tile: Count = 0.0
+            for norm in norms:
+                tile = tile + _row_bytes(flow.operators[norm])
+            yield Candidate(operators=(*norms, place), tile_bytes=tile)
+
+
+def _rope_attention(flow: Flow) -> Iterator[Candidate]:
+    for place, operator in enumerate(flow.operators):
+        if operator.name not in ("attention", "qk_matmul"):
+            continue
+        shape = operator.shape
+        assert isinstance(shape, AttentionShape)
+        for maker in flow.made_by(place):
+            if flow.operators[maker].name == "rope":
+                tile = np.minimum(shape.queries(), TILE_ROWS) * (shape.qk_dim * operator.reads[0].tensor.dtype.bytes)
+                yield Candidate(operators=(maker, place), tile_bytes=tile)
+
+
+_DEEP_FUSION = "DeepSpeed-Inference Deep-Fusion, arXiv 2207.00032"
+
+#: In the order in which they are applied: what was fused first may keep a later rule from its operators.
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="qkv",
+        summary="q, k and v (of latent attention the two down-projections) as one product",
+        source=_DEEP_FUSION,
+        missing="no q, k and v projections side by side, or the checkpoint already holds one matrix",
+        match=_siblings(("q_proj", "k_proj", "v_proj"), ("q_a_proj", "kv_a_proj"), ("q_proj", "kv_a_proj")),
+    ),
+    Rule(
+        name="gate-up",
+        summary="gate and up as one product, of experts and shared experts too",
+        source="vLLM MergedColumnParallelLinear",
+        missing="no gate and up projections side by side, or the checkpoint already holds one matrix",
+        match=_siblings(*((f"{p}gate_proj", f"{p}up_proj") for p in ("", "expert_", "shared_"))),
+    ),
+    Rule(
+        name="softmax",
+        summary="the eager kernels in one: no scores move, masked pairs are still computed",
+        source="arXiv 2402.16363, section 5.1",
+        missing="attention is one kernel already (--attention eager has three), or there is none",
+        match=_softmax,
+    ),
+    Rule(
+        name="linear-activation",
+        summary="the activation at the end of the linear layer that feeds it",
+        source="arXiv 2402.16363, figure 14",
+        missing="no activation follows a linear layer",
+        match=_linear_activation,
+    ),
+    Rule(
+        name="bias-residual",
+        summary="bias and residual sum at the end of the linear layer that closes a branch",
+        source=_DEEP_FUSION,
+        missing="no residual sum",
+        match=_bias_residual,
+    ),
+    Rule(
+        name="residual-norm",
+        summary="a residual sum and the norm beside it",
+        source="vLLM fused_add_rms_norm",
+        missing="no residual sum beside a norm within a layer",
+        match=_residual_norm,
+    ),
+    Rule(
+        name="quantize",
+        summary="a norm or activation and the low-bit input made of it",
+        source="vLLM rms_norm_dynamic_per_token_quant",
+        missing="no low-bit inputs are made",
+        match=_quantize,
+    ),
+    Rule(
+        name="norm-linear",
+        summary="the norm at the start of the linear layer that reads it first",
+        source=_DEEP_FUSION,
+        missing="no norm feeds a linear layer",
+        match=_norm_linear,
+    ),
+    Rule(
+        name="qk-norm-rope",
+        summary="norms of queries and keys, rope and the write to the cache",
+        source="TensorRT-LLM fused_qk_norm_rope",
+        missing="queries and keys are not normalised before rope; rope writes the cache already",
+        match=_qk_norm_rope,
+    ),
+    Rule(
+        name="rope-attention",
+        summary="rope at the start of attention",
+        source="flash_attn_with_kvcache; in the place of DeepSpeed's transposition, which is no operator here",
+        missing="no rope before attention",
+        match=_rope_attention,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Pages, reservation, prefix sharing, eviction and budget of the KV cache."""

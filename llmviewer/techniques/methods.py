@@ -1,0 +1,52 @@
+"""The registry of methods: options whose first word says which one, and its module; one line each."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from llmviewer.core.errors import unknown
+from llmviewer.techniques.technique import Change, Technique
+
+#: option -> method -> module of `llmviewer.techniques`.
+METHODS: dict[str, dict[str, str]] = {
+    "branches": {
+        "skeleton": "branching.skeleton",
+        "apar": "branching.apar",
+    },
+    "batching": {
+        "static": "batching.static_batch",
+        "continuous": "batching.continuous",
+        "chunked": "batching.chunked",
+        "disaggregated": "batching.disaggregated",
+    },
+    "speculative": {
+        "draft": "speculation.draft_model",
+        "tree": "speculation.tree_draft",
+        "fallback": "speculation.fallback",
+        "ngram": "speculation.ngram",
+        "llma": "speculation.llma",
+        "rest": "speculation.rest",
+        "lookahead": "speculation.lookahead",
+        "jacobi": "speculation.jacobi",
+        "self": "speculation.self_speculative",
+        "medusa": "speculation.medusa",
+        "eagle": "speculation.eagle",
+        "eagle3": "speculation.eagle3",
+        "mtp": "speculation.mtp",
+        "speculator": "speculation.speculator",
+        "blockwise": "speculation.blockwise",
+        "pass": "speculation.pass_embeddings",
+    },
+}
+
+
+def make(option: str, text: str) -> Change:
+    """The change of the method that the first word of an option's text names; `draft=NAME,...` needs no word before."""
+    methods = METHODS[option]
+    word, _, rest = text.partition(",")
+    name, equals, _ = (piece.strip() for piece in word.partition("="))
+    if name not in methods:
+        hint = "a smaller model: draft=NAME,tokens=4,acceptance=0.8" if "draft" in methods else ""
+        raise unknown(f"method of --{option.replace('_', '-')}", name, methods, hint=hint)
+    found: Technique = import_module(f"llmviewer.techniques.{methods[name]}").TECHNIQUE
+    return found.make(text if equals else rest)

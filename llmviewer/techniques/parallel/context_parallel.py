@@ -1,0 +1,196 @@
+"""`--context-parallel-size`: the tokens of every sequence, and with them its keys and values, dealt to devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmviewer.analysis.system import Applied, System
+from llmviewer.core.counts import Count, total
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Access, Block, Graph, Kind, Operator, Pass, Place, Role, Tensor, whole
+from llmviewer.core.workload import Group
+from llmviewer.hardware.chip import Chip
+from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.collective import Collective, CollectiveShape, collective
+from llmviewer.ops.gemm import GemmShape
+from llmviewer.techniques.parallel.devices import how_many, shared
+from llmviewer.techniques.parallel.share import part, scaled, with_shape
+from llmviewer.techniques.technique import Change, Technique
+
+#: Rows of the head are those of the last tokens, which one device has.
+HEAD = ("lm_head", "logits_all_gather")
+
+
+def context_parallel(devices: int, near: float) -> Pass:
+    """A device holds 1/c of the tokens of every sequence and 1/c of its keys and values; weights are replicated.
+
+    Where a step brings several tokens a sequence, each device has ceil(n/c) of them and works on those alone; keys and
+    values go around a ring, so that its queries meet all of them: half the pairs of a causal mask each, if tokens are
+    dealt zigzag.  Where it decodes or verifies (all its tokens ask for logits), every device works on them all, meets
+    its own keys, and the partial outputs are combined.  Heads that draft have no keys and run whole.  Recurrent layers
+    hand their state from token to token and are refused.
+    Source: Ring Attention arXiv 2310.01889; context parallelism for inference arXiv 2411.01783.
+    """
+
+    def change(graph: Graph) -> Graph:
+        for block, operator in graph:
+            if operator.kind in (Kind.RECURRENCE, Kind.CONV):
+                raise UserError(
+                    f"--context-parallel-size: '{operator.name}' of {block.name} takes its tokens one after another"
+                )
+        shapes = [op.shape for _, op in graph if isinstance(op.shape, AttentionShape)]
+        if not shapes:
+            return graph
+        deal = _Deal(devices=float(devices), share=_tokens_share(shapes[0].groups, devices), near=near)
+        return graph.map_blocks(deal.block)
+
+    return change
+
+
+def _tokens_share(groups: tuple[Group, ...], devices: int) -> Count:
+    """Tokens of a step that the fullest device works on."""
+    own = total(
+        g.batch_size * np.where(g.logit_positions < g.new_tokens, np.ceil(g.new_tokens / devices), g.new_tokens)
+        for g in groups
+    )
+    return own / total(g.tokens for g in groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Deal:
+    """devices: that share a sequence.  share: of the step's tokens, 1.0 where every device has them all."""
+
+    devices: float
+    share: Count
+    near: float
+
+    @property
+    def ring(self) -> Count:
+        """1.0 where tokens are dealt, 0.0 where every device has them all."""
+        return np.where(self.share < 1.0, 1.0, 0.0)
+
+    @property
+    def keys_share(self) -> Count:
+        """Keys that the queries of a device meet: all that the ring brings, else its own."""
+        return np.where(self.share < 1.0, 1.0, 1.0 / self.devices)
+
+    def block(self, block: Block) -> Block:
+        """A device's part of a block."""
+        operators: list[Operator] = []
+        combined: dict[str, str] = {}
+        for operator in block.operators:
+            op = operator.reading(combined)
+            if isinstance(op.shape, AttentionShape):
+                if op.name != "softmax":
+                    operators.append(self._gather(op))
+                operators.append(self._attention(op))
+                if op.name in ("sv_matmul", "attention"):
+                    operators.append(self._combine(op))
+                    combined[op.output.name] = operators[-1].output.name
+            else:
+                operators.append(op if op.name in HEAD else self._other(op))
+        states = tuple(replace(state, per_token=state.per_token / self.devices) for state in block.states)
+        return replace(block, operators=tuple(operators), states=states)
+
+    def _attention(self, operator: Operator) -> Operator:
+        """1/c of the pairs."""
+
+        def read(access: Access) -> Access:
+            tensor = access.tensor
+            if tensor.role is Role.WEIGHT:
+                return access
+            if tensor.role is Role.CACHE or tensor.name.startswith("kv_b"):
+                return part(access, self.keys_share)
+            return part(access, 1.0 / self.devices if _is_score(tensor) else self.share)
+
+        new = scaled(operator, 1.0 / self.devices)
+        return replace(new, reads=tuple(map(read, new.reads)), writes=tuple(map(read, new.writes)))
+
+    def _gather(self, operator: Operator) -> Operator:
+        """Keys and values of the whole context, where tokens are dealt."""
+        kept = {
+            a.tensor.name: replace(a.tensor, place=Place.DEVICE) for a in operator.reads if a.tensor.role is Role.CACHE
+        }
+        reads = tuple(part(whole(tensor), self.ring / self.devices) for tensor in kept.values())
+        others = self.ring * ((self.devices - 1.0) / self.devices)
+        writes = tuple(part(whole(replace(t, name=f"{t.name}_gathered")), others) for t in kept.values())
+        size = total(t.elements * t.dtype.bytes for t in kept.values()) * self.ring
+        exchange = self._shape(Collective.ALL_GATHER, size)
+        name = f"{operator.name}_kv_all_gather" if operator.name != "attention" else "kv_all_gather"
+        return replace(collective(name, reads, writes, operator.output_shape[0], exchange), where=self.ring)
+
+    def _combine(self, operator: Operator) -> Operator:
+        """Partial outputs with the maximum and the sum of their scores, where every device has the tokens."""
+        shape, out = operator.shape, operator.output
+        assert isinstance(shape, AttentionShape)
+        alone = 1.0 - self.ring
+        name = "attn_combine_all_reduce"
+        partial = out.elements * (1.0 + 2.0 / shape.v_dim) * alone
+        read = Access(replace(out, elements=out.elements * self.share), partial)
+        write = Access(replace(out, name=name, elements=out.elements * self.share), out.elements * alone)
+        exchange = self._shape(Collective.ALL_REDUCE, partial * out.dtype.bytes)
+        return replace(collective(name, (read,), (write,), operator.output_shape[0], exchange), where=alone)
+
+    def _shape(self, pattern: Collective, size: Count) -> CollectiveShape:
+        return CollectiveShape(pattern=pattern, devices=self.devices, size_bytes=size, near=self.near)
+
+    def _other(self, operator: Operator) -> Operator:
+        """Work on a device's own tokens; a latent that is expanded over all keys, on the keys that it meets."""
+        shape, share = operator.shape, self.share
+        if isinstance(shape, GemmShape):
+            if operator.name == "kv_b_proj":
+                share = np.where(_is_naive(operator) > 0.0, self.keys_share, self.share)
+            missed = np.power(1.0 - shape.active / shape.experts, share) if shape.experts > 1.0 else 0.0
+            shape = replace(shape, m=shape.m * share, active=shape.experts * (1.0 - missed))
+        if isinstance(shape, CollectiveShape):
+            shape = replace(shape, size_bytes=shape.size_bytes * share)
+        reads = tuple(self._read(operator, a, shape, share) for a in operator.reads)
+        writes = tuple(part(a, share) for a in operator.writes)
+        return replace(with_shape(scaled(operator, share), 0, share), reads=reads, writes=writes, shape=shape)
+
+    def _read(self, operator: Operator, access: Access, shape: object, share: Count) -> Access:
+        if access.tensor.role is not Role.WEIGHT:
+            return part(access, share)
+        if operator.kind is Kind.EMBEDDING:
+            return Access(access.tensor, access.elements * share)
+        if isinstance(shape, GemmShape) and shape.experts > 1.0:
+            return Access(access.tensor, access.tensor.elements * (shape.active / shape.experts))
+        return access
+
+
+def _is_score(tensor: Tensor) -> bool:
+    return tensor.name in ("qk_matmul", "softmax")
+
+
+def _is_naive(operator: Operator) -> Count:
+    """1.0 where latent attention expands the cached latent."""
+    latent = next((a.elements for a in operator.reads if a.tensor.role is Role.CACHE), 0.0)
+    return np.where(np.asarray(latent) > 0.0, 1.0, 0.0)
+
+
+def _make(text: str) -> Change:
+    devices = how_many("--context-parallel-size", text)
+
+    def change(system: System) -> System:
+        def make(chip: Chip) -> Pass:
+            return context_parallel(devices, max(1.0, float(np.floor(chip.near / system.parallelism.tensor))))
+
+        dealt = shared(system, replace(system.parallelism, context=devices))
+        return replace(dealt, passes=(*dealt.passes, Applied(name=f"context_parallel({devices})", make=make)))
+
+    return change
+
+
+TECHNIQUE = Technique(
+    name="context_parallel_size",
+    kind="parallelism",
+    summary="Deals the tokens and the keys and values of every sequence to c devices; weights are replicated.",
+    formula="prefill: ceil(n/c) tokens, 1/c of the pairs, keys and values gathered from the others, (c-1)/c of them "
+    "over the link; decode and verification: 1/c of the keys, partial outputs with maximum and sum combined by an "
+    "all-reduce; cache 1/c",
+    source="Ring Attention arXiv 2310.01889; Context Parallelism for Scalable Million-Token Inference arXiv 2411.01783",
+    example="llmviewer analyze llama-3.1-8b --hardware h100 --input-len 100000 --context-parallel-size 4",
+    make=_make,
+)

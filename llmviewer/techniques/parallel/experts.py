@@ -1,0 +1,67 @@
+"""Expert parallelism: whole experts on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from llmviewer.core.counts import Count
+from llmviewer.core.ir import Access, Operator, Role
+from llmviewer.ops.gemm import GemmShape
+from llmviewer.techniques.parallel.sharding import Sharding, divisible
+from llmviewer.techniques.parallel.share import part, scaled, with_shape
+from llmviewer.techniques.sparsity.expert_skew import distinct_experts, hottest
+
+
+def active_experts(shape: GemmShape, replicas: int) -> Count:
+    """Distinct experts that the tokens of `replicas` replicas meet, each with as many tokens: N (1 - (1 - a/N)^d)."""
+    if replicas == 1:
+        return shape.active
+    return shape.experts * (1.0 - np.power(1.0 - shape.active / shape.experts, replicas))
+
+
+def fullest_share(shape: GemmShape, sharding: Sharding) -> Count:
+    """Share of all rows and of all active experts that the fullest device has: 1/e, or one expert where fewer than e
+    are active; that of the most popular experts where they are not alike."""
+    if shape.popularity is not None:
+        return float(hottest(shape.popularity, sharding.expert).sum() / shape.popularity.sum())
+    return np.maximum(1.0 / sharding.expert, 1.0 / np.maximum(active_experts(shape, sharding.data), 1.0))
+
+
+def fullest_active(shape: GemmShape, sharding: Sharding) -> Count:
+    """Distinct experts that the fullest device reads."""
+    if shape.popularity is not None:
+        tokens = sharding.data * shape.m / shape.popularity.sum()
+        return distinct_experts(hottest(shape.popularity, sharding.expert), tokens)
+    return active_experts(shape, sharding.data) * fullest_share(shape, sharding)
+
+
+def dispatch_share(shape: GemmShape, sharding: Sharding) -> Count:
+    """Rows on the fullest device, per row of one replica."""
+    return sharding.data * fullest_share(shape, sharding)
+
+
+def dealt(
+    operator: Operator, shape: GemmShape, sharding: Sharding, rows: Mapping[str, Count]
+) -> tuple[Operator, Count]:
+    """A device's part of a grouped product whose experts are dealt out, and its share of one replica's rows."""
+    divisible(operator.name, shape.experts, sharding.expert, "experts")
+    share = dispatch_share(shape, sharding)
+    active = fullest_active(shape, sharding)
+
+    def read(access: Access) -> Access:
+        tensor = access.tensor
+        if tensor.role is not Role.WEIGHT:
+            return part(access, rows[tensor.name]) if tensor.name in rows else access
+        stored = replace(tensor, elements=tensor.elements / sharding.expert)
+        return Access(stored, tensor.elements * (active / shape.experts))
+
+    new = replace(
+        with_shape(scaled(operator, share), 0, share),
+        reads=tuple(map(read, operator.reads)),
+        writes=tuple(part(a, share) for a in operator.writes),
+        shape=replace(shape, m=shape.m * share, experts=shape.experts / sharding.expert, active=active),
+    )
+    return new, share

@@ -1,0 +1,190 @@
+"""Tensor, sequence and expert parallelism: one device's share of every operator, and the collectives between devices.
+
+Where a tensor lies follows from the data flow.  A linear layer split by columns turns a whole input into a split
+output; one split by rows turns a split input into a partial sum; everything between works on the split.  A partial sum
+is reduced before the first operator that is not linear in it.  So only linear layers stand in a table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmviewer.core.counts import Count
+from llmviewer.core.ir import Access, Block, Kind, Operator, Pass, Role
+from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.gemm import GemmShape
+from llmviewer.techniques.parallel.exchanges import Exchanges, is_expert
+from llmviewer.techniques.parallel.experts import dealt
+from llmviewer.techniques.parallel.sharding import (
+    KV_HEADS,
+    SHARED,
+    TABLES,
+    Dealing,
+    Lie,
+    Sharding,
+    dealing,
+    divisible,
+    kv_share,
+    one_sum,
+)
+from llmviewer.techniques.parallel.share import part, scaled, with_shape
+
+
+def shard(sharding: Sharding) -> Pass:
+    """The graph of one device, with its collectives.
+
+    Kept over all devices of a tensor group: matmul FLOPs and weight bytes, but for what is replicated: norms, routers,
+    latent projections, KV heads beyond one per device, biases of layers split by rows.  Each branch of a layer ends in
+    one all-reduce (a parallel layer's two branches share one), the embedding in another, the head in an all-gather of
+    the logits.  The sum of squares that norms over all heads exchange, one number per token, is left out.
+    Sources: Megatron-LM, arXiv 1909.08053; sequence parallelism arXiv 2205.05198.
+    """
+    if sharding.tensor == 1 and sharding.expert == 1:
+        return lambda graph: graph
+    return lambda graph: graph.map_blocks(lambda block: _Walk(sharding=sharding).block(block))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Walk(Exchanges):
+    """One block from its first operator to its last.  kv_share: of its KV heads."""
+
+    kv_share: float = 1.0
+
+    def block(self, block: Block) -> Block:
+        """The block of one device."""
+        self.kv_share = kv_share(block, self.sharding.tensor)
+        self.sums, self.tokens = one_sum(block), block.operators[0].output_shape[0]
+        if self.sharding.sequence:
+            self.lies["hidden"] = Lie.TOKENS
+        for operator in block.operators:
+            self.done.append(self._shared(self.ready(operator)))
+        self.close(block.operators[-1])
+        states = tuple(replace(s, per_token=s.per_token * self._kept(s.name), per_sequence=s.per_sequence / self.n)
+                       for s in block.states)  # fmt: skip
+        return replace(block, operators=tuple(self.done), states=states)
+
+    def _share(self, name: str) -> Count:
+        """A device's share of a split tensor."""
+        return self.rows[name] if name in self.rows else self._kept(name)
+
+    def _kept(self, name: str) -> float:
+        """A device's share of heads or channels."""
+        if name in SHARED:
+            return 1.0
+        return self.kv_share if name in KV_HEADS else 1.0 / self.n
+
+    def _shared(self, operator: Operator) -> Operator:
+        """One device's part; notes how its outputs lie.  A group of one shares nothing but experts."""
+        table, gemm = operator.name in TABLES, isinstance(operator.shape, GemmShape)
+        if self.n == 1.0 and (table or (gemm and not is_expert(operator))):
+            return self._untouched(operator)
+        if table:
+            return self._embedding(operator)
+        return self._gemm(operator, operator.shape) if isinstance(operator.shape, GemmShape) else self._other(operator)
+
+    def _embedding(self, operator: Operator) -> Operator:
+        """Rows of the vocabulary are dealt out; a device finds its share of the tokens' rows."""
+        self.note(operator, Lie.PARTIAL)
+        table, *others = operator.reads
+        return replace(operator, reads=(part(table, 1.0 / self.n), *others))
+
+    def _other(self, operator: Operator) -> Operator:
+        """Whatever multiplies by no weights takes the lie of what it reads."""
+        if self.lying(operator, Lie.PARTIAL):
+            self.note(operator, Lie.PARTIAL)
+            return replace(operator, reads=tuple(self._read(a, 1.0) for a in operator.reads))
+        if self.lying(operator, Lie.TOKENS):
+            return self._by_tokens(operator)
+        if not self.lying(operator, Lie.SPLIT):
+            return self._untouched(operator)
+        return self._own_rows(operator) if operator.name == "expert_combine" else self._inner(operator)
+
+    def _untouched(self, operator: Operator) -> Operator:
+        """Caches lie split from the start, so what reads nothing else that is split reads its own part of them."""
+        self.note(operator, Lie.WHOLE)
+        return operator
+
+    def _gemm(self, operator: Operator, shape: GemmShape) -> Operator:
+        if is_expert(operator) and self.sharding.expert > 1:
+            self.note(operator, Lie.SPLIT)
+            new, self.rows[operator.output.name] = dealt(operator, shape, self.sharding, self.rows)
+            return new
+        how = dealing(operator.name)
+        if how is Dealing.REPLICATED:
+            self.note(operator, Lie.PARTIAL if self.lying(operator, Lie.PARTIAL) else Lie.WHOLE)
+            return operator
+        if how is Dealing.ROWS:
+            divisible(operator.name, shape.k, self.n)
+            self.note(operator, Lie.PARTIAL)
+            reads = tuple(self._read(a, 1.0 if a.tensor.name.endswith(".bias") else 1.0 / self.n)
+                          for a in operator.reads)  # fmt: skip
+            return replace(scaled(operator, 1.0 / self.n), reads=reads, shape=replace(shape, k=shape.k / self.n))
+        self.note(operator, Lie.SPLIT)
+        share = self._share_of_heads(operator)
+        writes = tuple(part(a, self._kept(a.tensor.name)) for a in operator.writes)
+        reads = tuple(self._read(a, share) for a in operator.reads)
+        new = with_shape(scaled(operator, share), -1, share)
+        return replace(new, reads=reads, writes=writes, shape=replace(shape, n=shape.n * share))
+
+    def _read(self, access: Access, weight_share: Count) -> Access:
+        if access.tensor.role is Role.WEIGHT:
+            return part(access, weight_share)
+        if access.tensor.role is Role.CACHE:
+            return part(access, self._share(access.tensor.name))
+        lie = self.lie(access.tensor)
+        if lie is Lie.TOKENS:
+            return part(access, self.token_share)
+        return part(access, self._share(access.tensor.name)) if lie is Lie.SPLIT else access
+
+    def _share_of_heads(self, operator: Operator) -> float:
+        """Share of the output that a device makes, each tensor weighted by its size (ratios hold for all points)."""
+        shares = [self._kept(a.tensor.name) for a in operator.writes]
+        if len(shares) == 1:
+            return shares[0]
+        sizes = np.array([float(np.ravel(a.elements)[-1]) for a in operator.writes])
+        ratios = sizes / np.max(sizes)
+        return float(np.sum(ratios * np.array(shares)) / np.sum(ratios))
+
+    def _inner(self, operator: Operator) -> Operator:
+        """Everything between two linear layers: a device works on its heads or channels."""
+        self.note(operator, Lie.SPLIT)
+        self.lies.update({a.tensor.name: Lie.WHOLE for a in operator.writes if a.tensor.name in SHARED})
+        source = next((a.tensor.name for a in operator.reads if a.tensor.name in self.rows), None)
+        if source:
+            self.rows.update({a.tensor.name: self.rows[source] for a in operator.writes})
+        share: Count = self.rows[source] if source else self._share_of_heads(operator)
+        shape = operator.shape
+        if isinstance(shape, AttentionShape):
+            kv_heads = np.maximum(shape.kv_heads / self.n, 1.0)
+            shape = replace(shape, heads=shape.heads / self.n, kv_heads=kv_heads)
+        axis = 0 if source else 1 if len(operator.output_shape) > 2 else -1
+        reads = tuple(self._read(a, self._weights(a, operator, share)) for a in operator.reads)
+        writes = tuple(part(a, self._share(a.tensor.name)) for a in operator.writes)
+        return replace(with_shape(scaled(operator, share), axis, share), reads=reads, writes=writes, shape=shape)
+
+    def _weights(self, access: Access, operator: Operator, share: Count) -> Count:
+        """A norm whose weights serve every head is replicated; one with a weight for each channel is split."""
+        if operator.kind is not Kind.NORM or access.tensor.role is not Role.WEIGHT:
+            return share
+        return 1.0 if np.max(access.tensor.elements) < np.max(operator.output_shape[-1]) else share
+
+    def _by_tokens(self, operator: Operator) -> Operator:
+        """A device works on its tokens; weights are replicated."""
+        self.note(operator, Lie.TOKENS)
+        share = self.token_share
+        rows = operator.kind is Kind.EMBEDDING
+        reads = tuple(
+            a if a.tensor.role is Role.WEIGHT and not rows
+            else Access(a.tensor, a.elements * share) if a.tensor.role is Role.WEIGHT else part(a, share)
+            for a in operator.reads
+        )  # fmt: skip
+        writes = tuple(part(a, share) for a in operator.writes)
+        return replace(with_shape(scaled(operator, share), 0, share), reads=reads, writes=writes)
+
+    def _own_rows(self, operator: Operator) -> Operator:
+        """Every device sums the rows of its own experts: a partial sum of all tokens."""
+        self.note(operator, Lie.PARTIAL)
+        share = self.rows[operator.reads[0].tensor.name]
+        return replace(scaled(operator, share), reads=tuple(self._read(a, 1.0) for a in operator.reads))

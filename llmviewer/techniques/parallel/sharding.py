@@ -1,0 +1,139 @@
+"""How a model is dealt to devices: which linear layers are split by columns, which by rows, which not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Block
+from llmviewer.ops.attention import AttentionShape
+
+
+class Lie(Enum):
+    """How a tensor lies on the devices."""
+
+    WHOLE = "whole"  # every device has all of it
+    SPLIT = "split"  # every device has its heads, channels, experts or rows of the vocabulary
+    PARTIAL = "partial"  # every device has a summand of it
+    TOKENS = "tokens"  # every device has its tokens of it
+
+
+class Dealing(Enum):
+    """How a linear layer is dealt to devices."""
+
+    COLUMNS = "columns"
+    ROWS = "rows"
+    REPLICATED = "replicated"
+
+
+#: Linear layers whose output is split; their input is whole.
+COLUMNS = frozenset(
+    "q_proj k_proj v_proj qkv_proj q_b_proj kv_b_proj gate_proj up_proj gate_up_proj shared_gate_proj shared_up_proj "
+    "shared_gate_up_proj expert_gate_proj expert_up_proj expert_gate_up_proj in_proj in_proj_a in_proj_b in_proj_ba "
+    "in_proj_qkv in_proj_qkvz in_proj_z output_gate dt_proj lm_head heads_up_proj".split()
+)
+#: Linear layers whose input is split; their output is a partial sum.
+ROWS = frozenset("o_proj down_proj shared_down_proj expert_down_proj out_proj x_proj heads_down_proj".split())
+#: Linear layers that every device runs whole: shared by all heads, or too small to split.
+REPLICATED = frozenset(
+    "router shared_gate q_a_proj kv_a_proj latent_in_proj latent_out_proj project_in project_out "
+    "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_jump "
+    "attn_predictor_in attn_predictor_out mlp_predictor_in mlp_predictor_out "
+    "fc eh_proj resblock_proj state_proj state_proj_first".split()  # of what drafts, as vLLM runs them
+)
+#: Endings of the two factors of an adapter or of a factored layer.
+FACTORS = ("_lora_a", "_lora_b", "_low_a", "_low_b")
+#: Operators linear in what they read: partial sums pass through.
+LINEAR = frozenset(("expert_combine", "shared_scale", "shared_add", "latent_out_proj"))
+#: Factors of a linear layer (low rank) and adapters beside it (LoRA) follow it: the thin side between them is whole, or
+#: a partial sum that passes through the second factor, as vLLM's sharded adapters do.
+_FACTORS = ("_low", "_lora")
+REPLICATED |= {f"{name}{kind}{end}" for name in REPLICATED for kind in _FACTORS for end in ("_a", "_b")}
+REPLICATED |= {f"{name}{kind}_a" for name in COLUMNS for kind in _FACTORS}
+LINEAR |= {f"{name}{kind}_b" for name in ROWS for kind in _FACTORS}
+REPLICATED |= {f"{name}{kind}_b" for name in ROWS for kind in _FACTORS}
+COLUMNS |= {f"{name}{kind}_b" for name in COLUMNS for kind in _FACTORS}
+ROWS |= {f"{name}{kind}_a" for name in ROWS for kind in _FACTORS}
+#: Tensors that hold KV heads, replicated where there are fewer of them than devices; and the latent all heads share.
+KV_HEADS = frozenset(("k_proj", "v_proj", "k_norm", "v_norm", "k_cache", "v_cache"))
+SHARED = frozenset(("latent_cache", "latent_cache_quantize"))
+#: The last tensor of a branch of a layer -> what its collective is named after.
+BRANCHES = {
+    "o_proj": "attn",
+    "out_proj": "attn",
+    "down_proj": "mlp",
+    "shared_add": "mlp",
+    "expert_combine": "mlp",
+    "latent_out_proj": "mlp",
+    "mlp_add": "mlp",
+}
+#: Tables whose rows are dealt out by vocabulary.
+TABLES = frozenset(("embedding", "per_layer_embedding"))
+#: Partial sums that sequence parallelism scatters: those that join the residual stream.
+SCATTERED = frozenset((*BRANCHES, "embedding"))
+
+
+def dealing(name: str) -> Dealing:
+    """How a linear layer is dealt.  Of two factors the one that meets the split dimension is split: the second of a
+    layer split by columns, the first of one split by rows."""
+    factor = next((ending for ending in FACTORS if name.endswith(ending)), "")
+    plain = name.removesuffix(factor)
+    if plain not in COLUMNS | ROWS | REPLICATED:
+        raise UserError(f"tensor parallelism: it is not known how '{name}' is split")
+    if plain in COLUMNS and not factor.endswith("_a"):
+        return Dealing.COLUMNS
+    return Dealing.ROWS if plain in ROWS and not factor.endswith("_b") else Dealing.REPLICATED
+
+
+def is_linear_in_sums(name: str) -> bool:
+    """Whether an operator takes partial sums: what comes of them is a partial sum."""
+    return name in LINEAR or (name[-2:] == "_b" and name.endswith(FACTORS) and dealing(name) is Dealing.REPLICATED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """`tensor` devices share heads, channels and vocabulary.
+
+    data: replicas with other sequences, which matter where experts are shared among them.
+    expert: devices to which whole experts are dealt (tensor x data of them); 1: experts are split like all else.
+    sequence: the residual stream lies split by tokens, between a reduce-scatter and an all-gather.
+    near: devices that one fast link joins.
+    """
+
+    tensor: int = 1
+    data: int = 1
+    expert: int = 1
+    sequence: bool = False
+    near: float = np.inf
+
+
+def kv_share(block: Block, devices: int) -> float:
+    """A device's share of the KV heads of a block: one head at least."""
+    for operator in block.operators:
+        if isinstance(operator.shape, AttentionShape):
+            heads, kv_heads = float(operator.shape.heads), float(np.max(operator.shape.kv_heads))
+            if heads % devices:
+                raise UserError(
+                    f"tensor parallelism over {devices} devices needs heads that divide by it; {heads:g} do not"
+                )
+            if max(kv_heads, devices) % min(kv_heads, devices):
+                raise UserError(
+                    f"tensor parallelism: {kv_heads:g} KV heads cannot be dealt to {devices} devices evenly"
+                )
+            return 1.0 / min(kv_heads, devices)
+    return 1.0 / devices
+
+
+def divisible(name: str, width: float, devices: float, what: str = "channels") -> None:
+    """Raise where engines refuse: the dimension that is dealt out must divide."""
+    if width % devices:
+        raise UserError(f"{devices:g} devices cannot share the {width:g} {what} of {name} evenly")
+
+
+def one_sum(block: Block) -> frozenset[str]:
+    """The residual sums of a parallel layer: nothing reads the first but the second, so one collective serves both."""
+    readers = {op.name for op in block.operators for a in op.reads if a.tensor.name == "attn_add"}
+    return frozenset(("attn_add", "mlp_add")) if readers == {"mlp_add"} else frozenset()

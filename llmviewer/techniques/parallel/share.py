@@ -1,0 +1,38 @@
+"""A share of an access, of an operator's work, of its output's shape."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.core.counts import Count, present
+from llmviewer.core.ir import Access, Operator
+
+
+def part(access: Access, share: Count) -> Access:
+    """`share` of a tensor and of what is moved of it."""
+    tensor = access.tensor
+    return Access(replace(tensor, elements=tensor.elements * share), access.elements * share)
+
+
+def scaled(operator: Operator, share: Count) -> Operator:
+    """The operator with `share` of its work; what it reads and writes stays.  A plain zero stays one."""
+
+    def of(count: Count) -> Count:
+        return count * share if present(count) else count
+
+    return replace(
+        operator,
+        matmul_flops=of(operator.matmul_flops),
+        vector_flops=of(operator.vector_flops),
+        recurrence_flops=of(operator.recurrence_flops),
+        conv_flops=of(operator.conv_flops),
+        special_ops=of(operator.special_ops),
+        masked_flops=of(operator.masked_flops),
+    )
+
+
+def with_shape(operator: Operator, axis: int, share: Count) -> Operator:
+    """The operator with `share` of one axis of its output."""
+    shape = list(operator.output_shape)
+    shape[axis] = shape[axis] * share
+    return replace(operator, output_shape=tuple(shape))

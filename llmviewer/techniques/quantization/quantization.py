@@ -1,0 +1,26 @@
+"""`--quantization`: weights, inputs of linear layers and cache in fewer bits."""
+
+from __future__ import annotations
+
+from llmviewer.techniques.quantization.grammar import parse_scheme
+from llmviewer.techniques.quantization.quantize import Scheme, quantize
+from llmviewer.techniques.technique import Change, Technique, adding
+
+
+def _make(text: str) -> Change:
+    scheme = parse_scheme(text)
+    if scheme == Scheme(name=scheme.name):
+        return lambda system: system
+    return adding(f"quantize({scheme.name})", lambda _: quantize(scheme))
+
+
+TECHNIQUE = Technique(
+    name="quantization",
+    kind="compression",
+    summary="Stores weights in fewer bits, multiplies quantized inputs in faster units, shortens the cache.",
+    formula="stored bits w + 16/128 below 8 bit; conversion 2 FLOP per weight and tile of 128 rows; "
+    "inputs 3 FLOP per element; units of the class both operands share",
+    source="GPTQ arXiv 2210.17323, AWQ arXiv 2306.00978, SmoothQuant arXiv 2211.10438",
+    example="llmviewer analyze llama-2-7b --hardware a100 --quantization w4a16",
+    make=_make,
+)

@@ -1,0 +1,1 @@
+"""Weights and layers that a token does not use."""

@@ -1,0 +1,214 @@
+"""`--contextual-sparsity`: every token uses some of the heads and feed-forward columns, chosen by a predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmviewer.analysis.system import System
+from llmviewer.core.counts import Count
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role, Tensor, whole
+from llmviewer.core.workload import Group
+from llmviewer.formats.linear import is_matrix, is_quantize
+from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.gemm import Linear
+from llmviewer.techniques.sparsity.expected_work import running
+from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
+
+WHERE = "--contextual-sparsity"
+#: First matrix of the part -> its predictor decides for it.
+QUERIES = ("q_proj", "qkv_proj")
+COLUMNS = ("gate_proj", "up_proj", "gate_up_proj")
+CORE = ("qk_matmul", "softmax", "sv_matmul")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sparsity:
+    """Share of the heads and of the columns that a token uses, and the width of the predictors (0: none is needed).
+
+    Deja Vu's predictors have 1000 elements inside:
+    https://github.com/FMInference/DejaVu/blob/master/sparse_predictor/main_mlp.py (--D).
+    """
+
+    attention: float = 1.0
+    mlp: float = 1.0
+    predictor: float = 1000.0
+
+
+def contextual_sparsity(sparsity: Sparsity) -> Pass:
+    """A token uses a share rho of the heads and of the MLP columns; a step runs the union of what its tokens use.
+
+    Tokens choose independently, so T of them use 1 - (1 - rho)^T of a matrix: that much of it is read, and multiplied
+    for all T (a matrix unit skips no column for single rows).  One token pays rho; a prefill pays all, and the
+    predictor.  q_proj, o_proj and the feed-forward matrices are sparse; K and V are made for all heads, since a later
+    token may use any.  Attention runs the heads that the new tokens n of its own sequence use, 1 - (1 - rho)^n, and
+    reads the KV heads that any of their g queries use, 1 - (1 - rho)^(g n).  Work between the matrices is left as it
+    is.  Routed and shared experts are untouched.  A predictor of two layers stands before each part: 2 tokens width
+    (hidden + heads or columns) FLOP.  Goes before number formats: what is not read needs no conversion.
+    Source: Deja Vu, arXiv 2310.17157.
+    """
+
+    def change(graph: Graph) -> Graph:
+        blocks = graph.blocks
+        if sparsity.attention < 1.0:
+            blocks = _over(blocks, QUERIES, lambda block: _sparse_heads(block, sparsity), "attention heads of its own")
+        if sparsity.mlp < 1.0:
+            blocks = _over(blocks, COLUMNS, lambda block: _sparse_columns(block, sparsity), "dense feed-forward part")
+        return replace(graph, blocks=blocks)
+
+    return change
+
+
+def union(share: float, tokens: Count) -> Count:
+    """What `tokens` tokens use that each use `share`, independently: 1 - (1 - share)^tokens."""
+    return 1.0 - np.power(1.0 - share, tokens)
+
+
+def _over(
+    blocks: tuple[Block, ...], first: tuple[str, ...], change: Callable[[Block], Block], what: str
+) -> tuple[Block, ...]:
+    found = tuple(any(op.name in first for op in b.operators) and _own_heads(b, first) for b in blocks)
+    if not any(found):
+        raise UserError(f"{WHERE}: this model has no {what}")
+    return tuple(change(block) if there else block for block, there in zip(blocks, found, strict=True))
+
+
+def _own_heads(block: Block, first: tuple[str, ...]) -> bool:
+    """Latent attention has one latent for all heads: no head's share of it can be left out; and lightning attention
+    has no cache of keys."""
+    names = {op.name for op in block.operators}
+    return first is not QUERIES or ("qk_matmul" in names and "kv_b_proj" not in names)
+
+
+def _sparse_heads(block: Block, sparsity: Sparsity) -> Block:
+    operators: list[Operator] = []
+    mask: Tensor | None = None
+    for op in block.operators:
+        shape = op.shape
+        if op.name in QUERIES:
+            heads = next(o.shape.heads for o in block.operators if isinstance(o.shape, AttentionShape))
+            predictor = _predictor("attn", _plain(block, op), heads, sparsity.predictor)
+            mask = predictor[-1].output if predictor else None
+            queries = op.writes[0].elements / sum(access.elements for access in op.writes)
+            used = union(sparsity.attention, op.output_shape[0])
+            operators += (*predictor, _used(op, 1.0 - queries + queries * used))
+        elif op.name == "o_proj":
+            operators.append(_used(op, union(sparsity.attention, op.output_shape[0])))
+        elif isinstance(shape, AttentionShape) and op.name in CORE:
+            operators.append(_core(op, shape, sparsity.attention, mask if op.name == "softmax" else None))
+        else:
+            operators.append(op)
+    return replace(block, operators=tuple(operators))
+
+
+def _core(op: Operator, shape: AttentionShape, share: float, mask: Tensor | None) -> Operator:
+    """One of the three kernels over the heads in use; keys and values of the KV heads in use."""
+    group_size = shape.heads / shape.kv_heads
+    work = _mean(shape, lambda g: g.tokens * g.keys(shape.window), lambda g: union(share, g.new_tokens))
+    keys = _mean(
+        shape, lambda g: g.batch_size * g.keys(shape.window), lambda g: union(share, g.new_tokens * group_size)
+    )
+    sparse = running(op, work)
+    reads = tuple(
+        Access(before.tensor, before.elements * keys) if before.tensor.role is Role.CACHE else after
+        for before, after in zip(op.reads, sparse.reads, strict=True)
+    )
+    if mask is not None:
+        reads = (*reads, whole(mask))
+    return replace(sparse, reads=reads, shape=replace(shape, used=work))
+
+
+def _mean(shape: AttentionShape, weight: Callable[[Group], Count], of: Callable[[Group], Count]) -> Count:
+    """The mean over the groups of a step."""
+    if len(shape.groups) == 1:
+        return of(shape.groups[0])
+    return sum(weight(g) * of(g) for g in shape.groups) / sum(weight(g) for g in shape.groups)
+
+
+def _sparse_columns(block: Block, sparsity: Sparsity) -> Block:
+    operators: list[Operator] = []
+    mask: Tensor | None = None
+    for op in block.operators:
+        used = union(sparsity.mlp, op.output_shape[0])
+        if op.name in COLUMNS:
+            if mask is None:
+                down = next(o for o in block.operators if o.name == "down_proj")
+                predictor = _predictor("mlp", _plain(block, op), down.shape.k, sparsity.predictor)  # type: ignore[attr-defined]
+                mask = predictor[-1].output if predictor else None
+                operators += predictor
+            operators.append(_used(op, used))
+        elif op.name == "down_proj":
+            operators.append(_used(op, used))
+        elif op.name == "mlp_act" and mask is not None:
+            operators.append(replace(op, reads=(*op.reads, whole(mask))))
+        else:
+            operators.append(op)
+    return replace(block, operators=tuple(operators))
+
+
+def _used(operator: Operator, share: Count) -> Operator:
+    """A product with `share` of its matrix; its bias is added whole."""
+    reads = tuple(Access(a.tensor, a.elements * share) if is_matrix(a) else a for a in operator.reads)
+    return replace(operator, reads=reads, matmul_flops=operator.matmul_flops * share)
+
+
+def _plain(block: Block, operator: Operator) -> Operator:
+    """The operator with its input before a quantized checkpoint shortens it, which is what a predictor reads."""
+    made = {op.output.name: op.reads[0] for op in block.operators if is_quantize(op)}
+    first, *others = operator.reads
+    return replace(operator, reads=(made.get(first.tensor.name, first), *others))
+
+
+def _predictor(part: str, before: Operator, outputs: float, width: float) -> tuple[Operator, ...]:
+    """Two matrices without biases, hidden -> width -> one score per head or column."""
+    if not width:
+        return ()
+    x, tokens = before.reads[0].tensor, before.output_shape[0]
+    hidden = before.shape.k  # type: ignore[attr-defined]
+    into = Linear(name=f"{part}_predictor_in", in_features=hidden, out_features=width, dtype=x.dtype)
+    first = into.operator(x, tokens)
+    out = Linear(name=f"{part}_predictor_out", in_features=width, out_features=outputs, dtype=x.dtype)
+    return (first, out.operator(first.output, tokens))
+
+
+_PARAMETERS = (
+    Parameter(name="attention", default=1.0, low=0.0001, high=1.0),
+    Parameter(name="mlp", default=1.0, low=0.0001, high=1.0),
+    Parameter(name="predictor", default=1000.0, high=1e6, whole=True),
+)
+
+
+def _make(text: str) -> Change:
+    sparsity = Sparsity(**numbers(WHERE, text, _PARAMETERS))
+    if sparsity.attention == sparsity.mlp == 1.0:
+        return lambda system: system
+    name = f"contextual_sparsity(attention={sparsity.attention:g}, mlp={sparsity.mlp:g})"
+    sparse = adding(name, lambda _: contextual_sparsity(sparsity))
+
+    def change(system: System) -> System:
+        if any(applied.name.startswith("low_rank") for applied in system.passes):
+            raise UserError(f"{WHERE}: the factors of --low-rank have no heads or columns to leave out")
+        return sparse(system)
+
+    return change
+
+
+TECHNIQUE = Technique(
+    name="contextual_sparsity",
+    kind="sparsity",
+    summary="A token uses a share of the heads and of the feed-forward columns, which a predictor names; the gain "
+    "dies with the batch.",
+    parameters={
+        "attention": "share of the heads that a token uses; 1 unless said",
+        "mlp": "share of the feed-forward columns that a token uses; 1 unless said",
+        "predictor": "width of the predictor; 1000 unless said, 0: none",
+    },
+    formula="weights read and multiplied x (1 - (1 - rho)^T); predictor 2 T width (hidden + outputs) FLOP per part, "
+    "width 1000",
+    source="Deja Vu arXiv 2310.17157; width: https://github.com/FMInference/DejaVu (sparse_predictor, --D)",
+    example="llmviewer analyze opt-66b --hardware a100 --contextual-sparsity attention=0.5,mlp=0.1 --no-fit-check",
+    make=_make,
+)

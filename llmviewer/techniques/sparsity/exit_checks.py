@@ -1,0 +1,87 @@
+"""What early exit adds to a model: the confidence after a layer, and the matrix that jumps over the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+
+import numpy as np
+
+from llmviewer.core.counts import Count
+from llmviewer.core.ir import Block, Graph, Kind, Operator, Pass, Tensor, whole
+from llmviewer.ops.elementwise import elementwise
+from llmviewer.ops.gemm import Linear
+from llmviewer.techniques.sparsity.exit_depth import Asked, Exits
+from llmviewer.techniques.sparsity.expected_work import is_layer
+
+#: softmax, as for attention scores: max, subtract, exponential, sum, divide.
+SOFTMAX_FLOPS = 5.0
+#: cosine of two vectors: three inner products, 2 FLOP per element each.
+COSINE_FLOPS = 6.0
+#: classes of the classifier: done, not done.
+CLASSES = 2
+
+
+class Confidence(Enum):
+    """How a token is asked whether it is done (CALM, arXiv 2207.07061, section 3.5)."""
+
+    SOFTMAX = "softmax"  # the gap between the two most likely words: the whole head
+    SIMILARITY = "similarity"  # cosine between what a layer takes and gives
+    CLASSIFIER = "classifier"  # a linear layer to done / not done
+
+
+def exit_checks(exits: Exits, confidence: Confidence, *, jump: bool) -> Pass:
+    """The graph with a block `exit_check`, as many times as layers are checked, and `exit_jump` where asked for.
+
+    They cost what they do when they run; `early_exit` says how often.  The softmax reads the model's own head, after
+    which they stand for that reason: it is stored once.  Classifiers and jump matrices are stored per checked layer.
+    """
+
+    def change(graph: Graph) -> Graph:
+        layers = [block for block in graph.blocks if is_layer(block)]
+        times = len(exits.checked(sum(block.times for block in layers)))
+        asked, head = Asked.of(graph), graph.blocks[-1]
+        hidden = _hidden(layers, asked.tokens)
+        rows = np.maximum(asked.logits, 1.0)  # where nobody asks, nothing of it runs
+        operators = {"exit_check": _check(confidence, head, hidden, rows)}
+        if jump:
+            operators["exit_jump"] = (_jump(hidden, rows),)
+        added = (Block(name=name, operators=made, times=times, scope="model") for name, made in operators.items())
+        return replace(graph, blocks=(*graph.blocks, *added))
+
+    return change
+
+
+def _hidden(layers: list[Block], tokens: Count) -> tuple[Tensor, float]:
+    """The residual stream and its width."""
+    reads = (access.tensor for block in layers for op in block.operators for access in op.reads)
+    tensor = next(tensor for tensor in reads if tensor.name == "hidden")
+    return tensor, float(np.ravel(tensor.elements / tokens)[0])
+
+
+def _stream(hidden: tuple[Tensor, float], rows: Count) -> Tensor:
+    """The rows of the residual stream that are asked."""
+    tensor, width = hidden
+    return replace(tensor, elements=rows * width)
+
+
+def _check(confidence: Confidence, head: Block, hidden: tuple[Tensor, float], rows: Count) -> tuple[Operator, ...]:
+    x, (_, width) = _stream(hidden, rows), hidden
+    y = Tensor(name="exit_confidence", elements=rows * 1.0, dtype=x.dtype)
+    if confidence is Confidence.SOFTMAX:
+        logits = head.operators[-1].output
+        scores = replace(logits, name="exit_confidence")
+        softmax = elementwise("exit_confidence", (whole(logits),), scores, rows, flops=SOFTMAX_FLOPS, special=1.0)
+        return (*head.operators, replace(softmax, kind=Kind.SOFTMAX))
+    if confidence is Confidence.SIMILARITY:  # of what the layer took and what it gave
+        return (elementwise(y.name, (whole(x), whole(x)), y, rows, flops=COSINE_FLOPS * width),)
+    linear = Linear(name="exit_classifier", in_features=width, out_features=CLASSES, dtype=x.dtype)
+    logit = linear.operator(x, rows)
+    return (logit, elementwise(y.name, (whole(logit.output),), y, rows, flops=SOFTMAX_FLOPS * CLASSES))
+
+
+def _jump(hidden: tuple[Tensor, float], rows: Count) -> Operator:
+    """hidden x hidden: what the skipped layers would have made, approximately (arXiv 2303.09435)."""
+    width = hidden[1]
+    linear = Linear(name="exit_jump", in_features=width, out_features=width, dtype=hidden[0].dtype)
+    return linear.operator(_stream(hidden, rows), rows)

@@ -1,0 +1,42 @@
+"""`--skip-layers`: every step leaves out a share of the layers."""
+
+from __future__ import annotations
+
+from llmviewer.core.ir import Pass
+from llmviewer.techniques.sparsity.expected_work import each, is_layer, running
+from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
+
+_SHARE = Parameter(name="share", low=0.0, high=0.99)
+
+
+def skip_layers(share: float) -> Pass:
+    """Every step runs 1 - `share` of the layers of every kind: work, bytes and time of the layers fall in proportion.
+
+    Prefill skips as decode does.  Which layers are skipped may differ from step to step, so weights and cache stay as
+    they are stored.  Source: LLM inference unveiled, arXiv 2402.16363, section 4.1; LayerSkip's layer dropout,
+    arXiv 2404.16710.
+    """
+    if share == 0.0:
+        return lambda graph: graph
+    kept = 1.0 - share
+    return lambda graph: graph.map_blocks(
+        lambda block: each(block, lambda operator: running(operator, kept)) if is_layer(block) else block
+    )
+
+
+def _make(text: str) -> Change:
+    share = numbers("--skip-layers", text, (_SHARE,))["share"]
+    if share == 0.0:
+        return lambda system: system
+    return adding(f"skip_layers({share:g})", lambda _: skip_layers(share))
+
+
+TECHNIQUE = Technique(
+    name="skip_layers",
+    kind="sparsity",
+    summary="Leaves out a share of the layers in every step, prefill included; all of their work falls in proportion.",
+    formula="work and traffic of every layer x (1 - share); weights and cache stay stored",
+    source="survey arXiv 2402.16363, section 4.1; LayerSkip arXiv 2404.16710",
+    example="llmviewer analyze llama-2-7b --hardware a6000 --skip-layers 0.25",
+    make=_make,
+)

@@ -1,0 +1,1 @@
+"""Drafted tokens verified by one forward pass of the target model."""

@@ -1,0 +1,84 @@
+"""Published acceptance by name, from acceptance_presets.yaml; read when such a name is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmviewer.core import data
+from llmviewer.core.errors import UserError
+from llmviewer.techniques.speculation.acceptance import Acceptance, of_lengths
+from llmviewer.techniques.speculation.ranks import Ranks, of_success
+
+FILE = data.folder("techniques/speculation") / "acceptance_presets.yaml"
+#: How a source counts -> what is added to its lengths; a rate is of one token and has no bonus.
+CONVENTIONS = {"with bonus token": 0.0, "without bonus token": 1.0, "rate per token": 0.0}
+REQUIRED = ("name", "method", "target", "dataset", "convention", "source")
+OPTIONAL = ("draft", "lengths", "rates", "drafted", "tree_tokens", "note")
+_ROWS = data.read_yaml(FILE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """What was measured, and where it is published.
+
+    lengths: drafted tokens (of a tree: its depth) -> mean tokens of a pass, the bonus token included whatever the
+    source's convention.  drafted: the most tokens in sequence that were drafted; tree_tokens: tokens of the tree that
+    one pass verified, 0 where it was a chain or nobody says.
+    """
+
+    name: str
+    method: str
+    target: str
+    dataset: str
+    convention: str
+    source: str
+    acceptance: Acceptance
+    draft: str = ""
+    lengths: Mapping[int, float]
+    drafted: int = 0
+    tree_tokens: int = 0
+    note: str = ""
+
+
+def _presets() -> Iterator[Preset]:
+    for row in _ROWS["presets"]:
+        where = f"{FILE.name}: {row.get('name', 'a preset')}"
+        data.check_keys(row, (*REQUIRED, *OPTIONAL), REQUIRED, where)
+        if ("lengths" in row) == ("rates" in row):
+            raise UserError(f"{where}: give lengths or rates")
+        added = CONVENTIONS[row["convention"]]
+        lengths = {int(drafted): float(length) + added for drafted, length in row.get("lengths", {}).items()}
+        words: dict[str, Any] = {key: row[key] for key in (*REQUIRED, "draft", "tree_tokens", "note") if key in row}
+        rates = tuple(map(float, row.get("rates", ())))
+        acceptance = Acceptance(rates=rates, name=row["name"]) if rates else of_lengths(lengths, row["name"])
+        drafted = int(row.get("drafted", max(lengths, default=0)))
+        yield Preset(**words, lengths=lengths, drafted=drafted, acceptance=acceptance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPreset:
+    """How often the target's token was among the draft's first choices, and where that is published."""
+
+    name: str
+    method: str
+    target: str
+    dataset: str
+    source: str
+    ranks: Ranks
+    draft: str = ""
+    note: str = ""
+
+
+def _rank_presets() -> Iterator[RankPreset]:
+    required = ("name", "method", "target", "dataset", "success", "source")
+    for row in _ROWS["ranks"]:
+        data.check_keys(row, (*required, "draft", "note"), required, f"{FILE.name}: {row.get('name', 'ranks')}")
+        words: dict[str, Any] = {key: value for key, value in row.items() if key != "success"}
+        yield RankPreset(**words, ranks=of_success(row["success"], row["name"]))
+
+
+#: Name -> what it says, in the file's order.
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in _presets()}
+RANKS: dict[str, RankPreset] = {preset.name: preset for preset in _rank_presets()}

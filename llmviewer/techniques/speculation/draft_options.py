@@ -1,0 +1,45 @@
+"""Words that methods share: how many tokens are drafted, how often they are accepted; and how results list a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeAlias
+
+from llmviewer.core.errors import UserError
+from llmviewer.models.model import Model
+from llmviewer.serving.generation import PLAIN, Generation, Scheme
+from llmviewer.techniques.speculation import acceptance
+from llmviewer.techniques.speculation.acceptance import Acceptance
+from llmviewer.techniques.technique import Change, Parameter, generating
+
+#: Most tokens that `tokens=best` tries to draft.
+MOST = 16
+TOKENS = Parameter(name="tokens", low=0, high=1024, whole=True)
+#: What the registry says of parameters that most methods take.
+TOKENS_SAID = f"drafted in a round, or best: the fastest of 0 to {MOST} at every point"
+ACCEPTANCE_SAID = "rate of a drafted token: 0.8, by position 0.8/0.7/0.6 (the last goes on), or a published preset"
+#: Tokens drafted in a round, model -> the round.
+Round: TypeAlias = Callable[[float, Model], Generation]
+
+
+def accepted(where: str, given: Mapping[str, str], default: str = "") -> Acceptance:
+    """How often drafted tokens are accepted.  default: a published one, where there is one for the method."""
+    text = given.get("acceptance", default)
+    if not text:
+        raise UserError(f"{where}: acceptance is missing; nobody has published one by name, write acceptance=0.7")
+    return acceptance.read(where, text)
+
+
+def by_tokens(name: str, where: str, given: Mapping[str, str], make: Round, default: float = 0.0) -> Change:
+    """The change that drafts the tokens asked for; `best` takes the best of 0 to 16 at every point."""
+    if given.get("tokens") == "best":
+        schemes = [Scheme(name=name, make=partial(make, float(tokens))) for tokens in range(MOST + 1)]
+        return generating(name, schemes[0].make, schemes)
+    tokens = default if default and "tokens" not in given else TOKENS.of(given, where)
+    return generating(name, partial(make, tokens) if tokens else lambda _: PLAIN)
+
+
+def listed(method: str, text: str) -> str:
+    """What results call it: speculative(ngram,tokens=4)."""
+    return f"speculative({','.join(filter(None, (method, text)))})"

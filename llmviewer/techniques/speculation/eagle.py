@@ -1,0 +1,81 @@
+"""`--speculative eagle`: one decoder layer that continues the model's features, and the model's head on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.core.ir import Block
+from llmviewer.core.workload import Step
+from llmviewer.layers.decoder import DecoderLayer, Norms
+from llmviewer.models.model import Model
+from llmviewer.ops.norm import rms_norm
+from llmviewer.techniques.speculation.feature_rounds import WIDTH, Layers, continuing, parameters
+from llmviewer.techniques.speculation.module import (
+    VOCABULARY,
+    Module,
+    attention,
+    beside,
+    feed_forward,
+    joining,
+    rows,
+    states,
+)
+from llmviewer.techniques.technique import Change, Technique, named
+
+SOURCE = (
+    "EAGLE arXiv 2401.15077, EAGLE-2 arXiv 2406.16858, EAGLE-3 arXiv 2503.01840; "
+    "https://github.com/SafeAILab/EAGLE, eagle/model/cnets.py"
+)
+
+
+def eagle(target: Model, width: int = 0) -> Module:
+    """EAGLE and EAGLE-2: fc (2 h -> h, with bias) of the token's row and the model's last feature, one layer without
+    its first norm, the model's head without its norm.
+
+    Own parameters: 2 h h + h + the layer's.  Published: 0.24e9 for Llama-2-7b, 0.37e9 for 13b, 0.99e9 for 70b
+    (https://github.com/SafeAILab/EAGLE).  Table and head are the model's.  Devices that share the model run fc whole,
+    as vLLM does.
+    """
+    norms = Norms(mlp=rms_norm("mlp_norm", target.hidden, target.dtype))
+    layer = DecoderLayer(
+        name="layer", times=1, norms=norms, mixer=attention(target), feed_forward=feed_forward(target, width)
+    )
+    fc = replace(joining(target, 2), bias=True)
+
+    def blocks(step: Step) -> tuple[Block, ...]:
+        into = Block(name="fc", operators=(fc.operator(states(target, step, 2.0), step.tokens),), scope="model")
+        hidden = states(target, step)
+        head = replace(target.head, norm=None)
+        return (rows(target, step), into, layer.block(step, hidden), head.block(step, hidden))
+
+    return beside(target, "EAGLE", blocks, SOURCE)
+
+
+WHERE = "--speculative eagle"
+#: Llama-2-7b-chat on MT-bench, a chain of five.
+DEFAULT = "eagle-llama2-7b-chain"
+PARAMETERS = parameters(DEFAULT)
+
+
+def _make(text: str) -> Change:
+    given = named(WHERE, text, PARAMETERS)
+    width = int(WIDTH.of(given, WHERE))
+
+    def layers(target: Model) -> Layers:
+        module = eagle(target, width)
+        return Layers(name="EAGLE", first=module, later=module, shared=VOCABULARY)
+
+    return continuing("eagle", text, given, layers, DEFAULT)
+
+
+TECHNIQUE = Technique(
+    name="eagle",
+    kind="speculation",
+    summary="One decoder layer continues the model's features, in a chain (as vLLM) or a tree (EAGLE-2, SGLang).",
+    parameters=PARAMETERS,
+    formula="fc (2 h -> h), one layer, the model's head: tokens times; the first pass of a round takes in E tokens; "
+    "verification of tokens + 1, or nodes + 1; E = 1 + a_1 + a_1 a_2 + ...; one layer of cache more",
+    source=SOURCE,
+    example="llmviewer analyze llama-2-7b --hardware a100 --speculative eagle,tokens=4",
+    make=_make,
+)

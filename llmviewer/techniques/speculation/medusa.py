@@ -1,0 +1,108 @@
+"""`--speculative medusa`: heads on the last hidden state, each of which drafts one token further ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llmviewer.core.counts import Count
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Block, Tensor
+from llmviewer.core.workload import Step
+from llmviewer.models.model import Model
+from llmviewer.ops.elementwise import activate, activation, add
+from llmviewer.ops.gemm import Linear
+from llmviewer.serving.generation import Draft, Generation, Shape
+from llmviewer.techniques.speculation import ranks, trees
+from llmviewer.techniques.speculation.acceptance import Acceptance
+from llmviewer.techniques.speculation.draft_options import accepted, listed
+from llmviewer.techniques.speculation.module import Module, beside
+from llmviewer.techniques.speculation.ranks import Ranks
+from llmviewer.techniques.speculation.verification import said, verifying_tree
+from llmviewer.techniques.technique import Change, Parameter, Technique, generating, named
+
+SOURCE = "Medusa arXiv 2401.10774; https://github.com/FasterDecoding/Medusa, medusa/model/medusa_model.py"
+
+
+def medusa_heads(target: Model, heads: int, layers: int = 1) -> Module:
+    """`heads` heads of `layers` residual blocks, x + SiLU(W x + b), and a vocabulary matrix of their own.
+
+    Own parameters: heads (layers (h h + h) + V h).  They run on the positions that ask for logits.  Devices that share
+    the model run the blocks whole and share the vocabulary, as vLLM does.  The paper's own code repeats one block where
+    it has several layers; here each has its weights.  Source: arXiv 2401.10774, section 2.1.1 (one block).
+    """
+    width, dtype = target.hidden, target.dtype
+    block = Linear(name="resblock_proj", in_features=width, out_features=width, dtype=dtype, bias=True)
+    head = Linear(name="lm_head", in_features=width, out_features=target.head.lm_head.out_features, dtype=dtype)
+
+    def blocks(step: Step) -> tuple[Block, ...]:
+        x = Tensor(name="hidden", elements=step.logits * (1.0 * width), dtype=dtype)
+        product = block.operator(x, step.logits)
+        act = activate("resblock_act", product.output, step.logits, activation("silu"))
+        residual = add("resblock_add", x, act.output, step.logits)
+        return (
+            Block(name="medusa_resblock", operators=(product, act, residual), times=heads * layers),
+            Block(name="medusa_head", operators=(head.operator(x, step.logits),), times=heads, scope="model"),
+        )
+
+    return beside(target, f"Medusa, {heads} heads", blocks, SOURCE)
+
+
+#: Drafted nodes by level of the tree that the paper's code verifies unless told otherwise, 63 in all:
+#: https://github.com/FasterDecoding/Medusa, medusa/model/medusa_choices.py
+LEVELS = (10, 28, 23, 2)
+WHERE = "--speculative medusa"
+HEADS = Parameter(name="heads", default=4, low=1, high=64, whole=True)
+LAYERS = Parameter(name="layers", default=1, low=0, high=16, whole=True)
+NODES = Parameter(name="nodes", default=sum(LEVELS), low=1, high=4096, whole=True)
+#: Spec-Bench, Vicuna-7B: 2.32 tokens a pass with the tree above.
+DEFAULT = "medusa-vicuna-7b"
+
+
+def _make(text: str) -> Change:
+    given = named(WHERE, text, ("heads", "layers", "nodes", "acceptance", "ranks"))
+    heads, layers, nodes = (of.of(given, WHERE) for of in (HEADS, LAYERS, NODES))
+    if "ranks" in given and "acceptance" in given:
+        raise UserError(f"{WHERE}: give acceptance by level or ranks, of which the best tree is made, not both")
+    if nodes < heads:
+        raise UserError(f"{WHERE}: a tree of {heads:g} levels has {heads:g} nodes at least; nodes is {nodes:g}")
+    shape, expected, how = _tree(given, heads, nodes)
+    facts = said(f"{heads:g} heads", nodes, how)
+
+    def make(target: Model) -> Generation:
+        module = medusa_heads(target, int(heads), int(layers))
+        draft = Draft(name=module.architecture, model=module, caches=False)
+        return Generation(shape=shape, tokens=expected, drafts=(draft,), facts=facts)
+
+    return generating(listed("medusa", text), make)
+
+
+def _tree(given: Mapping[str, str], heads: float, nodes: float) -> tuple[Shape, Count, Acceptance | Ranks]:
+    """The pass that verifies, expected tokens, and whose rates: of a tree made of ranks, or by level."""
+    if "ranks" in given:
+        rates = ranks.read(WHERE, given["ranks"])
+        tree = trees.best(int(nodes), rates, int(heads))
+        shape = verifying_tree(float(len(tree)), heads, trees.pairs(tree))
+        return shape, trees.expected(tree, rates), rates
+    by_level = accepted(WHERE, given, DEFAULT)
+    published = (heads, nodes) == (len(LEVELS), sum(LEVELS))
+    pairs = 1.0 + sum(count * (depth + 1.0) for depth, count in enumerate(LEVELS, 1)) if published else 0.0
+    return verifying_tree(nodes, heads, pairs), by_level.tokens(heads), by_level
+
+
+TECHNIQUE = Technique(
+    name="medusa",
+    kind="speculation",
+    summary="Heads on the last hidden state draft one token each, a tree of their likeliest tokens is verified.",
+    parameters={
+        "heads": "how many; 4 unless said",
+        "nodes": "drafted tokens of the tree; 63 unless said, as many as heads make a chain",
+        "layers": "residual blocks of a head; 1 unless said",
+        "acceptance": f"rate by level, or a published preset; {DEFAULT} unless said",
+        "ranks": "instead: how often the first, second ... choice is right, of which the best tree is made",
+    },
+    formula="a head: h -> h (SiLU, residual), h -> V; verification of nodes + 1 tokens, a node at depth d sees "
+    "d + 1; E = 1 + sum over levels of a_1 ... a_i, of ranks the sum over nodes of the products along their paths",
+    source=SOURCE,
+    example="llmviewer analyze llama-2-7b --hardware a100 --speculative medusa,heads=4",
+    make=_make,
+)

@@ -1,0 +1,107 @@
+"""`--speculative mtp`: the multi-token prediction module that a checkpoint brings with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.core.ir import Block, Operator
+from llmviewer.core.workload import Step
+from llmviewer.layers.attention import Attention
+from llmviewer.layers.decoder import DecoderLayer
+from llmviewer.layers.mla import Mla
+from llmviewer.models.model import Model
+from llmviewer.ops.gemm import Linear
+from llmviewer.ops.norm import rms_norm
+from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_SAID, TOKENS_SAID
+from llmviewer.techniques.speculation.feature_rounds import Layers, continuing
+from llmviewer.techniques.speculation.module import VOCABULARY, Module, beside, rows, states, stored
+from llmviewer.techniques.technique import Change, Parameter, Technique, named
+
+SOURCE = (
+    "DeepSeek-V3 arXiv 2412.19437, section 2.2; "
+    "https://github.com/vllm-project/vllm, vllm/model_executor/models/deepseek_mtp.py, qwen3_next_mtp.py, mimo_mtp.py"
+)
+
+
+#: Architectures whose module is not one of their last layers: words of its attention and of its feed-forward part.
+#: MiMo-V2-Flash: a sliding window and a dense part, 0.33e9 parameters a module (arXiv 2601.02780).
+LIGHT = {"MiMoV2FlashForCausalLM": ("sliding", "dense")}
+
+
+def module_layer(target: Model) -> DecoderLayer:
+    """The layer that the module repeats: the last of the model's that has attention over tokens, unless the
+    architecture has a lighter one of its own."""
+    named = {layer.name: layer for layer in target.layers}
+    if target.architecture in LIGHT:
+        mixers, parts = LIGHT[target.architecture]
+        mixer = next(layer.mixer for name, layer in named.items() if mixers in name)
+        part = next(layer for name, layer in named.items() if parts in name)
+        return replace(part, mixer=mixer, times=1, numbers=())
+    attending = [layer for layer in target.layers if isinstance(layer.mixer, (Attention, Mla))]
+    last = max(attending or target.layers, key=lambda layer: max(layer.numbers, default=layer.times))
+    return replace(last, times=1, numbers=())
+
+
+def mtp(target: Model) -> Module:
+    """A norm of the token's row and one of the model's state, eh_proj (2 h -> h) of both, one layer like the model's
+    last one (its experts included), the module's norm and the model's head.
+
+    Own parameters: 2 h h + 3 h + the layer's; table and head are the model's.  The layer is stored in the formats of
+    the model's last one, eh_proj in 16 bit.  Published for DeepSeek-V3: 11.5e9
+    (https://github.com/deepseek-ai/DeepSeek-V3, README_WEIGHTS.md; 14e9 with table, head and scales).
+    """
+    layer = module_layer(target)
+    width, dtype = target.hidden, target.dtype
+    project = Linear(name="eh_proj", in_features=2 * width, out_features=width, dtype=dtype)
+    head = replace(target.head, norm=rms_norm("final_norm", width, dtype))
+
+    def blocks(step: Step) -> tuple[Block, ...]:
+        into = Block(name="mtp_input", operators=_join(target, project, step), scope="model")
+        hidden = states(target, step)
+        return (rows(target, step), into, layer.block(step, hidden), head.block(step, hidden))
+
+    return beside(target, "MTP", blocks, SOURCE, stored(target, {layer.name: (layer.name, 1)}))
+
+
+def _join(target: Model, project: Linear, step: Step) -> tuple[Operator, ...]:
+    """enorm and hnorm as one, two rows a token, then eh_proj."""
+    norm = rms_norm("input_norm", target.hidden, target.dtype, rows=2)
+    norm = replace(norm, parameters=2.0 * target.hidden)
+    normed = norm.operator(states(target, step, 2.0), step.tokens)
+    return normed, project.operator(normed.output, step.tokens)
+
+
+WHERE = "--speculative mtp"
+MODULES = Parameter(name="modules", default=1, low=1, high=16, whole=True)
+#: 85 % of second tokens, the low end of what the report of DeepSeek-V3 states.
+DEFAULT = "mtp-deepseek-v3"
+
+
+def _make(text: str) -> Change:
+    given = named(WHERE, text, ("tokens", "acceptance", "modules"))
+    modules = int(MODULES.of(given, WHERE))
+    alone = given.get("tokens", "1") in ("0", "1")
+
+    def layers(target: Model) -> Layers:
+        module = mtp(target)
+        return Layers(name="MTP", first=module, later=module, shared=VOCABULARY, modules=modules)
+
+    return continuing("mtp", text, given, layers, DEFAULT if alone else "", 1.0)
+
+
+TECHNIQUE = Technique(
+    name="mtp",
+    kind="speculation",
+    summary="The multi-token prediction module of a checkpoint drafts (DeepSeek-V3, GLM-4.5, Qwen3-Next, MiMo-V2; "
+    "of other models one of the same form).",
+    parameters={
+        "tokens": f"{TOKENS_SAID}; 1 unless said",
+        "acceptance": f"{ACCEPTANCE_SAID}; of one token {DEFAULT} unless said",
+        "modules": "with weights of their own, used in turn; 1 unless said",
+    },
+    formula="eh_proj (2 h -> h) of the token's row and the state, one layer like the model's last, the model's head, "
+    "for every drafted token; E = 1 + a_1 + a_1 a_2 + ...; the module's weights and its layer of cache in memory",
+    source=SOURCE,
+    example="llmviewer analyze deepseek-v3 --hardware h200 -tp 8 --speculative mtp,tokens=1",
+    make=_make,
+)

@@ -1,0 +1,83 @@
+"""`--speculative self`: the model without some of its attention and feed-forward parts drafts for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from llmviewer.layers.decoder import DecoderLayer, Residual
+from llmviewer.models.model import Model
+from llmviewer.serving.generation import Draft, Generation
+from llmviewer.techniques.speculation.draft_model import drafted
+from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_SAID, TOKENS_SAID, accepted, by_tokens, listed
+from llmviewer.techniques.speculation.module import stored
+from llmviewer.techniques.technique import Change, Parameter, Technique, named
+
+SOURCE = "Draft & Verify arXiv 2309.08168"
+
+
+def skipping(target: Model, attention: float, mlp: float) -> Model:
+    """The model without the shares `attention` and `mlp` of its attention (or recurrent) and feed-forward parts.
+
+    Whole parts of every kind of layer are left out, to the nearest number; each goes with its norm and its sum.  Which
+    ones, a search on a sample has chosen.  The others read the caches that the model has filled.
+    """
+    kept = [(layer.name, some) for layer in target.layers for some in _kept(layer, attention, mlp)]
+    formats = stored(target, {some.name: (like, some.times) for like, some in kept})
+    layers = tuple(some for _, some in kept)
+    return replace(target, name=f"{target.name} with layers skipped", layers=layers, checkpoint=formats)
+
+
+def _kept(layer: DecoderLayer, attention: float, mlp: float) -> Iterator[DecoderLayer]:
+    """Layers that keep both parts, and those that keep one."""
+    mixers = layer.times - round(layer.times * attention) if layer.mixer else 0
+    parts = layer.times - round(layer.times * mlp) if layer.feed_forward else 0
+    both = min(mixers, parts)
+    if both:
+        yield replace(layer, times=both, numbers=())
+    if mixers > both:
+        name = layer.name if not layer.feed_forward else f"{layer.name}_attention"
+        yield replace(layer, name=name, times=mixers - both, numbers=(), feed_forward=None)
+    if parts > both:
+        norms = layer.norms
+        if layer.residual is Residual.PARALLEL and norms.mlp is None:  # one norm served both
+            norms = replace(norms, mlp=norms.attn)
+        name = layer.name if not layer.mixer else f"{layer.name}_mlp"
+        yield replace(layer, name=name, times=parts - both, numbers=(), mixer=None, norms=norms)
+
+
+WHERE = "--speculative self"
+ATTENTION = Parameter(name="attention", low=0.0, high=0.99)
+MLP = Parameter(name="mlp", low=0.0, high=0.99)
+
+
+def _make(text: str) -> Change:
+    given = named(WHERE, text, ("attention", "mlp", "tokens", "acceptance"))
+    attention, mlp = ATTENTION.of(given, WHERE), MLP.of(given, WHERE)
+    by_position = accepted(WHERE, given)
+
+    def make(tokens: float, target: Model) -> Generation:
+        model = skipping(target, attention, mlp)
+        draft = Draft(name=model.name, model=model, caches=False, shared=None, same_weights=True)
+        return drafted(draft, tokens, by_position)
+
+    return by_tokens(listed("self", text), WHERE, given, make)
+
+
+TECHNIQUE = Technique(
+    name="self",
+    kind="speculation",
+    summary="The model drafts for itself without some of its parts, with its own weights and cache.",
+    parameters={
+        "attention": "share of the attention parts that drafting skips",
+        "mlp": "share of the feed-forward parts that drafting skips",
+        "tokens": TOKENS_SAID,
+        "acceptance": ACCEPTANCE_SAID,
+    },
+    formula="time per token = (verification of g + 1 tokens + g steps of the parts that are left) / E; "
+    "E = 1 + a_1 + a_1 a_2 + ...; no memory but for g more tokens of cache",
+    source=SOURCE,
+    example="llmviewer analyze llama-2-13b --hardware a100 "
+    "--speculative self,attention=0.5,mlp=0.25,tokens=4,acceptance=0.8",
+    make=_make,
+)

@@ -1,0 +1,138 @@
+"""`--speculative speculator`: stages one after another, each from the state and the token of the stage before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import unknown
+from llmviewer.core.ir import Block, Operator, Role, Tensor, whole
+from llmviewer.core.workload import Step
+from llmviewer.models.model import Model
+from llmviewer.ops.elementwise import activate, activation, elementwise
+from llmviewer.ops.embedding import embedding
+from llmviewer.ops.gemm import Linear
+from llmviewer.ops.norm import Norm, NormKind
+from llmviewer.serving.generation import Draft, Generation
+from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_SAID, accepted, listed
+from llmviewer.techniques.speculation.module import Module, beside
+from llmviewer.techniques.speculation.verification import said, verifying_tree
+from llmviewer.techniques.technique import Change, Parameter, Technique, generating, named
+
+SOURCE = "arXiv 2404.19124; https://github.com/foundation-model-stack/fms-extras, fms_extras/models/speculator.py"
+
+
+class Embeddings(Enum):
+    """Whether stages have tables, norms and heads of their own."""
+
+    OWN = "own"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage: a table of tokens, a projection of the state before, their weighted sum normalised, GELU, a head.
+
+    first: its state is the model's, of another width than those between stages, so its matrix is never shared.
+    """
+
+    vocabulary: float
+    state: float
+    inner: float
+    dtype: Dtype
+    first: bool
+
+    def operators(self, step: Step) -> tuple[Operator, ...]:
+        """The next token's logits at every position that asks for them; the last operator but one makes the state."""
+        rows = step.logits
+        elements = rows * (1.0 * self.inner)
+        before = Tensor(name="hidden", elements=rows * (1.0 * self.state), dtype=self.dtype)
+        table = Tensor(
+            name="embedding.weight", elements=self.vocabulary * self.inner, dtype=self.dtype, role=Role.WEIGHT
+        )
+        token = embedding("embedding", (table,), Tensor(name="embedding", elements=elements, dtype=self.dtype), rows)
+        name = "state_proj_first" if self.first else "state_proj"
+        project = Linear(name=name, in_features=self.state, out_features=self.inner, dtype=self.dtype)
+        state = project.operator(before, rows)
+        sums = Tensor(name="state_sum", elements=elements, dtype=self.dtype)
+        both = elementwise("state_sum", (whole(state.output), whole(token.output)), sums, rows, flops=2.0)
+        norm = Norm(
+            name="state_norm", kind=NormKind.LAYER, width=self.inner, parameters=2.0 * self.inner, dtype=self.dtype
+        )
+        normed = norm.operator(sums, rows)
+        act = activate("state_act", normed.output, rows, activation("gelu"))
+        head = Linear(name="lm_head", in_features=self.inner, out_features=self.vocabulary, dtype=self.dtype)
+        return (token, state, both, normed, act, head.operator(act.output, rows))
+
+
+def speculator(target: Model, heads: int, inner: int, embeddings: Embeddings = Embeddings.OWN) -> Module:
+    """`heads` stages of width `inner`, one after another in one pass of the module.
+
+    Own parameters: heads (2 V inner + 2 inner) + h inner + (heads - 1) inner^2; where stages share table, norm and
+    head, and all but the first the matrix: 2 V inner + 2 inner + h inner + inner^2.
+    Devices that share the model share tables and heads by vocabulary and run the projections whole, as vLLM does.
+    Scaling the model's state first (`scale_input`) stores nothing and is left out.
+    """
+    vocabulary, own = target.head.lm_head.out_features, embeddings is Embeddings.OWN
+    widths = [target.hidden] + [inner] * heads
+    stages = [
+        Stage(vocabulary=vocabulary, state=state, inner=made, dtype=target.dtype, first=at == 0)
+        for at, (state, made) in enumerate(pairwise(widths))
+    ]
+
+    def blocks(step: Step) -> tuple[Block, ...]:
+        # blocks of one scope share what is called alike
+        return tuple(
+            Block(name=f"stage_{at}", operators=stage.operators(step), scope=f"stage_{at}" if own else "model")
+            for at, stage in enumerate(stages, 1)
+        )
+
+    return beside(target, f"speculator, {heads} heads of {inner}", blocks, SOURCE)
+
+
+WHERE = "--speculative speculator"
+HEADS = Parameter(name="heads", default=3, low=1, high=16, whole=True)
+#: Of the heads published for Llama-2-13b: https://huggingface.co/ibm-fms/llama-13b-accelerator
+INNER = Parameter(name="inner", default=4096, low=1, high=1e6, whole=True)
+CANDIDATES = Parameter(name="candidates", default=1, low=1, high=64, whole=True)
+
+
+def _make(text: str) -> Change:
+    given = named(WHERE, text, ("heads", "inner", "embeddings", "candidates", "acceptance"))
+    heads, inner, candidates = (of.of(given, WHERE) for of in (HEADS, INNER, CANDIDATES))
+    how = given.get("embeddings", Embeddings.OWN.value)
+    ways = [way.value for way in Embeddings]
+    if how not in ways:
+        raise unknown("embeddings", how, ways, where=WHERE)
+    by_position = accepted(WHERE, given)
+
+    def make(target: Model) -> Generation:
+        module = speculator(target, int(heads), int(inner), Embeddings(how))
+        draft = Draft(name=module.architecture, model=module, caches=False)
+        shape = verifying_tree(candidates * heads, heads)
+        facts = said(module.architecture, candidates * heads, by_position)
+        return Generation(shape=shape, tokens=by_position.tokens(heads), drafts=(draft,), facts=facts)
+
+    return generating(listed("speculator", text), make)
+
+
+TECHNIQUE = Technique(
+    name="speculator",
+    kind="speculation",
+    summary="A stage for every drafted token, each from the state and the token of the stage before (IBM's "
+    "multi-stage speculator).",
+    parameters={
+        "heads": "stages: 3 to 4 for language, 6 to 8 for code; 3 unless said",
+        "acceptance": ACCEPTANCE_SAID,
+        "inner": "width of a stage; 4096 unless said",
+        "embeddings": "own of each stage, or shared; own unless said",
+        "candidates": "chains verified side by side, acceptance is of the best; 1 unless said",
+    },
+    formula="a stage: table V x d, h or d -> d, norm, GELU, d -> V; verification of candidates x heads + 1 tokens; "
+    "E = 1 + a_1 + a_1 a_2 + ...",
+    source=SOURCE + "; https://pytorch.org/blog/hitchhikers-guide-speculative-decoding/",
+    example="llmviewer analyze llama-2-13b --hardware a100 --speculative speculator,heads=3,acceptance=0.7/0.6/0.5",
+    make=_make,
+)

@@ -1,0 +1,140 @@
+"""Trees of drafted tokens that one pass verifies: how many pairs they attend, how many tokens they are worth.
+
+A tree is the parent of each drafted node, in order: 0 is the root, the last accepted token, which the pass processes as
+well; node i stands at place i - 1 and its parent is below i.  Children of a node are in order of rank, the draft's
+likeliest first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeAlias
+
+from llmviewer.techniques.speculation.ranks import Ranks
+
+Tree: TypeAlias = tuple[int, ...]
+
+
+def chain(drafted: int) -> Tree:
+    """One token after another: pairs are causal, (drafted+1)(drafted+2)/2."""
+    return tuple(range(drafted))
+
+
+def full(widths: Sequence[int]) -> Tree:
+    """Every node of a level has that level's number of children: SpecInfer's expansion <k1, k2, ...> (arXiv 2305.09781)
+    and the cartesian product of the top choices of Medusa's heads (arXiv 2401.10774)."""
+    parents: list[int] = []
+    level = [0]
+    for width in widths:
+        first = len(parents) + 1
+        parents += [parent for parent in level for _ in range(width)]
+        level = list(range(first, len(parents) + 1))
+    return tuple(parents)
+
+
+def depths(tree: Tree) -> tuple[int, ...]:
+    """Tokens between each drafted node and the root, itself included."""
+    found = [0]
+    for parent in tree:
+        found.append(found[parent] + 1)
+    return tuple(found[1:])
+
+
+def pairs(tree: Tree) -> float:
+    """Query-key pairs among the tokens of the pass: each sees its ancestors and itself, the root included."""
+    return 1.0 + sum(depth + 1.0 for depth in depths(tree))
+
+
+def ranks(tree: Tree) -> tuple[int, ...]:
+    """Rank of each node among its siblings, from 1."""
+    seen = [0] * (len(tree) + 1)
+    found = []
+    for parent in tree:
+        seen[parent] += 1
+        found.append(seen[parent])
+    return tuple(found)
+
+
+def reached(tree: Tree, rates: Ranks) -> tuple[float, ...]:
+    """Probability that as many drafted tokens are accepted, at least: 0 (which is sure), 1, 2 ...
+
+    Siblings exclude each other, so a depth is reached with the sum over its nodes of the products along their paths.
+    """
+    products, levels = [1.0], [1.0] + [0.0] * max(depths(tree), default=0)
+    for parent, depth, rank in zip(tree, depths(tree), ranks(tree), strict=True):
+        products.append(products[parent] * rates.at(depth, rank))
+        levels[depth] += products[-1]
+    return tuple(levels)
+
+
+def expected(tree: Tree, rates: Ranks) -> float:
+    """Expected tokens of a pass: the sum over all nodes of the product of rates along the path; the root counts 1, the
+    bonus token (Sequoia, arXiv 2402.12374)."""
+    return list(accumulate(reached(tree, rates)))[-1]
+
+
+def best(budget: int, rates: Ranks, depth: int) -> Tree:
+    """The tree of at most `budget` drafted nodes and `depth` levels that is worth most tokens; none that is worth none.
+
+    The worth of a tree is the sum of its nodes' path products; a child's is never larger than its parent's, nor a
+    later rank's than an earlier one's, so the nodes with the largest products are a tree, and none is worth more.
+    Sequoia (arXiv 2402.12374) finds the same by dynamic programming.
+    """
+    parents: list[int] = []
+    waiting: list[tuple[float, int, int, int, int]] = []  # -product, order of discovery, parent, depth, rank
+
+    def discover(product: float, parent: int, at: int, rank: int) -> None:
+        worth = product * rates.at(at, rank)
+        if worth > 0.0 and at <= depth:
+            heapq.heappush(waiting, (-worth, len(parents) * 2 + (rank > 1), parent, at, rank))
+
+    products = [1.0]
+    discover(1.0, 0, 1, 1)
+    while waiting and len(parents) < budget:
+        negative, _, parent, at, rank = heapq.heappop(waiting)
+        parents.append(parent)
+        products.append(-negative)
+        discover(products[parent], parent, at, rank + 1)
+        discover(products[-1], len(parents), at + 1, 1)
+    return tuple(parents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """Trees of several drafts, or of several samples of one, that share the root and are verified in one pass.
+
+    overlap: the share of the later trees' nodes that the first has as well, from 0 (drafts that know nothing of each
+    other) to 1 (all say the same); merging stores and verifies such a node once (SpecInfer, arXiv 2305.09781).
+    """
+
+    trees: tuple[Tree, ...]
+    overlap: float = 0.0
+
+    @property
+    def new_tokens(self) -> float:
+        """Tokens of the pass, the root included."""
+        return 1.0 + self._first_and_new([float(len(tree)) for tree in self.trees])
+
+    @property
+    def pairs(self) -> float:
+        """Query-key pairs among them."""
+        return 1.0 + self._first_and_new([pairs(tree) - 1.0 for tree in self.trees])
+
+    def expected(self, rates: Sequence[Ranks]) -> float:
+        """Expected tokens, rates by tree: 1 + sum_d 1 - prod_t (1 - Pr(tree t is right to depth d)) of independent
+        drafts; what overlaps adds nothing to the first."""
+        by_tree = [reached(tree, rate) for tree, rate in zip(self.trees, rates, strict=True)]
+        independent = 0.0
+        for depth in range(max(map(len, by_tree))):
+            missed = 1.0
+            for levels in by_tree:
+                missed *= 1.0 - (levels[depth] if depth < len(levels) else 0.0)
+            independent += 1.0 - missed
+        first = expected(self.trees[0], rates[0])
+        return first + (1.0 - self.overlap) * (independent - first)
+
+    def _first_and_new(self, counts: Sequence[float]) -> float:
+        return counts[0] + (1.0 - self.overlap) * sum(counts[1:])

@@ -1,0 +1,159 @@
+"""Fused attention: each group of sequences by the kernel that runs it; those of several are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from llmviewer.core.counts import Count
+from llmviewer.core.ir import Operator, Role
+from llmviewer.core.workload import Group
+from llmviewer.hardware.chip import Chip
+from llmviewer.ops.attention import AttentionShape
+from llmviewer.timing.efficiency import Rates, ideal
+from llmviewer.timing.kernels.family import Constants
+
+#: Queries of one sequence up to which engines run their decode kernel (one token, or a few drafted ones).
+MOST_DECODE_QUERIES = 16.0
+#: Variants that stand in for each other without loss.
+TWINS: dict[str, tuple[str, ...]] = {
+    "bf16": ("fp16",),
+    "fp16": ("bf16",),
+    "fp32": (),
+    "bf16-kv8": (),
+    "fp16-kv8": ("bf16-kv8",),
+    "fp8": ("bf16-kv8",),
+    "int8": ("fp8", "bf16-kv8"),
+}
+#: Ending of the variants of latent attention, whose kernels are others; plain ones stand in for them.
+LATENT = "-mla"
+TWINS |= {name + LATENT: (name, *others) for name, others in TWINS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Part:
+    """What the kernel of one group of sequences takes [s]: launch and whatever overlaps with nothing; its tiles; moving
+    one byte.  sharpness: p by which tiles and bytes overlap."""
+
+    fixed_s: Count
+    tiles_s: Count
+    byte_s: Count
+    sharpness: Count
+
+
+Parts = Callable[[Group, Operator, Chip, Constants], Part]
+
+
+def priced(operator: Operator, chip: Chip, part_of: Callable[[Group], Part]) -> Rates:
+    """Rates that give the sum over groups of the time of their kernels."""
+    shape = operator.shape
+    assert isinstance(shape, AttentionShape)
+    first, *others = shape.groups
+    part = part_of(first)
+    if others:
+        part = _sum(operator, shape, (part, *map(part_of, others)))
+    return replace(
+        ideal(operator, chip),
+        matrix_flops_per_s=np.maximum(operator.matmul_flops, 1.0) / part.tiles_s,
+        memory_bytes_per_s=1.0 / part.byte_s,
+        l2_bytes_per_s=None,
+        vector_flops_per_s=None,
+        special_ops_per_s=None,
+        sharpness=part.sharpness,
+        fixed_s=part.fixed_s,
+    )
+
+
+def rates(operator: Operator, chip: Chip, prompts: tuple[Parts, Constants], steps: tuple[Parts, Constants]) -> Rates:
+    """Every group by the kernel for its number of queries, passes of a group may differ."""
+
+    def part_of(group: Group) -> Part:
+        few: Any = np.asarray(decodes(group))
+        if few.all():
+            return steps[0](group, operator, chip, steps[1])
+        prompt = prompts[0](group, operator, chip, prompts[1])
+        return _either(few, steps[0](group, operator, chip, steps[1]), prompt) if few.any() else prompt
+
+    return priced(operator, chip, part_of)
+
+
+def alone(parts: Parts) -> Callable[[Operator, Chip, Constants], Rates]:
+    """The rates of one family: all groups by its kernel."""
+    return lambda operator, chip, constants: priced(
+        operator, chip, lambda group: parts(group, operator, chip, constants)
+    )
+
+
+def decodes(group: Group) -> Any:
+    """Where engines run their decode kernel: one token, or a few drafted ones after others; not a short prompt."""
+    new = np.asarray(group.new_tokens)
+    return (new == 1.0) | ((new <= MOST_DECODE_QUERIES) & (np.asarray(group.cached_tokens) > 0.0))
+
+
+def _either(mask: Any, chosen: Part, other: Part) -> Part:
+    return Part(
+        fixed_s=np.where(mask, chosen.fixed_s, other.fixed_s),
+        tiles_s=np.where(mask, chosen.tiles_s, other.tiles_s),
+        byte_s=np.where(mask, chosen.byte_s, other.byte_s),
+        sharpness=np.where(mask, chosen.sharpness, other.sharpness),
+    )
+
+
+def _sum(operator: Operator, shape: AttentionShape, parts: tuple[Part, ...]) -> Part:
+    """Kernels one after another.  Each one's tiles and bytes get their shares of the time they take together, so that
+    the shares of all add up to the time of all."""
+    fixed: Any = 0.0
+    tiles: Any = 0.0
+    moving: Any = 0.0
+    for group, part in zip(shape.groups, parts, strict=True):
+        computed, moved = (part.tiles_s * (group.batch_size > 0.0)), part.byte_s * bytes_of(group, operator, shape)
+        powers = computed**part.sharpness, moved**part.sharpness
+        both: Any = np.maximum(powers[0] + powers[1], np.finfo(np.float64).tiny)
+        seconds = both ** (1.0 / part.sharpness)
+        tiles, moving = tiles + seconds * powers[0] / both, moving + seconds * powers[1] / both
+        fixed = fixed + part.fixed_s * (group.batch_size > 0.0)
+    byte_s = np.maximum(moving, 1e-30) / np.maximum(operator.traffic_bytes, 1.0)
+    return Part(fixed_s=fixed, tiles_s=np.maximum(tiles, 1e-30), byte_s=byte_s, sharpness=1.0)
+
+
+def bytes_of(group: Group, operator: Operator, shape: AttentionShape) -> Count:
+    """A group's share of the device-memory traffic: the cache by its keys, queries and outputs by its tokens."""
+    cached = operator.read_bytes(Role.CACHE)
+    keys: Count = 0.0
+    for other in shape.groups:
+        keys = keys + other.batch_size * shape.keys_of(other)
+    share = group.batch_size * shape.keys_of(group) / np.maximum(keys, 1.0)
+    queries = np.maximum(shape.queries(), 1.0)
+    return cached * share + (operator.traffic_bytes - cached) * group.tokens / queries
+
+
+def bits_of(operator: Operator) -> float:
+    """Bits of a cached element, 16 where nothing is cached."""
+    cached = next((a.tensor.dtype for a in operator.reads if a.tensor.role is Role.CACHE), None)
+    return 16.0 if cached is None else cached.bits
+
+
+def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
+    """Sequences, queries and keys of a sequence, heads."""
+    shape = operator.shape
+    assert isinstance(shape, AttentionShape)
+    group = shape.groups[0]
+    return {
+        "batch": group.batch_size,
+        "queries": group.new_tokens,
+        "keys": shape.keys_of(group),
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads,
+        "head_dim": shape.qk_dim,
+    }
+
+
+def variant(operator: Operator) -> str:
+    """`bf16`: products and cache alike; `bf16-kv8`: a cache of 8 bit; `-mla` behind it: keys wider than values."""
+    shape = operator.shape
+    narrow = bits_of(operator) < 12.0 and operator.compute not in ("fp8", "int8")
+    latent = isinstance(shape, AttentionShape) and bool(np.any(shape.qk_dim != shape.v_dim))
+    return f"{operator.compute}{'-kv8' if narrow else ''}{LATENT if latent else ''}"

@@ -1,0 +1,38 @@
+"""Batched products without weights: scores and outputs of eager attention, a small product per sequence and head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.core.ir import Operator
+from llmviewer.hardware.chip import Chip
+from llmviewer.timing.efficiency import Rates, ideal
+from llmviewer.timing.kernels.attention import covers
+from llmviewer.timing.kernels.family import Constant, Constants, Family
+
+
+def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
+    """A floor, and shares of peak and bandwidth."""
+    sheet = ideal(operator, chip)
+    return replace(
+        sheet,
+        matrix_flops_per_s=sheet.matrix_flops_per_s * constants["compute"],
+        memory_bytes_per_s=sheet.memory_bytes_per_s * constants["memory"],
+        l2_bytes_per_s=None,
+        sharpness=2.0,
+        fixed_s=constants["floor"] * 1e-6,
+    )
+
+
+FAMILY = Family(
+    name="batched",
+    constants=(
+        Constant(name="floor", unit="us", meaning="shortest product", start=4.0, low=0.0, high=200.0),
+        Constant(name="compute", unit="1", meaning="share of the dense peak", start=0.6, low=0.05, high=1.0),
+        Constant(name="memory", unit="1", meaning="share of the bandwidth", start=0.75, low=0.05, high=1.0),
+    ),
+    rates=rates,
+    covers=covers,
+    variant=lambda operator: operator.compute,
+    unmeasured=True,
+)

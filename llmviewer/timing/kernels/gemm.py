@@ -1,0 +1,249 @@
+"""Matrix products with weights: tiles on units, the memory beside them, and what engines do to the input first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from llmviewer.core.counts import Array, Count, present
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import Operator, Place, Role
+from llmviewer.hardware.chip import Chip
+from llmviewer.ops.gemm import GemmShape
+from llmviewer.timing.efficiency import Rates, ideal
+from llmviewer.timing.kernels import tiles
+from llmviewer.timing.kernels.clock import units_of
+from llmviewer.timing.kernels.family import Constant, Constants, Family
+from llmviewer.timing.kernels.power import reachable, sustained
+
+#: Classes of products whose inputs are those the model computes with: nothing is converted.
+PLAIN = frozenset(("fp16", "bf16", "tf32", "fp32", "fp64"))
+#: Compute time beyond which the power limit has pulled the clock down [s].
+SUSTAINING_S = 1e-3
+#: What the L2 gives each unit and clock [byte]: 64 by design, about a third measured on H100 and RTX 4090
+#: (https://chipsandcheese.com/p/nvidias-h100-funny-l2-and-tons-of-bandwidth).
+L2_BYTES_PER_CLOCK = 22.0
+#: Rows from which block-scaled products take another kernel, and the block that their matrix must divide into (vLLM:
+#: FlashInfer below, DeepGEMM above, CUTLASS where it does not divide).
+BLOCK_ROWS = 32.0
+BLOCK = (64.0, 128.0)
+#: Rows of the smallest tile, and those that a kernel for a matrix and a few vectors takes at a time; it reads the
+#: matrix again for more.  Where filling tiles in vain takes longer than the memory (Apple's GPUs: 30 FLOP per byte),
+#: libraries run it (MLX and llama.cpp for up to 8 rows).
+TILE_ROWS, VECTORS = 32.0, 8.0
+#: Ending of the variants of grouped products, and those that have them: plain products stand in for them.
+EXPERTS = "-experts"
+TWINS = {"bf16": ("fp16",), "fp16": ("bf16",)}
+GROUPED = ("bf16", "fp16", "fp32", "fp8", "fp8-block", "int8", "fp4", "w4a16", "w8a16")
+
+
+def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
+    """Tiles on units (split in depth where units idle), memory traffic beside them, and a fixed time.
+
+    Never faster than the data sheet: shares of peak and bandwidth are at most 1, and the rest only adds.
+    """
+    sheet = ideal(operator, chip)
+    shape = operator.shape
+    assert isinstance(shape, GemmShape)
+    traffic, bandwidth = operator.traffic_bytes, sheet.memory_bytes_per_s * _drawn(chip, constants["memory"])
+    memory_s = traffic / bandwidth
+    warm = operator.moved_bytes(Place.L2)
+    if present(warm):
+        memory_s = memory_s + _from_l2(warm, chip)
+        bandwidth = traffic / memory_s
+    compute_s, split_s = _tiles(operator, shape, chip, constants, memory_s)
+    flops = np.maximum(operator.matmul_flops, 1.0)
+    shows = _padding_shows(chip, operator.compute, _stored(operator).bits)
+    if shows is not False:
+        compute_s = np.where(shows, np.minimum(compute_s, _by_vectors(flops, shape, sheet, memory_s)), compute_s)
+    if constants["droop"] > 0.0:
+        peak_s = flops / sheet.matrix_flops_per_s
+        compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + SUSTAINING_S))
+    per_row = 2.0 * shape.n * constants["exposed"] / sheet.memory_bytes_per_s
+    fixed = constants["floor"] * 1e-6 + split_s
+    if shape.converts:
+        per_row = per_row + _converting_row(shape, sheet, constants)
+    fixed = fixed + shape.m * per_row
+    if shape.converts and _blocks(operator):
+        fixed = np.maximum(fixed, _launching(shape, constants) - np.maximum(compute_s, memory_s))
+    return Rates(
+        matrix_flops_per_s=flops / compute_s,
+        vector_flops_per_s=sheet.vector_flops_per_s if _weight_only(operator) else None,
+        special_ops_per_s=None,
+        memory_bytes_per_s=bandwidth,
+        l2_bytes_per_s=None,
+        link_bytes_per_s=sheet.link_bytes_per_s,
+        network_bytes_per_s=sheet.network_bytes_per_s,
+        host=sheet.host,
+        sharpness=constants["sharpness"],
+        fixed_s=fixed,
+    )
+
+
+def _drawn(chip: Chip, share: float) -> Count:
+    drawn = reachable(chip) * share
+    return min(drawn, 1.0) if isinstance(drawn, float) else np.minimum(drawn, 1.0)
+
+
+def _tiles(
+    operator: Operator, shape: GemmShape, chip: Chip, constants: Constants, memory_s: Count
+) -> tuple[Count, Count]:
+    """Seconds on the units, and those of adding up what a split depth leaves."""
+    grid = _grid(operator, shape, chip, constants)
+    groups: Count = np.maximum(shape.active, 1.0) if shape.experts > 1.0 else 1.0
+    count = tiles.per_unit(grid, shape.m, groups)
+    sizes = tiles.unsplit(grid, count)
+    if constants["by_rows"]:
+        return tiles.by_rows(sizes, shape.m / groups), 0.0
+    whole, parts = tiles.best(sizes), tiles.best(tiles.split(grid, count)) + constants["prologue"] * 1e-6
+    adding = constants["split"] * 1e-6
+    divided = np.hypot(parts, memory_s) + adding < np.hypot(whole, memory_s)
+    seconds: Array = whole + divided * (parts - whole)  # three times as fast as np.where
+    return seconds, divided * np.float64(adding)
+
+
+@lru_cache(maxsize=256)
+def _padding_shows(chip: Chip, compute: str, bits: float) -> bool | Array:
+    """Whether one row takes longer in a tile than its weights from memory, and vector units are known; of hypothetical
+    chips for each."""
+    if chip.vector_rate() is None:
+        return False
+    weight_s = bits / 8.0 / chip.bandwidth_bytes_per_s
+    tile_s = 2.0 * TILE_ROWS / (chip.matrix_rate(compute) * sustained(chip))
+    shows = np.asarray(tile_s > weight_s)
+    return bool(shows) if shows.size == 1 else shows
+
+
+def _by_vectors(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count) -> Count:
+    """Seconds on the vector units, VECTORS rows at a time; beyond them the matrix is read again."""
+    rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
+    again = np.ceil(rows / VECTORS)
+    peak, vector = sheet.matrix_flops_per_s, sheet.vector_flops_per_s
+    rate = peak if vector is None else np.minimum(vector, peak)
+    seconds: Array = np.maximum(flops / rate, np.where(again > 1.0, again * memory_s, 0.0))
+    return seconds
+
+
+def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants) -> tiles.Grid:
+    units, peak, lasting, feeding = _figures(chip, operator.compute)
+    share = constants["compute"]
+    pace = (
+        units,
+        lasting * share if share <= 1.0 else np.minimum(lasting * share, peak),
+        feeding / constants["balance"],
+        2.0 if operator.compute in PLAIN else 1.0,
+        constants["prologue"] * 1e-6,
+        constants["ragged"],
+    )
+    try:
+        return tiles.looked_up(shape.n, shape.k, pace)
+    except TypeError:  # arrays: a table of many products, or chips in one sweep
+        return tiles.grid(shape.n, shape.k, tiles.Pace(**dict(zip(tiles.Pace.__slots__, pace, strict=True))))
+
+
+@lru_cache(maxsize=64)
+def _figures(chip: Chip, compute: str) -> tuple[Any, Any, Any, Any]:
+    """Units, the dense peak of a class, what lasts of it, and the peak of 16 bits; a chip never changes."""
+    peak = chip.matrix_rate(compute)
+    return units_of(chip), peak, peak * sustained(chip), chip.matrix_rate("bf16")
+
+
+def _from_l2(moved: Count, chip: Chip) -> Count:
+    """Seconds for weights that a measurement finds in the L2; a model's never are."""
+    if chip.units is None or chip.clock_hz is None:
+        return moved / chip.bandwidth_bytes_per_s
+    return moved / np.maximum(chip.units * chip.clock_hz * L2_BYTES_PER_CLOCK, chip.bandwidth_bytes_per_s)
+
+
+def _converting_row(shape: GemmShape, sheet: Rates, constants: Constants) -> Count:
+    """Seconds per row in which an engine's layer makes its 8-bit input: 2 bytes read and 1 written of each element."""
+    return shape.k * (3.0 * constants["convert"] / sheet.memory_bytes_per_s) + constants["convert_row"] * 1e-9
+
+
+def _launching(shape: GemmShape, constants: Constants) -> Count:
+    """Seconds a host takes to launch products with block scales, which go to other kernels by their shape.
+
+    Work on the chip that is shorter hides behind it.
+    """
+    odd = (shape.n % BLOCK[0] != 0.0) | (shape.k % BLOCK[1] != 0.0)
+    many = constants["launch_many"]
+    rows = np.where(shape.m >= BLOCK_ROWS, many, constants["launch_few"])
+    return np.where(odd, constants["launch_odd"] * many, rows) * 1e-6
+
+
+def _blocks(operator: Operator) -> bool:
+    """Whether the weights have one scale per block of rows and columns, as DeepSeek-V3's."""
+    return "x" in _stored(operator).name.partition("-")[2]
+
+
+def _stored(operator: Operator) -> Dtype:
+    return next(a.tensor.dtype for a in operator.reads if a.tensor.role is Role.WEIGHT)
+
+
+def _weight_only(operator: Operator) -> bool:
+    """Whether weights are stored in fewer bits than they are multiplied in, and converted beside the product."""
+    return _stored(operator).compute != operator.compute
+
+
+def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
+    """Rows, columns and depth of the product."""
+    shape = operator.shape
+    assert isinstance(shape, GemmShape)
+    return {"m": shape.m, "n": shape.n, "k": shape.k}
+
+
+def variant(operator: Operator) -> str:
+    """`bf16`, `fp8` ...; `fp8-block` with one scale per block; `w4a16` where weights are stored in fewer bits.
+
+    `-experts` behind it: grouped products, which other kernels run.
+    """
+    shape, stored = operator.shape, _stored(operator)
+    grouped = EXPERTS if isinstance(shape, GemmShape) and shape.experts > 1.0 else ""
+    if stored.compute != operator.compute:
+        return f"w{stored.bits:.0f}a16{grouped}"
+    return f"{operator.compute}-block{grouped}" if _blocks(operator) else operator.compute + grouped
+
+
+def _constant(name: str, unit: str, start: float, low: float, high: float, meaning: str) -> Constant:
+    return Constant(name=name, unit=unit, meaning=meaning, start=start, low=low, high=high)
+
+
+BY_ROWS = Constant(
+    name="by_rows",
+    unit="1",
+    meaning="1: kernels take their tile by rows alone and never split the depth",
+    start=0.0,
+    low=0.0,
+    high=1.0,
+    choices=(0.0, 1.0),
+)
+
+
+FAMILY = Family(
+    name="gemm",
+    constants=(
+        _constant("floor", "us", 4.0, 0.0, 250.0, "shortest product"),
+        _constant("compute", "1", 0.97, 0.01, 1.25, "share of what the chip sustains of its dense peak"),
+        _constant("memory", "1", 0.95, 0.05, 1.15, "share of the bandwidth that the units can draw"),
+        _constant("sharpness", "1", 2.5, 1.0, 20.0, "exponent of the maximum of compute and memory"),
+        _constant("balance", "FLOP/byte", 50.0, 5.0, 500.0, "16-bit peak over the rate at which tiles are fed"),
+        _constant("prologue", "us", 0.4, 0.0, 10.0, "before a unit computes its first tile, and each further one"),
+        _constant("split", "us", 3.0, 0.0, 200.0, "adding up the parts of a depth that several units share"),
+        _constant("ragged", "1", 0.5, 0.0, 1.0, "how much of tiles and waves that are not full is paid for"),
+        BY_ROWS,
+        _constant("exposed", "1", 0.15, 0.0, 2.0, "share of the writing of the output that nothing hides"),
+        _constant("droop", "1", 0.1, 0.0, 1.5, "further time of products much longer than a millisecond"),
+        _constant("convert", "1", 1.5, 0.0, 20.0, "making an 8-bit input: over its bytes / bandwidth"),
+        _constant("convert_row", "ns", 1.0, 0.0, 40.0, "making an 8-bit input: a row, however short"),
+        _constant("launch_few", "us", 50.0, 0.0, 500.0, "block scales: the host launches fewer than 32 rows"),
+        _constant("launch_many", "us", 80.0, 0.0, 500.0, "block scales: the host launches 32 rows and more"),
+        _constant("launch_odd", "1", 2.0, 1.0, 10.0, "block scales: launch_many times this for what no block divides"),
+    ),
+    rates=rates,
+    covers=covers,
+    variant=variant,
+    twins=TWINS | {plain + EXPERTS: (plain, *TWINS.get(plain, ())) for plain in GROUPED},
+)

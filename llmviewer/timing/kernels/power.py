@@ -1,0 +1,68 @@
+"""What a chip sustains of its data sheet: peaks under its power limit, bandwidth that its units can ask for."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from llmviewer.core.counts import Count
+from llmviewer.hardware.chip import Chip
+from llmviewer.timing.kernels.clock import resembles
+
+#: A large product draws more power than a card may, and the clock falls: shares of the 16-bit peak that the best
+#: products of others reach, the W per peak TFLOP/s of the chip measured, and the most that more power brings.
+#: mamf-finder (https://github.com/stas00/ml-engineering/tree/master/compute/accelerator): A100 SXM 267.9 of 312, H100
+#: SXM 794.5 of 989, GH200 821, B200 1745 of 2250, MI250X 147 of 191.5 (one die), MI300X 781.9 of 1307.
+#: https://github.com/mag-/gpu_benchmark: A100 PCIe 256.4, H100 PCIe 499.5 of 756, RTX 4090 178.5 of 165.
+#: https://github.com/ai-dynamo/aiconfigurator: large products of an L40S run at 0.62 of 362 where those of an H100 run
+#: at 0.79, and of an RTX PRO 6000 at 0.77 of 480.
+#: https://github.com/zzc0721/torch-performance-test-data (issues 185, 46, 126, 140): A40 108 to 119 of 150 at 4096 to
+#: 10240, A6000 at best 120 of 155, A10G 62 to 69 of 70, V100 89 to 97 of 125.  CDNA 4 is an estimate.
+SUSTAINED: dict[str, tuple[float, float, float]] = {
+    "volta": (0.78, 2.40, 0.80),
+    "ampere": (0.86, 1.06, 0.86),
+    "ampere-ga10x": (0.75, 1.97, 0.93),
+    "ada": (0.63, 0.967, 0.95),
+    "hopper": (0.80, 0.7075, 0.83),
+    "blackwell": (0.78, 0.444, 0.85),
+    "blackwell-gb20x": (0.78, 1.25, 0.90),
+    "cdna2": (0.77, 1.46, 0.80),
+    "cdna3": (0.60, 0.574, 0.70),
+    "cdna4": (0.65, 0.608, 0.70),
+}
+#: Of generations nobody measured.
+UNKNOWN = 0.8
+#: The share goes with the watts per FLOP/s to this power, since power grows faster than the clock: from H100 SXM
+#: (0.71 W per TFLOP/s: 0.80) to H100 PCIe (0.46: 0.66); it also gives an L20 the 0.92 of its peak that
+#: https://github.com/DefTruth/CUDA-Learn-Notes measures.
+EXPONENT = 0.45
+#: Bytes that a unit keeps asking for per clock, of which those that it gets leave less and less unused: large weights
+#: reach 0.83 of an H100's bandwidth and 0.78 of an H200's (the same units, 1.43 times the bandwidth).
+ASKED_PER_CLOCK = 100.0
+#: Share of a chip whose units or clock are unknown, or whose units are few large ones that ask for more.
+ASKED = 0.88
+#: What error correction within GDDR6 leaves of the bandwidth, on server cards, where it is on as delivered.
+CORRECTED = 0.93
+CORRECTED_GENERATIONS = frozenset(("ada", "ampere-ga10x", "turing"))
+
+
+@lru_cache(maxsize=64)
+def sustained(chip: Chip) -> Count:
+    """Share of the dense peak that large products sustain within the chip's power."""
+    share, reference, most = SUSTAINED.get(chip.generation, (UNKNOWN, 0.0, UNKNOWN))
+    if chip.tdp_w is None or not reference:
+        return share
+    watts = chip.tdp_w / (chip.matrix_rate("bf16") * 1e-12)
+    return np.minimum(share * (watts / reference) ** EXPONENT, most)
+
+
+@lru_cache(maxsize=64)
+def reachable(chip: Chip) -> Count:
+    """Share of the bandwidth that a kernel on all units can draw."""
+    corrected = chip.generation in CORRECTED_GENERATIONS and not chip.name.startswith("rtx")
+    share = CORRECTED if corrected else 1.0
+    if chip.units is None or chip.clock_hz is None or not resembles(chip):
+        return share * ASKED
+    got = chip.bandwidth_bytes_per_s / (chip.units * chip.clock_hz)
+    return share / (1.0 + got / ASKED_PER_CLOCK)

@@ -1,0 +1,34 @@
+"""What bounds a kernel, by which its errors differ; and how far it lies beyond what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from llmviewer.core.counts import Array, Count
+from llmviewer.timing.roofline import Timing
+
+#: Kernels shorter than this are bound by launch and latency, not by the roofline [s].
+SHORT_S = 20e-6
+REGIMES = ("short", "memory", "compute")
+
+
+def regime_of(timing: Timing) -> Array:
+    """Index into REGIMES per point."""
+    seconds = dict(timing.resources)
+    work = np.maximum(seconds.get("compute", 0.0), 0.0)
+    computing = work > seconds.get("memory", 0.0)
+    return np.where(np.asarray(timing.time_s) < SHORT_S, 0.0, np.where(computing, 2.0, 1.0)).reshape(-1)
+
+
+def outside(fitted: Mapping[str, tuple[float, float]], quantities: Mapping[str, Count]) -> Array:
+    """1 inside the fitted range; one half more for every factor of two beyond it."""
+    excess: Count = 0.0
+    for name, value in quantities.items():
+        if name not in fitted:
+            continue
+        low, high = fitted[name]
+        number = np.maximum(value, 1e-9)
+        excess = excess + np.maximum(np.log2(number / high), 0.0) + np.maximum(np.log2(max(low, 1e-9) / number), 0.0)
+    return np.asarray(1.0 + 0.5 * excess)

@@ -1,0 +1,159 @@
+"""The only file that divides work by rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmviewer.core.counts import Count, present, total
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Kind, Operator, Place
+from llmviewer.hardware.chip import Chip
+from llmviewer.timing.efficiency import Efficiency, HostRates, Rates, WayRates, ideal
+
+if TYPE_CHECKING:
+    from llmviewer.ops.collective import CollectiveShape
+
+#: Resources in the order in which a tie is resolved.
+BOUNDS = ("compute", "memory", "vector", "special", "l2", "link", "host", "disk", "overhead")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timing:
+    """Time of one run of one operator [s], and the time each resource alone would take."""
+
+    time_s: Count
+    resources: tuple[tuple[str, Count], ...]
+
+    @property
+    def bound(self) -> Count:
+        """Index into BOUNDS of the slowest resource, per point."""
+        winner: Count = np.zeros(1)
+        most: Count = np.full(1, -1.0)
+        for name, seconds in self.resources:
+            winner = np.where(seconds > most, float(BOUNDS.index(name)), winner)
+            most = np.maximum(seconds, most)
+        return winner
+
+
+def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple[str, Count]]:
+    """work / rate of every resource the operator uses."""
+    if operator.runs_on is Place.HOST and rates.host is not None:
+        yield "host", _on_host(operator, rates.host)
+        return
+    yield "memory", traffic / rates.memory_bytes_per_s
+    for name, work, rate in (
+        ("compute", operator.matmul_flops, rates.matrix_flops_per_s),
+        ("vector", operator.vector_work, rates.vector_flops_per_s),
+        ("special", operator.special_ops, rates.special_ops_per_s),
+    ):
+        if rate is not None and present(work):
+            yield name, work / rate
+    if rates.l2_bytes_per_s is not None:
+        yield "l2", (traffic + operator.moved_bytes(Place.L2)) / rates.l2_bytes_per_s
+    if operator.kind is Kind.COLLECTIVE:
+        # one that does not run has neither latency nor a launch
+        yield "link", exchange(operator.shape, rates) * operator.where  # type: ignore[arg-type]
+    elif rates.host is not None:
+        yield from _host_seconds(operator, rates.host)
+
+
+def _host_seconds(operator: Operator, rates: HostRates) -> Iterator[tuple[str, Count]]:
+    """What the host computes beside the device, 2 FLOP per weight it reads and row; what it hands over of its memory
+    and disk; and what crosses the link."""
+    moved, crossing = operator.moved_bytes(Place.HOST), operator.moved_bytes(Place.LINK)
+    if present(moved):
+        seconds = moved / rates.memory_bytes_per_s
+        if rates.flops_per_s is not None and operator.kind is not Kind.COPY:
+            weights = total(a.elements for a in operator.reads if a.tensor.place is Place.HOST)
+            seconds = np.maximum(seconds, 2.0 * operator.output_shape[0] * weights / rates.flops_per_s)
+        yield "host", seconds
+    if present(crossing) and rates.link_bytes_per_s is not None:
+        yield "link", crossing / rates.link_bytes_per_s
+    for accesses, rate in (
+        (operator.reads, rates.disk_read_bytes_per_s),
+        (operator.writes, rates.disk_write_bytes_per_s),
+    ):
+        on_disk = total(a.elements * a.tensor.dtype.bytes for a in accesses if a.tensor.place is Place.DISK)
+        if present(on_disk):
+            assert rate is not None  # whatever puts tensors on a disk names it
+            yield "disk", on_disk / rate
+
+
+def _on_host(operator: Operator, rates: HostRates) -> Count:
+    """Memory and units of the CPU side by side; units whose rates nobody states are left out."""
+    seconds = operator.moved_bytes(Place.HOST) / rates.memory_bytes_per_s
+    for work, rate in (
+        (operator.matmul_flops, rates.flops_per_s),
+        (operator.vector_work, rates.vector_flops_per_s),
+    ):
+        if rate is not None and present(work):
+            seconds = np.maximum(seconds, work / rate)
+    return seconds
+
+
+def exchange(shape: CollectiveShape, rates: Rates) -> Count:
+    """Messages x latency + bytes / rate by the fastest algorithm [s]; link and network work side by side.
+
+    Without latency, as on the data sheet, it is the algorithm that sends least.
+    """
+    if rates.ways is not None:
+        return _reached(rates.ways, shape.size_bytes, rates)
+    fastest: Count = np.inf
+    for way in shape.ways():
+        seconds: Count = 0.0
+        for share, rate in ((way.link, rates.link_bytes_per_s), (way.network, rates.network_bytes_per_s)):
+            if share:
+                seconds = np.maximum(seconds, shape.size_bytes * share / _known(rate))
+        fastest = np.minimum(fastest, seconds + way.steps * rates.hop_s)
+    return fastest
+
+
+def _reached(ways: tuple[WayRates, ...], size: Count, rates: Rates) -> Count:
+    """The same by the algorithms that kernels run: latency and sending overlap, and the host launches it."""
+    fastest: Count = np.inf
+    for way in ways:
+        sending = size * way.link / _known(rates.link_bytes_per_s) if way.link else 0.0
+        if way.network:
+            sending = np.maximum(sending, size * way.network / _known(rates.network_bytes_per_s))
+        seconds = (way.latency_s**way.overlap + sending**way.overlap) ** (1.0 / way.overlap)
+        if way.largest_bytes < np.inf:
+            seconds = np.where(size <= way.largest_bytes, seconds, np.inf)
+        fastest = np.minimum(fastest, seconds)
+    return np.maximum(fastest, rates.least_s) * (np.asarray(size) > 0.0)  # nothing to send, nothing to wait for
+
+
+def _known(link: Count | None) -> Count:
+    if link is None:
+        raise UserError("this chip publishes no link to other devices; parallelism needs one (links in its YAML)")
+    return link
+
+
+def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count) -> Timing:
+    """Maximum over resources of work / rate, plus the fixed time.  traffic: the operator's device-memory bytes.
+
+    The maximum is smooth where the efficiency says how sharp it is: kernels near the ridge are slower than either roof.
+    """
+    # nobody has measured hosts and their links: theirs are bounds, whatever the efficiency of the device's kernels
+    rates = (efficiency if chip.host is None or operator.is_kernel else ideal)(operator, chip)
+    (_, seconds), *others = resources = tuple(_seconds(operator, rates, traffic))
+    for _, other in others:
+        seconds = np.maximum(seconds, other)
+    if rates.sharpness is not None and others:
+        seconds = _smooth(resources, seconds, rates.sharpness)
+    if present(rates.fixed_s):
+        launched: Any = seconds > 0.0  # what has no work is not
+        overhead = rates.fixed_s * operator.where * launched
+        resources += (("overhead", overhead),)
+        seconds = seconds + overhead
+    return Timing(time_s=seconds, resources=resources)
+
+
+def _smooth(resources: tuple[tuple[str, Count], ...], slowest: Count, sharpness: Count) -> Count:
+    """(sum of t^p)^(1/p), whatever their scale."""
+    least = np.maximum(slowest, np.finfo(np.float64).tiny)  # no work takes no time
+    shares = total((seconds / least) ** sharpness for _, seconds in resources)
+    return slowest * np.maximum(shares, 1.0) ** (1.0 / sharpness)
