@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from llmviewer.core.version import __version__
+
 __all__ = ["Result", "UserError", "__version__", "analyze"]
 
 if TYPE_CHECKING:
@@ -25,4 +26,14 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'llmviewer' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module(_HOME[name]), name)
+    found = getattr(import_module(_HOME[name]), name)
+    if name != "UserError":
+        import_module("llmviewer.result.result").Result.notebook_view = staticmethod(_notebook_view)
+    return found
+
+
+def _notebook_view(result: Result) -> str:
+    """HTML of a result for notebooks.  Views stand above results, so the package hands this one down."""
+    from llmviewer.reports import notebook
+
+    return notebook.html(result)

@@ -105,6 +105,11 @@ class Configuration:
         return self.system.batching.budget(asked, self.system.engine.max_num_batched_tokens)
 
     @property
+    def efficiency(self) -> str:
+        """`ideal` or `calibrated`: what turns rates of the data sheet into times."""
+        return self.options.efficiency
+
+    @property
     def most_points(self) -> float:
         """Requests that may be answered together: one, where something is chosen for it."""
         return np.inf if self.system.policy is None else 1.0

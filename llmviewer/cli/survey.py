@@ -19,8 +19,8 @@ from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
     from llmviewer.reports.plots.style import Style
+    from llmviewer.reports.survey.ask import Ask
     from llmviewer.reports.survey.document import Section
-    from llmviewer.reports.survey.figure import Ask
 
 #: What a survey consists of; a folder with nothing else is an earlier one.
 FILES = re.compile(r"index\.(html|md)|(table|figure)-\d+(-[a-z-]+)?\.(png|svg|csv)")

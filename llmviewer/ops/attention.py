@@ -179,3 +179,11 @@ def flash(shape: AttentionShape, inputs: AttentionInputs, rereads: tuple[Access,
         vector_flops=pairs * (shape.heads * shape.score_flops),
         special_ops=pairs * (shape.heads * shape.score_special),
     )  # fmt: skip
+
+
+def block_rows(head_dim: Count, generation: str) -> Count:
+    """Query rows of a thread block."""
+    rows: Count = 0.0
+    for largest, count in ROW_BLOCKS[generation].items():  # the widest heads first
+        rows = np.where(head_dim <= largest, count, rows)
+    return rows

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.api import Configuration
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Request
+from llmviewer.result.result import Result
 from llmviewer.result.sweep import Grid
 from llmviewer.techniques.registry import TECHNIQUES
 
@@ -32,6 +33,21 @@ SILENT = ("none", "off", "on", "auto")
 NOBODY = -1
 #: Points of one map: all stay in memory, and no eye tells more apart.
 MOST_POINTS = 10**5
+
+
+class Contender(Protocol):
+    """A configuration that answers requests: `api.Configuration`."""
+
+    @property
+    def efficiency(self) -> str:
+        """`ideal` or `calibrated`."""
+
+    @property
+    def most_points(self) -> float:
+        """Requests that may be answered together."""
+
+    def answer(self, workload: Request) -> Result:
+        """The result of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,7 +100,7 @@ class Crossover:
 
 
 def crossover(
-    configurations: Mapping[str, Configuration],
+    configurations: Mapping[str, Contender],
     batch_sizes: Array,
     contexts: Array,
     metric: str,
@@ -108,14 +124,14 @@ def crossover(
     return Crossover(
         names=tuple(configurations),
         metric=metric,
-        efficiency=", ".join(dict.fromkeys(c.options.efficiency for c in configurations.values())),
+        efficiency=", ".join(dict.fromkeys(c.efficiency for c in configurations.values())),
         batch_sizes=batch_sizes,
         contexts=contexts,
         values=values,
     )
 
 
-def _plane(configuration: Configuration, grid: Grid, metric: str) -> Array:
+def _plane(configuration: Contender, grid: Grid, metric: str) -> Array:
     """The metric of one configuration at every point, inf where it does not fit."""
     pieces = []
     for request in grid.chunks(most=configuration.most_points):

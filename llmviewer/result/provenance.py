@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer import __version__
 from llmviewer.analysis import capacity
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.ir import Kind, Place
+from llmviewer.core.version import __version__
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import sources, unknowns
 from llmviewer.result.fusion_report import assumptions

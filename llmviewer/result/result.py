@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ class Result:
     token_budget: float = np.inf
     efficiency: str = "ideal"
     techniques: Mapping[str, str] = field(default_factory=dict)
+    #: Draws a result as HTML for notebooks; set by the package, because views stand above results.
+    notebook_view: ClassVar[Callable[[Result], str] | None] = None
 
     def __len__(self) -> int:
         return self.analysis.schedule.points
@@ -123,10 +125,9 @@ class Result:
 
         return pd.DataFrame(roofs(self.analysis.system.chip))
 
-    def _repr_html_(self) -> str:
-        from llmviewer.reports import notebook  # a view, which stands above: asked for by notebooks alone
-
-        return notebook.html(self)
+    def _repr_html_(self) -> str | None:
+        view = type(self).notebook_view
+        return None if view is None else view(self)
 
     def columns(self) -> dict[str, Any]:
         """Arrays over points, by column name."""

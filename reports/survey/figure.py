@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.peer import Peer
 from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
@@ -14,35 +16,12 @@ if TYPE_CHECKING:
 
     from llmviewer.reports.page import Table
     from llmviewer.reports.plots.style import Style
-    from llmviewer.reports.survey.peer import Peer
 
 #: Rows of a figure by name; "" is the figure's own, the others stand beside it (roofs).
 Frames: TypeAlias = Mapping[str, Any]
 #: A DataFrame or a column of one: the stubs of pandas know the type of no value in it.
 Rows: TypeAlias = Any
 Results: TypeAlias = Mapping[str, Result]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """A question to `analyze`.  Sizes are one or as many as there are points.
-
-    options: pairs of an option and its text.  bandwidths: of hypothetical chips, multiples of the chip's, one a point.
-    """
-
-    model: str = "llama-2-13b"
-    hardware: str = "a6000"
-    batch_size: tuple[int, ...] = (1,)
-    input_len: tuple[int, ...] = (1024,)
-    output_len: tuple[int, ...] = (1,)
-    options: tuple[tuple[str, str], ...] = ()
-    bandwidths: tuple[float, ...] = ()
-
-    def with_options(self, **options: str) -> Ask:
-        """The same question under other options; eager attention unless they say otherwise, as in the survey."""
-        chosen = {"efficiency": "ideal", "attention": "eager", **options}
-        kept = {name: getattr(self, name) for name in self.__slots__ if name != "options"}
-        return Ask(**kept, options=tuple(chosen.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.plots import labels, roofline
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, marker
-from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict
+from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict
 from llmviewer.reports.survey.roof_axes import under
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour, dashes, marker
-from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict
+from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict
 from llmviewer.reports.survey.lines import labelled, tagged
 from llmviewer.reports.survey.peer import peers
 

@@ -9,7 +9,8 @@ import numpy as np
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, dashes, marker
-from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, together
+from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict, together
 from llmviewer.reports.survey.lines import curves, log, tagged
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour, marker
-from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Verdict, rising, together
+from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Verdict, rising, together
 from llmviewer.reports.survey.lines import log
 from llmviewer.reports.survey.peer import peers
 

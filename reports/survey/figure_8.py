@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmviewer.reports import format as fmt
+from llmviewer.reports.survey.ask import Ask
 from llmviewer.reports.survey.faults import LINEAR
-from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict, rising, together
+from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict, rising, together
 from llmviewer.reports.survey.lines import curves, log
 from llmviewer.reports.survey.peer import peers
 

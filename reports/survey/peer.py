@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmviewer.reports.survey.ask import Ask
 from llmviewer.reports.survey.faults import FAULTS
-from llmviewer.reports.survey.figure import Ask
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Row, Table, left, right
 from llmviewer.reports.plots import roofline
-from llmviewer.reports.survey.figure import Ask, Claim, Figure, Frames, Results, Rows, Verdict
+from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict
 from llmviewer.reports.survey.peer import peers, read
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from llmviewer.core.counts import Array
 from llmviewer.core.workload import whole_tokens
 from llmviewer.serving.branches import Branches
-from llmviewer.techniques.branching.branches import branching
+from llmviewer.techniques.branching.change import branching
 from llmviewer.techniques.technique import Change, Parameter, Technique, numbers
 
 WHERE = "--branches apar"

@@ -10,7 +10,7 @@ import numpy as np
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import unknown
 from llmviewer.serving.branches import Branches
-from llmviewer.techniques.branching.branches import branching
+from llmviewer.techniques.branching.change import branching
 from llmviewer.techniques.technique import Change, Parameter, Technique, named
 
 WHERE = "--branches skeleton"

@@ -11,7 +11,8 @@ from llmviewer.core.errors import unknown
 from llmviewer.core.ir import Access, Block, Operator, Pass, Place
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
-from llmviewer.ops.attention import ROW_BLOCKS, AttentionInputs, AttentionShape, flash
+from llmviewer.ops.attention import ROW_BLOCKS, AttentionInputs, AttentionShape, block_rows, flash
+from llmviewer.techniques.kernels.flash_decoding import flash_decoding
 from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
 
 
@@ -57,14 +58,6 @@ def _renamed(access: Access) -> Access:
 def _fused_name(name: str) -> str:
     """`sv_matmul_quantize` becomes `attention_quantize`."""
     return f"attention{name.removeprefix('sv_matmul')}" if name.startswith("sv_matmul") else name
-
-
-def block_rows(head_dim: Count, generation: str) -> Count:
-    """Query rows of a thread block."""
-    rows: Count = 0.0
-    for largest, count in ROW_BLOCKS[generation].items():  # the widest heads first
-        rows = np.where(head_dim <= largest, count, rows)
-    return rows
 
 
 def rereads(shape: AttentionShape, inputs: AttentionInputs, chip: Chip) -> tuple[Access, ...]:
@@ -119,8 +112,6 @@ def _make(text: str) -> Change:
         return flash_kernel
     if name != "flash-decoding":
         raise unknown("attention", text, ("flash", "eager", "flash-decoding", "flash-decoding=SPLITS"))
-    from llmviewer.techniques.kernels.flash_decoding import flash_decoding
-
     asked = numbers("--attention flash-decoding", splits, (_SPLITS,))["splits"] if equals else None
     split = adding(text, lambda chip: flash_decoding(chip, asked))
     return lambda system: split(flash_kernel(system))

@@ -12,8 +12,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Kind, Operator, Pass, Tensor, whole
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
-from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape
-from llmviewer.techniques.kernels.flash_attention import block_rows
+from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape, block_rows
 
 #: Keys of a block: a split has one at least (FlashAttention's kBlockN for head_dim 128).
 KEYS_OF_A_BLOCK = 128.0

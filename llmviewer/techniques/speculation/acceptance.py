@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmviewer.core.counts import Count
-from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.errors import UserError
 
 #: Halvings of [0, 1] that leave nothing between two neighbouring numbers of a rate worth having.
 HALVINGS = 60
-#: Where names of published acceptance are found.
-LIST = "`llmviewer techniques show speculative` lists them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,24 +84,3 @@ def _rate(gain: float, span: int) -> float:
         middle = (low + high) / 2.0
         low, high = (low, middle) if sum(middle**i for i in range(1, span + 1)) > gain else (middle, high)
     return high
-
-
-def read(where: str, text: str) -> Acceptance:
-    """`0.8`, `0.8/0.7/0.6` or a preset's name -> Acceptance.  where: the option, as messages call it."""
-    from llmviewer.techniques.speculation.acceptance_presets import PRESETS
-
-    if not text:
-        raise UserError(
-            f"{where}: acceptance is missing; write acceptance=0.8, 0.8/0.7/0.6 by position, or a preset ({LIST})"
-        )
-    if text in PRESETS:
-        return PRESETS[text].acceptance
-    try:
-        rates = tuple(float(part) for part in text.split("/"))
-    except ValueError:
-        hint = f"{LIST}; or rates from 0 to 1: 0.8, or 0.8/0.7/0.6 by position"
-        raise unknown("acceptance", text, PRESETS, where=where, hint=hint) from None
-    for rate in rates:
-        if not 0.0 <= rate <= 1.0:
-            raise UserError(f"{where}: acceptance is {quoted(text)}; allowed: rates from 0 to 1, or a preset's name")
-    return Acceptance(rates=rates)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from llmviewer import models
 from llmviewer.core.errors import UserError
 from llmviewer.serving.generation import Draft, Generation, Shape
-from llmviewer.techniques.speculation import acceptance
+from llmviewer.techniques.speculation import rates
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_SAID, TOKENS_SAID, by_tokens, listed
 from llmviewer.techniques.speculation.verification import said, verifying
@@ -47,7 +47,7 @@ def loaded(name: str, given: Mapping[str, str]) -> Draft:
 def _make(text: str) -> Change:
     given = named(WHERE, text, ("draft", "tokens", "acceptance", "distilled", *OWN))
     draft = loaded(given.get("draft", ""), given)
-    accepted = acceptance.read(WHERE, given.get("acceptance", "")).raised(DISTILLED.of(given, WHERE))
+    accepted = rates.read_acceptance(WHERE, given.get("acceptance", "")).raised(DISTILLED.of(given, WHERE))
     return by_tokens(listed("", text), WHERE, given, lambda tokens, _: drafted(draft, tokens, accepted))
 
 

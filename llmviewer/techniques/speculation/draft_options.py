@@ -9,7 +9,7 @@ from typing import TypeAlias
 from llmviewer.core.errors import UserError
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import PLAIN, Generation, Scheme
-from llmviewer.techniques.speculation import acceptance
+from llmviewer.techniques.speculation import rates
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.technique import Change, Parameter, generating
 
@@ -28,7 +28,7 @@ def accepted(where: str, given: Mapping[str, str], default: str = "") -> Accepta
     text = given.get("acceptance", default)
     if not text:
         raise UserError(f"{where}: acceptance is missing; nobody has published one by name, write acceptance=0.7")
-    return acceptance.read(where, text)
+    return rates.read_acceptance(where, text)
 
 
 def by_tokens(name: str, where: str, given: Mapping[str, str], make: Round, default: float = 0.0) -> Change:

@@ -12,7 +12,7 @@ from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activate, activation, add
 from llmviewer.ops.gemm import Linear
 from llmviewer.serving.generation import Draft, Generation, Shape
-from llmviewer.techniques.speculation import ranks, trees
+from llmviewer.techniques.speculation import rates, trees
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.draft_options import accepted, listed
 from llmviewer.techniques.speculation.module import Module, beside
@@ -79,10 +79,10 @@ def _make(text: str) -> Change:
 def _tree(given: Mapping[str, str], heads: float, nodes: float) -> tuple[Shape, Count, Acceptance | Ranks]:
     """The pass that verifies, expected tokens, and whose rates: of a tree made of ranks, or by level."""
     if "ranks" in given:
-        rates = ranks.read(WHERE, given["ranks"])
-        tree = trees.best(int(nodes), rates, int(heads))
+        ranked = rates.read_ranks(WHERE, given["ranks"])
+        tree = trees.best(int(nodes), ranked, int(heads))
         shape = verifying_tree(float(len(tree)), heads, trees.pairs(tree))
-        return shape, trees.expected(tree, rates), rates
+        return shape, trees.expected(tree, ranked), ranked
     by_level = accepted(WHERE, given, DEFAULT)
     published = (heads, nodes) == (len(LEVELS), sum(LEVELS))
     pairs = 1.0 + sum(count * (depth + 1.0) for depth, count in enumerate(LEVELS, 1)) if published else 0.0

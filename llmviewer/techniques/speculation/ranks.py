@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.errors import UserError
 from llmviewer.techniques.speculation.acceptance import Acceptance
 
 #: Rates that sum to one may miss it by the digits they are printed with.
@@ -38,7 +38,7 @@ def of_success(by_depth: Sequence[Sequence[float]], name: str = "") -> Ranks:
     rows = []
     for success in by_depth:
         row = (success[0], *(high - low for low, high in pairwise(success)))
-        _check(f"success rates {'/'.join(f'{rate:g}' for rate in success)}", row)
+        check(f"success rates {'/'.join(f'{rate:g}' for rate in success)}", row)
         rows.append(row)
     return Ranks(rates=tuple(rows), name=name)
 
@@ -53,22 +53,8 @@ def of_draws(acceptance: Acceptance, most: int) -> Ranks:
     return Ranks(rates=tuple(rows), name=str(acceptance))
 
 
-def read(where: str, text: str) -> Ranks:
-    """`0.6/0.15/0.08`, of ranks 1, 2, 3 at every depth, or a preset's name -> Ranks."""
-    from llmviewer.techniques.speculation.acceptance_presets import RANKS
-
-    if text in RANKS:
-        return RANKS[text].ranks
-    try:
-        row = tuple(float(part) for part in text.split("/"))
-    except ValueError:
-        hint = "or rates by rank that fall and sum to 1 at most: 0.6/0.15/0.08"
-        raise unknown("ranks", text, RANKS, where=where, hint=hint) from None
-    _check(f"{where}: ranks {quoted(text)}", row)
-    return Ranks(rates=(row,))
-
-
-def _check(what: str, row: Sequence[float]) -> None:
+def check(what: str, row: Sequence[float]) -> None:
+    """Raise where rates by rank do not fall from 1 to 0 or sum to more than 1."""
     falls = all(high >= low - 1e-9 for high, low in pairwise(row))
     if not (falls and min(row) >= 0.0 and sum(row) <= 1.0 + ROUNDING):
         raise UserError(f"{what} must fall from rank to rank, from 1 to 0, and sum to 1 at most")

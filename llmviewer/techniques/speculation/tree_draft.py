@@ -8,7 +8,7 @@ from math import prod
 
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.serving.generation import PLAIN, Draft, Generation, Shape
-from llmviewer.techniques.speculation import acceptance, ranks, trees
+from llmviewer.techniques.speculation import ranks, rates, trees
 from llmviewer.techniques.speculation.draft_model import OWN, loaded
 from llmviewer.techniques.speculation.draft_options import listed
 from llmviewer.techniques.speculation.ranks import Ranks
@@ -146,7 +146,7 @@ def _rates(given: Mapping[str, str], drafts: int, widest: int) -> list[Ranks]:
     if len(texts) not in (1, drafts):
         raise UserError(f"{WHERE}: rates of {len(texts)} drafts are given, and {drafts} drafts")
     found = [
-        ranks.of_draws(acceptance.read(WHERE, one), max(widest, 1)) if by_draws else ranks.read(WHERE, one)
+        ranks.of_draws(rates.read_acceptance(WHERE, one), max(widest, 1)) if by_draws else rates.read_ranks(WHERE, one)
         for one in texts
     ]
     return found * drafts if len(found) == 1 else found
