@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.calibrate.e2e_rows import COLUMNS, Case, case_of
-from llmviewer.calibrate.e2e_runs import RATES, Group, Setting, grouped
-from llmviewer.calibrate.predict import Asked
+from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS, RequestCase, case_of
+from llmviewer.calibrate.e2e_runs import RATES, CaseGroup, Setting, grouped
+from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.core import data
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
@@ -38,10 +38,12 @@ BOUNDS = {"low95": 0, "low80": 1, "high80": 2, "high95": 3}
 
 def is_table(columns: Any) -> bool:
     """Whether these are the columns of a table of end-to-end figures."""
-    return set(COLUMNS) <= set(columns)
+    return set(REQUEST_COLUMNS) <= set(columns)
 
 
-def predict(frame: pd.DataFrame, asked: Asked, seen: Callable[[int], None] = lambda rows: None) -> pd.DataFrame:
+def predict(
+    frame: pd.DataFrame, asked: PredictionOptions, seen: Callable[[int], None] = lambda rows: None
+) -> pd.DataFrame:
     """The table with PREDICTED and OTHERS beside its own columns, every row kept.  seen: told the rows done."""
     check(frame)
     device = asked.hardware if isinstance(asked.hardware, str) else asked.hardware.name
@@ -51,7 +53,7 @@ def predict(frame: pd.DataFrame, asked: Asked, seen: Callable[[int], None] = lam
         answered[name] = np.nan
     for name in OTHERS[1:]:
         answered[name] = ""
-    cases: dict[int, Case] = {}
+    cases: dict[int, RequestCase] = {}
     for at, row in enumerate(frame.to_dict("records")):
         try:
             cases[at] = case_of({str(key): value for key, value in row.items()}, device)
@@ -59,7 +61,7 @@ def predict(frame: pd.DataFrame, asked: Asked, seen: Callable[[int], None] = lam
             answered.loc[frame.index[at], "reason"] = str(error)
     for part in grouped(cases, Setting(own=own)):
         index = frame.index[list(part.places)]
-        columns = columns_of(part, own) if isinstance(part, Group) else {"reason": part.reason}
+        columns = columns_of(part, own) if isinstance(part, CaseGroup) else {"reason": part.reason}
         for name, values in columns.items():
             answered.loc[index, name] = values
         seen(len(part.places))
@@ -68,7 +70,7 @@ def predict(frame: pd.DataFrame, asked: Asked, seen: Callable[[int], None] = lam
 
 def check(frame: pd.DataFrame) -> None:
     """Raise for a column that is missing and for figures that nobody measures, naming the first row."""
-    missing = [name for name in COLUMNS if name not in frame.columns]
+    missing = [name for name in REQUEST_COLUMNS if name not in frame.columns]
     if missing:
         raise UserError(f"end-to-end figures need the columns {', '.join(missing)}; see docs/calibration.md")
     for at, value in zip(frame.index, frame["value"], strict=True):
@@ -76,7 +78,7 @@ def check(frame: pd.DataFrame) -> None:
             raise UserError(f"row {at}: value is {value}; expected a number above 0")
 
 
-def columns_of(group: Group, own: Profile | None) -> dict[str, Any]:
+def columns_of(group: CaseGroup, own: Profile | None) -> dict[str, Any]:
     """What is known of the rows of a group."""
     preset = group.analysis.system.engine
     bases = [basis_of(case, own) for case in group.cases]
@@ -93,7 +95,7 @@ def columns_of(group: Group, own: Profile | None) -> dict[str, Any]:
     }
 
 
-def basis_of(case: Case, own: Profile | None = None) -> str:
+def basis_of(case: RequestCase, own: Profile | None = None) -> str:
     """`fitted` where kernels of this very chip were measured."""
     path = data.folder(profile.FOLDER) / f"{case.hardware}.yaml"
     return "fitted" if path.is_file() or (own is not None and own.chip == case.hardware) else "transferred"

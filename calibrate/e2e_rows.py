@@ -18,10 +18,10 @@ from llmviewer.hardware import specs
 from llmviewer.models.model import Model
 
 #: Columns that every row needs, and those that may be absent.
-COLUMNS = ("device", "model", "engine", "input_len", "output_len", "metric", "value")
-METRICS = ("ttft_ms", "tpot_ms", "decode_tok_s", "throughput_tok_s", "latency_ms")
+REQUEST_COLUMNS = ("device", "model", "engine", "input_len", "output_len", "metric", "value")
+REQUEST_METRICS = ("ttft_ms", "tpot_ms", "decode_tok_s", "throughput_tok_s", "latency_ms")
 #: Beginnings of an engine's name in tables -> our preset; the first that fits.
-PRESETS: dict[str, str] = {
+ENGINE_PRESETS: dict[str, str] = {
     "gpt-fast": "gpt-fast",
     "llama.cpp": "llama.cpp",
     "deepspeed": "deepspeed-mii",
@@ -62,7 +62,7 @@ SUFFIXES = {"-fp8": "fp8-block", "-fp8-dynamic": "fp8", "-nvfp4": "nvfp4", "-fp4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class RequestCase:
     """What was run and which figure of it was published.
 
     batch: sequences at once, or users under continuous batching; 0: as many as the cache holds.
@@ -91,12 +91,12 @@ class Case:
         return int(given.get("tensor_parallel_size", "1")) * int(given.get("pipeline_parallel_size", "1"))
 
 
-def case_of(row: Mapping[str, Any], device: str = "") -> Case:
+def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     """What a row says was run, on its own device or the one given.  Raises UserError: why it cannot be predicted."""
     note = str(row.get("note") or "")
     engine = preset_of(str(row["engine"]), note)
-    if row["metric"] not in METRICS:
-        raise unknown("metric", row["metric"], METRICS)
+    if row["metric"] not in REQUEST_METRICS:
+        raise unknown("metric", row["metric"], REQUEST_METRICS)
     chip = specs.load((device or str(row["device"])).replace("_", "-"))
     name, stored = checkpoint(str(row["model"]))
     weights = quantization_of(row.get("weight_dtype"), stored, name)
@@ -115,7 +115,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> Case:
     prompt, output = float(row["input_len"]), float(row["output_len"])
     if prompt < 0 or output < 0 or prompt + output < 1:
         raise UserError(f"input_len {prompt:g} and output_len {output:g} are no request")
-    return Case(
+    return RequestCase(
         hardware=chip.name,
         model=name,
         engine=engine,
@@ -133,10 +133,10 @@ def preset_of(text: str, note: str = "") -> str:
     word = text.lower().strip()
     if word.startswith("vllm") and (word == "vllm" and "serving" not in note):
         return "vllm-v0"
-    for start, preset in PRESETS.items():
+    for start, preset in ENGINE_PRESETS.items():
         if f"{word} ".startswith(start):
             return preset
-    raise unknown("engine", text, sorted(set(PRESETS.values())))
+    raise unknown("engine", text, sorted(set(ENGINE_PRESETS.values())))
 
 
 def checkpoint(name: str) -> tuple[str, str]:

@@ -12,13 +12,13 @@ from llmviewer import api
 from llmviewer.analysis import analysis, capacity, limits
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.system import System
-from llmviewer.calibrate.e2e_rows import Case, load
+from llmviewer.calibrate.e2e_rows import RequestCase, load
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
-from llmviewer.serving.batching import STATIC, Times
+from llmviewer.serving.batching import STATIC, RequestTimes
 from llmviewer.timing import calibrated, engine
 from llmviewer.timing.engine import Engine
 from llmviewer.timing.profile import Profile
@@ -32,7 +32,7 @@ RATES = ("throughput_tok_s", "decode_tok_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sizes:
+class RequestSizes:
     """The request of every case of a group; waves: how often the machine must be filled to serve a static batch."""
 
     batch: Array
@@ -41,23 +41,23 @@ class Sizes:
     waves: Array
 
 
-def _latency(times: Times, sizes: Sizes) -> Array:
+def _latency(times: RequestTimes, sizes: RequestSizes) -> Array:
     return (times.ttft_s + times.generation_s) * sizes.waves
 
 
-def _throughput(times: Times, sizes: Sizes) -> Array:
+def _throughput(times: RequestTimes, sizes: RequestSizes) -> Array:
     """Output tokens per second; where nothing is generated, those of the prompt."""
     tokens = np.where(sizes.output_len > 0, sizes.output_len, sizes.input_len)
     return sizes.batch * tokens / _latency(times, sizes)
 
 
-def _decode(times: Times, sizes: Sizes) -> Array:
+def _decode(times: RequestTimes, sizes: RequestSizes) -> Array:
     """Tokens per second of the decode steps; after a prompt (gpt-fast), over the whole time."""
     return np.where(sizes.input_len > 0, _throughput(times, sizes), sizes.batch / times.tpot_s)
 
 
 #: metric -> its value in its own unit.
-METRICS: dict[str, Callable[[Times, Sizes], Array]] = {
+METRIC_OF_TIMES: dict[str, Callable[[RequestTimes, RequestSizes], Array]] = {
     "ttft_ms": lambda times, sizes: times.ttft_s * 1e3,
     "tpot_ms": lambda times, sizes: times.tpot_s * 1e3,
     "latency_ms": lambda times, sizes: _latency(times, sizes) * 1e3,
@@ -67,17 +67,17 @@ METRICS: dict[str, Callable[[Times, Sizes], Array]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Group:
+class CaseGroup:
     """Cases of one run, evaluated; places: where they stand among all."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[RequestCase, ...]
     places: tuple[int, ...]
     analysis: Analysis
-    sizes: Sizes
+    sizes: RequestSizes
 
-    def values(self, times: Times) -> Array:
+    def values(self, times: RequestTimes) -> Array:
         """The figure of every case, in its own unit."""
-        found = {name: METRICS[name](times, self.sizes) for name in {case.metric for case in self.cases}}
+        found = {name: METRIC_OF_TIMES[name](times, self.sizes) for name in {case.metric for case in self.cases}}
         return np.array([found[case.metric][at] for at, case in enumerate(self.cases)])
 
     def bound(self) -> Array:
@@ -88,7 +88,7 @@ class Group:
 def _on_the_roofline(asked: Analysis) -> Analysis:
     """The same at the data sheet's rates, what drafts included."""
     stages = asked.evaluation.stages or (asked.evaluation,)
-    ideal = [stage.ideal_time_s * np.ones(len(asked.schedule.weights)) for stage in stages]
+    ideal = [stage.ideal_time_s * np.ones(len(asked.schedule.repeats)) for stage in stages]
     drafts = tuple((draft, _on_the_roofline(analysis)) for draft, analysis in asked.drafts)
     return replace(asked, time_s=sum(ideal), busiest_s=np.max(ideal, axis=0), running=None, drafts=drafts)
 
@@ -112,7 +112,7 @@ class Setting:
 SHIPPED = Setting()
 
 
-def grouped(cases: Mapping[int, Case], setting: Setting = SHIPPED) -> Iterator[Group | Refused]:
+def grouped(cases: Mapping[int, RequestCase], setting: Setting = SHIPPED) -> Iterator[CaseGroup | Refused]:
     """Cases run by run, evaluated; a run that cannot be with the reason."""
     runs: dict[tuple[Any, ...], list[int]] = {}
     for at, case in cases.items():
@@ -125,7 +125,7 @@ def grouped(cases: Mapping[int, Case], setting: Setting = SHIPPED) -> Iterator[G
                 yield Refused(places=tuple(piece), reason=str(error))
 
 
-def _pieces(places: Sequence[int], cases: Mapping[int, Case]) -> Iterator[list[int]]:
+def _pieces(places: Sequence[int], cases: Mapping[int, RequestCase]) -> Iterator[list[int]]:
     """Of many passes a few at a time."""
     piece: list[int] = []
     passes = 0.0
@@ -139,7 +139,7 @@ def _pieces(places: Sequence[int], cases: Mapping[int, Case]) -> Iterator[list[i
     yield piece
 
 
-def evaluated(cases: Sequence[Case], places: Sequence[int], setting: Setting = SHIPPED) -> Group:
+def evaluated(cases: Sequence[RequestCase], places: Sequence[int], setting: Setting = SHIPPED) -> CaseGroup:
     """Cases of one run in one array evaluation.  Raises UserError."""
     preset = setting.presets(cases[0].engine)
     configuration, system = _configured(cases[0], preset, setting.own)
@@ -154,17 +154,17 @@ def evaluated(cases: Sequence[Case], places: Sequence[int], setting: Setting = S
     unsaid = np.array([case.batch == 0.0 for case in cases])
     batch = np.where(unsaid, fits.batch_size, asked.batch_size)
     running = np.minimum(batch, fits.batch_size) if system.batching is STATIC else batch
-    sizes = Sizes(
+    sizes = RequestSizes(
         batch=batch,
         input_len=np.array([case.input_len for case in cases]),
         output_len=np.array([case.output_len for case in cases]),
         waves=batch / running,
     )
     answer = analysis.analyze(configuration.model, system, replace(asked, batch_size=running), budget)
-    return Group(cases=tuple(cases), places=tuple(places), analysis=answer, sizes=sizes)
+    return CaseGroup(cases=tuple(cases), places=tuple(places), analysis=answer, sizes=sizes)
 
 
-def _configured(case: Case, preset: Engine, own: Profile | None) -> tuple[api.Configuration, System]:
+def _configured(case: RequestCase, preset: Engine, own: Profile | None) -> tuple[api.Configuration, System]:
     """The model on the chip with the engine's kernels and fusions; a preset on trial need not be shipped."""
     chip = chip_of(case.hardware)
     served = {"batching": case.batching, "fusion": preset.fusion, "attention": preset.attention}

@@ -96,7 +96,7 @@ def seconds(rows: Rows, efficiency: Efficiency) -> tuple[Array, Array]:
     points = np.ones(len(rows.measured_s))
     time = 0.0 * points
     for operator in rows.operators:
-        timing = roofline.time(operator, rows.chip, efficiency, operator.traffic_bytes)
+        timing = roofline.time_operator(operator, rows.chip, efficiency, operator.traffic_bytes)
         time = time + timing.time_s
     return time, regime_of(timing) * points
 

@@ -19,8 +19,8 @@ import numpy as np
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.calibrate.e2e import basis_of
-from llmviewer.calibrate.e2e_rows import Case, case_of
-from llmviewer.calibrate.e2e_runs import RATES, SHIPPED, Group, Setting, grouped
+from llmviewer.calibrate.e2e_rows import RequestCase, case_of
+from llmviewer.calibrate.e2e_runs import RATES, SHIPPED, CaseGroup, Setting, grouped
 from llmviewer.calibrate.engine_file import Outcome, text_of
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.core import data
@@ -28,7 +28,7 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Kind
 from llmviewer.hardware import specs
-from llmviewer.serving.batching import Times
+from llmviewer.serving.batching import RequestTimes
 from llmviewer.timing import engine, profile
 from llmviewer.timing.engine import CONSTANTS, FACTORS, Engine
 
@@ -87,11 +87,11 @@ class Trial:
     known: (stage, kinds) -> seconds of its kernels.
     """
 
-    group: Group
+    group: CaseGroup
     measured: Array
     known: dict[tuple[int, tuple[Kind, ...]], Count] = field(default_factory=dict)
 
-    def times(self, preset: Engine) -> Times:
+    def times(self, preset: Engine) -> RequestTimes:
         """What passes take under an engine."""
         asked = self.group.analysis
         stages = asked.evaluation.stages or (asked.evaluation,)
@@ -106,7 +106,7 @@ class Trial:
         def seconds(kinds: tuple[Kind, ...]) -> Count:
             if (at, kinds) not in self.known:
                 total = stage.sum(lambda row: row.timing.time_s if row.operator.kind in kinds else 0.0)
-                self.known[at, kinds] = total * np.ones(len(asked.schedule.weights))
+                self.known[at, kinds] = total * np.ones(len(asked.schedule.repeats))
             return self.known[at, kinds]
 
         terms = preset.terms(stage.graph, asked.schedule.step, asked.system.chip, seconds)
@@ -125,11 +125,11 @@ class Trial:
         return np.where(rates, value / self.measured, self.measured / value)
 
 
-def trials(cases: Mapping[int, Case], values: Array, setting: Setting = SHIPPED) -> list[Trial]:
+def trials(cases: Mapping[int, RequestCase], values: Array, setting: Setting = SHIPPED) -> list[Trial]:
     """Every group that can be evaluated, with what was measured."""
     found = []
     for group in grouped(cases, setting):
-        if isinstance(group, Group):
+        if isinstance(group, CaseGroup):
             found.append(Trial(group=group, measured=values[list(group.places)]))
     return found
 
@@ -197,7 +197,7 @@ def fit(preset: Engine, some: Sequence[Trial]) -> Outcome:
     )
 
 
-def fits_on(case: Case) -> bool:
+def fits_on(case: RequestCase) -> bool:
     """Whether a row says something of the engine rather than of what it was run with.
 
     First tokens under continuous batching wait for whoever came first: they tell of a benchmark's arrivals.  On chips
@@ -233,7 +233,7 @@ def _cut(rows: Array, some: Sequence[Trial]) -> list[Array]:
     return np.split(rows, np.cumsum([len(trial.measured) for trial in some])[:-1])
 
 
-def cases_of(frame: Any) -> dict[int, Case]:
+def cases_of(frame: Any) -> dict[int, RequestCase]:
     """The rows that say something we know."""
     found = {}
     for at, row in enumerate(frame.to_dict("records")):

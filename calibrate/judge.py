@@ -24,11 +24,11 @@ def answers(paths: Sequence[Path], hardware: str, own: Profile | None) -> list[p
     """
     if hardware:
         chips.load(hardware)  # an unknown one is an error, not a reason of every row
-    asked = predict.Asked(hardware=hardware, own=own)
+    asked = predict.PredictionOptions(hardware=hardware, own=own)
     return [frame for path in paths for frame in _answered(path, asked)]
 
 
-def _answered(path: Path, asked: predict.Asked) -> Iterator[pd.DataFrame]:
+def _answered(path: Path, asked: predict.PredictionOptions) -> Iterator[pd.DataFrame]:
     if not is_samples(path):
         frame = read_table(path)
         yield e2e.predict(frame, asked) if e2e.is_table(frame.columns) else predict.predict(frame, asked)

@@ -21,7 +21,7 @@ from llmviewer.timing import engine
 SCHEMA = "llmviewer.ledger/1"
 FOLDER = "calibrate/ledger"
 #: metric -> what is published.  With output_len 0 a throughput counts tokens of the prompt.
-METRICS = {
+LEDGER_METRICS = {
     "ttft_ms": "time to the first token: of the whole static batch, or the mean over requests that arrive one by one",
     "tpot_ms": "mean time per output token after the first",
     "decode_tok_s": "generated tokens per second of all sequences, prefill apart or of a few tokens",
@@ -37,7 +37,7 @@ SIZES = {"devices": 1, "tp": 1, "pp": 1, "input_len": 0, "output_len": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PublishedFigure:
     """One published figure.  The names are those of our files and options.
 
     batch: sequences at once, or concurrent requests; None where the source runs as many as the cache holds.
@@ -64,7 +64,7 @@ class Row:
     options: tuple[tuple[str, str], ...] = ()
 
     @property
-    def plain(self) -> Row:
+    def plain(self) -> PublishedFigure:
         """The same run without its options."""
         return replace(self, options=())
 
@@ -95,7 +95,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PublishedTable:
     """One published table.  engine: as the source calls it.  preset: what stands for it here.
 
     source: where a reader can open it.  conditions: what the figures include.  license: empty where none is stated.
@@ -110,21 +110,21 @@ class Source:
     date: str
     conditions: str
     license: str
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedFigure, ...]
 
 
-def load(folder: Path | None = None) -> tuple[Source, ...]:
+def load(folder: Path | None = None) -> tuple[PublishedTable, ...]:
     """Every source of the ledger, in the order of their names.  Raises UserError."""
     paths = sorted((folder or data.folder(FOLDER)).glob("*.yaml"))
     return tuple(parse(data.read_yaml(path), path.stem) for path in paths)
 
 
-def rows(sources: tuple[Source, ...]) -> Iterator[tuple[Source, Row]]:
+def rows(sources: tuple[PublishedTable, ...]) -> Iterator[tuple[PublishedTable, PublishedFigure]]:
     """Every figure with its source."""
     return ((source, row) for source in sources for row in source.rows)
 
 
-def parse(content: Mapping[str, Any], name: str) -> Source:
+def parse(content: Mapping[str, Any], name: str) -> PublishedTable:
     """The source in one file.  Raises UserError: the file and what is wrong in it."""
     where = f"{FOLDER}/{name}.yaml"
     data.check_keys(content, (*SOURCE_KEYS, *SOURCE_OPTIONAL), SOURCE_KEYS, where)
@@ -142,7 +142,7 @@ def parse(content: Mapping[str, Any], name: str) -> Source:
     if not isinstance(content["rows"], list) or not content["rows"]:
         raise UserError(f"{where}: rows is {quoted(content['rows'])}; expected a list of figures")
     listed = tuple(_row(row, f"{where}, row {number}") for number, row in enumerate(content["rows"], 1))
-    return Source(
+    return PublishedTable(
         name=name,
         title=text["title"],
         source=text["source"],
@@ -156,7 +156,7 @@ def parse(content: Mapping[str, Any], name: str) -> Source:
     )
 
 
-def _row(row: Any, where: str) -> Row:
+def _row(row: Any, where: str) -> PublishedFigure:
     if not isinstance(row, dict):
         raise UserError(f"{where} is {quoted(row)}; expected a mapping of fields")
     required = (*WORDS, *SIZES, "batch", "value")
@@ -167,7 +167,7 @@ def _row(row: Any, where: str) -> Row:
     fields["batch"] = None if row["batch"] is None else _whole(row, "batch", 1, where)
     fields["note"] = _text(row, "note", where) if "note" in row else ""
     fields["options"] = _options(row.get("options", {}), where)
-    read = Row(**fields, value=_figure(row["value"], where))
+    read = PublishedFigure(**fields, value=_figure(row["value"], where))
     _check_shape(read, where)
     return read
 
@@ -176,7 +176,7 @@ def _check_names(words: Mapping[str, str], where: str) -> None:
     known: dict[str, Collection[str]] = {
         "hardware": _stems("hardware_specs"),
         "model": _stems("model_configs"),
-        "metric": METRICS,
+        "metric": LEDGER_METRICS,
         "batching": BATCHING,
     }
     for key, names in known.items():
@@ -201,7 +201,7 @@ def _options(given: Any, where: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, _text(given, name, where)) for name in given)
 
 
-def _check_shape(row: Row, where: str) -> None:
+def _check_shape(row: PublishedFigure, where: str) -> None:
     """What the metric needs to mean anything."""
     if row.tp * row.pp != row.devices:
         raise UserError(f"{where}: tp {row.tp} x pp {row.pp} is not {row.devices} devices")

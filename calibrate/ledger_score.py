@@ -10,9 +10,9 @@ import numpy as np
 
 from llmviewer.calibrate import e2e, ledger
 from llmviewer.calibrate.conformal import errors
-from llmviewer.calibrate.e2e_rows import Case
-from llmviewer.calibrate.e2e_runs import Group, grouped
-from llmviewer.calibrate.ledger import Row, Source
+from llmviewer.calibrate.e2e_rows import RequestCase
+from llmviewer.calibrate.e2e_runs import CaseGroup, grouped
+from llmviewer.calibrate.ledger import PublishedFigure, PublishedTable
 from llmviewer.core import data
 
 SCHEMA = "llmviewer.ledger-score/1"
@@ -28,8 +28,8 @@ class Scored:
     ideal: on the data sheet's roofline.
     """
 
-    source: Source
-    row: Row
+    source: PublishedTable
+    row: PublishedFigure
     predicted: float
     low80: float
     high80: float
@@ -75,7 +75,7 @@ def _known(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def case_of(source: Source, row: Row) -> Case:
+def case_of(source: PublishedTable, row: PublishedFigure) -> RequestCase:
     """What a row says was run."""
     options = {
         "quantization": row.quantization,
@@ -84,7 +84,7 @@ def case_of(source: Source, row: Row) -> Case:
         "pipeline_parallel_size": str(row.pp),
         **dict(row.options),
     }
-    return Case(
+    return RequestCase(
         hardware=row.hardware,
         model=row.model,
         engine=source.preset,
@@ -97,7 +97,7 @@ def case_of(source: Source, row: Row) -> Case:
     )
 
 
-def scored(sources: Sequence[Source]) -> list[Scored]:
+def scored(sources: Sequence[PublishedTable]) -> list[Scored]:
     """Every figure of these sources, in their order."""
     pairs = list(ledger.rows(tuple(sources)))
     cases = {at: case_of(source, row) for at, (source, row) in enumerate(pairs)}
@@ -108,11 +108,11 @@ def scored(sources: Sequence[Source]) -> list[Scored]:
     return [_scored(source, row, found[at]) for at, (source, row) in enumerate(pairs)]
 
 
-def _found(cases: Mapping[int, Case]) -> dict[int, dict[str, Any]]:
+def _found(cases: Mapping[int, RequestCase]) -> dict[int, dict[str, Any]]:
     """What is known of every case."""
     found: dict[int, dict[str, Any]] = {}
     for part in grouped(cases):
-        columns = e2e.columns_of(part, None) if isinstance(part, Group) else {}
+        columns = e2e.columns_of(part, None) if isinstance(part, CaseGroup) else {}
         for number, at in enumerate(part.places):
             known = {name: values if isinstance(values, str) else values[number] for name, values in columns.items()}
             found[at] = known or {"reason": getattr(part, "reason", "")}
@@ -129,7 +129,7 @@ def _speedup(own: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
     return {**own, **{name: over[name] / own[time] for name, time in of.items()}}
 
 
-def _scored(source: Source, row: Row, known: dict[str, Any]) -> Scored:
+def _scored(source: PublishedTable, row: PublishedFigure, known: dict[str, Any]) -> Scored:
     numbers = {name: float(known.get(name, np.nan)) for name in ("predicted", "low80", "high80", "ideal")}
     return Scored(
         source=source, row=row, basis=str(known.get("basis", "")), reason=str(known.get("reason", "")), **numbers

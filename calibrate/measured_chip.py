@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.calibrate import environment as machine
-from llmviewer.calibrate.sources import Source
+from llmviewer.calibrate.sources import TableSource
 from llmviewer.core import dtypes, parsing
 from llmviewer.core.errors import UserError, shown
 from llmviewer.hardware import specs
@@ -29,7 +29,7 @@ LAUNCHES = {
 }
 
 
-def text_of(name: str, sources: Sequence[Source]) -> str:
+def text_of(name: str, sources: Sequence[TableSource]) -> str:
     """The YAML of a chip.  Raises UserError where the samples lack a figure that every chip needs."""
     said = next((source.environment for source in sources if source.environment), {})
     peaks, bandwidth = _peaks(sources), _bandwidth(sources)
@@ -94,7 +94,7 @@ def ours(path: Path) -> bool:
         return False
 
 
-def figures(sources: Sequence[Source]) -> dict[str, Any]:
+def figures(sources: Sequence[TableSource]) -> dict[str, Any]:
     """What the samples say of memory and launches, for provenance: GB/s beyond the cache, us."""
     streams: dict[str, float] = {}
     for op, rates in _streams(sources):
@@ -108,7 +108,7 @@ def figures(sources: Sequence[Source]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-def _tables(sources: Sequence[Source], name: str) -> Iterator[pd.DataFrame]:
+def _tables(sources: Sequence[TableSource], name: str) -> Iterator[pd.DataFrame]:
     """A kind of table of every source: its stable rows, or all where none is."""
     for source in sources:
         if name in source.tables:
@@ -117,7 +117,7 @@ def _tables(sources: Sequence[Source], name: str) -> Iterator[pd.DataFrame]:
             yield stable if len(stable) else frame
 
 
-def _peaks(sources: Sequence[Source]) -> dict[str, float]:
+def _peaks(sources: Sequence[TableSource]) -> dict[str, float]:
     """Matrix class -> FLOP/s of the fastest product."""
     found: dict[str, float] = {}
     for frame in _tables(sources, "gemm"):
@@ -129,7 +129,7 @@ def _peaks(sources: Sequence[Source]) -> dict[str, float]:
     return found
 
 
-def _bandwidth(sources: Sequence[Source]) -> float:
+def _bandwidth(sources: Sequence[TableSource]) -> float:
     """Byte/s of the fastest kernel whose data do not fit the cache; products read their weights as fast."""
     rates = [rate for _, rate in _streams(sources)]
     for frame in _tables(sources, "gemm"):
@@ -139,7 +139,7 @@ def _bandwidth(sources: Sequence[Source]) -> float:
     return max(rates, default=0.0)
 
 
-def _streams(sources: Sequence[Source]) -> Iterator[tuple[str, float]]:
+def _streams(sources: Sequence[TableSource]) -> Iterator[tuple[str, float]]:
     """(op, byte/s) of rows of `copy` whose copies together are larger than the cache."""
     for source in sources:
         cache = _number(source.environment, "cache_bytes") or 0.0

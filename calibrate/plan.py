@@ -9,7 +9,7 @@ from typing import Any
 
 from llmviewer import models
 from llmviewer.calibrate import shapes
-from llmviewer.calibrate.sizes import Size
+from llmviewer.calibrate.sizes import RunSize
 
 #: Share of the time of a run that each table may take; what one leaves over is for those after it.
 SHARES = {
@@ -54,7 +54,7 @@ MOVED: dict[tuple[str, str], tuple[int, int]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class KernelCase:
     """One row to be: its table, the kernel of calibrate.kernels that makes it, and the columns that name it.
 
     flops: of one call, where they say whether it can be waited for.
@@ -66,7 +66,7 @@ class Case:
     flops: float = 0.0
 
 
-def cases(size: Size, gpus: int = 1) -> list[Case]:
+def cases(size: RunSize, gpus: int = 1) -> list[KernelCase]:
     """Everything to measure, table by table; inside one, each stretch of the list is spread over all its shapes."""
     found = [case for case in _all(size, gpus) if case.flops <= size.most_flops]
     order = {table: i for i, table in enumerate(SHARES)}
@@ -78,7 +78,7 @@ def cases(size: Size, gpus: int = 1) -> list[Case]:
 GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
-def _all(size: Size, gpus: int) -> Iterator[Case]:
+def _all(size: RunSize, gpus: int) -> Iterator[KernelCase]:
     yield from _launches(size)
     yield from _copies(size)
     yield from _blocks(size)
@@ -90,19 +90,19 @@ def _all(size: Size, gpus: int) -> Iterator[Case]:
     yield from _allreduces(size, gpus)
 
 
-def _launches(size: Size) -> Iterator[Case]:
+def _launches(size: RunSize) -> Iterator[KernelCase]:
     for op, graph in (("kernel", False), ("kernel_and_wait", False), *((("kernel", True),) if size.graphs else ())):
-        yield Case(table="launch", kernel="launch", columns={"op": op, "graph": graph, "dtype": "float32"})
+        yield KernelCase(table="launch", kernel="launch", columns={"op": op, "graph": graph, "dtype": "float32"})
 
 
-def _copies(size: Size) -> Iterator[Case]:
+def _copies(size: RunSize) -> Iterator[KernelCase]:
     for op, arrays in (("copy", 2), ("triad", 3), ("read", 1)):
         for each in size.copy_bytes:
             columns = {"op": op, "dtype": "float32", "bytes": each, "moved_bytes": arrays * each}
-            yield Case(table="copy", kernel="copy", columns=columns)
+            yield KernelCase(table="copy", kernel="copy", columns=columns)
 
 
-def _linears(size: Size) -> Iterator[Case]:
+def _linears(size: RunSize) -> Iterator[KernelCase]:
     for shape in shapes.linears(size.models):
         for dtype in size.dtypes:
             for m in size.tokens:
@@ -119,22 +119,22 @@ PRODUCTS = {
 GROUP = 128
 
 
-def linear(dtype: str, m: int, n: int, k: int) -> Case:
+def linear(dtype: str, m: int, n: int, k: int) -> KernelCase:
     """One linear layer, out[m, n] = in[m, k] x weight[k, n]."""
     kernel, name = PRODUCTS.get(dtype, ("linear", "torch.mm"))
     columns = {"dtype": dtype, "kernel": name, "m": m, "n": n, "k": k, "experts": 1, "active": 1}
     if dtype == "w4a16":
         columns["group"] = GROUP
-    return Case(table="gemm", kernel=kernel, columns=columns, flops=2.0 * m * n * k)
+    return KernelCase(table="gemm", kernel=kernel, columns=columns, flops=2.0 * m * n * k)
 
 
-def _experts(size: Size) -> Iterator[Case]:
+def _experts(size: RunSize) -> Iterator[KernelCase]:
     for shape in shapes.experts(size.expert_models):
         for m in size.expert_rows:
             for active in sorted({min(shape.experts, m), max(min(shape.experts // 4, m), 1)}):
                 columns = {"dtype": "bfloat16", "kernel": "torch._grouped_mm", "m": m, "n": shape.n, "k": shape.k}
                 columns |= {"experts": shape.experts, "active": active}
-                yield Case(table="gemm", kernel="experts", columns=columns, flops=2.0 * m * shape.n * shape.k)
+                yield KernelCase(table="gemm", kernel="experts", columns=columns, flops=2.0 * m * shape.n * shape.k)
 
 
 def _heads(shape: shapes.Heads, dtype: str) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _heads(shape: shapes.Heads, dtype: str) -> dict[str, Any]:
     return {"dtype": dtype, "kv_dtype": dtype, **named, "v_head_dim": shape.v_head_dim, "window": 0}
 
 
-def prefill(kernel: str, columns: Mapping[str, Any], batch: int, seq: int, prefix: int = 0) -> Case:
+def prefill(kernel: str, columns: Mapping[str, Any], batch: int, seq: int, prefix: int = 0) -> KernelCase:
     """Causal attention of `seq` tokens over themselves and a cached prefix: a prompt, or drafted tokens to verify.
 
     The scores of `sdpa_math` are counted whole, as it computes them.
@@ -152,19 +152,19 @@ def prefill(kernel: str, columns: Mapping[str, Any], batch: int, seq: int, prefi
     flops = 2.0 * batch * columns["heads"] * pairs * widths
     family = "mla" if kernel.startswith("mla") else "attention"
     named = {**columns, "kernel": kernel, "batch": batch, "seq": seq, "prefix": prefix}
-    return Case(table="attention_prefill", kernel=family, columns=named, flops=flops)
+    return KernelCase(table="attention_prefill", kernel=family, columns=named, flops=flops)
 
 
-def decode(kernel: str, columns: Mapping[str, Any], batch: int, context: int) -> Case:
+def decode(kernel: str, columns: Mapping[str, Any], batch: int, context: int) -> KernelCase:
     """One new token for each sequence against `context` tokens, itself included."""
     widths = columns["head_dim"] + columns["v_head_dim"]
     flops = 2.0 * batch * columns["heads"] * context * widths
     family = "mla" if kernel.startswith("mla") else "attention"
     named = {**columns, "kernel": kernel, "batch": batch, "context": context}
-    return Case(table="attention_decode", kernel=family, columns=named, flops=flops)
+    return KernelCase(table="attention_decode", kernel=family, columns=named, flops=flops)
 
 
-def _attention(size: Size) -> Iterator[Case]:
+def _attention(size: RunSize) -> Iterator[KernelCase]:
     for shape in shapes.heads(size.attention_models):
         for dtype in size.attention_dtypes:
             for backend in size.backends:
@@ -173,7 +173,7 @@ def _attention(size: Size) -> Iterator[Case]:
                 yield from (prefill(backend, _heads(shape, dtype), b, n, c) for b, n, c in size.verified)
 
 
-def _latent(size: Size) -> Iterator[Case]:
+def _latent(size: RunSize) -> Iterator[KernelCase]:
     expanded, absorbed = shapes.latent_heads(size.latent_models)
     for backend in size.latent_backends:
         for shape in expanded:
@@ -182,7 +182,7 @@ def _latent(size: Size) -> Iterator[Case]:
             yield from (decode(f"mla_{backend}", _heads(shape, "bfloat16"), b, c) for b, c in size.caches)
 
 
-def _elementwise(size: Size) -> Iterator[Case]:
+def _elementwise(size: RunSize) -> Iterator[KernelCase]:
     for (op, kernel), (kernels, moved) in MOVED.items():
         if kernel == "compiled" and not size.compiled:
             continue
@@ -191,17 +191,17 @@ def _elementwise(size: Size) -> Iterator[Case]:
             for tokens in size.tokens:
                 columns = {"op": op, "kernel": kernel, "dtype": dtype, "tokens": tokens, "width": width}
                 columns |= {"kernels": kernels, "moved": moved}
-                yield Case(table="elementwise", kernel="elementwise", columns=columns)
+                yield KernelCase(table="elementwise", kernel="elementwise", columns=columns)
 
 
-def _allreduces(size: Size, gpus: int) -> Iterator[Case]:
+def _allreduces(size: RunSize, gpus: int) -> Iterator[KernelCase]:
     for count in (n for n in (2, 4, 8) if n <= gpus):
         for each in size.allreduce_bytes:
             columns = {"op": "all_reduce", "dtype": "bfloat16", "impl": "nccl", "gpus": count, "bytes": each}
-            yield Case(table="allreduce", kernel="allreduce", columns=columns)
+            yield KernelCase(table="allreduce", kernel="allreduce", columns=columns)
 
 
-def _blocks(size: Size) -> Iterator[Case]:
+def _blocks(size: RunSize) -> Iterator[KernelCase]:
     for table, named in (("block", size.blocks), ("model", size.whole_models)):
         for name, layers in named:
             for dtype in size.block_dtypes:
@@ -209,7 +209,7 @@ def _blocks(size: Size) -> Iterator[Case]:
                 yield from _passes(table, {"model": name, "dtype": dtype, "config": config}, size)
 
 
-def _passes(table: str, columns: Mapping[str, Any], size: Size) -> Iterator[Case]:
+def _passes(table: str, columns: Mapping[str, Any], size: RunSize) -> Iterator[KernelCase]:
     config = columns["config"]
     q = config["num_attention_heads"] * (
         config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
@@ -224,7 +224,7 @@ def _passes(table: str, columns: Mapping[str, Any], size: Size) -> Iterator[Case
             kernel = "cuda_graph" if graph else "eager"
             named = {**columns, "kernel": kernel, "graph": graph, "stage": stage, "batch": batch, length: tokens}
             new = tokens if stage == "prefill" else 1
-            yield Case(table=table, kernel=table, columns=named, flops=2.0 * batch * new * weights)
+            yield KernelCase(table=table, kernel=table, columns=named, flops=2.0 * batch * new * weights)
 
 
 def llama_config(name: str, layers: int, dtype: str) -> dict[str, Any]:

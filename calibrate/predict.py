@@ -35,14 +35,16 @@ UNCOUNTED = ("window", "impl", "gpus", "experts", "group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PredictionOptions:
     """How rows are predicted.  hardware: the chip, whatever `device` says.  own: a profile before the shipped ones."""
 
     hardware: str | Chip = ""
     own: Profile | None = None
 
 
-def predict(frame: pd.DataFrame, asked: Asked, seen: Callable[[int], None] = lambda rows: None) -> pd.DataFrame:
+def predict(
+    frame: pd.DataFrame, asked: PredictionOptions, seen: Callable[[int], None] = lambda rows: None
+) -> pd.DataFrame:
     """The table with PREDICTED and OTHERS beside its own columns, every row kept.  seen: told the rows done."""
     check(frame)
     answered = frame.copy()
@@ -91,7 +93,7 @@ def _bounds(name: str) -> str:
     return f"{'numbers from 0' if name in FROM_NOTHING else 'positive numbers'}{most}"
 
 
-def _answer(rows: Rows, asked: Asked, answered: pd.DataFrame) -> None:
+def _answer(rows: Rows, asked: PredictionOptions, answered: pd.DataFrame) -> None:
     efficiency = calibrated(rows.chip, rows.engine, asked.own)
     last, family = rows.operators[-1], key_of(rows)[0]
     try:
@@ -101,7 +103,7 @@ def _answer(rows: Rows, asked: Asked, answered: pd.DataFrame) -> None:
     except UserError as error:
         answered.loc[rows.index, "reason"] = str(error)
         return
-    timing = roofline.time(last, rows.chip, priced, last.traffic_bytes)
+    timing = roofline.time_operator(last, rows.chip, priced, last.traffic_bytes)
     ratios = efficiency.spread(family, last, rows.chip, timing) * np.ones(len(rows.measured_s))
     low95, low80, high80, high95 = predicted * ratios
     columns = zip(PREDICTED, (predicted, low80, high80, low95, high95), strict=True)
@@ -118,7 +120,7 @@ def _ideal(rows: Rows) -> tuple[Array, Array]:
     points = np.ones(len(rows.measured_s))
     time = 0.0 * points
     for operator in rows.operators:
-        timing = roofline.time(operator, rows.chip, ideal, operator.traffic_bytes)
+        timing = roofline.time_operator(operator, rows.chip, ideal, operator.traffic_bytes)
         time = time + timing.time_s
     resources = dict(timing.resources)
     computing = np.asarray(resources.get("compute", 0.0)) > resources["memory"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import llmviewer
 from llmviewer.calibrate import devices, fit_tables, measured_chip, profile_file, whole
 from llmviewer.calibrate.fit_tables import Gathered
-from llmviewer.calibrate.predict import Asked
-from llmviewer.calibrate.sources import WHOLE, Source, read_all
+from llmviewer.calibrate.predict import PredictionOptions
+from llmviewer.calibrate.sources import WHOLE, TableSource, read_all
 from llmviewer.core.errors import UserError
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import profile as profiles
@@ -34,7 +34,7 @@ class Prepared:
 
     chip: Chip
     chip_text: str
-    sources: tuple[Source, ...]
+    sources: tuple[TableSource, ...]
     gathered: Gathered
 
 
@@ -74,7 +74,7 @@ def fitted(asked: Prepared, title: str, origin: str = "", seen: Seen = lambda do
     said = {**({"origin": origin} if origin else {}), **provenance(asked)}
     text = profile_file.text_of(chip, title or _title(chip, asked.sources), said, fits)
     own = profiles.parse(text, Path("profile.yaml"))
-    return Fitted(text=text, fits=fits, whole=list(_whole(asked.sources, Asked(hardware=chip, own=own))))
+    return Fitted(text=text, fits=fits, whole=list(_whole(asked.sources, PredictionOptions(hardware=chip, own=own))))
 
 
 def document(asked: Prepared, found: Fitted, path: str, chip_path: str) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def document(asked: Prepared, found: Fitted, path: str, chip_path: str) -> dict[
     }
 
 
-def _of(source: Source, words: Sequence[str]) -> Source:
+def _of(source: TableSource, words: Sequence[str]) -> TableSource:
     """The rows of some devices alone."""
     tables = {name: frame[frame["device"].astype(str).isin(words)] for name, frame in source.tables.items()}
     kept = {name: frame for name, frame in tables.items() if len(frame)}
@@ -107,14 +107,14 @@ def _fits(gathered: Gathered, seen: Seen) -> Iterable[Fit]:
         yield fit
 
 
-def _whole(sources: Sequence[Source], asked: Asked) -> Iterable[dict[str, Any]]:
+def _whole(sources: Sequence[TableSource], asked: PredictionOptions) -> Iterable[dict[str, Any]]:
     for source in sources:
         for table in WHOLE:
             if table in source.tables:
                 yield from whole.described(whole.predict(source.tables[table], table, asked), table)
 
 
-def _title(chip: Chip, sources: Sequence[Source]) -> str:
+def _title(chip: Chip, sources: Sequence[TableSource]) -> str:
     """By us or by others, and how."""
     said = [source.environment for source in sources if source.environment]
     how = f"kernels of torch {said[0].get('torch', '?')}, measured" if said else "kernels timed by others"
@@ -136,7 +136,7 @@ def provenance(asked: Prepared) -> dict[str, Any]:
     }
 
 
-def _described(source: Source) -> dict[str, Any]:
+def _described(source: TableSource) -> dict[str, Any]:
     found: dict[str, Any] = {"file": source.path.name}
     for column in ("source", "engine", "device"):
         found[column] = sorted({word for frame in source.tables.values() for word in _words(frame, column)})

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from llmviewer.calibrate import environment, plan, record, sizes
-from llmviewer.calibrate.plan import Case
-from llmviewer.calibrate.sizes import Size
+from llmviewer.calibrate.plan import KernelCase
+from llmviewer.calibrate.sizes import RunSize
 from llmviewer.calibrate.timer import Limits, Stopwatch, TooLongError, Work, measure
 from llmviewer.core.errors import UserError, shown
 
@@ -52,7 +52,7 @@ class Summary:
 def run(
     folder: str | Path,
     device: str | None = None,
-    size: Size | str = "default",
+    size: RunSize | str = "default",
     seen: Callable[[Progress], None] = lambda progress: None,
 ) -> Summary:
     """Measure into DIR/samples.jsonl.  device: cuda, cpu, or None for CUDA where present."""
@@ -77,14 +77,14 @@ def run(
     return summary
 
 
-def _row(case: Case, common: dict[str, str]) -> dict[str, Any]:
+def _row(case: KernelCase, common: dict[str, str]) -> dict[str, Any]:
     return {"table": case.table, **common, **case.columns}
 
 
 class Bench:
     """A device, its clock and its buffers."""
 
-    def __init__(self, kind: str, cache_bytes: float, size: Size) -> None:
+    def __init__(self, kind: str, cache_bytes: float, size: RunSize) -> None:
         from llmviewer.calibrate.buffers import Buffers
         from llmviewer.calibrate.stopwatch import stopwatch
 
@@ -93,7 +93,7 @@ class Bench:
         self.stopwatch: Stopwatch = stopwatch(kind, cache_bytes)
 
     def rows(
-        self, wanted: list[tuple[Case, dict[str, Any]]], begun: float, summary: Summary
+        self, wanted: list[tuple[KernelCase, dict[str, Any]]], begun: float, summary: Summary
     ) -> Iterator[tuple[dict[str, Any] | None, float]]:
         """Each row with its samples or why there are none (None where no time was left), and the seconds left."""
         ends = begun + self.size.budget_s
@@ -109,7 +109,7 @@ class Bench:
                 now = time.monotonic()
                 yield found, min(ends - now, (now - started) / done * (todo - done))
 
-    def _row(self, case: Case, row: dict[str, Any], left_s: float) -> dict[str, Any] | None:
+    def _row(self, case: KernelCase, row: dict[str, Any], left_s: float) -> dict[str, Any] | None:
         import torch
 
         if left_s <= 0.0:
@@ -138,7 +138,7 @@ class Bench:
                 why = f"the device has failed ({reason(error)}); run again to go on behind that row"
                 raise UserError(why) from error
 
-    def _measured(self, case: Case, left_s: float) -> dict[str, Any]:
+    def _measured(self, case: KernelCase, left_s: float) -> dict[str, Any]:
         from llmviewer.calibrate.kernels import KERNELS
 
         work: Work = KERNELS[case.kernel](case.columns, self.buffers)

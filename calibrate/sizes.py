@@ -13,7 +13,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class RunSize:
     """What is measured, and for how long.
 
     budget_s: time for all of it; shapes that no time is left for are left out and counted.
@@ -65,7 +65,7 @@ def grid(batches: tuple[int, ...], lengths: tuple[int, ...], most: int) -> Pairs
     return tuple((b, n) for b in batches for n in lengths if b * n <= most)
 
 
-GPU = Size(
+GPU = RunSize(
     budget_s=1200.0,
     settle_s=0.3,
     most_flops=2e13,
@@ -86,7 +86,7 @@ GPU = Size(
     block_prompts=grid((1, 8), (128, 512, 2048, 8192), 16384),
     block_caches=grid((1, 8, 64), (512, 2048, 8192), 131072),
 )
-CPU = Size(
+CPU = RunSize(
     budget_s=300.0,
     sample_s=2e-3,
     warmup_s=10e-3,
@@ -114,7 +114,7 @@ CPU = Size(
     block_caches=grid((1, 4), (256, 1024), 4096),
 )
 #: (kind of device, size) -> what is measured.
-SIZES: dict[tuple[str, str], Size] = {
+SIZES: dict[tuple[str, str], RunSize] = {
     ("cuda", "quick"): replace(
         GPU,
         budget_s=270.0,
@@ -187,7 +187,7 @@ SIZES: dict[tuple[str, str], Size] = {
 }
 
 
-def named(kind: str, name: str) -> Size:
+def named(kind: str, name: str) -> RunSize:
     """The size called quick, default or full on a device of this kind."""
     if (kind, name) not in SIZES:
         raise unknown("size", name, {size for _, size in SIZES})

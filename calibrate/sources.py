@@ -22,7 +22,7 @@ WHOLE = ("block", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Source:
+class TableSource:
     """Tables of one file.  environment: what `calibrate run` says of the machine; empty of tables by others."""
 
     path: Path
@@ -40,13 +40,13 @@ def is_samples(path: Path) -> bool:
     return path.is_dir() or path.suffix == ".jsonl"
 
 
-def read(path: Path) -> Source:
+def read(path: Path) -> TableSource:
     """A samples file or its directory, or a table in CSV or Parquet.  Raises UserError: one line why not."""
     if is_samples(path):
         environment, tables = record.read(path)
         for name, frame in tables.items():
             _complete(name, frame, path)
-        return Source(path=path, tables=tables, environment=environment)
+        return TableSource(path=path, tables=tables, environment=environment)
     frame = read_table(path)
     if is_whole_requests(frame.columns):
         raise UserError(
@@ -54,7 +54,7 @@ def read(path: Path) -> Source:
         )
     table = table_of(frame.columns)
     check(frame)
-    return Source(path=path, tables={table: frame})
+    return TableSource(path=path, tables={table: frame})
 
 
 def _complete(name: str, frame: pd.DataFrame, path: Path) -> None:
@@ -66,6 +66,6 @@ def _complete(name: str, frame: pd.DataFrame, path: Path) -> None:
         check(frame)
 
 
-def read_all(paths: Sequence[Path]) -> list[Source]:
+def read_all(paths: Sequence[Path]) -> list[TableSource]:
     """Every source, each once."""
     return [read(path) for path in dict.fromkeys(paths)]

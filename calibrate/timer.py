@@ -73,7 +73,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Samples:
     """Samples of one kernel [us per call].  timed: graph, events or clock.  settled_s: it ran before the first one."""
 
     samples_us: tuple[float, ...]
@@ -129,7 +129,7 @@ def is_cold(work: Work, stopwatch: Stopwatch) -> bool:
     return work.rotated_bytes > CACHES * stopwatch.cache_bytes
 
 
-def measure(work: Work, stopwatch: Stopwatch, limits: Limits) -> Timing:
+def measure(work: Work, stopwatch: Stopwatch, limits: Limits) -> Samples:
     """Time a kernel.  Raises TooLongError where limits.most_s would not do."""
     with work.context():
         once_s = _warmed(work, stopwatch, limits)
@@ -142,7 +142,7 @@ def measure(work: Work, stopwatch: Stopwatch, limits: Limits) -> Timing:
             times.append(sample())
         reading = stopwatch.reading(sample)
     per_call = tuple(t / calls * 1e6 for t in times)
-    return Timing(
+    return Samples(
         samples_us=per_call, calls=calls, timed=timed, reading=reading, settled_s=settled_s,
         most_spread=limits.most_spread,
     )  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 from llmviewer import api
 from llmviewer.analysis.evaluation import Evaluation, evaluate
 from llmviewer.analysis.system import System
-from llmviewer.calibrate.predict import OTHERS, PREDICTED, SHORT_US, Asked
+from llmviewer.calibrate.predict import OTHERS, PREDICTED, SHORT_US, PredictionOptions
 from llmviewer.calibrate.tables import engine_of
 from llmviewer.core import dtypes
 from llmviewer.core.counts import Array
@@ -39,7 +39,7 @@ CHOICES = ("device", "engine", "model", "dtype", "graph", "stage", "layers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Priced:
+class PredictedStage:
     """Seconds of passes: predicted, bounds (95 and 80 %), on the data sheet's roofline."""
 
     predicted: Array
@@ -47,7 +47,7 @@ class Priced:
     ideal: Array
 
 
-def predict(frame: pd.DataFrame, table: str, asked: Asked) -> pd.DataFrame:
+def predict(frame: pd.DataFrame, table: str, asked: PredictionOptions) -> pd.DataFrame:
     """Rows of `block` or `model` with the columns that predictions of kernels have; none is dropped."""
     answered = unanswered(frame, "")
     words = frame[["model", "dtype", "stage"]].astype(str).agg(" ".join, axis=1)
@@ -76,7 +76,7 @@ def unanswered(frame: pd.DataFrame, reason: str) -> pd.DataFrame:
     return frame.assign(**empty, **dict.fromkeys(OTHERS[1:-1], ""), reason=reason, counted_as="")
 
 
-def _priced(group: pd.DataFrame, table: str, asked: Asked) -> tuple[Priced, str]:
+def _priced(group: pd.DataFrame, table: str, asked: PredictionOptions) -> tuple[PredictedStage, str]:
     first = group.iloc[0]
     on = asked.hardware or str(first["device"]).replace("_", "-")
     chip = on if isinstance(on, Chip) else specs.load(on)
@@ -105,7 +105,9 @@ def _step(group: pd.DataFrame) -> Step:
     return decode(batch, group["context"].to_numpy(dtype=np.float64) - 1.0)
 
 
-def _sums(evaluation: Evaluation, system: System, efficiency: Calibrated, points: int, *, alone: bool) -> Priced:
+def _sums(
+    evaluation: Evaluation, system: System, efficiency: Calibrated, points: int, *, alone: bool
+) -> PredictedStage:
     """Over all operators; alone: those of the layers, without embedding, last norm and head.
 
     Kernels of one fit err together, different fits apart, as in llmviewer.interval.
@@ -115,20 +117,20 @@ def _sums(evaluation: Evaluation, system: System, efficiency: Calibrated, points
     for row in evaluation.rows:
         if alone and row.block.scope == "model":
             continue
-        seconds = row.timing.time_s * float(row.block.times) * ones
+        seconds = row.timing.time_s * float(row.block.repeats) * ones
         ratios = efficiency.interval(row.operator, system.chip, row.timing)
         fit = efficiency.basis(row.operator).fit.key
         off[fit] = off.get(fit, 0.0) + (ratios - 1.0) * seconds
-        predicted, ideal = predicted + seconds, ideal + row.ideal.time_s * float(row.block.times)
+        predicted, ideal = predicted + seconds, ideal + row.ideal.time_s * float(row.block.repeats)
     if alone:
-        launched = sum(row.block.times for row in evaluation.rows if row.block.scope != "model")
+        launched = sum(row.block.repeats for row in evaluation.rows if row.block.scope != "model")
         host = system.engine.constants.get("eager", 0.0) * 1e-6 * launched
         predicted = np.maximum(predicted, host)
     else:
         predicted = predicted + sum(term for _, term in evaluation.served)
     spread = np.sqrt(sum(deviation**2 for deviation in off.values()))
     signs = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
-    return Priced(predicted=predicted, bounds=np.maximum(predicted + signs * spread, 0.0), ideal=ideal)
+    return PredictedStage(predicted=predicted, bounds=np.maximum(predicted + signs * spread, 0.0), ideal=ideal)
 
 
 def described(answered: pd.DataFrame, table: str) -> list[dict[str, Any]]:

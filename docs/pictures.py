@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from llmviewer.cli import main
-from llmviewer.reports.plots import KINDS, Given, Kind
+from llmviewer.reports.plots import KINDS, Given, PlotKind
 from llmviewer.reports.plots.style import SIZES, THEMES
 
 HERE = Path(__file__).resolve().parent
@@ -82,7 +82,7 @@ NOTES = {
 }
 
 
-def draw(name: str, kind: Kind) -> None:
+def draw(name: str, kind: PlotKind) -> None:
     """The picture of a kind's example, with few colours."""
     with tempfile.TemporaryDirectory() as folder:
         words, target = kind.example, Path(folder) / "picture.png"
@@ -96,7 +96,7 @@ def draw(name: str, kind: Kind) -> None:
         image.save(HERE / "images" / f"{name}.png", optimize=True)
 
 
-def section(name: str, kind: Kind) -> str:
+def section(name: str, kind: PlotKind) -> str:
     """What a kind shows, how it is asked for, and its picture."""
     note = NOTES[name].replace("{lists}", " ".join(f"--{option} {text}" for option, text in kind.lists.items()))
     command = f"llmviewer plot {name} {kind.example}".strip()

@@ -22,7 +22,7 @@ from llmviewer.models.model import Model
 from llmviewer.result.result import Result
 from llmviewer.serving.generation import Draft, Generation, picked
 from llmviewer.techniques import registry
-from llmviewer.techniques.registry import TECHNIQUES, Of
+from llmviewer.techniques.registry import TECHNIQUES, SharedBy
 
 #: Techniques that an engine chooses unless asked otherwise -> their defaults.
 DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
@@ -171,7 +171,7 @@ def _generating(model: Model, built: System, chip: Chip, options: Options) -> Co
 
 def _drafter(draft: Draft, model: Model, chip: Chip, options: Options) -> Drafter:
     """What drafts runs on the same chip within the same steps of the engine, with formats of its own."""
-    alike = Of.LAYERS if draft.model is model else Of.WEIGHTS if draft.same_weights else Of.ENGINE
+    alike = SharedBy.LAYERS if draft.model is model else SharedBy.WEIGHTS if draft.same_weights else SharedBy.ENGINE
     words = {name: text for name, text in options.techniques.items() if TECHNIQUES[name].of <= alike}
     if "tensor_parallel_size" in draft.techniques:
         words = {name: text for name, text in words.items() if name not in OF_A_GROUP}
@@ -191,7 +191,7 @@ def _spatial(model: Model, one: System, options: Options) -> System:
 
     given = one.parallelism.tensor
     degrees = (given,) if given > 1 else spatial.DEGREES
-    found = spatial.machine(model.graph(decode(1.0, 0.0)), build, degrees)
+    found = spatial.smallest_system(model.graph(decode(1.0, 0.0)), build, degrees)
     check_reach(found.chip, found.parallelism)
     return found
 

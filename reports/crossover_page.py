@@ -13,7 +13,7 @@ from llmviewer.result.crossover import NOBODY, Crossover
 #: A terminal shows at most this many contexts and batch sizes, evenly picked; files hold all.
 MOST_ROWS, MOST_COLUMNS = 24, 16
 #: metric -> what is least, in words; of speculation a decode step's share of a token.
-METRICS = {
+METRIC_TITLES = {
     "decode_time_s": "decode time a token",
     "device_time_s": "decode time a token × devices",
     "ttft_s": "TTFT",
@@ -37,7 +37,7 @@ def page(found: Crossover) -> Page:
     styles = {letters[index]: COLOURS[index % len(COLOURS)] for index in range(len(found.names))}
     heads = (right("Context"), *(Column(title=fmt.whole(found.batch_sizes[j]), styles=styles) for j in across))
     rows = tuple(Row(cells=(fmt.whole(found.contexts[i]), *(letters[int(winner[i, j])] for j in across))) for i in down)
-    note = f"least {METRICS[found.metric]} ({found.efficiency}); batch sizes across"
+    note = f"least {METRIC_TITLES[found.metric]} ({found.efficiency}); batch sizes across"
     return (Facts(lines=tuple(lines)), Table(columns=heads, rows=rows, note=note))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 
-COLUMNS = (
+FIT_COLUMNS = (
     left("Kernel / formats / engine"),
     left("Regime"),
     right("Rows"),
@@ -38,7 +38,7 @@ def page(document: dict[str, Any], chip: str) -> Page:
     """document: a fit as JSON says it."""
     rows = tuple(Row(cells=_cells(fit)) for fit in document["fits"])
     parts: Page = (
-        Table(columns=COLUMNS, rows=rows, title=f"Kernels on {chip}"),
+        Table(columns=FIT_COLUMNS, rows=rows, title=f"Kernels on {chip}"),
         Facts(lines=MEANING, emphasis=Emphasis.FAINT),
     )
     if document["whole"]:

@@ -8,7 +8,7 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 
-COLUMNS = (
+LEDGER_COLUMNS = (
     left("Source"),
     left("Engine as", rank=2),
     left("Chips", rank=3),
@@ -46,7 +46,7 @@ def page(document: Mapping[str, Any], last: Mapping[str, float], rows: bool = Fa
     total = document["total"]
     table = Table(
         title="Published figures, none of them fitted on",
-        columns=COLUMNS,
+        columns=LEDGER_COLUMNS,
         rows=tuple(Row(cells=_source(source, last)) for source in document["sources"]),
         total=("all", "", "", *_numbers(total), ""),
     )

@@ -31,7 +31,7 @@ OF_ROOFLINE = "Roofline"
 
 #: Narrow screens lose the highest rank first; name, bound, time and share always stand.  The last but two is for
 #: calibrated times only.
-COLUMNS = (
+OPERATOR_COLUMNS = (
     left("Operator"),
     left("Kind", rank=8),
     right("FLOP", rank=3),
@@ -63,7 +63,7 @@ def stage_table(name: str, stage: dict[str, Any], tokens: str) -> Table:
     table = Table(
         title=f"{name} {fmt.duration(stage['time_s'])}{_within(stage)}: {_bounds(stage)}",
         note=f"{tokens}; figures per layer{SIDE_BY_SIDE if any(stage['overlap_s'].values()) else ''}",
-        columns=COLUMNS,
+        columns=OPERATOR_COLUMNS,
         rows=tuple(rows),
         total=_total(stage),
     )
@@ -93,7 +93,7 @@ def _served(term: str, seconds: float, stage: dict[str, Any]) -> Row:
         "All layers": fmt.duration(seconds),
         "Share": fmt.share(share),
     }
-    return Row(cells=tuple(known.get(column.title, "") for column in COLUMNS))
+    return Row(cells=tuple(known.get(column.title, "") for column in OPERATOR_COLUMNS))
 
 
 def _bounds(stage: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 
-COLUMNS = (
+VALIDATION_COLUMNS = (
     left("Device"),
     left("Kernel"),
     left("Regime"),
@@ -30,7 +30,9 @@ def page(document: dict[str, Any], title: str) -> Page:
     """document: a validation as JSON says it."""
     rows = tuple(Row(cells=_cells(score)) for score in document["scores"])
     total = document["total"]
-    table = Table(columns=COLUMNS, rows=rows, title=title, total=("all", "", "", *_cells(total)[3:]) if total else ())
+    table = Table(
+        columns=VALIDATION_COLUMNS, rows=rows, title=title, total=("all", "", "", *_cells(total)[3:]) if total else ()
+    )
     parts: Page = (table, Facts(lines=MEANING, emphasis=Emphasis.FAINT)) if rows else ()
     left_out = tuple((f"{fmt.whole(count)} rows", reason) for reason, count in document["not_predicted"].items())
     if left_out:

@@ -171,7 +171,7 @@ def step_time(model: models.Model, chip: str, step: Any, attention: str) -> floa
     """One forward pass, evaluated alone."""
     on = api.system(specs.load(chip), api.options_of({"attention": attention}))
     rows = evaluate(model, on, step).rows
-    return float(sum(np.asarray(row.timing.time_s).reshape(-1)[0] * row.block.times for row in rows))
+    return float(sum(np.asarray(row.timing.time_s).reshape(-1)[0] * row.block.repeats for row in rows))
 
 
 @pytest.mark.parametrize("model", [DENSE, MOE, LATENT], ids=lambda model: model.name)

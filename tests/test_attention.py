@@ -256,7 +256,7 @@ def test_further_row_blocks_never_set_the_time(name: str, window: float, attenti
         op = flash(replace(attention, window=window), chunk(1.0, new, cached), name)
         reads = [a for a in op.reads if a.tensor.place is Place.DEVICE]
         once = replace(op, reads=tuple({a.tensor.name: a for a in reversed(reads)}.values()))
-        slow, fast = (roofline.time(o, chip, ideal, o.traffic_bytes).time_s for o in (op, once))
+        slow, fast = (roofline.time_operator(o, chip, ideal, o.traffic_bytes).time_s for o in (op, once))
         assert slow == pytest.approx(fast)
 
 

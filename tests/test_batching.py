@@ -20,7 +20,7 @@ from llmviewer.core.workload import Request, Step, chunk, decode, mixed
 from llmviewer.hardware import specs
 from llmviewer.reports import analysis_page, serving, terminal
 from llmviewer.reports.screen import Screen
-from llmviewer.serving.batching import Batching, Machine, Running, Times
+from llmviewer.serving.batching import Batching, Replica, RequestTimes, Running
 from llmviewer.techniques.batching import chunked, disaggregated
 from llmviewer.techniques.batching.chunked import Chunked, plan
 from llmviewer.techniques.batching.disaggregated import Disaggregated
@@ -40,9 +40,9 @@ def asked(users: float, prompt: float, output: float) -> Request:
     return Request(batch_size=np.array([users]), input_len=np.array([prompt]), output_len=np.array([output]))
 
 
-def machine(places: float = np.inf, prompt_bytes: float = 1e9) -> Machine:
+def machine(places: float = np.inf, prompt_bytes: float = 1e9) -> Replica:
     """Linear in tokens; so many places."""
-    return Machine(
+    return Replica(
         places=lambda request, budget: places + 0.0 * request.batch_size,
         prefill_s=lambda request: np.asarray(FIXED + TOKEN * request.batch_size * request.input_len),
         step_s=step_s,
@@ -51,7 +51,7 @@ def machine(places: float = np.inf, prompt_bytes: float = 1e9) -> Machine:
     )
 
 
-def served(batching: Batching, request: Request, on: Machine) -> Times:
+def served(batching: Batching, request: Request, on: Replica) -> RequestTimes:
     """The request on the machine that is worked by hand; its mixed steps hold the riders beside the chunks."""
     running = batching.admit(request, on)
     assert running is not None
@@ -60,7 +60,7 @@ def served(batching: Batching, request: Request, on: Machine) -> Times:
     prefill_s = _prefill(running, request) if isinstance(running, chunked.Mixing) else on.prefill_s(
         replace(request, batch_size=running.together)
     )  # fmt: skip
-    passes = Times(prefill_s=np.asarray(prefill_s), decode_s=np.asarray(decode_s), steps=np.asarray(steps))
+    passes = RequestTimes(prefill_s=np.asarray(prefill_s), decode_s=np.asarray(decode_s), steps=np.asarray(steps))
     return batching.times(passes, running, request.batch_size)
 
 
@@ -71,7 +71,7 @@ def _prefill(running: Running, request: Request) -> Count:
     return chunks * FIXED + TOKEN * (running.together * request.input_len + chunks * running.riders)
 
 
-def e2e_s(times: Times) -> float:
+def e2e_s(times: RequestTimes) -> float:
     return float((times.ttft_s + times.generation_s)[0])
 
 
@@ -408,7 +408,7 @@ def test_full_steps_hold_a_prompt_and_its_answer() -> None:
 def weights_read(graph: Graph, names: tuple[str, ...] = ()) -> float:
     """Bytes of weights that a pass reads, of all operators or those named."""
     return sum(
-        float(np.max(op.read_bytes(Role.WEIGHT))) * block.times for block, op in graph if not names or op.name in names
+        float(np.max(op.read_bytes(Role.WEIGHT))) * block.repeats for block, op in graph if not names or op.name in names
     )
 
 

@@ -182,7 +182,7 @@ def test_prompts_of_points_obey_the_token_budget() -> None:
     (two_by_two,) = (p for p in passes(plan(skeleton(36, 6, 45), 1, 171, 256, 504)) if p[1] > 1)
     assert two_by_two == (2, 252, 0)
     found = plan(skeleton(36, 6, 45), 1, 171, 256, 504)
-    assert found.weights[found.shown :].max() == 3.0
+    assert found.repeats[found.shown :].max() == 3.0
     chunks = [p for p in passes(plan(skeleton(36, 6, 45), 1, 171, 256, 100)) if p[1] > 1]
     assert chunks == [(1, 100, 0), (1, 100, 100), (1, 52, 200)]
     sizes = {"input_len": 171, "output_len": 36 + 6 * 36, "max_num_batched_tokens": 504}

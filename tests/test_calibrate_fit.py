@@ -17,7 +17,7 @@ pytest.importorskip("scipy", reason="fitting needs scipy")
 import pandas as pd
 
 from llmviewer.calibrate import conformal, record
-from llmviewer.calibrate.e2e_rows import COLUMNS
+from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS
 from llmviewer.calibrate.fit import seconds
 from llmviewer.calibrate.tables import LeftOut, Rows, parts_of
 from llmviewer.cli import main
@@ -436,7 +436,7 @@ def test_a_profile_that_cannot_be_written_is_not_fitted_first(
 
 def test_nothing_is_fitted_on_whole_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "e2e.csv"
-    table.write_text(f"{','.join(COLUMNS)}\n{','.join('1' for _ in COLUMNS)}\n", encoding="utf-8")
+    table.write_text(f"{','.join(REQUEST_COLUMNS)}\n{','.join('1' for _ in REQUEST_COLUMNS)}\n", encoding="utf-8")
     line = error_line(capsys, "calibrate", "fit", table, "-o", tmp_path / "profile.yaml")
     assert "holds whole requests" in line
 

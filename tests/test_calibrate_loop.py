@@ -16,7 +16,7 @@ pytest.importorskip("scipy", reason="fitting needs scipy")
 from llmviewer.calibrate import sizes
 from llmviewer.cli import main
 
-SMALL = sizes.Size(
+SMALL = sizes.RunSize(
     samples=3, sample_s=2e-4, warmup_s=1e-4, graphs=False, compiled=False, most_flops=2e8,
     models=("qwen2.5-0.5b",), dtypes=("float32",), tokens=(1, 4, 16, 64), attention_models=("qwen2.5-0.5b",),
     attention_dtypes=("float32",), backends=("sdpa_flash", "sdpa_math"), latent_models=(),

@@ -16,7 +16,7 @@ from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels import KERNELS
 from llmviewer.calibrate.kernels.attention import BACKENDS
 from llmviewer.calibrate.kernels.elementwise import OPERATIONS
-from llmviewer.calibrate.kernels.llama import Sizes
+from llmviewer.calibrate.kernels.llama import LlamaConfig
 from llmviewer.calibrate.shapes import Heads, LinearShape
 from llmviewer.core.workload import decode, prefill
 from llmviewer.models.load import parse
@@ -47,7 +47,7 @@ def test_attention_and_experts_are_those_of_the_model() -> None:
 
 
 @pytest.mark.parametrize("size", ALL)
-def test_every_gemm_of_a_plan_is_a_layer_of_a_model(size: sizes.Size) -> None:
+def test_every_gemm_of_a_plan_is_a_layer_of_a_model(size: sizes.RunSize) -> None:
     known = {(s.n, s.k) for s in (*shapes.linears(size.models), *shapes.experts(size.expert_models))}
     planned = {(c.columns["n"], c.columns["k"]) for c in plan.cases(size) if c.table == "gemm"}
     assert planned
@@ -55,7 +55,7 @@ def test_every_gemm_of_a_plan_is_a_layer_of_a_model(size: sizes.Size) -> None:
 
 
 @pytest.mark.parametrize("size", ALL)
-def test_every_case_is_a_row_of_a_table_made_by_a_kernel(size: sizes.Size) -> None:
+def test_every_case_is_a_row_of_a_table_made_by_a_kernel(size: sizes.RunSize) -> None:
     cases = plan.cases(size, gpus=8)
     assert {case.table for case in cases} <= set(record.TABLES) <= set(plan.SHARES)
     assert {case.kernel for case in cases} <= set(KERNELS)
@@ -105,12 +105,12 @@ def test_the_measured_model_does_the_products_that_ours_counts(stage: str) -> No
     assert isinstance(logits, torch.Tensor)
     assert logits.shape == (3, 96)
     assert logits.isfinite().all()
-    assert counter.get_total_flops() == sum(operator.matmul_flops * block.times for block, operator in graph)
+    assert counter.get_total_flops() == sum(operator.matmul_flops * block.repeats for block, operator in graph)
 
 
 def test_a_config_of_a_row_builds_the_model_that_was_measured() -> None:
     config = plan.llama_config("tinyllama-1.1b", 3, "bfloat16")
-    built = Sizes.of(config)
+    built = LlamaConfig.of(config)
     weights = sum(a * (b[0] if b else 1) for a, *b in built.layer_shapes()) * 3
     tables = 2 * built.vocabulary * built.hidden + built.hidden
     assert parse(config, "x").parameters == weights + tables
@@ -120,7 +120,7 @@ def test_decoding_token_by_token_gives_what_prefill_gives() -> None:
     """The cache, the rotation and the mask of the measured layer are those of a real one."""
     from llmviewer.calibrate.kernels import llama
 
-    made = Sizes.of(SMALL)
+    made = LlamaConfig.of(SMALL)
     torch.manual_seed(0)
     weights = tuple(torch.randn(shape) * 0.1 for shape in made.layer_shapes())
     x = torch.randn(2, 5, 64)
@@ -138,7 +138,7 @@ def test_decoding_token_by_token_gives_what_prefill_gives() -> None:
 
 
 def test_more_than_one_device_adds_the_all_reduce() -> None:
-    tiny = replace(sizes.Size(), allreduce_bytes=(4096,), models=(), dtypes=("float32",))
+    tiny = replace(sizes.RunSize(), allreduce_bytes=(4096,), models=(), dtypes=("float32",))
     assert {c.columns["gpus"] for c in plan.cases(tiny, gpus=4) if c.table == "allreduce"} == {2, 4}
     assert not [c for c in plan.cases(tiny, gpus=1) if c.table == "allreduce"]
 

@@ -23,7 +23,7 @@ from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 
 #: One or two rows of every table, of no more time than tests have.
-TINY = sizes.Size(
+TINY = sizes.RunSize(
     samples=3, sample_s=1e-5, warmup_s=0.0, graphs=False, compiled=False, most_flops=1e8,
     models=("pythia-1.4b",), dtypes=("float32",), tokens=(1,), attention_models=("qwen2.5-0.5b",),
     attention_dtypes=("float32",), backends=("sdpa_flash",), latent_models=(),

@@ -16,7 +16,7 @@ from llmviewer.calibrate import environment
 from llmviewer.calibrate.buffers import Buffers, TooLargeError
 from llmviewer.calibrate.kernels.experts import row_ends
 from llmviewer.calibrate.stopwatch import CpuStopwatch
-from llmviewer.calibrate.timer import Limits, Reading, Timing, TooLongError, Work, copies, measure, spread
+from llmviewer.calibrate.timer import Limits, Reading, Samples, TooLongError, Work, copies, measure, spread
 
 KIB = 2**10
 
@@ -38,7 +38,7 @@ class FakeStopwatch:
         return Reading(clock_mhz=1000.0)
 
 
-def timed(*seconds: float, work: Work | None = None, **limits: float) -> tuple[Timing, FakeStopwatch]:
+def timed(*seconds: float, work: Work | None = None, **limits: float) -> tuple[Samples, FakeStopwatch]:
     watch = FakeStopwatch(*seconds)
     return measure(work or Work(run=lambda i: None), watch, Limits(**limits)), watch  # type: ignore[arg-type]
 

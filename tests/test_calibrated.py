@@ -182,7 +182,7 @@ def test_a_table_of_prompts_is_predicted_by_the_kernel_of_prompts() -> None:
     heads = {"heads": 32, "kv_heads": 8, "head_dim": 128}
     chunk = tables.completed(pd.DataFrame([{**shared, **heads, "seq": 1, "prefix": 1023}]))
     step = tables.completed(pd.DataFrame([{**shared, **heads, "context": 1024}]))
-    prompts, steps = (predict.predict(rows, predict.Asked()) for rows in (chunk, step))
+    prompts, steps = (predict.predict(rows, predict.PredictionOptions()) for rows in (chunk, step))
     assert prompts["ideal_us"][0] == pytest.approx(steps["ideal_us"][0])
     assert prompts["predicted_us"][0] > 1.3 * steps["predicted_us"][0]
 

@@ -50,7 +50,7 @@ def test_two_devices_together_do_the_work_of_one_and_what_both_repeat(asked: dic
     one, two = (prepared("llama-2-7b", asked | {"tensor_parallel_size": size}) for size in ("1", "2"))
 
     def flops(graph: Graph, *repeated: str) -> float:
-        return float(sum(op.matmul_flops * b.times for b, op in graph if not repeated or op.name in repeated))
+        return float(sum(op.matmul_flops * b.repeats for b, op in graph if not repeated or op.name in repeated))
 
     thin = [op.name for _, op in one if op.name.endswith(("_lora_a", "_low_a", "_lora_b", "_low_b"))]
     rows = ("o_proj", "down_proj")

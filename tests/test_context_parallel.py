@@ -70,7 +70,7 @@ def test_no_count_grows_and_recurrent_models_are_refused(name: str, built: Calla
 def test_a_long_prompt_takes_a_quarter_of_all_products_on_four_devices() -> None:
     for name in ("llama-3.1-8b", "mixtral-8x7b", "gemma-2-9b"):
         whole, four = plain(name, PREFILL), context_parallel(4, 8.0)(plain(name, PREFILL))
-        flops = [sum(number(op.matmul_flops) * b.times for b, op in g if op.name != "lm_head") for g in (whole, four)]
+        flops = [sum(number(op.matmul_flops) * b.repeats for b, op in g if op.name != "lm_head") for g in (whole, four)]
         assert flops[1] * 4 == pytest.approx(flops[0])
 
 
@@ -134,7 +134,7 @@ def test_tensor_and_context_parallelism_go_together(name: str, step: Step) -> No
     two = shard(Sharding(tensor=2))(plain(name, step))
     both = context_parallel(2, 4.0)(two)
     check(both)
-    flops = [sum(number(op.matmul_flops) * b.times for b, op in g) for g in (two, both)]
+    flops = [sum(number(op.matmul_flops) * b.repeats for b, op in g) for g in (two, both)]
     assert flops[1] <= flops[0]
 
 

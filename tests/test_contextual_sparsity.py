@@ -43,7 +43,7 @@ def pair(name: str, step: Step, called: str, sparsity: Sparsity = HALF) -> tuple
 
 
 def weights_read(of: Graph) -> Any:
-    return sum(op.read_bytes(Role.WEIGHT) * block.times for block, op in of)
+    return sum(op.read_bytes(Role.WEIGHT) * block.repeats for block, op in of)
 
 
 @pytest.mark.parametrize(("tokens", "read"), [(1.0, 0.1), (2.0, 0.19), (8.0, 1 - 0.9**8), (1024.0, 1.0)])
@@ -113,7 +113,7 @@ def test_a_prefill_gains_nothing_and_pays_for_the_predictors() -> None:
         sparse("llama-2-7b", step, Sparsity(attention=0.5, mlp=0.1, predictor=0)),
         sparse("llama-2-7b", step),
     )
-    flops = [sum(op.matmul_flops * block.times for block, op in g) for g in (plain, free, found)]
+    flops = [sum(op.matmul_flops * block.repeats for block, op in g) for g in (plain, free, found)]
     assert flops[0] == pytest.approx(flops[1], rel=1e-12) and flops[2] > flops[0]
 
 

@@ -10,7 +10,7 @@ import pytest
 from llmviewer import api
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
-from llmviewer.result.crossover import METRICS, NOBODY, crossover, names
+from llmviewer.result.crossover import CROSSOVER_METRICS, NOBODY, crossover, names
 
 from .answers import analyze
 
@@ -63,7 +63,7 @@ def test_configurations_are_named_by_what_differs_and_none_says_of_what() -> Non
     assert names([{"tensor_parallel_size": "2"}, {"tensor_parallel_size": "4"}])[0] == "tensor parallel size 2"
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", CROSSOVER_METRICS)
 def test_the_map_says_in_words_what_is_least(metric: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = "crossover llama-2-7b --hardware a100 --quantization none,w4a16 --batch-size 1 --context 512 --metric"
     assert main([*words.split(), metric]) == 0

@@ -339,7 +339,7 @@ def test_a_draft_pass_of_a_layer_is_one_token_of_that_layer() -> None:
     """What is timed is the module's own graph: EAGLE's later passes read 0.236e9 weights and the model's head."""
     later = generation("eagle,tokens=2").drafts[1]
     read = sum(
-        float(op.matmul_flops) * block.times
+        float(op.matmul_flops) * block.repeats
         for block, op in later.model.graph(decode(1.0, 0.0))
         if op.name.endswith(("_proj", "fc", "lm_head"))
     )

@@ -63,7 +63,7 @@ def own_parameters(model: Model, shared: Collection[str] = VOCABULARY) -> float:
 
 
 def matmul_flops(graph: Graph) -> float:
-    return float(total(operator.matmul_flops * block.times for block, operator in graph))
+    return float(total(operator.matmul_flops * block.repeats for block, operator in graph))
 
 
 @pytest.mark.parametrize(
@@ -171,15 +171,15 @@ def test_skipping_nothing_is_the_model_and_skipping_half_is_half_its_layers(name
     assert matmul_flops(skipping(target, 0.0, 0.0).graph(step)) == matmul_flops(whole)
     assert weights_bytes(skipping(target, 0.0, 0.0).graph(step)) == weights_bytes(whole)
     layers = [block for block in whole.blocks if not block.scope]
-    times = {block.name: block.times for block in skipping(target, 0.5, 0.5).graph(step).blocks if not block.scope}
-    assert sum(times.values()) == sum(block.times - round(block.times * 0.5) for block in layers)
+    times = {block.name: block.repeats for block in skipping(target, 0.5, 0.5).graph(step).blocks if not block.scope}
+    assert sum(times.values()) == sum(block.repeats - round(block.repeats * 0.5) for block in layers)
 
 
 def test_attention_and_feed_forward_parts_are_skipped_apart() -> None:
     """Llama-2-13b without 24 of its 40 attentions and 10 of its feed-forward parts: 16 whole layers and 14 without
     attention."""
     target, step = models.load("llama-2-13b"), decode(1.0, 0.0)
-    blocks = {block.name: block.times for block in skipping(target, 0.6, 0.25).graph(step).blocks if not block.scope}
+    blocks = {block.name: block.repeats for block in skipping(target, 0.6, 0.25).graph(step).blocks if not block.scope}
     assert blocks == {"layer": 16, "layer_mlp": 14}
     h, f, v = 5120, 13824, 32000
     attention = 16 * (4 * h * h + 2 * h)  # scores and values of one pair, 2 h FLOP each
@@ -210,7 +210,7 @@ def test_devices_together_compute_and_store_what_one_does_but_for_what_is_replic
     whole = {"fc", "eh_proj", "resblock_proj", "state_proj", "state_proj_first"}
 
     def shared(graph: Graph) -> float:
-        return float(total(op.matmul_flops * block.times for block, op in graph if op.name not in whole))
+        return float(total(op.matmul_flops * block.repeats for block, op in graph if op.name not in whole))
 
     assert 2.0 * shared(two) == pytest.approx(shared(one), rel=1e-12)
     assert matmul_flops(one) - shared(one) == matmul_flops(two) - shared(two)
@@ -221,10 +221,10 @@ def test_devices_together_compute_and_store_what_one_does_but_for_what_is_replic
 def test_a_point_alone_is_the_point_of_a_sweep(kind: str) -> None:
     module = MODULES[kind](models.load("llama-3-8b"))
     batches, cached = np.array([1.0, 8.0, 64.0]), np.array([10.0, 100.0, 1000.0])
-    swept = total(op.traffic_bytes * block.times for block, op in module.graph(decode(batches, cached)))
+    swept = total(op.traffic_bytes * block.repeats for block, op in module.graph(decode(batches, cached)))
     for at in range(3):
         alone = module.graph(decode(batches[at], cached[at]))
-        assert np.asarray(swept)[at] == total(op.traffic_bytes * block.times for block, op in alone)
+        assert np.asarray(swept)[at] == total(op.traffic_bytes * block.repeats for block, op in alone)
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])

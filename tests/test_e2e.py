@@ -10,13 +10,13 @@ import pytest
 
 from llmviewer import api
 from llmviewer.calibrate import e2e, e2e_rows, e2e_runs, engine_file, fit_engines
-from llmviewer.calibrate.predict import Asked
+from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.core.errors import UserError
 from llmviewer.timing import engine
 
 pd = pytest.importorskip("pandas")
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "measured" / "e2e.csv"
-ANY = Asked()
+ANY = PredictionOptions()
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def test_constants_come_back_from_rows_made_with_them(monkeypatch: pytest.Monkey
     ]
     cases = dict(enumerate(map(e2e_rows.case_of, rows)))
     (group,) = e2e_runs.grouped(cases, e2e_runs.Setting(presets=lambda name: made))
-    assert isinstance(group, e2e_runs.Group)
+    assert isinstance(group, e2e_runs.CaseGroup)
     (trial,) = fit_engines.trials(cases, group.values(group.analysis.times))
     kept = [np.ones(len(sizes), dtype=bool)]
     found = fit_engines.solve(engine.load("vllm-v0"), [trial], kept)

@@ -22,7 +22,7 @@ from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
 from llmviewer.techniques.sparsity.early_exit import EarlyExit, Fill, early_exit, parse
 from llmviewer.techniques.sparsity.exit_checks import Confidence, exit_checks
-from llmviewer.techniques.sparsity.exit_depth import Asked, Exits
+from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
 from llmviewer.techniques.sparsity.expected_work import WORK, is_layer
 from llmviewer.techniques.sparsity.skip_layers import skip_layers
 
@@ -47,7 +47,7 @@ def layers(of: Graph) -> list[Block]:
 
 
 def weights_read(of: Graph, block: str = "") -> Any:
-    return sum(op.read_bytes(Role.WEIGHT) * b.times for b, op in of if b.name == block or (not block and is_layer(b)))
+    return sum(op.read_bytes(Role.WEIGHT) * b.repeats for b, op in of if b.name == block or (not block and is_layer(b)))
 
 
 def operator(of: Graph, block: str, name: str) -> Operator:
@@ -87,7 +87,7 @@ def test_a_mean_is_a_geometric_depth_with_that_mean(mean: float) -> None:
 
 def test_a_batch_goes_as_deep_as_its_deepest_member() -> None:
     """One token goes on with 0.3, someone of 2 with 0.51, of 8 with 0.942."""
-    asked = Asked(tokens=np.array([1.0, 2.0, 8.0]), logits=np.array([1.0, 2.0, 8.0]))
+    asked = StepTokens(tokens=np.array([1.0, 2.0, 8.0]), logits=np.array([1.0, 2.0, 8.0]))
     assert asked.deepest(0.3) == pytest.approx([0.3, 0.51, 1 - 0.7**8])
 
 
@@ -101,7 +101,7 @@ def test_only_steps_in_which_every_token_asks_for_logits_leave_early() -> None:
     for step in (prefill(1.0, 9.0), chunk(1.0, 9.0, 9.0), mixed(chunk(1.0, 64.0, 0.0), decode(7.0, 9.0))):
         exits, plain = graph("llama-2-7b", step, text), load("llama-2-7b").graph(step)
         assert weights_read(exits) == weights_read(plain)
-        assert sum(op.flops * b.times for b, op in exits) == sum(op.flops * b.times for b, op in plain)
+        assert sum(op.flops * b.repeats for b, op in exits) == sum(op.flops * b.repeats for b, op in plain)
 
 
 def test_layers_are_told_apart_by_their_number() -> None:
@@ -116,9 +116,9 @@ def test_layers_are_told_apart_by_their_number() -> None:
 def test_of_a_model_pruned_in_depth_the_layers_left_are_counted() -> None:
     """Half of Gemma 2's 26 layers: 13, of which an exit after 1 leaves 1."""
     pruned = graph("llama-2-7b", decode(1.0, 9.0), "mean=0.5", fewer_layers(0.5))
-    assert [(block.name, block.times) for block in pruned.blocks][1::2] == [("layer", 16), ("exit_check", 15)]
+    assert [(block.name, block.repeats) for block in pruned.blocks][1::2] == [("layer", 16), ("exit_check", 15)]
     blocks = [
-        replace(block, times=times) for block, times in zip(layers(load("gemma-2-2b")._graph()), (7, 6), strict=True)
+        replace(block, repeats=times) for block, times in zip(layers(load("gemma-2-2b")._graph()), (7, 6), strict=True)
     ]
     numbers = layer_numbers(blocks)
     assert [len(n) for n in numbers] == [7, 6] and sorted(numbers[0] + numbers[1]) == list(range(13))
@@ -131,7 +131,7 @@ def test_a_classifier_is_two_products_of_the_hidden_state() -> None:
     """4096 x 2 weights for each of the 31 layers but the last: 2 x 4096 x 2 FLOP, and a softmax of two."""
     built = exit_checks(Exits(mean=0.6), Confidence.CLASSIFIER, jump=False)(load("llama-2-7b").graph(decode(3.0, 9.0)))
     block = built.blocks[-1]
-    assert (block.name, block.times) == ("exit_check", 31)
+    assert (block.name, block.repeats) == ("exit_check", 31)
     assert operator(built, "exit_check", "exit_classifier").matmul_flops == 3 * 2 * 4096 * 2
     stored = [sum(t.elements * times for t, times in g.stored_weights()) for g in (load("llama-2-7b")._graph(), built)]
     assert stored[1] - stored[0] == 31 * 4096 * 2
@@ -236,8 +236,8 @@ def test_who_never_leaves_changes_nothing(text: str) -> None:
 @pytest.mark.parametrize("name", models.names())
 def test_every_layer_of_a_model_has_a_number(name: str) -> None:
     found = layers(load(name).graph(decode(1.0, 9.0)))
-    numbers = sorted(n for block in found for n in (block.numbers or range(block.times)))
-    assert numbers == list(range(sum(block.times for block in found)))
+    numbers = sorted(n for block in found for n in (block.numbers or range(block.repeats)))
+    assert numbers == list(range(sum(block.repeats for block in found)))
 
 
 @pytest.mark.parametrize("name", models.names())
@@ -245,7 +245,7 @@ def test_work_falls_as_the_probability_says_and_never_below_nothing(name: str) -
     """Half leave after half of the layers, recomputed; the footprint stays, later passes take the graph."""
     step = decode(2.0, 300.0)
     plain = load(name).graph(step)
-    total = sum(block.times for block in layers(plain))
+    total = sum(block.repeats for block in layers(plain))
     last = None
     for chance in (0.0, 0.5, 1.0):
         found = graph(name, step, f"exits={total // 2}:{chance},kv=recompute")

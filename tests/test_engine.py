@@ -15,7 +15,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Kind
 from llmviewer.core.workload import Request, decode, prefill
 from llmviewer.hardware import specs
-from llmviewer.serving.batching import Times
+from llmviewer.serving.batching import RequestTimes
 from llmviewer.timing import engine
 from llmviewer.timing.engine import CONSTANTS, Engine
 
@@ -45,7 +45,7 @@ def answer(batching: str = "static", batch: float = 16.0, **changes: Any) -> Ana
 
 def test_each_constant_is_paid_as_often_as_its_meaning_says() -> None:
     # 32 layers of 12 kernels, the embedding before them, the norm and the head behind; 4 sequences, 4 rows of logits
-    kernels = sum(block.times * len(block.operators) for block in GRAPH.blocks)
+    kernels = sum(block.repeats * len(block.operators) for block in GRAPH.blocks)
     paid = {"launch": kernels, "layer": 32, "step": 1, "sequence": 4, "sampling": 4}
     found = terms(Engine(name="x", constants=dict.fromkeys(paid, 2.0)))
     assert found == pytest.approx({name: count * 2e-6 for name, count in paid.items()})
@@ -65,7 +65,7 @@ def test_devices_that_share_a_pass_are_told_once_and_wait_at_every_exchange() ->
 
 
 def test_a_host_that_launches_slower_than_kernels_run_is_waited_for() -> None:
-    kernels = sum(block.times * len(block.operators) for block in GRAPH.blocks)
+    kernels = sum(block.repeats * len(block.operators) for block in GRAPH.blocks)
     slow = Engine(name="x", constants={"eager": 10.0}, graph_tokens=0.0)
     assert terms(slow, kernels_s=1e-3) == pytest.approx({"host": kernels * 10e-6 - 1e-3})
     assert not terms(slow, kernels_s=1.0)
@@ -81,7 +81,7 @@ def test_a_matrix_vector_kernel_of_its_own_is_bound_by_units_or_bandwidth() -> N
     # 132 units x 1.83 GHz x 2 bytes = 483 GB/s are less than 0.9 x 3350 GB/s
     preset = Engine(name="x", unit_bytes=2.0, share=0.9)
     weights = sum(
-        block.times
+        block.repeats
         * float(operator.read_bytes(*(a.tensor.role for a in operator.reads if a.tensor.role.name == "WEIGHT")))
         for block in GRAPH.blocks
         for operator in block.operators
@@ -150,7 +150,7 @@ def test_a_wrong_preset_file_is_one_clear_line(changes: dict[str, Any], message:
 
 def test_continuous_batching_adds_the_others_prefill() -> None:
     # 4 users; each prefill takes 10 ms; 9 steps of 5 ms: the other three's prefill lies between the tokens
-    times = Times(
+    times = RequestTimes(
         prefill_s=np.array([0.010]), decode_s=np.array([0.045]), steps=np.array([9.0]), users=4.0, running=4.0,
         interference=1.0,
     )  # fmt: skip
@@ -163,7 +163,7 @@ def test_continuous_batching_adds_the_others_prefill() -> None:
 
 def test_whoever_finds_no_room_in_the_cache_waits() -> None:
     # 6 users share 2 places: two cycles of waiting for each of service, of 20 ms prefill and 40 ms of steps
-    times = Times(
+    times = RequestTimes(
         prefill_s=np.array([0.010]), decode_s=np.array([0.040]), steps=np.array([8.0]), users=6.0, running=2.0,
         interference=1.0,
     )  # fmt: skip

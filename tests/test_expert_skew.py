@@ -31,7 +31,7 @@ def experts(graph: Graph) -> list[Operator]:
 
 
 def read(graph: Graph) -> float:
-    return float(sum(op.read_bytes(Role.WEIGHT) * block.times for block, op in graph))
+    return float(sum(op.read_bytes(Role.WEIGHT) * block.repeats for block, op in graph))
 
 
 def test_alpha_1_over_8_experts_of_which_2_are_chosen() -> None:

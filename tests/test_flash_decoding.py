@@ -87,7 +87,7 @@ def test_it_adds_its_partial_results_and_no_product(name: str) -> None:
     for graph in (after, fuse(parse_rules("all"), A100)(after)):
         check(graph)
     for what in ("traffic_bytes", "vector_flops", "matmul_flops"):
-        counts = [np.zeros(2) + sum(getattr(op, what) * b.times for b, op in of) for of in (before, after)]
+        counts = [np.zeros(2) + sum(getattr(op, what) * b.repeats for b, op in of) for of in (before, after)]
         if what == "matmul_flops":
             assert np.array_equal(*counts)
         assert (counts[1] >= counts[0]).all()

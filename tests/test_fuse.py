@@ -50,7 +50,7 @@ def fused(model: str, step: Step, rules: tuple[str, ...] = ALL, chip: Chip = A60
 
 
 def total(of: Graph, what: Callable[[Operator], object]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return sum(np.ones(3) * np.asarray(what(op)) * block.times for block, op in of)  # type: ignore[return-value]
+    return sum(np.ones(3) * np.asarray(what(op)) * block.repeats for block, op in of)  # type: ignore[return-value]
 
 
 def named(of: Graph, name: str) -> Operator:

@@ -75,7 +75,7 @@ def test_a_tied_table_is_stored_once_and_weights_of_every_layer() -> None:
     graph = Graph(
         blocks=(
             Block(name="embedding", operators=(look_up,), scope="model"),
-            Block(name="layer", operators=(layer, layer), times=32),
+            Block(name="layer", operators=(layer, layer), repeats=32),
             Block(name="head", operators=(head,), scope="model"),
         )
     )

@@ -55,10 +55,10 @@ def seconds(operator: Operator, chip: Chip, family: object, constants: Mapping[s
     def efficiency(op: Operator, on: Chip) -> Rates:
         return family.rates(op, on, constants)  # type: ignore[attr-defined,no-any-return]
 
-    return np.asarray(roofline.time(operator, chip, efficiency, operator.traffic_bytes).time_s)
+    return np.asarray(roofline.time_operator(operator, chip, efficiency, operator.traffic_bytes).time_s)
 
 
-def part_of(operator: Operator, chip: Chip, constants: Mapping[str, float]) -> attention.Part:
+def part_of(operator: Operator, chip: Chip, constants: Mapping[str, float]) -> attention.GroupTime:
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
     module = attention_prefill if "tile" in constants else attention_decode
@@ -178,7 +178,7 @@ def test_no_kernel_beats_the_data_sheet(
         (DECODE, decode(LENGTHS, 1000.0)),
     ):
         op = kernel(step.groups, H100, heads, kv_heads, window, dims)
-        best = np.asarray(roofline.time(op, H100, ideal, op.traffic_bytes).time_s)
+        best = np.asarray(roofline.time_operator(op, H100, ideal, op.traffic_bytes).time_s)
         assert (seconds(op, H100, family, family.starting()) >= best).all()
 
 
@@ -199,8 +199,8 @@ def test_a_chunk_among_decodes_takes_the_time_of_both_kernels() -> None:
     chunk_step, decode_step = chunk(1.0, 512.0, 1000.0), decode(31.0, 2000.0)
     together = kernel(mixed(chunk_step, decode_step).groups, H100)
     parts = [kernel(step.groups, H100) for step in (chunk_step, decode_step)]
-    each = [float(roofline.time(op, H100, source, op.traffic_bytes).time_s) for op in parts]
-    both = roofline.time(together, H100, source, together.traffic_bytes)
+    each = [float(roofline.time_operator(op, H100, source, op.traffic_bytes).time_s) for op in parts]
+    both = roofline.time_operator(together, H100, source, together.traffic_bytes)
     assert float(both.time_s) == pytest.approx(sum(each), rel=0.02)
 
 
@@ -212,8 +212,8 @@ def test_passes_of_one_group_take_the_kernel_of_their_own_number_of_queries() ->
     )  # fmt: skip
     op = kernel((group,), H100)
     alone = [kernel(step.groups, H100) for step in (prefill(2.0, 2048.0), decode(64.0, 2048.0))]
-    expected = [float(roofline.time(o, H100, source, o.traffic_bytes).time_s) for o in alone]
-    assert np.asarray(roofline.time(op, H100, source, op.traffic_bytes).time_s) == pytest.approx(expected)
+    expected = [float(roofline.time_operator(o, H100, source, o.traffic_bytes).time_s) for o in alone]
+    assert np.asarray(roofline.time_operator(op, H100, source, op.traffic_bytes).time_s) == pytest.approx(expected)
 
 
 def test_products_of_eager_attention_are_batched_products_that_nobody_measured() -> None:
@@ -225,10 +225,10 @@ def test_products_of_eager_attention_are_batched_products_that_nobody_measured()
     assert [families_of(o) for o in (scores, op)] == [("batched",), ("attention_prefill", "attention_decode")]
     source = calibrated(H100)
     for each in (scores, out):
-        timing = roofline.time(each, H100, source, each.traffic_bytes)
+        timing = roofline.time_operator(each, H100, source, each.traffic_bytes)
         assert source.interval(each, H100, timing).shape == (4, 1)  # of a fit without a range
-        best = roofline.time(each, H100, ideal, each.traffic_bytes).time_s
-        assert best < roofline.time(each, H100, source, each.traffic_bytes).time_s < best * 3.0 + 10e-6
+        best = roofline.time_operator(each, H100, ideal, each.traffic_bytes).time_s
+        assert best < roofline.time_operator(each, H100, source, each.traffic_bytes).time_s < best * 3.0 + 10e-6
     assert source.basis(scores).basis == "assumed"
 
 

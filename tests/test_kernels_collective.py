@@ -36,7 +36,7 @@ def exchanged(pattern: Collective, devices: float, size: Count, near: float = np
 
 
 def seconds(constants: Constants, operator: Operator, chip: Chip) -> Count:
-    timing = roofline.time(
+    timing = roofline.time_operator(
         operator, chip, lambda o, c: kernels.rates(o, c, constants), operator.traffic_bytes
     )  # fmt: skip
     return timing.time_s
@@ -148,7 +148,7 @@ def test_no_exchange_is_faster_than_the_data_sheet(pattern: Collective, constant
             if chip.link_rate is None or chip.near < devices:
                 continue
             operator = exchanged(pattern, devices, sizes, chip.near)
-            least = roofline.time(operator, chip, ideal, operator.traffic_bytes).time_s
+            least = roofline.time_operator(operator, chip, ideal, operator.traffic_bytes).time_s
             assert (np.asarray(seconds(constants, operator, chip)) >= np.asarray(least) * (1.0 - 1e-12)).all(), name
 
 

@@ -38,7 +38,7 @@ def summed(tokens: Count, width: float) -> Operator:
 
 
 def seconds(operator: Operator, chip: Chip, constants: Constants = PLAIN) -> Count:
-    timing = roofline.time(
+    timing = roofline.time_operator(
         operator, chip, lambda o, c: streaming.rates(o, c, constants), operator.traffic_bytes
     )  # fmt: skip
     return timing.time_s
@@ -123,7 +123,7 @@ def test_no_kernel_is_faster_than_the_data_sheet(chip: str, floor: float) -> Non
     """What the L2 keeps may be read faster than memory, but never so that the whole passes the ideal bound."""
     loaded = load(chip)
     operator = summed(np.geomspace(1.0, 1e6, 200), 4096.0)
-    least = roofline.time(operator, loaded, ideal, operator.traffic_bytes).time_s
+    least = roofline.time_operator(operator, loaded, ideal, operator.traffic_bytes).time_s
     found = seconds(operator, loaded, PLAIN | {"floor": floor, "memory": 1.0, "warm": 4.0, "unit": 200.0})
     assert (np.asarray(found) >= np.asarray(least) * (1.0 - 1e-12)).all()
 

@@ -59,7 +59,7 @@ def test_the_ledger_spreads_over_chips_models_engines_metrics_and_batches() -> N
     assert len(rows) >= 60
     assert len({row.hardware for row in rows}) >= 6
     assert len({row.model for row in rows}) >= 8
-    assert {row.metric for row in rows} == set(ledger.METRICS)
+    assert {row.metric for row in rows} == set(ledger.LEDGER_METRICS)
     assert {row.batching for row in rows} == set(ledger.BATCHING)
     assert {source.preset for source in SOURCES} <= set(engine.names())
     batches = [row.batch for row in rows if row.batch]
@@ -73,7 +73,7 @@ def test_no_chip_has_most_of_the_rows() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-def test_a_source_says_where_it_is_and_what_its_figures_include(source: ledger.Source) -> None:
+def test_a_source_says_where_it_is_and_what_its_figures_include(source: ledger.PublishedTable) -> None:
     assert "http" in source.source
     assert len(source.conditions) > 40
     assert all(row.where for row in source.rows)
@@ -88,7 +88,7 @@ def test_no_figure_stands_twice() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-def test_a_row_is_what_analyze_takes(source: ledger.Source) -> None:
+def test_a_row_is_what_analyze_takes(source: ledger.PublishedTable) -> None:
     row = source.rows[-1]
     assert analyze(**{"batch_size": 1, **row.arguments()}).metrics()  # type: ignore[arg-type]
 

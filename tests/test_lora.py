@@ -31,7 +31,7 @@ SIDES = 4 * (4096 + 4096) + 3 * (4096 + 11008)
 
 
 def total(of: Graph, what: str) -> Any:
-    return sum(getattr(op, what) * block.times for block, op in of)
+    return sum(getattr(op, what) * block.repeats for block, op in of)
 
 
 def parameters(of: Graph) -> float:
@@ -91,7 +91,7 @@ def test_on_every_model_work_is_added_exactly_and_every_operator_reads_what_anot
         plain = load(name).graph(step)
         adapted = lora(Adapters(rank=8.0, count=3.0))(plain)
         added = [(b, op) for b, op in adapted if op.name.endswith(("_lora_a", "_lora_b"))]
-        work = sum(op.matmul_flops * b.times for b, op in added)
+        work = sum(op.matmul_flops * b.repeats for b, op in added)
         assert np.allclose(total(adapted, "matmul_flops"), total(plain, "matmul_flops") + work, rtol=1e-12)
         assert [op.name for _, op in adapted if not op.name.endswith(("_lora_a", "_lora_b"))] == [
             op.name for _, op in plain

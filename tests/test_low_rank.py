@@ -28,7 +28,7 @@ STEPS = (prefill(2.0, 33.0), decode(4.0, 100.0))
 
 
 def total(of: Graph, what: str) -> Any:
-    return sum(getattr(op, what) * block.times for block, op in of)
+    return sum(getattr(op, what) * block.repeats for block, op in of)
 
 
 def parameters(of: Graph) -> float:

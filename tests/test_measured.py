@@ -40,7 +40,7 @@ def chip_of(row: Any) -> Chip:
 
 
 def bound_us(operator: Operator, chip: Chip) -> float:
-    return float(np.max(roofline.time(operator, chip, ideal, operator.traffic_bytes).time_s)) * 1e6
+    return float(np.max(roofline.time_operator(operator, chip, ideal, operator.traffic_bytes).time_s)) * 1e6
 
 
 def attention(row: Any, chip: Chip, groups: Any) -> Operator:

@@ -49,7 +49,7 @@ def test_only_what_somebody_still_reads_is_alive() -> None:
 
 
 def test_the_worst_layer_sets_the_peak_not_the_sum() -> None:
-    small = Block(name="small", operators=(kernel("s", {"a": 10}, {"s": 1}),), times=80)
+    small = Block(name="small", operators=(kernel("s", {"a": 10}, {"s": 1}),), repeats=80)
     large = Block(name="large", operators=(kernel("l", {"a": 10}, {"l": 500}),))
     assert memory.peak_activations(Graph(blocks=(small, large))) == 510
 

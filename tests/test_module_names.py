@@ -37,9 +37,9 @@ def linear_operators(name: str) -> set[str]:
 @pytest.mark.parametrize("name", models.names())
 def test_layers_of_all_kinds_together_are_numbered_from_first_to_last(name: str) -> None:
     kinds = models.load(name).layers
-    numbers = sorted(n for kind in kinds for n in kind.numbers or range(kind.times))
-    assert numbers == list(range(sum(kind.times for kind in kinds)))
-    assert all(len(kind.numbers) in (0, kind.times) for kind in kinds)
+    numbers = sorted(n for kind in kinds for n in kind.numbers or range(kind.repeats))
+    assert numbers == list(range(sum(kind.repeats for kind in kinds)))
+    assert all(len(kind.numbers) in (0, kind.repeats) for kind in kinds)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH.values())

@@ -21,7 +21,7 @@ from llmviewer.core.ir import Place, Role, check
 from llmviewer.hardware import specs
 from llmviewer.reports import analysis_page, bottleneck, stage_table, terminal
 from llmviewer.reports.screen import Screen
-from llmviewer.techniques.offload.places import Away
+from llmviewer.techniques.offload.places import OffloadShares
 from llmviewer.techniques.offload.stream import Streams, stream
 from llmviewer.techniques.registry import load as technique
 
@@ -177,7 +177,7 @@ def crossing(found: Any, way: str) -> float:
     """Bytes over the link in the decode step that is shown, by the direction of the copies."""
     pick = found.analysis.schedule.decode
     ops = ((block, op) for block, op in found.analysis.evaluation.graph if op.name.startswith(way))
-    return sum(float(pick(op.moved_bytes(Place.LINK))[0]) * block.times for block, op in ops)
+    return sum(float(pick(op.moved_bytes(Place.LINK))[0]) * block.repeats for block, op in ops)
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -566,7 +566,7 @@ def test_latents_are_not_attended_to_on_the_host() -> None:
 def test_a_layer_of_a_graph_without_layers_is_left_alone() -> None:
     """Embedding and head stay on the device for less than all weights; a tied head always."""
     graph = load("llama-3.2-1b")._graph()
-    there = stream(Streams(weights=Away(host=1.0)))(graph)
+    there = stream(Streams(weights=OffloadShares(host=1.0)))(graph)
     stored = {tensor.name: tensor.place for tensor, _ in there.stored_weights() if tensor.role is Role.WEIGHT}
     assert stored["embedding.weight"] is Place.DEVICE
 

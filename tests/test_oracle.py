@@ -36,11 +36,11 @@ def model(truth: dict[str, Any]) -> Model:
 
 def flops(graph: Graph, *kinds: Kind) -> float:
     """Matmul FLOPs in the layers of operators of these kinds."""
-    return float(sum(op.matmul_flops * b.times for b, op in graph if op.kind in kinds and op.name != "lm_head"))
+    return float(sum(op.matmul_flops * b.repeats for b, op in graph if op.kind in kinds and op.name != "lm_head"))
 
 
 def matmul(model: Model, step: Step) -> float:
-    return float(sum(op.matmul_flops * block.times for block, op in model.graph(step)))
+    return float(sum(op.matmul_flops * block.repeats for block, op in model.graph(step)))
 
 
 def is_latent(truth: dict[str, Any]) -> bool:
@@ -69,7 +69,7 @@ def test_prefill_flops(truth: dict[str, Any], model: Model) -> None:
     assert flops(graph, Kind.ATTENTION) == expected["attention_full_square"]
     fused = flash_attention(load_chip("h100-sxm"))(graph)
     assert flops(fused, Kind.ATTENTION) == expected["attention_causal_windowed_formula"]
-    total = float(sum(op.matmul_flops * block.times for block, op in fused))
+    total = float(sum(op.matmul_flops * block.repeats for block, op in fused))
     assert total == expected["total_causal_last_position"]
 
 

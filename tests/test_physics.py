@@ -80,7 +80,7 @@ def moved(found: Evaluation, role: Role, *, written: bool = False) -> float:
     def of(operator: Any) -> float:
         return float(operator.write_bytes(role) if written else operator.read_bytes(role))
 
-    return sum(of(row.operator) * row.block.times for row in found.rows)
+    return sum(of(row.operator) * row.block.repeats for row in found.rows)
 
 
 @pytest.mark.parametrize("name", UNREAD)

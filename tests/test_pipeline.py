@@ -51,10 +51,10 @@ def test_the_fullest_stage_holds_the_layers_over_the_stages_rounded_up(stages: i
 def test_all_stages_together_are_the_model_and_what_is_sent(name: str) -> None:
     graph = models.load(name).graph(decode(4.0, 100.0))
     stages = stages_of(graph, on_stages(3))
-    work = [float(sum(np.max(op.flops) * block.times for block, op in g)) for g in (graph, *stages)]
+    work = [float(sum(np.max(op.flops) * block.repeats for block, op in g)) for g in (graph, *stages)]
     assert work[0] == pytest.approx(sum(work[1:]), rel=1e-12)
     stored = [sum(float(t.elements) * times for t, times in g.stored_weights()) for g in (graph, *stages)]
-    tied = stored[0] < sum(float(t.elements) * b.times for b in graph.blocks for t in b.weights().values())
+    tied = stored[0] < sum(float(t.elements) * b.repeats for b in graph.blocks for t in b.weights().values())
     assert sum(stored[1:]) == pytest.approx(stored[0]) or tied  # a tied table stands on the first and the last stage
     for stage in stages:
         check(stage)
@@ -66,7 +66,7 @@ def test_layers_of_two_kinds_keep_their_places() -> None:
     """DeepSeek-V3: three dense layers first, so of four stages of 15, 15, 16 and 15 layers only the first has them."""
     graph = models.load("deepseek-v3").graph(decode(1.0, 10.0))
     stages = stages_of(graph, on_stages(4))
-    kinds = [{b.name: b.times for b in stage.blocks if b.scope != "model"} for stage in stages]
+    kinds = [{b.name: b.repeats for b in stage.blocks if b.scope != "model"} for stage in stages]
     assert [sum(kind.values()) for kind in kinds] == [15, 15, 16, 15]
     assert sorted(kinds[0].values()) == [3, 12] and all(len(kind) == 1 for kind in kinds[1:])
     assert fullest(stages) == 2

@@ -220,7 +220,7 @@ def test_hypothetical_chips_differ_in_bandwidth_alone(tmp_path: Path) -> None:
 
     sizes = {"batch_size": "", "input_len": "", "output_len": "", "bandwidth": "384,768"}
     options = {"dtype": "auto", **{name: option.default for name, option in api.TECHNIQUES.items()}}
-    asked = given.Asked(
+    asked = given.PlotRequest(
         kind=KINDS["bandwidth"], model="llama-2-7b", hardware="a6000", sizes=sizes, metric="", options=options
     )
     (found,) = given.given(asked).of["llama-2-7b on a6000"]
@@ -263,7 +263,7 @@ def test_what_is_left_of_many_parts_is_one_part() -> None:
     assert len({part.number for part in found}) == 4
 
 
-@pytest.mark.parametrize("metric", waterfall.METRICS)
+@pytest.mark.parametrize("metric", waterfall.WATERFALL_METRICS)
 @pytest.mark.parametrize("name", RUN)
 def test_a_waterfall_adds_up_from_one_configuration_to_the_other(name: str, metric: str) -> None:
     first, second = result("dense"), result(name)

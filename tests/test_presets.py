@@ -30,7 +30,7 @@ def weight_bytes(graph: Graph) -> float:
     """Bytes of the matrices of the layers, norms aside."""
     block = graph.blocks[1]
     matrices = [t for name, t in block.weights().items() if not name.endswith("norm.weight")]
-    return float(sum(t.elements * t.dtype.bytes for t in matrices)) * block.times
+    return float(sum(t.elements * t.dtype.bytes for t in matrices)) * block.repeats
 
 
 @pytest.mark.parametrize("name", SURVEY.split())
@@ -73,7 +73,7 @@ def test_every_preset_runs_on_experts_and_latents_too(name: str) -> None:
     graph = models.load("deepseek-v2-lite").graph(decode(2.0, 9.0))
     low = quantize(PRESETS[name])(graph)
     check(low)
-    before, after = (sum(op.read_bytes(Role.WEIGHT) * b.times for b, op in g) for g in (graph, low))
+    before, after = (sum(op.read_bytes(Role.WEIGHT) * b.repeats for b, op in g) for g in (graph, low))
     assert after <= before
 
 

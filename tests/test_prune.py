@@ -39,7 +39,7 @@ MATRICES = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
 
 
 def total(of: Graph, what: str) -> Any:
-    return sum(getattr(op, what) * block.times for block, op in of)
+    return sum(getattr(op, what) * block.repeats for block, op in of)
 
 
 def stored_bytes(of: Graph) -> float:
@@ -119,8 +119,8 @@ def test_half_the_heads_are_the_model_of_half_the_heads(name: str) -> None:
 def test_depth_keeps_the_wanted_number_of_layers_and_nearly_the_proportions(name: str) -> None:
     before = load(name).graph(STEPS[1])
     after = fewer_layers(0.75)(before)
-    layers = {block.name: block.times for block in before.blocks if block.scope != "model"}
-    kept = {block.name: block.times for block in after.blocks if block.scope != "model"}
+    layers = {block.name: block.repeats for block in before.blocks if block.scope != "model"}
+    kept = {block.name: block.repeats for block in after.blocks if block.scope != "model"}
     assert sum(kept.values()) == nearest_size(sum(layers.values()), 0.75)
     share = sum(kept.values()) / sum(layers.values())
     assert all(abs(kept.get(block, 0) - times * share) < 1 for block, times in layers.items())

@@ -60,7 +60,7 @@ def test_every_quantized_checkpoint_of_ours_is_understood_without_a_warning(name
     assert loaded.parameters == plain.parameters and loaded.active_parameters == plain.active_parameters
     assert stored_bytes(loaded) < stored_bytes(plain)
     assert not any(STORED in note for note in loaded.notes)
-    flops = [sum(op.matmul_flops * b.times for b, op in m.graph(STEP)) for m in (loaded, plain)]
+    flops = [sum(op.matmul_flops * b.repeats for b, op in m.graph(STEP)) for m in (loaded, plain)]
     assert flops[0] == flops[1]
 
 
@@ -212,7 +212,7 @@ def test_a_list_of_some_layers_splits_their_kind() -> None:
         "llama-3.1-405b", quant_method="fbgemm_fp8", activation_scale_ub=1200.0, modules_to_not_convert=kept
     )
     common, rare = layers(found)
-    assert (common.name, common.times, rare.name, rare.times) == ("layer", 124, "layer_2", 2)
+    assert (common.name, common.repeats, rare.name, rare.repeats) == ("layer", 124, "layer_2", 2)
     assert bits(common, "up_proj") == 8 and operator(common, "up_proj").compute == "fp8"
     assert bits(rare, "up_proj") == bits(common, "q_proj") == bits(rare, "q_proj") == 16
     assert not any(op.name.endswith("_quantize") for op in rare.operators)

@@ -18,7 +18,7 @@ from llmviewer.hardware import specs
 from llmviewer.techniques.kernels.flash_attention import flash_attention
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.presets import PRESETS
-from llmviewer.techniques.quantization.quantize import Scheme, quantize
+from llmviewer.techniques.quantization.quantize import QuantizationScheme, quantize
 
 SCHEMES = ("w8a8", "fp8", "w4a16", "awq", "mxfp4", "nvfp4", "w4a8kv4", "w8a16kv8-fp8", "w16a8", "w3a16kv2")
 #: Grouped-query attention, experts with a shared one, latent attention, fused matrices, no rope, recurrence.
@@ -50,11 +50,11 @@ def weight(op: Operator) -> Dtype:
 
 
 def total(of: Graph, what: str) -> float:
-    return float(sum(getattr(op, what) * block.times for block, op in of))
+    return float(sum(getattr(op, what) * block.repeats for block, op in of))
 
 
 def weight_bytes(block: Block) -> float:
-    return float(sum(t.elements * t.dtype.bytes for t in block.weights().values())) * block.times
+    return float(sum(t.elements * t.dtype.bytes for t in block.weights().values())) * block.repeats
 
 
 def test_w8a8_halves_the_weights_of_a_projection_and_the_inputs_it_reads() -> None:
@@ -258,7 +258,7 @@ def test_quantizing_keeps_matmul_flops_and_never_grows_weights(batch: int, new: 
     before, after = graph(model, step), quantized(model, step, scheme)
     assert total(after, "matmul_flops") == total(before, "matmul_flops")
     assert total(after, "special_ops") == total(before, "special_ops")
-    read = [sum(op.read_bytes(Role.WEIGHT) * block.times for block, op in g) for g in (before, after)]
+    read = [sum(op.read_bytes(Role.WEIGHT) * block.repeats for block, op in g) for g in (before, after)]
     assert read[1] <= read[0]
     kept = [sum(t.elements * n for t, n in g.stored_weights()) for g in (before, after)]
     assert kept[0] == kept[1]
@@ -279,10 +279,10 @@ def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone(points: list[tuple[i
 def test_none_leaves_a_role_as_it_is() -> None:
     """Activations alone: weights keep 16 bits; weights alone: no quantize operator."""
     step = decode(1.0, 9.0)
-    inputs = quantize(Scheme(name="inputs", activations=DTYPES["int8"]))(graph("llama-2-7b", step))
+    inputs = quantize(QuantizationScheme(name="inputs", activations=DTYPES["int8"]))(graph("llama-2-7b", step))
     assert weight(operator(inputs, "q_proj")).bits == 16
     assert operator(inputs, "q_proj").inputs == ("attn_norm_quantize",)
-    weights = quantize(Scheme(name="weights", weights=DTYPES["int8"]))(inputs)
+    weights = quantize(QuantizationScheme(name="weights", weights=DTYPES["int8"]))(inputs)
     assert (
         operator(weights, "q_proj").inputs == ("attn_norm_quantize",) and operator(weights, "q_proj").compute == "int8"
     )

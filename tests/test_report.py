@@ -379,7 +379,7 @@ def many() -> Report:
 def test_ten_thousand_points_are_drawn_thinly_and_said_to_be(many: Report) -> None:
     text = page.text(many)
     drawn = figures(text)
-    for metric in curves.METRICS:
+    for metric in curves.CURVES:
         assert sum(len(trace["x"]) for trace in drawn[f"curve-{metric}"]["data"]) <= 2 * curves.MOST_POINTS + 2
     assert "The download and other formats hold all 10,000 points." in text
     assert len(text.encode()) < MOST_BYTES

@@ -26,7 +26,7 @@ FP16 = DTYPES["fp16"]
 
 def timed(operator: Operator, chip: str | Chip) -> Timing:
     loaded = specs.load(chip) if isinstance(chip, str) else chip
-    return roofline.time(operator, loaded, ideal, operator.traffic_bytes)
+    return roofline.time_operator(operator, loaded, ideal, operator.traffic_bytes)
 
 
 def square(tokens: float, width: float = 4096.0) -> Operator:

@@ -209,7 +209,7 @@ def test_sequence_parallelism_sends_as_many_bytes_and_shares_norms(name: str) ->
     _, plain = two_devices(name, "prefill")
     _, shared = two_devices(name, "prefill", sequence=True)
     if name in SEQUENTIAL:
-        sent = [sum(number(op.moved_bytes(Place.LINK)) * b.times for b, op in graph if b.states)
+        sent = [sum(number(op.moved_bytes(Place.LINK)) * b.repeats for b, op in graph if b.states)
                 for graph in (plain, shared)]  # fmt: skip
         assert sent[0] == sent[1]
     norms = {name: [number(op.vector_flops) for _, op in graph if op.name in ("attn_norm", "mlp_norm", "final_norm")]

@@ -13,13 +13,13 @@ from llmviewer.cli import main
 from llmviewer.cli.survey import section
 from llmviewer.reports.plots.style import SIZES, THEMES, Style
 from llmviewer.reports.survey import FIGURES, faults, load, peer
-from llmviewer.reports.survey.document import Section, as_html, as_markdown
+from llmviewer.reports.survey.document import SurveySection, as_html, as_markdown
 
 from .answers import analyze
 
 REFERENCE = Path(__file__).resolve().parent.parent.parent / "shared" / "llm_viewer_reference"
 ASKED: dict[Any, Any] = {}
-SECTIONS: dict[str, Section] = {}
+SECTIONS: dict[str, SurveySection] = {}
 #: What the survey concludes and our counts do not confirm.
 NOT_CONFIRMED = {
     "figure_7": {"Temporary activations take relatively little memory in general."},
@@ -33,14 +33,14 @@ NOT_CONFIRMED = {
 CLAIMS = [(name, claim) for name in FIGURES for claim in load(name).claims]
 
 
-def found(name: str) -> Section:
+def found(name: str) -> SurveySection:
     """A figure with its answers, computed once."""
     if name not in SECTIONS:
         SECTIONS[name] = section(name, ASKED)
     return SECTIONS[name]
 
 
-def everything() -> list[Section]:
+def everything() -> list[SurveySection]:
     return [found(name) for name in FIGURES]
 
 

@@ -16,7 +16,7 @@ from llmviewer.calibrate.timer import Work
 def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
     """Weights and cache are cold, the residual stream warm."""
     dtype = DTYPES[columns["dtype"]]
-    sizes, now = llama.Sizes.of(columns["config"]), llama.Pass.of(columns)
+    sizes, now = llama.LlamaConfig.of(columns["config"]), llama.Pass.of(columns)
     shapes = (*sizes.layer_shapes(), *sizes.cache_shapes(now.batch, now.length))
     rotation = buffers.rotating(dtype, *shapes)
     turn = llama.rotations(sizes, now, dtype, buffers.kind)

@@ -19,7 +19,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class LlamaConfig:
     """The sizes of a config.json of model_type llama."""
 
     hidden: int
@@ -31,10 +31,10 @@ class Sizes:
     vocabulary: int
 
     @staticmethod
-    def of(config: Mapping[str, Any]) -> Sizes:
+    def of(config: Mapping[str, Any]) -> LlamaConfig:
         """From the fields of a config.json."""
         hidden, heads = config["hidden_size"], config["num_attention_heads"]
-        return Sizes(
+        return LlamaConfig(
             hidden=hidden,
             intermediate=config["intermediate_size"],
             heads=heads,
@@ -86,7 +86,7 @@ class Pass:
         return self.cached + self.new
 
 
-def rotations(sizes: Sizes, now: Pass, dtype: torch.dtype, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def rotations(sizes: LlamaConfig, now: Pass, dtype: torch.dtype, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines of the new positions, [new, head_dim]."""
     steps = torch.arange(0, sizes.head_dim, 2, device=device) / sizes.head_dim
     angles = torch.arange(now.cached, now.length, device=device)[:, None] / (1e4**steps)
@@ -94,7 +94,7 @@ def rotations(sizes: Sizes, now: Pass, dtype: torch.dtype, device: str) -> tuple
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def layer(x: torch.Tensor, tensors: Tensors, sizes: Sizes, now: Pass, turn: Tensors) -> torch.Tensor:
+def layer(x: torch.Tensor, tensors: Tensors, sizes: LlamaConfig, now: Pass, turn: Tensors) -> torch.Tensor:
     """One decoder layer.  tensors: those of layer_shapes, then keys and values of the cache.  turn: rotations."""
     q, k, v, o, gate, up, down, attn_norm, mlp_norm, keys, values = tensors
     y = F.rms_norm(x, (sizes.hidden,), attn_norm, 1e-5)

@@ -17,7 +17,7 @@ from llmviewer.calibrate.timer import Work
 def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
     """All weights and the cache are one copy; where it is smaller than twice the cache there are several."""
     dtype = DTYPES[columns["dtype"]]
-    sizes, now = llama.Sizes.of(columns["config"]), llama.Pass.of(columns)
+    sizes, now = llama.LlamaConfig.of(columns["config"]), llama.Pass.of(columns)
     one = (*sizes.layer_shapes(), *sizes.cache_shapes(now.batch, now.length))
     tied = columns["config"]["tie_word_embeddings"]
     tables = [(sizes.vocabulary, sizes.hidden)] * (1 if tied else 2)

@@ -18,7 +18,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
-from llmviewer.serving.batching import STATIC, Running, Times, per_token
+from llmviewer.serving.batching import STATIC, RequestTimes, Running, per_token
 from llmviewer.serving.generation import Draft
 from llmviewer.serving.schedule import Schedule
 from llmviewer.timing.efficiency import ideal
@@ -55,9 +55,9 @@ class Analysis:
         return self.prefill_s if self.running is None else self.times.ttft_s
 
     @property
-    def times(self) -> Times:
+    def times(self) -> RequestTimes:
         """What metrics are made of."""
-        alone = Times(prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.tokens)
+        alone = RequestTimes(prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.tokens)
         if self.running is None:
             return alone
         alone = replace(alone, interference=self.system.engine.interference)
@@ -181,7 +181,7 @@ class Analysis:
             if present(operator.matmul_flops):
                 name = self.system.chip.compute_dtype(operator.compute)
                 useful = operator.matmul_flops - operator.masked_flops
-                counts.setdefault(name, []).append(useful * float(row.block.times))
+                counts.setdefault(name, []).append(useful * float(row.block.repeats))
         return {name: self.schedule.prefill(total(listed)) for name, listed in counts.items()}
 
 
@@ -201,10 +201,10 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
 
 def _shared_out(model: Model, system: System, asked: Request, token_budget: float) -> tuple[Request, Running | None]:
     """What runs at once, of all replicas and of each."""
-    from llmviewer.analysis.replica import machine  # a static batch asks for nothing
+    from llmviewer.analysis.replica import replica_of  # a static batch asks for nothing
 
     asked = system.batching.lasting(asked)
-    running = system.batching.admit(system.parallelism.replica(asked), machine(model, system, token_budget))
+    running = system.batching.admit(system.parallelism.replica(asked), replica_of(model, system, token_budget))
     if running is None:
         return asked, None
     batch = running.request.batch_size * system.parallelism.data

@@ -19,11 +19,11 @@ from llmviewer.timing.engine import within
 from llmviewer.timing.roofline import Timing
 
 if TYPE_CHECKING:
-    from llmviewer.timing.overlap import Layer
+    from llmviewer.timing.overlap import LayerWithCopies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Row:
+class TimedOperator:
     """One operator of one kind of layer; counts and times are for one layer."""
 
     block: Block
@@ -45,19 +45,19 @@ class Evaluation:
     """
 
     graph: Graph
-    rows: tuple[Row, ...]
+    rows: tuple[TimedOperator, ...]
     served: tuple[tuple[str, Count], ...] = ()
-    copying: tuple[Layer, ...] = ()
-    bounds: tuple[Layer, ...] = ()
+    copying: tuple[LayerWithCopies, ...] = ()
+    bounds: tuple[LayerWithCopies, ...] = ()
     stages: tuple[Evaluation, ...] = ()
 
-    def sum(self, of: Callable[[Row], Count]) -> Count:
+    def sum(self, of: Callable[[TimedOperator], Count]) -> Count:
         """Total of one quantity of the rows."""
         blocks: dict[str, list[Count]] = {}
         times: dict[str, float] = {}
         for row in self.rows:
             blocks.setdefault(row.block.name, []).append(of(row))
-            times[row.block.name] = float(row.block.times)
+            times[row.block.name] = float(row.block.repeats)
         return total(total(counts) * times[name] for name, counts in blocks.items())
 
     @property
@@ -102,10 +102,10 @@ class Evaluation:
         return self.sum(lambda row: row.operator.read_bytes(Role.WEIGHT, Role.CACHE))
 
 
-def _beside(serial: Count, layers: tuple[Layer, ...]) -> Count:
+def _beside(serial: Count, layers: tuple[LayerWithCopies, ...]) -> Count:
     """Kernels and copies one after another, less what runs side by side."""
     for layer in layers:
-        serial = serial - layer.hidden_s * float(layer.block.times)
+        serial = serial - layer.hidden_s * float(layer.block.repeats)
     return serial
 
 
@@ -118,7 +118,7 @@ def evaluate(model: Model, system: System, step: Step) -> Evaluation:
     from llmviewer.analysis.pipeline import fullest, stages_of  # only pipelines need it
 
     graphs = stages_of(graph, system)
-    priced: dict[int, Row] = {}
+    priced: dict[int, TimedOperator] = {}
     stages = tuple(
         _served(Evaluation(graph=graph, rows=_priced(system, graph, priced)), system, step) for graph in graphs
     )
@@ -146,7 +146,7 @@ def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:
     return replace(kernels, served=terms) if terms else kernels
 
 
-def _priced(system: System, graph: Graph, known: dict[int, Row]) -> tuple[Row, ...]:
+def _priced(system: System, graph: Graph, known: dict[int, TimedOperator]) -> tuple[TimedOperator, ...]:
     """The rows of a stage; layers of one kind take the same time in every stage."""
     rows = []
     for block, operator in graph:
@@ -156,8 +156,8 @@ def _priced(system: System, graph: Graph, known: dict[int, Row]) -> tuple[Row, .
     return tuple(rows)
 
 
-def _row(system: System, block: Block, operator: Operator) -> Row:
+def _row(system: System, block: Block, operator: Operator) -> TimedOperator:
     traffic = operator.traffic_bytes
-    timing = roofline.time(operator, system.chip, system.efficiency, traffic)
-    bound = timing if system.efficiency is ideal else roofline.time(operator, system.chip, ideal, traffic)
-    return Row(block=block, operator=operator, traffic_bytes=traffic, timing=timing, ideal=bound)
+    timing = roofline.time_operator(operator, system.chip, system.efficiency, traffic)
+    bound = timing if system.efficiency is ideal else roofline.time_operator(operator, system.chip, ideal, traffic)
+    return TimedOperator(block=block, operator=operator, traffic_bytes=traffic, timing=timing, ideal=bound)

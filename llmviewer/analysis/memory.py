@@ -115,8 +115,8 @@ def shares_of_cache(
             if state.place is not place:
                 continue
             one, all_of_them = kept.resident_bytes(state, context, prefix)
-            own = own + (one + spare * (state.per_sequence * state.dtype.bytes)) * block.times
-            shared = shared + all_of_them * block.times
+            own = own + (one + spare * (state.per_sequence * state.dtype.bytes)) * block.repeats
+            shared = shared + all_of_them * block.repeats
     return own, shared
 
 

@@ -24,9 +24,9 @@ def layers_of(stages: int, layers: int) -> list[int]:
 def layer_numbers(blocks: Sequence[Block]) -> list[list[int]]:
     """Which layers the blocks of each kind are, from 0; of a kind that lost some (pruned in depth) those left are taken
     to be spread evenly."""
-    known = [block.numbers or range(block.times) for block in blocks]
+    known = [block.numbers or range(block.repeats) for block in blocks]
     kept = [
-        [numbers[at * len(numbers) // block.times] for at in range(block.times)]
+        [numbers[at * len(numbers) // block.repeats] for at in range(block.repeats)]
         for block, numbers in zip(blocks, known, strict=True)
     ]
     rank = {number: at for at, number in enumerate(sorted(number for numbers in kept for number in numbers))}
@@ -39,7 +39,7 @@ def stages_of(graph: Graph, system: System) -> tuple[Graph, ...]:
     if count == 1:
         return (graph,)
     layers = [block for block in graph.blocks if block.scope != "model"]
-    return dealt(graph, layers_of(count, sum(block.times for block in layers)), system)
+    return dealt(graph, layers_of(count, sum(block.repeats for block in layers)), system)
 
 
 def dealt(graph: Graph, sizes: Sequence[int], system: System) -> tuple[Graph, ...]:
@@ -56,7 +56,7 @@ def dealt(graph: Graph, sizes: Sequence[int], system: System) -> tuple[Graph, ..
             held.setdefault(kind_of[number], []).append(number)
         done += size
         blocks = [
-            replace(layers[at], times=len(numbers), numbers=tuple(numbers)) for at, numbers in sorted(held.items())
+            replace(layers[at], repeats=len(numbers), numbers=tuple(numbers)) for at, numbers in sorted(held.items())
         ]
         ends = last if stage == len(sizes) - 1 else [send(layers[-1], stage, system)]
         stages.append(Graph(blocks=(*(first if stage == 0 else ()), *blocks, *ends)))

@@ -153,7 +153,7 @@ def _cost(model: Model, system: System, request: Request, token_budget: float) -
             for stage, of in passes.items():
                 if resource != "kernels":
                     key = (stage, resource)
-                    seconds[key] = seconds.get(key, 0.0) + float(of(taken)[0]) * layer.block.times
+                    seconds[key] = seconds.get(key, 0.0) + float(of(taken)[0]) * layer.block.repeats
     held = memory_of(model, system, request, token_budget)
     return Cost(
         seconds=seconds,

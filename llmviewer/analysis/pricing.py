@@ -22,7 +22,7 @@ MANY_PASSES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Priced:
+class PassTimes:
     """What the passes of a schedule take; fields as of an Analysis."""
 
     schedule: Schedule
@@ -33,18 +33,18 @@ class Priced:
     read_bytes: Count | None = None
 
 
-def price(model: Model, system: System, request: Request, token_budget: float, running: Running | None) -> Priced:
+def price(model: Model, system: System, request: Request, token_budget: float, running: Running | None) -> PassTimes:
     """The passes that answer a request, or what of it runs at once, without those of drafts."""
     plan = _passes(system, request, token_budget, running)
     kept = request if running is None else roomy(system, request)
-    if len(plan.weights) > MANY_PASSES:
+    if len(plan.repeats) > MANY_PASSES:
         keep_freed_memory()
     (piece, step), *later = plan.pieces()
     first = evaluate(model, per_pass(system, plan, piece), step)
     if not later:
         held = memory_in(model, system, kept, plan, first.graph)
         time_s, busiest_s = first.passing_s
-        return Priced(schedule=plan, evaluation=first, memory=held, time_s=time_s, busiest_s=busiest_s)
+        return PassTimes(schedule=plan, evaluation=first, memory=held, time_s=time_s, busiest_s=busiest_s)
     if running is None:
         held = memory_of(model, replace(system, drafters=()), kept, token_budget)
     else:
@@ -53,7 +53,7 @@ def price(model: Model, system: System, request: Request, token_budget: float, r
     all_of = [_of_each_pass(step, first)]
     all_of += (_of_each_pass(step, evaluate(model, per_pass(system, plan, piece), step)) for piece, step in later)
     time_s, busiest_s, read = np.concatenate(all_of, axis=1)
-    return Priced(schedule=plan, evaluation=first, memory=held, time_s=time_s, busiest_s=busiest_s, read_bytes=read)
+    return PassTimes(schedule=plan, evaluation=first, memory=held, time_s=time_s, busiest_s=busiest_s, read_bytes=read)
 
 
 def _of_each_pass(step: Step, priced: Evaluation) -> Array:

@@ -13,13 +13,13 @@ from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.workload import Request, Step
 from llmviewer.models.model import Model
-from llmviewer.serving.batching import Machine
+from llmviewer.serving.batching import Replica
 from llmviewer.serving.schedule import schedule
 
 
-def machine(model: Model, system: System, token_budget: float) -> Machine:
+def replica_of(model: Model, system: System, token_budget: float) -> Replica:
     """One replica of the system with its model."""
-    return Machine(
+    return Replica(
         places=partial(places, model, system),
         prefill_s=partial(_prefill_s, model, system, token_budget),
         step_s=partial(_step_s, model, system),

@@ -16,7 +16,7 @@ from llmviewer.core.ir import Graph
 DEGREES = tuple(2**power for power in range(9))
 
 
-def machine(graph: Graph, build: Callable[[int, int], System], degrees: tuple[int, ...] = DEGREES) -> System:
+def smallest_system(graph: Graph, build: Callable[[int, int], System], degrees: tuple[int, ...] = DEGREES) -> System:
     """The system with the fewest chips that hold the model; of several the one with the widest stages.
 
     build: (chips of a stage, stages) -> system.  Every chip keeps the weights of its layers and the cache of
@@ -41,7 +41,7 @@ def machine(graph: Graph, build: Callable[[int, int], System], degrees: tuple[in
 def _stages(graph: Graph, build: Callable[[int], System]) -> int:
     """The fewest stages of which each fits its chips; 0 where a single layer does not."""
     shared = build(1).prepared(graph)
-    layers = sum(block.times for block in shared.blocks if block.scope != "model")
+    layers = sum(block.repeats for block in shared.blocks if block.scope != "model")
 
     def fits(counts: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list[bool]:
         return [_fit(shared, build(layers + 1 - int(count))) for count in counts]

@@ -15,14 +15,14 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import STATIC, Batching
 from llmviewer.serving.generation import PLAIN as DECODING
-from llmviewer.serving.generation import Draft, Generation, Scheme
+from llmviewer.serving.generation import Draft, Generation, GenerationScheme
 from llmviewer.serving.kv_cache import PLAIN, KvCache
 from llmviewer.timing.efficiency import Efficiency, ideal
 from llmviewer.timing.engine import KERNELS, Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Fired:
+class RuleOutcome:
     """What a rule did: its operators of a block, at which points (1.0: fired), the kernel it made, and why so.
 
     assumed: that a tile fits the chip.
@@ -38,7 +38,7 @@ class Fired:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Applied:
+class AppliedTechnique:
     """A technique and the name under which results list it.  make: the chip it runs on -> the pass.
 
     explain: which of its rules fire on the graph that the pass gets, where it has rules.
@@ -46,7 +46,7 @@ class Applied:
 
     name: str
     make: Callable[[Chip], Pass]
-    explain: Callable[[Graph, Chip], tuple[Fired, ...]] | None = None
+    explain: Callable[[Graph, Chip], tuple[RuleOutcome, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class System:
     """
 
     chip: Chip
-    passes: tuple[Applied, ...] = ()
+    passes: tuple[AppliedTechnique, ...] = ()
     efficiency: Efficiency = ideal
     memory_utilization: float = 0.9
     cache_fraction: float | None = None
@@ -127,7 +127,7 @@ class System:
     resident_tokens: float = 0.0
     engine: Engine = KERNELS
     batching: Batching = STATIC
-    scheme: Scheme | None = None
+    scheme: GenerationScheme | None = None
     generation: Generation = DECODING
     copies_beside: bool = False
     policy: Policy | None = None

@@ -10,7 +10,7 @@ from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.result.crossover import METRICS, crossover, names
+from llmviewer.result.crossover import CROSSOVER_METRICS, crossover, names
 from llmviewer.result.sweep import values
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def command(
     semicolons: --speculative 'none;eagle3,tokens=2;eagle3,tokens=4'.
     """
     views.check(format, output, (*model.split(","), *hardware.split(",")))
-    if metric not in METRICS:
-        raise unknown("metric", metric, METRICS)
+    if metric not in CROSSOVER_METRICS:
+        raise unknown("metric", metric, CROSSOVER_METRICS)
     chosen = opt.combinations(options, model=model, hardware=hardware)
     if len(chosen) > MOST:
         raise UserError(f"{len(chosen)} configurations; a crossover shows at most {MOST}")

@@ -20,7 +20,7 @@ from llmviewer.result.result import Result
 if TYPE_CHECKING:
     from llmviewer.reports.plots.style import Style
     from llmviewer.reports.survey.ask import Ask
-    from llmviewer.reports.survey.document import Section
+    from llmviewer.reports.survey.document import SurveySection
 
 #: What a survey consists of; a folder with nothing else is an earlier one.
 FILES = re.compile(r"index\.(html|md)|(table|figure)-\d+(-[a-z-]+)?\.(png|svg|csv)")
@@ -51,10 +51,10 @@ def command(
     return 0
 
 
-def section(name: str, answered: dict[Ask, Result]) -> Section:
+def section(name: str, answered: dict[Ask, Result]) -> SurveySection:
     """A figure with its answers.  answered: what has been asked before, which grows."""
     from llmviewer.reports.survey import load
-    from llmviewer.reports.survey.document import Section
+    from llmviewer.reports.survey.document import SurveySection
     from llmviewer.reports.survey.peer import compared
 
     figure = load(name)
@@ -63,7 +63,7 @@ def section(name: str, answered: dict[Ask, Result]) -> Section:
             answered[ask] = answer(ask)
     frames = figure.frames({title: answered[ask] for title, ask in figure.asks.items()})
     beside = compared(figure.peers, answered) if figure.peers else None
-    return Section(name=name.replace("_", "-"), figure=figure, frames=frames, compared=beside)
+    return SurveySection(name=name.replace("_", "-"), figure=figure, frames=frames, compared=beside)
 
 
 def answer(ask: Ask) -> Result:
@@ -76,7 +76,7 @@ def answer(ask: Ask) -> Result:
     return api.analyze(ask.model, chip, **sizes, **dict[str, Any](ask.options))
 
 
-def _write(one: Section, folder: Path, style: Style) -> None:
+def _write(one: SurveySection, folder: Path, style: Style) -> None:
     """Its data and its picture, in both formats."""
     from matplotlib import rc_context
 

@@ -208,7 +208,7 @@ class Block:
 
     name: str
     operators: tuple[Operator, ...]
-    times: int = 1
+    repeats: int = 1
     states: tuple[State, ...] = ()
     scope: str = ""
     numbers: tuple[int, ...] = ()
@@ -239,7 +239,7 @@ class Graph:
         seen: dict[tuple[str, str], tuple[Tensor, int]] = {}
         for block in self.blocks:
             for name, tensor in block.weights().items():
-                seen.setdefault((block.scope or block.name, name), (tensor, block.times))
+                seen.setdefault((block.scope or block.name, name), (tensor, block.repeats))
         yield from seen.values()
 
 

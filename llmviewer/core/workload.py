@@ -10,7 +10,7 @@ import numpy.typing as npt
 from llmviewer.core.counts import Count
 
 #: Fields of Group that a schedule gives a value for every pass.
-COLUMNS = ("batch_size", "new_tokens", "cached_tokens", "logit_positions")
+PASS_COLUMNS = ("batch_size", "new_tokens", "cached_tokens", "logit_positions")
 
 
 def whole_tokens(count: Count) -> Count:
@@ -43,7 +43,7 @@ class Group:
 
     def some(self, passes: slice | npt.NDArray[np.intp]) -> Group:
         """The group in some of its passes: a slice or indices of its array columns."""
-        taken = {name: np.asarray(getattr(self, name))[passes] for name in COLUMNS}
+        taken = {name: np.asarray(getattr(self, name))[passes] for name in PASS_COLUMNS}
         pairs = self.attended_new_pairs
         if isinstance(pairs, np.ndarray) and pairs.size > 1:
             taken["attended_new_pairs"] = pairs[passes]

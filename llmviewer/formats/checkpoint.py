@@ -18,7 +18,7 @@ class Variant:
     An operator that is not named keeps the model's dtype.
     """
 
-    times: int
+    repeats: int
     formats: Mapping[str, Format]
 
 
@@ -37,10 +37,10 @@ class Checkpoint:
 
     def _split(self, block: Block) -> Iterator[Block]:
         cached = block if self.cache is None else with_cache(block, self.cache)
-        variants = self.variants.get(block.name, (Variant(times=block.times, formats={}),))
+        variants = self.variants.get(block.name, (Variant(repeats=block.repeats, formats={}),))
         for at, variant in enumerate(variants, 1):
             name = block.name if at == 1 else f"{block.name}_{at}"
-            yield replace(_in_variant(cached, variant), name=name, times=variant.times)
+            yield replace(_in_variant(cached, variant), name=name, repeats=variant.repeats)
 
 
 def _in_variant(block: Block, variant: Variant) -> Block:

@@ -12,7 +12,7 @@ from llmviewer.ops.elementwise import add
 from llmviewer.ops.norm import Norm
 
 
-class Part(Protocol):
+class FeedForward(Protocol):
     """A feed-forward part."""
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
@@ -20,7 +20,7 @@ class Part(Protocol):
         ...
 
 
-class Mixer(Part, Protocol):
+class Mixer(FeedForward, Protocol):
     """A part that mixes tokens and keeps state between steps."""
 
     def states(self) -> tuple[State, ...]:
@@ -58,13 +58,13 @@ class DecoderLayer:
     """
 
     name: str
-    times: int
+    repeats: int
     norms: Norms
     mixer: Mixer | None = None
-    feed_forward: Part | None = None
+    feed_forward: FeedForward | None = None
     residual: Residual = Residual.SEQUENTIAL
     residual_flops: float = 1.0
-    tail: Part | None = None
+    tail: FeedForward | None = None
     numbers: tuple[int, ...] = ()
 
     def block(self, step: Step, hidden: Tensor) -> Block:
@@ -84,7 +84,7 @@ class DecoderLayer:
         if self.tail is not None:
             operators += self.tail.operators(step, x)
         states = self.mixer.states() if self.mixer is not None else ()
-        return Block(name=self.name, operators=tuple(operators), times=self.times, states=states, numbers=self.numbers)
+        return Block(name=self.name, operators=tuple(operators), repeats=self.repeats, states=states, numbers=self.numbers)
 
     def _stream(self, x: Tensor, branch: tuple[Operator, ...]) -> Tensor:
         """What a branch is added to."""
@@ -99,7 +99,7 @@ class DecoderLayer:
         return hidden, self.norms.mlp
 
     def _branch(
-        self, step: Step, x: Tensor, before: Norm | None, part: Part, after: Norm | None
+        self, step: Step, x: Tensor, before: Norm | None, part: FeedForward, after: Norm | None
     ) -> tuple[Operator, ...]:
         operators: tuple[Operator, ...] = ()
         if before is not None:

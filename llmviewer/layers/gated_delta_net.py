@@ -12,7 +12,7 @@ from llmviewer.ops.conv import ShortConv
 from llmviewer.ops.elementwise import ACTIVATIONS
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import gated_norm, rms_norm
-from llmviewer.ops.recurrence import Recurrence, Rule
+from llmviewer.ops.recurrence import Recurrence, StateUpdate
 
 SILU, SIGMOID, SOFTPLUS = (ACTIVATIONS[name] for name in ("silu", "sigmoid", "softplus"))
 #: Per element of queries and keys brought to unit length: square, add, multiply.
@@ -82,7 +82,7 @@ class GatedDeltaNet:
         return Recurrence(
             elements=self.v_heads * self.k_dim * self.v_dim,
             width=self._values,
-            rule=Rule.DELTA,
+            rule=StateUpdate.DELTA,
             dtype=self.dtype,
             vector=unit_length + self.v_heads * (SIGMOID.flops + DECAY_FLOPS),
             special=self.v_heads * (SIGMOID.special + SOFTPLUS.special + 1.0),

@@ -10,7 +10,7 @@ from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import ACTIVATIONS, Activation, activate, gated
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
-from llmviewer.ops.recurrence import Recurrence, Rule
+from llmviewer.ops.recurrence import Recurrence, StateUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,5 +51,5 @@ class LightningAttention:
     def _rule(self) -> Recurrence:
         elements = self._width * self.head_dim
         return Recurrence(
-            elements=elements, width=self._width, rule=Rule.DECAY, dtype=self.dtype, vector=0.0, special=0.0
+            elements=elements, width=self._width, rule=StateUpdate.DECAY, dtype=self.dtype, vector=0.0, special=0.0
         )

@@ -12,7 +12,7 @@ from llmviewer.ops.conv import ShortConv
 from llmviewer.ops.elementwise import ACTIVATIONS, gated
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind, gated_norm, rms_norm
-from llmviewer.ops.recurrence import Recurrence, Rule
+from llmviewer.ops.recurrence import Recurrence, StateUpdate
 
 SILU, SOFTPLUS = ACTIVATIONS["silu"], ACTIVATIONS["softplus"]
 #: Per channel: the input times the time step; the skip D x and its sum.
@@ -65,7 +65,7 @@ class Mamba:
         return Recurrence(
             elements=elements,
             width=self.inner,
-            rule=Rule.DECAY,
+            rule=StateUpdate.DECAY,
             dtype=self.dtype,
             vector=self.inner * (SOFTPLUS.flops + CHANNEL_FLOPS) + elements * DECAY_FLOPS,
             special=self.inner * SOFTPLUS.special + elements,
@@ -134,7 +134,7 @@ class Mamba2:
         return Recurrence(
             elements=self.inner * self.state,
             width=self.inner,
-            rule=Rule.DECAY,
+            rule=StateUpdate.DECAY,
             dtype=self.dtype,
             vector=self.heads * (biased + DECAY_FLOPS) + self.inner * CHANNEL_FLOPS,
             special=self.heads * (SOFTPLUS.special + 1.0),

@@ -41,7 +41,7 @@ def parse_cohere2(config: Config, dtype: Dtype) -> Model:
     def layer(kind: str, times: int) -> DecoderLayer:
         return DecoderLayer(
             name=kind,
-            times=times,
+            repeats=times,
             norms=_norms(config, dtype),
             mixer=variants[kind],
             feed_forward=mlp,

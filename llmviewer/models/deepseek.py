@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
-from llmviewer.layers.decoder import Part
+from llmviewer.layers.decoder import FeedForward
 from llmviewer.layers.mla import Mla
 from llmviewer.layers.moe import Moe
 from llmviewer.models import parts
@@ -66,6 +66,6 @@ def _model(config: Config, dtype: Dtype, experts: Moe) -> Model:
     config.expect("mlp_bias", False)
     dense = parts.mlp(config, dtype, config.count("intermediate_size"))
     kinds = [("latent", word) for word in dense_first(config)]
-    feed_forwards: dict[str, Part] = {"dense": dense, "moe": experts}
+    feed_forwards: dict[str, FeedForward] = {"dense": dense, "moe": experts}
     layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), {"latent": _attention(config, dtype)}, feed_forwards)
     return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))

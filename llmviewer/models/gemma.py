@@ -60,7 +60,7 @@ def _alternating(config: Config, dtype: Dtype, attention: Attention, period: int
     norms, mlp = parts.sandwich_norms(config, dtype), parts.gated_mlp(config, dtype)
 
     def layer(kind: str, times: int) -> DecoderLayer:
-        return DecoderLayer(name=kind, times=times, norms=norms, mixer=variants[kind], feed_forward=mlp)
+        return DecoderLayer(name=kind, repeats=times, norms=norms, mixer=variants[kind], feed_forward=mlp)
 
     return parts.grouped(parts.alternating(config, period), layer)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, QkNorm, Values
-from llmviewer.layers.decoder import DecoderLayer, Norms, Part
+from llmviewer.layers.decoder import DecoderLayer, FeedForward, Norms
 from llmviewer.layers.dense_and_sparse import DenseAndSparse
 from llmviewer.layers.per_layer_inputs import PerLayerEmbedding, PerLayerInput
 from llmviewer.models import parts
@@ -45,7 +45,7 @@ def parse(config: Config, dtype: Dtype) -> Model:
         shared = kind[1] == "shared"
         return DecoderLayer(
             name=parts.block_name(kind, kinds),
-            times=times,
+            repeats=times,
             norms=_norms(config, dtype),
             mixer=replace(_attention(config, dtype, kind[0]), shares_cache=shared),
             feed_forward=_feed_forward(config, dtype, kind[1]),
@@ -87,7 +87,7 @@ def _norms(config: Config, dtype: Dtype) -> Norms:
     return replace(norms, mlp=None) if config.flag("enable_moe_block", default=False) else norms
 
 
-def _feed_forward(config: Config, dtype: Dtype, cache: str) -> Part:
+def _feed_forward(config: Config, dtype: Dtype, cache: str) -> FeedForward:
     widens = config.flag("use_double_wide_mlp", default=False)
     width = config.count("intermediate_size") * (2 if widens and cache == "shared" else 1)
     dense = parts.mlp(config, dtype, width)

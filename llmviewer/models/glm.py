@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, Projections, QkNorm
-from llmviewer.layers.decoder import Norms, Part
+from llmviewer.layers.decoder import FeedForward, Norms
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.deepseek import dense_first
@@ -57,7 +57,7 @@ def parse_glm4_moe(config: Config, dtype: Dtype) -> Model:
     dense = parts.mlp(config, dtype, config.count("intermediate_size"))
     experts = replace(parts.moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
     kinds = [("full", word) for word in dense_first(config)]
-    feed_forwards: dict[str, Part] = {"dense": dense, "moe": experts}
+    feed_forwards: dict[str, FeedForward] = {"dense": dense, "moe": experts}
     layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), {"full": attention}, feed_forwards)
     return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))
 

@@ -19,7 +19,7 @@ def parse(config: Config, dtype: Dtype) -> Model:
     attention = parts.attention(config, dtype, parts.projections(config))
     layer = DecoderLayer(
         name="layer",
-        times=layer_count(config),
+        repeats=layer_count(config),
         norms=parts.pre_norms(config, dtype),
         mixer=attention,
         feed_forward=parts.gated_mlp(config, dtype),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Projections
-from llmviewer.layers.decoder import Mixer, Part
+from llmviewer.layers.decoder import FeedForward, Mixer
 from llmviewer.layers.mamba import Mamba
 from llmviewer.models import parts
 from llmviewer.models.config import Config
@@ -31,10 +31,10 @@ def parse(config: Config, dtype: Dtype) -> Model:
     return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
 
 
-def _feed_forwards(config: Config, dtype: Dtype, words: Sequence[str]) -> dict[str, Part]:
+def _feed_forwards(config: Config, dtype: Dtype, words: Sequence[str]) -> dict[str, FeedForward]:
     """Experts are as wide as the dense parts."""
     config.ignore("num_experts_per_tok")  # of layers with experts, where there are any
-    build: dict[str, Callable[[Config, Dtype, int], Part]] = {"dense": parts.mlp, "moe": parts.moe}
+    build: dict[str, Callable[[Config, Dtype, int], FeedForward]] = {"dense": parts.mlp, "moe": parts.moe}
     return {word: build[word](config, dtype, config.count("intermediate_size")) for word in set(words)}
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, QkNorm
-from llmviewer.layers.decoder import DecoderLayer, Part
+from llmviewer.layers.decoder import DecoderLayer, FeedForward
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
@@ -24,7 +24,7 @@ def parse(config: Config, dtype: Dtype) -> Model:
     def layer(kind: tuple[str, str], times: int) -> DecoderLayer:
         return DecoderLayer(
             name=parts.block_name(kind, kinds),
-            times=times,
+            repeats=times,
             norms=parts.pre_norms(config, dtype),
             mixer=mixers[kind[0]],
             feed_forward=_feed_forward(config, dtype, kind[1]),
@@ -51,7 +51,7 @@ def _feed_forwards(config: Config) -> list[str]:
     return ["moe" if layer in listed else "dense" for layer in range(depth)]
 
 
-def _feed_forward(config: Config, dtype: Dtype, word: str) -> Part:
+def _feed_forward(config: Config, dtype: Dtype, word: str) -> FeedForward:
     """A dense SwiGLU; or experts, whose gate and up are one matrix, beside a shared one of the same size."""
     if word == "dense":
         return parts.mlp(config, dtype, config.count("intermediate_size_mlp"))

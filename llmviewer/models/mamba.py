@@ -74,5 +74,5 @@ def _model(config: Config, dtype: Dtype, mixer: Mixer) -> Model:
     config.expect("hidden_act", "silu")
     hidden = hidden_size(config)
     norms = Norms(attn=rms_norm("attn_norm", hidden, dtype))
-    layer = DecoderLayer(name="mamba", times=layer_count(config), norms=norms, mixer=mixer)
+    layer = DecoderLayer(name="mamba", repeats=layer_count(config), norms=norms, mixer=mixer)
     return parts.model(config, dtype, (layer,), rms_norm("final_norm", hidden, dtype))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, Projections
-from llmviewer.layers.decoder import Part
+from llmviewer.layers.decoder import FeedForward
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
@@ -27,7 +27,7 @@ def parse(config: Config, dtype: Dtype) -> Model:
     experts = replace(parts.moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
     types = parts.flagged(config, "hybrid_layer_pattern", ATTENDS)
     kinds = list(zip(types, parts.flagged(config, "moe_layer_freq", FEEDS), strict=True))
-    feed_forwards: dict[str, Part] = {"dense": dense, "moe": experts}
+    feed_forwards: dict[str, FeedForward] = {"dense": dense, "moe": experts}
     mixers = {"full": full, "sliding": _sliding(config, full)}
     layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards)
     return parts.model(config, dtype, layers, rms_norm("final_norm", full.hidden, dtype))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
-from llmviewer.layers.decoder import Part
+from llmviewer.layers.decoder import FeedForward
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
@@ -24,7 +24,7 @@ def parse_mixtral(config: Config, dtype: Dtype) -> Model:
     return _model(config, dtype, parts.moe(config, dtype, config.count("intermediate_size")))
 
 
-def _model(config: Config, dtype: Dtype, feed_forward: Part) -> Model:
+def _model(config: Config, dtype: Dtype, feed_forward: FeedForward) -> Model:
     attention = replace(parts.attention(config, dtype, parts.projections(config)), window=window(config))
     layers = parts.alike(config, parts.pre_norms(config, dtype), attention, feed_forward)
     return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))

@@ -8,7 +8,7 @@ from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import BUFFER, Block, Graph, Operator, Pass, Role, Tensor, as_built, whole
 from llmviewer.core.workload import Step, decode
-from llmviewer.layers.decoder import DecoderLayer, Part
+from llmviewer.layers.decoder import DecoderLayer, FeedForward
 from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm
@@ -31,7 +31,7 @@ class Embedding:
     scaled: bool = False
     project: Linear | None = None
     norm: Norm | None = None
-    per_layer: Part | None = None
+    per_layer: FeedForward | None = None
 
     def _table(self, name: str, rows: int, width: int) -> Tensor:
         return Tensor(name=f"{name}.weight", elements=float(rows) * width, dtype=self.dtype, role=Role.WEIGHT)
@@ -144,7 +144,7 @@ class Model:
         for block, operator in graph:
             for access in operator.reads:
                 if access.tensor.role is Role.WEIGHT and operator.name.startswith("expert_"):
-                    idle += float(access.tensor.elements - access.elements) * block.times
+                    idle += float(access.tensor.elements - access.elements) * block.repeats
         return self.parameters - round(idle)
 
     def _graph(self) -> Graph:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.layers.attention import Attention, Projections
-from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms, Part
+from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms
 from llmviewer.layers.mamba import Mamba2
 from llmviewer.layers.mlp import Mlp
 from llmviewer.layers.moe import Moe
@@ -48,7 +48,7 @@ def parse(config: Config, dtype: Dtype) -> Model:
     norms = Norms(attn=rms_norm("attn_norm", hidden, dtype), mlp=rms_norm("mlp_norm", hidden, dtype))
 
     def layer(word: str, times: int) -> DecoderLayer:
-        blank = DecoderLayer(name=word, times=times, norms=norms)
+        blank = DecoderLayer(name=word, repeats=times, norms=norms)
         if word in MIXERS:
             return replace(blank, mixer=MIXERS[word](config, dtype))
         return replace(blank, feed_forward=FEED_FORWARDS[word](config, dtype))
@@ -107,4 +107,4 @@ def _experts(config: Config, dtype: Dtype) -> Moe:
 
 
 MIXERS: dict[str, Callable[[Config, Dtype], Mixer]] = {"mamba": _mamba, "attention": _attention}
-FEED_FORWARDS: dict[str, Callable[[Config, Dtype], Part]] = {"mlp": _mlp, "moe": _experts}
+FEED_FORWARDS: dict[str, Callable[[Config, Dtype], FeedForward]] = {"mlp": _mlp, "moe": _experts}

@@ -9,7 +9,7 @@ from typing import TypeVar
 from llmviewer.core.dtypes import Dtype, named
 from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention, Projections
-from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms, Part, Residual
+from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms, Residual
 from llmviewer.layers.mlp import Mlp
 from llmviewer.layers.moe import Moe
 from llmviewer.models.config import Config
@@ -151,12 +151,12 @@ def sandwich_norms(config: Config, dtype: Dtype) -> Norms:
 
 
 def alike(
-    config: Config, norms: Norms, mixer: Mixer, feed_forward: Part, residual: Residual = Residual.SEQUENTIAL
+    config: Config, norms: Norms, mixer: Mixer, feed_forward: FeedForward, residual: Residual = Residual.SEQUENTIAL
 ) -> tuple[DecoderLayer, ...]:
     """All layers of one kind."""
     layer = DecoderLayer(
         name="layer",
-        times=layer_count(config),
+        repeats=layer_count(config),
         norms=norms,
         mixer=mixer,
         feed_forward=feed_forward,
@@ -169,14 +169,14 @@ def by_kind(
     kinds: Sequence[tuple[str, str]],
     norms: Norms,
     mixers: Mapping[str, Mixer],
-    feed_forwards: Mapping[str, Part],
+    feed_forwards: Mapping[str, FeedForward],
 ) -> tuple[DecoderLayer, ...]:
     """One DecoderLayer per pair (word of its mixer, word of its feed-forward part) that occurs in `kinds`."""
 
     def layer(kind: tuple[str, str], times: int) -> DecoderLayer:
         return DecoderLayer(
             name=block_name(kind, kinds),
-            times=times,
+            repeats=times,
             norms=norms,
             mixer=mixers[kind[0]],
             feed_forward=feed_forwards[kind[1]],

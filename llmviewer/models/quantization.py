@@ -32,7 +32,7 @@ def as_stored(model: Model, config: Config) -> Model:
     rules = _Rules.of(stored, holder.where)
     variants = {name: _variants(blocks[name], numbers, rules) for name, numbers in layers.items()}
     if stored.head and not model.head.tied and not rules.kept.has_head():
-        variants["head"] = (Variant(times=1, formats={"lm_head": _everywhere(stored)}),)
+        variants["head"] = (Variant(repeats=1, formats={"lm_head": _everywhere(stored)}),)
     names = {n: [names_of(op) for op in _linear(blocks[kind])] for kind, numbers in layers.items() for n in numbers}
     left = unnamed((*stored.kept, *(entry for rule in stored.rules for entry in rule.targets)), names, holder.where)
     checkpoint = Checkpoint(variants=variants, cache=stored.cache)
@@ -88,7 +88,7 @@ class _Rules:
 
 def _layers(model: Model) -> dict[str, tuple[int, ...]]:
     """Numbers of the layers of every kind."""
-    return {layer.name: layer.numbers or tuple(range(layer.times)) for layer in model.layers}
+    return {layer.name: layer.numbers or tuple(range(layer.repeats)) for layer in model.layers}
 
 
 def _linear(block: Block) -> list[str]:
@@ -101,6 +101,6 @@ def _variants(block: Block, numbers: tuple[int, ...], rules: _Rules) -> tuple[Va
     looked_up = numbers if rules.numbered else numbers[:1] * len(numbers)
     found = Counter(tuple(rules.format(operator, number) for operator in operators) for number in looked_up)
     return tuple(
-        Variant(times=times, formats=dict(zip(operators, formats, strict=True)))
+        Variant(repeats=times, formats=dict(zip(operators, formats, strict=True)))
         for formats, times in found.most_common()
     )

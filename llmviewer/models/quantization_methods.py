@@ -19,7 +19,7 @@ FLOAT4_BY_GROUP = {16: DTYPES["nvfp4"], 32: DTYPES["mxfp4"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class LayerFormat:
     """Linear layers among `targets` have this format; no targets: all of them."""
 
     format: Format
@@ -33,7 +33,7 @@ class Stored:
     head: rules reach lm_head too, where it is a matrix of its own.
     """
 
-    rules: tuple[Rule, ...]
+    rules: tuple[LayerFormat, ...]
     kept: tuple[str, ...] = ()
     head: bool = False
     cache: Dtype | None = None
@@ -49,7 +49,7 @@ def gptq(config: Config) -> Stored:
     config.ignore("model_name_or_path", "model_file_base_name", "quantizer", "hyb_act")
     targets = _inside_block(config)
     weights = _integers(bits, config.count("group_size", 128, least=-1), zero_point_bits=bits)
-    rule = Rule(format=Format(weights=weights), targets=targets)
+    rule = LayerFormat(format=Format(weights=weights), targets=targets)
     return Stored(rules=(rule,), kept=_excluded(config), head=config.flag("lm_head", default=False))
 
 
@@ -79,7 +79,7 @@ def awq(config: Config) -> Stored:
     group = config.count(config.one_of("group_size", "q_group_size"), 128, least=-1)
     zero_point_bits = bits if config.flag("zero_point", default=True) else 0
     weights = _integers(bits, group, zero_point_bits=zero_point_bits)
-    return Stored(rules=(Rule(format=Format(weights=weights)),), kept=_entries(config, "modules_to_not_convert"))
+    return Stored(rules=(LayerFormat(format=Format(weights=weights)),), kept=_entries(config, "modules_to_not_convert"))
 
 
 def fp8(config: Config) -> Stored:
@@ -97,20 +97,20 @@ def fp8(config: Config) -> Stored:
         inputs = scaled("fp8", 8, group=columns, scale_bits=32, name=f"fp8-1x{columns}")
     kept = _entries(config, "modules_to_not_convert", "ignored_layers")
     cache = DTYPES["fp8"] if config.has("kv_cache_scheme") else None
-    return Stored(rules=(Rule(format=Format(weights=weights, activations=inputs)),), kept=kept, cache=cache)
+    return Stored(rules=(LayerFormat(format=Format(weights=weights, activations=inputs)),), kept=kept, cache=cache)
 
 
 def fbgemm_fp8(config: Config) -> Stored:
     """8-bit floats with a scale per output channel, inputs with one per token (Llama 3.1 405B)."""
     config.ignore("activation_scale_ub")
-    rule = Rule(format=Format(weights=DTYPES["fp8"], activations=DTYPES["fp8"]))
+    rule = LayerFormat(format=Format(weights=DTYPES["fp8"], activations=DTYPES["fp8"]))
     return Stored(rules=(rule,), kept=_entries(config, "modules_to_not_convert"))
 
 
 def mxfp4(config: Config) -> Stored:
     """4-bit floats with an 8-bit scale per 32, in the experts alone; products in 16 bit (GPT-OSS)."""
     config.expect("dequantize", False)
-    rule = Rule(format=Format(weights=DTYPES["mxfp4"]), targets=("experts",))
+    rule = LayerFormat(format=Format(weights=DTYPES["mxfp4"]), targets=("experts",))
     return Stored(rules=(rule,), kept=_entries(config, "modules_to_not_convert"))
 
 
@@ -122,12 +122,14 @@ def bitsandbytes(config: Config) -> Stored:
     kind = config.text("bnb_4bit_quant_type", "fp4")
     kept = _entries(config, "llm_int8_skip_modules")
     if config.flag("load_in_8bit", default=False):
-        return Stored(rules=(Rule(format=Format(weights=DTYPES["int8"], activations=DTYPES["int8"])),), kept=kept)
+        return Stored(
+            rules=(LayerFormat(format=Format(weights=DTYPES["int8"], activations=DTYPES["int8"])),), kept=kept
+        )
     if not config.flag("load_in_4bit", default=False):
         raise UserError(f"{config.where}: neither 'load_in_8bit' nor 'load_in_4bit' is true")
     scale_bits = 8 + 32 / BITSANDBYTES_SCALES if double else 32
     weights = scaled(kind, 4, group=BITSANDBYTES_GROUP, scale_bits=scale_bits, name=kind)
-    return Stored(rules=(Rule(format=Format(weights=weights)),), kept=kept)
+    return Stored(rules=(LayerFormat(format=Format(weights=weights)),), kept=kept)
 
 
 def compressed_tensors(config: Config) -> Stored:
@@ -148,7 +150,7 @@ def compressed_tensors(config: Config) -> Stored:
     return Stored(rules=tuple(rules), kept=kept, head=any(not rule.targets for rule in rules), cache=cache)
 
 
-def _group(config: Config) -> Rule:
+def _group(config: Config) -> LayerFormat:
     config.ignore("format")
     if config.has("output_activations"):
         raise UserError(f"{config.where}: field 'output_activations' is not understood; only null is")
@@ -156,7 +158,7 @@ def _group(config: Config) -> Rule:
     targets = _entries(config, "targets")
     everything = any(target.endswith("Linear") for target in targets)  # a class, not a module
     form = Format(weights=numbers.get("weights"), activations=numbers.get("input_activations"))
-    return Rule(format=form, targets=() if everything else targets)
+    return LayerFormat(format=form, targets=() if everything else targets)
 
 
 def _numbers(config: Config) -> Dtype:

@@ -9,7 +9,7 @@ import numpy as np
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, Projections, QkNorm
-from llmviewer.layers.decoder import Part
+from llmviewer.layers.decoder import FeedForward
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
@@ -77,18 +77,18 @@ def sparse_layers(config: Config) -> list[str]:
     return ["dense" if layer in listed or (layer + 1) % step else "moe" for layer in range(layer_count(config))]
 
 
-def feed_forwards(config: Config, dtype: Dtype, words: Sequence[str]) -> dict[str, Part]:
+def feed_forwards(config: Config, dtype: Dtype, words: Sequence[str]) -> dict[str, FeedForward]:
     """What `dense` and `moe` stand for, where they occur."""
     config.ignore("intermediate_size")  # of dense layers, where there are any
     build = {"dense": _dense, "moe": _experts}
     return {word: build[word](config, dtype) for word in set(words)}
 
 
-def _dense(config: Config, dtype: Dtype) -> Part:
+def _dense(config: Config, dtype: Dtype) -> FeedForward:
     return parts.mlp(config, dtype, config.count("intermediate_size"))
 
 
-def _experts(config: Config, dtype: Dtype) -> Part:
+def _experts(config: Config, dtype: Dtype) -> FeedForward:
     """Routed experts; a shared one behind a gate where the config gives it a size."""
     routed = parts.moe(config, dtype, config.count("moe_intermediate_size"))
     width = config.count("shared_expert_intermediate_size", 0, least=0)

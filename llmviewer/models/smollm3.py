@@ -25,7 +25,7 @@ def parse(config: Config, dtype: Dtype) -> Model:
     def layer(kind: tuple[str], times: int) -> DecoderLayer:
         return DecoderLayer(
             name=parts.block_name(kind, kinds),
-            times=times,
+            repeats=times,
             norms=parts.pre_norms(config, dtype),
             mixer=attention if kind == ("rope",) else replace(attention, rotary_dim=0),
             feed_forward=mlp,

@@ -17,7 +17,7 @@ from llmviewer.core.ir import Access, Kind, Operator, Role, State, Tensor, whole
 from llmviewer.core.workload import Step
 
 
-class Rule(Enum):
+class StateUpdate(Enum):
     """FLOP per element of the state and token."""
 
     DECAY = 4.0  # state = decay state + outer product; output = state query (Mamba, lightning attention)
@@ -34,7 +34,7 @@ class Recurrence:
 
     elements: int
     width: int
-    rule: Rule
+    rule: StateUpdate
     dtype: Dtype
     vector: float
     special: float

@@ -9,7 +9,7 @@ from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import unknown
 
-METRICS = ("ttft_s", "tpot_s", "e2e_s")
+ATTRIBUTED_METRICS = ("ttft_s", "tpot_s", "e2e_s")
 #: Waiting for others, what drafts, a pipeline's overlap: all that is no operator of the model's own passes.
 REST = "waiting, drafts, overlap"
 
@@ -19,8 +19,8 @@ def attributed(analysis: Analysis, metric: str, point: int) -> list[dict[str, An
 
     What runs beside kernels is counted once: copies that hide behind them stand as a negative term.
     """
-    if metric not in METRICS:
-        raise unknown("metric", metric, METRICS)
+    if metric not in ATTRIBUTED_METRICS:
+        raise unknown("metric", metric, ATTRIBUTED_METRICS)
     found: dict[tuple[str, str], float] = {}
     for name, kind, of in _terms(analysis):
         seconds = sum(float(part[point]) for part in _parts(analysis, metric, of))
@@ -40,9 +40,9 @@ def _terms(analysis: Analysis) -> list[tuple[str, str, Count]]:
 
 def _of_stage(totals: Evaluation) -> list[tuple[str, str, Count]]:
     """Operators over all their layers, what an engine adds, hidden copies."""
-    rows = [(r.operator.name, r.operator.kind.value, r.timing.time_s * float(r.block.times)) for r in totals.rows]
+    rows = [(r.operator.name, r.operator.kind.value, r.timing.time_s * float(r.block.repeats)) for r in totals.rows]
     hidden = [
-        ("copies beside kernels", "copy", -1.0 * layer.hidden_s * float(layer.block.times)) for layer in totals.copying
+        ("copies beside kernels", "copy", -1.0 * layer.hidden_s * float(layer.block.repeats)) for layer in totals.copying
     ]
     return [*rows, *((name, "engine", seconds) for name, seconds in totals.served), *hidden]
 

@@ -12,7 +12,7 @@ from llmviewer.core.counts import Count
 
 #: What fills the memory, and metrics of Analysis, that every view shows.
 PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes")
-METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "prefill_mfu", "decode_mbu")
+RESULT_METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "prefill_mfu", "decode_mbu")
 
 
 def columns(a: Analysis, efficiency: str, techniques: Mapping[str, str]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def columns(a: Analysis, efficiency: str, techniques: Mapping[str, str]) -> dict
         "output_len": (a.request.output_len * point).astype(int),
         "devices": (a.system.parallelism.devices * point).astype(int),
     }
-    found |= {name: np.asarray(getattr(a, name)) * point for name in METRICS}
+    found |= {name: np.asarray(getattr(a, name)) * point for name in RESULT_METRICS}
     found |= {name: values * point for name, values in _round(a).items()}
     rate = found["output_tokens_per_s"]
     found["output_tokens_per_s_per_user"] = rate / found["batch_size"]

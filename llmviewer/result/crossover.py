@@ -18,7 +18,7 @@ from llmviewer.techniques.registry import TECHNIQUES
 
 SCHEMA = "llmviewer.crossover/1"
 #: metric -> what is compared, less is better.
-METRICS: dict[str, Callable[[Analysis], Array]] = {
+CROSSOVER_METRICS: dict[str, Callable[[Analysis], Array]] = {
     "decode_time_s": lambda a: a.token_s,
     "ttft_s": lambda a: a.ttft_s,
     "tpot_s": lambda a: a.tpot_s,
@@ -136,7 +136,7 @@ def _plane(configuration: Contender, grid: Grid, metric: str) -> Array:
     pieces = []
     for request in grid.chunks(most=configuration.most_points):
         done = configuration.answer(request).analysis
-        pieces.append(np.where(done.memory.fits, METRICS[metric](done), np.inf))
+        pieces.append(np.where(done.memory.fits, CROSSOVER_METRICS[metric](done), np.inf))
     return np.concatenate(pieces)
 
 

@@ -30,10 +30,10 @@ def cache_growth(graph: Graph) -> dict[str, int | float | None]:
     token = beyond = fixed = 0.0
     for block in graph.blocks:
         for state in block.states:
-            added = state.per_token * state.dtype.bytes * block.times
+            added = state.per_token * state.dtype.bytes * block.repeats
             token += added
             beyond += added if state.window == np.inf else 0.0
-            fixed += state.per_sequence * state.dtype.bytes * block.times
+            fixed += state.per_sequence * state.dtype.bytes * block.repeats
     return {
         "kv_cache_bytes_per_token": number(token),
         "kv_cache_bytes_per_token_beyond_windows": number(beyond),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.analysis.system import Fired
+from llmviewer.analysis.system import RuleOutcome
 from llmviewer.core.counts import Array
 from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Step
@@ -23,7 +23,7 @@ def fired(analysis: Analysis, point: int) -> list[dict[str, Any]]:
     if chip.points > 1:
         chip = chip.spread(np.full(len(passes), float(point)))
     graph: Graph = analysis.model.graph(Step(tuple(group.some(passes) for group in plan.step.groups)))
-    found: list[Fired] = []
+    found: list[RuleOutcome] = []
     for applied in analysis.system.passes:
         if applied.explain is not None:
             found += applied.explain(graph, chip)
@@ -38,7 +38,7 @@ def assumptions(rows: list[dict[str, Any]], chip: str) -> list[str]:
     return [f"on-chip memory of a unit: unknown for {chip}, tiles of fused operators are taken to fit"]
 
 
-def _row(one: Fired, passes: int) -> dict[str, Any]:
+def _row(one: RuleOutcome, passes: int) -> dict[str, Any]:
     """The last pass is the decode step, those before are the prefill."""
     where: Array = np.broadcast_to(np.asarray(one.where, dtype=np.float64), (passes,))
     return {

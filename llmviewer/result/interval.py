@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.analysis.evaluation import Row
+from llmviewer.analysis.evaluation import TimedOperator
 from llmviewer.core.counts import Array, Count
 from llmviewer.result.describe import number
 
@@ -41,7 +41,7 @@ def _ratios(analysis: Analysis) -> dict[int, Array]:
     return {id(row): analysis.calibration.interval(row.operator, chip, row.timing) for row in analysis.evaluation.rows}
 
 
-def of_row(analysis: Analysis, row: Row, pick: Pick) -> Array:
+def of_row(analysis: Analysis, row: TimedOperator, pick: Pick) -> Array:
     """Bounds of the time of one operator of a stage [s], shape (4, points)."""
     return np.array([pick(row.timing.time_s * ratio) for ratio in _ratios(analysis)[id(row)]])
 
@@ -53,7 +53,7 @@ def of_stage(analysis: Analysis, stage: str) -> Array:
     pick: Pick = getattr(analysis.schedule, stage)
     off: dict[str, Array] = {}
     for row in analysis.evaluation.rows:
-        deviation = (of_row(analysis, row, pick) - pick(row.timing.time_s)) * float(row.block.times)
+        deviation = (of_row(analysis, row, pick) - pick(row.timing.time_s)) * float(row.block.repeats)
         if analysis.evaluation.copying:
             deviation = deviation * _waited_for(analysis, row, pick)
         operator = row.operator
@@ -66,7 +66,7 @@ def of_stage(analysis: Analysis, stage: str) -> Array:
     return bounds
 
 
-def _waited_for(analysis: Analysis, row: Row, pick: Pick) -> Array:
+def _waited_for(analysis: Analysis, row: TimedOperator, pick: Pick) -> Array:
     """1.0 where an operator is on the slower side of a layer whose copies run beside its kernels."""
     layer = next((one for one in analysis.evaluation.copying if one.block.name == row.block.name), None)
     if layer is None:

@@ -12,7 +12,7 @@ from llmviewer.analysis import capacity, limits
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.counts import Count
 from llmviewer.result import provenance, stages
-from llmviewer.result.columns import METRICS, PARTS, columns
+from llmviewer.result.columns import PARTS, RESULT_METRICS, columns
 from llmviewer.result.describe import hardware_object, model_object, number, roof_object, roofs
 from llmviewer.result.fusion_report import fired
 from llmviewer.result.stages import request_at, system_at, value_at
@@ -193,7 +193,7 @@ class Result:
 
     def metrics(self, point: int = 0) -> dict[str, Any]:
         """The metrics object of one point."""
-        values = {name: number(value_at(getattr(self.analysis, name), point)) for name in METRICS}
+        values = {name: number(value_at(getattr(self.analysis, name), point)) for name in RESULT_METRICS}
         rate = float(value_at(self.analysis.output_tokens_per_s, point))
         batch = float(value_at(self.analysis.request.batch_size, point))
         ordered = {}

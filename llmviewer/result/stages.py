@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.analysis.evaluation import Row
+from llmviewer.analysis.evaluation import TimedOperator
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.ir import Access, Role
@@ -19,7 +19,7 @@ from llmviewer.serving.generation import PLAIN as DECODING
 from llmviewer.timing.roofline import BOUNDS
 
 if TYPE_CHECKING:
-    from llmviewer.timing.overlap import Layer
+    from llmviewer.timing.overlap import LayerWithCopies
 
 Pick = Callable[[Count], Array]
 #: A count of all passes -> that of those in question.
@@ -81,9 +81,9 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     }
 
 
-def _beside_copies(copying: tuple[Layer, ...], at: At) -> float:
+def _beside_copies(copying: tuple[LayerWithCopies, ...], at: At) -> float:
     """What of an engine's terms lies in layers that wait for longer copies [s]."""
-    return sum(at(layer.engine_s) * layer.block.times for layer in copying if layer.waits(at)[2])
+    return sum(at(layer.engine_s) * layer.block.repeats for layer in copying if layer.waits(at)[2])
 
 
 def _serve(resources: dict[str, float], seconds: float) -> None:
@@ -106,7 +106,7 @@ def _at(pick: Pick, point: int) -> At:
     return lambda count: float(pick(count)[point])
 
 
-def operator_object(row: Row, chip: Chip, at: At, widest: At) -> dict[str, Any]:
+def operator_object(row: TimedOperator, chip: Chip, at: At, widest: At) -> dict[str, Any]:
     """An OPERATOR object without its interval, for one layer.  at: what its passes add up to; widest: their largest."""
     operator = row.operator
     rows, *others = operator.output_shape
@@ -122,7 +122,7 @@ def operator_object(row: Row, chip: Chip, at: At, widest: At) -> dict[str, Any]:
         "name": operator.name,
         "block": row.block.name,
         "kind": operator.kind.value,
-        "layers": row.block.times,
+        "layers": row.block.repeats,
         "flops": number(flops),
         "matmul_flops": said(operator.matmul_flops),
         "traffic_bytes": number(traffic),
@@ -159,7 +159,7 @@ def _stage_interval(analysis: Analysis, stage: str, point: int) -> Interval:
     return interval.levels(interval.of_stage(analysis, stage), point)
 
 
-def _operator_interval(analysis: Analysis, row: Row, pick: Pick, point: int) -> Interval:
+def _operator_interval(analysis: Analysis, row: TimedOperator, pick: Pick, point: int) -> Interval:
     if analysis.calibration is None:
         return None
     from llmviewer.result import interval
@@ -167,19 +167,19 @@ def _operator_interval(analysis: Analysis, row: Row, pick: Pick, point: int) -> 
     return interval.levels(interval.of_row(analysis, row, pick), point)
 
 
-def runs(row: Row, at: At) -> bool:
+def runs(row: TimedOperator, at: At) -> bool:
     """Whether it runs: either a kernel or the operators it fuses; what has no work takes no time."""
     if not isinstance(row.operator.where, float) and not at(row.operator.where) > 0.0:
         return False
     return at(row.timing.time_s) > 0.0
 
 
-def _bound(row: Row, at: At) -> str:
+def _bound(row: TimedOperator, at: At) -> str:
     seconds = {name: at(value) for name, value in row.timing.resources}
     return max(seconds, key=lambda name: (seconds[name], -BOUNDS.index(name)))
 
 
-def _summed(rows: tuple[Row, ...], at: At, copying: tuple[Layer, ...]) -> dict[str, float]:
+def _summed(rows: tuple[TimedOperator, ...], at: At, copying: tuple[LayerWithCopies, ...]) -> dict[str, float]:
     """Time by the resource that bounds each operator; the largest bounds the stage.
 
     copying: layers whose copies run beside kernels are bound by the slowest of all, one operator beside another.
@@ -189,7 +189,7 @@ def _summed(rows: tuple[Row, ...], at: At, copying: tuple[Layer, ...]) -> dict[s
     for layer in copying:
         bound, seconds, alone = layer.waits(at)
         if seconds:
-            summed[bound] = summed.get(bound, 0.0) + seconds * layer.block.times
+            summed[bound] = summed.get(bound, 0.0) + seconds * layer.block.repeats
         waiting |= {layer.block.name} if alone else set()
     layers = {layer.block.name: layer for layer in copying}
     for row in rows:
@@ -197,5 +197,5 @@ def _summed(rows: tuple[Row, ...], at: At, copying: tuple[Layer, ...]) -> dict[s
         if its is not None and (its.block.name in waiting or its.copies(row.operator)):
             continue
         bound = _bound(row, at)
-        summed[bound] = summed.get(bound, 0.0) + at(row.timing.time_s) * row.block.times
+        summed[bound] = summed.get(bound, 0.0) + at(row.timing.time_s) * row.block.repeats
     return summed

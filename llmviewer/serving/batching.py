@@ -13,7 +13,7 @@ from llmviewer.core.workload import Request, Step
 
 #: What a result says of a batching: name with its unit -> counts per point, or a word each.
 Facts: TypeAlias = Mapping[str, Count | Sequence[str]]
-Kind = TypeVar("Kind", bound="Times")
+Kind = TypeVar("Kind", bound="RequestTimes")
 
 #: Prompt tokens whose pass is bound by compute on every accelerator: prompts shorter than this share a pass under
 #: continuous batching, with each other or with decode steps, and pay for their tokens rather than for the weights.
@@ -27,7 +27,7 @@ def together(request: Request) -> Count:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Times:
+class RequestTimes:
     """What passes take, and who waits for whom [s], one entry per point.
 
     prefill_s: of all prompts that are prefilled together.  decode_s: of all decode steps of a sequence.
@@ -76,7 +76,7 @@ class Times:
 
     def knowing(self, kind: type[Kind], **more: Any) -> Kind:
         """The same, of a kind that knows more."""
-        return kind(**{entry.name: getattr(self, entry.name) for entry in fields(Times)}, **more)
+        return kind(**{entry.name: getattr(self, entry.name) for entry in fields(RequestTimes)}, **more)
 
     def facts(self) -> Facts:
         """What a result says of them, by name with its unit; words one per point."""
@@ -94,7 +94,7 @@ def per_token(generation_s: Array, steps: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Machine:
+class Replica:
     """What a batching may ask of the system that it shares out; all of one replica [counts per point, s, byte].
 
     places: sequences of a request whose cache fits at once, beside passes of at most so many tokens.
@@ -145,11 +145,11 @@ class Batching:
         """Most tokens of a pass that holds prompts.  asked: 0, or what the user says; usual: what the engine does."""
         return asked or usual
 
-    def admit(self, request: Request, machine: Machine) -> Running | None:
+    def admit(self, request: Request, machine: Replica) -> Running | None:
         """What runs at once of what is asked of a replica; None: the batch, from start to end."""
         return None
 
-    def times(self, passes: Times, running: Running, users: Count) -> Times:
+    def times(self, passes: RequestTimes, running: Running, users: Count) -> RequestTimes:
         """Who waits for whom.  passes: what they take alone; users: of a replica."""
         return replace(passes, users=users, running=running.request.batch_size, together=running.together)
 

@@ -26,7 +26,7 @@ class Steps:
     new_tokens: Array
     cached_tokens: Array
     logit_positions: Array
-    weights: Array
+    repeats: Array
     counts: Array
 
 
@@ -40,7 +40,7 @@ def one_after_another(batch: Array, cached: Array, counts: Array) -> Steps:
         new_tokens=one,
         cached_tokens=np.repeat(cached, times) + offsets,
         logit_positions=one,
-        weights=one,
+        repeats=one,
         counts=counts,
     )
 
@@ -127,7 +127,7 @@ class Branches:
                 new_tokens=written.new_tokens,
                 cached_tokens=(prompt + first + self.prompt - 1.0)[owner] + begun,
                 logit_positions=written.logit_positions,
-                weights=written.weights,
+                repeats=written.repeats,
                 counts=onward,
             ),
         )
@@ -160,6 +160,6 @@ def _joined(*parts: Steps) -> Steps:
         new_tokens=column([part.new_tokens for part in parts]),
         cached_tokens=column([part.cached_tokens for part in parts]),
         logit_positions=column([part.logit_positions for part in parts]),
-        weights=column([part.weights for part in parts]),
+        repeats=column([part.repeats for part in parts]),
         counts=np.asarray(sum(part.counts for part in parts)),
     )

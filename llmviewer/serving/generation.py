@@ -102,7 +102,7 @@ PLAIN = Generation()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scheme:
+class GenerationScheme:
     """Asked for, before the model is known.  name: as results list it.
 
     candidates: schemes that differ in counts alone, of which every point takes the one that is fastest.
@@ -110,7 +110,7 @@ class Scheme:
 
     name: str
     make: Callable[[Model], Generation]
-    candidates: tuple[Scheme, ...] = ()
+    candidates: tuple[GenerationScheme, ...] = ()
 
 
 def picked(among: Sequence[Generation], index: npt.NDArray[np.intp]) -> Generation:

@@ -32,12 +32,12 @@ class Schedule:
     input_len keys), and the real decode steps of every point: output_len - 1, one for each place that a round of
     generation can begin at.
 
-    weights: how often each pass runs.  prefill_starts, decode_starts: where each point's passes begin.
+    repeats: how often each pass runs.  prefill_starts, decode_starts: where each point's passes begin.
     decode_steps: real ones per point.  tokens: output_len - 1 per point.
     """
 
     step: Step
-    weights: Array
+    repeats: Array
     points: int
     prefill_starts: Array
     prefill_passes: int
@@ -58,7 +58,7 @@ class Schedule:
 
     def pieces(self) -> Iterator[tuple[slice, Step]]:
         """All passes in one piece; where they are too many, what is shown first and the real decode steps in pieces."""
-        passes = len(self.weights)
+        passes = len(self.repeats)
         if passes <= MOST_AT_ONCE:
             yield slice(passes), self.step
             return
@@ -74,7 +74,7 @@ class Schedule:
         return replace(
             self,
             step=Step(tuple(group.some(kept) for group in self.step.groups)),
-            weights=self.weights[kept],
+            repeats=self.repeats[kept],
             decode_steps=np.where(real, 1.0, 0.0),
         )
 
@@ -86,7 +86,7 @@ class Schedule:
 
     def prefill(self, values: Count) -> Array:
         """Sum over the prefill passes of every point."""
-        passes = self._full(values)[: self.prefill_passes] * self.weights[: self.prefill_passes]
+        passes = self._full(values)[: self.prefill_passes] * self.repeats[: self.prefill_passes]
         if self.prefill_passes == self.points:
             return passes
         return np.add.reduceat(passes, self.prefill_starts.astype(int))
@@ -100,7 +100,7 @@ class Schedule:
         totals = np.zeros(self.points)
         some = self.decode_steps > 0
         if some.any():
-            steps = self._full(values)[self.shown :] * self.weights[self.shown :]
+            steps = self._full(values)[self.shown :] * self.repeats[self.shown :]
             starts = (self.decode_starts - self.shown)[some].astype(int)
             totals[some] = np.add.reduceat(steps, starts)
         return totals
@@ -122,34 +122,34 @@ class Schedule:
     def repeated(self, times: Count) -> Schedule:
         """Every prefill pass of a point `times` times: once for each micro-batch."""
         often = (times * np.ones(self.points))[self.owners[: self.prefill_passes].astype(int)]
-        weights = self.weights.copy()
-        weights[: self.prefill_passes] *= often
-        return replace(self, weights=weights)
+        repeats = self.repeats.copy()
+        repeats[: self.prefill_passes] *= often
+        return replace(self, repeats=repeats)
 
     def filled(self, chunk: Count) -> Schedule:
         """The same where a prompt's last chunk shares its pass with the next prompt's first: it pays for its part of a
         pass of `chunk` tokens, and attends to as many pairs as before.  0: it has a pass of its own."""
         group, owners = self.step.groups[0], self.owners[: self.prefill_passes].astype(int)
-        new, cached, weights = (np.array(column) for column in (group.new_tokens, group.cached_tokens, self.weights))
+        new, cached, repeats = (np.array(column) for column in (group.new_tokens, group.cached_tokens, self.repeats))
         own = new[: self.prefill_passes]
         full = np.maximum((chunk * np.ones(self.points))[owners], own)
-        weights[: self.prefill_passes] *= own / full
+        repeats[: self.prefill_passes] *= own / full
         cached[: self.prefill_passes] -= (full - own) / 2.0
         new[: self.prefill_passes] = full
-        return replace(self, step=Step((replace(group, new_tokens=new, cached_tokens=cached),)), weights=weights)
+        return replace(self, step=Step((replace(group, new_tokens=new, cached_tokens=cached),)), repeats=repeats)
 
     def riding(self, decodes: Count, cached: Count) -> Schedule:
         """The same with so many decoding sequences, over `cached` tokens, in each prefill pass of a point."""
         owners = self.owners[: self.prefill_passes].astype(int)
-        rest = len(self.weights) - self.prefill_passes
+        rest = len(self.repeats) - self.prefill_passes
         beside, over = ((count * np.ones(self.points))[owners] for count in (decodes, cached))
         (group,) = self.step.groups
         riders = replace(
             group,
             batch_size=np.concatenate((beside, np.zeros(rest))),
-            new_tokens=np.ones(len(self.weights)),
+            new_tokens=np.ones(len(self.repeats)),
             cached_tokens=np.concatenate((over, np.zeros(rest))),
-            logit_positions=np.ones(len(self.weights)),
+            logit_positions=np.ones(len(self.repeats)),
         )
         return replace(self, step=Step((group, riders)))
 
@@ -166,7 +166,7 @@ class Schedule:
         """One value per pass, or per pass shown."""
         if isinstance(values, np.ndarray) and values.size > 1:
             return values
-        return np.broadcast_to(np.asarray(values, dtype=np.float64), self.weights.shape)
+        return np.broadcast_to(np.asarray(values, dtype=np.float64), self.repeats.shape)
 
 
 def schedule(
@@ -255,7 +255,7 @@ def _laid_out(request: tuple[Array, Array, Array], prefill: tuple[tuple[Array, .
     )
     return Schedule(
         step=Step((group,)),
-        weights=np.concatenate((passes[4], one, real.weights)),
+        repeats=np.concatenate((passes[4], one, real.repeats)),
         points=len(batch),
         prefill_starts=starts,
         prefill_passes=len(passes[0]),
@@ -274,7 +274,7 @@ def _shaped(plan: Schedule, shape: Shape) -> Schedule:
         each = np.broadcast_to(np.asarray(value, dtype=np.float64), plan.points)
         return np.concatenate((first[:before], each[owners]))
 
-    causal = np.full(len(plan.weights), np.nan)
+    causal = np.full(len(plan.repeats), np.nan)
     pairs = shape.attended_new_pairs
     group = replace(
         group,

@@ -15,7 +15,7 @@ from llmviewer.techniques.methods import METHODS
 from llmviewer.techniques.technique import Change, Technique
 
 
-class Of(IntEnum):
+class SharedBy(IntEnum):
     """What a technique speaks of, from what most share to what one has alone.
 
     ENGINE: how any model is run, so that whatever drafts shares it.  WEIGHTS: what is stored, where it lies and which
@@ -39,7 +39,7 @@ class Option:
     """
 
     module: str
-    of: Of
+    of: SharedBy
     help: str
     off: str = "none"
     default: str = "none"
@@ -50,88 +50,107 @@ class Option:
 #: option -> how it is offered; the order is the order of application.
 TECHNIQUES: dict[str, Option] = {
     "expert_skew": Option(
-        "sparsity.expert_skew", Of.WEIGHTS, "alpha of the experts' popularity i^-alpha; 0 is uniform.", "0", "0"
+        "sparsity.expert_skew", SharedBy.WEIGHTS, "alpha of the experts' popularity i^-alpha; 0 is uniform.", "0", "0"
     ),
     # adapters and factors before formats: adapters stay in 16 bit, factors take the format of what they replace
     "lora": Option(
-        "compression.lora", Of.WEIGHTS, "Unmerged adapters: rank=16,adapters=8,targets=q_proj+v_proj.", listed=False
+        "compression.lora",
+        SharedBy.WEIGHTS,
+        "Unmerged adapters: rank=16,adapters=8,targets=q_proj+v_proj.",
+        listed=False,
     ),
-    "low_rank": Option("compression.low_rank", Of.WEIGHTS, "Rank of the two factors of every linear layer: 1024."),
+    "low_rank": Option(
+        "compression.low_rank", SharedBy.WEIGHTS, "Rank of the two factors of every linear layer: 1024."
+    ),
     "contextual_sparsity": Option(
         "sparsity.contextual_sparsity",
-        Of.WEIGHTS,
+        SharedBy.WEIGHTS,
         "Shares that a token uses: attention=0.5,mlp=0.1[,predictor=1000].",
         listed=False,
     ),
     "hot_neurons": Option(
         "sparsity.hot_neurons",
-        Of.WEIGHTS,
+        SharedBy.WEIGHTS,
         "Neurons on the GPU, cold ones on the host: gpu=0.2,active=0.1[,host=NAME].",
         listed=False,
     ),
     "quantization": Option(
-        "quantization.quantization", Of.WEIGHTS, "w4a16, w8a8-fp8, awq ...: none keeps the model's."
+        "quantization.quantization", SharedBy.WEIGHTS, "w4a16, w8a8-fp8, awq ...: none keeps the model's."
     ),
-    "kv_cache_dtype": Option("kv_cache.kv_cache_dtype", Of.ENGINE, "auto, fp8, int8, kv4 ...", "auto", "auto"),
+    "kv_cache_dtype": Option("kv_cache.kv_cache_dtype", SharedBy.ENGINE, "auto, fp8, int8, kv4 ...", "auto", "auto"),
     # sparse weights know their stored format; fewer channels, heads and layers commute with it
     "matformer": Option(
-        "compression.matformer", Of.WEIGHTS, "Share of the feed-forward channels that run: 0.5.", "1", "1"
+        "compression.matformer", SharedBy.WEIGHTS, "Share of the feed-forward channels that run: 0.5.", "1", "1"
     ),
     "prune": Option(
-        "compression.prune", Of.WEIGHTS, "2:4, unstructured=0.5, width=0.75, depth=0.75, heads=0.75, joined by +."
+        "compression.prune", SharedBy.WEIGHTS, "2:4, unstructured=0.5, width=0.75, depth=0.75, heads=0.75, joined by +."
     ),
     "kv_block_size": Option(
-        "kv_cache.kv_block_size", Of.ENGINE, "Tokens of a page of KV cache (PagedAttention); 1 = none.", "1", "1"
+        "kv_cache.kv_block_size", SharedBy.ENGINE, "Tokens of a page of KV cache (PagedAttention); 1 = none.", "1", "1"
     ),
     "kv_reserve": Option(
-        "kv_cache.kv_reserve", Of.ENGINE, "Tokens of KV cache every sequence reserves, or max.", "0", "0"
+        "kv_cache.kv_reserve", SharedBy.ENGINE, "Tokens of KV cache every sequence reserves, or max.", "0", "0"
     ),
     "prefix_cache": Option(
         "kv_cache.prefix_cache",
-        Of.ENGINE,
+        SharedBy.ENGINE,
         "Share of every prompt found in the cache: 0.5, or 0.5,shared.",
         "0",
         "0",
         listed=False,
     ),
     "kv_evict": Option(
-        "kv_cache.kv_evict", Of.ENGINE, "Share of the cached tokens that eviction keeps: 0.2.", "1", "1"
+        "kv_cache.kv_evict", SharedBy.ENGINE, "Share of the cached tokens that eviction keeps: 0.2.", "1", "1"
     ),
     "kv_cache_free_gpu_memory_fraction": Option(
         "kv_cache.kv_cache_free_fraction",
-        Of.ENGINE,
+        SharedBy.ENGINE,
         "0.9 of what weights and activations leave (TensorRT-LLM).",
         "none",
         "none",
     ),
     "attention": Option(
-        "kernels.flash_attention", Of.ENGINE, "flash, eager, flash-decoding, flash-decoding=SPLITS.", "eager", "flash"
+        "kernels.flash_attention",
+        SharedBy.ENGINE,
+        "flash, eager, flash-decoding, flash-decoding=SPLITS.",
+        "eager",
+        "flash",
     ),
     # what joins devices is known before they are counted
-    "network": Option("parallel.network", Of.ENGINE, "What joins devices beyond their link: infiniband-ndr ..."),
+    "network": Option("parallel.network", SharedBy.ENGINE, "What joins devices beyond their link: infiniband-ndr ..."),
     "tensor_parallel_size": Option(
-        "parallel.tensor_parallel", Of.ENGINE, "Devices that share heads, channels and vocabulary.", "1", "1", ("-tp",)
+        "parallel.tensor_parallel",
+        SharedBy.ENGINE,
+        "Devices that share heads, channels and vocabulary.",
+        "1",
+        "1",
+        ("-tp",),
     ),
     "sequence_parallel": Option(
-        "parallel.sequence_parallel", Of.ENGINE, "on: norms and residual sums shared by tokens.", "off", "off"
+        "parallel.sequence_parallel", SharedBy.ENGINE, "on: norms and residual sums shared by tokens.", "off", "off"
     ),
     "data_parallel_size": Option(
-        "parallel.data_parallel", Of.ENGINE, "Replicas that divide the batch.", "1", "1", ("-dp",)
+        "parallel.data_parallel", SharedBy.ENGINE, "Replicas that divide the batch.", "1", "1", ("-dp",)
     ),
     "expert_parallel_size": Option(
         "parallel.expert_parallel",
-        Of.ENGINE,
+        SharedBy.ENGINE,
         "Devices to which whole experts are dealt; 1 splits each expert.",
         "1",
         "1",
         ("-ep",),
     ),
     "context_parallel_size": Option(
-        "parallel.context_parallel", Of.ENGINE, "Devices that share the tokens of every sequence.", "1", "1", ("-cp",)
+        "parallel.context_parallel",
+        SharedBy.ENGINE,
+        "Devices that share the tokens of every sequence.",
+        "1",
+        "1",
+        ("-cp",),
     ),
     "pipeline_parallel_size": Option(
         "parallel.pipeline_parallel",
-        Of.ALONE,
+        SharedBy.ALONE,
         "Stages of layers: 4, or 4,microbatches=8.",
         "1",
         "1",
@@ -140,45 +159,45 @@ TECHNIQUES: dict[str, Option] = {
     ),
     "spatial": Option(
         "parallel.spatial",
-        Of.ALONE,
+        SharedBy.ALONE,
         "on, or the tokens of cache to hold: as many chips as it takes.",
         "off",
         "off",
         listed=False,
     ),
     # after the share of one device: sharding knows operators by the names they have before they are fused
-    "fusion": Option("kernels.fuse", Of.ENGINE, "none, all, or rules joined by +: qkv+gate-up+norm-linear ..."),
+    "fusion": Option("kernels.fuse", SharedBy.ENGINE, "none, all, or rules joined by +: qkv+gate-up+norm-linear ..."),
     # what one device holds, under the names its kernels have in the end
     "offload": Option(
         "offload.offload",
-        Of.WEIGHTS,
+        SharedBy.WEIGHTS,
         "weights=0.4[,kv=0.5,compute=host], zero-inference, flexgen, experts ...",
         listed=False,
     ),
     # after the share of one device, so that the collectives of a skipped layer are skipped with it
     "skip_layers": Option(
-        "sparsity.skip_layers", Of.WEIGHTS, "Share of the layers that every step leaves out.", "0", "0"
+        "sparsity.skip_layers", SharedBy.WEIGHTS, "Share of the layers that every step leaves out.", "0", "0"
     ),
     "early_exit": Option(
-        "sparsity.early_exit", Of.LAYERS, "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", listed=False
+        "sparsity.early_exit", SharedBy.LAYERS, "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", listed=False
     ),
     # which passes are run, whatever they are
     "speculative": Option(
         "speculation.speculative",
-        Of.ALONE,
+        SharedBy.ALONE,
         "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or eagle3,tokens=3 ...",
         listed=False,
     ),
     "branches": Option(
         "branching.branches",
-        Of.ALONE,
+        SharedBy.ALONE,
         "skeleton,outline=36,points=6, or apar,branches=3[,parallel=0.75].",
         listed=False,
     ),
     # last: it counts machines, and looks at what passes generate
     "batching": Option(
         "batching.batching",
-        Of.ENGINE,
+        SharedBy.ENGINE,
         "static, continuous, chunked,tokens=512 or disaggregated,prefill=2,decode=1.",
         "static",
         "static",

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from llmviewer.analysis.system import Applied, System
+from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.ir import Pass, as_built
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
-from llmviewer.serving.generation import Generation, Scheme
+from llmviewer.serving.generation import Generation, GenerationScheme
 
 #: What a technique does: most add a pass, some say how memory is kept or how many devices share the work.
 Change: TypeAlias = Callable[[System], System]
@@ -39,7 +39,7 @@ class Technique:
 
 def adding(name: str, make: Callable[[Chip], Pass]) -> Change:
     """The change that adds a pass, listed under `name`."""
-    return lambda system: replace(system, passes=(*system.passes, Applied(name=name, make=make)))
+    return lambda system: replace(system, passes=(*system.passes, AppliedTechnique(name=name, make=make)))
 
 
 def keeping(name: str, **fields: float | bool) -> Change:
@@ -47,19 +47,23 @@ def keeping(name: str, **fields: float | bool) -> Change:
 
     def change(system: System) -> System:
         cache = replace(system.kv_cache, **fields)  # type: ignore[arg-type]
-        return replace(system, kv_cache=cache, passes=(*system.passes, Applied(name=name, make=lambda _: as_built)))
+        return replace(
+            system, kv_cache=cache, passes=(*system.passes, AppliedTechnique(name=name, make=lambda _: as_built))
+        )
 
     return change
 
 
-def generating(name: str, make: Callable[[Model], Generation], candidates: Sequence[Scheme] = ()) -> Change:
+def generating(name: str, make: Callable[[Model], Generation], candidates: Sequence[GenerationScheme] = ()) -> Change:
     """The change of how tokens are generated, listed under `name`.  candidates: of which every point takes the best."""
 
     def change(system: System) -> System:
         if system.scheme is not None:
             raise UserError(f"{name} and {system.scheme.name} both say how tokens are generated; leave out one")
-        scheme = Scheme(name=name, make=make, candidates=tuple(candidates))
-        return replace(system, scheme=scheme, passes=(*system.passes, Applied(name=name, make=lambda _: as_built)))
+        scheme = GenerationScheme(name=name, make=make, candidates=tuple(candidates))
+        return replace(
+            system, scheme=scheme, passes=(*system.passes, AppliedTechnique(name=name, make=lambda _: as_built))
+        )
 
     return change
 

@@ -150,14 +150,14 @@ def within(terms: Sequence[tuple[str, Count]]) -> Count:
 
 def counts(graph: Graph, step: Step) -> dict[str, Count]:
     """How often a forward pass pays each of CONSTANTS."""
-    kernels = sum(block.times * sum(op.runs_on is Place.DEVICE for op in block.operators) for block in graph.blocks)
+    kernels = sum(block.repeats * sum(op.runs_on is Place.DEVICE for op in block.operators) for block in graph.blocks)
     exchanges = sum(
-        block.times * sum(operator.kind is Kind.COLLECTIVE for operator in block.operators) for block in graph.blocks
+        block.repeats * sum(operator.kind is Kind.COLLECTIVE for operator in block.operators) for block in graph.blocks
     )
     return {
-        "conversion": float(sum(block.times * sum(map(converts, block.operators)) for block in graph.blocks)),
+        "conversion": float(sum(block.repeats * sum(map(converts, block.operators)) for block in graph.blocks)),
         "launch": float(kernels),
-        "layer": float(sum(block.times for block in graph.blocks if block.scope != "model")),
+        "layer": float(sum(block.repeats for block in graph.blocks if block.scope != "model")),
         "step": 1.0,
         "group": 1.0 if exchanges else 0.0,
         "collective": float(exchanges),
@@ -178,14 +178,14 @@ def _weights(graph: Graph) -> Count:
     for block in graph.blocks:
         for operator in block.operators:
             if operator.kind is Kind.GEMM:
-                read = read + operator.read_bytes(Role.WEIGHT) * block.times
+                read = read + operator.read_bytes(Role.WEIGHT) * block.repeats
     return read
 
 
 def _narrow_weights(graph: Graph) -> Count:
     """Weights of products that are stored in fewer than 8 bits, on the device or in the buffer of a copy."""
     return total(
-        block.times * np.maximum(access.tensor.elements, access.elements)
+        block.repeats * np.maximum(access.tensor.elements, access.elements)
         for block in graph.blocks
         for operator in block.operators
         if operator.is_kernel

@@ -17,7 +17,7 @@ KERNELS = "kernels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Layer:
+class LayerWithCopies:
     """One layer of a kind, its kernels and copies side by side.
 
     serial_s: one after another.  engine_s: what an engine adds to the kernels, in both.  resources: what kernels, each
@@ -65,7 +65,7 @@ class Layer:
         return self.serial_s - self.time_s
 
 
-def layers(priced: Iterable[tuple[Block, Operator, Timing]], added: Count = 0.0) -> tuple[Layer, ...]:
+def layers(priced: Iterable[tuple[Block, Operator, Timing]], added: Count = 0.0) -> tuple[LayerWithCopies, ...]:
     """The kinds of layers that copy anything while they compute.
 
     added: what an engine adds within layers, as a share of the kernels' time: copies go on in its gaps.
@@ -73,12 +73,12 @@ def layers(priced: Iterable[tuple[Block, Operator, Timing]], added: Count = 0.0)
     by_block: dict[str, list[tuple[Block, Operator, Timing]]] = {}
     for block, operator, timing in priced:
         by_block.setdefault(block.name, []).append((block, operator, timing))
-    copying = (rows for rows in by_block.values() if any(Layer.copies(operator) for _, operator, _ in rows))
+    copying = (rows for rows in by_block.values() if any(LayerWithCopies.copies(operator) for _, operator, _ in rows))
     return tuple(_layer(rows, added) for rows in copying)
 
 
-def _layer(rows: list[tuple[Block, Operator, Timing]], added: Count) -> Layer:
-    kernels = total(timing.time_s for _, operator, timing in rows if not Layer.copies(operator))
+def _layer(rows: list[tuple[Block, Operator, Timing]], added: Count) -> LayerWithCopies:
+    kernels = total(timing.time_s for _, operator, timing in rows if not LayerWithCopies.copies(operator))
     engine = total(t.time_s for _, operator, t in rows if operator.is_kernel) * added
     taken: dict[str, Count] = {KERNELS: kernels + engine}
     for _, operator, timing in rows:
@@ -88,4 +88,4 @@ def _layer(rows: list[tuple[Block, Operator, Timing]], added: Count) -> Layer:
             if name in ("link", "host", "disk"):
                 taken[key] = taken[key] + seconds if key in taken else seconds
     serial = total(timing.time_s for _, _, timing in rows) + engine
-    return Layer(block=rows[0][0], serial_s=serial, engine_s=engine, resources=tuple(taken.items()))
+    return LayerWithCopies(block=rows[0][0], serial_s=serial, engine_s=engine, resources=tuple(taken.items()))

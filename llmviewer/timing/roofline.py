@@ -132,7 +132,7 @@ def _known(link: Count | None) -> Count:
     return link
 
 
-def time(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count) -> Timing:
+def time_operator(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count) -> Timing:
     """Maximum over resources of work / rate, plus the fixed time.  traffic: the operator's device-memory bytes.
 
     The maximum is smooth where the efficiency says how sharp it is: kernels near the ridge are slower than either roof.

@@ -19,7 +19,7 @@ SIZES = {
     "output_len": "Output length (tokens)",
 }
 #: metric -> (title, axis, divisor of SI, how a value reads).
-METRICS = {
+CURVES = {
     "ttft_s": ("Time to first token", "TTFT (ms)", 1e-3, fmt.duration),
     "tpot_s": ("Time per output token", "TPOT (ms)", 1e-3, fmt.duration),
     "output_tokens_per_s": ("Throughput", "Output tokens/s", 1.0, fmt.per_second),
@@ -88,7 +88,7 @@ def sweep(report: Report) -> Sweep:
         words.append(f"of each curve the lowest and highest point of every stretch, {fmt.whole(most)} in all")
     rest = f"The download and other formats hold all {fmt.whole(total)} points."
     return Sweep(
-        charts=tuple(_chart(report, metric, kept, looks) for metric in METRICS if _exists(report, metric)),
+        charts=tuple(_chart(report, metric, kept, looks) for metric in CURVES if _exists(report, metric)),
         legend=tuple((name, *look) for (name, _, _), look in zip(kept, looks, strict=True)) if len(kept) > 1 else (),
         left_out=f"Drawn: {'; '.join(words)}. {rest}" if words else "",
     )
@@ -121,7 +121,7 @@ def thinned(values: np.ndarray[Any, np.dtype[np.float64]], most: int) -> np.ndar
 
 
 def _chart(report: Report, metric: str, kept: list[Curve], looks: list[tuple[str, str]]) -> Chart:
-    title, label, divisor, show = METRICS[metric]
+    title, label, divisor, show = CURVES[metric]
     along = axis(report)
     across = np.asarray(report.points[along], dtype=np.float64)
     values = np.array([np.nan if v is None else v for v in report.points[metric]], dtype=np.float64)

@@ -20,7 +20,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class ColumnHead:
     """A column.  note: what it means.  chosen: a list of its values filters the table.  extra: left out on paper."""
 
     title: str
@@ -44,29 +44,29 @@ class Line:
 
 
 HEADS = (
-    Head(title="Configuration", chosen=True),
-    Head(title="Stage", note="prefill of all prompts, or a representative decode step", chosen=True),
-    Head(title="Layer", note="kind of layer × how many run it", chosen=True),
-    Head(title="Operator"),
-    Head(title="Kind", chosen=True),
-    Head(title="Bound", note="the resource that takes longest", chosen=True),
-    Head(title="Time", note="one layer", number=True),
-    Head(title="All layers", note="time × layers", number=True),
-    Head(title="Share", note="of the stage's time, all layers", number=True),
-    Head(title="Roofline", note="share of the time that the data sheet's bound explains", number=True),
-    Head(title="FLOP", note="one layer", number=True),
-    Head(title="Bytes", note="device-memory traffic of one layer", number=True),
-    Head(title="of weights", note="bytes of weights read", number=True, extra=True),
-    Head(title="of KV cache", note="bytes of the cache read and written", number=True, extra=True),
-    Head(title="FLOP/B", note="arithmetic intensity", number=True),
-    Head(title="FLOP/s", note="attainable on the roofline", number=True, extra=True),
-    Head(title="Dtype", note="of the units that compute"),
-    Head(title="80 % interval", note="of the time of one layer", extra=True),
-    Head(title="Output", note="shape", extra=True),
+    ColumnHead(title="Configuration", chosen=True),
+    ColumnHead(title="Stage", note="prefill of all prompts, or a representative decode step", chosen=True),
+    ColumnHead(title="Layer", note="kind of layer × how many run it", chosen=True),
+    ColumnHead(title="Operator"),
+    ColumnHead(title="Kind", chosen=True),
+    ColumnHead(title="Bound", note="the resource that takes longest", chosen=True),
+    ColumnHead(title="Time", note="one layer", number=True),
+    ColumnHead(title="All layers", note="time × layers", number=True),
+    ColumnHead(title="Share", note="of the stage's time, all layers", number=True),
+    ColumnHead(title="Roofline", note="share of the time that the data sheet's bound explains", number=True),
+    ColumnHead(title="FLOP", note="one layer", number=True),
+    ColumnHead(title="Bytes", note="device-memory traffic of one layer", number=True),
+    ColumnHead(title="of weights", note="bytes of weights read", number=True, extra=True),
+    ColumnHead(title="of KV cache", note="bytes of the cache read and written", number=True, extra=True),
+    ColumnHead(title="FLOP/B", note="arithmetic intensity", number=True),
+    ColumnHead(title="FLOP/s", note="attainable on the roofline", number=True, extra=True),
+    ColumnHead(title="Dtype", note="of the units that compute"),
+    ColumnHead(title="80 % interval", note="of the time of one layer", extra=True),
+    ColumnHead(title="Output", note="shape", extra=True),
 )
 
 
-def heads(configurations: list[dict[str, Any]]) -> tuple[Head, ...]:
+def heads(configurations: list[dict[str, Any]]) -> tuple[ColumnHead, ...]:
     """Without the configuration where there is but one."""
     return HEADS if len(configurations) > 1 else HEADS[1:]
 

@@ -32,7 +32,7 @@ POLICY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class LayerDrawing:
     """The drawing of one kind of layer, of one configuration and stage."""
 
     configuration: str
@@ -115,7 +115,7 @@ def _details(report: Report) -> list[tuple[dict[str, Any], Page]]:
     ]
 
 
-def _layers(answers: list[dict[str, Any]], lines: list[operators.Line]) -> list[Layer]:
+def _layers(answers: list[dict[str, Any]], lines: list[operators.Line]) -> list[LayerDrawing]:
     """A drawing of every kind of layer that has more than one operator."""
     grouped: dict[tuple[str, str, str], list[operators.Line]] = {}
     for line in lines:
@@ -129,7 +129,7 @@ def _layers(answers: list[dict[str, Any]], lines: list[operators.Line]) -> list[
             drawn[key] = drawn.get(key) or drawing(listed)
             times = listed[0]["layers"]
             found.append(
-                Layer(
+                LayerDrawing(
                     configuration=configuration,
                     stage=stage,
                     block=block,
@@ -155,17 +155,17 @@ def _points(report: Report) -> dict[str, Any]:
                 operators.Cell(text=fmt.whole(columns[name][at]), value=float(columns[name][at]))
                 for name in curves.SIZES
             ),
-            *(_measure(report.points[metric][at], show) for metric, (_, _, _, show) in curves.METRICS.items()),
+            *(_measure(report.points[metric][at], show) for metric, (_, _, _, show) in curves.CURVES.items()),
             operators.Cell(text="yes" if report.points["fits"][at] else "no"),
         ]
         for at in chosen
     ]
     numbers = ("Batch", "Input", "Output", "TTFT", "TPOT", "Tokens/s", "Memory")
     heads = [
-        operators.Head(title="Configuration", chosen=True),
-        *(operators.Head(title=t, number=True) for t in numbers),
+        operators.ColumnHead(title="Configuration", chosen=True),
+        *(operators.ColumnHead(title=t, number=True) for t in numbers),
     ]
-    return {"total": total, "heads": [*heads, operators.Head(title="Fits", chosen=True)], "rows": rows}
+    return {"total": total, "heads": [*heads, operators.ColumnHead(title="Fits", chosen=True)], "rows": rows}
 
 
 def _measure(value: Any, show: Any) -> operators.Cell:

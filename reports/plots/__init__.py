@@ -19,7 +19,7 @@ class Given(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class PlotKind:
     """How the command line offers a picture.
 
     module: of reports.plots.  summary: what it shows.  axes: the lists of sizes along which its points may lie, and the
@@ -43,65 +43,65 @@ BATCHES, PROMPTS = "1:256:*2", "128:16384:*2"
 #: The batch unless a list of lengths is given.
 BATCH_OR_LENGTH = {"batch_size": BATCHES, "input_len": PROMPTS, "output_len": "128"}
 
-KINDS: dict[str, Kind] = {
-    "roofline": Kind(
+KINDS: dict[str, PlotKind] = {
+    "roofline": PlotKind(
         module="roofline",
         summary="Operators under the roofs of memory and compute, log-log.",
         example="llama-2-7b --hardware a6000 --input-len 2048",
         given=Given.POINT,
         most=7,
     ),
-    "latency": Kind(
+    "latency": PlotKind(
         module="latency",
         summary="Time to first token and per output token, over the batch.",
         example="llama-3.1-8b --hardware a100-80gb-sxm,h100-sxm --efficiency calibrated --engine vllm",
         axes=BATCH_OR_LENGTH,
     ),
-    "throughput": Kind(
+    "throughput": PlotKind(
         module="throughput",
         summary="Output tokens per second, over the batch.",
         example="llama-3.1-8b --hardware a6000 --quantization none,w8a8,w4a16",
         axes=BATCH_OR_LENGTH,
     ),
-    "length": Kind(
+    "length": PlotKind(
         module="length",
         summary="Time of prefill and of a decode step, over the length of the prompt.",
         example="qwen3-8b --hardware h100-sxm --attention flash,eager",
         axes={"input_len": PROMPTS},
     ),
-    "quantization": Kind(
+    "quantization": PlotKind(
         module="quantization",
         summary="Time and memory by quantization: grouped bars.",
         example="llama-2-13b --hardware a6000",
         lists={"quantization": "none,w8a16,w8a8,w4a16,w4a4kv4"},
         given=Given.POINT,
     ),
-    "bandwidth": Kind(
+    "bandwidth": PlotKind(
         module="bandwidth",
         summary="Time over the memory bandwidth of hypothetical chips, alike but for it.",
         example="llama-2-13b --hardware a6000 --batch-size 16 --quantization none,w4a16",
         axes={"bandwidth": ""},
     ),
-    "memory": Kind(
+    "memory": PlotKind(
         module="memory",
         summary="Weights, KV cache, activations and framework against the capacity, over batch or length.",
         example="llama-2-13b --hardware a6000 --kv-cache-dtype auto,kv4",
         axes=BATCH_OR_LENGTH,
         most=6,
     ),
-    "operators": Kind(
+    "operators": PlotKind(
         module="operators",
         summary="Stacked time by operator, prefill and a decode step.",
         example="qwen3-30b-a3b --hardware h100-sxm --quantization none,fp8 --batch-size 16",
         given=Given.POINT,
     ),
-    "pareto": Kind(
+    "pareto": PlotKind(
         module="pareto",
         summary="Tokens per second of a user against those of a device, over the batch, with the frontier.",
         example="llama-3.1-70b --hardware h100-sxm -tp 2,4,8 --efficiency calibrated --engine vllm",
         axes=BATCH_OR_LENGTH,
     ),
-    "crossover": Kind(
+    "crossover": PlotKind(
         module="crossover",
         summary="A map of winners over batch and context.",
         example="llama-2-7b --hardware a6000 --quantization w8a8,w4a16 --metric e2e_s",
@@ -110,7 +110,7 @@ KINDS: dict[str, Kind] = {
         fewest=2,
         metrics=("decode_time_s", "ttft_s", "tpot_s", "e2e_s", "device_time_s"),
     ),
-    "waterfall": Kind(
+    "waterfall": PlotKind(
         module="waterfall",
         summary="What changed between two configurations, adding up exactly.",
         example="llama-2-7b --hardware a6000 --quantization none,w4a16 --metric e2e_s",
@@ -119,13 +119,13 @@ KINDS: dict[str, Kind] = {
         most=2,
         metrics=("tpot_s", "e2e_s", "ttft_s"),
     ),
-    "parity": Kind(
+    "parity": PlotKind(
         module="parity",
         summary="Predicted against measured, with residuals and intervals, of `calibrate validate -o`.",
         example="predicted.csv",
         given=Given.TABLE,
     ),
-    "ledger": Kind(
+    "ledger": PlotKind(
         module="ledger",
         summary="Our predictions over published figures, source by source.",
         example="",

@@ -29,7 +29,7 @@ LETTERS = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class BarPart:
     """One part of every bar: its name, its sizes, its number in the palette."""
 
     name: str
@@ -42,16 +42,16 @@ class Part:
         return {"facecolor": colour(self.number), "hatch": hatch, "edgecolor": style.theme.paper, "linewidth": 0.5}
 
 
-def parts(table: pd.DataFrame, most: int) -> list[Part]:
+def parts(table: pd.DataFrame, most: int) -> list[BarPart]:
     """The columns of a table of bars x parts, the largest first; those beyond `most` together."""
     order = table.abs().sum().sort_values(ascending=False).index
     kept = [name for name in order if name != OTHER][: most if len(order) <= most else most - 1]
     found = [
-        Part(name=str(name), sizes=table[name].to_numpy(float), number=_number(at)) for at, name in enumerate(kept)
+        BarPart(name=str(name), sizes=table[name].to_numpy(float), number=_number(at)) for at, name in enumerate(kept)
     ]
     left = [name for name in order if name not in kept]
     if left:
-        found.append(Part(name=OTHER, sizes=table[left].sum(axis=1).to_numpy(float), number=len(PALETTE) - 1))
+        found.append(BarPart(name=OTHER, sizes=table[left].sum(axis=1).to_numpy(float), number=len(PALETTE) - 1))
     return found
 
 
@@ -61,7 +61,7 @@ def _number(at: int) -> int:
     return rounds * len(PALETTE) + own
 
 
-def stack(axes: Axes, stacked: Sequence[Part], style: Style, width: float = 0.75) -> None:
+def stack(axes: Axes, stacked: Sequence[BarPart], style: Style, width: float = 0.75) -> None:
     """Upright bars, one part on another; negative parts hang below 0."""
     up = down = np.zeros(len(stacked[0].sizes))
     for part in stacked:
@@ -72,7 +72,7 @@ def stack(axes: Axes, stacked: Sequence[Part], style: Style, width: float = 0.75
     axes.grid(visible=False, axis="x")
 
 
-def handles(stacked: Sequence[Part], style: Style) -> list[Artist]:
+def handles(stacked: Sequence[BarPart], style: Style) -> list[Artist]:
     """Entries of a key."""
     from matplotlib.patches import Patch
 

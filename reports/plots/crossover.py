@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Metric -> what is compared, as titles say it.
-METRICS = {
+WINNER_TITLES = {
     "decode_time_s": "shortest decode step",
     "ttft_s": "shortest time to first token",
     "tpot_s": "shortest time per output token",
@@ -51,7 +51,7 @@ def draw(found: Crossover, style: Style, title: str = "") -> Figure:
                     column, row, chr(ord("A") + at), ha="center", va="center", color=style.theme.ink,
                     fontsize=style.size.text * 0.8,
                 )  # fmt: skip
-    style.title(figure, ", ".join(filter(None, (title, METRICS[found.metric], found.efficiency))))
+    style.title(figure, ", ".join(filter(None, (title, WINNER_TITLES[found.metric], found.efficiency))))
     entries = [Patch(color=colour(at), alpha=0.8, label=f"{chr(ord('A') + at)}  {found.names[at]}") for at in there]
     if (winner == NOBODY).any():
         entries.append(Patch(color=style.theme.faint, alpha=0.8, label="none fits in memory"))

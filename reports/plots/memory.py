@@ -53,10 +53,10 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     return figure
 
 
-def parts(rows: pd.DataFrame) -> list[bars.Part]:
+def parts(rows: pd.DataFrame) -> list[bars.BarPart]:
     """What fills the memory [GiB]."""
     sizes = ((label, rows[name].to_numpy(float) / GIB) for name, label in PARTS.items())
-    return [bars.Part(name=label, sizes=size, number=at) for at, (label, size) in enumerate(sizes)]
+    return [bars.BarPart(name=label, sizes=size, number=at) for at, (label, size) in enumerate(sizes)]
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, x: str, style: Style) -> None:
@@ -76,7 +76,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, x: str, style: Style) -> None:
         axes.axvspan(place - 0.5, place + 0.5, color=style.theme.faint, alpha=0.35, linewidth=0, zorder=0)
 
 
-def key(stacked: list[bars.Part], style: Style, *, fits: bool, budget: bool = True) -> list[Artist]:
+def key(stacked: list[bars.BarPart], style: Style, *, fits: bool, budget: bool = True) -> list[Artist]:
     """Entries: parts, what there is and what of it is allowed, and that some do not fit."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch

@@ -57,7 +57,7 @@ def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
         curve = curves.of_time(pd.DataFrame({"time_s": own.sum(axis=1)}), "", "time_s", words)
         left = own[[name for name in own.columns if name not in kept]].sum(axis=1).to_numpy(float)
         shown = [
-            bars.Part(name=n, sizes=(own[n].to_numpy(float) if n in own else left) / curve.scale, number=number)
+            bars.BarPart(name=n, sizes=(own[n].to_numpy(float) if n in own else left) / curve.scale, number=number)
             for n, number in kept.items()
         ]
         bars.stack(one, shown, style)

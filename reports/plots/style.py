@@ -34,7 +34,7 @@ class Theme:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class PictureSize:
     """Width and height [inch], and the size of text [point]."""
 
     width: float
@@ -48,9 +48,9 @@ THEMES = {
 }
 #: Half a column of a paper, a page, a slide.
 SIZES = {
-    "half": Size(width=3.5, height=2.9, text=7.0),
-    "page": Size(width=7.0, height=4.6, text=9.0),
-    "slide": Size(width=13.33, height=7.5, text=16.0),
+    "half": PictureSize(width=3.5, height=2.9, text=7.0),
+    "page": PictureSize(width=7.0, height=4.6, text=9.0),
+    "slide": PictureSize(width=13.33, height=7.5, text=16.0),
 }
 
 
@@ -59,7 +59,7 @@ class Style:
     """A theme and a size."""
 
     theme: Theme = THEMES["light"]
-    size: Size = SIZES["page"]
+    size: PictureSize = SIZES["page"]
 
     def figure(self, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, list[Axes]]:
         """A figure of so many axes, in this style; nothing global is touched.  shared: of `Figure.subplots`."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-METRICS = {"tpot_s": "Time per output token", "e2e_s": "Whole request", "ttft_s": "Time to first token"}
+WATERFALL_METRICS = {"tpot_s": "Time per output token", "e2e_s": "Whole request", "ttft_s": "Time to first token"}
 FASTER, SLOWER, WHOLE = "#009E73", "#D55E00", "#0072B2"
 #: Changes that are shown one by one; the smaller ones together.
 MOST = 8
@@ -92,7 +92,7 @@ def steps(rows: pd.DataFrame) -> pd.DataFrame:
 
 def picture(results: Mapping[str, Result], style: Style, metric: str = "tpot_s") -> Figure:
     """The picture of two configurations, each answering one point."""
-    return draw(frame(results, metric), style, f"{METRICS[metric]}: {curves.said(curves.frame(results))}")
+    return draw(frame(results, metric), style, f"{WATERFALL_METRICS[metric]}: {curves.said(curves.frame(results))}")
 
 
 def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:

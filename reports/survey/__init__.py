@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from llmviewer.reports.survey.figure import Figure
+from llmviewer.reports.survey.figure import SurveyFigure
 
 #: In the order of the survey.
 FIGURES = (
@@ -26,7 +26,7 @@ FIGURES = (
 )
 
 
-def load(name: str) -> Figure:
+def load(name: str) -> SurveyFigure:
     """The figure of a name in FIGURES."""
-    found: Figure = import_module(f"llmviewer.reports.survey.{name}").FIGURE
+    found: SurveyFigure = import_module(f"llmviewer.reports.survey.{name}").FIGURE
     return found

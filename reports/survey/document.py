@@ -10,7 +10,7 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports import markdown
 from llmviewer.reports.page import Row, Table, left, right
-from llmviewer.reports.survey.figure import Claim, Figure, Frames, Rows, Verdict
+from llmviewer.reports.survey.figure import Claim, Frames, Rows, SurveyFigure, Verdict
 from llmviewer.reports.survey.peer import MEMORY, read, reasons
 
 TITLE = "The survey of LLM inference, recomputed"
@@ -33,11 +33,11 @@ QUANTITIES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class SurveySection:
     """A figure with its answers.  compared: LLM-Viewer's numbers beside ours, where there are any."""
 
     name: str
-    figure: Figure
+    figure: SurveyFigure
     frames: Frames
     compared: Rows
 
@@ -85,7 +85,7 @@ def word(verdict: Verdict) -> str:
     return "holds" if verdict.holds else "does not hold"
 
 
-def summary(sections: Sequence[Section]) -> Table:
+def summary(sections: Sequence[SurveySection]) -> Table:
     """A row per claim."""
     rows = []
     for section in sections:
@@ -97,7 +97,7 @@ def summary(sections: Sequence[Section]) -> Table:
     return Table(columns=(left("Figure"), left("The survey concludes"), left("By our counts")), rows=tuple(rows))
 
 
-def as_markdown(sections: Sequence[Section], *, pictures: bool = True) -> str:
+def as_markdown(sections: Sequence[SurveySection], *, pictures: bool = True) -> str:
     """The page.  pictures: whether they and the data lie beside it."""
     peer = read()
     parts = [
@@ -112,7 +112,7 @@ def as_markdown(sections: Sequence[Section], *, pictures: bool = True) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_section(section: Section, *, pictures: bool) -> Iterator[str]:
+def _markdown_section(section: SurveySection, *, pictures: bool) -> Iterator[str]:
     figure, name = section.figure, section.name
     yield f"## {figure.title}"
     yield figure.setting
@@ -132,12 +132,12 @@ def _markdown_section(section: Section, *, pictures: bool) -> Iterator[str]:
         yield f"Picture as [SVG]({name}.svg); data: {data}."
 
 
-def alt(section: Section) -> str:
+def alt(section: SurveySection) -> str:
     """The picture in words."""
     return f"{section.figure.title}. {section.figure.setting}".replace("`", "")
 
 
-def as_html(sections: Sequence[Section]) -> str:
+def as_html(sections: Sequence[SurveySection]) -> str:
     """The page with SVGs; it loads nothing but its own folder."""
     from jinja2 import Environment, StrictUndefined
 

@@ -41,7 +41,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class SurveyFigure:
     """One figure or table.
 
     title, setting: what it shows of what.  peers: numbers of LLM-Viewer beside ours.  differs: why they differ, or why

@@ -9,7 +9,7 @@ import numpy as np
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour
 from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict, together
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, together
 from llmviewer.reports.survey.lines import labelled, tagged
 from llmviewer.reports.survey.peer import peers
 
@@ -85,7 +85,7 @@ def quantizing_it_saves(frames: Frames) -> Verdict:
     return Verdict(holds=eight < 0.7 and four < 0.5, because=because)
 
 
-FIGURE = Figure(
+FIGURE = SurveyFigure(
     title="Figure 11: decode memory of Llama-2-13b by bits of the KV cache",
     setting="Batch 1, generated one token at a time; weights, cache and activations, as in the survey. The "
     "model was trained for 4,096 tokens.",

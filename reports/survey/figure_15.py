@@ -10,7 +10,7 @@ from llmviewer.reports.plots import labels, roofline
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, marker
 from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict
 from llmviewer.reports.survey.roof_axes import under
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _said(row: Any) -> str:
     return f"{RULES[row['rule']]} in {row['stage']}"
 
 
-FIGURE = Figure(
+FIGURE = SurveyFigure(
     title="Figure 15: operator fusion, memory-bound and compute-bound",
     setting="The survey draws a sketch; here Llama-2-7b on the A6000, 2048 tokens, batch 1, eager attention, "
     "one rule of "

@@ -10,7 +10,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, dashes, marker
 from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict, together
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, together
 from llmviewer.reports.survey.lines import curves, log, tagged
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _asks() -> dict[str, Ask]:
     return found | {name: Ask(hardware=name).with_options() for name in CPUS.values()}
 
 
-FIGURE = Figure(
+FIGURE = SurveyFigure(
     title="Figure 18: rooflines of offload settings",
     setting="Llama-2-13b, 1024 tokens, flash attention, A6000 on PCIe 4.0 x16 beside servers of 2023 (the "
     "caption names neither "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour, marker
 from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Verdict, rising, together
+from llmviewer.reports.survey.figure import Claim, Frames, Results, SurveyFigure, Verdict, rising, together
 from llmviewer.reports.survey.lines import log
 from llmviewer.reports.survey.peer import peers
 
@@ -84,7 +84,7 @@ def memory_rises(frames: Frames) -> Verdict:
     return Verdict(holds=rising(rows["memory_bytes"]), because=because)
 
 
-FIGURE = Figure(
+FIGURE = SurveyFigure(
     title="Figure 19: throughput, latency and memory over batch size",
     setting="Llama-2-13b on the A6000, decode with 1024 tokens, 16 bit, eager attention. Larger batches than fit are "
     "drawn all the same.",

@@ -10,7 +10,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, dashes, marker
 from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict, rising
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, rising
 from llmviewer.reports.survey.lines import curves, log, tagged
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def decode_gets_faster(frames: Frames) -> Verdict:
     return Verdict(holds=held, because=f"8 times the bandwidth makes a step faster by {', '.join(said)}")
 
 
-FIGURE = Figure(
+FIGURE = SurveyFigure(
     title="Figure 20: bandwidth, the roofline and decode time",
     setting="Llama-2-13b, A6000 with other bandwidths (768 GB/s is the real one), 1024 tokens, eager attention.",
     asks={

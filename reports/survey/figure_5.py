@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.survey import table_1
-from llmviewer.reports.survey.figure import Claim, Figure, Frames, Verdict
+from llmviewer.reports.survey.figure import Claim, Frames, SurveyFigure, Verdict
 from llmviewer.reports.survey.roof_axes import under
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def below_it_memory_bounds(frames: Frames) -> Verdict:
     return Verdict(holds=wrong.empty, because=because)
 
 
-FIGURE = Figure(
+FIGURE = SurveyFigure(
     title="Figure 5: the roofline of the A6000",
     setting="Data sheet; the operators of Table 1 stand for the layers.",
     asks=table_1.FIGURE.asks,

@@ -9,7 +9,7 @@ from llmviewer.reports.plots import labels, roofline
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, marker
 from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Verdict
+from llmviewer.reports.survey.figure import Claim, Frames, Results, SurveyFigure, Verdict
 from llmviewer.reports.survey.roof_axes import under
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def an_h100_converts_int4(frames: Frames) -> Verdict:
     return Verdict(holds=units <= {"int8", "fp16", "bf16"}, because=because)
 
 
-FIGURE = Figure(
+FIGURE = SurveyFigure(
     title="Figure 6: rooflines of the A6000 by format of computation",
     setting="Data sheet, dense rates; layers of Llama-2-13b in prefill of 2048 tokens show who reaches which roof.",
     asks={

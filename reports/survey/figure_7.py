@@ -9,7 +9,7 @@ import numpy as np
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour
 from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict, together
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, together
 from llmviewer.reports.survey.lines import labelled, tagged
 from llmviewer.reports.survey.peer import peers
 
@@ -120,7 +120,7 @@ def weights_are_26_gb(frames: Frames) -> Verdict:
 
 
 CAUSES = ("stored", "live", "scales")
-FIGURE = Figure(
+FIGURE = SurveyFigure(
     title="Figure 7: relative memory of Llama-2-13b by quantization",
     setting="Batch 1 and 16 at 2048 tokens, batch 1 at 8192 (the caption names no sizes); eager attention.",
     asks=asks(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from llmviewer.reports import format as fmt
 from llmviewer.reports.survey.ask import Ask
 from llmviewer.reports.survey.faults import LINEAR
-from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict, rising, together
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, rising, together
 from llmviewer.reports.survey.lines import curves, log
 from llmviewer.reports.survey.peer import peers
 
@@ -110,7 +110,7 @@ def the_network_is_compute_bound(frames: Frames) -> Verdict:
     return Verdict(holds=share < 0.5, because=because)
 
 
-FIGURE = Figure(
+FIGURE = SurveyFigure(
     title="Figure 8: decode time of Llama-2-13b by quantization",
     setting="A6000, sequence length 1024; eager attention. Batches that do not fit in 48 GiB are drawn all the same, "
     "as in the survey.",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict, together
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, together
 from llmviewer.reports.survey.lines import curves, log
 from llmviewer.reports.survey.peer import peers
 
@@ -62,7 +62,7 @@ def long_prompts_gain_nothing(frames: Frames) -> Verdict:
     return Verdict(holds=gain < 0.01, because=because)
 
 
-FIGURE = Figure(
+FIGURE = SurveyFigure(
     title="Figure 9: prefill time of Llama-2-13b by quantization",
     setting="A6000, batch size 1; eager attention.",
     asks={name: Ask(input_len=LENGTHS).with_options(quantization=text) for name, text in FORMATS.items()},

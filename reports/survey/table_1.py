@@ -8,7 +8,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Row, Table, left, right
 from llmviewer.reports.plots import roofline
 from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Figure, Frames, Results, Rows, Verdict
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict
 from llmviewer.reports.survey.peer import peers, read
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def decode_is_slow(frames: Frames) -> Verdict:
     return Verdict(holds=best < FAR_BELOW, because=because)
 
 
-FIGURE = Figure(
+FIGURE = SurveyFigure(
     title="Table 1: layers of Llama-2-7b on the A6000",
     setting="Sequence length 2048, batch size 1; eager attention.",
     asks={"llama-2-7b": Ask(model="llama-2-7b", input_len=(2048,)).with_options()},

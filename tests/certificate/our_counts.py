@@ -55,7 +55,7 @@ def _counted(config: Mapping[str, Any], step: Step) -> OurCounts:
 
 
 def _sum(graph: Graph, chosen: Any) -> int:
-    return sum(_whole(op) * block.times for block, op in graph if chosen(op))
+    return sum(_whole(op) * block.repeats for block, op in graph if chosen(op))
 
 
 def _whole(operator: Operator) -> int:

@@ -14,7 +14,7 @@ from llmviewer.core import data
 from llmviewer.core.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from llmviewer.calibrate.ledger import Source
+    from llmviewer.calibrate.ledger import PublishedTable
     from llmviewer.reports.page import Page
 
 Name = Annotated[str, typer.Option("--source", help="One file of calibrate/ledger/; its figures are listed.")]
@@ -54,7 +54,7 @@ def command(
     return 0
 
 
-def _asked(name: str) -> tuple[Source, ...]:
+def _asked(name: str) -> tuple[PublishedTable, ...]:
     from llmviewer.calibrate import ledger
 
     sources = ledger.load()

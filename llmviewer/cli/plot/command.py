@@ -15,7 +15,7 @@ from llmviewer.core.errors import UserError, quoted, unknown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from llmviewer.reports.plots import Kind
+    from llmviewer.reports.plots import PlotKind
 
 #: Endings of files -> formats of matplotlib.
 FORMATS = ("png", "svg", "pdf")
@@ -51,7 +51,7 @@ def command(
     _writable(path, (*model.split(","), *hardware.split(","), measured))
     style = _style(theme, size)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
-    asked = inputs.Asked(kind=known, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options)
+    asked = inputs.PlotRequest(kind=known, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options)
     extra = inputs.extra(asked, measured)
     given = inputs.given(asked)
     warn((*given.warnings, *checks.check(given.of, extra)))
@@ -62,14 +62,14 @@ def command(
     return 0
 
 
-def _listed(kinds: Mapping[str, Kind]) -> int:
+def _listed(kinds: Mapping[str, PlotKind]) -> int:
     from llmviewer.cli.output import write
 
     write("\n".join(f"{name:12} {kind.summary}" for name, kind in kinds.items()), None)
     return 0
 
 
-def _module(kind: Kind) -> Any:
+def _module(kind: PlotKind) -> Any:
     from importlib import import_module
 
     return import_module(f"llmviewer.reports.plots.{kind.module}")

@@ -15,7 +15,7 @@ from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs as chips
-from llmviewer.reports.plots import Given, Kind
+from llmviewer.reports.plots import Given, PlotKind
 from llmviewer.result.crossover import crossover
 from llmviewer.result.result import Result
 from llmviewer.result.sweep import Grid, values
@@ -29,10 +29,10 @@ FACTORS = 2.0 ** np.arange(-2.0, 3.01, 0.25)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PlotRequest:
     """The words of the command.  sizes: lists by name, "" where none is given."""
 
-    kind: Kind
+    kind: PlotKind
     model: str
     hardware: str
     sizes: Mapping[str, str]
@@ -48,12 +48,12 @@ class Answer:
     warnings: tuple[str, ...] = ()
 
 
-def given(asked: Asked) -> Answer:
+def given(asked: PlotRequest) -> Answer:
     """What the picture asks for."""
     return GIVEN[asked.kind.given](asked)
 
 
-def extra(asked: Asked, measured: str) -> dict[str, Any]:
+def extra(asked: PlotRequest, measured: str) -> dict[str, Any]:
     """What only some pictures take.  measured: path of a table."""
     known = asked.kind
     found: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def _not_taken(name: str, text: str) -> UserError:
     return UserError(f"{name} is {quoted(text)}; this picture takes none")
 
 
-def _chosen(asked: Asked) -> dict[str, dict[str, Any]]:
+def _chosen(asked: PlotRequest) -> dict[str, dict[str, Any]]:
     """Options of every configuration by name, none twice."""
     for name, text in (("a model", asked.model), ("--hardware", asked.hardware)):
         if not text:
@@ -93,7 +93,7 @@ def _chosen(asked: Asked) -> dict[str, dict[str, Any]]:
     return chosen
 
 
-def _answers(asked: Asked) -> Answer:
+def _answers(asked: PlotRequest) -> Answer:
     """Every configuration at all points."""
     grid = _grid(asked.kind, asked.sizes)
     found: dict[str, Any] = {}
@@ -109,7 +109,7 @@ def _answers(asked: Asked) -> Answer:
     return Answer(of=of, warnings=tuple(text for one in every for text in one.warnings))
 
 
-def _grid(kind: Kind, sizes: Mapping[str, str]) -> Grid:
+def _grid(kind: PlotKind, sizes: Mapping[str, str]) -> Grid:
     """The points of every configuration; lists only along the axes of the kind, and one at a time."""
     asked = {name: sizes[name] or text for name, text in DEFAULTS.items()}
     columns = {name: np.unique(values(name, text)) for name, text in asked.items()}
@@ -144,7 +144,7 @@ def _of_bandwidths(options: dict[str, Any], asked: str, grid: Grid) -> list[Resu
     return [configuration.answer(Request(**{name: getattr(point, name) for name in DEFAULTS}))]
 
 
-def _map(asked: Asked) -> Answer:
+def _map(asked: PlotRequest) -> Answer:
     """Winners over batch and context."""
     configurations = {name: api.configuration(**options) for name, options in _chosen(asked).items()}
     axes = {name: values(name, asked.sizes[name] or text) for name, text in asked.kind.axes.items()}
@@ -161,15 +161,15 @@ def _map(asked: Asked) -> Answer:
     return Answer(of=found)
 
 
-def _parity(asked: Asked) -> Answer:
+def _parity(asked: PlotRequest) -> Answer:
     return Answer(of=tables.parity_rows(asked.model))
 
 
-def _ledger(asked: Asked) -> Answer:
+def _ledger(asked: PlotRequest) -> Answer:
     return Answer(of=tables.ledger_rows(asked.model))
 
 
-GIVEN: dict[Given, Callable[[Asked], Answer]] = {
+GIVEN: dict[Given, Callable[[PlotRequest], Answer]] = {
     Given.POINT: _answers,
     Given.CURVE: _answers,
     Given.MAP: _map,

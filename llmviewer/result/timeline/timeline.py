@@ -10,8 +10,8 @@ from typing import Any
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.result.describe import number
 from llmviewer.result.stages import system_at, value_at
-from llmviewer.result.timeline.traced import Plan, Priced, times
-from llmviewer.result.timeline.unrolled import Kernel, Section, Terms, Unrolled
+from llmviewer.result.timeline.traced import TimedPasses, TracedPasses, times
+from llmviewer.result.timeline.unrolled import Kernel, Terms, TracedLayer, Unrolled
 from llmviewer.serving.generation import PLAIN, Draft
 
 #: Tracks: kernels with the passes and layers they stand in, and what the engine does between them.
@@ -49,9 +49,9 @@ def timeline(analysis: Analysis, steps: int, point: int = 0) -> tuple[Event, ...
 
     Every step takes its `time_s`, and begins where the one before ends.
     """
-    plan = Plan.of(analysis, steps, point)
-    own = Priced.of(analysis, plan.passes, point)
-    drafts = [(draft, Priced.of(drafting, plan.of_draft(draft), point)) for draft, drafting in analysis.drafts]
+    plan = TracedPasses.of(analysis, steps, point)
+    own = TimedPasses.of(analysis, plan.passes, point)
+    drafts = [(draft, TimedPasses.of(drafting, plan.of_draft(draft), point)) for draft, drafting in analysis.drafts]
     laid = _Laid(analysis=analysis, own=own, drafts=drafts, point=point)
     laid.prefill(plan)
     laid.decode(plan)
@@ -63,13 +63,13 @@ class _Laid:
     """Events as they are laid out.  free: when each stage of each pool has done what it has begun [s]."""
 
     analysis: Analysis
-    own: Priced
-    drafts: list[tuple[Draft, Priced]]
+    own: TimedPasses
+    drafts: list[tuple[Draft, TimedPasses]]
     point: int
     events: list[Event] = field(default_factory=list)
     free: dict[tuple[str, int], float] = field(default_factory=dict)
 
-    def prefill(self, plan: Plan) -> None:
+    def prefill(self, plan: TracedPasses) -> None:
         """The prompts' passes, one behind the other through all stages; then those of drafts that keep a cache."""
         machine = "prefill" if self.transfer_s is not None else ""
         end = 0.0
@@ -82,7 +82,7 @@ class _Laid:
                 self.passed(priced, at, _Drawn(name=name, start=start, share=share, machine=machine))
                 start += value_at(priced.analysis.busiest_s, at) * share
 
-    def decode(self, plan: Plan) -> None:
+    def decode(self, plan: TracedPasses) -> None:
         """Steps one behind the other."""
         start = float(self.analysis.prefill_s[self.point])
         if self.transfer_s is not None:
@@ -126,7 +126,7 @@ class _Laid:
             )
         return start + extra_s
 
-    def passed(self, priced: Priced, at: int, drawn: _Drawn) -> None:
+    def passed(self, priced: TimedPasses, at: int, drawn: _Drawn) -> None:
         """A pass through all stages."""
         begin, facts = drawn.start, priced.facts(at)
         for stage, one in enumerate(priced.unrolled(at)):
@@ -172,7 +172,7 @@ class _Line:
             self._section(section)
         self._engine(one.behind)
 
-    def _section(self, section: Section) -> None:
+    def _section(self, section: TracedLayer) -> None:
         start = self.clock
         whole = (start, min(start + section.seconds * self.share, self.end))
         layer = {} if section.number is None else {"layer": section.number}

@@ -37,21 +37,21 @@ def check(events: float) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Plan:
+class TracedPasses:
     """Which passes of the schedule are drawn, in order."""
 
     prefill: tuple[Share, ...]
     decode: tuple[int, ...]
 
     @classmethod
-    def of(cls, analysis: Analysis, steps: int, point: int) -> Plan:
+    def of(cls, analysis: Analysis, steps: int, point: int) -> TracedPasses:
         """The prefill passes of a point, and as many decode steps as asked for."""
         plan = analysis.schedule
         first = int(plan.prefill_starts[point])
         after = plan.prefill_starts[point + 1] if point + 1 < plan.points else plan.prefill_passes
-        often = float(np.sum(plan.weights[first : int(after)])), min(steps, float(plan.decode_steps[point]))
+        often = float(np.sum(plan.repeats[first : int(after)])), min(steps, float(plan.decode_steps[point]))
         check(_events(analysis, point, *often))
-        prefill = tuple(share for at in range(first, int(after)) for share in times(at, float(plan.weights[at])))
+        prefill = tuple(share for at in range(first, int(after)) for share in times(at, float(plan.repeats[at])))
         return cls(prefill=prefill, decode=tuple(_steps(analysis, steps, point)))
 
     @property
@@ -79,7 +79,7 @@ def _of_pass(totals: Evaluation) -> float:
     """Events of one pass through all stages, about."""
     gaps = 2 if totals.served else 1
     graphs = [stage.graph for stage in totals.stages or (totals,)]
-    return float(sum(b.times * (1 + gaps * len(b.operators)) for graph in graphs for b in graph.blocks))
+    return float(sum(b.repeats * (1 + gaps * len(b.operators)) for graph in graphs for b in graph.blocks))
 
 
 def times(at: int, often: float) -> Iterator[Share]:
@@ -95,7 +95,7 @@ def _steps(analysis: Analysis, steps: int, point: int) -> Iterator[int]:
     plan, generation = analysis.schedule, system_at(analysis, point).generation
     first, count = int(plan.decode_starts[point]), int(plan.decode_steps[point])
     if generation.branches is not None:
-        every = (at for at in range(first, first + count) for _ in times(at, float(plan.weights[at])))
+        every = (at for at in range(first, first + count) for _ in times(at, float(plan.repeats[at])))
         yield from (at for at, _ in zip(every, range(steps), strict=False))
         return
     places = (int(drawn * value_at(generation.tokens, 0)) for drawn in range(steps))
@@ -103,7 +103,7 @@ def _steps(analysis: Analysis, steps: int, point: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Priced:
+class TimedPasses:
     """Some passes of one model.  index: of the schedule -> among those priced."""
 
     analysis: Analysis
@@ -113,7 +113,7 @@ class Priced:
     point: int
 
     @classmethod
-    def of(cls, analysis: Analysis, passes: tuple[int, ...], point: int) -> Priced:
+    def of(cls, analysis: Analysis, passes: tuple[int, ...], point: int) -> TimedPasses:
         """Evaluated once more: an analysis of many passes keeps none but their times."""
         some = np.array(passes, dtype=np.intp)
         step = Step(tuple(group.some(some) for group in analysis.schedule.step.groups))
@@ -140,7 +140,7 @@ class Priced:
         chip, of, first, found = system_at(self.analysis, self.point).chip, partial(self.value, at=at), 0, []
         for one in self.stages:
             found.append(unrolled(one, chip, of, first))
-            first += sum(block.times for block in one.graph.blocks if block.scope != "model")
+            first += sum(block.repeats for block in one.graph.blocks if block.scope != "model")
         return found
 
     def facts(self, at: int) -> dict[str, object]:

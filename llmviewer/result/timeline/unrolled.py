@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from llmviewer.analysis.evaluation import Evaluation, Row
+from llmviewer.analysis.evaluation import Evaluation, TimedOperator
 from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.core.ir import Block, Graph, Kind, Operator, Place
 from llmviewer.hardware.chip import Chip
@@ -51,7 +51,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Section:
+class TracedLayer:
     """A layer, or what comes before and behind all layers.
 
     number: of the layer, from 0; None: no layer.  window_s: the least it takes, that of its copies [s].
@@ -77,7 +77,7 @@ class Unrolled:
     """A pass.  before, behind: what the engine spends at its ends, by name [s]."""
 
     seconds: float
-    sections: tuple[Section, ...]
+    sections: tuple[TracedLayer, ...]
     before: Terms = ()
     behind: Terms = ()
 
@@ -89,7 +89,7 @@ def in_order(graph: Graph, first: int = 0) -> Iterator[tuple[Block, int | None]]
     reached, places = -1, []
     for at, block in enumerate(graph.blocks):
         if block.scope == "model":
-            places += [(reached, at, block)] * block.times
+            places += [(reached, at, block)] * block.repeats
             continue
         own = next(numbers)
         places += [(number, at, block) for number in own]
@@ -111,7 +111,7 @@ def unrolled(totals: Evaluation, chip: Chip, at: At, first: int = 0) -> Unrolled
     spent = _Spent(chain=chain, at=at)
     for name, seconds in totals.served:
         spent.add(name, at(seconds))
-    layers = sum(block.times for block in totals.graph.blocks if block.scope != "model")
+    layers = sum(block.repeats for block in totals.graph.blocks if block.scope != "model")
     each = tuple((name, seconds / layers) for name, seconds in spent.layers)
     several = sum(block.scope != "model" for block in totals.graph.blocks) > 1
     made = {
@@ -136,12 +136,12 @@ class _Made:
     title: str
     window_s: float
 
-    def section(self, block: Block, number: int | None, each: Terms) -> Section:
+    def section(self, block: Block, number: int | None, each: Terms) -> TracedLayer:
         """One of these layers.  each: what the engine spends before every layer."""
         if number is None:
-            return Section(name=block.name, number=None, kernels=self.kernels, window_s=self.window_s)
+            return TracedLayer(name=block.name, number=None, kernels=self.kernels, window_s=self.window_s)
         name = f"layer {number}{self.title}"
-        return Section(name=name, number=number, kernels=self.kernels, before=each, window_s=self.window_s)
+        return TracedLayer(name=name, number=number, kernels=self.kernels, before=each, window_s=self.window_s)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -151,7 +151,7 @@ class _Spent:
     chain: operators that run one after another.  within: seconds of a run of each, beyond its own.
     """
 
-    chain: list[Row]
+    chain: list[TimedOperator]
     at: At
     before: list[tuple[str, float]] = field(default_factory=list)
     behind: list[tuple[str, float]] = field(default_factory=list)
@@ -173,23 +173,23 @@ class _Spent:
         else:
             (self.behind if name in BEHIND else self.before).append((name, seconds))
 
-    def _gaps(self, name: str, seconds: float, rows: list[Row]) -> None:
+    def _gaps(self, name: str, seconds: float, rows: list[TimedOperator]) -> None:
         """Evenly before each run of these operators."""
-        often = sum(row.block.times for row in rows)
+        often = sum(row.block.repeats for row in rows)
         for row in rows:
             self.gaps.setdefault(id(row), []).append((name, seconds / often))
 
     def _change(self, seconds: float, which: Callable[[Operator], bool]) -> None:
         """In proportion to what these kernels take; of all, where these take less than is saved."""
         rows = [row for row in self.chain if which(row.operator)]
-        taken = sum(self.kernel_s(row) * row.block.times for row in rows)
+        taken = sum(self.kernel_s(row) * row.block.repeats for row in rows)
         if not taken or taken < -seconds:
             rows = self.chain
-            taken = sum(self.kernel_s(row) * row.block.times for row in rows)
+            taken = sum(self.kernel_s(row) * row.block.repeats for row in rows)
         for row in rows:
             self.within[id(row)] = self.within.get(id(row), 0.0) + self.kernel_s(row) * seconds / taken
 
-    def kernel_s(self, row: Row) -> float:
+    def kernel_s(self, row: TimedOperator) -> float:
         """One run of an operator [s]."""
         return self.at(row.timing.time_s) + self.within.get(id(row), 0.0)
 
@@ -200,7 +200,7 @@ def _own(name: str) -> Callable[[Operator], bool]:
     return lambda operator: operator.kind in kinds and operator.runs_on is Place.DEVICE
 
 
-def _kernel(row: Row, chip: Chip, at: At, spent: _Spent) -> Kernel:
+def _kernel(row: TimedOperator, chip: Chip, at: At, spent: _Spent) -> Kernel:
     counts = operator_object(row, chip, at, at)
     direction = direction_of(row.operator)
     if direction is not None and row not in spent.chain:

@@ -10,7 +10,7 @@ from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
-from llmviewer.serving.batching import Batching, Facts, Machine, Running, Times, per_token
+from llmviewer.serving.batching import Batching, Facts, Replica, RequestTimes, Running, per_token
 from llmviewer.techniques.batching.sharing import check_mixable, sharing
 from llmviewer.techniques.technique import Change, Parameter, Technique, numbers
 
@@ -23,7 +23,7 @@ BUDGET = Parameter(name="tokens", low=16, high=2.0**24, whole=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Plan:
+class ChunkPlan:
     """What steps hold in the steady state, per point.
 
     chunks: steps that a prompt takes; where steps are full, a part of one may be another prompt's.
@@ -42,7 +42,7 @@ class Plan:
     filled: Count
 
 
-def plan(running: Count, prompt: Count, steps: Count, budget: Count) -> Plan:
+def plan(running: Count, prompt: Count, steps: Count, budget: Count) -> ChunkPlan:
     """A steps, each up to `budget` tokens: the decodes of A running sequences first, what is left for prompts.
 
     A prompt of S tokens takes k steps, an answer n.  While nobody waits one sequence alone is in its prompt: the other
@@ -59,7 +59,7 @@ def plan(running: Count, prompt: Count, steps: Count, budget: Count) -> Plan:
     others = np.maximum(running - together, 0.0) / together * chunks
     mixed = np.where(apart, others, steps)
     part = np.where(apart, room, prompt / chunks * ROUNDED)
-    return Plan(
+    return ChunkPlan(
         chunks=chunks,
         together=together,
         mixed=mixed,
@@ -74,12 +74,12 @@ def plan(running: Count, prompt: Count, steps: Count, budget: Count) -> Plan:
 class Mixing(Running):
     """Running sequences, and what their steps hold.  budget: tokens of a step."""
 
-    plan: Plan
+    plan: ChunkPlan
     budget: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChunkedTimes(Times):
+class ChunkedTimes(RequestTimes):
     """prefill_s: the mixed steps in which a prompt is prefilled, decodes beside it included."""
 
     mixing: Mixing
@@ -148,7 +148,7 @@ class Chunked(Batching):
             )
         return asked or self.tokens or (usual if np.isfinite(usual) else TOKENS)
 
-    def admit(self, request: Request, machine: Machine) -> Running | None:
+    def admit(self, request: Request, machine: Replica) -> Running | None:
         """As many sequences as the cache holds, and what a mixed step holds of their prompts."""
         budget = self.budget(0.0, machine.token_budget)
         places = machine.places(request, budget)
@@ -164,7 +164,7 @@ class Chunked(Batching):
             budget=budget,
         )
 
-    def times(self, passes: Times, running: Running, users: Count) -> Times:
+    def times(self, passes: RequestTimes, running: Running, users: Count) -> RequestTimes:
         """Who waits for whom."""
         assert isinstance(running, Mixing)
         return Batching.times(self, passes, running, users).knowing(ChunkedTimes, mixing=running)

@@ -8,7 +8,7 @@ import numpy as np
 
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.workload import Request
-from llmviewer.serving.batching import Batching, Machine, Running, together
+from llmviewer.serving.batching import Batching, Replica, Running, together
 from llmviewer.techniques.batching.sharing import sharing
 from llmviewer.techniques.technique import Change, Technique
 
@@ -24,7 +24,7 @@ class Continuous(Batching):
 
     name: str = "continuous"
 
-    def admit(self, request: Request, machine: Machine) -> Running | None:
+    def admit(self, request: Request, machine: Replica) -> Running | None:
         """As many sequences as the cache holds at once."""
         places = machine.places(request, machine.token_budget)
         running = replace(request, batch_size=np.minimum(request.batch_size, places))

@@ -11,7 +11,7 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.workload import Request, decode
 from llmviewer.hardware.specs import network
-from llmviewer.serving.batching import Batching, Facts, Machine, Running, Times, per_token, together
+from llmviewer.serving.batching import Batching, Facts, Replica, RequestTimes, Running, per_token, together
 from llmviewer.techniques.batching.pools import BOUNDS, Load
 from llmviewer.techniques.batching.sharing import check_mixable, sharing
 from llmviewer.techniques.technique import Change, Parameter, Technique, named
@@ -31,7 +31,7 @@ class Apart(Running):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DisaggregatedTimes(Times):
+class DisaggregatedTimes(RequestTimes):
     """Throughput is that of the slowest resource, and users = throughput x E2E (Little).
 
     Whoever waits for prefill or for a place in the decode pool waits before the first token, whoever waits for a link
@@ -121,7 +121,7 @@ class Disaggregated(Batching):
     decode: float = 1.0
     link_bytes_per_s: Count = np.inf
 
-    def admit(self, request: Request, machine: Machine) -> Running | None:
+    def admit(self, request: Request, machine: Replica) -> Running | None:
         """The batch of each decode instance that results."""
         columns = np.broadcast_arrays(*(np.atleast_1d(c) for c in (request.batch_size, request.input_len)))
         users, prompt = (np.asarray(column, dtype=np.float64) for column in columns)
@@ -144,7 +144,7 @@ class Disaggregated(Batching):
             link_bytes_per_s=self.link_bytes_per_s,
         )
 
-    def _load(self, request: Request, users: Array, moved: Array, machine: Machine) -> Load:
+    def _load(self, request: Request, users: Array, moved: Array, machine: Replica) -> Load:
         """What the users ask of the pools.  moved: bytes of each prompt's cache that cross the link of a device."""
         shared = together(replace(request, batch_size=np.ceil(users / self.prefill)))
         return Load(
@@ -157,7 +157,7 @@ class Disaggregated(Batching):
             together=shared,
         )
 
-    def times(self, passes: Times, running: Running, users: Count) -> Times:
+    def times(self, passes: RequestTimes, running: Running, users: Count) -> RequestTimes:
         """Who waits for whom."""
         assert isinstance(running, Apart)
         return Batching.times(self, passes, running, users).knowing(DisaggregatedTimes, apart=running)

@@ -49,7 +49,7 @@ def narrowed(block: Block, cut: Cut) -> Block:
     """
     if cut.old == cut.new:
         return block
-    walk = _Walk(cut=cut, narrow=set(cut.narrow))
+    walk = _BlockNarrowing(cut=cut, narrow=set(cut.narrow))
     operators = tuple(walk.operator(op) for op in block.operators)
     states = tuple(
         replace(s, per_token=float(cut.part(s.per_token))) if s.name in cut.narrow else s for s in block.states
@@ -58,7 +58,7 @@ def narrowed(block: Block, cut: Cut) -> Block:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Walk:
+class _BlockNarrowing:
     """One block from its first operator to its last; narrow: names of the tensors met that are."""
 
     cut: Cut

@@ -104,16 +104,16 @@ def fewer_layers(share: float) -> Pass:
 
     def change(graph: Graph) -> Graph:
         layers = [block for block in graph.blocks if block.scope != "model"]
-        depth = sum(block.times for block in layers)
+        depth = sum(block.repeats for block in layers)
         wanted = int(nearest_size(depth, share))
-        exact = [block.times * wanted / depth for block in layers]
+        exact = [block.repeats * wanted / depth for block in layers]
         times = [floor(number) for number in exact]
         order = sorted(range(len(layers)), key=lambda at: times[at] - exact[at])
         for at in order[: wanted - sum(times)]:
             times[at] += 1
         kept = {id(block): count for block, count in zip(layers, times, strict=True)}
-        blocks = (replace(b, times=kept.get(id(b), b.times)) for b in graph.blocks)
-        return replace(graph, blocks=tuple(block for block in blocks if block.times))
+        blocks = (replace(b, repeats=kept.get(id(b), b.repeats)) for b in graph.blocks)
+        return replace(graph, blocks=tuple(block for block in blocks if block.repeats))
 
     return change
 

@@ -9,13 +9,13 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from llmviewer.analysis.system import Applied, Fired
+from llmviewer.analysis.system import AppliedTechnique, RuleOutcome
 from llmviewer.core.counts import Count, present
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass
 from llmviewer.hardware.chip import Chip
 from llmviewer.techniques.kernels.fusion_flow import Flow, joined_name
-from llmviewer.techniques.kernels.fusion_rules import RULES, Candidate, Rule
+from llmviewer.techniques.kernels.fusion_rules import RULES, Candidate, FusionRule
 from llmviewer.techniques.technique import Change, Technique
 
 Mask = npt.NDArray[np.bool_]
@@ -36,18 +36,18 @@ def fuse(rules: Names, chip: Chip) -> Pass:
     return lambda graph: graph.map_blocks(lambda block: _Plan.of(block, chosen, chip).block())
 
 
-def report(graph: Graph, rules: Names, chip: Chip) -> tuple[Fired, ...]:
+def report(graph: Graph, rules: Names, chip: Chip) -> tuple[RuleOutcome, ...]:
     """Which rules fire on a graph before fusion, which not, and why."""
-    found: list[Fired] = []
+    found: list[RuleOutcome] = []
     for block in graph.blocks:
         found += _Plan.of(block, _chosen(rules), chip).log
     for rule in _chosen(rules):
         if all(fired.rule != rule.name for fired in found):
-            found.append(Fired(rule=rule.name, reason=rule.missing))
+            found.append(RuleOutcome(rule=rule.name, reason=rule.missing))
     return tuple(found)
 
 
-def _chosen(names: Names) -> tuple[Rule, ...]:
+def _chosen(names: Names) -> tuple[FusionRule, ...]:
     return tuple(rule for rule in RULES if rule.name in names)
 
 
@@ -59,10 +59,10 @@ class _Plan:
     flow: Flow
     chip: Chip
     kernels: dict[tuple[int, ...], Mask]
-    log: list[Fired] = field(default_factory=list)
+    log: list[RuleOutcome] = field(default_factory=list)
 
     @staticmethod
-    def of(block: Block, rules: tuple[Rule, ...], chip: Chip) -> _Plan:
+    def of(block: Block, rules: tuple[FusionRule, ...], chip: Chip) -> _Plan:
         """The block after all rules, one after another."""
         flow = Flow(block.operators)
         kernels: dict[tuple[int, ...], Mask] = {(place,): np.array(True) for place in range(len(block.operators))}
@@ -73,10 +73,10 @@ class _Plan:
                     plan.log.append(plan.apply(rule, candidate))
         return plan
 
-    def apply(self, rule: Rule, candidate: Candidate) -> Fired:
+    def apply(self, rule: FusionRule, candidate: Candidate) -> RuleOutcome:
         """Join the kernels that hold the candidate's operators, where they may be joined."""
         names = tuple(self.flow.operators[k].name for k in candidate.operators)
-        fired = Fired(rule=rule.name, block=self.source.name, operators=names)
+        fired = RuleOutcome(rule=rule.name, block=self.source.name, operators=names)
         if candidate.refused:
             return replace(fired, reason=candidate.refused)
         fits, assumed, size = self._fits(candidate.tile_bytes)
@@ -171,10 +171,10 @@ def _make(text: str) -> Change:
     def make(chip: Chip) -> Pass:
         return fuse(names, chip)
 
-    def explain(graph: Graph, chip: Chip) -> tuple[Fired, ...]:
+    def explain(graph: Graph, chip: Chip) -> tuple[RuleOutcome, ...]:
         return report(graph, names, chip)
 
-    applied = Applied(name=f"fuse({'all' if text == 'all' else '+'.join(names)})", make=make, explain=explain)
+    applied = AppliedTechnique(name=f"fuse({'all' if text == 'all' else '+'.join(names)})", make=make, explain=explain)
     return lambda system: replace(system, passes=(*system.passes, applied))
 
 

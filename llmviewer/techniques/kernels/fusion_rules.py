@@ -41,7 +41,7 @@ Match: TypeAlias = Callable[[Flow], Iterator[Candidate]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class FusionRule:
     """A declared fusion.  missing: what to say where no operator is of its kind."""
 
     name: str
@@ -196,71 +196,71 @@ def _rope_attention(flow: Flow) -> Iterator[Candidate]:
 _DEEP_FUSION = "DeepSpeed-Inference Deep-Fusion, arXiv 2207.00032"
 
 #: In the order in which they are applied: what was fused first may keep a later rule from its operators.
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[FusionRule, ...] = (
+    FusionRule(
         name="qkv",
         summary="q, k and v (of latent attention the two down-projections) as one product",
         source=_DEEP_FUSION,
         missing="no q, k and v projections side by side, or the checkpoint already holds one matrix",
         match=_siblings(("q_proj", "k_proj", "v_proj"), ("q_a_proj", "kv_a_proj"), ("q_proj", "kv_a_proj")),
     ),
-    Rule(
+    FusionRule(
         name="gate-up",
         summary="gate and up as one product, of experts and shared experts too",
         source="vLLM MergedColumnParallelLinear",
         missing="no gate and up projections side by side, or the checkpoint already holds one matrix",
         match=_siblings(*((f"{p}gate_proj", f"{p}up_proj") for p in ("", "expert_", "shared_"))),
     ),
-    Rule(
+    FusionRule(
         name="softmax",
         summary="the eager kernels in one: no scores move, masked pairs are still computed",
         source="arXiv 2402.16363, section 5.1",
         missing="attention is one kernel already (--attention eager has three), or there is none",
         match=_softmax,
     ),
-    Rule(
+    FusionRule(
         name="linear-activation",
         summary="the activation at the end of the linear layer that feeds it",
         source="arXiv 2402.16363, figure 14",
         missing="no activation follows a linear layer",
         match=_linear_activation,
     ),
-    Rule(
+    FusionRule(
         name="bias-residual",
         summary="bias and residual sum at the end of the linear layer that closes a branch",
         source=_DEEP_FUSION,
         missing="no residual sum",
         match=_bias_residual,
     ),
-    Rule(
+    FusionRule(
         name="residual-norm",
         summary="a residual sum and the norm beside it",
         source="vLLM fused_add_rms_norm",
         missing="no residual sum beside a norm within a layer",
         match=_residual_norm,
     ),
-    Rule(
+    FusionRule(
         name="quantize",
         summary="a norm or activation and the low-bit input made of it",
         source="vLLM rms_norm_dynamic_per_token_quant",
         missing="no low-bit inputs are made",
         match=_quantize,
     ),
-    Rule(
+    FusionRule(
         name="norm-linear",
         summary="the norm at the start of the linear layer that reads it first",
         source=_DEEP_FUSION,
         missing="no norm feeds a linear layer",
         match=_norm_linear,
     ),
-    Rule(
+    FusionRule(
         name="qk-norm-rope",
         summary="norms of queries and keys, rope and the write to the cache",
         source="TensorRT-LLM fused_qk_norm_rope",
         missing="queries and keys are not normalised before rope; rope writes the cache already",
         match=_qk_norm_rope,
     ),
-    Rule(
+    FusionRule(
         name="rope-attention",
         summary="rope at the start of attention",
         source="flash_attn_with_kvcache; in the place of DeepSpeed's transposition, which is no operator here",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmviewer.techniques.quantization.grammar import parse_cache_dtype
-from llmviewer.techniques.quantization.quantize import Scheme, quantize
+from llmviewer.techniques.quantization.quantize import QuantizationScheme, quantize
 from llmviewer.techniques.technique import Change, Technique, adding
 
 
@@ -11,7 +11,7 @@ def _make(text: str) -> Change:
     cache = parse_cache_dtype(text)
     if cache is None:
         return lambda system: system
-    scheme = Scheme(name=f"{cache.name} cache", cache=cache)
+    scheme = QuantizationScheme(name=f"{cache.name} cache", cache=cache)
     return adding(f"quantize({scheme.name})", lambda _: quantize(scheme))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.analysis.system import Applied, System
+from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.ir import as_built
 from llmviewer.techniques.technique import Change, Parameter, Technique, numbers
 
@@ -17,7 +17,7 @@ def _make(text: str) -> Change:
     vLLM (--gpu-memory-utilization) counts a fraction of the whole capacity for everything; this rule takes its place.
     """
     fraction = numbers("--kv-cache-free-gpu-memory-fraction", text, (_FRACTION,))["fraction"]
-    applied = Applied(name=f"kv_budget({fraction:g} of free)", make=lambda _: as_built)
+    applied = AppliedTechnique(name=f"kv_budget({fraction:g} of free)", make=lambda _: as_built)
 
     def change(system: System) -> System:
         return replace(system, cache_fraction=fraction, passes=(*system.passes, applied))

@@ -9,10 +9,10 @@ from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place
 from llmviewer.formats.linear import is_matrix
 from llmviewer.ops.transfer import TransferShape, load
 from llmviewer.techniques.offload.places import elsewhere
-from llmviewer.techniques.sparsity.contextual_sparsity import COLUMNS, union
+from llmviewer.techniques.sparsity.contextual_sparsity import NEURON_PROJECTIONS, union
 
 #: The matrices whose rows or columns are neurons.
-NEURONS = (*COLUMNS, "down_proj")
+NEURONS = (*NEURON_PROJECTIONS, "down_proj")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ def from_flash(flash: Flash, shape: TransferShape) -> Pass:
     """
 
     def change(graph: Graph) -> Graph:
-        if not any(op.name in COLUMNS for _, op in graph):
+        if not any(op.name in NEURON_PROJECTIONS for _, op in graph):
             raise UserError("--offload flash: this model has no dense feed-forward part")
         return graph.map_blocks(lambda block: block if block.scope else _read_anew(block, flash, shape))
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from llmviewer.analysis import placement
 from llmviewer.analysis.placement import Shares
-from llmviewer.analysis.system import Applied, System
+from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.ir import as_built
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Figure, Host
 from llmviewer.models.model import Model
-from llmviewer.techniques.offload.places import Away
+from llmviewer.techniques.offload.places import OffloadShares
 from llmviewer.techniques.offload.plan import Offload, placed, with_host
 from llmviewer.techniques.technique import Change
 
@@ -30,7 +30,7 @@ def flexgen(beside: Host, figures: Mapping[str, Figure]) -> Change:
 
     def change(system: System) -> System:
         hosted = with_host(system, beside, figures)
-        marked = (*system.passes, Applied(name=NAME, make=lambda _: as_built))
+        marked = (*system.passes, AppliedTechnique(name=NAME, make=lambda _: as_built))
         return replace(hosted, passes=marked, copies_beside=True, policy=_policy)
 
     return change
@@ -45,7 +45,7 @@ def _policy(model: Model, system: System, request: Request, token_budget: float)
 def _placed(system: System, shares: Shares) -> System:
     """The system with its mark replaced by a placement; what drafts from the model's own weights finds them there."""
     at = [applied.name for applied in system.passes].index(NAME)
-    weights, kv, activations = (Away(host=shares[k], disk=shares[k + 1]) for k in (0, 2, 4))
+    weights, kv, activations = (OffloadShares(host=shares[k], disk=shares[k + 1]) for k in (0, 2, 4))
     plan = Offload(weights=weights, kv=kv, activations=activations, head=False)
     before = replace(system, passes=system.passes[:at])
     there = placed(before, plan, "flexgen: ")

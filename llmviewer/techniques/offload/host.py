@@ -9,7 +9,15 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Kind, Operator, Pass, Place, Role, Tensor
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.transfer import hand_over
-from llmviewer.techniques.offload.places import HIDDEN, Away, cache_moved, dealt, elsewhere, own_table, split_layers
+from llmviewer.techniques.offload.places import (
+    HIDDEN,
+    OffloadShares,
+    cache_moved,
+    dealt,
+    elsewhere,
+    own_table,
+    split_layers,
+)
 from llmviewer.techniques.parallel.share import part
 from llmviewer.techniques.sparsity.expected_work import running
 
@@ -61,7 +69,7 @@ def experts_on_host(share: float) -> Pass:
     return change
 
 
-def attention_on_host(kv: Away) -> Pass:
+def attention_on_host(kv: OffloadShares) -> Pass:
     """The host attends to its share of the cached keys and values: queries cross the link, results come back.
 
     Pairs among the new tokens of a pass, such as a prompt's, stay on the device; new keys and values are handed over.
@@ -138,7 +146,7 @@ def _some(operator: Operator, share: float) -> Operator:
     return replace(some, reads=tuple(part(a, share) if a.tensor.role is Role.WEIGHT else b for a, b in pairs))
 
 
-def _attended(block: Block, kv: Away, cached: Collection[str]) -> Block:
+def _attended(block: Block, kv: OffloadShares, cached: Collection[str]) -> Block:
     core = [op for op in block.operators if isinstance(op.shape, AttentionShape) and op.runs_on is Place.DEVICE]
     old, made = cache_moved(block, cached)
     if not core or not old:

@@ -10,7 +10,7 @@ from llmviewer.core.errors import UserError, unknown
 from llmviewer.hardware.chip import Figure, Host
 from llmviewer.hardware.specs import disk, host
 from llmviewer.techniques.offload.flash import Flash
-from llmviewer.techniques.offload.places import Away
+from llmviewer.techniques.offload.places import OffloadShares
 from llmviewer.techniques.offload.plan import TENSORS, WHERE, Offload, Overlap, placed, with_host
 from llmviewer.techniques.technique import Change, Parameter, Technique, named
 
@@ -81,7 +81,7 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
         raise UserError(f"{WHERE}: the host computes with what is in its memory; to=disk goes with compute=device")
     if on_host and given.get("overlap"):
         raise UserError(f"{WHERE}: the device waits for what the host computes; overlap goes with compute=device")
-    weights, kv, activations = (Away(**{to: parameter.of(given, WHERE)}) for parameter in SHARES)
+    weights, kv, activations = (OffloadShares(**{to: parameter.of(given, WHERE)}) for parameter in SHARES)
     return Offload(
         weights=weights,
         kv=kv,

@@ -19,7 +19,7 @@ HIDDEN = "hidden"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Away:
+class OffloadShares:
     """Shares of a sort of tensor that lie on the host and on its disk; the rest stays on the device."""
 
     host: float = 0.0
@@ -31,9 +31,9 @@ class Away:
         return self.host + self.disk
 
     @property
-    def whole(self) -> Away:
+    def whole(self) -> OffloadShares:
         """All of it, to the same places."""
-        return Away(host=self.host / self.share, disk=self.disk / self.share)
+        return OffloadShares(host=self.host / self.share, disk=self.disk / self.share)
 
     def places(self) -> Iterator[tuple[Place, float]]:
         """Where anything is, and how much of it."""
@@ -45,7 +45,7 @@ class Away:
 
 
 #: Nothing lies elsewhere.
-STAYS = Away()
+STAYS = OffloadShares()
 
 
 def elsewhere(tensor: Tensor, place: Place, share: Count = 1.0) -> Tensor:
@@ -60,14 +60,14 @@ def split_layers(graph: Graph, share: float, ending: str) -> tuple[Graph, tuple[
     llama.cpp offloads whole layers so: --n-gpu-layers counts from the last.
     """
     layers = [block for block in graph.blocks if not block.scope]
-    first = math.ceil(share * sum(block.times for block in layers) - 1e-9)
+    first = math.ceil(share * sum(block.repeats for block in layers) - 1e-9)
     numbers = dict(zip((block.name for block in layers), layer_numbers(layers), strict=True))
     away: list[Block] = []
     here: list[Block] = []
     for block in layers:
         gone, kept = ([n for n in numbers[block.name] if (n < first) is there] for there in (True, False))
-        away += [replace(block, name=block.name + ending, times=len(gone), numbers=tuple(gone))] if gone else []
-        here += [replace(block, times=len(kept), numbers=tuple(kept))] if kept else []
+        away += [replace(block, name=block.name + ending, repeats=len(gone), numbers=tuple(gone))] if gone else []
+        here += [replace(block, repeats=len(kept), numbers=tuple(kept))] if kept else []
     where = graph.blocks.index(layers[0])
     ends = [block for block in graph.blocks[where:] if block.scope]
     return Graph(blocks=(*graph.blocks[:where], *away, *here, *ends)), tuple(block.name for block in away)
@@ -79,7 +79,7 @@ def own_table(graph: Graph) -> bool:
     return not weights.get("embedding", set()) & weights.get("head", set())
 
 
-def dealt(states: tuple[State, ...], away: Away) -> tuple[State, ...]:
+def dealt(states: tuple[State, ...], away: OffloadShares) -> tuple[State, ...]:
     """What a layer keeps of every token, dealt to its places."""
     if not away.share:
         return states

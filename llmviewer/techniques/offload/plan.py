@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from llmviewer.analysis.system import Applied, System
+from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph, Pass
 from llmviewer.hardware.chip import Chip, Figure, Host
 from llmviewer.ops.transfer import Direction, TransferShape
 from llmviewer.techniques.offload.flash import Flash, from_flash
 from llmviewer.techniques.offload.host import attention_on_host, experts_on_host, is_routed, layers_on_host
-from llmviewer.techniques.offload.places import STAYS, Away
+from llmviewer.techniques.offload.places import STAYS, OffloadShares
 from llmviewer.techniques.offload.stream import Streams, every, stream
 
 WHERE = "--offload"
@@ -39,9 +39,9 @@ class Offload:
     flash: the disk holds the feed-forward weights instead.
     """
 
-    weights: Away = STAYS
-    kv: Away = STAYS
-    activations: Away = STAYS
+    weights: OffloadShares = STAYS
+    kv: OffloadShares = STAYS
+    activations: OffloadShares = STAYS
     experts: bool = False
     on_host: bool = False
     overlap: Overlap = Overlap.SHARE
@@ -126,5 +126,5 @@ def placed(system: System, plan: Offload, said: str = "") -> System:
     beside = system.chip.host
     assert beside is not None
     at = f"host={beside.name}" + (f", disk={beside.disk.name}" if beside.disk else "")
-    applied = Applied(name=f"offload({said}{plan}, {at})", make=plan.make)
+    applied = AppliedTechnique(name=f"offload({said}{plan}, {at})", make=plan.make)
     return replace(system, passes=(*system.passes, applied), copies_beside=plan.overlap is not Overlap.NOTHING)

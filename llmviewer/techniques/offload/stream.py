@@ -10,7 +10,7 @@ from llmviewer.ops.transfer import Direction, TransferShape, load, store
 from llmviewer.techniques.offload.places import (
     HIDDEN,
     STAYS,
-    Away,
+    OffloadShares,
     cache_moved,
     dealt,
     elsewhere,
@@ -38,9 +38,9 @@ class Streams:
     head: it goes too where all weights of the layers do.
     """
 
-    weights: Away = STAYS
-    kv: Away = STAYS
-    activations: Away = STAYS
+    weights: OffloadShares = STAYS
+    kv: OffloadShares = STAYS
+    activations: OffloadShares = STAYS
     buffers: float = 2.0
     crosses: bool = True
     of: Callable[[Operator], bool] = every
@@ -119,21 +119,21 @@ def _weights_away(block: Block, streams: Streams) -> tuple[tuple[Operator, ...],
     return tuple(operators), _loads("load_weights", list(needed.values()), streams, away)
 
 
-def _loads(name: str, needed: list[Access], streams: Streams, away: Away) -> list[Operator]:
+def _loads(name: str, needed: list[Access], streams: Streams, away: OffloadShares) -> list[Operator]:
     if not needed:
         return []
     stored = [part for access in needed for part in _parts(access, away)]
     return [load(name, stored, streams.shape(Direction.IN), streams.buffers)]
 
 
-def _stores(name: str, made: list[Access], streams: Streams, away: Away) -> list[Operator]:
+def _stores(name: str, made: list[Access], streams: Streams, away: OffloadShares) -> list[Operator]:
     if not made:
         return []
     parts = [part for access in made for part in _parts(access, away)]
     return [store(name, parts, streams.shape(Direction.OUT))]
 
 
-def _parts(access: Access, away: Away) -> Iterator[Access]:
+def _parts(access: Access, away: OffloadShares) -> Iterator[Access]:
     """The shares of an access that lie elsewhere."""
     for place, share in away.places():
         yield Access(elsewhere(access.tensor, place, share), access.elements * share)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llmviewer.analysis.system import Applied, System
+from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Kind, Operator, Pass, Place, Role, Tensor, whole
@@ -178,7 +178,7 @@ def _make(text: str) -> Change:
             return context_parallel(devices, max(1.0, float(np.floor(chip.near / system.parallelism.tensor))))
 
         dealt = shared(system, replace(system.parallelism, context=devices))
-        return replace(dealt, passes=(*dealt.passes, Applied(name=f"context_parallel({devices})", make=make)))
+        return replace(dealt, passes=(*dealt.passes, AppliedTechnique(name=f"context_parallel({devices})", make=make)))
 
     return change
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.analysis.system import Applied, Parallelism, System
+from llmviewer.analysis.system import AppliedTechnique, Parallelism, System
 from llmviewer.core.errors import UserError
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.specs import network_names
@@ -34,7 +34,7 @@ def shared(system: System, parallelism: Parallelism) -> System:
     sizes = {"tensor": p.tensor, "expert": p.expert} | ({"data": p.data} if p.expert > 1 else {})
     said = [f"{name}={size}" for name, size in sizes.items() if size > 1] + ["sequence"] * p.sequence
     sharding = Sharding(**sizes, sequence=p.sequence, near=system.chip.near)
-    applied = Applied(name=f"shard({', '.join(said)})", make=lambda _: shard(sharding))
+    applied = AppliedTechnique(name=f"shard({', '.join(said)})", make=lambda _: shard(sharding))
     return replace(system, passes=(*before, applied, *after), parallelism=p)
 
 

@@ -11,7 +11,7 @@ from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.parallel.experts import dispatch_share
-from llmviewer.techniques.parallel.sharding import BRANCHES, SCATTERED, Lie, Sharding, is_linear_in_sums
+from llmviewer.techniques.parallel.sharding import BRANCHES, SCATTERED, Layout, Sharding, is_linear_in_sums
 from llmviewer.techniques.parallel.share import part
 
 
@@ -23,7 +23,7 @@ class Exchanges:
     """
 
     sharding: Sharding
-    lies: dict[str, Lie] = field(default_factory=dict)
+    lies: dict[str, Layout] = field(default_factory=dict)
     rows: dict[str, Count] = field(default_factory=dict)  # tensors of experts' rows -> a device's share
     renamed: dict[str, Tensor] = field(default_factory=dict)
     together: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)  # tensor -> all its operator wrote
@@ -43,16 +43,16 @@ class Exchanges:
         some = np.maximum(self.tokens, np.finfo(np.float64).tiny)  # a chunk has no rows of logits
         return np.ceil(self.tokens / self.n) / some
 
-    def lie(self, tensor: Tensor) -> Lie:
+    def lie(self, tensor: Tensor) -> Layout:
         """How a tensor lies."""
-        return self.lies.get(tensor.name, Lie.WHOLE)
+        return self.lies.get(tensor.name, Layout.WHOLE)
 
-    def lying(self, operator: Operator, lie: Lie) -> list[Tensor]:
+    def lying(self, operator: Operator, lie: Layout) -> list[Tensor]:
         """What it reads that lies so."""
         reads = (a.tensor for a in operator.reads if a.tensor.role is not Role.WEIGHT)
         return [tensor for tensor in reads if self.lie(tensor) is lie]
 
-    def note(self, operator: Operator, lie: Lie) -> None:
+    def note(self, operator: Operator, lie: Layout) -> None:
         """All that it writes lies so."""
         self.lies.update({a.tensor.name: lie for a in operator.writes})
 
@@ -67,11 +67,11 @@ class Exchanges:
 
     def _reduced(self, operator: Operator) -> Operator:
         """After the reduction of what it reads as a partial sum and is not linear in."""
-        partial, tokens = self.lying(operator, Lie.PARTIAL), self.lying(operator, Lie.TOKENS)
+        partial, tokens = self.lying(operator, Layout.PARTIAL), self.lying(operator, Layout.TOKENS)
         if not partial or operator.name in self.sums or (is_linear_in_sums(operator.name) and not tokens):
             return operator
         for tensor in partial:
-            if self.lie(tensor) is Lie.PARTIAL and tensor.name not in self.renamed:
+            if self.lie(tensor) is Layout.PARTIAL and tensor.name not in self.renamed:
                 self._reduce(tensor, to_tokens=bool(tokens) or self._scatters(tensor))
         return self._reading(operator)
 
@@ -85,16 +85,16 @@ class Exchanges:
         of = tensor.name if len(tensors) == 1 else tensor.name.rpartition("_")[0]
         made = self._collect(BRANCHES.get(of, of), of, tensors, pattern)
         if to_tokens:
-            self.lies.update({new.name: Lie.TOKENS for new in made})
+            self.lies.update({new.name: Layout.TOKENS for new in made})
 
     def _gathered(self, operator: Operator) -> Operator:
         """After an all-gather of what it reads by tokens and needs whole.
 
         Without sequence parallelism what experts left by tokens meets a whole residual stream.
         """
-        tokens = self.lying(operator, Lie.TOKENS)
-        needs = isinstance(operator.shape, GemmShape) or self.lying(operator, Lie.SPLIT)
-        if not self.sharding.sequence and not is_linear_in_sums(operator.name) and self.lying(operator, Lie.WHOLE):
+        tokens = self.lying(operator, Layout.TOKENS)
+        needs = isinstance(operator.shape, GemmShape) or self.lying(operator, Layout.SPLIT)
+        if not self.sharding.sequence and not is_linear_in_sums(operator.name) and self.lying(operator, Layout.WHOLE):
             needs = True
         if not tokens or not needs:
             return operator
@@ -116,7 +116,7 @@ class Exchanges:
         self.renamed.update({old.name: new for old, new in zip(tensors, made, strict=True)})
         reads, writes = tuple(map(whole, tensors)), tuple(map(whole, made))
         if pattern is Collective.ALL_GATHER:
-            share = self.token_share if self.lie(tensors[0]) is Lie.TOKENS else 1.0 / self.n
+            share = self.token_share if self.lie(tensors[0]) is Layout.TOKENS else 1.0 / self.n
             reads = tuple(part(a, share) for a in reads)
         elif pattern is Collective.REDUCE_SCATTER:
             writes = tuple(part(a, self.token_share) for a in writes)
@@ -128,25 +128,25 @@ class Exchanges:
     def close(self, operator: Operator) -> None:
         """What leaves a block is whole again, or by tokens.  operator: the last, as it was."""
         last, self.tokens = operator.output, operator.output_shape[0]
-        if self.lie(last) is Lie.PARTIAL:
+        if self.lie(last) is Layout.PARTIAL:
             self._reduce(last, to_tokens=self._scatters(last))
-        elif self.lie(last) is Lie.SPLIT:
+        elif self.lie(last) is Layout.SPLIT:
             self._collect("logits", last.name, (last,), Collective.ALL_GATHER)
-        elif self.lie(last) is Lie.TOKENS and not self.sharding.sequence:
+        elif self.lie(last) is Layout.TOKENS and not self.sharding.sequence:
             self._gather(last)
 
     def _exchanged(self, operator: Operator) -> Operator:
         """After the all-to-all that brings tokens to their experts, or rows back to their tokens."""
         if self.sharding.expert == 1 or self.sharding.data == 1:
             return operator
-        if is_expert(operator) and self.lie(operator.reads[0].tensor) is Lie.WHOLE:
+        if is_expert(operator) and self.lie(operator.reads[0].tensor) is Layout.WHOLE:
             return self._dispatched(operator)
-        back = [t for t in self.lying(operator, Lie.SPLIT) if operator.name == "expert_combine"]
+        back = [t for t in self.lying(operator, Layout.SPLIT) if operator.name == "expert_combine"]
         for tensor in back:
             made = replace(tensor, name="combine_all_to_all")
             rows = operator.reads[0].elements
             self._all_to_all(part(whole(tensor), self.rows[tensor.name]), part(whole(made), 1.0 / self.n), rows)
-            self.lies[made.name] = Lie.TOKENS if self.n > 1 else Lie.WHOLE
+            self.lies[made.name] = Layout.TOKENS if self.n > 1 else Layout.WHOLE
             self.renamed[tensor.name] = made
         return self._reading(operator)
 
@@ -158,7 +158,7 @@ class Exchanges:
             rows = shape.m * shape.k
             made = Tensor(name="dispatch_all_to_all", elements=rows, dtype=x.tensor.dtype)
             self.rows[made.name] = dispatch_share(shape, self.sharding)
-            self.lies[made.name] = Lie.SPLIT
+            self.lies[made.name] = Layout.SPLIT
             self._all_to_all(part(x, 1.0 / self.n), part(whole(made), self.rows[made.name]), rows)
             self.dispatched[x.tensor.name] = made
         return replace(operator, reads=(whole(self.dispatched[x.tensor.name]), *weights))

@@ -21,9 +21,9 @@ from llmviewer.techniques.parallel.sharding import (
     KV_HEADS,
     SHARED,
     TABLES,
-    Dealing,
-    Lie,
+    Layout,
     Sharding,
+    Split,
     dealing,
     divisible,
     kv_share,
@@ -43,11 +43,11 @@ def shard(sharding: Sharding) -> Pass:
     """
     if sharding.tensor == 1 and sharding.expert == 1:
         return lambda graph: graph
-    return lambda graph: graph.map_blocks(lambda block: _Walk(sharding=sharding).block(block))
+    return lambda graph: graph.map_blocks(lambda block: _BlockSharding(sharding=sharding).block(block))
 
 
 @dataclass(slots=True, kw_only=True)
-class _Walk(Exchanges):
+class _BlockSharding(Exchanges):
     """One block from its first operator to its last.  kv_share: of its KV heads."""
 
     kv_share: float = 1.0
@@ -57,7 +57,7 @@ class _Walk(Exchanges):
         self.kv_share = kv_share(block, self.sharding.tensor)
         self.sums, self.tokens = one_sum(block), block.operators[0].output_shape[0]
         if self.sharding.sequence:
-            self.lies["hidden"] = Lie.TOKENS
+            self.lies["hidden"] = Layout.TOKENS
         for operator in block.operators:
             self.done.append(self._shared(self.ready(operator)))
         self.close(block.operators[-1])
@@ -86,42 +86,42 @@ class _Walk(Exchanges):
 
     def _embedding(self, operator: Operator) -> Operator:
         """Rows of the vocabulary are dealt out; a device finds its share of the tokens' rows."""
-        self.note(operator, Lie.PARTIAL)
+        self.note(operator, Layout.PARTIAL)
         table, *others = operator.reads
         return replace(operator, reads=(part(table, 1.0 / self.n), *others))
 
     def _other(self, operator: Operator) -> Operator:
         """Whatever multiplies by no weights takes the lie of what it reads."""
-        if self.lying(operator, Lie.PARTIAL):
-            self.note(operator, Lie.PARTIAL)
+        if self.lying(operator, Layout.PARTIAL):
+            self.note(operator, Layout.PARTIAL)
             return replace(operator, reads=tuple(self._read(a, 1.0) for a in operator.reads))
-        if self.lying(operator, Lie.TOKENS):
+        if self.lying(operator, Layout.TOKENS):
             return self._by_tokens(operator)
-        if not self.lying(operator, Lie.SPLIT):
+        if not self.lying(operator, Layout.SPLIT):
             return self._untouched(operator)
         return self._own_rows(operator) if operator.name == "expert_combine" else self._inner(operator)
 
     def _untouched(self, operator: Operator) -> Operator:
         """Caches lie split from the start, so what reads nothing else that is split reads its own part of them."""
-        self.note(operator, Lie.WHOLE)
+        self.note(operator, Layout.WHOLE)
         return operator
 
     def _gemm(self, operator: Operator, shape: GemmShape) -> Operator:
         if is_expert(operator) and self.sharding.expert > 1:
-            self.note(operator, Lie.SPLIT)
+            self.note(operator, Layout.SPLIT)
             new, self.rows[operator.output.name] = dealt(operator, shape, self.sharding, self.rows)
             return new
         how = dealing(operator.name)
-        if how is Dealing.REPLICATED:
-            self.note(operator, Lie.PARTIAL if self.lying(operator, Lie.PARTIAL) else Lie.WHOLE)
+        if how is Split.REPLICATED:
+            self.note(operator, Layout.PARTIAL if self.lying(operator, Layout.PARTIAL) else Layout.WHOLE)
             return operator
-        if how is Dealing.ROWS:
+        if how is Split.ROW_PARALLEL:
             divisible(operator.name, shape.k, self.n)
-            self.note(operator, Lie.PARTIAL)
+            self.note(operator, Layout.PARTIAL)
             reads = tuple(self._read(a, 1.0 if a.tensor.name.endswith(".bias") else 1.0 / self.n)
                           for a in operator.reads)  # fmt: skip
             return replace(scaled(operator, 1.0 / self.n), reads=reads, shape=replace(shape, k=shape.k / self.n))
-        self.note(operator, Lie.SPLIT)
+        self.note(operator, Layout.SPLIT)
         share = self._share_of_heads(operator)
         writes = tuple(part(a, self._kept(a.tensor.name)) for a in operator.writes)
         reads = tuple(self._read(a, share) for a in operator.reads)
@@ -134,9 +134,9 @@ class _Walk(Exchanges):
         if access.tensor.role is Role.CACHE:
             return part(access, self._share(access.tensor.name))
         lie = self.lie(access.tensor)
-        if lie is Lie.TOKENS:
+        if lie is Layout.TOKENS:
             return part(access, self.token_share)
-        return part(access, self._share(access.tensor.name)) if lie is Lie.SPLIT else access
+        return part(access, self._share(access.tensor.name)) if lie is Layout.SPLIT else access
 
     def _share_of_heads(self, operator: Operator) -> float:
         """Share of the output that a device makes, each tensor weighted by its size (ratios hold for all points)."""
@@ -149,8 +149,8 @@ class _Walk(Exchanges):
 
     def _inner(self, operator: Operator) -> Operator:
         """Everything between two linear layers: a device works on its heads or channels."""
-        self.note(operator, Lie.SPLIT)
-        self.lies.update({a.tensor.name: Lie.WHOLE for a in operator.writes if a.tensor.name in SHARED})
+        self.note(operator, Layout.SPLIT)
+        self.lies.update({a.tensor.name: Layout.WHOLE for a in operator.writes if a.tensor.name in SHARED})
         source = next((a.tensor.name for a in operator.reads if a.tensor.name in self.rows), None)
         if source:
             self.rows.update({a.tensor.name: self.rows[source] for a in operator.writes})
@@ -172,7 +172,7 @@ class _Walk(Exchanges):
 
     def _by_tokens(self, operator: Operator) -> Operator:
         """A device works on its tokens; weights are replicated."""
-        self.note(operator, Lie.TOKENS)
+        self.note(operator, Layout.TOKENS)
         share = self.token_share
         rows = operator.kind is Kind.EMBEDDING
         reads = tuple(
@@ -185,6 +185,6 @@ class _Walk(Exchanges):
 
     def _own_rows(self, operator: Operator) -> Operator:
         """Every device sums the rows of its own experts: a partial sum of all tokens."""
-        self.note(operator, Lie.PARTIAL)
+        self.note(operator, Layout.PARTIAL)
         share = self.rows[operator.reads[0].tensor.name]
         return replace(scaled(operator, share), reads=tuple(self._read(a, 1.0) for a in operator.reads))

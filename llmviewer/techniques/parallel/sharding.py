@@ -12,7 +12,7 @@ from llmviewer.core.ir import Block
 from llmviewer.ops.attention import AttentionShape
 
 
-class Lie(Enum):
+class Layout(Enum):
     """How a tensor lies on the devices."""
 
     WHOLE = "whole"  # every device has all of it
@@ -21,22 +21,22 @@ class Lie(Enum):
     TOKENS = "tokens"  # every device has its tokens of it
 
 
-class Dealing(Enum):
+class Split(Enum):
     """How a linear layer is dealt to devices."""
 
-    COLUMNS = "columns"
-    ROWS = "rows"
+    COLUMN_PARALLEL = "columns"
+    ROW_PARALLEL = "rows"
     REPLICATED = "replicated"
 
 
 #: Linear layers whose output is split; their input is whole.
-COLUMNS = frozenset(
+COLUMN_PARALLEL = frozenset(
     "q_proj k_proj v_proj qkv_proj q_b_proj kv_b_proj gate_proj up_proj gate_up_proj shared_gate_proj shared_up_proj "
     "shared_gate_up_proj expert_gate_proj expert_up_proj expert_gate_up_proj in_proj in_proj_a in_proj_b in_proj_ba "
     "in_proj_qkv in_proj_qkvz in_proj_z output_gate dt_proj lm_head heads_up_proj".split()
 )
 #: Linear layers whose input is split; their output is a partial sum.
-ROWS = frozenset("o_proj down_proj shared_down_proj expert_down_proj out_proj x_proj heads_down_proj".split())
+ROW_PARALLEL = frozenset("o_proj down_proj shared_down_proj expert_down_proj out_proj x_proj heads_down_proj".split())
 #: Linear layers that every device runs whole: shared by all heads, or too small to split.
 REPLICATED = frozenset(
     "router shared_gate q_a_proj kv_a_proj latent_in_proj latent_out_proj project_in project_out "
@@ -52,11 +52,11 @@ LINEAR = frozenset(("expert_combine", "shared_scale", "shared_add", "latent_out_
 #: a partial sum that passes through the second factor, as vLLM's sharded adapters do.
 _FACTORS = ("_low", "_lora")
 REPLICATED |= {f"{name}{kind}{end}" for name in REPLICATED for kind in _FACTORS for end in ("_a", "_b")}
-REPLICATED |= {f"{name}{kind}_a" for name in COLUMNS for kind in _FACTORS}
-LINEAR |= {f"{name}{kind}_b" for name in ROWS for kind in _FACTORS}
-REPLICATED |= {f"{name}{kind}_b" for name in ROWS for kind in _FACTORS}
-COLUMNS |= {f"{name}{kind}_b" for name in COLUMNS for kind in _FACTORS}
-ROWS |= {f"{name}{kind}_a" for name in ROWS for kind in _FACTORS}
+REPLICATED |= {f"{name}{kind}_a" for name in COLUMN_PARALLEL for kind in _FACTORS}
+LINEAR |= {f"{name}{kind}_b" for name in ROW_PARALLEL for kind in _FACTORS}
+REPLICATED |= {f"{name}{kind}_b" for name in ROW_PARALLEL for kind in _FACTORS}
+COLUMN_PARALLEL |= {f"{name}{kind}_b" for name in COLUMN_PARALLEL for kind in _FACTORS}
+ROW_PARALLEL |= {f"{name}{kind}_a" for name in ROW_PARALLEL for kind in _FACTORS}
 #: Tensors that hold KV heads, replicated where there are fewer of them than devices; and the latent all heads share.
 KV_HEADS = frozenset(("k_proj", "v_proj", "k_norm", "v_norm", "k_cache", "v_cache"))
 SHARED = frozenset(("latent_cache", "latent_cache_quantize"))
@@ -76,21 +76,21 @@ TABLES = frozenset(("embedding", "per_layer_embedding"))
 SCATTERED = frozenset((*BRANCHES, "embedding"))
 
 
-def dealing(name: str) -> Dealing:
+def dealing(name: str) -> Split:
     """How a linear layer is dealt.  Of two factors the one that meets the split dimension is split: the second of a
     layer split by columns, the first of one split by rows."""
     factor = next((ending for ending in FACTORS if name.endswith(ending)), "")
     plain = name.removesuffix(factor)
-    if plain not in COLUMNS | ROWS | REPLICATED:
+    if plain not in COLUMN_PARALLEL | ROW_PARALLEL | REPLICATED:
         raise UserError(f"tensor parallelism: it is not known how '{name}' is split")
-    if plain in COLUMNS and not factor.endswith("_a"):
-        return Dealing.COLUMNS
-    return Dealing.ROWS if plain in ROWS and not factor.endswith("_b") else Dealing.REPLICATED
+    if plain in COLUMN_PARALLEL and not factor.endswith("_a"):
+        return Split.COLUMN_PARALLEL
+    return Split.ROW_PARALLEL if plain in ROW_PARALLEL and not factor.endswith("_b") else Split.REPLICATED
 
 
 def is_linear_in_sums(name: str) -> bool:
     """Whether an operator takes partial sums: what comes of them is a partial sum."""
-    return name in LINEAR or (name[-2:] == "_b" and name.endswith(FACTORS) and dealing(name) is Dealing.REPLICATED)
+    return name in LINEAR or (name[-2:] == "_b" and name.endswith(FACTORS) and dealing(name) is Split.REPLICATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

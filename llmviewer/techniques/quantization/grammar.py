@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import DTYPES, Dtype, grouped_int, plain_int, scaled
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.techniques.quantization.quantize import Scheme
+from llmviewer.techniques.quantization.quantize import QuantizationScheme
 
 SIXTEEN = DTYPES["fp16"]
 #: Bits of the grammar; 16 is the model's own dtype.
@@ -31,7 +31,7 @@ _GRAMMAR = re.compile(r"w(\d{1,3})a(\d{1,3})(?:kv(\d{1,3}))?((?:-[a-z0-9]+)*)", 
 _EXAMPLES = ("w4a16", "w8a16", "w8a8", "w8a8-fp8", "w4a8", "w4a8-fp8", "w4a4", "w8a8kv8", "w4a16kv8", "w8a8kv4")
 
 
-def parse_scheme(text: str) -> Scheme:
+def parse_scheme(text: str) -> QuantizationScheme:
     """The scheme called `text`.
 
     `w4a16`: stored bits of weights (scales come on top: n + 16/128 below 8 bit) and bits of the inputs of linear
@@ -45,7 +45,7 @@ def parse_scheme(text: str) -> Scheme:
         return _preset(name, text)
     weights, activations, cache = (_bits(number, text) for number in match.groups()[:3])
     kinds = _kinds(match[4], (weights, activations, cache), text)
-    return Scheme(
+    return QuantizationScheme(
         name=name,
         weights=_stored(weights, kinds),
         activations=_in_flight(activations, kinds),
@@ -53,7 +53,7 @@ def parse_scheme(text: str) -> Scheme:
     )
 
 
-def _preset(name: str, text: str) -> Scheme:
+def _preset(name: str, text: str) -> QuantizationScheme:
     from llmviewer.techniques.quantization.presets import PRESETS  # reads its file: only where such a name is asked for
 
     if name not in PRESETS:
@@ -71,7 +71,7 @@ def parse_cache_dtype(text: str) -> Dtype | None:
     return CACHE_DTYPES[name]
 
 
-def with_cache_dtype(scheme: Scheme, text: str) -> Scheme:
+def with_cache_dtype(scheme: QuantizationScheme, text: str) -> QuantizationScheme:
     """The scheme with --kv-cache-dtype `text`, which wins over kv# unless it is `auto`."""
     cache = parse_cache_dtype(text)
     return scheme if cache is None else replace(scheme, cache=cache)

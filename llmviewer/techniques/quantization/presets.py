@@ -8,7 +8,7 @@ from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.dtypes import DTYPES, Dtype
-from llmviewer.techniques.quantization.quantize import Scheme
+from llmviewer.techniques.quantization.quantize import QuantizationScheme
 
 FILE = data.folder("techniques/quantization") / "presets.yaml"
 SIXTEEN = DTYPES["fp16"]
@@ -23,7 +23,7 @@ class Method:
 
     names: tuple[str, ...]
     title: str
-    scheme: Scheme
+    scheme: QuantizationScheme
     source: str
     note: str = ""
 
@@ -35,7 +35,7 @@ def _methods() -> Iterator[Method]:
         yield Method(
             names=tuple(row["names"]),
             title=row["method"],
-            scheme=Scheme(
+            scheme=QuantizationScheme(
                 name=row["names"][0],
                 weights=_dtype(row.get("weights")),
                 activations=_dtype(row.get("activations")),
@@ -58,8 +58,8 @@ def _dtype(entry: str | int | Mapping[str, Any] | None) -> Dtype | None:
 #: A row per method.
 METHODS: tuple[Method, ...] = tuple(_methods())
 #: Every name -> its scheme, which results list under the name that was asked for.
-PRESETS: dict[str, Scheme] = {
-    name: Scheme(
+PRESETS: dict[str, QuantizationScheme] = {
+    name: QuantizationScheme(
         name=name, weights=method.scheme.weights, activations=method.scheme.activations, cache=method.scheme.cache
     )
     for method in METHODS

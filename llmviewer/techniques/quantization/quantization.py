@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from llmviewer.techniques.quantization.grammar import parse_scheme
-from llmviewer.techniques.quantization.quantize import Scheme, quantize
+from llmviewer.techniques.quantization.quantize import QuantizationScheme, quantize
 from llmviewer.techniques.technique import Change, Technique, adding
 
 
 def _make(text: str) -> Change:
     scheme = parse_scheme(text)
-    if scheme == Scheme(name=scheme.name):
+    if scheme == QuantizationScheme(name=scheme.name):
         return lambda system: system
     return adding(f"quantize({scheme.name})", lambda _: quantize(scheme))
 

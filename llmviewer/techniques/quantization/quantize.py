@@ -11,7 +11,7 @@ from llmviewer.formats.linear import Format, with_formats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheme:
+class QuantizationScheme:
     """Number formats by role; None leaves a role as the checkpoint has it, 16 bits are the model's own 16-bit dtype.
 
     name: as results list it (`w4a16`, `awq`, `fp8`).  cache: integers below 16 bit are given without their scales,
@@ -24,7 +24,7 @@ class Scheme:
     cache: Dtype | None = None
 
 
-def quantize(scheme: Scheme) -> Pass:
+def quantize(scheme: QuantizationScheme) -> Pass:
     """Run the linear layers of all layers in the formats of `scheme`, over those the checkpoint has.
 
     Weights: matrices of linear layers, routed and shared experts included; not the router, the gate of a shared

@@ -21,7 +21,7 @@ from llmviewer.techniques.technique import Change, Parameter, Technique, adding,
 WHERE = "--contextual-sparsity"
 #: First matrix of the part -> its predictor decides for it.
 QUERIES = ("q_proj", "qkv_proj")
-COLUMNS = ("gate_proj", "up_proj", "gate_up_proj")
+NEURON_PROJECTIONS = ("gate_proj", "up_proj", "gate_up_proj")
 CORE = ("qk_matmul", "softmax", "sv_matmul")
 
 
@@ -56,7 +56,9 @@ def contextual_sparsity(sparsity: Sparsity) -> Pass:
         if sparsity.attention < 1.0:
             blocks = _over(blocks, QUERIES, lambda block: _sparse_heads(block, sparsity), "attention heads of its own")
         if sparsity.mlp < 1.0:
-            blocks = _over(blocks, COLUMNS, lambda block: _sparse_columns(block, sparsity), "dense feed-forward part")
+            blocks = _over(
+                blocks, NEURON_PROJECTIONS, lambda block: _sparse_columns(block, sparsity), "dense feed-forward part"
+            )
         return replace(graph, blocks=blocks)
 
     return change
@@ -133,7 +135,7 @@ def _sparse_columns(block: Block, sparsity: Sparsity) -> Block:
     mask: Tensor | None = None
     for op in block.operators:
         used = union(sparsity.mlp, op.output_shape[0])
-        if op.name in COLUMNS:
+        if op.name in NEURON_PROJECTIONS:
             if mask is None:
                 down = next(o for o in block.operators if o.name == "down_proj")
                 predictor = _predictor("mlp", _plain(block, op), down.shape.k, sparsity.predictor)  # type: ignore[attr-defined]

@@ -11,12 +11,12 @@ from typing import TypeVar
 import numpy as np
 
 from llmviewer.analysis.pipeline import layer_numbers
-from llmviewer.analysis.system import Applied, System
+from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.ir import Access, Block, Graph, Kind, Operator, Pass, Role
 from llmviewer.techniques.sparsity.exit_checks import Confidence, exit_checks
-from llmviewer.techniques.sparsity.exit_depth import Asked, Exits
+from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
 from llmviewer.techniques.sparsity.expected_work import each, is_layer, running
 from llmviewer.techniques.technique import Change, Parameter, Technique
 
@@ -58,9 +58,9 @@ def early_exit(plan: EarlyExit) -> Pass:
     """
 
     def change(graph: Graph) -> Graph:
-        asked = Asked.of(graph)
+        asked = StepTokens.of(graph)
         kinds = [block for block in graph.blocks if is_layer(block)]
-        depth = sum(block.times for block in kinds)
+        depth = sum(block.repeats for block in kinds)
         reach, checked = plan.exits.reach(depth), plan.exits.checked(depth)
         runs = {
             block.name: asked.mean(reach[at] for at in numbers)
@@ -74,7 +74,7 @@ def early_exit(plan: EarlyExit) -> Pass:
 
         def of(block: Block) -> Block:
             if block.name in chance:  # pruning may have left fewer layers to check than there were
-                return each(replace(block, times=len(checked)), partial(running, probability=chance[block.name]))
+                return each(replace(block, repeats=len(checked)), partial(running, probability=chance[block.name]))
             if not is_layer(block):
                 return block
             return each(_fillable(block, plan.fill), partial(_skipping, runs=runs[block.name], fill=plan.fill))
@@ -195,10 +195,12 @@ def _make(text: str) -> Change:
             raise UserError(
                 f"{WHERE}: idle stages behind an exit are not modelled; leave out it or --pipeline-parallel-size"
             )
-        checks = Applied(
+        checks = AppliedTechnique(
             name="exit_checks", make=lambda _: exit_checks(plan.exits, plan.confidence, jump=plan.jump)
         )  # first: what is checked is quantized, fused and shared as the rest
-        return replace(system, passes=(checks, *system.passes, Applied(name=f"early_exit({text})", make=_pass)))
+        return replace(
+            system, passes=(checks, *system.passes, AppliedTechnique(name=f"early_exit({text})", make=_pass))
+        )
 
     def _pass(_: object) -> Pass:
         return early_exit(plan)

@@ -11,7 +11,7 @@ from llmviewer.core.counts import Count
 from llmviewer.core.ir import Block, Graph, Kind, Operator, Pass, Tensor, whole
 from llmviewer.ops.elementwise import elementwise
 from llmviewer.ops.gemm import Linear
-from llmviewer.techniques.sparsity.exit_depth import Asked, Exits
+from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
 from llmviewer.techniques.sparsity.expected_work import is_layer
 
 #: softmax, as for attention scores: max, subtract, exponential, sum, divide.
@@ -39,14 +39,14 @@ def exit_checks(exits: Exits, confidence: Confidence, *, jump: bool) -> Pass:
 
     def change(graph: Graph) -> Graph:
         layers = [block for block in graph.blocks if is_layer(block)]
-        times = len(exits.checked(sum(block.times for block in layers)))
-        asked, head = Asked.of(graph), graph.blocks[-1]
+        times = len(exits.checked(sum(block.repeats for block in layers)))
+        asked, head = StepTokens.of(graph), graph.blocks[-1]
         hidden = _hidden(layers, asked.tokens)
         rows = np.maximum(asked.logits, 1.0)  # where nobody asks, nothing of it runs
         operators = {"exit_check": _check(confidence, head, hidden, rows)}
         if jump:
             operators["exit_jump"] = (_jump(hidden, rows),)
-        added = (Block(name=name, operators=made, times=times, scope="model") for name, made in operators.items())
+        added = (Block(name=name, operators=made, repeats=times, scope="model") for name, made in operators.items())
         return replace(graph, blocks=(*graph.blocks, *added))
 
     return change

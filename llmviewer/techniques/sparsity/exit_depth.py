@@ -55,7 +55,7 @@ def _stay(mean: float, layers: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Asked:
+class StepTokens:
     """Tokens of a step, and how many of them ask for logits.
 
     Only who asks for logits may leave early; where any token does not (a prompt, a chunk), every layer runs.
@@ -65,11 +65,11 @@ class Asked:
     logits: Count
 
     @staticmethod
-    def of(graph: Graph) -> Asked:
+    def of(graph: Graph) -> StepTokens:
         """Those of the step that a graph is of."""
         head = (op for block, op in graph if block.name == "head")
         logits = next(op for op in head if "lm_head" in op.name.split("+"))  # fusion joins names by +
-        return Asked(tokens=graph.blocks[0].operators[0].output_shape[0], logits=logits.output_shape[0])
+        return StepTokens(tokens=graph.blocks[0].operators[0].output_shape[0], logits=logits.output_shape[0])
 
     @property
     def may_leave(self) -> Count:

@@ -13,7 +13,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Tensor, whole
 from llmviewer.formats.linear import is_matrix
 from llmviewer.hardware.specs import host
-from llmviewer.techniques.sparsity.contextual_sparsity import COLUMNS, Sparsity, contextual_sparsity, union
+from llmviewer.techniques.sparsity.contextual_sparsity import NEURON_PROJECTIONS, Sparsity, contextual_sparsity, union
 from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
 
 WHERE = "--hot-neurons"
@@ -62,7 +62,7 @@ def hot_neurons(neurons: HotNeurons) -> Pass:
     """
 
     def change(graph: Graph) -> Graph:
-        if not any(op.name in COLUMNS for _, op in graph):
+        if not any(op.name in NEURON_PROJECTIONS for _, op in graph):
             raise UserError(f"{WHERE}: this model has no dense feed-forward part")
         sparse = contextual_sparsity(Sparsity(mlp=neurons.active, predictor=neurons.predictor))(graph)
         if neurons.gpu == 1.0:
@@ -75,7 +75,7 @@ def hot_neurons(neurons: HotNeurons) -> Pass:
 
 def _split(dense: Block, sparse: Block, neurons: HotNeurons) -> Block:
     """The block with its feed-forward matrices on both sides; all else as contextual sparsity has left it."""
-    matrices = [op for op in dense.operators if op.name in COLUMNS]
+    matrices = [op for op in dense.operators if op.name in NEURON_PROJECTIONS]
     if not matrices:
         return sparse
     last = next(op for op in dense.operators if op.name == "down_proj")

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from llmviewer.core.errors import UserError
 from llmviewer.models.model import Model
-from llmviewer.serving.generation import PLAIN, Generation, Scheme
+from llmviewer.serving.generation import PLAIN, Generation, GenerationScheme
 from llmviewer.techniques.speculation import rates
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.technique import Change, Parameter, generating
@@ -34,7 +34,7 @@ def accepted(where: str, given: Mapping[str, str], default: str = "") -> Accepta
 def by_tokens(name: str, where: str, given: Mapping[str, str], make: Round, default: float = 0.0) -> Change:
     """The change that drafts the tokens asked for; `best` takes the best of 0 to 16 at every point."""
     if given.get("tokens") == "best":
-        schemes = [Scheme(name=name, make=partial(make, float(tokens))) for tokens in range(MOST + 1)]
+        schemes = [GenerationScheme(name=name, make=partial(make, float(tokens))) for tokens in range(MOST + 1)]
         return generating(name, schemes[0].make, schemes)
     tokens = default if default and "tokens" not in given else TOKENS.of(given, where)
     return generating(name, partial(make, tokens) if tokens else lambda _: PLAIN)

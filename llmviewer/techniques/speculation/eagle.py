@@ -38,7 +38,7 @@ def eagle(target: Model, width: int = 0) -> Module:
     """
     norms = Norms(mlp=rms_norm("mlp_norm", target.hidden, target.dtype))
     layer = DecoderLayer(
-        name="layer", times=1, norms=norms, mixer=attention(target), feed_forward=feed_forward(target, width)
+        name="layer", repeats=1, norms=norms, mixer=attention(target), feed_forward=feed_forward(target, width)
     )
     fc = replace(joining(target, 2), bias=True)
 

@@ -40,8 +40,8 @@ def medusa_heads(target: Model, heads: int, layers: int = 1) -> Module:
         act = activate("resblock_act", product.output, step.logits, activation("silu"))
         residual = add("resblock_add", x, act.output, step.logits)
         return (
-            Block(name="medusa_resblock", operators=(product, act, residual), times=heads * layers),
-            Block(name="medusa_head", operators=(head.operator(x, step.logits),), times=heads, scope="model"),
+            Block(name="medusa_resblock", operators=(product, act, residual), repeats=heads * layers),
+            Block(name="medusa_head", operators=(head.operator(x, step.logits),), repeats=heads, scope="model"),
         )
 
     return beside(target, f"Medusa, {heads} heads", blocks, SOURCE)

@@ -124,5 +124,5 @@ def _last(variants: Sequence[Variant], layers: int) -> Iterator[Variant]:
     """Variants of the last `layers` layers."""
     for variant in reversed(variants):
         if layers:
-            yield replace(variant, times=min(variant.times, layers))
-            layers -= min(variant.times, layers)
+            yield replace(variant, repeats=min(variant.repeats, layers))
+            layers -= min(variant.repeats, layers)

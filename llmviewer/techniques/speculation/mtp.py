@@ -36,10 +36,10 @@ def module_layer(target: Model) -> DecoderLayer:
         mixers, parts = LIGHT[target.architecture]
         mixer = next(layer.mixer for name, layer in named.items() if mixers in name)
         part = next(layer for name, layer in named.items() if parts in name)
-        return replace(part, mixer=mixer, times=1, numbers=())
+        return replace(part, mixer=mixer, repeats=1, numbers=())
     attending = [layer for layer in target.layers if isinstance(layer.mixer, (Attention, Mla))]
-    last = max(attending or target.layers, key=lambda layer: max(layer.numbers, default=layer.times))
-    return replace(last, times=1, numbers=())
+    last = max(attending or target.layers, key=lambda layer: max(layer.numbers, default=layer.repeats))
+    return replace(last, repeats=1, numbers=())
 
 
 def mtp(target: Model) -> Module:

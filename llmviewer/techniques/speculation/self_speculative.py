@@ -23,27 +23,27 @@ def skipping(target: Model, attention: float, mlp: float) -> Model:
     ones, a search on a sample has chosen.  The others read the caches that the model has filled.
     """
     kept = [(layer.name, some) for layer in target.layers for some in _kept(layer, attention, mlp)]
-    formats = stored(target, {some.name: (like, some.times) for like, some in kept})
+    formats = stored(target, {some.name: (like, some.repeats) for like, some in kept})
     layers = tuple(some for _, some in kept)
     return replace(target, name=f"{target.name} with layers skipped", layers=layers, checkpoint=formats)
 
 
 def _kept(layer: DecoderLayer, attention: float, mlp: float) -> Iterator[DecoderLayer]:
     """Layers that keep both parts, and those that keep one."""
-    mixers = layer.times - round(layer.times * attention) if layer.mixer else 0
-    parts = layer.times - round(layer.times * mlp) if layer.feed_forward else 0
+    mixers = layer.repeats - round(layer.repeats * attention) if layer.mixer else 0
+    parts = layer.repeats - round(layer.repeats * mlp) if layer.feed_forward else 0
     both = min(mixers, parts)
     if both:
-        yield replace(layer, times=both, numbers=())
+        yield replace(layer, repeats=both, numbers=())
     if mixers > both:
         name = layer.name if not layer.feed_forward else f"{layer.name}_attention"
-        yield replace(layer, name=name, times=mixers - both, numbers=(), feed_forward=None)
+        yield replace(layer, name=name, repeats=mixers - both, numbers=(), feed_forward=None)
     if parts > both:
         norms = layer.norms
         if layer.residual is Residual.PARALLEL and norms.mlp is None:  # one norm served both
             norms = replace(norms, mlp=norms.attn)
         name = layer.name if not layer.mixer else f"{layer.name}_mlp"
-        yield replace(layer, name=name, times=parts - both, numbers=(), mixer=None, norms=norms)
+        yield replace(layer, name=name, repeats=parts - both, numbers=(), mixer=None, norms=norms)
 
 
 WHERE = "--speculative self"

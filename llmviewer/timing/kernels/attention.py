@@ -34,7 +34,7 @@ TWINS |= {name + LATENT: (name, *others) for name, others in TWINS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
+class GroupTime:
     """What the kernel of one group of sequences takes [s]: launch and whatever overlaps with nothing; its tiles; moving
     one byte.  sharpness: p by which tiles and bytes overlap."""
 
@@ -44,10 +44,10 @@ class Part:
     sharpness: Count
 
 
-Parts = Callable[[Group, Operator, Chip, Constants], Part]
+Parts = Callable[[Group, Operator, Chip, Constants], GroupTime]
 
 
-def priced(operator: Operator, chip: Chip, part_of: Callable[[Group], Part]) -> Rates:
+def priced(operator: Operator, chip: Chip, part_of: Callable[[Group], GroupTime]) -> Rates:
     """Rates that give the sum over groups of the time of their kernels."""
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
@@ -70,7 +70,7 @@ def priced(operator: Operator, chip: Chip, part_of: Callable[[Group], Part]) -> 
 def rates(operator: Operator, chip: Chip, prompts: tuple[Parts, Constants], steps: tuple[Parts, Constants]) -> Rates:
     """Every group by the kernel for its number of queries, passes of a group may differ."""
 
-    def part_of(group: Group) -> Part:
+    def part_of(group: Group) -> GroupTime:
         few: Any = np.asarray(decodes(group))
         if few.all():
             return steps[0](group, operator, chip, steps[1])
@@ -93,8 +93,8 @@ def decodes(group: Group) -> Any:
     return (new == 1.0) | ((new <= MOST_DECODE_QUERIES) & (np.asarray(group.cached_tokens) > 0.0))
 
 
-def _either(mask: Any, chosen: Part, other: Part) -> Part:
-    return Part(
+def _either(mask: Any, chosen: GroupTime, other: GroupTime) -> GroupTime:
+    return GroupTime(
         fixed_s=np.where(mask, chosen.fixed_s, other.fixed_s),
         tiles_s=np.where(mask, chosen.tiles_s, other.tiles_s),
         byte_s=np.where(mask, chosen.byte_s, other.byte_s),
@@ -102,7 +102,7 @@ def _either(mask: Any, chosen: Part, other: Part) -> Part:
     )
 
 
-def _sum(operator: Operator, shape: AttentionShape, parts: tuple[Part, ...]) -> Part:
+def _sum(operator: Operator, shape: AttentionShape, parts: tuple[GroupTime, ...]) -> GroupTime:
     """Kernels one after another.  Each one's tiles and bytes get their shares of the time they take together, so that
     the shares of all add up to the time of all."""
     fixed: Any = 0.0
@@ -116,7 +116,7 @@ def _sum(operator: Operator, shape: AttentionShape, parts: tuple[Part, ...]) -> 
         tiles, moving = tiles + seconds * powers[0] / both, moving + seconds * powers[1] / both
         fixed = fixed + part.fixed_s * (group.batch_size > 0.0)
     byte_s = np.maximum(moving, 1e-30) / np.maximum(operator.traffic_bytes, 1.0)
-    return Part(fixed_s=fixed, tiles_s=np.maximum(tiles, 1e-30), byte_s=byte_s, sharpness=1.0)
+    return GroupTime(fixed_s=fixed, tiles_s=np.maximum(tiles, 1e-30), byte_s=byte_s, sharpness=1.0)
 
 
 def bytes_of(group: Group, operator: Operator, shape: AttentionShape) -> Count:

@@ -15,7 +15,7 @@ from llmviewer.core.ir import Operator, Place
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
-from llmviewer.timing.kernels.attention import TWINS, Part, alone, covers, variant
+from llmviewer.timing.kernels.attention import TWINS, GroupTime, alone, covers, variant
 from llmviewer.timing.kernels.clock import units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 
@@ -35,7 +35,7 @@ L2_SPEED = 1.5
 MOST_GROUPED, LEAST_TASKS = 48.0, 0.25
 
 
-def part(group: Group, operator: Operator, chip: Chip, constants: Constants) -> Part:
+def part(group: Group, operator: Operator, chip: Chip, constants: Constants) -> GroupTime:
     """Time of one group: tasks over all units and the longest one; bytes beside them; launch and sequences besides."""
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
@@ -46,7 +46,7 @@ def part(group: Group, operator: Operator, chip: Chip, constants: Constants) -> 
     if apart is not None:
         floor = floor + apart * (constants["head_floor"] - constants["floor"]) - apart * narrow
     floor = floor + narrow
-    return Part(
+    return GroupTime(
         fixed_s=floor * 1e-6 + group.batch_size * (constants["sequence"] * 1e-9),
         tiles_s=tasks,
         byte_s=_byte_s(operator, shape, chip, constants),

@@ -15,7 +15,7 @@ from llmviewer.core.ir import Operator
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape
-from llmviewer.timing.kernels.attention import TWINS, Part, alone, covers, variant
+from llmviewer.timing.kernels.attention import TWINS, GroupTime, alone, covers, variant
 from llmviewer.timing.kernels.clock import units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 
@@ -30,7 +30,7 @@ SPLIT_BELOW, SPLIT_WASTE = 0.8, 1.15
 WRITTEN_AT_ONCE = 512.0
 
 
-def part(group: Group, operator: Operator, chip: Chip, constants: Constants) -> Part:
+def part(group: Group, operator: Operator, chip: Chip, constants: Constants) -> GroupTime:
     """Time of one group: the longer of the work over all units and the longest tile, smoothly; then bytes, launch."""
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
@@ -38,7 +38,7 @@ def part(group: Group, operator: Operator, chip: Chip, constants: Constants) -> 
     per_token = constants["token"] * np.minimum(shape.kv_heads * width, WRITTEN_AT_ONCE)
     per_token = (per_token + constants["cache"] * shape.kv_heads * width) / WRITTEN_AT_ONCE
     uneven = constants["uneven"] * ((shape.qk_dim > 128.0) & (shape.qk_dim < 256.0))
-    return Part(
+    return GroupTime(
         fixed_s=(constants["floor"] + uneven) * 1e-6 + group.tokens * (per_token * 1e-9),
         tiles_s=_tiles(group, shape, operator, chip, constants),
         byte_s=1.0 / (chip.bandwidth_bytes_per_s * constants["memory"]),

@@ -127,7 +127,7 @@ def _by_vectors(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count) -
     return seconds
 
 
-def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants) -> tiles.Grid:
+def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants) -> tiles.TileGrid:
     units, peak, lasting, feeding = _figures(chip, operator.compute)
     share = constants["compute"]
     pace = (

@@ -12,9 +12,9 @@ from llmviewer.core.counts import Array, Count
 #: Rows x columns of the output tiles that libraries choose from (cuBLAS and CUTLASS: 32 to 256).  The last one is only
 #: taken by kernels that choose by rows alone.
 TILES = ((32, 64), (64, 64), (128, 128), (256, 128), (64, 128))
-ROWS = np.array([rows for rows, _ in TILES], dtype=np.float64)[:, None]
-COLUMNS = np.array([columns for _, columns in TILES], dtype=np.float64)[:, None]
-PER_ROW = 1.0 / ROWS
+TILE_ROWS = np.array([rows for rows, _ in TILES], dtype=np.float64)[:, None]
+TILE_COLUMNS = np.array([columns for _, columns in TILES], dtype=np.float64)[:, None]
+PER_ROW = 1.0 / TILE_ROWS
 CHOSEN = 4
 #: Tiles of kernels that choose by rows alone: up to 64 rows, up to 128, more (CUTLASS configurations of vLLM, SGLang).
 BY_ROWS = (1, 4, 2)
@@ -40,7 +40,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grid:
+class TileGrid:
     """What does not depend on the rows, per tile size (first axis).
 
     whole, exact: tiles of a row of them, rounded up and not, per unit, as far as paid for.  depth_s: time of a unit for
@@ -57,16 +57,16 @@ class Grid:
     waiting: float
 
 
-def grid(n: Count, k: Count, pace: Pace) -> Grid:
+def grid(n: Count, k: Count, pace: Pace) -> TileGrid:
     """The grid of a product with n columns and depth k."""
-    computing = 2.0 * ROWS * COLUMNS / pace.flops_per_s
-    feeding = (ROWS + COLUMNS) * pace.operand_bytes / pace.feed_bytes_per_s
+    computing = 2.0 * TILE_ROWS * TILE_COLUMNS / pace.flops_per_s
+    feeding = (TILE_ROWS + TILE_COLUMNS) * pace.operand_bytes / pace.feed_bytes_per_s
     depth = np.ceil(k / STEP) * STEP
     depth_s = np.maximum(computing, feeding) * pace.units * depth
     loose = 1.0 - pace.ragged
-    return Grid(
-        np.ceil(n / COLUMNS) / pace.units * pace.ragged,
-        n / COLUMNS / pace.units * loose,
+    return TileGrid(
+        np.ceil(n / TILE_COLUMNS) / pace.units * pace.ragged,
+        n / TILE_COLUMNS / pace.units * loose,
         depth_s,
         depth_s + pace.prologue_s,
         np.minimum(SHORTEST_SPLIT / depth, 1.0),
@@ -76,12 +76,12 @@ def grid(n: Count, k: Count, pace: Pace) -> Grid:
 
 
 @lru_cache(maxsize=4096)
-def looked_up(n: float, k: float, pace: tuple[float, ...]) -> Grid:
+def looked_up(n: float, k: float, pace: tuple[float, ...]) -> TileGrid:
     """The same of plain numbers: a model asks for few of them over and over.  pace: the fields of Pace, in order."""
     return grid(n, k, Pace(**dict(zip(Pace.__slots__, pace, strict=True))))
 
 
-def per_unit(grid: Grid, m: Count, groups: Count) -> Array:
+def per_unit(grid: TileGrid, m: Count, groups: Count) -> Array:
     """Tiles that each unit computes, per tile size.  groups: experts, whose rows share no tile."""
     rows = m * PER_ROW  # each step with both axes costs three times one of a single axis: they are few
     if isinstance(groups, float) and groups == 1.0:
@@ -89,7 +89,7 @@ def per_unit(grid: Grid, m: Count, groups: Count) -> Array:
     return np.ceil(rows / groups) * groups * grid.whole + np.maximum(rows * grid.exact, groups * grid.one)
 
 
-def unsplit(grid: Grid, tiles: Array) -> Array:
+def unsplit(grid: TileGrid, tiles: Array) -> Array:
     """Seconds per tile size where every tile is computed by one unit, in waves that wait for their last tile."""
     waves = np.maximum(tiles, 1.0)
     if grid.waiting > 0.01:
@@ -103,7 +103,7 @@ def best(seconds: Array) -> Array:
     return least
 
 
-def split(grid: Grid, tiles: Array) -> Array:
+def split(grid: TileGrid, tiles: Array) -> Array:
     """Seconds per tile size, less the prologue, where idle units take a part of the depth."""
     return np.maximum(tiles, grid.least) * grid.depth_s
 
