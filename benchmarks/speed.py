@@ -1,7 +1,7 @@
 """How fast the tool answers.  Run by `make bench`; prints docs/speed.md.
 
-A point is: flash attention, Llama-2-7b, model and chip loaded, one prefill and one decode step, memory included; on the
-roofline, and calibrated.  The cold process answers calibrated, as by default.
+A point is one prefill and one decode step of Llama-2-7b with flash attention, including memory, with model and chip
+loaded; once ideal and once calibrated.  The cold process uses calibrated times, the default.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ HEADER = """# Speed
 
 Printed by `make bench` (`benchmarks/speed.py`) on {cores} cores of an {cpu}, Python {python}, numpy {numpy}.
 
-A *point* is one prefill and one decode step of Llama-2-7b with flash attention, memory included, model and chip loaded.
-A *generation* prices the prefill and all 511 decode steps. The sweep runs on one core. Cold processes, which answer
-calibrated as `analyze` does by default, are compared with the imports they cannot do without, in the same environment,
-bytecode written by the installation.
+A *point* is one prefill and one decode step of Llama-2-7b with flash attention, including memory, with model and chip
+already loaded. A *generation* prices the prefill and all 511 decode steps. The sweep runs on one core. The cold process
+uses calibrated times, the default of `analyze`, and is compared with the imports that it needs at least, in the same
+environment, with bytecode compiled at installation.
 
 | what | measured | goal |
 |---|---|---|"""
@@ -62,21 +62,21 @@ def main() -> None:
 
 
 def cold_process() -> list[tuple[str, str, str]]:
-    """CPU time and memory of a process that answers one question, against the imports alone."""
+    """CPU time and memory of a process that answers one question, and CPU time of its minimal imports."""
     program = str(Path(sys.executable).parent / "llmviewer")
     imports, _ = cpu_of([sys.executable, "-c", "import numpy, yaml, typer"])
     seconds, memory = cpu_of([program, *ANALYZE])
     return [
         ("`import numpy, yaml, typer`, CPU time", f"{imports * 1e3:.0f} ms", ""),
         ("`llmviewer analyze ... --format json`, CPU time", f"{seconds * 1e3:.0f} ms", ""),
-        ("ratio of the two", f"{seconds / imports:.2f}", "≤ 1.25"),
-        ("its peak memory", f"{memory / 2**20:.0f} MiB", "≤ 64 MiB"),
+        ("ratio of these two", f"{seconds / imports:.2f}", "≤ 1.25"),
+        ("peak memory of this process", f"{memory / 2**20:.0f} MiB", "≤ 64 MiB"),
         *picture(program),
     ]
 
 
 def picture(program: str) -> list[tuple[str, str, str]]:
-    """CPU time of processes that draw a roofline and write a report, beside imports that pictures cannot do without."""
+    """CPU time of processes that draw a roofline and write a report, and of the imports that plots need."""
     imports, _ = cpu_of([sys.executable, "-c", f"import numpy, yaml, typer, pandas, {MATPLOTLIB}"])
     with tempfile.TemporaryDirectory() as folder:
         seconds, _ = cpu_of([program, *ROOFLINE, "-o", f"{folder}/roofline.png"])
@@ -84,9 +84,9 @@ def picture(program: str) -> list[tuple[str, str, str]]:
         size = Path(f"{folder}/report.html").stat().st_size
     return [
         ("`llmviewer plot roofline`, CPU time", f"{seconds:.2f} s", "≤ 1.5 s"),
-        ("of it imports of pandas and matplotlib among others", f"{imports:.2f} s", ""),
+        ("imports within it (pandas, matplotlib and others)", f"{imports:.2f} s", ""),
         ("`llmviewer report` of four configurations, CPU time", f"{page:.2f} s", "≤ 3 s"),
-        ("its file", f"{size / 1e6:.1f} MB", "< 8 MB"),
+        ("size of the report", f"{size / 1e6:.1f} MB", "< 8 MB"),
     ]
 
 
@@ -111,41 +111,41 @@ PEAK_OF = (
 
 
 def in_process() -> list[tuple[str, str, str]]:
-    """One point, a generation, a sweep."""
+    """Rows of one point, one generation and one sweep, ideal and calibrated."""
     ideal = figures(api.configuration("llama-2-7b", "a6000", efficiency="ideal"), "", GOALS)
     calibrated = api.configuration("llama-2-7b", "a6000", efficiency="calibrated")
     return [*ideal, *figures(calibrated, ", calibrated", ("", "", ""))]
 
 
-#: Of a point, a generation, a sweep; on the roofline.
+#: Goals for a point, a generation and a sweep with ideal times.
 GOALS = ("≤ 0.5 ms", "≤ 0.6 ms", "≥ 2 million points/s")
 
 
 def figures(configuration: api.Configuration, how: str, goals: tuple[str, str, str]) -> list[tuple[str, str, str]]:
-    """The three with one efficiency, and the memory of the process after them."""
+    """Rows of one point, one generation and one sweep, and the memory of the process after them."""
     model, system = configuration.model, configuration.system
 
     def answer(prompt: float, output: float) -> Callable[[], object]:
         request = Request(batch_size=1.0, input_len=prompt, output_len=output)
         return lambda: _used(analysis.analyze(model, system, request))
 
-    point, generation = best_of(answer(512.0, 1.0)), best_of(answer(512.0, 512.0))
+    point, generation = median_time(answer(512.0, 1.0)), median_time(answer(512.0, 512.0))
     rate = sweep_rate(configuration)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return [
         (f"one point{how}", f"{point * 1e3:.2f} ms", goals[0]),
-        (f"generate 512 + 512, exact over all steps{how}", f"{generation * 1e3:.2f} ms", goals[1]),
+        (f"one generation, 512 + 512 tokens, exact over all steps{how}", f"{generation * 1e3:.2f} ms", goals[1]),
         (f"sweep of {POINTS:,} points{how}", f"{rate / 1e6:.1f} million points/s", goals[2]),
-        (f"memory of the process after it{how}", f"{peak:.0f} MiB", "bounded"),
+        (f"memory of the process after the sweep{how}", f"{peak:.0f} MiB", "bounded"),
     ]
 
 
 def _used(done: analysis.Analysis) -> tuple[object, ...]:
-    """What a point asks for."""
+    """Evaluate the properties that every point needs."""
     return done.ttft_s, done.tpot_s, done.schedule.decode(done.time_s), done.memory.total_bytes, done.memory.fits
 
 
-def best_of(call: Callable[[], object], repeats: int = 400) -> float:
+def median_time(call: Callable[[], object], repeats: int = 400) -> float:
     """Median time of a call [s]."""
     times = []
     for _ in range(repeats):

@@ -1,1 +1,1 @@
-"""Measuring real kernels and fitting what a chip reaches.  Empty until the first kernel is measured."""
+"""Measure real kernels, fit efficiencies to them, and validate predictions against measurements."""

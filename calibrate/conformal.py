@@ -1,4 +1,4 @@
-"""Errors of predictions, and intervals that cover a stated share of what was not fitted on."""
+"""Prediction errors, and intervals with a stated coverage of held-out rows."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 
 from llmviewer.core.counts import Array
 
-#: Shares of the rows below each bound: of the 95 % interval, of the 80 % one.
-LEVELS = (0.025, 0.10, 0.90, 0.975)
+#: Share of the rows below each bound: outer pair for the 95 % interval, inner pair for the 80 % one.
+QUANTILE_LEVELS = (0.025, 0.10, 0.90, 0.975)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """How far predictions are from measurements; |predicted / measured - 1| unless said otherwise.
+    """Prediction errors, as |predicted / measured - 1| unless stated otherwise.
 
-    bias: the median of predicted / measured - 1.
+    mape: the mean.  bias: the median of predicted / measured - 1.
     """
 
     rows: int
@@ -25,38 +25,38 @@ class Errors:
     bias: float
 
     def as_dict(self) -> dict[str, float]:
-        """As profiles keep it."""
+        """Rounded values, as profiles store them."""
         return {name: round(value, 4) for name, value in asdict(self).items()}
 
 
 def errors(ratio: Array) -> Errors:
-    """ratio: measured / predicted, one per row."""
-    off = 1.0 / ratio - 1.0
+    """Errors of rows from measured / predicted, one ratio per row."""
+    relative = 1.0 / ratio - 1.0
     return Errors(
         rows=len(ratio),
-        mape=float(np.mean(np.abs(off))),
-        median=float(np.median(np.abs(off))),
-        bias=float(np.median(off)),
+        mape=float(np.mean(np.abs(relative))),
+        median=float(np.median(np.abs(relative))),
+        bias=float(np.median(relative)),
     )
 
 
 def quantiles(ratio: Array) -> tuple[float, ...]:
-    """Bounds of measured / predicted at LEVELS, a little outside the sample's own as few rows demand.
+    """Bounds of measured / predicted at QUANTILE_LEVELS, slightly outside the sample quantiles for few rows.
 
-    Split conformal prediction (arXiv 2107.07511): of n rows the level q takes the ceil((n + 1) q)-th.
+    Split conformal prediction (arXiv 2107.07511): level q of n rows is the ceil((n + 1) q)-th smallest.
     """
     ordered, count = np.sort(ratio), len(ratio)
-    places = [np.floor((count + 1) * q) if q < 0.5 else np.ceil((count + 1) * q) for q in LEVELS]
-    return tuple(round(float(ordered[int(np.clip(place - 1, 0, count - 1))]), 4) for place in places)
+    ranks = [np.floor((count + 1) * q) if q < 0.5 else np.ceil((count + 1) * q) for q in QUANTILE_LEVELS]
+    return tuple(round(float(ordered[int(np.clip(rank - 1, 0, count - 1))]), 4) for rank in ranks)
 
 
-def covered(ratio: Array, folds: Array) -> dict[str, float]:
-    """Share of the rows inside the 80 % interval that the rows of other folds give; nothing where there is one fold."""
+def coverage(ratio: Array, folds: Array) -> dict[str, float]:
+    """Share of the rows inside the 80 % interval computed from the other folds; empty for a single fold."""
     inside = 0
     for fold in np.unique(folds):
-        held = folds == fold
-        if held.all():
+        held_out = folds == fold
+        if held_out.all():
             return {}
-        _, low, high, _ = quantiles(ratio[~held])
-        inside += int(np.sum((low <= ratio[held]) & (ratio[held] <= high)))
+        _, low, high, _ = quantiles(ratio[~held_out])
+        inside += int(np.sum((low <= ratio[held_out]) & (ratio[held_out] <= high)))
     return {"covered80": round(inside / len(ratio), 4)}

@@ -1,4 +1,4 @@
-"""Which chip rows were measured on: words of the column `device` -> chips that we describe."""
+"""The chip that rows were measured on: names in the column `device` -> chip specs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from llmviewer.hardware.chip import Chip
 
 
 @lru_cache(maxsize=256)
-def known(word: str) -> str:
-    """Our name of the chip that a table calls `word`; empty where we describe none."""
+def known_chip(word: str) -> str:
+    """Spec name of the chip that a table calls `word`; empty if there is no spec."""
     folded = word.replace("_", "-")
     if folded.endswith((".yaml", ".yml")) or folded.startswith((".", "/", "~")):
         return ""
@@ -26,13 +26,13 @@ def known(word: str) -> str:
         return ""
 
 
-def are(words: Any, chip: Chip) -> Any:
-    """Mask of the rows that a column `device` says to be of a chip."""
-    return np.array([known(str(word)) == chip.name for word in words], dtype=bool)
+def measured_on(devices: Any, chip: Chip) -> Any:
+    """Mask of the rows whose `device` is this chip."""
+    return np.array([known_chip(str(word)) == chip.name for word in devices], dtype=bool)
 
 
-def counted(frames: Any) -> dict[str, int]:
-    """Words of the column `device` -> rows."""
+def rows_by_device(frames: Any) -> dict[str, int]:
+    """Names in the column `device` -> number of rows."""
     found: dict[str, int] = {}
     for frame in frames:
         for word, rows in frame["device"].astype(str).value_counts().items():
@@ -40,28 +40,28 @@ def counted(frames: Any) -> dict[str, int]:
     return found
 
 
-def chosen(words: Mapping[str, int], wanted: str) -> tuple[Chip | None, tuple[str, ...]]:
-    """The chip to fit and the words that mean it.  None: one device that nobody describes.
+def choose_chip(devices: Mapping[str, int], wanted: str) -> tuple[Chip | None, tuple[str, ...]]:
+    """The chip to fit and the device names that mean it; None for a single device without a spec.
 
-    words: devices of the samples, with rows.  wanted: a chip by name or path; empty: the one device there is.
+    devices: device name -> rows.  wanted: a chip by name or path; empty for the only device of the samples.
     """
-    if not words:
-        raise UserError("no measured rows: the samples hold skipped shapes alone")
+    if not devices:
+        raise UserError("no measured rows: the samples contain only skipped shapes")
     if not wanted:
-        names = {known(word) or word for word in words}
+        names = {known_chip(word) or word for word in devices}
         if len(names) > 1:
-            raise UserError(f"samples of several devices: {_listed(words)}; choose one with --hardware")
-        name = known(next(iter(words)))
-        return (specs.load(name) if name else None), tuple(words)
+            raise UserError(f"samples of several devices: {_listed(devices)}; choose one with --hardware")
+        name = known_chip(next(iter(devices)))
+        return (specs.load(name) if name else None), tuple(devices)
     chip = specs.load(wanted)
-    meant = tuple(word for word in words if known(word) == chip.name or word == chip.name)
-    if meant:
-        return chip, meant
-    only = next(iter(words))
-    if len(words) == 1 and (not known(only) or data.own(wanted)):
-        return chip, (only,)  # a device that only its owner describes
-    raise UserError(f"no rows of {chip.name}; the samples are of {_listed(words)}")
+    matching = tuple(word for word in devices if known_chip(word) == chip.name or word == chip.name)
+    if matching:
+        return chip, matching
+    only = next(iter(devices))
+    if len(devices) == 1 and (not known_chip(only) or data.own(wanted)):
+        return chip, (only,)  # the user's own spec describes this device
+    raise UserError(f"no rows of {chip.name}; the samples are of {_listed(devices)}")
 
 
-def _listed(words: Mapping[str, int]) -> str:
-    return ", ".join(f"{shown(word)} ({rows:,} rows)" for word, rows in words.items())
+def _listed(devices: Mapping[str, int]) -> str:
+    return ", ".join(f"{shown(word)} ({rows:,} rows)" for word, rows in devices.items())

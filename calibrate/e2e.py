@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS, RequestCase, case_of
-from llmviewer.calibrate.e2e_runs import RATES, CaseGroup, Setting, grouped
+from llmviewer.calibrate.e2e_runs import RATE_METRICS, CaseGroup, EvaluationOptions, evaluate_groups
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.core import data
 from llmviewer.core.counts import Array
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Columns that predictions add, in the unit of the row's value.
-PREDICTED = ("predicted", "low80", "high80", "low95", "high95")
+REQUEST_PREDICTION_COLUMNS = ("predicted", "low80", "high80", "low95", "high95")
 #: The data sheet's bound, where kernels come from, the preset, and why nothing was predicted.
-OTHERS = ("ideal", "basis", "preset", "reason")
+REQUEST_INFO_COLUMNS = ("ideal", "basis", "preset", "reason")
 #: These columns by the names of those of kernel tables, beside which they are scored.
-AS_KERNELS = {"value": "latency_us", **{name: f"{name}_us" for name in (*PREDICTED, "ideal")}}
+AS_KERNELS = {"value": "latency_us", **{name: f"{name}_us" for name in (*REQUEST_PREDICTION_COLUMNS, "ideal")}}
 #: How much wider the log of an interval grows where it is another basis's or another metric's.
-WIDER = 1.6
+WIDENING = 1.6
 #: Where the bounds of an interval stand among profile.QUANTILES.
-BOUNDS = {"low95": 0, "low80": 1, "high80": 2, "high95": 3}
+QUANTILE_INDEX = {"low95": 0, "low80": 1, "high80": 2, "high95": 3}
 
 
-def is_table(columns: Any) -> bool:
+def is_request_table(columns: Any) -> bool:
     """Whether these are the columns of a table of end-to-end figures."""
     return set(REQUEST_COLUMNS) <= set(columns)
 
@@ -49,9 +49,9 @@ def predict(
     device = asked.hardware if isinstance(asked.hardware, str) else asked.hardware.name
     own = asked.own
     answered = frame.copy()
-    for name in (*PREDICTED, "ideal"):
+    for name in (*REQUEST_PREDICTION_COLUMNS, "ideal"):
         answered[name] = np.nan
-    for name in OTHERS[1:]:
+    for name in REQUEST_INFO_COLUMNS[1:]:
         answered[name] = ""
     cases: dict[int, RequestCase] = {}
     for at, row in enumerate(frame.to_dict("records")):
@@ -59,9 +59,9 @@ def predict(
             cases[at] = case_of({str(key): value for key, value in row.items()}, device)
         except UserError as error:
             answered.loc[frame.index[at], "reason"] = str(error)
-    for part in grouped(cases, Setting(own=own)):
+    for part in evaluate_groups(cases, EvaluationOptions(own=own)):
         index = frame.index[list(part.places)]
-        columns = columns_of(part, own) if isinstance(part, CaseGroup) else {"reason": part.reason}
+        columns = prediction_columns(part, own) if isinstance(part, CaseGroup) else {"reason": part.reason}
         for name, values in columns.items():
             answered.loc[index, name] = values
         seen(len(part.places))
@@ -78,17 +78,19 @@ def check(frame: pd.DataFrame) -> None:
             raise UserError(f"row {at}: value is {value}; expected a number above 0")
 
 
-def columns_of(group: CaseGroup, own: Profile | None) -> dict[str, Any]:
+def prediction_columns(group: CaseGroup, own: Profile | None) -> dict[str, Any]:
     """What is known of the rows of a group."""
     preset = group.analysis.system.engine
     bases = [basis_of(case, own) for case in group.cases]
     values = group.values(group.analysis.times)
-    ratios = np.array([spread(preset, case.metric, basis) for case, basis in zip(group.cases, bases, strict=True)])
-    falls = np.array([case.metric in RATES for case in group.cases])
+    ratios = np.array(
+        [interval_ratios(preset, case.metric, basis) for case, basis in zip(group.cases, bases, strict=True)]
+    )
+    falls = np.array([case.metric in RATE_METRICS for case in group.cases])
     bounds = np.where(falls[:, None], values[:, None] / ratios[:, ::-1], values[:, None] * ratios)
     return {
         "predicted": values,
-        **{name: bounds[:, at] for name, at in BOUNDS.items()},
+        **{name: bounds[:, at] for name, at in QUANTILE_INDEX.items()},
         "ideal": group.bound(),
         "basis": bases,
         "preset": preset.name,
@@ -101,7 +103,7 @@ def basis_of(case: RequestCase, own: Profile | None = None) -> str:
     return "fitted" if path.is_file() or (own is not None and own.chip == case.hardware) else "transferred"
 
 
-def spread(preset: Engine, metric: str, basis: str) -> Array:
+def interval_ratios(preset: Engine, metric: str, basis: str) -> Array:
     """Quantiles of measured / predicted, as times: the metric's own, else those of the other basis or of all metrics,
     wider."""
     own = preset.spread((metric,), basis)
@@ -109,5 +111,5 @@ def spread(preset: Engine, metric: str, basis: str) -> Array:
         return np.array(own)
     others: list[Mapping[str, Any]] = [preset.residuals.get(metric, {}), *preset.residuals.values()]
     known = next((next(iter(of.values())) for of in others if of), UNKNOWN_SPREAD)
-    widest: Array = np.exp(np.log(np.array(known)) * WIDER)
+    widest: Array = np.exp(np.log(np.array(known)) * WIDENING)
     return widest

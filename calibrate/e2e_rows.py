@@ -12,7 +12,8 @@ from typing import Any
 from llmviewer import models
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.core.ir import Kind, Role
+from llmviewer.core.ir import Role
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode
 from llmviewer.hardware import specs
 from llmviewer.models.model import Model
@@ -56,9 +57,9 @@ QUANTIZATIONS = {
 }
 #: Engines whose own benchmark feeds the same made-up tokens to all sequences of a static batch: they choose the same
 #: experts (Mixtral's batch of 16 takes a third more time than that of one, where other prompts take three times it).
-ALIKE = ("trtllm-cpp", "deepspeed-mii")
+IDENTICAL_PROMPT_ENGINES = ("trtllm-cpp", "deepspeed-mii")
 #: Ends of a checkpoint's name that say how its weights are stored.
-SUFFIXES = {"-fp8": "fp8-block", "-fp8-dynamic": "fp8", "-nvfp4": "nvfp4", "-fp4": "nvfp4", "-bf16": "none"}
+CHECKPOINT_SUFFIXES = {"-fp8": "fp8-block", "-fp8-dynamic": "fp8", "-nvfp4": "nvfp4", "-fp4": "nvfp4", "-bf16": "none"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +106,12 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     tensor, pipeline = (max(int(_number(row.get(key), 1.0)), 1) for key in ("tp", "pp"))
     options = {
         "quantization": weights,
-        "kv_cache_dtype": cache_of(row.get("kv_dtype"), weights, engine),
+        "kv_cache_dtype": cache_dtype_of(row.get("kv_dtype"), weights, engine),
         "tensor_parallel_size": str(tensor),
         "pipeline_parallel_size": str(pipeline),
-        "expert_parallel_size": str(_experts(note, tensor)),
+        "expert_parallel_size": str(_expert_parallel_size(note, tensor)),
     }
-    if engine in ALIKE and batching == "static" and has_experts(name):
+    if engine in IDENTICAL_PROMPT_ENGINES and batching == "static" and has_experts(name):
         options["expert_skew"] = "10"
     prompt, output = float(row["input_len"]), float(row["output_len"])
     if prompt < 0 or output < 0 or prompt + output < 1:
@@ -145,24 +146,24 @@ def checkpoint(name: str) -> tuple[str, str]:
     Who stores somebody's model anew keeps its name behind another owner (`nvidia/Llama-3.3-70B-Instruct-FP8`).
     """
     try:
-        return _known(name), "none"
+        return _model_name(name), "none"
     except UserError:
-        for suffix, stored in SUFFIXES.items():
+        for suffix, stored in CHECKPOINT_SUFFIXES.items():
             if name.lower().endswith(suffix):
                 bare = name[: -len(suffix)]
-                return _known(_owned().get(bare.rpartition("/")[2].lower(), bare)), stored
+                return _model_name(_hub_names().get(bare.rpartition("/")[2].lower(), bare)), stored
         raise
 
 
 @cache
-def _owned() -> dict[str, str]:
+def _hub_names() -> dict[str, str]:
     """Last part of every name on the Hub -> the whole name."""
     names = (alias for listed in data.aliases("model_configs").values() for alias in listed if "/" in alias)
     return {alias.rpartition("/")[2].lower(): alias for alias in names}
 
 
 @lru_cache(maxsize=256)
-def _known(name: str) -> str:
+def _model_name(name: str) -> str:
     return str(load(name).name)
 
 
@@ -174,17 +175,17 @@ def load(name: str) -> Model:
 
 def quantization_of(dtype: object, stored: str, model: str) -> str:
     """--quantization of what the table calls the weights; a checkpoint that is published narrow stays as it is."""
-    word = "" if _absent(dtype) else str(dtype).lower()
+    word = "" if _is_missing(dtype) else str(dtype).lower()
     if not word:
         return stored
     if word not in QUANTIZATIONS:
         raise unknown("weight_dtype", dtype, QUANTIZATIONS)
     asked = QUANTIZATIONS[word]
-    return "none" if asked != "none" and narrow(model) else asked
+    return "none" if asked != "none" and has_narrow_weights(model) else asked
 
 
 @lru_cache(maxsize=256)
-def narrow(name: str) -> bool:
+def has_narrow_weights(name: str) -> bool:
     """Whether the checkpoint stores linear layers in fewer than 16 bits."""
     graph = load(name).graph(decode(1.0, 1.0))
     stored = (
@@ -203,9 +204,9 @@ def has_experts(name: str) -> bool:
     return any(operator.name == "router" for _, operator in load(name).graph(decode(1.0, 1.0)))
 
 
-def cache_of(dtype: object, weights: str, engine: str) -> str:
+def cache_dtype_of(dtype: object, weights: str, engine: str) -> str:
     """--kv-cache-dtype.  TensorRT-LLM's published fp8 checkpoints keep the cache in 8 bit as well."""
-    if not _absent(dtype):
+    if not _is_missing(dtype):
         word = str(dtype).lower()
         return "auto" if word in ("fp16", "bf16", "float16", "bfloat16", "auto") else word
     return "fp8" if weights == "fp8" and engine in ("trtllm", "trtllm-cpp") else "auto"
@@ -213,12 +214,12 @@ def cache_of(dtype: object, weights: str, engine: str) -> str:
 
 def _continuous(row: Mapping[str, Any], note: str) -> bool:
     said = row.get("batching")
-    if not _absent(said):
+    if not _is_missing(said):
         return str(said) == "continuous"
     return "continuous batching" in note or "in-flight batching" in note
 
 
-def _experts(note: str, tensor: int) -> int:
+def _expert_parallel_size(note: str, tensor: int) -> int:
     """Devices that whole experts are dealt to.
 
     Where a source states attention_dp beside as many tensor-parallel devices and one expert group, its times are those
@@ -229,12 +230,12 @@ def _experts(note: str, tensor: int) -> int:
     return tensor if dealt else 1
 
 
-def _absent(value: object) -> bool:
+def _is_missing(value: object) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 def _number(value: object, otherwise: float) -> float:
-    if _absent(value):
+    if _is_missing(value):
         return otherwise
     try:
         return float(str(value))

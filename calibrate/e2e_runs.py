@@ -24,11 +24,11 @@ from llmviewer.timing.engine import Engine
 from llmviewer.timing.profile import Profile
 
 #: Forward passes of one evaluation, all of which stay in memory.
-MOST_PASSES = 2**15 - 64
+MAX_PASSES = 2**15 - 64
 #: Chips of two dies, each of which frameworks see as a device.
 TWO_DIES = ("mi250", "mi250x")
 #: Metrics that fall as time rises.
-RATES = ("throughput_tok_s", "decode_tok_s")
+RATE_METRICS = ("throughput_tok_s", "decode_tok_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,11 +90,12 @@ def _on_the_roofline(asked: Analysis) -> Analysis:
     stages = asked.evaluation.stages or (asked.evaluation,)
     ideal = [stage.ideal_time_s * np.ones(len(asked.schedule.repeats)) for stage in stages]
     drafts = tuple((draft, _on_the_roofline(analysis)) for draft, analysis in asked.drafts)
-    return replace(asked, time_s=sum(ideal), busiest_s=np.max(ideal, axis=0), running=None, drafts=drafts)
+    passes = replace(asked.passes, time_s=sum(ideal), busiest_s=np.max(ideal, axis=0))
+    return replace(asked, passes=passes, running=None, drafts=drafts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RejectedCases:
     """Cases that cannot be evaluated, and why."""
 
     places: tuple[int, ...]
@@ -102,36 +103,38 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class EvaluationOptions:
     """What cases are evaluated with: engines by name, and a profile before the shipped ones."""
 
     presets: Callable[[str], Engine] = engine.load
     own: Profile | None = None
 
 
-SHIPPED = Setting()
+DEFAULT_OPTIONS = EvaluationOptions()
 
 
-def grouped(cases: Mapping[int, RequestCase], setting: Setting = SHIPPED) -> Iterator[CaseGroup | Refused]:
+def evaluate_groups(
+    cases: Mapping[int, RequestCase], setting: EvaluationOptions = DEFAULT_OPTIONS
+) -> Iterator[CaseGroup | RejectedCases]:
     """Cases run by run, evaluated; a run that cannot be with the reason."""
     runs: dict[tuple[Any, ...], list[int]] = {}
     for at, case in cases.items():
         runs.setdefault(case.run, []).append(at)
     for places in runs.values():
-        for piece in _pieces(places, cases):
+        for piece in _batches(places, cases):
             try:
-                yield evaluated([cases[at] for at in piece], piece, setting)
+                yield evaluate_group([cases[at] for at in piece], piece, setting)
             except UserError as error:
-                yield Refused(places=tuple(piece), reason=str(error))
+                yield RejectedCases(places=tuple(piece), reason=str(error))
 
 
-def _pieces(places: Sequence[int], cases: Mapping[int, RequestCase]) -> Iterator[list[int]]:
+def _batches(places: Sequence[int], cases: Mapping[int, RequestCase]) -> Iterator[list[int]]:
     """Of many passes a few at a time."""
     piece: list[int] = []
     passes = 0.0
     for at in places:
         more = cases[at].output_len + cases[at].input_len / 256.0 + 2.0
-        if piece and passes + more > MOST_PASSES:
+        if piece and passes + more > MAX_PASSES:
             yield piece
             piece, passes = [], 0.0
         piece.append(at)
@@ -139,7 +142,9 @@ def _pieces(places: Sequence[int], cases: Mapping[int, RequestCase]) -> Iterator
     yield piece
 
 
-def evaluated(cases: Sequence[RequestCase], places: Sequence[int], setting: Setting = SHIPPED) -> CaseGroup:
+def evaluate_group(
+    cases: Sequence[RequestCase], places: Sequence[int], setting: EvaluationOptions = DEFAULT_OPTIONS
+) -> CaseGroup:
     """Cases of one run in one array evaluation.  Raises UserError."""
     preset = setting.presets(cases[0].engine)
     configuration, system = _configured(cases[0], preset, setting.own)

@@ -1,4 +1,4 @@
-"""A fitted engine preset as its file: constants, how wrong they were on rows that they did not see, quantiles."""
+"""Text of a fitted engine preset: constants, held-out errors and interval quantiles."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from llmviewer.core.counts import Array
 from llmviewer.timing import engine
 from llmviewer.timing.engine import Engine
 
-#: Rows of a metric from which its quantiles are kept.
-LEAST_ROWS = 10
+#: Fewest rows of a metric for which quantiles are stored.
+MIN_ROWS_FOR_QUANTILES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Outcome:
-    """A fitted engine, and the ratios measured / predicted of every row when its configuration was held out.
+class EngineFit:
+    """A fitted engine, and measured / predicted of every row with its configuration held out.
 
-    places: rows of the table.  possible: not below the bound of the data sheet.  apart: the same by what was left out.
+    places: row numbers in the table.  possible: not faster than the data-sheet roofline.
+    held_out_ratios: the same ratios by what was held out (configuration, model, device).
     """
 
     engine: Engine
@@ -31,32 +32,32 @@ class Outcome:
     possible: Array
     bases: Array
     metrics: Array
-    apart: Mapping[str, Array]
+    held_out_ratios: Mapping[str, Array]
 
 
-def summary(outcome: Outcome, chosen: Array) -> dict[str, Any]:
-    """Errors of some rows, by what was left out."""
+def error_summary(fit: EngineFit, chosen: Array) -> dict[str, Any]:
+    """Errors of the chosen rows, by what was held out."""
     found: dict[str, Any] = {}
-    for name, ratio in outcome.apart.items():
-        rows = chosen & np.isfinite(ratio) & outcome.possible
+    for name, ratio in fit.held_out_ratios.items():
+        rows = chosen & np.isfinite(ratio) & fit.possible
         if rows.any():
             found[name] = errors(ratio[rows]).as_dict()
     return found
 
 
-def text_of(content: Mapping[str, Any], outcome: Outcome, source: str) -> str:
-    """The file of a preset, with what was fitted."""
-    fitted = outcome.engine
+def text_of(content: Mapping[str, Any], fit: EngineFit, source: str) -> str:
+    """YAML of a preset with fitted constants, errors and quantiles."""
+    fitted = fit.engine
     error: dict[str, dict[str, Any]] = {}
     residuals: dict[str, dict[str, Any]] = {}
-    for metric in sorted({str(metric) for metric in outcome.metrics}):
+    for metric in sorted({str(metric) for metric in fit.metrics}):
         for basis in ("fitted", "transferred"):
-            rows = (outcome.metrics == metric) & (outcome.bases == basis)
+            rows = (fit.metrics == metric) & (fit.bases == basis)
             if rows.any():
-                error.setdefault(metric, {})[basis] = summary(outcome, rows)
-            rows = rows & np.isfinite(outcome.ratio) & outcome.possible
-            if rows.sum() >= LEAST_ROWS:
-                residuals.setdefault(metric, {})[basis] = list(quantiles(outcome.ratio[rows]))
+                error.setdefault(metric, {})[basis] = error_summary(fit, rows)
+            rows = rows & np.isfinite(fit.ratio) & fit.possible
+            if rows.sum() >= MIN_ROWS_FOR_QUANTILES:
+                residuals.setdefault(metric, {})[basis] = list(quantiles(fit.ratio[rows]))
     kept = {key: value for key, value in content.items() if key in (*engine.WORDS, *engine.NUMBERS, "borrowed")}
     numbers = {
         "constants": dict(fitted.constants),
@@ -64,6 +65,6 @@ def text_of(content: Mapping[str, Any], outcome: Outcome, source: str) -> str:
         "interference": fitted.interference,
     }
     numbers |= {"unit_bytes": fitted.unit_bytes, "share": fitted.share} if fitted.unit_bytes else {}
-    rows = {"fitted": int(outcome.possible.sum()), "impossible": int(len(outcome.possible) - outcome.possible.sum())}
+    rows = {"fitted": int(fit.possible.sum()), "impossible": int(len(fit.possible) - fit.possible.sum())}
     whole = {**kept, **numbers, "source": source, "rows": rows, "error": error, "residuals": residuals}
     return yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)

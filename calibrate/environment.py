@@ -1,4 +1,4 @@
-"""What a measurement was made on: device, software, clocks, threads, date."""
+"""Environment of a measurement: device, software, clocks, threads, date."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 
 from llmviewer.core.errors import UserError, unknown
 
-#: Of an environment what must be alike for two samples to stand in one file.
+#: Fields that must match for samples to be stored in one file.
 IDENTITY = ("device", "device_name", "kind", "torch", "cuda", "driver", "threads", "gpus")
-#: Cores this process may run on, asked before any library binds the main thread to one of them.
+#: Cores this process may run on, read before a library binds the main thread to one of them.
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-#: What --device takes.
+#: Allowed values of --device.
 DEVICES = ("cuda", "cpu")
-#: Where Linux says which caches a processor has.
-CACHES = Path("/sys/devices/system/cpu")
-#: Taken where the system does not say how large the last cache is.
+#: Linux's description of a processor's caches and topology.
+CPU_SYSFS = Path("/sys/devices/system/cpu")
+#: Used when the system does not report the last-level cache size.
 ASSUMED_CACHE_BYTES = 32 * 2**20
 
 
-def need_torch() -> Any:
-    """torch, or the one line that says how to get it."""
+def require_torch() -> Any:
+    """Import torch, or raise UserError that says how to install it."""
     try:
         import torch
     except ImportError as error:
@@ -33,9 +33,9 @@ def need_torch() -> Any:
     return torch
 
 
-def chosen(device: str | None) -> str:
-    """`cuda` or `cpu`: what was asked for, or CUDA where it is present."""
-    torch = need_torch()
+def choose_device(device: str | None) -> str:
+    """Return `cuda` or `cpu`: the requested device, or CUDA if available."""
+    torch = require_torch()
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device not in DEVICES:
@@ -48,17 +48,17 @@ def chosen(device: str | None) -> str:
 
 
 def pin_threads() -> None:
-    """Ask for one thread a core that stays there; heard only by a torch that is not yet imported."""
+    """Pin one OpenMP thread to each core; has no effect once torch is imported."""
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_PROC_BIND", "close")
         os.environ.setdefault("OMP_PLACES", "cores")
 
 
 def describe(kind: str) -> dict[str, Any]:
-    """The environment of a run: what stands in the first line of its file."""
+    """Environment of a run, as stored in the first line of its file."""
     import datetime
 
-    torch = need_torch()
+    torch = require_torch()
     common = {
         "kind": kind,
         "torch": torch.__version__,
@@ -105,7 +105,7 @@ def _cuda(torch: Any) -> dict[str, Any]:
 
 
 def chip_name(title: str) -> str:
-    """Our name of the device that torch calls `title`; its own, folded, where we know none."""
+    """Spec name of the device that torch calls `title`; its own name, normalized, if there is no spec."""
     from llmviewer.core import data
 
     folded = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
@@ -116,30 +116,30 @@ def chip_name(title: str) -> str:
 
 
 def cpu_name() -> str:
-    """The processor as the system calls it."""
+    """Name of the processor from the operating system."""
     found = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
     return found.group(1).strip() if found else platform.processor() or platform.machine()
 
 
-def physical_cores(root: Path = CACHES) -> int:
-    """Cores among those this process may run on, two hardware threads of one counted once."""
+def physical_cores(root: Path = CPU_SYSFS) -> int:
+    """Physical cores this process may run on; hardware threads of one core count once."""
     siblings = {_text(root / f"cpu{core}" / "topology" / "thread_siblings_list") or str(core) for core in CORES}
     return len(siblings)
 
 
 def load_and_cores() -> tuple[float, int]:
-    """Processes that ran at once over the last minute, and the cores there are for them."""
+    """Load average over the last minute, and the number of available cores."""
     return (os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0), len(CORES)
 
 
 def cpu_clock_mhz() -> float | None:
-    """The mean clock of the cores now; None where the system does not say."""
+    """Current mean clock of the cores [MHz]; None if the system does not report it."""
     clocks = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*:\s*([0-9.]+)", _text(Path("/proc/cpuinfo")), re.MULTILINE)]
     return sum(clocks) / len(clocks) if clocks else None
 
 
-def cpu_cache_bytes(root: Path = CACHES) -> int:
-    """Bytes of the last level of cache, all its instances together."""
+def cpu_cache_bytes(root: Path = CPU_SYSFS) -> int:
+    """Total size of the last-level caches [byte]."""
     instances: dict[int, dict[str, int]] = {}
     for folder in root.glob("cpu[0-9]*/cache/index*"):
         size = re.fullmatch(r"([0-9]+)([KM]?)", _text(folder / "size").strip())
@@ -151,12 +151,12 @@ def cpu_cache_bytes(root: Path = CACHES) -> int:
 
 
 def free_bytes() -> float:
-    """Host memory that can be taken without harm; infinite where the system does not say."""
+    """Available host memory [byte]; infinite if the system does not report it."""
     return _memory("MemAvailable") or float("inf")
 
 
 def memory_bytes() -> float | None:
-    """Host memory; None where the system does not say."""
+    """Host memory [byte]; None if the system does not report it."""
     return _memory("MemTotal")
 
 
@@ -165,8 +165,8 @@ def _memory(field: str) -> float | None:
     return float(found.group(1)) * 1024.0 if found else None
 
 
-def difference(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Words on what of the identity differs."""
+def identity_differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Descriptions of the IDENTITY fields that differ."""
     return [f"{k} {other.get(k)} there, {mine.get(k)} here" for k in IDENTITY if mine.get(k) != other.get(k)]
 
 

@@ -1,7 +1,7 @@
-"""Published end-to-end figures -> the constants of engine presets, and how wrong they are on rows they did not see.
+"""Fit the constants of engine presets to published end-to-end figures, with held-out errors.
 
-`python -m calibrate.fit_engines e2e.csv` rewrites calibrate/engines/*.yaml: constants, errors, quantiles.  Kernels are
-those of the shipped profiles: fit again whenever these change.
+`python -m calibrate.fit_engines e2e.csv` rewrites calibrate/engines/*.yaml: constants, errors, quantiles.  Kernel times
+come from the shipped profiles: refit whenever a profile changes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.calibrate.e2e import basis_of
 from llmviewer.calibrate.e2e_rows import RequestCase, case_of
-from llmviewer.calibrate.e2e_runs import RATES, SHIPPED, CaseGroup, Setting, grouped
-from llmviewer.calibrate.engine_file import Outcome, text_of
+from llmviewer.calibrate.e2e_runs import DEFAULT_OPTIONS, RATE_METRICS, CaseGroup, EvaluationOptions, evaluate_groups
+from llmviewer.calibrate.engine_file import EngineFit, text_of
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.core import data
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Kind
+from llmviewer.core.kinds import Kind
 from llmviewer.hardware import specs
 from llmviewer.serving.batching import RequestTimes
 from llmviewer.timing import engine, profile
 from llmviewer.timing.engine import CONSTANTS, FACTORS, Engine
 
-#: engine -> what is fitted of it; everything else is zero, or what its file says.
+#: engine -> its fitted constants; all others are zero or as in its file.
 FREE: dict[str, tuple[str, ...]] = {
     "deepspeed-mii": ("eager", "step", "sequence", "attention"),
     "gpt-fast": ("gemm", "exchange"),
@@ -43,9 +43,9 @@ FREE: dict[str, tuple[str, ...]] = {
     "vllm": ("step", "sequence", "eager", "interference"),
     "vllm-v0": ("step", "group", "sequence", "eager"),
 }
-#: Where the search begins, and what is possible: constants in us, factors and shares without unit.  Products that hold
-#: a conversion take 5 us more than those that do not.
-START = {
+#: Start values, and bounds below: constants in us, factors and shares without unit.  GEMM timings that include an input
+#: conversion are 5 us longer than those that do not.
+START_VALUES = {
     "launch": 1.0,
     "layer": 5.0,
     "step": 500.0,
@@ -55,15 +55,15 @@ START = {
     "sampling": 5.0,
     "conversion": -5.0,
 }
-START |= {"eager": 40.0, "interference": 0.8, "unit_bytes": 6.0, "share": 0.85, **dict.fromkeys(FACTORS, 1.0)}
-MOST = {
+START_VALUES |= {"eager": 40.0, "interference": 0.8, "unit_bytes": 6.0, "share": 0.85, **dict.fromkeys(FACTORS, 1.0)}
+MAX_VALUES = {
     **dict.fromkeys(CONSTANTS, 1e5),
     "interference": 1.0,
     "unit_bytes": 100.0,
     "share": 1.0,
     **dict.fromkeys(FACTORS, 20.0),
 }
-LEAST = {
+MIN_VALUES = {
     **dict.fromkeys(CONSTANTS, 0.0),
     "conversion": -8.0,
     "interference": 0.0,
@@ -71,20 +71,20 @@ LEAST = {
     "share": 0.1,
     **dict.fromkeys(FACTORS, 0.05),
 }
-#: Log error at which a row begins to count less than its square (soft L1).
+#: Log error beyond which a residual counts less than its square (soft L1).
 OUTLIER = 0.1
-#: A time this far below the data sheet's bound is a run that stopped early, not a measurement.
+#: A time below this share of the data-sheet roofline is from a run that stopped early, not a measurement.
 IMPOSSIBLE = 0.95
 FOLDS = 5
-#: Constants below which there is no such term [us].
-NOTHING = 1e-2
+#: Smaller constants are dropped [us].
+NEGLIGIBLE_US = 1e-2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
-    """A group of cases whose kernels are priced once; engines are tried on it.
+    """A group of cases with kernel times computed once, on which engine constants are tried.
 
-    known: (stage, kinds) -> seconds of its kernels.
+    known: (pipeline stage, kinds) -> time of its kernels [s].
     """
 
     group: CaseGroup
@@ -92,53 +92,56 @@ class Trial:
     known: dict[tuple[int, tuple[Kind, ...]], Count] = field(default_factory=dict)
 
     def times(self, preset: Engine) -> RequestTimes:
-        """What passes take under an engine."""
-        asked = self.group.analysis
-        stages = asked.evaluation.stages or (asked.evaluation,)
-        spent = [self._stage(at, stage, preset, asked) for at, stage in enumerate(stages)]
-        busiest = spent[0]
-        for other in spent[1:]:
+        """Request times under an engine."""
+        analysis = self.group.analysis
+        stages = analysis.evaluation.stages or (analysis.evaluation,)
+        stage_times = [self._stage(at, stage, preset, analysis) for at, stage in enumerate(stages)]
+        busiest = stage_times[0]
+        for other in stage_times[1:]:
             busiest = np.maximum(busiest, other)
-        system = replace(asked.system, engine=preset)
-        return replace(asked, system=system, time_s=sum(spent), busiest_s=busiest).times
+        system = replace(analysis.system, engine=preset)
+        passes = replace(analysis.passes, time_s=sum(stage_times), busiest_s=busiest)
+        return replace(analysis, system=system, passes=passes).times
 
-    def _stage(self, at: int, stage: Evaluation, preset: Engine, asked: Analysis) -> Count:
+    def _stage(self, at: int, stage: Evaluation, preset: Engine, analysis: Analysis) -> Count:
         def seconds(kinds: tuple[Kind, ...]) -> Count:
             if (at, kinds) not in self.known:
                 total = stage.sum(lambda row: row.timing.time_s if row.operator.kind in kinds else 0.0)
-                self.known[at, kinds] = total * np.ones(len(asked.schedule.repeats))
+                self.known[at, kinds] = total * np.ones(len(analysis.schedule.repeats))
             return self.known[at, kinds]
 
-        terms = preset.terms(stage.graph, asked.schedule.step, asked.system.chip, seconds)
+        terms = preset.terms(stage.graph, analysis.schedule.step, analysis.system.chip, seconds)
         return seconds(tuple(Kind)) + sum(value for _, value in terms)
 
     def ratio(self, preset: Engine) -> Array:
-        """Measured over predicted, as times."""
+        """Measured / predicted, as a ratio of times."""
         return self._as_times(self.group.values(self.times(preset)))
 
     def bound_ratio(self) -> Array:
-        """Measured over the data sheet's bound, as times."""
+        """Measured / data-sheet roofline, as a ratio of times."""
         return self._as_times(self.group.bound())
 
     def _as_times(self, value: Array) -> Array:
-        rates = np.array([case.metric in RATES for case in self.group.cases])
+        rates = np.array([case.metric in RATE_METRICS for case in self.group.cases])
         return np.where(rates, value / self.measured, self.measured / value)
 
 
-def trials(cases: Mapping[int, RequestCase], values: Array, setting: Setting = SHIPPED) -> list[Trial]:
-    """Every group that can be evaluated, with what was measured."""
+def make_trials(
+    cases: Mapping[int, RequestCase], values: Array, options: EvaluationOptions = DEFAULT_OPTIONS
+) -> list[Trial]:
+    """Every group that can be evaluated, with its measured values."""
     found = []
-    for group in grouped(cases, setting):
+    for group in evaluate_groups(cases, options):
         if isinstance(group, CaseGroup):
             found.append(Trial(group=group, measured=values[list(group.places)]))
     return found
 
 
 def with_values(preset: Engine, named: Mapping[str, float]) -> Engine:
-    """The preset with these constants, factors and shares, and no others."""
+    """The preset with exactly these constants, factors and shares."""
     return replace(
         preset,
-        constants={name: value for name, value in named.items() if name in CONSTANTS and abs(value) > NOTHING},
+        constants={name: value for name, value in named.items() if name in CONSTANTS and abs(value) > NEGLIGIBLE_US},
         factors={name: value for name, value in named.items() if name in FACTORS},
         interference=named.get("interference", preset.interference),
         unit_bytes=named.get("unit_bytes", preset.unit_bytes),
@@ -146,23 +149,26 @@ def with_values(preset: Engine, named: Mapping[str, float]) -> Engine:
     )
 
 
-def solve(preset: Engine, some: Sequence[Trial], kept: Sequence[Array]) -> Engine:
-    """Least squares of log(measured / predicted) over the rows kept."""
+def solve(preset: Engine, trials: Sequence[Trial], included: Sequence[Array]) -> Engine:
+    """Engine from least squares of log(measured / predicted) over the included rows."""
     from scipy.optimize import least_squares
 
     names = FREE[preset.name]
-    scale = np.array([abs(START[name]) for name in names])
-    bounds = tuple(np.array([limit[name] for name in names]) / scale for limit in (LEAST, MOST))
+    scale = np.array([abs(START_VALUES[name]) for name in names])
+    bounds = tuple(np.array([limit[name] for name in names]) / scale for limit in (MIN_VALUES, MAX_VALUES))
 
     def residuals(x: Array) -> Array:
-        tried = with_values(preset, dict(zip(names, map(float, x * scale), strict=True)))
+        candidate = with_values(preset, dict(zip(names, map(float, x * scale), strict=True)))
         return np.concatenate(
-            [np.log(np.maximum(trial.ratio(tried), 1e-3))[rows] for trial, rows in zip(some, kept, strict=True)]
+            [
+                np.log(np.maximum(trial.ratio(candidate), 1e-3))[rows]
+                for trial, rows in zip(trials, included, strict=True)
+            ]
         )
 
     solved = least_squares(
         residuals,
-        np.array([START[name] for name in names]) / scale,
+        np.array([START_VALUES[name] for name in names]) / scale,
         bounds=bounds,
         loss="soft_l1",
         f_scale=OUTLIER,
@@ -174,42 +180,44 @@ def solve(preset: Engine, some: Sequence[Trial], kept: Sequence[Array]) -> Engin
     )
 
 
-def fit(preset: Engine, some: Sequence[Trial]) -> Outcome:
-    """Constants from all rows; errors from rows whose model x device x devices was left out, and others."""
-    cases = [case for trial in some for case in trial.group.cases]
-    possible = np.concatenate([trial.bound_ratio() > IMPOSSIBLE for trial in some])
-    usable = possible & np.array([fits_on(case) for case in cases])
-    marks = {
+def fit(preset: Engine, trials: Sequence[Trial]) -> EngineFit:
+    """Constants from all rows; errors with each model x device x device count, each model and each device held out."""
+    cases = [case for trial in trials for case in trial.group.cases]
+    possible = np.concatenate([trial.bound_ratio() > IMPOSSIBLE for trial in trials])
+    usable = possible & np.array([is_informative(case) for case in cases])
+    groupings = {
         "configuration": [f"{case.model}/{case.hardware}/{case.devices}" for case in cases],
         "model": [case.model for case in cases],
         "device": [case.hardware for case in cases],
     }
-    apart = {name: _left_out(preset, some, usable, np.array(_folds(words))) for name, words in marks.items()}
-    places = np.concatenate([trial.group.places for trial in some])
-    return Outcome(
-        engine=solve(preset, some, _cut(usable, some)),
+    held_out_ratios = {
+        name: _held_out_ratios(preset, trials, usable, np.array(_folds(words))) for name, words in groupings.items()
+    }
+    places = np.concatenate([trial.group.places for trial in trials])
+    return EngineFit(
+        engine=solve(preset, trials, _split_by_trial(usable, trials)),
         places=places,
-        ratio=apart["configuration"],
+        ratio=held_out_ratios["configuration"],
         possible=possible,
         bases=np.array([basis_of(case) for case in cases]),
         metrics=np.array([case.metric for case in cases]),
-        apart=apart,
+        held_out_ratios=held_out_ratios,
     )
 
 
-def fits_on(case: RequestCase) -> bool:
-    """Whether a row says something of the engine rather than of what it was run with.
+def is_informative(case: RequestCase) -> bool:
+    """Whether a row informs about the engine, and not about the benchmark or the kernels.
 
-    First tokens under continuous batching wait for whoever came first: they tell of a benchmark's arrivals.  On chips
-    of a maker of whom no kernels were measured the kernels are what is off.
+    First-token times under continuous batching depend on the arrivals of the benchmark.  On chips of a maker without
+    measured kernels, the error of the kernels dominates.
     """
     makers = {specs.load(name).maker for name in data.stems(profile.FOLDER)}
-    waits = case.metric == "ttft_ms" and case.batching == "continuous"
-    return not waits and specs.load(case.hardware).maker in makers
+    depends_on_arrivals = case.metric == "ttft_ms" and case.batching == "continuous"
+    return not depends_on_arrivals and specs.load(case.hardware).maker in makers
 
 
 def _folds(words: Iterable[str]) -> list[int]:
-    """A fold for every word: its own where there are few, else one of FOLDS."""
+    """Fold of every word: its own if there are few distinct words, else one of FOLDS by hash."""
     listed = list(words)
     names = sorted(set(listed))
     if len(names) <= 2 * FOLDS:
@@ -217,51 +225,51 @@ def _folds(words: Iterable[str]) -> list[int]:
     return [int(hashlib.sha256(word.encode()).hexdigest()[:8], 16) % FOLDS for word in listed]
 
 
-def _left_out(preset: Engine, some: Sequence[Trial], usable: Array, folds: Array) -> Array:
-    """Ratios of every row under constants that did not see its fold; NaN where there is but one fold."""
+def _held_out_ratios(preset: Engine, trials: Sequence[Trial], usable: Array, folds: Array) -> Array:
+    """Ratios of every row under constants fitted without its fold; NaN if too few rows remain to fit."""
     found = np.full(len(folds), np.nan)
     for fold in np.unique(folds):
-        held = folds == fold
-        if (usable & ~held).sum() >= 2 * len(FREE[preset.name]):
-            tried = solve(preset, some, _cut(usable & ~held, some))
-            found[held] = np.concatenate([trial.ratio(tried) for trial in some])[held]
+        held_out = folds == fold
+        if (usable & ~held_out).sum() >= 2 * len(FREE[preset.name]):
+            candidate = solve(preset, trials, _split_by_trial(usable & ~held_out, trials))
+            found[held_out] = np.concatenate([trial.ratio(candidate) for trial in trials])[held_out]
     return found
 
 
-def _cut(rows: Array, some: Sequence[Trial]) -> list[Array]:
-    """One array for all rows -> one for each trial."""
-    return np.split(rows, np.cumsum([len(trial.measured) for trial in some])[:-1])
+def _split_by_trial(rows: Array, trials: Sequence[Trial]) -> list[Array]:
+    """Split one array over all rows into one per trial."""
+    return np.split(rows, np.cumsum([len(trial.measured) for trial in trials])[:-1])
 
 
 def cases_of(frame: Any) -> dict[int, RequestCase]:
-    """The rows that say something we know."""
+    """Cases of the rows that can be parsed."""
     found = {}
     for at, row in enumerate(frame.to_dict("records")):
-        with suppress(UserError):  # `calibrate validate` says which and why
+        with suppress(UserError):  # `calibrate validate` reports the others with the reason
             found[at] = case_of(row)
     return found
 
 
-def main(path: Path, names: Sequence[str] = ()) -> list[Outcome]:
+def main(path: Path, names: Sequence[str] = ()) -> list[EngineFit]:
     """Fit every engine of FREE on a table, and rewrite its file."""
     frame = read_table(path)
     rows: list[Any] = frame.to_dict("records")
-    frame = frame[[not odd(row) for row in rows]].reset_index(drop=True)
+    frame = frame[[not is_known_broken(row) for row in rows]].reset_index(drop=True)
     cases = cases_of(frame)
-    outcomes = []
+    results = []
     for name in names or FREE:
-        mine = {at: case for at, case in cases.items() if case.engine == name}
+        own_cases = {at: case for at, case in cases.items() if case.engine == name}
         file = data.folder(engine.FOLDER) / f"{name}.yaml"
-        outcome = fit(engine.load(name), trials(mine, frame["value"].to_numpy(dtype=float)))
+        result = fit(engine.load(name), make_trials(own_cases, frame["value"].to_numpy(dtype=float)))
         file.write_text(
-            text_of(data.read_yaml(file), outcome, f"fitted on {path.name}: docs/calibration.md"), encoding="utf-8"
+            text_of(data.read_yaml(file), result, f"fitted on {path.name}: docs/calibration.md"), encoding="utf-8"
         )
-        outcomes.append(outcome)
-    return outcomes
+        results.append(result)
+    return results
 
 
-def odd(row: Mapping[str, Any]) -> bool:
-    """Rows that their publisher's readers know to be broken: llama.cpp's 16-bit prefill on an A100 SXM."""
+def is_known_broken(row: Mapping[str, Any]) -> bool:
+    """Whether a row is known to be broken: llama.cpp's 16-bit prefill on an A100 SXM."""
     prompts = row["output_len"] == 0 and row.get("weight_dtype") == "fp16"
     return bool(prompts and row["device"] == "a100_sxm" and str(row["engine"]).startswith("llama.cpp"))
 

@@ -1,4 +1,4 @@
-"""Measured tables of one chip -> its profile: families in the order in which one needs another."""
+"""Fit the kernel families of one chip to its measured tables, in order of dependency."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate import fit as fitting
-from llmviewer.calibrate.tables import LeftOut, Rows, completed, parts_of, table_of
+from llmviewer.calibrate.tables import RowGroup, SkippedRows, row_groups, table_of, with_default_columns
 from llmviewer.core.errors import UserError, shown
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
@@ -20,14 +20,14 @@ from llmviewer.timing.profile import Fit
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Conversions are streams and stand before 8-bit products: streams are fitted first.
-ORDER = ("streaming", "gemm", "attention_prefill", "attention_decode", "collective")
-#: Share of the rows of a kind that must be stable for the others to be left out.
-LEAST_STEADY = 0.5
+#: Streaming kernels come first: 8-bit GEMMs include a conversion, which is one of them.
+FIT_ORDER = ("streaming", "gemm", "attention_prefill", "attention_decode", "collective")
+#: Share of a kind's rows that must be stable for its unstable rows to be left out.
+MIN_STABLE_SHARE = 0.5
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table in CSV or Parquet.  Raises UserError: one line why not."""
+    """Read a CSV or Parquet table.  Raises UserError with the reason in one line."""
     import pandas as pd
 
     if not path.is_file():
@@ -40,77 +40,80 @@ def read_table(path: Path) -> pd.DataFrame:
         raise UserError(f"cannot read '{shown(path)}' as a table: {shown(error, 160)}") from error
     if frame.empty:
         raise UserError(f"'{shown(path)}' has no rows")
-    return completed(frame)
+    return with_default_columns(frame)
 
 
 @dataclass(slots=True, kw_only=True)
-class Gathered:
-    """What there is to fit for one chip, in ORDER; rows left out by reason; unstable ones that are fitted, by fit."""
+class FitData:
+    """Samples of one chip in FIT_ORDER.
+
+    left_out: reason -> rows.  unstable: fit -> rows that are fitted although unstable.
+    """
 
     samples: list[fitting.Sample] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     unstable: Counter[str] = field(default_factory=Counter)
 
 
-def gather(tables: Iterable[pd.DataFrame], chip: Chip) -> Gathered:
-    """Rows of this chip -> samples.  Unstable rows are left out where enough others are there."""
-    found = Gathered()
+def gather(tables: Iterable[pd.DataFrame], chip: Chip) -> FitData:
+    """Samples from the rows of this chip; unstable rows are left out if enough stable ones remain."""
+    found = FitData()
     rows, folds = [], []
     for frame in tables:
         table = table_of(frame.columns)
-        marks = fitting.folds_of(frame, table)
-        for part in parts_of(_steady(frame, chip, found), chip):
-            assert isinstance(part, Rows)  # the others are left out already
+        row_folds = fitting.folds_of(frame, table)
+        for part in row_groups(_rows_to_fit(frame, chip, found), chip):
+            assert isinstance(part, RowGroup)  # _rows_to_fit has removed skipped rows
             rows.append(part)
-            folds.append(marks[frame.index.get_indexer(part.index)])
+            folds.append(row_folds[frame.index.get_indexer(part.index)])
     for sample in fitting.samples(rows, folds):
         count = sum(map(len, sample.folds))
-        if count >= fitting.LEAST_ROWS:
+        if count >= fitting.MIN_ROWS:
             found.samples.append(sample)
         else:
-            few = f"{sample.family}/{sample.variant}/{sample.engine}: fewer than {fitting.LEAST_ROWS} rows"
-            found.left_out[few] += count
-    found.samples.sort(key=lambda sample: (ORDER.index(sample.family), sample.variant, sample.engine))
+            reason = f"{sample.family}/{sample.variant}/{sample.engine}: fewer than {fitting.MIN_ROWS} rows"
+            found.left_out[reason] += count
+    found.samples.sort(key=lambda sample: (FIT_ORDER.index(sample.family), sample.variant, sample.engine))
     return found
 
 
-def _steady(frame: pd.DataFrame, chip: Chip, found: Gathered) -> pd.DataFrame:
-    """The rows to fit on: what a formula describes, without the unstable ones of each kind unless most are.
+def _rows_to_fit(frame: pd.DataFrame, chip: Chip, found: FitData) -> pd.DataFrame:
+    """Rows that a formula describes, without the unstable ones of each kind unless most are unstable.
 
-    A machine that is never quiet marks most rows: their medians still say more than a handful of others.
+    On a busy machine most rows are unstable: their medians are still more informative than a few stable rows.
     """
     parts: dict[tuple[str, str, str], list[Any]] = {}
-    for part in parts_of(frame, chip):
-        if isinstance(part, LeftOut):
+    for part in row_groups(frame, chip):
+        if isinstance(part, SkippedRows):
             found.left_out[part.reason] += len(part.index)
         else:
-            parts.setdefault(fitting.key_of(part), []).append(part.index)
+            parts.setdefault(fitting.fit_key(part), []).append(part.index)
     unstable = frame.index[frame["stable"].eq(False)] if "stable" in frame.columns else frame.index[:0]
-    kept: list[Any] = []
+    selected: list[Any] = []
     for key, indices in parts.items():
         labels = indices[0].append(indices[1:])
-        shaky = labels.intersection(unstable, sort=False)
-        steady = labels.difference(shaky, sort=False)
-        if len(shaky) and len(steady) >= max(fitting.LEAST_ROWS, LEAST_STEADY * len(labels)):
-            found.left_out[f"{'/'.join(key)}: marked unstable"] += len(shaky)
-            kept.append(steady)
+        unstable_labels = labels.intersection(unstable, sort=False)
+        stable_labels = labels.difference(unstable_labels, sort=False)
+        if len(unstable_labels) and len(stable_labels) >= max(fitting.MIN_ROWS, MIN_STABLE_SHARE * len(labels)):
+            found.left_out[f"{'/'.join(key)}: marked unstable"] += len(unstable_labels)
+            selected.append(stable_labels)
             continue
-        if len(shaky) and len(labels) >= fitting.LEAST_ROWS:
-            found.unstable["/".join(key)] += len(shaky)
-        kept.append(labels)
-    return frame.loc[[label for labels in kept for label in labels]]
+        if len(unstable_labels) and len(labels) >= fitting.MIN_ROWS:
+            found.unstable["/".join(key)] += len(unstable_labels)
+        selected.append(labels)
+    return frame.loc[[label for labels in selected for label in labels]]
 
 
-def fits(samples: Sequence[fitting.Sample]) -> Iterator[Fit]:
-    """Fits one after another; each may use those before it of the same engine."""
+def fit_all(samples: Sequence[fitting.Sample]) -> Iterator[Fit]:
+    """Yield one fit per sample; each may use earlier fits of the same engine."""
     done: list[Fit] = []
     for sample in samples:
-        done.append(fitting.fit(sample, _so_far(done, sample.engine)))
+        done.append(fitting.fit(sample, _from_earlier_fits(done, sample.engine)))
         yield done[-1]
 
 
-def _so_far(done: Sequence[Fit], engine: str) -> fitting.Efficiency:
-    """What is fitted already, this engine's own first; the data sheet for the rest."""
+def _from_earlier_fits(done: Sequence[Fit], engine: str) -> fitting.Efficiency:
+    """Efficiency from earlier fits, those of this engine first, and data-sheet rates for the rest."""
 
     def efficiency(operator: Operator, chip: Chip) -> Rates:
         name = families_of(operator)[0]

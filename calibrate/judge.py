@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate import e2e, predict, validate, whole
 from llmviewer.calibrate.fit_tables import read_table
-from llmviewer.calibrate.sources import WHOLE, is_samples, read
+from llmviewer.calibrate.sources import WHOLE_TABLES, is_samples, read
 from llmviewer.calibrate.tables import SHAPES
 from llmviewer.hardware import specs as chips
 from llmviewer.timing.profile import Profile
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def answers(paths: Sequence[Path], hardware: str, own: Profile | None) -> list[pd.DataFrame]:
+def predict_tables(paths: Sequence[Path], hardware: str, own: Profile | None) -> list[pd.DataFrame]:
     """Every table with its predictions, every row kept.  Raises UserError for a table of no known kind.
 
     Samples of `calibrate run` are tables of kernels, and of layers and models.
@@ -25,35 +25,35 @@ def answers(paths: Sequence[Path], hardware: str, own: Profile | None) -> list[p
     if hardware:
         chips.load(hardware)  # an unknown one is an error, not a reason of every row
     asked = predict.PredictionOptions(hardware=hardware, own=own)
-    return [frame for path in paths for frame in _answered(path, asked)]
+    return [frame for path in paths for frame in _predict_file(path, asked)]
 
 
-def _answered(path: Path, asked: predict.PredictionOptions) -> Iterator[pd.DataFrame]:
+def _predict_file(path: Path, asked: predict.PredictionOptions) -> Iterator[pd.DataFrame]:
     if not is_samples(path):
         frame = read_table(path)
-        yield e2e.predict(frame, asked) if e2e.is_table(frame.columns) else predict.predict(frame, asked)
+        yield e2e.predict(frame, asked) if e2e.is_request_table(frame.columns) else predict.predict(frame, asked)
         return
     source = read(path)
     for _, frame in source.kernels:
         yield predict.predict(frame, asked).drop(columns="samples_us", errors="ignore")
-    for name in WHOLE:
+    for name in WHOLE_TABLES:
         if name in source.tables:
-            yield whole.flat(whole.predict(source.tables[name], name, asked))
+            yield whole.without_samples(whole.predict(source.tables[name], name, asked))
     for name, frame in source.tables.items():
-        if name not in (*SHAPES, *WHOLE):
-            yield whole.unanswered(frame, f"rows of {name} measure the machine, not a kernel of a model")
+        if name not in (*SHAPES, *WHOLE_TABLES):
+            yield whole.without_predictions(frame, f"rows of {name} measure the machine, not a kernel of a model")
 
 
 def document(answered: Sequence[pd.DataFrame]) -> dict[str, Any]:
     """Scores of all tables in one list, the total over all rows."""
     import pandas as pd
 
-    joined = pd.concat([_keyed(frame) for frame in answered], ignore_index=True)
-    return validate.validation(joined, ("device", "counted_as", "regime"), validate.KERNELS).document()
+    joined = pd.concat([_with_score_columns(frame) for frame in answered], ignore_index=True)
+    return validate.validate(joined, ("device", "counted_as", "regime"), validate.KERNEL_COLUMNS).document()
 
 
-def _keyed(frame: pd.DataFrame) -> pd.DataFrame:
-    if e2e.is_table(frame.columns):
+def _with_score_columns(frame: pd.DataFrame) -> pd.DataFrame:
+    if e2e.is_request_table(frame.columns):
         return frame.rename(columns=e2e.AS_KERNELS).assign(counted_as=frame["preset"], regime=frame["metric"])
     is_kernel = "counted_as" not in frame.columns
-    return frame.assign(counted_as=predict.kernel_of(frame)) if is_kernel else frame
+    return frame.assign(counted_as=predict.kernel_names(frame)) if is_kernel else frame

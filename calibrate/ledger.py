@@ -32,8 +32,8 @@ LEDGER_METRICS = {
 BATCHING = ("static", "continuous")
 SOURCE_KEYS = ("schema", "title", "source", "engine", "engine_version", "date", "conditions", "rows")
 SOURCE_OPTIONAL = ("nearest", "license")
-WORDS = ("hardware", "model", "quantization", "kv_cache_dtype", "batching", "metric", "where")
-SIZES = {"devices": 1, "tp": 1, "pp": 1, "input_len": 0, "output_len": 0}
+TEXT_FIELDS = ("hardware", "model", "quantization", "kv_cache_dtype", "batching", "metric", "where")
+SIZE_FIELDS = {"devices": 1, "tp": 1, "pp": 1, "input_len": 0, "output_len": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,23 +159,23 @@ def parse(content: Mapping[str, Any], name: str) -> PublishedTable:
 def _row(row: Any, where: str) -> PublishedFigure:
     if not isinstance(row, dict):
         raise UserError(f"{where} is {quoted(row)}; expected a mapping of fields")
-    required = (*WORDS, *SIZES, "batch", "value")
+    required = (*TEXT_FIELDS, *SIZE_FIELDS, "batch", "value")
     data.check_keys(row, (*required, "note", "options"), required, where)
-    fields: dict[str, Any] = {key: _text(row, key, where) for key in WORDS}
+    fields: dict[str, Any] = {key: _text(row, key, where) for key in TEXT_FIELDS}
     _check_names(fields, where)
-    fields |= {key: _whole(row, key, least, where) for key, least in SIZES.items()}
+    fields |= {key: _whole(row, key, least, where) for key, least in SIZE_FIELDS.items()}
     fields["batch"] = None if row["batch"] is None else _whole(row, "batch", 1, where)
     fields["note"] = _text(row, "note", where) if "note" in row else ""
     fields["options"] = _options(row.get("options", {}), where)
     read = PublishedFigure(**fields, value=_figure(row["value"], where))
-    _check_shape(read, where)
+    _check_metric(read, where)
     return read
 
 
 def _check_names(words: Mapping[str, str], where: str) -> None:
     known: dict[str, Collection[str]] = {
-        "hardware": _stems("hardware_specs"),
-        "model": _stems("model_configs"),
+        "hardware": _spec_names("hardware_specs"),
+        "model": _spec_names("model_configs"),
         "metric": LEDGER_METRICS,
         "batching": BATCHING,
     }
@@ -201,7 +201,7 @@ def _options(given: Any, where: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, _text(given, name, where)) for name in given)
 
 
-def _check_shape(row: PublishedFigure, where: str) -> None:
+def _check_metric(row: PublishedFigure, where: str) -> None:
     """What the metric needs to mean anything."""
     if row.tp * row.pp != row.devices:
         raise UserError(f"{where}: tp {row.tp} x pp {row.pp} is not {row.devices} devices")
@@ -217,7 +217,7 @@ def _check_shape(row: PublishedFigure, where: str) -> None:
 
 
 @cache
-def _stems(folder: str) -> frozenset[str]:
+def _spec_names(folder: str) -> frozenset[str]:
     return frozenset(data.stems(folder))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from llmviewer.calibrate import e2e, ledger
 from llmviewer.calibrate.conformal import errors
 from llmviewer.calibrate.e2e_rows import RequestCase
-from llmviewer.calibrate.e2e_runs import CaseGroup, grouped
+from llmviewer.calibrate.e2e_runs import CaseGroup, evaluate_groups
 from llmviewer.calibrate.ledger import PublishedFigure, PublishedTable
 from llmviewer.core import data
 
@@ -22,7 +22,7 @@ RECORD_SCHEMA = "llmviewer.ledger-record/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class ScoredFigure:
     """A published figure and ours, in its own unit; predicted is NaN where there is a reason why not.
 
     ideal: on the data sheet's roofline.
@@ -61,17 +61,17 @@ class Scored:
             "output_len": row.output_len,
             "metric": row.metric,
             "published": row.value,
-            "predicted": _known(self.predicted),
-            "low80": _known(self.low80),
-            "high80": _known(self.high80),
-            "error": _known(self.error),
-            "ideal": _known(self.ideal),
+            "predicted": _finite_or_none(self.predicted),
+            "low80": _finite_or_none(self.low80),
+            "high80": _finite_or_none(self.high80),
+            "error": _finite_or_none(self.error),
+            "ideal": _finite_or_none(self.ideal),
             "basis": self.basis,
             "reason": self.reason,
         }
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
@@ -97,22 +97,22 @@ def case_of(source: PublishedTable, row: PublishedFigure) -> RequestCase:
     )
 
 
-def scored(sources: Sequence[PublishedTable]) -> list[Scored]:
+def score(sources: Sequence[PublishedTable]) -> list[ScoredFigure]:
     """Every figure of these sources, in their order."""
     pairs = list(ledger.rows(tuple(sources)))
     cases = {at: case_of(source, row) for at, (source, row) in enumerate(pairs)}
     over = {at: -1 - at for at, (_, row) in enumerate(pairs) if row.metric == "speedup"}
     cases |= {place: case_of(pairs[at][0], pairs[at][1].plain) for at, place in over.items()}
-    found = _found(cases)
+    found = _predictions(cases)
     found |= {at: _speedup(found[at], found[place]) for at, place in over.items()}
-    return [_scored(source, row, found[at]) for at, (source, row) in enumerate(pairs)]
+    return [_scored_figure(source, row, found[at]) for at, (source, row) in enumerate(pairs)]
 
 
-def _found(cases: Mapping[int, RequestCase]) -> dict[int, dict[str, Any]]:
+def _predictions(cases: Mapping[int, RequestCase]) -> dict[int, dict[str, Any]]:
     """What is known of every case."""
     found: dict[int, dict[str, Any]] = {}
-    for part in grouped(cases):
-        columns = e2e.columns_of(part, None) if isinstance(part, CaseGroup) else {}
+    for part in evaluate_groups(cases):
+        columns = e2e.prediction_columns(part, None) if isinstance(part, CaseGroup) else {}
         for number, at in enumerate(part.places):
             known = {name: values if isinstance(values, str) else values[number] for name, values in columns.items()}
             found[at] = known or {"reason": getattr(part, "reason", "")}
@@ -129,14 +129,14 @@ def _speedup(own: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
     return {**own, **{name: over[name] / own[time] for name, time in of.items()}}
 
 
-def _scored(source: PublishedTable, row: PublishedFigure, known: dict[str, Any]) -> Scored:
+def _scored_figure(source: PublishedTable, row: PublishedFigure, known: dict[str, Any]) -> ScoredFigure:
     numbers = {name: float(known.get(name, np.nan)) for name in ("predicted", "low80", "high80", "ideal")}
-    return Scored(
+    return ScoredFigure(
         source=source, row=row, basis=str(known.get("basis", "")), reason=str(known.get("reason", "")), **numbers
     )
 
 
-def summary(rows: Iterable[Scored]) -> dict[str, Any]:
+def summary(rows: Iterable[ScoredFigure]) -> dict[str, Any]:
     """Errors of some figures."""
     listed = list(rows)
     known = [one for one in listed if np.isfinite(one.predicted)]
@@ -154,9 +154,9 @@ def summary(rows: Iterable[Scored]) -> dict[str, Any]:
     }
 
 
-def document(rows: Sequence[Scored]) -> dict[str, Any]:
+def document(rows: Sequence[ScoredFigure]) -> dict[str, Any]:
     """As JSON: sources summed up, figures of runs with techniques together, all together, and every figure."""
-    by_source: dict[str, list[Scored]] = {}
+    by_source: dict[str, list[ScoredFigure]] = {}
     for one in rows:
         by_source.setdefault(one.source.name, []).append(one)
     sources = [
@@ -180,13 +180,13 @@ def document(rows: Sequence[Scored]) -> dict[str, Any]:
     }
 
 
-def recorded() -> dict[str, float]:
+def recorded_errors() -> dict[str, float]:
     """Source -> MAPE at the last release."""
     content = data.read_yaml(data.folder(RECORD))
     return {str(name): float(value) for name, value in content["mape"].items()}
 
 
-def record(found: dict[str, Any]) -> str:
+def record_text(found: dict[str, Any]) -> str:
     """Today's errors as the text of RECORD: what the next release is held against."""
     from llmviewer import __version__
 

@@ -1,4 +1,4 @@
-"""Clock, power and driver of an NVIDIA device, from the library that comes with the driver (NVML)."""
+"""Clock, power and driver version of an NVIDIA device, from NVML, which comes with the driver."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from llmviewer.calibrate.timer import Reading
+from llmviewer.calibrate.timer import DeviceReading
 
 #: nvmlClockType_t: the streaming multiprocessors.
 SM_CLOCK = 1
 
 
 def _library() -> Any:
-    """The library, started; None where there is none (no NVIDIA driver)."""
+    """Load and initialize NVML; None without an NVIDIA driver."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -22,7 +22,7 @@ def _library() -> Any:
 
 
 def _handle(library: Any, device: int) -> Any:
-    """The device as NVML knows it: torch counts only the visible ones, so by its UUID."""
+    """NVML handle of a torch device, by UUID since torch counts only visible devices; None on failure."""
     import torch
 
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
@@ -34,18 +34,18 @@ def _handle(library: Any, device: int) -> Any:
     return handle if found == 0 else None
 
 
-def gauge(device: int) -> Callable[[], Reading]:
-    """A function that reads clock [MHz] and power [W] now."""
+def gauge(device: int) -> Callable[[], DeviceReading]:
+    """Return a function that reads the current clock [MHz] and power [W]."""
     library = _library()
     handle = _handle(library, device) if library is not None else None
     if handle is None:
-        return Reading
+        return DeviceReading
 
-    def read() -> Reading:
+    def read() -> DeviceReading:
         clock, power = ctypes.c_uint(), ctypes.c_uint()
         has_clock = library.nvmlDeviceGetClockInfo(handle, SM_CLOCK, ctypes.byref(clock)) == 0
         has_power = library.nvmlDeviceGetPowerUsage(handle, ctypes.byref(power)) == 0  # milliwatts
-        return Reading(
+        return DeviceReading(
             clock_mhz=float(clock.value) if has_clock else None,
             power_w=power.value / 1e3 if has_power else None,
         )
@@ -54,7 +54,7 @@ def gauge(device: int) -> Callable[[], Reading]:
 
 
 def facts(device: int) -> dict[str, Any]:
-    """driver, max_clock_mhz, power_limit_w; what NVML does not say is left out."""
+    """Return driver, max_clock_mhz and power_limit_w, without those that NVML does not report."""
     library = _library()
     if library is None:
         return {}

@@ -1,4 +1,4 @@
-"""Which shapes are measured: (n, k) and heads of real models, tokens and lengths from one to what fits the time."""
+"""Shapes to measure: (n, k) and attention heads of real models, over token counts and lengths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmviewer import models
 from llmviewer.calibrate import shapes
 from llmviewer.calibrate.sizes import RunSize
 
-#: Share of the time of a run that each table may take; what one leaves over is for those after it.
+#: Share of a run's time for each table; unused time goes to later tables.
 SHARES = {
     "launch": 0.02,
     "copy": 0.07,
@@ -23,8 +23,8 @@ SHARES = {
     "elementwise": 0.14,
     "allreduce": 0.02,
 }
-#: Fields of a config.json that a block or model is built from.
-CONFIG = (
+#: config.json fields that define a block or model.
+CONFIG_FIELDS = (
     "model_type",
     "architectures",
     "hidden_size",
@@ -39,13 +39,13 @@ CONFIG = (
     "rms_norm_eps",
     "max_position_embeddings",
 )
-#: (op, kernel) of elementwise rows -> (kernels launched, tensors of tokens x width they read and write).
-MOVED: dict[tuple[str, str], tuple[int, int]] = {
+#: (op, kernel) of elementwise rows -> (kernels launched, tensors of tokens x width read and written).
+ELEMENTWISE_KERNELS: dict[tuple[str, str], tuple[int, int]] = {
     ("input_layernorm", "rms_norm"): (1, 2),
     ("add", "add"): (1, 3),
-    ("mlp_act", "eager"): (2, 5),  # silu: in, out; product: in, in, out
+    ("mlp_act", "eager"): (2, 5),  # silu: in, out; multiply: in, in, out
     ("mlp_act", "compiled"): (1, 3),
-    ("attn_rope", "eager"): (12, 11),  # five for queries and for keys (2, 1, 2, 2, 3); keys and values to the cache
+    ("attn_rope", "eager"): (12, 11),  # five each for queries and keys (2, 1, 2, 2, 3), and two cache writes
     ("attn_rope", "compiled"): (1, 2),
     ("softmax", "softmax"): (1, 2),
     ("emb", "index_select"): (1, 2),
@@ -55,9 +55,9 @@ MOVED: dict[tuple[str, str], tuple[int, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCase:
-    """One row to be: its table, the kernel of calibrate.kernels that makes it, and the columns that name it.
+    """One row to measure: its table, its kernel in calibrate.kernels, and the columns that identify it.
 
-    flops: of one call, where they say whether it can be waited for.
+    flops: FLOP of one call, used to skip kernels that take too long; 0 where that is irrelevant.
     """
 
     table: str
@@ -67,14 +67,14 @@ class KernelCase:
 
 
 def cases(size: RunSize, gpus: int = 1) -> list[KernelCase]:
-    """Everything to measure, table by table; inside one, each stretch of the list is spread over all its shapes."""
-    found = [case for case in _all(size, gpus) if case.flops <= size.most_flops]
+    """All cases, table by table; within a table, any prefix of the list is spread over all shapes."""
+    found = [case for case in _all(size, gpus) if case.flops <= size.max_flops]
     order = {table: i for i, table in enumerate(SHARES)}
     spread = sorted(range(len(found)), key=lambda i: (order[found[i].table], (i * GOLDEN) % 1.0))
     return [found[i] for i in spread]
 
 
-#: Multiples of it, modulo one, fill the interval evenly however many are taken.
+#: Any number of its multiples, modulo 1, are evenly spread over [0, 1).
 GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
@@ -109,13 +109,13 @@ def _linears(size: RunSize) -> Iterator[KernelCase]:
                 yield linear(dtype, m, shape.n, shape.k)
 
 
-#: dtype of gemm rows that are not plain products -> (kernel of ours, name in the table).
+#: dtype of gemm rows with a special kernel -> (name in calibrate.kernels, name in the table).
 PRODUCTS = {
     "int8": ("int8", "torch._int_mm"),
     "fp8": ("fp8", "torch._scaled_mm"),
     "w4a16": ("int4", "torch._weight_int4pack_mm"),
 }
-#: Weights that share a scale and a zero point in w4a16.
+#: Weights per scale and zero point in w4a16.
 GROUP = 128
 
 
@@ -143,9 +143,9 @@ def _heads(shape: shapes.Heads, dtype: str) -> dict[str, Any]:
 
 
 def prefill(kernel: str, columns: Mapping[str, Any], batch: int, seq: int, prefix: int = 0) -> KernelCase:
-    """Causal attention of `seq` tokens over themselves and a cached prefix: a prompt, or drafted tokens to verify.
+    """Causal attention of `seq` tokens over themselves and a cached prefix: a prompt, or draft tokens to verify.
 
-    The scores of `sdpa_math` are counted whole, as it computes them.
+    `sdpa_math` computes the full score matrix, so its FLOP count includes masked scores.
     """
     widths = columns["head_dim"] + columns["v_head_dim"]
     pairs = seq * (prefix + seq) if kernel.endswith("math") else seq * (prefix + (seq + 1) / 2)
@@ -156,7 +156,7 @@ def prefill(kernel: str, columns: Mapping[str, Any], batch: int, seq: int, prefi
 
 
 def decode(kernel: str, columns: Mapping[str, Any], batch: int, context: int) -> KernelCase:
-    """One new token for each sequence against `context` tokens, itself included."""
+    """Attention of one new token per sequence over `context` tokens, including itself."""
     widths = columns["head_dim"] + columns["v_head_dim"]
     flops = 2.0 * batch * columns["heads"] * context * widths
     family = "mla" if kernel.startswith("mla") else "attention"
@@ -183,14 +183,14 @@ def _latent(size: RunSize) -> Iterator[KernelCase]:
 
 
 def _elementwise(size: RunSize) -> Iterator[KernelCase]:
-    for (op, kernel), (kernels, moved) in MOVED.items():
+    for (op, kernel), (kernels, tensors) in ELEMENTWISE_KERNELS.items():
         if kernel == "compiled" and not size.compiled:
             continue
         dtype = "fp8" if op == "scale_matrix" else size.dtypes[0]
         for width in size.widths:
             for tokens in size.tokens:
                 columns = {"op": op, "kernel": kernel, "dtype": dtype, "tokens": tokens, "width": width}
-                columns |= {"kernels": kernels, "moved": moved}
+                columns |= {"kernels": kernels, "moved": tensors}
                 yield KernelCase(table="elementwise", kernel="elementwise", columns=columns)
 
 
@@ -206,20 +206,20 @@ def _blocks(size: RunSize) -> Iterator[KernelCase]:
         for name, layers in named:
             for dtype in size.block_dtypes:
                 config = llama_config(name, layers, dtype)
-                yield from _passes(table, {"model": name, "dtype": dtype, "config": config}, size)
+                yield from _pass_cases(table, {"model": name, "dtype": dtype, "config": config}, size)
 
 
-def _passes(table: str, columns: Mapping[str, Any], size: RunSize) -> Iterator[KernelCase]:
+def _pass_cases(table: str, columns: Mapping[str, Any], size: RunSize) -> Iterator[KernelCase]:
     config = columns["config"]
     q = config["num_attention_heads"] * (
         config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     )
     weights = config["num_hidden_layers"] * config["hidden_size"] * (3 * config["intermediate_size"] + 2 * q)
-    asked: Iterable[tuple[str, str, int, int]] = (
+    passes: Iterable[tuple[str, str, int, int]] = (
         *(("prefill", "seq", b, s) for b, s in size.block_prompts),
         *(("decode", "context", b, c) for b, c in size.block_caches),
     )
-    for stage, length, batch, tokens in asked:
+    for stage, length, batch, tokens in passes:
         for graph in (True, False) if size.graphs else (False,):
             kernel = "cuda_graph" if graph else "eager"
             named = {**columns, "kernel": kernel, "graph": graph, "stage": stage, "batch": batch, length: tokens}
@@ -228,9 +228,9 @@ def _passes(table: str, columns: Mapping[str, Any], size: RunSize) -> Iterator[K
 
 
 def llama_config(name: str, layers: int, dtype: str) -> dict[str, Any]:
-    """The config.json of a Llama-shaped model with the widths of `name` and so many layers."""
+    """config.json of a Llama-type model with the widths of `name` and `layers` layers."""
     card = models.read(name).config
-    config = {field: card[field] for field in CONFIG if card.get(field) is not None}
+    config = {field: card[field] for field in CONFIG_FIELDS if card.get(field) is not None}
     config |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": layers}
     config.setdefault("tie_word_embeddings", False)
     return config | {"torch_dtype": dtype}

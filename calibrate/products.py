@@ -1,4 +1,4 @@
-"""Rows of measured matrix products -> operators: number formats, and weights that a measurement finds in the L2."""
+"""Operators for rows of measured GEMMs: number formats, and weights that stay in L2 between calls."""
 
 from __future__ import annotations
 
@@ -18,74 +18,74 @@ from llmviewer.ops.gemm import GemmShape, Linear
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Weights with one scale per 128 x 128 block, inputs with one per 128 elements (DeepSeek-V3, arXiv 2412.19437).
+#: One scale per 128 x 128 weights, and one per 128 input elements (DeepSeek-V3, arXiv 2412.19437).
 FP8_BLOCK = (
     dtypes.scaled("fp8", 8, group=128.0 * 128.0, scale_bits=32, name="fp8-128x128"),
     dtypes.scaled("fp8", 8, group=128.0, scale_bits=32, name="fp8-1x128"),
 )
-#: What aiconfigurator calls products of 16-bit inputs and narrow weights.
-WEIGHTS_ALONE = {"int8_wo": dtypes.named("int8"), "int4_wo": dtypes.grouped_int(4)}
-#: Copies of the weights that aiconfigurator runs over in turn: smaller ones stay in the L2.
-COPIES = 5.0
-#: Generations whose L2 is two partitions that each hold what their own units read (A100 and H100 white papers).
-HALVED_L2 = frozenset(("ampere", "hopper", "blackwell"))
+#: aiconfigurator's names for GEMMs with 16-bit inputs and narrow weights -> weight format.
+WEIGHT_ONLY = {"int8_wo": dtypes.named("int8"), "int4_wo": dtypes.grouped_int(4)}
+#: Copies of the weights that aiconfigurator rotates through: if all fit, they stay in L2.
+AICONFIGURATOR_COPIES = 5.0
+#: Generations with an L2 of two partitions, each caching the reads of its own SMs (A100 and H100 white papers).
+PARTITIONED_L2 = frozenset(("ampere", "hopper", "blackwell"))
 
 
 def gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
-    """One linear layer, or those of `active` of `experts` experts.
+    """Operators of one linear layer, or of `active` of `experts` experts.
 
-    Rows of 8 bit hold the conversion of their input: it is among the product's constants.
+    Timings of 8-bit rows by others include the input conversion, which is one of the GEMM's constants.
     """
     m, n, k = (group[name].to_numpy(dtype=np.float64) for name in "mnk")
-    low = _low(first)
-    wide = dtypes.named("bf16") if low else _wide(str(first["dtype"]))
+    narrow = _narrow_format(first)
+    wide = dtypes.named("bf16") if narrow else _plain_dtype(str(first["dtype"]))
     x = Tensor(name="x", elements=m * k, dtype=wide)
-    experts = float(_given(first, "experts", 1.0))
+    experts = float(_column_or(first, "experts", 1.0))
     active = group["active"].to_numpy(dtype=np.float64) if experts > 1.0 else 1.0
     linear = Linear(name="gemm", in_features=k, out_features=n, dtype=wide, experts=experts)  # type: ignore[arg-type]
     block = Block(name="row", operators=(linear.operator(x, m, active=active),))
-    if low is not None:
-        block = with_formats(block, lambda _: low)
+    if narrow is not None:
+        block = with_formats(block, lambda _: narrow)
     product = block.operators[-1]
     assert isinstance(product.shape, GemmShape)
-    if low is not None and low.activations is not None and str(first.get("source", "")) != "llmviewer":
+    if narrow is not None and narrow.activations is not None and str(first.get("source", "")) != "llmviewer":
         product = replace(product, shape=replace(product.shape, converts=1.0))
-    return (_repeated(product, chip) if str(first.get("source", "")) == "aiconfigurator" else product,)
+    return (_with_warm_weights(product, chip) if str(first.get("source", "")) == "aiconfigurator" else product,)
 
 
-def _repeated(product: Operator, chip: Chip) -> Operator:
-    """The product with the weights in the L2 where all the copies that the measurement takes in turn fit there."""
+def _with_warm_weights(product: Operator, chip: Chip) -> Operator:
+    """The GEMM with its weights in L2 if all copies of the measurement's rotation fit there."""
     if chip.l2_bytes is None:
         return product
     weights = matrix(product)
-    room = chip.l2_bytes * (0.5 if chip.generation in HALVED_L2 else 1.0)
-    warm = np.where(COPIES * weights.elements * weights.tensor.dtype.bytes <= room, 1.0, 0.0)
+    capacity_bytes = chip.l2_bytes * (0.5 if chip.generation in PARTITIONED_L2 else 1.0)
+    warm = np.where(AICONFIGURATOR_COPIES * weights.elements * weights.tensor.dtype.bytes <= capacity_bytes, 1.0, 0.0)
     others = tuple(access for access in product.reads if access is not weights)
     cold = Access(weights.tensor, weights.elements * (1.0 - warm))
     return replace(product, reads=(*others, cold, Access(weights.tensor.at(Place.L2), weights.elements * warm)))
 
 
-def _given(first: Any, name: str, default: float) -> float:
-    """A column that not every table has, and not every row fills."""
+def _column_or(first: Any, name: str, default: float) -> float:
+    """Value of an optional column, or `default` if it is absent or empty."""
     value = float(first.get(name, np.nan))
     return value if np.isfinite(value) else default
 
 
-def _wide(dtype: str) -> Dtype:
-    """Of a product whose input nothing converts; tf32 rounds what is stored in 32 bits."""
+def _plain_dtype(dtype: str) -> Dtype:
+    """Dtype of a GEMM without input conversion; tf32 values are stored in 32 bits."""
     return Dtype(name="tf32", bits=32, compute="tf32") if dtype == "tf32" else dtypes.named(dtype)
 
 
-def _low(first: Any) -> Format | None:
+def _narrow_format(first: Any) -> Format | None:
     dtype = str(first["dtype"])
     if dtype == "fp8_block":
         return Format(weights=FP8_BLOCK[0], activations=FP8_BLOCK[1])
-    if dtype in WEIGHTS_ALONE:
-        return Format(weights=WEIGHTS_ALONE[dtype])
+    if dtype in WEIGHT_ONLY:
+        return Format(weights=WEIGHT_ONLY[dtype])
     if dtype == "w4a16":
-        group = _given(first, "group", 0.0)
+        group = _column_or(first, "group", 0.0)
         if group < 1.0:
-            raise UserError("rows of w4a16 without `group`, the weights that share a scale")
+            raise UserError("rows of w4a16 without `group`, the number of weights per scale")
         return Format(weights=dtypes.grouped_int(4, group=int(group), zero_point_bits=16.0))
     if dtype == "tf32":
         return None

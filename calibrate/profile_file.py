@@ -1,4 +1,4 @@
-"""Profiles -> text: a head, and a document per fit, one line per thing to say."""
+"""Text of a profile: a YAML header document, then one document per fit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from llmviewer.timing.profile import SCHEMA, Fit
 
 
 def text_of(chip: Chip, title: str, provenance: Mapping[str, Any], fits: Sequence[Fit]) -> str:
-    """The whole file."""
-    head = [f"schema: {SCHEMA}", f"chip: {chip.name}", f"generation: {json.dumps(chip.generation)}"]
-    head += [f"title: {json.dumps(title)}", f"fits: {len(fits)}", "provenance:"]
-    head += [f"  {name}: {json.dumps(value)}" for name, value in provenance.items()]
-    return "\n---\n".join(["\n".join(head), *map(_document, fits)]) + "\n"
+    """Text of the whole file."""
+    header = [f"schema: {SCHEMA}", f"chip: {chip.name}", f"generation: {json.dumps(chip.generation)}"]
+    header += [f"title: {json.dumps(title)}", f"fits: {len(fits)}", "provenance:"]
+    header += [f"  {name}: {json.dumps(value)}" for name, value in provenance.items()]
+    return "\n---\n".join(["\n".join(header), *map(_document, fits)]) + "\n"
 
 
 def _document(fit: Fit) -> str:
@@ -28,7 +28,7 @@ def _document(fit: Fit) -> str:
 
 
 def _flow(value: Any) -> str:
-    """YAML in one line, numbers as short as they are."""
+    """A value as one line of YAML, numbers with at most six digits."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{name}: {_flow(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Samples -> a profile: which chip, which rows, the fits, and whole layers and models predicted with them."""
+"""Fit a profile to samples: choose chip and rows, fit, and predict whole layers and models with the fits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import llmviewer
 from llmviewer.calibrate import devices, fit_tables, measured_chip, profile_file, whole
-from llmviewer.calibrate.fit_tables import Gathered
+from llmviewer.calibrate.fit_tables import FitData
 from llmviewer.calibrate.predict import PredictionOptions
-from llmviewer.calibrate.sources import WHOLE, TableSource, read_all
+from llmviewer.calibrate.sources import WHOLE_TABLES, TableSource, read_all
 from llmviewer.core.errors import UserError
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import profile as profiles
@@ -22,130 +22,152 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "llmviewer.fit/1"
-#: Of the environment of samples what a profile keeps.
-KEPT = ("device_name", "driver", "cuda", "torch", "threads", "pinned", "max_clock_mhz", "power_limit_w", "load")
+#: Environment fields of samples that a profile stores.
+ENVIRONMENT_FIELDS = (
+    "device_name",
+    "driver",
+    "cuda",
+    "torch",
+    "threads",
+    "pinned",
+    "max_clock_mhz",
+    "power_limit_w",
+    "load",
+)
 
-Seen = Callable[[int, int, str], None]
+OnProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prepared:
-    """What will be fitted.  chip_text: the YAML of a chip that nobody described before; empty: there is one."""
+class FitInputs:
+    """Inputs of a fit.  chip_text: YAML generated for a chip without a spec; empty if it has one."""
 
     chip: Chip
     chip_text: str
     sources: tuple[TableSource, ...]
-    gathered: Gathered
+    gathered: FitData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """What a fit has made.  text: of the profile.  whole: layers and models predicted with it."""
+class FittedProfile:
+    """Result of a fit.  text: YAML of the profile.  whole: layers and models predicted with it."""
 
     text: str
     fits: tuple[Fit, ...]
     whole: list[dict[str, Any]]
 
 
-def prepared(paths: Sequence[Path], wanted: str) -> Prepared:
-    """Read, choose the chip and its rows.  wanted: a chip by name or path; empty: the one device of the samples."""
+def prepare(paths: Sequence[Path], hardware: str) -> FitInputs:
+    """Read samples, and choose the chip and its rows.
+
+    hardware: a chip by name or path; empty for the only device of the samples.
+    """
     sources = read_all(paths)
-    words = devices.counted(frame for source in sources for _, frame in source.kernels)
-    chip, meant = devices.chosen(words, wanted)
-    sources = [_of(source, meant) for source in sources]
+    words = devices.rows_by_device(frame for source in sources for _, frame in source.kernels)
+    chip, matching = devices.choose_chip(words, hardware)
+    sources = [_rows_of_devices(source, matching) for source in sources]
     chip_text = ""
     if chip is None:
-        name = re.sub(r"[^a-z0-9]+", "-", meant[0].lower()).strip("-") or "device"  # it names a file
+        name = re.sub(r"[^a-z0-9]+", "-", matching[0].lower()).strip("-") or "device"  # used as a file name
         chip_text = measured_chip.text_of(name, sources)
         chip = measured_chip.chip(chip_text, name)
     gathered = fit_tables.gather([frame for source in sources for _, frame in source.kernels], chip)
-    others = {word: rows for word, rows in words.items() if word not in meant}
+    others = {word: rows for word, rows in words.items() if word not in matching}
     gathered.left_out.update({f"measured on {word}, not on {chip.name}": rows for word, rows in others.items()})
     if not gathered.samples:
         why = "; ".join(f"{rows} rows: {reason}" for reason, rows in gathered.left_out.items())
         raise UserError(f"nothing to fit for {chip.name}: {why or 'no rows of kernels'}")
-    return Prepared(chip=chip, chip_text=chip_text, sources=tuple(sources), gathered=gathered)
+    return FitInputs(chip=chip, chip_text=chip_text, sources=tuple(sources), gathered=gathered)
 
 
-def fitted(asked: Prepared, title: str, origin: str = "", seen: Seen = lambda done, total, now: None) -> Fitted:
-    """Fit, and predict layers and models.  origin: where the rows come from.  seen: told fits done, all, and which."""
-    fits = tuple(_fits(asked.gathered, seen))
-    chip = asked.chip
-    said = {**({"origin": origin} if origin else {}), **provenance(asked)}
-    text = profile_file.text_of(chip, title or _title(chip, asked.sources), said, fits)
+def fit_profile(
+    inputs: FitInputs, title: str, origin: str = "", on_progress: OnProgress = lambda done, total, now: None
+) -> FittedProfile:
+    """Fit, and predict whole layers and models.
+
+    origin: source of the rows, for the provenance.  on_progress: called with fits done, total fits and the current fit.
+    """
+    fits = tuple(_fit_with_progress(inputs.gathered, on_progress))
+    chip = inputs.chip
+    header = {**({"origin": origin} if origin else {}), **provenance(inputs)}
+    text = profile_file.text_of(chip, title or _title(chip, inputs.sources), header, fits)
     own = profiles.parse(text, Path("profile.yaml"))
-    return Fitted(text=text, fits=fits, whole=list(_whole(asked.sources, PredictionOptions(hardware=chip, own=own))))
+    return FittedProfile(
+        text=text, fits=fits, whole=list(_whole(inputs.sources, PredictionOptions(hardware=chip, own=own)))
+    )
 
 
-def document(asked: Prepared, found: Fitted, path: str, chip_path: str) -> dict[str, Any]:
-    """As JSON: errors of every fit on rows that it did not see, by regime; what was left out and why."""
+def document(inputs: FitInputs, found: FittedProfile, path: str, chip_path: str) -> dict[str, Any]:
+    """JSON document: held-out errors of every fit by regime, and rows left out by reason."""
     errors = [{"fit": fit.key, "regime": regime, **error} for fit in found.fits for regime, error in fit.error.items()]
     return {
         "schema": SCHEMA,
         "profile": path,
-        "chip": asked.chip.name,
+        "chip": inputs.chip.name,
         "chip_file": chip_path or None,
         "fits": errors,
         "whole": found.whole,
-        "left_out": dict(asked.gathered.left_out),
-        "unstable": dict(asked.gathered.unstable),
+        "left_out": dict(inputs.gathered.left_out),
+        "unstable": dict(inputs.gathered.unstable),
     }
 
 
-def _of(source: TableSource, words: Sequence[str]) -> TableSource:
-    """The rows of some devices alone."""
+def _rows_of_devices(source: TableSource, words: Sequence[str]) -> TableSource:
+    """The source reduced to the rows of these devices."""
     tables = {name: frame[frame["device"].astype(str).isin(words)] for name, frame in source.tables.items()}
     kept = {name: frame for name, frame in tables.items() if len(frame)}
     return replace(source, tables=kept, environment=source.environment if kept else {})
 
 
-def _fits(gathered: Gathered, seen: Seen) -> Iterable[Fit]:
+def _fit_with_progress(gathered: FitData, on_progress: OnProgress) -> Iterable[Fit]:
     total = len(gathered.samples)
-    seen(0, total, gathered.samples[0].family)
-    for done, fit in enumerate(fit_tables.fits(gathered.samples), 1):
-        seen(done, total, fit.key)
+    on_progress(0, total, gathered.samples[0].family)
+    for done, fit in enumerate(fit_tables.fit_all(gathered.samples), 1):
+        on_progress(done, total, fit.key)
         yield fit
 
 
-def _whole(sources: Sequence[TableSource], asked: PredictionOptions) -> Iterable[dict[str, Any]]:
+def _whole(sources: Sequence[TableSource], options: PredictionOptions) -> Iterable[dict[str, Any]]:
     for source in sources:
-        for table in WHOLE:
+        for table in WHOLE_TABLES:
             if table in source.tables:
-                yield from whole.described(whole.predict(source.tables[table], table, asked), table)
+                yield from whole.report_rows(whole.predict(source.tables[table], table, options), table)
 
 
 def _title(chip: Chip, sources: Sequence[TableSource]) -> str:
-    """By us or by others, and how."""
-    said = [source.environment for source in sources if source.environment]
-    how = f"kernels of torch {said[0].get('torch', '?')}, measured" if said else "kernels timed by others"
+    """Default title of a profile: the chip, and how its kernels were timed."""
+    environment = [source.environment for source in sources if source.environment]
+    how = f"kernels of torch {environment[0].get('torch', '?')}, measured" if environment else "kernels timed by others"
     return f"{chip.title}: {how}"
 
 
-def provenance(asked: Prepared) -> dict[str, Any]:
-    """Where the constants come from: of each file the software, device and date, and rows used and left out."""
-    sources, gathered = asked.sources, asked.gathered
-    figures = measured_chip.figures(sources)
+def provenance(inputs: FitInputs) -> dict[str, Any]:
+    """Provenance of the constants: software, device and date of each file, and rows used and left out."""
+    sources, gathered = inputs.sources, inputs.gathered
+    figures = measured_chip.measured_rates(sources)
     fitted_rows = sum(sum(map(len, sample.folds)) for sample in gathered.samples)
     return {
         "kind": "fitted",
         "by": f"llmviewer {llmviewer.__version__} calibrate fit",
-        "sources": [_described(source) for source in sources if source.tables],
+        "sources": [_source_summary(source) for source in sources if source.tables],
         "rows": {"fitted": fitted_rows, "unstable_among_them": gathered.unstable.total()},
         "left_out": dict(gathered.left_out),
         **({"measured": figures} if figures else {}),
     }
 
 
-def _described(source: TableSource) -> dict[str, Any]:
+def _source_summary(source: TableSource) -> dict[str, Any]:
     found: dict[str, Any] = {"file": source.path.name}
     for column in ("source", "engine", "device"):
-        found[column] = sorted({word for frame in source.tables.values() for word in _words(frame, column)})
-    said: Mapping[str, Any] = source.environment
-    if said:
-        found["date"] = str(said.get("date", ""))[:10]
-        found["environment"] = {name: said[name] for name in KEPT if said.get(name) is not None}
+        found[column] = sorted({word for frame in source.tables.values() for word in _unique_words(frame, column)})
+    environment: Mapping[str, Any] = source.environment
+    if environment:
+        found["date"] = str(environment.get("date", ""))[:10]
+        found["environment"] = {
+            name: environment[name] for name in ENVIRONMENT_FIELDS if environment.get(name) is not None
+        }
     return found
 
 
-def _words(frame: pd.DataFrame, column: str) -> list[str]:
+def _unique_words(frame: pd.DataFrame, column: str) -> list[str]:
     return [str(word) for word in frame[column].dropna().unique()] if column in frame.columns else []

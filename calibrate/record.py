@@ -1,6 +1,6 @@
-"""The samples file: JSON lines, one row a kernel and shape, on disk before the next one is measured.
+"""The samples file: JSON lines, one per kernel and shape, each written to disk before the next is measured.
 
-DIR/samples.jsonl: the first line names the schema and the environment, every further one is a row of a table.
+The first line of DIR/samples.jsonl contains schema and environment; every other line is a row of a table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.calibrate.environment import difference
+from llmviewer.calibrate.environment import identity_differences
 from llmviewer.core import parsing
 from llmviewer.core.errors import UserError, quoted, shown, unknown
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "llmviewer.samples/1"
 FILE = "samples.jsonl"
-#: How a file of any version of the schema begins.
+#: First bytes of a file of any schema version.
 HEADER = b'{"schema": "llmviewer.samples/'
-#: Tables that a row may belong to.
+#: Allowed values of a row's `table`.
 TABLES = (
     "gemm",
     "attention_prefill",
@@ -36,8 +36,8 @@ TABLES = (
     "block",
     "model",
 )
-#: Fields that a measurement adds; the others say what was measured.
-RESULTS = (
+#: Fields of the result; the others identify what was measured.
+RESULT_FIELDS = (
     "latency_us",
     "samples_us",
     "spread",
@@ -50,19 +50,19 @@ RESULTS = (
     "rotated_bytes",
     "skipped",
 )
-#: A line is a few kilobytes; a far larger one is no row.
-MOST_BYTES_OF_A_LINE = 2**20
+#: A row takes a few kilobytes; longer lines are rejected.
+MAX_LINE_BYTES = 2**20
 
 Row = Mapping[str, Any]
 
 
-def key(row: Row) -> str:
-    """What a row measures, as one word to compare by."""
-    return json.dumps({name: value for name, value in row.items() if name not in RESULTS}, sort_keys=True)
+def row_key(row: Row) -> str:
+    """Identity of a row: its fields other than results, as one string."""
+    return json.dumps({name: value for name, value in row.items() if name not in RESULT_FIELDS}, sort_keys=True)
 
 
 class Recorder:
-    """A samples file that is being written.  done: keys of the rows it holds."""
+    """Writer of a samples file.  done: keys of the rows in it."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
@@ -70,35 +70,38 @@ class Recorder:
         self.repaired = False
 
     def start(self, environment: Row) -> None:
-        """Write the first line; or go on in a file of the same environment, its cut last line removed."""
+        """Write the header, or resume a file of the same environment, removing a truncated last line.
+
+        Raises UserError for a file of another environment.
+        """
         self._forget_cut_header()
         if not self.path.exists() or self.path.stat().st_size == 0:
             self._write({"schema": SCHEMA, "environment": environment})
             return
-        whole = _whole_lines(self.path)
-        if not whole:
-            raise UserError(f"'{shown(self.path)}' is not a samples file: its first line is cut off")
-        rows = _rows(self.path, whole)
-        differing = difference(environment, next(rows))
+        complete = _complete_lines(self.path)
+        if not complete:
+            raise UserError(f"'{shown(self.path)}' is not a samples file: its first line is truncated")
+        rows = _rows(self.path, complete)
+        differing = identity_differences(environment, next(rows))
         if differing:
-            said = f"'{shown(self.path)}' holds samples of another environment"
-            raise UserError(f"{said} ({'; '.join(differing)}); choose another directory")
-        self.done = {key(row) for row in rows}
-        self.repaired = len(whole) < self.path.stat().st_size
+            message = f"'{shown(self.path)}' contains samples of another environment"
+            raise UserError(f"{message} ({'; '.join(differing)}); choose another directory")
+        self.done = {row_key(row) for row in rows}
+        self.repaired = len(complete) < self.path.stat().st_size
         if self.repaired:
-            os.truncate(self.path, len(whole))
+            os.truncate(self.path, len(complete))
 
     def _forget_cut_header(self) -> None:
-        """Nothing is lost with a first line that was never finished."""
-        if self.path.exists() and not _whole_lines(self.path):
+        """Empty a file whose only line is a truncated header."""
+        if self.path.exists() and not _complete_lines(self.path):
             content = self.path.read_bytes()
             if HEADER.startswith(content[: len(HEADER)]):
                 os.truncate(self.path, 0)
 
     def append(self, row: Row) -> None:
-        """Put a row on the disk."""
+        """Write a row to disk."""
         self._write(row)
-        self.done.add(key(row))
+        self.done.add(row_key(row))
 
     def _write(self, content: Row) -> None:
         try:
@@ -110,8 +113,8 @@ class Recorder:
             raise UserError(f"cannot write '{shown(self.path)}': {error.strerror or error}") from error
 
 
-def prepare(folder: str | Path) -> Path:
-    """The directory to write to, made if need be and tried, before an hour is spent measuring."""
+def prepare_folder(folder: str | Path) -> Path:
+    """Create the output directory and check that it is writable, before an hour of measuring."""
     path = Path(folder).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -126,23 +129,21 @@ def _warn(text: str) -> None:
     sys.stderr.write(f"warning: {text}\n")
 
 
-def read(path: str | Path, say: Callable[[str], None] = _warn) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
-    """(environment, table -> rows measured) of a samples file or of the directory that holds it.
+def read(path: str | Path, warn: Callable[[str], None] = _warn) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+    """Read a samples file, or the one in a directory: (environment, table -> measured rows).
 
-    A cut last line, as a killed run leaves it, is left out and said.  Skipped shapes are in no table.
+    A truncated last line, as a killed run leaves it, is ignored with a warning.  Skipped shapes are in no table.
     """
     import pandas as pd
 
     file = Path(path).expanduser()
     file = file / FILE if file.is_dir() else file
-    whole = _whole_lines(file)
-    if not whole:
-        raise UserError(f"'{shown(file)}' is not a samples file: its first line is missing or cut off")
-    if len(whole) < file.stat().st_size:
-        say(
-            f"'{shown(file)}' ends in a line that is cut off; it is left out (a further `calibrate run` mends the file)"
-        )
-    rows = _rows(file, whole)
+    complete = _complete_lines(file)
+    if not complete:
+        raise UserError(f"'{shown(file)}' is not a samples file: its first line is missing or truncated")
+    if len(complete) < file.stat().st_size:
+        warn(f"'{shown(file)}' ends in a truncated line, which is ignored (the next `calibrate run` repairs the file)")
+    rows = _rows(file, complete)
     environment = next(rows)
     tables: dict[str, list[Row]] = {}
     for row in rows:
@@ -151,8 +152,8 @@ def read(path: str | Path, say: Callable[[str], None] = _warn) -> tuple[dict[str
     return environment, {name: pd.DataFrame(found) for name, found in tables.items()}
 
 
-def _whole_lines(path: Path) -> bytes:
-    """The file without what stands after its last line's end."""
+def _complete_lines(path: Path) -> bytes:
+    """Content of the file up to its last newline."""
     try:
         content = path.read_bytes()
     except (OSError, ValueError) as error:
@@ -161,7 +162,7 @@ def _whole_lines(path: Path) -> bytes:
 
 
 def _rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
-    """The environment, then every row, checked."""
+    """Yield the environment, then every row, checked."""
     for number, line in enumerate(content.splitlines(), 1):
         where = f"'{shown(path)}' line {number}"
         parsed = _object(line, where)
@@ -173,14 +174,14 @@ def _rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
-    if len(line) > MOST_BYTES_OF_A_LINE:
-        raise UserError(f"{where} is longer than {MOST_BYTES_OF_A_LINE // 2**10:,} KiB; not a row of samples")
+    if len(line) > MAX_LINE_BYTES:
+        raise UserError(f"{where} is longer than {MAX_LINE_BYTES // 2**10:,} KiB; not a row of samples")
     try:
         parsed = parsing.from_json(line.decode("utf-8"))
     except ValueError as error:
         raise UserError(f"{where} cannot be read as JSON: {shown(error, 160)}") from error
     if not isinstance(parsed, dict):
-        raise UserError(f"{where} holds {quoted(parsed)}; expected a mapping of fields")
+        raise UserError(f"{where} contains {quoted(parsed)}; expected a mapping of fields")
     return parsed
 
 
@@ -196,20 +197,23 @@ def _environment(header: Row, where: str) -> dict[str, Any]:
 
 
 def _check(row: Row, where: str) -> None:
-    """A row of a known table, with positive times or a reason why there are none."""
+    """Raise unless the row is of a known table and has positive times or a skip reason."""
     table = row.get("table")
     if table not in TABLES:
         raise unknown("table", table, TABLES, where=where)
     if "skipped" in row:
         return
     samples = row.get("samples_us", [])
-    for name, value in (("latency_us", row.get("latency_us")), *(("samples_us", s) for s in _listed(samples, where))):
+    for name, value in (
+        ("latency_us", row.get("latency_us")),
+        *(("samples_us", sample) for sample in _sample_list(samples, where)),
+    ):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or value <= 0.0:
             raise UserError(f"{where}: {name} is {quoted(value)}; expected a positive number of microseconds")
 
 
-def _listed(samples: object, where: str) -> list[Any]:
+def _sample_list(samples: object, where: str) -> list[Any]:
     if not isinstance(samples, list):
         raise UserError(f"{where}: samples_us is {quoted(samples)}; expected a list")
     return samples

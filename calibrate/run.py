@@ -1,4 +1,4 @@
-"""Measure what a plan names, row by row; a rerun goes on where the last one ended."""
+"""Measure the cases of a plan row by row; a rerun resumes where the last run ended."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any
 from llmviewer.calibrate import environment, plan, record, sizes
 from llmviewer.calibrate.plan import KernelCase
 from llmviewer.calibrate.sizes import RunSize
-from llmviewer.calibrate.timer import Limits, Stopwatch, TooLongError, Work, measure
+from llmviewer.calibrate.timer import Limits, PreparedKernel, Stopwatch, TooLongError, measure
 from llmviewer.core.errors import UserError, shown
 
-#: Figures of a sample that are kept.
-DIGITS = 5
-#: A call of so much work, and those like it one after another, may draw more power than a card keeps up.
-LASTING_FLOPS = 2e10
+#: Significant digits of a stored time.
+SIGNIFICANT_DIGITS = 5
+#: FLOP of one call from which sustained calls may exceed the power limit of a card.
+SUSTAINED_FLOPS = 2e10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """cases done of all; seconds until the end, as far as can be told; what is measured now."""
+    """Progress of a run: cases done and in total, estimated seconds left, and the current table."""
 
     done: int
     total: int
@@ -36,7 +36,10 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class Summary:
-    """What a run has done.  measured, unstable: rows by table; skipped: by reason; kept: rows that were there."""
+    """Result of a run, in rows.
+
+    measured, unstable, left_out: by table.  skipped: by reason.  kept: rows of earlier runs.  left_out: no time left.
+    """
 
     path: Path
     environment: dict[str, Any]
@@ -53,36 +56,36 @@ def run(
     folder: str | Path,
     device: str | None = None,
     size: RunSize | str = "default",
-    seen: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Summary:
-    """Measure into DIR/samples.jsonl.  device: cuda, cpu, or None for CUDA where present."""
-    begun = time.monotonic()
-    kind = environment.chosen(device)
-    chosen = sizes.named(kind, size) if isinstance(size, str) else size
-    recorder = record.Recorder(record.prepare(folder))
+    """Measure into DIR/samples.jsonl.  device: cuda, cpu, or None for CUDA if available."""
+    started_at = time.monotonic()
+    kind = environment.choose_device(device)
+    chosen = sizes.size_named(kind, size) if isinstance(size, str) else size
+    recorder = record.Recorder(record.prepare_folder(folder))
     facts = environment.describe(kind)
     recorder.start(facts)
     summary = Summary(path=recorder.path, environment=facts, repaired=recorder.repaired)
-    common = {"device": facts["device"], "source": "llmviewer", "engine": f"torch {facts['torch']}"}
-    wanted = [(case, _row(case, common)) for case in plan.cases(chosen, int(facts.get("gpus", 1)))]
-    missing = [(case, row) for case, row in wanted if record.key(row) not in recorder.done]
+    common_columns = {"device": facts["device"], "source": "llmviewer", "engine": f"torch {facts['torch']}"}
+    wanted = [(case, _row(case, common_columns)) for case in plan.cases(chosen, int(facts.get("gpus", 1)))]
+    missing = [(case, row) for case, row in wanted if record.row_key(row) not in recorder.done]
     summary.kept = len(wanted) - len(missing)
     bench = Bench(kind, facts["cache_bytes"], chosen)
-    for done, (row, left_s) in enumerate(bench.rows(missing, begun, summary)):
+    for done, (row, left_s) in enumerate(bench.rows(missing, started_at, summary)):
         if row is not None:
             recorder.append(row)
             bench.check()
-        seen(Progress(done=done + 1, total=len(missing), left_s=left_s, now=missing[done][0].table))
-    summary.seconds = time.monotonic() - begun
+        on_progress(Progress(done=done + 1, total=len(missing), left_s=left_s, now=missing[done][0].table))
+    summary.seconds = time.monotonic() - started_at
     return summary
 
 
-def _row(case: KernelCase, common: dict[str, str]) -> dict[str, Any]:
-    return {"table": case.table, **common, **case.columns}
+def _row(case: KernelCase, common_columns: dict[str, str]) -> dict[str, Any]:
+    return {"table": case.table, **common_columns, **case.columns}
 
 
 class Bench:
-    """A device, its clock and its buffers."""
+    """Measurement setup: a device, its stopwatch and its buffers."""
 
     def __init__(self, kind: str, cache_bytes: float, size: RunSize) -> None:
         from llmviewer.calibrate.buffers import Buffers
@@ -93,67 +96,67 @@ class Bench:
         self.stopwatch: Stopwatch = stopwatch(kind, cache_bytes)
 
     def rows(
-        self, wanted: list[tuple[KernelCase, dict[str, Any]]], begun: float, summary: Summary
+        self, wanted: list[tuple[KernelCase, dict[str, Any]]], started_at: float, summary: Summary
     ) -> Iterator[tuple[dict[str, Any] | None, float]]:
-        """Each row with its samples or why there are none (None where no time was left), and the seconds left."""
-        ends = begun + self.size.budget_s
+        """Yield each row with samples or a skip reason (None if no time was left), and the estimated seconds left."""
+        deadline = started_at + self.size.budget_s
         tables = [(table, list(group)) for table, group in groupby(wanted, key=lambda pair: pair[0].table)]
-        todo, started, done = len(wanted), time.monotonic(), 0
+        total, started, done = len(wanted), time.monotonic(), 0
         for i, (table, group) in enumerate(tables):
             share = plan.SHARES[table] / sum(plan.SHARES[later] for later, _ in tables[i:])
-            until = time.monotonic() + share * (ends - time.monotonic())
+            table_deadline = time.monotonic() + share * (deadline - time.monotonic())
             for case, row in group:
-                found = self._row(case, row, until - time.monotonic())
+                found = self._row(case, row, table_deadline - time.monotonic())
                 _count(summary, table, found)
                 done += 1
                 now = time.monotonic()
-                yield found, min(ends - now, (now - started) / done * (todo - done))
+                yield found, min(deadline - now, (now - started) / done * (total - done))
 
     def _row(self, case: KernelCase, row: dict[str, Any], left_s: float) -> dict[str, Any] | None:
         import torch
 
         if left_s <= 0.0:
             return None
-        why = ""
+        failure = ""
         try:
             with torch.inference_mode(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return row | self._measured(case, left_s)
         except TooLongError:
             return None
-        except Exception as error:  # whatever a kernel raises, the next one is measured
-            why = reason(error)
+        except Exception as error:  # a kernel that fails is skipped; the run continues
+            failure = skip_reason(error)
         finally:
-            self.buffers.release(everything=bool(why))  # after the error, which holds the kernel's tensors
-        return row | {"skipped": why}
+            self.buffers.release(everything=bool(failure))  # after the exception, which references the kernel's tensors
+        return row | {"skipped": failure}
 
     def check(self) -> None:
-        """Raise where the device answers nothing any more: a kernel has harmed its context."""
+        """Raise UserError if the device no longer responds because a kernel broke its context."""
         import torch
 
         if self.buffers.kind == "cuda":
             try:
                 torch.cuda.synchronize()
             except RuntimeError as error:
-                why = f"the device has failed ({reason(error)}); run again to go on behind that row"
-                raise UserError(why) from error
+                message = f"the device failed ({skip_reason(error)}); run again to resume after that row"
+                raise UserError(message) from error
 
     def _measured(self, case: KernelCase, left_s: float) -> dict[str, Any]:
         from llmviewer.calibrate.kernels import KERNELS
 
-        work: Work = KERNELS[case.kernel](case.columns, self.buffers)
+        kernel: PreparedKernel = KERNELS[case.kernel](case.columns, self.buffers)
         limits = Limits(
             samples=self.size.samples,
-            most_samples=2 * self.size.samples,
+            max_samples=2 * self.size.samples,
             sample_s=self.size.sample_s,
             warmup_s=self.size.warmup_s,
-            settle_s=self.size.settle_s if case.flops >= LASTING_FLOPS else 0.0,
-            most_s=left_s,
+            settle_s=self.size.settle_s if case.flops >= SUSTAINED_FLOPS else 0.0,
+            max_s=left_s,
         )
-        timing = measure(work, self.stopwatch, limits)
+        timing = measure(kernel, self.stopwatch, limits)
         return {
-            "latency_us": _figures(timing.latency_us),
-            "samples_us": [_figures(sample) for sample in timing.samples_us],
+            "latency_us": _rounded(timing.latency_us),
+            "samples_us": [_rounded(sample) for sample in timing.samples_us],
             "spread": round(timing.spread, 4),
             "stable": timing.stable,
             "clock_mhz": timing.reading.clock_mhz,
@@ -161,7 +164,7 @@ class Bench:
             "calls": timing.calls,
             "timed": timing.timed,
             "settled_s": round(timing.settled_s, 3),
-            "rotated_bytes": None if math.isinf(work.rotated_bytes) else work.rotated_bytes,
+            "rotated_bytes": None if math.isinf(kernel.rotated_bytes) else kernel.rotated_bytes,
         }
 
 
@@ -175,14 +178,14 @@ def _count(summary: Summary, table: str, row: dict[str, Any] | None) -> None:
         summary.unstable[table] += not row["stable"]
 
 
-def _figures(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+def _rounded(value: float) -> float:
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
-def reason(error: Exception) -> str:
-    """Why a kernel did not run, in one line."""
-    said = " ".join(str(error).split()) or type(error).__name__
-    named = type(error).__name__
-    if named == "OutOfMemoryError" or "can't allocate memory" in said:
+def skip_reason(error: Exception) -> str:
+    """Reason in one line why a kernel did not run."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    error_name = type(error).__name__
+    if error_name == "OutOfMemoryError" or "can't allocate memory" in message:
         return "out of memory"
-    return shown(said if named in ("UnsupportedError", "TooLargeError") else f"{named}: {said}", 200)
+    return shown(message if error_name in ("UnsupportedError", "TooLargeError") else f"{error_name}: {message}", 200)

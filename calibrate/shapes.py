@@ -1,4 +1,4 @@
-"""Shapes of real models, read off their graphs: linear layers, experts, attention, latent attention."""
+"""Shapes from the graphs of real models: linear layers, experts, attention, latent attention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmviewer import models
-from llmviewer.core.ir import Kind
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode, prefill
 from llmviewer.layers.mla import Mla
 from llmviewer.ops.attention import AttentionShape
@@ -16,7 +16,7 @@ from llmviewer.ops.gemm import GemmShape
 
 @dataclass(frozen=True, slots=True, order=True)
 class LinearShape:
-    """y[m, n] = x[m, k] w[k, n]; experts > 1: as many matrices."""
+    """Shape of a linear layer y[m, n] = x[m, k] w[k, n]; experts: number of such matrices."""
 
     n: int
     k: int
@@ -25,7 +25,7 @@ class LinearShape:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Heads:
-    """Query heads, heads of keys and values, elements of a key and of a value."""
+    """Attention heads: query heads, KV heads, elements per key and per value."""
 
     heads: int
     kv_heads: int
@@ -34,23 +34,23 @@ class Heads:
 
 
 def linears(names: tuple[str, ...]) -> list[LinearShape]:
-    """Linear layers of these models, each shape once."""
+    """Distinct shapes of the linear layers of these models."""
     return sorted({_linear(shape) for shape in _shapes(names, GemmShape) if shape.experts == 1})
 
 
 def experts(names: tuple[str, ...]) -> list[LinearShape]:
-    """Routed experts of these models, each shape once."""
+    """Distinct shapes of the routed experts of these models."""
     return sorted({_linear(shape) for shape in _shapes(names, GemmShape) if shape.experts > 1})
 
 
 def heads(names: tuple[str, ...]) -> list[Heads]:
-    """Attention of these models with equal keys and values, each shape once."""
+    """Distinct attention heads of these models whose keys and values have the same width."""
     found = {_heads(shape) for shape in _shapes(names, AttentionShape) if shape.qk_dim == shape.v_dim}
     return sorted(found)
 
 
 def latent_heads(names: tuple[str, ...]) -> tuple[list[Heads], list[Heads]]:
-    """Latent attention of these models: in the expanded form, and in the absorbed one."""
+    """Latent-attention heads of these models: expanded form, absorbed form."""
     expanded: set[Heads] = set()
     absorbed: set[Heads] = set()
     for mixer in (layer.mixer for name in names for layer in models.load(name).layers):

@@ -1,4 +1,4 @@
-"""How much a run measures: quick, default and full, on a GPU and on a processor."""
+"""Sizes of a run: quick, default and full, for a GPU and a CPU."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSize:
-    """What is measured, and for how long.
+    """Shapes to measure, and the time for them.
 
-    budget_s: time for all of it; shapes that no time is left for are left out and counted.
-    samples, sample_s: at least so many samples of about such a length.  settle_s: work that a chip may draw too much
-    power for runs so long before them.  most_flops: of one call.
-    prompts, block_prompts: (batch, tokens);  verified: (batch, drafted tokens with the last one before them, cached);
+    budget_s: time of the run; shapes beyond it are left out and counted.
+    samples, sample_s: minimum number of samples and target length of each.  settle_s: time that power-limited kernels
+    run before the first sample.  max_flops: most FLOP of one call.
+    prompts, block_prompts: (batch, tokens).  verified: (batch, draft tokens plus the last accepted one, cached tokens).
     caches, block_caches: (batch, tokens in the cache).
-    blocks, whole_models: (model whose widths are taken, layers).
+    blocks, whole_models: (model with these widths, layers).
     """
 
     budget_s: float = math.inf
@@ -29,7 +29,7 @@ class RunSize:
     sample_s: float = 1e-3
     warmup_s: float = 5e-3
     settle_s: float = 0.0
-    most_flops: float = math.inf
+    max_flops: float = math.inf
     graphs: bool = True
     compiled: bool = True
     models: tuple[str, ...] = ()
@@ -56,19 +56,19 @@ class RunSize:
 
 
 def doubling(low: int, high: int) -> tuple[int, ...]:
-    """low, 2 low, ... high."""
+    """Powers of two times `low`, up to `high`."""
     return tuple(low * 2**i for i in range(int(math.log2(high / low)) + 1))
 
 
-def grid(batches: tuple[int, ...], lengths: tuple[int, ...], most: int) -> Pairs:
-    """Every batch with every length of at most so many tokens together."""
-    return tuple((b, n) for b in batches for n in lengths if b * n <= most)
+def grid(batches: tuple[int, ...], lengths: tuple[int, ...], max_tokens: int) -> Pairs:
+    """All pairs of batch size and length with at most `max_tokens` tokens in total."""
+    return tuple((b, n) for b in batches for n in lengths if b * n <= max_tokens)
 
 
 GPU = RunSize(
     budget_s=1200.0,
     settle_s=0.3,
-    most_flops=2e13,
+    max_flops=2e13,
     models=("llama-3.1-8b", "llama-3.1-70b", "qwen2.5-7b", "qwen3-32b", "gemma-2-9b", "mistral-small-24b"),
     dtypes=("bfloat16", "fp8", "w4a16", "int8", "float16", "tf32", "float32"),
     tokens=(1, 4, 16, 32, 64, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192),
@@ -90,7 +90,7 @@ CPU = RunSize(
     budget_s=300.0,
     sample_s=2e-3,
     warmup_s=10e-3,
-    most_flops=5e10,
+    max_flops=5e10,
     graphs=False,
     compiled=False,
     models=("qwen3-0.6b", "qwen2.5-0.5b", "tinyllama-1.1b", "llama-3.2-1b"),
@@ -113,12 +113,12 @@ CPU = RunSize(
     block_prompts=grid((1, 4), (32, 128, 512), 512),
     block_caches=grid((1, 4), (256, 1024), 4096),
 )
-#: (kind of device, size) -> what is measured.
+#: (kind of device, name of the size) -> shapes to measure.
 SIZES: dict[tuple[str, str], RunSize] = {
     ("cuda", "quick"): replace(
         GPU,
         budget_s=270.0,
-        most_flops=4e12,
+        max_flops=4e12,
         models=("llama-3.1-8b", "qwen2.5-7b"),
         dtypes=("bfloat16", "fp8", "w4a16", "int8", "tf32"),
         tokens=(1, 16, 64, 128, 256, 512, 2048, 8192),
@@ -139,7 +139,7 @@ SIZES: dict[tuple[str, str], RunSize] = {
     ("cuda", "full"): replace(
         GPU,
         budget_s=math.inf,
-        most_flops=1e14,
+        max_flops=1e14,
         models=(*GPU.models, "qwen2.5-72b", "mixtral-8x7b", "phi-4", "gemma-2-27b", "llama-2-7b", "llama-2-13b"),
         tokens=(*GPU.tokens, 2, 8, 24, 48, 96, 320, 768, 1536, 3072, 16384),
         expert_models=(*GPU.expert_models, "deepseek-v3", "qwen3-235b-a22b"),
@@ -152,10 +152,10 @@ SIZES: dict[tuple[str, str], RunSize] = {
     ),
     ("cpu", "quick"): replace(
         CPU,
-        budget_s=48.0,  # torch itself takes seconds to load
+        budget_s=48.0,  # importing torch takes seconds
         sample_s=1e-3,
         warmup_s=4e-3,
-        most_flops=3e9,
+        max_flops=3e9,
         models=("qwen3-0.6b",),
         dtypes=("float32", "bfloat16", "int8", "w4a16"),
         tokens=(1, 4, 16, 64, 256),
@@ -177,7 +177,7 @@ SIZES: dict[tuple[str, str], RunSize] = {
         CPU,
         budget_s=math.inf,
         compiled=True,
-        most_flops=4e11,
+        max_flops=4e11,
         models=(*CPU.models, "llama-3.2-3b", "smollm3-3b", "qwen3-4b"),
         dtypes=(*CPU.dtypes, "float16", "fp8"),
         tokens=(*CPU.tokens, 2, 8, 32, 128, 512, 2048),
@@ -187,8 +187,8 @@ SIZES: dict[tuple[str, str], RunSize] = {
 }
 
 
-def named(kind: str, name: str) -> RunSize:
-    """The size called quick, default or full on a device of this kind."""
+def size_named(kind: str, name: str) -> RunSize:
+    """RunSize named quick, default or full for a kind of device."""
     if (kind, name) not in SIZES:
         raise unknown("size", name, {size for _, size in SIZES})
     return SIZES[kind, name]

@@ -1,4 +1,4 @@
-"""What may be fitted and validated: directories of `calibrate run`, and measured tables of others."""
+"""Read inputs of fit and validate: samples of `calibrate run`, and measured tables of other projects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate import record
-from llmviewer.calibrate.e2e import is_table as is_whole_requests
+from llmviewer.calibrate.e2e import is_request_table as is_whole_requests
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.predict import check
 from llmviewer.calibrate.tables import SHAPES, table_of
@@ -17,13 +17,13 @@ from llmviewer.core.errors import UserError, shown
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Tables of whole layers and models, which are never fitted: predictions are held against them.
-WHOLE = ("block", "model")
+#: Tables of whole layers and models: never fitted, only compared with predictions.
+WHOLE_TABLES = ("block", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableSource:
-    """Tables of one file.  environment: what `calibrate run` says of the machine; empty of tables by others."""
+    """Tables of one file.  environment: the machine of `calibrate run`; empty for tables of other projects."""
 
     path: Path
     tables: Mapping[str, pd.DataFrame]
@@ -31,34 +31,32 @@ class TableSource:
 
     @property
     def kernels(self) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Tables that formulas describe."""
+        """The kernel tables, which formulas describe."""
         yield from ((name, frame) for name, frame in self.tables.items() if name in SHAPES)
 
 
 def is_samples(path: Path) -> bool:
-    """Whether a path means what `calibrate run` writes."""
+    """Whether a path is output of `calibrate run`."""
     return path.is_dir() or path.suffix == ".jsonl"
 
 
 def read(path: Path) -> TableSource:
-    """A samples file or its directory, or a table in CSV or Parquet.  Raises UserError: one line why not."""
+    """Read a samples file, its directory, or a CSV or Parquet table.  Raises UserError with the reason."""
     if is_samples(path):
         environment, tables = record.read(path)
         for name, frame in tables.items():
-            _complete(name, frame, path)
+            _check_columns(name, frame, path)
         return TableSource(path=path, tables=tables, environment=environment)
     frame = read_table(path)
     if is_whole_requests(frame.columns):
-        raise UserError(
-            f"'{shown(path)}' holds whole requests; `calibrate validate` takes them, nothing is fitted on them"
-        )
+        raise UserError(f"'{shown(path)}' contains whole requests, which are never fitted; use `calibrate validate`")
     table = table_of(frame.columns)
     check(frame)
     return TableSource(path=path, tables={table: frame})
 
 
-def _complete(name: str, frame: pd.DataFrame, path: Path) -> None:
-    """Raise for rows without the columns that name their shape."""
+def _check_columns(name: str, frame: pd.DataFrame, path: Path) -> None:
+    """Raise UserError for rows without the columns of their shape."""
     missing = [column for column in (*SHAPES.get(name, ()), "device") if column not in frame.columns]
     if missing:
         raise UserError(f"'{shown(path)}': rows of {name} without {', '.join(missing)}")
@@ -67,5 +65,5 @@ def _complete(name: str, frame: pd.DataFrame, path: Path) -> None:
 
 
 def read_all(paths: Sequence[Path]) -> list[TableSource]:
-    """Every source, each once."""
+    """Read every source; repeated paths once."""
     return [read(path) for path in dict.fromkeys(paths)]

@@ -1,4 +1,4 @@
-"""Rows of measured memory-bound kernels -> operators: norms, activations, rotation, sums, look-ups, conversions."""
+"""Operators for rows of memory-bound kernels: norms, activations, RoPE, additions, embeddings, conversions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from llmviewer.core import dtypes
 from llmviewer.core.counts import Array
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Block, Kind, Operator, Role, Tensor, whole
+from llmviewer.core.ir import Block, Operator, Role, Tensor, whole
+from llmviewer.core.kinds import Kind
 from llmviewer.formats.linear import Format, with_formats
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import SOFTMAX_FLOPS, rope
@@ -25,21 +26,21 @@ if TYPE_CHECKING:
 
 
 def elementwise(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
-    """One small operation over tokens x width.
+    """Operator of one elementwise kernel over tokens x width.
 
-    What eager torch does in several kernels is one operator too, as in a model's graph: the constants of its engine
-    say what the kernels between cost.
+    A chain of eager torch kernels is one operator too, as in a model's graph: the constants fitted for its engine
+    include the cost of the intermediate kernels.
     """
     op = str(first["op"])
     tokens, width = (group[name].to_numpy(dtype=np.float64) for name in ("tokens", "width"))
-    if op not in SMALL:
-        raise UserError(f"unknown elementwise op '{op}'; known: {', '.join(SMALL)}")
+    if op not in ELEMENTWISE_OPERATORS:
+        raise UserError(f"unknown elementwise op '{op}'; known: {', '.join(ELEMENTWISE_OPERATORS)}")
     dtype = dtypes.named("bf16" if op == "scale_matrix" else first["dtype"])
     x = Tensor(name="x", elements=tokens * width, dtype=dtype)
-    return SMALL[op](x, tokens, width, dtype)
+    return ELEMENTWISE_OPERATORS[op](x, tokens, width, dtype)
 
 
-Small = Callable[[Tensor, Array, Array, Dtype], tuple[Operator, ...]]
+BuildOperators = Callable[[Tensor, Array, Array, Dtype], tuple[Operator, ...]]
 
 
 def _norm(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
@@ -60,7 +61,7 @@ def _add(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator
 
 
 def _softmax(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
-    """Over rows of `width`, as between the products of eager attention."""
+    """Softmax over rows of `width`, as between the two GEMMs of eager attention."""
     return (
         Operator(
             name="softmax",
@@ -87,7 +88,7 @@ def _quantize(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Ope
     return made[:1]
 
 
-SMALL: dict[str, Small] = {
+ELEMENTWISE_OPERATORS: dict[str, BuildOperators] = {
     "input_layernorm": _norm,
     "post_attention_layernorm": _norm,
     "attn_rope": _rope,

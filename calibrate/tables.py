@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Words that name an engine, at the start of what a table says -> the engine as profiles call it.
 ENGINES = {"sglang": "sglang", "trtllm": "trtllm", "tensorrt-llm": "trtllm", "vllm": "vllm", "nccl": "nccl"}
 #: Columns that must hold one value in a group: they choose formulas, others are numbers in them.
-CHOICES: dict[str, tuple[str, ...]] = {
+FORMULA_COLUMNS: dict[str, tuple[str, ...]] = {
     "gemm": ("dtype", "experts", "group"),
     "attention_prefill": ("dtype", "kv_dtype", "window", "kernel"),
     "attention_decode": ("dtype", "kv_dtype", "window", "kernel"),
@@ -38,12 +38,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "elementwise": ("op", "dtype", "kernel"),
 }
 #: kernel of elementwise rows -> what it puts behind the engine's name.
-CHAINS = {"compiled": "-compile", "eager": "-unfused"}
+KERNEL_SUFFIXES = {"compiled": "-compile", "eager": "-unfused"}
 #: Kernels of scaled_dot_product_attention, and why rows of some are left out.
-SDPA = "sdpa_"
-SLOWER = "attention by a slower kernel of torch's than another at the same shape; profiles hold the fastest"
+SDPA_PREFIX = "sdpa_"
+SLOWER_KERNEL = "attention by a slower kernel of torch's than another at the same shape; profiles hold the fastest"
 #: Columns by which a table is known -> others that it may lack, and what they then are.
-USUAL: dict[tuple[str, ...], dict[str, str | int]] = {
+DEFAULT_COLUMNS: dict[tuple[str, ...], dict[str, str | int]] = {
     ("heads", "seq"): {"kernel": "", "window": 0, "prefix": 0},
     ("heads", "context"): {"kernel": "", "window": 0},
     ("gpus", "bytes"): {"impl": ""},
@@ -59,7 +59,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows:
+class RowGroup:
     """Rows of a table that one array operator (or a few after each other) describes.
 
     index: their labels in the table.  measured_s: seconds.
@@ -88,10 +88,10 @@ def table_of(columns: Any) -> str:
     raise UserError(f"no measured table has these columns; as {nearest} it lacks {lacking} (docs/calibration.md)")
 
 
-def completed(frame: pd.DataFrame) -> pd.DataFrame:
+def with_default_columns(frame: pd.DataFrame) -> pd.DataFrame:
     """The table with the columns that may be absent, saying what is usual."""
     names = set(frame.columns)
-    for marks, usual in USUAL.items():
+    for marks, usual in DEFAULT_COLUMNS.items():
         if set(marks) <= names:
             frame = frame.assign(**{name: value for name, value in usual.items() if name not in names})
     if {"heads", "dtype"} <= names and "kv_dtype" not in names:
@@ -113,7 +113,7 @@ def _engine_of(table: str, first: Any) -> str:
     """
     engine = engine_of(first.get("engine", ""))
     if table == "elementwise":
-        return engine + CHAINS.get(str(first.get("kernel", "")), "")
+        return engine + KERNEL_SUFFIXES.get(str(first.get("kernel", "")), "")
     if table.startswith("attention"):
         return f"{engine}-triton" if engine == "sglang" and first["kernel"] == "triton" else engine
     if table != "allreduce":
@@ -124,31 +124,31 @@ def _engine_of(table: str, first: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LeftOut:
+class SkippedRows:
     """Rows that cannot be predicted, and why.  index: their labels in the table."""
 
     reason: str
     index: Any
 
 
-def parts_of(frame: pd.DataFrame, on: str | Chip = "") -> Iterator[Rows | LeftOut]:
+def row_groups(frame: pd.DataFrame, on: str | Chip = "") -> Iterator[RowGroup | SkippedRows]:
     """The rows of a kernel table, group by group.  on: the chip they were measured on, whatever `device` says."""
     table = table_of(frame.columns)
-    slower = _slower(frame, table)
+    slower = _slower_rows(frame, table)
     if len(slower):
-        yield LeftOut(reason=SLOWER, index=slower)
+        yield SkippedRows(reason=SLOWER_KERNEL, index=slower)
         frame = frame.drop(index=slower)
-    keys = [name for name in ("device", "source", "engine", *CHOICES[table]) if name in frame.columns]
+    keys = [name for name in ("device", "source", "engine", *FORMULA_COLUMNS[table]) if name in frame.columns]
     for _, group in frame.groupby(keys, dropna=False, sort=True):
         try:
-            yield _rows(table, group, on)
+            yield _row_group(table, group, on)
         except UserError as error:
-            yield LeftOut(reason=str(error), index=group.index)
+            yield SkippedRows(reason=str(error), index=group.index)
 
 
-def _slower(frame: pd.DataFrame, table: str) -> Any:
+def _slower_rows(frame: pd.DataFrame, table: str) -> Any:
     """Rows of torch's attention where another of its kernels was faster at the same shape."""
-    backends = frame[frame["kernel"].astype(str).str.contains(SDPA)] if "kernel" in frame.columns else frame[:0]
+    backends = frame[frame["kernel"].astype(str).str.contains(SDPA_PREFIX)] if "kernel" in frame.columns else frame[:0]
     if not table.startswith("attention") or backends.empty:
         return frame.index[:0]
     names = ("device", "engine", "dtype", "kv_dtype", "v_head_dim", *SHAPES[table])
@@ -156,10 +156,10 @@ def _slower(frame: pd.DataFrame, table: str) -> Any:
     return backends.index[backends["latency_us"] > same.transform("min")]
 
 
-def _rows(table: str, group: pd.DataFrame, on: str | Chip) -> Rows:
+def _row_group(table: str, group: pd.DataFrame, on: str | Chip) -> RowGroup:
     first = group.iloc[0]
     chip = on if isinstance(on, Chip) else specs.load(on or str(first["device"]).replace("_", "-"))
-    return Rows(
+    return RowGroup(
         table=table,
         chip=chip,
         engine=_engine_of(table, first),
@@ -193,25 +193,25 @@ def _attention(group: pd.DataFrame, first: Any, chip: Chip, groups: Any, *, repe
         for name, width in (("k", head_dim), ("v", v_dim))
     )
     moved = np.asarray((k.elements + v.elements) * stored.bytes + 2.0 * q.elements * dtype.bytes)
-    warm = _warm(moved, chip) if repeated and first.get("source") == "aiconfigurator" else 0.0
-    values = _from(k if _latent(group, first) else v, warm)
-    inputs = AttentionInputs(q=q, k=_from(k, warm), v=values)
+    warm = _warm_share(moved, chip) if repeated and first.get("source") == "aiconfigurator" else 0.0
+    values = _reads(k if _is_absorbed_latent(group, first) else v, warm)
+    inputs = AttentionInputs(q=q, k=_reads(k, warm), v=values)
     return flash(shape, inputs, rereads(shape, inputs, chip), dtype.compute)
 
 
-def _latent(group: pd.DataFrame, first: Any) -> bool:
+def _is_absorbed_latent(group: pd.DataFrame, first: Any) -> bool:
     """Whether values are the front of the keys: latent attention in its absorbed form."""
     return str(first["kernel"]).startswith("mla") and bool((group["kv_heads"] == 1).all())
 
 
-def _warm(moved: Any, chip: Chip) -> Any:
+def _warm_share(moved: Any, chip: Chip) -> Any:
     """Share that is still in the L2 when one input is timed again and again: all of half the L2, none of all of it."""
     if chip.l2_bytes is None:
         return 0.0 * moved
     return np.clip(2.0 - 2.0 * moved / chip.l2_bytes, 0.0, 1.0)
 
 
-def _from(tensor: Tensor, warm: Array | float) -> tuple[Access, ...]:
+def _reads(tensor: Tensor, warm: Array | float) -> tuple[Access, ...]:
     cold, hot = Access(tensor, tensor.elements * (1.0 - warm)), Access(tensor.at(Place.L2), tensor.elements * warm)
     return (cold, hot) if np.any(warm) else (cold,)
 

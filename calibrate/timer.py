@@ -16,17 +16,17 @@ from typing import Any, Protocol
 import numpy as np
 
 #: Rotating copies are together larger than this many caches.
-CACHES = 2.0
+CACHE_MULTIPLE = 2.0
 #: Interquartile range over median beyond which a time is unstable.
-MOST_SPREAD = 0.10
+MAX_SPREAD = 0.10
 #: A copy is a view of one allocation; more of them cost more to make than they bring.
-MOST_COPIES = 4096
+MAX_COPIES = 4096
 #: Calls of one sample: what a CUDA graph holds without taking long to launch.
-MOST_CALLS = 512
+MAX_CALLS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class PreparedKernel:
     """A kernel ready to run.
 
     run: runs it on the copy of that number.  copies: how many there are.  rotated_bytes: bytes of all copies; infinite
@@ -45,19 +45,19 @@ class Work:
 class Limits:
     """How much is measured.
 
-    samples: at least; most_samples: where they lie apart.  sample_s: length of one sample, so that the clock's own
+    samples: at least; max_samples: where they lie apart.  sample_s: length of one sample, so that the clock's own
     error drowns.  warmup_s: before the first.  settle_s: of samples that are thrown away, until power and clock are
-    those of lasting work.  most_s: a kernel whose samples would take longer is left out.
-    most_spread: interquartile range over median beyond which a time is called unstable.
+    those of lasting work.  max_s: a kernel whose samples would take longer is left out.
+    max_spread: interquartile range over median beyond which a time is called unstable.
     """
 
     samples: int = 20
-    most_samples: int = 40
+    max_samples: int = 40
     sample_s: float = 1e-3
     warmup_s: float = 5e-3
     settle_s: float = 0.0
-    most_s: float = math.inf
-    most_spread: float = MOST_SPREAD
+    max_s: float = math.inf
+    max_spread: float = MAX_SPREAD
 
 
 class TooLongError(Exception):
@@ -65,7 +65,7 @@ class TooLongError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class DeviceReading:
     """What the device says of itself under load; None where it does not say.  clock [MHz], power [W]."""
 
     clock_mhz: float | None = None
@@ -79,9 +79,9 @@ class Samples:
     samples_us: tuple[float, ...]
     calls: int
     timed: str
-    reading: Reading
+    reading: DeviceReading
     settled_s: float = 0.0
-    most_spread: float = MOST_SPREAD
+    max_spread: float = MAX_SPREAD
 
     @property
     def latency_us(self) -> float:
@@ -96,7 +96,7 @@ class Samples:
     @property
     def stable(self) -> bool:
         """Whether the samples lie close enough together to be fitted on."""
-        return self.spread <= self.most_spread
+        return self.spread <= self.max_spread
 
 
 class Stopwatch(Protocol):
@@ -104,11 +104,11 @@ class Stopwatch(Protocol):
 
     cache_bytes: float
 
-    def prepare(self, work: Work, calls: int) -> tuple[str, Callable[[], float]]:
+    def prepare(self, work: PreparedKernel, calls: int) -> tuple[str, Callable[[], float]]:
         """How it times, and a function that runs so many calls and gives their seconds."""
         ...
 
-    def reading(self, sample: Callable[[], float]) -> Reading:
+    def reading(self, sample: Callable[[], float]) -> DeviceReading:
         """Clock and power, read while the sample runs."""
         ...
 
@@ -121,34 +121,34 @@ def spread(samples: tuple[float, ...] | list[float]) -> float:
 
 def copies(each_bytes: float, cache_bytes: float) -> int:
     """The fewest copies of so many bytes that are together larger than CACHES caches, at most MOST_COPIES."""
-    return min(MOST_COPIES, math.floor(CACHES * cache_bytes / max(each_bytes, 1.0)) + 1)
+    return min(MAX_COPIES, math.floor(CACHE_MULTIPLE * cache_bytes / max(each_bytes, 1.0)) + 1)
 
 
-def is_cold(work: Work, stopwatch: Stopwatch) -> bool:
+def is_cold(work: PreparedKernel, stopwatch: Stopwatch) -> bool:
     """Whether taking the copies in turn leaves none of them in the cache."""
-    return work.rotated_bytes > CACHES * stopwatch.cache_bytes
+    return work.rotated_bytes > CACHE_MULTIPLE * stopwatch.cache_bytes
 
 
-def measure(work: Work, stopwatch: Stopwatch, limits: Limits) -> Samples:
-    """Time a kernel.  Raises TooLongError where limits.most_s would not do."""
+def measure(work: PreparedKernel, stopwatch: Stopwatch, limits: Limits) -> Samples:
+    """Time a kernel.  Raises TooLongError where limits.max_s would not do."""
     with work.context():
-        once_s = _warmed(work, stopwatch, limits)
+        once_s = _warm_up(work, stopwatch, limits)
         calls = _calls(work, stopwatch, limits, once_s)
         timed, sample = stopwatch.prepare(work, calls)
         sample()
-        settled_s = _settled(sample, limits.settle_s)
+        settled_s = _settle(sample, limits.settle_s)
         times = [sample() for _ in range(limits.samples)]
-        while spread(times) > limits.most_spread and len(times) < limits.most_samples and sum(times) < limits.most_s:
+        while spread(times) > limits.max_spread and len(times) < limits.max_samples and sum(times) < limits.max_s:
             times.append(sample())
         reading = stopwatch.reading(sample)
     per_call = tuple(t / calls * 1e6 for t in times)
     return Samples(
         samples_us=per_call, calls=calls, timed=timed, reading=reading, settled_s=settled_s,
-        most_spread=limits.most_spread,
+        max_spread=limits.max_spread,
     )  # fmt: skip
 
 
-def _settled(sample: Callable[[], float], settle_s: float) -> float:
+def _settle(sample: Callable[[], float], settle_s: float) -> float:
     """Samples thrown away for so long; how long it was.
 
     A card that computes draws more than it may keep up: its clock falls within some tenths of a second.
@@ -159,25 +159,25 @@ def _settled(sample: Callable[[], float], settle_s: float) -> float:
     return settle_s and time.monotonic() - begun
 
 
-def _warmed(work: Work, stopwatch: Stopwatch, limits: Limits) -> float:
+def _warm_up(work: PreparedKernel, stopwatch: Stopwatch, limits: Limits) -> float:
     """Seconds of one call after the first ones, which compile, allocate and wake the clocks."""
     begun = time.monotonic()
     _, single = stopwatch.prepare(work, 1)
     first_s = single()
-    if first_s * 3.0 > limits.most_s:
+    if first_s * 3.0 > limits.max_s:
         raise TooLongError
     seconds = [single()]
     while sum(seconds) < limits.warmup_s and time.monotonic() - begun < 4.0 * limits.warmup_s:
         seconds.append(single())
     once_s = min(seconds)
-    if once_s * (limits.samples + 1) > limits.most_s:
+    if once_s * (limits.samples + 1) > limits.max_s:
         raise TooLongError
     return max(once_s, 1e-9)
 
 
-def _calls(work: Work, stopwatch: Stopwatch, limits: Limits, once_s: float) -> int:
+def _calls(work: PreparedKernel, stopwatch: Stopwatch, limits: Limits, once_s: float) -> int:
     """Calls of one sample: enough for sample_s; no copy twice in a sample where all of them would fit the cache."""
-    wanted = min(MOST_CALLS, math.ceil(limits.sample_s / once_s))
+    wanted = min(MAX_CALLS, math.ceil(limits.sample_s / once_s))
     if work.copies > 1 and not is_cold(work, stopwatch):
         wanted = min(wanted, work.copies)
     return max(1, wanted)

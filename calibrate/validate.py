@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Where the columns of a table stand: of kernels [us].
-KERNELS = {"measured": "latency_us", "predicted": "predicted_us", "ideal": "ideal_us", "suffix": "_us"}
+KERNEL_COLUMNS = {"measured": "latency_us", "predicted": "predicted_us", "ideal": "ideal_us", "suffix": "_us"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +51,20 @@ class Validation:
         return {"schema": "llmviewer.validation/1", "scores": scores, "total": total, "not_predicted": self.left_out}
 
 
-def validation(answered: pd.DataFrame, keys: Sequence[str], names: dict[str, str]) -> Validation:
+def validate(answered: pd.DataFrame, keys: Sequence[str], names: dict[str, str]) -> Validation:
     """Score a table with predictions.  keys: columns for device, kernel and regime.  names: KERNELS."""
     known = answered[answered[names["predicted"]].notna()]
     scores = [
-        _score([str(word) for word in words], group, names) for words, group in known.groupby(list(keys), sort=True)
+        _score_group([str(word) for word in words], group, names)
+        for words, group in known.groupby(list(keys), sort=True)
     ]
     reasons = answered.loc[answered[names["predicted"]].isna(), "reason"].value_counts()
-    total = _score(["all", "all", "all"], known, names) if len(known) else None
+    total = _score_group(["all", "all", "all"], known, names) if len(known) else None
     left_out = {str(reason): int(count) for reason, count in reasons.items()}
     return Validation(scores=tuple(scores), total=total, left_out=left_out)
 
 
-def _score(words: Sequence[str], rows: pd.DataFrame, names: dict[str, str]) -> Score:
+def _score_group(words: Sequence[str], rows: pd.DataFrame, names: dict[str, str]) -> Score:
     measured, predicted, ideal = (
         rows[names[column]].to_numpy(dtype=np.float64) for column in ("measured", "predicted", "ideal")
     )
@@ -77,12 +78,12 @@ def _score(words: Sequence[str], rows: pd.DataFrame, names: dict[str, str]) -> S
         mape=found.mape,
         median=found.median,
         bias=found.bias,
-        covered80=_covered(rows, "80", measured, names),
-        covered95=_covered(rows, "95", measured, names),
+        covered80=_coverage(rows, "80", measured, names),
+        covered95=_coverage(rows, "95", measured, names),
         ideal_mape=plain.mape,
     )
 
 
-def _covered(rows: pd.DataFrame, level: str, measured: Any, names: dict[str, str]) -> float:
+def _coverage(rows: pd.DataFrame, level: str, measured: Any, names: dict[str, str]) -> float:
     low, high = (rows[f"{end}{level}{names['suffix']}"].to_numpy(dtype=np.float64) for end in ("low", "high"))
     return float(np.mean((low <= measured) & (measured <= high)))

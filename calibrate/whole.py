@@ -15,15 +15,16 @@ import numpy as np
 from llmviewer import api
 from llmviewer.analysis.evaluation import Evaluation, evaluate
 from llmviewer.analysis.system import System
-from llmviewer.calibrate.predict import OTHERS, PREDICTED, SHORT_US, PredictionOptions
+from llmviewer.calibrate.predict import KERNEL_INFO_COLUMNS, KERNEL_PREDICTION_COLUMNS, SHORT_US, PredictionOptions
 from llmviewer.calibrate.tables import engine_of
 from llmviewer.core import dtypes
-from llmviewer.core.counts import Array
+from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Step, decode, prefill
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.load import parse
+from llmviewer.result import interval
 from llmviewer.timing import engine
 from llmviewer.timing.calibrated import Calibrated, calibrated
 from llmviewer.timing.engine import KERNELS, Engine
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: What launches the kernels of rows without a CUDA graph, where a preset says what that costs; whose kernels it runs.
-EAGER = "torch"
-UNFUSED = "-unfused"
+EAGER_ENGINE = "torch"
+UNFUSED_SUFFIX = "-unfused"
 #: Columns that must hold one value in a group: one model, one stage, one way to launch.
-CHOICES = ("device", "engine", "model", "dtype", "graph", "stage", "layers")
+GROUP_COLUMNS = ("device", "engine", "model", "dtype", "graph", "stage", "layers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,18 +50,20 @@ class PredictedStage:
 
 def predict(frame: pd.DataFrame, table: str, asked: PredictionOptions) -> pd.DataFrame:
     """Rows of `block` or `model` with the columns that predictions of kernels have; none is dropped."""
-    answered = unanswered(frame, "")
+    answered = without_predictions(frame, "")
     words = frame[["model", "dtype", "stage"]].astype(str).agg(" ".join, axis=1)
     answered["counted_as"] = f"{table} " + words + np.where(frame["graph"].astype(bool), " graph", "")
     layers = [config.get("num_hidden_layers", 0) if isinstance(config, Mapping) else 0 for config in frame["config"]]
-    for _, group in frame.assign(layers=layers).groupby(list(CHOICES), dropna=False, sort=True):
+    for _, group in frame.assign(layers=layers).groupby(list(GROUP_COLUMNS), dropna=False, sort=True):
         try:
-            priced, basis = _priced(group, table, asked)
+            priced, basis = _predict_group(group, table, asked)
         except UserError as error:
             answered.loc[group.index, "reason"] = str(error)
             continue
         low95, low80, high80, high95 = priced.bounds
-        for name, seconds in zip(PREDICTED, (priced.predicted, low80, high80, low95, high95), strict=True):
+        for name, seconds in zip(
+            KERNEL_PREDICTION_COLUMNS, (priced.predicted, low80, high80, low95, high95), strict=True
+        ):
             answered.loc[group.index, name] = seconds * 1e6
         answered.loc[group.index, "ideal_us"] = priced.ideal * 1e6
         answered.loc[group.index, "regime"] = np.where(
@@ -70,32 +73,34 @@ def predict(frame: pd.DataFrame, table: str, asked: PredictionOptions) -> pd.Dat
     return answered
 
 
-def unanswered(frame: pd.DataFrame, reason: str) -> pd.DataFrame:
+def without_predictions(frame: pd.DataFrame, reason: str) -> pd.DataFrame:
     """The rows with empty columns of predictions."""
-    empty: dict[str, Any] = dict.fromkeys((*PREDICTED, OTHERS[0]), np.nan)
-    return frame.assign(**empty, **dict.fromkeys(OTHERS[1:-1], ""), reason=reason, counted_as="")
+    empty: dict[str, Any] = dict.fromkeys((*KERNEL_PREDICTION_COLUMNS, KERNEL_INFO_COLUMNS[0]), np.nan)
+    return frame.assign(**empty, **dict.fromkeys(KERNEL_INFO_COLUMNS[1:-1], ""), reason=reason, counted_as="")
 
 
-def _priced(group: pd.DataFrame, table: str, asked: PredictionOptions) -> tuple[PredictedStage, str]:
+def _predict_group(group: pd.DataFrame, table: str, asked: PredictionOptions) -> tuple[PredictedStage, str]:
     first = group.iloc[0]
     on = asked.hardware or str(first["device"]).replace("_", "-")
     chip = on if isinstance(on, Chip) else specs.load(on)
     if not isinstance(first["config"], Mapping):
         raise UserError("rows without the config of their model")
     model = parse(first["config"], str(first["model"]), dtype=dtypes.named(str(first["dtype"])).name)
-    serving = served_by(chip, graph=bool(first["graph"]), host=str(first["device"]) == "cpu")
-    efficiency = calibrated(chip, engine_of(first["engine"]) + UNFUSED, asked.own)
+    serving = engine_for(chip, graph=bool(first["graph"]), host=str(first["device"]) == "cpu")
+    efficiency = calibrated(chip, engine_of(first["engine"]) + UNFUSED_SUFFIX, asked.own)
     plain = api.system(chip, api.options_of({"efficiency": "ideal"}))
     system = replace(plain, efficiency=efficiency, engine=serving)
     evaluation = evaluate(model, system, _step(group))
-    priced = _sums(evaluation, system, efficiency, len(group), alone=table == "block")
+    if table == "block":
+        evaluation = _layers_only(evaluation, serving)
+    priced = _predicted(evaluation, system, efficiency, len(group))
     found = dict.fromkeys(f"{known.basis} ({known.chip})" for known in efficiency.known.values())
     return priced, f"{', '.join(found)}; engine {serving.name}"
 
 
-def served_by(chip: Chip, *, graph: bool, host: bool) -> Engine:
+def engine_for(chip: Chip, *, graph: bool, host: bool) -> Engine:
     """The engine of rows: a processor and a CUDA graph launch nothing beside the kernels that were timed."""
-    return engine.load(EAGER) if not graph and not host and EAGER in engine.names() else KERNELS
+    return engine.load(EAGER_ENGINE) if not graph and not host and EAGER_ENGINE in engine.names() else KERNELS
 
 
 def _step(group: pd.DataFrame) -> Step:
@@ -105,35 +110,27 @@ def _step(group: pd.DataFrame) -> Step:
     return decode(batch, group["context"].to_numpy(dtype=np.float64) - 1.0)
 
 
-def _sums(
-    evaluation: Evaluation, system: System, efficiency: Calibrated, points: int, *, alone: bool
-) -> PredictedStage:
-    """Over all operators; alone: those of the layers, without embedding, last norm and head.
+def _predicted(evaluation: Evaluation, system: System, efficiency: Calibrated, points: int) -> PredictedStage:
+    """Times of an evaluation, with the interval that `analyze` prints for a stage."""
 
-    Kernels of one fit err together, different fits apart, as in llmviewer.interval.
-    """
-    ones = np.ones(points)
-    predicted, ideal, off = 0.0 * ones, 0.0 * ones, dict[str, Array]()
-    for row in evaluation.rows:
-        if alone and row.block.scope == "model":
-            continue
-        seconds = row.timing.time_s * float(row.block.repeats) * ones
-        ratios = efficiency.interval(row.operator, system.chip, row.timing)
-        fit = efficiency.basis(row.operator).fit.key
-        off[fit] = off.get(fit, 0.0) + (ratios - 1.0) * seconds
-        predicted, ideal = predicted + seconds, ideal + row.ideal.time_s * float(row.block.repeats)
-    if alone:
-        launched = sum(row.block.repeats for row in evaluation.rows if row.block.scope != "model")
-        host = system.engine.constants.get("eager", 0.0) * 1e-6 * launched
-        predicted = np.maximum(predicted, host)
-    else:
-        predicted = predicted + sum(term for _, term in evaluation.served)
-    spread = np.sqrt(sum(deviation**2 for deviation in off.values()))
-    signs = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
-    return PredictedStage(predicted=predicted, bounds=np.maximum(predicted + signs * spread, 0.0), ideal=ideal)
+    def per_point(count: Count) -> Array:
+        return np.asarray(count * np.ones(points))
+
+    ratios = interval.bound_ratios(evaluation, efficiency, system.chip)
+    predicted = per_point(evaluation.time_s)
+    bounds = interval.sum_bounds(evaluation, efficiency, ratios, per_point, predicted)
+    return PredictedStage(predicted=predicted, bounds=bounds, ideal=per_point(evaluation.ideal_time_s))
 
 
-def described(answered: pd.DataFrame, table: str) -> list[dict[str, Any]]:
+def _layers_only(evaluation: Evaluation, serving: Engine) -> Evaluation:
+    """The evaluation without embedding, last norm and head; the host launches the operators that remain."""
+    layers = replace(evaluation, rows=tuple(row for row in evaluation.rows if row.block.is_layer), served=())
+    launch_s = serving.constants.get("eager", 0.0) * 1e-6 * sum(row.block.repeats for row in layers.rows)
+    waiting = np.maximum(launch_s - layers.time_s, 0.0)
+    return replace(layers, served=(("host", waiting),))
+
+
+def report_rows(answered: pd.DataFrame, table: str) -> list[dict[str, Any]]:
     """Rows as a report lists them [us]; error: predicted / measured - 1, None where nothing was predicted."""
     found = []
     for _, row in answered.iterrows():
@@ -152,7 +149,7 @@ def described(answered: pd.DataFrame, table: str) -> list[dict[str, Any]]:
     return found
 
 
-def flat(frame: pd.DataFrame) -> pd.DataFrame:
+def without_samples(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows as a file of columns keeps them: configs as text, without single samples."""
     changed = frame.drop(columns=[name for name in ("samples_us",) if name in frame.columns])
     return changed.assign(config=[json.dumps(config) for config in frame["config"]])

@@ -13,7 +13,7 @@ from llmviewer.cli.techniques import card
 from llmviewer.core.dtypes import Dtype
 from llmviewer.reports.survey import FIGURES
 from llmviewer.reports.survey.document import as_markdown
-from llmviewer.techniques.quantization.presets import METHODS
+from llmviewer.techniques.quantization.presets import PUBLISHED_SCHEMES
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
 from llmviewer.techniques.speculation.acceptance_presets import PRESETS, Preset
 
@@ -54,7 +54,7 @@ def _shown(dtype: Dtype | None) -> str:
 def schemes() -> str:
     """A row for every published method."""
     rows = []
-    for method in METHODS:
+    for method in PUBLISHED_SCHEMES:
         scheme = method.scheme
         names = ", ".join(f"`{name}`" for name in method.names)
         cells = (names, method.title, _shown(scheme.weights), _shown(scheme.activations), _shown(scheme.cache))
@@ -127,7 +127,7 @@ MARK = "<!-- the ledger, by `make docs` -->\n"
 
 def ledger() -> None:
     """docs/ledger.md with every figure, and the README's table of sources."""
-    document = ledger_score.document(ledger_score.scored(sources.load()))
+    document = ledger_score.document(ledger_score.score(sources.load()))
     by_source: dict[str, list[dict[str, Any]]] = {}
     for row in document["rows"]:
         by_source.setdefault(row["source"], []).append(row)

@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from llmviewer.cli import main
-from llmviewer.reports.plots import KINDS, Given, PlotKind
+from llmviewer.reports.plots import KINDS, PlotData, PlotKind
 from llmviewer.reports.plots.style import SIZES, THEMES
 
 HERE = Path(__file__).resolve().parent
@@ -86,7 +86,7 @@ def draw(name: str, kind: PlotKind) -> None:
     """The picture of a kind's example, with few colours."""
     with tempfile.TemporaryDirectory() as folder:
         words, target = kind.example, Path(folder) / "picture.png"
-        if kind.given is Given.TABLE:
+        if kind.given is PlotData.TABLE:
             if not MEASURED.exists():
                 return
             words = f"{folder}/predicted.csv"

@@ -22,7 +22,8 @@ from llmviewer.models.model import Model
 from llmviewer.result.result import Result
 from llmviewer.serving.generation import Draft, Generation, picked
 from llmviewer.techniques import registry
-from llmviewer.techniques.registry import TECHNIQUES, SharedBy
+from llmviewer.techniques.option import SharedBy
+from llmviewer.techniques.registry import TECHNIQUES
 
 #: Techniques that an engine chooses unless asked otherwise -> their defaults.
 DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
@@ -172,7 +173,7 @@ def _generating(model: Model, built: System, chip: Chip, options: Options) -> Co
 def _drafter(draft: Draft, model: Model, chip: Chip, options: Options) -> Drafter:
     """What drafts runs on the same chip within the same steps of the engine, with formats of its own."""
     alike = SharedBy.LAYERS if draft.model is model else SharedBy.WEIGHTS if draft.same_weights else SharedBy.ENGINE
-    words = {name: text for name, text in options.techniques.items() if TECHNIQUES[name].of <= alike}
+    words = {name: text for name, text in options.techniques.items() if TECHNIQUES[name].shared_by <= alike}
     if "tensor_parallel_size" in draft.techniques:
         words = {name: text for name, text in words.items() if name not in OF_A_GROUP}
     own = system(chip, replace(options, techniques={**words, **draft.techniques}))
@@ -209,12 +210,12 @@ def _in_form(model: Model, options: Options) -> Model:
     if options.latent_attention == "cheaper":
         return model
     from llmviewer.layers.mla import MlaForm
-    from llmviewer.models.latent import with_form
+    from llmviewer.models.model import with_mla_form
 
     forms = {form.value: form for form in MlaForm}
     if options.latent_attention not in forms:
         raise unknown("latent_attention", options.latent_attention, ("cheaper", *forms))
-    return with_form(model, forms[options.latent_attention])
+    return with_mla_form(model, forms[options.latent_attention])
 
 
 def options_of(asked: Mapping[str, object]) -> Options:

@@ -1,1 +1,1 @@
-"""Views of a Result: tables and files now; everything here reads Result rows and computes nothing of its own."""
+"""Views of a Result: tables, plots and files. They only format what a Result holds; they compute no figures."""

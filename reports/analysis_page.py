@@ -1,4 +1,4 @@
-"""An analysis as a page: what was asked, both stages operator by operator, memory, metrics, the bottleneck, sources."""
+"""An analysis as a page: request, operators of both stages, memory, metrics, bottleneck, sources."""
 
 from __future__ import annotations
 
@@ -10,33 +10,42 @@ from llmviewer.reports.fusions import fusions
 from llmviewer.reports.generation import generation
 from llmviewer.reports.memory_bar import memory_parts, shortage
 from llmviewer.reports.page import Emphasis, Facts, Page
-from llmviewer.reports.serving import answer_tokens, between, first, prompts, room_tokens, sequences, serving, steady
+from llmviewer.reports.serving import (
+    allocated_output_tokens,
+    answer_tokens,
+    is_steady_state,
+    prefill_text,
+    sequences_text,
+    serving,
+    tpot_extras,
+    ttft_parts,
+)
 from llmviewer.reports.stage_table import stage_table
 from llmviewer.result.result import Result
 
 
 def page(result: Result, point: int = 0) -> Page:
-    """The page of one point of a Result."""
+    """Returns the page of one point of a Result."""
     answer = result.to_dict(point)
-    return (header(answer), *stages(answer, result.token_budget), *below(answer, result.token_budget))
+    return (header(answer), *stages(answer, result.token_budget), *details(answer, result.token_budget))
 
 
 def stages(answer: dict[str, Any], token_budget: float) -> Page:
-    """Both stages, operator by operator."""
+    """Returns the operator tables of prefill and decode."""
     return (
-        stage_table("Prefill", answer["stages"]["prefill"], prompts(answer, token_budget)),
+        stage_table("Prefill", answer["stages"]["prefill"], prefill_text(answer, token_budget)),
         stage_table("Decode step", answer["stages"]["decode"], _decode_tokens(answer)),
     )
 
 
-def below(answer: dict[str, Any], token_budget: float) -> Page:
-    """What stands below the stages: generation, serving, fusions, memory, metrics, bottleneck, sources, warnings."""
+def details(answer: dict[str, Any], token_budget: float) -> Page:
+    """Returns the parts after the stages: generation, serving, fusions, memory, metrics, bottleneck, sources, warnings."""
     return (
         *generation(answer["generation"], answer["memory"]),
         *serving(answer),
         *fusions(answer["fusions"]),
-        *memory_parts(answer["memory"], _longest(answer), _cache(answer), placed=_placed(answer)),
-        _metrics(answer, first(answer, token_budget)),
+        *memory_parts(answer["memory"], _longest_workload(answer), _cache_text(answer), placed=_is_placed(answer)),
+        _metrics(answer, ttft_parts(answer, token_budget)),
         _bottleneck(answer),
         _sources(answer),
         *_warnings(answer),
@@ -44,7 +53,7 @@ def below(answer: dict[str, Any], token_budget: float) -> Page:
 
 
 def header(answer: dict[str, Any]) -> Facts:
-    """Model, hardware, workload."""
+    """Returns model, hardware and workload."""
     return Facts(lines=(("Model", _model(answer)), ("Hardware", _hardware(answer)), ("Workload", _workload(answer))))
 
 
@@ -59,7 +68,7 @@ def _model(answer: dict[str, Any]) -> str:
 
 
 def formats(model: dict[str, Any]) -> str:
-    """`bf16`, or where several formats are stored `bf16; weights 6.476B int4-g128, 262.4M bf16`."""
+    """Returns `bf16`, or with several weight formats `bf16; weights 6.476B int4-g128, 262.4M bf16`."""
     stored = model["weight_formats"]
     if list(stored) == [model["dtype"]]:
         return str(model["dtype"])
@@ -77,15 +86,15 @@ def _hardware(answer: dict[str, Any]) -> str:
     )
 
 
-def _longest(answer: dict[str, Any]) -> dict[str, Any]:
-    """The workload with answers as long as sequences hold their places."""
+def _longest_workload(answer: dict[str, Any]) -> dict[str, Any]:
+    """Returns the workload with the output length for which a sequence occupies its slot."""
     return {**answer["workload"], "output_len": answer_tokens(answer)}
 
 
 def _workload(answer: dict[str, Any]) -> str:
     sizes = answer["workload"]
     passes = ", ".join(answer["passes"]) or "none"
-    batch = "users" if steady(answer) else "batch"
+    batch = "users" if is_steady_state(answer) else "batch"
     return (
         f"{batch} {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}, "
         f"output {fmt.whole(sizes['output_len'])}; passes: {passes}; efficiency: {answer['efficiency']['kind']}"
@@ -95,33 +104,33 @@ def _workload(answer: dict[str, Any]) -> str:
 def _decode_tokens(answer: dict[str, Any]) -> str:
     stage = answer["stages"]["decode"]
     keys, new = fmt.whole(stage["cached_tokens"] + stage["new_tokens"]), stage["new_tokens"]
-    tokens = "1 token" if new == 1 else f"{fmt.whole(new)} tokens (verified)"
-    return f"{sequences(answer)} × {tokens} over {keys} keys, a representative step"
+    tokens = "1 token" if new == 1 else f"{fmt.whole(new)} tokens to verify"
+    return f"representative step: {sequences_text(answer)} × {tokens}, {keys} tokens of context"
 
 
-def _cache(answer: dict[str, Any]) -> str:
-    """What the cache holds, in words."""
+def _cache_text(answer: dict[str, Any]) -> str:
+    """Returns the contents of the KV cache in words."""
     sizes, model = answer["workload"], answer["model"]
-    tokens = sizes["input_len"] + room_tokens(answer) - 1
+    tokens = sizes["input_len"] + allocated_output_tokens(answer) - 1
     words = []
     if answer["generation"] is not None:
-        tokens += answer["generation"]["new_tokens"] - 1  # drafted ones, kept until they are rejected
+        tokens += answer["generation"]["new_tokens"] - 1  # draft tokens are cached until they are rejected
     if model["kv_cache_bytes_per_token"]:
-        words.append(f"{sequences(answer)} × {fmt.whole(tokens)} tokens")
-        words.append(f"{fmt.memory(model['kv_cache_bytes_per_token'])} a token")
+        words.append(f"{sequences_text(answer)} × {fmt.whole(tokens)} tokens")
+        words.append(f"{fmt.memory(model['kv_cache_bytes_per_token'])} per token")
     if model["kv_cache_bytes_per_token"] != model["kv_cache_bytes_per_token_beyond_windows"]:
-        words.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond the windows")
+        words.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond sliding windows")
     if any(draft["kv_cache_bytes"] for draft in (answer["generation"] or {"drafts": ()})["drafts"]):
-        words.append("and the drafts' own")
+        words.append("plus the caches of the draft models")
     if answer["generation"] is not None and answer["generation"]["pays_up_to_batch_size"] is None:
-        words.append("more where branches hold a beginning each")
+        words.append("plus prefix copies of branches that do not share one")
     if model["state_bytes_per_sequence"]:
-        words.append(f"{fmt.memory(model['state_bytes_per_sequence'])} of state a sequence")
+        words.append(f"{fmt.memory(model['state_bytes_per_sequence'])} of state per sequence")
     return ", ".join(words)
 
 
-def _placed(answer: dict[str, Any]) -> bool:
-    """Whether tensors lie where a search put them for this request."""
+def _is_placed(answer: dict[str, Any]) -> bool:
+    """Whether a search chose the placement of tensors for this request."""
     return any(name.startswith("offload(flexgen") for name in answer["passes"])
 
 
@@ -129,32 +138,32 @@ def _metrics(answer: dict[str, Any], first_token: str) -> Facts:
     metrics, sizes = answer["metrics"], answer["workload"]
     steps = answer_tokens(answer) - 1
     kind = answer["efficiency"]["kind"]
-    of = "decode step" if answer["generation"] is None else "token"
-    decoded = f"mean of {fmt.whole(steps)} {of}{'s' if steps > 1 else ''} after the first{' token' * (of != 'token')}"
-    within = {name: f"; 80 %: {fmt.durations(*found['80'])}" for name, found in metrics["intervals"].items()}
-    decoded += between(answer)
-    each = f", {fmt.per_second(metrics['output_tokens_per_s_per_user'])} a sequence" if sizes["batch_size"] > 1 else ""
+    unit = "decode step" if answer["generation"] is None else "token"
+    decoded = f"mean over {fmt.whole(steps)} {unit}{'s' if steps > 1 else ''} after the first{' token' * (unit != 'token')}"
+    interval = {name: f"; 80 % interval {fmt.durations(*found['80'])}" for name, found in metrics["intervals"].items()}
+    decoded += tpot_extras(answer)
+    per_user = f"; {fmt.per_second(metrics['output_tokens_per_s_per_user'])} per sequence" if sizes["batch_size"] > 1 else ""
     return Facts(
-        title=f"Request ({kind}{': times are lower bounds' if kind == 'ideal' else _engine(answer)})",
+        title=f"Request metrics ({kind}{': times are lower bounds' if kind == 'ideal' else _engine(answer)})",
         lines=(
-            ("TTFT", fmt.duration(metrics["ttft_s"]), f"{first_token}{within.get('ttft_s', '')}"),
+            ("TTFT", fmt.duration(metrics["ttft_s"]), f"{first_token}{interval.get('ttft_s', '')}"),
             (
                 "TPOT",
                 fmt.duration(metrics["tpot_s"]),
-                f"{decoded}{within.get('tpot_s', '')}" if steps else "nothing is decoded",
+                f"{decoded}{interval.get('tpot_s', '')}" if steps else "no decode steps",
             ),
-            ("E2E", fmt.duration(metrics["e2e_s"]), f"TTFT and all {of}s{within.get('e2e_s', '')}"),
-            ("Output", f"{fmt.per_second(metrics['output_tokens_per_s'])} tokens/s", f"over E2E{each}"),
+            ("E2E", fmt.duration(metrics["e2e_s"]), f"TTFT + all {unit}s{interval.get('e2e_s', '')}"),
+            ("Throughput", f"{fmt.per_second(metrics['output_tokens_per_s'])} tokens/s", f"output tokens / E2E{per_user}"),
             ("Prefill MFU", fmt.share(metrics["prefill_mfu"]), "causal matmul FLOPs / (time × dense peak)"),
-            ("Decode MBU", fmt.share(metrics["decode_mbu"]), "(weights + KV cache) / (time × bandwidth)"),
+            ("Decode MBU", fmt.share(metrics["decode_mbu"]), "(weight + KV cache bytes) / (time × bandwidth)"),
         ),
     )
 
 
 def _engine(answer: dict[str, Any]) -> str:
-    """What calibrated times are of."""
+    """Returns the engine whose overhead calibrated times include."""
     engine = answer["efficiency"]["engine"]
-    return ": kernels alone" if engine == "kernels" else f": served by {engine}"
+    return ": kernel times only" if engine == "kernels" else f": engine {engine}"
 
 
 def _bottleneck(answer: dict[str, Any]) -> Facts:
@@ -167,23 +176,23 @@ def _bottleneck(answer: dict[str, Any]) -> Facts:
 
 
 def _sources(answer: dict[str, Any]) -> Facts:
-    """Which numbers are facts, which are bounds, which are assumed."""
+    """Returns which numbers are counted, published, predicted or assumed."""
     provenance = answer["provenance"]
     model, chip = answer["model"]["name"], answer["hardware"]["name"]
     pairs = [
-        ("Counted", f"FLOPs, bytes, memory, from the config's shapes (llmviewer models show {model})"),
-        ("Data sheet", f"peaks, bandwidth, capacity (llmviewer hardware show {chip}: the source of each)"),
+        ("Counted", f"FLOPs, bytes and memory, from the shapes in the model config (llmviewer models show {model})"),
+        ("Data sheet", f"peak rates, bandwidth, capacity (sources: llmviewer hardware show {chip})"),
         ("Times", f"{answer['efficiency']['kind']}: {provenance['times']}"),
         ("Assumed", "; ".join(provenance["assumed"]) or "nothing"),
     ]
-    return Facts(title="Where the numbers come from", lines=tuple(pairs), emphasis=Emphasis.FAINT)
+    return Facts(title="Sources", lines=tuple(pairs), emphasis=Emphasis.FAINT)
 
 
 def _warnings(answer: dict[str, Any]) -> tuple[Facts, ...]:
-    words = list(answer["warnings"])
+    texts = list(answer["warnings"])
     memory = answer["memory"]
     if not memory["fits"]:
-        words.append(shortage(memory))
-    if not words:
+        texts.append(shortage(memory))
+    if not texts:
         return ()
-    return (Facts(lines=tuple(("Warning", text) for text in words), emphasis=Emphasis.WARNING),)
+    return (Facts(lines=tuple(("Warning", text) for text in texts), emphasis=Emphasis.WARNING),)

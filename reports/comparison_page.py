@@ -1,4 +1,4 @@
-"""Configurations side by side: one column each."""
+"""Configurations side by side, one column each."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from llmviewer.result.comparison import Comparison
 
 Configuration: TypeAlias = dict[str, Any]
 Show: TypeAlias = Callable[[Configuration], str]
-#: Label -> texts of that row too long for a column -> what stands for them.
+#: Row label -> long text of that row -> the letter that replaces it.
 Shorts: TypeAlias = Mapping[str, Mapping[str, str]]
 
 STYLES = {**BOUND_STYLES, "NO": "bold red"}
-#: What a configuration is made of; a row where it differs, else said once above.
-MADE_OF: dict[str, Show] = {
+#: Properties of a configuration: a row if they differ, otherwise stated once above the table.
+PROPERTIES: dict[str, Show] = {
     "Model": lambda c: str(c["model"]["name"]),
     "Hardware": lambda c: str(c["hardware"]["name"]),
     "Dtype": lambda c: str(c["dtype"]),
 }
-#: Label of a metric over the first configuration's; blanks tell the rows apart.
-RATIO = "  / first"
+#: Label of ratios to the first configuration; trailing blanks make the keys distinct.
+RATIO = "  vs first"
 CHIP: dict[str, Show] = {
     "Devices": lambda c: fmt.whole(c["parallelism"]["devices"]),
-    "Computes in": lambda c: str(c["roofline"]["compute_dtype"]),
+    "Compute dtype": lambda c: str(c["roofline"]["compute_dtype"]),
     "Dense TFLOP/s": lambda c: fmt.tera(c["roofline"]["peak_flops_per_s"]),
     "Bandwidth": lambda c: fmt.bandwidth(c["roofline"]["bandwidth_bytes_per_s"]),
 }
-#: A round, where something drafts.
+#: Tokens of one round of speculative decoding.
 ROUND: dict[str, Show] = {
     "Drafted tokens": lambda c: fmt.digits(_round(c)[0]),
-    "Tokens a round": lambda c: fmt.digits(_round(c)[1]),
+    "Tokens/round": lambda c: fmt.digits(_round(c)[1]),
 }
 MEMORY: dict[str, Show] = {
     "Weights": lambda c: fmt.memory(c["memory"]["weights_bytes"]),
     "KV cache": lambda c: fmt.memory(c["memory"]["kv_cache_bytes"]),
     "Activations": lambda c: fmt.memory(c["memory"]["activations_bytes"]),
     "Total": lambda c: fmt.memory(c["memory"]["total_bytes"]),
-    "On the host": lambda c: fmt.memory(c["memory"]["host_bytes"]),
+    "Host memory": lambda c: fmt.memory(c["memory"]["host_bytes"]),
     "Budget": lambda c: fmt.memory(c["memory"]["budget_bytes"]),
     "Fits": lambda c: "yes" if c["memory"]["fits"] else "NO",
-    "Largest batch": lambda c: fmt.whole(c["memory"]["max_batch_size"]),
-    "Longest context": lambda c: fmt.whole(c["memory"]["max_context_len"]),
+    "Max batch size": lambda c: fmt.whole(c["memory"]["max_batch_size"]),
+    "Max context": lambda c: fmt.whole(c["memory"]["max_context_len"]),
 }
 TIMES: dict[str, Show] = {
     "Prefill bound": lambda c: str(c["stages"]["prefill"]["bound"]),
@@ -57,48 +57,50 @@ TIMES: dict[str, Show] = {
     "E2E": lambda c: fmt.duration(c["metrics"]["e2e_s"]),
     "Output tokens/s": lambda c: fmt.per_second(c["metrics"]["output_tokens_per_s"]),
     RATIO + "  ": lambda c: fmt.times(c["ratio_to_first"]["output_tokens_per_s"]),
-    "  a device": lambda c: fmt.per_second(c["metrics"]["output_tokens_per_s_per_device"]),
+    "  per device": lambda c: fmt.per_second(c["metrics"]["output_tokens_per_s_per_device"]),
     "Prefill MFU": lambda c: fmt.share(c["metrics"]["prefill_mfu"]),
     "Decode MBU": lambda c: fmt.share(c["metrics"]["decode_mbu"]),
 }
-#: Rows that are left out where no configuration has any of it.
-SELDOM: dict[str, Callable[[Configuration], bool]] = {
+#: Rows that are shown only if a configuration needs them.
+OPTIONAL_ROWS: dict[str, Callable[[Configuration], bool]] = {
     "Devices": lambda c: c["parallelism"]["devices"] > 1,
-    "  a device": lambda c: c["parallelism"]["devices"] > 1,
-    "On the host": lambda c: c["memory"]["host_bytes"] > 0,
+    "  per device": lambda c: c["parallelism"]["devices"] > 1,
+    "Host memory": lambda c: c["memory"]["host_bytes"] > 0,
     **dict.fromkeys(ROUND, lambda c: c["generation"] is not None),
 }
 
 
 def _round(c: Configuration) -> tuple[float, float]:
-    """Tokens drafted in a round, and tokens it brings; of plain decoding 0 and 1."""
+    """Returns drafted and generated tokens per round; plain decoding has 0 and 1."""
     found = c["generation"]
     if found is None:
         return 0.0, 1.0
     return found.get("drafted_tokens", found["new_tokens"] - 1), found["tokens_per_round"]
 
 
-def made_of(first: Configuration) -> dict[str, Show]:
-    """What a configuration is made of, every technique included."""
+def configuration_rows(first: Configuration) -> dict[str, Show]:
+    """Returns the properties of a configuration, including every technique."""
 
-    def said(name: str) -> Show:
+    def technique(name: str) -> Show:
         return lambda c: str(c["techniques"][name]) or "–"
 
     titles = {name: name.replace("_", " ").capitalize().replace("Kv ", "KV ") for name in first["techniques"]}
-    return MADE_OF | {title: said(name) for name, title in titles.items()}
+    return PROPERTIES | {title: technique(name) for name, title in titles.items()}
 
 
 def page(comparison: Comparison) -> Page:
-    """What all have in common, the table, warnings."""
-    return beside(comparison.configurations())
+    """Returns common properties, the table and warnings."""
+    return side_by_side(comparison.configurations())
 
 
-def beside(configurations: list[Configuration]) -> Page:
-    """The page of configurations as a comparison lists them."""
+def side_by_side(configurations: list[Configuration]) -> Page:
+    """Returns the page of the given configurations, first one as reference."""
     differing = [
-        label for label, show in made_of(configurations[0]).items() if len({show(c) for c in configurations}) > 1
+        label
+        for label, show in configuration_rows(configurations[0]).items()
+        if len({show(c) for c in configurations}) > 1
     ]
-    made = made_of(configurations[0])
+    made = configuration_rows(configurations[0])
     short = {label: letters([made[label](c) for c in configurations]) for label in differing}
     return (
         _common(configurations, differing),
@@ -111,7 +113,7 @@ def beside(configurations: list[Configuration]) -> Page:
 def _common(configurations: list[Configuration], differing: list[str]) -> Facts:
     first = configurations[0]
     sizes = first["workload"]
-    pairs = [(label, show(first)) for label, show in made_of(first).items() if label not in differing]
+    pairs = [(label, show(first)) for label, show in configuration_rows(first).items() if label not in differing]
     workload = (
         f"batch {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}, "
         f"output {fmt.whole(sizes['output_len'])}"
@@ -120,20 +122,20 @@ def _common(configurations: list[Configuration], differing: list[str]) -> Facts:
 
 
 def _times(configurations: list[Configuration]) -> list[tuple[str, str]]:
-    """Where times come from: said once, or for each chip where it differs."""
+    """Returns the provenance of times, once or per chip if it differs."""
     kind = configurations[0]["efficiency"]["kind"]
-    said = {c["hardware"]["name"]: c["provenance"]["times"] for c in configurations}
-    if len(set(said.values())) == 1:
+    by_chip = {c["hardware"]["name"]: c["provenance"]["times"] for c in configurations}
+    if len(set(by_chip.values())) == 1:
         return [("Times", f"{kind}: {configurations[0]['provenance']['times']}")]
-    return [("Times", kind), *(("", f"{chip}: {times}") for chip, times in said.items())]
+    return [("Times", kind), *(("", f"{chip}: {times}") for chip, times in by_chip.items())]
 
 
 def _table(configurations: list[Configuration], differing: list[str], short: Shorts) -> Table:
-    """The heading is the first thing that differs; the others open the table."""
-    made = made_of(configurations[0])
+    """Returns the table: the first differing property is the heading, the others are the first rows."""
+    made = configuration_rows(configurations[0])
     heading = made[differing[0]] if differing else made["Hardware"]
     sections = [
-        {label: show for label, show in section.items() if _worth(label, configurations)}
+        {label: show for label, show in section.items() if _is_shown(label, configurations)}
         for section in ({label: made[label] for label in differing[1:]}, CHIP, ROUND, MEMORY, TIMES)
     ]
     rows = [
@@ -154,26 +156,26 @@ def _table(configurations: list[Configuration], differing: list[str], short: Sho
     return Table(columns=columns, rows=tuple(rows), keep=1)
 
 
-def _worth(label: str, configurations: list[Configuration]) -> bool:
-    return label not in SELDOM or any(SELDOM[label](c) for c in configurations)
+def _is_shown(label: str, configurations: list[Configuration]) -> bool:
+    return label not in OPTIONAL_ROWS or any(OPTIONAL_ROWS[label](c) for c in configurations)
 
 
 def _emphasis(label: str) -> Emphasis:
-    if label in MADE_OF or label in ("TTFT", "TPOT", "Output tokens/s", "Fits"):
+    if label in PROPERTIES or label in ("TTFT", "TPOT", "Output tokens/s", "Fits"):
         return Emphasis.GROUP
     return Emphasis.FAINT if label.startswith("  ") else Emphasis.PLAIN
 
 
 def _warnings(configurations: list[Configuration], differing: list[str]) -> tuple[Facts, ...]:
-    """Each warning once, with the configurations it is about where they differ."""
-    about: dict[str, list[str]] = {}
-    made = made_of(configurations[0])
+    """Returns each warning once, with the configurations it concerns unless it concerns all."""
+    concerned: dict[str, list[str]] = {}
+    made = configuration_rows(configurations[0])
     for c in configurations:
         name = " ".join(made[label](c) for label in differing)
         for text in (*c["warnings"], *(() if c["memory"]["fits"] else ("does not fit",))):
-            about.setdefault(text, []).append(name)
+            concerned.setdefault(text, []).append(name)
     lines = tuple(
         ("Warning", text if len(names) == len(configurations) else f"{text}: {', '.join(names)}")
-        for text, names in about.items()
+        for text, names in concerned.items()
     )
     return (Facts(lines=lines, emphasis=Emphasis.WARNING),) if lines else ()

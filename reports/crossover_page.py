@@ -1,4 +1,4 @@
-"""A map of winners: contexts down, batch sizes across, a letter for each configuration."""
+"""A map of the best configuration, as letters: context lengths are rows, batch sizes are columns."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Column, Facts, Page, Row, Table, right
-from llmviewer.result.crossover import NOBODY, Crossover
+from llmviewer.result.crossover import NO_WINNER, Crossover
 
-#: A terminal shows at most this many contexts and batch sizes, evenly picked; files hold all.
-MOST_ROWS, MOST_COLUMNS = 24, 16
-#: metric -> what is least, in words; of speculation a decode step's share of a token.
+#: Context lengths and batch sizes that a terminal shows, evenly spaced; files contain all.
+MAX_ROWS, MAX_COLUMNS = 24, 16
+#: Metric -> what is minimized, in words; with speculative decoding, a step's time is divided by its tokens.
 METRIC_TITLES = {
-    "decode_time_s": "decode time a token",
-    "device_time_s": "decode time a token × devices",
+    "decode_time_s": "decode time per token",
+    "device_time_s": "decode time per token × devices",
     "ttft_s": "TTFT",
     "tpot_s": "TPOT",
     "e2e_s": "E2E",
@@ -24,23 +24,23 @@ COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
 def page(found: Crossover) -> Page:
-    """Legend with each one's share of the points, and the map."""
+    """Returns a legend with each configuration's share of the points, and the map."""
     winner = found.winner.astype(int)
-    letters = {index: ascii_uppercase[index] for index in range(len(found.names))} | {NOBODY: "·"}
+    letters = {index: ascii_uppercase[index] for index in range(len(found.names))} | {NO_WINNER: "·"}
     lines = [
         (letters[index], name, f"{fmt.share(float(np.mean(winner == index)))} of the points")
         for index, name in enumerate(found.names)
     ]
-    if (winner == NOBODY).any():
-        lines.append((letters[NOBODY], "none fits in memory", f"{fmt.share(float(np.mean(winner == NOBODY)))}"))
-    down, across = _picked(len(found.contexts), MOST_ROWS), _picked(len(found.batch_sizes), MOST_COLUMNS)
+    if (winner == NO_WINNER).any():
+        lines.append((letters[NO_WINNER], "no configuration fits in memory", f"{fmt.share(float(np.mean(winner == NO_WINNER)))}"))
+    down, across = _picked(len(found.contexts), MAX_ROWS), _picked(len(found.batch_sizes), MAX_COLUMNS)
     styles = {letters[index]: COLOURS[index % len(COLOURS)] for index in range(len(found.names))}
     heads = (right("Context"), *(Column(title=fmt.whole(found.batch_sizes[j]), styles=styles) for j in across))
     rows = tuple(Row(cells=(fmt.whole(found.contexts[i]), *(letters[int(winner[i, j])] for j in across))) for i in down)
-    note = f"least {METRIC_TITLES[found.metric]} ({found.efficiency}); batch sizes across"
+    note = f"lowest {METRIC_TITLES[found.metric]} ({found.efficiency}); one column per batch size"
     return (Facts(lines=tuple(lines)), Table(columns=heads, rows=rows, note=note))
 
 
-def _picked(count: int, most: int) -> list[int]:
-    """At most `most` of `count` places, the first and the last among them."""
-    return sorted({round(x) for x in np.linspace(0, count - 1, min(count, most))})
+def _picked(count: int, limit: int) -> list[int]:
+    """Returns at most `limit` of `count` indices, evenly spaced, including the first and the last."""
+    return sorted({round(x) for x in np.linspace(0, count - 1, min(count, limit))})

@@ -1,4 +1,4 @@
-"""Tables as an Excel file: one sheet each, units in the headings, text that is never a formula."""
+"""Tables as an Excel file: one sheet each, units in headings, text never read as a formula."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from llmviewer.reports.units import heading
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Widest column [characters], and the width of the others.
-WIDEST = 60
+#: Maximum column width [characters].
+MAX_WIDTH = 60
 
 
 def write(tables: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
-    """Write the tables that have rows, as sheets of their names."""
+    """Writes every table that has rows to a sheet of its name."""
     import pandas as pd
 
     with path.open("wb") as stream, pd.ExcelWriter(stream, engine="openpyxl") as writer:
@@ -26,16 +26,16 @@ def write(tables: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None
                 frame = pd.DataFrame([{column: _cell(value) for column, value in row.items()} for row in rows])
                 frame.columns = [heading(str(column)) for column in frame.columns]
                 frame.to_excel(writer, sheet_name=name, index=False, freeze_panes=(1, 1))
-                _dress(writer.sheets[name], _formulas(frame))
+                _format_sheet(writer.sheets[name], _formulas(frame))
 
 
 def _cell(value: Any) -> Any:
-    """Text without control characters, which Excel refuses."""
+    """Returns text without the control characters that Excel rejects."""
     return plain(value) if isinstance(value, str) else value
 
 
 def _formulas(frame: pd.DataFrame) -> list[tuple[int, int]]:
-    """Where (row and column of the sheet) text begins with `=`."""
+    """Returns (row, column) in the sheet of each text that begins with `=`."""
     found = []
     for number, column in enumerate(frame.columns, start=1):
         if not frame[column].map(lambda value: isinstance(value, str) and value.startswith("=")).any():
@@ -45,12 +45,12 @@ def _formulas(frame: pd.DataFrame) -> list[tuple[int, int]]:
     return found
 
 
-def _dress(sheet: Any, formulas: Sequence[tuple[int, int]]) -> None:
-    """Widths by the headings, a filter over them, and text that begins with `=` as text."""
+def _format_sheet(sheet: Any, formulas: Sequence[tuple[int, int]]) -> None:
+    """Sets column widths, a filter on the headings, and the text type of cells that begin with `=`."""
     from openpyxl.utils import get_column_letter
 
     for at, cell in enumerate(sheet[1], start=1):
-        sheet.column_dimensions[get_column_letter(at)].width = min(max(len(str(cell.value)) + 2, 12), WIDEST)
+        sheet.column_dimensions[get_column_letter(at)].width = min(max(len(str(cell.value)) + 2, 12), MAX_WIDTH)
     sheet.auto_filter.ref = sheet.dimensions
     for row, column in formulas:
         sheet.cell(row=row, column=column).data_type = "s"

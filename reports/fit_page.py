@@ -1,4 +1,4 @@
-"""A fit as a page: errors of every kernel on rows it did not see, whole models predicted with it, what was left out."""
+"""A fit as a page: held-out errors per kernel, predictions of whole models, excluded rows."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ WHOLE = (
     right("Error"),
 )
 MEANING = (
-    ("MAPE", "mean of |predicted / measured - 1|, every row predicted by constants that did not see its shape"),
-    ("In 80 %", "share of the rows inside the 80 % interval that the rows of other shapes give"),
+    ("MAPE", "mean of |predicted / measured - 1|; each row is predicted by constants fitted without its shape"),
+    ("In 80 %", "share of rows inside the 80 % interval derived from rows of other shapes"),
 )
 
 
 def page(document: dict[str, Any], chip: str) -> Page:
-    """document: a fit as JSON says it."""
+    """Returns the page of a fit.  document: the fit's JSON object."""
     rows = tuple(Row(cells=_cells(fit)) for fit in document["fits"])
     parts: Page = (
-        Table(columns=FIT_COLUMNS, rows=rows, title=f"Kernels on {chip}"),
+        Table(columns=FIT_COLUMNS, rows=rows, title=f"Kernel fits on {chip}"),
         Facts(lines=MEANING, emphasis=Emphasis.FAINT),
     )
     if document["whole"]:
         predicted = tuple(Row(cells=_whole(row)) for row in document["whole"])
-        parts = (*parts, Table(columns=WHOLE, rows=predicted, title="Layers and models, predicted with these kernels"))
-    for title, counted in (
+        parts = (*parts, Table(columns=WHOLE, rows=predicted, title="Layers and models predicted with these fits"))
+    for title, key in (
         ("Not fitted", "left_out"),
-        ("Unstable, as most of their kind; fitted all the same", "unstable"),
+        ("Unstable timings, fitted because most rows of their kind are unstable", "unstable"),
     ):
-        lines = tuple((_rows(count), reason) for reason, count in document[counted].items())
+        lines = tuple((_rows(count), reason) for reason, count in document[key].items())
         if lines:
             parts = (*parts, Facts(title=title, lines=lines, emphasis=Emphasis.WARNING))
     return (*parts, Facts(lines=_written(document)))
@@ -61,8 +61,8 @@ def _rows(count: int) -> str:
 def _written(document: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     lines = [("Profile", document["profile"])]
     if document["chip_file"]:
-        said = "nobody describes this device; the best rates of its samples stand for a data sheet"
-        lines.append(("Chip", f"{document['chip_file']}: {said} (--hardware {document['chip_file']})"))
+        note = "no spec file describes this device; its best measured rates replace data-sheet figures"
+        lines.append(("Chip", f"{document['chip_file']}: {note} (--hardware {document['chip_file']})"))
     return tuple(lines)
 
 

@@ -1,6 +1,6 @@
-"""Numbers as people read them: the one place where prefixes are put back (the loaders remove them).
+"""Numbers as text.  Unit prefixes are added only here; loaders remove them.
 
-Counts, traffic and rates are decimal (1 GB = 1e9 B); memory is binary (1 GiB = 2**30 B).  None prints as a dash.
+Counts, traffic and rates are decimal (1 GB = 1e9 B); memory is binary (1 GiB = 2**30 B).  None is printed as a dash.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ Number: TypeAlias = "int | float | None"
 DASH = "–"
 #: SI prefixes from 1 up, each 1000 times the one before.
 DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
-#: How the field counts parameters: billions are B, not G.
+#: Prefixes of parameter counts, where billions are B, not G.
 NAMED = ("", "K", "M", "B", "T")
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """`value` to so many significant digits; whole parts are never cut, small whole numbers bare: 0, 8, 1.75, 1,365."""
+    """Returns `value` with `significant` digits, never cutting its integer part: 0, 8, 1.75, 1,365."""
     if value == int(value) and abs(value) < 10**significant:
         return f"{int(value):,}"
     rounded = abs(float(f"{value:.{significant}g}"))
@@ -30,7 +30,7 @@ def digits(value: float, significant: int = 3) -> str:
 
 
 def _prefixed(value: float, prefixes: tuple[str, ...], base: float, significant: int) -> tuple[str, str]:
-    """(number, prefix) with the number below `base` after rounding, as far as the prefixes reach."""
+    """Returns (number, prefix) with the rounded number below `base`, as far as there are prefixes."""
     level, scaled = 0, value
     while abs(float(f"{scaled:.{significant}g}")) >= base and level < len(prefixes) - 1:
         level, scaled = level + 1, scaled / base
@@ -38,7 +38,7 @@ def _prefixed(value: float, prefixes: tuple[str, ...], base: float, significant:
 
 
 def count(value: Number) -> str:
-    """A count in the SI's decimal prefixes: `34.4 G`, `512`."""
+    """Formats a count with SI prefixes: `34.4 G`, `512`."""
     if value is None:
         return DASH
     number, prefix = _prefixed(float(value), DECIMAL, 1e3, 3)
@@ -46,12 +46,12 @@ def count(value: Number) -> str:
 
 
 def parameters(value: Number) -> str:
-    """Parameters as the field writes them: `6.738B`, `124.4M`."""
+    """Formats a parameter count: `6.738B`, `124.4M`."""
     return DASH if value is None else "".join(_prefixed(float(value), NAMED, 1e3, 4))
 
 
 def traffic(value: Number) -> str:
-    """Bytes that move, decimal: `50.3 MB`."""
+    """Formats traffic in decimal bytes: `50.3 MB`."""
     if value is None:
         return DASH
     number, prefix = _prefixed(float(value), DECIMAL, 1e3, 3)
@@ -59,7 +59,7 @@ def traffic(value: Number) -> str:
 
 
 def memory(value: Number) -> str:
-    """Bytes that stay, binary: `12.6 GiB`, `512 KiB`."""
+    """Formats a footprint in binary bytes: `12.6 GiB`, `512 KiB`."""
     if value is None:
         return DASH
     number, unit = _prefixed(float(value), BINARY, 1024.0, 3)
@@ -67,7 +67,7 @@ def memory(value: Number) -> str:
 
 
 def capacity(value: Number) -> str:
-    """The size of a memory, to four digits and in GiB from 1 GiB up, as cards are sold: `6,144 GiB`."""
+    """Formats a memory capacity to four digits, at most in GiB, as vendors do: `6,144 GiB`."""
     if value is None:
         return DASH
     number, unit = _prefixed(float(value), BINARY[:4], 1024.0, 4)
@@ -75,17 +75,17 @@ def capacity(value: Number) -> str:
 
 
 def tera(value: Number) -> str:
-    """A rate in units of 1e12, as data sheets print it, to four digits: `154.8`, `1,979`."""
+    """Formats a rate in units of 1e12 to four digits, as data sheets do: `154.8`, `1,979`."""
     return DASH if value is None else _trimmed(digits(float(value) / 1e12, 4))
 
 
 def flops_per_s(value: Number) -> str:
-    """A rate of arithmetic: `154.8 TFLOP/s`."""
+    """Formats a compute rate: `154.8 TFLOP/s`."""
     return DASH if value is None else f"{tera(value)} TFLOP/s"
 
 
 def bandwidth(value: Number) -> str:
-    """A rate of bytes, decimal, to four digits: `768 GB/s`, `3.35 TB/s`."""
+    """Formats a bandwidth in decimal bytes to four digits: `768 GB/s`, `3.35 TB/s`."""
     if value is None:
         return DASH
     number, prefix = _prefixed(float(value), DECIMAL[:6], 1e3, 4)
@@ -93,7 +93,7 @@ def bandwidth(value: Number) -> str:
 
 
 def rate(value: Number) -> str:
-    """What an operator attains, narrow and in T at most: `154.8 T` FLOP/s."""
+    """Formats an attainable FLOP/s compactly, at most in T: `154.8 T`."""
     if value is None:
         return DASH
     number, prefix = _prefixed(float(value), DECIMAL[:5], 1e3, 4)
@@ -101,7 +101,7 @@ def rate(value: Number) -> str:
 
 
 def duration(value: Number) -> str:
-    """A time: `21.9 µs`, `9.35 ms`, `1,234 s`."""
+    """Formats a time: `21.9 µs`, `9.35 ms`, `1,234 s`."""
     if value is None:
         return DASH
     seconds = float(value)
@@ -112,7 +112,7 @@ def duration(value: Number) -> str:
 
 
 def durations(low: Number, high: Number) -> str:
-    """An interval of times in the unit of the upper end: `40.1 to 47.3 ms`."""
+    """Formats an interval of times in the unit of its upper end: `40.1 to 47.3 ms`."""
     if low is None or high is None:
         return DASH
     number, unit = duration(high).rsplit(" ", 1)
@@ -121,14 +121,14 @@ def durations(low: Number, high: Number) -> str:
 
 
 def intensity(value: Number) -> str:
-    """FLOP per byte: `683`, `1,365`, `1.75`, `0.167`, `0`."""
+    """Formats FLOP per byte: `683`, `1,365`, `1.75`, `0.167`, `0`."""
     if value is None:
         return DASH
     return _fixed(float(value)) if value else "0"
 
 
 def share(value: Number) -> str:
-    """A fraction as a percentage: `63.1 %`; what is there but rounds to nothing is `<0.1 %`."""
+    """Formats a fraction as a percentage: `63.1 %`; a small nonzero one is `<0.1 %`."""
     if value is None:
         return DASH
     if value >= 100.0:
@@ -137,38 +137,38 @@ def share(value: Number) -> str:
 
 
 def percent(value: Number) -> str:
-    """A fraction in a sentence: `63 %`, `62.9 %`, `100 %`."""
+    """Formats a fraction within a sentence: `63 %`, `62.9 %`, `100 %`."""
     if value is None:
         return DASH
     return "100 %" if value == 1.0 else f"{_trimmed(share(value)[:-2])} %"
 
 
 def signed(value: float) -> str:
-    """A deviation: `+2.3 %`, `-5 %`, `0 %`."""
+    """Formats a deviation: `+2.3 %`, `-5 %`, `0 %`."""
     return f"{'+' if value > 0 else ''}{percent(value)}"
 
 
 def times(value: Number) -> str:
-    """A ratio: `1.00×`, `0.283×`, `12.4×`."""
+    """Formats a ratio: `1.00×`, `0.283×`, `12.4×`."""
     return DASH if value is None else f"{_fixed(float(value))}×"
 
 
 def whole(value: Number) -> str:
-    """A whole number with its thousands apart: `131,072`."""
+    """Formats an integer with thousands separators: `131,072`."""
     return DASH if value is None else f"{round(value):,}"
 
 
 def per_second(value: Number) -> str:
-    """Tokens per second: `57.1`, `12,345`."""
+    """Formats a rate per second: `57.1`, `12,345`."""
     return DASH if value is None else digits(float(value))
 
 
 def _fixed(value: float) -> str:
-    """Three significant digits, zeros kept, so that they line up."""
+    """Formats three significant digits and keeps trailing zeros, so that columns align."""
     text = digits(value)
     return f"{value:.{3 - len(text)}f}" if text.isdigit() and len(text) < 3 else text
 
 
 def _trimmed(number: str) -> str:
-    """Without the zeros that only the number of digits brought: `3.350` -> `3.35`."""
+    """Removes trailing zeros of a decimal fraction: `3.350` -> `3.35`."""
     return number.rstrip("0").rstrip(".") if "." in number and "e" not in number else number

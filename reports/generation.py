@@ -1,4 +1,4 @@
-"""A round of generation in words: what drafts, what the model verifies, what it brings against plain decoding."""
+"""Speculative or branched generation in words: draft passes, target pass, tokens and speedup."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Facts
 
-#: Where the search for the batch at which a scheme stops paying ends.
-MOST = 2**14
-#: Fields of the object that stand in lines of their own; what is left are facts of the scheme.
-SAID = (
+#: Largest batch size of the break-even search.
+MAX_BATCH_SIZE = 2**14
+#: Fields with a line of their own; the others are settings of the scheme.
+OWN_LINES = (
     "scheme",
     "new_tokens",
     "tokens_per_round",
@@ -25,24 +25,24 @@ SAID = (
 
 
 def generation(found: dict[str, Any] | None, memory: dict[str, Any]) -> tuple[Facts, ...]:
-    """The section of a generation object; nothing where decoding is plain.  memory: of the same answer."""
+    """Returns the section of a generation object; empty with plain decoding.  memory: the memory object."""
     if found is None:
         return ()
-    facts = ", ".join(_fact(name, fact) for name, fact in found.items() if name not in SAID)
+    facts = ", ".join(_fact(name, fact) for name, fact in found.items() if name not in OWN_LINES)
     lines = [
-        *((("Asked", facts),) if facts else ()),
+        *((("Settings", facts),) if facts else ()),
         *(("Draft", _draft(draft)) for draft in found["drafts"] if draft["passes"]),
-        ("Model", _pass(found)),
-        *((("Beside", f"{fmt.duration(found['extra_s'])} a round, no kernel"),) if found["extra_s"] else ()),
-        ("Token", _token(found)),
+        ("Decode step" if _branched(found) else "Target", _pass(found)),
+        *((("Overhead", f"{fmt.duration(found['extra_s'])} per round outside kernels"),) if found["extra_s"] else ()),
+        ("Tokens", _tokens(found)),
     ]
     if found["pays_up_to_batch_size"] is not None:
-        lines.append(("Pays", _pays(found["pays_up_to_batch_size"], memory["max_batch_size"])))
+        lines.append(("Pays off", _break_even(found["pays_up_to_batch_size"], memory["max_batch_size"])))
     return (Facts(title=f"Generation: {found['scheme']}", lines=tuple(lines)),)
 
 
 def _fact(name: str, fact: float | str) -> str:
-    """A fact of the scheme in words; sizes with their unit."""
+    """Returns a setting of the scheme in words; sizes with their unit."""
     shown = fmt.traffic if "_bytes" in name else "{:.4g}".format
     value = fact if isinstance(fact, str) else shown(fact)
     return f"{name.replace('_bytes', '').replace('_', ' ')} {value}"
@@ -50,14 +50,14 @@ def _fact(name: str, fact: float | str) -> str:
 
 def _draft(draft: dict[str, Any]) -> str:
     passes = f"{draft['passes']:.3g} {'pass' if draft['passes'] == 1 else 'passes'} of {fmt.duration(draft['pass_s'])}"
-    tokens = f" over {fmt.digits(draft['new_tokens'])} tokens of each sequence" if draft["new_tokens"] != 1 else ""
-    held = " and ".join(
-        f"{fmt.memory(draft[field])} of {what}"
-        for field, what in (("weights_bytes", "weights"), ("kv_cache_bytes", "KV cache"))
+    tokens = f" over {fmt.digits(draft['new_tokens'])} tokens per sequence" if draft["new_tokens"] != 1 else ""
+    memory = " + ".join(
+        f"{fmt.memory(draft[field])} {label}"
+        for field, label in (("weights_bytes", "weights"), ("kv_cache_bytes", "KV cache"))
         if draft[field]
     )
     prefill = f"; prefill {fmt.duration(draft['prefill_s'])}" if draft["prefill_s"] else ""
-    return f"{draft['name']}: {passes}{tokens}{prefill}; holds {held or 'nothing of its own'}"
+    return f"{draft['name']}: {passes}{tokens}{prefill}; memory: {memory or 'none of its own'}"
 
 
 def _pass(found: dict[str, Any]) -> str:
@@ -65,26 +65,26 @@ def _pass(found: dict[str, Any]) -> str:
     tokens = "1 token" if new == 1 else f"{fmt.whole(new)} tokens"
     if _branched(found):
         pass_s = fmt.duration(found["pass_s"])
-        return f"like the decode step shown, {pass_s}: of each sequence, then of its branches at once"
-    return f"1 pass of {fmt.duration(found['pass_s'])} over {tokens} of each sequence"
+        return f"{pass_s}, as shown above: first one token per sequence, then one per branch"
+    return f"1 pass of {fmt.duration(found['pass_s'])} over {tokens} per sequence"
 
 
 def _branched(found: dict[str, Any]) -> bool:
-    """Whether branches decode side by side, instead of one round after another."""
+    """Whether branches are decoded in parallel, instead of in rounds."""
     return found["pays_up_to_batch_size"] is None
 
 
-def _token(found: dict[str, Any]) -> str:
-    brought = f"{found['tokens_per_round']:.3g} {'a pass in the mean' if _branched(found) else 'expected a round'}"
+def _tokens(found: dict[str, Any]) -> str:
+    per = "tokens per pass on average" if _branched(found) else "tokens expected per round"
     return (
-        f"{brought}, {fmt.duration(found['token_s'])} each: "
+        f"{found['tokens_per_round']:.3g} {per}, {fmt.duration(found['token_s'])} per token: "
         f"{fmt.times(found['speedup'])} the speed of plain decoding ({fmt.duration(found['plain_token_s'])})"
     )
 
 
-def _pays(batch: int, fits: int) -> str:
+def _break_even(batch: int, fits: int) -> str:
     if not batch:
-        return "at no batch: plain decoding is faster"
+        return "at no batch size: plain decoding is faster"
     if batch >= fits > 0:
-        return f"at every batch that fits (up to {fmt.whole(fits)})"
-    return f"up to batch {fmt.whole(batch)}{' and beyond' if batch >= MOST else ''} at this context"
+        return f"at every batch size that fits (up to {fmt.whole(fits)})"
+    return f"up to batch size {fmt.whole(batch)}{' and beyond' if batch >= MAX_BATCH_SIZE else ''} at this context"

@@ -1,4 +1,4 @@
-"""The ledger as a page: sources with their errors, the figures themselves where they are asked for, the worst last."""
+"""The ledger as a page: errors per source and, on request, every published figure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, righ
 
 LEDGER_COLUMNS = (
     left("Source"),
-    left("Engine as", rank=2),
+    left("Preset", rank=2),
     left("Chips", rank=3),
     right("Figures"),
     right("MAPE"),
@@ -29,23 +29,26 @@ FIGURES = (
     right("Input", rank=1),
     right("Output", rank=1),
     left("Metric"),
-    right("Figure"),
-    right("Ours"),
+    right("Published"),
+    right("Predicted"),
     right("80 %", rank=3),
     right("Error"),
     left("Basis", rank=4),
 )
 MEANING = (
-    ("MAPE", "mean of |predicted / published - 1|; Roofline: of the data sheet's bound; Last: at the last release"),
+    ("MAPE", "mean of |predicted / published - 1|; Roofline: MAPE of the data-sheet roofline; Last: MAPE at the last release"),
     ("Bias", "median of predicted / published - 1, in the unit of the figure"),
 )
 
 
 def page(document: Mapping[str, Any], last: Mapping[str, float], rows: bool = False) -> Page:  # noqa: FBT001, FBT002
-    """document: as `calibrate ledger --format json` prints it.  last: source -> recorded MAPE."""
+    """Returns the page of the ledger.
+
+    document: the JSON object of `calibrate ledger`.  last: source -> MAPE at the last release.  rows: include figures.
+    """
     total = document["total"]
     table = Table(
-        title="Published figures, none of them fitted on",
+        title="Published measurements, none used for fitting",
         columns=LEDGER_COLUMNS,
         rows=tuple(Row(cells=_source(source, last)) for source in document["sources"]),
         total=("all", "", "", *_numbers(total), ""),
@@ -61,7 +64,7 @@ def page(document: Mapping[str, Any], last: Mapping[str, float], rows: bool = Fa
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> Page:
-    """A table for each source."""
+    """Returns one table of figures per source."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row["predicted"] is not None:
@@ -71,8 +74,8 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> Page:
 
 def _source(source: Mapping[str, Any], last: Mapping[str, float]) -> tuple[str, ...]:
     before = last.get(source["source"])
-    said = fmt.DASH if before is None else fmt.percent(before)
-    return (source["source"], source["preset"], ", ".join(source["hardware"]), *_numbers(source), said)
+    last_mape = fmt.DASH if before is None else fmt.percent(before)
+    return (source["source"], source["preset"], ", ".join(source["hardware"]), *_numbers(source), last_mape)
 
 
 def _numbers(summed: Mapping[str, Any]) -> tuple[str, ...]:

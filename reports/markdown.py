@@ -1,4 +1,4 @@
-"""A page as GitHub-flavoured Markdown: every column, no pictures."""
+"""A page as GitHub-flavoured Markdown, with all columns and without bars."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from llmviewer.reports.page import Align, Bar, Emphasis, Facts, Page, Part, Row,
 
 
 def text(page: Page) -> str:
-    """Headings, lists and tables."""
+    """Returns the page as headings, lists and tables."""
     return "\n\n".join(map(_part, page)) + "\n"
 
 
@@ -51,7 +51,7 @@ def _line(cells: tuple[str, ...]) -> str:
 
 
 def _cell(words: str) -> str:
-    """Text that a table cell may hold: no bars, no markup of its own."""
+    """Returns text escaped for a table cell."""
     escaped = plain(words)
     for mark in ("\\", "|", "*", "<", "`"):
         escaped = escaped.replace(mark, f"\\{mark}")

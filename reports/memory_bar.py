@@ -1,4 +1,4 @@
-"""Memory against capacity: a bar, its legend, and what would fit."""
+"""Memory against capacity: a bar, its legend, and the limits of batch size, context and concurrency."""
 
 from __future__ import annotations
 
@@ -15,86 +15,89 @@ PARTS = (
     ("framework_bytes", "framework", "░", "magenta"),
 )
 FREE = "·"
-#: How max_concurrent_requests counts.
-_ADMITTED = "prefilled one after another: KV budget / KV cache of one"
-#: What stands for limits where tensors are placed anew for every request.
-_PLACED = (("Limits", "none of its own: another batch or length gets a placement of its own (llmviewer sweep)"),)
-#: The search for what fits ends here; beyond it nothing but state, which does not grow, is kept.
+#: Definition of max_concurrent_requests.
+_CONCURRENCY = "KV budget ÷ KV cache per request"
+#: Shown instead of limits if every request gets a placement of its own.
+_PLACED = (("Limits", "not shown: each batch size and length has a placement of its own (use llmviewer sweep)"),)
+#: End of the search for limits; only a recurrent state, which does not grow, reaches it.
 UNLIMITED = 2**32
-#: The part that takes most -> what makes it smaller.
-SMALLER = {
-    "weights_bytes": "fewer bits (--quantization w4a16), a larger chip or several of them, or the host "
+#: Largest part -> how to reduce it.
+REMEDIES = {
+    "weights_bytes": "quantize them (--quantization w4a16), use a larger chip or several, or offload to the host "
     "(--offload zero-inference)",
-    "kv_cache_bytes": "a smaller batch, a shorter context or a quantized KV cache (--kv-cache-dtype fp8)",
-    "activations_bytes": "prefill fewer tokens at once (--max-num-batched-tokens 8192) or a smaller batch",
-    "framework_bytes": "a larger chip",
+    "kv_cache_bytes": "use a smaller batch, a shorter context or a quantized KV cache (--kv-cache-dtype fp8)",
+    "activations_bytes": "prefill fewer tokens per pass (--max-num-batched-tokens 8192) or use a smaller batch",
+    "framework_bytes": "use a larger chip",
 }
 
 
 def memory_parts(
     memory: dict[str, Any], workload: dict[str, Any], cache: str, *, placed: bool = False
 ) -> tuple[Part, ...]:
-    """Bar, legend and limits of a memory object.
+    """Returns bar, legend and limits of a memory object.
 
-    cache: what the KV cache holds, in words.  placed: where tensors lie was found for this batch and length.
+    cache: contents of the KV cache in words.  placed: the placement of tensors was searched for this request.
     """
     capacity, budget, total = (memory[f"{name}_bytes"] for name in ("capacity", "budget", "total"))
     verdict = "fits" if memory["fits"] else "DOES NOT FIT"
-    allowed = f"{fmt.memory(budget)} allowed ({fmt.percent(budget / capacity)} of {fmt.capacity(capacity)})"
+    limit = f"{fmt.memory(budget)} ({fmt.percent(budget / capacity)} of {fmt.capacity(capacity)})"
     bar = Bar(
-        title=f"Memory {fmt.memory(total)}, {allowed}: {verdict}",
+        title=f"Memory {fmt.memory(total)}, budget {limit}: {verdict}",
         segments=tuple(
             Segment(label=label, value=memory[field], glyph=glyph, style=style) for field, label, glyph, style in PARTS
         ),
         scale=max(capacity, total),
         mark=budget,
-        mark_label=f"allowed {fmt.memory(budget)}",
+        mark_label=f"budget {fmt.memory(budget)}",
     )
     limits = _PLACED if placed else _limits(memory, workload)
-    return (bar, _legend(memory), *_elsewhere(memory), Facts(lines=(("KV cache", cache or "none"), *limits)))
+    return (bar, _legend(memory), *_offloaded(memory), Facts(lines=(("KV cache", cache or "none"), *limits)))
 
 
-def _elsewhere(memory: dict[str, Any]) -> tuple[Facts, ...]:
-    """What is offloaded."""
-    room = memory["host_capacity_bytes"]
-    host = fmt.memory(memory["host_bytes"]) + (f" of {fmt.memory(room)}" if room is not None else "")
+def _offloaded(memory: dict[str, Any]) -> tuple[Facts, ...]:
+    """Returns the offloaded bytes and where they are stored."""
+    capacity = memory["host_capacity_bytes"]
+    host = fmt.memory(memory["host_bytes"]) + (f" of {fmt.memory(capacity)}" if capacity is not None else "")
     places = (
-        ("On the host", memory["host_bytes"], f"{host} ({memory['host']})"),
-        ("On its disk", memory["disk_bytes"], f"{fmt.memory(memory['disk_bytes'])} ({memory['disk']})"),
+        ("Host memory", memory["host_bytes"], f"{host} ({memory['host']})"),
+        ("Host disk", memory["disk_bytes"], f"{fmt.memory(memory['disk_bytes'])} ({memory['disk']})"),
     )
     lines = tuple((name, text) for name, size, text in places if size)
     return (Facts(lines=lines),) if lines else ()
 
 
 def shortage(memory: dict[str, Any]) -> str:
-    """What is missing and what would help, for a workload that does not fit."""
-    there, room = memory["host_bytes"], memory["host_capacity_bytes"]
-    if memory["total_bytes"] <= memory["budget_bytes"] and room is not None and there > room:
-        return f"does not fit: {fmt.memory(there)} on the host, {fmt.memory(room)} there; use its disk (to=disk)"
-    most = max(SMALLER, key=lambda field: memory[field])
-    label = next(label for field, label, _, _ in PARTS if field == most)
+    """Returns how much memory is missing and how to reduce it, for a workload that does not fit."""
+    host, capacity = memory["host_bytes"], memory["host_capacity_bytes"]
+    if memory["total_bytes"] <= memory["budget_bytes"] and capacity is not None and host > capacity:
+        return (
+            f"does not fit: {fmt.memory(host)} of host memory needed, the host has {fmt.memory(capacity)}; "
+            "offload to its disk (to=disk)"
+        )
+    largest = max(REMEDIES, key=lambda field: memory[field])
+    label = next(label for field, label, _, _ in PARTS if field == largest)
     return (
-        f"does not fit: {fmt.memory(memory['total_bytes'])} needed, {fmt.memory(memory['budget_bytes'])} allowed; "
-        f"{label} take{'s' if label == 'KV cache' else ''} most: {SMALLER[most]}"
+        f"does not fit: {fmt.memory(memory['total_bytes'])} needed, the budget is {fmt.memory(memory['budget_bytes'])}; "
+        f"{label} take{'s' if label in ('KV cache', 'framework') else ''} the most: {REMEDIES[largest]}"
     )
 
 
 def _legend(memory: dict[str, Any]) -> Table:
-    """Sizes and shares of the capacity."""
+    """Returns the parts with their sizes and shares of the capacity."""
     capacity, budget, total = (memory[f"{name}_bytes"] for name in ("capacity", "budget", "total"))
-    framework = "assumed" if memory["framework_bytes"] else "unknown for this maker, left out"
-    empty = memory["kv_cache_waste_bytes"]
+    framework = "assumed" if memory["framework_bytes"] else "unknown for this vendor, not counted"
+    unused = memory["kv_cache_waste_bytes"]
     notes = {
-        "kv_cache_bytes": f"{fmt.memory(empty)} of it set aside and empty" if empty else "",
-        "activations_bytes": "the most alive at once",
+        "kv_cache_bytes": f"{fmt.memory(unused)} of it allocated but unused" if unused else "",
+        "activations_bytes": "peak of live tensors",
         "framework_bytes": framework,
     }
     entries = [(glyph, label, memory[field], notes.get(field, "")) for field, label, glyph, _ in PARTS]
     entries.append(("", "total", total, ""))
     if memory["fits"]:
-        entries.append((FREE, "free", capacity - total, f"{fmt.memory(budget - total)} of it allowed"))
+        entries.append((FREE, "free", capacity - total, f"{fmt.memory(budget - total)} of it within the budget"))
     else:
-        entries.append(("", "too much", total - budget, f"needs {fmt.times(total / budget)} what is allowed"))
+        entries.append(("", "over budget", total - budget, f"total is {fmt.times(total / budget)} the budget"))
     rows = (
         Row(cells=(glyph, label, fmt.memory(size), fmt.share(size / capacity), note))
         for glyph, label, size, note in entries
@@ -103,32 +106,32 @@ def _legend(memory: dict[str, Any]) -> Table:
         Column(title="", align=Align.LEFT, visual=True),
         left("Part"),
         right("Size"),
-        right("of capacity"),
-        left("What", rank=1),
+        right("% of capacity"),
+        left("Note", rank=1),
     )
     return Table(columns=columns, rows=tuple(rows))
 
 
 def _limits(memory: dict[str, Any], workload: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The largest batch and the longest context within the budget, and how many requests at once."""
+    """Returns the maximum batch size, context and concurrency within the budget, and the KV budget."""
     context = workload["input_len"] + workload["output_len"]
     batch, longest = memory["max_batch_size"], memory["max_context_len"]
-    at_once = f"{_limit(memory['max_concurrent_requests'], ' requests')} of {fmt.whole(context)} tokens, {_ADMITTED}"
+    concurrent = f"{_limit(memory['max_concurrent_requests'], ' requests')} of {fmt.whole(context)} tokens"
     return (
-        ("Largest batch", f"{_limit(batch)} at {fmt.whole(context)} tokens a sequence"),
-        ("Longest context", f"{_limit(longest, ' tokens')} at batch {fmt.whole(workload['batch_size'])}"),
-        ("At once", at_once),
+        ("Max batch size", f"{_limit(batch, ' sequences')} of {fmt.whole(context)} tokens"),
+        ("Max context", f"{_limit(longest, ' tokens')} at batch size {fmt.whole(workload['batch_size'])}"),
+        ("Max concurrency", f"{concurrent} ({_CONCURRENCY})"),
         ("KV budget", _budget(memory)),
     )
 
 
 def _budget(memory: dict[str, Any]) -> str:
-    """What the cache may take beside this batch's activations; where another rule is in force, vLLM's as well."""
+    """Returns the memory available to the KV cache; with another rule than vLLM's, the budget of both rules."""
     budget, of_total = memory["kv_cache_budget_bytes"], memory["kv_cache_budget_of_total_bytes"]
     if memory["kv_cache_fraction_of_free"] is None:
-        return f"{fmt.memory(budget)}, what weights, activations and framework leave of what is allowed"
+        return f"{fmt.memory(budget)} = memory budget - weights - activations - framework"
     share = fmt.percent(memory["kv_cache_fraction_of_free"])
-    return f"{fmt.memory(budget)}, {share} of the free memory; by a fraction of the whole (vLLM) {fmt.memory(of_total)}"
+    return f"{fmt.memory(budget)} = {share} of free memory; as a fraction of total memory (vLLM) {fmt.memory(of_total)}"
 
 
 def _limit(value: int, unit: str = "") -> str:

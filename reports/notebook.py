@@ -1,4 +1,4 @@
-"""A Result as a notebook shows it: one point in full, its operators folded; of many the first rows."""
+"""A Result in a notebook: one point in full with collapsed operator tables, or the first of many points."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Align, Bar, Emphasis, Facts, Page, Part, Row, Table, plain
 from llmviewer.result.result import Result
 
-#: Points that are shown; a frame holds all.
-MOST_ROWS = 20
-#: What a bar is made of, in the order of its segments; readable in light and dark, told apart without colours too.
+#: Points that are shown; to_frame() returns all.
+MAX_ROWS = 20
+#: Colours of bar segments, distinct in light and dark themes and in greyscale.
 SHADES = ("#0072b2", "#56b4e9", "#e69f00", "#cc79a7")
 
 
 def html(result: Result) -> str:
-    """Plain HTML, readable where a page strips its style."""
+    """Returns plain HTML that stays readable without its styles."""
     shown = _many(result) if len(result) > 1 else analysis_page.page(result)
     return f'<div style="max-width:70em">{"".join(map(_part, shown))}</div>'
 
 
 def _many(result: Result) -> Page:
-    """Header and a row for each of the first points."""
+    """Returns a header and a row for each of the first points."""
     answer, points = result.to_dict(0), len(result)
-    columns = {name: list(values[:MOST_ROWS]) for name, values in result.columns().items() if not _word(values)}
+    columns = {name: list(values[:MAX_ROWS]) for name, values in result.columns().items() if not _is_text(values)}
     model, hardware, _ = analysis_page.header(answer).lines
-    how = f"{', '.join(answer['passes']) or 'no passes'}; efficiency: {answer['efficiency']['kind']}"
-    rest = Facts(lines=(("", f"… {fmt.whole(points - MOST_ROWS)} more points; to_frame() holds all"),))
+    options = f"{', '.join(answer['passes']) or 'no passes'}; efficiency: {answer['efficiency']['kind']}"
+    rest = Facts(lines=(("", f"… {fmt.whole(points - MAX_ROWS)} more points; to_frame() returns all"),))
     warned = tuple(Facts(lines=(("Warning", text),), emphasis=Emphasis.WARNING) for text in result.warnings)
-    lines = (model, hardware, ("Options", how))
-    return (Facts(lines=lines), *sweep_page.page(columns, 0)[1:], *((rest,) if points > MOST_ROWS else ()), *warned)
+    lines = (model, hardware, ("Options", options))
+    return (Facts(lines=lines), *sweep_page.page(columns, 0)[1:], *((rest,) if points > MAX_ROWS else ()), *warned)
 
 
-def _word(values: Sequence[Any]) -> bool:
+def _is_text(values: Sequence[Any]) -> bool:
     return isinstance(values[0], str)
 
 
@@ -88,7 +88,7 @@ def _cell(tag: str, words: str, align: Align) -> str:
 
 
 def _bar(bar: Bar) -> str:
-    """Parts of the capacity side by side, and a mark at what is allowed."""
+    """Returns the segments side by side, with a mark at the budget."""
     parts = "".join(
         f'<span title="{_text(segment.label)}" style="display:inline-block;height:1em;background:{shade};'
         f'width:{100.0 * segment.value / bar.scale:.2f}%"></span>'

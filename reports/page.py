@@ -1,4 +1,4 @@
-"""What a report says, apart from how it is shown: tables, facts and bars.  Renderers: terminal, markdown."""
+"""Contents of a report independent of its format: tables, facts and bars."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ T = TypeVar("T")
 
 
 class Align(Enum):
-    """Words stand left, numbers right."""
+    """Alignment of a column: text is left-aligned, numbers right-aligned."""
 
     LEFT = "left"
     RIGHT = "right"
 
 
 class Emphasis(Enum):
-    """How much a row or a line of text stands out."""
+    """Emphasis of a row or a line of text."""
 
     PLAIN = "plain"
-    GROUP = "group"  # opens a group of rows and sums it up
+    GROUP = "group"  # the heading of a group of rows, with their sums
     WARNING = "warning"
     FAINT = "faint"
 
@@ -30,8 +30,8 @@ class Emphasis(Enum):
 class Column:
     """One column of a table.
 
-    rank: 0 is always shown; where the screen is narrow the columns of the highest rank go first.
-    styles: cell text -> style of the terminal.  visual: a picture that a text format leaves out.
+    rank: 0 is always shown; on a narrow screen columns of the highest rank are dropped first.
+    styles: cell text -> terminal style.  visual: a bar that text formats omit.
     """
 
     title: str
@@ -43,7 +43,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Cells, one per column.  closes: the last row of a section, a blank line follows."""
+    """Cells of a row, one per column.  closes: the last row of a section, followed by a blank line."""
 
     cells: tuple[str, ...]
     emphasis: Emphasis = Emphasis.PLAIN
@@ -52,10 +52,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under a heading; `total` stands below a line.
+    """Rows under a heading, with an optional total row below a line.
 
-    keep: leading columns that are repeated where a table may be split into several side by side (0: never split;
-    columns are dropped by rank instead).
+    keep: leading columns repeated in each part of a table that is split by width (0: never split; columns are
+    dropped by rank instead).
     """
 
     columns: tuple[Column, ...]
@@ -66,7 +66,7 @@ class Table:
     keep: int = 0
 
     def without(self, title: str) -> Table:
-        """The table less one column."""
+        """Returns the table without the column of this title."""
         at = [column.title for column in self.columns].index(title)
 
         def others(cells: tuple[T, ...]) -> tuple[T, ...]:
@@ -78,7 +78,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Lines of two or more cells, label first; the last cell is a sentence and wraps."""
+    """Lines of two or more cells: a label first, last a sentence that wraps."""
 
     lines: tuple[tuple[str, ...], ...]
     title: str = ""
@@ -97,7 +97,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """Parts of a whole of length `scale`, with a mark at `mark`; a format without pictures shows the title alone."""
+    """A stacked bar of length `scale` with a mark at `mark`; text formats show only its title."""
 
     segments: tuple[Segment, ...]
     scale: float
@@ -111,15 +111,15 @@ Page: TypeAlias = tuple[Part, ...]
 
 
 def left(title: str, rank: int = 0) -> Column:
-    """A column of words."""
+    """Returns a left-aligned column."""
     return Column(title=title, align=Align.LEFT, rank=rank)
 
 
 def right(title: str, rank: int = 0) -> Column:
-    """A column of numbers."""
+    """Returns a right-aligned column."""
     return Column(title=title, rank=rank)
 
 
 def plain(text: str) -> str:
-    """One line that neither moves the cursor nor colours anything, whatever a config or a path is called."""
+    """Returns text without control characters, which a config or a path could contain."""
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,4 +1,4 @@
-"""What a report is about: configurations that answer one request, and what they answer over lists of sizes."""
+"""Data of a report: results of several configurations for one request, and their sweeps over sizes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ SCHEMA = "llmviewer.report/1"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Report:
-    """results: name -> Result of the one request shown operator by operator.
+    """Results of all configurations.
 
-    points: columns of Result.columns() over all sizes, after `configuration`, the name; the same sizes for each, in
-    the same order.  Held whole: what is drawn is thinned out, what is written is not.
+    results: name -> Result of the request that is shown in detail.
+    points: `configuration` (the name) and the columns of Result.columns() over all sizes, which are the same for each
+    configuration and in the same order.  All points are kept; only drawings thin them.
     """
 
     results: Mapping[str, Result]
@@ -26,15 +27,15 @@ class Report:
 
     @cached_property
     def configurations(self) -> list[dict[str, Any]]:
-        """Analysis objects with their `configuration`, and ratios to the first."""
+        """Analysis objects with their `configuration` and ratios to the first."""
         listed = Comparison(results=tuple(self.results.values())).configurations()
         return [{"configuration": name, **answer} for name, answer in zip(self.results, listed, strict=True)]
 
     @property
     def title(self) -> str:
-        """Models and chips, each once."""
+        """Models and chips of all configurations."""
         models, chips = (
-            _once(answer[what]["name"] for answer in self.configurations) for what in ("model", "hardware")
+            _unique(answer[key]["name"] for answer in self.configurations) for key in ("model", "hardware")
         )
         return f"{', '.join(models)} on {', '.join(chips)}"
 
@@ -44,20 +45,20 @@ class Report:
         return all(result.fits for result in self.results.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Every configuration's whole analysis, and a row per point."""
+        """Returns the full analysis of every configuration, and a row per point."""
         return {"schema": SCHEMA, "title": self.title, "configurations": self.configurations, "points": self.rows()}
 
     def rows(self) -> list[dict[str, Any]]:
-        """The points, one row each, of plain numbers; what does not exist is None."""
+        """Returns one row per point; missing values are None."""
         columns = {name: list(map(_plain, values)) for name, values in self.points.items()}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _once(names: Any) -> list[str]:
+def _unique(names: Any) -> list[str]:
     return list(dict.fromkeys(names))
 
 
 def _plain(value: Any) -> Any:
-    """A number of Python's own; not a number is nothing."""
-    own = value.item() if hasattr(value, "item") else value
-    return None if own != own or own in (float("inf"), float("-inf")) else own  # noqa: PLR0124
+    """Converts to a Python number; NaN and infinity become None."""
+    number = value.item() if hasattr(value, "item") else value
+    return None if number != number or number in (float("inf"), float("-inf")) else number  # noqa: PLR0124

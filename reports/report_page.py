@@ -1,4 +1,4 @@
-"""A report as a page for Markdown: comparison, bottlenecks, every configuration, points, sources."""
+"""A report as a page for Markdown: comparison, bottlenecks, each configuration, sweep points, sources."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 from llmviewer.reports.report import Report
 
-#: Points that a page shows.
-SHOWN = 40
+#: Points that the page shows.
+MAX_POINTS = 40
 
 
 def page(report: Report) -> Page:
-    """Everything but the pictures."""
+    """Returns the whole report except its plots."""
     answers = report.configurations
     several = len(answers) > 1
     verdicts = tuple((a["configuration"], f"{bottleneck.sentence(a)} {bottleneck.advice(a)}") for a in answers)
     parts: Page = (Facts(title=report.title, lines=()),)
     if several:
-        parts = (*parts, *comparison_page.beside(answers), Facts(title="Bottlenecks", lines=verdicts))
+        parts = (*parts, *comparison_page.side_by_side(answers), Facts(title="Bottlenecks", lines=verdicts))
     for answer, result in zip(answers, report.results.values(), strict=True):
         title = (Facts(title=answer["configuration"], lines=()),) if several else ()
         own = (
             analysis_page.header(answer),
             *analysis_page.stages(answer, result.token_budget),
-            *analysis_page.below(answer, result.token_budget),
+            *analysis_page.details(answer, result.token_budget),
         )
         parts = (*parts, *title, *own)
     return (*parts, *_points(report), _sources(report))
 
 
 def _points(report: Report) -> Page:
-    """The sweep, evenly thinned out where it is long."""
+    """Returns the sweep; a long one is thinned evenly."""
     total = len(report.points["batch_size"])
-    step = -(-total // SHOWN)
+    step = -(-total // MAX_POINTS)
     columns = {name: values[::step] for name, values in report.points.items()}
     shown = len(columns["batch_size"])
-    note = f"{shown} of {fmt.whole(total)} points, evenly chosen; CSV, JSON and Excel hold all" if shown < total else ""
+    note = f"{shown} of {fmt.whole(total)} points, evenly spaced; CSV, JSON and Excel contain all" if shown < total else ""
     heading = Facts(title="Sweep", lines=(("", note),) if note else (), emphasis=Emphasis.FAINT)
     return (heading, *sweep_page.page(columns, 0))
 
 
 def _sources(report: Report) -> Table:
-    """The page of every figure."""
+    """Returns every chip figure with its source."""
     chips = {answer["hardware"]["name"]: answer["provenance"]["figures"] for answer in report.configurations}
     rows = tuple(
         Row(cells=(chip, name, fmt.digits(figure["value"], 4) if figure["value"] else fmt.DASH, figure["source"]))
@@ -50,7 +50,7 @@ def _sources(report: Report) -> Table:
         for name, figure in figures.items()
     )
     return Table(
-        title="Figures of the chips (SI units)",
+        title="Chip figures (SI units)",
         columns=(left("Chip"), left("Figure"), right("Value"), left("Source")),
         rows=rows,
     )

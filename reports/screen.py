@@ -1,4 +1,4 @@
-"""What a terminal offers: how many columns, and whether colours are welcome."""
+"""Width and colour support of the terminal."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import shutil
 from dataclasses import dataclass
 from typing import IO
 
-#: Where there is no terminal to ask: wide enough for every column that explains a time.
+#: Width without a terminal: enough for all columns that explain a time.
 WIDTH_WITHOUT_TERMINAL = 120
 WIDTH_OF_FILES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """How many columns there are, and whether colours are welcome."""
+    """Number of text columns, and whether colours are used."""
 
     width: int
     colour: bool
 
     @classmethod
-    def of(cls, stream: IO[str]) -> Screen:
-        """The screen behind a stream: COLUMNS, else the size of whichever standard stream is a terminal.
+    def from_stream(cls, stream: IO[str]) -> Screen:
+        """Returns the screen of a stream; its width is COLUMNS, or that of a standard stream that is a terminal.
 
-        Colours only on a terminal, and not where NO_COLOR is set (https://no-color.org) or TERM is dumb.
+        Colours are used only on a terminal, and not if NO_COLOR is set (https://no-color.org) or TERM is dumb.
         """
         wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         return cls(width=_width(), colour=stream.isatty() and wanted)
 
 
-#: A file has no edge; tables keep every column.
+#: Screen of a file, in which tables keep every column.
 FILE = Screen(width=WIDTH_OF_FILES, colour=False)
 
 

@@ -18,15 +18,15 @@ BOUNDS = {
 }
 
 
-def steady(answer: dict[str, Any]) -> bool:
+def is_steady_state(answer: dict[str, Any]) -> bool:
     """Whether each sequence begins when another ends."""
     return bool(answer["batching"] != STATIC)
 
 
-def sequences(answer: dict[str, Any]) -> str:
+def sequences_text(answer: dict[str, Any]) -> str:
     """Those that decode together on a machine, in words."""
     serving = answer["serving"]
-    count = serving.get("running", max(serving.get("decode_batch", 0), 1)) if steady(answer) else None
+    count = serving.get("running", max(serving.get("decode_batch", 0), 1)) if is_steady_state(answer) else None
     count = answer["workload"]["batch_size"] if count is None else count
     return "1 sequence" if count == 1 else f"{_count(count)} sequences"
 
@@ -36,17 +36,19 @@ def answer_tokens(answer: dict[str, Any]) -> int:
     return int(answer["serving"].get("longest_output_tokens", answer["workload"]["output_len"]))
 
 
-def room_tokens(answer: dict[str, Any]) -> int:
+def allocated_output_tokens(answer: dict[str, Any]) -> int:
     """Output tokens for which the cache has room, counted for every sequence."""
     return int(answer["serving"].get("room_output_tokens", answer_tokens(answer)))
 
 
-def prompts(answer: dict[str, Any], budget: float) -> str:
+def prefill_text(answer: dict[str, Any], budget: float) -> str:
     """Which prompts the prefill stage is of, and what is done beside them."""
     prefill, serving = answer["stages"]["prefill"], answer["serving"]
-    together = serving.get("prompts_together", 1)
-    several = "1 prompt" if together == 1 else f"{_count(together)} prompts"
-    tokens = f"{several if steady(answer) else sequences(answer)} × {fmt.whole(prefill['new_tokens'])} tokens"
+    static_prefill_text = serving.get("prompts_together", 1)
+    several = "1 prompt" if static_prefill_text == 1 else f"{_count(static_prefill_text)} prompts"
+    tokens = (
+        f"{several if is_steady_state(answer) else sequences_text(answer)} × {fmt.whole(prefill['new_tokens'])} tokens"
+    )
     found = f" after {fmt.whole(prefill['cached_tokens'])} found in the cache" if prefill["cached_tokens"] else ""
     return f"{tokens}{found}, {_beside(answer, budget)}"
 
@@ -60,27 +62,27 @@ def _beside(answer: dict[str, Any], budget: float) -> str:
         return f"in {steps} that decode {_count(serving['decodes_in_mixed_step'])} sequences beside it"
     if answer["batching"] == "disaggregated":
         return "on an instance that only prefills"
-    return together(answer, budget)
+    return static_prefill_text(answer, budget)
 
 
-def together(answer: dict[str, Any], budget: float) -> str:
+def static_prefill_text(answer: dict[str, Any], budget: float) -> str:
     """How the prompts of a static batch are prefilled."""
     if answer["workload"]["batch_size"] * answer["stages"]["prefill"]["new_tokens"] > budget:
         return f"the whole batch in passes of at most {fmt.whole(budget)} tokens"
     return "the whole batch in one pass"
 
 
-def first(answer: dict[str, Any], budget: float) -> str:
+def ttft_parts(answer: dict[str, Any], budget: float) -> str:
     """What TTFT is made of."""
     said = {
         "continuous": "queue, what of other prompts comes first, own prefill",
         "chunked": "queue, then the mixed steps of the own prompt",
         "disaggregated": "queue, own prefill",
     }
-    return said.get(answer["batching"], f"joint prefill: {together(answer, budget)}")
+    return said.get(answer["batching"], f"joint prefill: {static_prefill_text(answer, budget)}")
 
 
-def between(answer: dict[str, Any]) -> str:
+def tpot_extras(answer: dict[str, Any]) -> str:
     """What TPOT holds beside decode steps."""
     said = {
         "continuous": ", other prompts between",

@@ -78,7 +78,7 @@ def _within(stage: dict[str, Any]) -> str:
     return f" (80 %: {fmt.durations(*interval['80'])}; roofline {fmt.duration(stage['ideal_time_s'])})"
 
 
-def of_roofline(timed: dict[str, Any]) -> str:
+def roofline_share(timed: dict[str, Any]) -> str:
     """How much of a time the data sheet's roofline explains."""
     return fmt.percent(timed["ideal_time_s"] / timed["time_s"]) if timed["time_s"] else ""
 
@@ -119,9 +119,9 @@ def _operator(operator: dict[str, Any], stage: dict[str, Any], indent: str) -> R
         operator["bound"],
         fmt.duration(operator["time_s"]),
         fmt.duration(operator["time_s"] * layers),
-        of_roofline(operator),
+        roofline_share(operator),
         fmt.share(share),
-        picture(share),
+        share_bar(share),
     )
     return Row(cells=cells)
 
@@ -145,7 +145,7 @@ def _layer(operators: list[dict[str, Any]], stage: dict[str, Any]) -> Row:
         "",
         fmt.duration(each),
         fmt.duration(each * first["layers"]),
-        "" if beside else of_roofline(sums),
+        "" if beside else roofline_share(sums),
         fmt.share(each * first["layers"] / stage["time_s"]),
         "",
     )
@@ -164,15 +164,15 @@ def _total(stage: dict[str, Any]) -> tuple[str, ...]:
         "",
         fmt.count(stage["flops"]),
         fmt.traffic(stage["traffic_bytes"]),
-        _some(over_layers(stage, "weight_read_bytes")),
-        _some(over_layers(stage, "kv_read_bytes") + over_layers(stage, "kv_write_bytes")),
+        _some(sum_over_layers(stage, "weight_read_bytes")),
+        _some(sum_over_layers(stage, "kv_read_bytes") + sum_over_layers(stage, "kv_write_bytes")),
         _intensity(stage),
         "",
         fmt.rate(stage["flops"] / stage["time_s"]),
         stage["bound"],
         fmt.duration(stage["time_s"]),
         fmt.duration(stage["time_s"]),
-        of_roofline(stage),
+        roofline_share(stage),
         "100 %",
         "",
     )
@@ -189,12 +189,12 @@ def _some(size: float) -> str:
     return fmt.traffic(size) if size else ""
 
 
-def over_layers(stage: dict[str, Any], field: str) -> float:
+def sum_over_layers(stage: dict[str, Any], field: str) -> float:
     """A field of the operators summed over operators and layers."""
     return float(sum(row[field] * row["layers"] for row in stage["operators"]))
 
 
-def picture(share: float, cells: int = PICTURE) -> str:
+def share_bar(share: float, cells: int = PICTURE) -> str:
     """A share as a bar of at most `cells` characters, in eighths of one."""
     eighths = round(share * cells * 8)
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()

@@ -8,7 +8,7 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports.letters import legend, letters
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
-from llmviewer.result.comparison import worth_saying
+from llmviewer.result.comparison import shown_when_shared
 
 #: column -> (heading, rank, how it is printed).
 SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {
@@ -36,7 +36,7 @@ def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
     words = [name for name, values in columns.items() if isinstance(values[0], str)]
     varying = [name for name in words if len(set(columns[name])) > 1]
     alike = {name: columns[name][0] for name in words if name not in varying}
-    fixed = tuple((_title(name), text) for name, text in alike.items() if worth_saying(name, text))
+    fixed = tuple((_title(name), text) for name, text in alike.items() if shown_when_shared(name, text))
     short = {_title(name): letters(columns[name]) for name in varying}
     numbers = [name for name in SHOWN if name not in PLAIN or set(columns[name]) != {PLAIN[name]}]
     if len(set(columns["devices"])) == 1 and "devices" in numbers:

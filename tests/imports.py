@@ -59,7 +59,8 @@ def imports(module: str) -> frozenset[str]:
     words = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     named = [name for node in ast.walk(tree) for name in _named(node)]
     found = {name if name in FILES else name.rpartition(".")[0] for name in named}
-    listed = [f"{prefix}.{word}" for prefix in _prefixes(tree) for word in words if word.strip(".")]
+    entries = {word.partition(":")[0] for word in words}  # `kv_cache.contents:DTYPE` names an entry within a module
+    listed = [f"{prefix}.{entry}" for prefix in _prefixes(tree) for entry in entries if entry.strip(".")]
     found |= {name if name in FILES else name.rpartition(".")[0] for name in listed} - set(_prefixes(tree))
     return frozenset((found & FILES.keys()) - {module})
 

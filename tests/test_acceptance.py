@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from llmviewer.core.errors import UserError
 from llmviewer.techniques.speculation import ranks
-from llmviewer.techniques.speculation.acceptance import Acceptance, of_lengths, read
+from llmviewer.techniques.speculation.acceptance import Acceptance, from_lengths
 from llmviewer.techniques.speculation.acceptance_presets import CONVENTIONS, FILE, PRESETS, RANKS
+from llmviewer.techniques.speculation.rates import read_acceptance, read_ranks
 
 rates = st.floats(0.0, 1.0)
 curves = st.lists(rates, min_size=1, max_size=8).map(tuple)
@@ -78,50 +79,50 @@ def test_distillation_takes_away_a_share_of_the_rejections() -> None:
 
 
 def test_three_samples_of_a_draft_accept_seven_eighths_of_what_one_accepts_half_of() -> None:
-    assert ranks.of_draws(Acceptance(rates=(0.5,)), 3).rates == ((0.5, 0.25, 0.125),)
-    assert ranks.of_draws(Acceptance(rates=(0.5,)), 1).rates == ((0.5,),)
+    assert ranks.from_independent_draws(Acceptance(rates=(0.5,)), 3).rates == ((0.5, 0.25, 0.125),)
+    assert ranks.from_independent_draws(Acceptance(rates=(0.5,)), 1).rates == ((0.5,),)
 
 
 def test_a_curve_of_lengths_is_inverted_gain_by_gain() -> None:
     """InferenceX, Kimi K2.5 with EAGLE-3: 1.83, 2.43, 2.88: 0.83 / 1, 0.60 / 0.83, 0.45 / 0.60"""
-    acceptance = of_lengths({1: 1.83, 2: 2.43, 3: 2.88})
+    acceptance = from_lengths({1: 1.83, 2: 2.43, 3: 2.88})
     assert acceptance.rates == pytest.approx((0.83, 0.60 / 0.83, 0.75))
 
 
 def test_a_single_length_is_inverted_to_one_rate() -> None:
     """1 + 0.5 + 0.25 + 0.125 = 1.875"""
-    assert of_lengths({3: 1.875}).rates == pytest.approx((0.5, 0.5, 0.5), abs=1e-12)
+    assert from_lengths({3: 1.875}).rates == pytest.approx((0.5, 0.5, 0.5), abs=1e-12)
 
 
 def test_between_lengths_far_apart_the_rate_is_constant() -> None:
     """After 0.8: 1.8 + 0.8 (0.5 + 0.25 + 0.125) = 2.5"""
-    assert of_lengths({1: 1.8, 4: 2.5}).rates == pytest.approx((0.8, 0.5, 0.5, 0.5), abs=1e-12)
+    assert from_lengths({1: 1.8, 4: 2.5}).rates == pytest.approx((0.8, 0.5, 0.5, 0.5), abs=1e-12)
 
 
 @given(curve=st.lists(st.floats(0.05, 1.0), min_size=1, max_size=6).map(tuple))
 def test_lengths_say_the_rates_they_come_from(curve: tuple[float, ...]) -> None:
     acceptance = Acceptance(rates=curve)
-    found = of_lengths({n: float(acceptance.tokens(float(n))) for n in range(1, len(curve) + 1)})
+    found = from_lengths({n: float(acceptance.tokens(float(n))) for n in range(1, len(curve) + 1)})
     assert found.rates == pytest.approx(curve, abs=1e-7)
 
 
 @given(a=rates, drafted=st.integers(1, 12))
 def test_one_length_says_the_rate_it_comes_from(a: float, drafted: int) -> None:
     length = float(Acceptance(rates=(a,)).tokens(float(drafted)))
-    assert of_lengths({drafted: length}).tokens(float(drafted)) == pytest.approx(length, rel=1e-9)
+    assert from_lengths({drafted: length}).tokens(float(drafted)) == pytest.approx(length, rel=1e-9)
 
 
 @pytest.mark.parametrize("lengths", [{2: 3.5}, {1: 0.9}, {1: 1.8, 2: 1.7}, {1: 1.5, 2: 2.2}])
 def test_lengths_that_no_rates_explain_are_refused(lengths: dict[int, float]) -> None:
     with pytest.raises(UserError, match="no rates from 0 to 1"):
-        of_lengths(lengths)
+        from_lengths(lengths)
 
 
 def test_acceptance_is_read_as_people_type_it() -> None:
-    assert read("--speculative", "0.8").rates == (0.8,)
-    assert read("--speculative", "0.8/0.7/0.6").rates == (0.8, 0.7, 0.6)
-    assert read("--speculative", "eagle3-kimi-k2.5").tokens(4.0) == pytest.approx(3.24)
-    assert [str(read("--speculative", text)) for text in ("0.8/0.75", "mtp-qwen3.5")] == ["0.8/0.75", "mtp-qwen3.5"]
+    assert read_acceptance("--speculative", "0.8").rates == (0.8,)
+    assert read_acceptance("--speculative", "0.8/0.7/0.6").rates == (0.8, 0.7, 0.6)
+    assert read_acceptance("--speculative", "eagle3-kimi-k2.5").tokens(4.0) == pytest.approx(3.24)
+    assert [str(read_acceptance("--speculative", text)) for text in ("0.8/0.75", "mtp-qwen3.5")] == ["0.8/0.75", "mtp-qwen3.5"]
 
 
 @pytest.mark.parametrize(
@@ -137,31 +138,31 @@ def test_acceptance_is_read_as_people_type_it() -> None:
 )
 def test_bad_acceptance_is_one_clear_line(text: str, said: str) -> None:
     with pytest.raises(UserError, match=said) as raised:
-        read("--speculative", text)
+        read_acceptance("--speculative", text)
     assert "\n" not in str(raised.value)
 
 
 def test_success_rates_of_the_first_choices_become_rates_by_rank() -> None:
     """SpecInfer, Alpaca, greedy: 68 %, 77 %, 81 %"""
-    found = ranks.of_success([[0.68, 0.77, 0.81]])
+    found = ranks.from_success_rates([[0.68, 0.77, 0.81]])
     assert [found.at(1, rank) for rank in (1, 2, 3, 4)] == pytest.approx([0.68, 0.09, 0.04, 0.0])
     assert found.at(7, 2) == found.at(1, 2)
 
 
 def test_ranks_are_read_as_people_type_them() -> None:
-    assert ranks.read("--speculative", "0.6/0.15/0.05").rates == ((0.6, 0.15, 0.05),)
-    assert ranks.read("--speculative", "medusa-vicuna-7b").at(2, 1) == 0.316
+    assert read_ranks("--speculative", "0.6/0.15/0.05").rates == ((0.6, 0.15, 0.05),)
+    assert read_ranks("--speculative", "medusa-vicuna-7b").at(2, 1) == 0.316
 
 
 @pytest.mark.parametrize("text", ["0.5/0.6", "0.9/0.2", "1.5", "-0.1", "nan"])
 def test_ranks_that_rise_or_sum_to_over_1_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="must fall from rank to rank"):
-        ranks.read("--speculative", text)
+        read_ranks("--speculative", text)
 
 
 def test_an_unknown_name_of_ranks_is_refused_with_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'medusa-vicuna-7b'"):
-        ranks.read("--speculative", "medusa-vicuna7b")
+        read_ranks("--speculative", "medusa-vicuna7b")
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -198,9 +199,9 @@ def test_a_source_that_leaves_the_bonus_token_out_gets_it_added() -> None:
 
 def test_leviathans_acceptance_of_t5_small_gives_3_6_tokens_with_7_drafted() -> None:
     """(1 - 0.75^8) / 0.25 = 3.5995"""
-    assert read("", "draft-t5-small-translation").tokens(7.0) == pytest.approx(3.5995, abs=1e-4)
+    assert read_acceptance("", "draft-t5-small-translation").tokens(7.0) == pytest.approx(3.5995, abs=1e-4)
 
 
 def test_deepseek_v3_gets_its_18_times_the_tokens() -> None:
     """85 % of second tokens accepted: 1.85 tokens a pass; the report says 1.8 times the tokens per second."""
-    assert read("", "mtp-deepseek-v3").tokens(1.0) == 1.85
+    assert read_acceptance("", "mtp-deepseek-v3").tokens(1.0) == 1.85

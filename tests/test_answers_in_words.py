@@ -54,7 +54,7 @@ def test_a_model_too_large_for_its_chip_is_told_of_the_host() -> None:
 
 
 def test_a_host_whose_cpu_states_no_rates_is_said_to_take_time_for_its_memory_alone() -> None:
-    unknown = "CPU of desktop-ddr5-6000: rates unknown, its memory alone takes time"
+    unknown = "CPU of desktop-ddr5-6000: rates unknown, only its memory bandwidth is modelled"
 
     def assumed(chip: str = "rtx-4090", **options: str) -> list[str]:
         model = "opt-30b" if "hot_neurons" in options else "llama-2-13b"

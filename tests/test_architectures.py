@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, known, parser
+from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, known_model_types, parser
 
 
-@pytest.mark.parametrize("model_type", known())
+@pytest.mark.parametrize("model_type", known_model_types())
 def test_every_model_type_has_a_parser(model_type: str) -> None:
     assert callable(parser(model_type))
 

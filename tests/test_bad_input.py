@@ -243,8 +243,8 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "large.yaml": (b" " * 2 * 2**20, "is larger than 512 KiB"),
     "many.json": ('{"x": [' + "1," * 1_100_000 + "1]}", "more than 1,000,000 values"),
     "nan.json": (json.dumps({**LLAMA, "hidden_size": float("nan")}), "field 'hidden_size' is nan, expected"),
-    "escape.json": (json.dumps({**LLAMA, "a\x1b[31m\n": 1}), "field 'a?[31m?' is not understood"),
-    "fields.json": (json.dumps({**LLAMA, **{f"x{i}": 1 for i in range(9)}}), "'x4', … are not understood"),
+    "escape.json": (json.dumps({**LLAMA, "a\x1b[31m\n": 1}), "field 'a?[31m?' is not supported"),
+    "fields.json": (json.dumps({**LLAMA, **{f"x{i}": 1 for i in range(9)}}), "'x4', … are not supported"),
 }
 
 

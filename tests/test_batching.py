@@ -22,7 +22,7 @@ from llmviewer.reports import analysis_page, serving, terminal
 from llmviewer.reports.screen import Screen
 from llmviewer.serving.batching import Batching, Replica, RequestTimes, Running
 from llmviewer.techniques.batching import chunked, disaggregated
-from llmviewer.techniques.batching.chunked import Chunked, plan
+from llmviewer.techniques.batching.chunked import Chunked, plan_chunks
 from llmviewer.techniques.batching.disaggregated import Disaggregated
 from llmviewer.techniques.batching.pools import BOUNDS, Load
 from tests.answers import analyze, answer
@@ -57,7 +57,7 @@ def served(batching: Batching, request: Request, on: Replica) -> RequestTimes:
     assert running is not None
     steps = request.output_len - 1.0
     decode_s = steps * (FIXED + TOKEN * running.request.batch_size)
-    prefill_s = _prefill(running, request) if isinstance(running, chunked.Mixing) else on.prefill_s(
+    prefill_s = _prefill(running, request) if isinstance(running, chunked.ChunkedRunning) else on.prefill_s(
         replace(request, batch_size=running.together)
     )  # fmt: skip
     passes = RequestTimes(prefill_s=np.asarray(prefill_s), decode_s=np.asarray(decode_s), steps=np.asarray(steps))
@@ -66,7 +66,7 @@ def served(batching: Batching, request: Request, on: Replica) -> RequestTimes:
 
 def _prefill(running: Running, request: Request) -> Count:
     """k passes, each with its riders: the tokens of the prompts and k times those beside them."""
-    assert isinstance(running, chunked.Mixing)
+    assert isinstance(running, chunked.ChunkedRunning)
     chunks = running.plan.chunks
     return chunks * FIXED + TOKEN * (running.together * request.input_len + chunks * running.riders)
 
@@ -111,7 +111,7 @@ class TestChunked:
     def test_nobody_waits_while_prompts_are_rarer_than_steps(self) -> None:
         # 8 users, prompts of 1024, steps of 512: 7 decode beside a chunk of 505, so a prompt takes 3 steps;
         # of 127 + 3 steps of a cycle 8 x 3 are mixed
-        found = plan(8.0, 1024.0, 127.0, 512.0)
+        found = plan_chunks(8.0, 1024.0, 127.0, 512.0)
         assert (found.chunks, found.together, found.decodes, found.chunk_tokens) == (3.0, 1.0, 7.0, 505.0)
         assert found.share == pytest.approx(24 / 130)
 
@@ -126,7 +126,7 @@ class TestChunked:
     def test_every_step_is_mixed_and_prompts_queue_where_prompts_are_long(self) -> None:
         # 64 users, prompts of 4096, answers of 65 tokens: k = (4096 + 64) / 512 = 8.125 full steps a prompt,
         # 64 x 8.125 > 64 + 9: all mixed, 64 / 8.125 decode beside a chunk
-        found = plan(64.0, 4096.0, 64.0, 512.0)
+        found = plan_chunks(64.0, 4096.0, 64.0, 512.0)
         assert (found.chunks, found.share, found.filled) == (8.125, 1.0, 1.0)
         assert found.decodes == pytest.approx(64 / 8.125)
         times = served(Chunked(tokens=512), asked(64, 4096, 65), machine())
@@ -137,7 +137,7 @@ class TestChunked:
 
     def test_short_prompts_share_a_step_when_several_come_in_one(self) -> None:
         # 64 users, answers of 8 tokens: 64 / 8 = 8 prompts come in every step; 8 x (32 + 7) tokens fit 512
-        found = plan(64.0, 32.0, 7.0, 512.0)
+        found = plan_chunks(64.0, 32.0, 7.0, 512.0)
         assert (found.chunks, found.together, found.share) == (1.0, 8.0, 1.0)
         assert found.decodes == pytest.approx(56.0)
 
@@ -147,7 +147,7 @@ class TestChunked:
         assert times.generation_s == pytest.approx(127 * (FIXED + TOKEN))
 
     def test_a_budget_without_bound_makes_one_chunk_of_every_prompt(self) -> None:
-        found = plan(8.0, 1024.0, 127.0, 1e12)
+        found = plan_chunks(8.0, 1024.0, 127.0, 1e12)
         assert (found.chunks, found.chunk_tokens, found.decodes) == (1.0, 1024.0, 7.0)
 
     def test_answers_of_one_token_decode_nothing(self) -> None:
@@ -163,7 +163,7 @@ class TestChunked:
     def test_no_step_exceeds_its_budget_and_the_chunks_make_the_prompt(
         self, users: int, prompt: int, steps: int, budget: int
     ) -> None:
-        found = plan(float(users), float(prompt), float(steps), float(budget))
+        found = plan_chunks(float(users), float(prompt), float(steps), float(budget))
         steps_of_a_prompt = prompt / found.chunk_tokens
         assert found.chunks == pytest.approx(
             steps_of_a_prompt if found.filled else np.ceil(steps_of_a_prompt * found.together - 1e-9)
@@ -459,7 +459,7 @@ class TestBadInput:
             ("chunked,tokens=0", "--batching chunked: tokens is '0'; allowed: a whole number from 16"),
             ("chunked,token=512", "did you mean 'tokens'"),
             ("continuous,tokens=512", "takes no parameter, not 'tokens=512'"),
-            ("static,longest=8", "longest is '8', the mean output is 128 tokens; allowed: no less than the mean"),
+            ("static,longest=8", "longest is '8', the mean output is 128 tokens; allowed: at least the mean"),
             ("disaggregated,prefill=0", "prefill is '0'"),
             ("disaggregated,link=0", "link is '0'; allowed: GB/s above 0"),
             ("disaggregated,link=infinband-ndr", "did you mean 'infiniband-ndr'"),
@@ -471,7 +471,7 @@ class TestBadInput:
         assert "\n" not in str(raised.value)
 
     def test_two_budgets_of_a_step_are_told(self) -> None:
-        with pytest.raises(UserError, match="both say how many tokens a step has; leave out one"):
+        with pytest.raises(UserError, match="both set the token budget of a step; remove one of them"):
             served_by("llama-2-7b", "chunked,tokens=512", max_num_batched_tokens=256)
         alone = served_by("llama-2-7b", "chunked", max_num_batched_tokens=256)
         assert alone["serving"]["token_budget"] == 256
@@ -480,12 +480,12 @@ class TestBadInput:
     def test_what_is_not_modelled_together_is_refused(self, batching: str) -> None:
         with pytest.raises(UserError, match="micro-batches of a pipeline are not modelled"):
             served_by("llama-2-7b", batching, pipeline_parallel_size="2,microbatches=4")
-        with pytest.raises(UserError, match="are not modelled together; leave out one"):
+        with pytest.raises(UserError, match="are not modelled together; remove one of them"):
             served_by("llama-2-7b", batching, speculative="draft=tinyllama-1.1b,tokens=4,acceptance=0.8")
 
     def test_a_chip_without_a_link_needs_one(self) -> None:
         chip = replace(specs.load("a100-sxm"), links={}, default_link="")
-        with pytest.raises(UserError, match="publishes no link; give one"):
+        with pytest.raises(UserError, match="publishes no link; give link="):
             analyze("llama-2-7b", chip, batching="disaggregated")
 
 
@@ -517,4 +517,4 @@ def test_a_way_of_batching_without_words_of_its_own_is_said_plainly() -> None:
     found = {"batching": "rolling", "serving": {"queue_s": 0.25, "bound": "link"}, "workload": {"batch_size": 8}}
     (facts,) = serving.serving(found)
     assert facts.lines == (("Users", "8"), ("queue s", "0.25"), ("bound", "link"))
-    assert serving.steady(found)
+    assert serving.is_steady_state(found)

@@ -300,7 +300,7 @@ class TestPublished:
         ({"branches": "skeleton,outline=4,points=2", "prefix_cache": 0.5}, "add shared=on"),
         (
             {"branches": "apar,3", "speculative": "draft=tinyllama-1.1b,tokens=2,acceptance=0.5"},
-            "both say how tokens are generated; leave out one",
+            "both change how tokens are generated; remove one",
         ),
     ],
 )

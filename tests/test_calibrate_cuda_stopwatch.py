@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="measuring needs torch")
 
 from llmviewer.calibrate import nvml, stopwatch  # noqa: E402
-from llmviewer.calibrate.timer import Reading, Work  # noqa: E402
+from llmviewer.calibrate.timer import DeviceReading, PreparedKernel  # noqa: E402
 
 
 class Device:
@@ -59,13 +59,13 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     found = Device()
     monkeypatch.setattr(stopwatch, "torch", found.fake())
     monkeypatch.setattr(stopwatch, "WAKING_S", 0.0)
-    monkeypatch.setattr(nvml, "gauge", lambda device: Reading)
+    monkeypatch.setattr(nvml, "gauge", lambda device: DeviceReading)
     return found
 
 
 def test_a_sample_is_one_replay_between_two_events_after_a_flush(device: Device) -> None:
     seen: list[int] = []
-    timed, sample = stopwatch.CudaStopwatch(100.0).prepare(Work(run=seen.append, copies=3), 5)
+    timed, sample = stopwatch.CudaStopwatch(100.0).prepare(PreparedKernel(run=seen.append, copies=3), 5)
     assert timed == "graph"
     assert seen == [0, 1, 2, *(0, 1, 2, 0, 1)]  # warm, then captured
     device.log.clear()
@@ -76,7 +76,7 @@ def test_a_sample_is_one_replay_between_two_events_after_a_flush(device: Device)
 
 def test_without_a_graph_the_calls_are_launched_on_an_idle_device(device: Device) -> None:
     timed, sample = stopwatch.CudaStopwatch(100.0).prepare(
-        Work(run=lambda i: device.log.append("call"), graph=False), 2
+        PreparedKernel(run=lambda i: device.log.append("call"), graph=False), 2
     )
     assert timed == "events"
     device.log.clear()
@@ -89,7 +89,7 @@ def test_a_kernel_that_cannot_be_captured_is_timed_call_by_call(device: Device) 
         if "capture" in device.log and "default stream" not in device.log:
             raise RuntimeError("operation not permitted when stream is capturing")
 
-    timed, sample = stopwatch.CudaStopwatch(100.0).prepare(Work(run=run), 4)
+    timed, sample = stopwatch.CudaStopwatch(100.0).prepare(PreparedKernel(run=run), 4)
     assert timed == "events"
     assert device.log[-1] == "default stream"
     assert sample() == 2e-3
@@ -101,5 +101,5 @@ def test_out_of_memory_in_a_capture_is_the_kernels_own(device: Device) -> None:
             raise torch.OutOfMemoryError
 
     with pytest.raises(torch.OutOfMemoryError):
-        stopwatch.CudaStopwatch(100.0).prepare(Work(run=run), 4)
+        stopwatch.CudaStopwatch(100.0).prepare(PreparedKernel(run=run), 4)
     assert device.log[-1] == "default stream"

@@ -18,8 +18,8 @@ import pandas as pd
 
 from llmviewer.calibrate import conformal, record
 from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS
-from llmviewer.calibrate.fit import seconds
-from llmviewer.calibrate.tables import LeftOut, Rows, parts_of
+from llmviewer.calibrate.fit import predicted_seconds
+from llmviewer.calibrate.tables import SkippedRows, RowGroup, row_groups
 from llmviewer.cli import main
 from llmviewer.core.ir import Operator, Role
 from llmviewer.hardware import specs
@@ -47,9 +47,9 @@ def timed(frame: pd.DataFrame, noise: float, chip: Chip | str = "") -> pd.DataFr
     """The rows with the latencies that the known constants give, and noise."""
     rng = np.random.default_rng(7)
     answered = frame.assign(latency_us=1.0)
-    for part in parts_of(answered, chip):
-        assert isinstance(part, Rows)
-        latency, _ = seconds(part, known)
+    for part in row_groups(answered, chip):
+        assert isinstance(part, RowGroup)
+        latency, _ = predicted_seconds(part, known)
         answered.loc[part.index, "latency_us"] = latency * 1e6 * np.exp(noise * rng.standard_normal(len(part.index)))
     return answered
 
@@ -167,8 +167,8 @@ def test_coverage_takes_the_interval_of_the_other_folds() -> None:
     """Fold 0 holds 1 to 9; of fold 1, 5 lies within and 100 beyond; of fold 0, all but 1..4 lie within 5 to 100."""
     ratio = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 5.0, 100.0])
     folds = np.array([0.0] * 9 + [1.0, 1.0])
-    assert conformal.covered(ratio, folds) == {"covered80": round(6 / 11, 4)}
-    assert conformal.covered(ratio, np.zeros(11)) == {}
+    assert conformal.coverage(ratio, folds) == {"covered80": round(6 / 11, 4)}
+    assert conformal.coverage(ratio, np.zeros(11)) == {}
 
 
 def test_unstable_rows_are_left_out_where_most_are_stable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,17 +217,17 @@ def test_of_the_backends_of_torch_the_fastest_at_each_shape_counts() -> None:
         {**common, **shape, "kernel": kernel, "latency_us": latency}
         for kernel, latency in (("sdpa_flash", 9.0), ("sdpa_math", 40.0), ("sdpa_cudnn", 7.0))
     ]
-    slower, fastest = parts_of(pd.DataFrame(rows))
-    assert isinstance(slower, LeftOut)
+    slower, fastest = row_groups(pd.DataFrame(rows))
+    assert isinstance(slower, SkippedRows)
     assert list(slower.index) == [0, 1]
-    assert isinstance(fastest, Rows)
+    assert isinstance(fastest, RowGroup)
     assert (fastest.engine, list(fastest.index)) == ("torch", [2])
 
 
 def operator_of(row: Row) -> Operator:
     common = {"device": "h100_sxm", "source": "llmviewer", "engine": "torch 2.9", "latency_us": 1.0}
-    (part,) = parts_of(pd.DataFrame([common | row]))
-    assert isinstance(part, Rows)
+    (part,) = row_groups(pd.DataFrame([common | row]))
+    assert isinstance(part, RowGroup)
     return part.operators[-1]
 
 
@@ -429,7 +429,7 @@ def test_wrong_tables_are_one_line(text: str, said: str, tmp_path: Path, capsys:
 def test_a_profile_that_cannot_be_written_is_not_fitted_first(
     samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llmviewer.calibrate.profiling.fitted", None)  # whoever calls it fails otherwise
+    monkeypatch.setattr("llmviewer.calibrate.profiling.fit_profile", None)  # a call would raise TypeError
     for output in (tmp_path, tmp_path / "nowhere" / "profile.yaml"):
         assert "cannot write" in error_line(capsys, "calibrate", "fit", samples, "-o", output)
 
@@ -482,9 +482,9 @@ def without(text: str, name: str) -> str:
         (lambda text: text.replace("{floor: ", "{floor: 99"), "allowed: 0 to"),
         (lambda text: text.replace("fit: gemm/", "fit: gem/"), "unknown kernel family 'gem'"),
         (lambda text: text.replace("  all: [", "  all: [9, "), "expected numbers"),
-        (lambda text: text.replace("  all: [0", "  all: [7"), "expected it in rising order"),
-        (lambda text: text[: text.rindex("\n---\n")] + "\n", "is cut off: 1 of its 2 fits are there"),
-        (lambda text: text[:-20], "is cut off"),
+        (lambda text: text.replace("  all: [0", "  all: [7"), "expected ascending values"),
+        (lambda text: text[: text.rindex("\n---\n")] + "\n", "is truncated: 1 of 2 fits are present"),
+        (lambda text: text[:-20], "is truncated"),
         (lambda text: text[: text.index("provenance")], "missing provenance"),
         (lambda text: "", "expected a mapping"),
         (lambda text: text.replace("fit: gemm/bf16/torch", "fit: gemm"), "expected fit: family/variant/engine"),

@@ -17,7 +17,7 @@ from llmviewer.calibrate import sizes
 from llmviewer.cli import main
 
 SMALL = sizes.RunSize(
-    samples=3, sample_s=2e-4, warmup_s=1e-4, graphs=False, compiled=False, most_flops=2e8,
+    samples=3, sample_s=2e-4, warmup_s=1e-4, graphs=False, compiled=False, max_flops=2e8,
     models=("qwen2.5-0.5b",), dtypes=("float32",), tokens=(1, 4, 16, 64), attention_models=("qwen2.5-0.5b",),
     attention_dtypes=("float32",), backends=("sdpa_flash", "sdpa_math"), latent_models=(),
     prompts=sizes.grid((1, 2), (8, 16, 32, 64, 128), 128), caches=sizes.grid((1, 2), (64, 128, 256, 512, 1024), 2048),

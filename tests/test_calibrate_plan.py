@@ -61,18 +61,18 @@ def test_every_case_is_a_row_of_a_table_made_by_a_kernel(size: sizes.RunSize) ->
     assert {case.kernel for case in cases} <= set(KERNELS)
     for case in cases:
         assert set(COLUMNS.get(case.table, "").split()) <= set(case.columns)
-        assert not set(case.columns) & set(record.RESULTS)
-    assert len({record.key({"table": c.table, **c.columns}) for c in cases}) == len(cases)
+        assert not set(case.columns) & set(record.RESULT_FIELDS)
+    assert len({record.row_key({"table": c.table, **c.columns}) for c in cases}) == len(cases)
 
 
 def test_quick_is_a_minute_on_a_processor_and_five_on_a_gpu() -> None:
-    assert sizes.named("cpu", "quick").budget_s < 60.0
-    assert sizes.named("cuda", "quick").budget_s < 300.0
+    assert sizes.size_named("cpu", "quick").budget_s < 60.0
+    assert sizes.size_named("cuda", "quick").budget_s < 300.0
 
 
 def test_half_of_a_plan_holds_half_of_the_rows_of_each_length() -> None:
     """Whatever time allows is spread over the shapes, not the small ones first."""
-    cases = [c for c in plan.cases(sizes.named("cuda", "default")) if c.table == "gemm" and c.kernel == "linear"]
+    cases = [c for c in plan.cases(sizes.size_named("cuda", "default")) if c.table == "gemm" and c.kernel == "linear"]
     half = [c.columns["m"] for c in cases[: len(cases) // 2]]
     for m in {c.columns["m"] for c in cases}:
         of_all = sum(c.columns["m"] == m for c in cases)
@@ -80,7 +80,7 @@ def test_half_of_a_plan_holds_half_of_the_rows_of_each_length() -> None:
 
 
 def test_operations_and_backends_of_the_plan_exist() -> None:
-    assert set(plan.MOVED) == set(OPERATIONS)
+    assert set(plan.ELEMENTWISE_KERNELS) == set(OPERATIONS)
     assert {backend for size in sizes.SIZES.values() for backend in size.backends} <= set(BACKENDS)
 
 
@@ -110,7 +110,7 @@ def test_the_measured_model_does_the_products_that_ours_counts(stage: str) -> No
 
 def test_a_config_of_a_row_builds_the_model_that_was_measured() -> None:
     config = plan.llama_config("tinyllama-1.1b", 3, "bfloat16")
-    built = LlamaConfig.of(config)
+    built = LlamaConfig.from_json(config)
     weights = sum(a * (b[0] if b else 1) for a, *b in built.layer_shapes()) * 3
     tables = 2 * built.vocabulary * built.hidden + built.hidden
     assert parse(config, "x").parameters == weights + tables
@@ -120,15 +120,15 @@ def test_decoding_token_by_token_gives_what_prefill_gives() -> None:
     """The cache, the rotation and the mask of the measured layer are those of a real one."""
     from llmviewer.calibrate.kernels import llama
 
-    made = LlamaConfig.of(SMALL)
+    made = LlamaConfig.from_json(SMALL)
     torch.manual_seed(0)
     weights = tuple(torch.randn(shape) * 0.1 for shape in made.layer_shapes())
     x = torch.randn(2, 5, 64)
 
     def run(new: int, cached: int, cache: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        now = llama.Pass(2, new, cached)
+        now = llama.ForwardPass(2, new, cached)
         keys, values = (part[:, :, : now.length] for part in cache)
-        turn = llama.rotations(made, now, torch.float32, "cpu")
+        turn = llama.rope_tables(made, now, torch.float32, "cpu")
         return llama.layer(x[:, cached : now.length], (*weights, keys, values), made, now, turn)
 
     whole = run(5, 0, tuple(torch.zeros(shape) for shape in made.cache_shapes(2, 5)))
@@ -163,4 +163,4 @@ def test_a_drafted_token_sees_the_cache_and_the_tokens_before_it() -> None:
 
 
 def test_work_that_may_draw_too_much_power_is_settled_on_a_gpu() -> None:
-    assert all(sizes.named("cuda", name).settle_s > 0.2 for name in ("quick", "default", "full"))
+    assert all(sizes.size_named("cuda", name).settle_s > 0.2 for name in ("quick", "default", "full"))

@@ -18,13 +18,13 @@ import torch
 from llmviewer.calibrate import record, sizes
 from llmviewer.calibrate.kernels import KERNELS
 from llmviewer.calibrate.run import Progress, run
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 
 #: One or two rows of every table, of no more time than tests have.
 TINY = sizes.RunSize(
-    samples=3, sample_s=1e-5, warmup_s=0.0, graphs=False, compiled=False, most_flops=1e8,
+    samples=3, sample_s=1e-5, warmup_s=0.0, graphs=False, compiled=False, max_flops=1e8,
     models=("pythia-1.4b",), dtypes=("float32",), tokens=(1,), attention_models=("qwen2.5-0.5b",),
     attention_dtypes=("float32",), backends=("sdpa_flash",), latent_models=(),
     prompts=((1, 16),), caches=((2, 32),), widths=(64,), copy_bytes=(4096,),
@@ -93,7 +93,7 @@ def test_a_killed_run_goes_on_where_it_ended(tmp_path: Path) -> None:
     summary = run(tmp_path, "cpu", TINY)
     assert summary.kept == 4
     assert (tmp_path / record.FILE).read_bytes().startswith(before)
-    keys = [record.key(row) for row in lines(tmp_path)[1:]]
+    keys = [record.row_key(row) for row in lines(tmp_path)[1:]]
     assert len(keys) == len(set(keys)) == 4 + sum(summary.measured.values()) + sum(summary.skipped.values())
     assert run(tmp_path, "cpu", TINY).kept == len(keys)
 
@@ -103,7 +103,7 @@ def test_a_cut_last_line_is_mended_by_the_next_run(file: Path) -> None:
     os.truncate(file, file.stat().st_size - 9)
     summary = run(file.parent, "cpu", TINY)
     assert summary.repaired
-    assert [record.key(row) for row in lines(file.parent)[1:]] == [record.key(row) for row in whole[1:]]
+    assert [record.row_key(row) for row in lines(file.parent)[1:]] == [record.row_key(row) for row in whole[1:]]
 
 
 def test_a_first_line_that_was_never_finished_is_written_anew(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_another_devices_file_is_left_alone(file: Path) -> None:
 
 
 def test_a_kernel_that_raises_is_skipped_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(columns: object, buffers: object) -> Work:
+    def broken(columns: object, buffers: object) -> PreparedKernel:
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED\nwhen calling")
 
     monkeypatch.setitem(KERNELS, "linear", broken)

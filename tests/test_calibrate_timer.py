@@ -16,7 +16,7 @@ from llmviewer.calibrate import environment
 from llmviewer.calibrate.buffers import Buffers, TooLargeError
 from llmviewer.calibrate.kernels.experts import row_ends
 from llmviewer.calibrate.stopwatch import CpuStopwatch
-from llmviewer.calibrate.timer import Limits, Reading, Samples, TooLongError, Work, copies, measure, spread
+from llmviewer.calibrate.timer import Limits, DeviceReading, Samples, TooLongError, PreparedKernel, copies, measure, spread
 
 KIB = 2**10
 
@@ -30,17 +30,17 @@ class FakeStopwatch:
         self.seconds = cycle(seconds)
         self.calls: list[int] = []
 
-    def prepare(self, work: Work, calls: int) -> tuple[str, Callable[[], float]]:
+    def prepare(self, work: PreparedKernel, calls: int) -> tuple[str, Callable[[], float]]:
         self.calls.append(calls)
         return "clock", lambda: next(self.seconds) * calls
 
-    def reading(self, sample: Callable[[], float]) -> Reading:
-        return Reading(clock_mhz=1000.0)
+    def reading(self, sample: Callable[[], float]) -> DeviceReading:
+        return DeviceReading(clock_mhz=1000.0)
 
 
-def timed(*seconds: float, work: Work | None = None, **limits: float) -> tuple[Samples, FakeStopwatch]:
+def timed(*seconds: float, work: PreparedKernel | None = None, **limits: float) -> tuple[Samples, FakeStopwatch]:
     watch = FakeStopwatch(*seconds)
-    return measure(work or Work(run=lambda i: None), watch, Limits(**limits)), watch  # type: ignore[arg-type]
+    return measure(work or PreparedKernel(run=lambda i: None), watch, Limits(**limits)), watch  # type: ignore[arg-type]
 
 
 def test_the_spread_is_the_interquartile_range_over_the_median() -> None:
@@ -76,13 +76,13 @@ def test_a_sample_holds_as_many_calls_as_its_length_asks_for() -> None:
 
 def test_copies_that_fit_the_cache_are_taken_once_a_sample() -> None:
     """Eight copies of 10 bytes stay in a cache of 100: within a sample none is read twice."""
-    _, watch = timed(50e-6, work=Work(run=lambda i: None, copies=8, rotated_bytes=80.0), sample_s=1e-3)
+    _, watch = timed(50e-6, work=PreparedKernel(run=lambda i: None, copies=8, rotated_bytes=80.0), sample_s=1e-3)
     assert watch.calls[-1] == 8
 
 
 def test_a_kernel_that_takes_too_long_is_given_up_before_its_samples() -> None:
     with pytest.raises(TooLongError):
-        timed(1.0, most_s=10.0)
+        timed(1.0, max_s=10.0)
 
 
 @pytest.mark.parametrize("each", [1.0, 7.0, 99.0, 100.0, 200.0, 5000.0])
@@ -110,7 +110,7 @@ def test_what_does_not_fit_the_memory_is_refused_before_it_is_allocated(monkeypa
 
 def test_the_processor_runs_all_copies_in_turn_from_sample_to_sample() -> None:
     seen: list[int] = []
-    _, sample = CpuStopwatch(10.0).prepare(Work(run=seen.append, copies=3), 2)
+    _, sample = CpuStopwatch(10.0).prepare(PreparedKernel(run=seen.append, copies=3), 2)
     assert sample() > 0.0
     sample()
     assert seen == [0, 1, 2, 0]

@@ -180,8 +180,8 @@ def test_a_table_of_prompts_is_predicted_by_the_kernel_of_prompts() -> None:
 
     shared = {"device": "h100_sxm", "engine": "trtllm", "dtype": "bfloat16", "batch": 8, "latency_us": 10.0}
     heads = {"heads": 32, "kv_heads": 8, "head_dim": 128}
-    chunk = tables.completed(pd.DataFrame([{**shared, **heads, "seq": 1, "prefix": 1023}]))
-    step = tables.completed(pd.DataFrame([{**shared, **heads, "context": 1024}]))
+    chunk = tables.with_default_columns(pd.DataFrame([{**shared, **heads, "seq": 1, "prefix": 1023}]))
+    step = tables.with_default_columns(pd.DataFrame([{**shared, **heads, "context": 1024}]))
     prompts, steps = (predict.predict(rows, predict.PredictionOptions()) for rows in (chunk, step))
     assert prompts["ideal_us"][0] == pytest.approx(steps["ideal_us"][0])
     assert prompts["predicted_us"][0] > 1.3 * steps["predicted_us"][0]

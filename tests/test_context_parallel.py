@@ -12,7 +12,8 @@ import llmviewer as lv
 from llmviewer import models
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Graph, Kind, Place, check
+from llmviewer.core.ir import Graph, Place, check
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step, decode, prefill
 from llmviewer.hardware.specs import load
 from llmviewer.techniques.kernels.flash_attention import flash_attention

@@ -10,7 +10,7 @@ import pytest
 from llmviewer import api
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
-from llmviewer.result.crossover import CROSSOVER_METRICS, NOBODY, crossover, names
+from llmviewer.result.crossover import CROSSOVER_METRICS, NO_WINNER, configuration_names, crossover
 
 from .answers import analyze
 
@@ -31,7 +31,7 @@ def test_the_winner_is_the_configuration_with_the_least_decode_time_among_those_
             finite = found.values[:, i, j][np.isfinite(found.values[:, i, j])]
             assert list(finite) == [t for t, v in zip(times, found.values[:, i, j], strict=True) if np.isfinite(v)]
             winner = int(found.winner[i, j])
-            assert winner == NOBODY if not len(finite) else found.values[winner, i, j] == finite.min()
+            assert winner == NO_WINNER if not len(finite) else found.values[winner, i, j] == finite.min()
 
 
 def test_four_bit_weights_win_at_batch_1_and_all_int8_wins_once_compute_bounds_the_layers() -> None:
@@ -57,10 +57,10 @@ def test_the_command_writes_axes_winners_and_values(capsys: pytest.CaptureFixtur
 
 def test_configurations_are_named_by_what_differs_and_none_says_of_what() -> None:
     plain = {"model": "llama-2-7b", "quantization": "none", "speculative": "none", "hardware": "a100"}
-    assert names([plain, {**plain, "quantization": "w4a16"}]) == ["none", "w4a16"]
+    assert configuration_names([plain, {**plain, "quantization": "w4a16"}]) == ["none", "w4a16"]
     drafted = {**plain, "speculative": "eagle,tokens=4", "hardware": "h100"}
-    assert names([plain, drafted]) == ["a100, speculative none", "h100, eagle,tokens=4"]
-    assert names([{"tensor_parallel_size": "2"}, {"tensor_parallel_size": "4"}])[0] == "tensor parallel size 2"
+    assert configuration_names([plain, drafted]) == ["a100, speculative none", "h100, eagle,tokens=4"]
+    assert configuration_names([{"tensor_parallel_size": "2"}, {"tensor_parallel_size": "4"}])[0] == "tensor parallel size 2"
 
 
 @pytest.mark.parametrize("metric", CROSSOVER_METRICS)

@@ -14,7 +14,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode, verify
 from llmviewer.serving.generation import Generation, Shape
 from llmviewer.techniques import methods
-from llmviewer.techniques.speculation.verification import verifying, verifying_tree
+from llmviewer.techniques.speculation.verification import tree_verification_pass, verification_pass
 
 from .answers import analyze, answer
 
@@ -107,7 +107,7 @@ def test_verification_computes_what_was_drafted_and_the_token_before(kind: str) 
 
 @pytest.mark.parametrize("depth", range(1, 9))
 def test_a_tree_with_a_node_on_every_level_is_a_chain(depth: int) -> None:
-    tree, chain = verifying_tree(depth, depth), verifying(depth)
+    tree, chain = tree_verification_pass(depth, depth), verification_pass(depth)
     assert tree.new_tokens == chain.new_tokens == verify(1.0, 0.0, float(depth)).groups[0].new_tokens
     assert tree.attended_new_pairs is chain.attended_new_pairs is None
 

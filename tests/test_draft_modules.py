@@ -25,7 +25,7 @@ from llmviewer.techniques.speculation.eagle3 import eagle3
 from llmviewer.techniques.speculation.medusa import medusa_heads
 from llmviewer.techniques.speculation.module import TABLES, VOCABULARY
 from llmviewer.techniques.speculation.mtp import mtp
-from llmviewer.techniques.speculation.self_speculative import skipping
+from llmviewer.techniques.speculation.self_speculative import with_parts_skipped
 from llmviewer.techniques.speculation.speculator import Embeddings, speculator
 
 #: Name -> what drafts for a model.
@@ -38,7 +38,7 @@ MODULES: dict[str, Callable[[Model], Model]] = {
     "eagle3": eagle3,
     "eagle3, later passes": lambda target: eagle3(target, features=0),
     "mtp": mtp,
-    "self": lambda target: skipping(target, 0.3, 0.5),
+    "self": lambda target: with_parts_skipped(target, 0.3, 0.5),
 }
 ASKED = (
     {"attention": "flash", "quantization": "w4a16", "tensor_parallel_size": "2", "fusion": "all"},
@@ -168,10 +168,10 @@ def test_a_module_is_stored_in_the_formats_of_the_models_last_layer() -> None:
 def test_skipping_nothing_is_the_model_and_skipping_half_is_half_its_layers(name: str) -> None:
     target, step = models.load(name), decode(2.0, 100.0)
     whole = target.graph(step)
-    assert matmul_flops(skipping(target, 0.0, 0.0).graph(step)) == matmul_flops(whole)
-    assert weights_bytes(skipping(target, 0.0, 0.0).graph(step)) == weights_bytes(whole)
-    layers = [block for block in whole.blocks if not block.scope]
-    times = {block.name: block.repeats for block in skipping(target, 0.5, 0.5).graph(step).blocks if not block.scope}
+    assert matmul_flops(with_parts_skipped(target, 0.0, 0.0).graph(step)) == matmul_flops(whole)
+    assert weights_bytes(with_parts_skipped(target, 0.0, 0.0).graph(step)) == weights_bytes(whole)
+    layers = [block for block in whole.blocks if block.is_layer]
+    times = {block.name: block.repeats for block in with_parts_skipped(target, 0.5, 0.5).graph(step).blocks if block.is_layer}
     assert sum(times.values()) == sum(block.repeats - round(block.repeats * 0.5) for block in layers)
 
 
@@ -179,11 +179,11 @@ def test_attention_and_feed_forward_parts_are_skipped_apart() -> None:
     """Llama-2-13b without 24 of its 40 attentions and 10 of its feed-forward parts: 16 whole layers and 14 without
     attention."""
     target, step = models.load("llama-2-13b"), decode(1.0, 0.0)
-    blocks = {block.name: block.repeats for block in skipping(target, 0.6, 0.25).graph(step).blocks if not block.scope}
+    blocks = {block.name: block.repeats for block in with_parts_skipped(target, 0.6, 0.25).graph(step).blocks if block.is_layer}
     assert blocks == {"layer": 16, "layer_mlp": 14}
     h, f, v = 5120, 13824, 32000
     attention = 16 * (4 * h * h + 2 * h)  # scores and values of one pair, 2 h FLOP each
-    assert matmul_flops(skipping(target, 0.6, 0.25).graph(step)) == 2 * (attention + 30 * 3 * h * f + v * h)
+    assert matmul_flops(with_parts_skipped(target, 0.6, 0.25).graph(step)) == 2 * (attention + 30 * 3 * h * f + v * h)
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=["w4a16", "w8a8"])

@@ -160,9 +160,9 @@ def test_constants_come_back_from_rows_made_with_them(monkeypatch: pytest.Monkey
         for b, n in sizes
     ]
     cases = dict(enumerate(map(e2e_rows.case_of, rows)))
-    (group,) = e2e_runs.grouped(cases, e2e_runs.Setting(presets=lambda name: made))
+    (group,) = e2e_runs.evaluate_groups(cases, e2e_runs.EvaluationOptions(presets=lambda name: made))
     assert isinstance(group, e2e_runs.CaseGroup)
-    (trial,) = fit_engines.trials(cases, group.values(group.analysis.times))
+    (trial,) = fit_engines.make_trials(cases, group.values(group.analysis.times))
     kept = [np.ones(len(sizes), dtype=bool)]
     found = fit_engines.solve(engine.load("vllm-v0"), [trial], kept)
     assert dict(found.constants) == pytest.approx({"step": 900.0, "sequence": 40.0}, rel=1e-2)
@@ -171,9 +171,9 @@ def test_constants_come_back_from_rows_made_with_them(monkeypatch: pytest.Monkey
 def test_a_fitted_preset_is_written_as_it_is_read() -> None:
     preset = fit_engines.with_values(engine.load("vllm"), {"step": 12.0, "interference": 0.5})
     ones = np.ones(12)
-    outcome = engine_file.Outcome(
+    outcome = engine_file.EngineFit(
         engine=preset, places=ones, ratio=np.linspace(0.9, 1.1, 12), possible=ones > 0, bases=np.array(["fitted"] * 12),
-        metrics=np.array(["tpot_ms"] * 12), apart={"model": ones},
+        metrics=np.array(["tpot_ms"] * 12), held_out_ratios={"model": ones},
     )  # fmt: skip
     import yaml
 

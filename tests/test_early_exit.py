@@ -12,7 +12,7 @@ import pytest
 from llmviewer import models
 from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Block, Graph, Operator, Pass, Role, check
+from llmviewer.core.ir import WORK_FIELDS, Block, Graph, Operator, Pass, Role, check
 from llmviewer.core.workload import Step, chunk, decode, mixed, prefill, verify
 from llmviewer.hardware import specs
 from llmviewer.techniques.compression.prune import fewer_layers
@@ -23,7 +23,6 @@ from llmviewer.techniques.quantization.quantize import quantize
 from llmviewer.techniques.sparsity.early_exit import EarlyExit, Fill, early_exit, parse
 from llmviewer.techniques.sparsity.exit_checks import Confidence, exit_checks
 from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
-from llmviewer.techniques.sparsity.expected_work import WORK, is_layer
 from llmviewer.techniques.sparsity.skip_layers import skip_layers
 
 from .answers import analyze
@@ -43,11 +42,11 @@ def graph(name: str, step: Step, text: str, *between: Pass) -> Graph:
 
 
 def layers(of: Graph) -> list[Block]:
-    return [block for block in of.blocks if is_layer(block)]
+    return [block for block in of.blocks if block.is_layer]
 
 
 def weights_read(of: Graph, block: str = "") -> Any:
-    return sum(op.read_bytes(Role.WEIGHT) * b.repeats for b, op in of if b.name == block or (not block and is_layer(b)))
+    return sum(op.read_bytes(Role.WEIGHT) * b.repeats for b, op in of if b.name == block or (not block and b.is_layer))
 
 
 def operator(of: Graph, block: str, name: str) -> Operator:
@@ -253,7 +252,7 @@ def test_work_falls_as_the_probability_says_and_never_below_nothing(name: str) -
         read = weights_read(found)
         assert read > 0 and (last is None or read < last)
         last = read
-    assert all(np.all(getattr(op, field) >= 0) for _, op in found for field in WORK)
+    assert all(np.all(getattr(op, field) >= 0) for _, op in found for field in WORK_FIELDS)
     stored = [
         sum(t.elements * n for t, n in g.stored_weights() if not t.name.startswith("exit")) for g in (plain, found)
     ]

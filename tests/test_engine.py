@@ -12,7 +12,7 @@ from llmviewer import api
 from llmviewer.analysis import analysis
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Kind
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Request, decode, prefill
 from llmviewer.hardware import specs
 from llmviewer.serving.batching import RequestTimes

@@ -13,12 +13,12 @@ from llmviewer import models
 from llmviewer.analysis import memory
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph, Operator, Pass, Place, check
+from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step, decode, prefill
 from llmviewer.hardware import specs
 from llmviewer.techniques.kernels.flash_attention import flash_attention
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
-from llmviewer.techniques.sparsity.contextual_sparsity import NEURON_PROJECTIONS
 from llmviewer.techniques.sparsity.hot_neurons import HotNeurons, hot_neurons
 
 from .answers import analyze
@@ -29,7 +29,7 @@ flash: Pass = flash_attention(specs.load("rtx-4090"))
 PAPER = HotNeurons(gpu=0.26, active=0.1, predictor=0)
 #: OPT-30B: hidden 7168, 28672 neurons, 48 layers, 2 bytes per weight.
 MATRIX = 7168 * 28672 * 2
-DENSE = [name for name in models.names() if any(op.name in NEURON_PROJECTIONS for _, op in load(name)._graph())]
+DENSE = [name for name in models.names() if any(op.role is OperatorRole.FEED_FORWARD_INPUT for _, op in load(name)._graph())]
 
 
 def split(name: str, step: Step, neurons: HotNeurons = PAPER) -> Graph:
@@ -156,7 +156,7 @@ def test_both_sides_together_hold_and_multiply_what_was_there(name: str) -> None
         stored = [sum(t.elements * n for t, n in g.stored_weights()) for g in (plain, found)]
         assert stored[0] == pytest.approx(stored[1], rel=1e-12)
         for (_, before), (_, after) in zip(plain, found, strict=True):
-            share = 0.25 if before.name in (*NEURON_PROJECTIONS, "down_proj") else 1.0
+            share = 0.25 if before.role in (OperatorRole.FEED_FORWARD_INPUT, OperatorRole.FEED_FORWARD_OUTPUT) else 1.0
             assert after.matmul_flops == pytest.approx(share * before.matmul_flops)
     for scheme in ("w4a16", "w8a8"):
         low = flash(quantize(parse_scheme(scheme))(split(name, decode(2.0, 300.0))))

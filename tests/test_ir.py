@@ -9,7 +9,8 @@ import pytest
 
 from llmviewer import models
 from llmviewer.core.dtypes import DTYPES, grouped_int
-from llmviewer.core.ir import Access, Block, Graph, Kind, Operator, Place, Role, State, Tensor, check, whole
+from llmviewer.core.ir import Access, Block, Graph, Operator, Place, Role, State, Tensor, check, whole
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode, prefill
 
 FP16 = DTYPES["fp16"]

@@ -9,7 +9,8 @@ import pytest
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import DTYPES
-from llmviewer.core.ir import Kind, Operator, Tensor, whole
+from llmviewer.core.ir import Operator, Tensor, whole
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import prefill
 from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.specs import load

@@ -403,7 +403,7 @@ def test_what_cannot_share_a_prefix_is_refused(other: dict[str, str]) -> None:
 def test_what_is_off_is_not_imported() -> None:
     code = (
         "import sys, llmviewer as lv; lv.analyze('llama-2-7b', 'a6000').to_json();"
-        "print([name for name in sys.modules if 'passes.kv_' in name or 'passes.prefix' in name])"
+        "print([name for name in sys.modules if 'techniques.kv_cache.' in name])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"

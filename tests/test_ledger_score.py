@@ -17,26 +17,26 @@ ROUNDING = 0.0005
 
 
 @pytest.fixture(scope="module")
-def scored() -> list[ledger_score.Scored]:
-    return ledger_score.scored(ledger.load())
+def scored() -> list[ledger_score.ScoredFigure]:
+    return ledger_score.score(ledger.load())
 
 
-def test_no_source_is_predicted_worse_than_recorded(scored: list[ledger_score.Scored]) -> None:
+def test_no_source_is_predicted_worse_than_recorded(scored: list[ledger_score.ScoredFigure]) -> None:
     """An error that rises is a decision: `llmviewer calibrate ledger --record` keeps it, and the commit says why."""
-    last = ledger_score.recorded()
+    last = ledger_score.recorded_errors()
     found = {source["source"]: source for source in ledger_score.document(scored)["sources"]}
     assert set(last) == {name for name, source in found.items() if source["rows"]}
     worse = {name: (was, found[name]["mape"]) for name, was in last.items() if found[name]["mape"] > was + ROUNDING}
     assert not worse
 
 
-def test_every_figure_is_predicted_or_has_a_reason(scored: list[ledger_score.Scored]) -> None:
+def test_every_figure_is_predicted_or_has_a_reason(scored: list[ledger_score.ScoredFigure]) -> None:
     assert len(scored) == sum(len(source.rows) for source in ledger.load())
     assert all(one.reason or one.low80 <= one.predicted <= one.high80 or one.basis for one in scored)
     assert sum(bool(one.reason) for one in scored) == 0
 
 
-def test_the_roofline_is_further_off_than_we_are(scored: list[ledger_score.Scored]) -> None:
+def test_the_roofline_is_further_off_than_we_are(scored: list[ledger_score.ScoredFigure]) -> None:
     total = ledger_score.summary(scored)
     assert total["mape"] < 0.5 * total["ideal_mape"]
 
@@ -57,7 +57,7 @@ def test_a_speedup_is_the_plain_time_over_that_with_options_on_the_roofline_too(
     run = {"hardware": "h200", "model": "llama-3.1-8b", "quantization": "none"}
     sizes = {"batch": 1, "input_len": 64, "output_len": 64}
     row = replace(source.rows[0], metric="speedup", value=1.5, options=tuple(options.items()), **run, **sizes)
-    (one,) = ledger_score.scored([replace(source, preset="vllm", rows=(row,))])
+    (one,) = ledger_score.score([replace(source, preset="vllm", rows=(row,))])
     asked = {"input_len": 64, "output_len": 64, "fusion": engine.load("vllm").fusion}
 
     def speedup(**how: str) -> float:
@@ -72,7 +72,7 @@ def test_a_speedup_is_the_plain_time_over_that_with_options_on_the_roofline_too(
 def test_what_is_chosen_for_each_request_is_not_predicted() -> None:
     (source, *_) = ledger.load()
     row = replace(source.rows[0], options=(("speculative", "ngram,tokens=best,acceptance=0.5"),))
-    (one,) = ledger_score.scored([replace(source, rows=(row,))])
+    (one,) = ledger_score.score([replace(source, rows=(row,))])
     assert "say what was run" in one.reason
 
 

@@ -14,7 +14,8 @@ from llmviewer import api, models
 from llmviewer.analysis import analysis, limits, memory
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.core.dtypes import DTYPES
-from llmviewer.core.ir import Block, Graph, Kind, Operator, Tensor, whole
+from llmviewer.core.ir import Block, Graph, Operator, Tensor, whole
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Request, decode, prefill
 from llmviewer.hardware import specs
 from llmviewer.techniques.kernels.flash_attention import flash_attention

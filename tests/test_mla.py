@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from llmviewer import models
-from llmviewer.core.ir import Graph, Kind, Role, check
+from llmviewer.core.ir import Graph, Role, check
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step, decode, prefill
 from llmviewer.hardware.specs import load as load_chip
 from llmviewer.layers.mla import MlaForm
-from llmviewer.models.latent import with_form
-from llmviewer.models.model import Model
+from llmviewer.models.model import Model, with_mla_form
 from llmviewer.techniques.kernels.flash_attention import flash_attention
 
 H, R, NOPE, ROPE, V = 16, 512, 128, 64, 128
@@ -25,7 +25,7 @@ def model() -> Model:
 
 def flops(model: Model, form: MlaForm, step: Step, *names: str) -> float:
     """Matmul FLOPs of these operators in one layer."""
-    block = with_form(model, form).graph(step).blocks[1]
+    block = with_mla_form(model, form).graph(step).blocks[1]
     return float(sum(np.sum(op.matmul_flops) for op in block.operators if op.name in names))
 
 
@@ -58,7 +58,7 @@ def test_the_cheaper_form_is_absorbed_in_decode_and_naive_in_prefill(model: Mode
 
 
 def test_flash_attention_reads_the_latent_cache_once_in_absorbed_form(model: Model) -> None:
-    graph = flash_attention(load_chip("h100-sxm"))(with_form(model, MlaForm.ABSORBED).graph(decode(1.0, float(CACHED))))
+    graph = flash_attention(load_chip("h100-sxm"))(with_mla_form(model, MlaForm.ABSORBED).graph(decode(1.0, float(CACHED))))
     check(graph)
     assert cache_read(graph) == (CACHED + 1) * (R + ROPE) * 2  # 16 bit
 
@@ -71,7 +71,7 @@ def cache_read(graph: Graph) -> float:
 
 @pytest.mark.parametrize("form", list(MlaForm))
 def test_both_forms_hold_the_same_weights_and_the_same_cache(model: Model, form: MlaForm) -> None:
-    changed = with_form(model, form)
+    changed = with_mla_form(model, form)
     assert changed.parameters == model.parameters
     states = [state for block in changed.graph(decode(1.0, 1.0)).blocks for state in block.states]
     assert {state.per_token for state in states} == {R + ROPE}

@@ -31,7 +31,7 @@ ONE_OF_EACH = {model_type(config(name)): name for name in models.names()}
 
 def linear_operators(name: str) -> set[str]:
     graph = models.load(name).graph(decode(1.0, 0.0))
-    return {op.name for block, op in graph if block.scope != "model" and is_linear(op)}
+    return {op.name for block, op in graph if block.is_layer and is_linear(op)}
 
 
 @pytest.mark.parametrize("name", models.names())
@@ -63,7 +63,7 @@ def test_names_are_those_of_the_librarys_modules(kind: str) -> None:
     linear = {path for path, module in built.named_modules() if isinstance(module, nn.Linear) or _is_conv1d(module)}
     experts = {path for path, weight in built.named_parameters() if ".experts" in path and weight.dim() >= 2}
     found = {re.sub(r"^.*?(?:layers|h|blocks)\.\d+\.", "", path.removesuffix(".weight")) for path in linear | experts}
-    operators = {op for block, op in _graph(fields) if block.scope != "model"}
+    operators = {op for block, op in _graph(fields) if block.is_layer}
     for operator in (op.name for op in operators if is_linear(op)):
         assert (kind, operator) in UNNAMED or found & set(names_of(operator)), operator
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from llmviewer.analysis.memory import cache_bytes
-from llmviewer.core.ir import Graph, Kind
+from llmviewer.core.ir import Graph
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step, decode, prefill
 from llmviewer.hardware.specs import load as load_chip
 from llmviewer.layers.mla import MlaForm
-from llmviewer.models.latent import with_form
 from llmviewer.models.load import parse
-from llmviewer.models.model import Model
+from llmviewer.models.model import Model, with_mla_form
 from llmviewer.result.describe import cache_growth
 from llmviewer.techniques.kernels.flash_attention import flash_attention
 
@@ -79,7 +79,7 @@ def test_decode_flops(truth: dict[str, Any], model: Model, batch: int) -> None:
     step = decode(float(batch), 2048.0)
     if is_latent(truth):
         assert matmul(model, step) == expected["mla_absorbed_total_formula"]
-        assert matmul(with_form(model, MlaForm.NAIVE), step) == expected["mla_counter_total_reexpanding_cache"]
+        assert matmul(with_mla_form(model, MlaForm.NAIVE), step) == expected["mla_counter_total_reexpanding_cache"]
         return
     graph = model.graph(step)
     assert flops(graph, Kind.GEMM) == expected["linear"]

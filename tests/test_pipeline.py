@@ -66,7 +66,7 @@ def test_layers_of_two_kinds_keep_their_places() -> None:
     """DeepSeek-V3: three dense layers first, so of four stages of 15, 15, 16 and 15 layers only the first has them."""
     graph = models.load("deepseek-v3").graph(decode(1.0, 10.0))
     stages = stages_of(graph, on_stages(4))
-    kinds = [{b.name: b.repeats for b in stage.blocks if b.scope != "model"} for stage in stages]
+    kinds = [{b.name: b.repeats for b in stage.blocks if b.is_layer} for stage in stages]
     assert [sum(kind.values()) for kind in kinds] == [15, 15, 16, 15]
     assert sorted(kinds[0].values()) == [3, 12] and all(len(kind) == 1 for kind in kinds[1:])
     assert fullest(stages) == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmviewer.cli import main
-from llmviewer.core.ir import Kind
+from llmviewer.core.kinds import Kind
 from llmviewer.reports.html.roofline import SYMBOLS
 from llmviewer.reports.plots import marks
 

@@ -14,22 +14,7 @@ import pytest
 from llmviewer import api
 from llmviewer.cli import main
 from llmviewer.core.workload import Request
-from llmviewer.reports.plots import (
-    KINDS,
-    Given,
-    bandwidth,
-    bars,
-    curves,
-    latency,
-    ledger,
-    memory,
-    operators,
-    pareto,
-    parity,
-    roofline,
-    ticks,
-    waterfall,
-)
+from llmviewer.reports.plots import KINDS, PlotData, bandwidth, bars, curves, latency, ledger, memory, operators, pareto, parity, roofline, ticks, waterfall
 from llmviewer.reports.plots.style import SIZES, THEMES, Style
 from llmviewer.result.crossover import crossover
 from llmviewer.result.result import Result
@@ -69,7 +54,7 @@ def module(kind: str):
 
 
 def of_results() -> list[str]:
-    return [name for name, kind in KINDS.items() if kind.given in (Given.POINT, Given.CURVE)]
+    return [name for name, kind in KINDS.items() if kind.given in (PlotData.POINT, PlotData.CURVE)]
 
 
 def words(figure) -> list[str]:
@@ -109,7 +94,7 @@ def test_ticks_need_no_exponent() -> None:
 @pytest.mark.parametrize("kind", of_results())
 @pytest.mark.parametrize("name", RUN)
 def test_every_picture_shows_every_kind_of_result(kind: str, name: str) -> None:
-    curve = KINDS[kind].given is Given.CURVE and kind != "bandwidth"
+    curve = KINDS[kind].given is PlotData.CURVE and kind != "bandwidth"
     results = {name: result(name, curve)}
     if KINDS[kind].fewest == 2:
         results = {"dense": result("dense"), name + " ": result(name)}
@@ -340,7 +325,7 @@ def validated() -> pd.DataFrame:
 
 def test_parity_counts_errors_and_intervals_of_what_was_predicted() -> None:
     rows = parity.frame(validated())
-    assert parity.said(rows) == "3 rows: mean error 20.0%, 67% inside the 80 % interval"
+    assert parity.title(rows) == "3 rows: mean error 20.0%, 67% inside the 80 % interval"
     figure = parity.draw(rows, HALF)
     assert [axes.get_ylabel() for axes in figure.axes] == ["Predicted (µs)", "Predicted / measured"]
     assert key(figure)[:2] == ["a", "b"]

@@ -13,7 +13,7 @@ from llmviewer.core.ir import Graph, Role, check
 from llmviewer.core.workload import decode
 from llmviewer.hardware import specs
 from llmviewer.techniques.quantization.grammar import parse_scheme
-from llmviewer.techniques.quantization.presets import METHODS, PRESETS
+from llmviewer.techniques.quantization.presets import PRESETS, PUBLISHED_SCHEMES
 from llmviewer.techniques.quantization.quantize import quantize
 from tests.answers import answer
 
@@ -39,11 +39,11 @@ def test_a_method_of_the_survey_is_a_preset(name: str) -> None:
     assert parse_scheme(name.upper()) == PRESETS[name]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method.names[0]))
+@pytest.mark.parametrize("method", PUBLISHED_SCHEMES, ids=lambda method: str(method.names[0]))
 def test_a_preset_names_its_source_and_no_name_stands_twice(method: object) -> None:
-    names = [name for row in METHODS for name in row.names]
+    names = [name for row in PUBLISHED_SCHEMES for name in row.names]
     assert len(names) == len(set(names)) == len(PRESETS)
-    assert method in METHODS and next(row for row in METHODS if row is method).source
+    assert method in PUBLISHED_SCHEMES and next(row for row in PUBLISHED_SCHEMES if row is method).source
 
 
 def test_spqr_stores_what_its_formula_says() -> None:

@@ -119,8 +119,8 @@ def test_half_the_heads_are_the_model_of_half_the_heads(name: str) -> None:
 def test_depth_keeps_the_wanted_number_of_layers_and_nearly_the_proportions(name: str) -> None:
     before = load(name).graph(STEPS[1])
     after = fewer_layers(0.75)(before)
-    layers = {block.name: block.repeats for block in before.blocks if block.scope != "model"}
-    kept = {block.name: block.repeats for block in after.blocks if block.scope != "model"}
+    layers = {block.name: block.repeats for block in before.blocks if block.is_layer}
+    kept = {block.name: block.repeats for block in after.blocks if block.is_layer}
     assert sum(kept.values()) == nearest_size(sum(layers.values()), 0.75)
     share = sum(kept.values()) / sum(layers.values())
     assert all(abs(kept.get(block, 0) - times * share) < 1 for block, times in layers.items())
@@ -148,7 +148,7 @@ def test_2_of_4_stores_half_the_bits_and_one_more_bit_per_weight(name: str) -> N
     after = two_of_four(A100)(before)
     for (block, a), (_, b) in zip(before, after, strict=True):
         changed = len(a.reads) != len(b.reads)
-        assert not (changed and block.scope == "model")
+        assert not (changed and not block.is_layer)
         if changed:
             (matrix,) = (x.tensor for x in a.reads if x.tensor.name.endswith(".weight"))
             sparse = [x.tensor for x in b.reads if x.tensor.name.startswith(matrix.name.removesuffix(".weight") + ".")]

@@ -12,16 +12,16 @@ from llmviewer.core import data
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Block, Graph, Operator, Role, check
 from llmviewer.core.workload import decode, prefill
-from llmviewer.models.config import STORED
+from llmviewer.models.config import QUANTIZATION_FIELD
 from llmviewer.models.load import parse
 from llmviewer.models.model import Model
-from llmviewer.models.module_lists import listed
+from llmviewer.models.module_lists import module_list
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
 
 STEP = decode(1.0, 100.0)
 QUANTIZED = [
-    name for name in models.names() if STORED in str(data.read_yaml(data.folder("model_configs") / f"{name}.yaml"))
+    name for name in models.names() if QUANTIZATION_FIELD in str(data.read_yaml(data.folder("model_configs") / f"{name}.yaml"))
 ]
 
 
@@ -31,7 +31,7 @@ def published(name: str) -> dict[str, Any]:
 
 def stored_as(name: str, **quantization: Any) -> Model:
     """The published model `name` as a checkpoint with this quantization_config would be."""
-    return parse({**published(name), STORED: quantization}, name)
+    return parse({**published(name), QUANTIZATION_FIELD: quantization}, name)
 
 
 def stored_bytes(model: Model) -> float:
@@ -55,11 +55,11 @@ def layers(of: Model) -> tuple[Block, ...]:
 
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_every_quantized_checkpoint_of_ours_is_understood_without_a_warning(name: str) -> None:
-    loaded, plain = models.load(name), parse({k: v for k, v in published(name).items() if k != STORED}, name)
+    loaded, plain = models.load(name), parse({k: v for k, v in published(name).items() if k != QUANTIZATION_FIELD}, name)
     check(loaded.graph(prefill(2.0, 30.0)))
     assert loaded.parameters == plain.parameters and loaded.active_parameters == plain.active_parameters
     assert stored_bytes(loaded) < stored_bytes(plain)
-    assert not any(STORED in note for note in loaded.notes)
+    assert not any(QUANTIZATION_FIELD in note for note in loaded.notes)
     flops = [sum(op.matmul_flops * b.repeats for b, op in m.graph(STEP)) for m in (loaded, plain)]
     assert flops[0] == flops[1]
 
@@ -253,10 +253,10 @@ def test_an_entry_means_whole_words_of_a_path(entry: str, left_out: list[str]) -
 
 
 def test_a_list_holds_names_with_a_number_only_in_that_layer() -> None:
-    found = listed(["model.layers.1.", "model.layers.12.mlp", "transformer.h.3.attn"], "here")
-    assert found.numbered and found.holds(("self_attn.q_proj",), 1) and not found.holds(("self_attn.q_proj",), 11)
-    assert found.holds(("mlp.up_proj",), 12) and not found.holds(("mlp.up_proj",), 2)
-    assert found.holds(("attn.c_attn",), 3) and not found.has_head()
+    found = module_list(["model.layers.1.", "model.layers.12.mlp", "transformer.h.3.attn"], "here")
+    assert found.distinguishes_layers and found.contains(("self_attn.q_proj",), 1) and not found.contains(("self_attn.q_proj",), 11)
+    assert found.contains(("mlp.up_proj",), 12) and not found.contains(("mlp.up_proj",), 2)
+    assert found.contains(("attn.c_attn",), 3) and not found.has_head()
 
 
 def test_an_entry_that_names_nothing_is_told() -> None:
@@ -275,7 +275,7 @@ def test_an_entry_that_names_nothing_is_told() -> None:
 def test_the_users_scheme_wins_over_the_checkpoint(name: str, scheme: str) -> None:
     """Quantizing the checkpoint's graph gives what quantizing the plain model gives."""
     step = prefill(np.array([1.0, 2.0]), np.array([64.0, 500.0]))
-    plain = parse({k: v for k, v in published(name).items() if k != STORED}, name)
+    plain = parse({k: v for k, v in published(name).items() if k != QUANTIZATION_FIELD}, name)
     wanted = quantize(parse_scheme(scheme))(plain.graph(step))
     found = quantize(parse_scheme(scheme))(models.load(name).graph(step))
     for (_, a), (_, b) in zip(wanted, found, strict=True):
@@ -293,8 +293,8 @@ def test_nested_configs_are_found() -> None:
     fields = published("gemma-3-12b")
     quantization = {"quant_method": "awq", "bits": 4, "group_size": 128}
     inner = fields.get("text_config")
-    nested = {**fields, "text_config": {**inner, STORED: quantization}} if inner else {**fields, STORED: quantization}
-    for config in (nested, {**fields, STORED: quantization}):
+    nested = {**fields, "text_config": {**inner, QUANTIZATION_FIELD: quantization}} if inner else {**fields, QUANTIZATION_FIELD: quantization}
+    for config in (nested, {**fields, QUANTIZATION_FIELD: quantization}):
         assert bits(parse(config, "gemma"), "q_proj") == 4.15625
 
 
@@ -306,20 +306,20 @@ def test_nested_configs_are_found() -> None:
         ({}, r"missing field 'quant_method'"),
         ({"quant_method": "gptq"}, r"missing field 'bits'"),
         ({"quant_method": "gptq", "bits": 99}, r"field 'bits' is 99, expected 1 to 16"),
-        ({"quant_method": "gptq", "bits": 4, "novelty": 1}, r"'novelty' is not understood"),
-        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 8}}}, r"of 'dynamic' is not understood"),
+        ({"quant_method": "gptq", "bits": 4, "novelty": 1}, r"'novelty' is not supported"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 8}}}, r"of 'dynamic' is not supported"),
         ({"quant_method": "awq", "bits": 4, "modules_to_not_convert": "lm_head"}, r"must list names of modules"),
         (
             {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["re:("]},
             r"'re:\(' is not a regular expression",
         ),
-        ({"quant_method": "fp8", "activation_scheme": "none"}, r"understood: dynamic, static"),
+        ({"quant_method": "fp8", "activation_scheme": "none"}, r"supported: dynamic, static"),
         ({"quant_method": "fp8", "weight_block_size": 128}, r"rows and columns of a block"),
         ({"quant_method": "bitsandbytes"}, r"neither 'load_in_8bit' nor 'load_in_4bit'"),
         ({"quant_method": "compressed-tensors"}, r"'config_groups' must be a mapping"),
         (
             {"quant_method": "compressed-tensors", "config_groups": {"a": group(["Linear"], {**GROUP, "type": "odd"})}},
-            r"field 'type' is 'odd'; understood: int, float",
+            r"field 'type' is 'odd'; supported: int, float",
         ),
         (
             {
@@ -327,7 +327,7 @@ def test_nested_configs_are_found() -> None:
                 "config_groups": {"a": group(["Linear"], GROUP)},
                 "sparsity_config": {"format": "sparse-24-bitmask"},
             },
-            r"field 'format' is 'sparse-24-bitmask'; understood: dense",
+            r"field 'format' is 'sparse-24-bitmask'; supported: dense",
         ),
     ],
 )
@@ -338,8 +338,8 @@ def test_what_is_not_understood_is_one_line_naming_it(fields: dict[str, Any], me
 
 
 def test_a_quantization_can_be_left_out_by_name() -> None:
-    fields = {**published("llama-2-7b"), STORED: {"quant_method": "gguf"}}
-    assert bits(parse(fields, "mine", ignored=(STORED,)), "q_proj") == 16
+    fields = {**published("llama-2-7b"), QUANTIZATION_FIELD: {"quant_method": "gguf"}}
+    assert bits(parse(fields, "mine", ignored=(QUANTIZATION_FIELD,)), "q_proj") == 16
 
 
 def test_weights_are_the_only_bytes_a_weight_only_checkpoint_changes() -> None:

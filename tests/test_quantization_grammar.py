@@ -64,7 +64,7 @@ def test_a_name_means_stored_bits_and_units(text: str, weights: object, activati
     [
         ("awqq", r"unknown quantization 'awqq'.*did you mean 'awq'\?"),
         ("w4a15", r"quantization 'w4a15' asks for 15 bits; allowed: 16, 8, 6, 4, 3, 2, 1"),
-        ("w4a16-fp8", r"nothing in it has the 8 bits of suffix 'fp8'"),
+        ("w4a16-fp8", r"suffix 'fp8' is for 8-bit parts and there is none"),
         ("w8a8-fp8-int8", r"two suffixes for 8 bits"),
         ("w8a8-fp9", r"quantization 'w8a8-fp9': unknown suffix 'fp9'.*did you mean 'fp8'\?"),
         ("w4", r"unknown quantization 'w4'"),

@@ -380,7 +380,7 @@ def test_ten_thousand_points_are_drawn_thinly_and_said_to_be(many: Report) -> No
     text = page.text(many)
     drawn = figures(text)
     for metric in curves.CURVES:
-        assert sum(len(trace["x"]) for trace in drawn[f"curve-{metric}"]["data"]) <= 2 * curves.MOST_POINTS + 2
+        assert sum(len(trace["x"]) for trace in drawn[f"curve-{metric}"]["data"]) <= 2 * curves.MAX_POINTS + 2
     assert "The download and other formats hold all 10,000 points." in text
     assert len(text.encode()) < MOST_BYTES
 
@@ -425,7 +425,7 @@ def test_units_stand_in_headings(name: str, said: str) -> None:
 
 
 def test_every_kind_of_operator_has_a_formula() -> None:
-    from llmviewer.core.ir import Kind
+    from llmviewer.core.kinds import Kind
 
     assert set(formulas.FLOPS) == {kind.value for kind in Kind}
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from llmviewer import models
 from llmviewer.core.dtypes import DTYPES
-from llmviewer.core.ir import Kind, Operator, Place, Tensor, whole
+from llmviewer.core.ir import Operator, Place, Tensor, whole
+from llmviewer.core.kinds import Kind
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import Linear

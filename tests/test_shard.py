@@ -11,7 +11,8 @@ import pytest
 from llmviewer import models
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Block, Graph, Kind, Operator, Place, Role, check
+from llmviewer.core.ir import Block, Graph, Operator, Place, Role, check
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode, prefill
 from llmviewer.hardware.specs import load
 from llmviewer.ops.attention import AttentionShape

@@ -10,7 +10,7 @@ import pytest
 
 from llmviewer import analyze
 from llmviewer.cli import main
-from llmviewer.reports.letters import LONGEST, letters
+from llmviewer.reports.letters import MAX_TEXT_LENGTH, letters
 from llmviewer.result.comparison import Comparison
 
 BEST = "draft=llama-3.2-1b,tokens=best,acceptance=0.75"
@@ -93,5 +93,5 @@ def test_a_row_of_a_comparison_says_devices_and_tokens_of_a_round() -> None:
 
 def test_letters_stand_for_long_texts_alone() -> None:
     assert letters(["none", "w4a16"]) == {}
-    assert letters(["none", "x" * (LONGEST + 1), "none"]) == {"none": "A", "x" * (LONGEST + 1): "B"}
+    assert letters(["none", "x" * (MAX_TEXT_LENGTH + 1), "none"]) == {"none": "A", "x" * (MAX_TEXT_LENGTH + 1): "B"}
     assert letters([f"{number:040}" for number in range(27)]) == {}

@@ -15,8 +15,8 @@ from llmviewer.analysis.analysis import Analysis
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques.speculation import ranks, trees
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.fallback import cascaded
-from llmviewer.techniques.speculation.tree_draft import drafting, levels, verified
+from llmviewer.techniques.speculation.fallback import fallback_round
+from llmviewer.techniques.speculation.tree_draft import draft_passes, levels, tree_round
 from tests.answers import analyze, refusal
 
 SMALL = Draft(name="tinyllama-1.1b", model=models.load("tinyllama-1.1b"))
@@ -47,7 +47,7 @@ def test_a_tree_of_width_one_is_a_chain_bit_for_bit(model: str, rates: str) -> N
 def test_the_published_expansion_by_hand() -> None:
     """<1, 1, 3, 1>: 1 + 1 + 3 + 3 = 8 nodes, at depths 1, 2, 3 3 3, 4 4 4; the root sees itself."""
     tree = trees.full([1, 1, 3, 1])
-    made = verified([SMALL], [tree], [ranks.of_draws(Acceptance(rates=(0.5,)), 3)], 0.0)
+    made = tree_round([SMALL], [tree], [ranks.from_independent_draws(Acceptance(rates=(0.5,)), 3)], 0.0)
     assert made.shape.new_tokens == made.shape.logit_positions == 9.0
     assert made.shape.attended_new_pairs == 1 + 2 + 3 + 3 * 4 + 3 * 5
     # 0.5, 0.25, then one of three draws is right with 1 - 0.5^3, then each with 0.5
@@ -69,7 +69,7 @@ def test_every_node_with_children_is_processed_once_and_sees_its_path(widths: li
     inner = set(tree)
     assert sum(level.nodes for level in levels(tree)) == len(inner) and len(levels(tree)) == len(widths)
     assert seen == sum(depths[node] + 1 for node in inner)
-    drafts = drafting(SMALL, tree)
+    drafts = draft_passes(SMALL, tree)
     assert sum(one.passes for one in drafts) == len(widths)
     assert sum(one.passes * one.shape.new_tokens for one in drafts) == len(inner)
     assert [one.caches for one in drafts] == [True] + [False] * (len(drafts) - 1)
@@ -96,7 +96,7 @@ def test_more_acceptance_is_more_tokens_and_certain_acceptance_the_depth_and_one
     tree = trees.full(widths)
 
     def expected(rate: float) -> float:
-        return trees.expected(tree, ranks.of_draws(Acceptance(rates=(rate,)), max(widths)))
+        return trees.expected(tree, ranks.from_independent_draws(Acceptance(rates=(rate,)), max(widths)))
 
     low, high = (expected(rate) for rate in (min(one, other), max(one, other)))
     assert 1.0 - 1e-12 <= low <= high + 1e-9
@@ -105,7 +105,7 @@ def test_more_acceptance_is_more_tokens_and_certain_acceptance_the_depth_and_one
 
 @given(st.integers(1, 30), st.floats(0.05, 0.95))
 def test_the_best_tree_is_worth_at_least_every_full_tree_of_its_size(budget: int, rate: float) -> None:
-    rates = ranks.of_draws(Acceptance(rates=(rate,)), budget)
+    rates = ranks.from_independent_draws(Acceptance(rates=(rate,)), budget)
     best = trees.expected(trees.best(budget, rates, 8), rates)
     for widths in ([budget], [1] * min(budget, 8), [2, 2, 2, 2], [3, 1, 1, 1]):
         tree = trees.full(widths)
@@ -164,7 +164,7 @@ def test_a_draft_that_stops_counts_as_when_every_course_is_written_down(
         pairs += chance * (written + 1) * (written + 2) / 2
         taken_back = sum((1 - rollback) ** (at - 1) * rollback * at for at in range(1, written + 1))
         tokens += chance * (taken_back + (1 - rollback) ** written * (written + 1))
-    made = cascaded(SMALL, fallback, rollback, float(most))
+    made = fallback_round(SMALL, fallback, rollback, float(most))
     (draft,) = made.drafts
     assert (draft.passes, made.tokens) == pytest.approx((passes, tokens))
     assert made.shape.new_tokens == made.shape.logit_positions == pytest.approx(kept + 1)
@@ -187,7 +187,7 @@ def test_a_draft_that_is_never_confident_costs_its_one_pass_beside_plain_decodin
 
 @given(RATES, RATES, RATES)
 def test_fewer_tokens_taken_back_are_more_tokens(fallback: float, one: float, other: float) -> None:
-    many, few = (cascaded(SMALL, fallback, rate, 10.0).tokens for rate in (min(one, other), max(one, other)))
+    many, few = (fallback_round(SMALL, fallback, rate, 10.0).tokens for rate in (min(one, other), max(one, other)))
     assert 1.0 <= few <= many + 1e-12
 
 

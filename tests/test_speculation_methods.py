@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.serving.generation import Generation
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.jacobi import iterated
-from llmviewer.techniques.speculation.lookahead import looking_ahead, of_guesses
-from llmviewer.techniques.speculation.ngram import copied
-from llmviewer.techniques.speculation.rest import retrieved
+from llmviewer.techniques.speculation.jacobi import jacobi_round
+from llmviewer.techniques.speculation.lookahead import expected_from_guesses, lookahead_round
+from llmviewer.techniques.speculation.ngram import lookup_round
+from llmviewer.techniques.speculation.rest import retrieval_round
 from tests.answers import analyze, refusal
 
 MODELS = ("llama-2-7b", "gemma-2-9b", "qwen3-30b-a3b", "deepseek-v2-lite", "jamba-v0.1")
@@ -82,8 +82,8 @@ def test_more_acceptance_is_more_tokens_and_certain_acceptance_all_of_them(
 ) -> None:
     def expected(rate: float) -> tuple[Any, ...]:
         rates = Acceptance(rates=(rate,))
-        rounds = copied(tokens, rates, match, 0.0), retrieved(tokens, tokens, rates, 0.0)
-        return (*(each.tokens for each in rounds), of_guesses(rates, tokens + 1.0, 3.0))
+        rounds = lookup_round(tokens, rates, match, 0.0), retrieval_round(tokens, tokens, rates, 0.0)
+        return (*(each.tokens for each in rounds), expected_from_guesses(rates, tokens + 1.0, 3.0))
 
     low, high, most = (expected(rate) for rate in (min(one, other), max(one, other), 1.0))
     assert all(1.0 - 1e-9 <= a <= b + 1e-9 for a, b in zip(low, high, strict=True))
@@ -92,7 +92,7 @@ def test_more_acceptance_is_more_tokens_and_certain_acceptance_all_of_them(
 
 def test_copied_tokens_are_a_chain_and_passes_without_a_match_bring_one_token() -> None:
     rates = Acceptance(rates=(0.5,))
-    always, seldom = copied(2.0, rates, 1.0, 0.0), copied(2.0, rates, 0.25, 3e-6)
+    always, seldom = lookup_round(2.0, rates, 1.0, 0.0), lookup_round(2.0, rates, 0.25, 3e-6)
     assert (always.tokens, always.shape.new_tokens, always.shape.attended_new_pairs) == (1.75, 3.0, None)
     assert seldom.tokens == 1.0 + 0.25 * 0.75
     # 3 tokens in a quarter of the passes, which see 1 + 2 + 3 keys among them; one token, itself, in the others
@@ -108,7 +108,7 @@ def test_a_search_on_the_host_adds_to_every_round() -> None:
 
 def test_phrases_of_a_datastore_part_at_the_root() -> None:
     """Two phrases of three tokens: the tokens of each see 2, 3 and 4 tokens, the root itself."""
-    found = retrieved(6.0, 3.0, Acceptance(rates=(0.5,)), 0.0)
+    found = retrieval_round(6.0, 3.0, Acceptance(rates=(0.5,)), 0.0)
     assert found.shape.attended_new_pairs == 1 + 2 * (2 + 3 + 4)
     assert found.shape.new_tokens == found.shape.logit_positions == 7.0
     assert found.tokens == 1 + 0.5 + 0.25 + 0.125
@@ -128,7 +128,7 @@ def test_lookahead_sees_its_row_and_its_column() -> None:
 
     t0 sees itself; t1 t0 t1; a0 t0 a0; a1 t0 t1 a1; g1 t0 g1; g2 t0 g1 g2: 1 + 2 + 2 + 3 + 2 + 3.
     """
-    one = looking_ahead(2.0, 3.0, 1.0, 1.0)
+    one = lookahead_round(2.0, 3.0, 1.0, 1.0)
     assert one.shape.new_tokens == one.shape.logit_positions == 6.0 == (2 + 1) * (3 - 1)
     assert one.shape.attended_new_pairs == 13.0
 
@@ -138,7 +138,7 @@ def test_pairs_of_lookahead_are_those_of_its_mask(window: int, ngram: int, guess
     rows = ngram - 1
     branch = sum((place + 1) + row for row in range(rows) for place in range(window))
     verification = guesses * sum(1 + place for place in range(1, rows + 1))
-    made = looking_ahead(float(window), float(ngram), float(guesses), 1.0)
+    made = lookahead_round(float(window), float(ngram), float(guesses), 1.0)
     assert made.shape.attended_new_pairs == branch + verification
     assert made.shape.new_tokens == (window + guesses) * (ngram - 1)
 
@@ -148,8 +148,8 @@ def test_guesses_are_accepted_as_the_paper_says(rate: float, ngram: float, guess
     """E = (gamma + 1) - sum (1 - a^i)^b of b speculations of gamma tokens (arXiv 2402.02057)."""
     rates = Acceptance(rates=(rate,))
     paper = ngram - sum((1.0 - rate**i) ** guesses for i in range(1, int(ngram)))
-    assert of_guesses(rates, ngram, guesses) == pytest.approx(paper)
-    assert of_guesses(rates, ngram, 1.0) == pytest.approx(rates.tokens(ngram - 1.0))
+    assert expected_from_guesses(rates, ngram, guesses) == pytest.approx(paper)
+    assert expected_from_guesses(rates, ngram, 1.0) == pytest.approx(rates.tokens(ngram - 1.0))
 
 
 def test_a_published_length_of_lookahead_is_of_all_guesses_together() -> None:
@@ -162,7 +162,7 @@ def test_a_published_length_of_lookahead_is_of_all_guesses_together() -> None:
 @given(st.integers(1, 64).map(float), st.floats(0.0, 1.0))
 def test_a_block_brings_its_tokens_after_its_iterations(tokens: float, share: float) -> None:
     iterations = 1.0 + share * (tokens - 1.0)
-    block = iterated(tokens, iterations)
+    block = jacobi_round(tokens, iterations)
     assert block.tokens == tokens / iterations and 1.0 - 1e-12 <= block.tokens <= tokens
     assert (block.shape.new_tokens, block.shape.attended_new_pairs) == (tokens, None)
 

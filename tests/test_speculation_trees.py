@@ -13,7 +13,7 @@ from llmviewer.techniques.speculation import medusa, trees
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.acceptance_presets import RANKS
 from llmviewer.techniques.speculation.ranks import Ranks
-from llmviewer.techniques.speculation.trees import Merged, Tree
+from llmviewer.techniques.speculation.trees import MergedTrees, Tree
 
 #: Medusa's tree of 63 drafted tokens, https://github.com/FasterDecoding/Medusa (medusa/model/medusa_choices.py).
 MEDUSA_63 = [
@@ -66,7 +66,7 @@ def test_a_tree_of_two_by_two_attends_17_pairs_and_is_worth_2_3125_tokens() -> N
     assert tree == (0, 0, 1, 1, 2, 2)
     assert trees.pairs(tree) == 17.0
     assert trees.expected(tree, HALF_AND_QUARTER) == pytest.approx(2.3125, rel=1e-14)
-    assert trees.reached(tree, HALF_AND_QUARTER) == (1.0, 0.75, 0.5625)
+    assert trees.depth_probabilities(tree, HALF_AND_QUARTER) == (1.0, 0.75, 0.5625)
 
 
 def test_specinfers_expansion_2_2_1_has_ten_nodes_and_four_sequences() -> None:
@@ -142,7 +142,7 @@ def test_specinfers_trees_with_its_success_rates_are_worth_what_it_measured(widt
 
 def test_two_drafts_that_know_nothing_of_each_other_add_up() -> None:
     """Chains of 2 with 0.5 and 0.4: 1 + (1 - 0.5 x 0.6) + (1 - 0.75 x 0.84) = 2.07; 5 tokens, 1 + 2 (2 + 3) pairs."""
-    both = Merged(trees=(trees.chain(2), trees.chain(2)))
+    both = MergedTrees(trees=(trees.chain(2), trees.chain(2)))
     rates = [Ranks(rates=((0.5,),)), Ranks(rates=((0.4,),))]
     assert both.expected(rates) == pytest.approx(2.07, rel=1e-14)
     assert both.new_tokens == 5.0
@@ -151,7 +151,7 @@ def test_two_drafts_that_know_nothing_of_each_other_add_up() -> None:
 
 def test_drafts_that_say_the_same_are_one_tree() -> None:
     tree, rates = trees.full((2, 2)), HALF_AND_QUARTER
-    same = Merged(trees=(tree, tree, tree), overlap=1.0)
+    same = MergedTrees(trees=(tree, tree, tree), overlap=1.0)
     assert same.new_tokens == len(tree) + 1
     assert same.pairs == trees.pairs(tree)
     assert same.expected([rates] * 3) == trees.expected(tree, rates)
@@ -163,5 +163,5 @@ def test_another_draft_never_makes_a_pass_worth_less_nor_more_than_both_alone(
 ) -> None:
     tree = trees.best(budget, rates, 4)
     alone = trees.expected(tree, rates)
-    both = Merged(trees=(tree, tree), overlap=overlap).expected([rates, rates])
+    both = MergedTrees(trees=(tree, tree), overlap=overlap).expected([rates, rates])
     assert alone * (1 - 1e-12) <= both <= (1.0 + 2.0 * (alone - 1.0)) * (1 + 1e-12)

@@ -13,7 +13,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.result import speculation_report
 from llmviewer.serving.generation import Draft, Generation
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.draft_model import drafted
+from llmviewer.techniques.speculation.draft_model import draft_round
 
 from .answers import analyze, answer
 
@@ -113,7 +113,7 @@ def test_the_talk_on_specinfer_counts_three_tokens_for_one_and_a_half_passes() -
 def test_expected_tokens_are_those_of_the_paper() -> None:
     """Leviathan et al., equation 1: (1 - 0.8^5) / (1 - 0.8) = 3.3616 of four drafted."""
     draft = Draft(name="small", model=models.load("opt-125m"))
-    found = drafted(draft, 4.0, Acceptance(rates=(0.8,)))
+    found = draft_round(draft, 4.0, Acceptance(rates=(0.8,)))
     assert found.tokens == pytest.approx(3.3616)
     assert found.drafts[0].passes == 4.0 and found.drafts[0].shape.ahead == 1.5  # 0, 1, 2, 3 tokens longer
     assert found.shape.new_tokens == found.shape.logit_positions == 5.0
@@ -288,4 +288,4 @@ def test_two_schemes_at_once_and_a_draft_in_a_pipeline_are_refused() -> None:
 def test_words_know_where_the_search_for_the_batch_that_pays_ends() -> None:
     from llmviewer.reports import generation
 
-    assert generation.MOST == speculation_report.MOST_SEQUENCES
+    assert generation.MOST == speculation_report.MAX_BATCH_SIZE

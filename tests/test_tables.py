@@ -259,11 +259,11 @@ def test_colours_appear_only_where_they_are_welcome(monkeypatch):
 
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert Screen.of(Terminal()).colour
-    assert not Screen.of(io.StringIO()).colour
+    assert Screen.from_stream(Terminal()).colour
+    assert not Screen.from_stream(io.StringIO()).colour
     assert ANSI in terminal.text(page("llama-2-7b"), Screen(width=80, colour=True))
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not Screen.of(Terminal()).colour
+    assert not Screen.from_stream(Terminal()).colour
 
 
 def test_colours_change_no_character(monkeypatch):
@@ -275,7 +275,7 @@ def test_colours_change_no_character(monkeypatch):
 
 def test_columns_set_the_width(monkeypatch):
     monkeypatch.setenv("COLUMNS", "133")
-    assert Screen.of(io.StringIO()).width == 133
+    assert Screen.from_stream(io.StringIO()).width == 133
 
 
 def test_a_comparison_has_one_column_per_configuration_and_bounds_in_words():

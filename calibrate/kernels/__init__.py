@@ -21,10 +21,10 @@ from llmviewer.calibrate.kernels import (
     mla,
     model,
 )
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 
 #: What makes a kernel ready to run from the columns of its row.
-Build = Callable[[Mapping[str, Any], Buffers], Work]
+Build = Callable[[Mapping[str, Any], Buffers], PreparedKernel]
 
 KERNELS: dict[str, Build] = {
     "copy": copy.build,

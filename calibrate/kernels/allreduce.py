@@ -9,10 +9,10 @@ import torch
 
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels.dtypes import DTYPES, UnsupportedError
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 
 
-def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """`bytes` is the size of the tensor on each device.  No graph: the capture of one device holds no other's work."""
     gpus = columns["gpus"]
     if buffers.kind != "cuda" or torch.cuda.device_count() < gpus:
@@ -28,4 +28,4 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
         streams[0] = torch.cuda.current_stream(0)  # the one that the events stand on
         nccl.all_reduce(tensors, streams=streams)  # type: ignore[no-untyped-call]
 
-    return Work(run=run, graph=False)
+    return PreparedKernel(run=run, graph=False)

@@ -12,7 +12,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels.dtypes import DTYPES
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 
 #: kernel of the tables -> backend of torch.
 BACKENDS = {
@@ -23,7 +23,7 @@ BACKENDS = {
 }
 
 
-def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """Keys and values are cold, queries warm.  `seq` new tokens behind `prefix`, or one against `context` (decode)."""
     dtype = DTYPES[columns["dtype"]]
     batch, heads, kv_heads, dim = (columns[name] for name in ("batch", "heads", "kv_heads", "head_dim"))
@@ -44,7 +44,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
             q, k, v, attn_mask=mask, is_causal=causal and not prefix, enable_gqa=grouped
         )
 
-    return Work(
+    return PreparedKernel(
         run=run,
         copies=len(cache),
         rotated_bytes=cache.total_bytes,

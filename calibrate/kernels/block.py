@@ -10,19 +10,19 @@ import torch
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels import llama
 from llmviewer.calibrate.kernels.dtypes import DTYPES
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 
 
-def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """Weights and cache are cold, the residual stream warm."""
     dtype = DTYPES[columns["dtype"]]
-    sizes, now = llama.LlamaConfig.of(columns["config"]), llama.Pass.of(columns)
-    shapes = (*sizes.layer_shapes(), *sizes.cache_shapes(now.batch, now.length))
+    sizes, step = llama.LlamaConfig.from_json(columns["config"]), llama.ForwardPass.from_columns(columns)
+    shapes = (*sizes.layer_shapes(), *sizes.cache_shapes(step.batch, step.length))
     rotation = buffers.rotating(dtype, *shapes)
-    turn = llama.rotations(sizes, now, dtype, buffers.kind)
-    x = buffers.random(dtype, (now.batch, now.new, sizes.hidden))
+    rope = llama.rope_tables(sizes, step, dtype, buffers.kind)
+    x = buffers.random(dtype, (step.batch, step.new, sizes.hidden))
 
     def run(i: int) -> torch.Tensor:
-        return llama.layer(x, rotation.tensors[i], sizes, now, turn)
+        return llama.layer(x, rotation.tensors[i], sizes, step, rope)
 
-    return Work(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes, graph=columns["graph"])
+    return PreparedKernel(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes, graph=columns["graph"])

@@ -9,10 +9,10 @@ import torch
 
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels.dtypes import DTYPES
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 
 
-def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """`bytes` is the size of each array; `moved_bytes` what the operation reads and writes of all."""
     dtype = DTYPES[columns["dtype"]]
     elements = columns["bytes"] // dtype.itemsize
@@ -32,4 +32,4 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
         tensors[i][0].sum()
 
     run = {"copy": copy, "triad": triad, "read": read}[columns["op"]]
-    return Work(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes)
+    return PreparedKernel(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes)

@@ -11,29 +11,29 @@ import torch.nn.functional as F  # noqa: N812
 from llmviewer.calibrate.buffers import Buffers, Rotation, Shape
 from llmviewer.calibrate.kernels import llama
 from llmviewer.calibrate.kernels.dtypes import DTYPES, UnsupportedError
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 
 #: Rows of the embedding table.
-VOCABULARY = 32000
+VOCABULARY_SIZE = 32000
 #: Lists of tokens that are looked up in turn.
-LISTS = 64
+TOKEN_LISTS = 64
 #: Elements of a head that is rotated, at most.
-HEAD = 128
+MAX_HEAD_DIM = 128
 
 Tensors = tuple[torch.Tensor, ...]
 
 
-def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """Inputs are cold; `moved` of the row is how many tensors of tokens x width the kernels read and write."""
     tokens, width = columns["tokens"], columns["width"]
     dtype = torch.bfloat16 if columns["dtype"] == "fp8" else DTYPES[columns["dtype"]]
     return OPERATIONS[columns["op"], columns["kernel"]](buffers, dtype, (tokens, width))
 
 
-def _over(make: Make, inputs: int) -> Callable[[Buffers, torch.dtype, Shape], Work]:
+def _rotating(make: MakeKernel, inputs: int) -> Callable[[Buffers, torch.dtype, Shape], PreparedKernel]:
     """A kernel over `inputs` rotating tensors of tokens x width."""
 
-    def work(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Work:
+    def work(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> PreparedKernel:
         rotation = buffers.rotating(dtype, *[shape] * inputs)
         run = make(buffers, dtype, shape)
         return _work(lambda i: run(rotation.tensors[i]), rotation)
@@ -41,11 +41,11 @@ def _over(make: Make, inputs: int) -> Callable[[Buffers, torch.dtype, Shape], Wo
     return work
 
 
-def _work(run: Callable[[int], object], rotation: Rotation) -> Work:
-    return Work(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes)
+def _work(run: Callable[[int], object], rotation: Rotation) -> PreparedKernel:
+    return PreparedKernel(run=run, copies=len(rotation), rotated_bytes=rotation.total_bytes)
 
 
-Make = Callable[[Buffers, torch.dtype, Shape], Callable[[Tensors], object]]
+MakeKernel = Callable[[Buffers, torch.dtype, Shape], Callable[[Tensors], object]]
 
 
 def _norm(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
@@ -79,21 +79,21 @@ def _rope(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tenso
     """
     tokens, width = shape
     keys = width // 4
-    head = min(HEAD, keys)
+    head = min(MAX_HEAD_DIM, keys)
     cos, sin = (buffers.random(dtype, (tokens, head)) for _ in range(2))
     cache = buffers.empty(dtype, (2, 1, keys // head, tokens, head))
     values = buffers.random(dtype, (1, tokens, keys))
 
     def run(x: Tensors) -> torch.Tensor:
         row = x[0][None]
-        cache[0][:] = llama.rotated(llama.split(row[..., :keys], head), cos, sin)
+        cache[0][:] = llama.apply_rope(llama.split(row[..., :keys], head), cos, sin)
         cache[1][:] = llama.split(values, head)
-        return llama.rotated(llama.split(row[..., keys:], head), cos, sin)
+        return llama.apply_rope(llama.split(row[..., keys:], head), cos, sin)
 
     return run
 
 
-def _compiled(plain: Callable[..., torch.Tensor], rows: int) -> Make:
+def _compiled(plain: Callable[..., torch.Tensor], rows: int) -> MakeKernel:
     """The same as one kernel; `rows` further inputs of half a row."""
 
     def make(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
@@ -122,28 +122,28 @@ def _rope_plain(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
-def _embedding(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Work:
+def _embedding(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> PreparedKernel:
     """Rows of a table, other ones at each call: LISTS lists of tokens in turn."""
     tokens, width = shape
-    tables = buffers.rotating(dtype, (VOCABULARY, width))
-    lists = [torch.randint(0, VOCABULARY, (tokens,), device=buffers.kind) for _ in range(LISTS)]
+    tables = buffers.rotating(dtype, (VOCABULARY_SIZE, width))
+    lists = [torch.randint(0, VOCABULARY_SIZE, (tokens,), device=buffers.kind) for _ in range(TOKEN_LISTS)]
     y = buffers.empty(dtype, (tokens, width))
-    return Work(
+    return PreparedKernel(
         run=lambda i: torch.index_select(tables.tensors[i % len(tables)][0], 0, lists[i], out=y),
-        copies=LISTS,
-        rotated_bytes=float(LISTS * tokens * width * dtype.itemsize),
+        copies=TOKEN_LISTS,
+        rotated_bytes=float(TOKEN_LISTS * tokens * width * dtype.itemsize),
     )
 
 
 #: (op, kernel) -> its work over tokens x width.
-OPERATIONS: dict[tuple[str, str], Callable[[Buffers, torch.dtype, Shape], Work]] = {
-    ("input_layernorm", "rms_norm"): _over(_norm, 1),
-    ("mlp_act", "eager"): _over(_swiglu, 2),
-    ("mlp_act", "compiled"): _over(_compiled(_swiglu_plain, 0), 2),
-    ("attn_rope", "eager"): _over(_rope, 1),
-    ("attn_rope", "compiled"): _over(_compiled(_rope_plain, 2), 1),
-    ("add", "add"): _over(_add, 2),
-    ("softmax", "softmax"): _over(_softmax, 1),
+OPERATIONS: dict[tuple[str, str], Callable[[Buffers, torch.dtype, Shape], PreparedKernel]] = {
+    ("input_layernorm", "rms_norm"): _rotating(_norm, 1),
+    ("mlp_act", "eager"): _rotating(_swiglu, 2),
+    ("mlp_act", "compiled"): _rotating(_compiled(_swiglu_plain, 0), 2),
+    ("attn_rope", "eager"): _rotating(_rope, 1),
+    ("attn_rope", "compiled"): _rotating(_compiled(_rope_plain, 2), 1),
+    ("add", "add"): _rotating(_add, 2),
+    ("softmax", "softmax"): _rotating(_softmax, 1),
     ("emb", "index_select"): _embedding,
-    ("scale_matrix", "copy"): _over(_to_fp8, 1),
+    ("scale_matrix", "copy"): _rotating(_to_fp8, 1),
 }

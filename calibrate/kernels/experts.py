@@ -9,10 +9,10 @@ import torch
 
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels.dtypes import DTYPES, UnsupportedError, need_capability
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 
 
-def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """`active` of `experts` experts get m / active rows each, the others none: their weights are not read."""
     if not hasattr(torch, "_grouped_mm"):
         raise UnsupportedError(f"torch {torch.__version__} has no grouped product")
@@ -23,7 +23,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
     x = buffers.random(dtype, (m, k))
     ends = torch.tensor(row_ends(m, experts, active), dtype=torch.int32, device=buffers.kind)
     transposed = [weight.transpose(1, 2) for (weight,) in weights.tensors]
-    return Work(
+    return PreparedKernel(
         run=lambda i: torch._grouped_mm(x, transposed[i], offs=ends),
         copies=len(weights),
         rotated_bytes=weights.total_bytes * active / experts,

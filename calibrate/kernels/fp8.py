@@ -9,10 +9,10 @@ import torch
 
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels.dtypes import need_capability
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 
 
-def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """e4m3 on both sides; Ada, Hopper and later."""
     need_capability(buffers.kind, 8, 9, "_scaled_mm")
     m, n, k = columns["m"], columns["n"], columns["k"]
@@ -24,4 +24,4 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
     def run(i: int) -> torch.Tensor:
         return torch._scaled_mm(x, transposed[i], scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
 
-    return Work(run=run, copies=len(weights), rotated_bytes=weights.total_bytes)
+    return PreparedKernel(run=run, copies=len(weights), rotated_bytes=weights.total_bytes)

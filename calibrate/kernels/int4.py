@@ -9,13 +9,13 @@ import torch
 
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels.dtypes import need_capability
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 
 #: Tiles along k that a warp takes at once: the widest, as gpt-fast and torchao choose it.
 INNER_K_TILES = 8
 
 
-def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """Any bits are weights, so only the shape comes from packing."""
     need_capability(buffers.kind, 8, 0, "_weight_int4pack_mm")
     m, n, k, group = columns["m"], columns["n"], columns["k"], columns["group"]
@@ -24,7 +24,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
     scales = buffers.random(torch.bfloat16, (k // group, n, 2))
     x = buffers.random(torch.bfloat16, (m, k))
     product = _product(buffers.kind)
-    return Work(
+    return PreparedKernel(
         run=lambda i: product(x, weights.tensors[i][0], group, scales),
         copies=len(weights),
         rotated_bytes=weights.total_bytes,

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from llmviewer.calibrate.buffers import Buffers
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 
 
-def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """op `kernel`: add one to one element; `kernel_and_wait`: and wait for the device."""
     x = buffers.random(torch.float32, (1,))
     if columns["op"] == "kernel":
-        return Work(run=lambda _: x.add_(1.0), graph=columns["graph"])
-    return Work(run=lambda _: x.add_(1.0).item(), graph=False)
+        return PreparedKernel(run=lambda _: x.add_(1.0), graph=columns["graph"])
+    return PreparedKernel(run=lambda _: x.add_(1.0).item(), graph=False)

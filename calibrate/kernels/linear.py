@@ -10,7 +10,7 @@ import torch
 
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels.dtypes import DTYPES, need_capability
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def tf32(wanted: bool) -> Iterator[None]:  # noqa: FBT001
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """torch.mm into one output that is written again and again, as an allocator reuses it."""
     name = columns["dtype"]
     if name in ("bfloat16", "tf32"):
@@ -33,7 +33,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
     weights = buffers.rotating(DTYPES[name], (n, k))
     x, y = buffers.random(DTYPES[name], (m, k)), buffers.empty(DTYPES[name], (m, n))
     transposed = [weight.t() for (weight,) in weights.tensors]
-    return Work(
+    return PreparedKernel(
         run=lambda i: torch.mm(x, transposed[i], out=y),
         copies=len(weights),
         rotated_bytes=weights.total_bytes,

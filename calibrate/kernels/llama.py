@@ -66,7 +66,7 @@ class LlamaConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class ForwardPass:
     """One forward pass: `new` tokens of each of `batch` sequences behind `cached` ones."""
 
     batch: int
@@ -74,11 +74,11 @@ class Pass:
     cached: int
 
     @staticmethod
-    def of(columns: Mapping[str, Any]) -> Pass:
+    def of(columns: Mapping[str, Any]) -> ForwardPass:
         """Prefill of `seq` tokens, or a decode step with `context` tokens in the cache, the new one included."""
         if columns["stage"] == "prefill":
-            return Pass(columns["batch"], columns["seq"], 0)
-        return Pass(columns["batch"], 1, columns["context"] - 1)
+            return ForwardPass(columns["batch"], columns["seq"], 0)
+        return ForwardPass(columns["batch"], 1, columns["context"] - 1)
 
     @property
     def length(self) -> int:
@@ -86,7 +86,9 @@ class Pass:
         return self.cached + self.new
 
 
-def rotations(sizes: LlamaConfig, now: Pass, dtype: torch.dtype, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def rope_tables(
+    sizes: LlamaConfig, now: ForwardPass, dtype: torch.dtype, device: str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines of the new positions, [new, head_dim]."""
     steps = torch.arange(0, sizes.head_dim, 2, device=device) / sizes.head_dim
     angles = torch.arange(now.cached, now.length, device=device)[:, None] / (1e4**steps)
@@ -94,12 +96,12 @@ def rotations(sizes: LlamaConfig, now: Pass, dtype: torch.dtype, device: str) ->
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def layer(x: torch.Tensor, tensors: Tensors, sizes: LlamaConfig, now: Pass, turn: Tensors) -> torch.Tensor:
+def layer(x: torch.Tensor, tensors: Tensors, sizes: LlamaConfig, now: ForwardPass, turn: Tensors) -> torch.Tensor:
     """One decoder layer.  tensors: those of layer_shapes, then keys and values of the cache.  turn: rotations."""
     q, k, v, o, gate, up, down, attn_norm, mlp_norm, keys, values = tensors
     y = F.rms_norm(x, (sizes.hidden,), attn_norm, 1e-5)
-    queries = rotated(split(F.linear(y, q), sizes.head_dim), *turn)
-    keys[:, :, now.cached :] = rotated(split(F.linear(y, k), sizes.head_dim), *turn)
+    queries = apply_rope(split(F.linear(y, q), sizes.head_dim), *turn)
+    keys[:, :, now.cached :] = apply_rope(split(F.linear(y, k), sizes.head_dim), *turn)
     values[:, :, now.cached :] = split(F.linear(y, v), sizes.head_dim)
     grouped = sizes.heads != sizes.kv_heads
     mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=now.cached == 0, enable_gqa=grouped)
@@ -113,7 +115,7 @@ def split(x: torch.Tensor, head_dim: int) -> torch.Tensor:
     return x.view(*x.shape[:-1], -1, head_dim).transpose(1, 2)
 
 
-def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Halves of a head turned against each other, in five eager kernels."""
     a, b = x.chunk(2, -1)
     return x * cos + torch.cat((-b, a), -1) * sin

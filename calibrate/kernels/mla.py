@@ -13,10 +13,10 @@ from torch.nn.attention import sdpa_kernel
 from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels import attention
 from llmviewer.calibrate.kernels.dtypes import DTYPES
-from llmviewer.calibrate.timer import Work
+from llmviewer.calibrate.timer import PreparedKernel
 
 
-def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
+def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """`kernel` is `mla_` and the backend; the values of the absorbed form are the front of its keys."""
     backend = columns["kernel"].removeprefix("mla_")
     if "seq" in columns:
@@ -31,7 +31,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> Work:
         (k,) = latent.tensors[i]
         return F.scaled_dot_product_attention(q, k, k[..., :width])  # the heads are rows of one query
 
-    return Work(
+    return PreparedKernel(
         run=run,
         copies=len(latent),
         rotated_bytes=latent.total_bytes,

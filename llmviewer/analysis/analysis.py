@@ -1,4 +1,8 @@
-"""Model x system x request -> prefill, decode, memory, metrics: the composition of everything below."""
+"""Model x system x request -> prefill, decode, memory and metrics.
+
+The composition in one line each: which sequences run concurrently (batching), which forward passes that takes
+(`passes.py`), how long the passes take (`pricing.py`), what the device stores meanwhile (`capacity.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.analysis.capacity import of_draft, per_pass
+from llmviewer.analysis.capacity import (
+    extra_memory_of_draft,
+    memory_of,
+    memory_of_passes,
+    with_reserved_output,
+)
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.analysis.memory import Memory
-from llmviewer.analysis.pricing import price
+from llmviewer.analysis.passes import graph_of_device, passes_of, system_per_pass
+from llmviewer.analysis.pricing import PassTimes, price
+from llmviewer.analysis.replica import replica_of
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
 from llmviewer.core.errors import UserError
@@ -29,34 +40,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Analysis:
-    """Everything known of a request on a system; arrays have one entry per point.
+    """Passes, times and memory of a request on a system; arrays have one entry per point.
 
-    time_s: of every pass of the schedule, through all stages.  busiest_s: that of the slowest stage alone.
-    read_bytes: weights and cache read by every pass; None where all passes are in `evaluation`.
-    running: where sequences begin one by one, what of a replica runs at once.
-    drafts: what drafts, each answering the same request by passes of its own.
+    passes: the forward passes with their times.  running: sequences that one replica runs concurrently; None for a
+    static batch.  drafts: draft models, each with the analysis of its own passes.
     """
 
     model: Model
     system: System
     request: Request
-    schedule: Schedule
-    evaluation: Evaluation
+    passes: PassTimes
     memory: Memory
-    time_s: Count
-    busiest_s: Count
-    read_bytes: Count | None = None
     running: Running | None = None
     drafts: tuple[tuple[Draft, Analysis], ...] = ()
 
     @property
+    def schedule(self) -> Schedule:
+        """All forward passes that answer the request."""
+        return self.passes.schedule
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The passes of the first piece, operator by operator."""
+        return self.passes.evaluation
+
+    @property
     def ttft_s(self) -> Array:
-        """Joint prefill of the whole batch [s]; where sequences begin one by one the wait for, and of, one request."""
+        """Joint prefill of a static batch [s]; otherwise queueing and prefill of one request."""
         return self.prefill_s if self.running is None else self.times.ttft_s
 
     @property
     def times(self) -> RequestTimes:
-        """What metrics are made of."""
+        """Times of a request with its queueing."""
         alone = RequestTimes(prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.tokens)
         if self.running is None:
             return alone
@@ -66,7 +81,7 @@ class Analysis:
 
     @property
     def prefill_s(self) -> Array:
-        """What is prefilled together [s], by the model and whatever drafts with a cache of its own."""
+        """Prefill of one batch of prompts [s], by the model and by draft models that have a cache."""
         seconds = self.own_prefill_s
         for draft, analysis in self.drafts:
             if draft.caches:
@@ -75,50 +90,51 @@ class Analysis:
 
     @property
     def own_prefill_s(self) -> Array:
-        """By the model alone [s]; in a pipeline each pass follows the one before it, stage by stage."""
+        """Prefill by the model without draft models [s]; in a pipeline the passes follow each other stage by stage."""
         if self.system.parallelism.pipeline == 1:
-            return self.schedule.prefill(self.time_s)
-        return self.schedule.through_stages(self.time_s, self.busiest_s)
+            return self.schedule.prefill(self.passes.time_s)
+        return self.schedule.through_stages(self.passes.time_s, self.passes.busiest_s)
 
     @property
     def step_s(self) -> Count:
-        """One token for every sequence, pass by pass [s]: a micro-batch through the pipeline, or all micro-batches
-        through its slowest stage."""
+        """Time of a step for all sequences, per pass [s]: a micro-batch through the pipeline, or all micro-batches
+        through its slowest stage, whichever is longer."""
         parallelism = self.system.parallelism
         if parallelism.microbatches == 1:
-            return self.time_s
+            return self.passes.time_s
         in_flight: Array = self._in_flight[self.schedule.owners.astype(int)]
-        return np.maximum(self.time_s, self.busiest_s * in_flight)
+        return np.maximum(self.passes.time_s, self.passes.busiest_s * in_flight)
 
     @property
     def _in_flight(self) -> Array:
-        """Micro-batches of every point."""
+        """Micro-batches of each point."""
         return self.system.parallelism.in_flight(self.request) * np.ones(self.schedule.points)
 
     @property
     def decode_s(self) -> Array:
         """All real decode steps, cached input_len ... input_len + output_len - 2 [s].
 
-        Of rounds: a round may begin at any of these places, and brings `generation.tokens` tokens.
+        With speculation a round may start at any of these contexts; it generates `generation.tokens` tokens.
         """
         return self.per_round(lambda one: one.schedule.generated(one.step_s), self._extra_s * self.schedule.tokens)
 
     @property
     def token_s(self) -> Array:
-        """A token of each sequence in the decode step shown [s]."""
+        """Time per token of the representative decode step [s]."""
         return self.per_round(lambda one: one.schedule.decode(one.step_s), self._extra_s)
 
     @property
     def _extra_s(self) -> Count:
         return self.system.generation.extra_s
 
-    def per_round(self, of: Callable[[Analysis], Array], more: Count = 0.0) -> Array:
-        """What the model's pass and those of its drafts take in a round, and `more`, over the round's tokens."""
-        return self.system.generation.per_token(of(self), [of(analysis) for _, analysis in self.drafts], more)
+    def per_round(self, quantity: Callable[[Analysis], Array], extra: Count = 0.0) -> Array:
+        """`quantity` of the verification pass and of the draft passes of a round, plus `extra`, per token of the round."""
+        drafts = [quantity(analysis) for _, analysis in self.drafts]
+        return self.system.generation.per_token(quantity(self), drafts, extra)
 
     @property
     def generation_s(self) -> Array:
-        """From the first token to the last [s]: the decode steps, and what continuous batching puts between them."""
+        """From the first token to the last [s]: decode steps, and the prefill that continuous batching runs between them."""
         return self.decode_s if self.running is None else self.times.generation_s
 
     @property
@@ -128,17 +144,17 @@ class Analysis:
 
     @property
     def e2e_s(self) -> Array:
-        """TTFT and all decode steps [s]."""
+        """End-to-end latency [s]: TTFT and all decode steps."""
         return self.ttft_s + self.generation_s
 
     @property
     def output_tokens_per_s(self) -> Array:
-        """Output tokens of the whole batch over the end-to-end time."""
+        """Output tokens of the whole batch per second of end-to-end latency."""
         return np.asarray(self.request.batch_size * self.request.output_len / self.e2e_s)
 
     @property
     def prefill_mfu(self) -> Array:
-        """Causal matmul FLOPs over time x dense peak, those of every dtype at its own peak: never above 1."""
+        """Causal matmul FLOPs over time x dense peak, each dtype at its own peak; never above 1."""
         rate = self.system.chip.matrix_rate
         at_peak_s = total(flops / rate(name) for name, flops in self._prefill_flops.items())
         return np.asarray(at_peak_s / self.own_prefill_s)
@@ -146,35 +162,30 @@ class Analysis:
     @property
     def decode_mbu(self) -> Array:
         """Weight and cache bytes that the real decode steps read over their time x bandwidth; NaN without any step."""
-        read = self.per_round(lambda one: one.schedule.generated(one.read))
-        often = 1.0 if self.system.parallelism.microbatches == 1 else self._in_flight
+        read = self.per_round(lambda one: one.schedule.generated(one.passes.read_bytes))
+        repeats = 1.0 if self.system.parallelism.microbatches == 1 else self._in_flight
         time_s = np.where(self.schedule.tokens > 0, self.decode_s, np.nan)
-        return np.asarray(read * often / (time_s * self.system.chip.bandwidth_bytes_per_s))
-
-    @property
-    def read(self) -> Count:
-        """Bytes of weights and cache that every pass reads."""
-        return self.evaluation.read_bytes if self.read_bytes is None else self.read_bytes
+        return np.asarray(read * repeats / (time_s * self.system.chip.bandwidth_bytes_per_s))
 
     @property
     def calibration(self) -> Calibrated | None:
-        """What calibrated the times; None for the data sheet's roofline."""
+        """The calibrated efficiencies; None for the data sheet's roofline."""
         efficiency = self.system.efficiency
         return None if efficiency is ideal else efficiency  # type: ignore[return-value]
 
     def chip_per_pass(self) -> Chip:
-        """The chip with the figures of every pass that the evaluation holds."""
+        """The chip with the figures of each pass in `evaluation`."""
         piece, _ = next(self.schedule.pieces())
-        return per_pass(self.system, self.schedule, piece).chip
+        return system_per_pass(self.system, self.schedule, piece).chip
 
     def compute_dtype(self, point: int) -> str:
-        """The dtype in which most matmul FLOPs of a point's prefill run on this chip."""
+        """The dtype in which most matmul FLOPs of a point's prefill run."""
         flops = self._prefill_flops
         return max(flops, key=lambda name: float(flops[name][point]))
 
     @property
     def _prefill_flops(self) -> dict[str, Array]:
-        """Causal matmul FLOPs of prefill by the dtype they run in, per point."""
+        """Causal matmul FLOPs of prefill per point, by dtype."""
         counts: dict[str, list[Count]] = {}
         for row in self.evaluation.rows:
             operator = row.operator
@@ -186,56 +197,55 @@ class Analysis:
 
 
 def analyze(model: Model, system: System, request: Request, token_budget: float = np.inf) -> Analysis:
-    """Prefill, decode and memory of every point of `request` in one evaluation of the graph.
+    """Prefill, decode and memory of every point of `request`.
 
-    Of more passes than fit the memory the decode steps are evaluated in pieces; their times and reads are kept.
+    token_budget: most tokens of one prefill pass.  All passes are priced in one evaluation of the graph; if they do not
+    fit in memory, decode steps are evaluated in pieces of which times and bytes read are kept.
     """
-    asked = request = _one_per_chip(request, system)
+    requested = request = _one_per_chip(request, system)
     running = None
     if system.batching is not STATIC:
-        request, running = _shared_out(model, system, request, token_budget)
-    done = _alone(model, system, request, token_budget, running)
-    done = replace(done, request=asked, running=running) if request is not asked else done
-    return _drafting(done, request, token_budget) if system.drafters else done
+        request, running = _running(model, system, request, token_budget)
+    found = _without_drafts(model, system, request, token_budget, running)
+    found = replace(found, request=requested, running=running) if request is not requested else found
+    return _with_drafts(found, request, token_budget) if system.drafters else found
 
 
-def _shared_out(model: Model, system: System, asked: Request, token_budget: float) -> tuple[Request, Running | None]:
-    """What runs at once, of all replicas and of each."""
-    from llmviewer.analysis.replica import replica_of  # a static batch asks for nothing
-
-    asked = system.batching.lasting(asked)
-    running = system.batching.admit(system.parallelism.replica(asked), replica_of(model, system, token_budget))
+def _running(model: Model, system: System, requested: Request, token_budget: float) -> tuple[Request, Running | None]:
+    """Sequences that run concurrently, of all replicas and of each."""
+    requested = system.batching.lasting(requested)
+    running = system.batching.admit(system.parallelism.replica(requested), replica_of(model, system, token_budget))
     if running is None:
-        return asked, None
+        return requested, None
     batch = running.request.batch_size * system.parallelism.data
     return replace(running.request, batch_size=batch), running
 
 
-def _drafting(done: Analysis, request: Request, token_budget: float) -> Analysis:
-    """The analysis with those of what drafts beside the model."""
-    drafts, held = [], done.memory
-    for one in done.system.drafters:
-        own = _alone(one.draft.model, one.system, request, token_budget, done.running)
-        own = replace(own, memory=of_draft(one.draft, own.memory, own.evaluation.graph))
-        held = held.beside(own.memory)
+def _with_drafts(target: Analysis, request: Request, token_budget: float) -> Analysis:
+    """The analysis with those of its draft models."""
+    drafts, memory = [], target.memory
+    for one in target.system.drafters:
+        own = _without_drafts(one.draft.model, one.system, request, token_budget, target.running)
+        own = replace(own, memory=extra_memory_of_draft(one.draft, own.memory, own.evaluation.graph))
+        memory = memory.beside(own.memory)
         drafts.append((one.draft, own))
-    return replace(done, drafts=tuple(drafts), memory=held)
+    return replace(target, drafts=tuple(drafts), memory=memory)
 
 
-def _alone(model: Model, system: System, request: Request, token_budget: float, running: Running | None) -> Analysis:
-    """The passes of one model."""
-    priced = price(model, system, request, token_budget, running)
-    return Analysis(
-        model=model,
-        system=system,
-        request=request,
-        schedule=priced.schedule,
-        evaluation=priced.evaluation,
-        memory=priced.memory,
-        time_s=priced.time_s,
-        busiest_s=priced.busiest_s,
-        read_bytes=priced.read_bytes,
-    )
+def _without_drafts(
+    model: Model, system: System, request: Request, token_budget: float, running: Running | None
+) -> Analysis:
+    """Passes, times and memory of one model."""
+    passes = price(model, system, passes_of(system, request, token_budget, running))
+    stored = request if running is None else with_reserved_output(system, request)
+    if passes.is_whole:
+        memory = memory_of_passes(model, system, stored, passes.schedule, passes.evaluation.graph)
+    elif running is None:
+        memory = memory_of(model, replace(system, drafters=()), stored, token_budget)
+    else:
+        largest = passes.schedule.largest()
+        memory = memory_of_passes(model, system, stored, largest, graph_of_device(model, system, largest))
+    return Analysis(model=model, system=system, request=request, passes=passes, memory=memory)
 
 
 def _one_per_chip(request: Request, system: System) -> Request:

@@ -10,7 +10,8 @@ import numpy as np
 
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count, present, total
-from llmviewer.core.ir import Block, Graph, Kind, Operator, Role
+from llmviewer.core.ir import Block, Graph, Operator, Role
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.models.model import Model
 from llmviewer.timing import roofline

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmviewer.core.counts import Count, total
-from llmviewer.core.ir import Access, Block, Graph, Kind, Operator, Place, Role
+from llmviewer.core.ir import Access, Block, Graph, Operator, Place, Role
+from llmviewer.core.kinds import Kind
 from llmviewer.serving.kv_cache import PLAIN, KvCache
 
 

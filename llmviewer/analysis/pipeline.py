@@ -38,17 +38,17 @@ def stages_of(graph: Graph, system: System) -> tuple[Graph, ...]:
     count = system.parallelism.pipeline
     if count == 1:
         return (graph,)
-    layers = [block for block in graph.blocks if block.scope != "model"]
+    layers = [block for block in graph.blocks if block.is_layer]
     return dealt(graph, layers_of(count, sum(block.repeats for block in layers)), system)
 
 
 def dealt(graph: Graph, sizes: Sequence[int], system: System) -> tuple[Graph, ...]:
     """The same for `sizes` layers a stage."""
-    layers = [block for block in graph.blocks if block.scope != "model"]
+    layers = [block for block in graph.blocks if block.is_layer]
     kind_of = {n: at for at, numbers in enumerate(layer_numbers(layers)) for n in numbers}
     where = graph.blocks.index(layers[0])
-    first = [block for block in graph.blocks[:where] if block.scope == "model"]
-    last = [block for block in graph.blocks[where:] if block.scope == "model"]
+    first = [block for block in graph.blocks[:where] if not block.is_layer]
+    last = [block for block in graph.blocks[where:] if not block.is_layer]
     stages, done = [], 0
     for stage, size in enumerate(sizes):
         held: dict[int, list[int]] = {}

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from llmviewer.analysis.capacity import memory_of, per_pass
+from llmviewer.analysis.capacity import memory_of
+from llmviewer.analysis.passes import system_per_pass
 from llmviewer.analysis.evaluation import evaluate
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
@@ -140,13 +141,13 @@ def problem(model: Model, request: Request, token_budget: float, build: Callable
 def _cost(model: Model, system: System, request: Request, token_budget: float) -> Cost:
     """What one placement takes, layers alone: embedding, head and what drafts take the same in all, or nearly."""
     plan = schedule(request, token_budget, system.kv_cache, generation=system.generation)
-    evaluation = evaluate(model, per_pass(system, plan), plan.step)
+    evaluation = evaluate(model, system_per_pass(system, plan), plan.step)
     tokens = float(np.max(system.generation.tokens))
     passes: dict[str, Callable[[Count], Array]] = {
         "prefill": plan.prefill,
         "decode": lambda count: plan.generated(count) / tokens,
     }
-    kernels = evaluation.sum(lambda row: row.timing.time_s if not row.block.scope else 0.0)
+    kernels = evaluation.sum(lambda row: row.timing.time_s if row.block.is_layer else 0.0)
     seconds = {(stage, "kernels"): float(of(kernels)[0]) for stage, of in passes.items()}
     for layer in evaluation.copying:
         for resource, taken in layer.resources:

@@ -1,4 +1,4 @@
-"""What a way of batching may ask of the system whose time it shares out."""
+"""One replica of a system, as batching policies see it: concurrent sequences, prefill time, step time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from llmviewer.analysis.capacity import memory_of, per_pass, places
+from llmviewer.analysis.capacity import concurrent_sequences, memory_of
 from llmviewer.analysis.evaluation import evaluate
+from llmviewer.analysis.passes import system_per_pass
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.workload import Request, Step
@@ -18,9 +19,9 @@ from llmviewer.serving.schedule import schedule
 
 
 def replica_of(model: Model, system: System, token_budget: float) -> Replica:
-    """One replica of the system with its model."""
+    """One replica of the system with its model.  token_budget: most tokens of one prefill pass."""
     return Replica(
-        places=partial(places, model, system),
+        places=partial(concurrent_sequences, model, system),
         prefill_s=partial(_prefill_s, model, system, token_budget),
         step_s=partial(_step_s, model, system),
         prompt_bytes=partial(_prompt_bytes, model, system),
@@ -30,12 +31,13 @@ def replica_of(model: Model, system: System, token_budget: float) -> Replica:
 
 
 def _prefill_s(model: Model, system: System, token_budget: float, request: Request) -> Array:
+    """Prefill time of all prompts of a request together [s]."""
     plan = schedule(request, token_budget, system.kv_cache)
-    return plan.through_stages(*evaluate(model, per_pass(system, plan), plan.step).passing_s)
+    return plan.through_stages(*evaluate(model, system_per_pass(system, plan), plan.step).passing_s)
 
 
 def _step_s(model: Model, system: System, step: Step) -> Count:
-    """Through all stages; of hypothetical chips the points follow each other in every row of passes."""
+    """Time of a forward pass through all pipeline stages [s]; hypothetical chips take turns in each row of passes."""
     chips = system.chip.points
     if chips > 1:
         owners = np.arange(float(np.size(step.tokens))) % chips
@@ -45,7 +47,7 @@ def _step_s(model: Model, system: System, step: Step) -> Count:
 
 
 def _prompt_bytes(model: Model, system: System, request: Request) -> Count:
-    """Without pages or reservations around it."""
-    one = 0.0 * request.batch_size + 1.0
-    alone = replace(request, batch_size=one, output_len=one)
-    return memory_of(model, system.one_replica(), alone).kv_cache_used_bytes
+    """KV cache of one prompt on each device, without pages or reservations [byte]."""
+    single = 0.0 * request.batch_size + 1.0
+    prompt = replace(request, batch_size=single, output_len=single)
+    return memory_of(model, system.one_replica(), prompt).kv_cache_used_bytes

@@ -41,7 +41,7 @@ def smallest_system(graph: Graph, build: Callable[[int, int], System], degrees: 
 def _stages(graph: Graph, build: Callable[[int], System]) -> int:
     """The fewest stages of which each fits its chips; 0 where a single layer does not."""
     shared = build(1).prepared(graph)
-    layers = sum(block.repeats for block in shared.blocks if block.scope != "model")
+    layers = sum(block.repeats for block in shared.blocks if block.is_layer)
 
     def fits(counts: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list[bool]:
         return [_fit(shared, build(layers + 1 - int(count))) for count in counts]

@@ -9,6 +9,9 @@ from pathlib import Path
 # No matrix algebra is done here; the thread pool that numpy's BLAS starts on import would cost 50 ms of CPU.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+#: The options of `llmviewer.cli.completion`, which is imported for them and for a tab of the shell only.
+COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
+
 #: command -> (module, what it is for).  Only the module of the command asked for is imported.
 COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("llmviewer.cli.analyze", "One model on one chip, operator by operator."),
@@ -57,10 +60,15 @@ def _guarded(words: list[str]) -> int:
 
 def main(words: list[str]) -> int:
     """Run one command; the exit status."""
-    from llmviewer.cli.app import command_for
     from llmviewer.core.errors import UserError
 
     try:
+        if _completes(words):
+            from llmviewer.cli import completion
+
+            return completion.run(words, COMMANDS)
+        from llmviewer.cli.app import command_for
+
         return command_for(words, COMMANDS)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
@@ -70,3 +78,8 @@ def main(words: list[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 130
+
+
+def _completes(words: list[str]) -> bool:
+    """True for a tab of the shell, and for the options that install or print its script."""
+    return "_LLMVIEWER_COMPLETE" in os.environ or (bool(words) and words[0].startswith(COMPLETION_OPTIONS))

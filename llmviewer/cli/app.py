@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from inspect import cleandoc
 from typing import Any
 
@@ -19,6 +20,18 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
     name = words[0] if words else ""
     if words and not name.startswith("-") and name not in commands:
         raise unknown("command", name, commands, hint="--help says what they are for")
+    command = command_tree(commands, "" if name.startswith("-") else name)
+    try:
+        status = command(args=_checked(words, command), prog_name="llmviewer", standalone_mode=False)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    except Exception as error:
+        raise _one_line(error) from error
+    return status if isinstance(status, int) else 0
+
+
+def command_tree(commands: Mapping[str, tuple[str, str]], name: str) -> Any:
+    """The parser with the command `name` alone, or with all commands where it is empty."""
     app = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode=None,
@@ -28,16 +41,9 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
     )
     app.callback()(_root)
     for known, (module, summary) in commands.items():
-        if name in (known, "") or name.startswith("-"):
+        if name in (known, ""):
             _register(app, known, module, summary)
-    command: Any = typer.main.get_command(app)
-    try:
-        status = command(args=_checked(words, command), prog_name="llmviewer", standalone_mode=False)
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    except Exception as error:
-        raise _one_line(error) from error
-    return status if isinstance(status, int) else 0
+    return typer.main.get_command(app)
 
 
 HELP = "How fast an LLM runs on a chip, why, and what to change."
@@ -67,6 +73,10 @@ def _version(wanted: bool) -> None:
 
 def _root(
     version: bool = typer.Option(False, "--version", is_eager=True, callback=_version, help="Print the version."),
+    install_completion: bool = typer.Option(
+        False, "--install-completion", help="Install tab completion, [bash|zsh|fish]."
+    ),
+    show_completion: bool = typer.Option(False, "--show-completion", help="Print the script of tab completion."),
 ) -> None:
     """What stands before the command."""
 

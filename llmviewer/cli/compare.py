@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from llmviewer import api
 from llmviewer.cli import options as opt
@@ -21,8 +19,8 @@ MOST = 12
 
 @opt.running
 def command(
-    model: Annotated[str, typer.Argument(help="Models, a comma list: names or paths.")],
-    hardware: Annotated[str, typer.Option(help="Chips, a comma list: names or paths.")],
+    model: opt.Models,
+    hardware: opt.Chips,
     batch_size: opt.BatchSize = 1,
     input_len: opt.InputLen = 1024,
     output_len: opt.OutputLen = 128,

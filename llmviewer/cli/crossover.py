@@ -10,8 +10,8 @@ from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.result.crossover import CROSSOVER_METRICS, crossover, names
-from llmviewer.result.sweep import values
+from llmviewer.result.crossover import CROSSOVER_METRICS, configuration_names, crossover
+from llmviewer.result.sweep import parse_values
 
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
@@ -22,8 +22,8 @@ MOST = 26
 
 @opt.running
 def command(
-    model: Annotated[str, typer.Argument(help="Models, a comma list: names or paths.")],
-    hardware: Annotated[str, typer.Option(help="Chips, a comma list: names or paths.")],
+    model: opt.Models,
+    hardware: opt.Chips,
     batch_size: Annotated[str, typer.Option(help="Batch sizes: lists and ranges.")] = "1:256:*2",
     context: Annotated[str, typer.Option(help="Tokens in the cache: lists and ranges.")] = "512:131072:*2",
     metric: Annotated[
@@ -46,8 +46,8 @@ def command(
     chosen = opt.combinations(options, model=model, hardware=hardware)
     if len(chosen) > MOST:
         raise UserError(f"{len(chosen)} configurations; a crossover shows at most {MOST}")
-    configurations = {name: api.configuration(**c) for name, c in zip(names(chosen), chosen, strict=True)}
-    grid = {"batch_sizes": values("batch_size", batch_size), "contexts": values("context", context)}
+    configurations = {name: api.configuration(**c) for name, c in zip(configuration_names(chosen), chosen, strict=True)}
+    grid = {"batch_sizes": parse_values("batch_size", batch_size), "contexts": parse_values("context", context)}
     found = crossover(configurations, metric=metric, output_len=output_len, **grid)
 
     def page() -> Page:

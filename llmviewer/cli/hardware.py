@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
-from llmviewer.cli import views
 from llmviewer.result import catalog
 
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A chip's name, or a path to its YAML.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", autocompletion=candidates.chips, help="A chip's name, or a path to its YAML.")
+]
 
 
 @app.command("list")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from llmviewer.cli import candidates
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.techniques.registry import TECHNIQUES
@@ -27,8 +28,19 @@ def whole(name: str, help: str, *flags: str, least: int = 1) -> Any:  # noqa: A0
     return typer.Option(*flags, help=help, parser=partial(_number, check, name), metavar="INTEGER")
 
 
-Model = Annotated[str, typer.Argument(help="A model's name, or a path to its config.json or the folder holding it.")]
-Hardware = Annotated[str, typer.Option("--hardware", help="A chip's name, or a path to its YAML.")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        autocompletion=candidates.models, help="A model's name, or a path to its config.json or the folder holding it."
+    ),
+]
+Hardware = Annotated[
+    str, typer.Option("--hardware", autocompletion=candidates.chips, help="A chip's name, or a path to its YAML.")
+]
+Models = Annotated[str, typer.Argument(autocompletion=candidates.models, help="Models, a comma list: names or paths.")]
+Chips = Annotated[
+    str, typer.Option("--hardware", autocompletion=candidates.chips, help="Chips, a comma list: names or paths.")
+]
 BatchSize = Annotated[int, whole("batch_size", "Sequences in the batch.")]
 InputLen = Annotated[int, whole("input_len", "Prompt tokens of each sequence.")]
 OutputLen = Annotated[int, whole("output_len", "Tokens each sequence generates.")]
@@ -53,23 +65,46 @@ TokenBudget = Annotated[
 IgnoreFields = Annotated[
     list[str] | None, typer.Option("--ignore-field", help="Go on without this field of the config.")
 ]
-Dtype = Annotated[str, typer.Option("--dtype", help="auto, bf16, fp16, fp32: dtype of weights and activations.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        autocompletion=candidates.fixed("auto", "bf16", "fp16", "fp32"),
+        help="auto, bf16, fp16, fp32: dtype of weights and activations.",
+    ),
+]
 NoFitCheck = Annotated[bool, typer.Option("--no-fit-check", help="Exit 0 even if it does not fit.")]
-Format = Annotated[str, typer.Option("--format", help="table, json, csv, markdown.")]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        autocompletion=candidates.fixed("table", "json", "csv", "markdown"),
+        help="table, json, csv, markdown.",
+    ),
+]
 Output = Annotated[str | None, typer.Option("-o", "--output", help="Write to this file instead of the terminal.")]
 
 #: option of api.Options -> (annotation, default); techniques come after them, from the registry.
 RUN: dict[str, tuple[Any, Any]] = {
     "dtype": (Dtype, "auto"),
     "latent_attention": (
-        Annotated[str, typer.Option("--latent-attention", help="Form of MLA: cheaper (in FLOPs), naive, absorbed.")],
+        Annotated[
+            str,
+            typer.Option(
+                "--latent-attention",
+                autocompletion=candidates.fixed("cheaper", "naive", "absorbed"),
+                help="Form of MLA: cheaper (in FLOPs), naive, absorbed.",
+            ),
+        ],
         "cheaper",
     ),
     "efficiency": (
         Annotated[
             str,
             typer.Option(
-                "--efficiency", help="ideal: the data sheet's roofline, a bound; calibrated: what kernels reach."
+                "--efficiency",
+                autocompletion=candidates.fixed("calibrated", "ideal"),
+                help="ideal: the data sheet's roofline, a bound; calibrated: what kernels reach.",
             ),
         ],
         "ideal",
@@ -77,7 +112,11 @@ RUN: dict[str, tuple[Any, Any]] = {
     "engine": (
         Annotated[
             str,
-            typer.Option("--engine", help="What serves the model, with calibrated: kernels (alone), vllm, trtllm ..."),
+            typer.Option(
+                "--engine",
+                autocompletion=candidates.engines,
+                help="What serves the model, with calibrated: kernels (alone), vllm, trtllm ...",
+            ),
         ],
         "kernels",
     ),
@@ -125,7 +164,8 @@ def _parts(text: str, separator: str) -> list[str]:
 def _technique(name: str) -> tuple[Any, str]:
     option = TECHNIQUES[name]
     flag = "--" + name.replace("_", "-")
-    return Annotated[str, typer.Option(flag, *option.flags, help=option.help)], option.default
+    words = candidates.values_of(name)
+    return Annotated[str, typer.Option(flag, *option.flags, autocompletion=words, help=option.help)], option.default
 
 
 def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]]:
@@ -133,7 +173,7 @@ def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]
 
     Values are separated by commas, those of options whose texts hold commas by semicolons."""
     lists = leading | {name: options[name] for name in (*LISTED, *TECHNIQUES)}
-    semicolons = {name for name, option in TECHNIQUES.items() if not option.listed}
+    semicolons = {name for name, option in TECHNIQUES.items() if option.separator == ";"}
     parts = {name: _parts(text, ";" if name in semicolons else ",") for name, text in lists.items()}
     for name, words in parts.items():
         between = "semicolons" if name in semicolons else "commas"
@@ -147,9 +187,9 @@ def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]
 
 def titled(chosen: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Every combination once, by the values in which it differs; a single one by its model and chip."""
-    from llmviewer.result.crossover import names  # commands of one configuration need none
+    from llmviewer.result.crossover import configuration_names  # commands of one configuration need none
 
     own = [one for at, one in enumerate(chosen) if one not in chosen[:at]]
     if len(own) == 1:
         return {f"{own[0]['model']} on {own[0]['hardware']}": own[0]}
-    return dict(zip(names(own), own, strict=True))
+    return dict(zip(configuration_names(own), own, strict=True))

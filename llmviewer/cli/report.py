@@ -17,7 +17,7 @@ from llmviewer.cli import views
 from llmviewer.cli.output import replacing, warn, write
 from llmviewer.cli.sweep import progress
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.result.sweep import Grid, values
+from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ Sizes = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
 
 @partial(opt.running, efficiency="calibrated")
 def command(
-    model: Annotated[str, typer.Argument(help="Models, a comma list: names or paths.")],
-    hardware: Annotated[str, typer.Option(help="Chips, a comma list: names or paths.")],
+    model: opt.Models,
+    hardware: opt.Chips,
     batch_size: Annotated[str, typer.Option(help="Batch sizes, lists and ranges; the first is shown in detail.")] = "1",
     input_len: Annotated[str, typer.Option(help="Prompt lengths likewise.")] = "1024",
     output_len: Annotated[str, typer.Option(help="Output lengths likewise.")] = "128",
@@ -63,7 +63,7 @@ def command(
     if table not in TABLES:
         raise unknown("table", table, TABLES)
     views.check(kind, path, (*model.split(","), *hardware.split(",")), known=(*FORMATS,))
-    sizes = {name: values(name, text) for name, text in zip(SIZES, (batch_size, input_len, output_len), strict=True)}
+    sizes = {name: parse_values(name, text) for name, text in zip(SIZES, (batch_size, input_len, output_len), strict=True)}
     report = _report(sizes, opt.combinations(options, model=model, hardware=hardware))
     warn(text for result in report.results.values() for text in result.warnings)
     FORMATS[kind](report, path, table)
@@ -103,7 +103,7 @@ def _grid(sizes: Sizes) -> Grid:
     """All points; batch sizes where no size is a list."""
     columns = {name: np.unique(column) for name, column in sizes.items()}
     if all(len(column) == 1 for column in columns.values()):
-        columns["batch_size"] = np.unique([*columns["batch_size"], *values("batch_size", CURVE)])
+        columns["batch_size"] = np.unique([*columns["batch_size"], *parse_values("batch_size", CURVE)])
     grid = Grid(batch_sizes=columns["batch_size"], input_lens=columns["input_len"], output_lens=columns["output_len"])
     if len(grid) > MOST_POINTS:
         raise UserError(f"{len(grid):,} points; a report holds at most {MOST_POINTS:,}, sweep any number")

@@ -69,4 +69,4 @@ def table(chunks: Iterator[Columns], path: str | None) -> None:
     first = {name: [value for columns in kept for value in columns[name]][:SHOWN_ROWS] for name in kept[0]}
     with opened(path) as stream:
         page = sweep_page.page(first, max(points - SHOWN_ROWS, 0))
-        stream.write(terminal.text(page, screen.FILE if path is not None else screen.Screen.of(stream)))
+        stream.write(terminal.text(page, screen.FILE if path is not None else screen.Screen.from_stream(stream)))

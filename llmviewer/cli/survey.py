@@ -19,7 +19,7 @@ from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
     from llmviewer.reports.plots.style import Style
-    from llmviewer.reports.survey.ask import Ask
+    from llmviewer.reports.survey.ask import SurveyQuery
     from llmviewer.reports.survey.document import SurveySection
 
 #: What a survey consists of; a folder with nothing else is an earlier one.
@@ -51,7 +51,7 @@ def command(
     return 0
 
 
-def section(name: str, answered: dict[Ask, Result]) -> SurveySection:
+def section(name: str, answered: dict[SurveyQuery, Result]) -> SurveySection:
     """A figure with its answers.  answered: what has been asked before, which grows."""
     from llmviewer.reports.survey import load
     from llmviewer.reports.survey.document import SurveySection
@@ -66,7 +66,7 @@ def section(name: str, answered: dict[Ask, Result]) -> SurveySection:
     return SurveySection(name=name.replace("_", "-"), figure=figure, frames=frames, compared=beside)
 
 
-def answer(ask: Ask) -> Result:
+def answer(ask: SurveyQuery) -> Result:
     """What `analyze` says to the question."""
     chip: Any = ask.hardware
     if ask.bandwidths:

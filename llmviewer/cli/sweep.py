@@ -15,7 +15,7 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import rows, views
 from llmviewer.cli.output import warn
 from llmviewer.core.workload import Request
-from llmviewer.result.sweep import Grid, values
+from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
 
 Columns = dict[str, Any]
@@ -32,7 +32,7 @@ WRITERS: dict[str, Callable[[Iterator[Columns], str | None], None]] = {
 @opt.running
 def command(
     model: opt.Model,
-    hardware: Annotated[str, typer.Option(help="Chips, a comma list.")],
+    hardware: opt.Chips,
     batch_size: Annotated[str, typer.Option(help="Batch sizes: 1,2,4:64:*2 multiplies, 8:64:+8 adds.")] = "1",
     input_len: Annotated[str, typer.Option(help="Prompt lengths, lists and ranges likewise.")] = "1024",
     output_len: Annotated[str, typer.Option(help="Output lengths, lists and ranges likewise.")] = "128",
@@ -47,9 +47,9 @@ def command(
     """
     views.check(format, output, (model, *hardware.split(",")), known=WRITERS)
     grid = Grid(
-        batch_sizes=values("batch_size", batch_size),
-        input_lens=values("input_len", input_len),
-        output_lens=values("output_len", output_len),
+        batch_sizes=parse_values("batch_size", batch_size),
+        input_lens=parse_values("input_len", input_len),
+        output_lens=parse_values("output_len", output_len),
     )
     configurations = [api.configuration(model, **chosen) for chosen in opt.combinations(options, hardware=hardware)]
     warned = [text for configuration in configurations for text in _prove(configuration, grid.largest())]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
-from llmviewer.cli import views
 from llmviewer.core.errors import unknown
 from llmviewer.techniques.methods import METHODS
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION, load
@@ -77,7 +77,7 @@ def every(format: opt.Format = "table", output: opt.Output = None) -> int:  # no
 
 @app.command("show")
 def one(
-    name: Annotated[str, typer.Argument(help="A technique's name or option.")],
+    name: Annotated[str, typer.Argument(autocompletion=candidates.techniques, help="A technique's name or option.")],
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = None,
 ) -> int:

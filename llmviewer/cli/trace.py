@@ -11,7 +11,7 @@ from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli.output import opened, spare, warn, writable
 from llmviewer.core.errors import UserError, quoted
-from llmviewer.result.timeline.traced import check
+from llmviewer.result.timeline.traced import check_event_count
 
 
 @partial(opt.running, efficiency="calibrated")
@@ -39,9 +39,9 @@ def command(
         writable(path)
     request = api.request(batch_size, input_len, output_len)
     result = api.configuration(model, hardware, **options).answer(request)
-    drawn = _drawn(result.chips_per_stage, chips)
+    drawn = _drawn(result.devices_per_stage, chips)
     events = result.timeline(steps)
-    check(len(events) * drawn)
+    check_event_count(len(events) * drawn)
     warn((*result.warnings, *([] if result.fits else ["it does not fit in memory"])))
     with opened(path) as stream:
         stream.writelines(f"{line}\n" for line in trace.lines(result, events, drawn))

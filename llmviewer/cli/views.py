@@ -45,7 +45,7 @@ def show(views: Views, name: str, path: str | None) -> None:
 def _table(views: Views, path: str | None) -> str:
     from llmviewer.reports import screen, terminal
 
-    return terminal.text(views.page(), screen.FILE if path is not None else screen.Screen.of(sys.stdout))
+    return terminal.text(views.page(), screen.FILE if path is not None else screen.Screen.from_stream(sys.stdout))
 
 
 def _markdown(views: Views, path: str | None) -> str:

@@ -5,16 +5,19 @@ A dimension is a float or a numpy array of float64 (one entry per point of a swe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from llmviewer.core.counts import Count, total
+from llmviewer.core.counts import Count, present, total
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.kinds import Kind, OperatorRole
 
+#: Scope of blocks that are no decoder layers: embedding, head, and blocks that a pass adds.
+MODEL_SCOPE = "model"
 #: Ends the names of weights that a checkpoint stores and its code does not call parameters (a router's correction).
 BUFFER = ".buffer"
 
@@ -36,21 +39,6 @@ class Place(Enum):
     NETWORK = "network"  # beyond the reach of the link
     HOST = "host"
     DISK = "disk"
-
-
-class Kind(Enum):
-    """The family of a kernel."""
-
-    GEMM = "gemm"
-    ATTENTION = "attention"
-    SOFTMAX = "softmax"
-    RECURRENCE = "recurrence"
-    CONV = "conv"
-    NORM = "norm"
-    ELEMENTWISE = "elementwise"
-    EMBEDDING = "embedding"
-    COLLECTIVE = "collective"
-    COPY = "copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,6 +73,10 @@ def whole(tensor: Tensor) -> Access:
     return Access(tensor, tensor.elements)
 
 
+#: Metadata of the fields of Operator that count work.
+WORK: Mapping[str, bool] = {"work": True}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operator:
     """One kernel's worth of work.
@@ -102,13 +94,14 @@ class Operator:
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
     output_shape: tuple[Count, ...]
+    role: OperatorRole = OperatorRole.OTHER
     compute: str = "fp32"
-    matmul_flops: Count = 0.0
-    vector_flops: Count = 0.0
-    recurrence_flops: Count = 0.0
-    conv_flops: Count = 0.0
-    special_ops: Count = 0.0
-    masked_flops: Count = 0.0
+    matmul_flops: Count = field(default=0.0, metadata=WORK)
+    vector_flops: Count = field(default=0.0, metadata=WORK)
+    recurrence_flops: Count = field(default=0.0, metadata=WORK)
+    conv_flops: Count = field(default=0.0, metadata=WORK)
+    special_ops: Count = field(default=0.0, metadata=WORK)
+    masked_flops: Count = field(default=0.0, metadata=WORK)
     shape: object = None
     where: Count = 1.0
     runs_on: Place = Place.DEVICE
@@ -145,6 +138,12 @@ class Operator:
         reads = (Access(a.tensor.called(names.get(a.tensor.name, a.tensor.name)), a.elements) for a in self.reads)
         return replace(self, reads=tuple(reads))
 
+    def map_work(self, change: Callable[[Count], Count]) -> Operator:
+        """The operator with `change` applied to each of its counts of work; a plain zero stays zero."""
+        work = {name: getattr(self, name) for name in WORK_FIELDS}
+        changed: dict[str, Any] = {name: change(count) for name, count in work.items() if present(count)}
+        return replace(self, **changed)
+
     def moved_bytes(self, place: Place) -> Count:
         """Bytes read and written at `place`."""
         return _moved((*self.reads, *self.writes), place)
@@ -161,6 +160,16 @@ class Operator:
     def write_bytes(self, role: Role) -> Count:
         """Device-memory bytes written to tensors of `role`."""
         return _moved(tuple(a for a in self.writes if a.tensor.role is role), Place.DEVICE)
+
+
+#: Fields of Operator that count work.
+WORK_FIELDS = tuple(entry.name for entry in fields(Operator) if "work" in entry.metadata)
+
+
+def summed_work(operators: Iterable[Operator]) -> dict[str, Any]:
+    """Work of several operators together, by field of Operator."""
+    listed = tuple(operators)
+    return {name: total(getattr(operator, name) for operator in listed) for name in WORK_FIELDS}
 
 
 def _moved(accesses: tuple[Access, ...], place: Place) -> Count:
@@ -212,6 +221,11 @@ class Block:
     states: tuple[State, ...] = ()
     scope: str = ""
     numbers: tuple[int, ...] = ()
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether this is a kind of decoder layer, not the embedding, the head or a block that a pass has added."""
+        return self.scope != MODEL_SCOPE
 
     def weights(self) -> dict[str, Tensor]:
         """The weights it stores, by name; each once."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype, operand_class
-from llmviewer.core.ir import Access, Block, Kind, Operator, Role, Tensor, whole
+from llmviewer.core.ir import Access, Block, Operator, Role, Tensor, whole
+from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.ops.gemm import GemmShape
 
 #: Per element quantized: compare for the largest magnitude, multiply by the scale, round.
@@ -36,6 +37,13 @@ class Format:
 
     weights: Dtype | None = None
     activations: Dtype | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeShape:
+    """The role of the operator whose output is quantized."""
+
+    source: OperatorRole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +75,7 @@ def is_linear(operator: Operator) -> bool:
 
 def is_quantize(operator: Operator) -> bool:
     """Whether the operator makes a low-bit input."""
-    return operator.kind is Kind.ELEMENTWISE and operator.name.endswith(QUANTIZE)
+    return operator.kind is Kind.ELEMENTWISE and operator.role is OperatorRole.QUANTIZE
 
 
 def with_formats(block: Block, format_of: Callable[[Operator], Format]) -> Block:
@@ -79,11 +87,12 @@ def with_formats(block: Block, format_of: Callable[[Operator], Format]) -> Block
     made = {op.output.name: op.reads[0].tensor for op in block.operators if is_quantize(op)}
     linears = {op.name: _formatted(_restored(op, made), format_of(op)) for op in block.operators if is_linear(op)}
     low = _low_inputs(linears.values())
+    roles = {op.output.name: op.role for op in block.operators}
     operators: dict[str, Operator] = {}
     for operator in block.operators:
         if operator.name in linears:
             linear = linears[operator.name]
-            operators |= {op.name: op for op in _makers(linear, low) if op.name not in operators}
+            operators |= {op.name: op for op in _makers(linear, low, roles) if op.name not in operators}
             operators[operator.name] = _reading(linear, low)
         elif operator.output.name not in made:
             operators[operator.name] = operator
@@ -165,7 +174,7 @@ def _low_inputs(linears: Iterable[_Linear]) -> _Low:
     return found
 
 
-def _makers(linear: _Linear, low: _Low) -> Iterator[Operator]:
+def _makers(linear: _Linear, low: _Low, roles: Mapping[str, OperatorRole]) -> Iterator[Operator]:
     """The operators that make its low-bit inputs."""
     if linear.low is None:
         return
@@ -176,10 +185,12 @@ def _makers(linear: _Linear, low: _Low) -> Iterator[Operator]:
         yield Operator(
             name=y.name,
             kind=Kind.ELEMENTWISE,
+            role=OperatorRole.QUANTIZE,
             reads=(Access(access.tensor, y.elements),),
             writes=(whole(y),),
             output_shape=(y.elements / width, width),
             vector_flops=y.elements * QUANTIZE_FLOPS,
+            shape=QuantizeShape(source=roles.get(access.tensor.name, OperatorRole.OTHER)),
         )
 
 

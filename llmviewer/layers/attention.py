@@ -10,6 +10,7 @@ import numpy as np
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
+from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
 from llmviewer.ops.attention import (
     ALIBI_FLOPS,
@@ -137,7 +138,12 @@ class Attention:
     def _after(self, tokens: Count, out: Tensor, before: tuple[Operator, ...]) -> tuple[Operator, ...]:
         width = self.heads * (self.v_dim or self.head_dim)
         project = Linear(
-            name="o_proj", in_features=width, out_features=self.hidden, dtype=self.dtype, bias=self.projections.out_bias
+            name="o_proj",
+            in_features=width,
+            out_features=self.hidden,
+            dtype=self.dtype,
+            bias=self.projections.out_bias,
+            role=OperatorRole.ATTENTION_OUTPUT,
         )
         if not self.gate:
             return (project.operator(out, tokens),)
@@ -191,7 +197,12 @@ class Attention:
     def _product(self, name: str, width: int, x: Tensor, tokens: Count, writes: tuple[Access, ...] = ()) -> Operator:
         bias, clip = self.projections.qkv_bias, CLIP_FLOPS * self.projections.clip
         linear = Linear(
-            name=name, in_features=self.reads or self.hidden, out_features=width, dtype=self.dtype, bias=bias
+            name=name,
+            in_features=self.reads or self.hidden,
+            out_features=width,
+            dtype=self.dtype,
+            bias=bias,
+            role=OperatorRole.QUERY if name in ("q_proj", "qkv_proj") else OperatorRole.OTHER,
         )
         operator = linear.operator(x, tokens, writes)
         return replace(operator, vector_flops=operator.vector_flops + tokens * (clip * width)) if clip else operator
@@ -218,7 +229,15 @@ class Attention:
         stored = {QkNorm.WEIGHTLESS: 0, QkNorm.EACH_HEAD: self.head_dim * heads}.get(self.qk_norm, width)
         if self.norm_kind is NormKind.LAYER and self.qk_norm is QkNorm.PER_HEAD:
             stored *= 2
-        return Norm(name=name, kind=self.norm_kind, width=width, rows=rows, parameters=stored, dtype=self.dtype)
+        return Norm(
+            name=name,
+            kind=self.norm_kind,
+            width=width,
+            rows=rows,
+            parameters=stored,
+            dtype=self.dtype,
+            role=OperatorRole.QK_NORM,
+        )
 
     def _rope(self, tokens: Count, q: Tensor, k: Access | None) -> Operator:
         rotated = Tensor(name="rope", elements=q.elements, dtype=q.dtype)

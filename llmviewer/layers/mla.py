@@ -10,10 +10,18 @@ import numpy as np
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
+from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, eager, rope
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
+
+#: Roles of the linear layers that graph passes look for.
+ROLES = {
+    "q_proj": OperatorRole.QUERY,
+    "kv_b_proj": OperatorRole.LATENT_EXPANSION,
+    "o_proj": OperatorRole.ATTENTION_OUTPUT,
+}
 
 
 class MlaForm(Enum):
@@ -80,7 +88,8 @@ class Mla:
         return (*queries, *latent, rotate, expand, *core, project)
 
     def _linear(self, name: str, width_in: int, width_out: int, *, bias: bool = False) -> Linear:
-        return Linear(name=name, in_features=width_in, out_features=width_out, dtype=self.dtype, bias=bias)
+        role = ROLES.get(name, OperatorRole.OTHER)
+        return Linear(name=name, in_features=width_in, out_features=width_out, dtype=self.dtype, bias=bias, role=role)
 
     def _queries(self, tokens: Count, x: Tensor) -> tuple[Operator, ...]:
         width = self.heads * (self.nope_dim + self.rope_dim)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Operator, Tensor, whole
+from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import Activation, activate, gated
 from llmviewer.ops.gemm import Linear
@@ -56,7 +57,14 @@ class Mlp:
             dtype=self.dtype,
             bias=self.bias,
             experts=self.experts,
+            role=self._role(name),
         )
+
+    def _role(self, name: str) -> OperatorRole:
+        """Roles belong to a dense part; experts and shared experts have their own."""
+        if self.prefix:
+            return OperatorRole.OTHER
+        return OperatorRole.FEED_FORWARD_OUTPUT if name == "down_proj" else OperatorRole.FEED_FORWARD_INPUT
 
     def _activate(self, rows: Count, into: tuple[Operator, ...]) -> Operator:
         name = f"{self.prefix}act" if self.prefix else "mlp_act"

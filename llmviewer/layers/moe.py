@@ -8,11 +8,12 @@ import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import BUFFER, Access, Kind, Operator, Role, Tensor, whole
+from llmviewer.core.ir import BUFFER, Access, Operator, Role, Tensor, whole
+from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Step
 from llmviewer.layers.mlp import Mlp
 from llmviewer.ops.elementwise import activate, activation, add, elementwise
-from llmviewer.ops.gemm import Linear
+from llmviewer.ops.gemm import EXPERT_PREFIX, Linear
 
 #: softmax or sigmoid over the router's logits, 5 FLOP per expert as for attention scores; selection is not counted.
 ROUTER_FLOPS = 5.0
@@ -58,7 +59,7 @@ class Moe:
         into, inner = self._latent_in(tokens, x)
         rows = tokens * (1.0 * self.chosen)
         active = distinct_experts(self.experts, self.chosen, tokens)
-        expert = replace(self.expert, experts=self.experts, prefix="expert_")
+        expert = replace(self.expert, experts=self.experts, prefix=EXPERT_PREFIX)
         routed = expert.over(rows, inner, active)
         combine = self._combine(tokens, routed[-1].output, router[-1].output)
         out = self._latent_out(tokens, combine.output)
@@ -72,6 +73,7 @@ class Moe:
             out_features=self.experts,
             dtype=self.dtype,
             bias=self.router_bias,
+            role=OperatorRole.ROUTER,
         )
         logits = linear.operator(x, tokens)
         stored = {f"router_correction{BUFFER}": self.correction_bias, "expert_scale.weight": self.expert_scale}
@@ -87,7 +89,8 @@ class Moe:
         width = self.latent or self.hidden
         y = Tensor(name="expert_combine", elements=tokens * (1.0 * width), dtype=rows.dtype)
         weights = Access(scores, tokens * (1.0 * self.chosen))
-        return elementwise("expert_combine", (whole(rows), weights), y, tokens, flops=2.0 * self.chosen)
+        role = OperatorRole.EXPERT_COMBINE
+        return elementwise("expert_combine", (whole(rows), weights), y, tokens, flops=2.0 * self.chosen, role=role)
 
     def _latent_in(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor]:
         if not self.latent:

@@ -40,7 +40,9 @@ class PerLayerEmbedding:
         norm = rms_norm("per_layer_projection_norm", self.width, self.dtype, rows=self.layers).operator(
             project.output, tokens
         )
-        return (look_up, project, norm, add(NAME, norm.output, rows, tokens, flops=2.0))
+        y = Tensor(name=NAME, elements=norm.output.elements, dtype=norm.output.dtype)
+        both = elementwise(NAME, (whole(norm.output), whole(rows)), y, tokens, flops=2.0)
+        return (look_up, project, norm, both)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""From a config.json to a Model.  `ARCHITECTURES` maps `model_type` to the parser of its family."""
+"""From a config.json to a Model: `architectures.py` maps `model_type` to a parser."""
 
 from __future__ import annotations
 

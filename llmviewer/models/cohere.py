@@ -10,8 +10,8 @@ from llmviewer.layers.attention import QkNorm
 from llmviewer.layers.decoder import DecoderLayer, Norms, Residual
 from llmviewer.models import parts
 from llmviewer.models.config import Config
+from llmviewer.models.fields import hidden_size, sliding_or_full, window
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import hidden_size, window
 from llmviewer.ops.norm import NormKind, layer_norm
 
 #: LayerNorm without bias.
@@ -19,18 +19,18 @@ cohere_norm = partial(layer_norm, bias=False)
 
 
 def parse_cohere(config: Config, dtype: Dtype) -> Model:
-    """CohereForCausalLM: attention and SwiGLU side by side after one LayerNorm; QK-norm with weights for each head."""
+    """CohereForCausalLM: attention and SwiGLU in parallel after one LayerNorm; QK-norm with weights per head."""
     attention = parts.attention(config, dtype, parts.projections(config))
     if config.flag("use_qk_norm", default=False):
         attention = replace(attention, qk_norm=QkNorm.EACH_HEAD, norm_kind=NormKind.LAYER)
     mlp = parts.gated_mlp(config, dtype)
-    layers = parts.alike(config, _norms(config, dtype), attention, mlp, Residual.PARALLEL)
+    layers = parts.uniform_layers(config, _norms(config, dtype), attention, mlp, Residual.PARALLEL)
     return _model(config, dtype, layers)
 
 
 def parse_cohere2(config: Config, dtype: Dtype) -> Model:
-    """Cohere2ForCausalLM: three sliding layers with rope, then a full one without."""
-    _expect_fixed(config)
+    """Cohere2ForCausalLM: three layers with a sliding window and rope, then one with full attention and no rope."""
+    _expect_constants(config)
     attention = parts.attention(config, dtype, parts.projections(config))
     variants = {
         "sliding": replace(attention, window=window(config)),
@@ -38,21 +38,21 @@ def parse_cohere2(config: Config, dtype: Dtype) -> Model:
     }
     mlp = parts.gated_mlp(config, dtype)
 
-    def layer(kind: str, times: int) -> DecoderLayer:
+    def layer(kind: str, repeats: int) -> DecoderLayer:
         return DecoderLayer(
             name=kind,
-            repeats=times,
+            repeats=repeats,
             norms=_norms(config, dtype),
             mixer=variants[kind],
             feed_forward=mlp,
             residual=Residual.PARALLEL,
         )
 
-    return _model(config, dtype, parts.grouped(parts.alternating(config, 4), layer))
+    return _model(config, dtype, parts.group_layers(sliding_or_full(config, 4), layer))
 
 
-def _expect_fixed(config: Config) -> None:
-    """What the published config of Command-R7B states and the class takes for granted."""
+def _expect_constants(config: Config) -> None:
+    """Check fields of the published Command-R7B config whose values the class hard-codes."""
     config.defaults(sliding_window=4096)
     config.expect("layer_switch", config.get("sliding_window_pattern", 4))
     config.expect("order_of_interleaved_layers", "local_attn_first")
@@ -61,7 +61,7 @@ def _expect_fixed(config: Config) -> None:
     config.expect("use_gated_activation", True)
     config.expect("use_parallel_block", True)
     config.expect("use_embedding_sharing", True)
-    config.ignore("use_parallel_embedding")  # how the table is sharded
+    config.ignore("use_parallel_embedding")  # sharding of the table
 
 
 def _norms(config: Config, dtype: Dtype) -> Norms:

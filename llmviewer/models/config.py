@@ -1,4 +1,4 @@
-"""Reading a config.json field by field: every architectural field is consumed, ignored with a reason, or an error."""
+"""Reading a config.json: every field is read by a parser, ignored for a stated reason, or an error."""
 
 from __future__ import annotations
 
@@ -6,25 +6,68 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmviewer.core.errors import UserError, quoted, shown, unknown
-from llmviewer.models.bookkeeping import BOOKKEEPING
 
-#: Larger sizes than this are a typing error, not a model.
-ABSURD = 10**8
-#: The field that says in which formats a checkpoint is stored.
-STORED = "quantization_config"
+#: A larger size is a typing error.
+MAX_FIELD_VALUE = 10**8
+#: The field with the number formats of a quantized checkpoint.
+QUANTIZATION_FIELD = "quantization_config"
+#: Reason -> fields that change no shape and no count.
+_IGNORED_BY_REASON: dict[str, str] = {
+    "identity": "_name_or_path name_or_path architectures auto_map model_type transformers_version torch_dtype dtype "
+    "finetuning_task id2label label2id problem_type _commit_hash custom_pipelines _from_model_config",
+    "token ids, no shapes": "bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id "
+    "forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens bad_words_ids "
+    "tokenizer_class prefix",
+    "training only": "initializer_range init_std init_method_std attention_dropout attn_pdrop embd_pdrop resid_pdrop "
+    "dropout hidden_dropout hidden_dropout_prob attention_probs_dropout_prob activation_dropout embedding_dropout "
+    "layerdrop classifier_dropout summary_activation summary_first_dropout summary_proj_to_labels summary_type "
+    "summary_use_proj router_aux_loss_coef router_jitter_noise input_jitter_noise output_router_logits "
+    "router_z_loss_coef "
+    "aux_loss_alpha seq_aux gradient_checkpointing rescale_prenorm_residual use_cache_in_training ffn_dropout "
+    "residual_dropout attn_dropout emb_pdrop ffn_pdrop resid_dropout",
+    "numerical detail that changes no work": "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_eps norm_epsilon "
+    "layernorm_epsilon "
+    "rope_theta rope_scaling rope_parameters rope_local_base_freq rotary_emb_base rope_ratio partial_rope_base "
+    "original_max_position_embeddings attention_softmax_in_fp32 apply_residual_connection_post_layernorm_fp32 "
+    "scale_attention_softmax_in_fp32 attention_bias_in_fp32 residual_in_fp32 query_pre_attn_scalar scale_attn_weights "
+    "scale_attn_by_inverse_layer_idx reorder_and_upcast_attn softmax_scale slow_but_exact initializer_cutoff_factor "
+    "time_step_min time_step_max time_step_floor time_step_limit time_step_scale time_step_init_scheme "
+    "rope_interleave rope_interleaved routed_scaling_factor",
+    "which experts are chosen, not how many": "norm_topk_prob n_group topk_group scoring_func",
+    "multi-token prediction: an extra block that ordinary decoding does not run": "num_nextn_predict_layers "
+    "num_mtp_layers mtp_transformer_layers num_mtp_modules use_mtp mtp_num_hidden_layers mtp_use_dedicated_embeddings",
+    "vision and audio: only the language model is counted": "vision_config audio_config mm_tokens_per_image "
+    "image_token_index boi_token_index eoi_token_index image_token_id video_token_id audio_token_id boi_token_id "
+    "eoi_token_id boa_token_id eoa_token_id vision_start_token_id vision_end_token_id vision_soft_tokens_per_image "
+    "audio_soft_tokens_per_image projector_hidden_act multimodal_projector_bias vision_feature_layer "
+    "spatial_merge_size",
+    "run-time settings": "use_cache pretraining_tp return_dict output_attentions output_hidden_states is_decoder "
+    "is_encoder_decoder add_cross_attention tie_encoder_decoder task_specific_params gradient_checkpointing "
+    "ep_size attn_implementation _attn_implementation use_flash_attn cross_attention_hidden_size "
+    "chunk_size_feed_forward "
+    "torchscript use_bfloat16 max_length min_length do_sample early_stopping num_beams num_beam_groups "
+    "diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size "
+    "encoder_no_repeat_ngram_size num_return_sequences output_scores return_dict_in_generate remove_invalid_values "
+    "exponential_decay_length_penalty pruned_heads tf_legacy_loss cache_implementation skip_bos output_past",
+    "read once for all architectures": "quantization_config max_position_embeddings tie_word_embeddings vocab_size",
+}
+#: Ignored field -> reason.
+IGNORED_FIELDS: dict[str, str] = {
+    name: reason for reason, names in _IGNORED_BY_REASON.items() for name in names.split()
+}
 
 
 class Config:
-    """A view of a config that remembers which fields were read.  where: what error messages call it."""
+    """The fields of a config.json, and which of them were read.  where: name of the config in error messages."""
 
     def __init__(self, fields: Mapping[str, Any], where: str) -> None:
         self.fields = fields
         self.where = where
         self.read: set[str] = set()
-        self.parts: dict[str, Config] = {}
+        self.sections: dict[str, Config] = {}
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null; counts as reading it."""
+        """Whether the field is present and not null; marks it as read."""
         self.read.add(name)
         return self.fields.get(name) is not None
 
@@ -33,58 +76,58 @@ class Config:
         return self.fields[name] if self.has(name) else default
 
     def defaults(self, **values: Any) -> None:
-        """What the architecture's class takes for fields that are missing (an explicit null stays null)."""
+        """Set the class's defaults for missing fields (an explicit null stays null)."""
         self.fields = {**values, **self.fields}
 
-    def one_of(self, *names: str) -> str:
-        """The first of several spellings that is there; the first of all where none is."""
-        found = [name for name in names if self.has(name)]
-        return found[0] if found else names[0]
+    def first_present(self, *names: str) -> str:
+        """The first of several field names that is present; the first name if none is."""
+        present = [name for name in names if self.has(name)]
+        return present[0] if present else names[0]
 
-    def count(self, name: str, default: int | None = None, *, least: int = 1, most: int = ABSURD) -> int:
-        """A whole number from `least` to `most`; without a default the field is needed."""
+    def count(self, name: str, default: int | None = None, *, minimum: int = 1, maximum: int = MAX_FIELD_VALUE) -> int:
+        """A whole number from `minimum` to `maximum`; without a default the field is required."""
         value = self.get(name, default)
         if value is None:
             raise UserError(f"{self.where}: missing field '{name}'")
-        whole = value.is_integer() if isinstance(value, float) else isinstance(value, int)
-        if isinstance(value, bool) or not whole:
+        is_whole = value.is_integer() if isinstance(value, float) else isinstance(value, int)
+        if isinstance(value, bool) or not is_whole:
             raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected a whole number")
-        if not least <= value <= most:
-            raise UserError(f"{self.where}: field '{name}' is {shown(value)}, expected {least} to {most}")
+        if not minimum <= value <= maximum:
+            raise UserError(f"{self.where}: field '{name}' is {shown(value)}, expected {minimum} to {maximum}")
         return int(value)
 
     def number(self, name: str, default: float) -> float:
-        """A finite number."""
+        """A finite number, `default` if missing."""
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
             raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected a number")
         return float(value)
 
     def fraction(self, name: str, default: float) -> float:
-        """A number from 0 to 1."""
+        """A number from 0 to 1, `default` if missing."""
         value = self.number(name, default)
         if not 0.0 <= value <= 1.0:
             raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected 0 to 1")
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """true or false."""
+        """A boolean, `default` if missing."""
         value = self.get(name, default)
         if not isinstance(value, bool):
             raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected true or false")
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A word; without a default the field is needed."""
+        """A string; without a default the field is required."""
         value = self.get(name, default)
         if value is None:
             raise UserError(f"{self.where}: missing field '{name}'")
         if not isinstance(value, str):
-            raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected a word")
+            raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected a string")
         return value
 
     def words(self, name: str, allowed: Mapping[str, Any] | tuple[str, ...], length: int) -> list[str]:
-        """A list of `length` words, each one of `allowed` (layer_types)."""
+        """The first `length` entries of a list of strings, each one of `allowed` (layer_types)."""
         value = self.get(name)
         if not isinstance(value, list) or len(value) < length:
             raise UserError(f"{self.where}: field '{name}' must list {length} layers")
@@ -94,42 +137,42 @@ class Config:
         return list(value[:length])
 
     def numbers(self, name: str, default: Sequence[int] = ()) -> list[int]:
-        """A list of whole numbers (the layers with experts); `default` where it is missing."""
+        """A list of whole numbers (the layers with experts), `default` if missing."""
         value = self.get(name, list(default))
         if not isinstance(value, list) or not all(isinstance(entry, int) for entry in value):
             raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected a list of whole numbers")
         return list(value)
 
     def expect(self, name: str, *values: Any) -> None:
-        """A field we understand only at these values (or when missing)."""
+        """Raise if the field has another value than these; a missing field or null is fine."""
         value = self.get(name)
         if value is not None and value not in values:
             allowed = ", ".join(map(shown, values))
-            raise UserError(f"{self.where}: field '{name}' is {quoted(value)}; understood: {allowed}")
+            raise UserError(f"{self.where}: field '{name}' is {quoted(value)}; supported: {allowed}")
 
     def ignore(self, *names: str) -> None:
-        """Fields that do not matter for this architecture's shapes."""
+        """Mark fields as read that do not matter for this architecture's shapes."""
         self.read.update(names)
 
-    def part(self, name: str) -> Config:
-        """A nested config (`text_config`), checked for leftovers like this one."""
+    def section(self, name: str) -> Config:
+        """A nested config (`text_config`), whose unread fields are reported together with this one's."""
         value = self.get(name)
         if not isinstance(value, Mapping):
             raise UserError(f"{self.where}: field '{name}' must be a mapping of fields")
-        return self.parts.setdefault(name, Config(value, f"{self.where}: {name}"))
+        return self.sections.setdefault(name, Config(value, f"{self.where}: {name}"))
 
-    def leftovers(self) -> list[str]:
-        """Fields nobody read and no list excuses."""
-        own = [name for name in self.fields if name not in self.read and name not in BOOKKEEPING]
-        return own + [name for part in self.parts.values() for name in part.leftovers()]
+    def unread_fields(self) -> list[str]:
+        """Fields that were neither read nor are in IGNORED_FIELDS, nested ones included."""
+        own = [name for name in self.fields if name not in self.read and name not in IGNORED_FIELDS]
+        return own + [name for section in self.sections.values() for name in section.unread_fields()]
 
-    def finish(self, ignored: tuple[str, ...] = ()) -> None:
-        """Raise for the first architectural field that was not understood."""
-        left = [name for name in self.leftovers() if name not in ignored]
-        if left:
-            are = "are" if len(left) > 1 else "is"
-            names = ", ".join(quoted(name) for name in left[:5]) + (", …" if len(left) > 5 else "")
+    def check_all_read(self, ignored: tuple[str, ...] = ()) -> None:
+        """Raise if any field was not read; `ignored` fields are excepted."""
+        unread = [name for name in self.unread_fields() if name not in ignored]
+        if unread:
+            noun, verb = ("fields", "are") if len(unread) > 1 else ("field", "is")
+            names = ", ".join(quoted(name) for name in unread[:5]) + (", …" if len(unread) > 5 else "")
             raise UserError(
-                f"{self.where}: field {names} {are} not understood for this architecture; it may change the shapes "
-                f"(go on without it: --ignore-field {shown(left[0])})"
+                f"{self.where}: {noun} {names} {verb} not supported for this architecture and may change its shapes "
+                f"(to ignore: --ignore-field {shown(unread[0])})"
             )

@@ -1,4 +1,4 @@
-"""DeepSeek-V2, V3 and R1, and Kimi-K2, which uses V3's layout: latent attention and many small experts."""
+"""DeepSeek-V2, V3 and R1, and Kimi-K2 (V3's layout): latent attention and many small experts."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from llmviewer.layers.mla import Mla
 from llmviewer.layers.moe import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config
+from llmviewer.models.fields import head_count, hidden_size, layer_count
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import head_count, hidden_size, layer_count
 from llmviewer.ops.norm import rms_norm
 
 
-def parse_v2(config: Config, dtype: Dtype) -> Model:
-    """DeepseekV2ForCausalLM: experts chosen by their softmax."""
+def parse_deepseek_v2(config: Config, dtype: Dtype) -> Model:
+    """DeepseekV2ForCausalLM: experts chosen by softmax scores."""
     config.expect("topk_method", "greedy", "group_limited_greedy")
     return _model(config, dtype, _experts(config, dtype))
 
 
-def parse_v3(config: Config, dtype: Dtype) -> Model:
-    """DeepseekV3ForCausalLM (V3, R1, Kimi-K2): experts chosen by their sigmoid plus a stored bias."""
+def parse_deepseek_v3(config: Config, dtype: Dtype) -> Model:
+    """DeepseekV3ForCausalLM (V3, R1, Kimi-K2): experts chosen by sigmoid scores plus a stored bias."""
     config.expect("topk_method", "noaux_tc")
     return _model(config, dtype, replace(_experts(config, dtype), correction_bias=True))
 
 
 def dense_first(config: Config) -> list[str]:
     """`dense` for the first `first_k_dense_replace` layers, `moe` after them."""
-    dense = config.count("first_k_dense_replace", least=0)
+    dense = config.count("first_k_dense_replace", minimum=0)
     return ["dense" if layer < dense else "moe" for layer in range(layer_count(config))]
 
 
@@ -57,9 +57,9 @@ def _attention(config: Config, dtype: Dtype) -> Mla:
 
 
 def _q_rank(config: Config) -> int:
-    """A null is a model without a latent of the queries (V2-Lite); a missing field is an error."""
-    null = "q_lora_rank" in config.fields and not config.has("q_lora_rank")
-    return 0 if null else config.count("q_lora_rank")
+    """Rank of the queries' latent; 0 if `q_lora_rank` is null (V2-Lite).  A missing field is an error."""
+    is_null = "q_lora_rank" in config.fields and not config.has("q_lora_rank")
+    return 0 if is_null else config.count("q_lora_rank")
 
 
 def _model(config: Config, dtype: Dtype, experts: Moe) -> Model:
@@ -67,5 +67,7 @@ def _model(config: Config, dtype: Dtype, experts: Moe) -> Model:
     dense = parts.mlp(config, dtype, config.count("intermediate_size"))
     kinds = [("latent", word) for word in dense_first(config)]
     feed_forwards: dict[str, FeedForward] = {"dense": dense, "moe": experts}
-    layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), {"latent": _attention(config, dtype)}, feed_forwards)
+    layers = parts.layers_by_kind(
+        kinds, parts.pre_norms(config, dtype), {"latent": _attention(config, dtype)}, feed_forwards
+    )
     return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))

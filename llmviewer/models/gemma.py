@@ -9,16 +9,16 @@ from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.layers.decoder import DecoderLayer
 from llmviewer.models import parts
 from llmviewer.models.config import Config
+from llmviewer.models.fields import hidden_size, sliding_or_full, window
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import hidden_size, window
 from llmviewer.ops.attention import SOFT_CAP_FLOPS
 from llmviewer.ops.norm import rms_norm
 
-#: What the class of all three takes where a config is silent (`hidden_act: gelu` of Gemma 1 means the tanh form too).
+#: Class defaults of all three (`hidden_act: gelu` of Gemma 1 also means the tanh form).
 DEFAULTS = {"head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
 
-#: The same for Gemma 3's 4B, whose published config states little else than its width and depth.
-DEFAULTS_3 = {
+#: Class defaults of Gemma 3; the published config of the 4B states little more than width and depth.
+GEMMA3_DEFAULTS = {
     "vocab_size": 262208,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
@@ -31,21 +31,21 @@ def parse_gemma(config: Config, dtype: Dtype) -> Model:
     """GemmaForCausalLM: Llama with GeGLU, wide heads, scaled embeddings, tied head."""
     attention = _attention(config, dtype)
     mlp = parts.gated_mlp(config, dtype)
-    return framed(config, dtype, parts.alike(config, parts.pre_norms(config, dtype), attention, mlp))
+    return gemma_model(config, dtype, parts.uniform_layers(config, parts.pre_norms(config, dtype), attention, mlp))
 
 
 def parse_gemma2(config: Config, dtype: Dtype) -> Model:
-    """Gemma2ForCausalLM: every other layer slides; norms around each branch; soft caps on scores and logits."""
+    """Gemma2ForCausalLM: a window in every other layer; norms around each branch; soft caps on scores and logits."""
     config.defaults(sliding_window=4096, attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
     attention = replace(_attention(config, dtype), soft_cap=config.has("attn_logit_softcapping"))
-    return framed(config, dtype, _alternating(config, dtype, attention, 2))
+    return gemma_model(config, dtype, _alternating(config, dtype, attention, 2))
 
 
 def parse_gemma3(config: Config, dtype: Dtype) -> Model:
     """Gemma3ForCausalLM: five sliding layers, then a full one; norms around each branch; QK-norm per head."""
-    config.defaults(**DEFAULTS_3)
+    config.defaults(**GEMMA3_DEFAULTS)
     attention = replace(_attention(config, dtype), soft_cap=config.has("attn_logit_softcapping"))
-    return framed(config, dtype, _alternating(config, dtype, replace(attention, qk_norm=QkNorm.PER_HEAD), 6))
+    return gemma_model(config, dtype, _alternating(config, dtype, replace(attention, qk_norm=QkNorm.PER_HEAD), 6))
 
 
 def _attention(config: Config, dtype: Dtype) -> Attention:
@@ -55,18 +55,18 @@ def _attention(config: Config, dtype: Dtype) -> Attention:
 
 
 def _alternating(config: Config, dtype: Dtype, attention: Attention, period: int) -> tuple[DecoderLayer, ...]:
-    """Sliding layers and, every `period`-th, a full one."""
+    """Layers with a sliding window, and full attention in every `period`-th."""
     variants = {"sliding": replace(attention, window=window(config)), "full": attention}
     norms, mlp = parts.sandwich_norms(config, dtype), parts.gated_mlp(config, dtype)
 
-    def layer(kind: str, times: int) -> DecoderLayer:
-        return DecoderLayer(name=kind, repeats=times, norms=norms, mixer=variants[kind], feed_forward=mlp)
+    def layer(kind: str, repeats: int) -> DecoderLayer:
+        return DecoderLayer(name=kind, repeats=repeats, norms=norms, mixer=variants[kind], feed_forward=mlp)
 
-    return parts.grouped(parts.alternating(config, period), layer)
+    return parts.group_layers(sliding_or_full(config, period), layer)
 
 
-def framed(config: Config, dtype: Dtype, layers: tuple[DecoderLayer, ...]) -> Model:
-    """Scaled embeddings, a cap on the logits where the config has one."""
+def gemma_model(config: Config, dtype: Dtype, layers: tuple[DecoderLayer, ...]) -> Model:
+    """The model around `layers`: scaled embeddings, and a soft cap on the logits if the config has one."""
     plain = parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
     capped = config.has("final_logit_softcapping")
     return replace(

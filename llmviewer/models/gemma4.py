@@ -1,4 +1,4 @@
-"""Gemma 4: two kinds of heads, shared caches, per-layer inputs, experts beside a dense part."""
+"""Gemma 4: heads of two sizes, KV caches shared between layers, per-layer inputs, experts parallel to a dense MLP."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from llmviewer.layers.dense_and_sparse import DenseAndSparse
 from llmviewer.layers.per_layer_inputs import PerLayerEmbedding, PerLayerInput
 from llmviewer.models import parts
 from llmviewer.models.config import Config
-from llmviewer.models.gemma import framed
+from llmviewer.models.fields import group_count, hidden_size, layer_count, sliding_or_full, window
+from llmviewer.models.gemma import gemma_model
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import hidden_size, layer_count, shared_heads, window
 from llmviewer.ops.elementwise import activation
 
-#: What the class takes where a config is silent.
+#: Class defaults.
 DEFAULTS = {
     "head_dim": 256,
     "global_head_dim": 512,
@@ -27,69 +27,69 @@ DEFAULTS = {
     "sliding_window": 512,
     "tie_word_embeddings": True,
 }
-#: Share of a full layer's head that is rotated, where the config is silent.
-FULL_ROTARY = 0.25
+#: Default share of a head that is rotated in layers with full attention.
+FULL_ROTARY_FACTOR = 0.25
 
 
-def parse(config: Config, dtype: Dtype) -> Model:
-    """Gemma4ForCausalLM: sliding and full layers; the last ones may take keys and values from earlier ones."""
+def parse_gemma4(config: Config, dtype: Dtype) -> Model:
+    """Gemma4ForCausalLM: sliding and full layers; the last layers may use keys and values of earlier ones."""
     config.defaults(**DEFAULTS)
-    config.expect("use_bidirectional_attention", "vision")  # of image tokens; text is causal
+    config.expect("use_bidirectional_attention", "vision")  # for image tokens only; text is causal
     config.ignore("num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_global_key_value_heads")
     config.defaults(num_experts_per_tok=config.get("top_k_experts"))
-    types = parts.alternating(config, 6)
-    first_shared = len(types) - config.count("num_kv_shared_layers", least=0, most=len(types) - 1)
+    types = sliding_or_full(config, 6)
+    first_shared = len(types) - config.count("num_kv_shared_layers", minimum=0, maximum=len(types) - 1)
     kinds = [(word, "shared" if layer >= first_shared else "own") for layer, word in enumerate(types)]
 
-    def layer(kind: tuple[str, str], times: int) -> DecoderLayer:
+    def layer(kind: tuple[str, str], repeats: int) -> DecoderLayer:
         shared = kind[1] == "shared"
         return DecoderLayer(
             name=parts.block_name(kind, kinds),
-            repeats=times,
+            repeats=repeats,
             norms=_norms(config, dtype),
             mixer=replace(_attention(config, dtype, kind[0]), shares_cache=shared),
             feed_forward=_feed_forward(config, dtype, kind[1]),
             tail=_tail(config, dtype),
         )
 
-    model = framed(config, dtype, parts.grouped(kinds, layer))
+    model = gemma_model(config, dtype, parts.group_layers(kinds, layer))
     return replace(model, embedding=replace(model.embedding, per_layer=_per_layer_embedding(config, dtype)))
 
 
-def _attention(config: Config, dtype: Dtype, word: str) -> Attention:
-    """Full layers have wider heads, fewer of them for keys and values, and may have no v_proj."""
+def _attention(config: Config, dtype: Dtype, layer_type: str) -> Attention:
+    """Full layers have wider heads; some models have fewer key-value heads and no v_proj in them."""
     base = replace(
         parts.attention(config, dtype, parts.projections(config)), qk_norm=QkNorm.PER_HEAD, values=Values.NORMED
     )
-    if word == "sliding":
-        return replace(base, window=window(config), rotary_dim=_rotated(config, word, base.head_dim))
+    if layer_type == "sliding":
+        return replace(base, window=window(config), rotary_dim=_rotated_dim(config, layer_type, base.head_dim))
     head_dim = config.count("global_head_dim")
-    full = replace(base, head_dim=head_dim, rotary_dim=_rotated(config, word, head_dim))
+    full = replace(base, head_dim=head_dim, rotary_dim=_rotated_dim(config, layer_type, head_dim))
     if not config.flag("attention_k_eq_v", default=False):
         return full
-    kv_heads = shared_heads(config, "num_global_key_value_heads", base.kv_heads, serve=base.heads)
+    kv_heads = group_count(config, "num_global_key_value_heads", base.kv_heads, heads=base.heads)
     return replace(full, kv_heads=kv_heads, values=Values.KEYS)
 
 
-def _rotated(config: Config, word: str, head_dim: int) -> int:
-    """Rotated elements per head; every kind of layer has rope parameters of its own."""
-    share = {"full": FULL_ROTARY, "sliding": 1.0}[word]
+def _rotated_dim(config: Config, layer_type: str, head_dim: int) -> int:
+    """Rotated elements per head; sliding and full layers have separate rope parameters."""
+    factor = {"full": FULL_ROTARY_FACTOR, "sliding": 1.0}[layer_type]
     if not config.has("rope_parameters"):
-        return int(head_dim * share)
-    own = config.part("rope_parameters").part(f"{word}_attention")
-    own.ignore("rope_theta", "rope_type")
-    return int(head_dim * own.fraction("partial_rotary_factor", 1.0))
+        return int(head_dim * factor)
+    rope = config.section("rope_parameters").section(f"{layer_type}_attention")
+    rope.ignore("rope_theta", "rope_type")
+    return int(head_dim * rope.fraction("partial_rotary_factor", 1.0))
 
 
 def _norms(config: Config, dtype: Dtype) -> Norms:
-    """Experts bring the norms before and between them."""
+    """Norms around the branches; with experts, DenseAndSparse has its own norms before each part."""
     norms = parts.sandwich_norms(config, dtype)
     return replace(norms, mlp=None) if config.flag("enable_moe_block", default=False) else norms
 
 
 def _feed_forward(config: Config, dtype: Dtype, cache: str) -> FeedForward:
-    widens = config.flag("use_double_wide_mlp", default=False)
-    width = config.count("intermediate_size") * (2 if widens and cache == "shared" else 1)
+    double_wide = config.flag("use_double_wide_mlp", default=False)
+    width = config.count("intermediate_size") * (2 if double_wide and cache == "shared" else 1)
     dense = parts.mlp(config, dtype, width)
     if not config.flag("enable_moe_block", default=False):
         return dense
@@ -98,7 +98,7 @@ def _feed_forward(config: Config, dtype: Dtype, cache: str) -> FeedForward:
 
 
 def _per_layer_width(config: Config) -> int:
-    return config.count("hidden_size_per_layer_input", least=0)
+    return config.count("hidden_size_per_layer_input", minimum=0)
 
 
 def _per_layer_embedding(config: Config, dtype: Dtype) -> PerLayerEmbedding | None:

@@ -1,4 +1,4 @@
-"""GLM-4 in its three layouts, ChatGLM2 and 3, and GLM-4.5 with experts."""
+"""GLM-4 (three layouts), ChatGLM2 and 3, and GLM-4.5 (experts)."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from llmviewer.ops.norm import rms_norm
 
 
 def parse_glm(config: Config, dtype: Dtype) -> Model:
-    """GlmForCausalLM (glm-4-9b-hf): biases on queries, keys and values, half of each head rotated."""
+    """GlmForCausalLM (glm-4-9b-hf): biases on q, k and v; half of each head rotated."""
     config.defaults(head_dim=128, attention_bias=True)
     return _dense(config, dtype, _attention(config, dtype), parts.pre_norms(config, dtype))
 
 
 def parse_glm4(config: Config, dtype: Dtype) -> Model:
-    """Glm4ForCausalLM (GLM-4-0414): two more norms, after attention and after the feed-forward part."""
+    """Glm4ForCausalLM (GLM-4-0414): GLM with norms also after attention and after the MLP."""
     config.defaults(head_dim=128, attention_bias=True)
     return _dense(config, dtype, _attention(config, dtype), parts.sandwich_norms(config, dtype))
 
 
 def parse_chatglm(config: Config, dtype: Dtype) -> Model:
-    """ChatGLMModel (ChatGLM2, ChatGLM3, glm-4-9b by its own code): GLM with one matrix for q, k and v."""
+    """ChatGLMModel (ChatGLM2, ChatGLM3, glm-4-9b with its own code): GLM with one matrix for q, k and v."""
     for name in ("rmsnorm", "original_rope", "post_layer_norm"):
         config.expect(name, True)
     for name in ("add_bias_linear", "apply_residual_connection_post_layernorm", "interleaved_qkv"):
         config.expect(name, False)
     config.expect("pre_seq_len", None)
     config.ignore("apply_query_key_layer_scaling", "bias_dropout_fusion", "fp32_residual_connection")
-    grouped = config.flag("multi_query_attention", default=False)
+    has_groups = config.flag("multi_query_attention", default=False)
     config.defaults(
         vocab_size=config.count("padded_vocab_size"),
         num_hidden_layers=config.count("num_layers"),
         intermediate_size=config.count("ffn_hidden_size"),
         head_dim=config.count("kv_channels"),
         attention_bias=config.flag("add_qkv_bias", default=False),
-        num_key_value_heads=config.count("multi_query_group_num") if grouped else None,
+        num_key_value_heads=config.count("multi_query_group_num") if has_groups else None,
         hidden_act="silu",
     )
     attention = _attention(config, dtype)
@@ -50,7 +50,7 @@ def parse_chatglm(config: Config, dtype: Dtype) -> Model:
 
 
 def parse_glm4_moe(config: Config, dtype: Dtype) -> Model:
-    """Glm4MoeForCausalLM (GLM-4.5, 4.6): DeepSeek's experts under grouped-query attention."""
+    """Glm4MoeForCausalLM (GLM-4.5, 4.6): DeepSeek's experts with grouped-query attention."""
     attention = _attention(config, dtype)
     if config.flag("use_qk_norm", default=False):
         attention = replace(attention, qk_norm=QkNorm.PER_HEAD)
@@ -58,7 +58,7 @@ def parse_glm4_moe(config: Config, dtype: Dtype) -> Model:
     experts = replace(parts.moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
     kinds = [("full", word) for word in dense_first(config)]
     feed_forwards: dict[str, FeedForward] = {"dense": dense, "moe": experts}
-    layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), {"full": attention}, feed_forwards)
+    layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), {"full": attention}, feed_forwards)
     return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))
 
 
@@ -69,7 +69,7 @@ def _attention(config: Config, dtype: Dtype) -> Attention:
 
 
 def _dense(config: Config, dtype: Dtype, attention: Attention, norms: Norms) -> Model:
-    """All layers alike, gate and up in one matrix."""
+    """A model of identical layers, with gate and up fused in one matrix."""
     mlp = replace(parts.mlp(config, dtype, config.count("intermediate_size")), fused=True)
-    layers = parts.alike(config, norms, attention, mlp)
+    layers = parts.uniform_layers(config, norms, attention, mlp)
     return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))

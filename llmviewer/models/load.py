@@ -1,4 +1,4 @@
-"""Names and paths -> Model."""
+"""Loading a model by name, by path, or from the fields of a config.json."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 from llmviewer.core import data, dtypes
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError, shown, unknown
-from llmviewer.models.config import STORED, Config
+from llmviewer.models.config import QUANTIZATION_FIELD, Config
 from llmviewer.models.model import Model
 
-#: What --dtype may ask for beside `auto`; narrower formats are quantizations.
-ASKABLE = ("bf16", "fp16", "fp32")
+#: Values of --dtype other than `auto`; narrower formats are quantizations.
+ALLOWED_DTYPES = ("bf16", "fp16", "fp32")
 
 
 def names() -> list[str]:
-    """Stems of all models in model_configs/."""
+    """Names of all models in model_configs/ (file stems), sorted."""
     return data.stems("model_configs")
 
 
 def load(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
-    """The model called `name`: a stem or alias in model_configs/, a path to a config.json, or a folder holding one.
+    """The model called `name`: a stem or alias in model_configs/, a path to a config.json, or a folder with one.
 
-    dtype: `auto` takes the checkpoint's; a missing one or float32 becomes 16 bit with a note, as vLLM does.
-    ignored: fields to go on without.
+    dtype: `auto` is the checkpoint's dtype; a missing one or float32 becomes 16 bit with a note, as in vLLM.
+    ignored: unsupported fields to ignore.
     """
     card = read(name)
     return replace(parse(card.config, card.name, dtype, ignored), source=card.source)
@@ -35,9 +35,9 @@ def load(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Mo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What is written about a model: its config and where that comes from.
+    """A model's config and its source.
 
-    published: {value, source, note, rounded} of the parameter count; empty for a config of the user's own.
+    published: {value, source, note, rounded} of the parameter count; empty for a user's own config.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Card:
 
 
 def read(name: str) -> Card:
-    """The card of the model called `name` (names and paths as in `load`)."""
+    """The Card of the model called `name` (a name or path as in `load`)."""
     own = data.own(name)
     path = own or Path(name)
     if own and data.own(str(own / "config.json")):
@@ -58,8 +58,8 @@ def read(name: str) -> Card:
         return Card(name=_json_name(path), config=data.read_json(path))
     found, stem, aliases = data.find("model_configs", name, "model")
     if found == own and own.is_dir():
-        has_none = "is a directory without a config.json" if os.access(own, os.X_OK) else "cannot be searched"
-        raise UserError(f"'{shown(found)}' {has_none}")
+        problem = "is a directory without a config.json" if os.access(own, os.X_OK) else "cannot be searched"
+        raise UserError(f"'{shown(found)}' {problem}")
     spec = data.read_yaml(found)
     config = spec.get("config", spec)
     if not isinstance(config, Mapping):
@@ -80,35 +80,40 @@ def _json_name(path: Path) -> str:
 
 
 def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
-    """A Model from the fields of a config.json."""
-    from llmviewer.models.architectures import known, parser
+    """The Model described by the fields of a config.json."""
+    from llmviewer.models.architectures import known_model_types, parser
 
     config = Config(fields, name)
     model_type = config.text("model_type")
-    if model_type not in known():
-        raise unknown("model_type", model_type, known(), where=name, hint="`llmviewer models list` shows what we read")
+    known = known_model_types()
+    if model_type not in known:
+        raise unknown("model_type", model_type, known, where=name, hint="see `llmviewer models list`")
     chosen, notes = _dtype(config, dtype)
     model = parser(model_type)(config, chosen)
-    if STORED not in ignored and any(part.has(STORED) for part in (config, *config.parts.values())):
-        from llmviewer.models.quantization import as_stored
+    if QUANTIZATION_FIELD not in ignored and any(
+        section.has(QUANTIZATION_FIELD) for section in (config, *config.sections.values())
+    ):
+        from llmviewer.models.quantization import with_checkpoint_formats
 
-        model = as_stored(model, config)
-    config.finish(ignored)
-    listed = config.get("architectures")
-    architecture = str(listed[0]) if isinstance(listed, list) and listed else model_type
+        model = with_checkpoint_formats(model, config)
+    config.check_all_read(ignored)
+    architectures = config.get("architectures")
+    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else model_type
     return replace(model, name=name, architecture=architecture, notes=(*notes, *model.notes))
 
 
-def _dtype(config: Config, wanted: str) -> tuple[Dtype, tuple[str, ...]]:
-    """The dtype of the checkpoint, or the one asked for, and what to tell of it."""
-    if wanted != "auto":
-        if dtypes.SPELLINGS.get(wanted.lower(), wanted.lower()) not in ASKABLE:
-            raise unknown("dtype", wanted, ("auto", *ASKABLE), hint="narrower formats are quantizations")
-        return dtypes.named(wanted), ()
-    text = config.part("text_config") if isinstance(config.get("text_config"), Mapping) else config
+def _dtype(config: Config, requested: str) -> tuple[Dtype, tuple[str, ...]]:
+    """The requested dtype, or for `auto` the checkpoint's; and notes about the choice."""
+    if requested != "auto":
+        if dtypes.SPELLINGS.get(requested.lower(), requested.lower()) not in ALLOWED_DTYPES:
+            raise unknown("dtype", requested, ("auto", *ALLOWED_DTYPES), hint="narrower formats are quantizations")
+        return dtypes.named(requested), ()
+    text = config.section("text_config") if isinstance(config.get("text_config"), Mapping) else config
     stated = next((c.get(f) for c in (text, config) for f in ("torch_dtype", "dtype") if c.has(f)), None)
     if stated is None:
-        return dtypes.named("fp16"), ("the config states no dtype; fp16 is taken",)
+        return dtypes.named("fp16"), ("the config states no dtype; fp16 is assumed",)
     if dtypes.named(stated).bits > 16:
-        return dtypes.named("fp16"), (f"the checkpoint is {stated}; it is served in fp16 (--dtype fp32 keeps it)",)
+        return dtypes.named("fp16"), (
+            f"the checkpoint is {stated}; it is served in fp16 (use --dtype fp32 to keep it)",
+        )
     return dtypes.named(stated), ()

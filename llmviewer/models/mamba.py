@@ -1,4 +1,4 @@
-"""Mamba and Mamba-2: no attention, no feed-forward part, one norm per layer."""
+"""Mamba and Mamba-2: no attention, no MLP, one norm per layer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms
 from llmviewer.layers.mamba import Mamba, Mamba2
 from llmviewer.models import parts
 from llmviewer.models.config import Config
+from llmviewer.models.fields import group_count, hidden_size, layer_count
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import hidden_size, layer_count, shared_heads
 from llmviewer.ops.norm import rms_norm
 
 
 def parse_mamba(config: Config, dtype: Dtype) -> Model:
-    """MambaForCausalLM (the Hub's `-hf` checkpoints); the head is the embedding's table."""
+    """MambaForCausalLM (the Hub's `-hf` checkpoints), with a tied head."""
     config.defaults(tie_word_embeddings=True)
     config.expect("ssm_cfg", {})
-    config.ignore("fused_add_norm", "use_mambapy", "use_associative_scan")  # other kernels for the same work
-    config.ignore("pad_vocab_size_multiple")  # vocab_size is padded
+    config.ignore("fused_add_norm", "use_mambapy", "use_associative_scan")  # choice of kernel
+    config.ignore("pad_vocab_size_multiple")  # vocab_size is already padded
     mixer = Mamba(
         hidden=hidden_size(config),
         inner=_inner(config),
@@ -35,15 +35,15 @@ def parse_mamba(config: Config, dtype: Dtype) -> Model:
 
 
 def parse_mamba2(config: Config, dtype: Dtype) -> Model:
-    """Mamba2ForCausalLM: heads, groups, a gated norm before the last matrix."""
-    config.ignore("time_step_rank", "chunk_size")  # unused by Mamba-2; of the chunked scan
+    """Mamba2ForCausalLM: heads and groups, and a gated norm before out_proj."""
+    config.ignore("time_step_rank", "chunk_size")  # unused by Mamba-2; part of the chunked scan
     config.ignore("norm_before_gate")  # the same work in either order
     heads = config.count("num_heads", 128)
     mixer = Mamba2(
         hidden=hidden_size(config),
         heads=heads,
         head_dim=config.count("head_dim", 64),
-        groups=shared_heads(config, "n_groups", 8, serve=heads),
+        groups=group_count(config, "n_groups", 8, heads=heads),
         state=config.count("state_size", 128),
         kernel=config.count("conv_kernel", 4),
         dtype=dtype,
@@ -56,13 +56,13 @@ def parse_mamba2(config: Config, dtype: Dtype) -> Model:
 
 
 def dt_rank(config: Config, name: str) -> int:
-    """Latent of Mamba-1's time steps; `auto` is a sixteenth of the width."""
-    automatic = config.get(name, "auto") == "auto"
-    return ceil(hidden_size(config) / 16) if automatic else config.count(name)
+    """Rank of Mamba-1's time-step projection; `auto` is hidden_size / 16, rounded up."""
+    is_auto = config.get(name, "auto") == "auto"
+    return ceil(hidden_size(config) / 16) if is_auto else config.count(name)
 
 
 def _inner(config: Config) -> int:
-    """Channels of the state space."""
+    """Channels of the state-space model: expand x hidden_size."""
     inner = config.count("expand", 2) * hidden_size(config)
     for name in ("intermediate_size", "d_inner"):
         config.expect(name, inner)

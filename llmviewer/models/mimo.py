@@ -9,27 +9,27 @@ from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import FeedForward
 from llmviewer.models import parts
 from llmviewer.models.config import Config
+from llmviewer.models.fields import binary_layer_list, group_count
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import shared_heads
 from llmviewer.ops.norm import rms_norm
 
-#: Entries of `hybrid_layer_pattern` and of `moe_layer_freq` in the published config.
-ATTENDS, FEEDS = ("full", "sliding"), ("dense", "moe")
+#: Meaning of 0 and 1 in `hybrid_layer_pattern` and in `moe_layer_freq` of the published config.
+ATTENTION_TYPES, FEED_FORWARD_TYPES = ("full", "sliding"), ("dense", "moe")
 
 
-def parse(config: Config, dtype: Dtype) -> Model:
-    """MiMoV2FlashForCausalLM: sliding layers have twice the heads of keys and values, and sinks."""
+def parse_mimo_v2_flash(config: Config, dtype: Dtype) -> Model:
+    """MiMoV2FlashForCausalLM: sliding layers have sinks and twice as many key-value heads."""
     config.expect("topk_method", "noaux_tc")
-    config.ignore("attention_chunk_size", "swa_rope_theta")  # the chunk is the window of sliding layers
-    config.ignore("attention_value_scale")  # one factor for all values, which o_proj can hold
+    config.ignore("attention_chunk_size", "swa_rope_theta")  # the chunk size equals the window of sliding layers
+    config.ignore("attention_value_scale")  # one factor for all values, which can be folded into o_proj
     full = _full(config, dtype)
     dense = parts.mlp(config, dtype, config.count("intermediate_size"))
     experts = replace(parts.moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
-    types = parts.flagged(config, "hybrid_layer_pattern", ATTENDS)
-    kinds = list(zip(types, parts.flagged(config, "moe_layer_freq", FEEDS), strict=True))
+    types = binary_layer_list(config, "hybrid_layer_pattern", ATTENTION_TYPES)
+    kinds = list(zip(types, binary_layer_list(config, "moe_layer_freq", FEED_FORWARD_TYPES), strict=True))
     feed_forwards: dict[str, FeedForward] = {"dense": dense, "moe": experts}
     mixers = {"full": full, "sliding": _sliding(config, full)}
-    layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards)
+    layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards)
     return parts.model(config, dtype, layers, rms_norm("final_norm", full.hidden, dtype))
 
 
@@ -41,13 +41,13 @@ def _full(config: Config, dtype: Dtype) -> Attention:
 
 
 def _sliding(config: Config, full: Attention) -> Attention:
-    """A query sees `sliding_window_size` tokens before it and itself, as the reference implementation has it."""
+    """A query sees `sliding_window_size` earlier tokens and itself, as in the reference implementation."""
     config.ignore("sliding_window")
     heads = config.count("swa_num_attention_heads", full.heads)
     return replace(
         full,
         heads=heads,
-        kv_heads=shared_heads(config, "swa_num_key_value_heads", 2 * full.kv_heads, serve=heads),
+        kv_heads=group_count(config, "swa_num_key_value_heads", 2 * full.kv_heads, heads=heads),
         head_dim=config.count("swa_head_dim", full.head_dim),
         v_dim=config.count("swa_v_head_dim", full.v_dim),
         window=config.count("sliding_window_size") + 1.0,

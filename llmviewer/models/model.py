@@ -1,4 +1,4 @@
-"""A model: embedding, layers, head; built plain (checkpoint dtype, one chip, unfused, eager attention)."""
+"""A model: embedding, layers and head, before any technique (checkpoint formats, one device, unfused, eager)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import BUFFER, Block, Graph, Operator, Pass, Role, Tensor, as_built, whole
 from llmviewer.core.workload import Step, decode
 from llmviewer.layers.decoder import DecoderLayer, FeedForward
+from llmviewer.layers.mla import Mla, MlaForm
 from llmviewer.ops.embedding import embedding
-from llmviewer.ops.gemm import Linear
+from llmviewer.ops.gemm import Linear, is_routed
 from llmviewer.ops.norm import Norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Embedding:
-    """Tables looked up for every token, and what follows before the first layer.
+    """Token and position tables, and the operators between them and the first layer.
 
-    width: of a row; positions: rows of a learned position table, 0 = none; scaled: rows are multiplied by a factor.
-    project: a matrix to the hidden width where rows are narrower (OPT-350m).
-    per_layer: makes an input for every layer beside the stream (Gemma 4).
+    width: elements of a row.  positions: rows of a learned position table, 0 = none.
+    scaled: rows are multiplied by a factor.  project: a matrix to the hidden width if rows are narrower (OPT-350m).
+    per_layer: makes an additional input for every layer (Gemma 4).
     """
 
     vocabulary: int
@@ -41,9 +42,9 @@ class Embedding:
         tokens = step.tokens
         y = Tensor(name="embedding", elements=tokens * (1.0 * self.width), dtype=self.dtype)
         table = self._table("embedding", self.vocabulary, self.width)
-        added = self.positions and not self.project
-        tables = (table, self._positions()) if added else (table,)
-        operators = [embedding("embedding", tables, y, tokens, flops=float(bool(added)) + float(self.scaled))]
+        adds_positions = self.positions and not self.project
+        tables = (table, self._positions()) if adds_positions else (table,)
+        operators = [embedding("embedding", tables, y, tokens, flops=float(bool(adds_positions)) + float(self.scaled))]
         if self.project is not None:
             operators.append(self.project.operator(y, tokens))
             if self.positions:
@@ -65,10 +66,10 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Head:
-    """Final norm over all tokens, then the vocabulary on the step's logit positions.
+    """Final norm over all tokens, then lm_head at the positions that need logits.
 
-    tied: the matrix is the embedding's table.  project: a matrix back to the table's width (OPT-350m).
-    logit_flops: vector work per logit (soft cap, scale).
+    tied: lm_head uses the embedding's table.  project: a matrix back to the table's width (OPT-350m).
+    logit_flops, logit_special: vector FLOP and exponentials per logit (soft cap, scale).
     """
 
     lm_head: Linear
@@ -79,7 +80,7 @@ class Head:
     logit_special: float = 0.0
 
     def block(self, step: Step, hidden: Tensor) -> Block:
-        """final_norm, lm_head."""
+        """The operators of the head: final_norm, lm_head."""
         operators: list[Operator] = []
         x = hidden
         if self.norm is not None:
@@ -107,9 +108,9 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Model:
-    """Everything a config says about shapes.  hidden: width of the residual stream.
+    """The shapes of a model as its config states them.  hidden: width of the residual stream.
 
-    checkpoint: which linear layers and caches are stored in other formats than `dtype`.
+    checkpoint: pass that stores linear layers and caches in the formats of a quantized checkpoint.
     """
 
     name: str
@@ -125,27 +126,36 @@ class Model:
     checkpoint: Pass = as_built
 
     def graph(self, step: Step) -> Graph:
-        """One forward pass: embedding, each kind of layer, head, in the checkpoint's formats."""
+        """The graph of one forward pass in the checkpoint's formats: embedding, each kind of layer, head."""
         hidden = Tensor(name="hidden", elements=step.tokens * (1.0 * self.hidden), dtype=self.dtype)
         layers = tuple(layer.block(step, hidden) for layer in self.layers)
         return self.checkpoint(Graph(blocks=(self.embedding.block(step), *layers, self.head.block(step, hidden))))
 
     @property
     def parameters(self) -> float:
-        """Stored parameters, tied tables once, buffers not."""
+        """Number of stored parameters: a tied table counts once, buffers do not count."""
         stored = self._graph().stored_weights()
-        return float(sum(t.elements * times for t, times in stored if not t.name.endswith(BUFFER)))
+        return float(sum(t.elements * layers for t, layers in stored if not t.name.endswith(BUFFER)))
 
     @property
     def active_parameters(self) -> float:
-        """Parameters one token uses: of routed experts the chosen ones, embeddings and head whole."""
+        """Parameters used per token: only the chosen experts; the embedding and head in full."""
         graph = self._graph()
-        idle = 0.0
+        unused = 0.0
         for block, operator in graph:
             for access in operator.reads:
-                if access.tensor.role is Role.WEIGHT and operator.name.startswith("expert_"):
-                    idle += float(access.tensor.elements - access.elements) * block.repeats
-        return self.parameters - round(idle)
+                if access.tensor.role is Role.WEIGHT and is_routed(operator):
+                    unused += float(access.tensor.elements - access.elements) * block.repeats
+        return self.parameters - round(unused)
 
     def _graph(self) -> Graph:
         return self.graph(decode(1.0, 0.0))
+
+
+def with_mla_form(model: Model, form: MlaForm) -> Model:
+    """A copy of the model that computes its latent attention in `form`."""
+
+    def change(layer: DecoderLayer) -> DecoderLayer:
+        return replace(layer, mixer=replace(layer.mixer, form=form)) if isinstance(layer.mixer, Mla) else layer
+
+    return replace(model, layers=tuple(map(change, model.layers)))

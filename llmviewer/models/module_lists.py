@@ -1,4 +1,4 @@
-"""Lists of modules as quantization configs write them: which linear layers of which layers they name."""
+"""Lists of module names in quantization configs, and the linear layers that they match."""
 
 from __future__ import annotations
 
@@ -11,100 +11,106 @@ from functools import lru_cache
 
 from llmviewer.core.errors import UserError, quoted
 
-#: What stands before the number of a layer of the language model, in one class or another.
-_LAYERS = re.compile(r"^(?:(?:model|language_model|text_model|transformer|decoder|backbone|gpt_neox)\.)*(?:layers|h)\.")
+#: Module path before the number of a decoder layer, in any class.
+_LAYER_PREFIX = re.compile(
+    r"^(?:(?:model|language_model|text_model|transformer|decoder|backbone|gpt_neox)\.)*(?:layers|h)\."
+)
 _ROOTS = ("model.", "model.language_model.", "language_model.model.")
 _NUMBERED = re.compile(r"layers\.(\d{1,9})(?:\.(.*))?$")
 _SINGLE_EXPERT = re.compile(r"experts\.\d")
-#: Modules that stay in 16 bit or are not counted anyhow: nobody need be told that a config excludes them.
-_ELSEWHERE = re.compile(
+#: Modules that stay in 16 bit or are not counted: no note is needed if a config lists them.
+_NEVER_QUANTIZED = re.compile(
     r"norm|embed|wte|wpe|gate$|router|lm_head|score|conv1d|rotary|sink|visual|vision|audio|image|multi_modal|projector"
     r"|mtp|nextn|^model\.decoder\."
 )
-#: The time to match a path grows with the repetitions of a pattern as an exponent, doubles with every choice (a group,
-#: an optional part), and has no bound where a group is repeated.
-MOST_REPEATS, MOST_CHOICES = 4, 8
+#: Limits of a pattern.  Its matching time is exponential in the number of repetitions, doubles with every choice (a
+#: group, an optional part), and has no bound if a group is repeated.
+MAX_REPEATS, MAX_CHOICES = 4, 8
 _REPEATS = re.compile(r"[*+{]")
 _CHOICES = re.compile(r"\(|(?<!\()\?")
 _REPEATED_GROUP = re.compile(r"\)[*+{]")
-#: Patterns of one list, and seconds after which a list is given up: the bounds above still leave room for malice.
-MOST_PATTERNS = 500
-PATIENCE_S = 3.0
+#: Most patterns of one list, and the time limit for matching it [s]: patterns within the limits above can be slow.
+MAX_PATTERNS = 500
+MATCH_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleList:
-    """Whole words between dots (`self_attn`, `layers.3.mlp`, `lm_head`) or patterns.
+    """Module paths (`self_attn`, `layers.3.mlp`, `lm_head`; whole words between dots) and patterns.
 
-    anywhere: entries without the number of a layer.  in_layer: what is named below a layer; "" is the layer itself.
+    any_layer: entries without a layer number.  in_layer: layer number -> paths within that layer; "" is the whole
+    layer.  where: name of the list in error messages.  deadline: end of matching, on the monotonic clock [s].
     """
 
-    anywhere: frozenset[str] = frozenset()
+    any_layer: frozenset[str] = frozenset()
     in_layer: Mapping[int, frozenset[str]]
     patterns: tuple[re.Pattern[str], ...] = ()
     where: str = ""
     deadline: float = math.inf
 
     @property
-    def numbered(self) -> bool:
-        """Whether it may tell one layer from another."""
+    def distinguishes_layers(self) -> bool:
+        """Whether the list may treat layers of one kind differently."""
         return bool(self.in_layer) or any(re.search(r"\d", pattern.pattern) for pattern in self.patterns)
 
-    def holds(self, names: tuple[str, ...], layer: int) -> bool:
-        """Whether a module of layer `layer` called any of `names`, or one that contains it, is listed."""
-        if any(not self.anywhere.isdisjoint(_runs(name)) for name in names):
+    def contains(self, names: tuple[str, ...], layer: int) -> bool:
+        """Whether the list has a module of `layer` with any of `names`, or a module that contains it."""
+        if any(not self.any_layer.isdisjoint(_subpaths(name)) for name in names):
             return True
-        below = self.in_layer.get(layer, frozenset())
-        if "" in below or any(not below.isdisjoint(_beginnings(name)) for name in names):
+        paths = self.in_layer.get(layer, frozenset())
+        if "" in paths or any(not paths.isdisjoint(_prefixes(name)) for name in names):
             return True
         return bool(self.patterns) and self._matches(names, layer)
 
     def _matches(self, names: tuple[str, ...], layer: int) -> bool:
         if time.monotonic() > self.deadline:
-            raise UserError(f"{self.where}: the patterns in the lists of modules take too long to match")
+            raise UserError(f"{self.where}: matching the patterns in the module lists takes too long")
         paths = (f"{root}layers.{layer}.{name}" for name in names for root in _ROOTS)
         return any(pattern.match(path) for path in paths for pattern in self.patterns)
 
     def has_head(self) -> bool:
-        """Whether lm_head is listed."""
-        return "lm_head" in self.anywhere or any(pattern.match("lm_head") for pattern in self.patterns)
+        """Whether the list has lm_head."""
+        return "lm_head" in self.any_layer or any(pattern.match("lm_head") for pattern in self.patterns)
 
 
-def listed(entries: Iterable[str], where: str, deadline: float | None = None) -> ModuleList:
-    """The list that the strings of a config mean.  where: what an error message calls it.  deadline: of all matching,
-    on the monotonic clock; PATIENCE_S from now where none is given."""
-    anywhere: set[str] = set()
+def module_list(entries: Iterable[str], where: str, deadline: float | None = None) -> ModuleList:
+    """The ModuleList of the strings in a config.
+
+    where: name of the list in error messages.  deadline: end of all matching, on the monotonic clock [s]; default:
+    MATCH_TIMEOUT_S from now.
+    """
+    any_layer: set[str] = set()
     in_layer: dict[int, set[str]] = {}
     patterns: list[re.Pattern[str]] = []
     for entry in entries:
-        plain = _LAYERS.sub("layers.", entry.strip("."))
+        plain = _LAYER_PREFIX.sub("layers.", entry.strip("."))
         numbered = _NUMBERED.match(plain)
         if entry.startswith("re:") or "*" in entry:
             patterns.append(_pattern(entry, where))
-            if len(patterns) > MOST_PATTERNS:
-                raise UserError(f"{where}: a list of modules has over {MOST_PATTERNS} patterns")
+            if len(patterns) > MAX_PATTERNS:
+                raise UserError(f"{where}: a module list has more than {MAX_PATTERNS} patterns")
         elif _SINGLE_EXPERT.search(plain):
             continue
         elif numbered:
             in_layer.setdefault(int(numbered[1]), set()).add(numbered[2] or "")
         else:
-            anywhere.add(plain)
+            any_layer.add(plain)
     return ModuleList(
-        anywhere=frozenset(anywhere),
+        any_layer=frozenset(any_layer),
         in_layer={layer: frozenset(names) for layer, names in in_layer.items()},
         patterns=tuple(patterns),
         where=where,
-        deadline=time.monotonic() + PATIENCE_S if deadline is None else deadline,
+        deadline=time.monotonic() + MATCH_TIMEOUT_S if deadline is None else deadline,
     )
 
 
 def _pattern(entry: str, where: str) -> re.Pattern[str]:
-    """`re:` is matched from the start of a path; in a glob `*` stands for anything, and words are whole."""
+    """The expression of an entry: `re:...` is matched from the start of a path; a glob matches whole words."""
     repeats, choices = len(_REPEATS.findall(entry)), len(_CHOICES.findall(entry))
-    if repeats > MOST_REPEATS or choices > MOST_CHOICES or _REPEATED_GROUP.search(entry):
-        allowed = f"{MOST_REPEATS} repetitions, none of a group, and {MOST_CHOICES} groups or optional parts"
-        raise UserError(f"{where}: pattern {quoted(entry)} may take for ever; allowed: at most {allowed}")
-    plain = re.escape(_LAYERS.sub("layers.", entry)).replace(r"\*", ".*")
+    if repeats > MAX_REPEATS or choices > MAX_CHOICES or _REPEATED_GROUP.search(entry):
+        allowed = f"at most {MAX_REPEATS} repetitions, none of a group, and {MAX_CHOICES} groups or optional parts"
+        raise UserError(f"{where}: pattern {quoted(entry)} may be too slow to match; allowed: {allowed}")
+    plain = re.escape(_LAYER_PREFIX.sub("layers.", entry)).replace(r"\*", ".*")
     text = entry.removeprefix("re:") if entry.startswith("re:") else rf"(?:.*\.)?{plain}(?:\.|$)"
     try:
         return re.compile(text)
@@ -112,34 +118,35 @@ def _pattern(entry: str, where: str) -> re.Pattern[str]:
         raise UserError(f"{where}: {quoted(entry)} is not a regular expression: {error}") from error
 
 
-def unnamed(entries: Iterable[str], layers: Mapping[int, list[tuple[str, ...]]], where: str) -> list[str]:
-    """Entries that name none of the linear layers, though they should.  layers: names of those in every layer.
+def unmatched(entries: Iterable[str], layers: Mapping[int, list[tuple[str, ...]]], where: str) -> list[str]:
+    """Entries that match no linear layer of the model.  layers: layer number -> module names of its linear layers.
 
-    Layers beyond the last (further-token heads), norms, embeddings, routers and other towers are named for good.
+    Entries for layers beyond the last (multi-token prediction) and for norms, embeddings, routers and vision or audio
+    towers are not reported.
     """
     found: list[str] = []
-    known = frozenset().union(*(_runs(name) for names in layers.values() for named in names for name in named))
-    deadline = time.monotonic() + PATIENCE_S
-    for entry in (entry for entry in entries if not _ELSEWHERE.search(entry)):
-        alone = listed([entry], where, deadline)
-        mentioned = [layer for layer in alone.in_layer if layer in layers] if alone.in_layer else list(layers)
-        if alone.in_layer or alone.patterns:
-            meant = any(alone.holds(names, layer) for layer in mentioned for names in layers[layer])
+    known = frozenset().union(*(_subpaths(name) for linears in layers.values() for names in linears for name in names))
+    deadline = time.monotonic() + MATCH_TIMEOUT_S
+    for entry in (entry for entry in entries if not _NEVER_QUANTIZED.search(entry)):
+        single = module_list([entry], where, deadline)
+        candidates = [layer for layer in single.in_layer if layer in layers] if single.in_layer else list(layers)
+        if single.in_layer or single.patterns:
+            matches = any(single.contains(names, layer) for layer in candidates for names in layers[layer])
         else:
-            meant = not alone.anywhere.isdisjoint(known)
-        if mentioned and not meant:
+            matches = not single.any_layer.isdisjoint(known)
+        if candidates and not matches:
             found.append(entry)
     return found
 
 
 @lru_cache
-def _beginnings(name: str) -> frozenset[str]:
+def _prefixes(name: str) -> frozenset[str]:
     words = name.split(".")
     return frozenset(".".join(words[:end]) for end in range(1, len(words) + 1))
 
 
 @lru_cache
-def _runs(name: str) -> frozenset[str]:
+def _subpaths(name: str) -> frozenset[str]:
     words = name.split(".")
     spans = ((start, end) for end in range(1, len(words) + 1) for start in range(end))
     return frozenset(".".join(words[start:end]) for start, end in spans)

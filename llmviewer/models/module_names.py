@@ -1,8 +1,8 @@
-"""Names of linear layers in checkpoints, by operator."""
+"""Names of linear layers in checkpoints, by operator name."""
 
 from __future__ import annotations
 
-_QUERIES = ("self_attn", "attn", "mixer")
+_ATTENTION = ("self_attn", "attn", "mixer")
 _EXPERT = ("mlp.experts.0", "feed_forward.experts.0", "mixer.experts.0")
 _FUSED = ("mlp.experts", "feed_forward.experts", "mixer.experts", "experts")  # all experts in one tensor
 _SHARED = ("mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert", "mixer.shared_experts")
@@ -13,11 +13,11 @@ def _under(parents: tuple[str, ...], leaf: str) -> tuple[str, ...]:
     return tuple(f"{parent}.{leaf}" for parent in parents)
 
 
-#: operator -> what its matrix is called below `layers.N`, in one family or another.
+#: Operator name -> possible names of its matrix below `layers.N`, over all families.
 MODULES: dict[str, tuple[str, ...]] = {
-    "q_proj": _under(_QUERIES, "q_proj"),
-    "k_proj": _under(_QUERIES, "k_proj"),
-    "v_proj": _under(_QUERIES, "v_proj"),
+    "q_proj": _under(_ATTENTION, "q_proj"),
+    "k_proj": _under(_ATTENTION, "k_proj"),
+    "v_proj": _under(_ATTENTION, "v_proj"),
     "qkv_proj": (
         "self_attn.qkv_proj",
         "self_attn.W_pack",
@@ -112,5 +112,5 @@ MODULES: dict[str, tuple[str, ...]] = {
 
 
 def names_of(operator: str) -> tuple[str, ...]:
-    """What the matrix of `operator` may be called below `layers.N`; `lm_head` stands outside."""
+    """Possible checkpoint names of an operator's matrix, below `layers.N`; `lm_head` is not in a layer."""
     return MODULES.get(operator, (operator,))

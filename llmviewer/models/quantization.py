@@ -1,8 +1,9 @@
-"""`quantization_config` of a config.json -> the formats in which the model's linear layers are stored and run."""
+"""From `quantization_config` in a config.json to the number formats of the model's linear layers."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from llmviewer.core.errors import shown, unknown
@@ -10,97 +11,128 @@ from llmviewer.core.ir import Block
 from llmviewer.core.workload import decode
 from llmviewer.formats.checkpoint import Checkpoint, Variant
 from llmviewer.formats.linear import Format, is_linear
-from llmviewer.models.config import STORED, Config
+from llmviewer.models.compressed_tensors import compressed_tensors
+from llmviewer.models.config import QUANTIZATION_FIELD, Config
 from llmviewer.models.model import Model
-from llmviewer.models.module_lists import ModuleList, listed, unnamed
+from llmviewer.models.module_lists import ModuleList, module_list, unmatched
 from llmviewer.models.module_names import names_of
-from llmviewer.models.quantization_methods import METHODS, Stored
+from llmviewer.models.quantization_methods import (
+    QuantizedFormats,
+    awq,
+    bitsandbytes,
+    fbgemm_fp8,
+    fp8,
+    gptq,
+    mxfp4,
+)
+
+#: quant_method -> reader of `quantization_config`.
+METHODS: dict[str, Callable[[Config], QuantizedFormats]] = {
+    "gptq": gptq,
+    "awq": awq,
+    "fp8": fp8,
+    "fbgemm_fp8": fbgemm_fp8,
+    "mxfp4": mxfp4,
+    "bitsandbytes": bitsandbytes,
+    "compressed-tensors": compressed_tensors,
+    "modelopt": compressed_tensors,
+}
 
 
-def as_stored(model: Model, config: Config) -> Model:
-    """The model in the formats of its checkpoint; unchanged where the config has no `quantization_config`.
+def with_checkpoint_formats(model: Model, config: Config) -> Model:
+    """The model in the formats of its checkpoint; unchanged if the config has no `quantization_config`.
 
-    Every layer is looked up by itself: a list that names some layers of a kind splits the kind in two blocks.
-    Routers, gates of shared experts, norms and embeddings stay in the model's dtype whatever the config says, as every
-    engine keeps them.
+    Every layer is looked up separately: if a list names some layers of a kind, that kind becomes two blocks.
+    Routers, gates of shared experts, norms and embeddings always keep the model's dtype, as in every engine.
     """
-    holder = next((part for part in (config, *config.parts.values()) if part.has(STORED)), None)
+    sections = (config, *config.sections.values())
+    holder = next((section for section in sections if section.has(QUANTIZATION_FIELD)), None)
     if holder is None:
         return model
-    stored = _read(holder.part(STORED))
-    layers, blocks = _layers(model), {block.name: block for block in model.graph(decode(1.0, 0.0)).blocks}
-    rules = _Rules.of(stored, holder.where)
+    formats = _read(holder.section(QUANTIZATION_FIELD))
+    layers, blocks = _layer_numbers(model), {block.name: block for block in model.graph(decode(1.0, 0.0)).blocks}
+    rules = _Rules.of(formats, holder.where)
     variants = {name: _variants(blocks[name], numbers, rules) for name, numbers in layers.items()}
-    if stored.head and not model.head.tied and not rules.kept.has_head():
-        variants["head"] = (Variant(repeats=1, formats={"lm_head": _everywhere(stored)}),)
-    names = {n: [names_of(op) for op in _linear(blocks[kind])] for kind, numbers in layers.items() for n in numbers}
-    left = unnamed((*stored.kept, *(entry for rule in stored.rules for entry in rule.targets)), names, holder.where)
-    checkpoint = Checkpoint(variants=variants, cache=stored.cache)
-    return replace(model, checkpoint=checkpoint, notes=(*model.notes, *_note(left)))
+    if formats.head and not model.head.tied and not rules.unquantized.has_head():
+        variants["head"] = (Variant(repeats=1, formats={"lm_head": _default_format(formats)}),)
+    names = {
+        n: [names_of(op) for op in _linear_names(blocks[kind])] for kind, numbers in layers.items() for n in numbers
+    }
+    entries = (*formats.unquantized, *(entry for rule in formats.rules for entry in rule.targets))
+    checkpoint = Checkpoint(variants=variants, cache=formats.cache)
+    return replace(model, checkpoint=checkpoint, notes=(*model.notes, *_note(unmatched(entries, names, holder.where))))
 
 
-def _everywhere(stored: Stored) -> Format:
-    """The format of what no rule names in particular."""
-    return next((rule.format for rule in stored.rules if not rule.targets), stored.rules[0].format)
+def _default_format(formats: QuantizedFormats) -> Format:
+    """The format of linear layers that no rule names."""
+    return next((rule.format for rule in formats.rules if not rule.targets), formats.rules[0].format)
 
 
-def _note(left: list[str]) -> tuple[str, ...]:
-    listed = ", ".join(f"'{shown(entry)}'" for entry in left[:3]) + (", …" if len(left) > 3 else "")
-    return (f"{STORED} lists {listed}, which names no linear layer of this model; not heeded",) if left else ()
+def _note(entries: list[str]) -> tuple[str, ...]:
+    """A note about `entries` that match no linear layer, if there are any."""
+    if not entries:
+        return ()
+    quoted = ", ".join(f"'{shown(entry)}'" for entry in entries[:3]) + (", …" if len(entries) > 3 else "")
+    return (f"{QUANTIZATION_FIELD} lists {quoted}: ignored, because no linear layer of this model matches",)
 
 
-def _read(config: Config) -> Stored:
-    method = config.text("quant_method", _unnamed_method(config))
+def _read(config: Config) -> QuantizedFormats:
+    method = config.text("quant_method", _implied_method(config))
     if method not in METHODS:
         raise unknown("quant_method", method, METHODS, where=config.where)
     return METHODS[method](config)
 
 
-def _unnamed_method(config: Config) -> str | None:
-    """The first bitsandbytes checkpoints do not say what they are."""
+def _implied_method(config: Config) -> str | None:
+    """`bitsandbytes` for its early checkpoints, which state no quant_method."""
     return "bitsandbytes" if config.has("load_in_8bit") or config.has("load_in_4bit") else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules of a checkpoint with their lists of modules understood."""
+    """The rules of a checkpoint with parsed module lists; unquantized: modules in the model's dtype."""
 
     formats: tuple[tuple[Format, ModuleList | None], ...]
-    kept: ModuleList
+    unquantized: ModuleList
 
     @staticmethod
-    def of(stored: Stored, where: str) -> _Rules:
-        formats = tuple((rule.format, listed(rule.targets, where) if rule.targets else None) for rule in stored.rules)
-        return _Rules(formats, listed(stored.kept, where))
+    def of(stated: QuantizedFormats, where: str) -> _Rules:
+        formats = tuple(
+            (rule.format, module_list(rule.targets, where) if rule.targets else None) for rule in stated.rules
+        )
+        return _Rules(formats, module_list(stated.unquantized, where))
 
     def format(self, operator: str, layer: int) -> Format:
-        """The format of an operator in a layer; an empty one keeps the model's dtype."""
+        """The format of an operator in a layer; an empty Format keeps the model's dtype."""
         names = names_of(operator)
-        if self.kept.holds(names, layer):
+        if self.unquantized.contains(names, layer):
             return Format()
-        return next((form for form, at in self.formats if at is None or at.holds(names, layer)), Format())
+        matching = (form for form, targets in self.formats if targets is None or targets.contains(names, layer))
+        return next(matching, Format())
 
     @property
-    def numbered(self) -> bool:
-        """Whether layers of one kind may differ."""
-        return self.kept.numbered or any(at is not None and at.numbered for _, at in self.formats)
+    def distinguishes_layers(self) -> bool:
+        """Whether layers of one kind may differ in format."""
+        return self.unquantized.distinguishes_layers or any(
+            targets is not None and targets.distinguishes_layers for _, targets in self.formats
+        )
 
 
-def _layers(model: Model) -> dict[str, tuple[int, ...]]:
-    """Numbers of the layers of every kind."""
+def _layer_numbers(model: Model) -> dict[str, tuple[int, ...]]:
+    """Layer numbers by the name of their kind."""
     return {layer.name: layer.numbers or tuple(range(layer.repeats)) for layer in model.layers}
 
 
-def _linear(block: Block) -> list[str]:
+def _linear_names(block: Block) -> list[str]:
     return [operator.name for operator in block.operators if is_linear(operator)]
 
 
 def _variants(block: Block, numbers: tuple[int, ...], rules: _Rules) -> tuple[Variant, ...]:
-    """How many layers of a block have which formats, the most common first."""
-    operators = _linear(block)
-    looked_up = numbers if rules.numbered else numbers[:1] * len(numbers)
-    found = Counter(tuple(rules.format(operator, number) for operator in operators) for number in looked_up)
+    """The distinct combinations of formats among a block's layers, the most common first."""
+    operators = _linear_names(block)
+    looked_up = numbers if rules.distinguishes_layers else numbers[:1] * len(numbers)
+    counts = Counter(tuple(rules.format(operator, number) for operator in operators) for number in looked_up)
     return tuple(
-        Variant(repeats=times, formats=dict(zip(operators, formats, strict=True)))
-        for formats, times in found.most_common()
+        Variant(repeats=count, formats=dict(zip(operators, formats, strict=True)))
+        for formats, count in counts.most_common()
     )

@@ -1,4 +1,4 @@
-"""Qwen3-Next and Qwen3.5: three layers of the gated delta rule to one of gated attention."""
+"""Qwen3-Next and Qwen3.5: one layer of gated attention per three layers of the gated delta rule."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from llmviewer.layers.decoder import Mixer
 from llmviewer.layers.gated_delta_net import GatedDeltaNet
 from llmviewer.models import parts
 from llmviewer.models.config import Config
+from llmviewer.models.fields import group_count, hidden_size, layer_count, layer_types, rotary_dim
 from llmviewer.models.model import Model
 from llmviewer.models.qwen import feed_forwards, sparse_layers
-from llmviewer.models.sizes import hidden_size, layer_count, rotary_dim, shared_heads
 from llmviewer.ops.norm import rms_norm
 
 
 def parse_qwen3_next(config: Config, dtype: Dtype) -> Model:
-    """Qwen3NextForCausalLM: projections of the delta net fused to two matrices."""
+    """Qwen3NextForCausalLM: the delta net's projections are fused in two matrices; experts."""
     config.expect("use_sliding_window", False)
     config.defaults(shared_expert_intermediate_size=512)
     return _model(config, dtype, _delta_net(config, dtype), sparse_layers(config))
 
 
 def parse_qwen3_5(config: Config, dtype: Dtype) -> Model:
-    """Qwen3_5ForCausalLM: every matrix of the delta net apart, dense feed-forward parts."""
+    """Qwen3_5ForCausalLM: separate projections of the delta net; dense MLPs."""
     config.expect("mlp_only_layers", [])
     return _qwen3_5(config, dtype, "dense")
 
 
 def parse_qwen3_5_moe(config: Config, dtype: Dtype) -> Model:
-    """Qwen3_5MoeForCausalLM: experts in every layer."""
+    """Qwen3_5MoeForCausalLM: separate projections of the delta net; experts in every layer."""
     config.expect("mlp_only_layers", [])
     config.defaults(shared_expert_intermediate_size=512)
     return _qwen3_5(config, dtype, "moe")
@@ -45,7 +45,7 @@ def _delta_net(config: Config, dtype: Dtype) -> GatedDeltaNet:
     v_heads = config.count("linear_num_value_heads")
     return GatedDeltaNet(
         hidden=hidden_size(config),
-        k_heads=shared_heads(config, "linear_num_key_heads", serve=v_heads),
+        k_heads=group_count(config, "linear_num_key_heads", heads=v_heads),
         v_heads=v_heads,
         k_dim=config.count("linear_key_head_dim"),
         v_dim=config.count("linear_value_head_dim"),
@@ -65,15 +65,15 @@ def _attention(config: Config, dtype: Dtype) -> Attention:
 
 
 def _types(config: Config) -> list[str]:
-    """Every `full_attention_interval`-th layer attends, unless `layer_types` says otherwise."""
+    """Type of every layer: `full` for every `full_attention_interval`-th, or as `layer_types` lists."""
     interval = config.count("full_attention_interval", 4)
-    rule = ["linear" if (layer + 1) % interval else "full" for layer in range(layer_count(config))]
-    return parts.layer_types(config, ("linear", "full"), rule)
+    default = ["linear" if (layer + 1) % interval else "full" for layer in range(layer_count(config))]
+    return layer_types(config, ("linear", "full"), default)
 
 
 def _model(config: Config, dtype: Dtype, delta_net: GatedDeltaNet, ffn: list[str]) -> Model:
     mixers: dict[str, Mixer] = {"linear": delta_net, "full": _attention(config, dtype)}
     kinds = list(zip(_types(config), ffn, strict=True))
-    layers = parts.by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards(config, dtype, ffn))
+    layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards(config, dtype, ffn))
     built = parts.model(config, dtype, layers, rms_norm("final_norm", delta_net.hidden, dtype))
-    return parts.noting_state(built, config, "mamba_ssm_dtype")
+    return parts.with_state_note(built, config, "mamba_ssm_dtype")

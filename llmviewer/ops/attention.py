@@ -9,7 +9,8 @@ import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import Access, Kind, Operator, Tensor, whole
+from llmviewer.core.ir import Access, Operator, Tensor, whole
+from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group
 
 #: softmax: max, subtract, sum, divide; and one exponential, which also loads the special-function units.
@@ -122,6 +123,7 @@ def rope(name: str, reads: tuple[Access, ...], writes: tuple[Access, ...], token
     return Operator(
         name=name,
         kind=Kind.ELEMENTWISE,
+        role=OperatorRole.ROPE,
         reads=reads,
         writes=writes,
         output_shape=(tokens, pairs * 2.0),
@@ -142,18 +144,18 @@ def eager(shape: AttentionShape, inputs: AttentionInputs) -> tuple[Operator, ...
     qk_pair, sv_pair = 2.0 * shape.heads * shape.qk_dim, 2.0 * shape.heads * shape.v_dim
     return (
         Operator(
-            name="qk_matmul", kind=Kind.ATTENTION, compute=act.compute, shape=shape,
+            name="qk_matmul", kind=Kind.ATTENTION, role=OperatorRole.SCORES, compute=act.compute, shape=shape,
             reads=(whole(inputs.q), *inputs.k), writes=(whole(score),),
             output_shape=(queries, shape.heads, keys),
             matmul_flops=pairs * qk_pair, masked_flops=masked * qk_pair,
         ),
         Operator(
-            name="softmax", kind=Kind.SOFTMAX, shape=shape,
+            name="softmax", kind=Kind.SOFTMAX, role=OperatorRole.SOFTMAX, shape=shape,
             reads=(whole(score), *inputs.extra), writes=(whole(prob),), output_shape=(queries, shape.heads, keys),
             vector_flops=scores * shape.score_flops, special_ops=scores * shape.score_special,
         ),
         Operator(
-            name="sv_matmul", kind=Kind.ATTENTION, compute=act.compute, shape=shape,
+            name="sv_matmul", kind=Kind.ATTENTION, role=OperatorRole.WEIGHTED_VALUES, compute=act.compute, shape=shape,
             reads=(whole(prob), *inputs.v), writes=(whole(out),),
             output_shape=(queries, shape.heads * shape.v_dim),
             matmul_flops=pairs * sv_pair, masked_flops=masked * sv_pair,
@@ -172,7 +174,7 @@ def flash(shape: AttentionShape, inputs: AttentionInputs, rereads: tuple[Access,
     act = inputs.q.dtype
     out = Tensor(name="attention", elements=queries * (shape.heads * shape.v_dim), dtype=act)
     return Operator(
-        name="attention", kind=Kind.ATTENTION, compute=compute, shape=shape,
+        name="attention", kind=Kind.ATTENTION, role=OperatorRole.ATTENTION, compute=compute, shape=shape,
         reads=(whole(inputs.q), *shape.seen(inputs.cached()), *inputs.extra, *rereads), writes=(whole(out),),
         output_shape=(queries, shape.heads * shape.v_dim),
         matmul_flops=pairs * (2.0 * shape.heads * (shape.qk_dim + shape.v_dim)),

@@ -8,7 +8,8 @@ from enum import Enum
 import numpy as np
 
 from llmviewer.core.counts import Count, total
-from llmviewer.core.ir import Access, Kind, Operator, Place, Role, Tensor, whole
+from llmviewer.core.ir import Access, Operator, Place, Role, Tensor, whole
+from llmviewer.core.kinds import Kind
 
 
 class Collective(Enum):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import Kind, Operator, Role, State, Tensor, whole
+from llmviewer.core.ir import Operator, Role, State, Tensor, whole
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import ACTIVATIONS
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import unknown
-from llmviewer.core.ir import Access, Kind, Operator, Tensor, whole
+from llmviewer.core.ir import Access, Operator, Tensor, whole
+from llmviewer.core.kinds import Kind, OperatorRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,14 @@ def activation(name: str) -> Activation:
 
 
 def elementwise(
-    name: str, reads: tuple[Access, ...], y: Tensor, tokens: Count, *, flops: float, special: float = 0.0
+    name: str,
+    reads: tuple[Access, ...],
+    y: Tensor,
+    tokens: Count,
+    *,
+    flops: float,
+    special: float = 0.0,
+    role: OperatorRole = OperatorRole.OTHER,
 ) -> Operator:
     """`flops` vector FLOP per element of `y`, of which `special` are exponentials."""
     return Operator(
@@ -54,21 +62,24 @@ def elementwise(
         output_shape=(tokens, y.elements / np.maximum(tokens, 1.0)),  # a chunk has no rows of logits
         vector_flops=y.elements * flops,
         special_ops=y.elements * special if special else 0.0,
+        role=role,
     )
 
 
 def add(name: str, left: Tensor, right: Tensor, tokens: Count, *, flops: float = 1.0) -> Operator:
     """left + right: one FLOP per element, two inputs read (models that scale a branch first pay one more)."""
     y = Tensor(name=name, elements=left.elements, dtype=left.dtype)
-    return elementwise(name, (whole(left), whole(right)), y, tokens, flops=flops)
+    return elementwise(name, (whole(left), whole(right)), y, tokens, flops=flops, role=OperatorRole.RESIDUAL)
 
 
 def activate(name: str, x: Tensor, tokens: Count, kind: Activation) -> Operator:
     """y = f(x)."""
     y = Tensor(name=name, elements=x.elements, dtype=x.dtype)
-    return elementwise(name, (whole(x),), y, tokens, flops=kind.flops, special=kind.special)
+    role = OperatorRole.ACTIVATION
+    return elementwise(name, (whole(x),), y, tokens, flops=kind.flops, special=kind.special, role=role)
 
 
 def gated(name: str, reads: tuple[Access, ...], y: Tensor, tokens: Count, kind: Activation) -> Operator:
     """y = f(gate) * up; for SiLU 5 FLOP per element of y, of which one exponential."""
-    return elementwise(name, reads, y, tokens, flops=kind.flops + 1.0, special=kind.special)
+    role = OperatorRole.ACTIVATION
+    return elementwise(name, reads, y, tokens, flops=kind.flops + 1.0, special=kind.special, role=role)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from llmviewer.core.counts import Count
-from llmviewer.core.ir import Access, Kind, Operator, Tensor, whole
+from llmviewer.core.ir import Access, Operator, Tensor, whole
+from llmviewer.core.kinds import Kind
 
 
 def embedding(name: str, tables: tuple[Tensor, ...], y: Tensor, tokens: Count, *, flops: float = 0.0) -> Operator:

@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.dtypes import Dtype, operand_class
-from llmviewer.core.ir import Access, Kind, Operator, Role, Tensor, whole
+from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
+from llmviewer.core.kinds import Kind, OperatorRole
+
+#: Beginning of the names of operators that work on rows of routed experts.
+EXPERT_PREFIX = "expert_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,6 +44,7 @@ class Linear:
     dtype: Dtype
     bias: bool = False
     experts: float = 1.0
+    role: OperatorRole = OperatorRole.OTHER
     weight: Tensor = field(init=False)
     bias_weight: Tensor = field(init=False)
 
@@ -66,6 +71,7 @@ class Linear:
         return Operator(
             name=self.name,
             kind=Kind.GEMM,
+            role=self.role,
             reads=tuple(reads),
             writes=y,
             output_shape=(tokens, self.out_features),
@@ -74,3 +80,8 @@ class Linear:
             vector_flops=rows if self.bias else 0.0,
             shape=GemmShape(m=tokens, n=self.out_features, k=self.in_features, experts=self.experts, active=active),
         )
+
+
+def is_routed(operator: Operator) -> bool:
+    """Whether the operator works on rows of routed experts; their names begin with EXPERT_PREFIX."""
+    return operator.name.startswith(EXPERT_PREFIX)

@@ -7,7 +7,8 @@ from enum import Enum
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import Access, Kind, Operator, Role, Tensor, whole
+from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
+from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.ops.elementwise import Activation
 
 
@@ -31,6 +32,7 @@ class Norm:
     parameters: float
     dtype: Dtype
     rows: float = 1.0
+    role: OperatorRole = OperatorRole.OTHER
     weight: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -45,6 +47,7 @@ class Norm:
         return Operator(
             name=self.name,
             kind=Kind.NORM,
+            role=self.role,
             reads=(Access(x, elements), *weights),
             writes=y,
             output_shape=(tokens, self.width * self.rows),

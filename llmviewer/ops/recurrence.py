@@ -13,7 +13,8 @@ from enum import Enum
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import Access, Kind, Operator, Role, State, Tensor, whole
+from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 
 

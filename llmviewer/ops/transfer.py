@@ -8,7 +8,8 @@ from enum import Enum
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.dtypes import Dtype, named
-from llmviewer.core.ir import Access, Kind, Operator, Place, Role, Tensor
+from llmviewer.core.ir import Access, Operator, Place, Role, Tensor
+from llmviewer.core.kinds import Kind
 
 #: Bytes as they are copied, whatever they mean.
 BYTE: Dtype = named("int8")

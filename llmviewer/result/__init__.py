@@ -1,1 +1,1 @@
-"""The one schema that the command line, reports and notebooks read."""
+"""Results and their JSON schema, shared by the command line, reports and notebooks."""

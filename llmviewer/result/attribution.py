@@ -1,4 +1,4 @@
-"""What a metric is made of: seconds of every operator and of every other term, which add up to the metric."""
+"""Attribution of a metric: seconds of every operator and of every other term; they add up to the metric."""
 
 from __future__ import annotations
 
@@ -10,60 +10,63 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import unknown
 
 ATTRIBUTED_METRICS = ("ttft_s", "tpot_s", "e2e_s")
-#: Waiting for others, what drafts, a pipeline's overlap: all that is no operator of the model's own passes.
-REST = "waiting, drafts, overlap"
+#: The difference between the metric and the terms of the model's own passes: queueing, draft models, pipeline overlap.
+REMAINDER = "waiting, drafts, overlap"
 
 
-def attributed(analysis: Analysis, metric: str, point: int) -> list[dict[str, Any]]:
-    """Rows of `name`, `kind` and `seconds`; the kinds "engine" and "rest" are no operators.
+def attribution_rows(analysis: Analysis, metric: str, point: int) -> list[dict[str, Any]]:
+    """Rows of `name`, `kind` and `seconds`; rows of kind "engine" and "rest" are not operators.
 
-    What runs beside kernels is counted once: copies that hide behind them stand as a negative term.
+    The part of a copy that overlaps with kernels is subtracted by a negative row of kind "copy".
     """
     if metric not in ATTRIBUTED_METRICS:
         raise unknown("metric", metric, ATTRIBUTED_METRICS)
     found: dict[tuple[str, str], float] = {}
-    for name, kind, of in _terms(analysis):
-        seconds = sum(float(part[point]) for part in _parts(analysis, metric, of))
+    for name, kind, pass_s in _terms(analysis):
+        seconds = sum(float(part[point]) for part in _contributions(analysis, metric, pass_s))
         found[name, kind] = found.get((name, kind), 0.0) + seconds
     whole = float(getattr(analysis, metric)[point])
     rest = whole - sum(found.values())
     if abs(rest) > 1e-9 * abs(whole):
-        found[REST, "rest"] = rest
+        found[REMAINDER, "rest"] = rest
     return [{"name": name, "kind": kind, "seconds": seconds} for (name, kind), seconds in found.items() if seconds]
 
 
 def _terms(analysis: Analysis) -> list[tuple[str, str, Count]]:
-    """Name, kind and seconds of each pass, through all stages of a pipeline."""
+    """Name, kind and seconds per forward pass of every term, over all pipeline stages."""
     stages = analysis.evaluation.stages or (analysis.evaluation,)
-    return [term for stage in stages for term in _of_stage(stage)]
+    return [term for stage in stages for term in _stage_terms(stage)]
 
 
-def _of_stage(totals: Evaluation) -> list[tuple[str, str, Count]]:
-    """Operators over all their layers, what an engine adds, hidden copies."""
+def _stage_terms(totals: Evaluation) -> list[tuple[str, str, Count]]:
+    """Terms of one pipeline stage: operators over all their layers, engine time, overlapped copies."""
     rows = [(r.operator.name, r.operator.kind.value, r.timing.time_s * float(r.block.repeats)) for r in totals.rows]
     hidden = [
-        ("copies beside kernels", "copy", -1.0 * layer.hidden_s * float(layer.block.repeats)) for layer in totals.copying
+        ("copies beside kernels", "copy", -1.0 * layer.hidden_s * float(layer.block.repeats))
+        for layer in totals.copying
     ]
     return [*rows, *((name, "engine", seconds) for name, seconds in totals.served), *hidden]
 
 
-def _parts(analysis: Analysis, metric: str, of: Count) -> list[Array]:
-    """What a term takes of the metric: of prefill, of generation, or of both."""
+def _contributions(analysis: Analysis, metric: str, pass_s: Count) -> list[Array]:
+    """Seconds that a term adds to the metric in prefill, in decode, or in both; `pass_s`: seconds per pass."""
     parts = []
     if metric != "tpot_s":
-        parts.append(analysis.schedule.prefill(of))
+        parts.append(analysis.schedule.prefill(pass_s))
     if metric != "ttft_s":
-        generated = _generated(analysis, of)
+        generated = _generated(analysis, pass_s)
         parts.append(generated / analysis.schedule.tokens if metric == "tpot_s" else generated)
     return parts
 
 
-def _generated(analysis: Analysis, of: Count) -> Array:
-    """Seconds of a term over all real decode steps; where those were too many to keep, in proportion to the one
-    shown."""
+def _generated(analysis: Analysis, pass_s: Count) -> Array:
+    """Seconds of a term over all decode steps.
+
+    If the steps were too many to keep, the term of the decode step shown is scaled to all of them.
+    """
     plan = analysis.schedule
-    if analysis.read_bytes is None:
-        own = plan.generated(of)
+    if analysis.passes.is_whole:
+        own = plan.generated(pass_s)
     else:
-        own = plan.decode(of) * plan.generated(analysis.time_s) / plan.decode(analysis.evaluation.time_s)
+        own = plan.decode(pass_s) * plan.generated(analysis.passes.time_s) / plan.decode(analysis.evaluation.time_s)
     return analysis.system.generation.per_token(own, [0.0 * own for _ in analysis.drafts])

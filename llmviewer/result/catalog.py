@@ -1,4 +1,4 @@
-"""The models and chips we know, as the objects that `models` and `hardware` list and show."""
+"""JSON objects of all known models and chips, for the commands `models` and `hardware`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmviewer.result.describe import hardware_object, model_object, sources, un
 
 
 def model_list() -> list[dict[str, Any]]:
-    """The model object of every model; one that cannot be read is its name and the reason, under `error`."""
+    """Model objects of all models; a model that cannot be read has only `name` and `error`."""
     return [_model(name) for name in models.names()]
 
 
@@ -23,7 +23,7 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def model_card(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The model object with what is published, its layers, notes and the fields of its config."""
+    """The model object with published parameter counts, layers, notes and the fields of its config."""
     card = models.read(name)
     model = models.load(name, dtype=dtype, ignored=ignored)
     return {
@@ -39,7 +39,7 @@ def model_card(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ())
 
 
 def hardware_list() -> list[dict[str, Any]]:
-    """The hardware object of every chip; one that cannot be read is its name and the reason, under `error`."""
+    """Hardware objects of all chips; a chip that cannot be read has only `name` and `error`."""
     return [_chip(name) for name in specs.names()]
 
 
@@ -51,7 +51,7 @@ def _chip(name: str) -> dict[str, Any]:
 
 
 def hardware_card(name: str) -> dict[str, Any]:
-    """The hardware object with the source of every figure and what the maker leaves unsaid."""
+    """The hardware object with the source of every figure and a list of unpublished figures."""
     chip = specs.load(name)
     return {
         **hardware_object(chip),

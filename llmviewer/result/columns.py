@@ -1,4 +1,4 @@
-"""Points as columns: what sweeps write and frames hold."""
+"""Columns of a result with one entry per point, for sweep CSV files and data frames."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.counts import Count
 
-#: What fills the memory, and metrics of Analysis, that every view shows.
-PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes")
+#: Memory fields and metrics of Analysis that every view shows.
+MEMORY_PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes")
 RESULT_METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "prefill_mfu", "decode_mbu")
 
 
 def columns(a: Analysis, efficiency: str, techniques: Mapping[str, str]) -> dict[str, Any]:
-    """Arrays over points, by column name.  efficiency, techniques: as asked for."""
+    """Column name -> array over points.  efficiency, techniques: as given by the user."""
     points = a.schedule.points
     point = np.ones(points)
     found: dict[str, Any] = {
@@ -32,15 +32,15 @@ def columns(a: Analysis, efficiency: str, techniques: Mapping[str, str]) -> dict
         "devices": (a.system.parallelism.devices * point).astype(int),
     }
     found |= {name: np.asarray(getattr(a, name)) * point for name in RESULT_METRICS}
-    found |= {name: values * point for name, values in _round(a).items()}
+    found |= {name: values * point for name, values in _round_columns(a).items()}
     rate = found["output_tokens_per_s"]
     found["output_tokens_per_s_per_user"] = rate / found["batch_size"]
     found["output_tokens_per_s_per_device"] = rate / a.system.parallelism.devices
-    return found | _bounds(a) | _stages(a) | _memory(a)
+    return found | _interval_columns(a) | _stage_columns(a) | _memory_columns(a)
 
 
-def _round(a: Analysis) -> dict[str, Count]:
-    """Tokens guessed in a round and tokens it brings in the mean; of plain decoding 0 and 1."""
+def _round_columns(a: Analysis) -> dict[str, Count]:
+    """Draft tokens and mean output tokens per round; 0 and 1 for plain decoding."""
     if a.system.scheme is None:
         return {"drafted_tokens": 0.0, "tokens_per_round": 1.0}
     from llmviewer.result import speculation_report
@@ -51,15 +51,15 @@ def _round(a: Analysis) -> dict[str, Count]:
     }
 
 
-def _bounds(a: Analysis) -> dict[str, Any]:
-    """Ends of the 80 % intervals of calibrated times, by column name."""
+def _interval_columns(a: Analysis) -> dict[str, Any]:
+    """Column name -> bounds of the 80 % intervals of calibrated times; empty for ideal times."""
     if a.calibration is None:
         return {}
     from llmviewer.result import interval
 
     low, high = interval.LEVELS["80"]
-    found = interval.of_metrics(a)
-    found |= {f"{stage}_time_s": interval.of_stage(a, stage) for stage in ("prefill", "decode")}
+    found = interval.metric_bounds(a)
+    found |= {f"{stage}_time_s": interval.stage_bounds(a, stage) for stage in ("prefill", "decode")}
     return {
         f"{name.removesuffix('_s')}_{end}80_s": bounds[at]
         for name, bounds in found.items()
@@ -67,8 +67,8 @@ def _bounds(a: Analysis) -> dict[str, Any]:
     }
 
 
-def _stages(a: Analysis) -> dict[str, Any]:
-    """Times and counts of prefill and of the decode step shown."""
+def _stage_columns(a: Analysis) -> dict[str, Any]:
+    """Times and counts of prefill and of the decode step shown, by column name."""
     return {
         f"{stage}_{name}": pick(getattr(a.evaluation, name))
         for stage, pick in (("prefill", a.schedule.prefill), ("decode", a.schedule.decode))
@@ -76,11 +76,11 @@ def _stages(a: Analysis) -> dict[str, Any]:
     }
 
 
-def _memory(a: Analysis) -> dict[str, Any]:
-    """What memory holds and allows."""
+def _memory_columns(a: Analysis) -> dict[str, Any]:
+    """Memory use, capacity and bandwidth, by column name."""
     point = np.ones(a.schedule.points)
     return {
-        **{name: getattr(a.memory, name) * point for name in (*PARTS, "capacity_bytes", "budget_bytes")},
+        **{name: getattr(a.memory, name) * point for name in (*MEMORY_PARTS, "capacity_bytes", "budget_bytes")},
         "bandwidth_bytes_per_s": a.system.chip.bandwidth_bytes_per_s * point,
         "fits": (a.memory.fits * point).astype(bool),
     }

@@ -1,4 +1,4 @@
-"""Several configurations answering the same request, side by side; ratios are to the first."""
+"""Comparison of several configurations for the same request, with ratios to the first."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from llmviewer.result.result import Result
 from llmviewer.techniques.registry import TECHNIQUES
 
 SCHEMA = "llmviewer.comparison/1"
-#: Metrics that are compared with the first configuration's.
+#: Metrics with a ratio to the first configuration.
 COMPARED = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
-#: Techniques that tables name whatever is asked for.
-FORMATS = ("quantization", "kv_cache_dtype")
-MEMORY = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes", "capacity_bytes")
+#: Techniques that tables always name, even at their defaults.
+ALWAYS_SHOWN = ("quantization", "kv_cache_dtype")
+MEMORY_COLUMNS = (
+    "weights_bytes",
+    "kv_cache_bytes",
+    "activations_bytes",
+    "framework_bytes",
+    "total_bytes",
+    "capacity_bytes",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Comparison:
-    """Results of one point each, in the order asked for."""
+    """Results of one point each, in the order of the command line."""
 
     results: tuple[Result, ...]
 
@@ -29,17 +36,17 @@ class Comparison:
 
     @property
     def techniques(self) -> list[str]:
-        """Those that a configuration asks for otherwise than by default; number formats always."""
-        asked = {name for r in self.results for name, text in r.techniques.items() if worth_saying(name, text)}
-        return [name for name in TECHNIQUES if name in asked]
+        """Names of techniques that some configuration changes from the default, and always the number formats."""
+        shown = {name for r in self.results for name, text in r.techniques.items() if shown_when_shared(name, text)}
+        return [name for name in TECHNIQUES if name in shown]
 
     def to_dict(self) -> dict[str, Any]:
-        """The workload and every configuration's whole analysis, with ratios to the first."""
+        """The comparison object: the workload and the full analysis of every configuration."""
         configurations = self.configurations()
         return {"schema": SCHEMA, "workload": configurations[0]["workload"], "configurations": configurations}
 
     def configurations(self) -> list[dict[str, Any]]:
-        """Analysis objects that also say their number formats and `ratio_to_first`."""
+        """Analysis objects with dtype, techniques and `ratio_to_first`."""
         answers = [result.to_dict() for result in self.results]
         first = answers[0]["metrics"]
         return [
@@ -58,13 +65,13 @@ class Comparison:
         return [_row(configuration) for configuration in self.configurations()]
 
 
-def worth_saying(name: str, text: str) -> bool:
-    """Whether a table names what all its configurations have: of techniques those asked for, formats always."""
-    return bool(text) and (name not in TECHNIQUES or name in FORMATS or text != TECHNIQUES[name].default)
+def shown_when_shared(name: str, text: str) -> bool:
+    """Whether a table names a value that all configurations share: not techniques at their defaults."""
+    return bool(text) and (name not in TECHNIQUES or name in ALWAYS_SHOWN or text != TECHNIQUES[name].default)
 
 
 def _ratio(value: float | None, first: float | None) -> float | None:
-    """value / first; None where either does not exist."""
+    """value / first; None if either is missing."""
     return None if value is None or first is None else value / first
 
 
@@ -81,7 +88,7 @@ def _row(configuration: dict[str, Any]) -> dict[str, Any]:
         "devices": configuration["parallelism"]["devices"],
         "drafted_tokens": 0 if round_ is None else round_.get("drafted_tokens", round_["new_tokens"] - 1),
         "tokens_per_round": 1 if round_ is None else round_["tokens_per_round"],
-        **{name: memory[name] for name in (*MEMORY, "fits", "max_batch_size", "max_context_len")},
+        **{name: memory[name] for name in (*MEMORY_COLUMNS, "fits", "max_batch_size", "max_context_len")},
         **configuration["metrics"],
         **{f"{name}_bound": stage["bound"] for name, stage in stages.items()},
         **{f"{name}_ratio_to_first": ratio for name, ratio in configuration["ratio_to_first"].items()},

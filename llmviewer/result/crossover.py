@@ -1,4 +1,4 @@
-"""Which configuration wins where: batch against context, the winner at every point."""
+"""Crossover map: the fastest configuration at each batch size and context length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llmviewer.result.sweep import Grid
 from llmviewer.techniques.registry import TECHNIQUES
 
 SCHEMA = "llmviewer.crossover/1"
-#: metric -> what is compared, less is better.
+#: Metric -> its value per point; less is better.
 CROSSOVER_METRICS: dict[str, Callable[[Analysis], Array]] = {
     "decode_time_s": lambda a: a.token_s,
     "ttft_s": lambda a: a.ttft_s,
@@ -25,18 +25,18 @@ CROSSOVER_METRICS: dict[str, Callable[[Analysis], Array]] = {
     "e2e_s": lambda a: a.e2e_s,
     "device_time_s": lambda a: a.token_s * a.system.parallelism.devices,
 }
-#: Those of whole answers; the others look at prefill, or at one token of the decode step that is shown.
-OF_ANSWERS = ("tpot_s", "e2e_s")
-#: Values that do not say what they are of where several options differ.
-SILENT = ("none", "off", "on", "auto")
-#: The index of a point where no configuration fits in memory.
-NOBODY = -1
-#: Points of one map: all stay in memory, and no eye tells more apart.
-MOST_POINTS = 10**5
+#: Metrics of whole answers; the others are of prefill, or of one token of the decode step shown.
+ANSWER_METRICS = ("tpot_s", "e2e_s")
+#: Option values that need the option's name beside them where several options differ.
+AMBIGUOUS_VALUES = ("none", "off", "on", "auto")
+#: Winner index where no configuration fits in memory.
+NO_WINNER = -1
+#: Points of one map: all are kept in memory, and a plot cannot resolve more.
+MAX_MAP_POINTS = 10**5
 
 
-class Contender(Protocol):
-    """A configuration that answers requests: `api.Configuration`."""
+class Candidate(Protocol):
+    """Interface of a configuration to compare; implemented by `api.Configuration`."""
 
     @property
     def efficiency(self) -> str:
@@ -44,18 +44,19 @@ class Contender(Protocol):
 
     @property
     def most_points(self) -> float:
-        """Requests that may be answered together."""
+        """Most requests per call of `answer`."""
 
     def answer(self, workload: Request) -> Result:
-        """The result of a request."""
+        """Predict the result of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Crossover:
-    """values: metric by configuration, context and batch; inf where the configuration does not fit in memory.
+    """Values of a metric by configuration, context length and batch size, and the winner at each point.
 
-    efficiency: what times are, ideal or calibrated.
-    winner: index of the configuration with the least value, NOBODY where none fits; ties go to the first.
+    values: shape (configurations, contexts, batch sizes); inf where the configuration does not fit in memory.
+    efficiency: ideal or calibrated.
+    winner: index of the configuration with the least value, NO_WINNER where none fits; ties go to the first.
     """
 
     names: tuple[str, ...]
@@ -67,12 +68,12 @@ class Crossover:
 
     @property
     def winner(self) -> Array:
-        """[context, batch]"""
+        """Index of the best configuration, shape (contexts, batch sizes)."""
         best = np.argmin(self.values, axis=0)
-        return np.where(np.isfinite(np.min(self.values, axis=0)), best, NOBODY)
+        return np.where(np.isfinite(np.min(self.values, axis=0)), best, NO_WINNER)
 
     def to_dict(self) -> dict[str, Any]:
-        """Axes, names, winners, values (null where it does not fit): data for a plot."""
+        """The crossover object: axes, names, winners, values (null where a configuration does not fit)."""
         return {
             "schema": SCHEMA,
             "metric": self.metric,
@@ -85,13 +86,13 @@ class Crossover:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per point."""
+        """Table rows, one per point."""
         winner = self.winner.astype(int)
         return [
             {
                 "batch_size": int(batch),
                 "context": int(context),
-                "winner": self.names[winner[i, j]] if winner[i, j] != NOBODY else None,
+                "winner": self.names[winner[i, j]] if winner[i, j] != NO_WINNER else None,
                 **{name: float(self.values[k, i, j]) for k, name in enumerate(self.names)},
             }
             for i, context in enumerate(self.contexts)
@@ -100,27 +101,28 @@ class Crossover:
 
 
 def crossover(
-    configurations: Mapping[str, Contender],
+    configurations: Mapping[str, Candidate],
     batch_sizes: Array,
     contexts: Array,
     metric: str,
     output_len: int = 128,
 ) -> Crossover:
-    """Evaluate every configuration on the grid.  contexts: keys a decode step sees, or prompt tokens of a prefill.
+    """Evaluate every configuration on the grid.
 
-    output_len: tokens of an answer, for OF_ANSWERS.
+    contexts: keys that a decode step attends, or prompt tokens of a prefill.
+    output_len: output tokens per request, used for ANSWER_METRICS.
     """
     if len(configurations) < 2:
         raise UserError("a crossover needs two configurations or more: give a comma list (--quantization none,w4a16)")
     grid = Grid(
         batch_sizes=batch_sizes,
         input_lens=contexts,
-        output_lens=np.array([output_len if metric in OF_ANSWERS else 1.0]),
+        output_lens=np.array([output_len if metric in ANSWER_METRICS else 1.0]),
     )
-    if len(grid) > MOST_POINTS:
-        raise UserError(f"the map has {len(grid):,} points; allowed: at most {MOST_POINTS:,}")
+    if len(grid) > MAX_MAP_POINTS:
+        raise UserError(f"the map has {len(grid):,} points; allowed: at most {MAX_MAP_POINTS:,}")
     shape = (len(contexts), len(batch_sizes))
-    values = np.stack([_plane(c, grid, metric).reshape(shape) for c in configurations.values()])
+    values = np.stack([_metric_values(c, grid, metric).reshape(shape) for c in configurations.values()])
     return Crossover(
         names=tuple(configurations),
         metric=metric,
@@ -131,29 +133,31 @@ def crossover(
     )
 
 
-def _plane(configuration: Contender, grid: Grid, metric: str) -> Array:
-    """The metric of one configuration at every point, inf where it does not fit."""
+def _metric_values(configuration: Candidate, grid: Grid, metric: str) -> Array:
+    """Values of the metric for one configuration at every point; inf where it does not fit in memory."""
     pieces = []
-    for request in grid.chunks(most=configuration.most_points):
-        done = configuration.answer(request).analysis
-        pieces.append(np.where(done.memory.fits, CROSSOVER_METRICS[metric](done), np.inf))
+    for request in grid.chunks(max_points=configuration.most_points):
+        analysis = configuration.answer(request).analysis
+        pieces.append(np.where(analysis.memory.fits, CROSSOVER_METRICS[metric](analysis), np.inf))
     return np.concatenate(pieces)
 
 
-def names(options: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for every combination of options: the values by which they differ, model and chip first."""
+def configuration_names(options: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A name for every combination of options: the values that differ, model and chip first."""
     varying = [name for name in options[0] if len({str(o[name]) for o in options}) > 1]
     varying.sort(key=lambda name: name not in ("model", "hardware"))
-    silent = SILENT if len(varying) > 1 else ()
-    return [", ".join(_called(name, str(o[name]), silent) for name in varying) or "alone" for o in options]
+    ambiguous = AMBIGUOUS_VALUES if len(varying) > 1 else ()
+    return [", ".join(_value_label(name, str(o[name]), ambiguous) for name in varying) or "alone" for o in options]
 
 
-def switched_on(options: Mapping[str, Any]) -> list[str]:
-    """The techniques among these options that are not as they are unless asked for, as `names` calls them."""
+def non_default_techniques(options: Mapping[str, Any]) -> list[str]:
+    """Labels of the techniques among these options that differ from their defaults."""
     given = {name: str(options[name]) for name in TECHNIQUES if name in options}
-    return [_called(name, text, SILENT) for name, text in given.items() if text != TECHNIQUES[name].default]
+    return [
+        _value_label(name, text, AMBIGUOUS_VALUES) for name, text in given.items() if text != TECHNIQUES[name].default
+    ]
 
 
-def _called(name: str, text: str, silent: Sequence[str]) -> str:
-    """`w4a16` speaks for itself; `4` does not, nor does what is silent."""
-    return f"{name.replace('_', ' ')} {text}" if text in silent or text.replace(".", "").isdigit() else text
+def _value_label(name: str, text: str, ambiguous: Sequence[str]) -> str:
+    """A value as a label: `w4a16` is clear without its option name; numbers and `ambiguous` values are not."""
+    return f"{name.replace('_', ' ')} {text}" if text in ambiguous or text.replace(".", "").isdigit() else text

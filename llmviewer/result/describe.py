@@ -10,13 +10,13 @@ from llmviewer.core.counts import Count
 from llmviewer.core.ir import Graph
 from llmviewer.core.workload import decode
 from llmviewer.hardware.chip import Chip
+from llmviewer.models.fields import ABSENT_CONTEXT
 from llmviewer.models.model import Model
-from llmviewer.models.sizes import ABSENT_CONTEXT
 from llmviewer.ops.attention import ROW_BLOCKS
 
 
 def number(value: Count | None) -> int | float | None:
-    """A count as JSON shows it: whole numbers without a fraction, NaN and unknown as null."""
+    """A count as a JSON number: whole numbers as int; None for NaN, infinity and unknown."""
     if value is None:
         return None
     plain = float(np.asarray(value).reshape(-1)[0])
@@ -26,7 +26,7 @@ def number(value: Count | None) -> int | float | None:
 
 
 def cache_growth(graph: Graph) -> dict[str, int | float | None]:
-    """Bytes one token adds to the cache, the same once every window is full, and state whatever the context."""
+    """KV-cache bytes per token, the same once every sliding window is full, and fixed state bytes per sequence."""
     token = beyond = fixed = 0.0
     for block in graph.blocks:
         for state in block.states:
@@ -42,7 +42,7 @@ def cache_growth(graph: Graph) -> dict[str, int | float | None]:
 
 
 def weight_formats(graph: Graph) -> dict[str, int | float | None]:
-    """Stored weights by number format: format -> elements, most first."""
+    """Number format -> stored weight elements, largest first."""
     stored: dict[str, float] = {}
     for tensor, times in graph.stored_weights():
         stored[tensor.dtype.name] = stored.get(tensor.dtype.name, 0.0) + float(tensor.elements) * times
@@ -50,7 +50,7 @@ def weight_formats(graph: Graph) -> dict[str, int | float | None]:
 
 
 def model_object(model: Model, graph: Graph | None = None) -> dict[str, Any]:
-    """The model object; `graph` after passes, else the plain one."""
+    """The model object.  graph: the graph after passes; by default that of the unmodified model."""
     graph = graph or model.graph(decode(1.0, 0.0))
     return {
         "name": model.name,
@@ -65,7 +65,7 @@ def model_object(model: Model, graph: Graph | None = None) -> dict[str, Any]:
 
 
 def hardware_object(chip: Chip) -> dict[str, Any]:
-    """The hardware object: every figure in SI units, null where the maker publishes none."""
+    """The hardware object: every figure in SI units, null if the vendor publishes none."""
     return {
         "name": chip.name,
         "title": chip.title,
@@ -97,7 +97,7 @@ def hardware_object(chip: Chip) -> dict[str, Any]:
 
 
 def roof_object(chip: Chip, wanted: str) -> dict[str, Any]:
-    """The roof over products of class `wanted`: dense peak, bandwidth, and the intensity at which the two meet."""
+    """The roofline for matrix products in dtype class `wanted`: dense peak, bandwidth, ridge point."""
     peak, bandwidth = chip.matrix_rate(wanted), chip.bandwidth_bytes_per_s
     return {
         "compute_dtype": chip.compute_dtype(wanted),
@@ -108,7 +108,7 @@ def roof_object(chip: Chip, wanted: str) -> dict[str, Any]:
 
 
 def sources(chip: Chip) -> dict[str, dict[str, Any]]:
-    """Every figure of the chip with its page."""
+    """Every figure of the chip with its source."""
     return {
         name: {"value": number(figure.value), "source": figure.source, **({"note": figure.note} if figure.note else {})}
         for name, figure in chip.figures.items()
@@ -116,7 +116,7 @@ def sources(chip: Chip) -> dict[str, dict[str, Any]]:
 
 
 def unknowns(chip: Chip) -> list[str]:
-    """Terms that a result drops because the maker publishes no figure."""
+    """Messages about terms that a result omits because the vendor publishes no figure."""
     figures = {
         "vector units": chip.vector_rate(),
         "special-function units": chip.special_ops_per_s,
@@ -125,13 +125,13 @@ def unknowns(chip: Chip) -> list[str]:
         "compute units": chip.units,
         "row blocks of flash attention": ROW_BLOCKS.get(chip.generation),
     }
-    return [f"{name}: unknown for {chip.name}, term dropped" for name, figure in figures.items() if figure is None]
+    return [f"{name}: unknown for {chip.name}, term omitted" for name, figure in figures.items() if figure is None]
 
 
 def roofs(chip: Chip) -> list[dict[str, Any]]:
-    """The roofs of a roofline, one row each: units that compute [FLOP/s], memories that are read [byte/s].
+    """The roofs of a roofline plot, one row each: compute units [FLOP/s] and memories [byte/s].
 
-    Units of one kind with one rate stand in one row.
+    Dtypes of one unit with the same rate share a row.
     """
     rows = []
     for units, rates in (("tensor", chip.matrix_flops_per_s), ("vector", chip.vector_flops_per_s)):

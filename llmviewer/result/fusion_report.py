@@ -1,4 +1,4 @@
-"""Which rules of a technique fired in the passes of one point, which not, and why: what results show of it."""
+"""Fusion report of one point: which fusion rules applied in its forward passes, which did not, and why."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Step
 
 
-def fired(analysis: Analysis, point: int) -> list[dict[str, Any]]:
-    """One row per rule and candidate: rule, block, operators, kernel, prefill, decode, reason."""
+def fusion_outcomes(analysis: Analysis, point: int) -> list[dict[str, Any]]:
+    """Outcome of every fusion rule and candidate: rule, block, operators, kernel, prefill, decode, reason."""
     if all(applied.explain is None for applied in analysis.system.passes):
         return []
     plan = analysis.schedule
@@ -28,31 +28,31 @@ def fired(analysis: Analysis, point: int) -> list[dict[str, Any]]:
         if applied.explain is not None:
             found += applied.explain(graph, chip)
         graph = applied.make(chip)(graph)
-    return [_row(one, len(passes)) for one in found]
+    return [_row(outcome, len(passes)) for outcome in found]
 
 
 def assumptions(rows: list[dict[str, Any]], chip: str) -> list[str]:
-    """What a result must say of rules that fired on an assumption."""
+    """Assumptions of the result that come from rules applied without published chip figures."""
     if not any(row["assumed"] for row in rows):
         return []
-    return [f"on-chip memory of a unit: unknown for {chip}, tiles of fused operators are taken to fit"]
+    return [f"on-chip memory per compute unit: unknown for {chip}, tiles of fused operators are assumed to fit"]
 
 
-def _row(one: RuleOutcome, passes: int) -> dict[str, Any]:
-    """The last pass is the decode step, those before are the prefill."""
-    where: Array = np.broadcast_to(np.asarray(one.where, dtype=np.float64), (passes,))
+def _row(outcome: RuleOutcome, passes: int) -> dict[str, Any]:
+    """One row; the last pass is the decode step, the passes before it are the prefill."""
+    where: Array = np.broadcast_to(np.asarray(outcome.where, dtype=np.float64), (passes,))
     return {
-        "rule": one.rule,
-        "block": one.block,
-        "operators": list(one.operators),
-        "kernel": one.kernel,
-        "prefill": _often(where[:-1]),
-        "decode": _often(where[-1:]),
-        "reason": one.reason,
-        "assumed": one.assumed,
+        "rule": outcome.rule,
+        "block": outcome.block,
+        "operators": list(outcome.operators),
+        "kernel": outcome.kernel,
+        "prefill": _frequency(where[:-1]),
+        "decode": _frequency(where[-1:]),
+        "reason": outcome.reason,
+        "assumed": outcome.assumed,
     }
 
 
-def _often(where: Array) -> str:
+def _frequency(where: Array) -> str:
     share = float(np.mean(where))
     return "always" if share == 1.0 else "never" if share == 0.0 else "in some passes"

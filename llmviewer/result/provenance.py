@@ -1,4 +1,4 @@
-"""Where the numbers of a result come from: files and pages, what makes times of rates, what is assumed."""
+"""Provenance of a result: source files and pages, the timing model, and assumptions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import numpy as np
 
 from llmviewer.analysis import capacity
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.core.ir import Kind, Place
+from llmviewer.core.ir import Place
+from llmviewer.core.kinds import Kind
 from llmviewer.core.version import __version__
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import sources, unknowns
 from llmviewer.result.fusion_report import assumptions
 
-#: Where the size of what an engine holds beside tensors comes from.
+#: Source of the framework memory, which an engine takes in addition to tensors.
 FRAMEWORK_NOTE = (
     f"framework {capacity.FRAMEWORK_BYTES / 2**30:g} GiB: vLLM's non-torch memory on an H100, "
     f"{capacity.FRAMEWORK_SOURCE}"
@@ -22,7 +23,7 @@ FRAMEWORK_NOTE = (
 
 
 def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sources and assumptions of one point.  chip: its own.  fusions: rows of the rules that fired."""
+    """The provenance object of one point.  chip: the chip of this point.  fusions: rows of the fusion report."""
     calibration = analysis.calibration
     return {
         "llmviewer": __version__,
@@ -41,7 +42,7 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
 
 
 def efficiency_object(analysis: Analysis, kind: str) -> dict[str, Any]:
-    """What makes times of rates: the data sheet, or profiles and an engine.  kind: as asked for."""
+    """The efficiency object: ideal, or calibrated with profile, engine and kernels.  kind: as given by the user."""
     calibration = analysis.calibration
     if calibration is None:
         return {"kind": kind, "profile": None}
@@ -50,21 +51,21 @@ def efficiency_object(analysis: Analysis, kind: str) -> dict[str, Any]:
 
 
 def _host(analysis: Analysis, chip: Chip) -> list[str]:
-    """What the host computes with where nobody states the rates of its CPU."""
+    """Assumption about operators on a host whose CPU rates are unknown."""
     if chip.host is None or chip.host.cpu is not None:
         return []
     operators = (row.operator for row in analysis.evaluation.rows)
     computes = any(op.kind is not Kind.COPY and np.any(op.moved_bytes(Place.HOST)) for op in operators)
-    return [f"CPU of {chip.host.name}: rates unknown, its memory alone takes time"] if computes else []
+    return [f"CPU of {chip.host.name}: rates unknown, only its memory bandwidth is modelled"] if computes else []
 
 
 def _kernels(analysis: Analysis) -> list[str]:
-    """What calibrated times rest on."""
+    """Assumptions behind calibrated times."""
     calibration = analysis.calibration
     if calibration is None:
         return []
     if all(row.operator.is_kernel for row in analysis.evaluation.rows):
         return calibration.assumptions()
-    from llmviewer.timing.calibrated import UNTIMED_NOTE  # data sheets alone are not calibrated
+    from llmviewer.timing.calibrated import UNTIMED_NOTE  # ideal times do not load the calibration
 
     return [*calibration.assumptions(), UNTIMED_NOTE]

@@ -1,4 +1,4 @@
-"""Result: what every view reads.  One schema for the command line, reports and notebooks."""
+"""The Result class and its JSON schema, read by the command line, reports and notebooks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from llmviewer.analysis import capacity, limits
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.counts import Count
 from llmviewer.result import provenance, stages
-from llmviewer.result.columns import PARTS, RESULT_METRICS, columns
+from llmviewer.result.columns import MEMORY_PARTS, RESULT_METRICS, columns
 from llmviewer.result.describe import hardware_object, model_object, number, roof_object, roofs
-from llmviewer.result.fusion_report import fired
+from llmviewer.result.fusion_report import fusion_outcomes
 from llmviewer.result.stages import request_at, system_at, value_at
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ SCHEMA = "llmviewer.analysis/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Result:
-    """One or many points of an analysis, with provenance.
+    """Result of an analysis at one or many points, with provenance.
 
-    to_dict(i): the whole answer for one point.  to_frame(): a row per point.  operators(): a row per operator.
+    to_dict(i): the analysis object of one point.  to_frame(): a row per point.  operators(): a row per operator.
     """
 
     analysis: Analysis
@@ -35,7 +35,7 @@ class Result:
     token_budget: float = np.inf
     efficiency: str = "ideal"
     techniques: Mapping[str, str] = field(default_factory=dict)
-    #: Draws a result as HTML for notebooks; set by the package, because views stand above results.
+    #: Renders a result as HTML for notebooks; set by the package, because this layer must not import views.
     notebook_view: ClassVar[Callable[[Result], str] | None] = None
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Result:
     def to_dict(self, point: int = 0) -> dict[str, Any]:
         """The analysis object of one point."""
         chip, parallelism = system_at(self.analysis, point).chip, self.analysis.system.parallelism
-        fusions = fired(self.analysis, point)
+        fusions = fusion_outcomes(self.analysis, point)
         return {
             "schema": SCHEMA,
             "warnings": list(self.warnings),
@@ -75,16 +75,16 @@ class Result:
         }
 
     def serving(self, point: int = 0) -> dict[str, Any]:
-        """What the way of batching says of one point: who runs, who waits, what steps hold."""
+        """The serving object of one point: running sequences, queueing, contents of a step."""
         a = self.analysis
         if a.running is None:
             facts = a.system.batching.facts(a.request)
         else:
-            facts = {**a.times.facts(), "room_output_tokens": capacity.roomy(a.system, a.request).output_len}
+            facts = {**a.times.facts(), "room_output_tokens": capacity.with_reserved_output(a.system, a.request).output_len}
         return {name: _fact(values, point) for name, values in facts.items()}
 
     def _generation(self, point: int) -> dict[str, Any] | None:
-        """A round of generation; nothing where decoding is plain."""
+        """The generation object of one point; None for plain decoding."""
         if self.analysis.system.scheme is None:
             return None
         from llmviewer.result import speculation_report  # plain decoding needs no comparison with itself
@@ -92,7 +92,7 @@ class Result:
         return speculation_report.generation_object(self.analysis, point)
 
     def to_json(self) -> str:
-        """The analysis object of the only point, or `{"schema", "points": [...]}` of several."""
+        """The analysis object for one point, or `{"schema", "points": [...]}` for several."""
         import json
 
         if len(self) == 1:
@@ -130,7 +130,7 @@ class Result:
         return None if view is None else view(self)
 
     def columns(self) -> dict[str, Any]:
-        """Arrays over points, by column name."""
+        """Column name -> array over points."""
         return columns(self.analysis, self.efficiency, self.techniques)
 
     def _workload(self, point: int) -> dict[str, Any]:
@@ -140,48 +140,50 @@ class Result:
         }
 
     def stage(self, name: str, point: int = 0) -> dict[str, Any]:
-        """A STAGE object: totals, and operators for one layer each."""
+        """The STAGE object of `prefill` or `decode`: totals, and operators for one layer each."""
         return stages.stage_object(self.analysis, name, point)
 
     def attribution(self, metric: str, point: int = 0) -> pd.DataFrame:
-        """What ttft_s, tpot_s or e2e_s is made of, adding up to it: `name`, `kind`, `seconds`."""
+        """Contributions that add up to ttft_s, tpot_s or e2e_s: columns `name`, `kind`, `seconds`."""
         import pandas as pd
 
-        from llmviewer.result.attribution import attributed  # few ask for it
+        from llmviewer.result.attribution import attribution_rows  # few callers need it
 
-        return pd.DataFrame(attributed(self.analysis, metric, point), columns=["name", "kind", "seconds"])
+        return pd.DataFrame(attribution_rows(self.analysis, metric, point), columns=["name", "kind", "seconds"])
 
     def timeline(self, steps: int = 4, point: int = 0) -> list[dict[str, Any]]:
-        """Prefill and the first decode steps as they run: a row per step, pass, layer and operator, with `start_s`,
-        `end_s`, the `track` it runs on, and its counts in `facts`."""
-        from llmviewer.result.timeline.timeline import timeline  # few ask for it
+        """Timeline of prefill and the first `steps` decode steps: a row per step, pass, layer and operator.
+
+        Each row has `start_s`, `end_s` [s], its `track`, and its counts in `facts`.
+        """
+        from llmviewer.result.timeline.timeline import timeline  # few callers need it
 
         return [event.row() for event in timeline(self.analysis, steps, point)]
 
     @property
-    def chips_per_stage(self) -> int:
-        """Devices that share the layers of a stage, and all do the same."""
+    def devices_per_stage(self) -> int:
+        """Devices that share the layers of one pipeline stage; all run the same operators."""
         return self.analysis.system.parallelism.group
 
     def memory(self, point: int = 0) -> dict[str, Any]:
         """The memory object of one point."""
         memory = self.analysis.memory
         model, system, request = self.analysis.model, system_at(self.analysis, point), request_at(self.analysis, point)
-        beside = system.chip.host
+        host = system.chip.host
         return {
             **{
                 name: number(value_at(getattr(memory, name), point))
-                for name in (*PARTS, "capacity_bytes", "budget_bytes")
+                for name in (*MEMORY_PARTS, "capacity_bytes", "budget_bytes")
             },
             "kv_cache_used_bytes": number(value_at(memory.kv_cache_used_bytes, point)),
             "kv_cache_waste_bytes": number(value_at(memory.kv_cache_waste_bytes, point)),
             "kv_cache_budget_bytes": number(value_at(memory.kv_cache_budget_bytes, point)),
             "kv_cache_budget_of_total_bytes": number(value_at(memory.left_by_others(memory.utilization_bytes), point)),
             "kv_cache_fraction_of_free": system.cache_fraction,
-            "host": None if beside is None else beside.name,
+            "host": None if host is None else host.name,
             "host_bytes": number(value_at(memory.host_bytes, point)),
             "host_capacity_bytes": number(memory.host_capacity_bytes),
-            "disk": beside.disk.name if beside is not None and beside.disk is not None else None,
+            "disk": host.disk.name if host is not None and host.disk is not None else None,
             "disk_bytes": number(value_at(memory.disk_bytes, point)),
             "fits": bool(value_at(memory.fits, point)),
             "max_batch_size": number(limits.max_batch_size(model, system, request, self.token_budget)),
@@ -205,12 +207,12 @@ class Result:
         return {**ordered, "intervals": self._intervals(point)}
 
     def _intervals(self, point: int) -> dict[str, Any]:
-        """80 and 95 % intervals of the times of a request; nothing for bounds."""
+        """80 and 95 % intervals of the times of a request; empty for ideal times, which are lower bounds."""
         if self.analysis.calibration is None:
             return {}
         from llmviewer.result import interval
 
-        return {name: interval.levels(found, point) for name, found in interval.of_metrics(self.analysis).items()}
+        return {name: interval.levels(found, point) for name, found in interval.metric_bounds(self.analysis).items()}
 
 
 def _fact(values: Count | Sequence[str], point: int) -> int | float | str | None:

@@ -1,4 +1,4 @@
-"""What a round of generation takes and brings, against plain decoding: the object that every view reads."""
+"""Speculation report: time and expected tokens of a round, compared with plain decoding."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from llmviewer.result.stages import request_at, stage_object, system_at, value_a
 from llmviewer.serving.batching import STATIC
 from llmviewer.serving.generation import PLAIN, Draft
 
-#: Batches beyond this are not asked whether a scheme still pays.
-MOST_SEQUENCES = 2.0**14
+#: Largest batch size of the break-even search.
+MAX_BATCH_SIZE = 2.0**14
 
 
 def generation_object(analysis: Analysis, point: int) -> dict[str, Any]:
-    """Passes, expected tokens and time of a round at one point of a scheme, and what plain decoding takes.
+    """The generation object of one point: passes, expected tokens and time of a round, and plain decoding's time.
 
-    pays_up_to_batch_size: the batch beyond which a token takes longer than from plain decoding, at the context of the
-    decode step shown; 0: never pays; MOST_SEQUENCES: that batch and beyond; None where passes are not one round after
-    another.
+    pays_up_to_batch_size: largest batch size at which a token takes no longer than with plain decoding, at the context
+    of the decode step shown; 0: never faster; MAX_BATCH_SIZE: that batch size and beyond; None for branches.
     """
     system, request = system_at(analysis, point), request_at(analysis, point)
     generation = system.generation
     assert system.scheme is not None
-    plain = analyze(analysis.model, _plain(system), request)
+    plain = analyze(analysis.model, _plain_decoding(system), request)
     own, other = _per_token(analysis, point), _per_token(plain, 0)
     return {
         "scheme": system.scheme.name,
@@ -47,7 +46,9 @@ def generation_object(analysis: Analysis, point: int) -> dict[str, Any]:
         "token_s": number(own),
         "plain_token_s": number(other),
         "speedup": number(other / own),
-        "pays_up_to_batch_size": None if generation.branches is not None else _pays_up_to(analysis, system, request),
+        "pays_up_to_batch_size": None
+        if generation.branches is not None
+        else _break_even_batch(analysis, system, request),
     }
 
 
@@ -56,57 +57,57 @@ def _fact(fact: Count | str) -> int | float | str | None:
 
 
 def drafted_tokens(analysis: Analysis) -> Count:
-    """Tokens guessed in a round, by point: what a scheme says of itself, else what one pass verifies."""
+    """Draft tokens per round, by point: as the scheme reports them, else new tokens of the verification pass - 1."""
     generation = analysis.system.generation
-    said = generation.facts.get("drafted_tokens", generation.shape.new_tokens - 1.0)
-    assert not isinstance(said, str)
-    return said
+    drafted = generation.facts.get("drafted_tokens", generation.shape.new_tokens - 1.0)
+    assert not isinstance(drafted, str)
+    return drafted
 
 
 def tokens_per_round(analysis: Analysis) -> Count:
-    """Output tokens of a round, by point; where it is branches that decode, the mean over all passes after prefill."""
+    """Expected output tokens per round, by point; for branches the mean over all passes after prefill."""
     generation, plan = analysis.system.generation, analysis.schedule
     if generation.branches is None:
         return generation.tokens
     return np.asarray(plan.tokens / np.maximum(plan.generated(1.0), 1.0))
 
 
-def _plain(system: System) -> System:
+def _plain_decoding(system: System) -> System:
     return replace(system, scheme=None, generation=PLAIN, drafters=())
 
 
 def _per_token(analysis: Analysis, point: int) -> float:
-    """Time per output token of a sequence [s]; of an answer of one token, that of the step shown."""
+    """Time per output token of a sequence [s]; if output_len is 1, that of the decode step shown."""
     mean = float(analysis.tpot_s[point])
     return mean if np.isfinite(mean) else float(analysis.token_s[point])
 
 
 def _draft_object(draft: Draft, drafting: Analysis, point: int) -> dict[str, Any]:
-    held = drafting.memory
+    draft_memory = drafting.memory
     return {
         "name": draft.name,
         "passes": number(value_at(draft.passes, 0)),
         "new_tokens": number(value_at(draft.shape.new_tokens, 0)),
         "pass_s": number(drafting.schedule.decode(drafting.step_s)[point]),
         "prefill_s": number(drafting.own_prefill_s[point]) if draft.caches else 0,
-        "weights_bytes": number(value_at(held.weights_bytes, point)),
-        "kv_cache_bytes": number(value_at(held.kv_cache_bytes, point)),
+        "weights_bytes": number(value_at(draft_memory.weights_bytes, point)),
+        "kv_cache_bytes": number(value_at(draft_memory.kv_cache_bytes, point)),
         "stage": stage_object(drafting, "decode", point),
     }
 
 
-def _pays_up_to(analysis: Analysis, system: System, request: Request) -> int | float | None:
-    """The batch before the first at which plain decoding is faster, by decode steps alone; memory is not asked."""
-    ways = [replace(way, batching=STATIC) for way in (system, _plain(system))]
+def _break_even_batch(analysis: Analysis, system: System, request: Request) -> int | float | None:
+    """Batch size before the first one at which plain decoding is faster, by decode steps only, ignoring memory."""
+    systems = [replace(one, batching=STATIC) for one in (system, _plain_decoding(system))]
 
     def pays(batches: Count) -> Array:
-        asked = replace(request, output_len=1.0, batch_size=batches)
-        own, plain = (analyze(analysis.model, way, asked).token_s for way in ways)
+        one_token = replace(request, output_len=1.0, batch_size=batches)
+        own, plain = (analyze(analysis.model, one, one_token).token_s for one in systems)
         return np.where(own <= plain, 1.0, 0.0)
 
-    tried = np.unique(np.round(2.0 ** np.arange(0.0, np.log2(MOST_SEQUENCES) + 0.1, 0.25)))
+    tried = np.unique(np.round(2.0 ** np.arange(0.0, np.log2(MAX_BATCH_SIZE) + 0.1, 0.25)))
     lost = np.flatnonzero(pays(tried) == 0.0)
     if not lost.size:
-        return number(MOST_SEQUENCES)
+        return number(MAX_BATCH_SIZE)
     first = int(lost[0])
     return number(memory.largest(pays, tried[first] - 1.0, tried[first - 1] if first else 0.0))

@@ -1,4 +1,4 @@
-"""STAGE and OPERATOR objects of one point: what every view of a stage reads."""
+"""STAGE and OPERATOR objects of one point, read by every view of a stage."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from llmviewer.timing.overlap import LayerWithCopies
 
 Pick = Callable[[Count], Array]
-#: A count of all passes -> that of those in question.
-At = Callable[[Count], float]
-#: An interval of an object: level -> [low, high]; None where there is no calibration.
+#: A count of all passes -> its value for the selected passes of one point.
+ValueOf = Callable[[Count], float]
+#: Level -> [low, high]; None for ideal times.
 Interval = dict[str, list[int | float | None]] | None
 
 
 def value_at(values: Count, point: int) -> float:
-    """The value of one point; a scalar holds for all."""
+    """The value of one point; a scalar is the same at every point."""
     flat = np.asarray(values, dtype=np.float64).reshape(-1)
     return float(flat[point] if flat.size > 1 else flat[0])
 
@@ -41,7 +41,7 @@ def request_at(analysis: Analysis, point: int) -> Request:
 
 
 def system_at(analysis: Analysis, point: int) -> System:
-    """What one point runs on: of hypothetical chips its own, and its own way to generate."""
+    """The system of one point, with its own hypothetical chip and generation scheme."""
     system = analysis.system
     if system.generation is not DECODING:
         system = system.generating(system.generation.at(np.array([point])))
@@ -49,18 +49,18 @@ def system_at(analysis: Analysis, point: int) -> System:
 
 
 def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
-    """A STAGE object: totals, and operators for one layer each."""
-    totals, (pick, widest) = analysis.evaluation, _picks(analysis, name)
-    at, most, chip = _at(pick, point), _at(widest, point), analysis.system.at(point).chip
-    run = tuple(row for row in totals.rows if runs(row, at))
-    resources = _summed(run, at, totals.copying)
-    served = {term: at(seconds) for term, seconds in totals.served}
-    if served:
-        _serve(resources, sum(served.values()) - _beside_copies(totals.copying, at))
+    """The STAGE object of `prefill` or `decode`: totals, and operators for one layer each."""
+    totals, (pick, largest_pick) = analysis.evaluation, _picks(analysis, name)
+    at, largest, chip = _at(pick, point), _at(largest_pick, point), analysis.system.at(point).chip
+    rows = tuple(row for row in totals.rows if does_run(row, at))
+    resources = _time_by_bound(rows, at, totals.copying)
+    engine = {term: at(seconds) for term, seconds in totals.served}
+    if engine:
+        _add_engine_time(resources, sum(engine.values()) - _engine_time_behind_copies(totals.copying, at))
     prompt = value_at(analysis.request.input_len, point)
     cache, shape = analysis.system.kv_cache, analysis.system.generation.shape
-    found = cache.found(prompt)
-    before = found if name == "prefill" else prompt - 1.0
+    prefix_hit = cache.found(prompt)
+    cached = prefix_hit if name == "prefill" else prompt - 1.0
     return {
         "time_s": number(at(totals.time_s)),
         "time_interval_s": _stage_interval(analysis, name, point),
@@ -70,24 +70,25 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
         "traffic_bytes": number(at(totals.traffic_bytes)),
         "bound": max(resources, key=lambda bound: resources[bound]),
         "time_by_bound_s": {bound: number(seconds) for bound, seconds in resources.items()},
-        "served_s": {term: number(seconds) for term, seconds in served.items()},
+        "served_s": {term: number(seconds) for term, seconds in engine.items()},
         "overlap_s": {layer.block.name: number(at(layer.hidden_s)) for layer in totals.copying},
-        "new_tokens": number(prompt - found if name == "prefill" else value_at(shape.new_tokens, point)),
-        "cached_tokens": number(kept_tokens(before, cache.kept)),
+        "new_tokens": number(prompt - prefix_hit if name == "prefill" else value_at(shape.new_tokens, point)),
+        "cached_tokens": number(kept_tokens(cached, cache.kept)),
         "operators": [
-            operator_object(row, chip, at, most) | {"time_interval_s": _operator_interval(analysis, row, pick, point)}
-            for row in run
+            operator_object(row, chip, at, largest)
+            | {"time_interval_s": _operator_interval(analysis, row, pick, point)}
+            for row in rows
         ],
     }
 
 
-def _beside_copies(copying: tuple[LayerWithCopies, ...], at: At) -> float:
-    """What of an engine's terms lies in layers that wait for longer copies [s]."""
+def _engine_time_behind_copies(copying: tuple[LayerWithCopies, ...], at: ValueOf) -> float:
+    """Engine time in layers whose copies take longer than their kernels, so that it adds nothing [s]."""
     return sum(at(layer.engine_s) * layer.block.repeats for layer in copying if layer.waits(at)[2])
 
 
-def _serve(resources: dict[str, float], seconds: float) -> None:
-    """Enter what an engine adds; where its own kernels take less than those of the profiles, all resources do."""
+def _add_engine_time(resources: dict[str, float], seconds: float) -> None:
+    """Add engine time to `overhead`; if negative (kernels faster than the profile's), scale down all resources."""
     if seconds >= 0.0:
         resources["overhead"] = resources.get("overhead", 0.0) + seconds
         return
@@ -97,26 +98,26 @@ def _serve(resources: dict[str, float], seconds: float) -> None:
 
 
 def _picks(analysis: Analysis, stage: str) -> tuple[Pick, Pick]:
-    """What the passes of a stage add up to, and the largest of them."""
+    """Functions from a count of all passes to the sum over the stage's passes, and to the largest pass."""
     plan = analysis.schedule
     return (plan.prefill, plan.worst_prefill) if stage == "prefill" else (plan.decode, plan.decode)
 
 
-def _at(pick: Pick, point: int) -> At:
+def _at(pick: Pick, point: int) -> ValueOf:
     return lambda count: float(pick(count)[point])
 
 
-def operator_object(row: TimedOperator, chip: Chip, at: At, widest: At) -> dict[str, Any]:
-    """An OPERATOR object without its interval, for one layer.  at: what its passes add up to; widest: their largest."""
+def operator_object(row: TimedOperator, chip: Chip, at: ValueOf, largest: ValueOf) -> dict[str, Any]:
+    """The OPERATOR object of one layer, without interval.  at: sum over the stage's passes; largest: largest pass."""
     operator = row.operator
     rows, *others = operator.output_shape
 
-    def said(value: Count) -> int | float | None:
+    def total(value: Count) -> int | float | None:
         return number(at(value))
 
     flops, ideal_s, traffic = at(operator.flops), at(row.ideal.time_s), at(row.traffic_bytes)
     matrix = bool(np.any(operator.matmul_flops))
-    # softmax inside a fused kernel runs beside the matrix units; its FLOPs do not lift the roof of the product
+    # softmax of a fused kernel runs on other units; its FLOPs must not raise the matrix roof
     peak = chip.matrix_rate(operator.compute) if matrix else np.inf
     return {
         "name": operator.name,
@@ -124,29 +125,29 @@ def operator_object(row: TimedOperator, chip: Chip, at: At, widest: At) -> dict[
         "kind": operator.kind.value,
         "layers": row.block.repeats,
         "flops": number(flops),
-        "matmul_flops": said(operator.matmul_flops),
+        "matmul_flops": total(operator.matmul_flops),
         "traffic_bytes": number(traffic),
-        "weight_read_bytes": said(operator.read_bytes(Role.WEIGHT)),
-        "activation_read_bytes": said(operator.read_bytes(Role.ACTIVATION)),
-        "activation_write_bytes": said(operator.write_bytes(Role.ACTIVATION)),
-        "kv_read_bytes": said(operator.read_bytes(Role.CACHE)),
-        "kv_write_bytes": said(operator.write_bytes(Role.CACHE)),
+        "weight_read_bytes": total(operator.read_bytes(Role.WEIGHT)),
+        "activation_read_bytes": total(operator.read_bytes(Role.ACTIVATION)),
+        "activation_write_bytes": total(operator.write_bytes(Role.ACTIVATION)),
+        "kv_read_bytes": total(operator.read_bytes(Role.CACHE)),
+        "kv_write_bytes": total(operator.write_bytes(Role.CACHE)),
         "arithmetic_intensity": number(flops / traffic) if traffic else None,
         "attainable_flops_per_s": number(min(flops / ideal_s, peak)) if ideal_s else None,
         "bound": _bound(row, at),
-        "time_s": said(row.timing.time_s),
+        "time_s": total(row.timing.time_s),
         "time_interval_s": None,
         "ideal_time_s": number(ideal_s),
-        "time_by_resource_s": {name: said(seconds) for name, seconds in row.timing.resources if at(seconds)},
+        "time_by_resource_s": {name: total(seconds) for name, seconds in row.timing.resources if at(seconds)},
         "inputs": _names(operator.reads, at),
         "outputs": _names(operator.writes, at),
-        "output_shape": [said(rows), *(number(widest(dim)) for dim in others)],
+        "output_shape": [total(rows), *(number(largest(dim)) for dim in others)],
         "compute_dtype": chip.compute_dtype(operator.compute) if matrix else "fp32",
     }
 
 
-def _names(accesses: Iterable[Access], at: At) -> list[str]:
-    """Activations and caches of which something is moved."""
+def _names(accesses: Iterable[Access], at: ValueOf) -> list[str]:
+    """Names of activations and caches with nonzero accesses."""
     moved = (a.tensor.name for a in accesses if a.tensor.role is not Role.WEIGHT and at(a.elements) > 0.0)
     return list(dict.fromkeys(moved))
 
@@ -154,9 +155,9 @@ def _names(accesses: Iterable[Access], at: At) -> list[str]:
 def _stage_interval(analysis: Analysis, stage: str, point: int) -> Interval:
     if analysis.calibration is None:
         return None
-    from llmviewer.result import interval  # the ideal roofline is a bound and needs none
+    from llmviewer.result import interval  # ideal times have no interval
 
-    return interval.levels(interval.of_stage(analysis, stage), point)
+    return interval.levels(interval.stage_bounds(analysis, stage), point)
 
 
 def _operator_interval(analysis: Analysis, row: TimedOperator, pick: Pick, point: int) -> Interval:
@@ -164,37 +165,39 @@ def _operator_interval(analysis: Analysis, row: TimedOperator, pick: Pick, point
         return None
     from llmviewer.result import interval
 
-    return interval.levels(interval.of_row(analysis, row, pick), point)
+    return interval.levels(interval.operator_bounds(analysis, row, pick), point)
 
 
-def runs(row: TimedOperator, at: At) -> bool:
-    """Whether it runs: either a kernel or the operators it fuses; what has no work takes no time."""
+def does_run(row: TimedOperator, at: ValueOf) -> bool:
+    """Whether an operator runs in the selected passes; either a fused kernel or the operators it replaces do."""
     if not isinstance(row.operator.where, float) and not at(row.operator.where) > 0.0:
         return False
     return at(row.timing.time_s) > 0.0
 
 
-def _bound(row: TimedOperator, at: At) -> str:
+def _bound(row: TimedOperator, at: ValueOf) -> str:
     seconds = {name: at(value) for name, value in row.timing.resources}
     return max(seconds, key=lambda name: (seconds[name], -BOUNDS.index(name)))
 
 
-def _summed(rows: tuple[TimedOperator, ...], at: At, copying: tuple[LayerWithCopies, ...]) -> dict[str, float]:
-    """Time by the resource that bounds each operator; the largest bounds the stage.
+def _time_by_bound(
+    rows: tuple[TimedOperator, ...], at: ValueOf, copying: tuple[LayerWithCopies, ...]
+) -> dict[str, float]:
+    """Time of all operators, summed by bound [s]; the largest sum is the bound of the stage.
 
-    copying: layers whose copies run beside kernels are bound by the slowest of all, one operator beside another.
+    copying: layers that overlap copies with kernels; the slowest resource is their bound.
     """
     summed: dict[str, float] = {}
-    waiting: set[str] = set()
+    copy_bound: set[str] = set()
     for layer in copying:
-        bound, seconds, alone = layer.waits(at)
+        bound, seconds, copies_longest = layer.waits(at)
         if seconds:
             summed[bound] = summed.get(bound, 0.0) + seconds * layer.block.repeats
-        waiting |= {layer.block.name} if alone else set()
+        copy_bound |= {layer.block.name} if copies_longest else set()
     layers = {layer.block.name: layer for layer in copying}
     for row in rows:
-        its = layers.get(row.block.name)
-        if its is not None and (its.block.name in waiting or its.copies(row.operator)):
+        own_layer = layers.get(row.block.name)
+        if own_layer is not None and (own_layer.block.name in copy_bound or own_layer.copies(row.operator)):
             continue
         bound = _bound(row, at)
         summed[bound] = summed.get(bound, 0.0) + at(row.timing.time_s) * row.block.repeats

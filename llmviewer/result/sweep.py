@@ -1,4 +1,4 @@
-"""Many points: a grid of requests, evaluated chunk by chunk so that memory stays bounded."""
+"""Grids of requests for sweeps, evaluated in chunks to bound memory use."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.malloc import keep_freed_memory
 from llmviewer.core.workload import Request
 
-#: Forward passes of one evaluation: enough to drown the interpreter's overhead, few enough for the caches.
+#: Forward passes per evaluation: enough to amortize interpreter overhead, few enough for the CPU caches.
 CHUNK_PASSES = 16384
-#: Values of one list, and points of one sweep, beyond which it is a typing error.
-MOST_VALUES = 10**7
-MOST_POINTS = 10**9
+#: Limits for one list and for one sweep; larger inputs are most likely typing errors.
+MAX_VALUES = 10**7
+MAX_SWEEP_POINTS = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Grid:
-    """Every combination of three lists; the batch varies fastest."""
+    """All combinations of three lists; the batch size varies fastest."""
 
     batch_sizes: Array
     input_lens: Array
@@ -31,20 +31,20 @@ class Grid:
 
     def __post_init__(self) -> None:
         points = math.prod(map(len, (self.batch_sizes, self.input_lens, self.output_lens)))
-        if points > MOST_POINTS:
-            raise UserError(f"the sweep has {points:,} points; allowed: at most {MOST_POINTS:,}")
+        if points > MAX_SWEEP_POINTS:
+            raise UserError(f"the sweep has {points:,} points; allowed: at most {MAX_SWEEP_POINTS:,}")
 
     def __len__(self) -> int:
         return len(self.batch_sizes) * len(self.input_lens) * len(self.output_lens)
 
     def largest(self) -> Request:
-        """The point that asks for most of everything."""
+        """A request with the largest batch size, prompt length and output length of the grid."""
         return Request(
             batch_size=self.batch_sizes.max(), input_len=self.input_lens.max(), output_len=self.output_lens.max()
         )
 
     def points(self, start: int, stop: int) -> Request:
-        """The requests numbered start ... stop - 1."""
+        """Requests start ... stop - 1 of the grid."""
         index = np.arange(start, stop)
         index, batch = np.divmod(index, len(self.batch_sizes))
         output, prompt = np.divmod(index, len(self.input_lens))
@@ -54,30 +54,32 @@ class Grid:
             output_len=self.output_lens[output],
         )
 
-    def chunks(self, token_budget: float = np.inf, most: float = np.inf) -> Iterator[Request]:
-        """The points in order, in pieces of about CHUNK_PASSES forward passes (prefill, 1 shown, output_len - 1) and
-        at most so many points."""
+    def chunks(self, token_budget: float = np.inf, max_points: float = np.inf) -> Iterator[Request]:
+        """The points in order, in chunks of at most `max_points` points and about CHUNK_PASSES forward passes.
+
+        A point has its prefill passes, the decode step shown, and output_len - 1 decode steps.
+        """
         total = len(self)
         keep_freed_memory()
         passes = math.ceil(max(self.input_lens.max() / token_budget, 1.0)) + int(self.output_lens.max())
-        size = int(min(max(1, CHUNK_PASSES // passes), most))
+        size = int(min(max(1, CHUNK_PASSES // passes), max_points))
         for start in range(0, total, size):
             yield self.points(start, min(start + size, total))
 
 
-def values(name: str, text: str) -> Array:
-    """The numbers of a comma list with ranges: `1,2,4:64:*2` multiplies, `8:8192:+8` adds, both ends included."""
+def parse_values(name: str, text: str) -> Array:
+    """Parse a comma list with ranges: `4:64:*2` multiplies, `8:8192:+8` adds; both ends are included."""
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         raise UserError(f"{name} is {quoted(text)}: a number between the commas is missing")
     ranges = [_range(name, part) for part in parts]
-    if sum(map(len, ranges)) > MOST_VALUES:
-        raise UserError(f"{name}: {quoted(text)} has over {MOST_VALUES:,} values")
+    if sum(map(len, ranges)) > MAX_VALUES:
+        raise UserError(f"{name}: {quoted(text)} has over {MAX_VALUES:,} values")
     return np.concatenate([_array(numbers) for numbers in ranges])
 
 
 def _array(numbers: Sequence[int]) -> Array:
-    """A range without a Python number for each of its values."""
+    """An array of the numbers, without creating a Python int for each value of a range."""
     if isinstance(numbers, range):
         return np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.float64)
     return np.array(numbers, dtype=np.float64)

@@ -142,7 +142,7 @@ class Branches:
         columns, starts = prefill_passes((batch, new, found), budget, split)
         counts = np.zeros(len(prompts[0]))
         counts[some] = np.diff(np.append(starts, len(columns[0])))
-        names = ("batch_size", "new_tokens", "cached_tokens", "logit_positions", "weights")
+        names = ("batch_size", "new_tokens", "cached_tokens", "logit_positions", "repeats")
         return Steps(**dict(zip(names, columns, strict=True)), counts=counts)
 
 

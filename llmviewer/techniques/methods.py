@@ -1,4 +1,4 @@
-"""The registry of methods: options whose first word says which one, and its module; one line each."""
+"""The registry of methods: options whose first word selects one, such as `--batching chunked,...`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import import_module
 from llmviewer.core.errors import unknown
 from llmviewer.techniques.technique import Change, Technique
 
-#: option -> method -> module of `llmviewer.techniques`.
+#: Option name -> method -> its entry: module within `llmviewer.techniques`, or `module:NAME`.
 METHODS: dict[str, dict[str, str]] = {
     "branches": {
         "skeleton": "branching.skeleton",
@@ -41,12 +41,13 @@ METHODS: dict[str, dict[str, str]] = {
 
 
 def make(option: str, text: str) -> Change:
-    """The change of the method that the first word of an option's text names; `draft=NAME,...` needs no word before."""
+    """The change made by the method that the first word of `text` names; `draft=NAME,...` needs no method name."""
     methods = METHODS[option]
     word, _, rest = text.partition(",")
     name, equals, _ = (piece.strip() for piece in word.partition("="))
     if name not in methods:
         hint = "a smaller model: draft=NAME,tokens=4,acceptance=0.8" if "draft" in methods else ""
         raise unknown(f"method of --{option.replace('_', '-')}", name, methods, hint=hint)
-    found: Technique = import_module(f"llmviewer.techniques.{methods[name]}").TECHNIQUE
-    return found.make(text if equals else rest)
+    module, _, attribute = methods[name].partition(":")
+    technique: Technique = getattr(import_module(f"llmviewer.techniques.{module}"), attribute or "TECHNIQUE")
+    return technique.make(text if equals else rest)

@@ -1,141 +1,114 @@
-"""The registry of techniques: one line each, in the order in which they are applied.
+"""The registry of techniques, in the order in which they are applied.
 
-What changes the model's shapes comes first, then number formats (kernels look at stored bytes), then what is kept in
-the cache, then kernels and fusion, then the share of one device, and last what speaks of the whole machine.
+Order: the model's shapes, number formats (kernels read stored bytes), contents and allocation of the KV cache, kernels,
+the share of one device, fusion, and last the techniques that concern the whole replica.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import IntEnum, auto
 from importlib import import_module
 
 from llmviewer.techniques.methods import METHODS
+from llmviewer.techniques.option import Option, SharedBy
 from llmviewer.techniques.technique import Change, Technique
 
-
-class SharedBy(IntEnum):
-    """What a technique speaks of, from what most share to what one has alone.
-
-    ENGINE: how any model is run, so that whatever drafts shares it.  WEIGHTS: what is stored, where it lies and which
-    of it runs; what drafts from the model's own weights shares it too.  LAYERS: it counts the model's layers; what
-    drafts by all of them shares it too.  ALONE: the answer as a whole.
-    """
-
-    ENGINE = auto()
-    WEIGHTS = auto()
-    LAYERS = auto()
-    ALONE = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """How the command line offers a technique.
-
-    module: of `llmviewer.techniques`, whose TECHNIQUE it is.  off: the text that asks for nothing.
-    help: one line.  default: what is on unless asked otherwise.  flags: further spellings.
-    listed: lists of it are separated by commas (its text is a single word); of others by semicolons.
-    """
-
-    module: str
-    of: SharedBy
-    help: str
-    off: str = "none"
-    default: str = "none"
-    flags: tuple[str, ...] = ()
-    listed: bool = True
-
-
-#: option -> how it is offered; the order is the order of application.
+#: Option name -> command-line option; the order is the order of application.
 TECHNIQUES: dict[str, Option] = {
     "expert_skew": Option(
-        "sparsity.expert_skew", SharedBy.WEIGHTS, "alpha of the experts' popularity i^-alpha; 0 is uniform.", "0", "0"
+        "sparsity.expert_skew", SharedBy.WEIGHTS, "Exponent of expert popularity i^-alpha; 0 is uniform.", "0", "0"
     ),
-    # adapters and factors before formats: adapters stay in 16 bit, factors take the format of what they replace
+    # adapters and factors before number formats: adapters stay in 16 bits, factors get the format of what they replace
     "lora": Option(
         "compression.lora",
         SharedBy.WEIGHTS,
         "Unmerged adapters: rank=16,adapters=8,targets=q_proj+v_proj.",
-        listed=False,
+        separator=";",
     ),
     "low_rank": Option(
-        "compression.low_rank", SharedBy.WEIGHTS, "Rank of the two factors of every linear layer: 1024."
+        "compression.low_rank", SharedBy.WEIGHTS, "Rank of the two factors that replace every linear layer: 1024."
     ),
     "contextual_sparsity": Option(
         "sparsity.contextual_sparsity",
         SharedBy.WEIGHTS,
         "Shares that a token uses: attention=0.5,mlp=0.1[,predictor=1000].",
-        listed=False,
+        separator=";",
     ),
     "hot_neurons": Option(
         "sparsity.hot_neurons",
         SharedBy.WEIGHTS,
-        "Neurons on the GPU, cold ones on the host: gpu=0.2,active=0.1[,host=NAME].",
-        listed=False,
+        "Hot neurons on the GPU, cold ones on the host: gpu=0.2,active=0.1[,host=NAME].",
+        separator=";",
     ),
     "quantization": Option(
-        "quantization.quantization", SharedBy.WEIGHTS, "w4a16, w8a8-fp8, awq ...: none keeps the model's."
+        "quantization.quantization", SharedBy.WEIGHTS, "w4a16, w8a8-fp8, awq ...: none keeps the checkpoint's formats."
     ),
-    "kv_cache_dtype": Option("kv_cache.kv_cache_dtype", SharedBy.ENGINE, "auto, fp8, int8, kv4 ...", "auto", "auto"),
-    # sparse weights know their stored format; fewer channels, heads and layers commute with it
+    "kv_cache_dtype": Option(
+        "kv_cache.contents:DTYPE", SharedBy.ENGINE, "KV cache format: auto, fp8, int8, kv4 ...", "auto", "auto"
+    ),
+    # sparse weights depend on their stored format; removing channels, heads and layers commutes with it
     "matformer": Option(
-        "compression.matformer", SharedBy.WEIGHTS, "Share of the feed-forward channels that run: 0.5.", "1", "1"
+        "compression.smaller_models:MATFORMER",
+        SharedBy.WEIGHTS,
+        "Share of feed-forward channels that run: 0.5.",
+        "1",
+        "1",
     ),
     "prune": Option(
         "compression.prune", SharedBy.WEIGHTS, "2:4, unstructured=0.5, width=0.75, depth=0.75, heads=0.75, joined by +."
     ),
     "kv_block_size": Option(
-        "kv_cache.kv_block_size", SharedBy.ENGINE, "Tokens of a page of KV cache (PagedAttention); 1 = none.", "1", "1"
+        "kv_cache.allocation:PAGES",
+        SharedBy.ENGINE,
+        "Tokens per page of KV cache (PagedAttention); 1 = none.",
+        "1",
+        "1",
     ),
     "kv_reserve": Option(
-        "kv_cache.kv_reserve", SharedBy.ENGINE, "Tokens of KV cache every sequence reserves, or max.", "0", "0"
+        "kv_cache.allocation:RESERVATION",
+        SharedBy.ENGINE,
+        "Tokens of KV cache reserved per sequence, or max.",
+        "0",
+        "0",
     ),
     "prefix_cache": Option(
-        "kv_cache.prefix_cache",
+        "kv_cache.contents:PREFIX",
         SharedBy.ENGINE,
         "Share of every prompt found in the cache: 0.5, or 0.5,shared.",
         "0",
         "0",
-        listed=False,
+        separator=";",
     ),
     "kv_evict": Option(
-        "kv_cache.kv_evict", SharedBy.ENGINE, "Share of the cached tokens that eviction keeps: 0.2.", "1", "1"
+        "kv_cache.contents:EVICTION", SharedBy.ENGINE, "Share of the cached tokens that eviction keeps: 0.2.", "1", "1"
     ),
     "kv_cache_free_gpu_memory_fraction": Option(
-        "kv_cache.kv_cache_free_fraction",
-        SharedBy.ENGINE,
-        "0.9 of what weights and activations leave (TensorRT-LLM).",
-        "none",
-        "none",
+        "kv_cache.allocation:BUDGET", SharedBy.ENGINE, "Fraction of free memory for the KV cache (TensorRT-LLM): 0.9."
     ),
     "attention": Option(
         "kernels.flash_attention",
         SharedBy.ENGINE,
-        "flash, eager, flash-decoding, flash-decoding=SPLITS.",
+        "Attention kernel: flash, eager, flash-decoding, flash-decoding=SPLITS.",
         "eager",
         "flash",
     ),
-    # what joins devices is known before they are counted
-    "network": Option("parallel.network", SharedBy.ENGINE, "What joins devices beyond their link: infiniband-ndr ..."),
+    # networks and group sizes are known before the sharding that uses them
+    "network": Option(
+        "parallel.network", SharedBy.ENGINE, "Network between groups of devices on one link: infiniband-ndr ..."
+    ),
     "tensor_parallel_size": Option(
-        "parallel.tensor_parallel",
-        SharedBy.ENGINE,
-        "Devices that share heads, channels and vocabulary.",
-        "1",
-        "1",
-        ("-tp",),
+        "parallel.sizes:TENSOR", SharedBy.ENGINE, "Devices that split heads, channels, vocabulary.", "1", "1", ("-tp",)
     ),
     "sequence_parallel": Option(
-        "parallel.sequence_parallel", SharedBy.ENGINE, "on: norms and residual sums shared by tokens.", "off", "off"
+        "parallel.sizes:SEQUENCE", SharedBy.ENGINE, "on: norms and residual sums split by tokens.", "off", "off"
     ),
     "data_parallel_size": Option(
-        "parallel.data_parallel", SharedBy.ENGINE, "Replicas that divide the batch.", "1", "1", ("-dp",)
+        "parallel.sizes:DATA", SharedBy.ENGINE, "Replicas that divide the batch.", "1", "1", ("-dp",)
     ),
     "expert_parallel_size": Option(
-        "parallel.expert_parallel",
+        "parallel.sizes:EXPERT",
         SharedBy.ENGINE,
-        "Devices to which whole experts are dealt; 1 splits each expert.",
+        "Devices that share out whole experts; 1 splits every expert.",
         "1",
         "1",
         ("-ep",),
@@ -143,85 +116,86 @@ TECHNIQUES: dict[str, Option] = {
     "context_parallel_size": Option(
         "parallel.context_parallel",
         SharedBy.ENGINE,
-        "Devices that share the tokens of every sequence.",
+        "Devices that split the tokens of every sequence.",
         "1",
         "1",
         ("-cp",),
     ),
     "pipeline_parallel_size": Option(
-        "parallel.pipeline_parallel",
-        SharedBy.ALONE,
-        "Stages of layers: 4, or 4,microbatches=8.",
+        "parallel.sizes:PIPELINE",
+        SharedBy.TARGET,
+        "Pipeline stages: 4, or 4,microbatches=8.",
         "1",
         "1",
         ("-pp",),
-        listed=False,
+        separator=";",
     ),
     "spatial": Option(
         "parallel.spatial",
-        SharedBy.ALONE,
-        "on, or the tokens of cache to hold: as many chips as it takes.",
+        SharedBy.TARGET,
+        "on, or tokens of KV cache: as many chips as hold them and the weights on chip.",
         "off",
         "off",
-        listed=False,
+        separator=";",
     ),
-    # after the share of one device: sharding knows operators by the names they have before they are fused
+    # after sharding, which finds operators by their names before fusion
     "fusion": Option("kernels.fuse", SharedBy.ENGINE, "none, all, or rules joined by +: qkv+gate-up+norm-linear ..."),
-    # what one device holds, under the names its kernels have in the end
+    # after fusion: it moves the tensors of one device, read by fused kernels
     "offload": Option(
         "offload.offload",
         SharedBy.WEIGHTS,
         "weights=0.4[,kv=0.5,compute=host], zero-inference, flexgen, experts ...",
-        listed=False,
+        separator=";",
     ),
-    # after the share of one device, so that the collectives of a skipped layer are skipped with it
+    # after sharding, so that the collectives of a skipped layer are skipped too
     "skip_layers": Option(
-        "sparsity.skip_layers", SharedBy.WEIGHTS, "Share of the layers that every step leaves out.", "0", "0"
+        "sparsity.skip_layers", SharedBy.WEIGHTS, "Share of the layers that every step skips.", "0", "0"
     ),
     "early_exit": Option(
-        "sparsity.early_exit", SharedBy.LAYERS, "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", listed=False
+        "sparsity.early_exit", SharedBy.LAYERS, "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", separator=";"
     ),
-    # which passes are run, whatever they are
+    # these choose the forward passes and change none of their operators
     "speculative": Option(
         "speculation.speculative",
-        SharedBy.ALONE,
+        SharedBy.TARGET,
         "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or eagle3,tokens=3 ...",
-        listed=False,
+        separator=";",
     ),
     "branches": Option(
         "branching.branches",
-        SharedBy.ALONE,
+        SharedBy.TARGET,
         "skeleton,outline=36,points=6, or apar,branches=3[,parallel=0.75].",
-        listed=False,
+        separator=";",
     ),
-    # last: it counts machines, and looks at what passes generate
+    # last: it counts replicas and depends on how passes generate tokens
     "batching": Option(
         "batching.batching",
         SharedBy.ENGINE,
         "static, continuous, chunked,tokens=512 or disaggregated,prefill=2,decode=1.",
         "static",
         "static",
-        listed=False,
+        separator=";",
     ),
 }
 
-#: Techniques without an option of their own, because other words of the command line say them -> module.
+#: Techniques without an option of their own (methods of an option, or other commands) -> entry.
 WITHOUT_OPTION: dict[str, str] = {
-    "distillation": "compression.distillation",
-    **{method: module for methods in METHODS.values() for method, module in methods.items()},
+    "distillation": "compression.smaller_models:DISTILLATION",
+    **{method: entry for methods in METHODS.values() for method, entry in methods.items()},
 }
 
 
 def load(name: str) -> Technique:
-    """The technique behind an option, or without one."""
-    module = WITHOUT_OPTION[name] if name in WITHOUT_OPTION else TECHNIQUES[name].module
-    found: Technique = import_module(f"llmviewer.techniques.{module}").TECHNIQUE
-    return found
+    """The technique of an option, or one without an option."""
+    entry = WITHOUT_OPTION[name] if name in WITHOUT_OPTION else TECHNIQUES[name].entry
+    module, _, attribute = entry.partition(":")
+    technique: Technique = getattr(import_module(f"llmviewer.techniques.{module}"), attribute or "TECHNIQUE")
+    return technique
 
 
-def changes(asked: Mapping[str, str]) -> Iterator[Change]:
-    """The changes that options ask for, in the order of the registry."""
+def changes(options: Mapping[str, str]) -> Iterator[Change]:
+    """The changes that the given option values make, in the order of the registry."""
     for name, option in TECHNIQUES.items():
-        text = asked.get(name, option.default)
+        text = options.get(name, option.default)
         if text != option.off:
             yield load(name).make(text)

@@ -1,4 +1,4 @@
-"""What a technique is: a change of the system a model runs on, and what to say of it."""
+"""Techniques: changes of the system that runs a model, with formula, source and example; parsing of their options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Generation, GenerationScheme
 
-#: What a technique does: most add a pass, some say how memory is kept or how many devices share the work.
+#: The effect of a technique: most add a graph pass, others change the KV cache, the devices or the generation.
 Change: TypeAlias = Callable[[System], System]
 
 
@@ -21,10 +21,10 @@ Change: TypeAlias = Callable[[System], System]
 class Technique:
     """An entry of the registry.
 
-    kind: compression, sparsity, fusion, attention, kv cache, parallelism, spatial ...  summary: a sentence.
-    parameters: what may stand in the option's text -> what it means.  formula, source: what it changes, and where that
-    is written.  example: a complete command line.  make: the option's text -> the change; raises UserError for bad
-    values, and the change itself for a combination that cannot be.
+    kind: compression, sparsity, fusion, attention, kv cache, parallelism, spatial ...  summary: one sentence.
+    parameters: name within the option's value -> meaning.  formula: the counts or times it changes.  source: where the
+    formula is published.  example: a complete command line.  make: value of the option -> change; raises UserError for
+    bad values, and the change raises it for impossible combinations.
     """
 
     name: str
@@ -37,13 +37,13 @@ class Technique:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-def adding(name: str, make: Callable[[Chip], Pass]) -> Change:
-    """The change that adds a pass, listed under `name`."""
+def add_pass(name: str, make: Callable[[Chip], Pass]) -> Change:
+    """A change that adds a graph pass, listed under `name`."""
     return lambda system: replace(system, passes=(*system.passes, AppliedTechnique(name=name, make=make)))
 
 
-def keeping(name: str, **fields: float | bool) -> Change:
-    """The change of how the cache is kept (fields of KvCache), listed under `name`; operators stay as they are."""
+def change_kv_cache(name: str, **fields: float | bool) -> Change:
+    """A change of fields of KvCache, listed under `name`; operators are unchanged."""
 
     def change(system: System) -> System:
         cache = replace(system.kv_cache, **fields)  # type: ignore[arg-type]
@@ -54,12 +54,17 @@ def keeping(name: str, **fields: float | bool) -> Change:
     return change
 
 
-def generating(name: str, make: Callable[[Model], Generation], candidates: Sequence[GenerationScheme] = ()) -> Change:
-    """The change of how tokens are generated, listed under `name`.  candidates: of which every point takes the best."""
+def change_generation(
+    name: str, make: Callable[[Model], Generation], candidates: Sequence[GenerationScheme] = ()
+) -> Change:
+    """A change of how tokens are generated, listed under `name`.
+
+    candidates: alternatives to `make`, of which every point uses the fastest; empty for none.
+    """
 
     def change(system: System) -> System:
         if system.scheme is not None:
-            raise UserError(f"{name} and {system.scheme.name} both say how tokens are generated; leave out one")
+            raise UserError(f"{name} and {system.scheme.name} both change how tokens are generated; remove one")
         scheme = GenerationScheme(name=name, make=make, candidates=tuple(candidates))
         return replace(
             system, scheme=scheme, passes=(*system.passes, AppliedTechnique(name=name, make=lambda _: as_built))
@@ -70,9 +75,9 @@ def generating(name: str, make: Callable[[Model], Generation], candidates: Seque
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One `name=number` of a technique's option.
+    """A numeric parameter `name=number` of a technique's option.
 
-    default: None where it must be given.  low, high: bounds, both included; whole: only whole numbers.
+    default: None if it must be given.  low, high: bounds, both inclusive.  whole: only whole numbers are allowed.
     """
 
     name: str
@@ -81,8 +86,8 @@ class Parameter:
     high: float = 1e9
     whole: bool = False
 
-    def read(self, text: str, where: str) -> float:
-        """The number, checked."""
+    def parse(self, text: str, where: str) -> float:
+        """Parse the number and check its bounds; raises UserError."""
         kind = "a whole number" if self.whole else "a number"
         allowed = f"allowed: {kind} from {self.low:g} to {self.high:,.10g}"
         try:
@@ -93,27 +98,28 @@ class Parameter:
             raise UserError(f"{where}: {self.name} is {quoted(text)}; {allowed}")
         return number
 
-    def of(self, given: Mapping[str, str], where: str) -> float:
-        """The number that is given under this name, or the default."""
+    def value(self, given: Mapping[str, str], where: str) -> float:
+        """The number given for this parameter, or its default; raises UserError if it has none."""
         if self.name in given:
-            return self.read(given[self.name], where)
+            return self.parse(given[self.name], where)
         if self.default is None:
-            after = "," if " " in where else " "  # a method's name comes before its parameters
-            raise UserError(f"{where}: {self.name} is missing; write {where}{after}{self.name}=...")
+            separator = "," if " " in where else " "  # `where` may end in a method's name: --speculative self
+            raise UserError(f"{where}: {self.name} is missing; write {where}{separator}{self.name}=...")
         return self.default
 
 
-def named(where: str, text: str, known: Collection[str], first: str = "") -> dict[str, str]:
-    """`16,adapters=4` -> {"rank": "16", "adapters": "4"} for `first` rank: what the first piece may be without a name.
+def parse_parameters(where: str, text: str, known: Collection[str], first: str = "") -> dict[str, str]:
+    """Split `16,adapters=4` into {"rank": "16", "adapters": "4"}, for `first` = "rank".
 
-    where: the option, as messages call it (`--lora`).  known: allowed names.
+    where: the option, for error messages (`--lora`).  known: allowed names.  first: name of the first parameter if it
+    is given without one; empty if all need names.
     """
     given: dict[str, str] = {}
-    for at, part in enumerate(piece.strip() for piece in text.split(",") if text.strip()):
+    for position, part in enumerate(piece.strip() for piece in text.split(",") if text.strip()):
         if not part:
             raise UserError(f"{where}: {quoted(text)} has nothing between two commas")
         name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals and at == 0 and first:
+        if not equals and position == 0 and first:
             name, value = first, part
         if name not in known:
             raise unknown(f"parameter of {where}", name, known)
@@ -125,11 +131,11 @@ def named(where: str, text: str, known: Collection[str], first: str = "") -> dic
     return given
 
 
-def numbers(where: str, text: str, parameters: tuple[Parameter, ...]) -> Mapping[str, float]:
-    """`16,adapters=4` -> {"rank": 16.0, "adapters": 4.0}, defaults filled in.
+def parse_numbers(where: str, text: str, parameters: tuple[Parameter, ...]) -> Mapping[str, float]:
+    """Parse `16,adapters=4` into {"rank": 16.0, "adapters": 4.0}, with defaults for missing parameters.
 
-    The first parameter may be given without its name.  where: the option, as messages call it (`--lora`).
+    The first parameter may be given without its name.  where: the option, for error messages (`--lora`).
     """
     known = {parameter.name: parameter for parameter in parameters}
-    given = named(where, text, known, parameters[0].name)
-    return {name: parameter.of(given, where) for name, parameter in known.items()}
+    given = parse_parameters(where, text, known, parameters[0].name)
+    return {name: parameter.value(given, where) for name, parameter in known.items()}

@@ -1,1 +1,1 @@
-"""Seconds from counts: rooflines, measured efficiencies, overlap of copies, and the terms an engine adds."""
+"""Times of operators and forward passes: rooflines, calibrated efficiencies, overlapping copies, engine overhead."""

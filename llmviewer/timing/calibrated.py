@@ -1,4 +1,4 @@
-"""The calibrated efficiency: what kernels of this kind were measured to reach, and how far off that may be."""
+"""Calibrated efficiency: rates that measured kernels reach, and intervals for the prediction error."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from llmviewer.timing.profile import Fit, Profile
 from llmviewer.timing.regimes import REGIMES, outside, regime_of
 from llmviewer.timing.roofline import Timing
 
-#: Whose kernels the constants are of.
+#: Origins of constants, nearest first.
 BASES = ("measured", "other engine", "transferred", "transferred afar", "assumed")
-#: Chips of one generation run the same programs: an engine's own kernels of another of them are nearer than another
-#: engine's of this very chip (docs/calibration.md: decode attention on an H200).
+#: Chips of one generation run the same programs, so an engine's own kernels on another chip of the generation are
+#: nearer than another engine's kernels on this chip (docs/calibration.md: decode attention on an H200).
 BASES_OF_A_GENERATION = ("measured", "transferred")
-#: How far off that puts a whole fit: half the 80 % interval of log(measured / predicted), by BASES, by family.  Engines
-#: differ as the README of the measured tables says (products 3 to 6 %, attention 15 to 30 %); products of an H100 by
-#: constants of an A100 and the other way round miss by 12 to 24 %; the rest is what we aim at.
+#: Family -> error of a whole fit by BASES: half the 80 % interval of log(measured / predicted).  Engines differ by 3 to
+#: 6 % in products and 15 to 30 % in attention (README of the measured tables); products of an H100 predicted with
+#: constants of an A100, and vice versa, miss by 12 to 24 %; the other values are targets.
 SHIFTS: dict[str, tuple[float, ...]] = {
     "gemm": (0.0, 0.05, 0.08, 0.22, 0.5),
     "attention_prefill": (0.0, 0.18, 0.15, 0.35, 0.6),
@@ -38,25 +38,25 @@ SHIFTS: dict[str, tuple[float, ...]] = {
     "collective": (0.0, 0.2, 0.1, 0.3, 0.7),
 }
 SHIFTS_OF_OTHERS = (0.0, 0.1, 0.1, 0.25, 0.6)
-#: Half the 95 % interval over half the 80 % one, of a normal distribution; in the order of QUANTILES.
+#: Sides of the bounds in the order of QUANTILES, and their distance over that of an 80 % bound (normal distribution).
 SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
 BEYOND_80 = (1.53, 1.0, 1.0, 1.53)
-#: Ends the names of engines whose kernels a host launched one by one: they serve only whoever asks for them.
+#: Suffixes of engines whose kernels the host launched one by one; these fits serve no other engine.
 HOST_TIMED = ("-host", "-eager")
-#: Constants are written in five digits; a bound may be rounded past itself.
+#: Constants are written with five digits, so rounding may move them past a bound by this fraction.
 ROUNDED = 1e-4
-#: Residuals used where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
+#: Residuals where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
 UNKNOWN_SPREAD = (0.5, 0.7, 1.4, 2.0)
-#: The same of copies and of what a host runs, which are priced by data sheets: a guess.
+#: Residuals of copies and host operators, whose rates come from data sheets: a guess.
 UNTIMED = (1.0, 1.0, 1.6, 2.5)
 #: (profile, family, variants) -> (variant, engine) of its fits, nearest first.
 Kept = Callable[[Profile, str, Iterable[str]], Iterator[tuple[str, str]]]
-UNTIMED_NOTE = f"copies and what the host runs: rates of data sheets, up to {UNTIMED[-1]:g} times as slow"
+UNTIMED_NOTE = f"copies and host operators: data-sheet rates; real times may be up to {UNTIMED[-1]:g} times as long"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The constants an operator gets, and where they come from: one of BASES, and the profile's chip."""
+    """The fit selected for an operator, its basis (one of BASES), and the chip that it was measured on."""
 
     fit: Fit
     basis: str
@@ -64,21 +64,21 @@ class Found:
 
     @property
     def shift(self) -> float:
-        """Half an 80 % interval of log(measured / predicted) for coming from elsewhere."""
+        """Error of the whole fit for this basis: half the 80 % interval of log(measured / predicted)."""
         return SHIFTS.get(self.fit.family, SHIFTS_OF_OTHERS)[BASES.index(self.basis)]
 
     def described(self) -> dict[str, Any]:
-        """As results print it: basis, whose constants, and their error on rows that they were not fitted on."""
+        """JSON object with basis, chip and key of the fit, and its error on held-out rows."""
         error = dict(self.fit.error.get("all", {}))
         return {"basis": self.basis, "chip": self.chip, "fit": self.fit.key, "error": error}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibrated:
-    """Efficiency from profiles, the chip's own first.  engine: whose kernels, where several were measured.
+    """Efficiency from profiles, the chip's own first.  engine: preferred engine, where several were measured.
 
-    borrowed: family/variant -> the engine whose kernels of it run instead.  given: of the sources those that a caller
-    brings, which come first whoever's kernels they hold.
+    borrowed: family/variant -> engine whose kernels are used instead.  given: number of leading sources that the user
+    supplied; these are searched first, for kernels of any engine.
     """
 
     sources: tuple[Profile, ...]
@@ -95,11 +95,11 @@ class Calibrated:
         constants = [self.found(name, operator).fit.constants for name in names]
         if len(names) == 1:
             return FAMILIES[names[0]].rates(operator, chip, constants[0])
-        prompts, steps = constants
-        return attention.rates(operator, chip, (attention_prefill.part, prompts), (attention_decode.part, steps))
+        prefill, decode = constants
+        return attention.rates(operator, chip, (attention_prefill.part, prefill), (attention_decode.part, decode))
 
     def found(self, family: str, operator: Operator) -> Found:
-        """The constants of a family for an operator; looked up once per variant."""
+        """The fit of a family for an operator, cached per variant."""
         variant = FAMILIES[family].variant(operator)
         key = f"{family}/{variant}"
         if key not in self.known:
@@ -108,7 +108,7 @@ class Calibrated:
         return self.known[key]
 
     def basis(self, operator: Operator) -> Found:
-        """The constants of the first family of an operator: what its interval is named after."""
+        """The fit of an operator's first family, under which interval errors are grouped."""
         return self.found(families_of(operator)[0], operator)
 
     def _search(self, family: str, variant: str) -> Found:
@@ -127,14 +127,14 @@ class Calibrated:
         raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
 
     def _asked(self) -> Iterator[tuple[Profile, Kept]]:
-        """Whom to ask and for which of its kernels: what is given, then this engine's own of a generation, then all."""
+        """Profiles to search, with the lookup to use: the user's, then this engine in the generation, then all."""
         yield from ((source, self._kept) for source in self.sources[: self.given])
         yield from ((source, self._own) for source in self.sources if self._basis(source) in BASES_OF_A_GENERATION)
         yield from ((source, self._kept) for source in self.sources)
 
     @property
     def _names(self) -> tuple[str, str]:
-        """This engine; `sglang` for a kernel of `sglang-triton` that nobody timed."""
+        """This engine and its base engine: `sglang` for a kernel that was not timed for `sglang-triton`."""
         return self.engine, self.engine.partition("-")[0]
 
     def _basis(self, source: Profile) -> str:
@@ -145,14 +145,14 @@ class Calibrated:
         return "transferred afar" if self.generation in profiles.GPUS else "assumed"
 
     def _kept(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """(variant, engine) of a profile's fits, this engine's own before others of a variant."""
+        """(variant, engine) of a profile's fits; within a variant, this engine comes before others."""
         for variant in variants:
             engines = tuple(source.engines(family, variant))
             yield from self._own(source, family, (variant,))
             yield from ((variant, engine) for engine in engines if not engine.endswith(HOST_TIMED))
 
     def _own(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """The same of this engine alone."""
+        """(variant, engine) of a profile's fits of this engine only."""
         for variant in variants:
             yield from ((variant, own) for own in self._names if f"{family}/{variant}/{own}" in source)
 
@@ -165,38 +165,40 @@ class Calibrated:
 
     @property
     def profile(self) -> str:
-        """The file whose constants come first."""
+        """Path of the profile that is searched first."""
         return self.sources[0].path
 
     @property
     def fitted(self) -> bool:
-        """Whether kernels of this very chip were measured."""
+        """Whether kernels were measured on this chip."""
         return any(source.chip == self.chip for source in self.sources)
 
     def sentence(self) -> str:
-        """Where times come from, in one line."""
-        own = sorted({found.basis for found in self.known.values() if found.chip == self.chip})
-        lent = sorted({found.chip for found in self.known.values() if found.chip != self.chip})
-        words = [f"kernels measured on {self.chip}"] if own else []
-        if lent:
-            words.append(f"{'others ' if own else 'kernels '}transferred from {', '.join(lent)}, intervals wider")
-        return ", ".join(words)
+        """One line about the origin of the times."""
+        measured = any(found.chip == self.chip for found in self.known.values())
+        donors = ", ".join(sorted({found.chip for found in self.known.values() if found.chip != self.chip}))
+        if not donors:
+            return f"kernels measured on {self.chip}" if measured else ""
+        borrowed = f"efficiencies borrowed from {donors}, intervals widened"
+        if measured:
+            return f"kernels measured on {self.chip}; for others {borrowed}"
+        return f"kernels not measured on this chip; {borrowed}"
 
     def assumptions(self) -> list[str]:
-        """Kernels nobody measured, and whose constants they got."""
+        """Kernels that were not measured on any similar chip, and the constants used for them."""
         if self.known and all(found.basis == BASES[-1] for found in self.known.values()):
-            lenders = ", ".join(sorted({found.chip for found in self.known.values()} - {self.chip}))
+            donors = ", ".join(sorted({found.chip for found in self.known.values()} - {self.chip}))
             return [
-                f"kernels: none of such a chip ({self.chip}) were measured; constants of {lenders}, intervals far wider"
+                f"kernels: not measured on {self.chip} or a similar chip; constants of {donors}, intervals much wider"
             ]
         return [
-            f"{key}: no fit, constants of {found.fit.key} ({found.chip})"
+            f"{key}: not measured; constants of {found.fit.key} ({found.chip})"
             for key, found in self.known.items()
             if found.basis == BASES[-1]
         ]
 
     def interval(self, operator: Operator, chip: Chip, timing: Timing) -> Array:
-        """Ratios to the predicted time, shape (4, points): the bounds of the 95 and 80 % intervals (QUANTILES)."""
+        """Bounds of the 95 and 80 % intervals (QUANTILES) over the predicted time, shape (4, points)."""
         if not operator.is_kernel:
             return np.array(UNTIMED)[:, None] * np.ones(np.size(timing.time_s))
         names = families_of(operator)
@@ -207,7 +209,7 @@ class Calibrated:
         return spread
 
     def spread(self, family: str, operator: Operator, chip: Chip, timing: Timing) -> Array:
-        """The same of one family, whichever an operator would take."""
+        """The same bounds with the fit of a given family, even if it is not the operator's own."""
         found = self.found(family, operator)
         regime = regime_of(timing)
         spread = np.ones((len(profiles.QUANTILES), regime.size))
@@ -216,7 +218,7 @@ class Calibrated:
             spread = np.where(regime == at, known[:, None], spread)
         logs = np.log(spread)
         middle = (logs[1] + logs[2]) / 2.0
-        # rows scatter, and apart from that the whole fit may be off: their squares add
+        # the scatter of rows and the error of the whole fit are independent: their squares add
         half = np.hypot(logs - middle, found.shift * np.array(BEYOND_80)[:, None])
         ratios: Array = np.exp(
             middle + SIGNS * half * outside(found.fit.range, FAMILIES[family].covers(operator, chip))
@@ -225,12 +227,12 @@ class Calibrated:
 
 
 def _check(fit: Fit, source: Profile) -> None:
-    """Raise for a fit of other formulas than ours, or of constants that no fit gives."""
+    """Raise UserError if constants are missing, unknown or out of bounds for the formula of their family."""
     known = {constant.name: constant for constant in FAMILIES[fit.family].constants}
     where = f"'{shown(source.path)}': {fit.key}"
-    again = "this llmviewer needs them: fit again (`llmviewer calibrate fit`)"
+    hint = "this version of llmviewer needs them; run `llmviewer calibrate fit` again"
     if missing := [name for name in known if name not in fit.constants]:
-        raise UserError(f"{where} lacks {', '.join(missing)}; {again}")
+        raise UserError(f"{where} lacks {', '.join(missing)}; {hint}")
     for name, value in fit.constants.items():
         if name not in known:
             raise unknown(f"constant of {fit.key}", name, known, where=f"'{shown(source.path)}'")
@@ -240,34 +242,34 @@ def _check(fit: Fit, source: Profile) -> None:
 
 
 def _known_families(own: Profile) -> None:
-    """Raise for fits that nothing would ever read."""
+    """Raise UserError for fits of an unknown kernel family."""
     for key in own.texts:
         if key.partition("/")[0] not in FAMILIES:
             raise unknown("kernel family", key.partition("/")[0], FAMILIES, where=f"'{shown(own.path)}'")
 
 
 def unmeasured(family: Family) -> Fit:
-    """The constants that nobody fitted: those a fit would begin with, of unknown spread."""
+    """Start constants with unknown spread, for a family that was never measured."""
     return Fit(
         family=family.name, variant="any", engine="none", constants=family.starting(), range={}, residuals={}
     )  # fmt: skip
 
 
 def _decodes(operator: Operator) -> Count:
-    """1.0 where an attention kernel answers a few queries of each sequence over its cache."""
+    """1.0 where attention runs as a decode kernel in all groups: a few queries per sequence over its cache."""
     shape = operator.shape
     if not isinstance(shape, AttentionShape):
         return 0.0
-    all_do: Any = True
+    every: Any = True
     for group in shape.groups:
-        all_do = all_do & attention.decodes(group)
-    return np.where(all_do, 1.0, 0.0)
+        every = every & attention.decodes(group)
+    return np.where(every, 1.0, 0.0)
 
 
 def calibrated(
     chip: Chip, engine: str = "vllm", own: Profile | None = None, borrowed: Mapping[str, str] | None = None
 ) -> Calibrated:
-    """The efficiency of a chip's kernels: from `own`, the shipped profile, or those of the nearest chips."""
+    """The efficiency of a chip's kernels: from `own`, the chip's shipped profile, and those of its donors, in order."""
     found = profiles.sources(chip)
     if own is not None:
         _known_families(own)

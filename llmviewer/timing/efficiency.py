@@ -1,4 +1,4 @@
-"""Efficiency: operator x chip -> what rates the kernel attains, and a fixed time."""
+"""Efficiency: operator x chip -> attainable rates of the kernel, and a fixed time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import TypeAlias
 
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Kind, Operator
+from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip, Host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostRates:
-    """Attainable rates of the host beside the device; of its CPU, of a disk and of a link None where there is none, or
-    it is unknown."""
+    """Attainable rates of the host; None for a CPU, disk or link that is absent or has no published rate."""
 
     memory_bytes_per_s: Count
     link_bytes_per_s: Count | None
@@ -31,9 +30,9 @@ class HostRates:
 class WayRates:
     """An algorithm of a collective as a kernel runs it.
 
-    latency_s: of all its messages, one after another.  link, network: what it sends per byte of the tensor, over the
-    share of the rate that it reaches.  overlap: p of (latency^p + sending^p)^(1/p); below 1, messages are cut in chunks
-    that pay latency again.  largest_bytes: tensors beyond it go another way.
+    latency_s: sum over its consecutive messages.  link, network: bytes sent per byte of the tensor, divided by the
+    fraction of the rate that is reached.  overlap: p of (latency^p + sending^p)^(1/p); below 1, messages are cut into
+    chunks that each pay latency.  largest_bytes: larger tensors use another algorithm.
     """
 
     latency_s: Count
@@ -45,11 +44,11 @@ class WayRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rates:
-    """Attainable rates of one operator; None drops the resource (the figure is unknown).
+    """Attainable rates of one operator; a resource whose rate is None (unknown) is ignored.
 
-    fixed_s: time per launch.  hop_s: latency of one message between devices.  ways: algorithms of a collective in the
-    place of its shape's.  least_s: how long the host takes to launch it; work shorter than that hides behind it.
-    sharpness: p of the smooth maximum (sum of t^p)^(1/p) over resources; None is the maximum itself.
+    fixed_s: time per launch.  hop_s: latency of one message between devices.  ways: collective algorithms that replace
+    those of the operator's shape.  least_s: host time to launch the operator, a lower bound of its time.
+    sharpness: p of the smooth maximum (sum of t^p)^(1/p) over resources; None for the exact maximum.
     """
 
     matrix_flops_per_s: Count
@@ -71,17 +70,14 @@ Efficiency: TypeAlias = Callable[[Operator, Chip], Rates]
 
 
 def ideal(operator: Operator, chip: Chip) -> Rates:
-    """The data sheet: every efficiency 1, no fixed time.  A true bound."""
-    return _data_sheet(chip, operator.compute if operator.kind in MATRIX_KINDS else "")
+    """Data-sheet rates: every efficiency 1 and no fixed time, which gives a lower bound of the time."""
+    return _data_sheet(chip, operator.compute if operator.kind.facts.matrix_units else "")
 
-
-#: Kinds of operators that use the matrix units.
-MATRIX_KINDS = (Kind.GEMM, Kind.ATTENTION)
 
 
 @lru_cache(maxsize=64)
 def _data_sheet(chip: Chip, compute: str) -> Rates:
-    """The rates of a chip for one compute class; a chip never changes, so they are looked up once."""
+    """Data-sheet rates of a chip for one compute class; cached, as a chip is immutable."""
     return Rates(
         matrix_flops_per_s=chip.matrix_rate(compute) if compute else 1.0,
         vector_flops_per_s=chip.vector_rate(),
@@ -95,17 +91,17 @@ def _data_sheet(chip: Chip, compute: str) -> Rates:
 
 
 def _host(chip: Chip, host: Host, compute: str) -> HostRates:
-    """Of a host that several devices share, the even part of one; every device has a link of its own."""
-    link, part = chip.host_link_rate, 1.0 / host.devices
+    """One device's even share of its host; the link is not shared, as every device has its own."""
+    link, share = chip.host_link_rate, 1.0 / host.devices
     if link is None and host.disk is None:
-        raise UserError(f"{chip.name} publishes no link to a host (pcie among the links of its YAML)")
-    flops = host.cpu.matrix_rate(compute) * part if host.cpu and compute else None
+        raise UserError(f"{chip.name} publishes no link to a host; add `pcie` to the links in its YAML file")
+    flops = host.cpu.matrix_rate(compute) * share if host.cpu and compute else None
     vector = host.cpu.vector_rate() if host.cpu else None
     return HostRates(
-        memory_bytes_per_s=host.bandwidth_bytes_per_s * part,
+        memory_bytes_per_s=host.bandwidth_bytes_per_s * share,
         link_bytes_per_s=link,
         flops_per_s=flops,
-        vector_flops_per_s=None if vector is None else vector * part,
-        disk_read_bytes_per_s=host.disk.read_bytes_per_s * part if host.disk else None,
-        disk_write_bytes_per_s=host.disk.write_bytes_per_s * part if host.disk else None,
+        vector_flops_per_s=None if vector is None else vector * share,
+        disk_read_bytes_per_s=host.disk.read_bytes_per_s * share if host.disk else None,
+        disk_write_bytes_per_s=host.disk.write_bytes_per_s * share if host.disk else None,
     )

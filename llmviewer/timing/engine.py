@@ -1,4 +1,4 @@
-"""What serves a model beside kernels: launch gaps, host work per step, layer and sequence, sampling; each by name."""
+"""Serving engines: the time they add to kernels (launch gaps, host work per step and sequence, sampling), by name."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ import numpy as np
 from llmviewer.core import data
 from llmviewer.core.counts import Count, present, total
 from llmviewer.core.errors import UserError, shown, unknown
-from llmviewer.core.ir import Access, Graph, Kind, Operator, Place, Role
+from llmviewer.core.ir import Access, Graph, Operator, Place, Role
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 
 FOLDER = "calibrate/engines"
 #: Constants of an engine [us]: name -> what it is paid for.
 CONSTANTS: dict[str, str] = {
-    "launch": "each kernel of a step: the gap before it starts",
+    "launch": "each kernel of a step: gap before it starts",
     "layer": "each decoder layer of a step",
     "step": "each forward pass: scheduling, preparing inputs, reading the result",
-    "group": "each forward pass that several devices share: telling all of them",
-    "collective": "each exchange between devices: synchronizing beside what its kernel takes",
-    "sequence": "each sequence of a pass: its metadata, its detokenization",
+    "group": "each forward pass on several devices: broadcasting the step to all of them",
+    "collective": "each collective: synchronization in addition to its kernel",
+    "sequence": "each sequence of a pass: metadata and detokenization",
     "sampling": "each row of logits that is sampled",
-    "conversion": "each product of 8-bit inputs: below zero, the launch that its timing holds and a norm saves here",
-    "eager": "each kernel of a pass without a CUDA graph: the host's work to launch it, beside which kernels run",
+    "conversion": "each GEMM with 8-bit inputs; negative: its measured time includes a launch that a fused norm saves",
+    "eager": "each kernel of a pass without a CUDA graph: host time to launch it, which overlaps with kernels",
 }
-#: Those that a step pays once, however many passes it runs.
+#: Terms that a step pays once, however many passes it runs.
 ONCE_A_STEP = ("step", "group", "sequence")
-#: Those before and after the layers; all other terms lie between or in their kernels.
+#: Terms paid before or after the layers; all others are paid between or within kernels of layers.
 AT_THE_ENDS = (*ONCE_A_STEP, "sampling")
-#: Sorts of kernels whose time an engine's own kernels change -> the kinds of operators among them.
+#: Groups of kernels whose time an engine's own kernels scale -> kinds of their operators.
 FACTORS: dict[str, tuple[Kind, ...]] = {
     "gemm": (Kind.GEMM,),
     "attention": (Kind.ATTENTION,),
@@ -49,12 +50,12 @@ NUMBERS = (
     "share",
     "unpacked_bytes",
 )
-#: Tokens up to which engines run a kernel for a matrix and a few vectors.
+#: Most tokens of a pass for which engines run a matrix-vector kernel.
 FEW_VECTORS = 8.0
-#: What a fit adds to a preset: how wrong it was on rows that it did not see.
+#: Keys that a fit adds to a preset: its errors and quantiles on held-out rows.
 FITTED = ("error", "residuals", "rows")
 
-#: Classes of products whose inputs are converted.
+#: Compute classes in which the inputs of a GEMM are converted.
 NARROW = ("fp8", "int8")
 
 Seconds = Callable[[tuple[Kind, ...]], Count]
@@ -62,20 +63,20 @@ Seconds = Callable[[tuple[Kind, ...]], Count]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A preset.
+    """An engine preset: its kernels, limits, and the time that it adds to kernels.
 
-    kernels: whose kernels it runs, as profiles call them.  fusion, attention: as the options of these names.
-    max_num_batched_tokens: most prompt tokens of one pass.  max_num_seqs: most sequences at once.
+    kernels: engine of its kernels, as named in profiles.  fusion, attention: values of the options of these names.
+    max_num_batched_tokens: most prompt tokens of one pass.  max_num_seqs: most concurrent sequences.
     graph_tokens: most tokens of a pass that is replayed as a CUDA graph.
-    reserved: share of its answer for which a sequence gets room in the cache when it starts.
+    reserved: fraction of the output for which a sequence reserves KV cache when it starts.
     constants: of CONSTANTS [us].
-    borrowed: kernels of another engine than `kernels` -> that engine (`gemm/fp8-block: trtllm`).
-    factors: of FACTORS, time of its own kernels over that of the kernels profiles hold.
-    unit_bytes, share: of an engine with a kernel of its own for a matrix and a few vectors the most bytes of weights
-    that a unit of the chip takes in a clock, and the share of the bandwidth it draws at most; 0: no such kernel.
-    unpacked_bytes: what it moves besides for every narrow weight that it converts to 16 bit before larger products.
-    interference: share of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
-    comes before its first.
+    borrowed: family/variant -> engine whose kernels it runs instead of those of `kernels` (`gemm/fp8-block: trtllm`).
+    factors: of FACTORS; time of its own kernels over that of the kernels in profiles.
+    unit_bytes, share: limits of its own matrix-vector kernel: weight bytes per unit and clock, and fraction of the
+    bandwidth; unit_bytes 0: it has no such kernel.
+    unpacked_bytes: extra traffic per weight of fewer than 8 bits that is converted to 16 bit before larger products.
+    interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
+    delays its first token.
     residuals: metric -> basis (`fitted`, `transferred`) -> quantiles of measured / predicted (profile.QUANTILES).
     """
 
@@ -101,9 +102,9 @@ class Engine:
     residuals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
 
     def terms(self, graph: Graph, step: Step, chip: Chip, seconds: Seconds) -> tuple[tuple[str, Count], ...]:
-        """Seconds that a forward pass takes beside its kernels, by name; what is zero is left out.
+        """Seconds that a forward pass takes in addition to its kernels, by name; terms that are zero are omitted.
 
-        seconds: what kernels of some kinds take in the pass.
+        seconds: kinds -> time that kernels of these kinds take in the pass.
         """
         if self is KERNELS:
             return ()
@@ -118,7 +119,7 @@ class Engine:
             named[f"own {name} kernels"] = (factor - 1.0) * seconds(FACTORS[name])
         if self.unit_bytes:
             few = np.where(step.tokens <= FEW_VECTORS, 1.0, 0.0)
-            own = _weights(graph) / np.minimum(
+            own = _gemm_weight_bytes(graph) / np.minimum(
                 self.unit_bytes * _unit_clocks(chip), self.share * chip.bandwidth_bytes_per_s
             )
             named["own gemm kernels"] = named.get("own gemm kernels", 0.0) * (1.0 - few)
@@ -128,14 +129,14 @@ class Engine:
         return tuple((name, value) for name, value in named.items() if present(value))
 
     def within_a_step(self) -> Engine:
-        """The engine for a pass that is part of another's step, as of a draft: the host has prepared it already."""
+        """The engine for a draft's pass within the target's step: terms paid once per step are removed."""
         kept = {name: value for name, value in self.constants.items() if name not in ONCE_A_STEP}
         return self if self is KERNELS else replace(self, constants=kept)
 
     def spread(self, metrics: Sequence[str], basis: str) -> tuple[float, ...] | None:
-        """Quantiles of measured / predicted times of the first of these metrics that the preset was fitted on.
+        """Quantiles of measured / predicted time of the first of these metrics that the preset was fitted on.
 
-        basis: `fitted` on kernels of this very chip, or `transferred`.
+        basis: `fitted` if kernels were measured on this chip, else `transferred`.
         """
         for metric in metrics:
             if basis in self.residuals.get(metric, {}):
@@ -144,12 +145,12 @@ class Engine:
 
 
 def within(terms: Sequence[tuple[str, Count]]) -> Count:
-    """Of an engine's terms those within layers, all together [s]."""
+    """Sum of the engine terms that are paid within layers [s]."""
     return total(seconds for name, seconds in terms if name not in AT_THE_ENDS)
 
 
 def counts(graph: Graph, step: Step) -> dict[str, Count]:
-    """How often a forward pass pays each of CONSTANTS."""
+    """Number of times that a forward pass pays each of CONSTANTS."""
     kernels = sum(block.repeats * sum(op.runs_on is Place.DEVICE for op in block.operators) for block in graph.blocks)
     exchanges = sum(
         block.repeats * sum(operator.kind is Kind.COLLECTIVE for operator in block.operators) for block in graph.blocks
@@ -157,7 +158,7 @@ def counts(graph: Graph, step: Step) -> dict[str, Count]:
     return {
         "conversion": float(sum(block.repeats * sum(map(converts, block.operators)) for block in graph.blocks)),
         "launch": float(kernels),
-        "layer": float(sum(block.repeats for block in graph.blocks if block.scope != "model")),
+        "layer": float(sum(block.repeats for block in graph.blocks if block.is_layer)),
         "step": 1.0,
         "group": 1.0 if exchanges else 0.0,
         "collective": float(exchanges),
@@ -167,13 +168,13 @@ def counts(graph: Graph, step: Step) -> dict[str, Count]:
 
 
 def converts(operator: Operator) -> bool:
-    """A product whose input is converted to 8 bit, one scale a row; in blocks it is another kernel."""
+    """Whether an operator is a GEMM whose input is converted to 8 bit with one scale per row, not per block."""
     inputs = (access.tensor.dtype for access in operator.reads if access.tensor.role is Role.WEIGHT)
     return operator.kind is Kind.GEMM and operator.compute in NARROW and any(dtype.bits == 8.0 for dtype in inputs)
 
 
-def _weights(graph: Graph) -> Count:
-    """Bytes of weights that products read in a pass."""
+def _gemm_weight_bytes(graph: Graph) -> Count:
+    """Bytes of weights that GEMMs read in a pass."""
     read: Count = 0.0
     for block in graph.blocks:
         for operator in block.operators:
@@ -183,7 +184,7 @@ def _weights(graph: Graph) -> Count:
 
 
 def _narrow_weights(graph: Graph) -> Count:
-    """Weights of products that are stored in fewer than 8 bits, on the device or in the buffer of a copy."""
+    """Number of GEMM weights stored in fewer than 8 bits, on the device or in the buffer of a copy."""
     return total(
         block.repeats * np.maximum(access.tensor.elements, access.elements)
         for block in graph.blocks
@@ -195,26 +196,26 @@ def _narrow_weights(graph: Graph) -> Count:
 
 
 def unpacks(operator: Operator, access: Access) -> bool:
-    """Whether a product reads weights there that are stored in fewer than 8 bits."""
+    """Whether the access reads weights of a GEMM that are stored in fewer than 8 bits."""
     return operator.kind is Kind.GEMM and access.tensor.role is Role.WEIGHT and access.tensor.dtype.bits < 8.0
 
 
 def _unit_clocks(chip: Chip) -> Count:
-    """Units x clock [1/s]; no bound where the maker publishes neither."""
+    """Units x clock [1/s]; infinite if either is not published."""
     return np.inf if chip.units is None or chip.clock_hz is None else chip.units * chip.clock_hz
 
 
-#: No engine: kernels alone.  vLLM's products with block scales were timed with the host that launches them.
-KERNELS = Engine(name="kernels", title="kernels alone, one after another", borrowed={"gemm/fp8-block": "trtllm"})
+#: No engine, only kernels.  vLLM's block-scaled products were timed with their host launch: take TensorRT-LLM's.
+KERNELS = Engine(name="kernels", title="kernels only, one after another", borrowed={"gemm/fp8-block": "trtllm"})
 
 
 def names() -> tuple[str, ...]:
-    """All presets."""
+    """Names of all engine presets."""
     return ("kernels", *data.stems(FOLDER))
 
 
 def load(name: str) -> Engine:
-    """A preset by name.  Raises UserError."""
+    """An engine preset by name.  Raises UserError for an unknown name."""
     if name == KERNELS.name:
         return KERNELS
     if name not in names():
@@ -223,7 +224,7 @@ def load(name: str) -> Engine:
 
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:
-    """A preset from what its file holds.  Raises UserError: a key nobody reads, a word for a number."""
+    """An engine preset from the content of its file.  Raises UserError for an unknown key or a value of wrong type."""
     known = (*WORDS, *NUMBERS, "constants", "factors", "borrowed", *FITTED)
     data.check_keys(content, known, ("title", "kernels", "constants", "source"), name)
     data.check_keys(content["constants"] or {}, CONSTANTS, (), f"{name}: constants")
@@ -240,8 +241,8 @@ def parse(name: str, content: Mapping[str, Any]) -> Engine:
             borrowed={str(key): str(other) for key, other in content.get("borrowed", {}).items()},
             error=content.get("error", {}),
             residuals={
-                metric: {basis: tuple(map(float, bounds)) for basis, bounds in of.items()}
-                for metric, of in content.get("residuals", {}).items()
+                metric: {basis: tuple(map(float, bounds)) for basis, bounds in by_basis.items()}
+                for metric, by_basis in content.get("residuals", {}).items()
             },
         )
     except (TypeError, ValueError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""Copies that run while layers compute: what of their time nobody waits for."""
+"""Copies that overlap with the kernels of a layer, as in offloading."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from llmviewer.core.ir import Block, Operator
 from llmviewer.ops.transfer import Direction, direction_of
 from llmviewer.timing.roofline import Timing
 
-#: What stands for all kernels of a layer among its resources.
+#: Name under which all kernels of a layer are listed among its resources.
 KERNELS = "kernels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerWithCopies:
-    """One layer of a kind, its kernels and copies side by side.
+    """One layer whose kernels and copies run concurrently.
 
-    serial_s: one after another.  engine_s: what an engine adds to the kernels, in both.  resources: what kernels, each
-    direction of the link, the host's memory and its disk take alone [s].
+    serial_s: kernels and copies one after another.  engine_s: engine terms within the layer, included in serial_s and
+    in the time of the kernels.  resources: time of the kernels, each direction of the link, host memory and disk [s].
     """
 
     block: Block
@@ -31,44 +31,44 @@ class LayerWithCopies:
 
     @property
     def kernels_s(self) -> Count:
-        """Kernels, one after another [s]."""
+        """Time of the kernels, one after another [s]."""
         return dict(self.resources)[KERNELS]
 
     @property
     def time_s(self) -> Count:
-        """The slowest of them: T = max(ctog, gtoc, dtoc, ctod, comp) (FlexGen, arXiv 2303.06865, section 4.3)."""
+        """Time of the slowest resource [s]: T = max(ctog, gtoc, dtoc, ctod, comp) (FlexGen, arXiv 2303.06865, 4.3)."""
         (_, slowest), *others = self.resources
         for _, seconds in others:
             slowest = np.maximum(slowest, seconds)
         return slowest
 
     def waits(self, at: Callable[[Count], float]) -> tuple[str, float, bool]:
-        """The slowest copy's resource, the seconds it is waited for, and whether it takes longer than the kernels.
+        """Resource of the slowest copy, the seconds that it bounds, and whether it takes longer than the kernels.
 
-        Kernels bound what else there is of the layer.  at: a count of all passes -> that of a stage's passes, of which
-        some may wait for copies though the kernels of most take longer.
+        Kernels bound the rest of the layer.  at: a count of all passes -> that of a stage; some of its passes may wait
+        for copies although the kernels of most take longer.
         """
-        taken = {name: at(seconds) for name, seconds in self.resources}
-        kernels = taken.pop(KERNELS)
-        slowest = max(taken, key=lambda name: taken[name])
-        alone = taken[slowest] > kernels
-        return slowest.split()[0], at(self.time_s) - (0.0 if alone else kernels), alone
+        times = {name: at(seconds) for name, seconds in self.resources}
+        kernels = times.pop(KERNELS)
+        slowest = max(times, key=lambda name: times[name])
+        longer = times[slowest] > kernels
+        return slowest.split()[0], at(self.time_s) - (0.0 if longer else kernels), longer
 
     @staticmethod
     def copies(operator: Operator) -> bool:
-        """Whether it is a copy that runs beside the kernels of a layer."""
+        """Whether the operator is a copy that runs concurrently with the kernels of a layer."""
         return direction_of(operator) is not None
 
     @property
     def hidden_s(self) -> Count:
-        """What kernels and copies run side by side."""
+        """Time saved by running kernels and copies concurrently [s]."""
         return self.serial_s - self.time_s
 
 
 def layers(priced: Iterable[tuple[Block, Operator, Timing]], added: Count = 0.0) -> tuple[LayerWithCopies, ...]:
-    """The kinds of layers that copy anything while they compute.
+    """Layers that copy while they compute, one of each kind.
 
-    added: what an engine adds within layers, as a share of the kernels' time: copies go on in its gaps.
+    added: engine terms within layers as a fraction of the kernels' time; copies continue during these gaps.
     """
     by_block: dict[str, list[tuple[Block, Operator, Timing]]] = {}
     for block, operator, timing in priced:

@@ -1,7 +1,7 @@
-"""Calibration profiles: fitted constants of a chip's kernels, with their range, error and spread; who lends to whom.
+"""Calibration profiles: fitted constants of a chip's kernels with range, error and spread, and donors of constants.
 
-A file is a run of YAML documents: the head, then one fit each under the line `fit: family/variant/engine`.  Only the
-fits that a model needs are parsed.
+A file is a sequence of YAML documents: a header, then one fit each, after a line `fit: family/variant/engine`.  Only
+the fits that a model needs are parsed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from llmviewer.hardware.chip import Chip
 
 SCHEMA = "llmviewer.profile/1"
 FOLDER = "calibrate/profiles"
-#: What the first document may say.
+#: Keys of the header.
 HEAD = ("schema", "chip", "generation", "title", "fits", "provenance")
 MOST_BYTES = 2**21
-#: Whose constants a chip without a profile of its own takes, nearest first, by generation.
+#: Generation of a chip without a profile of its own -> chips that lend it constants, nearest first.
 DONORS: dict[str, tuple[str, ...]] = {
     "hopper": ("h100-sxm", "a100-80gb-sxm", "h200"),
     "blackwell": ("h100-sxm", "a100-80gb-sxm", "h200"),
@@ -31,20 +31,20 @@ DONORS: dict[str, tuple[str, ...]] = {
     "cdna3": ("h100-sxm", "a100-80gb-sxm", "h200"),
     "cdna4": ("h100-sxm", "a100-80gb-sxm", "h200"),
 }
-#: Of every other generation: those of kernels without asynchronous copies.
+#: Donors of all other generations: first the chip whose kernels use no asynchronous copies.
 DONORS_OF_OTHERS = ("a100-80gb-sxm", "h100-sxm", "h200")
-#: Generations whose kernels are GPU kernels; of processors, TPUs and dataflow machines they say little.
+#: Generations with GPU kernels; constants of these say little about CPUs, TPUs and dataflow chips.
 GPUS = frozenset((*DONORS, "ampere", "ampere-ga10x", "turing", "volta", "cdna2"))
-#: Quantiles of measured / predicted that a fit keeps: the bounds of its 95 and 80 % intervals.
+#: Quantiles of measured / predicted that a fit stores: the bounds of its 95 and 80 % intervals.
 QUANTILES = ("low95", "low80", "high80", "high95")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Constants of one kernel family.
+    """Fitted constants of one kernel family.
 
-    range: quantity -> least and largest value fitted on.  residuals: regime -> QUANTILES of measured / predicted on
-    rows that the fit did not see.  error: regime -> its error there.  rows: fitted and held out.
+    range: quantity -> smallest and largest fitted value.  residuals: regime -> QUANTILES of measured / predicted on
+    held-out rows.  error: regime -> error on held-out rows.  rows: number of rows, and of folds.
     """
 
     family: str
@@ -58,13 +58,13 @@ class Fit:
 
     @property
     def key(self) -> str:
-        """As a profile calls it."""
+        """Key in a profile: family/variant/engine."""
         return f"{self.family}/{self.variant}/{self.engine}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Profile:
-    """The fits of one chip.  texts: key -> unparsed document."""
+    """All fits of one chip.  texts: key -> unparsed YAML document."""
 
     chip: str
     title: str
@@ -78,39 +78,39 @@ class Profile:
         return key in self.texts
 
     def fit(self, key: str) -> Fit:
-        """A fit by key; parsed once."""
+        """The fit of a key, parsed once."""
         if key not in self.parsed:
             self.parsed[key] = _fit(key, _yaml(self.texts[key], self.path), self.path)
         return self.parsed[key]
 
     def engines(self, family: str, variant: str) -> Iterator[str]:
-        """Engines whose kernels of a kind were fitted, in the order of the file."""
+        """Engines with a fit of this family and variant, in the order of the file."""
         for key in self.texts:
             if key.startswith(f"{family}/{variant}/"):
                 yield key.rsplit("/", 1)[1]
 
     def variants(self, family: str) -> Iterator[str]:
-        """Variants of a family, in the order of the file, each once."""
+        """Distinct variants of a family, in the order of the file."""
         yield from dict.fromkeys(key.split("/")[1] for key in self.texts if key.startswith(f"{family}/"))
 
 
 def shipped(chip: str) -> Profile | None:
-    """The profile that comes with the package for a chip of this name."""
+    """The profile of a chip that the package contains, or None."""
     path = data.folder(FOLDER) / f"{chip}.yaml"
     return load(path) if path.is_file() else None
 
 
 def sources(chip: Chip) -> tuple[Profile, ...]:
-    """Profiles for a chip: its own, then those it borrows from, nearest first."""
+    """Profiles for a chip: its own, then those of its donors, nearest first."""
     names = dict.fromkeys((chip.name, *DONORS.get(chip.generation, DONORS_OF_OTHERS)))
     return tuple(found for found in map(shipped, names) if found is not None)
 
 
 def load(path: Path) -> Profile:
-    """Read a profile, once as long as the file stays as it is.  Raises UserError: what is wrong with the file."""
+    """Read a profile; cached until the file changes.  Raises UserError for an invalid file."""
     try:
         state = path.stat()
-    except (OSError, ValueError):  # reading says why
+    except (OSError, ValueError):  # reading the file raises the error with its reason
         return _load(path, 0, 0)
     return _load(path, state.st_mtime_ns, state.st_size)
 
@@ -121,7 +121,7 @@ def _load(path: Path, changed: int, size: int) -> Profile:
 
 
 def parse(text: str, path: Path) -> Profile:
-    """A profile from its text.  path: where it stands, or will."""
+    """A profile from its text.  path: location of the file, for messages."""
     head, *documents = text.split("\n---\n")
     top = _yaml(head, str(path))
     if top.get("schema") != SCHEMA:
@@ -130,7 +130,7 @@ def parse(text: str, path: Path) -> Profile:
     if not isinstance(top["provenance"], Mapping):
         raise UserError(f"'{shown(path)}': provenance is {quoted(top['provenance'])}; expected a mapping")
     if not text.endswith("\n") or top.get("fits", len(documents)) != len(documents):
-        raise UserError(f"'{shown(path)}' is cut off: {len(documents)} of its {top.get('fits', '?')} fits are there")
+        raise UserError(f"'{shown(path)}' is truncated: {len(documents)} of {top.get('fits', '?')} fits are present")
     texts = dict(_keyed(text, str(path)) for text in documents)
     return Profile(
         chip=str(top["chip"]),
@@ -146,7 +146,7 @@ def _keyed(text: str, path: str) -> tuple[str, str]:
     first, _, rest = text.lstrip().partition("\n")
     label, _, key = first.partition(": ")
     if label != "fit" or key.count("/") != 2:
-        raise UserError(f"'{shown(path)}': a document begins with {quoted(first)}; expected fit: family/variant/engine")
+        raise UserError(f"'{shown(path)}': a document starts with {quoted(first)}; expected fit: family/variant/engine")
     return key.strip(), rest
 
 
@@ -182,7 +182,7 @@ def _fit(key: str, content: Mapping[str, Any], path: str) -> Fit:
 
 
 def _check(fit: Fit, path: str) -> None:
-    """Raise for what no fit gives: a constant, range or ratio that is no number, or below nothing."""
+    """Raise UserError for constants, ranges and ratios that are not finite, not positive or not in ascending order."""
     named: dict[str, tuple[float, ...]] = {f"constants.{name}": (value,) for name, value in fit.constants.items()}
     named |= {f"range.{name}": ends for name, ends in fit.range.items()}
     named |= {f"residuals.{name}": bounds for name, bounds in fit.residuals.items()}
@@ -191,8 +191,8 @@ def _check(fit: Fit, path: str) -> None:
             if not 0.0 <= value < math.inf or (value == 0.0 and name.startswith("residuals")):
                 raise UserError(f"'{shown(path)}': {fit.key}: {name} is {value:g}; expected a finite positive number")
         if list(values) != sorted(values):
-            said = ", ".join(f"{value:g}" for value in values)
-            raise UserError(f"'{shown(path)}': {fit.key}: {name} is {said}; expected it in rising order")
+            listed = ", ".join(f"{value:g}" for value in values)
+            raise UserError(f"'{shown(path)}': {fit.key}: {name} is {listed}; expected ascending values")
 
 
 def _four(values: Any) -> tuple[float, float, float, float]:

@@ -1,4 +1,4 @@
-"""What bounds a kernel, by which its errors differ; and how far it lies beyond what was measured."""
+"""Regimes of kernels, by which prediction errors are grouped, and wider intervals outside the fitted range."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from llmviewer.core.counts import Array, Count
 from llmviewer.timing.roofline import Timing
 
-#: Kernels shorter than this are bound by launch and latency, not by the roofline [s].
+#: Kernels shorter than this are bound by launch and latency instead of the roofline [s].
 SHORT_S = 20e-6
 REGIMES = ("short", "memory", "compute")
 
@@ -23,7 +23,7 @@ def regime_of(timing: Timing) -> Array:
 
 
 def outside(fitted: Mapping[str, tuple[float, float]], quantities: Mapping[str, Count]) -> Array:
-    """1 inside the fitted range; one half more for every factor of two beyond it."""
+    """Factor on the width of intervals: 1 inside the fitted range, plus 0.5 for every factor of two beyond it."""
     excess: Count = 0.0
     for name, value in quantities.items():
         if name not in fitted:

@@ -1,4 +1,4 @@
-"""The only file that divides work by rates."""
+"""Time of an operator: work divided by rates.  No other file divides work by rates."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import numpy as np
 
 from llmviewer.core.counts import Count, present, total
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Kind, Operator, Place
+from llmviewer.core.ir import Operator, Place
+from llmviewer.core.kinds import Kind
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing.efficiency import Efficiency, HostRates, Rates, WayRates, ideal
 
 if TYPE_CHECKING:
     from llmviewer.ops.collective import CollectiveShape
 
-#: Resources in the order in which a tie is resolved.
+#: Resources; the first one wins a tie.
 BOUNDS = ("compute", "memory", "vector", "special", "l2", "link", "host", "disk", "overhead")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timing:
-    """Time of one run of one operator [s], and the time each resource alone would take."""
+    """Time of one run of one operator [s], and the time of each resource by itself."""
 
     time_s: Count
     resources: tuple[tuple[str, Count], ...]
@@ -40,7 +41,7 @@ class Timing:
 
 
 def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple[str, Count]]:
-    """work / rate of every resource the operator uses."""
+    """Work / rate of every resource that the operator uses [s]."""
     if operator.runs_on is Place.HOST and rates.host is not None:
         yield "host", _on_host(operator, rates.host)
         return
@@ -55,15 +56,14 @@ def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple
     if rates.l2_bytes_per_s is not None:
         yield "l2", (traffic + operator.moved_bytes(Place.L2)) / rates.l2_bytes_per_s
     if operator.kind is Kind.COLLECTIVE:
-        # one that does not run has neither latency nor a launch
+        # where it does not run there is neither latency nor a launch
         yield "link", exchange(operator.shape, rates) * operator.where  # type: ignore[arg-type]
     elif rates.host is not None:
         yield from _host_seconds(operator, rates.host)
 
 
 def _host_seconds(operator: Operator, rates: HostRates) -> Iterator[tuple[str, Count]]:
-    """What the host computes beside the device, 2 FLOP per weight it reads and row; what it hands over of its memory
-    and disk; and what crosses the link."""
+    """Time of the host's memory and CPU (2 FLOP per weight it reads and row), of its link, and of its disk [s]."""
     moved, crossing = operator.moved_bytes(Place.HOST), operator.moved_bytes(Place.LINK)
     if present(moved):
         seconds = moved / rates.memory_bytes_per_s
@@ -79,12 +79,12 @@ def _host_seconds(operator: Operator, rates: HostRates) -> Iterator[tuple[str, C
     ):
         on_disk = total(a.elements * a.tensor.dtype.bytes for a in accesses if a.tensor.place is Place.DISK)
         if present(on_disk):
-            assert rate is not None  # whatever puts tensors on a disk names it
+            assert rate is not None  # a technique that stores tensors on a disk also sets the disk
             yield "disk", on_disk / rate
 
 
 def _on_host(operator: Operator, rates: HostRates) -> Count:
-    """Memory and units of the CPU side by side; units whose rates nobody states are left out."""
+    """Time on the host's CPU, the slower of memory and compute; compute units of unknown rate are ignored [s]."""
     seconds = operator.moved_bytes(Place.HOST) / rates.memory_bytes_per_s
     for work, rate in (
         (operator.matmul_flops, rates.flops_per_s),
@@ -96,9 +96,9 @@ def _on_host(operator: Operator, rates: HostRates) -> Count:
 
 
 def exchange(shape: CollectiveShape, rates: Rates) -> Count:
-    """Messages x latency + bytes / rate by the fastest algorithm [s]; link and network work side by side.
+    """Messages x latency + bytes / rate of the fastest algorithm [s]; link and network transfer concurrently.
 
-    Without latency, as on the data sheet, it is the algorithm that sends least.
+    Without latency, as on the data sheet, it is the algorithm that sends the fewest bytes.
     """
     if rates.ways is not None:
         return _reached(rates.ways, shape.size_bytes, rates)
@@ -113,7 +113,7 @@ def exchange(shape: CollectiveShape, rates: Rates) -> Count:
 
 
 def _reached(ways: tuple[WayRates, ...], size: Count, rates: Rates) -> Count:
-    """The same by the algorithms that kernels run: latency and sending overlap, and the host launches it."""
+    """Time of the fastest algorithm as kernels run it [s]: latency and sending overlap, and the host launches it."""
     fastest: Count = np.inf
     for way in ways:
         sending = size * way.link / _known(rates.link_bytes_per_s) if way.link else 0.0
@@ -123,21 +123,21 @@ def _reached(ways: tuple[WayRates, ...], size: Count, rates: Rates) -> Count:
         if way.largest_bytes < np.inf:
             seconds = np.where(size <= way.largest_bytes, seconds, np.inf)
         fastest = np.minimum(fastest, seconds)
-    return np.maximum(fastest, rates.least_s) * (np.asarray(size) > 0.0)  # nothing to send, nothing to wait for
+    return np.maximum(fastest, rates.least_s) * (np.asarray(size) > 0.0)  # an empty tensor takes no time
 
 
 def _known(link: Count | None) -> Count:
     if link is None:
-        raise UserError("this chip publishes no link to other devices; parallelism needs one (links in its YAML)")
+        raise UserError("parallelism: this chip publishes no link to other devices; add one to `links` in its YAML file")
     return link
 
 
 def time_operator(operator: Operator, chip: Chip, efficiency: Efficiency, traffic: Count) -> Timing:
     """Maximum over resources of work / rate, plus the fixed time.  traffic: the operator's device-memory bytes.
 
-    The maximum is smooth where the efficiency says how sharp it is: kernels near the ridge are slower than either roof.
+    The maximum is smooth if the efficiency has a sharpness, as kernels near the ridge are slower than either roof.
     """
-    # nobody has measured hosts and their links: theirs are bounds, whatever the efficiency of the device's kernels
+    # hosts and their links are not measured, so data-sheet rates apply even if kernels of the device are calibrated
     rates = (efficiency if chip.host is None or operator.is_kernel else ideal)(operator, chip)
     (_, seconds), *others = resources = tuple(_seconds(operator, rates, traffic))
     for _, other in others:
@@ -145,7 +145,7 @@ def time_operator(operator: Operator, chip: Chip, efficiency: Efficiency, traffi
     if rates.sharpness is not None and others:
         seconds = _smooth(resources, seconds, rates.sharpness)
     if present(rates.fixed_s):
-        launched: Any = seconds > 0.0  # what has no work is not
+        launched: Any = seconds > 0.0  # operators without work are not launched
         overhead = rates.fixed_s * operator.where * launched
         resources += (("overhead", overhead),)
         seconds = seconds + overhead
@@ -153,7 +153,7 @@ def time_operator(operator: Operator, chip: Chip, efficiency: Efficiency, traffi
 
 
 def _smooth(resources: tuple[tuple[str, Count], ...], slowest: Count, sharpness: Count) -> Count:
-    """(sum of t^p)^(1/p), whatever their scale."""
-    least = np.maximum(slowest, np.finfo(np.float64).tiny)  # no work takes no time
-    shares = total((seconds / least) ** sharpness for _, seconds in resources)
-    return slowest * np.maximum(shares, 1.0) ** (1.0 / sharpness)
+    """Smooth maximum (sum of t^p)^(1/p), scaled by the slowest resource against overflow."""
+    scale = np.maximum(slowest, np.finfo(np.float64).tiny)  # no division by 0 where there is no work
+    powers = total((seconds / scale) ** sharpness for _, seconds in resources)
+    return slowest * np.maximum(powers, 1.0) ** (1.0 / sharpness)

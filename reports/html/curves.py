@@ -26,7 +26,7 @@ CURVES = {
     "total_bytes": ("Memory of one device", "Memory (GiB)", GIB, fmt.memory),
 }
 #: Points of all curves of one chart, and curves, that are drawn.
-MOST_POINTS = 4000
+MAX_POINTS = 4000
 MOST_CURVES = 12
 #: Points of a curve that show a marker each.
 MARKED = 60
@@ -80,7 +80,7 @@ def sweep(report: Report) -> Sweep:
     found = curves(report)
     kept = [found[at] for at in np.unique(np.linspace(0, len(found) - 1, MOST_CURVES).astype(int))]
     looks = _looks(kept, len(report.results))
-    total, most = len(report.points["batch_size"]), MOST_POINTS // len(kept)
+    total, most = len(report.points["batch_size"]), MAX_POINTS // len(kept)
     words = []
     if len(kept) < len(found):
         words.append(f"{len(kept)} of {fmt.whole(len(found))} curves, evenly chosen")
@@ -128,7 +128,7 @@ def _chart(report: Report, metric: str, kept: list[Curve], looks: list[tuple[str
     fits = np.asarray(report.points["fits"], dtype=bool)
     data: list[Json] = []
     for (name, _, whole), look in zip(kept, looks, strict=True):
-        rows = whole[thinned(values[whole], MOST_POINTS // len(kept))]
+        rows = whole[thinned(values[whole], MAX_POINTS // len(kept))]
         words = [show(value) for value in _known(values[rows])]
         data += _traces(name, look, (across[rows], values[rows] / divisor, fits[rows]), words)
     if metric == "total_bytes":

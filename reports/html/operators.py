@@ -8,7 +8,7 @@ from typing import Any
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports import formulas
-from llmviewer.reports.stage_table import of_roofline
+from llmviewer.reports.stage_table import roofline_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def _cells(configuration: str, stage: str, operator: dict[str, Any], share: floa
     yield Cell(text=fmt.duration(operator["time_s"]), value=operator["time_s"])
     yield Cell(text=fmt.duration(operator["time_s"] * layers), value=operator["time_s"] * layers)
     yield Cell(text=fmt.share(share), value=share)
-    yield Cell(text=of_roofline(operator), value=operator["ideal_time_s"] / operator["time_s"])
+    yield Cell(text=roofline_share(operator), value=operator["ideal_time_s"] / operator["time_s"])
     yield Cell(text=fmt.count(operator["flops"]), value=operator["flops"])
     yield Cell(text=fmt.traffic(operator["traffic_bytes"]), value=operator["traffic_bytes"])
     yield Cell(text=_some(operator["weight_read_bytes"]), value=operator["weight_read_bytes"])

@@ -70,7 +70,7 @@ def text(report: Report) -> str:
         css=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
         script=own,
         plotly=packed(plotly),
-        beside=comparison_page.beside(answers) if len(answers) > 1 else (),
+        beside=comparison_page.side_by_side(answers) if len(answers) > 1 else (),
         verdicts=[(a["configuration"], bottleneck.sentence(a), bottleneck.advice(a)) for a in answers],
         survey=bottleneck.SURVEY,
         details=_details(report),
@@ -83,7 +83,7 @@ def text(report: Report) -> str:
         points=_points(report),
         sources=provenance.sources(answers),
         kernels=provenance.kernels(answers),
-        said=provenance.said(answers),
+        said=provenance.statements(answers),
         carried=_carried(report),
     )
 
@@ -110,7 +110,7 @@ def _hash(script: str) -> str:
 def _details(report: Report) -> list[tuple[dict[str, Any], Page]]:
     """What `analyze` says of each configuration, but for the operators."""
     return [
-        (answer, (analysis_page.header(answer), *analysis_page.below(answer, result.token_budget)))
+        (answer, (analysis_page.header(answer), *analysis_page.details(answer, result.token_budget)))
         for answer, result in zip(report.configurations, report.results.values(), strict=True)
     ]
 

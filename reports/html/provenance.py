@@ -89,7 +89,7 @@ def kernels(answers: Answers) -> list[tuple[str, ...]]:
     return list(rows)
 
 
-def said(answers: Answers) -> list[tuple[str, list[tuple[str, str]]]]:
+def statements(answers: Answers) -> list[tuple[str, list[tuple[str, str]]]]:
     """Per configuration: files, pages, what times are, what is assumed."""
     found = []
     for answer in answers:

@@ -6,6 +6,7 @@ from html import escape
 from math import log10, sqrt
 from typing import Any
 
+from llmviewer.core.kinds import Kind
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html.charts import Answers, Chart, Json, dash, series
 from llmviewer.reports.html.operators import Line
@@ -13,18 +14,7 @@ from llmviewer.reports.html.operators import Line
 #: How far the axis goes beyond the ridge: the names of the roofs stand there.
 ROOM = 40.0
 #: kind of operator -> marker.
-SYMBOLS = {
-    "gemm": "circle",
-    "attention": "diamond",
-    "norm": "triangle-up",
-    "elementwise": "square",
-    "softmax": "pentagon",
-    "collective": "star",
-    "recurrence": "hexagram",
-    "conv": "triangle-down",
-    "embedding": "cross",
-    "copy": "x",
-}
+SYMBOLS = {kind.value: kind.facts.marker for kind in Kind}
 #: Diameter of a marker that takes a whole stage [pixel], and the least.
 WHOLE, LEAST = 46.0, 7.0
 #: Operators above this share of their stage are named, unless one nearby (in decades) is.

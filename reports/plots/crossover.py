@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer.reports.plots.style import Style, colour
-from llmviewer.result.crossover import NOBODY, Crossover
+from llmviewer.result.crossover import NO_WINNER, Crossover
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,14 +46,14 @@ def draw(found: Crossover, style: Style, title: str = "") -> Figure:
     _axis(figure, found, style)
     if max(winner.shape) <= LETTERED:
         for (row, column), at in np.ndenumerate(winner):
-            if at != NOBODY:
+            if at != NO_WINNER:
                 axes.text(
                     column, row, chr(ord("A") + at), ha="center", va="center", color=style.theme.ink,
                     fontsize=style.size.text * 0.8,
                 )  # fmt: skip
     style.title(figure, ", ".join(filter(None, (title, WINNER_TITLES[found.metric], found.efficiency))))
     entries = [Patch(color=colour(at), alpha=0.8, label=f"{chr(ord('A') + at)}  {found.names[at]}") for at in there]
-    if (winner == NOBODY).any():
+    if (winner == NO_WINNER).any():
         entries.append(Patch(color=style.theme.faint, alpha=0.8, label="none fits in memory"))
     style.legend_below(figure, entries, least=1)
     style.settle(figure)

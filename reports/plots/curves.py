@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.reports.plots.style import Style, colour, dashes, marker
-from llmviewer.reports.plots.ticks import FEW, across, up
-from llmviewer.result.crossover import switched_on
+from llmviewer.reports.plots.ticks import MAX_MARKED_POINTS, across, up
+from llmviewer.result.crossover import non_default_techniques
 from llmviewer.result.result import Result
 
 if TYPE_CHECKING:
@@ -81,13 +81,13 @@ def draw(rows: pd.DataFrame, curves: Sequence[Curve], style: Style, more: Sequen
     figure, axes = style.figure(1, len(curves))
     for one, curve in zip(axes, curves, strict=True):
         panel(one, rows, curve, style)
-    style.title(figure, said(rows, curves[0].x))
+    style.title(figure, common_title(rows, curves[0].x))
     style.legend_below(figure, [*key(rows, style, band=any(bands(rows, curve.y) for curve in curves)), *more], 1)
     style.settle(figure)
     return figure
 
 
-def said(rows: pd.DataFrame, *but: str) -> str:
+def common_title(rows: pd.DataFrame, *but: str) -> str:
     """What all points have in common: model, chip, techniques that are on, sizes, how times were made."""
     unique = {name for name in rows.columns if name not in but and rows[name].nunique(dropna=False) == 1}
     first = rows.iloc[0]
@@ -96,7 +96,7 @@ def said(rows: pd.DataFrame, *but: str) -> str:
     times = [str(first["efficiency"])] if "efficiency" in unique else []
     if "engine" in unique and first["engine"] and first["engine"] != "kernels":
         times.append(str(first["engine"]))
-    on = switched_on({str(name): first[name] for name in rows.columns if name in unique})
+    on = non_default_techniques({str(name): first[name] for name in rows.columns if name in unique})
     return ", ".join(filter(None, [what, *on, *sizes, " ".join(times)]))
 
 
@@ -140,7 +140,7 @@ def _line(axes: Axes, rows: pd.DataFrame, curve: Curve, at: int, style: Style) -
     ink: dict[str, Any] = {"color": colour(at), "linewidth": 1.6}
     if not fits.all():
         axes.plot(x, y, linestyle=dashes(at), alpha=GREYED, **ink)
-    shown = marker(at) if len(x) <= FEW else ""
+    shown = marker(at) if len(x) <= MAX_MARKED_POINTS else ""
     axes.plot(x, np.where(fits, y, np.nan), linestyle=dashes(at), marker=shown, markersize=_size(style), **ink)
     if shown and not fits.all():
         axes.plot(

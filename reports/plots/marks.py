@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmviewer.core.kinds import Kind
 from llmviewer.reports.plots.labels import Label
 from llmviewer.reports.plots.style import Style, colour, marker
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 WHOLE = 900.0
 LEAST = 12.0
 #: Kinds of operators, in the order of their markers.
-KINDS = ("gemm", "attention", "norm", "elementwise", "softmax", "collective", "recurrence", "conv", "embedding", "copy")
+KINDS = tuple(kind.value for kind in Kind)
 #: Operators below this share of a stage's time go without a label.
 LABELLED = 0.02
 #: Names of one label, and the ratio (as a logarithm) within which operators share one.

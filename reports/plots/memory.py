@@ -47,7 +47,7 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
         one.set_visible(at < len(groups))
         one.set_xlabel(one.get_xlabel() if at + columns >= len(groups) else "")
         one.set_ylabel(one.get_ylabel() if at % columns == 0 else "")
-    style.title(figure, curves.said(rows, x))
+    style.title(figure, curves.common_title(rows, x))
     style.legend_below(figure, key(parts(rows), style, fits=bool(rows["fits"].all())))
     style.settle(figure)
     return figure

@@ -39,7 +39,7 @@ def frame(results: Mapping[str, Result]) -> pd.DataFrame:
 
 def picture(results: Mapping[str, Result], style: Style) -> Figure:
     """The picture of some configurations, each answering one point."""
-    return draw(frame(results), style, curves.said(curves.frame(results)))
+    return draw(frame(results), style, curves.common_title(curves.frame(results)))
 
 
 def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:

@@ -38,11 +38,11 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     axes.plot(best[USER], best[DEVICE], color=style.theme.faint, linewidth=5.0, alpha=0.6, zorder=1, label="frontier")
     curves.panel(axes, rows, curves.Curve(x=USER, y=DEVICE, title="Per device", unit="token/s"), style, order=x)
     known = rows[USER].to_numpy(float)
-    if known.max() > ticks.WIDE * known.min():
+    if known.max() > ticks.LOG_SCALE_RATIO * known.min():
         axes.set_xscale("log")
         ticks.round_ticks(axes.xaxis, known)
     axes.set_xlabel("Per user (token/s)")
-    style.title(figure, curves.said(rows, x))
+    style.title(figure, curves.common_title(rows, x))
     entries = [axes.lines[0]] if len(best) > 1 else []
     style.legend_below(figure, [*entries, *curves.key(rows, style)], 1)
     style.settle(figure)

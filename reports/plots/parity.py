@@ -90,13 +90,13 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     right.yaxis.set_minor_formatter(lambda *_: "")
     shown = right.get_ylim()
     right.set_yticks([at for at in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0) if shown[0] <= at <= shown[1]])
-    style.title(figure, said(rows))
+    style.title(figure, title(rows))
     style.legend_below(figure, _key(rows, style))
     style.settle(figure)
     return figure
 
 
-def said(rows: pd.DataFrame) -> str:
+def title(rows: pd.DataFrame) -> str:
     """Rows, mean error, and the share that its 80 % interval holds."""
     error = float((rows["predicted"] / rows["measured"] - 1.0).abs().mean())
     inside = float(((rows["low"] <= rows["measured"]) & (rows["measured"] <= rows["high"])).mean())

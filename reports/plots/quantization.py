@@ -42,7 +42,7 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     if capacities.min() < 3.0 * total:
         places = np.arange(len(rows))
         axes[-1].hlines(capacities, places - 0.45, places + 0.45, color=style.theme.ink, linewidth=1.4)
-    style.title(figure, curves.said(rows))
+    style.title(figure, curves.common_title(rows))
     style.legend_below(figure, memory.key(parts, style, fits=bool(rows["fits"].all()), budget=False))
     style.settle(figure)
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 
 from llmviewer.reports.plots import labels, marks
 from llmviewer.reports.plots.curves import SHORT
-from llmviewer.reports.plots.roofs import Roofs, keep_clear, keep_off_ridge, scales, words_of_zones
+from llmviewer.reports.plots.roofs import Roofs, label_zones, reserve_main_roofs, reserve_ridge, scales
 from llmviewer.reports.plots.roofs import draw as draw_roofs
 from llmviewer.reports.plots.style import Style, colour
 from llmviewer.result.result import Result
@@ -91,7 +91,7 @@ def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style) -> Figure:
     _under(space, own, style)
     labels.place(space, marks.names(operators, style), style.size.text * 0.8)
     if len(own) == 1:
-        words_of_zones(space, own[0].ridge, style)
+        label_zones(space, own[0].ridge, style)
     return figure
 
 
@@ -112,11 +112,11 @@ def _space(axes: Axes, operators: pd.DataFrame, style: Style) -> labels.Space:
 def _under(space: labels.Space, chips: list[Roofs], style: Style) -> None:
     """The roofs of all chips, the fastest memory first; what is named later keeps clear of them."""
     for one in chips:
-        keep_off_ridge(space, one)
+        reserve_ridge(space, one)
     for one in sorted(chips, key=lambda one: one.of("memory")[0][1], reverse=True):
         draw_roofs(space, one, style)
     for one in chips:
-        keep_clear(space, one)
+        reserve_main_roofs(space, one)
 
 
 def _inks(operators: pd.DataFrame, style: Style) -> dict[str, str]:

@@ -84,7 +84,7 @@ def draw(space: Space, roofs: Roofs, style: Style) -> None:
     _ridge(space, roofs, ink, style)
 
 
-def words_of_zones(space: Space, ridge: float, style: Style) -> None:
+def label_zones(space: Space, ridge: float, style: Style) -> None:
     """The names of the zones, low in each."""
     axes = space.axes
     low, high = axes.get_xlim()
@@ -160,12 +160,12 @@ def _ridge(space: Space, roofs: Roofs, ink: str, style: Style) -> None:
             return
 
 
-def keep_off_ridge(space: Space, roofs: Roofs) -> None:
+def reserve_ridge(space: Space, roofs: Roofs) -> None:
     """No word crosses the ridge."""
     space.take_line((roofs.ridge, space.axes.get_ylim()[0]), (roofs.ridge, roofs.main))
 
 
-def keep_clear(space: Space, roofs: Roofs) -> None:
+def reserve_main_roofs(space: Space, roofs: Roofs) -> None:
     """What is named later keeps off the main roofs."""
     (low, high), (bottom, _), ridge = space.axes.get_xlim(), space.axes.get_ylim(), roofs.ridge
     device = roofs.main / ridge

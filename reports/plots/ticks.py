@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     Values: TypeAlias = npt.NDArray[np.float64]
 
 #: Beyond this ratio an axis is logarithmic.
-WIDE = 8.0
+LOG_SCALE_RATIO = 8.0
 #: Points that have a marker and a tick each; more have not.
-FEW = 24
+MAX_MARKED_POINTS = 24
 
 
 def plain(value: float) -> str:
@@ -32,11 +32,11 @@ def plain(value: float) -> str:
 def across(axes: Axes, values: Values, style: Style) -> None:
     """Ticks at the values themselves, as many as have room; at round numbers where they are many or odd."""
     found = np.unique(values)
-    if len(found) > 1 and found[-1] / max(found[0], 1e-9) > WIDE:
+    if len(found) > 1 and found[-1] / max(found[0], 1e-9) > LOG_SCALE_RATIO:
         axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: plain(value))
     axes.xaxis.set_minor_formatter(lambda *_: "")
-    if len(found) <= FEW and (found == np.round(found)).all():
+    if len(found) <= MAX_MARKED_POINTS and (found == np.round(found)).all():
         axes.set_xticks(spaced(found, [plain(value) for value in found], axes, style))
         axes.set_xticks([], minor=True)
     elif axes.get_xscale() == "log":
@@ -73,7 +73,7 @@ def up(axes: Axes, values: Values) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: plain(value))
     if not len(known):
         return
-    if known.max() / known.min() <= WIDE:
+    if known.max() / known.min() <= LOG_SCALE_RATIO:
         axes.set_ylim(0.0, 1.08 * float(axes.dataLim.y1))
         return
     axes.set_yscale("log")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmviewer.core.kinds import Kind
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots import bars, curves
 from llmviewer.reports.plots.style import Style
@@ -36,17 +37,7 @@ GROUPS = {
     "logits": "lm_head",
 }
 #: Kinds that are a group of their own.
-OF_KINDS = {
-    "attention": "attention",
-    "softmax": "attention",
-    "collective": "collectives",
-    "copy": "copies",
-    "recurrence": "recurrence",
-    "conv": "recurrence",
-    "embedding": "embedding",
-    "norm": "norms and sums",
-    "elementwise": "norms and sums",
-}
+OF_KINDS = {kind.value: kind.facts.summary_group for kind in Kind}
 
 
 def group(name: str, kind: str) -> str:
@@ -92,7 +83,9 @@ def steps(rows: pd.DataFrame) -> pd.DataFrame:
 
 def picture(results: Mapping[str, Result], style: Style, metric: str = "tpot_s") -> Figure:
     """The picture of two configurations, each answering one point."""
-    return draw(frame(results, metric), style, f"{WATERFALL_METRICS[metric]}: {curves.said(curves.frame(results))}")
+    return draw(
+        frame(results, metric), style, f"{WATERFALL_METRICS[metric]}: {curves.common_title(curves.frame(results))}"
+    )
 
 
 def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:

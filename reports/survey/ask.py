@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class SurveyQuery:
     """A question to `analyze`.  Sizes are one or as many as there are points.
 
     options: pairs of an option and its text.  bandwidths: of hypothetical chips, multiples of the chip's, one a point.
@@ -20,8 +20,8 @@ class Ask:
     options: tuple[tuple[str, str], ...] = ()
     bandwidths: tuple[float, ...] = ()
 
-    def with_options(self, **options: str) -> Ask:
+    def with_options(self, **options: str) -> SurveyQuery:
         """The same question under other options; eager attention unless they say otherwise, as in the survey."""
         chosen = {"efficiency": "ideal", "attention": "eager", **options}
         kept = {name: getattr(self, name) for name in self.__slots__ if name != "options"}
-        return Ask(**kept, options=tuple(chosen.items()))
+        return SurveyQuery(**kept, options=tuple(chosen.items()))

@@ -80,7 +80,7 @@ def _beside(row: Mapping[Any, Any]) -> Row:
     return Row(cells=(setting, f"{row['stage']}: {words}", *numbers))
 
 
-def word(verdict: Verdict) -> str:
+def verdict_word(verdict: Verdict) -> str:
     """What the page says of a claim."""
     return "holds" if verdict.holds else "does not hold"
 
@@ -91,7 +91,7 @@ def summary(sections: Sequence[SurveySection]) -> Table:
     for section in sections:
         judged = section.verdicts
         rows += [
-            Row(cells=(section.figure.title if claim is judged[0][0] else "", claim.says, word(verdict)))
+            Row(cells=(section.figure.title if claim is judged[0][0] else "", claim.says, verdict_word(verdict)))
             for claim, verdict in judged
         ]
     return Table(columns=(left("Figure"), left("The survey concludes"), left("By our counts")), rows=tuple(rows))
@@ -121,7 +121,8 @@ def _markdown_section(section: SurveySection, *, pictures: bool) -> Iterator[str
     if pictures:
         yield f"![{alt(section)}]({name}.png)"
     yield "\n".join(
-        f"- *{claim.says}* **{word(verdict).capitalize()}**: {verdict.because}." for claim, verdict in section.verdicts
+        f"- *{claim.says}* **{verdict_word(verdict).capitalize()}**: {verdict.because}."
+        for claim, verdict in section.verdicts
     )
     yield "Where our counts differ from LLM-Viewer's, and why:"
     if section.beside is not None:
@@ -145,5 +146,5 @@ def as_html(sections: Sequence[SurveySection]) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     words = {"title": TITLE, "paper": PAPER, "introduction": INTRODUCTION, "peer": read()}
     return environment.from_string(source).render(
-        **words, sections=sections, summary=summary(sections), word=word, alt=alt
+        **words, sections=sections, summary=summary(sections), word=verdict_word, alt=alt
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.ask import SurveyQuery
 from llmviewer.reports.survey.peer import Peer
 from llmviewer.result.result import Result
 
@@ -51,7 +51,7 @@ class SurveyFigure:
 
     title: str
     setting: str
-    asks: Mapping[str, Ask]
+    asks: Mapping[str, SurveyQuery]
     frames: Callable[[Results], Frames]
     draw: Callable[[Frames, Style], Picture]
     claims: tuple[Claim, ...]
@@ -66,7 +66,7 @@ def rising(values: Iterable[float]) -> bool:
     return all(after > before for before, after in pairwise(values))
 
 
-def together(results: Results, **columns: str) -> Rows:
+def joined_rows(results: Results, **columns: str) -> Rows:
     """The rows of all points, with the name of the question in front as column `asked`.
 
     columns: our name -> that of `Result.to_frame`.

@@ -8,8 +8,8 @@ import numpy as np
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour
-from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, together
+from llmviewer.reports.survey.ask import SurveyQuery
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, joined_rows
 from llmviewer.reports.survey.lines import labelled, tagged
 from llmviewer.reports.survey.peer import peers
 
@@ -26,7 +26,7 @@ LONG = 50_000
 
 def frames(results: Results) -> Frames:
     """Parts of the memory by length."""
-    rows = together(results, **{name: name for name in PARTS}).rename(columns={"asked": "quantization"})
+    rows = joined_rows(results, **{name: name for name in PARTS}).rename(columns={"asked": "quantization"})
     rows["length"] = rows["output_len"]
     rows["total_bytes"] = rows[list(PARTS)].sum(axis="columns")
     return {"": rows.drop(columns=["input_len", "output_len"])}
@@ -90,7 +90,7 @@ FIGURE = SurveyFigure(
     setting="Batch 1, generated one token at a time; weights, cache and activations, as in the survey. The "
     "model was trained for 4,096 tokens.",
     asks={
-        name: Ask(input_len=(1,) * len(LENGTHS), output_len=LENGTHS).with_options(quantization=text)
+        name: SurveyQuery(input_len=(1,) * len(LENGTHS), output_len=LENGTHS).with_options(quantization=text)
         for name, text in FORMATS.items()
     },
     frames=frames,

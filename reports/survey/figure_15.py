@@ -9,7 +9,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.plots import labels, roofline
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, marker
-from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.ask import SurveyQuery
 from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict
 from llmviewer.reports.survey.roof_axes import under
 
@@ -161,7 +161,9 @@ FIGURE = SurveyFigure(
     setting="The survey draws a sketch; here Llama-2-7b on the A6000, 2048 tokens, batch 1, eager attention, "
     "one rule of "
     "`--fusion` at a time.",
-    asks={rule: Ask(model="llama-2-7b", input_len=(2048,)).with_options(fusion=rule) for rule in ("none", *RULES)},
+    asks={
+        rule: SurveyQuery(model="llama-2-7b", input_len=(2048,)).with_options(fusion=rule) for rule in ("none", *RULES)
+    },
     frames=frames,
     draw=draw,
     claims=(

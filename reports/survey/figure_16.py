@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour, dashes, marker
-from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.ask import SurveyQuery
 from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict
 from llmviewer.reports.survey.lines import labelled, tagged
 from llmviewer.reports.survey.peer import peers
@@ -135,7 +135,7 @@ CAUSES = ("flash", "absent", "mlp_act", "adds", "norms")
 FIGURE = SurveyFigure(
     title="Figure 16: memory access and time that flash attention saves",
     setting="Llama-2-13b on the A6000, batch 1 (the caption names no model).",
-    asks={kind: Ask(input_len=LENGTHS).with_options(attention=kind) for kind in ("eager", "flash")},
+    asks={kind: SurveyQuery(input_len=LENGTHS).with_options(attention=kind) for kind in ("eager", "flash")},
     frames=frames,
     draw=draw,
     claims=(

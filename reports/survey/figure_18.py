@@ -9,8 +9,8 @@ import numpy as np
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, dashes, marker
-from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, together
+from llmviewer.reports.survey.ask import SurveyQuery
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, joined_rows
 from llmviewer.reports.survey.lines import curves, log, tagged
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def frames(results: Results) -> Frames:
     import pandas as pd
 
     kept = ("prefill_time_s", "prefill_flops", "decode_time_s", "decode_flops")
-    steps = together({name: results[name] for name in SETTINGS}, **{name: name for name in kept})
+    steps = joined_rows({name: results[name] for name in SETTINGS}, **{name: name for name in kept})
     gpu = results[GPU].to_dict()["hardware"]
     link = gpu["links"]["pcie"]["bandwidth_bytes_per_s_per_direction"]
     roofs = [
@@ -137,11 +137,12 @@ def _used(stage: str) -> Any:
     return check
 
 
-def _asks() -> dict[str, Ask]:
+def _asks() -> dict[str, SurveyQuery]:
     found: dict[str, Any] = {
-        name: Ask(batch_size=BATCHES).with_options(offload=text, attention="flash") for name, text in SETTINGS.items()
+        name: SurveyQuery(batch_size=BATCHES).with_options(offload=text, attention="flash")
+        for name, text in SETTINGS.items()
     }
-    return found | {name: Ask(hardware=name).with_options() for name in CPUS.values()}
+    return found | {name: SurveyQuery(hardware=name).with_options() for name in CPUS.values()}
 
 
 FIGURE = SurveyFigure(

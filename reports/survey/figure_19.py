@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour, marker
-from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Frames, Results, SurveyFigure, Verdict, rising, together
+from llmviewer.reports.survey.ask import SurveyQuery
+from llmviewer.reports.survey.figure import Claim, Frames, Results, SurveyFigure, Verdict, joined_rows, rising
 from llmviewer.reports.survey.lines import log
 from llmviewer.reports.survey.peer import peers
 
@@ -22,7 +22,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 def frames(results: Results) -> Frames:
     """Decode by batch: tokens per second of all sequences, a step's time, weights and cache."""
     (result,) = results.values()
-    rows = together(
+    rows = joined_rows(
         results,
         decode_time_s="decode_time_s",
         weights_bytes="weights_bytes",
@@ -88,7 +88,7 @@ FIGURE = SurveyFigure(
     title="Figure 19: throughput, latency and memory over batch size",
     setting="Llama-2-13b on the A6000, decode with 1024 tokens, 16 bit, eager attention. Larger batches than fit are "
     "drawn all the same.",
-    asks={"llama-2-13b": Ask(batch_size=BATCHES).with_options()},
+    asks={"llama-2-13b": SurveyQuery(batch_size=BATCHES).with_options()},
     frames=frames,
     draw=draw,
     claims=(

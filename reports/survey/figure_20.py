@@ -9,7 +9,7 @@ import numpy as np
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, dashes, marker
-from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.ask import SurveyQuery
 from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, rising
 from llmviewer.reports.survey.lines import curves, log, tagged
 
@@ -111,7 +111,7 @@ FIGURE = SurveyFigure(
     title="Figure 20: bandwidth, the roofline and decode time",
     setting="Llama-2-13b, A6000 with other bandwidths (768 GB/s is the real one), 1024 tokens, eager attention.",
     asks={
-        f"batch {batch}": Ask(batch_size=(batch,) * len(MULTIPLES), bandwidths=MULTIPLES).with_options()
+        f"batch {batch}": SurveyQuery(batch_size=(batch,) * len(MULTIPLES), bandwidths=MULTIPLES).with_options()
         for batch in BATCHES
     },
     frames=frames,

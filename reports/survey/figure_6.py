@@ -8,7 +8,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.plots import labels, roofline
 from llmviewer.reports.plots.roofs import scales
 from llmviewer.reports.plots.style import colour, marker
-from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.ask import SurveyQuery
 from llmviewer.reports.survey.figure import Claim, Frames, Results, SurveyFigure, Verdict
 from llmviewer.reports.survey.roof_axes import under
 
@@ -93,8 +93,8 @@ FIGURE = SurveyFigure(
     title="Figure 6: rooflines of the A6000 by format of computation",
     setting="Data sheet, dense rates; layers of Llama-2-13b in prefill of 2048 tokens show who reaches which roof.",
     asks={
-        **{name: Ask(input_len=(2048,)).with_options(quantization=text) for name, text in FORMATS.items()},
-        OTHER: Ask(hardware="h100-sxm", input_len=(2048,)).with_options(quantization="w4a4"),
+        **{name: SurveyQuery(input_len=(2048,)).with_options(quantization=text) for name, text in FORMATS.items()},
+        OTHER: SurveyQuery(hardware="h100-sxm", input_len=(2048,)).with_options(quantization="w4a4"),
     },
     frames=frames,
     draw=draw,

@@ -8,8 +8,8 @@ import numpy as np
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.style import colour
-from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, together
+from llmviewer.reports.survey.ask import SurveyQuery
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, joined_rows
 from llmviewer.reports.survey.lines import labelled, tagged
 from llmviewer.reports.survey.peer import peers
 
@@ -26,12 +26,12 @@ ONES = (1, 1, 1)
 SMALL = 0.02
 
 
-def asks() -> dict[str, Ask]:
+def asks() -> dict[str, SurveyQuery]:
     """Prompts alone, and tokens generated one by one: the worst step is then the stage's."""
     found = {}
     for name, text in FORMATS.items():
-        prefill = Ask(batch_size=BATCHES, input_len=LENGTHS, output_len=ONES)
-        decode = Ask(batch_size=BATCHES, input_len=ONES, output_len=LENGTHS)
+        prefill = SurveyQuery(batch_size=BATCHES, input_len=LENGTHS, output_len=ONES)
+        decode = SurveyQuery(batch_size=BATCHES, input_len=ONES, output_len=LENGTHS)
         found[f"prefill, {name}"] = prefill.with_options(quantization=text)
         found[f"decode, {name}"] = decode.with_options(quantization=text)
         found[f"flash prefill, {name}"] = prefill.with_options(quantization=text, attention="flash")
@@ -40,7 +40,7 @@ def asks() -> dict[str, Ask]:
 
 def frames(results: Results) -> Frames:
     """Parts of the memory by stage, format and size; relative: over the 16-bit total of stage and size."""
-    rows = together(results, **{name: name for name in PARTS})
+    rows = joined_rows(results, **{name: name for name in PARTS})
     rows[["stage", "quantization"]] = rows.pop("asked").str.split(", ", expand=True)
     rows["length"] = rows[["input_len", "output_len"]].max(axis="columns")
     rows["total_bytes"] = rows[list(PARTS)].sum(axis="columns")

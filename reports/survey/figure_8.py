@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.ask import SurveyQuery
 from llmviewer.reports.survey.faults import LINEAR
-from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, rising, together
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, joined_rows, rising
 from llmviewer.reports.survey.lines import curves, log
 from llmviewer.reports.survey.peer import peers
 
@@ -25,7 +25,7 @@ def frames(results: Results) -> Frames:
     """A step's time, that of its linear layers, and what is memory-bound of it."""
     import pandas as pd
 
-    rows = together(results, decode_time_s="decode_time_s", fits="fits").rename(columns={"asked": "quantization"})
+    rows = joined_rows(results, decode_time_s="decode_time_s", fits="fits").rename(columns={"asked": "quantization"})
     linear = [_of_linear(result) for result in results.values()]
     return {"": pd.concat([rows, pd.concat(linear, ignore_index=True)], axis="columns")}
 
@@ -115,7 +115,7 @@ FIGURE = SurveyFigure(
     setting="A6000, sequence length 1024; eager attention. Batches that do not fit in 48 GiB are drawn all the same, "
     "as in the survey.",
     asks={
-        name: Ask(batch_size=BATCHES, input_len=(1024,)).with_options(quantization=text)
+        name: SurveyQuery(batch_size=BATCHES, input_len=(1024,)).with_options(quantization=text)
         for name, text in FORMATS.items()
     },
     frames=frames,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, together
+from llmviewer.reports.survey.ask import SurveyQuery
+from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict, joined_rows
 from llmviewer.reports.survey.lines import curves, log
 from llmviewer.reports.survey.peer import peers
 
@@ -21,7 +21,7 @@ LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 def frames(results: Results) -> Frames:
     """Time of prefill by length."""
-    return {"": together(results, prefill_time_s="prefill_time_s").rename(columns={"asked": "quantization"})}
+    return {"": joined_rows(results, prefill_time_s="prefill_time_s").rename(columns={"asked": "quantization"})}
 
 
 def draw(frames: Frames, style: Style) -> Picture:
@@ -65,7 +65,7 @@ def long_prompts_gain_nothing(frames: Frames) -> Verdict:
 FIGURE = SurveyFigure(
     title="Figure 9: prefill time of Llama-2-13b by quantization",
     setting="A6000, batch size 1; eager attention.",
-    asks={name: Ask(input_len=LENGTHS).with_options(quantization=text) for name, text in FORMATS.items()},
+    asks={name: SurveyQuery(input_len=LENGTHS).with_options(quantization=text) for name, text in FORMATS.items()},
     frames=frames,
     draw=draw,
     claims=(

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.reports.survey.ask import Ask
-from llmviewer.reports.survey.faults import FAULTS
+from llmviewer.reports.survey.ask import SurveyQuery
+from llmviewer.reports.survey.faults import COUNT_DIFFERENCES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,12 +33,12 @@ class Peer:
     causes: tuple[str, ...]
 
     @property
-    def ask(self) -> Ask:
+    def ask(self) -> SurveyQuery:
         """The same setting; the memory of decode alone is that of tokens generated one by one."""
         lengths = (self.input_len, 1)
         if self.quantity in MEMORY and self.stage == "decode":
             lengths = (1, self.input_len)
-        return Ask(
+        return SurveyQuery(
             model=self.model, batch_size=(self.batch_size,), input_len=lengths[:1], output_len=lengths[1:]
         ).with_options(attention=self.attention, quantization=BITS[self.bits])
 
@@ -49,7 +49,7 @@ class Peer:
         found = [row for row in read()["totals"] if all(row[key] == getattr(self, key) for key in keys)]
         return float(found[0][self.stage][self.quantity])
 
-    def ours(self, results: Mapping[Ask, Any]) -> float:
+    def ours(self, results: Mapping[SurveyQuery, Any]) -> float:
         """What we say."""
         row = results[self.ask].to_frame().iloc[0]
         return float(row[self.quantity if self.quantity in MEMORY else f"{self.stage}_{self.quantity}"])
@@ -71,7 +71,7 @@ def peers(
     )
 
 
-def compared(listed: Iterable[Peer], results: Mapping[Ask, Any]) -> pd.DataFrame:
+def compared(listed: Iterable[Peer], results: Mapping[SurveyQuery, Any]) -> pd.DataFrame:
     """A row per number: the setting, theirs, ours, and by how much ours is larger."""
     import pandas as pd
 
@@ -86,7 +86,7 @@ def compared(listed: Iterable[Peer], results: Mapping[Ask, Any]) -> pd.DataFrame
 
 def reasons(listed: Iterable[Peer]) -> list[str]:
     """Why they differ, each reason once."""
-    return [FAULTS[cause].why for cause in dict.fromkeys(cause for peer in listed for cause in peer.causes)]
+    return [COUNT_DIFFERENCES[cause].why for cause in dict.fromkeys(cause for peer in listed for cause in peer.causes)]
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer.reports.plots import labels
-from llmviewer.reports.plots.roofs import Roofs, draw, keep_clear, keep_off_ridge, words_of_zones
+from llmviewer.reports.plots.roofs import Roofs, draw, label_zones, reserve_main_roofs, reserve_ridge
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +29,8 @@ def under(axes: Axes, over: pd.DataFrame, main: str, named: Sequence[labels.Labe
     space.take_points(points, np.full(len(points), HALF * style.size.text))
     rate = float(over.loc[over["what"] == main, "rate"].iloc[0])
     roofs = Roofs(rows=over, main=rate, chips=1, ink=style.theme.ink)
-    keep_off_ridge(space, roofs)
+    reserve_ridge(space, roofs)
     draw(space, roofs, style)
-    keep_clear(space, roofs)
+    reserve_main_roofs(space, roofs)
     labels.place(space, named, style.size.text * 0.8)
-    words_of_zones(space, roofs.ridge, style)
+    label_zones(space, roofs.ridge, style)

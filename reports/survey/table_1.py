@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Row, Table, left, right
 from llmviewer.reports.plots import roofline
-from llmviewer.reports.survey.ask import Ask
+from llmviewer.reports.survey.ask import SurveyQuery
 from llmviewer.reports.survey.figure import Claim, Frames, Results, Rows, SurveyFigure, Verdict
 from llmviewer.reports.survey.peer import peers, read
 
@@ -86,7 +86,7 @@ def decode_is_slow(frames: Frames) -> Verdict:
 FIGURE = SurveyFigure(
     title="Table 1: layers of Llama-2-7b on the A6000",
     setting="Sequence length 2048, batch size 1; eager attention.",
-    asks={"llama-2-7b": Ask(model="llama-2-7b", input_len=(2048,)).with_options()},
+    asks={"llama-2-7b": SurveyQuery(model="llama-2-7b", input_len=(2048,)).with_options()},
     frames=frames,
     draw=draw,
     table=table,

@@ -8,11 +8,12 @@ from typing import Any
 
 from llmviewer import models
 from llmviewer.core import data
-from llmviewer.core.ir import Graph, Kind, Operator
+from llmviewer.core.ir import Graph, Operator
+from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step, decode, prefill
 from llmviewer.layers.mla import MlaForm
-from llmviewer.models.latent import with_form
 from llmviewer.models.load import parse
+from llmviewer.models.model import with_mla_form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ def our_parameters(stem: str) -> int:
 
 def _counted(config: Mapping[str, Any], step: Step) -> OurCounts:
     """Latent attention in its naive form, which the library runs: kv_b_proj over all cached tokens."""
-    graph = with_form(parse(config, "certificate"), MlaForm.NAIVE).graph(step)
+    graph = with_mla_form(parse(config, "certificate"), MlaForm.NAIVE).graph(step)
     return OurCounts(
         linear=_sum(graph, lambda op: op.kind is Kind.GEMM and op.name != "lm_head"),
         attention=_sum(graph, lambda op: op.kind is Kind.ATTENTION),

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmviewer.cli import candidates, output, views
 from llmviewer.cli import options as opt
-from llmviewer.cli import output, views
 from llmviewer.cli.extras import calibration
 from llmviewer.core.errors import UserError, shown
 
 if TYPE_CHECKING:
-    from llmviewer.calibrate.profiling import Prepared
+    from llmviewer.calibrate.profiling import FitInputs
     from llmviewer.reports.page import Page
 
 Samples = Annotated[
@@ -24,7 +24,12 @@ Samples = Annotated[
 ]
 Profile = Annotated[str, typer.Option("-o", "--output", help="The profile to write.")]
 Hardware = Annotated[
-    str, typer.Option("--hardware", help="The chip, by name or YAML; else the one device of the rows.")
+    str,
+    typer.Option(
+        "--hardware",
+        autocompletion=candidates.chips,
+        help="The chip, by name or YAML; else the one device of the rows.",
+    ),
 ]
 #: Seconds after which a fit says how far it is.
 PATIENCE_S = 1.0
@@ -44,12 +49,12 @@ def command(
     """
     views.check(format, output, (*map(str, samples), hardware))
     with calibration():
-        from llmviewer.calibrate.profiling import document, fitted, prepared
+        from llmviewer.calibrate.profiling import document, fit_profile, prepare
 
-        asked = prepared(samples, hardware)
+        asked = prepare(samples, hardware)
         chip_path = _chip_path(asked, output)
         with _progress() as seen:
-            found = fitted(asked, title, origin, seen)
+            found = fit_profile(asked, title, origin, seen)
     if chip_path:  # first, so that a profile never stands without it
         _put(asked.chip_text, chip_path)
     _put(found.text, output)
@@ -57,17 +62,17 @@ def command(
     return 0
 
 
-def _chip_path(asked: Prepared, output: str) -> str:
+def _chip_path(asked: FitInputs, output: str) -> str:
     """Where the figures of a chip go that nobody described, beside the profile; empty where somebody did."""
     if not asked.chip_text:
         return ""
-    from llmviewer.calibrate.measured_chip import ours
+    from llmviewer.calibrate.measured_chip import may_replace
 
     profile = Path(output).expanduser()
     path = profile.parent / f"{asked.chip.name}.yaml"
     if path == profile:
         raise UserError(f"'{shown(path)}' is where the chip's own figures go; choose another name for the profile")
-    if not ours(path):
+    if not may_replace(path):
         raise UserError(f"'{shown(path)}' stands where the chip's figures go, and no fit wrote it; move it")
     return str(path)
 

@@ -34,12 +34,12 @@ def command(
     with calibration():
         from llmviewer.calibrate import ledger_score
 
-        document = ledger_score.document(ledger_score.scored(_asked(source)))
-        last = ledger_score.recorded()
+        document = ledger_score.document(ledger_score.score(_asked(source)))
+        last = ledger_score.recorded_errors()
     if record:
         if source:
             raise UserError("--record is for the whole ledger, --source for one file of it")
-        write(ledger_score.record(document), str(data.folder(ledger_score.RECORD)))
+        write(ledger_score.record_text(document), str(data.folder(ledger_score.RECORD)))
 
     def page() -> Page:
         from llmviewer.reports import ledger_page

@@ -29,11 +29,11 @@ def command(
     if quick and full:
         raise UserError("--quick and --full exclude each other")
     from llmviewer.calibrate import environment
-    from llmviewer.calibrate.record import prepare
+    from llmviewer.calibrate.record import prepare_folder
 
     environment.pin_threads()
-    environment.chosen(device)
-    folder = prepare(output)
+    environment.choose_device(device)
+    folder = prepare_folder(output)
     from llmviewer.calibrate.run import run
 
     size = "quick" if quick else "full" if full else "default"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmviewer.cli import candidates, output, views
 from llmviewer.cli import options as opt
-from llmviewer.cli import output, views
 from llmviewer.cli.extras import calibration
 from llmviewer.timing import profile as profiles
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
 Tables = Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Measured tables, CSV or Parquet.")]
-Hardware = Annotated[str, typer.Option("--hardware", help="The chip of every row, whatever its column device says.")]
+Hardware = Annotated[
+    str,
+    typer.Option(
+        "--hardware", autocompletion=candidates.chips, help="The chip of every row, whatever its column device says."
+    ),
+]
 Profile = Annotated[str, typer.Option("--profile", help="A profile of your own, before those that come with us.")]
 Rows = Annotated[str | None, typer.Option("-o", "--output", help="Write the rows back, predictions beside them.")]
 
@@ -40,7 +45,7 @@ def command(
         from llmviewer.calibrate import judge
 
         own = profiles.load(Path(profile)) if profile else None
-        answered = judge.answers(table, hardware, own)
+        answered = judge.predict_tables(table, hardware, own)
         document = judge.document(answered)
     if output is not None:
         _write(answered, output)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llmviewer.cli import candidates
 from llmviewer.cli import options as opt
 from llmviewer.cli.output import replacing, spare, warn, writable
 from llmviewer.core.errors import UserError, quoted, unknown
@@ -23,9 +24,17 @@ FORMATS = ("png", "svg", "pdf")
 
 @opt.running
 def command(
-    kind: Annotated[str, typer.Argument(help="What to draw: `llmviewer plot list` names the kinds.")],
-    model: Annotated[str, typer.Argument(help="Models, a comma list; of parity and ledger a table of rows.")] = "",
-    hardware: Annotated[str, typer.Option(help="Chips, a comma list: names or paths.")] = "",
+    kind: Annotated[
+        str,
+        typer.Argument(autocompletion=candidates.plots, help="What to draw: `llmviewer plot list` names the kinds."),
+    ],
+    model: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=candidates.models, help="Models, a comma list; of parity and ledger a table of rows."
+        ),
+    ] = "",
+    hardware: opt.Chips = "",
     batch_size: Annotated[str, typer.Option(help="Batch sizes: lists and ranges, where the kind draws them.")] = "",
     input_len: Annotated[str, typer.Option(help="Prompt lengths likewise.")] = "",
     output_len: Annotated[str, typer.Option(help="Output lengths likewise.")] = "",

@@ -15,10 +15,10 @@ from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs as chips
-from llmviewer.reports.plots import Given, PlotKind
+from llmviewer.reports.plots import PlotData, PlotKind
 from llmviewer.result.crossover import crossover
 from llmviewer.result.result import Result
-from llmviewer.result.sweep import Grid, values
+from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
 
 #: Points of one series; more are drawn as one line anyway.
@@ -59,9 +59,9 @@ def extra(asked: PlotRequest, measured: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if asked.metric and asked.metric not in known.metrics:
         raise unknown("metric", asked.metric, known.metrics) if known.metrics else _not_taken("metric", asked.metric)
-    if known.metrics and known.given is Given.POINT:
+    if known.metrics and known.given is PlotData.POINT:
         found["metric"] = asked.metric or known.metrics[0]
-    if known.given is Given.MAP:
+    if known.given is PlotData.MAP:
         found["title"] = f"{asked.model} on {asked.hardware}"
     if measured:
         if known.module != "roofline":
@@ -103,16 +103,16 @@ def _answers(asked: PlotRequest) -> Answer:
             continue
         configuration = api.configuration(**options)
         check_passes(grid.largest(), configuration.token_budget)
-        found[name] = [configuration.answer(request) for request in grid.chunks(most=configuration.most_points)]
+        found[name] = [configuration.answer(request) for request in grid.chunks(max_points=configuration.most_points)]
     every = [one for results in found.values() for one in results]
-    of = {name: results[0] for name, results in found.items()} if asked.kind.given is Given.POINT else found
+    of = {name: results[0] for name, results in found.items()} if asked.kind.given is PlotData.POINT else found
     return Answer(of=of, warnings=tuple(text for one in every for text in one.warnings))
 
 
 def _grid(kind: PlotKind, sizes: Mapping[str, str]) -> Grid:
     """The points of every configuration; lists only along the axes of the kind, and one at a time."""
     asked = {name: sizes[name] or text for name, text in DEFAULTS.items()}
-    columns = {name: np.unique(values(name, text)) for name, text in asked.items()}
+    columns = {name: np.unique(parse_values(name, text)) for name, text in asked.items()}
     if sizes["bandwidth"] and "bandwidth" not in kind.axes:
         raise _not_taken("bandwidth", sizes["bandwidth"])
     lists = [name for name, column in columns.items() if len(column) > 1]
@@ -122,7 +122,7 @@ def _grid(kind: PlotKind, sizes: Mapping[str, str]) -> Grid:
             raise UserError(f"{name} is {quoted(asked[name])}; this picture takes one{along}")
     first = next(iter(kind.axes), "")
     if first in columns and not lists and not sizes[first]:
-        columns[first] = values(first, kind.axes[first])
+        columns[first] = parse_values(first, kind.axes[first])
     grid = Grid(batch_sizes=columns["batch_size"], input_lens=columns["input_len"], output_lens=columns["output_len"])
     if len(grid) > MOST_POINTS:
         raise UserError(f"{len(grid):,} points; a picture draws at most {MOST_POINTS:,}")
@@ -133,7 +133,7 @@ def _of_bandwidths(options: dict[str, Any], asked: str, grid: Grid) -> list[Resu
     """The answers of chips that are alike but for their memory."""
     chip = chips.load(options["hardware"])
     real = float(np.max(chip.bandwidth_bytes_per_s))
-    rates: Array = values("bandwidth", asked) * 1e9 if asked else real * FACTORS
+    rates: Array = parse_values("bandwidth", asked) * 1e9 if asked else real * FACTORS
     found = np.unique(np.append(rates, real))
     if len(found) > MOST_POINTS:
         raise UserError(f"{len(found):,} points; a picture draws at most {MOST_POINTS:,}")
@@ -147,8 +147,8 @@ def _of_bandwidths(options: dict[str, Any], asked: str, grid: Grid) -> list[Resu
 def _map(asked: PlotRequest) -> Answer:
     """Winners over batch and context."""
     configurations = {name: api.configuration(**options) for name, options in _chosen(asked).items()}
-    axes = {name: values(name, asked.sizes[name] or text) for name, text in asked.kind.axes.items()}
-    output = values("output_len", asked.sizes["output_len"] or DEFAULTS["output_len"])
+    axes = {name: parse_values(name, asked.sizes[name] or text) for name, text in asked.kind.axes.items()}
+    output = parse_values("output_len", asked.sizes["output_len"] or DEFAULTS["output_len"])
     if len(output) > 1:
         raise UserError(f"output_len is {quoted(asked.sizes['output_len'])}; this picture takes one")
     found = crossover(
@@ -169,10 +169,10 @@ def _ledger(asked: PlotRequest) -> Answer:
     return Answer(of=tables.ledger_rows(asked.model))
 
 
-GIVEN: dict[Given, Callable[[PlotRequest], Answer]] = {
-    Given.POINT: _answers,
-    Given.CURVE: _answers,
-    Given.MAP: _map,
-    Given.TABLE: _parity,
-    Given.LEDGER: _ledger,
+GIVEN: dict[PlotData, Callable[[PlotRequest], Answer]] = {
+    PlotData.POINT: _answers,
+    PlotData.CURVE: _answers,
+    PlotData.MAP: _map,
+    PlotData.TABLE: _parity,
+    PlotData.LEDGER: _ledger,
 }

@@ -54,7 +54,7 @@ def ledger_rows(path: str) -> pd.DataFrame:
             raise UserError("the ledger is not installed; give what `llmviewer calibrate ledger --format csv` wrote")
         from llmviewer.calibrate import ledger, ledger_score
 
-        rows = pd.DataFrame(ledger_score.document(ledger_score.scored(ledger.load()))["rows"])
+        rows = pd.DataFrame(ledger_score.document(ledger_score.score(ledger.load()))["rows"])
     if picture.frame(rows).empty:
         raise UserError("no row has a prediction")
     return rows

@@ -10,23 +10,23 @@ from typing import Any
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.result.describe import number
 from llmviewer.result.stages import system_at, value_at
-from llmviewer.result.timeline.traced import TimedPasses, TracedPasses, times
-from llmviewer.result.timeline.unrolled import Kernel, Terms, TracedLayer, Unrolled
+from llmviewer.result.timeline.traced import PassSelection, PricedPasses, split_repeats
+from llmviewer.result.timeline.unrolled import EngineTerms, KernelRun, LayerRun, UnrolledPass
 from llmviewer.serving.generation import PLAIN, Draft
 
-#: Tracks: kernels with the passes and layers they stand in, and what the engine does between them.
+#: Tracks of a device: kernels with the passes and layers that contain them, and engine time between kernels.
 COMPUTE, ENGINE = "compute", "engine"
-#: The track of prefill and steps as a whole.
+#: The track of prefill and decode steps as a whole.
 REQUEST = "request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that takes time, from start_s to end_s after the request began [s].
+    """An event of the timeline, from start_s to end_s after the request arrives [s].
 
-    kind: step, pass, layer, engine, transfer, or that of an operator.  stage: of a pipeline, from 0; None: what is of
-    no device.  machine: of several pools which.  track: events of one never overlap, but stand within each other.
-    facts: counts of one device, as an OPERATOR object names them.
+    kind: step, pass, layer, engine, transfer, or the kind of an operator.  stage: pipeline stage, from 0; None for
+    events that are not on a device.  machine: pool of a disaggregated system, prefill or decode; "" if there is one.
+    track: events on a track may nest but never overlap.  facts: counts of one device, named as in an OPERATOR object.
     """
 
     name: str
@@ -39,55 +39,57 @@ class Event:
     facts: Mapping[str, object] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """By name."""
+        """The event as a dict, by field name."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
 
 def timeline(analysis: Analysis, steps: int, point: int = 0) -> tuple[Event, ...]:
-    """Prefill and the first `steps` decode steps (rounds, where something drafts) of one point; fewer where the answer
-    is shorter.  Raises UserError for more events than anyone looks at.
+    """Events of prefill and the first `steps` decode steps (rounds with speculative decoding) of one point, by start.
 
-    Every step takes its `time_s`, and begins where the one before ends.
+    There are fewer steps if the answer is shorter.  Every step takes its `time_s` and begins when the previous one
+    ends.  Raises UserError for more than MAX_EVENTS events.
     """
-    plan = TracedPasses.of(analysis, steps, point)
-    own = TimedPasses.of(analysis, plan.passes, point)
-    drafts = [(draft, TimedPasses.of(drafting, plan.of_draft(draft), point)) for draft, drafting in analysis.drafts]
-    laid = _Laid(analysis=analysis, own=own, drafts=drafts, point=point)
-    laid.prefill(plan)
-    laid.decode(plan)
-    return tuple(sorted(laid.events, key=lambda event: (event.start_s, -event.end_s)))
+    plan = PassSelection.of(analysis, steps, point)
+    own = PricedPasses.of(analysis, plan.passes, point)
+    drafts = [
+        (draft, PricedPasses.of(drafting, plan.draft_passes(draft), point)) for draft, drafting in analysis.drafts
+    ]
+    builder = _TimelineBuilder(analysis=analysis, own=own, drafts=drafts, point=point)
+    builder.prefill(plan)
+    builder.decode(plan)
+    return tuple(sorted(builder.events, key=lambda event: (event.start_s, -event.end_s)))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Laid:
-    """Events as they are laid out.  free: when each stage of each pool has done what it has begun [s]."""
+class _TimelineBuilder:
+    """Collects events in time order.  free: time at which each pipeline stage of each pool becomes idle [s]."""
 
     analysis: Analysis
-    own: TimedPasses
-    drafts: list[tuple[Draft, TimedPasses]]
+    own: PricedPasses
+    drafts: list[tuple[Draft, PricedPasses]]
     point: int
     events: list[Event] = field(default_factory=list)
     free: dict[tuple[str, int], float] = field(default_factory=dict)
 
-    def prefill(self, plan: TracedPasses) -> None:
-        """The prompts' passes, one behind the other through all stages; then those of drafts that keep a cache."""
-        machine = "prefill" if self.transfer_s is not None else ""
+    def prefill(self, plan: PassSelection) -> None:
+        """Add the prefill passes of the model, then those of draft models with a KV cache, one after another."""
+        pool = "prefill" if self.transfer_s is not None else ""
         end = 0.0
         for priced in (self.own, *(priced for draft, priced in self.drafts if draft.caches)):
-            of = "" if priced is self.own else f" of {priced.analysis.model.name}"
+            owner = "" if priced is self.own else f" of {priced.analysis.model.name}"
             start, end = end, end + float(priced.analysis.own_prefill_s[self.point])
-            self.events.append(Event(name=f"prefill{of}", kind="step", start_s=start, end_s=end))
+            self.events.append(Event(name=f"prefill{owner}", kind="step", start_s=start, end_s=end))
             for count, (at, share) in enumerate(plan.prefill, 1):
-                name = f"prefill{of}" + (f", pass {count} of {len(plan.prefill)}" if len(plan.prefill) > 1 else "")
-                self.passed(priced, at, _Drawn(name=name, start=start, share=share, machine=machine))
-                start += value_at(priced.analysis.busiest_s, at) * share
+                name = f"prefill{owner}" + (f", pass {count} of {len(plan.prefill)}" if len(plan.prefill) > 1 else "")
+                self.add_pass(priced, at, _PassPlacement(name=name, start=start, share=share, pool=pool))
+                start += value_at(priced.analysis.passes.busiest_s, at) * share
 
-    def decode(self, plan: TracedPasses) -> None:
-        """Steps one behind the other."""
+    def decode(self, plan: PassSelection) -> None:
+        """Add the decode steps, one after another."""
         start = float(self.analysis.prefill_s[self.point])
         if self.transfer_s is not None:
             end = start + self.transfer_s
-            self.events.append(Event(name="the cache moves", kind="transfer", start_s=start, end_s=end))
+            self.events.append(Event(name="KV cache transfer", kind="transfer", start_s=start, end_s=end))
             start = end
         generation = system_at(self.analysis, self.point).generation
         rounds = generation is not PLAIN and generation.branches is None
@@ -101,62 +103,64 @@ class _Laid:
 
     @property
     def transfer_s(self) -> float | None:
-        """Of a cache from the machine that prefills to the one that decodes [s]; None where it is one."""
+        """KV-cache transfer time from the prefill to the decode pool [s]; None without disaggregation."""
         found = self.analysis.times.facts().get("transfer_s") if self.analysis.running is not None else None
         return None if found is None else value_at(found, self.point)  # type: ignore[arg-type]
 
     def _round(self, at: int, name: str, start: float, extra_s: float) -> float:
-        """Drafts, the model's own pass, what is no kernel; its end."""
+        """Add draft passes, the model's own pass, and time outside kernels; returns the end of the round [s]."""
         for draft, priced in self.drafts:
-            often = list(times(at, value_at(draft.passes, self.point)))
-            for count, (_, share) in enumerate(often, 1):
-                said = f"draft {draft.name}" + (f", pass {count} of {len(often)}" if len(often) > 1 else "")
-                self.passed(priced, at, _Drawn(name=said, start=start, share=share))
+            runs = list(split_repeats(at, value_at(draft.passes, self.point)))
+            for count, (_, share) in enumerate(runs, 1):
+                title = f"draft {draft.name}" + (f", pass {count} of {len(runs)}" if len(runs) > 1 else "")
+                self.add_pass(priced, at, _PassPlacement(name=title, start=start, share=share))
                 start += value_at(priced.analysis.step_s, at) * share
-        machine = "decode" if self.transfer_s is not None else ""
-        step_s, several = value_at(self.analysis.step_s, at), self.own.in_flight
-        for part in range(several):
-            said = name if several == 1 else f"{name}, micro-batch {part + 1} of {several}"
-            begin = start + step_s * part / several
-            self.passed(self.own, at, _Drawn(name=said, start=begin, machine=machine))
+        pool = "decode" if self.transfer_s is not None else ""
+        step_s, microbatches = value_at(self.analysis.step_s, at), self.own.in_flight
+        for part in range(microbatches):
+            title = name if microbatches == 1 else f"{name}, micro-batch {part + 1} of {microbatches}"
+            begin = start + step_s * part / microbatches
+            self.add_pass(self.own, at, _PassPlacement(name=title, start=begin, pool=pool))
         start += step_s
         if extra_s:
-            self.events.append(
-                Event(name="beside kernels", kind="engine", start_s=start, end_s=start + extra_s, track=ENGINE, stage=0)
-            )
+            end = start + extra_s
+            event = Event(name="outside kernels", kind="engine", start_s=start, end_s=end, track=ENGINE, stage=0)
+            self.events.append(event)
         return start + extra_s
 
-    def passed(self, priced: TimedPasses, at: int, drawn: _Drawn) -> None:
-        """A pass through all stages."""
-        begin, facts = drawn.start, priced.facts(at)
-        for stage, one in enumerate(priced.unrolled(at)):
-            start = max(begin, self.free.get((drawn.machine, stage), 0.0))
-            begin = start + one.seconds * drawn.share
-            self.free[drawn.machine, stage] = begin
-            line = _Line(
+    def add_pass(self, priced: PricedPasses, at: int, placement: _PassPlacement) -> None:
+        """Add one forward pass through all pipeline stages."""
+        end, facts = placement.start, priced.facts(at)
+        for stage, unrolled in enumerate(priced.unrolled(at)):
+            start = max(end, self.free.get((placement.pool, stage), 0.0))
+            end = start + unrolled.seconds * placement.share
+            self.free[placement.pool, stage] = end
+            writer = _PassWriter(
                 events=self.events,
-                event=partial(Event, stage=stage, machine=drawn.machine),
-                share=drawn.share,
+                event=partial(Event, stage=stage, machine=placement.pool),
+                share=placement.share,
                 clock=start,
-                end=begin,
+                end=end,
             )
-            line.draw(one, drawn.name, facts)
+            writer.write(unrolled, placement.name, facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Drawn:
-    """A pass to draw.  start: no sooner than [s].  share: of it."""
+class _PassPlacement:
+    """Name and position of a pass.  start: earliest start [s].  share: fraction of the pass that runs."""
 
     name: str
     start: float
     share: float = 1.0
-    machine: str = ""
+    pool: str = ""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Line:
-    """What one device runs in a pass.  clock: where the next kernel begins; end: of the pass, which rounding never
-    passes [s]."""
+class _PassWriter:
+    """Writes the events of one device in one pass.
+
+    clock: start of the next kernel [s].  end: end of the pass [s]; no event exceeds it by rounding.
+    """
 
     events: list[Event]
     event: partial[Event]
@@ -164,15 +168,15 @@ class _Line:
     clock: float
     end: float
 
-    def draw(self, one: Unrolled, name: str, facts: Mapping[str, object]) -> None:
-        """A pass."""
+    def write(self, unrolled: UnrolledPass, name: str, facts: Mapping[str, object]) -> None:
+        """Add the events of a pass, its engine time and its layers."""
         self._add(name, "pass", (self.clock, self.end), COMPUTE, facts)
-        self._engine(one.before)
-        for section in one.sections:
+        self._engine(unrolled.before)
+        for section in unrolled.sections:
             self._section(section)
-        self._engine(one.behind)
+        self._engine(unrolled.after)
 
-    def _section(self, section: TracedLayer) -> None:
+    def _section(self, section: LayerRun) -> None:
         start = self.clock
         whole = (start, min(start + section.seconds * self.share, self.end))
         layer = {} if section.number is None else {"layer": section.number}
@@ -188,20 +192,20 @@ class _Line:
         self.clock = whole[1]
 
     def _copies(
-        self, copies: list[Kernel], track: str, whole: tuple[float, float], layer: Mapping[str, object]
+        self, copies: list[KernelRun], track: str, whole: tuple[float, float], layer: Mapping[str, object]
     ) -> None:
-        """Copies of one track, one after another within the layer."""
+        """Add the copies of one track, one after another within the layer."""
         clock, end = whole
         taken = sum(kernel.copies[track] for kernel in copies)
         for kernel in copies:
             begin, clock = clock, min(clock + kernel.copies[track] * min(self.share, (end - whole[0]) / taken), end)
             self._kernel(kernel, (begin, clock), track, layer)
 
-    def _kernel(self, kernel: Kernel, when: tuple[float, float], track: str, layer: Mapping[str, object]) -> None:
+    def _kernel(self, kernel: KernelRun, when: tuple[float, float], track: str, layer: Mapping[str, object]) -> None:
         counts = kernel.counts
         self._add(str(counts["name"]), str(counts["kind"]), when, track, {**counts, **layer})
 
-    def _engine(self, terms: Terms) -> None:
+    def _engine(self, terms: EngineTerms) -> None:
         for name, seconds in terms:
             begin, self.clock = self.clock, min(self.clock + seconds * self.share, self.end)
             self._add(name, "engine", (begin, self.clock), ENGINE, {})

@@ -1,4 +1,4 @@
-"""`--batching METHOD,...`: who waits for whom when several sequences share a machine."""
+"""`--batching METHOD,...`: how sequences share a replica, and how long they queue."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from llmviewer.techniques.technique import Technique
 TECHNIQUE = Technique(
     name="batching",
     kind="batching",
-    summary="How sequences share the machine: one of the methods below.",
+    summary="Selects how sequences share a replica: static, continuous, chunked or disaggregated batching.",
     parameters={
-        "METHOD": "static, continuous, chunked or disaggregated, then its own parameters",
+        "METHOD": "static, continuous, chunked or disaggregated, followed by its own parameters",
     },
     formula="Little: users = throughput x E2E; throughput is that of the slowest resource",
     source="Orca, OSDI 2022, https://www.usenix.org/conference/osdi22/presentation/yu; survey arXiv 2402.16363, "

@@ -1,4 +1,4 @@
-"""`--batching chunked`: every step takes a piece of a prompt beside the running decodes, up to a budget of tokens."""
+"""`--batching chunked`: each step decodes all running sequences and prefills a chunk of a prompt."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.serving.batching import Batching, Facts, Replica, RequestTimes, Running, per_token
-from llmviewer.techniques.batching.sharing import check_mixable, sharing
-from llmviewer.techniques.technique import Change, Parameter, Technique, numbers
+from llmviewer.techniques.batching.sharing import check_mixable, with_batching
+from llmviewer.techniques.technique import Change, Parameter, Technique, parse_numbers
 
 WHERE = "--batching chunked"
-#: Tokens of a step unless said otherwise; Sarathi-Serve serves with 512 under strict limits on the time between tokens.
-TOKENS = 512.0
-#: What keeps a prompt of whole steps from a further one by rounding.
-ROUNDED = 1.0 + 1e-12
+#: Default token budget per step; Sarathi-Serve uses 512 under strict limits on the time between tokens.
+DEFAULT_TOKEN_BUDGET = 512.0
+#: Keeps round-off from adding a step to a prompt that fills whole steps.
+ROUND_OFF = 1.0 + 1e-12
 BUDGET = Parameter(name="tokens", low=16, high=2.0**24, whole=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkPlan:
-    """What steps hold in the steady state, per point.
+    """Steps in steady state, per point; a mixed step contains prompt tokens and decodes.
 
-    chunks: steps that a prompt takes; where steps are full, a part of one may be another prompt's.
-    together: prompts of a mixed step where several fit it, else 1.
-    mixed: of the steps in which a sequence decodes, those that hold others' prompts too.
-    decodes: sequences that decode in a mixed step.  chunk_tokens: most prompt tokens of a mixed step.
-    share: of all steps, those that are mixed.  filled: 1.0 where chunks of two prompts share a step.
+    chunks: steps per prompt, possibly fractional if steps are shared.  together: prompts per mixed step, at least 1.
+    mixed: mixed steps among the decode steps of a sequence.  decodes: sequences that decode in a mixed step.
+    chunk_tokens: most prompt tokens of a mixed step.  share: fraction of all steps that are mixed.
+    filled: 1.0 if chunks of two prompts share a step, else 0.0.
     """
 
     chunks: Count
@@ -42,37 +41,38 @@ class ChunkPlan:
     filled: Count
 
 
-def plan(running: Count, prompt: Count, steps: Count, budget: Count) -> ChunkPlan:
-    """A steps, each up to `budget` tokens: the decodes of A running sequences first, what is left for prompts.
+def plan_chunks(running: Count, prompt: Count, steps: Count, budget: Count) -> ChunkPlan:
+    """Steady state of steps with up to `budget` tokens: decodes of the running sequences first, then prompt tokens.
 
-    A prompt of S tokens takes k steps, an answer n.  While nobody waits one sequence alone is in its prompt: the other
-    A - 1 decode beside it, a step holds budget - (A - 1) tokens of the prompt, and of the n + k steps of a sequence's
-    cycle A k are mixed.  Where A k > n + k every step is mixed, and a chunk shares its step with the next prompt's
-    first: a cycle of n + k steps takes A prompts, (n + k) / A steps each, but no step more tokens than the budget, so
-    that a prompt and its answer take (S + n) / budget at least, and prompts queue.
+    A sequences run; a prompt of S tokens takes k steps, an answer n.  Without queueing one sequence at a time is in
+    prefill: the other A - 1 decode, a step has room for budget - (A - 1) prompt tokens, and A k of the n + k steps of a
+    sequence's cycle are mixed.  If A k > n + k, every step is mixed and a prompt's last chunk shares its step with the
+    next prompt's first: a cycle of n + k steps prefills A prompts in (n + k) / A steps each.  No step exceeds the
+    budget, so a prompt and its answer take at least (S + n) / budget steps, and prompts queue.
     """
     room = budget - (running - 1.0)
-    alone = np.where(room > 0.0, np.ceil(prompt / np.maximum(room, 1.0)), 1.0)
-    apart = (room > 0.0) & (running * alone <= steps + alone)
-    each = np.where(apart, alone, np.maximum((steps + alone) / running, (prompt + steps) / budget))
-    chunks, together = np.maximum(each, 1.0), np.maximum(1.0 / each, 1.0)
+    unshared = np.where(room > 0.0, np.ceil(prompt / np.maximum(room, 1.0)), 1.0)
+    unsaturated = (room > 0.0) & (running * unshared <= steps + unshared)
+    shared = np.maximum((steps + unshared) / running, (prompt + steps) / budget)
+    steps_per_prompt = np.where(unsaturated, unshared, shared)
+    chunks, together = np.maximum(steps_per_prompt, 1.0), np.maximum(1.0 / steps_per_prompt, 1.0)
     others = np.maximum(running - together, 0.0) / together * chunks
-    mixed = np.where(apart, others, steps)
-    part = np.where(apart, room, prompt / chunks * ROUNDED)
+    mixed = np.where(unsaturated, others, steps)
+    chunk_tokens = np.where(unsaturated, room, prompt / chunks * ROUND_OFF)
     return ChunkPlan(
         chunks=chunks,
         together=together,
         mixed=mixed,
         decodes=mixed * together / chunks,
-        chunk_tokens=np.where(chunks > 1.0, part, prompt * together),
+        chunk_tokens=np.where(chunks > 1.0, chunk_tokens, prompt * together),
         share=np.minimum((others + chunks) / (steps + chunks), 1.0),
-        filled=np.where(apart | (chunks == 1.0), 0.0, 1.0),
+        filled=np.where(unsaturated | (chunks == 1.0), 0.0, 1.0),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Mixing(Running):
-    """Running sequences, and what their steps hold.  budget: tokens of a step."""
+class ChunkedRunning(Running):
+    """Running sequences and their chunk plan.  budget: token budget of a step."""
 
     plan: ChunkPlan
     budget: float
@@ -80,40 +80,40 @@ class Mixing(Running):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkedTimes(RequestTimes):
-    """prefill_s: the mixed steps in which a prompt is prefilled, decodes beside it included."""
+    """Request times with chunked prefill.  prefill_s: all mixed steps of a prompt, including their decodes [s]."""
 
-    mixing: Mixing
+    mixing: ChunkedRunning
 
     @property
     def others_s(self) -> Array:
-        """Mixed steps between the tokens of a sequence, all of them together [s]."""
+        """Time of the mixed steps between the tokens of a sequence [s]."""
         plan = self.mixing.plan
         return np.asarray(self.prefill_s * (plan.mixed / plan.chunks))
 
     @property
     def waiting_s(self) -> Array:
-        """For the prompts before, where every step is mixed [s]."""
+        """Queueing time for the prompts ahead, if every step is mixed [s]."""
         prompts = np.maximum(self.running - self.together, 0.0) / self.together
         return np.maximum(self.prefill_s * prompts - self.others_s, 0.0)
 
     @property
     def cycle_s(self) -> Array:
-        """From one request that a place of the cache takes to the next [s]."""
+        """Time from one request to the next in the same slot of the KV cache [s]."""
         return self.waiting_s + self.prefill_s + self.generation_s
 
     @property
     def ttft_s(self) -> Array:
-        """Queue, the prompts before, and the steps of the own chunks [s]."""
+        """Queueing time, the prompts ahead, and the mixed steps of the request's own prompt [s]."""
         return self.queue_s + self.waiting_s + self.prefill_s
 
     @property
     def generation_s(self) -> Array:
-        """Mixed steps and pure ones [s]."""
+        """Time of mixed and pure decode steps from the first token to the last [s]."""
         pure = 1.0 - self.mixing.plan.mixed / np.maximum(self.steps, 1.0)
         return np.asarray(self.decode_s * pure + self.others_s)
 
     def facts(self) -> Facts:
-        """Sizes in tokens and sequences, means where they change from step to step; shares; times [s]."""
+        """Sizes in tokens and sequences (means over steps), shares, and times [s]."""
         plan = self.mixing.plan
         return {
             "running": self.running,
@@ -131,51 +131,51 @@ class ChunkedTimes(RequestTimes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunked(Batching):
-    """Users as under continuous batching; every step decodes all running sequences, and takes a chunk of a prompt.
+    """Continuous batching in which every step decodes all running sequences and prefills a chunk of a prompt.
 
-    tokens: of a step; 0: as the engine's budget, else TOKENS.
+    tokens: token budget of a step; 0: the engine's budget, else DEFAULT_TOKEN_BUDGET.
     """
 
     name: str = "chunked"
     tokens: float = 0.0
 
     def budget(self, asked: float, usual: float) -> float:
-        """Tokens of a step."""
+        """Token budget of a step."""
         if asked and self.tokens and asked != self.tokens:
             raise UserError(
-                f"{WHERE},tokens={self.tokens:g} and --max-num-batched-tokens {asked:g} both say how many tokens a "
-                "step has; leave out one"
+                f"{WHERE},tokens={self.tokens:g} and --max-num-batched-tokens {asked:g} both set the token budget of a "
+                "step; remove one of them"
             )
-        return asked or self.tokens or (usual if np.isfinite(usual) else TOKENS)
+        return asked or self.tokens or (usual if np.isfinite(usual) else DEFAULT_TOKEN_BUDGET)
 
-    def admit(self, request: Request, machine: Replica) -> Running | None:
-        """As many sequences as the cache holds, and what a mixed step holds of their prompts."""
-        budget = self.budget(0.0, machine.token_budget)
-        places = machine.places(request, budget)
+    def admit(self, request: Request, replica: Replica) -> Running | None:
+        """Sequences that fit in the KV cache, and their chunk plan."""
+        budget = self.budget(0.0, replica.token_budget)
+        places = replica.places(request, budget)
         running = replace(request, batch_size=np.minimum(request.batch_size, places))
-        found = plan(running.batch_size, machine.new_tokens(request), request.output_len - 1.0, budget)
-        return Mixing(
+        chunk_plan = plan_chunks(running.batch_size, replica.new_tokens(request), request.output_len - 1.0, budget)
+        return ChunkedRunning(
             request=running,
-            together=found.together,
-            chunk_tokens=found.chunk_tokens,
-            riders=found.decodes,
-            filled=found.filled,
-            plan=found,
+            together=chunk_plan.together,
+            chunk_tokens=chunk_plan.chunk_tokens,
+            riders=chunk_plan.decodes,
+            filled=chunk_plan.filled,
+            plan=chunk_plan,
             budget=budget,
         )
 
     def times(self, passes: RequestTimes, running: Running, users: Count) -> RequestTimes:
-        """Who waits for whom."""
-        assert isinstance(running, Mixing)
+        """Times with queueing and chunked prefill."""
+        assert isinstance(running, ChunkedRunning)
         return Batching.times(self, passes, running, users).knowing(ChunkedTimes, mixing=running)
 
 
 def _make(text: str) -> Change:
-    tokens = numbers(WHERE, text, (BUDGET,))["tokens"] if text else 0.0
+    tokens = parse_numbers(WHERE, text, (BUDGET,))["tokens"] if text else 0.0
 
     def change(system: System) -> System:
         check_mixable("chunked", system)
-        return sharing(Chunked(tokens=tokens))(system)
+        return with_batching(Chunked(tokens=tokens))(system)
 
     return change
 
@@ -183,15 +183,15 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="chunked",
     kind="batching",
-    summary="Continuous batching in steps of so many tokens: all running decodes and one chunk of a prompt "
-    "(Sarathi, FastGen's split-and-fuse).",
+    summary="Continuous batching with chunked prefill: each step decodes all running sequences and prefills a chunk of "
+    "a prompt, up to a token budget (Sarathi, FastGen's split-and-fuse).",
     parameters={
-        "tokens": "tokens of a step; --max-num-batched-tokens, else the engine's budget, else 512 unless said",
+        "tokens": "token budget of a step (default: --max-num-batched-tokens, else the engine's budget, else 512)",
     },
-    formula="chunk = tokens - decodes; k = ceil(S / chunk) steps a prompt, n steps an answer; of A running sequences "
-    "A k / (n + k) of the steps are mixed; where that is above 1 all are, and chunks of two prompts share a step: "
-    "k = max((n + k) / A, (S + n) / tokens), and prompts queue where steps are full; each chunk reads the "
-    "keys of those before; TTFT = k mixed steps, TPOT = ((A - 1) k mixed + the rest pure steps) / n",
+    formula="chunk = tokens - decodes; k = ceil(S / chunk) steps per prompt, n steps per answer; with A running sequences "
+    "a fraction A k / (n + k) of the steps is mixed; above 1 all steps are mixed, chunks of two prompts share a step, "
+    "k = max((n + k) / A, (S + n) / tokens), and prompts queue if steps are full; each chunk reads the keys of the "
+    "chunks before it; TTFT = k mixed steps, TPOT = ((A - 1) k mixed steps + the remaining pure steps) / n",
     source="Sarathi arXiv 2308.16369, Sarathi-Serve arXiv 2403.02310; DeepSpeed-FastGen arXiv 2401.08671",
     example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 16 --batching chunked,tokens=512",
     make=_make,

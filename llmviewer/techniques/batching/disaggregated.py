@@ -1,4 +1,4 @@
-"""`--batching disaggregated`: some machines prefill, others decode; the cache of a prompt moves between them."""
+"""`--batching disaggregated`: prefill and decode on separate instances, with KV-cache transfer between them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from llmviewer.core.workload import Request, decode
 from llmviewer.hardware.specs import network
 from llmviewer.serving.batching import Batching, Facts, Replica, RequestTimes, Running, per_token, together
 from llmviewer.techniques.batching.pools import BOUNDS, Load
-from llmviewer.techniques.batching.sharing import check_mixable, sharing
-from llmviewer.techniques.technique import Change, Parameter, Technique, named
+from llmviewer.techniques.batching.sharing import check_mixable, with_batching
+from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
 WHERE = "--batching disaggregated"
 POOLS = tuple(Parameter(name=name, default=1.0, low=1, high=65536, whole=True) for name in ("prefill", "decode"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Apart(Running):
-    """What decodes on one instance, and where its prompts come from."""
+class DisaggregatedRunning(Running):
+    """Sequences that decode on one instance, and the load of both pools.  prompt_bytes: KV cache per device [byte]."""
 
     load: Load
     prefill_places: Count
@@ -32,62 +32,61 @@ class Apart(Running):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DisaggregatedTimes(RequestTimes):
-    """Throughput is that of the slowest resource, and users = throughput x E2E (Little).
+    """Times by Little's law: users = throughput x E2E, with the throughput of the slowest resource.
 
-    Whoever waits for prefill or for a place in the decode pool waits before the first token, whoever waits for a link
-    before the second.
+    Queueing for prefill or for a decode slot delays the first token, queueing for a link the second.
     """
 
-    apart: Apart
+    disaggregated: DisaggregatedRunning
 
     @property
     def load(self) -> Load:
-        """With the prefill time of the passes as they are cut."""
-        return replace(self.apart.load, prefill_s=self.prefill_s)
+        """The load, with the prefill time of the actual prefill passes."""
+        return replace(self.disaggregated.load, prefill_s=self.prefill_s)
 
     @property
     def requests_per_s(self) -> Array:
-        """Of the whole [1/s]."""
+        """Throughput of the whole system [requests/s]."""
         return np.asarray(np.min(self.load.rates(self.decode_s), axis=0))
 
     @property
     def bound(self) -> Array:
-        """Index into BOUNDS of what is slowest."""
+        """Index into BOUNDS of the slowest resource."""
         return np.asarray(np.argmin(self.load.rates(self.decode_s), axis=0))
 
     @property
     def waiting_s(self) -> Array:
-        """In all [s]."""
+        """Total queueing time of a request [s]."""
         busy = self.prefill_s + self.load.transfer_s + self.decode_s
         return np.maximum(self.load.users / self.requests_per_s - busy, 0.0)
 
     @property
     def queue_s(self) -> Array:
-        """Before the first token [s]."""
+        """Queueing time before the first token [s]."""
         return np.where(self.bound == BOUNDS.index("link"), 0.0, self.waiting_s)
 
     @property
     def transfer_s(self) -> Array:
-        """Of the cache, the wait for a link included [s]."""
+        """KV-cache transfer time, including queueing for a link [s]."""
         return self.load.transfer_s + self.waiting_s - self.queue_s
 
     @property
     def others_s(self) -> Array:
-        """Nobody's prefill stands between the tokens of another [s]."""
+        """Zero: no prefill runs between the tokens of other requests [s]."""
         return np.zeros_like(self.prefill_s)
 
     @property
     def ttft_s(self) -> Array:
-        """The first token comes from the prefill instance [s]."""
+        """Queueing and prefill; the prefill instance returns the first token [s]."""
         return self.queue_s + self.prefill_s
 
     @property
     def generation_s(self) -> Array:
-        """The transfer delays the second token [s]."""
+        """Transfer and decode; the transfer delays the second token [s]."""
         return np.asarray(self.transfer_s + self.decode_s)
 
     def facts(self) -> Facts:
-        """Instances, rates [1/s], shares of time in use, times [s], bytes."""
+        """Instances, rates [1/s], utilization, times [s], bytes."""
         load, rate = self.load, self.requests_per_s
         return {
             "prefill_instances": load.prefill,
@@ -95,13 +94,13 @@ class DisaggregatedTimes(RequestTimes):
             "bound": [BOUNDS[at] for at in self.bound],
             "requests_per_s": rate,
             "prefill_busy": rate * self.prefill_s / (load.prefill * load.together),
-            "link_busy": rate * load.transfer_s / load.ways,
+            "link_busy": rate * load.transfer_s / load.links,
             "decode_batch": rate * self.decode_s / load.decode,
             "decode_places": load.places,
-            "prefill_places": self.apart.prefill_places,
+            "prefill_places": self.disaggregated.prefill_places,
             "prompts_together": load.together,
-            "transfer_bytes": self.apart.prompt_bytes,
-            "link_bytes_per_s": self.apart.link_bytes_per_s,
+            "transfer_bytes": self.disaggregated.prompt_bytes,
+            "link_bytes_per_s": self.disaggregated.link_bytes_per_s,
             "transfer_s": load.transfer_s,
             "decode_step_s": per_token(self.decode_s, self.steps),
             "queue_s": self.waiting_s,
@@ -110,10 +109,10 @@ class DisaggregatedTimes(RequestTimes):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Disaggregated(Batching):
-    """P instances prefill and D decode, each the whole system that is asked for; users are shared out evenly.
+    """P prefill and D decode instances, each the whole requested system; users are spread evenly.
 
-    The first token comes from a prefill instance; the cache of the prompt then moves to a decode instance, where the
-    sequence joins a continuous batch.  Every device of an instance sends its own part over a link of its own.
+    A prefill instance returns the first token; the prompt's KV cache then moves to a decode instance, where the
+    sequence joins a continuous batch.  Every device of an instance sends its part over its own link.
     """
 
     name: str = "disaggregated"
@@ -121,56 +120,56 @@ class Disaggregated(Batching):
     decode: float = 1.0
     link_bytes_per_s: Count = np.inf
 
-    def admit(self, request: Request, machine: Replica) -> Running | None:
-        """The batch of each decode instance that results."""
+    def admit(self, request: Request, replica: Replica) -> Running | None:
+        """The resulting batch on each decode instance."""
         columns = np.broadcast_arrays(*(np.atleast_1d(c) for c in (request.batch_size, request.input_len)))
         users, prompt = (np.asarray(column, dtype=np.float64) for column in columns)
         steps = request.output_len - 1.0 + 0.0 * users
-        moved = machine.prompt_bytes(request)
-        load = self._load(request, users, np.where(steps > 0.0, moved, 0.0), machine)
+        prompt_bytes = replica.prompt_bytes(request)
+        load = self._load(request, users, np.where(steps > 0.0, prompt_bytes, 0.0), replica)
 
         def decode_s(batches: Array) -> Array:
-            """At the mean context: steps are linear in it."""
+            """Time of all decode steps at the mean context; step time is linear in the context [s]."""
             context = prompt + np.maximum(steps - 1.0, 0.0) / 2.0
-            seconds = machine.step_s(decode(batches.ravel(), np.broadcast_to(context, batches.shape).ravel()))
+            seconds = replica.step_s(decode(batches.ravel(), np.broadcast_to(context, batches.shape).ravel()))
             return np.asarray(seconds).reshape(batches.shape) * steps
 
-        return Apart(
+        return DisaggregatedRunning(
             request=replace(request, batch_size=load.batch(decode_s)),
             together=load.together,
             load=load,
-            prefill_places=machine.places(_first_token(request), machine.token_budget),
-            prompt_bytes=moved,
+            prefill_places=replica.places(_first_token(request), replica.token_budget),
+            prompt_bytes=prompt_bytes,
             link_bytes_per_s=self.link_bytes_per_s,
         )
 
-    def _load(self, request: Request, users: Array, moved: Array, machine: Replica) -> Load:
-        """What the users ask of the pools.  moved: bytes of each prompt's cache that cross the link of a device."""
+    def _load(self, request: Request, users: Array, moved: Array, replica: Replica) -> Load:
+        """The load of both pools.  moved: KV-cache bytes of each prompt that cross the link of a device."""
         shared = together(replace(request, batch_size=np.ceil(users / self.prefill)))
         return Load(
             users=users,
             prefill=self.prefill,
             decode=self.decode,
-            prefill_s=machine.prefill_s(replace(_first_token(request), batch_size=shared)),
+            prefill_s=replica.prefill_s(replace(_first_token(request), batch_size=shared)),
             transfer_s=moved / self.link_bytes_per_s,
-            places=machine.places(request, np.maximum(np.ceil(users / self.decode), 1.0)),
+            places=replica.places(request, np.maximum(np.ceil(users / self.decode), 1.0)),
             together=shared,
         )
 
     def times(self, passes: RequestTimes, running: Running, users: Count) -> RequestTimes:
-        """Who waits for whom."""
-        assert isinstance(running, Apart)
-        return Batching.times(self, passes, running, users).knowing(DisaggregatedTimes, apart=running)
+        """Times with queueing at both pools and the links."""
+        assert isinstance(running, DisaggregatedRunning)
+        return Batching.times(self, passes, running, users).knowing(DisaggregatedTimes, disaggregated=running)
 
 
 def _first_token(request: Request) -> Request:
-    """The request as a prefill instance answers it."""
+    """The request on a prefill instance: its prompt and one output token."""
     return replace(request, output_len=0.0 * request.output_len + 1.0)
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, (*(pool.name for pool in POOLS), "link")) if text else {}
-    prefill, decoding = (pool.of(given, WHERE) for pool in POOLS)
+    given = parse_parameters(WHERE, text, (*(pool.name for pool in POOLS), "link")) if text else {}
+    prefill, decoding = (pool.value(given, WHERE) for pool in POOLS)
     link = _link(given["link"]) if "link" in given else None
 
     def change(system: System) -> System:
@@ -178,16 +177,16 @@ def _make(text: str) -> Change:
         rate = link if link is not None else system.chip.network_rate
         rate = rate if rate is not None else system.chip.link_rate
         if rate is None:
-            raise UserError(f"{WHERE}: {system.chip.name} publishes no link; give one, link=GB/s or a network's name")
+            raise UserError(f"{WHERE}: {system.chip.name} publishes no link; give link=GB/s or a network's name")
         batching = Disaggregated(prefill=prefill, decode=decoding, link_bytes_per_s=rate)
         parallelism = replace(system.parallelism, instances=int(prefill + decoding))
-        return sharing(batching)(replace(system, parallelism=parallelism))
+        return with_batching(batching)(replace(system, parallelism=parallelism))
 
     return change
 
 
 def _link(text: str) -> Count:
-    """Bytes per second and direction of a network by name, or of so many GB/s."""
+    """Bandwidth of a network by name, or of a number of GB/s [byte/s per direction]."""
     try:
         rate = float(text)
     except ValueError:
@@ -200,17 +199,17 @@ def _link(text: str) -> Count:
 TECHNIQUE = Technique(
     name="disaggregated",
     kind="batching",
-    summary="Some instances prefill, others decode, each the whole system asked for; the cache of a prompt moves "
-    "over a link.",
+    summary="Prefill and decode run on separate instances, each the whole requested system; the KV cache of a prompt "
+    "moves over a link.",
     parameters={
-        "prefill": "instances that prefill; 1 unless said",
-        "decode": "instances that decode; 1 unless said",
-        "link": "GB/s of each device, or a network's name; the --network, else the chip's own link unless said",
+        "prefill": "prefill instances (default: 1)",
+        "decode": "decode instances (default: 1)",
+        "link": "GB/s per device, or a network's name (default: --network, else the chip's own link)",
     },
-    formula="t_x = cache bytes of the prompt on a device (2 L k_v d S bytes in all) / link; X = "
+    formula="t_x = KV-cache bytes of the prompt on a device (2 L k_v d S bytes in total) / link; X = "
     "min(P / t_p, "
-    "min(P, D) / t_x, D places / t_d, users / (t_p + t_x + t_d)), t_d(b) at the batch b = X t_d / D that results; "
-    "X in requests/s; TTFT = wait + t_p, TPOT = (t_x + t_d) / n, E2E = users / X",
+    "min(P, D) / t_x, D places / t_d, users / (t_p + t_x + t_d)), t_d(b) at the resulting batch b = X t_d / D; "
+    "X in requests/s; TTFT = queue + t_p, TPOT = (t_x + t_d) / n, E2E = users / X",
     source="DistServe arXiv 2401.09670, Splitwise arXiv 2311.18677",
     example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 64 "
     "--batching disaggregated,prefill=2,decode=1,link=infiniband-hdr",

@@ -1,4 +1,4 @@
-"""Prefill and decode pools with links between them: how fast each is, and the batch that results."""
+"""Prefill and decode pools with links between them: their throughput, and the resulting decode batch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 from llmviewer.core.counts import Array, Count
 
-#: What may bound the throughput; the first of equals.
+#: Resources that may bound the throughput; ties go to the first.
 BOUNDS = ("prefill", "link", "decode", "users")
-#: Batches tried at once in the search for the one that results, and rounds of it: to 1 in 16^6.
-TRIED, ROUNDS = 16, 6
+#: Batches per iteration of the search for the decode batch, and iterations: precision 1 in 16^6.
+CANDIDATES, SEARCH_ITERATIONS = 16, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Load:
-    """What a request asks of either pool and of the links between them, per point.
+    """Load of both pools and of the links between them, per point.
 
-    users: requests at once in the whole.  prefill, decode: instances.  prefill_s: of a pass of `together` prompts.
-    transfer_s: of the cache of a prompt, on one of as many links as the smaller pool has instances.
-    places: sequences that a decode instance has room for.
+    users: concurrent requests of the whole system.  prefill, decode: instances.
+    prefill_s: a prefill pass of `together` prompts [s].  transfer_s: KV-cache transfer of one prompt over one link [s].
+    places: sequences that fit on a decode instance.
     """
 
     users: Count
@@ -33,39 +33,39 @@ class Load:
     together: Count = 1.0
 
     @property
-    def ways(self) -> float:
-        """Transfers at once: an instance sends or receives one at a time."""
+    def links(self) -> float:
+        """Concurrent transfers: each instance sends or receives one at a time."""
         return min(self.prefill, self.decode)
 
     def rates(self, decode_s: Count) -> tuple[Array, ...]:
-        """Requests per second that each of BOUNDS allows, where decode steps of a request take decode_s."""
+        """Requests per second that each of BOUNDS allows.  decode_s: all decode steps of a request [s]."""
         with np.errstate(divide="ignore"):
             allowed = (
                 self.prefill * self.together / self.prefill_s,
-                self.ways / np.asarray(self.transfer_s),
+                self.links / np.asarray(self.transfer_s),
                 self.decode * self.places / np.asarray(decode_s),
                 self.users / (self.prefill_s + self.transfer_s + decode_s),
             )
         return tuple(np.asarray(rate, dtype=np.float64) for rate in np.broadcast_arrays(*allowed))
 
     def batch(self, decode_s: Callable[[Array], Array]) -> Array:
-        """Sequences b that decode at once on each decode instance.
+        """Sequences b that decode concurrently on each decode instance.
 
-        X(b) = D b / t_d(b) requests a second leave the decode pool and rise with b.  b is the largest at which neither
-        prefill nor the links fall behind, X <= P / t_p and X <= W / t_x, the users suffice, X (t_p + t_x) + D b <= U,
-        and there is room.  decode_s: t_d, all decode steps of a request, of batches with one row per try.
+        The decode pool completes X(b) = D b / t_d(b) requests/s, which rises with b.  b is the largest batch at which
+        prefill and links keep up, X <= P / t_p and X <= W / t_x, there are enough users, X (t_p + t_x) + D b <= U, and
+        the KV cache fits.  decode_s: batches, one row per candidate -> t_d, all decode steps of a request [s].
         """
         first_s = np.asarray(self.prefill_s + self.transfer_s)
         prefill, link, _, _ = self.rates(0.0)
         high = np.minimum(self.users / self.decode, self.places) * np.ones_like(first_s)
         low = np.zeros_like(high)
-        for _ in range(ROUNDS):
-            shares = np.arange(1.0, TRIED + 1.0)[:, None] / TRIED
+        for _ in range(SEARCH_ITERATIONS):
+            shares = np.arange(1.0, CANDIDATES + 1.0)[:, None] / CANDIDATES
             tried = low + (high - low) * shares
             with np.errstate(divide="ignore"):
                 rate = self.decode * tried / decode_s(np.maximum(tried, 1.0))
             enough = (rate <= np.minimum(prefill, link)) & (rate * first_s + self.decode * tried <= self.users)
-            found = np.cumprod(enough, axis=0).sum(axis=0)  # rising: the first that fails ends them
-            step = (high - low) / TRIED
+            found = np.cumprod(enough, axis=0).sum(axis=0)  # X rises with b: stop at the first that fails
+            step = (high - low) / CANDIDATES
             low, high = low + step * found, np.minimum(low + step * (found + 1.0), high)
         return np.asarray(np.maximum(low, 1.0))

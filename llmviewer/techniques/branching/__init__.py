@@ -1,1 +1,1 @@
-"""Answers generated as parallel branches."""
+"""Techniques that generate an answer as parallel branches."""

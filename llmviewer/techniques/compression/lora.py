@@ -13,7 +13,7 @@ from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role, Tensor
 from llmviewer.formats.linear import is_linear, is_quantize
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape, Linear
-from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
+from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 #: Linear layers without adapters: experts, and what latent attention absorbs into queries and outputs.
 WITHOUT = ("expert_", "kv_b_proj")
@@ -55,7 +55,7 @@ def lora(adapters: Adapters) -> Pass:
 
 
 def _may_adapt(block: Block, operator: Operator) -> bool:
-    return block.scope != "model" and is_linear(operator) and not operator.name.startswith(WITHOUT)
+    return block.is_layer and is_linear(operator) and not operator.name.startswith(WITHOUT)
 
 
 def _sequences(graph: Graph) -> Count:
@@ -118,9 +118,9 @@ def _make(text: str) -> Change:
         raise UserError("--lora: targets is given twice; join names by +: targets=q_proj+v_proj")
     targets = tuple(name.strip() for name in named[0].split("+")) if named and named[0] != "all" else ()
     rest = ",".join(piece for piece in pieces if not piece.startswith("targets="))
-    given = numbers("--lora", rest, (_RANK, _ADAPTERS))
+    given = parse_numbers("--lora", rest, (_RANK, _ADAPTERS))
     adapters = Adapters(rank=given["rank"], count=given["adapters"], targets=targets)
-    return adding(f"lora({text})", lambda _: lora(adapters))
+    return add_pass(f"lora({text})", lambda _: lora(adapters))
 
 
 TECHNIQUE = Technique(

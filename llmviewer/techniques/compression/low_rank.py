@@ -7,12 +7,10 @@ from dataclasses import replace
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype, operand_class
 from llmviewer.core.ir import Access, Block, Operator, Pass, Role, Tensor, whole
+from llmviewer.core.kinds import OperatorRole
 from llmviewer.formats.linear import conversion, is_linear, is_matrix, matrix
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
-
-#: Multiplied into queries and outputs where latent attention absorbs its weights; two factors would not be.
-ABSORBED = "kv_b_proj"
+from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 
 def low_rank(rank: float) -> Pass:
@@ -25,7 +23,7 @@ def low_rank(rank: float) -> Pass:
     """
 
     def change(block: Block) -> Block:
-        if block.scope == "model":
+        if not block.is_layer:
             return block
         plain = block.operators[0].reads[0].tensor.dtype  # that of the residual stream
         operators = (part for op in block.operators for part in _factors(op, rank, plain))
@@ -37,7 +35,7 @@ def low_rank(rank: float) -> Pass:
 def _factors(operator: Operator, rank: float, plain: Dtype) -> tuple[Operator, ...]:
     """The two factors of an operator, or itself where they save nothing."""
     shape = operator.shape
-    if not (is_linear(operator) and isinstance(shape, GemmShape)) or operator.name == ABSORBED:
+    if not (is_linear(operator) and isinstance(shape, GemmShape)) or operator.role is OperatorRole.LATENT_EXPANSION:
         return (operator,)
     if rank * (shape.n + shape.k) >= shape.n * shape.k:
         return (operator,)
@@ -48,6 +46,7 @@ def _factors(operator: Operator, rank: float, plain: Dtype) -> tuple[Operator, .
     into = replace(
         operator,
         name=middle.name,
+        role=OperatorRole.OTHER,
         reads=(*inputs, _matrix(operator, "_low_a", rank / shape.n)),
         writes=(whole(middle),),
         output_shape=(operator.output_shape[0], rank),
@@ -57,6 +56,7 @@ def _factors(operator: Operator, rank: float, plain: Dtype) -> tuple[Operator, .
     out = replace(
         operator,
         name=f"{operator.name}_low_b",
+        role=OperatorRole.OTHER,
         reads=(whole(middle), _matrix(operator, "_low_b", rank / shape.k), *biases),
         compute=operand_class(plain, matrix(operator).tensor.dtype),
         matmul_flops=shape.m * (2.0 * shape.n * rank),
@@ -83,8 +83,8 @@ _RANK = Parameter(name="rank", low=1, high=1e6, whole=True)
 
 
 def _make(text: str) -> Change:
-    rank = numbers("--low-rank", text, (_RANK,))["rank"]
-    return adding(f"low_rank({rank:g})", lambda _: low_rank(rank))
+    rank = parse_numbers("--low-rank", text, (_RANK,))["rank"]
+    return add_pass(f"low_rank({rank:g})", lambda _: low_rank(rank))
 
 
 TECHNIQUE = Technique(

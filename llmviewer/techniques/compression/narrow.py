@@ -7,13 +7,13 @@ reads something narrow in between does less.  So only the linear layers stand in
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import floor
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Access, Block, Kind, Operator, Pass, Role
+from llmviewer.core.ir import Access, Block, Operator, Pass, Role
+from llmviewer.core.kinds import Kind
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
 
@@ -101,7 +101,8 @@ class _BlockNarrowing:
 
         rows, width, *rest = operator.output_shape
         shape, output_shape = self._shape(operator.shape), (rows, part(width), *rest)
-        return _working(replace(operator, reads=reads, writes=writes, shape=shape, output_shape=output_shape), part)
+        changed = replace(operator, reads=reads, writes=writes, shape=shape, output_shape=output_shape)
+        return changed.map_work(part)
 
     def _weight_scales(self, operator: Operator, access: Access, linear: bool) -> bool:  # noqa: FBT001
         if access.tensor.role is not Role.WEIGHT:
@@ -135,19 +136,6 @@ class _BlockNarrowing:
             matmul_flops=self.cut.part(operator.matmul_flops),
             vector_flops=self.cut.part(operator.vector_flops - added) + added,
         )
-
-
-def _working(operator: Operator, part: Callable[[Count], Count]) -> Operator:
-    """The operator with a part of all its work."""
-    return replace(
-        operator,
-        matmul_flops=part(operator.matmul_flops),
-        vector_flops=part(operator.vector_flops),
-        recurrence_flops=part(operator.recurrence_flops),
-        conv_flops=part(operator.conv_flops),
-        special_ops=part(operator.special_ops),
-        masked_flops=part(operator.masked_flops),
-    )
 
 
 def nearest_size(old: float, share: float) -> float:
@@ -184,7 +172,7 @@ def fewer_heads(share: float) -> Pass:
 
 def _with_heads(block: Block, share: float) -> Block:
     shape = next((op.shape for op in block.operators if isinstance(op.shape, AttentionShape)), None)
-    if shape is None or block.operators[0].name == "embedding":
+    if shape is None or not block.is_layer:
         return block
     if any(a.tensor.name == "latent_cache" for op in block.operators for a in op.reads):
         old, caches = shape.heads, tuple[str, ...]()

@@ -16,7 +16,7 @@ from llmviewer.core.ir import BUFFER, Access, Block, Graph, Operator, Pass, Role
 from llmviewer.formats.linear import conversion, is_linear, is_matrix, matrix
 from llmviewer.hardware.chip import Chip
 from llmviewer.techniques.compression.narrow import fewer_heads, narrower_feed_forward, nearest_size
-from llmviewer.techniques.technique import Change, Parameter, Technique, adding
+from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass
 
 #: Two bits say where in its four a kept element stands.
 INDEX = Dtype(name="2:4-index", bits=2, compute="index")
@@ -91,7 +91,7 @@ def _over_linears(change: Callable[[Operator], Operator]) -> Pass:
     """The pass that changes linear layers, embeddings and head aside."""
 
     def of_block(block: Block) -> Block:
-        if block.scope == "model":
+        if not block.is_layer:
             return block
         return replace(block, operators=tuple(change(op) if is_linear(op) else op for op in block.operators))
 
@@ -103,7 +103,7 @@ def fewer_layers(share: float) -> Pass:
     numbers can (largest remainders)."""
 
     def change(graph: Graph) -> Graph:
-        layers = [block for block in graph.blocks if block.scope != "model"]
+        layers = [block for block in graph.blocks if block.is_layer]
         depth = sum(block.repeats for block in layers)
         wanted = int(nearest_size(depth, share))
         exact = [block.repeats * wanted / depth for block in layers]
@@ -142,13 +142,13 @@ def _make(text: str) -> Change:
 
 def _one(text: str) -> Change:
     if text == "2:4":
-        return adding("prune(2:4)", two_of_four)
+        return add_pass("prune(2:4)", two_of_four)
     name, equals, value = text.partition("=")
     if name not in _BY_NUMBER or not equals:
         raise unknown("--prune", text, ("2:4", *(f"{known}=0.5" for known in _BY_NUMBER)))
     parameter, make, nothing = _BY_NUMBER[name]
-    number = replace(parameter, name=name).read(value, "--prune")
-    return (lambda system: system) if number == nothing else adding(f"prune({text})", lambda _: make(number))
+    number = replace(parameter, name=name).parse(value, "--prune")
+    return (lambda system: system) if number == nothing else add_pass(f"prune({text})", lambda _: make(number))
 
 
 TECHNIQUE = Technique(

@@ -9,11 +9,12 @@ import numpy as np
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import unknown
 from llmviewer.core.ir import Access, Block, Operator, Pass, Place
+from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionInputs, AttentionShape, block_rows, flash
 from llmviewer.techniques.kernels.flash_decoding import flash_decoding
-from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
+from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 
 def flash_attention(chip: Chip) -> Pass:
@@ -27,10 +28,10 @@ def flash_attention(chip: Chip) -> Pass:
     """
 
     def change(block: Block) -> Block:
-        names = [op.name for op in block.operators]
-        if "qk_matmul" not in names:
+        roles = [op.role for op in block.operators]
+        if OperatorRole.SCORES not in roles:
             return block
-        at = names.index("qk_matmul")
+        at = roles.index(OperatorRole.SCORES)
         qk, softmax, sv = block.operators[at : at + 3]
         shape = qk.shape
         assert isinstance(shape, AttentionShape)
@@ -107,13 +108,13 @@ _SPLITS = Parameter(name="splits", low=1, high=128, whole=True)
 
 def _make(text: str) -> Change:
     name, equals, splits = text.partition("=")
-    flash_kernel = adding("flash_attention", flash_attention)
+    flash_kernel = add_pass("flash_attention", flash_attention)
     if text == "flash":
         return flash_kernel
     if name != "flash-decoding":
         raise unknown("attention", text, ("flash", "eager", "flash-decoding", "flash-decoding=SPLITS"))
-    asked = numbers("--attention flash-decoding", splits, (_SPLITS,))["splits"] if equals else None
-    split = adding(text, lambda chip: flash_decoding(chip, asked))
+    asked = parse_numbers("--attention flash-decoding", splits, (_SPLITS,))["splits"] if equals else None
+    split = add_pass(text, lambda chip: flash_decoding(chip, asked))
     return lambda system: split(flash_kernel(system))
 
 

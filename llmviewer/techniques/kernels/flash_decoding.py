@@ -9,7 +9,8 @@ import numpy as np
 from llmviewer.core.counts import Count, total
 from llmviewer.core.dtypes import DTYPES
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Access, Block, Kind, Operator, Pass, Tensor, whole
+from llmviewer.core.ir import Access, Block, Operator, Pass, Tensor, whole
+from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape, block_rows
@@ -43,7 +44,7 @@ def flash_decoding(chip: Chip, splits: float | None = None) -> Pass:
     def change(block: Block) -> Block:
         operators: list[Operator] = []
         for operator in block.operators:
-            operators += _split(operator, chip, splits) if operator.name == "attention" else (operator,)
+            operators += _split(operator, chip, splits) if operator.role is OperatorRole.ATTENTION else (operator,)
         return replace(block, operators=tuple(operators))
 
     return lambda graph: graph.map_blocks(change)

@@ -138,15 +138,9 @@ def running(operator: Operator, where: Mask) -> Operator:
         return tuple(Access(a.tensor, at(a.elements)) for a in listed)
 
     return replace(
-        operator,
+        operator.map_work(at),
         reads=accesses(operator.reads),
         writes=accesses(operator.writes),
-        matmul_flops=at(operator.matmul_flops),
-        vector_flops=at(operator.vector_flops),
-        recurrence_flops=at(operator.recurrence_flops),
-        conv_flops=at(operator.conv_flops),
-        special_ops=at(operator.special_ops),
-        masked_flops=at(operator.masked_flops),
         where=operator.where * where.astype(float),
     )
 

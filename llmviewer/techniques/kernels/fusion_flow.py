@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmviewer.core.counts import Count, total
-from llmviewer.core.ir import Access, Kind, Operator, Place, Role
+from llmviewer.core.ir import Access, Operator, Place, Role, summed_work
+from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.ops.gemm import GemmShape
 
-#: What a kernel of several kinds is: the first of these that is among them.
-KINDS = (Kind.ATTENTION, Kind.GEMM, Kind.RECURRENCE, Kind.CONV, Kind.NORM, Kind.SOFTMAX, Kind.ELEMENTWISE)
+#: Roles in the order of precedence of a fused elementwise kernel.
+ROLES = tuple(OperatorRole)
 #: Products that stand side by side have a name of their own.
 SHORT = {
     "q_proj+k_proj+v_proj": "qkv_proj",
@@ -66,7 +67,7 @@ class Flow:
         linears = [op for op in inside if op.kind is Kind.GEMM]
         if len({op.inputs for op in linears}) > 1:
             return "two products, one after the other"
-        rowwise = [op.name for op in inside if op.kind is Kind.NORM or op.name.endswith("_quantize")]
+        rowwise = [op.name for op in inside if op.kind is Kind.NORM or op.role is OperatorRole.QUANTIZE]
         if linears and any(name in rowwise for name in (op.name for op in inside[inside.index(linears[0]) :])):
             return f"a tile of {linears[0].name} holds no whole row"
         if rowwise and any(op.kind is Kind.ATTENTION for op in inside):
@@ -91,7 +92,7 @@ class Flow:
         if len(members) == 1:
             return self.operators[members[0]]
         inside = [self.operators[k] for k in members]
-        head = next(op for kind in KINDS for op in inside if op.kind is kind)
+        head = min(inside, key=lambda op: op.kind.facts.fusion_rank)
         return Operator(
             name=joined_name(op.name for op in inside),
             kind=head.kind,
@@ -99,13 +100,9 @@ class Flow:
             writes=tuple(self._writes(members)),
             output_shape=_output_shape(inside),
             compute=head.compute,
-            matmul_flops=total(op.matmul_flops for op in inside),
-            vector_flops=total(op.vector_flops for op in inside),
-            recurrence_flops=total(op.recurrence_flops for op in inside),
-            conv_flops=total(op.conv_flops for op in inside),
-            special_ops=total(op.special_ops for op in inside),
-            masked_flops=total(op.masked_flops for op in inside),
+            **summed_work(inside),
             shape=_shape(inside, head),
+            role=_role(inside, head),
         )
 
     def _writes(self, members: tuple[int, ...]) -> list[Access]:
@@ -179,3 +176,10 @@ def _shape(inside: list[Operator], head: Operator) -> object:
         return head.shape
     columns = sum(op.shape.n for op in inside if isinstance(op.shape, GemmShape))
     return replace(head.shape, n=columns)
+
+
+def _role(inside: list[Operator], head: Operator) -> OperatorRole:
+    """Role of the fused kernel: for elementwise work the first in precedence, for sibling products the first one's."""
+    if head.kind is Kind.ELEMENTWISE:
+        return min((op.role for op in inside), key=ROLES.index)
+    return inside[0].role if "+" not in joined_name(op.name for op in inside) else OperatorRole.OTHER

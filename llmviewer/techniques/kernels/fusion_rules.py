@@ -13,7 +13,8 @@ from typing import TypeAlias
 import numpy as np
 
 from llmviewer.core.counts import Count
-from llmviewer.core.ir import Kind, Operator
+from llmviewer.core.ir import Operator
+from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.formats.linear import TILE_ROWS, is_quantize
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
@@ -68,7 +69,7 @@ def _siblings(*sets: tuple[str, ...]) -> Match:
 
 def _linear_activation(flow: Flow) -> Iterator[Candidate]:
     for place, operator in enumerate(flow.operators):
-        if operator.kind is Kind.ELEMENTWISE and operator.name.endswith(("_act", "_sigmoid", "_gate")):
+        if operator.kind is Kind.ELEMENTWISE and operator.role is OperatorRole.ACTIVATION:
             linears = [k for k in flow.made_by(place) if flow.operators[k].kind is Kind.GEMM]
             if linears:
                 yield Candidate(operators=(linears[-1], place), tile_bytes=_output_tile(flow, linears))
@@ -103,7 +104,7 @@ def _bias_residual(flow: Flow) -> Iterator[Candidate]:
 
 
 def _is_sum(operator: Operator) -> bool:
-    return operator.kind is Kind.ELEMENTWISE and operator.name.endswith("_add")
+    return operator.kind is Kind.ELEMENTWISE and operator.role is OperatorRole.RESIDUAL
 
 
 def _residual_norm(flow: Flow) -> Iterator[Candidate]:
@@ -161,7 +162,7 @@ def _quantize(flow: Flow) -> Iterator[Candidate]:
 
 def _softmax(flow: Flow) -> Iterator[Candidate]:
     for place, operator in enumerate(flow.operators):
-        if operator.name == "qk_matmul":
+        if operator.role is OperatorRole.SCORES:
             shape = operator.shape
             assert isinstance(shape, AttentionShape)
             tile: Count = 0.0
@@ -173,8 +174,8 @@ def _softmax(flow: Flow) -> Iterator[Candidate]:
 
 def _qk_norm_rope(flow: Flow) -> Iterator[Candidate]:
     for place, operator in enumerate(flow.operators):
-        norms = [k for k in flow.made_by(place) if flow.operators[k].name in ("q_norm", "k_norm")]
-        if operator.name == "rope" and norms:
+        norms = [k for k in flow.made_by(place) if flow.operators[k].role is OperatorRole.QK_NORM]
+        if operator.role is OperatorRole.ROPE and norms:
             tile: Count = 0.0
             for norm in norms:
                 tile = tile + _row_bytes(flow.operators[norm])
@@ -183,12 +184,12 @@ def _qk_norm_rope(flow: Flow) -> Iterator[Candidate]:
 
 def _rope_attention(flow: Flow) -> Iterator[Candidate]:
     for place, operator in enumerate(flow.operators):
-        if operator.name not in ("attention", "qk_matmul"):
+        if operator.role not in (OperatorRole.ATTENTION, OperatorRole.SCORES):
             continue
         shape = operator.shape
         assert isinstance(shape, AttentionShape)
         for maker in flow.made_by(place):
-            if flow.operators[maker].name == "rope":
+            if flow.operators[maker].role is OperatorRole.ROPE:
                 tile = np.minimum(shape.queries(), TILE_ROWS) * (shape.qk_dim * operator.reads[0].tensor.dtype.bytes)
                 yield Candidate(operators=(maker, place), tile_bytes=tile)
 

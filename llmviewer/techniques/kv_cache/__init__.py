@@ -1,1 +1,1 @@
-"""Pages, reservation, prefix sharing, eviction and budget of the KV cache."""
+"""Techniques that change the allocation or the contents of the KV cache."""

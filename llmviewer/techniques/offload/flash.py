@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place
+from llmviewer.core.kinds import OperatorRole
 from llmviewer.formats.linear import is_matrix
 from llmviewer.ops.transfer import TransferShape, load
 from llmviewer.techniques.offload.places import elsewhere
-from llmviewer.techniques.sparsity.contextual_sparsity import NEURON_PROJECTIONS, union
+from llmviewer.techniques.sparsity.contextual_sparsity import union
 
 #: The matrices whose rows or columns are neurons.
-NEURONS = (*NEURON_PROJECTIONS, "down_proj")
+NEURONS = (OperatorRole.FEED_FORWARD_INPUT, OperatorRole.FEED_FORWARD_OUTPUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +34,16 @@ def from_flash(flash: Flash, shape: TransferShape) -> Pass:
     """
 
     def change(graph: Graph) -> Graph:
-        if not any(op.name in NEURON_PROJECTIONS for _, op in graph):
+        if not any(op.role is OperatorRole.FEED_FORWARD_INPUT for _, op in graph):
             raise UserError("--offload flash: this model has no dense feed-forward part")
-        return graph.map_blocks(lambda block: block if block.scope else _read_anew(block, flash, shape))
+        return graph.map_blocks(lambda block: _read_anew(block, flash, shape) if block.is_layer else block)
 
     return change
 
 
 def _read_anew(block: Block, flash: Flash, shape: TransferShape) -> Block:
     needed: list[Access] = []
-    operators = tuple(_from_disk(op, flash, needed) if op.name in NEURONS else op for op in block.operators)
+    operators = tuple(_from_disk(op, flash, needed) if op.role in NEURONS else op for op in block.operators)
     if not needed:
         return block
     copy = load("load_neurons", needed, shape, buffers=0.0)

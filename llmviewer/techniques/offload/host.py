@@ -6,8 +6,10 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Access, Block, Graph, Kind, Operator, Pass, Place, Role, Tensor
+from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor
+from llmviewer.core.kinds import Kind
 from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.gemm import is_routed
 from llmviewer.ops.transfer import hand_over
 from llmviewer.techniques.offload.places import (
     HIDDEN,
@@ -79,14 +81,9 @@ def attention_on_host(kv: OffloadShares) -> Pass:
     def change(graph: Graph) -> Graph:
         _sharded(graph)
         cached = {state.name for block in graph.blocks for state in block.states if state.per_token}
-        return graph.map_blocks(lambda block: block if block.scope else _attended(block, kv, cached))
+        return graph.map_blocks(lambda block: _attended(block, kv, cached) if block.is_layer else block)
 
     return change
-
-
-def is_routed(operator: Operator) -> bool:
-    """Whether it works on the rows of the routed experts."""
-    return operator.name.startswith("expert_")
 
 
 def _sharded(graph: Graph) -> None:

@@ -12,7 +12,7 @@ from llmviewer.hardware.specs import disk, host
 from llmviewer.techniques.offload.flash import Flash
 from llmviewer.techniques.offload.places import OffloadShares
 from llmviewer.techniques.offload.plan import TENSORS, WHERE, Offload, Overlap, placed, with_host
-from llmviewer.techniques.technique import Change, Parameter, Technique, named
+from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
 #: A server whose CPU states its rates, and a fast disk.
 HOST = "xeon-8480-ddr5"
@@ -64,7 +64,7 @@ def _words(text: str) -> dict[str, str]:
         raise unknown(f"word of {WHERE}", preset, (*PRESETS, *(f"{name}=..." for name in TENSORS)))
     known = (*TENSORS, *CHOICES, "host", "disk") if preset != "flexgen" else ("host", "disk")
     known = ("host", "disk", *NEURONS) if preset == "flash" else known
-    own = named(WHERE, rest if preset else text, known)
+    own = parse_parameters(WHERE, rest if preset else text, known)
     for name, allowed in CHOICES.items():
         if name in own and own[name] not in allowed:
             raise unknown(f"{WHERE} {name}", own[name], allowed)
@@ -74,14 +74,14 @@ def _words(text: str) -> dict[str, str]:
 def _plan(preset: str, given: Mapping[str, str]) -> Offload:
     if preset == "flash":
         return Offload(
-            flash=Flash(**{name: of.of(given, WHERE) for name, of in NEURONS.items()}), overlap=Overlap.NOTHING
+            flash=Flash(**{name: of.value(given, WHERE) for name, of in NEURONS.items()}), overlap=Overlap.NOTHING
         )
     to, on_host = given.get("to", "host"), given.get("compute") == "host"
     if on_host and to == "disk":
         raise UserError(f"{WHERE}: the host computes with what is in its memory; to=disk goes with compute=device")
     if on_host and given.get("overlap"):
         raise UserError(f"{WHERE}: the device waits for what the host computes; overlap goes with compute=device")
-    weights, kv, activations = (OffloadShares(**{to: parameter.of(given, WHERE)}) for parameter in SHARES)
+    weights, kv, activations = (OffloadShares(**{to: parameter.value(given, WHERE)}) for parameter in SHARES)
     return Offload(
         weights=weights,
         kv=kv,

@@ -59,7 +59,7 @@ def split_layers(graph: Graph, share: float, ending: str) -> tuple[Graph, tuple[
 
     llama.cpp offloads whole layers so: --n-gpu-layers counts from the last.
     """
-    layers = [block for block in graph.blocks if not block.scope]
+    layers = [block for block in graph.blocks if block.is_layer]
     first = math.ceil(share * sum(block.repeats for block in layers) - 1e-9)
     numbers = dict(zip((block.name for block in layers), layer_numbers(layers), strict=True))
     away: list[Block] = []
@@ -69,13 +69,13 @@ def split_layers(graph: Graph, share: float, ending: str) -> tuple[Graph, tuple[
         away += [replace(block, name=block.name + ending, repeats=len(gone), numbers=tuple(gone))] if gone else []
         here += [replace(block, repeats=len(kept), numbers=tuple(kept))] if kept else []
     where = graph.blocks.index(layers[0])
-    ends = [block for block in graph.blocks[where:] if block.scope]
+    ends = [block for block in graph.blocks[where:] if not block.is_layer]
     return Graph(blocks=(*graph.blocks[:where], *away, *here, *ends)), tuple(block.name for block in away)
 
 
 def own_table(graph: Graph) -> bool:
     """Whether the head reads a matrix of its own, not the embedding's table."""
-    weights = {block.name: set(block.weights()) for block in graph.blocks if block.scope}
+    weights = {block.name: set(block.weights()) for block in graph.blocks if not block.is_layer}
     return not weights.get("embedding", set()) & weights.get("head", set())
 
 

@@ -10,9 +10,10 @@ from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph, Pass
 from llmviewer.hardware.chip import Chip, Figure, Host
+from llmviewer.ops.gemm import is_routed
 from llmviewer.ops.transfer import Direction, TransferShape
 from llmviewer.techniques.offload.flash import Flash, from_flash
-from llmviewer.techniques.offload.host import attention_on_host, experts_on_host, is_routed, layers_on_host
+from llmviewer.techniques.offload.host import attention_on_host, experts_on_host, layers_on_host
 from llmviewer.techniques.offload.places import STAYS, OffloadShares
 from llmviewer.techniques.offload.stream import Streams, every, stream
 

@@ -72,7 +72,7 @@ def stream(streams: Streams) -> Pass:
             brought = replace(streams, weights=streams.weights.whole)
 
         def of(block: Block) -> Block:
-            if not block.scope:
+            if block.is_layer:
                 here = brought is not streams and block.name not in away
                 return _streamed(block, without if here else brought, cached)
             if block.name == "head" and streams.head and streams.weights.share == 1.0 and own_table(graph):

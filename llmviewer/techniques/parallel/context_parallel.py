@@ -9,13 +9,14 @@ import numpy as np
 from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.counts import Count, total
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Access, Block, Graph, Kind, Operator, Pass, Place, Role, Tensor, whole
+from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, Tensor, whole
+from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.techniques.parallel.devices import how_many, shared
+from llmviewer.techniques.parallel.devices import parse_devices, with_parallelism
 from llmviewer.techniques.parallel.share import part, scaled, with_shape
 from llmviewer.techniques.technique import Change, Technique
 
@@ -83,10 +84,10 @@ class _Deal:
         for operator in block.operators:
             op = operator.reading(combined)
             if isinstance(op.shape, AttentionShape):
-                if op.name != "softmax":
+                if op.role is not OperatorRole.SOFTMAX:
                     operators.append(self._gather(op))
                 operators.append(self._attention(op))
-                if op.name in ("sv_matmul", "attention"):
+                if op.role in (OperatorRole.WEIGHTED_VALUES, OperatorRole.ATTENTION):
                     operators.append(self._combine(op))
                     combined[op.output.name] = operators[-1].output.name
             else:
@@ -118,7 +119,7 @@ class _Deal:
         writes = tuple(part(whole(replace(t, name=f"{t.name}_gathered")), others) for t in kept.values())
         size = total(t.elements * t.dtype.bytes for t in kept.values()) * self.ring
         exchange = self._shape(Collective.ALL_GATHER, size)
-        name = f"{operator.name}_kv_all_gather" if operator.name != "attention" else "kv_all_gather"
+        name = f"{operator.name}_kv_all_gather" if operator.role is not OperatorRole.ATTENTION else "kv_all_gather"
         return replace(collective(name, reads, writes, operator.output_shape[0], exchange), where=self.ring)
 
     def _combine(self, operator: Operator) -> Operator:
@@ -140,7 +141,7 @@ class _Deal:
         """Work on a device's own tokens; a latent that is expanded over all keys, on the keys that it meets."""
         shape, share = operator.shape, self.share
         if isinstance(shape, GemmShape):
-            if operator.name == "kv_b_proj":
+            if operator.role is OperatorRole.LATENT_EXPANSION:
                 share = np.where(_is_naive(operator) > 0.0, self.keys_share, self.share)
             missed = np.power(1.0 - shape.active / shape.experts, share) if shape.experts > 1.0 else 0.0
             shape = replace(shape, m=shape.m * share, active=shape.experts * (1.0 - missed))
@@ -171,13 +172,13 @@ def _is_naive(operator: Operator) -> Count:
 
 
 def _make(text: str) -> Change:
-    devices = how_many("--context-parallel-size", text)
+    devices = parse_devices("--context-parallel-size", text)
 
     def change(system: System) -> System:
         def make(chip: Chip) -> Pass:
             return context_parallel(devices, max(1.0, float(np.floor(chip.near / system.parallelism.tensor))))
 
-        dealt = shared(system, replace(system.parallelism, context=devices))
+        dealt = with_parallelism(system, replace(system.parallelism, context=devices))
         return replace(dealt, passes=(*dealt.passes, AppliedTechnique(name=f"context_parallel({devices})", make=make)))
 
     return change

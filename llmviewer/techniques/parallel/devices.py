@@ -10,18 +10,18 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.hardware.specs import network_names
 from llmviewer.techniques.parallel.shard import shard
 from llmviewer.techniques.parallel.sharding import Sharding
-from llmviewer.techniques.technique import Parameter, numbers
+from llmviewer.techniques.technique import Parameter, parse_numbers
 
 #: Most devices of a group that anyone asks for.
-MOST = 65536
+MAX_DEVICES = 65536
 
 
-def how_many(option: str, text: str) -> int:
+def parse_devices(option: str, text: str) -> int:
     """The number of devices that an option's text asks for."""
-    return int(numbers(option, text, (Parameter(name="size", low=1, high=MOST, whole=True),))["size"])
+    return int(parse_numbers(option, text, (Parameter(name="size", low=1, high=MAX_DEVICES, whole=True),))["size"])
 
 
-def shared(system: System, parallelism: Parallelism) -> System:
+def with_parallelism(system: System, parallelism: Parallelism) -> System:
     """The system with its work dealt so; the shard pass that stood there before gives way."""
     check_reach(system.chip, parallelism)
     if system.chip.host is not None and parallelism.devices > 1:

@@ -8,11 +8,15 @@ import numpy as np
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
+from llmviewer.core.kinds import OperatorRole
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
-from llmviewer.ops.gemm import GemmShape
+from llmviewer.ops.gemm import GemmShape, is_routed
 from llmviewer.techniques.parallel.experts import dispatch_share
 from llmviewer.techniques.parallel.sharding import BRANCHES, SCATTERED, Layout, Sharding, is_linear_in_sums
 from llmviewer.techniques.parallel.share import part
+
+#: What the all-gather of the head is named after.
+LOGITS = "logits"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +64,7 @@ class Exchanges:
         """The operator after every exchange that its inputs need; notes what it writes."""
         written = tuple(a.tensor for a in operator.writes if a.tensor.role is Role.ACTIVATION)
         self.together.update({tensor.name: written for tensor in written})
-        return self._exchanged(self._gathered(self._reduced(self._reading(operator))))
+        return self._exchanged(self._whole_rows(self._gathered(self._reduced(self._reading(operator)))))
 
     def _reading(self, operator: Operator) -> Operator:
         return operator.reading({old: new.name for old, new in self.renamed.items()})
@@ -102,6 +106,15 @@ class Exchanges:
             self._gather(tensor)
         return self._reading(operator)
 
+    def _whole_rows(self, operator: Operator) -> Operator:
+        """The operator after an all-gather of split inputs of which it needs every column."""
+        if not operator.kind.facts.whole_rows:
+            return operator
+        for tensor in self.lying(operator, Layout.SPLIT):
+            name = LOGITS if tensor.name == "lm_head" else tensor.name
+            self._collect(name, tensor.name, (tensor,), Collective.ALL_GATHER)
+        return self._reading(operator)
+
     def _gather(self, tensor: Tensor) -> None:
         of = tensor.name.removesuffix("_quantize").removesuffix("_norm")
         self._collect(BRANCHES.get(of, of), of, (tensor,), Collective.ALL_GATHER)
@@ -131,7 +144,7 @@ class Exchanges:
         if self.lie(last) is Layout.PARTIAL:
             self._reduce(last, to_tokens=self._scatters(last))
         elif self.lie(last) is Layout.SPLIT:
-            self._collect("logits", last.name, (last,), Collective.ALL_GATHER)
+            self._collect(LOGITS, last.name, (last,), Collective.ALL_GATHER)
         elif self.lie(last) is Layout.TOKENS and not self.sharding.sequence:
             self._gather(last)
 
@@ -141,7 +154,7 @@ class Exchanges:
             return operator
         if is_expert(operator) and self.lie(operator.reads[0].tensor) is Layout.WHOLE:
             return self._dispatched(operator)
-        back = [t for t in self.lying(operator, Layout.SPLIT) if operator.name == "expert_combine"]
+        back = [t for t in self.lying(operator, Layout.SPLIT) if operator.role is OperatorRole.EXPERT_COMBINE]
         for tensor in back:
             made = replace(tensor, name="combine_all_to_all")
             rows = operator.reads[0].elements
@@ -175,4 +188,4 @@ class Exchanges:
 
 def is_expert(operator: Operator) -> bool:
     """Whether it multiplies rows by the matrices of the experts they are routed to."""
-    return operator.name.startswith("expert_") and isinstance(operator.shape, GemmShape)
+    return is_routed(operator) and isinstance(operator.shape, GemmShape)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llmviewer.core.counts import Count
-from llmviewer.core.ir import Access, Block, Kind, Operator, Pass, Role
+from llmviewer.core.ir import Access, Block, Operator, Pass, Role
+from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.parallel.exchanges import Exchanges, is_expert
@@ -99,7 +100,7 @@ class _BlockSharding(Exchanges):
             return self._by_tokens(operator)
         if not self.lying(operator, Layout.SPLIT):
             return self._untouched(operator)
-        return self._own_rows(operator) if operator.name == "expert_combine" else self._inner(operator)
+        return self._own_rows(operator) if operator.role is OperatorRole.EXPERT_COMBINE else self._inner(operator)
 
     def _untouched(self, operator: Operator) -> Operator:
         """Caches lie split from the start, so what reads nothing else that is split reads its own part of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmviewer.core.counts import Count, present
+from llmviewer.core.counts import Count
 from llmviewer.core.ir import Access, Operator
 
 
@@ -15,20 +15,8 @@ def part(access: Access, share: Count) -> Access:
 
 
 def scaled(operator: Operator, share: Count) -> Operator:
-    """The operator with `share` of its work; what it reads and writes stays.  A plain zero stays one."""
-
-    def of(count: Count) -> Count:
-        return count * share if present(count) else count
-
-    return replace(
-        operator,
-        matmul_flops=of(operator.matmul_flops),
-        vector_flops=of(operator.vector_flops),
-        recurrence_flops=of(operator.recurrence_flops),
-        conv_flops=of(operator.conv_flops),
-        special_ops=of(operator.special_ops),
-        masked_flops=of(operator.masked_flops),
-    )
+    """The operator with `share` of its work; its tensors stay."""
+    return operator.map_work(lambda count: count * share)
 
 
 def with_shape(operator: Operator, axis: int, share: Count) -> Operator:

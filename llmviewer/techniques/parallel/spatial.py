@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError
-from llmviewer.techniques.technique import Change, Parameter, Technique, numbers
+from llmviewer.techniques.technique import Change, Parameter, Technique, parse_numbers
 
 _SIZES = (
     Parameter(name="tokens", default=4096, low=0, high=1e9, whole=True),
@@ -15,7 +15,7 @@ _SIZES = (
 
 
 def _make(text: str) -> Change:
-    sizes = numbers("--spatial", text.replace("on", "tokens=4096", 1) if text.startswith("on") else text, _SIZES)
+    sizes = parse_numbers("--spatial", text.replace("on", "tokens=4096", 1) if text.startswith("on") else text, _SIZES)
     tokens, parts = sizes["tokens"], int(sizes["microbatches"])
 
     def change(system: System) -> System:

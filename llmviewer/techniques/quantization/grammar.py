@@ -1,4 +1,4 @@
-"""Names of quantization schemes: `w#a#[kv#][-format ...]`, and those of published methods."""
+"""Parser of quantization scheme names: `w#a#[kv#][-format ...]`, or the name of a published method."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.techniques.quantization.quantize import QuantizationScheme
 
 SIXTEEN = DTYPES["fp16"]
-#: Bits of the grammar; 16 is the model's own dtype.
+#: Bit widths that a scheme name may contain; 16 is the model's own dtype.
 BITS = (16, 8, 6, 4, 3, 2, 1)
-#: Suffixes -> bits of the numbers they speak of.  Without one, numbers below 16 bit are integers.
+#: Format suffix -> the bit width it applies to.  Without a suffix, numbers below 16 bits are integers.
 SUFFIXES = {"fp8": 8, "fp6": 6, "fp4": 4, "mxfp4": 4, "nvfp4": 4} | {f"int{bits}": bits for bits in BITS[1:]}
-#: vLLM's --kv-cache-dtype, and kv#; integers are given without their scales.
+#: Values of --kv-cache-dtype (vLLM's names and kv#) -> dtype; integer dtypes do not include their scales yet.
 CACHE_DTYPES: dict[str, Dtype | None] = {
     "auto": None,
     "fp16": SIXTEEN,
@@ -27,44 +27,44 @@ CACHE_DTYPES: dict[str, Dtype | None] = {
 } | {f"kv{bits}": plain_int(bits) for bits in BITS[1:]}
 
 _GRAMMAR = re.compile(r"w(\d{1,3})a(\d{1,3})(?:kv(\d{1,3}))?((?:-[a-z0-9]+)*)", re.ASCII)
-#: What a misspelled scheme may be near to.
+#: Schemes suggested for a misspelled name, in addition to the presets.
 _EXAMPLES = ("w4a16", "w8a16", "w8a8", "w8a8-fp8", "w4a8", "w4a8-fp8", "w4a4", "w8a8kv8", "w4a16kv8", "w8a8kv4")
 
 
 def parse_scheme(text: str) -> QuantizationScheme:
-    """The scheme called `text`.
+    """Parse the name of a quantization scheme.
 
-    `w4a16`: stored bits of weights (scales come on top: n + 16/128 below 8 bit) and bits of the inputs of linear
-    layers; `kv8`: those of the cache.  A suffix says which numbers those of as many bits are: `w8a8-fp8`, `w4a8-fp8`,
-    `w4a4-nvfp4`, `w4a8kv8-int4-fp8`.  `none` leaves all as the checkpoint has it; `fp16`, `bf16` and `w16a16` bring a
-    quantized checkpoint back to the model's 16-bit dtype.  Any other name is that of a published method.
+    `w4a16`: bits of stored weights (scales are added: n + 16/128 below 8 bits) and bits of the inputs of linear
+    layers; `kv8`: bits of the KV cache.  A suffix sets the number format of its bit width: `w8a8-fp8`, `w4a8-fp8`,
+    `w4a4-nvfp4`, `w4a8kv8-int4-fp8`.  `none` keeps the formats of the checkpoint; `fp16`, `bf16` and `w16a16` convert a
+    quantized checkpoint back to the model's 16-bit dtype.  Other names are looked up among the published methods.
     """
     name = text.strip().lower()
     match = _GRAMMAR.fullmatch(name)
     if match is None:
         return _preset(name, text)
     weights, activations, cache = (_bits(number, text) for number in match.groups()[:3])
-    kinds = _kinds(match[4], (weights, activations, cache), text)
+    formats = _formats(match[4], (weights, activations, cache), text)
     return QuantizationScheme(
         name=name,
-        weights=_stored(weights, kinds),
-        activations=_in_flight(activations, kinds),
-        cache=_in_flight(cache, kinds),
+        weights=_weight_dtype(weights, formats),
+        activations=_unscaled_dtype(activations, formats),
+        cache=_unscaled_dtype(cache, formats),
     )
 
 
 def _preset(name: str, text: str) -> QuantizationScheme:
-    from llmviewer.techniques.quantization.presets import PRESETS  # reads its file: only where such a name is asked for
+    from llmviewer.techniques.quantization.presets import PRESETS  # reads a YAML file: only if a preset is requested
 
     if name not in PRESETS:
-        some = "none, fp8, int8, awq, gptq, mxfp4, nvfp4, bitsandbytes"
-        hint = f"w#a#[kv#][-fp8|-int8|-nvfp4 ...], or one of {len(PRESETS)} names: {some} ...: docs/quantization.md"
+        examples = "none, fp8, int8, awq, gptq, mxfp4, nvfp4, bitsandbytes"
+        hint = f"w#a#[kv#][-fp8|-int8|-nvfp4 ...], or one of {len(PRESETS)} names: {examples} ...: docs/quantization.md"
         raise unknown("quantization", text, [*PRESETS, *_EXAMPLES], hint=hint)
     return PRESETS[name]
 
 
 def parse_cache_dtype(text: str) -> Dtype | None:
-    """What --kv-cache-dtype calls `text`; None for `auto`: as the checkpoint has it."""
+    """Parse a value of --kv-cache-dtype; None for `auto`, which keeps the dtype of the checkpoint."""
     name = text.strip().lower()
     if name not in CACHE_DTYPES:
         raise unknown("KV cache dtype", text, CACHE_DTYPES)
@@ -72,7 +72,7 @@ def parse_cache_dtype(text: str) -> Dtype | None:
 
 
 def with_cache_dtype(scheme: QuantizationScheme, text: str) -> QuantizationScheme:
-    """The scheme with --kv-cache-dtype `text`, which wins over kv# unless it is `auto`."""
+    """The scheme with the dtype of --kv-cache-dtype, which overrides kv# unless it is `auto`."""
     cache = parse_cache_dtype(text)
     return scheme if cache is None else replace(scheme, cache=cache)
 
@@ -84,32 +84,33 @@ def _bits(number: str | None, text: str) -> int | None:
     return bits
 
 
-def _kinds(suffixes: str, parts: tuple[int | None, ...], text: str) -> dict[int, str]:
-    """bits -> which numbers they are, from the suffixes; integers where none speaks of them."""
-    kinds: dict[int, str] = {}
+def _formats(suffixes: str, widths: tuple[int | None, ...], text: str) -> dict[int, str]:
+    """Map each bit width that has a suffix to its number format; `widths` are those used in the scheme."""
+    formats: dict[int, str] = {}
     for suffix in suffixes.split("-")[1:]:
         if suffix not in SUFFIXES:
             raise unknown("suffix", suffix, SUFFIXES, where=f"quantization {quoted(text)}")
         bits = SUFFIXES[suffix]
-        if bits not in parts:
-            raise UserError(f"quantization {quoted(text)}: nothing in it has the {bits} bits of suffix '{suffix}'")
-        if bits in kinds:
+        if bits not in widths:
+            raise UserError(f"quantization {quoted(text)}: suffix '{suffix}' is for {bits}-bit parts and there is none")
+        if bits in formats:
             raise UserError(f"quantization {quoted(text)}: two suffixes for {bits} bits")
-        kinds[bits] = suffix
-    return kinds
+        formats[bits] = suffix
+    return formats
 
 
-def _stored(bits: int | None, kinds: dict[int, str]) -> Dtype | None:
-    """Weights: below 8 bits one 16-bit scale per group of 128, at 8 bits one per channel (too few to count)."""
-    kind = kinds.get(bits or 0, "")
-    if bits is None or bits >= 8 or kind in DTYPES:
-        return _in_flight(bits, kinds)
-    return scaled(kind, bits, group=128) if kind.startswith("fp") else grouped_int(bits)
+def _weight_dtype(bits: int | None, formats: dict[int, str]) -> Dtype | None:
+    """Dtype of stored weights: a 16-bit scale per group of 128 below 8 bits; scales per channel are not counted."""
+    name = formats.get(bits or 0, "")
+    if bits is None or bits >= 8 or name in DTYPES:
+        return _unscaled_dtype(bits, formats)
+    return scaled(name, bits, group=128) if name.startswith("fp") else grouped_int(bits)
 
 
-def _in_flight(bits: int | None, kinds: dict[int, str]) -> Dtype | None:
-    """Inputs and caches: scales per token are too few to count or, in an integer cache, depend on the head."""
+def _unscaled_dtype(bits: int | None, formats: dict[int, str]) -> Dtype | None:
+    """Dtype of activations and cache without scales: per token they are negligible, in an integer cache they depend
+    on the head width and are added later."""
     if bits is None or bits == 16:
         return SIXTEEN if bits else None
-    kind = kinds.get(bits, f"int{bits}")
-    return DTYPES.get(kind) or Dtype(name=kind, bits=bits, compute=kind)
+    name = formats.get(bits, f"int{bits}")
+    return DTYPES.get(name) or Dtype(name=name, bits=bits, compute=name)

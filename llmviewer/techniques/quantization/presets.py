@@ -1,4 +1,4 @@
-"""Names of published quantization methods, from quantization_presets.yaml; read when such a name is asked for."""
+"""Published quantization methods, read from presets.yaml when this module is first imported."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ SIXTEEN = DTYPES["fp16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """A published method: its names in --quantization, what it stores, where it is published.
+class PublishedScheme:
+    """A published quantization method.
 
-    scheme: under the first of its names.
+    names: accepted by --quantization.  scheme: its number formats, named by the first of `names`.  source: publication.
+    note: how the bits are computed.
     """
 
     names: tuple[str, ...]
@@ -28,11 +29,11 @@ class Method:
     note: str = ""
 
 
-def _methods() -> Iterator[Method]:
+def _read_schemes() -> Iterator[PublishedScheme]:
     keys = ("names", "method", "weights", "activations", "cache", "source", "note")
-    for at, row in enumerate(data.read_yaml(FILE)["presets"], 1):
-        data.check_keys(row, keys, ("names", "method", "source"), f"{FILE.name}: preset {at}")
-        yield Method(
+    for number, row in enumerate(data.read_yaml(FILE)["presets"], 1):
+        data.check_keys(row, keys, ("names", "method", "source"), f"{FILE.name}: preset {number}")
+        yield PublishedScheme(
             names=tuple(row["names"]),
             title=row["method"],
             scheme=QuantizationScheme(
@@ -47,7 +48,7 @@ def _methods() -> Iterator[Method]:
 
 
 def _dtype(entry: str | int | Mapping[str, Any] | None) -> Dtype | None:
-    """A format as the file writes it."""
+    """Parse a number format of the YAML file; None if the entry is missing."""
     if entry is None:
         return None
     if isinstance(entry, Mapping):
@@ -55,13 +56,13 @@ def _dtype(entry: str | int | Mapping[str, Any] | None) -> Dtype | None:
     return SIXTEEN if entry == 16 else DTYPES[str(entry)]
 
 
-#: A row per method.
-METHODS: tuple[Method, ...] = tuple(_methods())
-#: Every name -> its scheme, which results list under the name that was asked for.
+#: All published methods, in the order of the file.
+PUBLISHED_SCHEMES: tuple[PublishedScheme, ...] = tuple(_read_schemes())
+#: Accepted name -> scheme; the scheme has the requested name, so that results show it.
 PRESETS: dict[str, QuantizationScheme] = {
     name: QuantizationScheme(
         name=name, weights=method.scheme.weights, activations=method.scheme.activations, cache=method.scheme.cache
     )
-    for method in METHODS
+    for method in PUBLISHED_SCHEMES
     for name in method.names
 }

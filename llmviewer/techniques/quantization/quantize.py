@@ -1,4 +1,4 @@
-"""Store weights, take the inputs of linear layers, keep the cache in other number formats."""
+"""Graph pass that changes the number formats of weights, inputs of linear layers and KV cache."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from llmviewer.formats.linear import Format, with_formats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationScheme:
-    """Number formats by role; None leaves a role as the checkpoint has it, 16 bits are the model's own 16-bit dtype.
+    """Number formats by role; None keeps the format of the checkpoint, 16 bits are the model's own 16-bit dtype.
 
-    name: as results list it (`w4a16`, `awq`, `fp8`).  cache: integers below 16 bit are given without their scales,
-    which depend on the width of a head.
+    name: shown in results (`w4a16`, `awq`, `fp8`).  cache: integer dtypes do not include their scales, which depend on
+    the width of a head.
     """
 
     name: str
@@ -25,21 +25,22 @@ class QuantizationScheme:
 
 
 def quantize(scheme: QuantizationScheme) -> Pass:
-    """Run the linear layers of all layers in the formats of `scheme`, over those the checkpoint has.
+    """Change the number formats of the linear layers and the KV cache to those of `scheme`.
 
-    Weights: matrices of linear layers, routed and shared experts included; not the router, the gate of a shared
+    Weights: matrices of linear layers, including routed and shared experts; not the router, the gate of a shared
     expert, embeddings, lm_head, norms, biases.  Weights stored in fewer bits than they are multiplied in are converted
-    on the vector units.  Activations: inputs of the same layers, made by `<input>_quantize` once for all that read
-    them; outputs, residual stream, norms and attention keep their dtype.  A product runs in the class that both
-    operands share, else in that of the wider one.  Cache: keys, values, latents; attention computes in 16 bit.
+    on the vector units.  Activations: inputs of the same layers, written by one `<input>_quantize` operator for all
+    readers; outputs, residual stream, norms and attention keep their dtype.  A product runs in the compute class of
+    both operands if they share one, else in that of the wider one.  Cache: keys, values, latents; attention computes
+    in 16 bits.
 
-    Goes before passes that look at stored bytes (flash_attention) or merge operators (fuse).
+    Must run before passes that read stored bytes (flash_attention) or merge operators (fuse).
     """
-    wanted = Format(weights=scheme.weights, activations=scheme.activations)
+    formats = Format(weights=scheme.weights, activations=scheme.activations)
 
     def change(block: Block) -> Block:
-        if wanted != Format() and block.scope != "model":  # embeddings and head
-            block = with_formats(block, lambda _: wanted)
+        if formats != Format() and block.is_layer:  # embeddings and head keep their dtype
+            block = with_formats(block, lambda _: formats)
         return block if scheme.cache is None else with_cache(block, scheme.cache)
 
     return lambda graph: graph.map_blocks(change)

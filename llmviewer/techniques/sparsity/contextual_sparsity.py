@@ -11,18 +11,17 @@ from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role, Tensor, whole
+from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Group
 from llmviewer.formats.linear import is_matrix, is_quantize
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import Linear
 from llmviewer.techniques.sparsity.expected_work import running
-from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
+from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 WHERE = "--contextual-sparsity"
-#: First matrix of the part -> its predictor decides for it.
-QUERIES = ("q_proj", "qkv_proj")
-NEURON_PROJECTIONS = ("gate_proj", "up_proj", "gate_up_proj")
-CORE = ("qk_matmul", "softmax", "sv_matmul")
+#: The kernels of eager attention.
+CORE = (OperatorRole.SCORES, OperatorRole.SOFTMAX, OperatorRole.WEIGHTED_VALUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +53,15 @@ def contextual_sparsity(sparsity: Sparsity) -> Pass:
     def change(graph: Graph) -> Graph:
         blocks = graph.blocks
         if sparsity.attention < 1.0:
-            blocks = _over(blocks, QUERIES, lambda block: _sparse_heads(block, sparsity), "attention heads of its own")
+            blocks = _over(
+                blocks, OperatorRole.QUERY, lambda block: _sparse_heads(block, sparsity), "attention heads of its own"
+            )
         if sparsity.mlp < 1.0:
             blocks = _over(
-                blocks, NEURON_PROJECTIONS, lambda block: _sparse_columns(block, sparsity), "dense feed-forward part"
+                blocks,
+                OperatorRole.FEED_FORWARD_INPUT,
+                lambda block: _sparse_columns(block, sparsity),
+                "dense feed-forward part",
             )
         return replace(graph, blocks=blocks)
 
@@ -70,19 +74,20 @@ def union(share: float, tokens: Count) -> Count:
 
 
 def _over(
-    blocks: tuple[Block, ...], first: tuple[str, ...], change: Callable[[Block], Block], what: str
+    blocks: tuple[Block, ...], first: OperatorRole, change: Callable[[Block], Block], what: str
 ) -> tuple[Block, ...]:
-    found = tuple(any(op.name in first for op in b.operators) and _own_heads(b, first) for b in blocks)
+    found = tuple(any(op.role is first for op in b.operators) and _own_heads(b, first) for b in blocks)
     if not any(found):
         raise UserError(f"{WHERE}: this model has no {what}")
     return tuple(change(block) if there else block for block, there in zip(blocks, found, strict=True))
 
 
-def _own_heads(block: Block, first: tuple[str, ...]) -> bool:
+def _own_heads(block: Block, first: OperatorRole) -> bool:
     """Latent attention has one latent for all heads: no head's share of it can be left out; and lightning attention
     has no cache of keys."""
-    names = {op.name for op in block.operators}
-    return first is not QUERIES or ("qk_matmul" in names and "kv_b_proj" not in names)
+    roles = {op.role for op in block.operators}
+    own = OperatorRole.SCORES in roles and OperatorRole.LATENT_EXPANSION not in roles
+    return first is not OperatorRole.QUERY or own
 
 
 def _sparse_heads(block: Block, sparsity: Sparsity) -> Block:
@@ -90,17 +95,17 @@ def _sparse_heads(block: Block, sparsity: Sparsity) -> Block:
     mask: Tensor | None = None
     for op in block.operators:
         shape = op.shape
-        if op.name in QUERIES:
+        if op.role is OperatorRole.QUERY:
             heads = next(o.shape.heads for o in block.operators if isinstance(o.shape, AttentionShape))
             predictor = _predictor("attn", _plain(block, op), heads, sparsity.predictor)
             mask = predictor[-1].output if predictor else None
             queries = op.writes[0].elements / sum(access.elements for access in op.writes)
             used = union(sparsity.attention, op.output_shape[0])
             operators += (*predictor, _used(op, 1.0 - queries + queries * used))
-        elif op.name == "o_proj":
+        elif op.role is OperatorRole.ATTENTION_OUTPUT:
             operators.append(_used(op, union(sparsity.attention, op.output_shape[0])))
-        elif isinstance(shape, AttentionShape) and op.name in CORE:
-            operators.append(_core(op, shape, sparsity.attention, mask if op.name == "softmax" else None))
+        elif isinstance(shape, AttentionShape) and op.role in CORE:
+            operators.append(_core(op, shape, sparsity.attention, mask if op.role is OperatorRole.SOFTMAX else None))
         else:
             operators.append(op)
     return replace(block, operators=tuple(operators))
@@ -135,16 +140,16 @@ def _sparse_columns(block: Block, sparsity: Sparsity) -> Block:
     mask: Tensor | None = None
     for op in block.operators:
         used = union(sparsity.mlp, op.output_shape[0])
-        if op.name in NEURON_PROJECTIONS:
+        if op.role is OperatorRole.FEED_FORWARD_INPUT:
             if mask is None:
-                down = next(o for o in block.operators if o.name == "down_proj")
+                down = next(o for o in block.operators if o.role is OperatorRole.FEED_FORWARD_OUTPUT)
                 predictor = _predictor("mlp", _plain(block, op), down.shape.k, sparsity.predictor)  # type: ignore[attr-defined]
                 mask = predictor[-1].output if predictor else None
                 operators += predictor
             operators.append(_used(op, used))
-        elif op.name == "down_proj":
+        elif op.role is OperatorRole.FEED_FORWARD_OUTPUT:
             operators.append(_used(op, used))
-        elif op.name == "mlp_act" and mask is not None:
+        elif op.role is OperatorRole.ACTIVATION and mask is not None:
             operators.append(replace(op, reads=(*op.reads, whole(mask))))
         else:
             operators.append(op)
@@ -184,11 +189,11 @@ _PARAMETERS = (
 
 
 def _make(text: str) -> Change:
-    sparsity = Sparsity(**numbers(WHERE, text, _PARAMETERS))
+    sparsity = Sparsity(**parse_numbers(WHERE, text, _PARAMETERS))
     if sparsity.attention == sparsity.mlp == 1.0:
         return lambda system: system
     name = f"contextual_sparsity(attention={sparsity.attention:g}, mlp={sparsity.mlp:g})"
-    sparse = adding(name, lambda _: contextual_sparsity(sparsity))
+    sparse = add_pass(name, lambda _: contextual_sparsity(sparsity))
 
     def change(system: System) -> System:
         if any(applied.name.startswith("low_rank") for applied in system.passes):

@@ -14,10 +14,11 @@ from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.core.ir import Access, Block, Graph, Kind, Operator, Pass, Role
+from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role
+from llmviewer.core.kinds import Kind
 from llmviewer.techniques.sparsity.exit_checks import Confidence, exit_checks
 from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
-from llmviewer.techniques.sparsity.expected_work import each, is_layer, running
+from llmviewer.techniques.sparsity.expected_work import each, running
 from llmviewer.techniques.technique import Change, Parameter, Technique
 
 WHERE = "--early-exit"
@@ -59,7 +60,7 @@ def early_exit(plan: EarlyExit) -> Pass:
 
     def change(graph: Graph) -> Graph:
         asked = StepTokens.of(graph)
-        kinds = [block for block in graph.blocks if is_layer(block)]
+        kinds = [block for block in graph.blocks if block.is_layer]
         depth = sum(block.repeats for block in kinds)
         reach, checked = plan.exits.reach(depth), plan.exits.checked(depth)
         runs = {
@@ -75,7 +76,7 @@ def early_exit(plan: EarlyExit) -> Pass:
         def of(block: Block) -> Block:
             if block.name in chance:  # pruning may have left fewer layers to check than there were
                 return each(replace(block, repeats=len(checked)), partial(running, probability=chance[block.name]))
-            if not is_layer(block):
+            if not block.is_layer:
                 return block
             return each(_fillable(block, plan.fill), partial(_skipping, runs=runs[block.name], fill=plan.fill))
 
@@ -144,7 +145,7 @@ def _exits(text: str) -> Exits:
         depth, colon, probability = pair.partition(":")
         if not colon:
             raise UserError(f"{WHERE}: {quoted(pair)} is no exit; write layers:probability, as in exits=8:0.3/16:0.4")
-        at.append((int(_DEPTH.read(depth, WHERE)), _PROBABILITY.read(probability, WHERE)))
+        at.append((int(_DEPTH.parse(depth, WHERE)), _PROBABILITY.parse(probability, WHERE)))
     if len({depth for depth, _ in at}) < len(at) or sum(p for _, p in at) > 1.0 + 1e-9:
         raise UserError(f"{WHERE}: exits {quoted(text)} must name different layers, with probabilities up to 1 in all")
     return Exits(at=tuple(sorted(at)))
@@ -158,7 +159,7 @@ def _two_exit(text: str) -> Exits:
 
 #: name=... -> (field of EarlyExit, how it is read).
 WORDS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "mean": ("exits", lambda text: Exits(mean=_MEAN.read(text, WHERE))),
+    "mean": ("exits", lambda text: Exits(mean=_MEAN.parse(text, WHERE))),
     "exits": ("exits", _exits),
     "two-exit": ("exits", _two_exit),
     "confidence": ("confidence", _word(Confidence)),

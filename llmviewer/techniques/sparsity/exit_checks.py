@@ -8,11 +8,11 @@ from enum import Enum
 import numpy as np
 
 from llmviewer.core.counts import Count
-from llmviewer.core.ir import Block, Graph, Kind, Operator, Pass, Tensor, whole
+from llmviewer.core.ir import Block, Graph, Operator, Pass, Tensor, whole
+from llmviewer.core.kinds import Kind
 from llmviewer.ops.elementwise import elementwise
 from llmviewer.ops.gemm import Linear
 from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
-from llmviewer.techniques.sparsity.expected_work import is_layer
 
 #: softmax, as for attention scores: max, subtract, exponential, sum, divide.
 SOFTMAX_FLOPS = 5.0
@@ -38,7 +38,7 @@ def exit_checks(exits: Exits, confidence: Confidence, *, jump: bool) -> Pass:
     """
 
     def change(graph: Graph) -> Graph:
-        layers = [block for block in graph.blocks if is_layer(block)]
+        layers = [block for block in graph.blocks if block.is_layer]
         times = len(exits.checked(sum(block.repeats for block in layers)))
         asked, head = StepTokens.of(graph), graph.blocks[-1]
         hidden = _hidden(layers, asked.tokens)

@@ -9,8 +9,9 @@ import numpy as np
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role
+from llmviewer.core.kinds import OperatorRole
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
+from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 _ALPHA = Parameter(name="alpha", low=0.0, high=10.0)
 
@@ -77,7 +78,7 @@ def _skewed(operator: Operator, block: Block, alpha: float) -> Operator:
     shape = operator.shape
     if not isinstance(shape, GemmShape) or not _routed(operator):
         return operator
-    tokens = next(op for op in block.operators if op.name == "router").output_shape[0]
+    tokens = next(op for op in block.operators if op.role is OperatorRole.ROUTER).output_shape[0]
     chosen = float(np.ravel(shape.m / tokens)[0])
     popularity = inclusion(alpha, int(shape.experts), round(chosen))
     active = distinct_experts(popularity, tokens)
@@ -89,10 +90,10 @@ def _skewed(operator: Operator, block: Block, alpha: float) -> Operator:
 
 
 def _make(text: str) -> Change:
-    alpha = numbers("--expert-skew", text, (_ALPHA,))["alpha"]
+    alpha = parse_numbers("--expert-skew", text, (_ALPHA,))["alpha"]
     if alpha == 0.0:
         return lambda system: system
-    return adding(f"expert_skew(alpha={alpha:g})", lambda _: expert_skew(alpha))
+    return add_pass(f"expert_skew(alpha={alpha:g})", lambda _: expert_skew(alpha))
 
 
 TECHNIQUE = Technique(

@@ -11,10 +11,11 @@ from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Tensor, whole
+from llmviewer.core.kinds import OperatorRole
 from llmviewer.formats.linear import is_matrix
 from llmviewer.hardware.specs import host
-from llmviewer.techniques.sparsity.contextual_sparsity import NEURON_PROJECTIONS, Sparsity, contextual_sparsity, union
-from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
+from llmviewer.techniques.sparsity.contextual_sparsity import Sparsity, contextual_sparsity, union
+from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 WHERE = "--hot-neurons"
 #: PowerInfer: 26 % of the feed-forward neurons of OPT-30B make 80 % of the activations (43 % in ReGLU Llama-2-70B).
@@ -62,7 +63,7 @@ def hot_neurons(neurons: HotNeurons) -> Pass:
     """
 
     def change(graph: Graph) -> Graph:
-        if not any(op.name in NEURON_PROJECTIONS for _, op in graph):
+        if not any(op.role is OperatorRole.FEED_FORWARD_INPUT for _, op in graph):
             raise UserError(f"{WHERE}: this model has no dense feed-forward part")
         sparse = contextual_sparsity(Sparsity(mlp=neurons.active, predictor=neurons.predictor))(graph)
         if neurons.gpu == 1.0:
@@ -75,10 +76,10 @@ def hot_neurons(neurons: HotNeurons) -> Pass:
 
 def _split(dense: Block, sparse: Block, neurons: HotNeurons) -> Block:
     """The block with its feed-forward matrices on both sides; all else as contextual sparsity has left it."""
-    matrices = [op for op in dense.operators if op.name in NEURON_PROJECTIONS]
+    matrices = [op for op in dense.operators if op.role is OperatorRole.FEED_FORWARD_INPUT]
     if not matrices:
         return sparse
-    last = next(op for op in dense.operators if op.name == "down_proj")
+    last = next(op for op in dense.operators if op.role is OperatorRole.FEED_FORWARD_OUTPUT)
     halves = {op.name: _halves(op, neurons) for op in (*matrices, last)}
     there = matrices[0].shape.k * last.output_shape[0]  # type: ignore[attr-defined]
     halves[last.name] = _crossing(halves[last.name], there + last.output.elements)
@@ -123,7 +124,7 @@ def _make(text: str) -> Change:
     if len(named) > 1:
         raise UserError(f"{WHERE}: host is given twice")
     rest = ",".join(piece for piece in pieces if not piece.startswith("host="))
-    neurons = HotNeurons(**_checked(numbers(WHERE, rest, _PARAMETERS)))
+    neurons = HotNeurons(**_checked(parse_numbers(WHERE, rest, _PARAMETERS)))
     if neurons.gpu == neurons.active == 1.0:
         return lambda system: system
     name = named[0] if named else HOST
@@ -131,7 +132,7 @@ def _make(text: str) -> Change:
     said += f", hit={neurons.hit:g}" if neurons.hit else ""
     beside, figure = host(name)
     said += f", host={name}" if neurons.gpu < 1.0 else ""
-    split = adding(f"hot_neurons({said})", lambda _: hot_neurons(neurons))
+    split = add_pass(f"hot_neurons({said})", lambda _: hot_neurons(neurons))
 
     def change(system: System) -> System:
         _combinable(system)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llmviewer.core.ir import Pass
-from llmviewer.techniques.sparsity.expected_work import each, is_layer, running
-from llmviewer.techniques.technique import Change, Parameter, Technique, adding, numbers
+from llmviewer.techniques.sparsity.expected_work import each, running
+from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 _SHARE = Parameter(name="share", low=0.0, high=0.99)
 
@@ -20,15 +20,15 @@ def skip_layers(share: float) -> Pass:
         return lambda graph: graph
     kept = 1.0 - share
     return lambda graph: graph.map_blocks(
-        lambda block: each(block, lambda operator: running(operator, kept)) if is_layer(block) else block
+        lambda block: each(block, lambda operator: running(operator, kept)) if block.is_layer else block
     )
 
 
 def _make(text: str) -> Change:
-    share = numbers("--skip-layers", text, (_SHARE,))["share"]
+    share = parse_numbers("--skip-layers", text, (_SHARE,))["share"]
     if share == 0.0:
         return lambda system: system
-    return adding(f"skip_layers({share:g})", lambda _: skip_layers(share))
+    return add_pass(f"skip_layers({share:g})", lambda _: skip_layers(share))
 
 
 TECHNIQUE = Technique(

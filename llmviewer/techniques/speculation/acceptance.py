@@ -11,7 +11,7 @@ from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
 
 #: Halvings of [0, 1] that leave nothing between two neighbouring numbers of a rate worth having.
-HALVINGS = 60
+BISECTIONS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Acceptance:
         return replace(self, rates=rates, name="") if by else self
 
 
-def of_lengths(lengths: Mapping[int, float], name: str = "") -> Acceptance:
+def from_lengths(lengths: Mapping[int, float], name: str = "") -> Acceptance:
     """The acceptance behind published lengths: drafted tokens -> mean tokens of a pass, the bonus token included.
 
     a_i = (AL_i - AL_(i-1)) / (AL_(i-1) - AL_(i-2)) with AL_0 = 1 and AL_(-1) = 0; between two lengths further apart,
@@ -69,18 +69,18 @@ def of_lengths(lengths: Mapping[int, float], name: str = "") -> Acceptance:
                 f"acceptance: no rates from 0 to 1 give a mean length of {measured:g} with {drafted} tokens drafted "
                 f"and of {length:g} with {before}"
             )
-        rate = _rate(gain / reached, span) if reached else 0.0
+        rate = _constant_rate(gain / reached, span) if reached else 0.0
         rates += [rate] * span
         before, length, reached = drafted, measured, reached * rate**span
     return Acceptance(rates=tuple(rates) or (0.0,), name=name)
 
 
-def _rate(gain: float, span: int) -> float:
+def _constant_rate(gain: float, span: int) -> float:
     """The a for which a + a^2 + ... + a^span = gain."""
     if span == 1:
         return min(gain, 1.0)
     low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2.0
         low, high = (low, middle) if sum(middle**i for i in range(1, span + 1)) > gain else (middle, high)
     return high

@@ -8,8 +8,8 @@ from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
-from llmviewer.techniques.speculation.acceptance import Acceptance, of_lengths
-from llmviewer.techniques.speculation.ranks import Ranks, of_success
+from llmviewer.techniques.speculation.acceptance import Acceptance, from_lengths
+from llmviewer.techniques.speculation.ranks import Ranks, from_success_rates
 
 FILE = data.folder("techniques/speculation") / "acceptance_presets.yaml"
 #: How a source counts -> what is added to its lengths; a rate is of one token and has no bonus.
@@ -52,7 +52,7 @@ def _presets() -> Iterator[Preset]:
         lengths = {int(drafted): float(length) + added for drafted, length in row.get("lengths", {}).items()}
         words: dict[str, Any] = {key: row[key] for key in (*REQUIRED, "draft", "tree_tokens", "note") if key in row}
         rates = tuple(map(float, row.get("rates", ())))
-        acceptance = Acceptance(rates=rates, name=row["name"]) if rates else of_lengths(lengths, row["name"])
+        acceptance = Acceptance(rates=rates, name=row["name"]) if rates else from_lengths(lengths, row["name"])
         drafted = int(row.get("drafted", max(lengths, default=0)))
         yield Preset(**words, lengths=lengths, drafted=drafted, acceptance=acceptance)
 
@@ -76,7 +76,7 @@ def _rank_presets() -> Iterator[RankPreset]:
     for row in _ROWS["ranks"]:
         data.check_keys(row, (*required, "draft", "note"), required, f"{FILE.name}: {row.get('name', 'ranks')}")
         words: dict[str, Any] = {key: value for key, value in row.items() if key != "success"}
-        yield RankPreset(**words, ranks=of_success(row["success"], row["name"]))
+        yield RankPreset(**words, ranks=from_success_rates(row["success"], row["name"]))
 
 
 #: Name -> what it says, in the file's order.

@@ -8,10 +8,10 @@ from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activate, activation, add
 from llmviewer.ops.gemm import Linear
 from llmviewer.serving.generation import Draft, Generation, Shape
-from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_SAID, accepted, listed
-from llmviewer.techniques.speculation.module import VOCABULARY, Module, beside, feed_forward, states
-from llmviewer.techniques.speculation.verification import said, verifying
-from llmviewer.techniques.technique import Change, Parameter, Technique, generating, named
+from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_HELP, required_acceptance, scheme_name
+from llmviewer.techniques.speculation.module import VOCABULARY, Module, draft_module, feed_forward, hidden_states
+from llmviewer.techniques.speculation.verification import round_facts, verification_pass
+from llmviewer.techniques.technique import Change, Parameter, Technique, change_generation, parse_parameters
 
 SOURCE = (
     "Stern et al., arXiv 1811.03115; "
@@ -34,7 +34,7 @@ def block_heads(target: Model, tokens: int, inner: int) -> Module:
     )
 
     def blocks(step: Step) -> tuple[Block, ...]:
-        hidden = states(target, step)
+        hidden = hidden_states(target, step)
         wide = up.operator(hidden, step.tokens)
         act = activate("heads_act", wide.output, step.tokens, activation("relu"))
         outputs = down.operator(act.output, step.tokens)
@@ -46,7 +46,7 @@ def block_heads(target: Model, tokens: int, inner: int) -> Module:
             Block(name="head", operators=(head.logits(x, rows),), scope="model"),
         )
 
-    return beside(target, f"block of {tokens}", blocks, SOURCE)
+    return draft_module(target, f"block of {tokens}", blocks, SOURCE)
 
 
 WHERE = "--speculative blockwise"
@@ -55,22 +55,22 @@ INNER = Parameter(name="inner", default=0, low=1, high=1e6, whole=True)
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("tokens", "inner", "acceptance"))
-    tokens, inner = TOKENS.of(given, WHERE), INNER.of(given, WHERE)
-    by_position = accepted(WHERE, given)
+    given = parse_parameters(WHERE, text, ("tokens", "inner", "acceptance"))
+    tokens, inner = TOKENS.value(given, WHERE), INNER.value(given, WHERE)
+    by_position = required_acceptance(WHERE, given)
 
     def make(target: Model) -> Generation:
         module = block_heads(target, int(tokens), int(inner) or feed_forward(target).intermediate)
         shape = Shape(new_tokens=tokens, logit_positions=1.0)
         draft = Draft(name=module.architecture, model=module, shape=shape, caches=False, shared=VOCABULARY)
         return Generation(
-            shape=verifying(tokens - 1.0),
+            shape=verification_pass(tokens - 1.0),
             tokens=by_position.tokens(tokens - 1.0),
             drafts=(draft,),
-            facts=said(module.architecture, tokens - 1.0, by_position),
+            facts=round_facts(module.architecture, tokens - 1.0, by_position),
         )
 
-    return generating(listed("blockwise", text), make)
+    return change_generation(scheme_name("blockwise", text), make)
 
 
 TECHNIQUE = Technique(
@@ -79,7 +79,7 @@ TECHNIQUE = Technique(
     summary="One layer predicts the next k tokens at once; the pass that verifies them makes the next predictions.",
     parameters={
         "tokens": "k, the first of which is the model's own; 4 unless said",
-        "acceptance": ACCEPTANCE_SAID,
+        "acceptance": ACCEPTANCE_HELP,
         "inner": "width of the layer per token; the feed-forward part's unless said",
     },
     formula="h -> k f (ReLU) -> k h, added to h; one vocabulary; a pass computes k tokens; "

@@ -10,17 +10,22 @@ from llmviewer.core.errors import UserError
 from llmviewer.serving.generation import Draft, Generation, Shape
 from llmviewer.techniques.speculation import rates
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_SAID, TOKENS_SAID, by_tokens, listed
-from llmviewer.techniques.speculation.verification import said, verifying
-from llmviewer.techniques.technique import Change, Parameter, Technique, named
+from llmviewer.techniques.speculation.draft_options import (
+    ACCEPTANCE_HELP,
+    TOKENS_HELP,
+    draft_tokens_change,
+    scheme_name,
+)
+from llmviewer.techniques.speculation.verification import round_facts, verification_pass
+from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
 WHERE = "--speculative draft=NAME"
 DISTILLED = Parameter(name="distilled", default=0.0, low=0.0, high=1.0)
 #: What the draft may have otherwise than the model: options of the registry.
-OWN = ("quantization", "tensor_parallel_size")
+DRAFT_TECHNIQUES = ("quantization", "tensor_parallel_size")
 
 
-def drafted(draft: Draft, tokens: float, accepted: Acceptance) -> Generation:
+def draft_round(draft: Draft, tokens: float, accepted: Acceptance) -> Generation:
     """A round: `tokens` passes of the draft, one token each, then one pass of the model over them and the last token.
 
     Expected tokens of a round, the model's own included: 1 + a_1 + a_1 a_2 + ..., for a constant rate a
@@ -29,26 +34,28 @@ def drafted(draft: Draft, tokens: float, accepted: Acceptance) -> Generation:
     take in.  Source: Leviathan et al., arXiv 2211.17192, equation 1.
     """
     return Generation(
-        shape=verifying(tokens),
+        shape=verification_pass(tokens),
         tokens=accepted.tokens(tokens),
         drafts=(replace(draft, passes=tokens, shape=Shape(ahead=max(tokens - 1.0, 0.0) / 2.0)),),
-        facts=said(draft.name, tokens, accepted),
+        facts=round_facts(draft.name, tokens, accepted),
     )
 
 
-def loaded(name: str, given: Mapping[str, str]) -> Draft:
+def load_draft(name: str, given: Mapping[str, str]) -> Draft:
     """A model of the library as a draft, with the options of its own among those given."""
     if not name:
         raise UserError("--speculative: draft is missing; write draft=NAME of a model")
     model = models.load(name)
-    return Draft(name=model.name, model=model, techniques={own: given[own] for own in OWN if own in given})
+    return Draft(name=model.name, model=model, techniques={own: given[own] for own in DRAFT_TECHNIQUES if own in given})
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("draft", "tokens", "acceptance", "distilled", *OWN))
-    draft = loaded(given.get("draft", ""), given)
-    accepted = rates.read_acceptance(WHERE, given.get("acceptance", "")).raised(DISTILLED.of(given, WHERE))
-    return by_tokens(listed("", text), WHERE, given, lambda tokens, _: drafted(draft, tokens, accepted))
+    given = parse_parameters(WHERE, text, ("draft", "tokens", "acceptance", "distilled", *DRAFT_TECHNIQUES))
+    draft = load_draft(given.get("draft", ""), given)
+    accepted = rates.read_acceptance(WHERE, given.get("acceptance", "")).raised(DISTILLED.value(given, WHERE))
+    return draft_tokens_change(
+        scheme_name("", text), WHERE, given, lambda tokens, _: draft_round(draft, tokens, accepted)
+    )
 
 
 TECHNIQUE = Technique(
@@ -57,8 +64,8 @@ TECHNIQUE = Technique(
     summary="A smaller model drafts tokens one after another, the model verifies them in one pass.",
     parameters={
         "draft": "name of the smaller model, or a path",
-        "tokens": TOKENS_SAID,
-        "acceptance": ACCEPTANCE_SAID,
+        "tokens": TOKENS_HELP,
+        "acceptance": ACCEPTANCE_HELP,
         "distilled": "share of the rejections that distillation makes disappear; 0 unless said",
         "quantization": "number format of the draft's weights: w4a16 ...; its checkpoint's unless said",
         "tensor_parallel_size": "devices that share the draft; those of the model unless said",

@@ -9,18 +9,18 @@ from llmviewer.core.workload import Step
 from llmviewer.layers.decoder import DecoderLayer, Norms
 from llmviewer.models.model import Model
 from llmviewer.ops.norm import rms_norm
-from llmviewer.techniques.speculation.feature_rounds import WIDTH, Layers, continuing, parameters
+from llmviewer.techniques.speculation.feature_rounds import WIDTH, FeatureDrafter, feature_method, feature_parameters
 from llmviewer.techniques.speculation.module import (
     VOCABULARY,
     Module,
     attention,
-    beside,
+    draft_module,
+    embedding_block,
+    fc_linear,
     feed_forward,
-    joining,
-    rows,
-    states,
+    hidden_states,
 )
-from llmviewer.techniques.technique import Change, Technique, named
+from llmviewer.techniques.technique import Change, Technique, parse_parameters
 
 SOURCE = (
     "EAGLE arXiv 2401.15077, EAGLE-2 arXiv 2406.16858, EAGLE-3 arXiv 2503.01840; "
@@ -40,32 +40,32 @@ def eagle(target: Model, width: int = 0) -> Module:
     layer = DecoderLayer(
         name="layer", repeats=1, norms=norms, mixer=attention(target), feed_forward=feed_forward(target, width)
     )
-    fc = replace(joining(target, 2), bias=True)
+    fc = replace(fc_linear(target, 2), bias=True)
 
     def blocks(step: Step) -> tuple[Block, ...]:
-        into = Block(name="fc", operators=(fc.operator(states(target, step, 2.0), step.tokens),), scope="model")
-        hidden = states(target, step)
+        into = Block(name="fc", operators=(fc.operator(hidden_states(target, step, 2.0), step.tokens),), scope="model")
+        hidden = hidden_states(target, step)
         head = replace(target.head, norm=None)
-        return (rows(target, step), into, layer.block(step, hidden), head.block(step, hidden))
+        return (embedding_block(target, step), into, layer.block(step, hidden), head.block(step, hidden))
 
-    return beside(target, "EAGLE", blocks, SOURCE)
+    return draft_module(target, "EAGLE", blocks, SOURCE)
 
 
 WHERE = "--speculative eagle"
 #: Llama-2-7b-chat on MT-bench, a chain of five.
 DEFAULT = "eagle-llama2-7b-chain"
-PARAMETERS = parameters(DEFAULT)
+PARAMETERS = feature_parameters(DEFAULT)
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, PARAMETERS)
-    width = int(WIDTH.of(given, WHERE))
+    given = parse_parameters(WHERE, text, PARAMETERS)
+    width = int(WIDTH.value(given, WHERE))
 
-    def layers(target: Model) -> Layers:
+    def layers(target: Model) -> FeatureDrafter:
         module = eagle(target, width)
-        return Layers(name="EAGLE", first=module, later=module, shared=VOCABULARY)
+        return FeatureDrafter(name="EAGLE", first=module, later=module, shared=VOCABULARY)
 
-    return continuing("eagle", text, given, layers, DEFAULT)
+    return feature_method("eagle", text, given, layers, DEFAULT)
 
 
 TECHNIQUE = Technique(

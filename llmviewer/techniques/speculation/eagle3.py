@@ -12,18 +12,18 @@ from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import add
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind, rms_norm
-from llmviewer.techniques.speculation.feature_rounds import WIDTH, Layers, continuing, parameters
+from llmviewer.techniques.speculation.feature_rounds import WIDTH, FeatureDrafter, feature_method, feature_parameters
 from llmviewer.techniques.speculation.module import (
     TABLES,
     Module,
     attention,
-    beside,
+    draft_module,
+    embedding_block,
+    fc_linear,
     feed_forward,
-    joining,
-    rows,
-    states,
+    hidden_states,
 )
-from llmviewer.techniques.technique import Change, Parameter, Technique, named
+from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
 SOURCE = "EAGLE-3 arXiv 2503.01840; https://github.com/vllm-project/vllm, vllm/model_executor/models/llama_eagle3.py"
 #: Vocabulary of published heads: draft_vocab_size in https://github.com/sgl-project/SpecForge, configs/.
@@ -54,15 +54,17 @@ def eagle3(target: Model, width: int = 0, vocabulary: int = DRAFT_VOCABULARY, fe
     )
 
     def blocks(step: Step) -> tuple[Block, ...]:
-        fc = joining(target, features or 1)
+        fc = fc_linear(target, features or 1)
         into = Block(
-            name="fc", operators=(fc.operator(states(target, step, float(features)), step.tokens),), scope="model"
+            name="fc",
+            operators=(fc.operator(hidden_states(target, step, float(features)), step.tokens),),
+            scope="model",
         )
-        hidden = states(target, step)
-        first = (rows(target, step), into) if features else (rows(target, step),)
+        hidden = hidden_states(target, step)
+        first = (embedding_block(target, step), into) if features else (embedding_block(target, step),)
         return (*first, layer.block(step, hidden), head.block(step, hidden))
 
-    return beside(target, "EAGLE-3", blocks, SOURCE)
+    return draft_module(target, "EAGLE-3", blocks, SOURCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,19 +92,22 @@ class _WideLayer:
 WHERE = "--speculative eagle3"
 #: Llama-3.1-8B on MT-bench, a chain of three.
 DEFAULT = "eagle3-llama-3.1-8b-chain"
-PARAMETERS = {**parameters(DEFAULT), "vocabulary": f"tokens that its head knows; {DRAFT_VOCABULARY} unless said"}
+PARAMETERS = {
+    **feature_parameters(DEFAULT),
+    "vocabulary": f"tokens that its head knows; {DRAFT_VOCABULARY} unless said",
+}
 VOCABULARY_SIZE = Parameter(name="vocabulary", default=DRAFT_VOCABULARY, low=1, high=1e7, whole=True)
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, PARAMETERS)
-    width, vocabulary = int(WIDTH.of(given, WHERE)), int(VOCABULARY_SIZE.of(given, WHERE))
+    given = parse_parameters(WHERE, text, PARAMETERS)
+    width, vocabulary = int(WIDTH.value(given, WHERE)), int(VOCABULARY_SIZE.value(given, WHERE))
 
-    def layers(target: Model) -> Layers:
+    def layers(target: Model) -> FeatureDrafter:
         first, later = (eagle3(target, width, vocabulary, features) for features in (3, 0))
-        return Layers(name="EAGLE-3", first=first, later=later, shared=TABLES)
+        return FeatureDrafter(name="EAGLE-3", first=first, later=later, shared=TABLES)
 
-    return continuing("eagle3", text, given, layers, DEFAULT)
+    return feature_method("eagle3", text, given, layers, DEFAULT)
 
 
 TECHNIQUE = Technique(

@@ -8,9 +8,9 @@ import numpy as np
 
 from llmviewer.serving.generation import PLAIN, Draft, Generation, Shape
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.draft_model import OWN, loaded
-from llmviewer.techniques.speculation.draft_options import listed
-from llmviewer.techniques.technique import Change, Parameter, Technique, generating, named
+from llmviewer.techniques.speculation.draft_model import DRAFT_TECHNIQUES, load_draft
+from llmviewer.techniques.speculation.draft_options import scheme_name
+from llmviewer.techniques.technique import Change, Parameter, Technique, change_generation, parse_parameters
 
 WHERE = "--speculative fallback"
 FALLBACK = Parameter(name="fallback", low=0.0, high=1.0)
@@ -19,7 +19,7 @@ ROLLBACK = Parameter(name="rollback", default=0.0, low=0.0, high=1.0)
 TOKENS = Parameter(name="tokens", default=10, low=0, high=1024, whole=True)
 
 
-def cascaded(draft: Draft, fallback: float, rollback: float, tokens: float) -> Generation:
+def fallback_round(draft: Draft, fallback: float, rollback: float, tokens: float) -> Generation:
     """A round: the draft goes on token by token until its confidence falls, at the latest after `tokens`; then one pass
     of the model judges what it wrote and adds a token.
 
@@ -50,11 +50,11 @@ def cascaded(draft: Draft, fallback: float, rollback: float, tokens: float) -> G
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("draft", "fallback", "rollback", "tokens", *OWN))
-    fallback, rollback, tokens = (one.of(given, WHERE) for one in (FALLBACK, ROLLBACK, TOKENS))
-    draft = loaded(given.get("draft", ""), given)
-    generation = cascaded(draft, fallback, rollback, tokens) if tokens else PLAIN
-    return generating(listed("fallback", text), lambda _: generation)
+    given = parse_parameters(WHERE, text, ("draft", "fallback", "rollback", "tokens", *DRAFT_TECHNIQUES))
+    fallback, rollback, tokens = (one.value(given, WHERE) for one in (FALLBACK, ROLLBACK, TOKENS))
+    draft = load_draft(given.get("draft", ""), given)
+    generation = fallback_round(draft, fallback, rollback, tokens) if tokens else PLAIN
+    return change_generation(scheme_name("fallback", text), lambda _: generation)
 
 
 TECHNIQUE = Technique(

@@ -11,13 +11,19 @@ from llmviewer.core.errors import UserError, quoted
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft, Generation, Shape
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_SAID, TOKENS_SAID, accepted, by_tokens, listed
-from llmviewer.techniques.speculation.verification import said, verifying, verifying_tree
+from llmviewer.techniques.speculation.draft_options import (
+    ACCEPTANCE_HELP,
+    TOKENS_HELP,
+    draft_tokens_change,
+    required_acceptance,
+    scheme_name,
+)
+from llmviewer.techniques.speculation.verification import round_facts, tree_verification_pass, verification_pass
 from llmviewer.techniques.technique import Change, Parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Layers:
+class FeatureDrafter:
     """What drafts.  first, later: as it runs in the first pass of a round and in those after it.
 
     shared: weights that are the model's.  modules: as many with weights and caches of their own, one a token in turn.
@@ -31,14 +37,16 @@ class Layers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class TreeShape:
     """topk: nodes of a level that are continued, and children that each gets.  nodes: drafted ones to verify."""
 
     topk: float
     nodes: float
 
 
-def drafted(layers: Layers, tokens: float, by_position: Acceptance, tree: Tree | None = None) -> Generation:
+def feature_round(
+    layers: FeatureDrafter, tokens: float, by_position: Acceptance, tree: TreeShape | None = None
+) -> Generation:
     """A round: the layer's `tokens` passes, then one pass of the model over what they drafted.
 
     The first pass takes in the model's features of all tokens that the round before has brought, E of them in the
@@ -55,16 +63,16 @@ def drafted(layers: Layers, tokens: float, by_position: Acceptance, tree: Tree |
         attended_new_pairs=width if tree else None,
         ahead=max(tokens - 2.0, 0.0) / 2.0,
     )
-    verified = verifying_tree(tree.nodes, tokens) if tree else verifying(tokens)
+    verified = tree_verification_pass(tree.nodes, tokens) if tree else verification_pass(tokens)
     return Generation(
         shape=verified,
         tokens=expected,
-        drafts=tuple(_drafts(layers, tokens, Shape(new_tokens=expected), later)),
-        facts=said(layers.name, tree.nodes if tree else tokens, by_position),
+        drafts=tuple(_module_passes(layers, tokens, Shape(new_tokens=expected), later)),
+        facts=round_facts(layers.name, tree.nodes if tree else tokens, by_position),
     )
 
 
-def _drafts(layers: Layers, tokens: float, first: Shape, later: Shape) -> Iterator[Draft]:
+def _module_passes(layers: FeatureDrafter, tokens: float, first: Shape, later: Shape) -> Iterator[Draft]:
     """Every module's first pass of a round and the passes after it, which read the same weights and cache."""
     for module in range(layers.modules):
         passes = max(float(np.ceil((tokens - module) / layers.modules)), 0.0)
@@ -86,22 +94,22 @@ NODES = Parameter(name="nodes", low=1, high=4096, whole=True)
 DEPTH = Parameter(name="tokens", low=1, high=64, whole=True)
 
 
-def parameters(default: str) -> dict[str, str]:
+def feature_parameters(default: str) -> dict[str, str]:
     """Words of layers that draft in chains or trees, and what the registry says of them.  default: of acceptance."""
     return {
-        "tokens": f"{TOKENS_SAID}; of a tree its depth",
-        "acceptance": f"{ACCEPTANCE_SAID}; of a chain {default} unless said",
+        "tokens": f"{TOKENS_HELP}; of a tree its depth",
+        "acceptance": f"{ACCEPTANCE_HELP}; of a chain {default} unless said",
         "topk": "of a tree: children of a node; 1 unless said",
         "nodes": "of a tree: drafted tokens to verify (SGLang's num-draft-tokens - 1)",
         "width": "of its feed-forward part; the model's unless said",
     }
 
 
-def continuing(
+def feature_method(
     method: str,
     text: str,
     given: Mapping[str, str],
-    layers: Callable[[Model], Layers],
+    layers: Callable[[Model], FeatureDrafter],
     default: str,
     tokens: float = 0.0,
 ) -> Change:
@@ -111,26 +119,26 @@ def continuing(
     unless said otherwise, 0 where that must be said.
     """
     where = f"--speculative {method}"
-    tree = tree_of(where, given)
-    by_position = accepted(where, given, "" if tree else default)
+    tree = read_tree(where, given)
+    by_position = required_acceptance(where, given, "" if tree else default)
 
     def make(drafting: float, target: Model) -> Generation:
-        return drafted(layers(target), drafting, by_position, tree)
+        return feature_round(layers(target), drafting, by_position, tree)
 
-    return by_tokens(listed(method, text), where, given, make, tokens)
+    return draft_tokens_change(scheme_name(method, text), where, given, make, tokens)
 
 
-def tree_of(where: str, given: Mapping[str, str]) -> Tree | None:
+def read_tree(where: str, given: Mapping[str, str]) -> TreeShape | None:
     """The tree that is asked for, checked; None is a chain."""
-    topk = TOPK.of(given, where)
+    topk = TOPK.value(given, where)
     if topk == 1.0:
         if "nodes" in given:
             raise UserError(f"{where}: a tree of {quoted(given['nodes'])} nodes needs topk=2 or more")
         return None
     if given.get("tokens") == "best":
         raise UserError(f"{where}: tokens=best is of a chain; of a tree with topk={topk:g} give its depth: tokens=5")
-    depth, nodes = DEPTH.of(given, where), NODES.of(given, where)
+    depth, nodes = DEPTH.value(given, where), NODES.value(given, where)
     most = topk + topk * topk * (depth - 1.0)
     if not depth <= nodes <= most:
         raise UserError(f"{where}: nodes is {nodes:g}; {depth:g} levels of topk={topk:g} have {depth:g} to {most:g}")
-    return Tree(topk=topk, nodes=nodes)
+    return TreeShape(topk=topk, nodes=nodes)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llmviewer.core.errors import UserError
 from llmviewer.serving.generation import Generation, Shape
-from llmviewer.techniques.speculation.draft_options import listed
-from llmviewer.techniques.technique import Change, Parameter, Technique, generating, named
+from llmviewer.techniques.speculation.draft_options import scheme_name
+from llmviewer.techniques.technique import Change, Parameter, Technique, change_generation, parse_parameters
 
 WHERE = "--speculative jacobi"
 #: Consistency LLMs are trained and measured with blocks of 16.
@@ -13,7 +13,7 @@ TOKENS = Parameter(name="tokens", default=16, low=1, high=4096, whole=True)
 ITERATIONS = Parameter(name="iterations", low=1, high=4096)
 
 
-def iterated(tokens: float, iterations: float) -> Generation:
+def jacobi_round(tokens: float, iterations: float) -> Generation:
     """A round is one pass over a whole block, `iterations` of which make its tokens right: tokens / iterations each.
 
     Every pass fixes one token at least, so iterations never exceed tokens; one iteration is non-autoregressive
@@ -28,12 +28,12 @@ def iterated(tokens: float, iterations: float) -> Generation:
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("tokens", "iterations"))
-    tokens, iterations = TOKENS.of(given, WHERE), ITERATIONS.of(given, WHERE)
+    given = parse_parameters(WHERE, text, ("tokens", "iterations"))
+    tokens, iterations = TOKENS.value(given, WHERE), ITERATIONS.value(given, WHERE)
     if iterations > tokens:
         raise UserError(f"{WHERE}: iterations is {iterations:g}; a block of {tokens:g} is right after {tokens:g}")
-    generation = iterated(tokens, iterations)
-    return generating(listed("jacobi", text), lambda _: generation)
+    generation = jacobi_round(tokens, iterations)
+    return change_generation(scheme_name("jacobi", text), lambda _: generation)
 
 
 TECHNIQUE = Technique(

@@ -8,8 +8,8 @@ from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
 from llmviewer.serving.generation import Generation, Shape
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.draft_options import accepted, listed
-from llmviewer.techniques.technique import Change, Parameter, Technique, generating, named
+from llmviewer.techniques.speculation.draft_options import required_acceptance, scheme_name
+from llmviewer.techniques.technique import Change, Parameter, Technique, change_generation, parse_parameters
 
 WHERE = "--speculative lookahead"
 #: The paper's choice for 7B on an A100; 10 for 13B, 7 for 34B, as many guesses as window.
@@ -19,7 +19,7 @@ GUESSES = Parameter(name="guesses", low=0, high=1024, whole=True)
 COMPRESSION = Parameter(name="compression", low=1.0, high=64.0)
 
 
-def looking_ahead(window: float, ngram: float, guesses: float, tokens: Count) -> Generation:
+def lookahead_round(window: float, ngram: float, guesses: float, tokens: Count) -> Generation:
     """A round is one pass over (W + G)(N - 1) tokens: N - 1 rows of the window W, the first of which begins with the
     last accepted token, and G guesses of N - 1 tokens, all with logits, as the published code computes them.
 
@@ -40,7 +40,7 @@ def looking_ahead(window: float, ngram: float, guesses: float, tokens: Count) ->
     )
 
 
-def of_guesses(rates: Acceptance, ngram: float, guesses: float) -> Count:
+def expected_from_guesses(rates: Acceptance, ngram: float, guesses: float) -> Count:
     """Expected tokens of a pass that verifies `guesses` independent n-grams, each accepted by these rates:
     E = 1 + sum over i = 1..N-1 of 1 - (1 - a_1 ... a_i)^G, which is N - sum of (1 - a^i)^G for a constant rate
     (arXiv 2402.02057, section 4, with G speculations of N - 1 tokens)."""
@@ -52,11 +52,11 @@ def of_guesses(rates: Acceptance, ngram: float, guesses: float) -> Count:
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("window", "ngram", "guesses", "acceptance", "compression"))
-    window, ngram = WINDOW.of(given, WHERE), NGRAM.of(given, WHERE)
-    guesses = GUESSES.of(given, WHERE) if "guesses" in given else window
-    generation = looking_ahead(window, ngram, guesses, _tokens(given, ngram, guesses))
-    return generating(listed("lookahead", text), lambda _: generation)
+    given = parse_parameters(WHERE, text, ("window", "ngram", "guesses", "acceptance", "compression"))
+    window, ngram = WINDOW.value(given, WHERE), NGRAM.value(given, WHERE)
+    guesses = GUESSES.value(given, WHERE) if "guesses" in given else window
+    generation = lookahead_round(window, ngram, guesses, _tokens(given, ngram, guesses))
+    return change_generation(scheme_name("lookahead", text), lambda _: generation)
 
 
 def _tokens(given: Mapping[str, str], ngram: float, guesses: float) -> Count:
@@ -66,14 +66,14 @@ def _tokens(given: Mapping[str, str], ngram: float, guesses: float) -> Count:
             f"{WHERE}: give acceptance, a published preset or the rates of one guess, or compression, tokens per pass"
         )
     if "compression" in given:
-        tokens = COMPRESSION.of(given, WHERE)
+        tokens = COMPRESSION.value(given, WHERE)
         if tokens > ngram:
             raise UserError(
                 f"{WHERE}: compression is {tokens:g}; {ngram:g}-grams bring {ngram:g} tokens a pass at most"
             )
         return tokens
-    rates = accepted(WHERE, given)
-    return rates.tokens(ngram - 1.0) if rates.name else of_guesses(rates, ngram, guesses)
+    rates = required_acceptance(WHERE, given)
+    return rates.tokens(ngram - 1.0) if rates.name else expected_from_guesses(rates, ngram, guesses)
 
 
 TECHNIQUE = Technique(

@@ -14,11 +14,11 @@ from llmviewer.ops.gemm import Linear
 from llmviewer.serving.generation import Draft, Generation, Shape
 from llmviewer.techniques.speculation import rates, trees
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.draft_options import accepted, listed
-from llmviewer.techniques.speculation.module import Module, beside
+from llmviewer.techniques.speculation.draft_options import required_acceptance, scheme_name
+from llmviewer.techniques.speculation.module import Module, draft_module
 from llmviewer.techniques.speculation.ranks import Ranks
-from llmviewer.techniques.speculation.verification import said, verifying_tree
-from llmviewer.techniques.technique import Change, Parameter, Technique, generating, named
+from llmviewer.techniques.speculation.verification import round_facts, tree_verification_pass
+from llmviewer.techniques.technique import Change, Parameter, Technique, change_generation, parse_parameters
 
 SOURCE = "Medusa arXiv 2401.10774; https://github.com/FasterDecoding/Medusa, medusa/model/medusa_model.py"
 
@@ -44,7 +44,7 @@ def medusa_heads(target: Model, heads: int, layers: int = 1) -> Module:
             Block(name="medusa_head", operators=(head.operator(x, step.logits),), repeats=heads, scope="model"),
         )
 
-    return beside(target, f"Medusa, {heads} heads", blocks, SOURCE)
+    return draft_module(target, f"Medusa, {heads} heads", blocks, SOURCE)
 
 
 #: Drafted nodes by level of the tree that the paper's code verifies unless told otherwise, 63 in all:
@@ -59,21 +59,21 @@ DEFAULT = "medusa-vicuna-7b"
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("heads", "layers", "nodes", "acceptance", "ranks"))
-    heads, layers, nodes = (of.of(given, WHERE) for of in (HEADS, LAYERS, NODES))
+    given = parse_parameters(WHERE, text, ("heads", "layers", "nodes", "acceptance", "ranks"))
+    heads, layers, nodes = (of.value(given, WHERE) for of in (HEADS, LAYERS, NODES))
     if "ranks" in given and "acceptance" in given:
         raise UserError(f"{WHERE}: give acceptance by level or ranks, of which the best tree is made, not both")
     if nodes < heads:
         raise UserError(f"{WHERE}: a tree of {heads:g} levels has {heads:g} nodes at least; nodes is {nodes:g}")
     shape, expected, how = _tree(given, heads, nodes)
-    facts = said(f"{heads:g} heads", nodes, how)
+    facts = round_facts(f"{heads:g} heads", nodes, how)
 
     def make(target: Model) -> Generation:
         module = medusa_heads(target, int(heads), int(layers))
         draft = Draft(name=module.architecture, model=module, caches=False)
         return Generation(shape=shape, tokens=expected, drafts=(draft,), facts=facts)
 
-    return generating(listed("medusa", text), make)
+    return change_generation(scheme_name("medusa", text), make)
 
 
 def _tree(given: Mapping[str, str], heads: float, nodes: float) -> tuple[Shape, Count, Acceptance | Ranks]:
@@ -81,12 +81,12 @@ def _tree(given: Mapping[str, str], heads: float, nodes: float) -> tuple[Shape, 
     if "ranks" in given:
         ranked = rates.read_ranks(WHERE, given["ranks"])
         tree = trees.best(int(nodes), ranked, int(heads))
-        shape = verifying_tree(float(len(tree)), heads, trees.pairs(tree))
+        shape = tree_verification_pass(float(len(tree)), heads, trees.pairs(tree))
         return shape, trees.expected(tree, ranked), ranked
-    by_level = accepted(WHERE, given, DEFAULT)
+    by_level = required_acceptance(WHERE, given, DEFAULT)
     published = (heads, nodes) == (len(LEVELS), sum(LEVELS))
     pairs = 1.0 + sum(count * (depth + 1.0) for depth, count in enumerate(LEVELS, 1)) if published else 0.0
-    return verifying_tree(nodes, heads, pairs), by_level.tokens(heads), by_level
+    return tree_verification_pass(nodes, heads, pairs), by_level.tokens(heads), by_level
 
 
 TECHNIQUE = Technique(

@@ -42,7 +42,7 @@ class Module(Model):
         return self.checkpoint(Graph(blocks=self.blocks(step)))
 
 
-def beside(
+def draft_module(
     target: Model, name: str, blocks: Callable[[Step], tuple[Block, ...]], source: str, checkpoint: Pass = as_built
 ) -> Module:
     """The module called `name` that drafts for `target`, in its 16-bit dtype.  checkpoint: formats of its own."""
@@ -61,12 +61,12 @@ def beside(
     )
 
 
-def rows(target: Model, step: Step) -> Block:
+def embedding_block(target: Model, step: Step) -> Block:
     """A row of the model's table for every token; what only its own layers read of it is left out."""
     return replace(target.embedding, per_layer=None).block(step)
 
 
-def states(target: Model, step: Step, times: float = 1.0) -> Tensor:
+def hidden_states(target: Model, step: Step, times: float = 1.0) -> Tensor:
     """Hidden states of the model at every token of a step: what a block receives.  times: as many side by side."""
     return Tensor(name="hidden", elements=step.tokens * (times * target.hidden), dtype=target.dtype)
 
@@ -101,13 +101,13 @@ def feed_forward(target: Model, width: int = 0) -> Mlp:
     )
 
 
-def joining(target: Model, inputs: int) -> Linear:
+def fc_linear(target: Model, inputs: int) -> Linear:
     """`fc`, inputs h -> h without a bias: what joins features and rows."""
     width = target.hidden
     return Linear(name="fc", in_features=inputs * width, out_features=width, dtype=target.dtype)
 
 
-def stored(target: Model, kept: Mapping[str, tuple[str, int]]) -> Pass:
+def checkpoint_formats(target: Model, kept: Mapping[str, tuple[str, int]]) -> Pass:
     """The formats of the model's checkpoint where blocks have other numbers of layers: those of the last ones.
 
     kept: block -> which of the model's it is like, and its layers.

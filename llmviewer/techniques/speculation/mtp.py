@@ -12,10 +12,17 @@ from llmviewer.layers.mla import Mla
 from llmviewer.models.model import Model
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
-from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_SAID, TOKENS_SAID
-from llmviewer.techniques.speculation.feature_rounds import Layers, continuing
-from llmviewer.techniques.speculation.module import VOCABULARY, Module, beside, rows, states, stored
-from llmviewer.techniques.technique import Change, Parameter, Technique, named
+from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_HELP, TOKENS_HELP
+from llmviewer.techniques.speculation.feature_rounds import FeatureDrafter, feature_method
+from llmviewer.techniques.speculation.module import (
+    VOCABULARY,
+    Module,
+    checkpoint_formats,
+    draft_module,
+    embedding_block,
+    hidden_states,
+)
+from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
 SOURCE = (
     "DeepSeek-V3 arXiv 2412.19437, section 2.2; "
@@ -31,11 +38,11 @@ LIGHT = {"MiMoV2FlashForCausalLM": ("sliding", "dense")}
 def module_layer(target: Model) -> DecoderLayer:
     """The layer that the module repeats: the last of the model's that has attention over tokens, unless the
     architecture has a lighter one of its own."""
-    named = {layer.name: layer for layer in target.layers}
+    parse_parameters = {layer.name: layer for layer in target.layers}
     if target.architecture in LIGHT:
         mixers, parts = LIGHT[target.architecture]
-        mixer = next(layer.mixer for name, layer in named.items() if mixers in name)
-        part = next(layer for name, layer in named.items() if parts in name)
+        mixer = next(layer.mixer for name, layer in parse_parameters.items() if mixers in name)
+        part = next(layer for name, layer in parse_parameters.items() if parts in name)
         return replace(part, mixer=mixer, repeats=1, numbers=())
     attending = [layer for layer in target.layers if isinstance(layer.mixer, (Attention, Mla))]
     last = max(attending or target.layers, key=lambda layer: max(layer.numbers, default=layer.repeats))
@@ -57,17 +64,17 @@ def mtp(target: Model) -> Module:
 
     def blocks(step: Step) -> tuple[Block, ...]:
         into = Block(name="mtp_input", operators=_join(target, project, step), scope="model")
-        hidden = states(target, step)
-        return (rows(target, step), into, layer.block(step, hidden), head.block(step, hidden))
+        hidden = hidden_states(target, step)
+        return (embedding_block(target, step), into, layer.block(step, hidden), head.block(step, hidden))
 
-    return beside(target, "MTP", blocks, SOURCE, stored(target, {layer.name: (layer.name, 1)}))
+    return draft_module(target, "MTP", blocks, SOURCE, checkpoint_formats(target, {layer.name: (layer.name, 1)}))
 
 
 def _join(target: Model, project: Linear, step: Step) -> tuple[Operator, ...]:
     """enorm and hnorm as one, two rows a token, then eh_proj."""
     norm = rms_norm("input_norm", target.hidden, target.dtype, rows=2)
     norm = replace(norm, parameters=2.0 * target.hidden)
-    normed = norm.operator(states(target, step, 2.0), step.tokens)
+    normed = norm.operator(hidden_states(target, step, 2.0), step.tokens)
     return normed, project.operator(normed.output, step.tokens)
 
 
@@ -78,15 +85,15 @@ DEFAULT = "mtp-deepseek-v3"
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("tokens", "acceptance", "modules"))
-    modules = int(MODULES.of(given, WHERE))
+    given = parse_parameters(WHERE, text, ("tokens", "acceptance", "modules"))
+    modules = int(MODULES.value(given, WHERE))
     alone = given.get("tokens", "1") in ("0", "1")
 
-    def layers(target: Model) -> Layers:
+    def layers(target: Model) -> FeatureDrafter:
         module = mtp(target)
-        return Layers(name="MTP", first=module, later=module, shared=VOCABULARY, modules=modules)
+        return FeatureDrafter(name="MTP", first=module, later=module, shared=VOCABULARY, modules=modules)
 
-    return continuing("mtp", text, given, layers, DEFAULT if alone else "", 1.0)
+    return feature_method("mtp", text, given, layers, DEFAULT if alone else "", 1.0)
 
 
 TECHNIQUE = Technique(
@@ -95,8 +102,8 @@ TECHNIQUE = Technique(
     summary="The multi-token prediction module of a checkpoint drafts (DeepSeek-V3, GLM-4.5, Qwen3-Next, MiMo-V2; "
     "of other models one of the same form).",
     parameters={
-        "tokens": f"{TOKENS_SAID}; 1 unless said",
-        "acceptance": f"{ACCEPTANCE_SAID}; of one token {DEFAULT} unless said",
+        "tokens": f"{TOKENS_HELP}; 1 unless said",
+        "acceptance": f"{ACCEPTANCE_HELP}; of one token {DEFAULT} unless said",
         "modules": "with weights of their own, used in turn; 1 unless said",
     },
     formula="eh_proj (2 h -> h) of the token's row and the state, one layer like the model's last, the model's head, "

@@ -8,22 +8,28 @@ from dataclasses import replace
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Generation
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_SAID, TOKENS_SAID, accepted, by_tokens, listed
-from llmviewer.techniques.speculation.verification import verifying
-from llmviewer.techniques.technique import Change, Parameter, Technique, named
+from llmviewer.techniques.speculation.draft_options import (
+    ACCEPTANCE_HELP,
+    TOKENS_HELP,
+    draft_tokens_change,
+    required_acceptance,
+    scheme_name,
+)
+from llmviewer.techniques.speculation.verification import verification_pass
+from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
 MATCH = Parameter(name="match", default=1.0, low=0.0, high=1.0)
 LOOKUP = Parameter(name="lookup_us", default=0.0, low=0.0, high=1e6)
 
 
-def copied(tokens: float, rates: Acceptance, match: float, lookup_s: float) -> Generation:
+def lookup_round(tokens: float, rates: Acceptance, match: float, lookup_s: float) -> Generation:
     """A round: a search on the host, then one pass over the tokens it found and the one before them.
 
     match: share of the passes for which it finds any; the others bring one token, so that
     E = 1 + match (1 + a_1 + a_1 a_2 + ... - 1).  Of a batch some sequences match and some do not: a pass has
     1 + match tokens for each in the mean, which also stands for the two kinds of passes of a single sequence.
     """
-    whole = verifying(tokens)
+    whole = verification_pass(tokens)
     found = rates.tokens(tokens) - 1.0
     shape = whole
     if match != 1.0:
@@ -38,19 +44,19 @@ def copied(tokens: float, rates: Acceptance, match: float, lookup_s: float) -> G
     )
 
 
-def copying(method: str, tokens: float, preset: str) -> Callable[[str], Change]:
+def lookup_method(method: str, tokens: float, preset: str) -> Callable[[str], Change]:
     """What makes a method that copies text.  tokens: default, of a copied span; preset: acceptance unless said."""
 
     def make(text: str) -> Change:
         where = f"--speculative {method}"
-        given = named(where, text, ("tokens", "acceptance", "match", "lookup_us"))
-        match, lookup_s = MATCH.of(given, where), LOOKUP.of(given, where) * 1e-6
-        rates = accepted(where, given, preset)
+        given = parse_parameters(where, text, ("tokens", "acceptance", "match", "lookup_us"))
+        match, lookup_s = MATCH.value(given, where), LOOKUP.value(given, where) * 1e-6
+        rates = required_acceptance(where, given, preset)
 
         def generation(drafted: float, _: Model) -> Generation:
-            return copied(drafted, rates, match, lookup_s)
+            return lookup_round(drafted, rates, match, lookup_s)
 
-        return by_tokens(listed(method, text), where, given, generation, default=tokens)
+        return draft_tokens_change(scheme_name(method, text), where, given, generation, default=tokens)
 
     return make
 
@@ -60,8 +66,8 @@ TECHNIQUE = Technique(
     kind="speculation",
     summary="The tokens after an earlier occurrence of the last n-gram are the draft (prompt lookup); no draft model.",
     parameters={
-        "tokens": f"{TOKENS_SAID}; 10 unless said",
-        "acceptance": f"{ACCEPTANCE_SAID}; ngram-vicuna-7b unless said",
+        "tokens": f"{TOKENS_HELP}; 10 unless said",
+        "acceptance": f"{ACCEPTANCE_HELP}; ngram-vicuna-7b unless said",
         "match": "share of the passes that find any; 1 unless said, as published lengths count the others in",
         "lookup_us": "search on the host [µs]; 0 unless said",
     },
@@ -69,5 +75,5 @@ TECHNIQUE = Technique(
     source="https://github.com/apoorvumang/prompt-lookup-decoding; "
     "vLLM https://docs.vllm.ai/en/latest/features/spec_decode/",
     example="llmviewer analyze llama-2-13b --hardware a100 --speculative ngram,tokens=10,acceptance=ngram-vicuna-13b",
-    make=copying("ngram", 10.0, "ngram-vicuna-7b"),
+    make=lookup_method("ngram", 10.0, "ngram-vicuna-7b"),
 )

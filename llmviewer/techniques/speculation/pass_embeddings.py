@@ -5,14 +5,20 @@ from __future__ import annotations
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft, Generation, Shape
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_SAID, TOKENS_SAID, accepted, by_tokens, listed
-from llmviewer.techniques.speculation.verification import said, verifying
-from llmviewer.techniques.technique import Change, Technique, named
+from llmviewer.techniques.speculation.draft_options import (
+    ACCEPTANCE_HELP,
+    TOKENS_HELP,
+    draft_tokens_change,
+    required_acceptance,
+    scheme_name,
+)
+from llmviewer.techniques.speculation.verification import round_facts, verification_pass
+from llmviewer.techniques.technique import Change, Technique, parse_parameters
 
 WHERE = "--speculative pass"
 
 
-def drafted(target: Model, tokens: float, by_position: Acceptance) -> Generation:
+def pass_round(target: Model, tokens: float, by_position: Acceptance) -> Generation:
     """A round of two passes of the model: one over the last token and `tokens` look-ahead tokens, one over the token
     that the first has made and the drafted ones.
 
@@ -21,7 +27,7 @@ def drafted(target: Model, tokens: float, by_position: Acceptance) -> Generation
     token a pass, as without.  Left out: the look-ahead embeddings, h parameters each.
     Source: PaSS, arXiv 2311.13581, algorithm 1.
     """
-    shape = verifying(tokens)
+    shape = verification_pass(tokens)
     draft = Draft(
         name=f"{target.name}, looking ahead", model=target, shape=shape, caches=False, shared=None, same_weights=True
     )
@@ -30,18 +36,18 @@ def drafted(target: Model, tokens: float, by_position: Acceptance) -> Generation
         shape=verified,
         tokens=1.0 + by_position.tokens(tokens),
         drafts=(draft,),
-        facts=said(draft.name, tokens, by_position),
+        facts=round_facts(draft.name, tokens, by_position),
     )
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("tokens", "acceptance"))
-    by_position = accepted(WHERE, given)
+    given = parse_parameters(WHERE, text, ("tokens", "acceptance"))
+    by_position = required_acceptance(WHERE, given)
 
     def make(tokens: float, target: Model) -> Generation:
-        return drafted(target, tokens, by_position)
+        return pass_round(target, tokens, by_position)
 
-    return by_tokens(listed("pass", text), WHERE, given, make)
+    return draft_tokens_change(scheme_name("pass", text), WHERE, given, make)
 
 
 TECHNIQUE = Technique(
@@ -50,8 +56,8 @@ TECHNIQUE = Technique(
     summary="Parallel speculative sampling (PaSS): the model drafts itself, in one pass with look-ahead tokens "
     "behind the last one.",
     parameters={
-        "tokens": TOKENS_SAID,
-        "acceptance": ACCEPTANCE_SAID,
+        "tokens": TOKENS_HELP,
+        "acceptance": ACCEPTANCE_HELP,
     },
     formula="two passes of tokens + 1 tokens each for E = 2 + a_1 + a_1 a_2 + ... tokens; no memory but for "
     "the tokens' cache",

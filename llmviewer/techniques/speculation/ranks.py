@@ -33,17 +33,17 @@ class Ranks:
         return row[rank - 1] if rank <= len(row) else 0.0
 
 
-def of_success(by_depth: Sequence[Sequence[float]], name: str = "") -> Ranks:
+def from_success_rates(by_depth: Sequence[Sequence[float]], name: str = "") -> Ranks:
     """From success rates of the top 1, top 2, ... choices together, as papers print them: a row per depth."""
     rows = []
     for success in by_depth:
         row = (success[0], *(high - low for low, high in pairwise(success)))
-        check(f"success rates {'/'.join(f'{rate:g}' for rate in success)}", row)
+        check_ranks(f"success rates {'/'.join(f'{rate:g}' for rate in success)}", row)
         rows.append(row)
     return Ranks(rates=tuple(rows), name=name)
 
 
-def of_draws(acceptance: Acceptance, most: int) -> Ranks:
+def from_independent_draws(acceptance: Acceptance, most: int) -> Ranks:
     """Of up to `most` independent draws at each depth, the k-th right where those before it were not: a (1-a)^(k-1).
 
     One of m is right with 1 - (1 - a)^m.  An upper bound: draws repeat each other, and what the first missed the others
@@ -53,7 +53,7 @@ def of_draws(acceptance: Acceptance, most: int) -> Ranks:
     return Ranks(rates=tuple(rows), name=str(acceptance))
 
 
-def check(what: str, row: Sequence[float]) -> None:
+def check_ranks(what: str, row: Sequence[float]) -> None:
     """Raise where rates by rank do not fall from 1 to 0 or sum to more than 1."""
     falls = all(high >= low - 1e-9 for high, low in pairwise(row))
     if not (falls and min(row) >= 0.0 and sum(row) <= 1.0 + ROUNDING):

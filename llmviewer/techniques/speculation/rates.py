@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.ranks import Ranks, check
+from llmviewer.techniques.speculation.ranks import Ranks, check_ranks
 
 #: Where names of published acceptance are found.
-LIST = "`llmviewer techniques show speculative` lists them"
+PRESETS_HINT = "`llmviewer techniques show speculative` lists them"
 
 
 def read_acceptance(where: str, text: str) -> Acceptance:
@@ -16,14 +16,14 @@ def read_acceptance(where: str, text: str) -> Acceptance:
 
     if not text:
         raise UserError(
-            f"{where}: acceptance is missing; write acceptance=0.8, 0.8/0.7/0.6 by position, or a preset ({LIST})"
+            f"{where}: acceptance is missing; write acceptance=0.8, 0.8/0.7/0.6 by position, or a preset ({PRESETS_HINT})"
         )
     if text in PRESETS:
         return PRESETS[text].acceptance
     try:
         rates = tuple(float(part) for part in text.split("/"))
     except ValueError:
-        hint = f"{LIST}; or rates from 0 to 1: 0.8, or 0.8/0.7/0.6 by position"
+        hint = f"{PRESETS_HINT}; or rates from 0 to 1: 0.8, or 0.8/0.7/0.6 by position"
         raise unknown("acceptance", text, PRESETS, where=where, hint=hint) from None
     for rate in rates:
         if not 0.0 <= rate <= 1.0:
@@ -42,5 +42,5 @@ def read_ranks(where: str, text: str) -> Ranks:
     except ValueError:
         hint = "or rates by rank that fall and sum to 1 at most: 0.6/0.15/0.08"
         raise unknown("ranks", text, RANKS, where=where, hint=hint) from None
-    check(f"{where}: ranks {quoted(text)}", row)
+    check_ranks(f"{where}: ranks {quoted(text)}", row)
     return Ranks(rates=(row,))

@@ -7,9 +7,9 @@ from dataclasses import replace
 from llmviewer.core.errors import UserError
 from llmviewer.serving.generation import PLAIN, Generation
 from llmviewer.techniques.speculation.acceptance import Acceptance
-from llmviewer.techniques.speculation.draft_options import accepted, listed
-from llmviewer.techniques.speculation.verification import verifying_tree
-from llmviewer.techniques.technique import Change, Parameter, Technique, generating, named
+from llmviewer.techniques.speculation.draft_options import required_acceptance, scheme_name
+from llmviewer.techniques.speculation.verification import tree_verification_pass
+from llmviewer.techniques.technique import Change, Parameter, Technique, change_generation, parse_parameters
 
 WHERE = "--speculative rest"
 #: Tokens of the trie in the paper's code (num_draft), and how far ahead its phrases reach.
@@ -22,7 +22,7 @@ DATASTORE = Parameter(name="datastore_gb", default=12.0, low=0.0, high=1e6)
 DEFAULT = "rest-vicuna-7b"
 
 
-def retrieved(nodes: float, depth: float, rates: Acceptance, retrieval_s: float) -> Generation:
+def retrieval_round(nodes: float, depth: float, rates: Acceptance, retrieval_s: float) -> Generation:
     """A round: phrases that follow the longest suffix found in the datastore, then one pass over their trie.
 
     rates: how often the trie holds the next token, by level.  Its shape is not published: nodes lie evenly on `depth`
@@ -30,7 +30,7 @@ def retrieved(nodes: float, depth: float, rates: Acceptance, retrieval_s: float)
     """
     depth = min(depth, nodes)
     return Generation(
-        shape=verifying_tree(nodes, depth),
+        shape=tree_verification_pass(nodes, depth),
         tokens=rates.tokens(depth),
         extra_s=retrieval_s,
         facts={"drafted_tokens": nodes, "depth": depth, "acceptance": str(rates)},
@@ -38,16 +38,16 @@ def retrieved(nodes: float, depth: float, rates: Acceptance, retrieval_s: float)
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("nodes", "depth", "acceptance", "retrieval_us", "datastore_gb"))
-    nodes, depth, retrieval_us, gigabytes = (one.of(given, WHERE) for one in (NODES, DEPTH, RETRIEVAL, DATASTORE))
+    given = parse_parameters(WHERE, text, ("nodes", "depth", "acceptance", "retrieval_us", "datastore_gb"))
+    nodes, depth, retrieval_us, gigabytes = (one.value(given, WHERE) for one in (NODES, DEPTH, RETRIEVAL, DATASTORE))
     if "depth" in given and 0.0 < nodes < depth:
         raise UserError(f"{WHERE}: {nodes:g} nodes do not reach a depth of {depth:g}")
-    rates = accepted(WHERE, given, DEFAULT)
+    rates = required_acceptance(WHERE, given, DEFAULT)
     if not nodes:
-        return generating(listed("rest", text), lambda _: PLAIN)
-    round_ = retrieved(nodes, depth, rates, retrieval_us * 1e-6)
+        return change_generation(scheme_name("rest", text), lambda _: PLAIN)
+    round_ = retrieval_round(nodes, depth, rates, retrieval_us * 1e-6)
     generation = replace(round_, facts={**round_.facts, "datastore_bytes_on_host": gigabytes * 1e9})
-    return generating(listed("rest", text), lambda _: generation)
+    return change_generation(scheme_name("rest", text), lambda _: generation)
 
 
 TECHNIQUE = Technique(

@@ -8,22 +8,28 @@ from dataclasses import replace
 from llmviewer.layers.decoder import DecoderLayer, Residual
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft, Generation
-from llmviewer.techniques.speculation.draft_model import drafted
-from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_SAID, TOKENS_SAID, accepted, by_tokens, listed
-from llmviewer.techniques.speculation.module import stored
-from llmviewer.techniques.technique import Change, Parameter, Technique, named
+from llmviewer.techniques.speculation.draft_model import draft_round
+from llmviewer.techniques.speculation.draft_options import (
+    ACCEPTANCE_HELP,
+    TOKENS_HELP,
+    draft_tokens_change,
+    required_acceptance,
+    scheme_name,
+)
+from llmviewer.techniques.speculation.module import checkpoint_formats
+from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
 SOURCE = "Draft & Verify arXiv 2309.08168"
 
 
-def skipping(target: Model, attention: float, mlp: float) -> Model:
+def with_parts_skipped(target: Model, attention: float, mlp: float) -> Model:
     """The model without the shares `attention` and `mlp` of its attention (or recurrent) and feed-forward parts.
 
     Whole parts of every kind of layer are left out, to the nearest number; each goes with its norm and its sum.  Which
     ones, a search on a sample has chosen.  The others read the caches that the model has filled.
     """
     kept = [(layer.name, some) for layer in target.layers for some in _kept(layer, attention, mlp)]
-    formats = stored(target, {some.name: (like, some.repeats) for like, some in kept})
+    formats = checkpoint_formats(target, {some.name: (like, some.repeats) for like, some in kept})
     layers = tuple(some for _, some in kept)
     return replace(target, name=f"{target.name} with layers skipped", layers=layers, checkpoint=formats)
 
@@ -52,16 +58,16 @@ MLP = Parameter(name="mlp", low=0.0, high=0.99)
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("attention", "mlp", "tokens", "acceptance"))
-    attention, mlp = ATTENTION.of(given, WHERE), MLP.of(given, WHERE)
-    by_position = accepted(WHERE, given)
+    given = parse_parameters(WHERE, text, ("attention", "mlp", "tokens", "acceptance"))
+    attention, mlp = ATTENTION.value(given, WHERE), MLP.value(given, WHERE)
+    by_position = required_acceptance(WHERE, given)
 
     def make(tokens: float, target: Model) -> Generation:
-        model = skipping(target, attention, mlp)
+        model = with_parts_skipped(target, attention, mlp)
         draft = Draft(name=model.name, model=model, caches=False, shared=None, same_weights=True)
-        return drafted(draft, tokens, by_position)
+        return draft_round(draft, tokens, by_position)
 
-    return by_tokens(listed("self", text), WHERE, given, make)
+    return draft_tokens_change(scheme_name("self", text), WHERE, given, make)
 
 
 TECHNIQUE = Technique(
@@ -71,8 +77,8 @@ TECHNIQUE = Technique(
     parameters={
         "attention": "share of the attention parts that drafting skips",
         "mlp": "share of the feed-forward parts that drafting skips",
-        "tokens": TOKENS_SAID,
-        "acceptance": ACCEPTANCE_SAID,
+        "tokens": TOKENS_HELP,
+        "acceptance": ACCEPTANCE_HELP,
     },
     formula="time per token = (verification of g + 1 tokens + g steps of the parts that are left) / E; "
     "E = 1 + a_1 + a_1 a_2 + ...; no memory but for g more tokens of cache",

@@ -16,10 +16,10 @@ from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind
 from llmviewer.serving.generation import Draft, Generation
-from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_SAID, accepted, listed
-from llmviewer.techniques.speculation.module import Module, beside
-from llmviewer.techniques.speculation.verification import said, verifying_tree
-from llmviewer.techniques.technique import Change, Parameter, Technique, generating, named
+from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_HELP, required_acceptance, scheme_name
+from llmviewer.techniques.speculation.module import Module, draft_module
+from llmviewer.techniques.speculation.verification import round_facts, tree_verification_pass
+from llmviewer.techniques.technique import Change, Parameter, Technique, change_generation, parse_parameters
 
 SOURCE = "arXiv 2404.19124; https://github.com/foundation-model-stack/fms-extras, fms_extras/models/speculator.py"
 
@@ -32,7 +32,7 @@ class Embeddings(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class SpeculatorStage:
     """One stage: a table of tokens, a projection of the state before, their weighted sum normalised, GELU, a head.
 
     first: its state is the model's, of another width than those between stages, so its matrix is never shared.
@@ -78,7 +78,7 @@ def speculator(target: Model, heads: int, inner: int, embeddings: Embeddings = E
     vocabulary, own = target.head.lm_head.out_features, embeddings is Embeddings.OWN
     widths = [target.hidden] + [inner] * heads
     stages = [
-        Stage(vocabulary=vocabulary, state=state, inner=made, dtype=target.dtype, first=at == 0)
+        SpeculatorStage(vocabulary=vocabulary, state=state, inner=made, dtype=target.dtype, first=at == 0)
         for at, (state, made) in enumerate(pairwise(widths))
     ]
 
@@ -89,7 +89,7 @@ def speculator(target: Model, heads: int, inner: int, embeddings: Embeddings = E
             for at, stage in enumerate(stages, 1)
         )
 
-    return beside(target, f"speculator, {heads} heads of {inner}", blocks, SOURCE)
+    return draft_module(target, f"speculator, {heads} heads of {inner}", blocks, SOURCE)
 
 
 WHERE = "--speculative speculator"
@@ -100,22 +100,22 @@ CANDIDATES = Parameter(name="candidates", default=1, low=1, high=64, whole=True)
 
 
 def _make(text: str) -> Change:
-    given = named(WHERE, text, ("heads", "inner", "embeddings", "candidates", "acceptance"))
-    heads, inner, candidates = (of.of(given, WHERE) for of in (HEADS, INNER, CANDIDATES))
+    given = parse_parameters(WHERE, text, ("heads", "inner", "embeddings", "candidates", "acceptance"))
+    heads, inner, candidates = (of.value(given, WHERE) for of in (HEADS, INNER, CANDIDATES))
     how = given.get("embeddings", Embeddings.OWN.value)
     ways = [way.value for way in Embeddings]
     if how not in ways:
         raise unknown("embeddings", how, ways, where=WHERE)
-    by_position = accepted(WHERE, given)
+    by_position = required_acceptance(WHERE, given)
 
     def make(target: Model) -> Generation:
         module = speculator(target, int(heads), int(inner), Embeddings(how))
         draft = Draft(name=module.architecture, model=module, caches=False)
-        shape = verifying_tree(candidates * heads, heads)
-        facts = said(module.architecture, candidates * heads, by_position)
+        shape = tree_verification_pass(candidates * heads, heads)
+        facts = round_facts(module.architecture, candidates * heads, by_position)
         return Generation(shape=shape, tokens=by_position.tokens(heads), drafts=(draft,), facts=facts)
 
-    return generating(listed("speculator", text), make)
+    return change_generation(scheme_name("speculator", text), make)
 
 
 TECHNIQUE = Technique(
@@ -125,7 +125,7 @@ TECHNIQUE = Technique(
     "multi-stage speculator).",
     parameters={
         "heads": "stages: 3 to 4 for language, 6 to 8 for code; 3 unless said",
-        "acceptance": ACCEPTANCE_SAID,
+        "acceptance": ACCEPTANCE_HELP,
         "inner": "width of a stage; 4096 unless said",
         "embeddings": "own of each stage, or shared; own unless said",
         "candidates": "chains verified side by side, acceptance is of the best; 1 unless said",

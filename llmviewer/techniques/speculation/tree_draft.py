@@ -9,26 +9,26 @@ from math import prod
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.serving.generation import PLAIN, Draft, Generation, Shape
 from llmviewer.techniques.speculation import ranks, rates, trees
-from llmviewer.techniques.speculation.draft_model import OWN, loaded
-from llmviewer.techniques.speculation.draft_options import listed
+from llmviewer.techniques.speculation.draft_model import DRAFT_TECHNIQUES, load_draft
+from llmviewer.techniques.speculation.draft_options import scheme_name
 from llmviewer.techniques.speculation.ranks import Ranks
-from llmviewer.techniques.speculation.trees import Merged, Tree
-from llmviewer.techniques.speculation.verification import verifying_tree
-from llmviewer.techniques.technique import Change, Parameter, Technique, generating, named
+from llmviewer.techniques.speculation.trees import MergedTrees, Tree
+from llmviewer.techniques.speculation.verification import tree_verification_pass
+from llmviewer.techniques.technique import Change, Parameter, Technique, change_generation, parse_parameters
 
 WHERE = "--speculative tree"
 #: SpecInfer, table 1: LLaMA-68M for LLaMA-7B, Alpaca, greedy.
 DEFAULT = "draft-llama-68m"
 #: Nodes beyond which no tree is built.
-MOST_NODES = 4096
+MAX_NODES = 4096
 #: Levels of the best tree unless told otherwise: SpecInfer's speculation length.
 DEPTH = Parameter(name="depth", default=8, low=1, high=64, whole=True)
-BUDGET = Parameter(name="budget", low=0, high=MOST_NODES, whole=True)
+BUDGET = Parameter(name="budget", low=0, high=MAX_NODES, whole=True)
 OVERLAP = Parameter(name="overlap", default=0.0, low=0.0, high=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class DraftLevel:
     """A pass of the draft: nodes of one depth that have children, side by side; before: nodes processed before them."""
 
     nodes: int
@@ -42,29 +42,29 @@ class Level:
         return self.nodes * (self.depth + 1.0 - self.before)
 
 
-def levels(tree: Tree) -> tuple[Level, ...]:
+def levels(tree: Tree) -> tuple[DraftLevel, ...]:
     """The passes that draft a tree; the first processes its root, the last accepted token."""
     deep = (0, *trees.depths(tree))
     nodes = [deep[node] for node in sorted(set(tree))]
     counts = [nodes.count(depth) for depth in range(max(nodes, default=-1) + 1)]
     return tuple(
-        Level(nodes=count, depth=depth, before=sum(counts[:depth])) for depth, count in enumerate(counts) if count
+        DraftLevel(nodes=count, depth=depth, before=sum(counts[:depth])) for depth, count in enumerate(counts) if count
     )
 
 
-def drafting(draft: Draft, tree: Tree) -> tuple[Draft, ...]:
+def draft_passes(draft: Draft, tree: Tree) -> tuple[Draft, ...]:
     """The draft's passes, those of as many nodes together: counts are their means, which keeps every sum.
 
     One model, one cache: only the first of them is stored.
     """
-    passes: dict[int, list[Level]] = {}
+    passes: dict[int, list[DraftLevel]] = {}
     for level in levels(tree):
         passes.setdefault(level.nodes, []).append(level)
     made = [_passes(draft, nodes, alike) for nodes, alike in passes.items()]
     return (*made[:1], *(replace(one, caches=False, shared=None) for one in made[1:]))
 
 
-def _passes(draft: Draft, nodes: int, alike: Sequence[Level]) -> Draft:
+def _passes(draft: Draft, nodes: int, alike: Sequence[DraftLevel]) -> Draft:
     chain = all(level.pairs == nodes == 1 for level in alike)
     shape = Shape(
         new_tokens=float(nodes),
@@ -76,19 +76,19 @@ def _passes(draft: Draft, nodes: int, alike: Sequence[Level]) -> Draft:
     return replace(draft, name=name, passes=float(len(alike)), shape=shape)
 
 
-def verified(drafts: Sequence[Draft], grown: Sequence[Tree], rates: Sequence[Ranks], overlap: float) -> Generation:
+def tree_round(drafts: Sequence[Draft], grown: Sequence[Tree], rates: Sequence[Ranks], overlap: float) -> Generation:
     """A round: each draft grows its tree, one after another, then one pass verifies all trees, merged at the root.
 
     E = sum over nodes of the products of rates along their paths, the root (bonus token) counting 1; of several
     drafts see `Merged`.  A tree without branches is a chain of drafted tokens.  Source: SpecInfer, arXiv 2305.09781.
     """
-    merged = Merged(trees=tuple(grown), overlap=overlap)
+    merged = MergedTrees(trees=tuple(grown), overlap=overlap)
     (first, *others), nodes = grown, merged.new_tokens - 1.0
     depth = max(max(trees.depths(tree)) for tree in grown)
     return Generation(
-        shape=verifying_tree(nodes, float(depth), merged.pairs),
+        shape=tree_verification_pass(nodes, float(depth), merged.pairs),
         tokens=merged.expected(rates) if others else trees.expected(first, rates[0]),
-        drafts=tuple(part for draft, tree in zip(drafts, grown, strict=True) for part in drafting(draft, tree)),
+        drafts=tuple(part for draft, tree in zip(drafts, grown, strict=True) for part in draft_passes(draft, tree)),
         facts={
             "draft": "+".join(draft.name for draft in drafts),
             "drafted_tokens": nodes,
@@ -99,45 +99,45 @@ def verified(drafts: Sequence[Draft], grown: Sequence[Tree], rates: Sequence[Ran
 
 
 def _make(text: str) -> Change:
-    known = ("draft", "widths", "budget", "depth", "ranks", "acceptance", "overlap", *OWN)
-    given = named(WHERE, text, known)
+    known = ("draft", "widths", "budget", "depth", "ranks", "acceptance", "overlap", *DRAFT_TECHNIQUES)
+    given = parse_parameters(WHERE, text, known)
     names = given.get("draft", "").split("+")
     if len(set(names)) < len(names):
         raise UserError(f"{WHERE}: draft is {quoted(given['draft'])}; for more choices of one draft give widths")
     if ("widths" in given) == ("budget" in given):
         raise UserError(f"{WHERE}: give widths=1/1/3/1 by level, or budget=16, the nodes of the best tree")
-    drafts = [loaded(name, given) for name in names]
-    grown, rates = _grown(given, len(names))
+    drafts = [load_draft(name, given) for name in names]
+    grown, rates = _read_trees(given, len(names))
     if not grown[0]:
-        return generating(listed("tree", text), lambda _: PLAIN)
-    generation = verified(drafts, grown, rates, OVERLAP.of(given, WHERE))
-    return generating(listed("tree", text), lambda _: generation)
+        return change_generation(scheme_name("tree", text), lambda _: PLAIN)
+    generation = tree_round(drafts, grown, rates, OVERLAP.value(given, WHERE))
+    return change_generation(scheme_name("tree", text), lambda _: generation)
 
 
-def _grown(given: Mapping[str, str], drafts: int) -> tuple[list[Tree], list[Ranks]]:
+def _read_trees(given: Mapping[str, str], drafts: int) -> tuple[list[Tree], list[Ranks]]:
     """A tree and rates by rank for each draft."""
     if "budget" in given:
-        budget, depth = int(BUDGET.of(given, WHERE)), int(DEPTH.of(given, WHERE))
-        rates = _rates(given, drafts, budget)
+        budget, depth = int(BUDGET.value(given, WHERE)), int(DEPTH.value(given, WHERE))
+        rates = _read_rates(given, drafts, budget)
         return [trees.best(budget, rate, depth) for rate in rates], rates
     if "depth" in given:
         raise UserError(f"{WHERE}: widths say how deep the tree is; leave out depth")
     widths = _widths(given["widths"])
-    return [trees.full(widths)] * drafts, _rates(given, drafts, max(widths))
+    return [trees.full(widths)] * drafts, _read_rates(given, drafts, max(widths))
 
 
 def _widths(text: str) -> list[int]:
     parts = text.split("/")
-    allowed = f"allowed: whole numbers from 1, one for each level, that make up to {MOST_NODES:,} nodes"
+    allowed = f"allowed: whole numbers from 1, one for each level, that make up to {MAX_NODES:,} nodes"
     if not all(part.strip().isdecimal() and int(part[:6]) > 0 for part in parts) or len(parts) > DEPTH.high:
         raise UserError(f"{WHERE}: widths is {quoted(text)}; {allowed}")
     widths = [int(part) for part in parts]
-    if sum(prod(widths[: depth + 1]) for depth in range(len(widths))) > MOST_NODES:
+    if sum(prod(widths[: depth + 1]) for depth in range(len(widths))) > MAX_NODES:
         raise UserError(f"{WHERE}: widths is {quoted(text)}; {allowed}")
     return widths
 
 
-def _rates(given: Mapping[str, str], drafts: int, widest: int) -> list[Ranks]:
+def _read_rates(given: Mapping[str, str], drafts: int, widest: int) -> list[Ranks]:
     """For each draft how often its first, second, ... choice is right: of one text that of all drafts."""
     if "ranks" in given and "acceptance" in given:
         raise UserError(f"{WHERE}: give ranks, or the acceptance of independent draws, not both")
@@ -146,7 +146,9 @@ def _rates(given: Mapping[str, str], drafts: int, widest: int) -> list[Ranks]:
     if len(texts) not in (1, drafts):
         raise UserError(f"{WHERE}: rates of {len(texts)} drafts are given, and {drafts} drafts")
     found = [
-        ranks.of_draws(rates.read_acceptance(WHERE, one), max(widest, 1)) if by_draws else rates.read_ranks(WHERE, one)
+        ranks.from_independent_draws(rates.read_acceptance(WHERE, one), max(widest, 1))
+        if by_draws
+        else rates.read_ranks(WHERE, one)
         for one in texts
     ]
     return found * drafts if len(found) == 1 else found

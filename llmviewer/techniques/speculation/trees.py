@@ -58,7 +58,7 @@ def ranks(tree: Tree) -> tuple[int, ...]:
     return tuple(found)
 
 
-def reached(tree: Tree, rates: Ranks) -> tuple[float, ...]:
+def depth_probabilities(tree: Tree, rates: Ranks) -> tuple[float, ...]:
     """Probability that as many drafted tokens are accepted, at least: 0 (which is sure), 1, 2 ...
 
     Siblings exclude each other, so a depth is reached with the sum over its nodes of the products along their paths.
@@ -73,7 +73,7 @@ def reached(tree: Tree, rates: Ranks) -> tuple[float, ...]:
 def expected(tree: Tree, rates: Ranks) -> float:
     """Expected tokens of a pass: the sum over all nodes of the product of rates along the path; the root counts 1, the
     bonus token (Sequoia, arXiv 2402.12374)."""
-    return list(accumulate(reached(tree, rates)))[-1]
+    return list(accumulate(depth_probabilities(tree, rates)))[-1]
 
 
 def best(budget: int, rates: Ranks, depth: int) -> Tree:
@@ -103,7 +103,7 @@ def best(budget: int, rates: Ranks, depth: int) -> Tree:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
+class MergedTrees:
     """Trees of several drafts, or of several samples of one, that share the root and are verified in one pass.
 
     overlap: the share of the later trees' nodes that the first has as well, from 0 (drafts that know nothing of each
@@ -126,7 +126,7 @@ class Merged:
     def expected(self, rates: Sequence[Ranks]) -> float:
         """Expected tokens, rates by tree: 1 + sum_d 1 - prod_t (1 - Pr(tree t is right to depth d)) of independent
         drafts; what overlaps adds nothing to the first."""
-        by_tree = [reached(tree, rate) for tree, rate in zip(self.trees, rates, strict=True)]
+        by_tree = [depth_probabilities(tree, rate) for tree, rate in zip(self.trees, rates, strict=True)]
         independent = 0.0
         for depth in range(max(map(len, by_tree))):
             missed = 1.0

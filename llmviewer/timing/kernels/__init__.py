@@ -1,1 +1,1 @@
-"""How fast kernels run beside the data sheet: one family a file, each a formula with fitted constants."""
+"""Kernel families, one per file: each is a formula with fitted constants for the rates that its kernels reach."""

@@ -1,4 +1,4 @@
-"""Fused attention: each group of sequences by the kernel that runs it; those of several are added up."""
+"""Fused attention: each group of sequences is priced by the kernel that runs it, and the times are added up."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from llmviewer.ops.attention import AttentionShape
 from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels.family import Constants
 
-#: Queries of one sequence up to which engines run their decode kernel (one token, or a few drafted ones).
+#: Most queries of a sequence for which engines run their decode kernel (one token, or a few draft tokens).
 MOST_DECODE_QUERIES = 16.0
-#: Variants that stand in for each other without loss.
+#: Variant -> variants of equal performance, nearest first.
 TWINS: dict[str, tuple[str, ...]] = {
     "bf16": ("fp16",),
     "fp16": ("bf16",),
@@ -28,15 +28,18 @@ TWINS: dict[str, tuple[str, ...]] = {
     "fp8": ("bf16-kv8",),
     "int8": ("fp8", "bf16-kv8"),
 }
-#: Ending of the variants of latent attention, whose kernels are others; plain ones stand in for them.
+#: Suffix of the variants of latent attention (MLA), which has kernels of its own; plain variants substitute for them.
 LATENT = "-mla"
 TWINS |= {name + LATENT: (name, *others) for name, others in TWINS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupTime:
-    """What the kernel of one group of sequences takes [s]: launch and whatever overlaps with nothing; its tiles; moving
-    one byte.  sharpness: p by which tiles and bytes overlap."""
+    """Time of the kernel of one group of sequences.
+
+    fixed_s: launch and other time without overlap.  tiles_s: all tiles.  byte_s: per byte moved.
+    sharpness: p of the overlap of tiles and bytes.
+    """
 
     fixed_s: Count
     tiles_s: Count
@@ -48,7 +51,7 @@ Parts = Callable[[Group, Operator, Chip, Constants], GroupTime]
 
 
 def priced(operator: Operator, chip: Chip, part_of: Callable[[Group], GroupTime]) -> Rates:
-    """Rates that give the sum over groups of the time of their kernels."""
+    """Rates under which the operator takes the sum of the kernel times of its groups."""
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
     first, *others = shape.groups
@@ -67,28 +70,28 @@ def priced(operator: Operator, chip: Chip, part_of: Callable[[Group], GroupTime]
     )
 
 
-def rates(operator: Operator, chip: Chip, prompts: tuple[Parts, Constants], steps: tuple[Parts, Constants]) -> Rates:
-    """Every group by the kernel for its number of queries, passes of a group may differ."""
+def rates(operator: Operator, chip: Chip, prefill: tuple[Parts, Constants], decode: tuple[Parts, Constants]) -> Rates:
+    """Rates with every group priced by the kernel for its number of queries, which may differ between passes."""
 
     def part_of(group: Group) -> GroupTime:
-        few: Any = np.asarray(decodes(group))
-        if few.all():
-            return steps[0](group, operator, chip, steps[1])
-        prompt = prompts[0](group, operator, chip, prompts[1])
-        return _either(few, steps[0](group, operator, chip, steps[1]), prompt) if few.any() else prompt
+        decoding: Any = np.asarray(decodes(group))
+        if decoding.all():
+            return decode[0](group, operator, chip, decode[1])
+        prompt = prefill[0](group, operator, chip, prefill[1])
+        return _either(decoding, decode[0](group, operator, chip, decode[1]), prompt) if decoding.any() else prompt
 
     return priced(operator, chip, part_of)
 
 
 def alone(parts: Parts) -> Callable[[Operator, Chip, Constants], Rates]:
-    """The rates of one family: all groups by its kernel."""
+    """The `rates` of a family whose kernel prices all groups."""
     return lambda operator, chip, constants: priced(
         operator, chip, lambda group: parts(group, operator, chip, constants)
     )
 
 
 def decodes(group: Group) -> Any:
-    """Where engines run their decode kernel: one token, or a few drafted ones after others; not a short prompt."""
+    """Mask of passes in which engines run their decode kernel: one or few new tokens after cached ones, no prompt."""
     new = np.asarray(group.new_tokens)
     return (new == 1.0) | ((new <= MOST_DECODE_QUERIES) & (np.asarray(group.cached_tokens) > 0.0))
 
@@ -103,8 +106,10 @@ def _either(mask: Any, chosen: GroupTime, other: GroupTime) -> GroupTime:
 
 
 def _sum(operator: Operator, shape: AttentionShape, parts: tuple[GroupTime, ...]) -> GroupTime:
-    """Kernels one after another.  Each one's tiles and bytes get their shares of the time they take together, so that
-    the shares of all add up to the time of all."""
+    """Kernels of all groups, one after another.
+
+    Each kernel's time is split between its tiles and bytes, so that these parts add up to the total.
+    """
     fixed: Any = 0.0
     tiles: Any = 0.0
     moving: Any = 0.0
@@ -120,7 +125,7 @@ def _sum(operator: Operator, shape: AttentionShape, parts: tuple[GroupTime, ...]
 
 
 def bytes_of(group: Group, operator: Operator, shape: AttentionShape) -> Count:
-    """A group's share of the device-memory traffic: the cache by its keys, queries and outputs by its tokens."""
+    """A group's part of the device-memory traffic: cache in proportion to keys, the rest in proportion to tokens."""
     cached = operator.read_bytes(Role.CACHE)
     keys: Count = 0.0
     for other in shape.groups:
@@ -131,13 +136,13 @@ def bytes_of(group: Group, operator: Operator, shape: AttentionShape) -> Count:
 
 
 def bits_of(operator: Operator) -> float:
-    """Bits of a cached element, 16 where nothing is cached."""
+    """Bits of a cached element; 16 if nothing is cached."""
     cached = next((a.tensor.dtype for a in operator.reads if a.tensor.role is Role.CACHE), None)
     return 16.0 if cached is None else cached.bits
 
 
 def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
-    """Sequences, queries and keys of a sequence, heads."""
+    """Number of sequences, queries and keys per sequence, and heads."""
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
     group = shape.groups[0]
@@ -152,7 +157,7 @@ def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
 
 
 def variant(operator: Operator) -> str:
-    """`bf16`: products and cache alike; `bf16-kv8`: a cache of 8 bit; `-mla` behind it: keys wider than values."""
+    """`bf16`: products and cache; `bf16-kv8`: 8-bit cache; suffix `-mla`: keys wider than values."""
     shape = operator.shape
     narrow = bits_of(operator) < 12.0 and operator.compute not in ("fp8", "int8")
     latent = isinstance(shape, AttentionShape) and bool(np.any(shape.qk_dim != shape.v_dim))

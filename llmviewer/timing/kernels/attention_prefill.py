@@ -1,7 +1,7 @@
-"""Attention over prompts: tiles of 128 queries against the keys they see, in waves over the units.
+"""Prefill attention: tiles of 128 queries against the keys that they attend to, in waves over the units.
 
 FlashAttention-2 and -3 (arXiv 2307.08691, 2407.08608).  Engines write keys and values to the paged cache in the same
-call: a block of threads per token, so time goes by tokens.
+call with one thread block per token, so the time of writing scales with tokens.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from llmviewer.timing.kernels.attention import TWINS, GroupTime, alone, covers, 
 from llmviewer.timing.kernels.clock import units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 
-#: Rows of a tile where ROW_BLOCKS does not know the generation.
+#: Query rows of a tile on generations that ROW_BLOCKS does not list.
 ROWS = 128.0
-#: Keys of a tile: on average half of the last one is computed in vain.
+#: Keys of a tile; on average half of the last tile is padding.
 KEY_BLOCK = 128.0
-#: Share of the units below which tiles also divide the keys (num_splits_heuristic of FlashAttention,
-#: https://github.com/Dao-AILab/flash-attention/blob/main/hopper/heuristics.h), and the waves that this leaves unfilled.
+#: Keys are split too if tiles fill less than this fraction of the units (num_splits_heuristic of FlashAttention,
+#: https://github.com/Dao-AILab/flash-attention/blob/main/hopper/heuristics.h); and the cost of its partial waves.
 SPLIT_BELOW, SPLIT_WASTE = 0.8, 1.15
-#: Elements of K of one token that one block of threads writes at a time.
+#: Elements of one token's K that a thread block writes at a time.
 WRITTEN_AT_ONCE = 512.0
 
 
 def part(group: Group, operator: Operator, chip: Chip, constants: Constants) -> GroupTime:
-    """Time of one group: the longer of the work over all units and the longest tile, smoothly; then bytes, launch."""
+    """Time of one group: the smooth maximum of mean load per unit and longest tile, plus bytes and launch."""
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
     width = shape.v_dim
@@ -47,7 +47,7 @@ def part(group: Group, operator: Operator, chip: Chip, constants: Constants) -> 
 
 
 def _tiles(group: Group, shape: AttentionShape, operator: Operator, chip: Chip, constants: Constants) -> Count:
-    """Seconds of all tiles.  packed: the heads of a group share tiles, and few tiles divide the keys."""
+    """Seconds of all tiles.  packed: the query heads of a KV head share tiles, and keys are split if tiles are few."""
     packed = constants["rows"] == 0.0
     sharing = shape.heads / shape.kv_heads if packed else 1.0
     rows = _rows(shape.qk_dim, chip.generation) if packed else constants["rows"]
@@ -77,7 +77,7 @@ def _tiles(group: Group, shape: AttentionShape, operator: Operator, chip: Chip, 
 
 
 def _key_s(shape: AttentionShape, operator: Operator, chip: Chip, constants: Constants) -> Count:
-    """Seconds of a unit for one query row and key: products, and the exponential beside them."""
+    """Seconds of a unit per query row and key: products, overlapped with the exponential."""
     units = units_of(chip)
     share = constants["compute"] * (1.0 + (constants["wide"] - 1.0) * (shape.qk_dim > 192.0))
     share = share * (1.0 + (constants["widest"] - 1.0) * (shape.qk_dim > 256.0))
@@ -91,7 +91,7 @@ def _key_s(shape: AttentionShape, operator: Operator, chip: Chip, constants: Con
 
 
 def _rows(head_dim: Count, generation: str) -> Count:
-    """Query rows of a tile (ROW_BLOCKS), the widest heads first."""
+    """Query rows of a tile (ROW_BLOCKS lists the widest heads first)."""
     rows: Any = ROWS
     for largest, count in ROW_BLOCKS.get(generation, {}).items():
         rows = rows + (count - rows) * (head_dim <= largest)
@@ -104,19 +104,19 @@ FAMILY = Family(
         Constant(name="floor", unit="us", meaning="shortest kernel", start=9.0, low=0.0, high=200.0),
         Constant(name="compute", unit="1", meaning="share of the dense peak", start=0.7, low=0.02, high=1.0),
         Constant(name="special", unit="1", meaning="share of the special-function rate", start=0.5, low=0.02, high=1.0),
-        Constant(name="wide", unit="1", meaning="of it with heads beyond 192 elements", start=0.95, low=0.1, high=1.4),
-        Constant(name="widest", unit="1", meaning="of that with heads beyond 256", start=0.5, low=0.01, high=1.4),
-        Constant(name="tile", unit="us", meaning="each tile before its keys", start=2.5, low=0.0, high=50.0),
-        Constant(name="sharpness", unit="1", meaning="of longest tile and mean load", start=3.0, low=1.0, high=20.0),
+        Constant(name="wide", unit="1", meaning="factor on compute, heads above 192", start=0.95, low=0.1, high=1.4),
+        Constant(name="widest", unit="1", meaning="further factor, heads above 256", start=0.5, low=0.01, high=1.4),
+        Constant(name="tile", unit="us", meaning="fixed time of a tile", start=2.5, low=0.0, high=50.0),
+        Constant(name="sharpness", unit="1", meaning="p of longest tile and mean load", start=3.0, low=1.0, high=20.0),
         Constant(name="memory", unit="1", meaning="share of the bandwidth", start=0.7, low=0.05, high=1.0),
-        Constant(name="token", unit="ns", meaning="write one token to the cache", start=1.5, low=0.0, high=100.0),
-        Constant(name="cache", unit="ns", meaning="and each 512 elements of K", start=0.3, low=0.0, high=100.0),
-        Constant(name="uneven", unit="us", meaning="heads of 192 elements", start=0.5, low=0.0, high=50.0),
-        Constant(name="window", unit="token", meaning="keys beyond a window", start=100.0, low=0.0, high=8192.0),
-        Constant(name="skipped", unit="1", meaning="share of a key that no query sees", start=0.02, low=0.0, high=1.0),
-        Constant(name="split", unit="us", meaning="to reduce divided keys", start=7.0, low=0.0, high=50.0),
+        Constant(name="token", unit="ns", meaning="writing one token to the cache", start=1.5, low=0.0, high=100.0),
+        Constant(name="cache", unit="ns", meaning="writing 512 elements of K", start=0.3, low=0.0, high=100.0),
+        Constant(name="uneven", unit="us", meaning="extra time, heads of 192 elements", start=0.5, low=0.0, high=50.0),
+        Constant(name="window", unit="token", meaning="keys read beyond a window", start=100.0, low=0.0, high=8192.0),
+        Constant(name="skipped", unit="1", meaning="cost of a masked key over others", start=0.02, low=0.0, high=1.0),
+        Constant(name="split", unit="us", meaning="reduction of split keys", start=7.0, low=0.0, high=50.0),
         Constant(
-            name="rows", unit="row", meaning="a head's tile; 0: FlashAttention's, which the heads of a group share",
+            name="rows", unit="row", meaning="tile of one head; 0: tile of FlashAttention, shared by the heads of a group",
             start=0.0, low=0.0, high=256.0, choices=(0.0, 128.0, 32.0),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Batched products without weights: scores and outputs of eager attention, a small product per sequence and head."""
+"""Batched products without weights: scores and outputs of eager attention, one small product per sequence and head."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmviewer.timing.kernels.family import Constant, Constants, Family
 
 
 def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
-    """A floor, and shares of peak and bandwidth."""
+    """A fixed floor, and constant fractions of peak and bandwidth."""
     sheet = ideal(operator, chip)
     return replace(
         sheet,

@@ -1,4 +1,4 @@
-"""Exchanges between devices: the library's ring or switch, an engine's own kernels, latency, and who launches them."""
+"""Collectives: ring and switch algorithms of a library, an engine's own kernels, latency and host launch."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from llmviewer.timing.efficiency import Rates, WayRates, ideal
 from llmviewer.timing.kernels.clock import clock_hz
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 
-#: Chunks of a device's own that a ring copies beside those it sends: 2 devices reach 0.64 of an A100's links and 0.57
+#: Chunks that each device of a ring copies locally in addition to those it sends: 2 devices reach 0.64 of an A100's links and 0.57
 #: to 0.72 of an H100's, 4 devices 0.72 and 0.68 to 0.79, 8 devices 0.74 of both (NCCL timed by aiconfigurator).
 OWN_CHUNKS = 0.35
-#: Exponent by which latency and sending add up: messages are cut in chunks, and each pays a part of the latency.  Two
+#: Exponent for the sum of latency and sending: messages are cut into chunks, and each pays a part of the latency.  Two
 #: hundred sizes on H100 (NCCL) and A100 (vidur) agree within 0.02.
 OVERLAP = 0.6
-#: Devices from which NCCL lets the switch add (NVLS), on generations whose switch can.
+#: Minimum number of devices for which NCCL reduces in the switch (NVLS), and generations whose switch supports it.
 #: Source: https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc
 SWITCHED, SWITCHING = 8.0, ("hopper", "blackwell")
-#: Cards without peer-to-peer: all traffic crosses the host's bridges.  All-reduce on L40S over PCIe 4 (31.5 GB/s) moves
+#: Cards without peer-to-peer access: all traffic crosses the host's bridges.  All-reduce on L40S over PCIe 4 (31.5 GB/s) moves
 #: 20 / 3 / < 1 GB/s with 2 / 4 / 8 cards (NCCL timed by aiconfigurator): 0.64, 0.14, < 0.06 of the link, about
 #: 0.64 (2 / cards)^2.
 BRIDGED = 0.64
-#: Links that join every device with every other, a part each: fewer devices use fewer of them (2 MI300X one of seven).
+#: Links from each device to every other one: fewer devices use fewer of them (2 MI300X one of seven).
 #: Source: https://rocm.blogs.amd.com/software-tools-optimization/mi300x-rccl-xgmi/README.html
 MESHES = ("xgmi", "ethernet")
-#: Latency of a message over PCIe and over a network, over that of NVLink: 1.0 and 2.7 us to 0.6 (NCCL's ring, LL).
+#: Latency of a message over PCIe and over a network relative to NVLink: 1.0 and 2.7 us to 0.6 (NCCL's ring, LL).
 #: Source: https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc
 PCIE_HOP, NETWORK_HOP = 1.0 / 0.6, 2.7 / 0.6
-#: Share of a network port's rate: NCCL reaches 370 to 390 of 400 Gb/s between nodes of 8 ports.
+#: Fraction of a network port's rate: NCCL reaches 370 to 390 of 400 Gb/s between nodes of 8 ports.
 #: Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 NETWORK = 0.92
 MIB = 2.0**20
 
 
 def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
-    """The fastest of the library's algorithms and of the engine's own kernels; the host's launch."""
+    """Algorithms of the library and of the engine's own kernels, the fastest of which runs, and the host launch."""
     shape = operator.shape
     assert isinstance(shape, CollectiveShape)
     sheet = ideal(operator, chip)
@@ -56,13 +56,13 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
 def _ways(
     pattern: Collective, devices: float, near: float, chip: Chip, constants: tuple[tuple[str, float], ...]
 ) -> tuple[WayRates, ...]:
-    """All algorithms; no matter how many bytes, so they are looked up once."""
+    """All algorithms; cached, as they do not depend on the size."""
     shape, named = CollectiveShape(pattern=pattern, devices=devices, size_bytes=0.0, near=near), dict(constants)
     return (*_library(shape, chip, named), *_own(shape, chip, named))
 
 
 def _library(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterator[WayRates]:
-    """The ways of NCCL, RCCL and the like; within one fast link they run rings."""
+    """Algorithms of NCCL, RCCL and similar libraries; within one fast link they use rings."""
     cycle = 1e3 / clock_hz(chip)
     for way in shape.ways():
         if way.name == "one-shot" or (way.name == "tree" and not way.network):
@@ -79,14 +79,14 @@ def _library(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterat
 
 
 def _link_share(steps: float, shape: CollectiveShape, chip: Chip, constants: Constants) -> float:
-    """Share of the link's rate that the library reaches."""
+    """Fraction of the link's rate that the library reaches."""
     if shape.pattern is Collective.ALL_REDUCE and shape.devices >= SWITCHED and switches(chip):
         return constants["switch"]
     return _wired(shape, chip) * (BRIDGED if bridged(chip) else constants["link"] * steps / (steps + OWN_CHUNKS))
 
 
 def _wired(shape: CollectiveShape, chip: Chip) -> float:
-    """Share of the link's rate that the wires between so many devices give: all of it behind a switch."""
+    """Fraction of the link's rate that the topology provides to this many devices; 1 behind a switch."""
     devices = max(2.0, min(shape.devices, shape.near))
     if bridged(chip):
         return (2.0 / devices) * (2.0 / devices)
@@ -94,7 +94,7 @@ def _wired(shape: CollectiveShape, chip: Chip) -> float:
 
 
 def _own(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterator[WayRates]:
-    """All-reduce kernels of an engine: everyone reads everything at once, or first its part and then the sums."""
+    """All-reduce kernels of an engine: one-shot, each device reads all data, and two-shot, first parts, then sums."""
     n = shape.devices
     reads = shape.pattern is Collective.ALL_REDUCE and shape.near >= n and not (bridged(chip) and n > 2.0)
     if not reads or not constants["own_most"]:
@@ -106,24 +106,24 @@ def _own(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterator[W
 
 
 def bridged(chip: Chip) -> bool:
-    """Whether devices talk through the host: cards in slots, without links of their own."""
+    """Whether devices communicate through the host: PCIe cards without links of their own."""
     return chip.default_link == "pcie"
 
 
 def switches(chip: Chip) -> bool:
-    """Whether a switch joins the devices that can add what passes through it."""
+    """Whether the devices are connected by a switch that can reduce data in transit."""
     return chip.default_link == "nvlink" and chip.generation in SWITCHING
 
 
 def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
-    """Devices, and bytes of the whole tensor."""
+    """Number of devices, and bytes of the whole tensor."""
     shape = operator.shape
     assert isinstance(shape, CollectiveShape)
     return {"devices": shape.devices, "bytes": shape.size_bytes}
 
 
 def variant(operator: Operator) -> str:
-    """The pattern."""
+    """Pattern of the collective, such as `all_reduce`."""
     shape = operator.shape
     assert isinstance(shape, CollectiveShape)
     return str(shape.pattern.value)
@@ -140,16 +140,16 @@ FAMILY = Family(
         _measure("start", "1e3 cycles", "the library's kernel before its first message", 9.5, 0.0, 100.0),
         _measure("hop", "1e3 cycles", "one message of the library", 1.4, 0.0, 50.0),
         _measure("link", "1", "share of the link's rate that its chunks reach", 0.8, 0.02, 1.0),
-        _measure("switch", "1", "share of it where the switch adds", 0.95, 0.02, 1.0),
-        _measure("own_start", "1e3 cycles", "a round of the engine's own kernels", 6.0, 0.0, 50.0),
-        _measure("one_shot", "1", "share of the link's rate, everyone reading everything", 0.6, 0.02, 1.0),
-        _measure("two_shot", "1", "share of the link's rate, parts and then sums", 0.6, 0.02, 1.0),
+        _measure("switch", "1", "share of the link's rate with reduction in the switch", 0.95, 0.02, 1.0),
+        _measure("own_start", "1e3 cycles", "one round of the engine's own kernels", 6.0, 0.0, 50.0),
+        _measure("one_shot", "1", "share of the link's rate, one-shot all-reduce", 0.6, 0.02, 1.0),
+        _measure("two_shot", "1", "share of the link's rate, two-shot all-reduce", 0.6, 0.02, 1.0),
         Constant(
             name="own_most", unit="MiB", meaning="largest tensor of the engine's own kernels",
             start=0.0, low=0.0, high=1024.0, choices=(0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
         ),
-        _measure("host", "us", "launch by the host, nothing captured in a graph", 20.0, 0.0, 200.0),
-        _measure("host_device", "us", "more of it per device that it launches on", 0.1, 0.0, 20.0),
+        _measure("host", "us", "launch by the host, without a CUDA graph", 20.0, 0.0, 200.0),
+        _measure("host_device", "us", "further launch time per device", 0.1, 0.0, 20.0),
     ),
     rates=rates,
     covers=covers,

@@ -1,4 +1,4 @@
-"""What changes when constants fitted on one chip serve another generation, whose kernels are other programs."""
+"""Corrections of constants that were fitted on one chip for another generation, whose kernels are other programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llmviewer.timing.kernels.family import Constants
 #: Published efficiencies by generation, aggregated from the kernel tables of aiconfigurator
 #: (https://github.com/ai-dynamo/aiconfigurator, Apache-2.0): causal FLOP of prefill over the bf16 peak at 512, 1k, 2k,
 #: 4k, 8k, 16k tokens on H100 .17 .28 .43 .53 .59 .61, A100 .24 .36 .46 .52 .55 .57, L40S .26 .36 .43 .47 .49 .50
-#: (FlashAttention-2 there); a decode kernel is t0 + bytes / bandwidth x k with t0 11.7 us and k 1.09 on H100,
+#: (FlashAttention-2 there); a decode kernel takes t0 + bytes / bandwidth x k with t0 11.7 us and k 1.09 on H100,
 #: 15 us and 1.46 on A100; L40S reads .82 of its bandwidth where H100 reads .90.
 _AMPERE = {
     "attention_prefill": {"compute": 0.75, "tile": 2.0},
@@ -17,14 +17,14 @@ _AMPERE = {
 }
 _ADA = {"attention_prefill": {"compute": 0.66}, "attention_decode": {"memory": 0.92}}
 #: FlashAttention-4 reaches 0.71 of the peak of a B200 (https://arxiv.org/abs/2603.05451): exponentials partly on the
-#: vector units.  Its decode kernels read keys of 8 bit as they are.
+#: vector units.  Its decode kernels read 8-bit keys without conversion.
 _BLACKWELL = {
     "attention_prefill": {"special": 1.75},
     "attention_decode": {"key": 0.6, "key_width": 0.6},
 }
 #: 300 to 500 of 1307 TFLOP/s on an MI300X, Triton to AITER (https://midiareshadi.github.io/blog/attn-dsl-bench/).
 _CDNA = {"attention_prefill": {"compute": 0.42}, "attention_decode": {"floor": 1.3, "memory": 0.85}}
-#: Of fits of an H100, by generation of the chip that takes them: family -> constant -> factor.
+#: Generation of the target chip -> factors on constants of an H100's fits: family -> constant -> factor.
 FROM_HOPPER: dict[str, Mapping[str, Mapping[str, float]]] = {
     "ampere": _AMPERE,
     "ampere-ga10x": _AMPERE,
@@ -38,12 +38,12 @@ FROM_HOPPER: dict[str, Mapping[str, Mapping[str, float]]] = {
     "cdna4": _CDNA,
 }
 LENDER = "h100-sxm"
-#: Shares of what a data sheet promises; no factor lifts them above it.
+#: Constants that are fractions of a data-sheet rate; factors never raise them above 1.
 SHARES = ("compute", "memory", "special")
 
 
 def carried(constants: Constants, family: str, lender: str, generation: str) -> Constants:
-    """The constants as another generation's kernels would have them."""
+    """The constants, adapted to kernels of another generation."""
     factors = FROM_HOPPER.get(generation, {}).get(family) if lender == LENDER else None
     if factors is None:
         return constants

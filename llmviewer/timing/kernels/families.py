@@ -1,14 +1,15 @@
-"""The registry of kernel families, and which of them an operator belongs to."""
+"""The registry of kernel families, and the families that price an operator."""
 
 from __future__ import annotations
 
 from llmviewer.core.counts import present
-from llmviewer.core.ir import Kind, Operator
+from llmviewer.core.ir import Operator
+from llmviewer.core.kinds import Kind
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.timing.kernels import attention_decode, attention_prefill, batched, collective, gemm, streaming
 from llmviewer.timing.kernels.family import Family
 
-#: name -> family, as profiles call them.
+#: Name in profiles -> family.
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
@@ -20,18 +21,11 @@ FAMILIES: dict[str, Family] = {
         collective.FAMILY,
     )
 }
-#: Families of an operator by its kind; attention has one for prompts and one for decode steps, points differ.
-OF_KIND: dict[Kind, tuple[str, ...]] = {
-    Kind.GEMM: ("gemm",),
-    Kind.ATTENTION: ("attention_prefill", "attention_decode"),
-    Kind.COLLECTIVE: ("collective",),
-}
-
 
 def families_of(operator: Operator) -> tuple[str, ...]:
-    """Names of the families that price an operator; whatever is not named streams through memory."""
+    """Names of the families that price an operator, by its kind."""
     if operator.kind is Kind.ATTENTION and not isinstance(operator.shape, AttentionShape):
-        return ("streaming",)  # adds up what parts of the keys gave
+        return ("streaming",)  # sums the partial results of split keys
     if operator.kind is Kind.ATTENTION and not present(operator.vector_flops):
-        return ("batched",)  # the products of eager attention, their softmax in a kernel of its own
-    return OF_KIND.get(operator.kind, ("streaming",))
+        return ("batched",)  # products of eager attention, whose softmax is a separate kernel
+    return operator.kind.facts.families

@@ -1,4 +1,4 @@
-"""What a kernel family is: constants with meaning and unit, and the rates they give an operator on a chip."""
+"""Kernel families: constants with meaning and unit, and the formula for an operator's rates on a chip."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Constants: TypeAlias = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """A fitted number.  start: where a fit begins; low, high: what is physically possible.
+    """A fitted number.  start: initial value of a fit; low, high: physical bounds.
 
-    choices: a setting rather than a measure (a threshold): the fit tries each of them.
+    choices: values of a discrete setting, such as a threshold; the fit tries each of them.
     """
 
     name: str
@@ -32,14 +32,14 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A kind of kernel.
+    """Kernels that one formula prices.
 
-    rates: (operator, chip, constants) -> what the kernel attains; array-first, the same formula for prediction and fit.
-    covers: (operator, chip) -> the quantities whose fitted range a profile states (rows, keys ...).
-    variant: operator -> which of the family's fits it takes, by number formats or sort of work.
-    twins: variant -> others that stand in for it without loss (bf16 and fp16), nearest first.
-    unmeasured: no table holds such kernels; the constants that a fit would begin with serve.
-    nearest: variant -> others that stand in for it where neither was measured anywhere, nearest first.
+    rates: (operator, chip, constants) -> attainable rates; vectorized, the same formula for prediction and fit.
+    covers: (operator, chip) -> quantities whose fitted range a profile states (rows, keys ...).
+    variant: operator -> variant of the fit that it uses, by number formats or kind of work.
+    twins: variant -> variants of equal performance (bf16 and fp16), nearest first.
+    unmeasured: no measured table contains such kernels; start values of the constants are used.
+    nearest: variant -> substitutes if neither it nor its twins were measured on any chip, nearest first.
     """
 
     name: str
@@ -52,5 +52,5 @@ class Family:
     nearest: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def starting(self) -> dict[str, float]:
-        """The constants a fit begins with."""
+        """Start values of the constants."""
         return {constant.name: constant.start for constant in self.constants}

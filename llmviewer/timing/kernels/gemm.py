@@ -1,4 +1,4 @@
-"""Matrix products with weights: tiles on units, the memory beside them, and what engines do to the input first."""
+"""Matrix products with weights: tiles on units, concurrent memory traffic, and conversion of the input by engines."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from llmviewer.timing.kernels.clock import units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 from llmviewer.timing.kernels.power import reachable, sustained
 
-#: Classes of products whose inputs are those the model computes with: nothing is converted.
+#: Compute classes whose inputs need no conversion.
 PLAIN = frozenset(("fp16", "bf16", "tf32", "fp32", "fp64"))
-#: Compute time beyond which the power limit has pulled the clock down [s].
+#: Compute time after which the power limit has lowered the clock [s].
 SUSTAINING_S = 1e-3
-#: What the L2 gives each unit and clock [byte]: 64 by design, about a third measured on H100 and RTX 4090
+#: L2 bandwidth per unit and clock [byte]: 64 by design, about a third measured on H100 and RTX 4090
 #: (https://chipsandcheese.com/p/nvidias-h100-funny-l2-and-tons-of-bandwidth).
 L2_BYTES_PER_CLOCK = 22.0
-#: Rows from which block-scaled products take another kernel, and the block that their matrix must divide into (vLLM:
-#: FlashInfer below, DeepGEMM above, CUTLASS where it does not divide).
+#: Rows from which block-scaled products use another kernel, and the block (n, k) that must divide their matrix (vLLM:
+#: FlashInfer below, DeepGEMM above, CUTLASS if the block does not divide it).
 BLOCK_ROWS = 32.0
 BLOCK = (64.0, 128.0)
-#: Rows of the smallest tile, and those that a kernel for a matrix and a few vectors takes at a time; it reads the
-#: matrix again for more.  Where filling tiles in vain takes longer than the memory (Apple's GPUs: 30 FLOP per byte),
-#: libraries run it (MLX and llama.cpp for up to 8 rows).
+#: Rows of the smallest tile, and rows per pass of a matrix-vector kernel, which reads the matrix again for more rows.
+#: Libraries run it where padding a tile takes longer than reading memory (Apple's GPUs: 30 FLOP per byte; MLX and
+#: llama.cpp for up to 8 rows).
 TILE_ROWS, VECTORS = 32.0, 8.0
-#: Ending of the variants of grouped products, and those that have them: plain products stand in for them.
+#: Suffix of the variants of grouped products (experts), and the variants that have one; plain ones substitute for them.
 EXPERTS = "-experts"
 TWINS = {"bf16": ("fp16",), "fp16": ("bf16",)}
 GROUPED = ("bf16", "fp16", "fp32", "fp8", "fp8-block", "int8", "fp4", "w4a16", "w8a16")
 
 
 def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
-    """Tiles on units (split in depth where units idle), memory traffic beside them, and a fixed time.
+    """Tiles on units (split in depth if units idle), concurrent memory traffic, and a fixed time.
 
-    Never faster than the data sheet: shares of peak and bandwidth are at most 1, and the rest only adds.
+    Never faster than the data sheet: fractions of peak and bandwidth are at most 1, and all else adds time.
     """
     sheet = ideal(operator, chip)
     shape = operator.shape
@@ -91,7 +91,7 @@ def _drawn(chip: Chip, share: float) -> Count:
 def _tiles(
     operator: Operator, shape: GemmShape, chip: Chip, constants: Constants, memory_s: Count
 ) -> tuple[Count, Count]:
-    """Seconds on the units, and those of adding up what a split depth leaves."""
+    """Seconds of tiles on the units, and of the reduction after a split in depth."""
     grid = _grid(operator, shape, chip, constants)
     groups: Count = np.maximum(shape.active, 1.0) if shape.experts > 1.0 else 1.0
     count = tiles.per_unit(grid, shape.m, groups)
@@ -101,14 +101,16 @@ def _tiles(
     whole, parts = tiles.best(sizes), tiles.best(tiles.split(grid, count)) + constants["prologue"] * 1e-6
     adding = constants["split"] * 1e-6
     divided = np.hypot(parts, memory_s) + adding < np.hypot(whole, memory_s)
-    seconds: Array = whole + divided * (parts - whole)  # three times as fast as np.where
+    seconds: Array = whole + divided * (parts - whole)  # three times faster than np.where
     return seconds, divided * np.float64(adding)
 
 
 @lru_cache(maxsize=256)
 def _padding_shows(chip: Chip, compute: str, bits: float) -> bool | Array:
-    """Whether one row takes longer in a tile than its weights from memory, and vector units are known; of hypothetical
-    chips for each."""
+    """Whether padding one row to a tile takes longer than reading its weights; an array for hypothetical chips.
+
+    False if the chip's vector rate is unknown.
+    """
     if chip.vector_rate() is None:
         return False
     weight_s = bits / 8.0 / chip.bandwidth_bytes_per_s
@@ -118,7 +120,7 @@ def _padding_shows(chip: Chip, compute: str, bits: float) -> bool | Array:
 
 
 def _by_vectors(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count) -> Count:
-    """Seconds on the vector units, VECTORS rows at a time; beyond them the matrix is read again."""
+    """Seconds on the vector units, VECTORS rows per pass; each further pass reads the matrix again."""
     rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
     again = np.ceil(rows / VECTORS)
     peak, vector = sheet.matrix_flops_per_s, sheet.vector_flops_per_s
@@ -140,33 +142,33 @@ def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants
     )
     try:
         return tiles.looked_up(shape.n, shape.k, pace)
-    except TypeError:  # arrays: a table of many products, or chips in one sweep
+    except TypeError:  # arrays cannot be cached: a table of many products, or chips in one sweep
         return tiles.grid(shape.n, shape.k, tiles.Pace(**dict(zip(tiles.Pace.__slots__, pace, strict=True))))
 
 
 @lru_cache(maxsize=64)
 def _figures(chip: Chip, compute: str) -> tuple[Any, Any, Any, Any]:
-    """Units, the dense peak of a class, what lasts of it, and the peak of 16 bits; a chip never changes."""
+    """Units, dense peak of a class, its sustained part, and 16-bit peak; cached, as a chip is immutable."""
     peak = chip.matrix_rate(compute)
     return units_of(chip), peak, peak * sustained(chip), chip.matrix_rate("bf16")
 
 
 def _from_l2(moved: Count, chip: Chip) -> Count:
-    """Seconds for weights that a measurement finds in the L2; a model's never are."""
+    """Seconds for reading weights from the L2, which happens in measurements but not in models."""
     if chip.units is None or chip.clock_hz is None:
         return moved / chip.bandwidth_bytes_per_s
     return moved / np.maximum(chip.units * chip.clock_hz * L2_BYTES_PER_CLOCK, chip.bandwidth_bytes_per_s)
 
 
 def _converting_row(shape: GemmShape, sheet: Rates, constants: Constants) -> Count:
-    """Seconds per row in which an engine's layer makes its 8-bit input: 2 bytes read and 1 written of each element."""
+    """Seconds per row for conversion of the input to 8 bit: 2 bytes read and 1 written per element."""
     return shape.k * (3.0 * constants["convert"] / sheet.memory_bytes_per_s) + constants["convert_row"] * 1e-9
 
 
 def _launching(shape: GemmShape, constants: Constants) -> Count:
-    """Seconds a host takes to launch products with block scales, which go to other kernels by their shape.
+    """Seconds of the host launch of block-scaled products, whose kernel depends on their shape.
 
-    Work on the chip that is shorter hides behind it.
+    It hides shorter work on the device.
     """
     odd = (shape.n % BLOCK[0] != 0.0) | (shape.k % BLOCK[1] != 0.0)
     many = constants["launch_many"]
@@ -175,7 +177,7 @@ def _launching(shape: GemmShape, constants: Constants) -> Count:
 
 
 def _blocks(operator: Operator) -> bool:
-    """Whether the weights have one scale per block of rows and columns, as DeepSeek-V3's."""
+    """Whether the weights have one scale per block of rows and columns, as in DeepSeek-V3."""
     return "x" in _stored(operator).name.partition("-")[2]
 
 
@@ -184,21 +186,21 @@ def _stored(operator: Operator) -> Dtype:
 
 
 def _weight_only(operator: Operator) -> bool:
-    """Whether weights are stored in fewer bits than they are multiplied in, and converted beside the product."""
+    """Whether weights are stored in fewer bits than they are multiplied in, and converted within the kernel."""
     return _stored(operator).compute != operator.compute
 
 
 def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
-    """Rows, columns and depth of the product."""
+    """Number of rows and columns, and depth, of the product."""
     shape = operator.shape
     assert isinstance(shape, GemmShape)
     return {"m": shape.m, "n": shape.n, "k": shape.k}
 
 
 def variant(operator: Operator) -> str:
-    """`bf16`, `fp8` ...; `fp8-block` with one scale per block; `w4a16` where weights are stored in fewer bits.
+    """`bf16`, `fp8` ...; `fp8-block`: one scale per block; `w4a16`: weights are stored in fewer bits.
 
-    `-experts` behind it: grouped products, which other kernels run.
+    Suffix `-experts`: grouped products, which run other kernels.
     """
     shape, stored = operator.shape, _stored(operator)
     grouped = EXPERTS if isinstance(shape, GemmShape) and shape.experts > 1.0 else ""
@@ -214,7 +216,7 @@ def _constant(name: str, unit: str, start: float, low: float, high: float, meani
 BY_ROWS = Constant(
     name="by_rows",
     unit="1",
-    meaning="1: kernels take their tile by rows alone and never split the depth",
+    meaning="1: kernels choose their tile by rows only and never split the depth",
     start=0.0,
     low=0.0,
     high=1.0,
@@ -230,17 +232,17 @@ FAMILY = Family(
         _constant("memory", "1", 0.95, 0.05, 1.15, "share of the bandwidth that the units can draw"),
         _constant("sharpness", "1", 2.5, 1.0, 20.0, "exponent of the maximum of compute and memory"),
         _constant("balance", "FLOP/byte", 50.0, 5.0, 500.0, "16-bit peak over the rate at which tiles are fed"),
-        _constant("prologue", "us", 0.4, 0.0, 10.0, "before a unit computes its first tile, and each further one"),
-        _constant("split", "us", 3.0, 0.0, 200.0, "adding up the parts of a depth that several units share"),
-        _constant("ragged", "1", 0.5, 0.0, 1.0, "how much of tiles and waves that are not full is paid for"),
+        _constant("prologue", "us", 0.4, 0.0, 10.0, "before the first tile of a unit, and before each further one"),
+        _constant("split", "us", 3.0, 0.0, 200.0, "reduction of a depth that is split over several units"),
+        _constant("ragged", "1", 0.5, 0.0, 1.0, "how much of partial tiles and waves is paid for"),
         BY_ROWS,
-        _constant("exposed", "1", 0.15, 0.0, 2.0, "share of the writing of the output that nothing hides"),
-        _constant("droop", "1", 0.1, 0.0, 1.5, "further time of products much longer than a millisecond"),
-        _constant("convert", "1", 1.5, 0.0, 20.0, "making an 8-bit input: over its bytes / bandwidth"),
-        _constant("convert_row", "ns", 1.0, 0.0, 40.0, "making an 8-bit input: a row, however short"),
-        _constant("launch_few", "us", 50.0, 0.0, 500.0, "block scales: the host launches fewer than 32 rows"),
-        _constant("launch_many", "us", 80.0, 0.0, 500.0, "block scales: the host launches 32 rows and more"),
-        _constant("launch_odd", "1", 2.0, 1.0, 10.0, "block scales: launch_many times this for what no block divides"),
+        _constant("exposed", "1", 0.15, 0.0, 2.0, "share of the time of writing the output that is not hidden"),
+        _constant("droop", "1", 0.1, 0.0, 1.5, "relative extra time of products much longer than a millisecond"),
+        _constant("convert", "1", 1.5, 0.0, 20.0, "conversion of the input to 8 bit, over its bytes / bandwidth"),
+        _constant("convert_row", "ns", 1.0, 0.0, 40.0, "conversion of the input to 8 bit, fixed time of a row"),
+        _constant("launch_few", "us", 50.0, 0.0, 500.0, "block scales: host launch, fewer than 32 rows"),
+        _constant("launch_many", "us", 80.0, 0.0, 500.0, "block scales: host launch, 32 rows or more"),
+        _constant("launch_odd", "1", 2.0, 1.0, 10.0, "block scales: factor on launch_many if no block divides the shape"),
     ),
     rates=rates,
     covers=covers,

@@ -1,4 +1,4 @@
-"""What a chip sustains of its data sheet: peaks under its power limit, bandwidth that its units can ask for."""
+"""Sustained rates of a chip: peaks under its power limit, and the bandwidth that its units can request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from llmviewer.core.counts import Count
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing.kernels.clock import resembles
 
-#: A large product draws more power than a card may, and the clock falls: shares of the 16-bit peak that the best
-#: products of others reach, the W per peak TFLOP/s of the chip measured, and the most that more power brings.
+#: Large products exceed the power limit, and the clock falls.  By generation: fraction of the 16-bit peak that the best
+#: published products reach, W per peak TFLOP/s of the chip that was measured, and the largest fraction with more power.
 #: mamf-finder (https://github.com/stas00/ml-engineering/tree/master/compute/accelerator): A100 SXM 267.9 of 312, H100
 #: SXM 794.5 of 989, GH200 821, B200 1745 of 2250, MI250X 147 of 191.5 (one die), MI300X 781.9 of 1307.
 #: https://github.com/mag-/gpu_benchmark: A100 PCIe 256.4, H100 PCIe 499.5 of 756, RTX 4090 178.5 of 165.
@@ -31,25 +31,25 @@ SUSTAINED: dict[str, tuple[float, float, float]] = {
     "cdna3": (0.60, 0.574, 0.70),
     "cdna4": (0.65, 0.608, 0.70),
 }
-#: Of generations nobody measured.
+#: Fraction for generations without measurements.
 UNKNOWN = 0.8
-#: The share goes with the watts per FLOP/s to this power, since power grows faster than the clock: from H100 SXM
-#: (0.71 W per TFLOP/s: 0.80) to H100 PCIe (0.46: 0.66); it also gives an L20 the 0.92 of its peak that
-#: https://github.com/DefTruth/CUDA-Learn-Notes measures.
+#: Exponent of the sustained fraction in watts per FLOP/s, as power grows faster than the clock: from H100 SXM (0.71 W per
+#: TFLOP/s: 0.80) to H100 PCIe (0.46: 0.66); it also yields the 0.92 of its peak that an L20 reaches in
+#: https://github.com/DefTruth/CUDA-Learn-Notes.
 EXPONENT = 0.45
-#: Bytes that a unit keeps asking for per clock, of which those that it gets leave less and less unused: large weights
-#: reach 0.83 of an H100's bandwidth and 0.78 of an H200's (the same units, 1.43 times the bandwidth).
+#: Bytes that a unit requests per clock; the more bandwidth a unit has, the smaller the fraction that it can use: large
+#: weights reach 0.83 of an H100's bandwidth and 0.78 of an H200's (the same units, 1.43 times the bandwidth).
 ASKED_PER_CLOCK = 100.0
-#: Share of a chip whose units or clock are unknown, or whose units are few large ones that ask for more.
+#: Fraction of the bandwidth for chips whose units or clock are unknown, or with few large units that request more.
 ASKED = 0.88
-#: What error correction within GDDR6 leaves of the bandwidth, on server cards, where it is on as delivered.
+#: Fraction of the bandwidth that error correction in GDDR6 leaves on server cards, where it is on by default.
 CORRECTED = 0.93
 CORRECTED_GENERATIONS = frozenset(("ada", "ampere-ga10x", "turing"))
 
 
 @lru_cache(maxsize=64)
 def sustained(chip: Chip) -> Count:
-    """Share of the dense peak that large products sustain within the chip's power."""
+    """Fraction of the dense peak that large products sustain within the chip's power limit."""
     share, reference, most = SUSTAINED.get(chip.generation, (UNKNOWN, 0.0, UNKNOWN))
     if chip.tdp_w is None or not reference:
         return share
@@ -59,7 +59,7 @@ def sustained(chip: Chip) -> Count:
 
 @lru_cache(maxsize=64)
 def reachable(chip: Chip) -> Count:
-    """Share of the bandwidth that a kernel on all units can draw."""
+    """Fraction of the bandwidth that a kernel on all units can draw."""
     corrected = chip.generation in CORRECTED_GENERATIONS and not chip.name.startswith("rtx")
     share = CORRECTED if corrected else 1.0
     if chip.units is None or chip.clock_hz is None or not resembles(chip):

@@ -1,0 +1,65 @@
+"""Forward passes that one replica of a system runs for a request, before anything is timed or stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from llmviewer.analysis.pipeline import fullest, stages_of
+from llmviewer.analysis.system import System
+from llmviewer.core.counts import Count
+from llmviewer.core.ir import Graph
+from llmviewer.core.workload import Request
+from llmviewer.models.model import Model
+from llmviewer.serving.batching import Running
+from llmviewer.serving.schedule import Schedule, largest_passes, schedule
+
+
+def passes_of(system: System, request: Request, token_budget: float, running: Running | None) -> Schedule:
+    """Passes of the fullest replica, one micro-batch after another.
+
+    token_budget: most tokens of one prefill pass.  running: the sequences that run concurrently; None for a static
+    batch.
+    """
+    own = system.parallelism.microbatch(request)
+    if running is None:
+        plan = schedule(own, token_budget, system.kv_cache, generation=system.generation)
+    else:
+        plan = _passes_of_running(system, own, token_budget, running)
+    return plan if system.parallelism.microbatches == 1 else plan.repeated(system.parallelism.in_flight(request))
+
+
+def _passes_of_running(system: System, own: Request, token_budget: float, running: Running) -> Schedule:
+    """Passes where sequences start one by one, with decode steps that share prefill passes."""
+    budget = token_budget if running.chunk_tokens is None else running.chunk_tokens
+    together = running.together
+    if system.parallelism.microbatches > 1:
+        together = np.minimum(together, own.batch_size)
+    plan = schedule(own, budget, system.kv_cache, together, system.generation)
+    if np.any(running.filled):
+        plan = plan.filled(budget * running.filled)
+    if np.any(running.riders):
+        context = own.input_len + np.maximum(own.output_len - 2.0, 0.0) / 2.0
+        plan = plan.riding(running.riders, context)
+    return plan
+
+
+def largest_passes_of(system: System, request: Request, token_budget: Count) -> Schedule:
+    """The passes among which the one with the largest memory is."""
+    return largest_passes(system.parallelism.microbatch(request), token_budget, system.kv_cache, system.generation)
+
+
+def system_per_pass(system: System, plan: Schedule, piece: slice | npt.NDArray[np.intp] = slice(None)) -> System:
+    """The system with the figures of the chip that runs each pass of `piece`; array figures are taken per point."""
+    return system if system.chip.points == 1 else replace(system, chip=system.chip.spread(plan.owners[piece]))
+
+
+def graph_of_device(model: Model, system: System, plan: Schedule) -> Graph:
+    """The graph of one device after all techniques; in a pipeline, of the fullest pipeline stage."""
+    graph = system_per_pass(system, plan).prepared(model.graph(plan.step))
+    if system.parallelism.pipeline == 1:
+        return graph
+    stages = stages_of(graph, system)
+    return stages[fullest(stages)]

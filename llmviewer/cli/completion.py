@@ -1,0 +1,77 @@
+"""Tab completion for bash, zsh and fish.
+
+`llmviewer --install-completion [SHELL]` and `--show-completion [SHELL]` write and print the shell's script. The script
+sets `_LLMVIEWER_COMPLETE` and runs `llmviewer` at each tab; only then is this module imported.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from llmviewer.core.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROGRAM = "llmviewer"
+#: Environment variable that the shells' scripts set.
+VARIABLE = "_LLMVIEWER_COMPLETE"
+SHELLS = ("bash", "zsh", "fish")
+
+
+def run(words: list[str], commands: Mapping[str, tuple[str, str]]) -> int:
+    """Answer a tab, or install or print a script; the exit status."""
+    return _complete(commands) if VARIABLE in os.environ else _script(words)
+
+
+def _complete(commands: Mapping[str, tuple[str, str]]) -> int:
+    """Print the words that may follow those of the command line."""
+    from typer.completion import completion_init
+
+    from llmviewer.cli.app import command_tree
+
+    completion_init()
+    tree = command_tree(commands, _typed_command(commands))
+    try:
+        tree(args=[], prog_name=PROGRAM, complete_var=VARIABLE, standalone_mode=False)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def _typed_command(commands: Mapping[str, tuple[str, str]]) -> str:
+    """The command of the line, empty while it is still being typed: other commands need not be imported."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    words = line.split()
+    finished = len(words) > 2 or (len(words) == 2 and line[-1].isspace())
+    return words[1] if finished and words[1] in commands else ""
+
+
+def _script(words: list[str]) -> int:
+    """Install or print the script of the shell that is named, or else detected."""
+    from typer.completion import get_completion_script, install
+
+    option, _, value = words[0].partition("=")
+    shell = (value or " ".join(words[1:]) or _detected()).lower()
+    if shell not in SHELLS:
+        raise unknown("shell", shell, SHELLS, hint=f"`{PROGRAM} {option} bash`")
+    if option == "--show-completion":
+        print(get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell))  # noqa: T201
+        return 0
+    try:
+        _, path = install(shell=shell, prog_name=PROGRAM, complete_var=VARIABLE)
+    except OSError as error:
+        raise UserError(f"cannot install completion: {error}") from error
+    print(f"{shell} completion installed in {path}; it takes effect in the next shell")  # noqa: T201
+    return 0
+
+
+def _detected() -> str:
+    """The shell that runs this process."""
+    import shellingham
+
+    try:
+        return str(shellingham.detect_shell()[0])
+    except shellingham.ShellDetectionFailure:
+        raise UserError(f"cannot detect the shell; name it: {', '.join(SHELLS)}") from None

@@ -1,0 +1,44 @@
+"""Models trained to be smaller: nested feed-forward slices (MatFormer) and distilled students."""
+
+from __future__ import annotations
+
+from llmviewer.core.errors import UserError
+from llmviewer.techniques.compression.narrow import narrower_feed_forward
+from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
+
+_SHARE = Parameter(name="share", low=0.01, high=1.0)
+
+
+def _matformer(text: str) -> Change:
+    """Store and run only the first `share` of the feed-forward channels, rounded to a whole number.
+
+    Valid for models trained this way; for other models use `--prune width`.  Source: MatFormer, arXiv 2310.07707.
+    """
+    share = parse_numbers("--matformer", text, (_SHARE,))["share"]
+    if share == 1.0:
+        return lambda system: system
+    return add_pass(f"matformer({share:g})", lambda _: narrower_feed_forward(share))
+
+
+def _distillation(_: str) -> Change:
+    raise UserError("distillation has no option: compare teacher and student, `llmviewer compare TEACHER,STUDENT`")
+
+
+MATFORMER = Technique(
+    name="matformer",
+    kind="compression",
+    summary="Runs only the first channels of every feed-forward part, which MatFormer trains as a model of their own.",
+    formula="feed-forward FLOPs and weights x share of the intermediate channels, in whole numbers",
+    source="MatFormer arXiv 2310.07707",
+    example="llmviewer analyze llama-2-7b --hardware a6000 --matformer 0.5",
+    make=_matformer,
+)
+DISTILLATION = Technique(
+    name="distillation",
+    kind="compression",
+    summary="Trains a smaller model on the answers of a larger one; the saving is the difference between the two.",
+    formula="the student's graph in the place of the teacher's: every count is that of its own config.json",
+    source="arXiv 1503.02531; of language models MiniLLM arXiv 2306.08543",
+    example="llmviewer compare llama-2-70b,llama-2-7b --hardware h100 --no-fit-check",
+    make=_distillation,
+)

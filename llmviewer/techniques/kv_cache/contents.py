@@ -1,0 +1,100 @@
+"""Contents of the KV cache: number format, cached prefixes, token eviction."""
+
+from __future__ import annotations
+
+from llmviewer.analysis.system import System
+from llmviewer.core.errors import UserError, unknown
+from llmviewer.techniques.quantization.grammar import parse_cache_dtype
+from llmviewer.techniques.quantization.quantize import QuantizationScheme, quantize
+from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, change_kv_cache, parse_numbers
+
+_HIT_RATE = Parameter(name="hit_rate", high=1.0)
+_KEPT = Parameter(name="kept", low=1e-6, high=1.0)
+#: Last word of --prefix-cache: the prefix is the same for the whole batch.
+SHARED = "shared"
+
+
+def _dtype(text: str) -> Change:
+    cache = parse_cache_dtype(text)
+    if cache is None:
+        return lambda system: system
+    scheme = QuantizationScheme(name=f"{cache.name} cache", cache=cache)
+    return add_pass(f"quantize({scheme.name})", lambda _: quantize(scheme))
+
+
+def _prefix(text: str) -> Change:
+    """Prefill only the tokens that are not cached; their attention also reads the cached keys and values.
+
+    floor(rate S) of S prompt tokens are cached, in whole pages, and never the last one because its logits are needed.
+    Recurrent layers find the state at the end of the prefix.  `shared`: all sequences of the batch have the same
+    prefix, which is stored once; each sequence still reads it.  Otherwise every sequence stores its own prefix.
+    """
+    words = [word.strip() for word in text.split(",")]
+    shared = len(words) > 1 and words[-1] == SHARED
+    if len(words) > 1 and not shared and "=" not in words[-1]:
+        raise unknown("parameter of --prefix-cache", words[-1], (SHARED,))
+    rate = parse_numbers("--prefix-cache", ",".join(words[:-1] if shared else words), (_HIT_RATE,))["hit_rate"]
+    if not rate:
+        return lambda system: system
+    cached = change_kv_cache(f"prefix_cache({rate:g}{', shared' if shared else ''})", hit_rate=rate, shared=shared)
+
+    def change(system: System) -> System:
+        if shared and system.kv_cache.reserve:
+            raise UserError("--prefix-cache shared: contiguous reservations (--kv-reserve) cannot share a prefix")
+        return cached(system)
+
+    return change
+
+
+def _evict(text: str) -> Change:
+    """Keep max(floor(kept C), 1) of C tokens in every layer after a forward pass; the next pass attends to those and to
+    its own new tokens.
+
+    A whole prompt is therefore attended in full; a decode step or a later chunk of a prompt attends to the kept tokens.
+    A windowed layer keeps as many, at most its window; a chunked layer (Llama 4) keeps that share of the current
+    chunk.  Not counted: the selection of tokens, and the one layer that stores its whole prompt during eviction.
+    """
+    kept = parse_numbers("--kv-evict", text, (_KEPT,))["kept"]
+    if kept == 1.0:
+        return lambda system: system
+    evicted = change_kv_cache(f"evict(keep {kept:g})", kept=kept)
+
+    def change(system: System) -> System:
+        if system.kv_cache.shared:
+            raise UserError(
+                "--kv-evict: sequences evict different tokens and cannot share a prefix (--prefix-cache shared)"
+            )
+        return evicted(system)
+
+    return change
+
+
+DTYPE = Technique(
+    name="kv_cache_dtype",
+    kind="compression",
+    summary="Stores keys, values and latents in fewer bits; attention computes in 16 bits.",
+    formula="integers n + 32/head_dim bits per element, fp8 8 bits; wins over kv# of --quantization",
+    source="KIVI arXiv 2402.02750; vLLM --kv-cache-dtype, https://docs.vllm.ai/en/latest/features/quantization/",
+    example="llmviewer analyze llama-2-7b --hardware h100 --input-len 3072 --kv-cache-dtype fp8",
+    make=_dtype,
+)
+PREFIX = Technique(
+    name="prefix_cache",
+    kind="kv cache",
+    summary="Prefills only the prompt tokens that are not in the KV cache; a common prefix can be stored once.",
+    formula="cached = min(floor(rate S), S - 1) in whole pages, new = S - cached; pairs new cached + "
+    "new (new + 1) / 2; shared: cache of batch (context - cached) + cached tokens",
+    source="vLLM automatic prefix caching, https://docs.vllm.ai/en/latest/design/prefix_caching/; RadixAttention "
+    "arXiv 2312.07104",
+    example="llmviewer analyze llama-2-7b --hardware a100 --input-len 2048 --prefix-cache 0.5",
+    make=_prefix,
+)
+EVICTION = Technique(
+    name="kv_evict",
+    kind="kv cache",
+    summary="Stores, and attends to, only a share of the tokens seen so far (token eviction).",
+    formula="max(floor(kept C), 1) of C cached tokens, attended and resident; new tokens of a pass all",
+    source="H2O arXiv 2306.14048; StreamingLLM arXiv 2309.17453",
+    example="llmviewer analyze llama-2-7b --hardware a100 --input-len 4096 --batch-size 8 --kv-evict 0.2",
+    make=_evict,
+)
