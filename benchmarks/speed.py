@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import platform
 
-CHILDREN = dict(os.environ)  # cold processes start as a user's shell would start them
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # in process: as the command line does
+CHILDREN = dict(os.environ)  # environment of cold processes: the user's own
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # in process: as on the command line
 
 import resource
 import subprocess
@@ -48,7 +48,7 @@ environment, with bytecode compiled at installation.
 
 
 def _cpu() -> str:
-    """The processor's name, where Linux says it."""
+    """Name of the processor, from Linux if available."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
@@ -121,7 +121,7 @@ def in_process() -> list[tuple[str, str, str]]:
 GOALS = ("≤ 0.5 ms", "≤ 0.6 ms", "≥ 2 million points/s")
 
 
-def figures(configuration: api.Configuration, how: str, goals: tuple[str, str, str]) -> list[tuple[str, str, str]]:
+def figures(configuration: api.Configuration, suffix: str, goals: tuple[str, str, str]) -> list[tuple[str, str, str]]:
     """Rows of one point, one generation and one sweep, and the memory of the process after them."""
     model, system = configuration.model, configuration.system
 
@@ -133,10 +133,10 @@ def figures(configuration: api.Configuration, how: str, goals: tuple[str, str, s
     rate = sweep_rate(configuration)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return [
-        (f"one point{how}", f"{point * 1e3:.2f} ms", goals[0]),
-        (f"one generation, 512 + 512 tokens, exact over all steps{how}", f"{generation * 1e3:.2f} ms", goals[1]),
-        (f"sweep of {POINTS:,} points{how}", f"{rate / 1e6:.1f} million points/s", goals[2]),
-        (f"memory of the process after the sweep{how}", f"{peak:.0f} MiB", "bounded"),
+        (f"one point{suffix}", f"{point * 1e3:.2f} ms", goals[0]),
+        (f"one generation, 512 + 512 tokens, exact over all steps{suffix}", f"{generation * 1e3:.2f} ms", goals[1]),
+        (f"sweep of {POINTS:,} points{suffix}", f"{rate / 1e6:.1f} million points/s", goals[2]),
+        (f"memory of the process after the sweep{suffix}", f"{peak:.0f} MiB", "bounded"),
     ]
 
 

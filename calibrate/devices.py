@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core import data
-from llmviewer.core.errors import UserError, shown
+from llmviewer.core.errors import UserError, printable
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 
@@ -58,10 +58,10 @@ def choose_chip(devices: Mapping[str, int], wanted: str) -> tuple[Chip | None, t
     if matching:
         return chip, matching
     only = next(iter(devices))
-    if len(devices) == 1 and (not known_chip(only) or data.own(wanted)):
+    if len(devices) == 1 and (not known_chip(only) or data.user_path(wanted)):
         return chip, (only,)  # the user's own spec describes this device
     raise UserError(f"no rows of {chip.name}; the samples are of {_listed(devices)}")
 
 
 def _listed(devices: Mapping[str, int]) -> str:
-    return ", ".join(f"{shown(word)} ({rows:,} rows)" for word, rows in devices.items())
+    return ", ".join(f"{printable(word)} ({rows:,} rows)" for word, rows in devices.items())

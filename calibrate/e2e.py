@@ -1,6 +1,6 @@
-"""Tables of published end-to-end figures -> predictions in their own unit, with intervals.
+"""Predict tables of published end-to-end figures, in the unit of each row, with intervals.
 
-Rows of one configuration are answered in one array evaluation.  What cannot be predicted comes back with a reason.
+Rows of one configuration are evaluated together as arrays.  Rows that cannot be predicted get a reason.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from llmviewer.core import data
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.timing import profile
-from llmviewer.timing.calibrated import UNKNOWN_SPREAD
+from llmviewer.timing.calibrated import DEFAULT_RESIDUALS
 from llmviewer.timing.engine import Engine
 from llmviewer.timing.profile import Profile
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Columns that predictions add, in the unit of the row's value.
+#: Added columns, in the unit of the row's value.
 REQUEST_PREDICTION_COLUMNS = ("predicted", "low80", "high80", "low95", "high95")
-#: The data sheet's bound, where kernels come from, the preset, and why nothing was predicted.
+#: Further added columns: roofline value, source of the kernels, preset, and why a row is not predicted.
 REQUEST_INFO_COLUMNS = ("ideal", "basis", "preset", "reason")
-#: These columns by the names of those of kernel tables, beside which they are scored.
+#: Columns of end-to-end tables -> the corresponding columns of kernel tables, for joint scores.
 AS_KERNELS = {"value": "latency_us", **{name: f"{name}_us" for name in (*REQUEST_PREDICTION_COLUMNS, "ideal")}}
-#: How much wider the log of an interval grows where it is another basis's or another metric's.
+#: Factor on the log of an interval taken from another basis or metric.
 WIDENING = 1.6
-#: Where the bounds of an interval stand among profile.QUANTILES.
+#: Bound of an interval -> its index in profile.QUANTILES.
 QUANTILE_INDEX = {"low95": 0, "low80": 1, "high80": 2, "high95": 3}
 
 
@@ -42,34 +42,37 @@ def is_request_table(columns: Any) -> bool:
 
 
 def predict(
-    frame: pd.DataFrame, asked: PredictionOptions, seen: Callable[[int], None] = lambda rows: None
+    frame: pd.DataFrame, options: PredictionOptions, on_progress: Callable[[int], None] = lambda rows: None
 ) -> pd.DataFrame:
-    """The table with PREDICTED and OTHERS beside its own columns, every row kept.  seen: told the rows done."""
+    """The table with REQUEST_PREDICTION_COLUMNS and REQUEST_INFO_COLUMNS added; no row is dropped.
+
+    on_progress: called with the number of rows done.
+    """
     check(frame)
-    device = asked.hardware if isinstance(asked.hardware, str) else asked.hardware.name
-    own = asked.own
-    answered = frame.copy()
+    device = options.hardware if isinstance(options.hardware, str) else options.hardware.name
+    own_profile = options.profile
+    predictions = frame.copy()
     for name in (*REQUEST_PREDICTION_COLUMNS, "ideal"):
-        answered[name] = np.nan
+        predictions[name] = np.nan
     for name in REQUEST_INFO_COLUMNS[1:]:
-        answered[name] = ""
+        predictions[name] = ""
     cases: dict[int, RequestCase] = {}
     for at, row in enumerate(frame.to_dict("records")):
         try:
             cases[at] = case_of({str(key): value for key, value in row.items()}, device)
         except UserError as error:
-            answered.loc[frame.index[at], "reason"] = str(error)
-    for part in evaluate_groups(cases, EvaluationOptions(own=own)):
+            predictions.loc[frame.index[at], "reason"] = str(error)
+    for part in evaluate_groups(cases, EvaluationOptions(profile=own_profile)):
         index = frame.index[list(part.places)]
-        columns = prediction_columns(part, own) if isinstance(part, CaseGroup) else {"reason": part.reason}
+        columns = prediction_columns(part, own_profile) if isinstance(part, CaseGroup) else {"reason": part.reason}
         for name, values in columns.items():
-            answered.loc[index, name] = values
-        seen(len(part.places))
-    return answered
+            predictions.loc[index, name] = values
+        on_progress(len(part.places))
+    return predictions
 
 
 def check(frame: pd.DataFrame) -> None:
-    """Raise for a column that is missing and for figures that nobody measures, naming the first row."""
+    """Raise UserError for a missing column or an invalid value, naming the first such row."""
     missing = [name for name in REQUEST_COLUMNS if name not in frame.columns]
     if missing:
         raise UserError(f"end-to-end figures need the columns {', '.join(missing)}; see docs/calibration.md")
@@ -78,16 +81,16 @@ def check(frame: pd.DataFrame) -> None:
             raise UserError(f"row {at}: value is {value}; expected a number above 0")
 
 
-def prediction_columns(group: CaseGroup, own: Profile | None) -> dict[str, Any]:
-    """What is known of the rows of a group."""
+def prediction_columns(group: CaseGroup, own_profile: Profile | None) -> dict[str, Any]:
+    """Columns added to the rows of a group."""
     preset = group.analysis.system.engine
-    bases = [basis_of(case, own) for case in group.cases]
+    bases = [basis_of(case, own_profile) for case in group.cases]
     values = group.values(group.analysis.times)
     ratios = np.array(
         [interval_ratios(preset, case.metric, basis) for case, basis in zip(group.cases, bases, strict=True)]
     )
-    falls = np.array([case.metric in RATE_METRICS for case in group.cases])
-    bounds = np.where(falls[:, None], values[:, None] / ratios[:, ::-1], values[:, None] * ratios)
+    is_rate = np.array([case.metric in RATE_METRICS for case in group.cases])
+    bounds = np.where(is_rate[:, None], values[:, None] / ratios[:, ::-1], values[:, None] * ratios)
     return {
         "predicted": values,
         **{name: bounds[:, at] for name, at in QUANTILE_INDEX.items()},
@@ -97,19 +100,20 @@ def prediction_columns(group: CaseGroup, own: Profile | None) -> dict[str, Any]:
     }
 
 
-def basis_of(case: RequestCase, own: Profile | None = None) -> str:
-    """`fitted` where kernels of this very chip were measured."""
+def basis_of(case: RequestCase, own_profile: Profile | None = None) -> str:
+    """Return `fitted` if there is a profile of this chip, else `transferred`."""
     path = data.folder(profile.FOLDER) / f"{case.hardware}.yaml"
-    return "fitted" if path.is_file() or (own is not None and own.chip == case.hardware) else "transferred"
+    return (
+        "fitted" if path.is_file() or (own_profile is not None and own_profile.chip == case.hardware) else "transferred"
+    )
 
 
 def interval_ratios(preset: Engine, metric: str, basis: str) -> Array:
-    """Quantiles of measured / predicted, as times: the metric's own, else those of the other basis or of all metrics,
-    wider."""
-    own = preset.spread((metric,), basis)
+    """Quantiles of measured / predicted times of a metric; else those of another basis or metric, widened."""
+    own = preset.residuals_of((metric,), basis)
     if own is not None:
         return np.array(own)
     others: list[Mapping[str, Any]] = [preset.residuals.get(metric, {}), *preset.residuals.values()]
-    known = next((next(iter(of.values())) for of in others if of), UNKNOWN_SPREAD)
+    known = next((next(iter(by_basis.values())) for by_basis in others if by_basis), DEFAULT_RESIDUALS)
     widest: Array = np.exp(np.log(np.array(known)) * WIDENING)
     return widest

@@ -1,4 +1,4 @@
-"""Rows of a table of published figures -> what was run: names and numbers that `llmviewer.analyze` takes."""
+"""Parse rows of published figures into cases: names and numbers that `llmviewer.analyze` takes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from llmviewer.core.workload import decode
 from llmviewer.hardware import specs
 from llmviewer.models.model import Model
 
-#: Columns that every row needs, and those that may be absent.
+#: Required columns, and allowed values of `metric`.
 REQUEST_COLUMNS = ("device", "model", "engine", "input_len", "output_len", "metric", "value")
 REQUEST_METRICS = ("ttft_ms", "tpot_ms", "decode_tok_s", "throughput_tok_s", "latency_ms")
-#: Beginnings of an engine's name in tables -> our preset; the first that fits.
+#: Prefix of an engine's name in tables -> preset; the first match counts.
 ENGINE_PRESETS: dict[str, str] = {
     "gpt-fast": "gpt-fast",
     "llama.cpp": "llama.cpp",
@@ -39,7 +39,7 @@ ENGINE_PRESETS: dict[str, str] = {
     "torch.compile": "torch-compile",
     "torch": "torch-eager",
 }
-#: What a table calls weights -> --quantization.  16 bit and nothing said are the checkpoint's own.
+#: Weight dtype of a table -> --quantization; for 16 bits the checkpoint's own format.
 QUANTIZATIONS = {
     "fp16": "none",
     "bf16": "none",
@@ -55,19 +55,19 @@ QUANTIZATIONS = {
     "q4_k_m": "q4_k_m-a16",
     "q8_0": "q8_0",
 }
-#: Engines whose own benchmark feeds the same made-up tokens to all sequences of a static batch: they choose the same
-#: experts (Mixtral's batch of 16 takes a third more time than that of one, where other prompts take three times it).
+#: Engines whose benchmark feeds the same synthetic tokens to all sequences of a static batch, which then select the
+#: same experts (Mixtral at batch 16 takes a third longer than at batch 1; with distinct prompts, three times as long).
 IDENTICAL_PROMPT_ENGINES = ("trtllm-cpp", "deepspeed-mii")
-#: Ends of a checkpoint's name that say how its weights are stored.
+#: Suffix of a checkpoint's name -> format of its weights.
 CHECKPOINT_SUFFIXES = {"-fp8": "fp8-block", "-fp8-dynamic": "fp8", "-nvfp4": "nvfp4", "-fp4": "nvfp4", "-bf16": "none"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCase:
-    """What was run and which figure of it was published.
+    """A run and the metric published for it.
 
-    batch: sequences at once, or users under continuous batching; 0: as many as the cache holds.
-    options: fields of Options and techniques.  One array evaluation answers all cases of one `run`.
+    batch: concurrent sequences, or users under continuous batching; 0: as many as the KV cache has room for.
+    options: fields of Options and techniques.  Cases with the same `run` are evaluated together.
     """
 
     hardware: str
@@ -82,18 +82,18 @@ class RequestCase:
 
     @property
     def run(self) -> tuple[Any, ...]:
-        """All but the sizes and the figure."""
+        """Everything except sizes and metric."""
         return (self.hardware, self.model, self.engine, self.batching, self.options)
 
     @property
     def devices(self) -> int:
-        """Tensor times pipeline parallel."""
+        """Number of devices: tensor-parallel x pipeline-parallel size."""
         given = dict(self.options)
         return int(given.get("tensor_parallel_size", "1")) * int(given.get("pipeline_parallel_size", "1"))
 
 
 def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
-    """What a row says was run, on its own device or the one given.  Raises UserError: why it cannot be predicted."""
+    """Case of a row, on its own device or on `device`.  Raises UserError if it cannot be predicted."""
     note = str(row.get("note") or "")
     engine = preset_of(str(row["engine"]), note)
     if row["metric"] not in REQUEST_METRICS:
@@ -101,7 +101,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     chip = specs.load((device or str(row["device"])).replace("_", "-"))
     name, stored = checkpoint(str(row["model"]))
     weights = quantization_of(row.get("weight_dtype"), stored, name)
-    weights = "w8a16" if (weights, engine) == ("int8", "gpt-fast") else weights  # its int8 is of weights alone
+    weights = "w8a16" if (weights, engine) == ("int8", "gpt-fast") else weights  # its int8 is weight-only
     batching = "continuous" if _continuous(row, note) else "static"
     tensor, pipeline = (max(int(_number(row.get(key), 1.0)), 1) for key in ("tp", "pp"))
     options = {
@@ -115,7 +115,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         options["expert_skew"] = "10"
     prompt, output = float(row["input_len"]), float(row["output_len"])
     if prompt < 0 or output < 0 or prompt + output < 1:
-        raise UserError(f"input_len {prompt:g} and output_len {output:g} are no request")
+        raise UserError(f"input_len {prompt:g} and output_len {output:g} are not a valid request")
     return RequestCase(
         hardware=chip.name,
         model=name,
@@ -130,7 +130,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
 
 
 def preset_of(text: str, note: str = "") -> str:
-    """`trtllm 1.2.0rc6` -> `trtllm`.  vLLM without a version, on static batches, is its first engine."""
+    """Preset of an engine: `trtllm 1.2.0rc6` -> `trtllm`; vLLM without version on static batches -> `vllm-v0`."""
     word = text.lower().strip()
     if word.startswith("vllm") and (word == "vllm" and "serving" not in note):
         return "vllm-v0"
@@ -141,9 +141,9 @@ def preset_of(text: str, note: str = "") -> str:
 
 
 def checkpoint(name: str) -> tuple[str, str]:
-    """A name that `models` knows, and how the weights of this checkpoint are stored where its name says so.
+    """Known model name of a checkpoint, and the weight format stated in its name.
 
-    Who stores somebody's model anew keeps its name behind another owner (`nvidia/Llama-3.3-70B-Instruct-FP8`).
+    Requantized checkpoints keep the model's name under another owner (`nvidia/Llama-3.3-70B-Instruct-FP8`).
     """
     try:
         return _model_name(name), "none"
@@ -157,7 +157,7 @@ def checkpoint(name: str) -> tuple[str, str]:
 
 @cache
 def _hub_names() -> dict[str, str]:
-    """Last part of every name on the Hub -> the whole name."""
+    """Last part of every Hugging Face name -> the full name."""
     names = (alias for listed in data.aliases("model_configs").values() for alias in listed if "/" in alias)
     return {alias.rpartition("/")[2].lower(): alias for alias in names}
 
@@ -169,24 +169,24 @@ def _model_name(name: str) -> str:
 
 @lru_cache(maxsize=64)
 def load(name: str) -> Model:
-    """The model; read once."""
+    """Load a model, cached."""
     return models.load(name)
 
 
 def quantization_of(dtype: object, stored: str, model: str) -> str:
-    """--quantization of what the table calls the weights; a checkpoint that is published narrow stays as it is."""
+    """--quantization for a table's weight dtype; a checkpoint published with narrow weights stays as it is."""
     word = "" if _is_missing(dtype) else str(dtype).lower()
     if not word:
         return stored
     if word not in QUANTIZATIONS:
         raise unknown("weight_dtype", dtype, QUANTIZATIONS)
-    asked = QUANTIZATIONS[word]
-    return "none" if asked != "none" and has_narrow_weights(model) else asked
+    quantization = QUANTIZATIONS[word]
+    return "none" if quantization != "none" and has_narrow_weights(model) else quantization
 
 
 @lru_cache(maxsize=256)
 def has_narrow_weights(name: str) -> bool:
-    """Whether the checkpoint stores linear layers in fewer than 16 bits."""
+    """Whether the checkpoint stores linear-layer weights in fewer than 12 bits."""
     graph = load(name).graph(decode(1.0, 1.0))
     stored = (
         access.tensor.dtype.bits
@@ -200,12 +200,12 @@ def has_narrow_weights(name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def has_experts(name: str) -> bool:
-    """Whether tokens choose among experts."""
+    """Whether the model routes tokens to experts."""
     return any(operator.name == "router" for _, operator in load(name).graph(decode(1.0, 1.0)))
 
 
 def cache_dtype_of(dtype: object, weights: str, engine: str) -> str:
-    """--kv-cache-dtype.  TensorRT-LLM's published fp8 checkpoints keep the cache in 8 bit as well."""
+    """--kv-cache-dtype of a row; TensorRT-LLM's published fp8 checkpoints also use an fp8 cache."""
     if not _is_missing(dtype):
         word = str(dtype).lower()
         return "auto" if word in ("fp16", "bf16", "float16", "bfloat16", "auto") else word
@@ -213,31 +213,31 @@ def cache_dtype_of(dtype: object, weights: str, engine: str) -> str:
 
 
 def _continuous(row: Mapping[str, Any], note: str) -> bool:
-    said = row.get("batching")
-    if not _is_missing(said):
-        return str(said) == "continuous"
+    batching = row.get("batching")
+    if not _is_missing(batching):
+        return str(batching) == "continuous"
     return "continuous batching" in note or "in-flight batching" in note
 
 
 def _expert_parallel_size(note: str, tensor: int) -> int:
-    """Devices that whole experts are dealt to.
+    """Expert-parallel size: the tensor-parallel size or 1.
 
-    Where a source states attention_dp beside as many tensor-parallel devices and one expert group, its times are those
-    of the tensor group alone with experts dealt out (vLLM --enable-expert-parallel), and so it is taken.
+    Sources that state attention_dp in addition to the same number of tensor-parallel devices and one expert group
+    publish times of the tensor-parallel group with expert parallelism (vLLM --enable-expert-parallel).
     """
     found = {key: _number(match, 1.0) for key, match in re.findall(r"(attention_dp|moe_ep)=([\d.]+)", note)}
-    dealt = found.get("moe_ep", 1.0) > 1.0 or found.get("attention_dp", 1.0) > 1.0
-    return tensor if dealt else 1
+    expert_parallel = found.get("moe_ep", 1.0) > 1.0 or found.get("attention_dp", 1.0) > 1.0
+    return tensor if expert_parallel else 1
 
 
 def _is_missing(value: object) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
-def _number(value: object, otherwise: float) -> float:
+def _number(value: object, default: float) -> float:
     if _is_missing(value):
-        return otherwise
+        return default
     try:
         return float(str(value))
     except ValueError as error:
-        raise UserError(f"'{value}' is no number") from error
+        raise UserError(f"'{value}' is not a number") from error

@@ -1,4 +1,4 @@
-"""Cases of published end-to-end figures, evaluated by the code that answers `analyze`, those of a run at once."""
+"""Evaluate cases of published end-to-end figures with the code of `analyze`, all cases of a run together."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from llmviewer.timing import calibrated, engine
 from llmviewer.timing.engine import Engine
 from llmviewer.timing.profile import Profile
 
-#: Forward passes of one evaluation, all of which stay in memory.
+#: Most forward passes of one evaluation; all of them are in memory.
 MAX_PASSES = 2**15 - 64
-#: Chips of two dies, each of which frameworks see as a device.
+#: Chips of two dies; frameworks see each die as a device.
 TWO_DIES = ("mi250", "mi250x")
-#: Metrics that fall as time rises.
+#: Metrics that are rates: they fall as time rises.
 RATE_METRICS = ("throughput_tok_s", "decode_tok_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RequestSizes:
-    """The request of every case of a group; waves: how often the machine must be filled to serve a static batch."""
+    """Request of every case of a group.  waves: runs of the replica needed for a static batch that does not fit."""
 
     batch: Array
     input_len: Array
@@ -46,17 +46,17 @@ def _latency(times: RequestTimes, sizes: RequestSizes) -> Array:
 
 
 def _throughput(times: RequestTimes, sizes: RequestSizes) -> Array:
-    """Output tokens per second; where nothing is generated, those of the prompt."""
+    """Output tokens per second; prompt tokens per second if nothing is generated."""
     tokens = np.where(sizes.output_len > 0, sizes.output_len, sizes.input_len)
     return sizes.batch * tokens / _latency(times, sizes)
 
 
 def _decode(times: RequestTimes, sizes: RequestSizes) -> Array:
-    """Tokens per second of the decode steps; after a prompt (gpt-fast), over the whole time."""
+    """Tokens per second of the decode steps; with a prompt (gpt-fast), over the whole request."""
     return np.where(sizes.input_len > 0, _throughput(times, sizes), sizes.batch / times.tpot_s)
 
 
-#: metric -> its value in its own unit.
+#: metric -> its value in its unit.
 METRIC_OF_TIMES: dict[str, Callable[[RequestTimes, RequestSizes], Array]] = {
     "ttft_ms": lambda times, sizes: times.ttft_s * 1e3,
     "tpot_ms": lambda times, sizes: times.tpot_s * 1e3,
@@ -68,7 +68,7 @@ METRIC_OF_TIMES: dict[str, Callable[[RequestTimes, RequestSizes], Array]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CaseGroup:
-    """Cases of one run, evaluated; places: where they stand among all."""
+    """Evaluated cases of one run.  places: their numbers among all cases."""
 
     cases: tuple[RequestCase, ...]
     places: tuple[int, ...]
@@ -76,27 +76,27 @@ class CaseGroup:
     sizes: RequestSizes
 
     def values(self, times: RequestTimes) -> Array:
-        """The figure of every case, in its own unit."""
+        """Value of every case, in the unit of its metric."""
         found = {name: METRIC_OF_TIMES[name](times, self.sizes) for name in {case.metric for case in self.cases}}
         return np.array([found[case.metric][at] for at, case in enumerate(self.cases)])
 
     def bound(self) -> Array:
-        """The same on the data sheet's roofline, kernels alone and nobody waiting."""
+        """Values on the data-sheet roofline: kernels only, without engine time or queueing."""
         return self.values(_on_the_roofline(self.analysis).times)
 
 
-def _on_the_roofline(asked: Analysis) -> Analysis:
-    """The same at the data sheet's rates, what drafts included."""
-    stages = asked.evaluation.stages or (asked.evaluation,)
-    ideal = [stage.ideal_time_s * np.ones(len(asked.schedule.repeats)) for stage in stages]
-    drafts = tuple((draft, _on_the_roofline(analysis)) for draft, analysis in asked.drafts)
-    passes = replace(asked.passes, time_s=sum(ideal), busiest_s=np.max(ideal, axis=0))
-    return replace(asked, passes=passes, running=None, drafts=drafts)
+def _on_the_roofline(priced: Analysis) -> Analysis:
+    """The analysis with data-sheet times, including those of draft models."""
+    stages = priced.evaluation.stages or (priced.evaluation,)
+    ideal = [stage.ideal_time_s * np.ones(len(priced.schedule.repeats)) for stage in stages]
+    drafts = tuple((draft, _on_the_roofline(analysis)) for draft, analysis in priced.drafts)
+    passes = replace(priced.passes, time_s=sum(ideal), busiest_s=np.max(ideal, axis=0))
+    return replace(priced, passes=passes, running=None, drafts=drafts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedCases:
-    """Cases that cannot be evaluated, and why."""
+    """Cases that cannot be evaluated, with the reason."""
 
     places: tuple[int, ...]
     reason: str
@@ -104,60 +104,63 @@ class RejectedCases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationOptions:
-    """What cases are evaluated with: engines by name, and a profile before the shipped ones."""
+    """Options of an evaluation.
+
+    presets: engine name -> engine.  profile: searched before the shipped profiles.
+    """
 
     presets: Callable[[str], Engine] = engine.load
-    own: Profile | None = None
+    profile: Profile | None = None
 
 
 DEFAULT_OPTIONS = EvaluationOptions()
 
 
 def evaluate_groups(
-    cases: Mapping[int, RequestCase], setting: EvaluationOptions = DEFAULT_OPTIONS
+    cases: Mapping[int, RequestCase], options: EvaluationOptions = DEFAULT_OPTIONS
 ) -> Iterator[CaseGroup | RejectedCases]:
-    """Cases run by run, evaluated; a run that cannot be with the reason."""
+    """Yield the evaluated cases of each run, or the reason why a run cannot be evaluated."""
     runs: dict[tuple[Any, ...], list[int]] = {}
     for at, case in cases.items():
         runs.setdefault(case.run, []).append(at)
     for places in runs.values():
-        for piece in _batches(places, cases):
+        for part in _batches(places, cases):
             try:
-                yield evaluate_group([cases[at] for at in piece], piece, setting)
+                yield evaluate_group([cases[at] for at in part], part, options)
             except UserError as error:
-                yield RejectedCases(places=tuple(piece), reason=str(error))
+                yield RejectedCases(places=tuple(part), reason=str(error))
 
 
 def _batches(places: Sequence[int], cases: Mapping[int, RequestCase]) -> Iterator[list[int]]:
-    """Of many passes a few at a time."""
-    piece: list[int] = []
+    """Split places so that each part needs at most MAX_PASSES forward passes."""
+    part: list[int] = []
     passes = 0.0
     for at in places:
-        more = cases[at].output_len + cases[at].input_len / 256.0 + 2.0
-        if piece and passes + more > MAX_PASSES:
-            yield piece
-            piece, passes = [], 0.0
-        piece.append(at)
-        passes += more
-    yield piece
+        needed = cases[at].output_len + cases[at].input_len / 256.0 + 2.0
+        if part and passes + needed > MAX_PASSES:
+            yield part
+            part, passes = [], 0.0
+        part.append(at)
+        passes += needed
+    yield part
 
 
 def evaluate_group(
-    cases: Sequence[RequestCase], places: Sequence[int], setting: EvaluationOptions = DEFAULT_OPTIONS
+    cases: Sequence[RequestCase], places: Sequence[int], options: EvaluationOptions = DEFAULT_OPTIONS
 ) -> CaseGroup:
-    """Cases of one run in one array evaluation.  Raises UserError."""
-    preset = setting.presets(cases[0].engine)
-    configuration, system = _configured(cases[0], preset, setting.own)
+    """Evaluate cases of one run as arrays.  Raises UserError."""
+    preset = options.presets(cases[0].engine)
+    configuration, system = _configured(cases[0], preset, options.profile)
     budget = preset.max_num_batched_tokens
-    asked = Request(
+    request = Request(
         batch_size=np.array([case.batch or limits.SEARCH_LIMIT for case in cases]),
         input_len=np.array([max(case.input_len, 1.0) for case in cases]),
-        # an empty context is one token here, and a prompt alone has one output token
+        # analyze needs at least one prompt token and one output token
         output_len=np.array([max(case.output_len + (case.input_len < 1.0), 1.0) for case in cases]),
     )
-    fits = capacity.admitted(configuration.model, system, asked, budget)
-    unsaid = np.array([case.batch == 0.0 for case in cases])
-    batch = np.where(unsaid, fits.batch_size, asked.batch_size)
+    fits = capacity.admitted(configuration.model, system, request, budget)
+    unspecified = np.array([case.batch == 0.0 for case in cases])
+    batch = np.where(unspecified, fits.batch_size, request.batch_size)
     running = np.minimum(batch, fits.batch_size) if system.batching is STATIC else batch
     sizes = RequestSizes(
         batch=batch,
@@ -165,20 +168,20 @@ def evaluate_group(
         output_len=np.array([case.output_len for case in cases]),
         waves=batch / running,
     )
-    answer = analysis.analyze(configuration.model, system, replace(asked, batch_size=running), budget)
+    answer = analysis.analyze(configuration.model, system, replace(request, batch_size=running), budget)
     return CaseGroup(cases=tuple(cases), places=tuple(places), analysis=answer, sizes=sizes)
 
 
-def _configured(case: RequestCase, preset: Engine, own: Profile | None) -> tuple[api.Configuration, System]:
-    """The model on the chip with the engine's kernels and fusions; a preset on trial need not be shipped."""
+def _configured(case: RequestCase, preset: Engine, profile: Profile | None) -> tuple[api.Configuration, System]:
+    """Configuration and system of a case with the preset's kernels and fusion; the preset need not be shipped."""
     chip = chip_of(case.hardware)
-    served = {"batching": case.batching, "fusion": preset.fusion, "attention": preset.attention}
-    configuration = api.configuration(load(case.model), chip, **{**served, **dict(case.options)})
+    engine_options = {"batching": case.batching, "fusion": preset.fusion, "attention": preset.attention}
+    configuration = api.configuration(load(case.model), chip, **{**engine_options, **dict(case.options)})
     if configuration.candidates or configuration.system.policy is not None:
-        raise UserError("what is chosen for each request is not predicted here; say what was run")
-    efficiency = calibrated.calibrated(chip, preset.kernels, own, preset.borrowed)
+        raise UserError("options that are chosen per request cannot be scored; specify what was run")
+    efficiency = calibrated.calibrated(chip, preset.kernels, profile, preset.borrowed)
     system = replace(configuration.system, engine=preset, efficiency=efficiency)
-    within = preset.within_a_step()
+    within = preset.without_step_terms()
     drafters = [
         replace(one, system=replace(one.system, engine=within, efficiency=efficiency)) for one in system.drafters
     ]
@@ -186,10 +189,10 @@ def _configured(case: RequestCase, preset: Engine, own: Profile | None) -> tuple
 
 
 def chip_of(name: str) -> Chip:
-    """What a table counts as one device.
+    """The chip that a table counts as one device.
 
-    MI250: published times are those of one of its two dies, while models that need the memory of both ran: the dies
-    work one after the other.
+    MI250: published times match one of its two dies, although models that need the memory of both ran: the dies work
+    one after the other.  So rates are halved, and memory is not.
     """
     chip = specs.load(name)
     if name not in TWO_DIES:

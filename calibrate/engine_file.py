@@ -58,7 +58,7 @@ def text_of(content: Mapping[str, Any], fit: EngineFit, source: str) -> str:
             rows = rows & np.isfinite(fit.ratio) & fit.possible
             if rows.sum() >= MIN_ROWS_FOR_QUANTILES:
                 residuals.setdefault(metric, {})[basis] = list(quantiles(fit.ratio[rows]))
-    kept = {key: value for key, value in content.items() if key in (*engine.WORDS, *engine.NUMBERS, "borrowed")}
+    kept = {key: value for key, value in content.items() if key in (*engine.TEXT_KEYS, *engine.NUMBER_KEYS, "borrowed")}
     numbers = {
         "constants": dict(fitted.constants),
         "factors": dict(fitted.factors),

@@ -172,7 +172,7 @@ def _choice_combinations(family: Family) -> Iterator[dict[str, float]]:
 def _range(sample: Sample) -> dict[str, tuple[float, float]]:
     found: dict[str, tuple[float, float]] = {}
     for rows in sample.rows:
-        for name, value in FAMILIES[sample.family].covers(rows.operators[-1], rows.chip).items():
+        for name, value in FAMILIES[sample.family].quantities(rows.operators[-1], rows.chip).items():
             low, high = found.get(name, (np.inf, 0.0))
             found[name] = (min(low, float(np.min(value))), max(high, float(np.max(value))))
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate import fit as fitting
 from llmviewer.calibrate.tables import RowGroup, SkippedRows, row_groups, table_of, with_default_columns
-from llmviewer.core.errors import UserError, shown
+from llmviewer.core.errors import UserError, printable
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing.efficiency import Rates, ideal
@@ -31,15 +31,15 @@ def read_table(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     if not path.is_file():
-        raise UserError(f"no file '{shown(path)}'")
+        raise UserError(f"no file '{printable(path)}'")
     try:
         frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     except ImportError as error:
         raise UserError("reading Parquet needs pyarrow: pip install 'llmviewer[calibrate]'") from error
     except Exception as error:
-        raise UserError(f"cannot read '{shown(path)}' as a table: {shown(error, 160)}") from error
+        raise UserError(f"cannot read '{printable(path)}' as a table: {printable(error, 160)}") from error
     if frame.empty:
-        raise UserError(f"'{shown(path)}' has no rows")
+        raise UserError(f"'{printable(path)}' has no rows")
     return with_default_columns(frame)
 
 

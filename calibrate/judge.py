@@ -1,4 +1,4 @@
-"""Tables of any kind -> answered tables, and one document of scores: what `calibrate validate` shows."""
+"""Predict tables of any kind and score them in one document, for `calibrate validate`."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def predict_tables(paths: Sequence[Path], hardware: str, own: Profile | None) -> list[pd.DataFrame]:
-    """Every table with its predictions, every row kept.  Raises UserError for a table of no known kind.
+def predict_tables(paths: Sequence[Path], hardware: str, profile: Profile | None) -> list[pd.DataFrame]:
+    """Every table with predictions added; no row is dropped.  Raises UserError for an unknown kind of table.
 
-    Samples of `calibrate run` are tables of kernels, and of layers and models.
+    Samples of `calibrate run` contain tables of kernels, layers and models.
     """
     if hardware:
-        chips.load(hardware)  # an unknown one is an error, not a reason of every row
-    asked = predict.PredictionOptions(hardware=hardware, own=own)
-    return [frame for path in paths for frame in _predict_file(path, asked)]
+        chips.load(hardware)  # raise once here instead of a reason in every row
+    options = predict.PredictionOptions(hardware=hardware, profile=profile)
+    return [frame for path in paths for frame in _predict_file(path, options)]
 
 
-def _predict_file(path: Path, asked: predict.PredictionOptions) -> Iterator[pd.DataFrame]:
+def _predict_file(path: Path, options: predict.PredictionOptions) -> Iterator[pd.DataFrame]:
     if not is_samples(path):
         frame = read_table(path)
-        yield e2e.predict(frame, asked) if e2e.is_request_table(frame.columns) else predict.predict(frame, asked)
+        yield e2e.predict(frame, options) if e2e.is_request_table(frame.columns) else predict.predict(frame, options)
         return
     source = read(path)
     for _, frame in source.kernels:
-        yield predict.predict(frame, asked).drop(columns="samples_us", errors="ignore")
+        yield predict.predict(frame, options).drop(columns="samples_us", errors="ignore")
     for name in WHOLE_TABLES:
         if name in source.tables:
-            yield whole.without_samples(whole.predict(source.tables[name], name, asked))
+            yield whole.without_samples(whole.predict(source.tables[name], name, options))
     for name, frame in source.tables.items():
         if name not in (*SHAPES, *WHOLE_TABLES):
-            yield whole.without_predictions(frame, f"rows of {name} measure the machine, not a kernel of a model")
+            yield whole.without_predictions(frame, f"rows of {name} measure the device, not a kernel of a model")
 
 
-def document(answered: Sequence[pd.DataFrame]) -> dict[str, Any]:
-    """Scores of all tables in one list, the total over all rows."""
+def document(predictions: Sequence[pd.DataFrame]) -> dict[str, Any]:
+    """JSON document with the scores of all tables, and the total over all rows."""
     import pandas as pd
 
-    joined = pd.concat([_with_score_columns(frame) for frame in answered], ignore_index=True)
+    joined = pd.concat([_with_score_columns(frame) for frame in predictions], ignore_index=True)
     return validate.validate(joined, ("device", "counted_as", "regime"), validate.KERNEL_COLUMNS).document()
 
 

@@ -1,6 +1,6 @@
-"""The ledger: published end-to-end figures, typed with their source, against which every release is scored.
+"""The ledger: published end-to-end figures with their sources, on which every release is scored.
 
-One YAML per source in `calibrate/ledger/`.  Nothing is ever fitted on these rows.
+One YAML per source in `calibrate/ledger/`.  These rows are never fitted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from llmviewer.timing import engine
 
 SCHEMA = "llmviewer.ledger/1"
 FOLDER = "calibrate/ledger"
-#: metric -> what is published.  With output_len 0 a throughput counts tokens of the prompt.
+#: metric -> its definition.  With output_len 0, throughput counts prompt tokens.
 LEDGER_METRICS = {
     "ttft_ms": "time to the first token: of the whole static batch, or the mean over requests that arrive one by one",
     "tpot_ms": "mean time per output token after the first",
-    "decode_tok_s": "generated tokens per second of all sequences, prefill apart or of a few tokens",
-    "throughput_tok_s": "output tokens per second of all devices, prefill in the time",
-    "latency_ms": "whole request or static batch, prefill and all decode steps",
-    "speedup": "time per output token without the row's options over that with them",
+    "decode_tok_s": "generated tokens per second of all sequences, without prefill or with a prompt of a few tokens",
+    "throughput_tok_s": "output tokens per second of all devices, prefill time included",
+    "latency_ms": "whole request or static batch: prefill and all decode steps",
+    "speedup": "time per output token without the row's options / with them",
 }
 BATCHING = ("static", "continuous")
 SOURCE_KEYS = ("schema", "title", "source", "engine", "engine_version", "date", "conditions", "rows")
@@ -38,12 +38,12 @@ SIZE_FIELDS = {"devices": 1, "tp": 1, "pp": 1, "input_len": 0, "output_len": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFigure:
-    """One published figure.  The names are those of our files and options.
+    """One published figure, with names of our specs, configs and options.
 
-    batch: sequences at once, or concurrent requests; None where the source runs as many as the cache holds.
-    input_len 0: generation from an empty context.  output_len 0: the prompt alone.  value: in the metric's unit.
-    where: table and row in the source.  options: techniques by the names of their options, what is counted elsewhere in
-    the row left out; a speed-up is over the same without them.
+    batch: concurrent sequences or requests; None if the source runs as many as the KV cache has room for.
+    input_len 0: generation from an empty context.  output_len 0: prefill only.  value: in the metric's unit.
+    where: table and row in the source.  options: techniques by option name, except those with a field of their own; a
+    speedup is relative to the same run without them.
     """
 
     hardware: str
@@ -64,20 +64,20 @@ class PublishedFigure:
     options: tuple[tuple[str, str], ...] = ()
 
     @property
-    def plain(self) -> PublishedFigure:
-        """The same run without its options."""
+    def without_options(self) -> PublishedFigure:
+        """Copy of this figure without its options."""
         return replace(self, options=())
 
     @property
     def key(self) -> tuple[str | int | None, ...]:
-        """What was run and what of it was measured: all but the value."""
+        """Identity of the figure: run and metric, without the value."""
         run = (self.hardware, self.tp, self.pp, self.model, self.quantization, self.kv_cache_dtype)
         return (*run, self.batching, self.batch, self.input_len, self.output_len, self.metric, *map(str, self.options))
 
     def arguments(self) -> dict[str, str | int]:
-        """What `llmviewer.analyze` takes; batch_size is left out where the source does not say it.
+        """Arguments for `llmviewer.analyze`, without batch_size if the source does not state it.
 
-        An empty context is one token there, and a prompt alone has one output token.
+        analyze needs at least one prompt token and one output token.
         """
         sizes = {} if self.batch is None else {"batch_size": self.batch}
         return {
@@ -96,9 +96,9 @@ class PublishedFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
-    """One published table.  engine: as the source calls it.  preset: what stands for it here.
+    """One published table.  engine: as named by the source.  preset: engine preset used to predict it.
 
-    source: where a reader can open it.  conditions: what the figures include.  license: empty where none is stated.
+    source: citation with address.  conditions: what the figures include.  license: empty if none is stated.
     """
 
     name: str
@@ -114,18 +114,18 @@ class PublishedTable:
 
 
 def load(folder: Path | None = None) -> tuple[PublishedTable, ...]:
-    """Every source of the ledger, in the order of their names.  Raises UserError."""
+    """Load every source of the ledger, sorted by name.  Raises UserError."""
     paths = sorted((folder or data.folder(FOLDER)).glob("*.yaml"))
     return tuple(parse(data.read_yaml(path), path.stem) for path in paths)
 
 
 def rows(sources: tuple[PublishedTable, ...]) -> Iterator[tuple[PublishedTable, PublishedFigure]]:
-    """Every figure with its source."""
+    """Yield every figure with its source."""
     return ((source, row) for source in sources for row in source.rows)
 
 
 def parse(content: Mapping[str, Any], name: str) -> PublishedTable:
-    """The source in one file.  Raises UserError: the file and what is wrong in it."""
+    """Parse the source in one file.  Raises UserError with the file and the error."""
     where = f"{FOLDER}/{name}.yaml"
     data.check_keys(content, (*SOURCE_KEYS, *SOURCE_OPTIONAL), SOURCE_KEYS, where)
     if content["schema"] != SCHEMA:
@@ -133,11 +133,15 @@ def parse(content: Mapping[str, Any], name: str) -> PublishedTable:
     texts = [key for key in (*SOURCE_KEYS, *SOURCE_OPTIONAL) if key != "rows" and key in content]
     text = {key: _text(content, key, where) for key in texts}
     if "https://" not in text["source"] and "http://" not in text["source"]:
-        raise UserError(f"{where}: source {quoted(text['source'])} has no address that a reader can open")
+        raise UserError(f"{where}: source {quoted(text['source'])} has no http(s) address")
     preset = text.get("nearest", text["engine"])
     if preset not in engine.names():
         raise unknown(
-            "engine", preset, engine.names(), where=where, hint="`nearest` names the preset that stands for another"
+            "engine",
+            preset,
+            engine.names(),
+            where=where,
+            hint="`nearest` names the preset to use for an engine without one",
         )
     if not isinstance(content["rows"], list) or not content["rows"]:
         raise UserError(f"{where}: rows is {quoted(content['rows'])}; expected a list of figures")
@@ -163,7 +167,7 @@ def _row(row: Any, where: str) -> PublishedFigure:
     data.check_keys(row, (*required, "note", "options"), required, where)
     fields: dict[str, Any] = {key: _text(row, key, where) for key in TEXT_FIELDS}
     _check_names(fields, where)
-    fields |= {key: _whole(row, key, least, where) for key, least in SIZE_FIELDS.items()}
+    fields |= {key: _whole(row, key, minimum, where) for key, minimum in SIZE_FIELDS.items()}
     fields["batch"] = None if row["batch"] is None else _whole(row, "batch", 1, where)
     fields["note"] = _text(row, "note", where) if "note" in row else ""
     fields["options"] = _options(row.get("options", {}), where)
@@ -190,9 +194,9 @@ def _check_names(words: Mapping[str, str], where: str) -> None:
 
 
 def _options(given: Any, where: str) -> tuple[tuple[str, str], ...]:
-    """Techniques that a row asks for; what they say is checked when it is predicted."""
+    """Technique options of a row; their values are checked when the row is predicted."""
     if not isinstance(given, dict):
-        raise UserError(f"{where}: options is {quoted(given)}; expected options of techniques by name")
+        raise UserError(f"{where}: options is {quoted(given)}; expected technique options by name")
     elsewhere = ("quantization", "kv_cache_dtype", "tensor_parallel_size", "pipeline_parallel_size")
     allowed = [name for name in TECHNIQUES if name not in elsewhere]
     for name in given:
@@ -202,18 +206,18 @@ def _options(given: Any, where: str) -> tuple[tuple[str, str], ...]:
 
 
 def _check_metric(row: PublishedFigure, where: str) -> None:
-    """What the metric needs to mean anything."""
+    """Raise UserError unless the row has what its metric needs."""
     if row.tp * row.pp != row.devices:
         raise UserError(f"{where}: tp {row.tp} x pp {row.pp} is not {row.devices} devices")
     if row.batch is None and (row.metric != "throughput_tok_s" or row.batching != "continuous"):
-        raise UserError(f"{where}: batch may be null only where a throughput under continuous batching is published")
+        raise UserError(f"{where}: batch may be null only for throughput_tok_s under continuous batching")
     if row.metric == "speedup" and not row.options:
-        raise UserError(f"{where}: a speedup is over the same run without its options; it has none")
+        raise UserError(f"{where}: a speedup is relative to the run without options, but the row has no options")
     if row.input_len == 0 and row.metric != "decode_tok_s":
-        raise UserError(f"{where}: input_len 0 is a generation from an empty context; {row.metric} needs a prompt")
-    least = {"ttft_ms": 1, "throughput_tok_s": 0, "latency_ms": 1}.get(row.metric, 2)
-    if row.output_len < least:
-        raise UserError(f"{where}: {row.metric} needs an output_len of at least {least}")
+        raise UserError(f"{where}: input_len is 0 (generation from an empty context), but {row.metric} needs a prompt")
+    minimum = {"ttft_ms": 1, "throughput_tok_s": 0, "latency_ms": 1}.get(row.metric, 2)
+    if row.output_len < minimum:
+        raise UserError(f"{where}: {row.metric} needs an output_len of at least {minimum}")
 
 
 @cache
@@ -228,10 +232,10 @@ def _text(fields: Mapping[str, Any], key: str, where: str) -> str:
     return value.strip()
 
 
-def _whole(row: Mapping[str, Any], key: str, least: int, where: str) -> int:
+def _whole(row: Mapping[str, Any], key: str, minimum: int, where: str) -> int:
     value = row[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UserError(f"{where}: {key} is {quoted(value)}; expected a whole number of at least {least}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise UserError(f"{where}: {key} is {quoted(value)}; expected a whole number of at least {minimum}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The ledger against our predictions: every figure with its error, sources summed up, what the last release said."""
+"""Score predictions on the ledger: error of every figure, summary by source, errors of the last release."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from llmviewer.calibrate.ledger import PublishedFigure, PublishedTable
 from llmviewer.core import data
 
 SCHEMA = "llmviewer.ledger-score/1"
-#: Errors of the last release, source by source.
+#: Errors of the last release by source.
 RECORD = "calibrate/ledger_record.yaml"
 RECORD_SCHEMA = "llmviewer.ledger-record/1"
+
+#: Numbers of a prediction, in the unit of the published figure.
+NUMBERS = ("predicted", "low80", "high80", "low95", "high95", "ideal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredFigure:
-    """A published figure and ours, in its own unit; predicted is NaN where there is a reason why not.
+    """A published figure and its prediction, in the unit of the figure; NaN with a reason if not predicted.
 
-    ideal: on the data sheet's roofline.
+    ideal: value on the data-sheet roofline.
     """
 
     source: PublishedTable
@@ -33,6 +36,8 @@ class ScoredFigure:
     predicted: float
     low80: float
     high80: float
+    low95: float
+    high95: float
     ideal: float
     basis: str
     reason: str
@@ -43,7 +48,7 @@ class ScoredFigure:
         return self.predicted / self.row.value - 1.0
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """JSON object of the figure."""
         row = self.row
         return {
             "source": self.source.name,
@@ -76,7 +81,7 @@ def _finite_or_none(value: float) -> float | None:
 
 
 def case_of(source: PublishedTable, row: PublishedFigure) -> RequestCase:
-    """What a row says was run."""
+    """Case of a published figure."""
     options = {
         "quantization": row.quantization,
         "kv_cache_dtype": row.kv_cache_dtype,
@@ -98,18 +103,18 @@ def case_of(source: PublishedTable, row: PublishedFigure) -> RequestCase:
 
 
 def score(sources: Sequence[PublishedTable]) -> list[ScoredFigure]:
-    """Every figure of these sources, in their order."""
+    """Score every figure of these sources, in their order."""
     pairs = list(ledger.rows(tuple(sources)))
     cases = {at: case_of(source, row) for at, (source, row) in enumerate(pairs)}
-    over = {at: -1 - at for at, (_, row) in enumerate(pairs) if row.metric == "speedup"}
-    cases |= {place: case_of(pairs[at][0], pairs[at][1].plain) for at, place in over.items()}
+    baselines = {at: -1 - at for at, (_, row) in enumerate(pairs) if row.metric == "speedup"}
+    cases |= {place: case_of(pairs[at][0], pairs[at][1].without_options) for at, place in baselines.items()}
     found = _predictions(cases)
-    found |= {at: _speedup(found[at], found[place]) for at, place in over.items()}
+    found |= {at: _speedup(found[at], found[place]) for at, place in baselines.items()}
     return [_scored_figure(source, row, found[at]) for at, (source, row) in enumerate(pairs)]
 
 
 def _predictions(cases: Mapping[int, RequestCase]) -> dict[int, dict[str, Any]]:
-    """What is known of every case."""
+    """Prediction columns of every case, or the reason why it is not predicted."""
     found: dict[int, dict[str, Any]] = {}
     for part in evaluate_groups(cases):
         columns = e2e.prediction_columns(part, None) if isinstance(part, CaseGroup) else {}
@@ -119,43 +124,48 @@ def _predictions(cases: Mapping[int, RequestCase]) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _speedup(own: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
-    """Of two times per token their ratio, with an interval as wide as that of the time."""
-    reason = own.get("reason") or plain.get("reason")
+def _speedup(own: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
+    """Speedup from two predictions of time per output token; its relative interval is that of the time with options."""
+    reason = own.get("reason") or baseline.get("reason")
     if reason:
         return {"reason": reason}
-    of = {"predicted": "predicted", "low80": "high80", "high80": "low80", "ideal": "ideal"}
-    over = {name: plain["ideal" if name == "ideal" else "predicted"] for name in of}
-    return {**own, **{name: over[name] / own[time] for name, time in of.items()}}
+    divisors = {
+        **{"predicted": "predicted", "ideal": "ideal"},
+        **{"low80": "high80", "high80": "low80", "low95": "high95", "high95": "low95"},
+    }
+    numerators = {name: baseline["ideal" if name == "ideal" else "predicted"] for name in divisors}
+    return {**own, **{name: numerators[name] / own[time] for name, time in divisors.items()}}
 
 
 def _scored_figure(source: PublishedTable, row: PublishedFigure, known: dict[str, Any]) -> ScoredFigure:
-    numbers = {name: float(known.get(name, np.nan)) for name in ("predicted", "low80", "high80", "ideal")}
+    numbers = {name: float(known.get(name, np.nan)) for name in NUMBERS}
     return ScoredFigure(
         source=source, row=row, basis=str(known.get("basis", "")), reason=str(known.get("reason", "")), **numbers
     )
 
 
 def summary(rows: Iterable[ScoredFigure]) -> dict[str, Any]:
-    """Errors of some figures."""
+    """Errors and interval coverage of these figures."""
     listed = list(rows)
     known = [one for one in listed if np.isfinite(one.predicted)]
     if not known:
         return {"rows": 0, "not_predicted": len(listed)}
-    ratio, plain = (np.array([one.row.value / getattr(one, name) for one in known]) for name in ("predicted", "ideal"))
+    ratio, roofline_ratio = (
+        np.array([one.row.value / getattr(one, name) for one in known]) for name in ("predicted", "ideal")
+    )
     inside = [one.low80 <= one.row.value <= one.high80 for one in known]
     found = {name: round(float(value), 4) for name, value in errors(ratio).as_dict().items()}
     return {
         **found,
         "rows": len(known),
         "covered80": round(float(np.mean(inside)), 4),
-        "ideal_mape": round(errors(plain).mape, 4),
+        "ideal_mape": round(errors(roofline_ratio).mape, 4),
         "not_predicted": len(listed) - len(known),
     }
 
 
 def document(rows: Sequence[ScoredFigure]) -> dict[str, Any]:
-    """As JSON: sources summed up, figures of runs with techniques together, all together, and every figure."""
+    """JSON document: summary by source, of runs with techniques and of all figures, and every figure."""
     by_source: dict[str, list[ScoredFigure]] = {}
     for one in rows:
         by_source.setdefault(one.source.name, []).append(one)
@@ -181,14 +191,14 @@ def document(rows: Sequence[ScoredFigure]) -> dict[str, Any]:
 
 
 def recorded_errors() -> dict[str, float]:
-    """Source -> MAPE at the last release."""
+    """MAPE of every source at the last release."""
     content = data.read_yaml(data.folder(RECORD))
     return {str(name): float(value) for name, value in content["mape"].items()}
 
 
 def record_text(found: dict[str, Any]) -> str:
-    """Today's errors as the text of RECORD: what the next release is held against."""
-    from llmviewer import __version__
+    """Text of RECORD with the current errors, with which the next release is compared."""
+    from llmviewer.core.version import __version__
 
     lines = [f"schema: {RECORD_SCHEMA}", f"release: {__version__}", "mape:"]
     lines += [f"  {source['source']}: {source['mape']:.4f}" for source in found["sources"] if source["rows"]]

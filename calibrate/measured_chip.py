@@ -12,7 +12,7 @@ import numpy as np
 from llmviewer.calibrate import environment as machine
 from llmviewer.calibrate.sources import TableSource
 from llmviewer.core import dtypes, parsing
-from llmviewer.core.errors import UserError, shown
+from llmviewer.core.errors import UserError, printable
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 
@@ -38,7 +38,7 @@ def text_of(name: str, sources: Sequence[TableSource]) -> str:
     for found, rows in ((peaks, "gemm"), (bandwidth, "copy")):
         if not found:
             reason = f"the samples have no {rows} rows to derive its rates from; pass a chip YAML with --hardware"
-            raise UserError(f"no chip spec for '{shown(name)}', and {reason}")
+            raise UserError(f"no chip spec for '{printable(name)}', and {reason}")
     source = f"measured: torch {facts.get('torch', '?')}, {str(facts.get('date', '?'))[:10]}"
     lines = [
         f"{GENERATED_HEADER}the best rates of its samples, not data-sheet peaks.",
@@ -126,7 +126,7 @@ def _peaks(sources: Sequence[TableSource]) -> dict[str, float]:
         rates = 2.0 * frame["m"] * frame["n"] * frame["k"] / (frame["latency_us"] * 1e-6)
         for dtype, rate in rates.groupby(frame["dtype"]).max().items():
             if dtype not in ("w4a16", "fp8_block"):
-                name = "tf32" if dtype == "tf32" else dtypes.named(str(dtype)).compute
+                name = "tf32" if dtype == "tf32" else dtypes.get_dtype(str(dtype)).compute
                 found[name] = max(found.get(name, 0.0), float(rate))
     return found
 

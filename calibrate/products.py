@@ -11,7 +11,7 @@ from llmviewer.core import dtypes
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Operator, Place, Tensor
-from llmviewer.formats.linear import Format, matrix, with_formats
+from llmviewer.formats.linear import Format, weight_access, with_formats
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape, Linear
 
@@ -24,7 +24,7 @@ FP8_BLOCK = (
     dtypes.scaled("fp8", 8, group=128.0, scale_bits=32, name="fp8-1x128"),
 )
 #: aiconfigurator's names for GEMMs with 16-bit inputs and narrow weights -> weight format.
-WEIGHT_ONLY = {"int8_wo": dtypes.named("int8"), "int4_wo": dtypes.grouped_int(4)}
+WEIGHT_ONLY = {"int8_wo": dtypes.get_dtype("int8"), "int4_wo": dtypes.grouped_int(4)}
 #: Copies of the weights that aiconfigurator rotates through: if all fit, they stay in L2.
 AICONFIGURATOR_COPIES = 5.0
 #: Generations with an L2 of two partitions, each caching the reads of its own SMs (A100 and H100 white papers).
@@ -38,7 +38,7 @@ def gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     """
     m, n, k = (group[name].to_numpy(dtype=np.float64) for name in "mnk")
     narrow = _narrow_format(first)
-    wide = dtypes.named("bf16") if narrow else _plain_dtype(str(first["dtype"]))
+    wide = dtypes.get_dtype("bf16") if narrow else _plain_dtype(str(first["dtype"]))
     x = Tensor(name="x", elements=m * k, dtype=wide)
     experts = float(_column_or(first, "experts", 1.0))
     active = group["active"].to_numpy(dtype=np.float64) if experts > 1.0 else 1.0
@@ -57,7 +57,7 @@ def _with_warm_weights(product: Operator, chip: Chip) -> Operator:
     """The GEMM with its weights in L2 if all copies of the measurement's rotation fit there."""
     if chip.l2_bytes is None:
         return product
-    weights = matrix(product)
+    weights = weight_access(product)
     capacity_bytes = chip.l2_bytes * (0.5 if chip.generation in PARTITIONED_L2 else 1.0)
     warm = np.where(AICONFIGURATOR_COPIES * weights.elements * weights.tensor.dtype.bytes <= capacity_bytes, 1.0, 0.0)
     others = tuple(access for access in product.reads if access is not weights)
@@ -73,7 +73,7 @@ def _column_or(first: Any, name: str, default: float) -> float:
 
 def _plain_dtype(dtype: str) -> Dtype:
     """Dtype of a GEMM without input conversion; tf32 values are stored in 32 bits."""
-    return Dtype(name="tf32", bits=32, compute="tf32") if dtype == "tf32" else dtypes.named(dtype)
+    return Dtype(name="tf32", bits=32, compute="tf32") if dtype == "tf32" else dtypes.get_dtype(dtype)
 
 
 def _narrow_format(first: Any) -> Format | None:
@@ -89,5 +89,5 @@ def _narrow_format(first: Any) -> Format | None:
         return Format(weights=dtypes.grouped_int(4, group=int(group), zero_point_bits=16.0))
     if dtype == "tf32":
         return None
-    named = dtypes.named(dtype)
+    named = dtypes.get_dtype(dtype)
     return Format(weights=named, activations=named) if named.bits < 16 else None

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import llmviewer
 from llmviewer.calibrate import devices, fit_tables, measured_chip, profile_file, whole
 from llmviewer.calibrate.fit_tables import FitData
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.calibrate.sources import WHOLE_TABLES, TableSource, read_all
 from llmviewer.core.errors import UserError
+from llmviewer.core.version import __version__
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import profile as profiles
 from llmviewer.timing.profile import Fit
@@ -93,7 +93,7 @@ def fit_profile(
     text = profile_file.text_of(chip, title or _title(chip, inputs.sources), header, fits)
     own = profiles.parse(text, Path("profile.yaml"))
     return FittedProfile(
-        text=text, fits=fits, whole=list(_whole(inputs.sources, PredictionOptions(hardware=chip, own=own)))
+        text=text, fits=fits, whole=list(_whole(inputs.sources, PredictionOptions(hardware=chip, profile=own)))
     )
 
 
@@ -148,7 +148,7 @@ def provenance(inputs: FitInputs) -> dict[str, Any]:
     fitted_rows = sum(sum(map(len, sample.folds)) for sample in gathered.samples)
     return {
         "kind": "fitted",
-        "by": f"llmviewer {llmviewer.__version__} calibrate fit",
+        "by": f"llmviewer {__version__} calibrate fit",
         "sources": [_source_summary(source) for source in sources if source.tables],
         "rows": {"fitted": fitted_rows, "unstable_among_them": gathered.unstable.total()},
         "left_out": dict(gathered.left_out),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate.environment import identity_differences
 from llmviewer.core import parsing
-from llmviewer.core.errors import UserError, quoted, shown, unknown
+from llmviewer.core.errors import UserError, printable, quoted, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,11 +80,11 @@ class Recorder:
             return
         complete = _complete_lines(self.path)
         if not complete:
-            raise UserError(f"'{shown(self.path)}' is not a samples file: its first line is truncated")
+            raise UserError(f"'{printable(self.path)}' is not a samples file: its first line is truncated")
         rows = _rows(self.path, complete)
         differing = identity_differences(environment, next(rows))
         if differing:
-            message = f"'{shown(self.path)}' contains samples of another environment"
+            message = f"'{printable(self.path)}' contains samples of another environment"
             raise UserError(f"{message} ({'; '.join(differing)}); choose another directory")
         self.done = {row_key(row) for row in rows}
         self.repaired = len(complete) < self.path.stat().st_size
@@ -110,7 +110,7 @@ class Recorder:
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
-            raise UserError(f"cannot write '{shown(self.path)}': {error.strerror or error}") from error
+            raise UserError(f"cannot write '{printable(self.path)}': {error.strerror or error}") from error
 
 
 def prepare_folder(folder: str | Path) -> Path:
@@ -121,7 +121,9 @@ def prepare_folder(folder: str | Path) -> Path:
         with (path / FILE).open("ab"):
             pass
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot write to '{shown(folder)}': {getattr(error, 'strerror', None) or error}") from error
+        raise UserError(
+            f"cannot write to '{printable(folder)}': {getattr(error, 'strerror', None) or error}"
+        ) from error
     return path
 
 
@@ -140,9 +142,9 @@ def read(path: str | Path, warn: Callable[[str], None] = _warn) -> tuple[dict[st
     file = file / FILE if file.is_dir() else file
     complete = _complete_lines(file)
     if not complete:
-        raise UserError(f"'{shown(file)}' is not a samples file: its first line is missing or truncated")
+        raise UserError(f"'{printable(file)}' is not a samples file: its first line is missing or truncated")
     if len(complete) < file.stat().st_size:
-        warn(f"'{shown(file)}' ends in a truncated line, which is ignored (the next `calibrate run` repairs the file)")
+        warn(f"'{printable(file)}' ends in a truncated line, which is ignored (the next `calibrate run` repairs it)")
     rows = _rows(file, complete)
     environment = next(rows)
     tables: dict[str, list[Row]] = {}
@@ -157,17 +159,17 @@ def _complete_lines(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read '{shown(path)}': {getattr(error, 'strerror', None) or error}") from error
+        raise UserError(f"cannot read '{printable(path)}': {getattr(error, 'strerror', None) or error}") from error
     return content[: content.rfind(b"\n") + 1]
 
 
 def _rows(path: Path, content: bytes) -> Iterator[dict[str, Any]]:
     """Yield the environment, then every row, checked."""
     for number, line in enumerate(content.splitlines(), 1):
-        where = f"'{shown(path)}' line {number}"
+        where = f"'{printable(path)}' line {number}"
         parsed = _object(line, where)
         if number == 1:
-            yield _environment(parsed, f"'{shown(path)}'")
+            yield _environment(parsed, f"'{printable(path)}'")
         else:
             _check(parsed, where)
             yield parsed
@@ -179,7 +181,7 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
         parsed = parsing.from_json(line.decode("utf-8"))
     except ValueError as error:
-        raise UserError(f"{where} cannot be read as JSON: {shown(error, 160)}") from error
+        raise UserError(f"{where} cannot be read as JSON: {printable(error, 160)}") from error
     if not isinstance(parsed, dict):
         raise UserError(f"{where} contains {quoted(parsed)}; expected a mapping of fields")
     return parsed

@@ -16,7 +16,7 @@ from llmviewer.calibrate import environment, plan, record, sizes
 from llmviewer.calibrate.plan import KernelCase
 from llmviewer.calibrate.sizes import RunSize
 from llmviewer.calibrate.timer import Limits, PreparedKernel, Stopwatch, TooLongError, measure
-from llmviewer.core.errors import UserError, shown
+from llmviewer.core.errors import UserError, printable
 
 #: Significant digits of a stored time.
 SIGNIFICANT_DIGITS = 5
@@ -38,7 +38,7 @@ class Progress:
 class Summary:
     """Result of a run, in rows.
 
-    measured, unstable, left_out: by table.  skipped: by reason.  kept: rows of earlier runs.  left_out: no time left.
+    measured, unstable: by table.  left_out: by table, for lack of time.  skipped: by reason.  kept: from earlier runs.
     """
 
     path: Path
@@ -188,4 +188,6 @@ def skip_reason(error: Exception) -> str:
     error_name = type(error).__name__
     if error_name == "OutOfMemoryError" or "can't allocate memory" in message:
         return "out of memory"
-    return shown(message if error_name in ("UnsupportedError", "TooLargeError") else f"{error_name}: {message}", 200)
+    return printable(
+        message if error_name in ("UnsupportedError", "TooLargeError") else f"{error_name}: {message}", 200
+    )

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate import record
-from llmviewer.calibrate.e2e import is_request_table as is_whole_requests
+from llmviewer.calibrate.e2e import is_request_table
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.predict import check
 from llmviewer.calibrate.tables import SHAPES, table_of
-from llmviewer.core.errors import UserError, shown
+from llmviewer.core.errors import UserError, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,8 +48,10 @@ def read(path: Path) -> TableSource:
             _check_columns(name, frame, path)
         return TableSource(path=path, tables=tables, environment=environment)
     frame = read_table(path)
-    if is_whole_requests(frame.columns):
-        raise UserError(f"'{shown(path)}' contains whole requests, which are never fitted; use `calibrate validate`")
+    if is_request_table(frame.columns):
+        raise UserError(
+            f"'{printable(path)}' contains whole requests, which are never fitted; use `calibrate validate`"
+        )
     table = table_of(frame.columns)
     check(frame)
     return TableSource(path=path, tables={table: frame})
@@ -59,7 +61,7 @@ def _check_columns(name: str, frame: pd.DataFrame, path: Path) -> None:
     """Raise UserError for rows without the columns of their shape."""
     missing = [column for column in (*SHAPES.get(name, ()), "device") if column not in frame.columns]
     if missing:
-        raise UserError(f"'{shown(path)}': rows of {name} without {', '.join(missing)}")
+        raise UserError(f"'{printable(path)}': rows of {name} without {', '.join(missing)}")
     if name in SHAPES:
         check(frame)
 

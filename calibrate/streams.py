@@ -35,7 +35,7 @@ def elementwise(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, 
     tokens, width = (group[name].to_numpy(dtype=np.float64) for name in ("tokens", "width"))
     if op not in ELEMENTWISE_OPERATORS:
         raise UserError(f"unknown elementwise op '{op}'; known: {', '.join(ELEMENTWISE_OPERATORS)}")
-    dtype = dtypes.named("bf16" if op == "scale_matrix" else first["dtype"])
+    dtype = dtypes.get_dtype("bf16" if op == "scale_matrix" else first["dtype"])
     x = Tensor(name="x", elements=tokens * width, dtype=dtype)
     return ELEMENTWISE_OPERATORS[op](x, tokens, width, dtype)
 
@@ -81,7 +81,7 @@ def _embedding(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Op
 
 
 def _quantize(x: Tensor, tokens: Array, width: Array, dtype: Dtype) -> tuple[Operator, ...]:
-    fp8 = dtypes.named("fp8")
+    fp8 = dtypes.get_dtype("fp8")
     linear = Linear(name="gemm", in_features=width, out_features=1.0, dtype=dtype)  # type: ignore[arg-type]
     block = Block(name="row", operators=(linear.operator(x, tokens),))
     made = with_formats(block, lambda _: Format(weights=fp8, activations=fp8)).operators

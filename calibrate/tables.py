@@ -1,6 +1,6 @@
-"""Measured tables -> operators of ops/, as arrays: one formula for prediction, fit and validation.
+"""Operators of ops/ for measured tables, as arrays: one formula for prediction, fit and validation.
 
-Columns are those of docs/calibration.md.  Rows that cannot be predicted are named with a reason, never dropped.
+Columns are those of docs/calibration.md.  Rows that cannot be predicted are reported with a reason, never dropped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from llmviewer.techniques.kernels.flash_attention import rereads
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Words that name an engine, at the start of what a table says -> the engine as profiles call it.
+#: Prefix of the column `engine` -> engine name in profiles.
 ENGINES = {"sglang": "sglang", "trtllm": "trtllm", "tensorrt-llm": "trtllm", "vllm": "vllm", "nccl": "nccl"}
-#: Columns that must hold one value in a group: they choose formulas, others are numbers in them.
+#: Columns that must be constant within a group, since they choose the formula; other columns are its inputs.
 FORMULA_COLUMNS: dict[str, tuple[str, ...]] = {
     "gemm": ("dtype", "experts", "group"),
     "attention_prefill": ("dtype", "kv_dtype", "window", "kernel"),
@@ -37,18 +37,18 @@ FORMULA_COLUMNS: dict[str, tuple[str, ...]] = {
     "allreduce": ("op", "gpus", "impl"),
     "elementwise": ("op", "dtype", "kernel"),
 }
-#: kernel of elementwise rows -> what it puts behind the engine's name.
+#: kernel of elementwise rows -> suffix of the engine name.
 KERNEL_SUFFIXES = {"compiled": "-compile", "eager": "-unfused"}
-#: Kernels of scaled_dot_product_attention, and why rows of some are left out.
+#: Prefix of the kernels of scaled_dot_product_attention, and the reason to leave out the slower ones.
 SDPA_PREFIX = "sdpa_"
-SLOWER_KERNEL = "attention by a slower kernel of torch's than another at the same shape; profiles hold the fastest"
-#: Columns by which a table is known -> others that it may lack, and what they then are.
+SLOWER_KERNEL = "another attention kernel of torch is faster at the same shape; profiles contain only the fastest"
+#: Columns that identify a table -> its optional columns with their defaults.
 DEFAULT_COLUMNS: dict[tuple[str, ...], dict[str, str | int]] = {
     ("heads", "seq"): {"kernel": "", "window": 0, "prefix": 0},
     ("heads", "context"): {"kernel": "", "window": 0},
     ("gpus", "bytes"): {"impl": ""},
 }
-#: What makes a shape: rows of one shape go to one side of a split together, whoever measured them.
+#: Columns of a shape: rows of one shape belong to one cross-validation fold, whatever their source.
 SHAPES: dict[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
     "attention_prefill": ("batch", "seq", "heads", "kv_heads", "head_dim", "window", "prefix"),
@@ -60,9 +60,9 @@ SHAPES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowGroup:
-    """Rows of a table that one array operator (or a few after each other) describes.
+    """Rows of a table described by one array operator, or by a short sequence of them.
 
-    index: their labels in the table.  measured_s: seconds.
+    index: labels of the rows in the table.  measured_s: measured times [s].
     """
 
     table: str
@@ -74,7 +74,7 @@ class RowGroup:
 
 
 def table_of(columns: Any) -> str:
-    """Which table has these columns."""
+    """Name of the kernel table with these columns.  Raises UserError if there is none."""
     names = set(columns)
     for table, needed in SHAPES.items():
         if {*needed, "device", "latency_us"} <= names:
@@ -82,14 +82,12 @@ def table_of(columns: Any) -> str:
     nearest = min(SHAPES, key=lambda table: len({*SHAPES[table]} - names) / len(SHAPES[table]))
     lacking = ", ".join(name for name in (*SHAPES[nearest], "device", "latency_us") if name not in names)
     if not names & {*SHAPES[nearest]}:
-        raise UserError(
-            f"columns {', '.join(map(str, columns))} are those of no measured table; see docs/calibration.md"
-        )
-    raise UserError(f"no measured table has these columns; as {nearest} it lacks {lacking} (docs/calibration.md)")
+        raise UserError(f"columns {', '.join(map(str, columns))} match no measured table; see docs/calibration.md")
+    raise UserError(f"columns match no measured table; nearest: {nearest}, missing {lacking} (docs/calibration.md)")
 
 
 def with_default_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with the columns that may be absent, saying what is usual."""
+    """The table with defaults for absent optional columns."""
     names = set(frame.columns)
     for marks, usual in DEFAULT_COLUMNS.items():
         if set(marks) <= names:
@@ -100,16 +98,16 @@ def with_default_columns(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def engine_of(text: object) -> str:
-    """`trtllm 1.3.0` -> `trtllm`; whoever times PyTorch's own kernels is `torch`."""
+    """Engine name without version: `trtllm 1.3.0` -> `trtllm`; `torch` if unknown."""
     word = str(text).lower()
     return next((name for start, name in ENGINES.items() if word.startswith(start)), "torch")
 
 
 def _engine_of(table: str, first: Any) -> str:
-    """The engine, with the kernel where it is another than usual (`sglang-triton`, `torch-compile`).
+    """Engine name, with a suffix for a kernel other than its usual one (`sglang-triton`, `torch-compile`).
 
-    Chains of eager kernels are `torch-unfused`: where there is one kernel for them, other engines take that.
-    Collectives that a host launches one by one, instead of a graph, are kept apart.
+    Chains of eager kernels are `torch-unfused`, so that other engines use a fused kernel where one was measured.
+    Collectives launched one by one by the host, not in a CUDA graph, are an engine of their own.
     """
     engine = engine_of(first.get("engine", ""))
     if table == "elementwise":
@@ -125,14 +123,14 @@ def _engine_of(table: str, first: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SkippedRows:
-    """Rows that cannot be predicted, and why.  index: their labels in the table."""
+    """Rows that cannot be predicted, with the reason.  index: labels of the rows in the table."""
 
     reason: str
     index: Any
 
 
-def row_groups(frame: pd.DataFrame, on: str | Chip = "") -> Iterator[RowGroup | SkippedRows]:
-    """The rows of a kernel table, group by group.  on: the chip they were measured on, whatever `device` says."""
+def row_groups(frame: pd.DataFrame, hardware: str | Chip = "") -> Iterator[RowGroup | SkippedRows]:
+    """Yield the rows of a kernel table by group.  hardware: the chip, overriding the column `device`."""
     table = table_of(frame.columns)
     slower = _slower_rows(frame, table)
     if len(slower):
@@ -141,13 +139,13 @@ def row_groups(frame: pd.DataFrame, on: str | Chip = "") -> Iterator[RowGroup | 
     keys = [name for name in ("device", "source", "engine", *FORMULA_COLUMNS[table]) if name in frame.columns]
     for _, group in frame.groupby(keys, dropna=False, sort=True):
         try:
-            yield _row_group(table, group, on)
+            yield _row_group(table, group, hardware)
         except UserError as error:
             yield SkippedRows(reason=str(error), index=group.index)
 
 
 def _slower_rows(frame: pd.DataFrame, table: str) -> Any:
-    """Rows of torch's attention where another of its kernels was faster at the same shape."""
+    """Index of torch attention rows for which another torch kernel was faster at the same shape."""
     backends = frame[frame["kernel"].astype(str).str.contains(SDPA_PREFIX)] if "kernel" in frame.columns else frame[:0]
     if not table.startswith("attention") or backends.empty:
         return frame.index[:0]
@@ -156,9 +154,9 @@ def _slower_rows(frame: pd.DataFrame, table: str) -> Any:
     return backends.index[backends["latency_us"] > same.transform("min")]
 
 
-def _row_group(table: str, group: pd.DataFrame, on: str | Chip) -> RowGroup:
+def _row_group(table: str, group: pd.DataFrame, hardware: str | Chip) -> RowGroup:
     first = group.iloc[0]
-    chip = on if isinstance(on, Chip) else specs.load(on or str(first["device"]).replace("_", "-"))
+    chip = hardware if isinstance(hardware, Chip) else specs.load(hardware or str(first["device"]).replace("_", "-"))
     return RowGroup(
         table=table,
         chip=chip,
@@ -174,7 +172,7 @@ def _column(group: pd.DataFrame, name: str) -> Array:
 
 
 def _attention(group: pd.DataFrame, first: Any, chip: Chip, groups: Any, *, repeated: bool) -> Operator:
-    dtype, stored = dtypes.named(first["dtype"]), dtypes.named(first["kv_dtype"])
+    dtype, stored = dtypes.get_dtype(first["dtype"]), dtypes.get_dtype(first["kv_dtype"])
     heads, kv_heads, head_dim = (_column(group, name) for name in ("heads", "kv_heads", "head_dim"))
     v_dim = _column(group, "v_head_dim") if "v_head_dim" in group.columns else head_dim
     v_dim = np.where(np.isfinite(v_dim), v_dim, head_dim)
@@ -193,37 +191,40 @@ def _attention(group: pd.DataFrame, first: Any, chip: Chip, groups: Any, *, repe
         for name, width in (("k", head_dim), ("v", v_dim))
     )
     moved = np.asarray((k.elements + v.elements) * stored.bytes + 2.0 * q.elements * dtype.bytes)
-    warm = _warm_share(moved, chip) if repeated and first.get("source") == "aiconfigurator" else 0.0
-    values = _reads(k if _is_absorbed_latent(group, first) else v, warm)
-    inputs = AttentionInputs(q=q, k=_reads(k, warm), v=values)
+    warm_share = _warm_share(moved, chip) if repeated and first.get("source") == "aiconfigurator" else 0.0
+    values = _reads(k if _is_absorbed_latent(group, first) else v, warm_share)
+    inputs = AttentionInputs(q=q, k=_reads(k, warm_share), v=values)
     return flash(shape, inputs, rereads(shape, inputs, chip), dtype.compute)
 
 
 def _is_absorbed_latent(group: pd.DataFrame, first: Any) -> bool:
-    """Whether values are the front of the keys: latent attention in its absorbed form."""
+    """Whether values are the first elements of the keys: latent attention in absorbed form."""
     return str(first["kernel"]).startswith("mla") and bool((group["kv_heads"] == 1).all())
 
 
 def _warm_share(moved: Any, chip: Chip) -> Any:
-    """Share that is still in the L2 when one input is timed again and again: all of half the L2, none of all of it."""
+    """Share of an input still in L2 when it is timed repeatedly: 1 up to half the L2 size, 0 from its full size."""
     if chip.l2_bytes is None:
         return 0.0 * moved
     return np.clip(2.0 - 2.0 * moved / chip.l2_bytes, 0.0, 1.0)
 
 
-def _reads(tensor: Tensor, warm: Array | float) -> tuple[Access, ...]:
-    cold, hot = Access(tensor, tensor.elements * (1.0 - warm)), Access(tensor.at(Place.L2), tensor.elements * warm)
-    return (cold, hot) if np.any(warm) else (cold,)
+def _reads(tensor: Tensor, warm_share: Array | float) -> tuple[Access, ...]:
+    cold, warm = (
+        Access(tensor, tensor.elements * (1.0 - warm_share)),
+        Access(tensor.at(Place.L2), tensor.elements * warm_share),
+    )
+    return (cold, warm) if np.any(warm_share) else (cold,)
 
 
 def attention_prefill(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
-    """Causal attention over a prompt after a cached prefix."""
+    """Operator of causal attention over a prompt after a cached prefix."""
     step = chunk(_column(group, "batch"), _column(group, "seq"), _column(group, "prefix"))
     return (_attention(group, first, chip, step.groups, repeated=False),)
 
 
 def attention_decode(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
-    """One new token per sequence against its cache."""
+    """Operator of attention of one new token per sequence over its cache."""
     step = decode(_column(group, "batch"), _column(group, "context") - 1.0)
     return (_attention(group, first, chip, step.groups, repeated=True),)
 
@@ -238,12 +239,12 @@ PATTERNS = {
 
 
 def allreduce(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
-    """One collective of 16-bit elements on one node."""
+    """Operator of one collective of 16-bit elements within a node."""
     if first["op"] not in PATTERNS:
         raise UserError(f"unknown collective '{first['op']}'; known: {', '.join(PATTERNS)}")
-    size, dtype, devices = _column(group, "bytes"), dtypes.named("bf16"), float(first["gpus"])
+    size, dtype, devices = _column(group, "bytes"), dtypes.get_dtype("bf16"), float(first["gpus"])
     x = Tensor(name="x", elements=size / dtype.bytes, dtype=dtype)
-    # an all-to-all was timed faster than the links allow if these were the bytes of all devices together
+    # `bytes` is per device: as a total, measured all-to-alls would be faster than the links allow
     whole_bytes = size * devices if first["op"] == "alltoall" else size
     shape = CollectiveShape(pattern=PATTERNS[first["op"]], devices=devices, size_bytes=whole_bytes, near=chip.near)
     return (collective(str(first["op"]), (whole(x),), (whole(x.called("y")),), np.ones(len(group)), shape),)

@@ -1,7 +1,7 @@
-"""Timing one kernel: warm up, take at least twenty samples, say how far they lie apart.
+"""Time one kernel: warm up, take at least twenty samples, report their spread.
 
-A sample is a row of calls that take the kernel's copies of its inputs in turn; together the copies are larger than
-twice the last cache, so that every call finds its weights in memory, as a layer of a real model does.
+A sample is a sequence of calls that rotate through copies of the inputs; together the copies are larger than twice the
+last-level cache, so that every call reads its weights from memory, like a layer of a real model.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-#: Rotating copies are together larger than this many caches.
+#: Rotating copies are together larger than this multiple of the last-level cache.
 CACHE_MULTIPLE = 2.0
-#: Interquartile range over median beyond which a time is unstable.
+#: Largest interquartile range / median of a stable time.
 MAX_SPREAD = 0.10
-#: A copy is a view of one allocation; more of them cost more to make than they bring.
+#: Most copies of the inputs; each is a view of one allocation, and more are not worth their setup time.
 MAX_COPIES = 4096
-#: Calls of one sample: what a CUDA graph holds without taking long to launch.
+#: Most calls of one sample, so that its CUDA graph launches quickly.
 MAX_CALLS = 512
 
 
@@ -29,9 +29,9 @@ MAX_CALLS = 512
 class PreparedKernel:
     """A kernel ready to run.
 
-    run: runs it on the copy of that number.  copies: how many there are.  rotated_bytes: bytes of all copies; infinite
-    where nothing needs to be cold.  graph: whether its calls stand in a CUDA graph, without the host's gaps.
-    context: what must hold while it runs (a backend, a precision).
+    run: runs it on a copy, by number.  copies: number of copies.  rotated_bytes: bytes of all copies; infinite if
+    nothing needs to be cold.  graph: whether its calls are captured in a CUDA graph, without launch gaps.
+    context: context manager that is active while it runs (a backend, a precision).
     """
 
     run: Callable[[int], object]
@@ -43,12 +43,12 @@ class PreparedKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much is measured.
+    """Limits of the measurement of one kernel.
 
-    samples: at least; max_samples: where they lie apart.  sample_s: length of one sample, so that the clock's own
-    error drowns.  warmup_s: before the first.  settle_s: of samples that are thrown away, until power and clock are
-    those of lasting work.  max_s: a kernel whose samples would take longer is left out.
-    max_spread: interquartile range over median beyond which a time is called unstable.
+    samples: minimum number of samples; max_samples: maximum, for unstable times.  sample_s: length of one sample, long
+    enough for the resolution of the clock.  warmup_s: before the first sample.  settle_s: time of discarded samples,
+    until power and clock are those of sustained work.  max_s: a kernel whose samples would take longer is left out.
+    max_spread: largest interquartile range / median of a stable time.
     """
 
     samples: int = 20
@@ -61,12 +61,12 @@ class Limits:
 
 
 class TooLongError(Exception):
-    """The samples would take longer than there is time."""
+    """Raised when the samples would take longer than the time left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
-    """What the device says of itself under load; None where it does not say.  clock [MHz], power [W]."""
+    """Clock [MHz] and power [W] of the device under load; None if not reported."""
 
     clock_mhz: float | None = None
     power_w: float | None = None
@@ -74,7 +74,7 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """Samples of one kernel [us per call].  timed: graph, events or clock.  settled_s: it ran before the first one."""
+    """Samples of one kernel [us per call].  timed: graph, events or clock.  settled_s: run time before the first."""
 
     samples_us: tuple[float, ...]
     calls: int
@@ -85,7 +85,7 @@ class Samples:
 
     @property
     def latency_us(self) -> float:
-        """The median."""
+        """Median time of a call [us]."""
         return float(np.median(self.samples_us))
 
     @property
@@ -95,46 +95,46 @@ class Samples:
 
     @property
     def stable(self) -> bool:
-        """Whether the samples lie close enough together to be fitted on."""
+        """Whether the spread is small enough for a fit."""
         return self.spread <= self.max_spread
 
 
 class Stopwatch(Protocol):
-    """What knows how to time calls on a device.  cache_bytes: of its last cache."""
+    """Times calls on a device.  cache_bytes: size of its last-level cache."""
 
     cache_bytes: float
 
-    def prepare(self, work: PreparedKernel, calls: int) -> tuple[str, Callable[[], float]]:
-        """How it times, and a function that runs so many calls and gives their seconds."""
+    def prepare(self, kernel: PreparedKernel, calls: int) -> tuple[str, Callable[[], float]]:
+        """Return the timing method, and a function that runs `calls` calls and returns their time [s]."""
         ...
 
     def reading(self, sample: Callable[[], float]) -> DeviceReading:
-        """Clock and power, read while the sample runs."""
+        """Clock and power, read during or right after a sample."""
         ...
 
 
 def spread(samples: tuple[float, ...] | list[float]) -> float:
-    """Interquartile range over median; infinite where the median is no time at all."""
+    """Interquartile range / median; infinite for a median of zero."""
     low, middle, high = np.percentile(samples, (25.0, 50.0, 75.0))
     return float((high - low) / middle) if middle > 0.0 else math.inf
 
 
 def copies(each_bytes: float, cache_bytes: float) -> int:
-    """The fewest copies of so many bytes that are together larger than CACHES caches, at most MOST_COPIES."""
+    """Fewest copies together larger than CACHE_MULTIPLE times the cache, at most MAX_COPIES."""
     return min(MAX_COPIES, math.floor(CACHE_MULTIPLE * cache_bytes / max(each_bytes, 1.0)) + 1)
 
 
-def is_cold(work: PreparedKernel, stopwatch: Stopwatch) -> bool:
-    """Whether taking the copies in turn leaves none of them in the cache."""
-    return work.rotated_bytes > CACHE_MULTIPLE * stopwatch.cache_bytes
+def is_cold(kernel: PreparedKernel, stopwatch: Stopwatch) -> bool:
+    """Whether rotation through the copies leaves none of them in the cache."""
+    return kernel.rotated_bytes > CACHE_MULTIPLE * stopwatch.cache_bytes
 
 
-def measure(work: PreparedKernel, stopwatch: Stopwatch, limits: Limits) -> Samples:
-    """Time a kernel.  Raises TooLongError where limits.max_s would not do."""
-    with work.context():
-        once_s = _warm_up(work, stopwatch, limits)
-        calls = _calls(work, stopwatch, limits, once_s)
-        timed, sample = stopwatch.prepare(work, calls)
+def measure(kernel: PreparedKernel, stopwatch: Stopwatch, limits: Limits) -> Samples:
+    """Time a kernel.  Raises TooLongError if it would take longer than limits.max_s."""
+    with kernel.context():
+        once_s = _warm_up(kernel, stopwatch, limits)
+        calls = _calls(kernel, stopwatch, limits, once_s)
+        timed, sample = stopwatch.prepare(kernel, calls)
         sample()
         settled_s = _settle(sample, limits.settle_s)
         times = [sample() for _ in range(limits.samples)]
@@ -149,25 +149,25 @@ def measure(work: PreparedKernel, stopwatch: Stopwatch, limits: Limits) -> Sampl
 
 
 def _settle(sample: Callable[[], float], settle_s: float) -> float:
-    """Samples thrown away for so long; how long it was.
+    """Discard samples for settle_s seconds; return the time it took [s].
 
-    A card that computes draws more than it may keep up: its clock falls within some tenths of a second.
+    Under sustained compute a card exceeds its power limit, and its clock falls within some tenths of a second.
     """
-    begun = time.monotonic()
-    while time.monotonic() - begun < settle_s:
+    started_at = time.monotonic()
+    while time.monotonic() - started_at < settle_s:
         sample()
-    return settle_s and time.monotonic() - begun
+    return settle_s and time.monotonic() - started_at
 
 
-def _warm_up(work: PreparedKernel, stopwatch: Stopwatch, limits: Limits) -> float:
-    """Seconds of one call after the first ones, which compile, allocate and wake the clocks."""
-    begun = time.monotonic()
-    _, single = stopwatch.prepare(work, 1)
+def _warm_up(kernel: PreparedKernel, stopwatch: Stopwatch, limits: Limits) -> float:
+    """Time of one call [s] after the first ones, which compile, allocate and raise the clocks."""
+    started_at = time.monotonic()
+    _, single = stopwatch.prepare(kernel, 1)
     first_s = single()
     if first_s * 3.0 > limits.max_s:
         raise TooLongError
     seconds = [single()]
-    while sum(seconds) < limits.warmup_s and time.monotonic() - begun < 4.0 * limits.warmup_s:
+    while sum(seconds) < limits.warmup_s and time.monotonic() - started_at < 4.0 * limits.warmup_s:
         seconds.append(single())
     once_s = min(seconds)
     if once_s * (limits.samples + 1) > limits.max_s:
@@ -175,9 +175,9 @@ def _warm_up(work: PreparedKernel, stopwatch: Stopwatch, limits: Limits) -> floa
     return max(once_s, 1e-9)
 
 
-def _calls(work: PreparedKernel, stopwatch: Stopwatch, limits: Limits, once_s: float) -> int:
-    """Calls of one sample: enough for sample_s; no copy twice in a sample where all of them would fit the cache."""
-    wanted = min(MAX_CALLS, math.ceil(limits.sample_s / once_s))
-    if work.copies > 1 and not is_cold(work, stopwatch):
-        wanted = min(wanted, work.copies)
-    return max(1, wanted)
+def _calls(kernel: PreparedKernel, stopwatch: Stopwatch, limits: Limits, once_s: float) -> int:
+    """Calls per sample: enough for sample_s, but no copy twice if all copies together fit the cache."""
+    calls = min(MAX_CALLS, math.ceil(limits.sample_s / once_s))
+    if kernel.copies > 1 and not is_cold(kernel, stopwatch):
+        calls = min(calls, kernel.copies)
+    return max(1, calls)

@@ -1,4 +1,4 @@
-"""Predictions against measurements: errors, bias, coverage by device, kernel and regime, the roofline beside them."""
+"""Score predictions on measurements: errors, bias and coverage by device, kernel and regime, and roofline errors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from llmviewer.calibrate.conformal import errors
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Where the columns of a table stand: of kernels [us].
+#: Column names of kernel tables [us].
 KERNEL_COLUMNS = {"measured": "latency_us", "predicted": "predicted_us", "ideal": "ideal_us", "suffix": "_us"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Errors of some rows: means and medians of |predicted / measured - 1|; bias: the median of predicted/measured - 1.
+    """Errors of a group of rows: mean and median of |predicted / measured - 1|.
 
-    ideal_mape: of the data sheet's roofline.  covered80, covered95: shares of the rows inside the intervals.
+    bias: median of predicted / measured - 1.  ideal_mape: MAPE of the data-sheet roofline.
+    covered80, covered95: shares of the rows inside the intervals.
     """
 
     device: str
@@ -38,28 +39,31 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """Scores of every group and of everything; rows that were not predicted, by reason."""
+    """Scores of every group and of all rows.  left_out: reason -> rows that were not predicted."""
 
     scores: tuple[Score, ...]
     total: Score | None
     left_out: dict[str, int]
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """JSON document of the validation."""
         total = None if self.total is None else asdict(self.total)
         scores = [asdict(score) for score in self.scores]
         return {"schema": "llmviewer.validation/1", "scores": scores, "total": total, "not_predicted": self.left_out}
 
 
-def validate(answered: pd.DataFrame, keys: Sequence[str], names: dict[str, str]) -> Validation:
-    """Score a table with predictions.  keys: columns for device, kernel and regime.  names: KERNELS."""
-    known = answered[answered[names["predicted"]].notna()]
+def validate(predictions: pd.DataFrame, keys: Sequence[str], names: dict[str, str]) -> Validation:
+    """Score a table with predictions.
+
+    keys: columns for device, kernel and regime.  names: column names, as KERNEL_COLUMNS.
+    """
+    predicted_rows = predictions[predictions[names["predicted"]].notna()]
     scores = [
         _score_group([str(word) for word in words], group, names)
-        for words, group in known.groupby(list(keys), sort=True)
+        for words, group in predicted_rows.groupby(list(keys), sort=True)
     ]
-    reasons = answered.loc[answered[names["predicted"]].isna(), "reason"].value_counts()
-    total = _score_group(["all", "all", "all"], known, names) if len(known) else None
+    reasons = predictions.loc[predictions[names["predicted"]].isna(), "reason"].value_counts()
+    total = _score_group(["all", "all", "all"], predicted_rows, names) if len(predicted_rows) else None
     left_out = {str(reason): int(count) for reason, count in reasons.items()}
     return Validation(scores=tuple(scores), total=total, left_out=left_out)
 

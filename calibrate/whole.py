@@ -1,6 +1,6 @@
-"""Measured layers and small models, predicted by our own model of the row's config: the loop from kernels to models.
+"""Predict measured layers and small models from the config of each row: validation from kernels to models.
 
-Nothing is fitted on these rows.
+These rows are never fitted.
 """
 
 from __future__ import annotations
@@ -27,80 +27,80 @@ from llmviewer.models.load import parse
 from llmviewer.result import interval
 from llmviewer.timing import engine
 from llmviewer.timing.calibrated import Calibrated, calibrated
-from llmviewer.timing.engine import KERNELS, Engine
+from llmviewer.timing.engine import KERNELS_ONLY, Engine
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What launches the kernels of rows without a CUDA graph, where a preset says what that costs; whose kernels it runs.
+#: Engine preset of rows without a CUDA graph, and suffix of the engine whose kernels are used.
 EAGER_ENGINE = "torch"
 UNFUSED_SUFFIX = "-unfused"
-#: Columns that must hold one value in a group: one model, one stage, one way to launch.
+#: Columns that are constant within a group: one model, one stage, one launch mode.
 GROUP_COLUMNS = ("device", "engine", "model", "dtype", "graph", "stage", "layers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PredictedStage:
-    """Seconds of passes: predicted, bounds (95 and 80 %), on the data sheet's roofline."""
+    """Times of forward passes [s]: predicted, interval bounds (shape (4, points)), data-sheet roofline."""
 
     predicted: Array
     bounds: Array
     ideal: Array
 
 
-def predict(frame: pd.DataFrame, table: str, asked: PredictionOptions) -> pd.DataFrame:
-    """Rows of `block` or `model` with the columns that predictions of kernels have; none is dropped."""
-    answered = without_predictions(frame, "")
+def predict(frame: pd.DataFrame, table: str, options: PredictionOptions) -> pd.DataFrame:
+    """Rows of `block` or `model` with the prediction columns of kernel tables; no row is dropped."""
+    predictions = without_predictions(frame, "")
     words = frame[["model", "dtype", "stage"]].astype(str).agg(" ".join, axis=1)
-    answered["counted_as"] = f"{table} " + words + np.where(frame["graph"].astype(bool), " graph", "")
+    predictions["counted_as"] = f"{table} " + words + np.where(frame["graph"].astype(bool), " graph", "")
     layers = [config.get("num_hidden_layers", 0) if isinstance(config, Mapping) else 0 for config in frame["config"]]
     for _, group in frame.assign(layers=layers).groupby(list(GROUP_COLUMNS), dropna=False, sort=True):
         try:
-            priced, basis = _predict_group(group, table, asked)
+            priced, basis = _predict_group(group, table, options)
         except UserError as error:
-            answered.loc[group.index, "reason"] = str(error)
+            predictions.loc[group.index, "reason"] = str(error)
             continue
         low95, low80, high80, high95 = priced.bounds
         for name, seconds in zip(
             KERNEL_PREDICTION_COLUMNS, (priced.predicted, low80, high80, low95, high95), strict=True
         ):
-            answered.loc[group.index, name] = seconds * 1e6
-        answered.loc[group.index, "ideal_us"] = priced.ideal * 1e6
-        answered.loc[group.index, "regime"] = np.where(
+            predictions.loc[group.index, name] = seconds * 1e6
+        predictions.loc[group.index, "ideal_us"] = priced.ideal * 1e6
+        predictions.loc[group.index, "regime"] = np.where(
             group["latency_us"] < SHORT_US, "< 20 us", str(group["stage"].iloc[0])
         )
-        answered.loc[group.index, "basis"] = basis
-    return answered
+        predictions.loc[group.index, "basis"] = basis
+    return predictions
 
 
 def without_predictions(frame: pd.DataFrame, reason: str) -> pd.DataFrame:
-    """The rows with empty columns of predictions."""
+    """The rows with empty prediction columns."""
     empty: dict[str, Any] = dict.fromkeys((*KERNEL_PREDICTION_COLUMNS, KERNEL_INFO_COLUMNS[0]), np.nan)
     return frame.assign(**empty, **dict.fromkeys(KERNEL_INFO_COLUMNS[1:-1], ""), reason=reason, counted_as="")
 
 
-def _predict_group(group: pd.DataFrame, table: str, asked: PredictionOptions) -> tuple[PredictedStage, str]:
+def _predict_group(group: pd.DataFrame, table: str, options: PredictionOptions) -> tuple[PredictedStage, str]:
     first = group.iloc[0]
-    on = asked.hardware or str(first["device"]).replace("_", "-")
+    on = options.hardware or str(first["device"]).replace("_", "-")
     chip = on if isinstance(on, Chip) else specs.load(on)
     if not isinstance(first["config"], Mapping):
         raise UserError("rows without the config of their model")
-    model = parse(first["config"], str(first["model"]), dtype=dtypes.named(str(first["dtype"])).name)
-    serving = engine_for(chip, graph=bool(first["graph"]), host=str(first["device"]) == "cpu")
-    efficiency = calibrated(chip, engine_of(first["engine"]) + UNFUSED_SUFFIX, asked.own)
+    model = parse(first["config"], str(first["model"]), dtype=dtypes.get_dtype(str(first["dtype"])).name)
+    engine_preset = engine_for(chip, graph=bool(first["graph"]), host=str(first["device"]) == "cpu")
+    efficiency = calibrated(chip, engine_of(first["engine"]) + UNFUSED_SUFFIX, options.profile)
     plain = api.system(chip, api.options_of({"efficiency": "ideal"}))
-    system = replace(plain, efficiency=efficiency, engine=serving)
+    system = replace(plain, efficiency=efficiency, engine=engine_preset)
     evaluation = evaluate(model, system, _step(group))
     if table == "block":
-        evaluation = _layers_only(evaluation, serving)
+        evaluation = _layers_only(evaluation, engine_preset)
     priced = _predicted(evaluation, system, efficiency, len(group))
-    found = dict.fromkeys(f"{known.basis} ({known.chip})" for known in efficiency.known.values())
-    return priced, f"{', '.join(found)}; engine {serving.name}"
+    found = dict.fromkeys(f"{known.basis} ({known.chip})" for known in efficiency.selected.values())
+    return priced, f"{', '.join(found)}; engine {engine_preset.name}"
 
 
 def engine_for(chip: Chip, *, graph: bool, host: bool) -> Engine:
-    """The engine of rows: a processor and a CUDA graph launch nothing beside the kernels that were timed."""
-    return engine.load(EAGER_ENGINE) if not graph and not host and EAGER_ENGINE in engine.names() else KERNELS
+    """Engine of rows: CPUs and CUDA graphs have no launch time in addition to the timed kernels."""
+    return engine.load(EAGER_ENGINE) if not graph and not host and EAGER_ENGINE in engine.names() else KERNELS_ONLY
 
 
 def _step(group: pd.DataFrame) -> Step:
@@ -111,7 +111,7 @@ def _step(group: pd.DataFrame) -> Step:
 
 
 def _predicted(evaluation: Evaluation, system: System, efficiency: Calibrated, points: int) -> PredictedStage:
-    """Times of an evaluation, with the interval that `analyze` prints for a stage."""
+    """Times of an evaluation; the interval is the one that `analyze` prints for a stage."""
 
     def per_point(count: Count) -> Array:
         return np.asarray(count * np.ones(points))
@@ -122,18 +122,18 @@ def _predicted(evaluation: Evaluation, system: System, efficiency: Calibrated, p
     return PredictedStage(predicted=predicted, bounds=bounds, ideal=per_point(evaluation.ideal_time_s))
 
 
-def _layers_only(evaluation: Evaluation, serving: Engine) -> Evaluation:
-    """The evaluation without embedding, last norm and head; the host launches the operators that remain."""
+def _layers_only(evaluation: Evaluation, engine_preset: Engine) -> Evaluation:
+    """The evaluation without embedding, last norm and head; engine time is what the host takes to launch the rest."""
     layers = replace(evaluation, rows=tuple(row for row in evaluation.rows if row.block.is_layer), served=())
-    launch_s = serving.constants.get("eager", 0.0) * 1e-6 * sum(row.block.repeats for row in layers.rows)
+    launch_s = engine_preset.constants.get("eager", 0.0) * 1e-6 * sum(row.block.repeats for row in layers.rows)
     waiting = np.maximum(launch_s - layers.time_s, 0.0)
     return replace(layers, served=(("host", waiting),))
 
 
-def report_rows(answered: pd.DataFrame, table: str) -> list[dict[str, Any]]:
-    """Rows as a report lists them [us]; error: predicted / measured - 1, None where nothing was predicted."""
+def report_rows(predictions: pd.DataFrame, table: str) -> list[dict[str, Any]]:
+    """Rows of a report [us].  error: predicted / measured - 1, None if not predicted."""
     found = []
-    for _, row in answered.iterrows():
+    for _, row in predictions.iterrows():
         known = bool(np.isfinite(row["predicted_us"]))
         tokens = row["seq"] if row["stage"] == "prefill" else row["context"]
         measured, predicted = float(row["latency_us"]), float(row["predicted_us"])
@@ -150,6 +150,6 @@ def report_rows(answered: pd.DataFrame, table: str) -> list[dict[str, Any]]:
 
 
 def without_samples(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows as a file of columns keeps them: configs as text, without single samples."""
+    """The rows for a CSV or Parquet file: configs as JSON text, single samples removed."""
     changed = frame.drop(columns=[name for name in ("samples_us",) if name in frame.columns])
     return changed.assign(config=[json.dumps(config) for config in frame["config"]])

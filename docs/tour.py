@@ -1,4 +1,4 @@
-"""`make docs`: runs docs/tour.ipynb and keeps what its cells show, so that the page is true wherever it is read."""
+"""`make docs`: runs docs/tour.ipynb and stores the outputs of its cells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATH = Path(__file__).resolve().parent / "tour.ipynb"
 
 
 def executed() -> Any:
-    """The notebook after all its cells have run, without what differs from run to run."""
+    """The executed notebook without metadata that differs from run to run."""
     notebook = nbformat.read(PATH, as_version=4)
     resources = {"metadata": {"path": str(PATH.parent.parent)}}
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources, record_timing=False).execute()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from inspect import Parameter, signature
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,70 +16,58 @@ from llmviewer.analysis import analysis
 from llmviewer.analysis.system import Drafter, System
 from llmviewer.core import arguments
 from llmviewer.core.arguments import Sizes
-from llmviewer.core.errors import UserError, quoted, shown, unknown
+from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.workload import Request, decode
 from llmviewer.hardware import specs as chips
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.result.result import Result
-from llmviewer.serving.generation import Draft, Generation, picked
+from llmviewer.serving.generation import Draft, Generation, select_generation
 from llmviewer.techniques import registry
 from llmviewer.techniques.option import SharedBy
+from llmviewer.techniques.options import OPTIONS, RUN, WORKLOAD, Options
 from llmviewer.techniques.registry import TECHNIQUES
 
 #: Techniques that an engine chooses unless asked otherwise -> their defaults.
 DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
-EFFICIENCIES = ("calibrated", "ideal")
 #: How the devices of a tensor group share work beside tensors: a draft with a group of its own keeps out of it.
 OF_A_GROUP = ("sequence_parallel", "expert_parallel_size")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a model is run; the defaults are those of the command line.
-
-    techniques: option of the registry -> its text.
-    """
-
-    dtype: str = "auto"
-    latent_attention: str = "cheaper"
-    efficiency: str = "ideal"
-    engine: str = "kernels"
-    profile: str = ""
-    gpu_memory_utilization: float = 0.9
-    max_num_batched_tokens: int = 0
-    ignore_fields: tuple[str, ...] = ()
-    techniques: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("dtype", "latent_attention"):
-            arguments.word(name, getattr(self, name))
-        arguments.word("efficiency", self.efficiency, EFFICIENCIES)
-        for name, off in (("engine", "kernels"), ("profile", "")):
-            if self.efficiency == "ideal" and arguments.word(name, getattr(self, name)) != off:
-                raise UserError(f"{name} is {quoted(getattr(self, name))}; it needs efficiency calibrated, not ideal")
-        arguments.fraction("gpu_memory_utilization", self.gpu_memory_utilization)
-        arguments.whole("max_num_batched_tokens", self.max_num_batched_tokens, least=0)
-        object.__setattr__(self, "ignore_fields", arguments.words("ignore_fields", self.ignore_fields))
 
 
 def analyze(
     model: str | os.PathLike[str] | Model,
     hardware: str | os.PathLike[str] | Chip,
     *,
-    batch_size: Sizes = 1,
-    input_len: Sizes = 1024,
-    output_len: Sizes = 128,
+    batch_size: Sizes = WORKLOAD["batch_size"].default,
+    input_len: Sizes = WORKLOAD["input_len"].default,
+    output_len: Sizes = WORKLOAD["output_len"].default,
     **options: object,
 ) -> Result:
     """Prefill, decode and memory of `model` on a chip, by calibrated times unless efficiency="ideal".
 
     model, hardware: names, paths or objects.  batch_size, input_len, output_len: whole numbers, or sequences of
-    one length (one point each; a single number holds for all).  options: fields of `Options`, and techniques by the
-    names of their options (quantization="w4a16", tensor_parallel_size=4).  Raises UserError.
+    one length (one point each; a single number holds for all).  options: every option of
+    `techniques/options.py` by name (quantization="w4a16", tensor_parallel_size=4).  Raises UserError.
     """
-    options = {"efficiency": "calibrated", **options}
+    options = {**ANALYZE_DEFAULTS, **options}
     return configuration(model, hardware, **options).answer(request(batch_size, input_len, output_len))
+
+
+def _with_options(function: Callable[..., Any], **defaults: object) -> None:
+    """Give a function that takes **options the signature that names all of them.  defaults: where it has its own."""
+    own = signature(function)
+    kept = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
+    added = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name, declaration.default))
+        for name, declaration in OPTIONS.items()
+        if name not in own.parameters
+    ]
+    function.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+
+
+#: `analyze` is calibrated by default; configurations of sweeps and comparisons are not.
+ANALYZE_DEFAULTS = {"efficiency": "calibrated"}
+_with_options(analyze, **ANALYZE_DEFAULTS)
 
 
 def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:
@@ -133,7 +123,7 @@ class Configuration:
         ways = (self._ready(self.system.generating(generation), workload) for generation in self.candidates)
         answers = (analysis.analyze(self.model, way, workload, self.token_budget) for way in ways)
         times = np.array([np.where(one.schedule.tokens > 0, one.tpot_s, one.token_s) for one in answers])
-        return self._ready(self.system.generating(picked(self.candidates, np.argmin(times, axis=0))), workload)
+        return self._ready(self.system.generating(select_generation(self.candidates, np.argmin(times, axis=0))), workload)
 
     def _ready(self, system: System, workload: Request) -> System:
         """The system for the request, where something of it depends on that."""
@@ -177,7 +167,7 @@ def _drafter(draft: Draft, model: Model, chip: Chip, options: Options) -> Drafte
     if "tensor_parallel_size" in draft.techniques:
         words = {name: text for name, text in words.items() if name not in OF_A_GROUP}
     own = system(chip, replace(options, techniques={**words, **draft.techniques}))
-    return Drafter(draft=draft, system=replace(own, engine=own.engine.within_a_step()))
+    return Drafter(draft=draft, system=replace(own, engine=own.engine.without_step_terms()))
 
 
 def _spatial(model: Model, one: System, options: Options) -> System:
@@ -221,17 +211,16 @@ def _in_form(model: Model, options: Options) -> Model:
 def options_of(asked: Mapping[str, object]) -> Options:
     """Options and techniques by name -> Options, checked."""
     given = dict(asked)
-    known = {field.name for field in fields(Options)} - {"techniques"}
     texts = {name: _text(name, given.pop(name)) for name in tuple(given) if name in TECHNIQUES}
     for name in given:
-        if name not in known:
-            raise unknown("option", name, (*known, *TECHNIQUES, "batch_size", "input_len", "output_len"))
+        if name not in RUN:
+            raise unknown("option", name, OPTIONS)
     return Options(**given, techniques=texts)  # type: ignore[arg-type]
 
 
 def _text(name: str, value: object) -> str:
     """What an option of a technique says; numbers may be given as such."""
-    return shown(value) if arguments.counts(value) else arguments.word(name, value)
+    return printable(value) if arguments.is_number(value) else arguments.word(name, value)
 
 
 def system(chip: Chip, options: Options) -> System:

@@ -39,7 +39,7 @@ def stages(answer: dict[str, Any], token_budget: float) -> Page:
 
 
 def details(answer: dict[str, Any], token_budget: float) -> Page:
-    """Returns the parts after the stages: generation, serving, fusions, memory, metrics, bottleneck, sources, warnings."""
+    """Returns the parts after the stages: generation, serving, fusions, memory, metrics, bottleneck, sources."""
     return (
         *generation(answer["generation"], answer["memory"]),
         *serving(answer),
@@ -105,28 +105,28 @@ def _decode_tokens(answer: dict[str, Any]) -> str:
     stage = answer["stages"]["decode"]
     keys, new = fmt.whole(stage["cached_tokens"] + stage["new_tokens"]), stage["new_tokens"]
     tokens = "1 token" if new == 1 else f"{fmt.whole(new)} tokens to verify"
-    return f"representative step: {sequences_text(answer)} × {tokens}, {keys} tokens of context"
+    return f"{sequences_text(answer)} × {tokens}, context {keys}; representative step"
 
 
 def _cache_text(answer: dict[str, Any]) -> str:
     """Returns the contents of the KV cache in words."""
     sizes, model = answer["workload"], answer["model"]
     tokens = sizes["input_len"] + allocated_output_tokens(answer) - 1
-    words = []
+    parts = []
     if answer["generation"] is not None:
         tokens += answer["generation"]["new_tokens"] - 1  # draft tokens are cached until they are rejected
     if model["kv_cache_bytes_per_token"]:
-        words.append(f"{sequences_text(answer)} × {fmt.whole(tokens)} tokens")
-        words.append(f"{fmt.memory(model['kv_cache_bytes_per_token'])} per token")
+        parts.append(f"{sequences_text(answer)} × {fmt.whole(tokens)} tokens")
+        parts.append(f"{fmt.memory(model['kv_cache_bytes_per_token'])} per token")
     if model["kv_cache_bytes_per_token"] != model["kv_cache_bytes_per_token_beyond_windows"]:
-        words.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond sliding windows")
+        parts.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond sliding windows")
     if any(draft["kv_cache_bytes"] for draft in (answer["generation"] or {"drafts": ()})["drafts"]):
-        words.append("plus the caches of the draft models")
+        parts.append("plus the caches of the draft models")
     if answer["generation"] is not None and answer["generation"]["pays_up_to_batch_size"] is None:
-        words.append("plus prefix copies of branches that do not share one")
+        parts.append("plus prefix copies of branches that do not share one")
     if model["state_bytes_per_sequence"]:
-        words.append(f"{fmt.memory(model['state_bytes_per_sequence'])} of state per sequence")
-    return ", ".join(words)
+        parts.append(f"{fmt.memory(model['state_bytes_per_sequence'])} of state per sequence")
+    return ", ".join(parts)
 
 
 def _is_placed(answer: dict[str, Any]) -> bool:
@@ -139,10 +139,12 @@ def _metrics(answer: dict[str, Any], first_token: str) -> Facts:
     steps = answer_tokens(answer) - 1
     kind = answer["efficiency"]["kind"]
     unit = "decode step" if answer["generation"] is None else "token"
-    decoded = f"mean over {fmt.whole(steps)} {unit}{'s' if steps > 1 else ''} after the first{' token' * (unit != 'token')}"
+    decoded = f"mean over {fmt.whole(steps)} {unit}{'s' if steps > 1 else ''}{' after the first' * (unit == 'token')}"
     interval = {name: f"; 80 % interval {fmt.durations(*found['80'])}" for name, found in metrics["intervals"].items()}
     decoded += tpot_extras(answer)
-    per_user = f"; {fmt.per_second(metrics['output_tokens_per_s_per_user'])} per sequence" if sizes["batch_size"] > 1 else ""
+    per_user = (
+        f"; {fmt.per_second(metrics['output_tokens_per_s_per_user'])} per sequence" if sizes["batch_size"] > 1 else ""
+    )
     return Facts(
         title=f"Request metrics ({kind}{': times are lower bounds' if kind == 'ideal' else _engine(answer)})",
         lines=(
@@ -152,8 +154,12 @@ def _metrics(answer: dict[str, Any], first_token: str) -> Facts:
                 fmt.duration(metrics["tpot_s"]),
                 f"{decoded}{interval.get('tpot_s', '')}" if steps else "no decode steps",
             ),
-            ("E2E", fmt.duration(metrics["e2e_s"]), f"TTFT + all {unit}s{interval.get('e2e_s', '')}"),
-            ("Throughput", f"{fmt.per_second(metrics['output_tokens_per_s'])} tokens/s", f"output tokens / E2E{per_user}"),
+            ("E2E", fmt.duration(metrics["e2e_s"]), f"TTFT + decode time{interval.get('e2e_s', '')}"),
+            (
+                "Throughput",
+                f"{fmt.per_second(metrics['output_tokens_per_s'])} tokens/s",
+                f"output tokens / E2E{per_user}",
+            ),
             ("Prefill MFU", fmt.share(metrics["prefill_mfu"]), "causal matmul FLOPs / (time × dense peak)"),
             ("Decode MBU", fmt.share(metrics["decode_mbu"]), "(weight + KV cache bytes) / (time × bandwidth)"),
         ),

@@ -16,7 +16,7 @@ MAX_NAMED = 3
 TRAFFIC_ADVICE = {
     "weights": "quantize them (--quantization w4a16), or amortize each read over more sequences",
     "weights of few bits": "amortize each read over more sequences",
-    "KV cache": "quantize it (--kv-cache-dtype fp8); a larger batch does not help, since every sequence reads its own cache",
+    "KV cache": "quantize it (--kv-cache-dtype fp8); a larger batch does not help: each sequence reads its own cache",
     "activations": "fuse operators so that intermediate tensors stay on chip",
 }
 #: Matrix dtype -> option that makes linear layers use it.

@@ -10,6 +10,7 @@ from llmviewer.reports import format as fmt
 from llmviewer.reports.analysis_page import formats
 from llmviewer.reports.format import Number
 from llmviewer.reports.page import Column, Emphasis, Facts, Page, Row, Table, left, right
+from llmviewer.result.catalog import FIGURE_LABELS
 
 Object: TypeAlias = dict[str, Any]
 Field: TypeAlias = tuple[Column, Callable[[Object], str]]
@@ -63,19 +64,15 @@ HARDWARE_FIELDS: tuple[Field, ...] = (
     (right("TDP"), lambda h: fmt.DASH if h["tdp_w"] is None else f"{h['tdp_w']:g} W"),
     (left("Name", rank=3), lambda h: str(h["title"])),
 )
-#: Figure of a chip -> (label, format); rates per dtype and links are labelled by their key.
-FIGURES: dict[str, tuple[str, Callable[[Number], str]]] = {
-    "memory_bytes": ("memory", fmt.capacity),
-    "bandwidth_bytes_per_s": ("bandwidth", fmt.bandwidth),
-    "l2_bytes": ("last-level cache", fmt.capacity),
-    "l2_bandwidth_bytes_per_s": ("last-level cache bandwidth", fmt.bandwidth),
-    "on_chip_bytes_per_unit": ("on-chip memory per unit", fmt.capacity),
-    "units": ("compute units", fmt.whole),
-    "clock_hz": ("clock", lambda value: f"{(value or 0) / 1e9:g} GHz"),
-    "vector_clock_hz": ("vector-unit clock", lambda value: f"{(value or 0) / 1e9:g} GHz"),
-    "sparse_speedup": ("2:4 sparsity", fmt.times),
-    "special_ops_per_s": ("special functions", lambda value: f"{fmt.count(value)}op/s"),
-    "tdp_w": ("board power", lambda value: f"{value:g} W"),
+#: Unit of a chip's figure -> how it is written; rates per dtype and links are labelled by their key.
+UNITS: dict[str, Callable[[Number], str]] = {
+    "byte": fmt.capacity,
+    "byte/s": fmt.bandwidth,
+    "1": fmt.whole,
+    "Hz": lambda value: f"{(value or 0) / 1e9:g} GHz",
+    "x": fmt.times,
+    "op/s": lambda value: f"{fmt.count(value)}op/s",
+    "W": lambda value: f"{value:g} W",
 }
 
 
@@ -134,7 +131,9 @@ def _published(card: Object) -> str:
         return ""
     value = published["value"]
     rounded = " (rounded)" if published.get("rounded") else ""
-    same = "equal to our count" if value == card["parameters"] else f"our count is {card['parameters'] / value:.4f} of it"
+    same = (
+        "equal to our count" if value == card["parameters"] else f"our count is {card['parameters'] / value:.4f} of it"
+    )
     note = f"; {published['note']}" if published.get("note") else ""
     return f"{fmt.whole(value)}{rounded}, {same}: {published['source']}{note}"
 
@@ -176,7 +175,7 @@ def chip(card: Object) -> Page:
 def _place(key: str) -> int:
     """Returns the sort position of a figure: rates first, then memory, the chip, links."""
     group = key.partition(".")[0]
-    order = ("matrix_flops_per_s", "vector_flops_per_s", "special_ops_per_s", *FIGURES, "links")
+    order = ("matrix_flops_per_s", "vector_flops_per_s", "special_ops_per_s", *FIGURE_LABELS, "links")
     return order.index(group) if group in order else len(order)
 
 
@@ -189,8 +188,8 @@ def _labelled(key: str, value: Number) -> tuple[str, str]:
         return f"vector {name}", fmt.flops_per_s(value)
     if group == "links":
         return f"{name.partition('.')[0]}, per direction", fmt.bandwidth(value)
-    label, show = FIGURES.get(key, (key, fmt.count))
-    return label, show(value)
+    label, unit = FIGURE_LABELS.get(key, (key, ""))
+    return label, UNITS.get(unit, fmt.count)(value)
 
 
 def _links(card: Object) -> str:

@@ -32,7 +32,9 @@ def page(found: Crossover) -> Page:
         for index, name in enumerate(found.names)
     ]
     if (winner == NO_WINNER).any():
-        lines.append((letters[NO_WINNER], "no configuration fits in memory", f"{fmt.share(float(np.mean(winner == NO_WINNER)))}"))
+        lines.append(
+            (letters[NO_WINNER], "no configuration fits in memory", f"{fmt.share(float(np.mean(winner == NO_WINNER)))}")
+        )
     down, across = _picked(len(found.contexts), MAX_ROWS), _picked(len(found.batch_sizes), MAX_COLUMNS)
     styles = {letters[index]: COLOURS[index % len(COLOURS)] for index in range(len(found.names))}
     heads = (right("Context"), *(Column(title=fmt.whole(found.batch_sizes[j]), styles=styles) for j in across))

@@ -36,7 +36,10 @@ FIGURES = (
     left("Basis", rank=4),
 )
 MEANING = (
-    ("MAPE", "mean of |predicted / published - 1|; Roofline: MAPE of the data-sheet roofline; Last: MAPE at the last release"),
+    (
+        "MAPE",
+        "mean of |predicted / published - 1|; Roofline: MAPE of the data-sheet roofline; Last: at the last release",
+    ),
     ("Bias", "median of predicted / published - 1, in the unit of the figure"),
 )
 

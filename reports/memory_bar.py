@@ -16,7 +16,7 @@ PARTS = (
 )
 FREE = "·"
 #: Definition of max_concurrent_requests.
-_CONCURRENCY = "KV budget ÷ KV cache per request"
+_CONCURRENCY = "KV budget / KV cache per request"
 #: Shown instead of limits if every request gets a placement of its own.
 _PLACED = (("Limits", "not shown: each batch size and length has a placement of its own (use llmviewer sweep)"),)
 #: End of the search for limits; only a recurrent state, which does not grow, reaches it.
@@ -77,7 +77,7 @@ def shortage(memory: dict[str, Any]) -> str:
     largest = max(REMEDIES, key=lambda field: memory[field])
     label = next(label for field, label, _, _ in PARTS if field == largest)
     return (
-        f"does not fit: {fmt.memory(memory['total_bytes'])} needed, the budget is {fmt.memory(memory['budget_bytes'])}; "
+        f"does not fit: {fmt.memory(memory['total_bytes'])} needed, budget {fmt.memory(memory['budget_bytes'])}; "
         f"{label} take{'s' if label in ('KV cache', 'framework') else ''} the most: {REMEDIES[largest]}"
     )
 
@@ -116,10 +116,11 @@ def _limits(memory: dict[str, Any], workload: dict[str, Any]) -> tuple[tuple[str
     """Returns the maximum batch size, context and concurrency within the budget, and the KV budget."""
     context = workload["input_len"] + workload["output_len"]
     batch, longest = memory["max_batch_size"], memory["max_context_len"]
-    concurrent = f"{_limit(memory['max_concurrent_requests'], ' requests')} of {fmt.whole(context)} tokens"
+    concurrent = _limit(memory["max_concurrent_requests"], f"requests of {fmt.whole(context)} tokens")
+    batch_size = fmt.whole(workload["batch_size"])
     return (
-        ("Max batch size", f"{_limit(batch, ' sequences')} of {fmt.whole(context)} tokens"),
-        ("Max context", f"{_limit(longest, ' tokens')} at batch size {fmt.whole(workload['batch_size'])}"),
+        ("Max batch size", _limit(batch, f"sequences of {fmt.whole(context)} tokens")),
+        ("Max context", _limit(longest, f"tokens at batch size {batch_size}")),
         ("Max concurrency", f"{concurrent} ({_CONCURRENCY})"),
         ("KV budget", _budget(memory)),
     )
@@ -134,7 +135,7 @@ def _budget(memory: dict[str, Any]) -> str:
     return f"{fmt.memory(budget)} = {share} of free memory; as a fraction of total memory (vLLM) {fmt.memory(of_total)}"
 
 
-def _limit(value: int, unit: str = "") -> str:
+def _limit(value: int, unit: str) -> str:
     if not value:
         return "none fits"
-    return "no limit" if value >= UNLIMITED else f"{fmt.whole(value)}{unit}"
+    return "no limit" if value >= UNLIMITED else f"{fmt.whole(value)} {unit}"

@@ -36,7 +36,9 @@ def _points(report: Report) -> Page:
     step = -(-total // MAX_POINTS)
     columns = {name: values[::step] for name, values in report.points.items()}
     shown = len(columns["batch_size"])
-    note = f"{shown} of {fmt.whole(total)} points, evenly spaced; CSV, JSON and Excel contain all" if shown < total else ""
+    note = (
+        f"{shown} of {fmt.whole(total)} points, evenly spaced; CSV, JSON and Excel contain all" if shown < total else ""
+    )
     heading = Facts(title="Sweep", lines=(("", note),) if note else (), emphasis=Emphasis.FAINT)
     return (heading, *sweep_page.page(columns, 0))
 

@@ -1,4 +1,4 @@
-"""How sequences share the machine, in words: who runs, who waits, what a step holds, what bounds the throughput."""
+"""Batching in words: running and queued sequences, contents of a step, and what limits throughput."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Facts
 
-#: The way of batching in which all sequences begin together; in others one begins when another ends.
+#: Batching in which all sequences start together; in the others one starts when another ends.
 STATIC = "static"
-#: What bounds disaggregated serving, in words.
+#: Bound of disaggregated serving -> text.
 BOUNDS = {
-    "prefill": "prefill instances: prompts wait for them",
-    "link": "links: caches wait for them",
-    "decode": "room on decode instances: prompts wait for a place",
-    "users": "nothing but its users: nobody waits",
+    "prefill": "prefill instances (prompts queue for them)",
+    "link": "links (KV cache transfers queue for them)",
+    "decode": "memory of decode instances (requests queue for a slot)",
+    "users": "the number of users (no queue)",
 }
 
 
 def is_steady_state(answer: dict[str, Any]) -> bool:
-    """Whether each sequence begins when another ends."""
+    """Whether each sequence starts when another ends."""
     return bool(answer["batching"] != STATIC)
 
 
 def sequences_text(answer: dict[str, Any]) -> str:
-    """Those that decode together on a machine, in words."""
+    """Returns how many sequences one replica decodes together, in words."""
     serving = answer["serving"]
     count = serving.get("running", max(serving.get("decode_batch", 0), 1)) if is_steady_state(answer) else None
     count = answer["workload"]["batch_size"] if count is None else count
@@ -32,98 +32,96 @@ def sequences_text(answer: dict[str, Any]) -> str:
 
 
 def answer_tokens(answer: dict[str, Any]) -> int:
-    """Output tokens for which a sequence holds its place."""
+    """Returns the output tokens for which a sequence occupies its slot."""
     return int(answer["serving"].get("longest_output_tokens", answer["workload"]["output_len"]))
 
 
 def allocated_output_tokens(answer: dict[str, Any]) -> int:
-    """Output tokens for which the cache has room, counted for every sequence."""
+    """Returns the output tokens per sequence for which cache memory is allocated."""
     return int(answer["serving"].get("room_output_tokens", answer_tokens(answer)))
 
 
 def prefill_text(answer: dict[str, Any], budget: float) -> str:
-    """Which prompts the prefill stage is of, and what is done beside them."""
+    """Returns the prompts of the prefill stage and how they are scheduled."""
     prefill, serving = answer["stages"]["prefill"], answer["serving"]
-    static_prefill_text = serving.get("prompts_together", 1)
-    several = "1 prompt" if static_prefill_text == 1 else f"{_count(static_prefill_text)} prompts"
+    prompts = serving.get("prompts_together", 1)
+    several = "1 prompt" if prompts == 1 else f"{_count(prompts)} prompts"
     tokens = (
         f"{several if is_steady_state(answer) else sequences_text(answer)} × {fmt.whole(prefill['new_tokens'])} tokens"
     )
-    found = f" after {fmt.whole(prefill['cached_tokens'])} found in the cache" if prefill["cached_tokens"] else ""
-    return f"{tokens}{found}, {_beside(answer, budget)}"
+    cached = f" after {fmt.whole(prefill['cached_tokens'])} cached ones" if prefill["cached_tokens"] else ""
+    return f"{tokens}{cached}, {_scheduling(answer, budget)}"
 
 
-def _beside(answer: dict[str, Any], budget: float) -> str:
+def _scheduling(answer: dict[str, Any], budget: float) -> str:
     serving = answer["serving"]
     if answer["batching"] == "continuous":
-        return "while the other users' sequences decode"
+        return "between decode steps of the other users' sequences"
     if answer["batching"] == "chunked":
         steps = "1 step" if serving["chunks"] == 1 else f"{_count(serving['chunks'])} steps"
-        return f"in {steps} that decode {_count(serving['decodes_in_mixed_step'])} sequences beside it"
+        return f"in {steps} that also decode {_count(serving['decodes_in_mixed_step'])} sequences"
     if answer["batching"] == "disaggregated":
-        return "on an instance that only prefills"
+        return "on a prefill instance"
     return static_prefill_text(answer, budget)
 
 
 def static_prefill_text(answer: dict[str, Any], budget: float) -> str:
-    """How the prompts of a static batch are prefilled."""
+    """Returns how the prompts of a static batch are prefilled."""
     if answer["workload"]["batch_size"] * answer["stages"]["prefill"]["new_tokens"] > budget:
-        return f"the whole batch in passes of at most {fmt.whole(budget)} tokens"
-    return "the whole batch in one pass"
+        return f"whole batch in passes of at most {fmt.whole(budget)} tokens"
+    return "whole batch in one pass"
 
 
 def ttft_parts(answer: dict[str, Any], budget: float) -> str:
-    """What TTFT is made of."""
-    said = {
-        "continuous": "queue, what of other prompts comes first, own prefill",
-        "chunked": "queue, then the mixed steps of the own prompt",
-        "disaggregated": "queue, own prefill",
+    """Returns the parts of TTFT in words."""
+    parts = {
+        "continuous": "queueing + earlier prefills of others + own prefill",
+        "chunked": "queueing + mixed steps of the own prompt",
+        "disaggregated": "queueing + own prefill",
     }
-    return said.get(answer["batching"], f"joint prefill: {static_prefill_text(answer, budget)}")
+    return parts.get(answer["batching"], f"prefill of the {static_prefill_text(answer, budget)}")
 
 
 def tpot_extras(answer: dict[str, Any]) -> str:
-    """What TPOT holds beside decode steps."""
-    said = {
-        "continuous": ", other prompts between",
-        "chunked": ", mixed with other prompts or not",
-        "disaggregated": ", the transfer of the cache before them",
+    """Returns what TPOT includes in addition to decode steps."""
+    extras = {
+        "continuous": ", including prefills of others in between",
+        "chunked": ", mixed and decode-only",
+        "disaggregated": ", including the KV cache transfer",
     }
-    return said.get(answer["batching"], "")
+    return extras.get(answer["batching"], "")
 
 
 def serving(answer: dict[str, Any]) -> tuple[Facts, ...]:
-    """The section of a serving object; nothing where a batch runs from start to end."""
+    """Returns the section of a serving object; empty for a plain static batch."""
     found = answer["serving"]
     if not found:
         return ()
-    lines = _LINES.get(answer["batching"], _plainly)(found, answer["workload"]["batch_size"])
+    lines = _LINES.get(answer["batching"], _generic)(found, answer["workload"]["batch_size"])
     return (Facts(title=f"Serving: {answer['batching']}", lines=tuple(lines)),)
 
 
 def _static(found: dict[str, Any], batch: int) -> list[tuple[str, ...]]:
     longest = fmt.whole(found["longest_output_tokens"])
     empty = fmt.share(found["empty_slots"])
-    return [("Batch", f"until its longest answer of {longest} tokens; {empty} of its slots' steps stand empty")]
+    return [("Batch", f"runs until its longest output of {longest} tokens ends; {empty} of decode slots are idle")]
 
 
 def _continuous(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
-    others = f"{fmt.duration(found['others_prefill_s'])} while one request is answered"
-    return [_running(found, users), ("Other prompts", others)]
+    others = f"{fmt.duration(found['others_prefill_s'])} of other requests' prefill during one request"
+    return [_running(found, users), ("Interference", others)]
 
 
 def _chunked(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
     chunk, decodes = _count(found["chunk_tokens"]), _count(found["decodes_in_mixed_step"])
     steps = found["chunks"]
-    takes = "a prompt takes one" if steps == 1 else f"a prompt takes {_count(steps)}"
-    mixed = f"{fmt.duration(found['mixed_step_s'])}: {chunk} tokens of prompts and {decodes} decodes; {takes}"
-    pure = (
-        f"{fmt.duration(found['decode_step_s'])}: decodes alone; {fmt.share(found['mixed_share'])} of steps are mixed"
-    )
+    per_prompt = "1 step per prompt" if steps == 1 else f"{_count(steps)} steps per prompt"
+    mixed = f"{fmt.duration(found['mixed_step_s'])}: {chunk} prompt tokens + {decodes} decodes; {per_prompt}"
+    pure = f"{fmt.duration(found['decode_step_s'])}: decodes only; {fmt.share(found['mixed_share'])} of steps are mixed"
     if found["mixed_share"] == 1:
         pure = "none: every step is mixed"
-    budget = f"at most {fmt.whole(found['token_budget'])} tokens"
-    return [_running(found, users), ("Step", budget), ("Mixed step", mixed), ("Pure step", pure)]
+    budget = f"{fmt.whole(found['token_budget'])} tokens per step"
+    return [_running(found, users), ("Token budget", budget), ("Mixed step", mixed), ("Decode step", pure)]
 
 
 def _disaggregated(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
@@ -131,36 +129,38 @@ def _disaggregated(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
     instances = f"{fmt.whole(found['prefill_instances'])} prefill, {fmt.whole(found['decode_instances'])} decode"
     busy = f"{fmt.share(found['prefill_busy'])} of the time"
     decoding = (
-        f"{_count(found['decode_batch'])} at once on each instance, of {fmt.whole(found['decode_places'])} places"
+        f"{_count(found['decode_batch'])} concurrent sequences per instance, {fmt.whole(found['decode_places'])} slots"
     )
     moved = (
-        f"{fmt.duration(found['transfer_s'])}: {fmt.traffic(found['transfer_bytes'])} a device at "
+        f"{fmt.duration(found['transfer_s'])}: {fmt.traffic(found['transfer_bytes'])} per device at "
         f"{fmt.bandwidth(found['link_bytes_per_s'])}; links busy {fmt.share(found['link_busy'])} of the time"
     )
-    queue = [("Queue", f"{fmt.duration(found['queue_s'])} a request")] if found["queue_s"] else []
+    queue = [("Queue", f"{fmt.duration(found['queue_s'])} per request")] if found["queue_s"] else []
     return [
         ("Instances", f"{instances}; {fmt.whole(users)} users"),
-        ("Throughput", f"{rate}, bound by {BOUNDS[found['bound']]}"),
+        ("Throughput", f"{rate}, limited by {BOUNDS[found['bound']]}"),
         ("Prefill", f"busy {busy}"),
         ("Transfer", moved),
-        ("Decode", f"{decoding}; memory: of one"),
+        ("Decode", f"{decoding}; memory figures are for one instance"),
         *queue,
     ]
 
 
-def _plainly(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
-    """Of a way that has no words of its own here: what it says, name by name."""
-    said = [(name.replace("_", " "), fact if isinstance(fact, str) else f"{fact:.4g}") for name, fact in found.items()]
-    return [("Users", fmt.whole(users)), *said]
+def _generic(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
+    """Returns the fields of a batching without texts of its own, by name."""
+    fields = [
+        (name.replace("_", " "), fact if isinstance(fact, str) else f"{fact:.4g}") for name, fact in found.items()
+    ]
+    return [("Users", fmt.whole(users)), *fields]
 
 
 def _running(found: dict[str, Any], users: int) -> tuple[str, str]:
-    waits = f"; {fmt.duration(found['queue_s'])} in the queue" if found["queue_s"] else "; nobody waits"
-    return ("Running", f"{fmt.whole(found['running'])} of {fmt.whole(users)} users{waits}")
+    queue = f"; {fmt.duration(found['queue_s'])} queueing" if found["queue_s"] else "; no queue"
+    return ("Running", f"{fmt.whole(found['running'])} of {fmt.whole(users)} users{queue}")
 
 
 def _count(value: float) -> str:
-    """Means that need not be whole."""
+    """Formats a mean number of items, which may be fractional."""
     return fmt.digits(float(value))
 
 

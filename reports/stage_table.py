@@ -1,4 +1,4 @@
-"""A stage of an analysis as a table: operators of one layer each, grouped by kind of layer, with bound and share."""
+"""A stage as a table: operators of one layer, grouped by kind of layer, with bound and share of time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Align, Column, Emphasis, Row, Table, left, right
 
-#: Colours of the bounds; the words say the same.
+#: Bound -> terminal colour; the cell's text also states the bound.
 BOUND_STYLES = {
     "compute": "yellow",
     "memory": "cyan",
@@ -20,38 +20,38 @@ BOUND_STYLES = {
     "disk": "red",
     "overhead": "red",
 }
-#: Cells of the picture of shares.
-PICTURE = 12
+#: Width of a full share bar [characters].
+BAR_WIDTH = 12
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
-#: Why operators of a layer add up to more than it takes.
-SIDE_BY_SIDE = "; copies and kernels of a layer run side by side, it takes the longer"
-#: Share of the time that the data sheet's roofline would take.
-OF_ROOFLINE = "Roofline"
+#: Explains why operators of a layer add up to more than its time.
+OVERLAP_NOTE = "; copies overlap kernels, so a layer takes the longer of both"
+#: Title of the column of roofline time over predicted time.
+ROOFLINE_TITLE = "Roofline"
 
-#: Narrow screens lose the highest rank first; name, bound, time and share always stand.  The last but two is for
-#: calibrated times only.
+#: Narrow screens drop the highest rank first and always show name, bound, time and share.  The roofline column is
+#: for calibrated times only.
 OPERATOR_COLUMNS = (
     left("Operator"),
     left("Kind", rank=8),
     right("FLOP", rank=3),
     right("Bytes", rank=2),
-    right("of weights", rank=7),
-    right("of KV cache", rank=7),
+    right("Weights", rank=7),
+    right("KV cache", rank=7),
     right("FLOP/B", rank=1),
     left("Dtype", rank=6),
     right("FLOP/s", rank=6),
     Column(title="Bound", align=Align.LEFT, styles=BOUND_STYLES),
     right("Time"),
     right("All layers", rank=4),
-    right(OF_ROOFLINE, rank=1),
+    right(ROOFLINE_TITLE, rank=1),
     right("Share"),
-    Column(title="of the stage's time", align=Align.LEFT, rank=5, visual=True),
+    Column(title="Share of stage time", align=Align.LEFT, rank=5, visual=True),
 )
 
 
 def stage_table(name: str, stage: dict[str, Any], tokens: str) -> Table:
-    """The table of one STAGE object.  tokens: what one pass takes, in words."""
+    """Returns the table of one STAGE object.  tokens: input of one forward pass in words."""
     rows: list[Row] = []
     groups = [list(group) for _, group in groupby(stage["operators"], key=lambda row: (row["block"], row["layers"]))]
     for operators in groups:
@@ -59,32 +59,32 @@ def stage_table(name: str, stage: dict[str, Any], tokens: str) -> Table:
             rows.append(_layer(operators, stage))
         indent = "  " if len(operators) > 1 else ""
         rows += [_operator(operator, stage, indent) for operator in operators]
-    rows += [_served(term, seconds, stage) for term, seconds in stage["served_s"].items() if seconds]
+    rows += [_engine_row(term, seconds, stage) for term, seconds in stage["served_s"].items() if seconds]
     table = Table(
-        title=f"{name} {fmt.duration(stage['time_s'])}{_within(stage)}: {_bounds(stage)}",
-        note=f"{tokens}; figures per layer{SIDE_BY_SIDE if any(stage['overlap_s'].values()) else ''}",
+        title=f"{name} {fmt.duration(stage['time_s'])}{_interval(stage)}: {_bounds(stage)}",
+        note=f"{tokens}; figures per layer{OVERLAP_NOTE if any(stage['overlap_s'].values()) else ''}",
         columns=OPERATOR_COLUMNS,
         rows=tuple(rows),
         total=_total(stage),
     )
-    return table if stage["time_interval_s"] is not None else table.without(OF_ROOFLINE)
+    return table if stage["time_interval_s"] is not None else table.without(ROOFLINE_TITLE)
 
 
-def _within(stage: dict[str, Any]) -> str:
-    """The 80 % interval of a calibrated time, and the bound below it."""
+def _interval(stage: dict[str, Any]) -> str:
+    """Returns the 80 % interval of a calibrated time and its roofline time."""
     interval = stage["time_interval_s"]
     if interval is None:
         return ""
-    return f" (80 %: {fmt.durations(*interval['80'])}; roofline {fmt.duration(stage['ideal_time_s'])})"
+    return f" (80 % interval {fmt.durations(*interval['80'])}; roofline {fmt.duration(stage['ideal_time_s'])})"
 
 
 def roofline_share(timed: dict[str, Any]) -> str:
-    """How much of a time the data sheet's roofline explains."""
+    """Returns the data-sheet roofline time as a percentage of the predicted time."""
     return fmt.percent(timed["ideal_time_s"] / timed["time_s"]) if timed["time_s"] else ""
 
 
-def _served(term: str, seconds: float, stage: dict[str, Any]) -> Row:
-    """What the engine adds beside kernels."""
+def _engine_row(term: str, seconds: float, stage: dict[str, Any]) -> Row:
+    """Returns the row of one term of engine overhead."""
     share = seconds / stage["time_s"]
     known = {
         "Operator": f"{term} (engine)",
@@ -97,7 +97,7 @@ def _served(term: str, seconds: float, stage: dict[str, Any]) -> Row:
 
 
 def _bounds(stage: dict[str, Any]) -> str:
-    """`98.2 % memory-bound, 1.8 % compute-bound`, of the time."""
+    """Returns shares of the time by bound: `98.2 % memory-bound, 1.8 % compute-bound`."""
     shares = {bound: seconds / stage["time_s"] for bound, seconds in stage["time_by_bound_s"].items() if seconds}
     ordered = sorted(shares.items(), key=lambda pair: -pair[1])
     return ", ".join(f"{fmt.percent(share)} {bound}-bound" for bound, share in ordered)
@@ -111,8 +111,8 @@ def _operator(operator: dict[str, Any], stage: dict[str, Any], indent: str) -> R
         operator["kind"],
         fmt.count(operator["flops"]),
         fmt.traffic(operator["traffic_bytes"]),
-        _some(operator["weight_read_bytes"]),
-        _some(operator["kv_read_bytes"] + operator["kv_write_bytes"]),
+        _nonzero(operator["weight_read_bytes"]),
+        _nonzero(operator["kv_read_bytes"] + operator["kv_write_bytes"]),
         fmt.intensity(operator["arithmetic_intensity"]),
         operator["compute_dtype"] if computes else "",
         fmt.rate(operator["attainable_flops_per_s"]) if computes else "",
@@ -127,45 +127,53 @@ def _operator(operator: dict[str, Any], stage: dict[str, Any], indent: str) -> R
 
 
 def _layer(operators: list[dict[str, Any]], stage: dict[str, Any]) -> Row:
-    """A kind of layer: sums over its operators, for one layer, less what runs side by side; share of all of them."""
+    """Returns the row of a kind of layer: sums over one layer minus overlap; the share is of all its layers."""
     first = operators[0]
-    sums = {key: sum(row[key] for row in operators) for key in SUMMED}
-    beside = stage["overlap_s"].get(first["block"], 0.0)
-    each = sums["time_s"] - beside
+    sums = {key: sum(row[key] for row in operators) for key in SUMMED_FIELDS}
+    overlap = stage["overlap_s"].get(first["block"], 0.0)
+    layer_s = sums["time_s"] - overlap
     cells = (
-        first["block"] if first["block"] in ONCE else f"{first['block']} × {first['layers']}",
+        first["block"] if first["block"] in SINGLE_BLOCKS else f"{first['block']} × {first['layers']}",
         "",
         fmt.count(sums["flops"]),
         fmt.traffic(sums["traffic_bytes"]),
-        _some(sums["weight_read_bytes"]),
-        _some(sums["kv_read_bytes"] + sums["kv_write_bytes"]),
+        _nonzero(sums["weight_read_bytes"]),
+        _nonzero(sums["kv_read_bytes"] + sums["kv_write_bytes"]),
         _intensity(sums),
         "",
         "",
         "",
-        fmt.duration(each),
-        fmt.duration(each * first["layers"]),
-        "" if beside else roofline_share(sums),
-        fmt.share(each * first["layers"] / stage["time_s"]),
+        fmt.duration(layer_s),
+        fmt.duration(layer_s * first["layers"]),
+        "" if overlap else roofline_share(sums),
+        fmt.share(layer_s * first["layers"] / stage["time_s"]),
         "",
     )
     return Row(cells=cells, emphasis=Emphasis.GROUP)
 
 
-#: Blocks that are not layers.
-ONCE = ("embedding", "head")
-SUMMED = ("flops", "traffic_bytes", "weight_read_bytes", "kv_read_bytes", "kv_write_bytes", "time_s", "ideal_time_s")
+#: Blocks outside the repeated layers.
+SINGLE_BLOCKS = ("embedding", "head")
+SUMMED_FIELDS = (
+    "flops",
+    "traffic_bytes",
+    "weight_read_bytes",
+    "kv_read_bytes",
+    "kv_write_bytes",
+    "time_s",
+    "ideal_time_s",
+)
 
 
 def _total(stage: dict[str, Any]) -> tuple[str, ...]:
-    """The stage over all layers."""
+    """Returns the total row: the stage over all layers."""
     return (
         "total, all layers",
         "",
         fmt.count(stage["flops"]),
         fmt.traffic(stage["traffic_bytes"]),
-        _some(sum_over_layers(stage, "weight_read_bytes")),
-        _some(sum_over_layers(stage, "kv_read_bytes") + sum_over_layers(stage, "kv_write_bytes")),
+        _nonzero(sum_over_layers(stage, "weight_read_bytes")),
+        _nonzero(sum_over_layers(stage, "kv_read_bytes") + sum_over_layers(stage, "kv_write_bytes")),
         _intensity(stage),
         "",
         fmt.rate(stage["flops"] / stage["time_s"]),
@@ -179,22 +187,22 @@ def _total(stage: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _intensity(counts: dict[str, Any]) -> str:
-    """FLOP per byte of device memory; what the host runs moves none."""
+    """Returns FLOP per byte of device memory; a dash without traffic, as for work on the host."""
     traffic = counts["traffic_bytes"]
     return fmt.intensity(counts["flops"] / traffic if traffic else None)
 
 
-def _some(size: float) -> str:
-    """Bytes of one kind; an operator that moves none of it leaves the cell empty."""
+def _nonzero(size: float) -> str:
+    """Formats bytes; 0 gives an empty cell."""
     return fmt.traffic(size) if size else ""
 
 
 def sum_over_layers(stage: dict[str, Any], field: str) -> float:
-    """A field of the operators summed over operators and layers."""
+    """Returns a field summed over all operators and layers."""
     return float(sum(row[field] * row["layers"] for row in stage["operators"]))
 
 
-def share_bar(share: float, cells: int = PICTURE) -> str:
-    """A share as a bar of at most `cells` characters, in eighths of one."""
+def share_bar(share: float, cells: int = BAR_WIDTH) -> str:
+    """Returns a share as a bar of at most `cells` characters, with a resolution of 1/8 character."""
     eighths = round(share * cells * 8)
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()

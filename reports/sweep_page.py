@@ -1,4 +1,4 @@
-"""Points of a sweep as a table: what changes from point to point, then what it costs."""
+"""Points of a sweep as a table: varying inputs first, then metrics and memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmviewer.reports.letters import legend, letters
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 from llmviewer.result.comparison import shown_when_shared
 
-#: column -> (heading, rank, how it is printed).
+#: Column -> (heading, rank, format).
 SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {
     "batch_size": ("Batch", 0, fmt.whole),
     "input_len": ("Input", 0, fmt.whole),
@@ -27,18 +27,18 @@ SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {
     "kv_cache_bytes": ("KV cache", 4, fmt.memory),
     "total_bytes": ("Memory", 2, fmt.memory),
 }
-#: Columns that are left out where every point has this.
-PLAIN = {"devices": 1, "drafted_tokens": 0, "tokens_per_round": 1}
+#: Columns that are omitted if every point has this value.
+OMITTED_VALUES = {"devices": 1, "drafted_tokens": 0, "tokens_per_round": 1}
 
 
 def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
-    """A table of these points.  more: how many points are not shown."""
-    words = [name for name, values in columns.items() if isinstance(values[0], str)]
-    varying = [name for name in words if len(set(columns[name])) > 1]
-    alike = {name: columns[name][0] for name in words if name not in varying}
+    """Returns a table of points.  more: number of points that are not shown."""
+    texts = [name for name, values in columns.items() if isinstance(values[0], str)]
+    varying = [name for name in texts if len(set(columns[name])) > 1]
+    alike = {name: columns[name][0] for name in texts if name not in varying}
     fixed = tuple((_title(name), text) for name, text in alike.items() if shown_when_shared(name, text))
     short = {_title(name): letters(columns[name]) for name in varying}
-    numbers = [name for name in SHOWN if name not in PLAIN or set(columns[name]) != {PLAIN[name]}]
+    numbers = [name for name in SHOWN if name not in OMITTED_VALUES or set(columns[name]) != {OMITTED_VALUES[name]}]
     if len(set(columns["devices"])) == 1 and "devices" in numbers:
         numbers.remove("devices")
         fixed += (("Devices", fmt.whole(columns["devices"][0])),)
@@ -51,7 +51,7 @@ def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
         *(right(title, rank) for title, rank, _ in map(SHOWN.__getitem__, numbers)),
         left("Fits"),
     )
-    rest = (("", f"… {fmt.whole(more)} more points; --format csv, json or parquet holds all"),) if more else ()
+    rest = (("", f"… {fmt.whole(more)} more points; --format csv, json or parquet contains all"),) if more else ()
     table = Table(columns=heads, rows=tuple(Row(cells=row) for row in zip(*cells, strict=True)))
     after = (Facts(lines=rest, emphasis=Emphasis.FAINT),) if rest else ()
     return (Facts(lines=fixed), *legend(short), table, *after)
@@ -66,5 +66,5 @@ def _texts(values: Sequence[Any], short: Mapping[str, str]) -> list[str]:
 
 
 def _known(value: Any) -> float | None:
-    """None for what does not exist (NaN in columns)."""
+    """Returns None for a missing value, which is NaN in columns."""
     return None if value != value else float(value)  # noqa: PLR0124

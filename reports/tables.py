@@ -1,4 +1,4 @@
-"""A report as plain tables: what CSV and Excel write, one name a table, every row with the configuration first."""
+"""A report as named tables for CSV and Excel; the first column is the configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 def summary(report: Report) -> list[Row]:
-    """Metrics of every configuration."""
+    """Returns the metrics of every configuration."""
     return [
         {
             "configuration": c["configuration"],
@@ -32,7 +32,7 @@ def summary(report: Report) -> list[Row]:
 
 
 def operators(report: Report) -> list[Row]:
-    """Operators of both stages, figures of one layer."""
+    """Returns the operators of both stages, with figures of one layer."""
     return [
         {"configuration": c["configuration"], "stage": name, **operator}
         for c in report.configurations
@@ -42,12 +42,12 @@ def operators(report: Report) -> list[Row]:
 
 
 def memory(report: Report) -> list[Row]:
-    """What fills the memory of one device, and what fits."""
+    """Returns memory use and limits of one device."""
     return [{"configuration": c["configuration"], **c["memory"]} for c in report.configurations]
 
 
 def sources(report: Report) -> list[Row]:
-    """Every figure of every chip with its page."""
+    """Returns every chip figure with its source."""
     chips = {c["hardware"]["name"]: c["provenance"]["figures"] for c in report.configurations}
     return [
         {"hardware": chip, "figure": name, "note": "", **figure}
@@ -57,18 +57,18 @@ def sources(report: Report) -> list[Row]:
 
 
 def assumptions(report: Report) -> list[Row]:
-    """Where models and times come from, and what is assumed."""
+    """Returns the provenance of models and times, assumptions and warnings."""
     rows = []
     for c in report.configurations:
-        said = c["provenance"]
-        stated = [("llmviewer", said["llmviewer"]), ("model", said["model"]), ("hardware", said["hardware"])]
-        stated += [("times", said["times"]), *(("assumed", text) for text in said["assumed"])]
+        provenance = c["provenance"]
+        stated = [(key, provenance[key]) for key in ("llmviewer", "model", "hardware")]
+        stated += [("times", provenance["times"]), *(("assumed", text) for text in provenance["assumed"])]
         stated += [("warning", text) for text in c["warnings"]]
-        rows += [{"configuration": c["configuration"], "what": what, "text": text} for what, text in stated]
+        rows += [{"configuration": c["configuration"], "what": subject, "text": text} for subject, text in stated]
     return rows
 
 
-#: The tables by name, in the order of an Excel file's sheets.
+#: Tables by name, in the order of sheets of an Excel file.
 TABLES: dict[str, Callable[[Report], list[Row]]] = {
     "summary": summary,
     "points": Report.rows,

@@ -1,4 +1,4 @@
-"""A page as text for a terminal of some width; nothing wraps but sentences, columns that do not fit are left out."""
+"""A page as text for a terminal: only sentences wrap; columns that do not fit are dropped."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-#: Sentences and bars beyond this are harder to read, not easier.
-WIDEST_TEXT = 120
+#: Maximum width of sentences and bars, for legibility.
+MAX_TEXT_WIDTH = 120
 GAP = 2
 STYLES = {
     Emphasis.PLAIN: "",
@@ -24,7 +24,7 @@ STYLES = {
 
 
 def text(page: Page, screen: Screen) -> str:
-    """The page, lines without trailing blanks."""
+    """Returns the page as text without trailing blanks."""
     import io
 
     from rich.console import Console
@@ -50,7 +50,7 @@ def text(page: Page, screen: Screen) -> str:
 
 
 def _show(part: Part, page: Page, console: Console) -> None:
-    width = min(console.width, WIDEST_TEXT)
+    width = min(console.width, MAX_TEXT_WIDTH)
     if part.title:
         console.print(_styled(part.title, "bold"), width=width)
     if isinstance(part, Bar):
@@ -64,9 +64,9 @@ def _show(part: Part, page: Page, console: Console) -> None:
 
 
 def _show_table(table: Table, page: Page, console: Console) -> None:
-    """Tables of the same columns drop the same ones and stand below one another with the same widths."""
+    """Prints a table; tables with the same columns drop the same ones and share their widths."""
     if table.note:
-        console.print(_styled(table.note, "dim"), width=min(console.width, WIDEST_TEXT))
+        console.print(_styled(table.note, "dim"), width=min(console.width, MAX_TEXT_WIDTH))
     alike = [other for other in page if isinstance(other, Table) and other.columns == table.columns]
     widths = column_widths(alike)
     for index, shown in enumerate(fitted(table, widths, console.width)):
@@ -82,7 +82,7 @@ def _styled(words: str, style: str) -> Text:
 
 
 def fact_lines(facts: Facts, width: int) -> list[Text]:
-    """Cells below one another, sentences wrapped; an address stays whole, so that it can be clicked and copied."""
+    """Returns aligned lines with wrapped sentences; URLs are not broken, so that they can be clicked and copied."""
     from textwrap import wrap
 
     from rich.cells import cell_len
@@ -96,9 +96,9 @@ def fact_lines(facts: Facts, width: int) -> list[Text]:
         room = max(width - indent, 20)
         pieces = wrap(sentence, room, break_long_words=False, break_on_hyphens=False) or [""]
         head = _styled("", "")
-        for index, (words, wide) in enumerate(zip(heads, widths, strict=True)):
-            padding = " " * (wide + GAP - cell_len(words))
-            head.append(words + padding, style=style or ("" if index else "bold"))
+        for index, (label, label_width) in enumerate(zip(heads, widths, strict=True)):
+            padding = " " * (label_width + GAP - cell_len(label))
+            head.append(label + padding, style=style or ("" if index else "bold"))
         lines.append(head.append(pieces[0], style=style))
         lines += [_styled(" " * indent + piece, style) for piece in pieces[1:]]
     return lines
@@ -136,7 +136,7 @@ def _table(table: Table, widths: list[int]) -> RenderableType:
 
 
 def column_widths(tables: list[Table]) -> list[int]:
-    """What each column of tables with the same columns takes when nothing is cut."""
+    """Returns the width of each column over tables with the same columns, without truncation."""
     from rich.cells import cell_len
 
     columns = range(len(tables[0].columns))
@@ -145,32 +145,32 @@ def column_widths(tables: list[Table]) -> list[int]:
 
 
 def fitted(table: Table, widths: list[int], width: int) -> list[list[int]]:
-    """Which columns to show within `width`: without those of highest rank, or as several tables side by side."""
+    """Returns the columns to show within `width`: the highest ranks are dropped, or the table is split into several."""
     shown = list(range(len(table.columns)))
-    while _together(shown, widths) > width:
-        worst = max(table.columns[index].rank for index in shown)
-        if not worst:
+    while _total_width(shown, widths) > width:
+        rank = max(table.columns[index].rank for index in shown)
+        if not rank:
             return _split(shown, table.keep, widths, width) if table.keep else [shown]
-        shown = [index for index in shown if table.columns[index].rank < worst]
+        shown = [index for index in shown if table.columns[index].rank < rank]
     return [shown]
 
 
-def _together(shown: list[int], widths: list[int]) -> int:
+def _total_width(shown: list[int], widths: list[int]) -> int:
     return sum(widths[index] + GAP for index in shown) - GAP
 
 
 def _split(shown: list[int], keep: int, widths: list[int], width: int) -> list[list[int]]:
-    """Groups of as many columns as fit, the first `keep` repeated in each."""
+    """Returns groups of as many columns as fit, repeating the first `keep` in each."""
     labels, groups = shown[:keep], [shown[:keep]]
     for index in shown[keep:]:
-        if len(groups[-1]) > keep and _together([*groups[-1], index], widths) > width:
+        if len(groups[-1]) > keep and _total_width([*groups[-1], index], widths) > width:
             groups.append(list(labels))
         groups[-1].append(index)
     return groups
 
 
 def only(table: Table, shown: list[int]) -> Table:
-    """The table with the columns of these indices."""
+    """Returns the table with only the columns of these indices."""
     return replace(
         table,
         columns=tuple(table.columns[i] for i in shown),
@@ -180,7 +180,7 @@ def only(table: Table, shown: list[int]) -> Table:
 
 
 def bar_lines(bar: Bar, width: int) -> tuple[Text, ...]:
-    """The bar and, below it, its mark.  A part that is there takes at least one cell."""
+    """Returns the bar and the line below it with its mark; a nonzero segment takes at least one character."""
     from rich.text import Text
 
     line = Text()
@@ -195,7 +195,7 @@ def bar_lines(bar: Bar, width: int) -> tuple[Text, ...]:
 
 
 def _cells(bar: Bar, width: int) -> list[int]:
-    """How long each part is; what rounding adds is taken from the longest."""
+    """Returns the length of each segment; an excess from rounding is taken from the longest."""
     cells = [max(round(width * part.value / bar.scale), 1) if part.value > 0 else 0 for part in bar.segments]
     while sum(cells) > width:
         cells[cells.index(max(cells))] -= 1

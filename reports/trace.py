@@ -1,4 +1,4 @@
-"""The timeline of a request in the Trace Event Format, which https://ui.perfetto.dev and chrome://tracing open.
+"""The timeline of a request in the Trace Event Format, for https://ui.perfetto.dev and chrome://tracing.
 
 Format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 from llmviewer.result.result import Result
 
 Event: TypeAlias = dict[str, Any]
-#: A machine of several pools and a stage of its pipeline; None: the request as a whole.
+#: (instance of disaggregated serving or "", pipeline stage); stage None is the request as a whole.
 Process: TypeAlias = tuple[str, int | None]
 
-#: What is said of an operator, of all that an OPERATOR object holds, and of a pass.
-SAID = (
+#: Fields of operators and forward passes that become arguments of an event.
+EVENT_FIELDS = (
     "layer", "block", "batch_size", "new_tokens", "cached_tokens", "decoding_beside", "expected_tokens",
     "flops", "matmul_flops", "traffic_bytes", "weight_read_bytes", "kv_read_bytes", "kv_write_bytes",
     "arithmetic_intensity", "bound", "compute_dtype", "time_s", "ideal_time_s",
@@ -28,10 +28,11 @@ REQUEST: Process = ("", None)
 
 
 def lines(result: Result, events: Sequence[Event], chips: int = 1) -> Iterator[str]:
-    """The JSON object, an event a line.  events: of `result.timeline()`.  chips: of a stage, which all do the same.
+    """Yields the lines of the JSON object, one per event.
 
-    A process for the request and one for each stage of a pipeline (of each pool of machines), with a thread for every
-    stream of each chip.  Times lie on the grid of nanoseconds that readers keep.
+    events: of `result.timeline()`.  chips: chips per pipeline stage, which all do the same work.
+    The request is one process, and so is each pipeline stage of each instance, with a thread per stream of each chip.
+    Times are rounded to the nanoseconds that viewers keep.
     """
     answer = result.to_dict()
     processes = list(dict.fromkeys((REQUEST, *sorted(map(_process, events), key=_order))))
@@ -52,17 +53,17 @@ def _process(event: Event) -> Process:
 
 
 def _order(process: Process) -> tuple[bool, str, int]:
-    """The request first; what prefills before what decodes."""
+    """Returns the sort key of a process: the request first, prefill before decode."""
     machine, stage = process
     return stage is not None, "" if machine == "prefill" else machine, stage or 0
 
 
 def _drawn(events: Sequence[Event], processes: list[Process], chips: int) -> Iterator[Event]:
-    """Complete events, in the order of their beginnings."""
+    """Yields complete events in the order of their start."""
     for event in events:
         start, end = (round(event[name] * 1e9) for name in ("start_s", "end_s"))
         facts = event["facts"]
-        said = {
+        fields = {
             "name": event["name"],
             "cat": event["kind"],
             "ph": "X",
@@ -70,24 +71,24 @@ def _drawn(events: Sequence[Event], processes: list[Process], chips: int) -> Ite
             "dur": microseconds(end - start),
             "pid": processes.index(_process(event)) + 1,
         }
-        args = {name: facts[name] for name in SAID if facts.get(name) is not None}
+        args = {name: facts[name] for name in EVENT_FIELDS if facts.get(name) is not None}
         for chip in range(1 if event["stage"] is None else chips):
-            yield {**said, "tid": _thread(event["track"], chip), "args": args}
+            yield {**fields, "tid": _thread(event["track"], chip), "args": args}
 
 
 def microseconds(nanoseconds: int) -> float:
-    """The number of microseconds of which a reader that cuts off fractions makes these nanoseconds again."""
+    """Converts so that a viewer that truncates to nanoseconds recovers the same value."""
     value = nanoseconds / 1e3
     return value if int(value * 1e3) >= nanoseconds else nextafter(value, inf)
 
 
 def _thread(track: str, chip: int) -> int:
-    """The id of a chip's stream; that of the request is 1."""
+    """Returns the thread id of a chip's stream; the request has 1."""
     return 1 + chip * len(TRACKS) + (TRACKS.index(track) if track in TRACKS else 0)
 
 
 def _names(answer: dict[str, Any], events: Sequence[Event], processes: list[Process], chips: int) -> Iterator[Event]:
-    """Metadata: what processes and threads are called, and in which order they stand."""
+    """Yields metadata events: names and order of processes and threads."""
     tracks = {process: {event["track"] for event in events if _process(event) == process} for process in processes}
     for pid, process in enumerate(processes, 1):
         yield _metadata("process_name", pid, 0, {"name": _title(answer, process, processes)})
@@ -110,14 +111,14 @@ def _title(answer: dict[str, Any], process: Process, processes: list[Process]) -
     if stage is None:
         return f"{answer['model']['name']} on {answer['hardware']['name']}"
     stages = 1 + max(other for name, other in processes if other is not None and name == machine)
-    said = [answer["hardware"]["name"]]
-    said += [f"that {machine}s"] if machine else []
-    said += [f"stage {stage + 1} of {stages}"] if stages > 1 else []
-    return ", ".join(said)
+    parts = [answer["hardware"]["name"]]
+    parts += [f"{machine} instance"] if machine else []
+    parts += [f"pipeline stage {stage + 1} of {stages}"] if stages > 1 else []
+    return ", ".join(parts)
 
 
 def _about(answer: dict[str, Any]) -> dict[str, Any]:
-    """What was asked, and what the times are."""
+    """Returns the request, the configuration and the provenance of times."""
     keys = ("model", "hardware")
     return {
         **{key: answer[key]["name"] for key in keys},

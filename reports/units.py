@@ -1,8 +1,8 @@
-"""Units in headings: `time_s` is a name in code, `time (s)` one for people."""
+"""Headings with units for people: `time_s` becomes `time (s)`."""
 
 from __future__ import annotations
 
-#: ending of a name -> unit; longer ones first.
+#: (suffix of a name, unit), longer suffixes first.
 UNITS = (
     ("bytes_per_s", "byte/s"),
     ("flops_per_s", "FLOP/s"),
@@ -18,7 +18,7 @@ UNITS = (
     ("w", "W"),
     ("s", "s"),
 )
-#: Names that say their unit nowhere.
+#: Headings of names without a unit suffix.
 NAMED = {
     "batch_size": "batch size (sequence)",
     "arithmetic_intensity": "arithmetic intensity (FLOP/byte)",
@@ -28,7 +28,7 @@ NAMED = {
 
 
 def heading(name: str) -> str:
-    """`prefill_traffic_bytes` -> `prefill traffic (byte)`; names without a unit with blanks for underscores."""
+    """Returns `prefill traffic (byte)` for `prefill_traffic_bytes`; without a unit, underscores become blanks."""
     if name in NAMED:
         return NAMED[name]
     stem, dot, part = name.partition(".")

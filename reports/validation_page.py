@@ -1,4 +1,4 @@
-"""Predictions against measurements as a page: a row per device, kernel and regime, what was left out and why."""
+"""Predictions against measurements as a page: a row per device, kernel and regime, and excluded rows."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ VALIDATION_COLUMNS = (
     right("Roofline", rank=1),
 )
 MEANING = (
-    ("MAPE", "mean of |predicted / measured - 1|; Median: of the same; Bias: median of predicted / measured - 1"),
-    ("In 80 %", "share of the rows inside the predicted 80 % interval"),
-    ("Roofline", "MAPE of the data sheet's roofline, the baseline"),
+    (
+        "MAPE",
+        "mean of |predicted / measured - 1|; Median: median of the same; Bias: median of predicted / measured - 1",
+    ),
+    ("In 80 %", "share of rows inside the predicted 80 % interval"),
+    ("Roofline", "MAPE of the data-sheet roofline, the baseline"),
 )
 
 
 def page(document: dict[str, Any], title: str) -> Page:
-    """document: a validation as JSON says it."""
+    """Returns the page of a validation.  document: the validation's JSON object."""
     rows = tuple(Row(cells=_cells(score)) for score in document["scores"])
     total = document["total"]
     table = Table(

@@ -176,7 +176,7 @@ def test_a_sarathi_batch_reads_projection_weights_once() -> None:
 
 def test_verification_of_drafts_is_a_short_prefill_on_a_cache() -> None:
     """3 drafts and the last token over 100 cached: 4 x 100 + 4 x 5 / 2 = 410 pairs; weights read once for 4 tokens."""
-    step = verify(1.0, 100.0, drafted=3.0)
+    step = verify(1.0, 100.0, draft_tokens=3.0)
     assert flash(MHA, step).matmul_flops == 4 * 4096 * 410
     assert eager(MHA, step)["q_proj"].read_bytes(Role.WEIGHT) == 2 * 4096 * 4096
 

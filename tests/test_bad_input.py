@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from llmviewer import cli
 from llmviewer.core import data, parsing
-from llmviewer.core.errors import UserError, nearest, quoted, shown, unknown
+from llmviewer.core.errors import UserError, nearest, printable, quoted, unknown
 from llmviewer.hardware import specs
 
 from .answers import analyze
@@ -83,7 +83,7 @@ def test_a_size_that_is_no_whole_number_from_1_up_is_refused(run: Run, option: s
         ("speculative", "self", "attention is missing; write --speculative self,attention=..."),
         ("speculative", "draft=tinyllama-1.1b,tokens=4", "`llmviewer techniques show speculative` lists them"),
         ("speculative", "draft=tinyllama-1.1b,,tokens=4", "has nothing between two commas"),
-        ("speculative", "eagle3,tokens=best,topk=4,nodes=9", "of a tree with topk=4 give its depth: tokens=5"),
+        ("speculative", "eagle3,tokens=best,topk=4,nodes=9", "for a tree with topk=4 give its depth: tokens=5"),
         ("branches", "apar", "branches is missing; write --branches apar,branches=..."),
         ("branches", "skeleton", "outline is missing; write --branches skeleton,outline=..."),
         ("lora", "adapters=3", "rank is missing; write --lora rank=..."),
@@ -223,8 +223,8 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "deep-block.yaml": ("- " * 100_000, "nested deeper than 100 levels"),
     "deep-keys.yaml": ("? " * 100_000, "nested deeper than 100 levels"),
     "deep-field.json": (json.dumps(LLAMA)[:-1] + ', "x": ' + "[" * 200 + "]" * 200 + "}", "nested deeper"),
-    "twice.json": (json.dumps(LLAMA)[:-1] + ', "hidden_size": 8}', "field 'hidden_size' stands 2 times"),
-    "twice.yaml": ("model_type: llama\nmodel_type: gpt2\n", "line 1: field 'model_type' stands 2 times"),
+    "twice.json": (json.dumps(LLAMA)[:-1] + ', "hidden_size": 8}', "field 'hidden_size' appears 2 times"),
+    "twice.yaml": ("model_type: llama\nmodel_type: gpt2\n", "line 1: field 'model_type' appears 2 times"),
     "laughs.yaml": (LAUGHS, "more than 1,000,000 values"),
     "merges.yaml": (MERGES, "more than 1,000,000 values"),
     "recursive.yaml": ("&a [*a]", "nested deeper"),
@@ -306,7 +306,7 @@ def test_any_text_is_a_value_or_one_line(text: str) -> None:
         try:
             read(text)
         except ValueError as error:
-            assert shown(error, 500).isprintable()
+            assert printable(error, 500).isprintable()
 
 
 # --- what is written -------------------------------------------------------------------------------------------------

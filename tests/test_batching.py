@@ -43,7 +43,7 @@ def asked(users: float, prompt: float, output: float) -> Request:
 def machine(places: float = np.inf, prompt_bytes: float = 1e9) -> Replica:
     """Linear in tokens; so many places."""
     return Replica(
-        places=lambda request, budget: places + 0.0 * request.batch_size,
+        max_sequences=lambda request, budget: places + 0.0 * request.batch_size,
         prefill_s=lambda request: np.asarray(FIXED + TOKEN * request.batch_size * request.input_len),
         step_s=step_s,
         prompt_bytes=lambda request: prompt_bytes,
@@ -58,7 +58,7 @@ def served(batching: Batching, request: Request, on: Replica) -> RequestTimes:
     steps = request.output_len - 1.0
     decode_s = steps * (FIXED + TOKEN * running.request.batch_size)
     prefill_s = _prefill(running, request) if isinstance(running, chunked.ChunkedRunning) else on.prefill_s(
-        replace(request, batch_size=running.together)
+        replace(request, batch_size=running.prompts_per_pass)
     )  # fmt: skip
     passes = RequestTimes(prefill_s=np.asarray(prefill_s), decode_s=np.asarray(decode_s), steps=np.asarray(steps))
     return batching.times(passes, running, request.batch_size)
@@ -68,7 +68,7 @@ def _prefill(running: Running, request: Request) -> Count:
     """k passes, each with its riders: the tokens of the prompts and k times those beside them."""
     assert isinstance(running, chunked.ChunkedRunning)
     chunks = running.plan.chunks
-    return chunks * FIXED + TOKEN * (running.together * request.input_len + chunks * running.riders)
+    return chunks * FIXED + TOKEN * (running.prompts_per_pass * request.input_len + chunks * running.decodes)
 
 
 def e2e_s(times: RequestTimes) -> float:
@@ -112,7 +112,7 @@ class TestChunked:
         # 8 users, prompts of 1024, steps of 512: 7 decode beside a chunk of 505, so a prompt takes 3 steps;
         # of 127 + 3 steps of a cycle 8 x 3 are mixed
         found = plan_chunks(8.0, 1024.0, 127.0, 512.0)
-        assert (found.chunks, found.together, found.decodes, found.chunk_tokens) == (3.0, 1.0, 7.0, 505.0)
+        assert (found.chunks, found.prompts_per_pass, found.decodes, found.chunk_tokens) == (3.0, 1.0, 7.0, 505.0)
         assert found.share == pytest.approx(24 / 130)
 
     def test_its_times(self) -> None:
@@ -138,7 +138,7 @@ class TestChunked:
     def test_short_prompts_share_a_step_when_several_come_in_one(self) -> None:
         # 64 users, answers of 8 tokens: 64 / 8 = 8 prompts come in every step; 8 x (32 + 7) tokens fit 512
         found = plan_chunks(64.0, 32.0, 7.0, 512.0)
-        assert (found.chunks, found.together, found.share) == (1.0, 8.0, 1.0)
+        assert (found.chunks, found.prompts_per_pass, found.share) == (1.0, 8.0, 1.0)
         assert found.decodes == pytest.approx(56.0)
 
     def test_one_user_alone_is_prefilled_in_chunks_and_then_decodes_undisturbed(self) -> None:
@@ -166,12 +166,12 @@ class TestChunked:
         found = plan_chunks(float(users), float(prompt), float(steps), float(budget))
         steps_of_a_prompt = prompt / found.chunk_tokens
         assert found.chunks == pytest.approx(
-            steps_of_a_prompt if found.filled else np.ceil(steps_of_a_prompt * found.together - 1e-9)
+            steps_of_a_prompt if found.filled else np.ceil(steps_of_a_prompt * found.prompts_per_pass - 1e-9)
         )
         if found.chunks > 1:
             assert found.chunk_tokens + found.decodes <= budget * (1 + 1e-6)
         elif steps:
-            assert found.together * prompt + found.decodes <= budget * (1 + 1e-9)
+            assert found.prompts_per_pass * prompt + found.decodes <= budget * (1 + 1e-9)
         assert 0.0 <= found.decodes <= users and 0.0 < found.share <= 1.0
 
     @pytest.mark.parametrize(

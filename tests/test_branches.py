@@ -210,7 +210,7 @@ def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch: pytest.Monke
     asked: dict[str, Any] = {"batch_size": [1, 3], "input_len": 1000, "output_len": [900, 1]}
     asked |= {"branches": "skeleton,outline=50,points=3", "max_num_batched_tokens": 700}
     whole = analyze("gemma-2-2b", "a6000", **asked)
-    monkeypatch.setattr("llmviewer.serving.schedule.MOST_AT_ONCE", 100)
+    monkeypatch.setattr("llmviewer.serving.schedule.MAX_PASSES_AT_ONCE", 100)
     pieces = analyze("gemma-2-2b", "a6000", **asked)
     for point in range(2):
         assert pieces.to_dict(point) == whole.to_dict(point)
@@ -295,7 +295,7 @@ class TestPublished:
         ({"branches": "skeleton,outline=4,points=2,shared=yes"}, "unknown value of shared"),
         ({"branches": "apar"}, "branches is missing; write --branches apar,branches="),
         ({"branches": "apar,3,parallel=1.5"}, "parallel is '1.5'; allowed: a number from 0 to 1"),
-        ({"branches": "apar,3", "kv_reserve": 4096}, "a contiguous reservation (--kv-reserve) cannot share"),
+        ({"branches": "apar,3", "kv_reserve": 4096}, "branches cannot share a prefix in contiguously reserved KV cache (--kv-reserve)"),
         ({"branches": "apar,3", "kv_evict": 0.5}, "branches evict different tokens"),
         ({"branches": "skeleton,outline=4,points=2", "prefix_cache": 0.5}, "add shared=on"),
         (

@@ -58,7 +58,7 @@ class Device:
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     found = Device()
     monkeypatch.setattr(stopwatch, "torch", found.fake())
-    monkeypatch.setattr(stopwatch, "WAKING_S", 0.0)
+    monkeypatch.setattr(stopwatch, "WAKE_UP_S", 0.0)
     monkeypatch.setattr(nvml, "gauge", lambda device: DeviceReading)
     return found
 

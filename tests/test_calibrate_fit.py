@@ -19,7 +19,7 @@ import pandas as pd
 from llmviewer.calibrate import conformal, record
 from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS
 from llmviewer.calibrate.fit import predicted_seconds
-from llmviewer.calibrate.tables import SkippedRows, RowGroup, row_groups
+from llmviewer.calibrate.tables import RowGroup, SkippedRows, row_groups
 from llmviewer.cli import main
 from llmviewer.core.ir import Operator, Role
 from llmviewer.hardware import specs
@@ -30,9 +30,9 @@ from llmviewer.timing.kernels.families import FAMILIES, families_of
 
 #: Known constants, of which the rows below are made.
 TRUE: dict[str, Mapping[str, float]] = {
-    "streaming": FAMILIES["streaming"].starting()
+    "streaming": FAMILIES["streaming"].start_values()
     | {"floor": 3.0, "memory": 0.7, "warm": 1.0, "unit": 30.0, "along": 0.0},
-    "gemm": FAMILIES["gemm"].starting() | {"floor": 5.0, "compute": 0.9, "memory": 0.85},
+    "gemm": FAMILIES["gemm"].start_values() | {"floor": 5.0, "compute": 0.9, "memory": 0.85},
 }
 NOISE = 0.04
 Row = dict[str, Any]
@@ -160,7 +160,7 @@ def test_a_profile_of_another_chip_is_transferred(
     fitted: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyze", "llama-3.2-1b", "--hardware", "l40s", "--profile", str(fitted[0])]) == 0
-    assert "transferred from" in " ".join(capsys.readouterr().out.split())
+    assert "borrowed from" in " ".join(capsys.readouterr().out.split())
 
 
 def test_coverage_takes_the_interval_of_the_other_folds() -> None:
@@ -408,9 +408,9 @@ def test_wrong_samples_are_one_line(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("device,m,n,k,latency_us\nh100_sxm,1,2,x,3\n", "column k holds what is no number"),
+        ("device,m,n,k,latency_us\nh100_sxm,1,2,x,3\n", "column k contains a value that is not a number"),
         ("device,m,n,k,latency_us\nh100_sxm,1,2,3,nan\n", "latency_us of row 1 is nan"),
-        ("a,b\n1,2\n", "columns a, b are those of no measured table"),
+        ("a,b\n1,2\n", "columns a, b match no measured table"),
         ("device,m,k,latency_us\nh100_sxm,1,2,3\n", "as gemm it lacks n"),
         ("device,m,n,k,latency_us\n", "has no rows"),
         ("device,m,n,k,latency_us\nh100_sxm,1e300,2,3,3\n", "m of row 1 is 1e+300; allowed: positive numbers up to"),
@@ -438,7 +438,7 @@ def test_nothing_is_fitted_on_whole_requests(tmp_path: Path, capsys: pytest.Capt
     table = tmp_path / "e2e.csv"
     table.write_text(f"{','.join(REQUEST_COLUMNS)}\n{','.join('1' for _ in REQUEST_COLUMNS)}\n", encoding="utf-8")
     line = error_line(capsys, "calibrate", "fit", table, "-o", tmp_path / "profile.yaml")
-    assert "holds whole requests" in line
+    assert "contains whole requests" in line
 
 
 def test_a_table_without_rows_is_not_validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -528,4 +528,4 @@ def test_a_device_names_no_file_outside_the_folder(tmp_path: Path, capsys: pytes
     (folder / record.FILE).write_text(text, encoding="utf-8")
     (tmp_path / "big-one.yaml").write_text("name: mine\n", encoding="utf-8")
     said = error_line(capsys, "calibrate", "fit", folder, "-o", tmp_path / "profile.yaml")
-    assert "stands where the chip's figures go, and no fit wrote it" in said
+    assert "would be overwritten by the chip spec, and no fit wrote it" in said

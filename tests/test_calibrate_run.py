@@ -118,7 +118,7 @@ def test_a_cut_last_line_is_left_out_and_said(file: Path) -> None:
     os.truncate(file, file.stat().st_size - 9)
     _, tables = record.read(file, said.append)
     assert sum(map(len, tables.values())) <= rows - 2
-    assert "cut off" in said[0]
+    assert "truncated" in said[0]
 
 
 def rewritten(file: Path, change: Callable[[dict[str, Any]], None], line: int = 1) -> None:

@@ -16,7 +16,16 @@ from llmviewer.calibrate import environment
 from llmviewer.calibrate.buffers import Buffers, TooLargeError
 from llmviewer.calibrate.kernels.experts import row_ends
 from llmviewer.calibrate.stopwatch import CpuStopwatch
-from llmviewer.calibrate.timer import Limits, DeviceReading, Samples, TooLongError, PreparedKernel, copies, measure, spread
+from llmviewer.calibrate.timer import (
+    DeviceReading,
+    Limits,
+    PreparedKernel,
+    Samples,
+    TooLongError,
+    copies,
+    measure,
+    spread,
+)
 
 KIB = 2**10
 

@@ -20,6 +20,7 @@ from llmviewer.timing import profile as profiles
 from llmviewer.timing.calibrated import Calibrated
 from llmviewer.timing.kernels import attention
 from llmviewer.timing.roofline import BOUNDS
+from tests.representative import REPRESENTATIVE
 
 SIZES = {"batch_size": 2, "input_len": 96, "output_len": 4}
 
@@ -48,7 +49,7 @@ def test_every_chip_has_a_calibrated_answer(chip: str) -> None:
     check(answer("llama-3.2-1b", chip))
 
 
-@pytest.mark.parametrize("model", models.names())
+@pytest.mark.parametrize("model", REPRESENTATIVE)
 def test_every_model_has_a_calibrated_answer(model: str) -> None:
     check(answer(model, "h100"))
 
@@ -109,7 +110,7 @@ def test_constants_from_another_chip_have_wider_intervals_and_say_so() -> None:
     assert own["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "measured"
     assert lent["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "transferred"
     assert width(named(lent, "down_proj")) > 1.2 * width(named(own, "down_proj"))
-    assert "transferred from" in lent["provenance"]["times"]
+    assert "borrowed from" in lent["provenance"]["times"]
     assert "measured on h100-sxm" in own["provenance"]["times"]
 
 
@@ -189,7 +190,7 @@ def test_a_table_of_prompts_is_predicted_by_the_kernel_of_prompts() -> None:
 
 def test_a_short_prompt_runs_the_kernel_of_prompts_and_drafted_tokens_that_of_decode_steps() -> None:
     prompt, drafted, step = prefill(1.0, 8.0).groups[0], verify(1.0, 100.0, 7.0).groups[0], decode(1.0, 100.0).groups[0]
-    assert [bool(attention.decodes(group)) for group in (prompt, drafted, step)] == [False, True, True]
+    assert [bool(attention.is_decode(group)) for group in (prompt, drafted, step)] == [False, True, True]
 
 
 def lent(engine: str, chip: str, *others: str) -> Calibrated:

@@ -12,6 +12,7 @@ from llmviewer.core.ir import Graph, check
 from llmviewer.core.workload import decode
 from llmviewer.hardware import specs
 from llmviewer.techniques import registry
+from tests.representative import REPRESENTATIVE
 
 CHIP = specs.load("h100-sxm")
 ALL = {"lora": "8,adapters=4", "low_rank": "256", "prune": "depth=0.5+2:4", "matformer": "0.5"}
@@ -30,7 +31,7 @@ def prepared(name: str, asked: dict[str, str]) -> Graph:
     return system.prepared(models.load(name).graph(decode(4.0, 100.0)))
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 @pytest.mark.parametrize("asked", TOGETHER, ids="+".join)
 def test_every_operator_reads_what_another_wrote_and_none_is_negative(name: str, asked: dict[str, str]) -> None:
     try:

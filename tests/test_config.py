@@ -29,9 +29,7 @@ def without(name: str) -> dict[str, Any]:
 
 
 def test_a_field_nobody_read_is_an_error_that_names_it_and_the_way_on() -> None:
-    with pytest.raises(
-        UserError, match=r"mine: field 'number_of_magic_heads' is not supported.*--ignore-field number"
-    ):
+    with pytest.raises(UserError, match=r"mine: field 'number_of_magic_heads' is not supported.*--ignore-field number"):
         parse({**LLAMA, "number_of_magic_heads": 3}, "mine")
 
 

@@ -20,6 +20,7 @@ from llmviewer.techniques.kernels.flash_attention import flash_attention
 from llmviewer.techniques.parallel.context_parallel import context_parallel
 from llmviewer.techniques.parallel.shard import shard
 from llmviewer.techniques.parallel.sharding import Sharding
+from tests.representative import REPRESENTATIVE
 
 from .answers import answer, operators
 
@@ -46,7 +47,7 @@ PREFILL, DECODE = prefill(2.0, 4096.0), decode(8.0, 4095.0)
 
 
 @pytest.mark.parametrize("built", [plain, eager], ids=["flash", "eager"])
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_no_count_grows_and_recurrent_models_are_refused(name: str, built: Callable[[str, Step], Graph]) -> None:
     for step in (PREFILL, DECODE):
         graph = built(name, step)

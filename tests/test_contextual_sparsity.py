@@ -19,6 +19,7 @@ from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
 from llmviewer.techniques.sparsity.contextual_sparsity import Sparsity, contextual_sparsity, union
 from llmviewer.techniques.sparsity.expected_work import WORK
+from tests.representative import REPRESENTATIVE
 
 from .answers import analyze
 
@@ -143,7 +144,7 @@ def test_who_uses_everything_changes_nothing(text: str) -> None:
     assert analyze("llama-2-7b", "a6000", output_len=4, contextual_sparsity=text).to_dict() == plain
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_either_half_applies_or_says_why_not(name: str) -> None:
     """More tokens read more, never more than everything; predictors aside, nothing is stored anew; later passes take
     the graph."""

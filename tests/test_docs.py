@@ -17,11 +17,13 @@ from tests.certificate.our_counts import published_config
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    """Fenced blocks of the README."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+def blocks(language: str, *pages: str) -> list[str]:
+    """Fenced blocks of the README and of the examples, or of these pages."""
+    text = "\n".join(pages or (README, EXAMPLES))
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
     return [text for kind, text in fenced if kind == language]
 
 
@@ -32,15 +34,15 @@ def command_lines() -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the reader's own, with the config the README speaks of."""
+    """A working directory with the config.json of a command in the docs."""
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "config.json").write_text(json.dumps(published_config("mistral-7b")), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize("line", command_lines())
-def test_a_command_of_the_readme_runs(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("line", dict.fromkeys(command_lines()))
+def test_a_command_of_the_docs_runs(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(line)[1:]
     assert main(words) == 0
     written = words[words.index("-o") + 1] if "-o" in words else ""
@@ -48,7 +50,7 @@ def test_a_command_of_the_readme_runs(line: str, folder: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_of_the_readme_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_of_the_docs_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(code, "README.md", "exec"), {})
     assert "ttft_s" in capsys.readouterr().out
 
@@ -56,24 +58,23 @@ def test_python_of_the_readme_runs(code: str, capsys: pytest.CaptureFixture[str]
 def test_the_first_screen_shows_what_the_command_prints(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of operators in the README are rows of the real table."""
+    """Lines of the README's output are lines of the real one, in order; `...` and bars at their end are omitted."""
     monkeypatch.setenv("COLUMNS", "120")
-    row = re.compile(r"  (q_proj|attention|gate_proj|mlp_act) +[0-9]")
-    shown = [line.split() for line in README.splitlines() if row.match(line)]
-    assert main("analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048".split()) == 0
-    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert len(shown) == 4
-    for words in shown:
-        assert any(line[: len(words)] == words or set(words) <= set(line) for line in printed), words
+    command, *lines = blocks("", README)[0].splitlines()
+    assert command == "$ llmviewer analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048"
+    assert main(command.split()[2:]) == 0
+    printed = iter(capsys.readouterr().out.splitlines())
+    for line in lines:
+        assert line == "..." or any(real.startswith(line) for real in printed), line
 
 
 def shown_outputs() -> list[tuple[str, list[str]]]:
-    """Commands of the README with lines of what they print; the first screen is an excerpt with a test of its own."""
-    return [(command[2:], lines) for command, *lines in (block.splitlines() for block in blocks("")[1:])]
+    """Commands of the examples with lines of their output."""
+    return [(command[2:], lines) for command, *lines in (block.splitlines() for block in blocks("", EXAMPLES))]
 
 
 @pytest.mark.parametrize(("command", "lines"), shown_outputs(), ids=lambda value: str(value)[:30])
-def test_output_in_the_readme_is_what_the_command_prints(
+def test_output_in_the_examples_is_what_the_command_prints(
     command: str, lines: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
@@ -82,8 +83,8 @@ def test_output_in_the_readme_is_what_the_command_prints(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_in_the_readme(name: str) -> None:
-    assert any(line.startswith(f"llmviewer {name} ") for line in command_lines())
+def test_every_command_is_in_the_examples(name: str) -> None:
+    assert any(line.startswith(f"llmviewer {name} ") for line in EXAMPLES.splitlines())
 
 
 @pytest.mark.parametrize("name", models.names())

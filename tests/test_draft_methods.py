@@ -12,7 +12,7 @@ from llmviewer import models
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode, verify
-from llmviewer.serving.generation import Generation, Shape
+from llmviewer.serving.generation import Generation, PassShape
 from llmviewer.techniques import methods
 from llmviewer.techniques.speculation.verification import tree_verification_pass, verification_pass
 
@@ -311,14 +311,14 @@ def test_a_model_of_any_architecture_is_drafted_for() -> None:
     ("text", "why"),
     [
         ("medusa,heads=0", "heads is '0'; allowed: a whole number from 1 to 64"),
-        ("medusa,nodes=2", "a tree of 4 levels has 4 nodes at least; nodes is 2"),
+        ("medusa,nodes=2", "a tree of 4 levels has at least 4 nodes; nodes is 2"),
         ("medusa,ranks=0.5,acceptance=0.5", "not both"),
         ("medusa,head=4", "did you mean 'heads'?"),
         ("eagle", "tokens is missing"),
         ("eagle,tokens=4,topk=2", "nodes is missing"),
         ("eagle,tokens=4,nodes=9", "needs topk=2 or more"),
         ("eagle,tokens=4,topk=2,nodes=90,acceptance=0.8", "4 levels of topk=2 have 4 to 14"),
-        ("eagle,tokens=best,topk=2,nodes=9,acceptance=0.8", "of a tree with topk=2 give its depth"),
+        ("eagle,tokens=best,topk=2,nodes=9,acceptance=0.8", "for a tree with topk=2 give its depth"),
         ("eagle,tokens=3,topk=2,nodes=5", "acceptance is missing"),
         ("mtp,tokens=2", "acceptance is missing"),
         ("speculator", "acceptance is missing"),
@@ -345,4 +345,4 @@ def test_a_draft_pass_of_a_layer_is_one_token_of_that_layer() -> None:
     )
     h, f, v = 4096, 11008, 32000
     assert read == 2 * (2 * h * h + 4 * h * h + 3 * h * f + v * h)
-    assert isinstance(later.shape, Shape)
+    assert isinstance(later.shape, PassShape)

@@ -12,8 +12,8 @@ from llmviewer.hardware import specs
 
 @pytest.mark.parametrize(("name", "bits"), [("fp32", 32), ("bf16", 16), ("fp16", 16), ("fp8", 8), ("int8", 8)])
 def test_plain_formats_store_their_bits(name: str, bits: float) -> None:
-    assert dtypes.named(name).bits == bits
-    assert dtypes.named(name).bytes == bits / 8
+    assert dtypes.get_dtype(name).bits == bits
+    assert dtypes.get_dtype(name).bytes == bits / 8
 
 
 def test_scales_are_stored_too() -> None:
@@ -33,12 +33,12 @@ def test_an_integer_cache_keeps_a_scale_and_a_zero_point_per_head() -> None:
 
 @pytest.mark.parametrize("spelling", ["bfloat16", "torch.bfloat16", "BF16", "bf16"])
 def test_configs_and_sheets_spell_one_format_in_many_ways(spelling: str) -> None:
-    assert dtypes.named(spelling) is DTYPES["bf16"]
+    assert dtypes.get_dtype(spelling) is DTYPES["bf16"]
 
 
 def test_an_unknown_format_is_an_error_that_names_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"unknown dtype 'fp17'.*did you mean 'fp1?6?"):
-        dtypes.named("fp17")
+        dtypes.get_dtype("fp17")
 
 
 @pytest.mark.parametrize(

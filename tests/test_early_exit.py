@@ -24,6 +24,7 @@ from llmviewer.techniques.sparsity.early_exit import EarlyExit, Fill, early_exit
 from llmviewer.techniques.sparsity.exit_checks import Confidence, exit_checks
 from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
 from llmviewer.techniques.sparsity.skip_layers import skip_layers
+from tests.representative import REPRESENTATIVE
 
 from .answers import analyze
 
@@ -232,14 +233,14 @@ def test_who_never_leaves_changes_nothing(text: str) -> None:
     assert analyze("llama-2-7b", "a6000", output_len=4, skip_layers="0.0").to_dict() == plain
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_every_layer_of_a_model_has_a_number(name: str) -> None:
     found = layers(load(name).graph(decode(1.0, 9.0)))
     numbers = sorted(n for block in found for n in (block.numbers or range(block.repeats)))
     assert numbers == list(range(sum(block.repeats for block in found)))
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_work_falls_as_the_probability_says_and_never_below_nothing(name: str) -> None:
     """Half leave after half of the layers, recomputed; the footprint stays, later passes take the graph."""
     step = decode(2.0, 300.0)
@@ -259,7 +260,7 @@ def test_work_falls_as_the_probability_says_and_never_below_nothing(name: str) -
     assert stored[0] == stored[1]
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 @pytest.mark.parametrize("confidence", ["classifier", "softmax"])
 def test_later_passes_take_the_checked_graph(name: str, confidence: str) -> None:
     """Quantized (checks are not), flash, shared by two devices: every operator reads what another wrote."""

@@ -213,7 +213,7 @@ def test_a_prefill_pays_for_its_own_pass() -> None:
 def test_a_draft_s_passes_are_part_of_the_model_s_step() -> None:
     """The host schedules and prepares a step once; a draft's passes pay launches and layers, not that."""
     preset = engine.load("vllm")
-    inside = preset.within_a_step()
+    inside = preset.without_step_terms()
     assert "step" in preset.constants
-    assert inside.constants == {k: v for k, v in preset.constants.items() if k not in engine.ONCE_A_STEP}
-    assert engine.KERNELS.within_a_step() is engine.KERNELS
+    assert inside.constants == {k: v for k, v in preset.constants.items() if k not in engine.TERMS_PER_STEP}
+    assert engine.KERNELS_ONLY.without_step_terms() is engine.KERNELS_ONLY

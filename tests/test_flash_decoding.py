@@ -17,6 +17,7 @@ from llmviewer.techniques.kernels.flash_decoding import flash_decoding
 from llmviewer.techniques.kernels.fuse import fuse, parse_rules
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
+from tests.representative import REPRESENTATIVE
 
 from .answers import analyze
 
@@ -79,7 +80,7 @@ def test_one_split_is_flash_attention_to_the_bit() -> None:
         assert one[name] == flash[name]
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_it_adds_its_partial_results_and_no_product(name: str) -> None:
     plain = quantize(parse_scheme("w8a8"))(load(name).graph(PREFILL_AND_DECODE))
     before = flash_attention(A100)(plain)

@@ -21,6 +21,7 @@ from llmviewer.techniques.kernels.fusion_rules import RULES
 from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
+from tests.representative import REPRESENTATIVE
 
 from .answers import analyze
 
@@ -69,7 +70,7 @@ VARIANTS: dict[str, Callable[[Graph], Graph]] = {
 }
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_fusion_adds_no_bytes_and_keeps_work_and_weights(name: str) -> None:
     plain = load(name).graph(THREE)
     for variant in VARIANTS.values():
@@ -86,7 +87,7 @@ def test_fusion_adds_no_bytes_and_keeps_work_and_weights(name: str) -> None:
         assert kept[0] == kept[1]
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 @pytest.mark.parametrize("step", (prefill(1.0, 1024.0), decode(4.0, 1023.0)), ids=("prefill", "decode"))
 def test_one_device_of_two_fuses_what_it_has(name: str, step: Step) -> None:
     try:
@@ -100,7 +101,7 @@ def test_one_device_of_two_fuses_what_it_has(name: str, step: Step) -> None:
         assert total(after, what) == pytest.approx(total(before, what), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_fusing_twice_is_fusing_once(name: str) -> None:
     once = fused(name, THREE)
     twice = fuse(ALL, A6000)(once)
@@ -110,14 +111,14 @@ def test_fusing_twice_is_fusing_once(name: str) -> None:
                    for a, b in zip(block.operators, again.operators, strict=True))  # fmt: skip
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_no_rule_changes_nothing(name: str) -> None:
     before = graph(name)
     for block, again in zip(before.blocks, fuse((), A6000)(before).blocks, strict=True):
         assert block is again
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_every_rule_is_reported_with_where_and_why(name: str) -> None:
     rows = report(graph(name), ALL, A6000)
     assert {row.rule for row in rows} == set(ALL)

@@ -20,7 +20,7 @@ from llmviewer.timing import roofline
 from llmviewer.timing.calibrated import calibrated
 from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels import attention, attention_decode, attention_prefill, clock
-from llmviewer.timing.kernels.cross_generation import carried
+from llmviewer.timing.kernels.cross_generation import adapt_constants
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 
 H100 = specs.load("h100-sxm")
@@ -31,9 +31,9 @@ ROUND = replace(
 PREFILL, DECODE = attention_prefill.FAMILY, attention_decode.FAMILY
 #: Nothing but tiles or tasks: all costs beside them zero, all shares 1.
 NO_COST = dict.fromkeys(("floor", "tile", "token", "cache", "uneven", "window", "skipped", "split"), 0.0)
-PLAIN = PREFILL.starting() | NO_COST | {"compute": 1.0, "memory": 1.0, "sharpness": 1.0, "rows": 128.0}
+PLAIN = PREFILL.start_values() | NO_COST | {"compute": 1.0, "memory": 1.0, "sharpness": 1.0, "rows": 128.0}
 NO_TASK = dict.fromkeys(("floor", "width", "uneven", "sequence", "task", "output", "key", "key_width", "window"), 0.0)
-BARE = DECODE.starting() | NO_TASK | {"memory": 1.0, "sharpness": 1.0, "split": 0.0}
+BARE = DECODE.start_values() | NO_TASK | {"memory": 1.0, "sharpness": 1.0, "split": 0.0}
 
 
 def kernel(
@@ -41,7 +41,7 @@ def kernel(
     dims: tuple[float, float] = (128.0, 128.0),
 ) -> Operator:  # fmt: skip
     shape = AttentionShape(groups=groups, heads=heads, kv_heads=kv_heads, qk_dim=dims[0], v_dim=dims[1], window=window)
-    bf16 = dtypes.named("bf16")
+    bf16 = dtypes.get_dtype("bf16")
     q = Tensor(name="q", elements=shape.queries() * heads * dims[0], dtype=bf16)
     k, v = (
         Tensor(name=name, elements=shape.keys() * kv_heads * dim, dtype=bf16, role=Role.CACHE)
@@ -159,8 +159,8 @@ def replace_place(access: object) -> object:
 
 def test_a_chip_of_a_few_large_units_or_of_tiny_ones_is_priced_as_one_of_many() -> None:
     op = kernel(decode(32.0, 4096.0).groups, ROUND)
-    chips = [replace(ROUND, units=units) for units in (2.0, 900_000.0, None, clock.UNITS)]
-    assert len({float(part_of(op, chip, DECODE.starting()).tiles_s) for chip in chips}) == 1
+    chips = [replace(ROUND, units=units) for units in (2.0, 900_000.0, None, clock.A100_UNITS)]
+    assert len({float(part_of(op, chip, DECODE.start_values()).tiles_s) for chip in chips}) == 1
 
 
 LENGTHS = np.array([1.0, 16.0, 17.0, 127.0, 128.0, 129.0, 500.0, 2048.0, 16384.0])
@@ -179,7 +179,7 @@ def test_no_kernel_beats_the_data_sheet(
     ):
         op = kernel(step.groups, H100, heads, kv_heads, window, dims)
         best = np.asarray(roofline.time_operator(op, H100, ideal, op.traffic_bytes).time_s)
-        assert (seconds(op, H100, family, family.starting()) >= best).all()
+        assert (seconds(op, H100, family, family.start_values()) >= best).all()
 
 
 @pytest.mark.parametrize("window", [np.inf, 1024.0])
@@ -190,7 +190,7 @@ def test_more_tokens_keys_or_sequences_take_no_less_time(window: float, cached: 
     steps = kernel(decode(16.0, n + cached).groups, H100, window=window)
     batches = kernel(decode(n, 2000.0).groups, H100, window=window)
     for family, op in ((PREFILL, prompts), (DECODE, steps), (DECODE, batches)):
-        time = seconds(op, H100, family, family.starting())
+        time = seconds(op, H100, family, family.start_values())
         assert (np.diff(time) >= -1e-3 * time[1:]).all(), family.name
 
 
@@ -229,16 +229,16 @@ def test_products_of_eager_attention_are_batched_products_that_nobody_measured()
         assert source.interval(each, H100, timing).shape == (4, 1)  # of a fit without a range
         best = roofline.time_operator(each, H100, ideal, each.traffic_bytes).time_s
         assert best < roofline.time_operator(each, H100, source, each.traffic_bytes).time_s < best * 3.0 + 10e-6
-    assert source.basis(scores).basis == "assumed"
+    assert source.primary_fit(scores).basis == "assumed"
 
 
 def test_constants_of_hopper_change_for_kernels_of_other_generations() -> None:
-    base = PREFILL.starting()
-    ampere = carried(base, "attention_prefill", "h100-sxm", "ampere")
+    base = PREFILL.start_values()
+    ampere = adapt_constants(base, "attention_prefill", "h100-sxm", "ampere")
     assert ampere["compute"] == pytest.approx(0.75 * base["compute"]) and ampere["floor"] == base["floor"]
-    assert carried(base, "attention_prefill", "h100-sxm", "hopper") is base
-    assert carried(base | {"special": 0.9}, "attention_prefill", "h100-sxm", "blackwell")["special"] == 1.0
-    assert carried(base, "attention_prefill", "a100-80gb-sxm", "ampere") is base
+    assert adapt_constants(base, "attention_prefill", "h100-sxm", "hopper") is base
+    assert adapt_constants(base | {"special": 0.9}, "attention_prefill", "h100-sxm", "blackwell")["special"] == 1.0
+    assert adapt_constants(base, "attention_prefill", "a100-80gb-sxm", "ampere") is base
 
 
 def test_every_constant_lies_within_its_bounds_and_says_what_it_means() -> None:

@@ -15,11 +15,11 @@ from llmviewer.hardware.specs import load, names
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.timing import roofline
 from llmviewer.timing.calibrated import Calibrated
-from llmviewer.timing.efficiency import Rates, WayRates, ideal
+from llmviewer.timing.efficiency import AlgorithmRates, Rates, ideal
 from llmviewer.timing.kernels import collective as kernels
 from llmviewer.timing.kernels.family import Constants
 from llmviewer.timing.profile import Profile
-from llmviewer.timing.roofline import exchange
+from llmviewer.timing.roofline import collective_time
 
 #: Near what NCCL on an H100 is fitted to: no own kernels, no launch by the host.
 NCCL: dict[str, float] = {
@@ -132,10 +132,10 @@ def test_a_network_has_its_own_latency_and_share() -> None:
 def test_the_fastest_of_the_kernels_ways_counts() -> None:
     shape = CollectiveShape(pattern=Collective.ALL_REDUCE, devices=4.0, size_bytes=np.array([1e3, 1e6]))
     sheet = ideal(exchanged(Collective.ALL_REDUCE, 4.0, 1.0), load("h100-sxm"))
-    ways = (WayRates(latency_s=9e-6, link=1.5), WayRates(latency_s=3e-6, link=3.0, largest_bytes=1e4))
-    rates: Rates = replace(sheet, ways=ways)
+    algorithms = (AlgorithmRates(latency_s=9e-6, link=1.5), AlgorithmRates(latency_s=3e-6, link=3.0, largest_bytes=1e4))
+    rates: Rates = replace(sheet, algorithms=algorithms)
     expected = [3e-6 + 3e3 / 450e9, 9e-6 + 1.5e6 / 450e9]
-    assert exchange(shape, rates) == pytest.approx(expected)
+    assert collective_time(shape, rates) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("constants", [NCCL, ENGINE], ids=["library", "engine"])
@@ -159,7 +159,7 @@ def test_more_bytes_never_take_less_time(devices: float) -> None:
 
 
 def profile(chip: str, *keys: str) -> Profile:
-    constants = ", ".join(f"{name}: {value}" for name, value in kernels.FAMILY.starting().items())
+    constants = ", ".join(f"{name}: {value}" for name, value in kernels.FAMILY.start_values().items())
     text = f"constants: {{{constants}}}\nrange: {{}}\nresiduals: {{}}\n"
     return Profile(chip=chip, title=chip, generation="", provenance={}, texts=dict.fromkeys(keys, text), path="test")
 
@@ -169,13 +169,13 @@ def test_what_a_host_launched_serves_no_graph() -> None:
     own = profile("a100-80gb-sxm", "collective/all_reduce/vidur-host")
     lent = profile("h100-sxm", "collective/all_reduce/nccl", "collective/all_reduce/vllm-eager")
     operator = exchanged(Collective.ALL_REDUCE, 2.0, 1e6)
-    served = Calibrated(sources=(own, lent), engine="vllm", chip="a100-80gb-sxm").found("collective", operator)
+    served = Calibrated(sources=(own, lent), engine="vllm", chip="a100-80gb-sxm").select_fit("collective", operator)
     assert (served.fit.engine, served.basis) == ("nccl", "transferred")
-    asked = Calibrated(sources=(own, lent), engine="vidur-host", chip="a100-80gb-sxm").found("collective", operator)
+    asked = Calibrated(sources=(own, lent), engine="vidur-host", chip="a100-80gb-sxm").select_fit("collective", operator)
     assert (asked.fit.engine, asked.basis) == ("vidur-host", "measured")
 
 
 def test_a_pattern_nobody_measured_takes_the_nearest() -> None:
     lent = profile("h100-sxm", "collective/all_reduce/nccl", "collective/all_gather/nccl")
-    found = Calibrated(sources=(lent,), chip="h100-sxm").found("collective", exchanged(Collective.SEND, 2.0, 1e6))
+    found = Calibrated(sources=(lent,), chip="h100-sxm").select_fit("collective", exchanged(Collective.SEND, 2.0, 1e6))
     assert (found.fit.variant, found.basis) == ("all_gather", "assumed")

@@ -19,15 +19,15 @@ from llmviewer.timing.efficiency import ideal
 from llmviewer.timing.kernels import gemm, power, tiles
 
 H100 = specs.load("h100-sxm")
-PLAIN = gemm.FAMILY.starting()
+PLAIN = gemm.FAMILY.start_values()
 SIZES = st.integers(min_value=1, max_value=512).map(lambda blocks: blocks * 64.0)
 
 
 def product(
     m: float, n: float, k: float, low: Format | None = None, experts: float = 1.0, active: float = 1.0
 ) -> Operator:
-    x = Tensor(name="x", elements=m * k, dtype=dtypes.named("bf16"))
-    linear = Linear(name="gemm", in_features=k, out_features=n, dtype=dtypes.named("bf16"), experts=experts)
+    x = Tensor(name="x", elements=m * k, dtype=dtypes.get_dtype("bf16"))
+    linear = Linear(name="gemm", in_features=k, out_features=n, dtype=dtypes.get_dtype("bf16"), experts=experts)
     block = Block(name="row", operators=(linear.operator(x, m, active=active),))
     return (block if low is None else with_formats(block, lambda _: low)).operators[-1]
 
@@ -47,15 +47,15 @@ def microseconds(operator: Operator, chip: specs.Chip = H100, **constants: float
 
 def test_tiles_per_unit_are_whole_where_all_of_them_is_paid_for_and_exact_where_nothing_is() -> None:
     pace = (100.0, 1e15, 1e13, 2.0, 0.0)
-    whole = tiles.per_unit(tiles.looked_up(300.0, 64.0, (*pace, 1.0)), 130.0, 1.0)
+    whole = tiles.tiles_per_unit(tiles.cached_grid(300.0, 64.0, (*pace, 1.0)), 130.0, 1.0)
     # 130 x 300 in 128 x 128: 2 x 3 tiles; in 32 x 64: 5 x 5; on 100 units
     assert whole[:, 0] == pytest.approx([0.25, 0.15, 0.06, 0.03, 0.09])
-    exact = tiles.per_unit(tiles.looked_up(300.0, 64.0, (*pace, 0.0)), 130.0, 1.0)
+    exact = tiles.tiles_per_unit(tiles.cached_grid(300.0, 64.0, (*pace, 0.0)), 130.0, 1.0)
     assert exact[2, 0] == pytest.approx(130 * 300 / 128 / 128 / 100)
 
 
 def test_a_tile_takes_the_slower_of_multiplying_and_being_fed() -> None:
-    grid = tiles.looked_up(4096.0, 100.0, (100.0, 1e15, 2e13, 2.0, 0.0, 1.0))
+    grid = tiles.cached_grid(4096.0, 100.0, (100.0, 1e15, 2e13, 2.0, 0.0, 1.0))
     # depth 100 in steps of 64: 128.  256 x 128: 2 x 256 x 128 x 128 / (1e15 / 100) = 0.839 us;
     # 32 x 64: (32 + 64) x 2 B x 128 / (2e13 / 100) = 0.123 us, longer than its 0.052 us of multiplying
     assert grid.depth_s[3, 0] * 1e6 == pytest.approx(0.8389, abs=1e-4)
@@ -80,14 +80,14 @@ def test_experts_share_no_tile() -> None:
     together = product(128.0, 4096.0, 4096.0)
     apart = product(128.0, 4096.0, 4096.0, experts=64.0, active=64.0)
     units = np.ones(1)
-    counts = [tiles.per_unit(tiles.looked_up(4096.0, 64.0, (132.0, 1e15, 1e13, 2.0, 0.0, 1.0)), 128.0 * units, groups)
+    counts = [tiles.tiles_per_unit(tiles.cached_grid(4096.0, 64.0, (132.0, 1e15, 1e13, 2.0, 0.0, 1.0)), 128.0 * units, groups)
               for groups in (1.0, 64.0)]  # fmt: skip
     assert counts[1][0] == pytest.approx(16.0 * counts[0][0])  # 64 tiles of rows, one each, for 4
     assert microseconds(apart) > 20.0 * microseconds(together)
 
 
 def test_eight_bit_inputs_cost_their_conversion() -> None:
-    fp8 = Format(weights=dtypes.named("fp8"), activations=dtypes.named("fp8"))
+    fp8 = Format(weights=dtypes.get_dtype("fp8"), activations=dtypes.get_dtype("fp8"))
     operator = layer(product(4096.0, 1024.0, 4096.0, fp8))
     dearer = microseconds(operator, convert=2.0, convert_row=10.0) - microseconds(
         operator, convert=1.0, convert_row=0.0
@@ -100,15 +100,18 @@ def test_eight_bit_inputs_cost_their_conversion() -> None:
 def test_variants_are_told_apart_by_formats_and_blocks() -> None:
     block = dtypes.scaled("fp8", 8, group=128.0 * 128.0, scale_bits=32, name="fp8-128x128")
     assert gemm.variant(product(1.0, 64.0, 64.0)) == "bf16"
-    assert gemm.variant(product(1.0, 64.0, 64.0, Format(weights=block, activations=dtypes.named("fp8")))) == "fp8-block"
+    assert (
+        gemm.variant(product(1.0, 64.0, 64.0, Format(weights=block, activations=dtypes.get_dtype("fp8"))))
+        == "fp8-block"
+    )
     assert gemm.variant(product(1.0, 64.0, 64.0, Format(weights=dtypes.grouped_int(4)))) == "w4a16"
-    mxfp4 = dtypes.named("mxfp4")
+    mxfp4 = dtypes.get_dtype("mxfp4")
     assert gemm.variant(product(1.0, 64.0, 64.0, Format(weights=mxfp4, activations=mxfp4))) == "fp4"
 
 
 def test_block_scales_hide_behind_the_host_that_launches_them() -> None:
     block = dtypes.scaled("fp8", 8, group=128.0 * 128.0, scale_bits=32, name="fp8-128x128")
-    low = Format(weights=block, activations=dtypes.named("fp8"))
+    low = Format(weights=block, activations=dtypes.get_dtype("fp8"))
     small, large = layer(product(8.0, 512.0, 512.0, low)), layer(product(8192.0, 8192.0, 8192.0, low))
     assert microseconds(small, launch_few=60.0) == pytest.approx(60.0, abs=3.0)
     odd = layer(product(8.0, 512.0, 576.0, low))
@@ -141,15 +144,15 @@ def test_numbers_and_arrays_of_shapes_agree() -> None:
 
 
 def test_a_card_with_less_power_for_the_same_peak_sustains_less_of_it() -> None:
-    assert power.sustained(specs.load("h100-pcie")) < power.sustained(H100) == pytest.approx(0.80)
+    assert power.sustained_share(specs.load("h100-pcie")) < power.sustained_share(H100) == pytest.approx(0.80)
     weak = replace(H100, tdp_w=350.0)
-    assert power.sustained(weak) == pytest.approx(0.80 * (350.0 / 989.4 / 0.7075) ** 0.45, rel=1e-3)
+    assert power.sustained_share(weak) == pytest.approx(0.80 * (350.0 / 989.4 / 0.7075) ** 0.45, rel=1e-3)
 
 
 def test_more_bandwidth_for_the_same_units_is_drawn_less_fully() -> None:
     # 3350 GB/s over 132 SM x 1.83 GHz: 13.9 bytes per clock of the 100 that a unit asks for
-    assert power.reachable(H100) == pytest.approx(1 / 1.139, rel=1e-3)
-    assert power.reachable(specs.load("h200")) < power.reachable(H100)
+    assert power.reachable_share(H100) == pytest.approx(1 / 1.139, rel=1e-3)
+    assert power.reachable_share(specs.load("h200")) < power.reachable_share(H100)
 
 
 def test_where_tiles_are_slow_a_few_rows_are_multiplied_as_vectors() -> None:

@@ -84,7 +84,7 @@ def test_scores_have_a_row_for_every_head() -> None:
     by_token = add("scores", scores, scores, 32.0)
     by_head = replace(by_token, kind=Kind.SOFTMAX, output_shape=(1.0, 32.0, 4000.0))
     assert seconds(by_head, load("h100")) == seconds(by_token, load("h100"))
-    assert streaming.covers(by_head, load("h100")) == {"rows": 32.0, "width": 4000.0}
+    assert streaming.quantities(by_head, load("h100")) == {"rows": 32.0, "width": 4000.0}
 
 
 @pytest.mark.parametrize("kind", [Kind.CONV, Kind.RECURRENCE])
@@ -145,7 +145,7 @@ def test_sorts_of_work_are_told_by_kind_and_name() -> None:
 
 def test_every_kernel_of_models_is_of_a_known_sort() -> None:
     """Plain, quantized and fused; a kernel that holds a norm is a norm, one that rotates a rotation."""
-    known = {*streaming.FAMILY.nearest, "softmax", "conv", "recurrence"}
+    known = {*streaming.FAMILY.substitutes, "softmax", "conv", "recurrence"}
     chip = load("h100-sxm")
     expected = {
         "attn_norm+attn_norm_quantize": "norm", "mlp_act+mlp_act_quantize": "act", "attention_quantize": "quantize",

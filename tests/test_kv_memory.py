@@ -20,6 +20,7 @@ from llmviewer.core.ir import State, check
 from llmviewer.core.workload import Group, Request
 from llmviewer.hardware import specs
 from llmviewer.serving.kv_cache import KvCache
+from tests.representative import REPRESENTATIVE
 
 from .answers import analyze, answer, operators
 
@@ -69,7 +70,7 @@ def test_a_sequence_holds_whole_pages() -> None:
 def test_the_mean_waste_is_half_a_page(block: int) -> None:
     """(block - 1) / 2 tokens, over contexts that end anywhere in a page."""
     contexts = np.arange(1.0, 7.0 * block + 1.0)
-    kept, _ = KvCache(block_size=float(block)).held(state(), contexts, 0.0)
+    kept, _ = KvCache(block_size=float(block)).allocated_tokens(state(), contexts, 0.0)
     assert np.mean(kept - contexts) == (block - 1) / 2
 
 
@@ -84,7 +85,7 @@ def test_pages_of_16_waste_less_than_4_percent() -> None:
 def test_a_window_holds_the_pages_it_lies_on_at_its_worst_moment(block: int, window: int, longest: int) -> None:
     """Token positions c - w ... c - 1, page = position // block, for every context c on the way."""
     touched = max(len({position // block for position in range(max(c - window, 0), c)}) for c in range(1, longest + 1))
-    own, _ = KvCache(block_size=float(block)).held(state(window), float(longest), 0.0)
+    own, _ = KvCache(block_size=float(block)).allocated_tokens(state(window), float(longest), 0.0)
     assert own == touched * block
 
 
@@ -158,7 +159,7 @@ def test_half_of_the_prompt_found_halves_the_linear_layers_not_the_attention() -
 def test_whole_tokens_on_whole_pages_are_found_and_never_the_last(
     rate: float, prompt: int, block: int, found: int
 ) -> None:
-    assert KvCache(hit_rate=rate, block_size=float(block)).found(np.array([float(prompt)])) == found
+    assert KvCache(hit_rate=rate, block_size=float(block)).prefix_hit(np.array([float(prompt)])) == found
 
 
 def test_a_token_budget_splits_what_is_left_of_the_prompt() -> None:
@@ -230,7 +231,7 @@ def test_the_new_tokens_of_a_begun_chunk_miss_its_evicted_tokens(
     assert group.chunked_pairs(float(chunk)) == pairs
 
 
-@pytest.mark.parametrize("model", models.names())
+@pytest.mark.parametrize("model", REPRESENTATIVE)
 def test_keeping_fewer_tokens_never_adds_work_or_memory(model: str) -> None:
     before: dict[str, Any] | None = None
     for kept in ("1", "0.5", "0.1"):
@@ -294,7 +295,7 @@ def test_as_many_requests_fit_the_budget_at_once_and_no_more(model: str, way: di
 # relations over models and combinations
 
 
-@pytest.mark.parametrize("model", models.names())
+@pytest.mark.parametrize("model", REPRESENTATIVE)
 def test_identity_parameters_change_nothing(model: str) -> None:
     """Written so that the technique is loaded and says itself that it is off."""
     plain = answer(model, "h200", batch_size=3, input_len=777, output_len=3)
@@ -302,7 +303,7 @@ def test_identity_parameters_change_nothing(model: str) -> None:
     assert answer(model, "h200", batch_size=3, input_len=777, output_len=3, **off) == plain
 
 
-@pytest.mark.parametrize("model", models.names())
+@pytest.mark.parametrize("model", REPRESENTATIVE)
 def test_every_way_keeps_graphs_sound_and_waste_within_the_cache(model: str) -> None:
     sizes: dict[str, Any] = {"batch_size": [1, 5], "input_len": [100, 5000], "output_len": [20, 2]}
     for way in (WAYS[3], WAYS[6], {"kv_reserve": "5000", "kv_block_size": "16", "kv_evict": "0.5"}):

@@ -1,152 +1,107 @@
-"""Imports run downward only, and the core needs numpy and yaml alone."""
+"""Imports run downward only, in no circle, and the core needs numpy and yaml alone."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-#: What stands left may be imported by what stands right of it, never back.
-ORDER = (
-    "errors < dtypes < ir < workload < ops < formats < layers < models",
-    "errors < parsing < data < hardware, models",
-    "ir < chip < hardware",
-    "workload, formats, hardware < passes",
-    "hardware < efficiency < roofline < system",
-    "ops, efficiency < kernels < calibrated < analysis",
-    "data, hardware < profile < calibrated",
-    "roofline < regimes < calibrated < calibrate",
-    "data, workload, chip < engine < system",
-    "ir, workload < serving < system, schemes",
-    "capacity, evaluation, schedule, serving < machine < analysis",
-    "schedule, memory, system, models, pipeline < capacity < analysis, limits",
-    "capacity, evaluation, schedule, serving, heap < pricing < analysis",
-    "limits, columns < result",
-    "interval, rounds < columns",
-    "ops < roofline",
-    "ops, system < pipeline < evaluation, passes",
-    "pipeline, memory < spatial < api",
-    "ir < memory < system",
-    "models, roofline, system < evaluation < analysis",
-    "evaluation, capacity < placement < passes",
-    "ops, roofline < overlap < evaluation",
-    "workload < kv_cache < prompts < schedule < analysis",
-    "kv_cache < memory < analysis",
-    "prompts < branches < generation",
-    "models, workload < generation < schedule, system, schemes",
-    "technique, data < schemes < techniques, result",
-    "hardware, models < describe < result",
-    "analysis, describe, calibrated < interval < stages < result",
-    "analysis < fired < result < api",
-    "fired, capacity, describe, calibrated < provenance < result",
-    "analysis < attribution < result",
-    "stages, generation < rounds < result",
-    "engine, pipeline, stages < unrolled < traced < timeline < result",
-    "traced < cli",
-    "system < technique < passes, techniques < api",
-    "passes < techniques",
-    "techniques, arguments < comparison, cli",
-    "ir < arguments < api",
-    "passes, hardware, models < api < sweep, comparison < cli",
-    "heap < pricing, sweep",
-    "sweep < crossover < reports, cli",
-    "describe < catalog < cli",
-    "result, comparison, catalog < reports < cli",
-    "ir, ops, hardware, efficiency, formats, passes, api < calibrate < cli",
-    "cli, api < __init__",
-)
-#: A notebook asks the Result itself how it looks; the method that answers imports the view.
-ASKED_BY_NOTEBOOKS = {"result": {"reports"}}
+from tests.imports import FILES, ROOT, circles, imports, room_of, tree_of
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+#: room -> floor, from the table of docs/architecture.md.
+FLOORS: dict[str, int] = {
+    room: int(floor)
+    for floor, rooms in re.findall(r"^\| (\d+) \| ([a-z, ]+) \|$", PAGE, flags=re.MULTILINE)
+    for room in rooms.split(", ")
+}
+#: The package's lazy public names and `python -m llmviewer` stand above all rooms.
+TOP = {"llmviewer", "__main__"}
+#: Rooms that only the command line and the lazy public names import.
+VIEWS = {"reports", "calibrate"}
+#: Files that a command imports in its body, so that they may import views at their top.
+BODIES = {"llmviewer.cli.plot.given"}
+MOST_ROOMS = 14
 #: Packages whose import alone costs a noticeable part of a second.
 HEAVY = ("torch", "pandas", "matplotlib", "typer", "rich", "transformers", "scipy", "pyarrow")
 
 
-def chains() -> Iterator[tuple[str, str]]:
-    """Pairs (lower, higher) as they stand in ORDER."""
-    for line in ORDER:
-        ranks = [[name.strip() for name in rank.split(",")] for rank in line.split("<")]
-        for lower, higher in pairwise(ranks):
-            yield from ((low, high) for low in lower for high in higher)
+def test_the_page_has_a_floor_for_every_room() -> None:
+    assert {room_of(module) for module in FILES} - TOP == set(FLOORS)
 
 
-def below() -> dict[str, set[str]]:
-    """Everything that a module may import, directly or not named in ORDER."""
-    found: dict[str, set[str]] = {}
-    for low, high in chains():
-        found.setdefault(low, set())
-        found.setdefault(high, set()).add(low)
-    for _ in found:
-        for lower in found.values():
-            lower |= {deeper for low in lower for deeper in found[low]}
-    return found
+def test_the_package_has_few_rooms() -> None:
+    folders = [path for path in (ROOT / "llmviewer").iterdir() if path.is_dir() and not path.is_symlink()]
+    assert len([path for path in folders if path.name != "__pycache__"]) <= MOST_ROOMS
 
 
-BELOW = below()
+def test_no_file_imports_itself_through_others() -> None:
+    assert circles() == []
 
 
-def concept(path: Path) -> str:
-    """`layers` of llmviewer/layers/mla.py, `ir` of llmviewer/ir.py, `reports` of reports/table.py."""
-    first, *rest = path.relative_to(ROOT).with_suffix("").parts
-    return rest[0] if first == "llmviewer" else first
+@pytest.mark.parametrize("module", FILES)
+def test_imports_run_downward_only(module: str) -> None:
+    own = room_of(module)
+    if own in TOP:
+        return
+    others = {other: room_of(other) for other in imports(module) if room_of(other) != own}
+    upward = [other for other, room in others.items() if room in TOP or FLOORS[room] >= FLOORS[own]]
+    assert not upward, f"{own} stands on floor {FLOORS[own]}"
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Our own concepts that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
-            first, *rest = name.split(".")
-            if first in ("reports", "calibrate"):
-                yield first
-            elif first == "llmviewer" and rest and not rest[0].startswith("__"):
-                yield rest[0]
+@pytest.mark.parametrize("module", FILES)
+def test_views_are_imported_by_the_command_line_and_lazy_names_inside_functions(module: str) -> None:
+    own = room_of(module)
+    if own in VIEWS or module in BODIES:
+        return
+    direct = {name for name in _top_level(tree_of(module)) if name.startswith(("llmviewer.reports", "llmviewer.calib"))}
+    assert not direct
+    assert own in {"cli", *TOP} or not {room_of(other) for other in imports(module)} & VIEWS
 
 
-FILES = sorted(path for folder in ("llmviewer", "reports", "calibrate") for path in (ROOT / folder).rglob("*.py"))
+@pytest.mark.parametrize("module", [module for module in FILES if room_of(module) == "reports"])
+def test_reports_read_results_and_nothing_else(module: str) -> None:
+    assert {room_of(other) for other in imports(module)} <= {"reports", "result", "core"}
+    core = {other for other in imports(module) if room_of(other) == "core"}
+    assert core <= {"llmviewer.core.kinds"}, "names of kinds; all numbers come from the Result"
 
 
-def test_the_order_has_no_cycle() -> None:
-    assert not [name for name, lower in BELOW.items() if name in lower]
+@pytest.mark.parametrize("module", FILES)
+def test_code_lives_under_one_import_name(module: str) -> None:
+    """A user's own `reports` must not be taken for ours, nor ours for his."""
+    names = {name.split(".")[0] for name in _all_imports(tree_of(module))}
+    assert not names & {"reports", "calibrate", "hardware_specs", "model_configs"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_run_downward_only(path: Path) -> None:
-    own = concept(path)
-    assert own in BELOW, f"{own} has no place in ORDER: say what it stands above and below"
-    upward = {name for name in imported(path) if name not in BELOW[own] | {own}} - ASKED_BY_NOTEBOOKS.get(own, set())
-    assert not upward, f"{own} stands below {', '.join(sorted(upward))}"
+def _names(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if concept(path) == "reports"], ids=lambda path: path.name)
-def test_reports_read_results_and_nothing_else(path: Path) -> None:
-    assert set(imported(path)) <= {"result", "comparison", "catalog", "crossover", "reports"}
+def _top_level(tree: ast.Module) -> Iterator[str]:
+    """Modules that are imported when the file is, type hints aside."""
+    for node in tree.body:
+        yield from _names(node)
 
 
-def top_level(path: Path) -> Iterator[str]:
-    """Packages imported when the file is, type hints aside."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module.split(".")[0]
+def _all_imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            yield from _names(node)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_heavy_packages_are_imported_where_they_are_needed(path: Path) -> None:
+@pytest.mark.parametrize("module", FILES)
+def test_heavy_packages_are_imported_where_they_are_needed(module: str) -> None:
     """Inside the function; the command line alone stands on typer.  calibrate/ is the place for torch."""
-    allowed = {"cli": {"typer"}, "calibrate": {"torch", "scipy"}}.get(concept(path), set())
-    others = {name for name in top_level(path) if name not in sys.stdlib_module_names}
-    assert not others - allowed - {"llmviewer", "numpy", "yaml", "reports", "calibrate"}
+    allowed = {"cli": {"typer"}, "calibrate": {"torch", "scipy"}}.get(room_of(module), set())
+    others = {name.split(".")[0] for name in _top_level(tree_of(module))} - set(sys.stdlib_module_names)
+    assert not others - allowed - {"llmviewer", "numpy", "yaml"}
 
 
 def test_one_answer_imports_nothing_heavy() -> None:

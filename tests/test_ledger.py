@@ -110,7 +110,7 @@ def test_an_empty_context_is_one_token_and_a_prompt_alone_has_one_output_token()
         (good(quantization="q5"), "row 1: unknown quantization 'q5'"),
         (good(kv_cache_dtype="fp9"), "unknown KV cache dtype 'fp9'"),
         (good(devices=4), "tp 2 x pp 1 is not 4 devices"),
-        (good(batch=None), "batch may be null only where"),
+        (good(batch=None), "batch may be null only for"),
         (good(batch=0), "batch is 0; expected a whole number of at least 1"),
         (good(tp=True), "tp is true"),
         (good(value=float("nan")), "value is nan; expected a number above 0"),
@@ -118,12 +118,12 @@ def test_an_empty_context_is_one_token_and_a_prompt_alone_has_one_output_token()
         (good(where=" "), "where is ' '; expected text"),
         (good(input_len=0, metric="latency_ms"), "latency_ms needs a prompt"),
         (good(output_len=1), "decode_tok_s needs an output_len of at least 2"),
-        (good(metric="speedup"), "a speedup is over the same run without its options; it has none"),
+        (good(metric="speedup"), "a speedup is relative to the run without options, but the row has no options"),
         (good(options={"speculation": "x"}), "unknown option 'speculation'; did you mean 'speculative'?"),
         (good(options={"quantization": "fp8"}), "unknown option 'quantization'"),
-        (good(options="speculative"), "options is 'speculative'; expected options of techniques by name"),
+        (good(options="speculative"), "options is 'speculative'; expected technique options by name"),
         (good(options={"offload": 1}), "offload is 1; expected text"),
-        (good(top={"source": "a talk"}), "has no address that a reader can open"),
+        (good(top={"source": "a talk"}), "has no http(s) address"),
         (good(top={"engine": "tgi"}), "unknown engine 'tgi'"),
         (good(top={"schema": "llmviewer.ledger/2"}), "unknown schema"),
         (good(top={"rows": []}), "expected a list of figures"),
@@ -147,7 +147,7 @@ def test_an_engine_of_another_name_needs_the_preset_that_stands_for_it() -> None
 def test_options_are_part_of_what_was_run_and_a_row_without_them_is_the_plain_run() -> None:
     options = {"speculative": "ngram,tokens=4,acceptance=0.5"}
     (row,) = ledger.parse(good(options=options, metric="speedup", value=1.5), "x").rows
-    assert row.options == tuple(options.items()) and row.plain.options == ()
+    assert row.options == tuple(options.items()) and row.without_options.options == ()
     assert row.key != row.plain.key
     assert row.arguments()["speculative"] == options["speculative"] and "speculative" not in row.plain.arguments()
 

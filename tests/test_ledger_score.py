@@ -73,7 +73,7 @@ def test_what_is_chosen_for_each_request_is_not_predicted() -> None:
     (source, *_) = ledger.load()
     row = replace(source.rows[0], options=(("speculative", "ngram,tokens=best,acceptance=0.5"),))
     (one,) = ledger_score.score([replace(source, rows=(row,))])
-    assert "say what was run" in one.reason
+    assert "specify what was run" in one.reason
 
 
 def test_an_unknown_source_is_named(capsys: pytest.CaptureFixture[str]) -> None:

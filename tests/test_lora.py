@@ -21,6 +21,7 @@ from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
 from tests.answers import answer, operators
+from tests.representative import REPRESENTATIVE
 
 from .answers import analyze
 
@@ -85,7 +86,7 @@ def test_chosen_targets_alone_get_adapters() -> None:
     assert adapted == {"q_proj", "v_proj"}
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_on_every_model_work_is_added_exactly_and_every_operator_reads_what_another_wrote(name: str) -> None:
     for step in (prefill(2.0, 33.0), decode(4.0, 100.0)):
         plain = load(name).graph(step)

@@ -19,6 +19,7 @@ from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
 from tests.answers import answer
+from tests.representative import REPRESENTATIVE
 
 from .answers import analyze
 
@@ -57,7 +58,7 @@ def test_only_layers_it_makes_smaller_are_factored() -> None:
     assert "q_proj" not in names
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_work_and_weights_fall_together_on_every_model(name: str) -> None:
     before = load(name).graph(STEPS[1])
     ranks = (1e6, 1024.0, 256.0, 32.0)
@@ -68,7 +69,7 @@ def test_work_and_weights_fall_together_on_every_model(name: str) -> None:
     assert stored == sorted(stored, reverse=True) and flops == sorted(flops, reverse=True)
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_every_operator_still_reads_what_another_wrote(name: str) -> None:
     for step in STEPS:
         factored = low_rank(256.0)(load(name).graph(step))

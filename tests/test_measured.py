@@ -52,7 +52,7 @@ def attention(row: Any, chip: Chip, groups: Any) -> Operator:
         v_dim=float(row.head_dim),
         window=float(row.window) or np.inf,
     )
-    dtype, stored = dtypes.named(FORMATS[row.dtype]), dtypes.named(FORMATS[row.kv_dtype])
+    dtype, stored = dtypes.get_dtype(FORMATS[row.dtype]), dtypes.get_dtype(FORMATS[row.kv_dtype])
     q = Tensor(name="q", elements=shape.queries() * row.heads * row.head_dim, dtype=dtype)
     kv = shape.keys() * row.kv_heads * row.head_dim
     k, v = (Tensor(name=name, elements=kv, dtype=stored, role=Role.CACHE) for name in ("k_cache", "v_cache"))
@@ -75,10 +75,10 @@ def test_no_measured_decode_of_attention_beats_the_bound() -> None:
 def test_no_measured_gemm_beats_the_bound_unless_its_weights_wait_in_the_l2() -> None:
     """Up to five copies of small weights were timed in turn: under a fifth of the L2 they are not read from memory."""
     for row in timings("gemm"):
-        chip, dtype = chip_of(row), dtypes.named(FORMATS[row.dtype])
+        chip, dtype = chip_of(row), dtypes.get_dtype(FORMATS[row.dtype])
         linear = Linear(name="gemm", in_features=float(row.k), out_features=float(row.n), dtype=dtype)
         x = Tensor(name="x", elements=float(row.m) * row.k, dtype=dtype)
-        y = Tensor(name="y", elements=float(row.m) * row.n, dtype=dtypes.named("bf16"))
+        y = Tensor(name="y", elements=float(row.m) * row.n, dtype=dtypes.get_dtype("bf16"))
         operator = linear.operator(x, float(row.m), (whole(y),))
         assert chip.l2_bytes is not None
         if row.k * row.n * dtype.bytes > chip.l2_bytes / 5:

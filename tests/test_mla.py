@@ -58,7 +58,9 @@ def test_the_cheaper_form_is_absorbed_in_decode_and_naive_in_prefill(model: Mode
 
 
 def test_flash_attention_reads_the_latent_cache_once_in_absorbed_form(model: Model) -> None:
-    graph = flash_attention(load_chip("h100-sxm"))(with_mla_form(model, MlaForm.ABSORBED).graph(decode(1.0, float(CACHED))))
+    graph = flash_attention(load_chip("h100-sxm"))(
+        with_mla_form(model, MlaForm.ABSORBED).graph(decode(1.0, float(CACHED)))
+    )
     check(graph)
     assert cache_read(graph) == (CACHED + 1) * (R + ROPE) * 2  # 16 bit
 

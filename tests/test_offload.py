@@ -24,6 +24,7 @@ from llmviewer.reports.screen import Screen
 from llmviewer.techniques.offload.places import OffloadShares
 from llmviewer.techniques.offload.stream import Streams, stream
 from llmviewer.techniques.registry import load as technique
+from tests.representative import REPRESENTATIVE
 
 from .answers import analyze, answer
 
@@ -140,7 +141,7 @@ def test_offloading_nothing_is_no_offloading(text: str) -> None:
     assert plain == offloaded
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_offloading_nothing_or_next_to_nothing_leaves_every_model_as_it_is(name: str) -> None:
     """Bit for bit, and in the limit: the passes that move tensors change nothing else."""
     plain, nothing, little = (
@@ -152,7 +153,7 @@ def test_offloading_nothing_or_next_to_nothing_leaves_every_model_as_it_is(name:
     assert np.max(little.analysis.memory.total_bytes) == pytest.approx(np.max(plain.analysis.memory.total_bytes))
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 @pytest.mark.parametrize("text", ["weights=0.5,kv=0.5,activations=1", "weights=0.3,compute=host"])
 def test_every_model_keeps_its_weights_its_cache_and_its_sums(name: str, text: str) -> None:
     """Device, host and disk together store what the device stored; a stage is the sum of what it lists."""

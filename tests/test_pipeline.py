@@ -14,6 +14,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import check
 from llmviewer.core.workload import decode
 from llmviewer.hardware.specs import load
+from tests.representative import REPRESENTATIVE
 
 from .answers import analyze, answer, operators
 
@@ -47,7 +48,7 @@ def test_the_fullest_stage_holds_the_layers_over_the_stages_rounded_up(stages: i
     assert min(dealt) == layers // stages
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_all_stages_together_are_the_model_and_what_is_sent(name: str) -> None:
     graph = models.load(name).graph(decode(4.0, 100.0))
     stages = stages_of(graph, on_stages(3))

@@ -14,7 +14,22 @@ import pytest
 from llmviewer import api
 from llmviewer.cli import main
 from llmviewer.core.workload import Request
-from llmviewer.reports.plots import KINDS, PlotData, bandwidth, bars, curves, latency, ledger, memory, operators, pareto, parity, roofline, ticks, waterfall
+from llmviewer.reports.plots import (
+    KINDS,
+    PlotData,
+    bandwidth,
+    bars,
+    curves,
+    latency,
+    ledger,
+    memory,
+    operators,
+    pareto,
+    parity,
+    roofline,
+    ticks,
+    waterfall,
+)
 from llmviewer.reports.plots.style import SIZES, THEMES, Style
 from llmviewer.result.crossover import crossover
 from llmviewer.result.result import Result

@@ -28,6 +28,7 @@ from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
 from tests.answers import answer, operators
+from tests.representative import REPRESENTATIVE
 
 from .answers import analyze
 
@@ -86,7 +87,7 @@ def plain(name: str) -> Model:
     return replace(load(name), checkpoint=lambda graph: graph)
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_half_the_channels_are_the_model_of_half_the_intermediate_size(name: str) -> None:
     model = plain(name)
     built = replace(
@@ -100,7 +101,7 @@ def has_one_kv_head(model: Model) -> bool:
     return any(isinstance(x.mixer, Attention) and x.mixer.kv_heads == 1 for x in model.layers)
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_half_the_heads_are_the_model_of_half_the_heads(name: str) -> None:
     model = plain(name)
     if has_one_kv_head(model):
@@ -115,7 +116,7 @@ def test_half_the_heads_are_the_model_of_half_the_heads(name: str) -> None:
         same(fewer_heads(0.5)(model.graph(step)), built.graph(step))
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_depth_keeps_the_wanted_number_of_layers_and_nearly_the_proportions(name: str) -> None:
     before = load(name).graph(STEPS[1])
     after = fewer_layers(0.75)(before)
@@ -126,7 +127,7 @@ def test_depth_keeps_the_wanted_number_of_layers_and_nearly_the_proportions(name
     assert all(abs(kept.get(block, 0) - times * share) < 1 for block, times in layers.items())
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 @pytest.mark.parametrize(
     "make", [two_of_four(A100), unstructured(0.5), narrower_feed_forward(0.75)], ids=["2:4", "unstructured", "width"]
 )
@@ -141,7 +142,7 @@ def test_every_operator_still_reads_what_another_wrote(name: str, make: Any) -> 
             check(shard(Sharding(tensor=2))(flash))
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_2_of_4_stores_half_the_bits_and_one_more_bit_per_weight(name: str) -> None:
     """Every matrix of a layer: elements x bits -> elements x (bits / 2 + 1), and half its products."""
     before = load(name).graph(STEPS[1])

@@ -21,7 +21,9 @@ from llmviewer.techniques.quantization.quantize import quantize
 
 STEP = decode(1.0, 100.0)
 QUANTIZED = [
-    name for name in models.names() if QUANTIZATION_FIELD in str(data.read_yaml(data.folder("model_configs") / f"{name}.yaml"))
+    name
+    for name in models.names()
+    if QUANTIZATION_FIELD in str(data.read_yaml(data.folder("model_configs") / f"{name}.yaml"))
 ]
 
 
@@ -55,7 +57,10 @@ def layers(of: Model) -> tuple[Block, ...]:
 
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_every_quantized_checkpoint_of_ours_is_understood_without_a_warning(name: str) -> None:
-    loaded, plain = models.load(name), parse({k: v for k, v in published(name).items() if k != QUANTIZATION_FIELD}, name)
+    loaded, plain = (
+        models.load(name),
+        parse({k: v for k, v in published(name).items() if k != QUANTIZATION_FIELD}, name),
+    )
     check(loaded.graph(prefill(2.0, 30.0)))
     assert loaded.parameters == plain.parameters and loaded.active_parameters == plain.active_parameters
     assert stored_bytes(loaded) < stored_bytes(plain)
@@ -254,7 +259,11 @@ def test_an_entry_means_whole_words_of_a_path(entry: str, left_out: list[str]) -
 
 def test_a_list_holds_names_with_a_number_only_in_that_layer() -> None:
     found = module_list(["model.layers.1.", "model.layers.12.mlp", "transformer.h.3.attn"], "here")
-    assert found.distinguishes_layers and found.contains(("self_attn.q_proj",), 1) and not found.contains(("self_attn.q_proj",), 11)
+    assert (
+        found.distinguishes_layers
+        and found.contains(("self_attn.q_proj",), 1)
+        and not found.contains(("self_attn.q_proj",), 11)
+    )
     assert found.contains(("mlp.up_proj",), 12) and not found.contains(("mlp.up_proj",), 2)
     assert found.contains(("attn.c_attn",), 3) and not found.has_head()
 
@@ -293,7 +302,11 @@ def test_nested_configs_are_found() -> None:
     fields = published("gemma-3-12b")
     quantization = {"quant_method": "awq", "bits": 4, "group_size": 128}
     inner = fields.get("text_config")
-    nested = {**fields, "text_config": {**inner, QUANTIZATION_FIELD: quantization}} if inner else {**fields, QUANTIZATION_FIELD: quantization}
+    nested = (
+        {**fields, "text_config": {**inner, QUANTIZATION_FIELD: quantization}}
+        if inner
+        else {**fields, QUANTIZATION_FIELD: quantization}
+    )
     for config in (nested, {**fields, QUANTIZATION_FIELD: quantization}):
         assert bits(parse(config, "gemma"), "q_proj") == 4.15625
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from llmviewer import models
-from llmviewer.core.dtypes import named
+from llmviewer.core.dtypes import get_dtype
 from llmviewer.core.ir import Block, Operator, Role
 from llmviewer.core.workload import Step, decode, mixed, prefill
 from llmviewer.models.model import Model
 from llmviewer.ops.conv import ShortConv
 
-BF16 = named("bf16")
+BF16 = get_dtype("bf16")
 
 
 def _block(model: Model, name: str, step: Step) -> Block:

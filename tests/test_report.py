@@ -129,7 +129,7 @@ def test_the_style_sheet_loads_nothing(html: str) -> None:
 def test_every_section_is_there(elements: Elements) -> None:
     sections = [attributes["id"] for attributes in elements.of("section")]
     assert sections == [
-        *("summary", "where", "roofline", "layers", "all-operators", "sweep", "held", "configurations", "provenance")
+        *("summary", "bottleneck", "roofline", "layers", "all-operators", "sweep", "memory", "configurations", "provenance")
     ]
     assert len(elements.of("h1")) == 1
 
@@ -203,7 +203,7 @@ def test_a_marker_of_the_roofline_stands_where_its_operator_does(two: Report, ht
 
 
 def test_the_page_carries_all_points(two: Report, html: str) -> None:
-    packed = re.search(r'<script type="text/plain" id="carried">(.*?)</script>', html, flags=re.DOTALL)
+    packed = re.search(r'<script type="text/plain" id="points-csv">(.*?)</script>', html, flags=re.DOTALL)
     assert packed is not None
     rows = list(csv.reader(gzip.decompress(base64.b64decode(packed[1])).decode().splitlines()))
     assert len(rows) == 1 + len(two.points["batch_size"])
@@ -381,7 +381,7 @@ def test_ten_thousand_points_are_drawn_thinly_and_said_to_be(many: Report) -> No
     drawn = figures(text)
     for metric in curves.CURVES:
         assert sum(len(trace["x"]) for trace in drawn[f"curve-{metric}"]["data"]) <= 2 * curves.MAX_POINTS + 2
-    assert "The download and other formats hold all 10,000 points." in text
+    assert "The download and other formats contain all 10,000 points." in text
     assert len(text.encode()) < MOST_BYTES
 
 

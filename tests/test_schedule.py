@@ -6,7 +6,7 @@ import pytest
 import llmviewer as lv
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
-from llmviewer.serving.prompts import falls
+from llmviewer.serving.prompts import prompt_thresholds
 from llmviewer.serving.schedule import schedule
 
 from .answers import analyze
@@ -49,7 +49,7 @@ def test_more_passes_than_anyone_waits_for_are_refused_before_they_are_laid_out(
 def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch, model, budget):
     asked = {"batch_size": [1, 3], "input_len": 1000, "output_len": [600, 1], "max_num_batched_tokens": budget}
     whole = analyze(model, "a6000", **asked)
-    monkeypatch.setattr("llmviewer.serving.schedule.MOST_AT_ONCE", 100)
+    monkeypatch.setattr("llmviewer.serving.schedule.MAX_PASSES_AT_ONCE", 100)
     pieces = analyze(model, "a6000", **asked)
     assert len(pieces.analysis.evaluation.time_s) < 100 < len(whole.analysis.evaluation.time_s)
     for point in range(2):
@@ -74,7 +74,7 @@ def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch, model, budge
 def test_pieces_with_other_ways_to_run_give_the_same_bits(monkeypatch, options):
     asked = {"batch_size": 2, "input_len": 1000, "output_len": 600, **options}
     whole = analyze("llama-2-7b", "h100", **asked).to_dict()
-    monkeypatch.setattr("llmviewer.serving.schedule.MOST_AT_ONCE", 100)
+    monkeypatch.setattr("llmviewer.serving.schedule.MAX_PASSES_AT_ONCE", 100)
     assert analyze("llama-2-7b", "h100", **asked).to_dict() == whole
 
 
@@ -82,7 +82,7 @@ def test_hypothetical_chips_keep_their_own_figures_in_every_piece(monkeypatch):
     chip = specs.load("a6000")
     chips = replace(chip, bandwidth_bytes_per_s=chip.bandwidth_bytes_per_s * np.array([1.0, 2.0]))
     whole = analyze("llama-2-7b", chips, output_len=300).to_frame()
-    monkeypatch.setattr("llmviewer.serving.schedule.MOST_AT_ONCE", 100)
+    monkeypatch.setattr("llmviewer.serving.schedule.MAX_PASSES_AT_ONCE", 100)
     assert analyze("llama-2-7b", chips, output_len=300).to_frame().equals(whole)
 
 
@@ -112,4 +112,4 @@ def test_a_split_prefill_shows_rows_added_up_and_other_dimensions_once():
 def test_memory_may_fall_only_where_one_prompt_less_goes_into_a_pass(batch, budget):
     lengths = np.arange(1, budget + 2)
     together = np.minimum(budget // lengths, batch)
-    assert falls(batch, budget).tolist() == [n for n in lengths[:-1] if together[n] < together[n - 1]]
+    assert prompt_thresholds(batch, budget).tolist() == [n for n in lengths[:-1] if together[n] < together[n - 1]]

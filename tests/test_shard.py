@@ -22,10 +22,11 @@ from llmviewer.techniques.parallel.shard import shard
 from llmviewer.techniques.parallel.sharding import KV_HEADS, REPLICATED, Sharding
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
+from tests.representative import REPRESENTATIVE
 
 from .answers import analyze, answer, operators
 
-NAMES = models.names()
+NAMES = REPRESENTATIVE
 #: Models of 16 bit whose layers have one norm a branch; models whose heads are odd in number.
 SEQUENTIAL = ("llama-2-7b", "llama-2-70b", "mixtral-8x7b", "gemma-2-9b", "jamba-v0.1", "mamba-2.8b", "olmo-2-7b")
 ODD = {"falcon-7b": 71, "gpt2-xl": 25}
@@ -346,14 +347,14 @@ def test_with_latency_small_messages_go_at_once_and_large_ones_around() -> None:
 
     from llmviewer.ops.collective import CollectiveShape
     from llmviewer.timing.efficiency import ideal
-    from llmviewer.timing.roofline import exchange
+    from llmviewer.timing.roofline import collective_time
 
     operator = next(op for _, op in shard(Sharding(tensor=8))(built("llama-2-7b", "decode"))
                     if op.name == "attn_all_reduce")  # fmt: skip
     rates = replace(ideal(operator, load("h100-sxm")), hop_s=5e-6)
     for size, expected in ((1e4, 5e-6 + 7e4 / 450e9), (1e7, 30e-6 + 2e7 / 450e9), (1e9, 70e-6 + 1.75e9 / 450e9)):
         shape = CollectiveShape(pattern=Collective.ALL_REDUCE, devices=8.0, size_bytes=size)
-        assert number(exchange(shape, rates)) == pytest.approx(expected)
+        assert number(collective_time(shape, rates)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])

@@ -191,10 +191,10 @@ REFUSED = {
     "rest,retrieval_us=x": "retrieval_us is 'x'; allowed",
     "lookahead": "give acceptance",
     "lookahead,acceptance=0.5,compression=2": "give acceptance",
-    "lookahead,compression=6": "5-grams bring 5 tokens a pass at most",
+    "lookahead,compression=6": "5-grams yield at most 5 tokens per pass",
     "lookahead,ngram=1,acceptance=0.5": "ngram is '1'; allowed: a whole number from 2",
     "jacobi": "iterations is missing",
-    "jacobi,tokens=4,iterations=5": "a block of 4 is right after 4",
+    "jacobi,tokens=4,iterations=5": "a block of 4 tokens converges after at most 4",
     "jacobi,iterations=0.5": "allowed: a number from 1",
     "nglam": "ngram",
 }

@@ -281,7 +281,7 @@ class TestLlmViewer:
     @pytest.mark.parametrize("one", [one for one in PEERS if one.quantity not in peer.MEMORY], ids=str)
     def test_the_operators_named_account_for_nine_tenths_of_a_difference(self, one: peer.Peer) -> None:
         case, whole = self.record(one)
-        options = dict(one.ask.options)
+        options = dict(one.query.options)
         del options["efficiency"]
         result = analyze(
             one.model, "a6000", batch_size=one.batch_size, input_len=one.input_len, output_len=1, **options

@@ -95,7 +95,7 @@ def test_steps_differ_only_in_numbers() -> None:
         workload.prefill(4.0, 512.0): (4, 512, 0, 1),
         workload.prefill(4.0, 512.0, cached_tokens=256.0): (4, 512, 256, 1),
         workload.decode(4.0, 512.0): (4, 1, 512, 1),
-        workload.verify(4.0, 512.0, drafted=3.0): (4, 4, 512, 4),
+        workload.verify(4.0, 512.0, draft_tokens=3.0): (4, 4, 512, 4),
         workload.chunk(4.0, 128.0, 512.0): (4, 128, 512, 0),
     }
     for step, numbers in expected.items():
@@ -127,9 +127,9 @@ def test_some_passes_of_a_group_keep_its_eviction_and_its_mask() -> None:
         attended_new_pairs=np.array([7.0, 8.0, 9.0]),
         kept=0.5,
     )
-    some = group.some(np.array([0, 2]))
+    some = group.select(np.array([0, 2]))
     assert some.kept == 0.5
-    assert list(some.held) == [50.0, 150.0]
+    assert list(some.remaining_tokens) == [50.0, 150.0]
     assert some.attended_new_pairs is not None
     assert list(np.asarray(some.attended_new_pairs)) == [7.0, 9.0]
-    assert list(group.some(slice(1, 2)).tokens) == [10.0]
+    assert list(group.select(slice(1, 2)).tokens) == [10.0]

@@ -1,4 +1,4 @@
-"""The kernels that are measured.  One file each; a name of KERNELS is what a case of the plan asks for."""
+"""Measured kernels, one file each.  A KernelCase of the plan refers to them by their name in KERNELS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from llmviewer.calibrate.kernels import (
 )
 from llmviewer.calibrate.timer import PreparedKernel
 
-#: What makes a kernel ready to run from the columns of its row.
+#: Prepares a kernel from the columns of its row.
 Build = Callable[[Mapping[str, Any], Buffers], PreparedKernel]
 
 KERNELS: dict[str, Build] = {

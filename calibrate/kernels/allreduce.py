@@ -1,4 +1,4 @@
-"""All-reduce over the visible devices, through NCCL from one process."""
+"""All-reduce over the visible devices with NCCL, from one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmviewer.calibrate.timer import PreparedKernel
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """`bytes` is the size of the tensor on each device.  No graph: the capture of one device holds no other's work."""
+    """`bytes`: size of the tensor on each device.  No CUDA graph: a capture includes the work of only one device."""
     gpus = columns["gpus"]
     if buffers.kind != "cuda" or torch.cuda.device_count() < gpus:
         raise UnsupportedError(f"needs {gpus} CUDA devices")
@@ -25,7 +25,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     streams = [torch.cuda.current_stream(gpu) for gpu in range(gpus)]
 
     def run(_: int) -> None:
-        streams[0] = torch.cuda.current_stream(0)  # the one that the events stand on
+        streams[0] = torch.cuda.current_stream(0)  # the stream on which the timing events are recorded
         nccl.all_reduce(tensors, streams=streams)  # type: ignore[no-untyped-call]
 
     return PreparedKernel(run=run, graph=False)

@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention, each backend by itself: causal over a prompt, and one new token against a cache."""
+"""scaled_dot_product_attention with each backend: causal over a prompt, and one new token over a cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels.dtypes import DTYPES
 from llmviewer.calibrate.timer import PreparedKernel
 
-#: kernel of the tables -> backend of torch.
+#: `kernel` in the tables -> torch backend.
 BACKENDS = {
     "sdpa_flash": SDPBackend.FLASH_ATTENTION,
     "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -24,7 +24,7 @@ BACKENDS = {
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """Keys and values are cold, queries warm.  `seq` new tokens behind `prefix`, or one against `context` (decode)."""
+    """Keys and values are cold, queries warm.  `seq` new tokens after `prefix`, or one over `context` (decode)."""
     dtype = DTYPES[columns["dtype"]]
     batch, heads, kv_heads, dim = (columns[name] for name in ("batch", "heads", "kv_heads", "head_dim"))
     causal = "seq" in columns
@@ -35,7 +35,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     q = buffers.random(dtype, (batch, heads, queries, dim))
     grouped = heads != kv_heads
     backend = BACKENDS[columns["kernel"]]
-    # `is_causal` aligns the first query with the first key: behind a prefix the mask says what a query sees
+    # `is_causal` aligns the first query with the first key, so a prefix needs an explicit mask
     mask = _mask(queries, keys, backend, buffers.kind) if prefix else None
 
     def run(i: int) -> torch.Tensor:
@@ -53,7 +53,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
 
 
 def _mask(queries: int, keys: int, backend: SDPBackend, device: str) -> torch.Tensor:
-    """The last query sees all keys.  FlashAttention takes this mask by its name alone, others as a matrix."""
+    """Causal mask in which the last query sees all keys; FlashAttention accepts only torch's named mask."""
     if backend is SDPBackend.FLASH_ATTENTION:
         return causal_lower_right(queries, keys)
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)

@@ -1,4 +1,4 @@
-"""A whole transformer layer of Llama's shape: what its kernels cost together, with a CUDA graph and without."""
+"""A whole Llama-type transformer layer: time of all its kernels, with and without a CUDA graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmviewer.calibrate.timer import PreparedKernel
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """Weights and cache are cold, the residual stream warm."""
+    """Weights and KV cache are cold, the residual stream is warm."""
     dtype = DTYPES[columns["dtype"]]
     sizes, step = llama.LlamaConfig.from_json(columns["config"]), llama.ForwardPass.from_columns(columns)
     shapes = (*sizes.layer_shapes(), *sizes.cache_shapes(step.batch, step.length))

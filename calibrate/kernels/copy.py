@@ -13,7 +13,7 @@ from llmviewer.calibrate.timer import PreparedKernel
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """`bytes` is the size of each array; `moved_bytes` what the operation reads and writes of all."""
+    """`bytes`: size of each array.  `moved_bytes`: bytes read and written in total."""
     dtype = DTYPES[columns["dtype"]]
     elements = columns["bytes"] // dtype.itemsize
     arrays = {"copy": 2, "triad": 3, "read": 1}[columns["op"]]

@@ -1,4 +1,4 @@
-"""Names of the tables' formats -> torch's."""
+"""torch dtypes by their names in the tables, and capability checks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ DTYPES = {
 
 
 class UnsupportedError(Exception):
-    """This device or this torch has no such kernel; says what is missing."""
+    """Raised when this device or this torch lacks the kernel; the message says what is missing."""
 
 
 def need_capability(kind: str, major: int, minor: int, what: str) -> None:
-    """Raise on a CUDA device older than compute capability major.minor."""
+    """Raise UnsupportedError on a CUDA device below compute capability major.minor."""
     if kind == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability() < (major, minor):
         raise UnsupportedError(f"{what} needs compute capability {major}.{minor}")

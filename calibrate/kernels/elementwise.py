@@ -1,4 +1,4 @@
-"""Memory-bound operations between the products, as eager torch runs them and, for chains, compiled into one kernel."""
+"""Memory-bound operations between GEMMs: eager torch kernels, and chains compiled into one kernel."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from llmviewer.calibrate.timer import PreparedKernel
 
 #: Rows of the embedding table.
 VOCABULARY_SIZE = 32000
-#: Lists of tokens that are looked up in turn.
+#: Token lists that embedding lookups rotate through.
 TOKEN_LISTS = 64
-#: Elements of a head that is rotated, at most.
+#: Largest head dimension for RoPE.
 MAX_HEAD_DIM = 128
 
 Tensors = tuple[torch.Tensor, ...]
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """Inputs are cold; `moved` of the row is how many tensors of tokens x width the kernels read and write."""
+    """Inputs are cold; `moved` of the row counts tensors of tokens x width read and written."""
     tokens, width = columns["tokens"], columns["width"]
     dtype = torch.bfloat16 if columns["dtype"] == "fp8" else DTYPES[columns["dtype"]]
     return OPERATIONS[columns["op"], columns["kernel"]](buffers, dtype, (tokens, width))
 
 
 def _rotating(make: MakeKernel, inputs: int) -> Callable[[Buffers, torch.dtype, Shape], PreparedKernel]:
-    """A kernel over `inputs` rotating tensors of tokens x width."""
+    """Builder of a kernel over `inputs` rotating tensors of tokens x width."""
 
     def work(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> PreparedKernel:
         rotation = buffers.rotating(dtype, *[shape] * inputs)
@@ -73,9 +73,9 @@ def _swiglu(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Ten
 
 
 def _rope(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
-    """Rotate queries and keys and put keys and values into the cache, in the kernels of a layer in plain torch.
+    """RoPE on queries and keys, and cache writes of keys and values, with the eager kernels of a layer.
 
-    A quarter of the row are keys, and as many values beside it.
+    A quarter of each row are keys; values of the same size are a separate tensor.
     """
     tokens, width = shape
     keys = width // 4
@@ -94,7 +94,7 @@ def _rope(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tenso
 
 
 def _compiled(plain: Callable[..., torch.Tensor], rows: int) -> MakeKernel:
-    """The same as one kernel; `rows` further inputs of half a row."""
+    """Compile `plain` into one kernel; it has `rows` further inputs of half a row."""
 
     def make(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> Callable[[Tensors], object]:
         if not _compiles(buffers.kind):
@@ -123,7 +123,7 @@ def _rope_plain(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
 
 
 def _embedding(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> PreparedKernel:
-    """Rows of a table, other ones at each call: LISTS lists of tokens in turn."""
+    """Embedding lookup, each call with the next of TOKEN_LISTS token lists."""
     tokens, width = shape
     tables = buffers.rotating(dtype, (VOCABULARY_SIZE, width))
     lists = [torch.randint(0, VOCABULARY_SIZE, (tokens,), device=buffers.kind) for _ in range(TOKEN_LISTS)]
@@ -135,7 +135,7 @@ def _embedding(buffers: Buffers, dtype: torch.dtype, shape: Shape) -> PreparedKe
     )
 
 
-#: (op, kernel) -> its work over tokens x width.
+#: (op, kernel) -> builder of the kernel over tokens x width.
 OPERATIONS: dict[tuple[str, str], Callable[[Buffers, torch.dtype, Shape], PreparedKernel]] = {
     ("input_layernorm", "rms_norm"): _rotating(_norm, 1),
     ("mlp_act", "eager"): _rotating(_swiglu, 2),

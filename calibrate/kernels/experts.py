@@ -1,4 +1,4 @@
-"""Grouped expert products (torch._grouped_mm): m rows, sorted by expert, each times its expert's matrix."""
+"""Grouped GEMM of experts (torch._grouped_mm): m rows sorted by expert, each times its expert's matrix."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from llmviewer.calibrate.timer import PreparedKernel
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """`active` of `experts` experts get m / active rows each, the others none: their weights are not read."""
+    """`active` of `experts` experts get m / active rows each; weights of the others are not read."""
     if not hasattr(torch, "_grouped_mm"):
-        raise UnsupportedError(f"torch {torch.__version__} has no grouped product")
+        raise UnsupportedError(f"torch {torch.__version__} has no grouped GEMM")
     need_capability(buffers.kind, 8, 0, "_grouped_mm")
     m, n, k, experts, active = (columns[name] for name in ("m", "n", "k", "experts", "active"))
     dtype = DTYPES[columns["dtype"]]
@@ -31,7 +31,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
 
 
 def row_ends(rows: int, experts: int, active: int) -> list[int]:
-    """The row at which each expert's share ends: `active` experts, evenly spread, have equal shares."""
+    """End row of each expert's share; `active` experts, evenly spread, get equal shares."""
     ends, done, at = [], 0, 0
     for expert in range(experts):
         if expert * active // experts >= done and done < active:

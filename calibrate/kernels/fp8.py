@@ -1,4 +1,4 @@
-"""fp8 times fp8 into bf16 (torch._scaled_mm), one scale a tensor; the input is 8 bit already."""
+"""fp8 GEMM with bf16 output (torch._scaled_mm), one scale per tensor; the input is already fp8."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmviewer.calibrate.timer import PreparedKernel
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """e4m3 on both sides; Ada, Hopper and later."""
+    """e4m3 inputs and weights; needs Ada, Hopper or later."""
     need_capability(buffers.kind, 8, 9, "_scaled_mm")
     m, n, k = columns["m"], columns["n"], columns["k"]
     weights = buffers.rotating(torch.float8_e4m3fn, (n, k))

@@ -1,4 +1,4 @@
-"""W4A16: bf16 inputs times packed 4-bit weights with a scale and a zero point a group (tinygemm in torch)."""
+"""W4A16 GEMM: bf16 inputs, packed 4-bit weights with a scale and zero point per group (tinygemm in torch)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from llmviewer.calibrate.buffers import Buffers
 from llmviewer.calibrate.kernels.dtypes import need_capability
 from llmviewer.calibrate.timer import PreparedKernel
 
-#: Tiles along k that a warp takes at once: the widest, as gpt-fast and torchao choose it.
+#: Tiles along k per warp: the maximum, as in gpt-fast and torchao.
 INNER_K_TILES = 8
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """Any bits are weights, so only the shape comes from packing."""
+    """Weights are random bits in the packed shape; any bits are valid."""
     need_capability(buffers.kind, 8, 0, "_weight_int4pack_mm")
     m, n, k, group = columns["m"], columns["n"], columns["k"], columns["group"]
     shape, dtype = _packed(n, k, buffers.kind)
@@ -32,12 +32,12 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
 
 
 def _product(kind: str) -> Callable[..., torch.Tensor]:
-    of: Callable[..., torch.Tensor] = torch._weight_int4pack_mm if kind == "cuda" else torch._weight_int4pack_mm_for_cpu
-    return of
+    mm: Callable[..., torch.Tensor] = torch._weight_int4pack_mm if kind == "cuda" else torch._weight_int4pack_mm_for_cpu
+    return mm
 
 
 def _packed(n: int, k: int, kind: str) -> tuple[tuple[int, ...], torch.dtype]:
-    """Shape and format of n x k weights as this device packs them."""
+    """Shape and dtype of n x k weights as packed on this device."""
     if kind == "cuda":
         pairs = torch.zeros((n, k // 2), dtype=torch.uint8, device=kind)
         packed = torch._convert_weight_to_int4pack(pairs, INNER_K_TILES)

@@ -1,4 +1,4 @@
-"""What a kernel costs that does nothing: from the host one by one, and inside a CUDA graph."""
+"""Launch time of an empty kernel: from the host one by one, and inside a CUDA graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmviewer.calibrate.timer import PreparedKernel
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """op `kernel`: add one to one element; `kernel_and_wait`: and wait for the device."""
+    """op `kernel`: add 1 to one element; `kernel_and_wait`: then wait for the device."""
     x = buffers.random(torch.float32, (1,))
     if columns["op"] == "kernel":
         return PreparedKernel(run=lambda _: x.add_(1.0), graph=columns["graph"])

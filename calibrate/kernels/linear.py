@@ -1,4 +1,4 @@
-"""y[m, n] = x[m, k] w[n, k]^T in fp32, tf32, bf16 and fp16: cold weights, a warm input."""
+"""Linear layer y[m, n] = x[m, k] w[n, k]^T in fp32, tf32, bf16 and fp16; weights are cold, the input is warm."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from llmviewer.calibrate.timer import PreparedKernel
 
 
 @contextmanager
-def tf32(wanted: bool) -> Iterator[None]:  # noqa: FBT001
-    """Whether products of fp32 may be rounded to tf32."""
+def tf32(allowed: bool) -> Iterator[None]:  # noqa: FBT001
+    """Allow or forbid tf32 rounding of fp32 GEMMs inside the context."""
     before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = wanted
+    torch.backends.cuda.matmul.allow_tf32 = allowed
     try:
         yield
     finally:
@@ -25,7 +25,7 @@ def tf32(wanted: bool) -> Iterator[None]:  # noqa: FBT001
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """torch.mm into one output that is written again and again, as an allocator reuses it."""
+    """torch.mm into one output tensor that every call overwrites, as an allocator would reuse it."""
     name = columns["dtype"]
     if name in ("bfloat16", "tf32"):
         need_capability(buffers.kind, 8, 0, name)

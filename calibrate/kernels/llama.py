@@ -1,7 +1,7 @@
-"""A Llama-shaped decoder in plain torch, with random weights: what a checkpoint would run, kernel by kernel.
+"""A Llama-type decoder in plain torch with random weights, which runs the kernels of a checkpoint.
 
-q, k, v, gate and up are products of their own; attention is scaled_dot_product_attention over a cache; norms, rotation
-and activation are eager kernels.
+q, k, v, gate and up are separate GEMMs; attention is scaled_dot_product_attention over a cache; norms, RoPE and
+activation are eager kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaConfig:
-    """The sizes of a config.json of model_type llama."""
+    """Sizes from a config.json of model_type llama."""
 
     hidden: int
     intermediate: int
@@ -31,8 +31,8 @@ class LlamaConfig:
     vocabulary: int
 
     @staticmethod
-    def of(config: Mapping[str, Any]) -> LlamaConfig:
-        """From the fields of a config.json."""
+    def from_json(config: Mapping[str, Any]) -> LlamaConfig:
+        """Sizes from the fields of a config.json."""
         hidden, heads = config["hidden_size"], config["num_attention_heads"]
         return LlamaConfig(
             hidden=hidden,
@@ -45,7 +45,7 @@ class LlamaConfig:
         )
 
     def layer_shapes(self) -> tuple[Shape, ...]:
-        """q, k, v, o, gate, up, down, and the two norms."""
+        """Weight shapes of a layer: q, k, v, o, gate, up, down, and the two norms."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return (
             (q, self.hidden),
@@ -60,22 +60,22 @@ class LlamaConfig:
         )
 
     def cache_shapes(self, batch: int, length: int) -> tuple[Shape, Shape]:
-        """Keys and values of one layer."""
+        """Shapes of the key and value cache of one layer."""
         shape = (batch, self.kv_heads, length, self.head_dim)
         return shape, shape
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardPass:
-    """One forward pass: `new` tokens of each of `batch` sequences behind `cached` ones."""
+    """One forward pass: `new` tokens of each of `batch` sequences after `cached` tokens."""
 
     batch: int
     new: int
     cached: int
 
     @staticmethod
-    def of(columns: Mapping[str, Any]) -> ForwardPass:
-        """Prefill of `seq` tokens, or a decode step with `context` tokens in the cache, the new one included."""
+    def from_columns(columns: Mapping[str, Any]) -> ForwardPass:
+        """Prefill of `seq` tokens, or a decode step with `context` cached tokens, including the new one."""
         if columns["stage"] == "prefill":
             return ForwardPass(columns["batch"], columns["seq"], 0)
         return ForwardPass(columns["batch"], 1, columns["context"] - 1)
@@ -87,35 +87,35 @@ class ForwardPass:
 
 
 def rope_tables(
-    sizes: LlamaConfig, now: ForwardPass, dtype: torch.dtype, device: str
+    sizes: LlamaConfig, step: ForwardPass, dtype: torch.dtype, device: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of the new positions, [new, head_dim]."""
+    """Cosines and sines for RoPE at the new positions, [new, head_dim]."""
     steps = torch.arange(0, sizes.head_dim, 2, device=device) / sizes.head_dim
-    angles = torch.arange(now.cached, now.length, device=device)[:, None] / (1e4**steps)
+    angles = torch.arange(step.cached, step.length, device=device)[:, None] / (1e4**steps)
     angles = torch.cat((angles, angles), -1)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def layer(x: torch.Tensor, tensors: Tensors, sizes: LlamaConfig, now: ForwardPass, turn: Tensors) -> torch.Tensor:
-    """One decoder layer.  tensors: those of layer_shapes, then keys and values of the cache.  turn: rotations."""
+def layer(x: torch.Tensor, tensors: Tensors, sizes: LlamaConfig, step: ForwardPass, rope: Tensors) -> torch.Tensor:
+    """Run one decoder layer.  tensors: those of layer_shapes, then cached keys and values.  rope: from rope_tables."""
     q, k, v, o, gate, up, down, attn_norm, mlp_norm, keys, values = tensors
     y = F.rms_norm(x, (sizes.hidden,), attn_norm, 1e-5)
-    queries = apply_rope(split(F.linear(y, q), sizes.head_dim), *turn)
-    keys[:, :, now.cached :] = apply_rope(split(F.linear(y, k), sizes.head_dim), *turn)
-    values[:, :, now.cached :] = split(F.linear(y, v), sizes.head_dim)
+    queries = apply_rope(split(F.linear(y, q), sizes.head_dim), *rope)
+    keys[:, :, step.cached :] = apply_rope(split(F.linear(y, k), sizes.head_dim), *rope)
+    values[:, :, step.cached :] = split(F.linear(y, v), sizes.head_dim)
     grouped = sizes.heads != sizes.kv_heads
-    mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=now.cached == 0, enable_gqa=grouped)
-    x = x + F.linear(mixed.transpose(1, 2).flatten(2), o)
+    attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=step.cached == 0, enable_gqa=grouped)
+    x = x + F.linear(attended.transpose(1, 2).flatten(2), o)
     y = F.rms_norm(x, (sizes.hidden,), mlp_norm, 1e-5)
     return x + F.linear(F.silu(F.linear(y, gate)) * F.linear(y, up), down)
 
 
 def split(x: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """[batch, new, heads x head_dim] -> [batch, heads, new, head_dim]."""
+    """Split heads: [batch, new, heads x head_dim] -> [batch, heads, new, head_dim]."""
     return x.view(*x.shape[:-1], -1, head_dim).transpose(1, 2)
 
 
 def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Halves of a head turned against each other, in five eager kernels."""
+    """Apply RoPE to the two halves of each head, in five eager kernels."""
     a, b = x.chunk(2, -1)
     return x * cos + torch.cat((-b, a), -1) * sin

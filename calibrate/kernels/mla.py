@@ -1,5 +1,5 @@
-"""Latent attention's shapes: expanded heads with a wider key than value (prefill), and the absorbed form (decode),
-where all heads share one latent that serves as key and value."""
+"""Multi-head latent attention: expanded heads with keys wider than values (prefill), and the absorbed form (decode),
+in which all heads share one latent as key and value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llmviewer.calibrate.timer import PreparedKernel
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """`kernel` is `mla_` and the backend; the values of the absorbed form are the front of its keys."""
+    """`kernel` is `mla_` plus the backend; values of the absorbed form are the first elements of its keys."""
     backend = columns["kernel"].removeprefix("mla_")
     if "seq" in columns:
         return attention.build({**columns, "kernel": backend}, buffers)
@@ -29,7 +29,7 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
 
     def run(i: int) -> torch.Tensor:
         (k,) = latent.tensors[i]
-        return F.scaled_dot_product_attention(q, k, k[..., :width])  # the heads are rows of one query
+        return F.scaled_dot_product_attention(q, k, k[..., :width])  # heads are passed as rows of one query
 
     return PreparedKernel(
         run=run,

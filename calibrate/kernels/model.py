@@ -1,4 +1,4 @@
-"""A small whole model of Llama's shape: embedding, layers, final norm, logits of the last token; no sampling."""
+"""A small Llama-type model: embedding, layers, final norm, logits of the last token; no sampling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmviewer.calibrate.timer import PreparedKernel
 
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
-    """All weights and the cache are one copy; where it is smaller than twice the cache there are several."""
+    """One copy contains all weights and the KV cache; there are several if it is smaller than twice the L2 cache."""
     dtype = DTYPES[columns["dtype"]]
     sizes, step = llama.LlamaConfig.from_json(columns["config"]), llama.ForwardPass.from_columns(columns)
     one = (*sizes.layer_shapes(), *sizes.cache_shapes(step.batch, step.length))

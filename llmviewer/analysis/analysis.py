@@ -93,7 +93,7 @@ class Analysis:
         """Prefill by the model without draft models [s]; in a pipeline the passes follow each other stage by stage."""
         if self.system.parallelism.pipeline == 1:
             return self.schedule.prefill(self.passes.time_s)
-        return self.schedule.through_stages(self.passes.time_s, self.passes.busiest_s)
+        return self.schedule.pipelined_prefill(self.passes.time_s, self.passes.busiest_s)
 
     @property
     def step_s(self) -> Count:
@@ -102,7 +102,7 @@ class Analysis:
         parallelism = self.system.parallelism
         if parallelism.microbatches == 1:
             return self.passes.time_s
-        in_flight: Array = self._in_flight[self.schedule.owners.astype(int)]
+        in_flight: Array = self._in_flight[self.schedule.point_of_pass.astype(int)]
         return np.maximum(self.passes.time_s, self.passes.busiest_s * in_flight)
 
     @property
@@ -116,7 +116,7 @@ class Analysis:
 
         With speculation a round may start at any of these contexts; it generates `generation.tokens` tokens.
         """
-        return self.per_round(lambda one: one.schedule.generated(one.step_s), self._extra_s * self.schedule.tokens)
+        return self.per_round(lambda one: one.schedule.decode_sum(one.step_s), self._extra_s * self.schedule.tokens)
 
     @property
     def token_s(self) -> Array:
@@ -162,7 +162,7 @@ class Analysis:
     @property
     def decode_mbu(self) -> Array:
         """Weight and cache bytes that the real decode steps read over their time x bandwidth; NaN without any step."""
-        read = self.per_round(lambda one: one.schedule.generated(one.passes.read_bytes))
+        read = self.per_round(lambda one: one.schedule.decode_sum(one.passes.read_bytes))
         repeats = 1.0 if self.system.parallelism.microbatches == 1 else self._in_flight
         time_s = np.where(self.schedule.tokens > 0, self.decode_s, np.nan)
         return np.asarray(read * repeats / (time_s * self.system.chip.bandwidth_bytes_per_s))
@@ -213,7 +213,7 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
 
 def _running(model: Model, system: System, requested: Request, token_budget: float) -> tuple[Request, Running | None]:
     """Sequences that run concurrently, of all replicas and of each."""
-    requested = system.batching.lasting(requested)
+    requested = system.batching.padded(requested)
     running = system.batching.admit(system.parallelism.replica(requested), replica_of(model, system, token_budget))
     if running is None:
         return requested, None
@@ -243,7 +243,7 @@ def _without_drafts(
     elif running is None:
         memory = memory_of(model, replace(system, drafters=()), stored, token_budget)
     else:
-        largest = passes.schedule.largest()
+        largest = passes.schedule.peak_memory()
         memory = memory_of_passes(model, system, stored, largest, graph_of_device(model, system, largest))
     return Analysis(model=model, system=system, request=request, passes=passes, memory=memory)
 

@@ -18,8 +18,7 @@ from llmviewer.hardware.chip import Chip, Host
 from llmviewer.models.fields import ABSENT_CONTEXT
 from llmviewer.models.model import Model
 from llmviewer.serving.branches import Branches
-from llmviewer.serving.generation import PLAIN as DECODING
-from llmviewer.serving.generation import Draft, Generation
+from llmviewer.serving.generation import AUTOREGRESSIVE, Draft, Generation
 from llmviewer.serving.kv_cache import KvCache
 from llmviewer.serving.schedule import Schedule
 
@@ -41,13 +40,13 @@ def memory_of_passes(model: Model, system: System, request: Request, plan: Sched
     request = _with_draft_tokens(system.parallelism.replica(request), system.generation)
     cache = _resolved_reservation(model, system.kv_cache, graph)
     generation = system.generation
-    batch = _BatchCache(graph=graph, request=request, branches=generation.branches, spare=generation.room_tokens)
+    batch = _BatchCache(graph=graph, request=request, branches=generation.branches, spare=generation.spare_tokens)
     stored = batch.bytes(cache)
     here = Memory(
         weights_bytes=memory.weights_bytes(graph),
         kv_cache_bytes=stored,
-        kv_cache_used_bytes=stored if cache == cache.exact else batch.bytes(cache.exact, cache),
-        activations_bytes=plan.worst(memory.peak_activations(graph)),
+        kv_cache_used_bytes=stored if cache == cache.unpaged else batch.bytes(cache.unpaged, cache),
+        activations_bytes=plan.max_over_passes(memory.peak_activations(graph)),
         framework_bytes=_framework_bytes(system.chip),
         capacity_bytes=system.chip.memory_bytes,
         utilization_bytes=system.chip.memory_bytes * system.memory_utilization,
@@ -61,7 +60,7 @@ def _with_host(here: Memory, host: Host, plan: Schedule, batch: _BatchCache, cac
     offloaded = {
         place: memory.weights_bytes(batch.graph, place=place)
         + batch.bytes(cache, place=place)
-        + plan.worst(memory.hidden_states(batch.graph, place))
+        + plan.max_over_passes(memory.hidden_states(batch.graph, place))
         for place in (Place.HOST, Place.DISK)
     }
     capacity = np.inf if host.memory_bytes is None else host.memory_bytes / host.devices
@@ -72,9 +71,9 @@ def _with_host(here: Memory, host: Host, plan: Schedule, batch: _BatchCache, cac
 
 def _with_draft_tokens(request: Request, generation: Generation) -> Request:
     """The request with the cache that draft tokens need in addition to prompt and output."""
-    if generation is DECODING:
+    if generation is AUTOREGRESSIVE:
         return request
-    return replace(request, output_len=request.output_len + generation.room_tokens)
+    return replace(request, output_len=request.output_len + generation.spare_tokens)
 
 
 def _resolved_reservation(model: Model, cache: KvCache, graph: Graph) -> KvCache:
@@ -101,12 +100,12 @@ class _BatchCache:
     def bytes(self, cache: KvCache, finder: KvCache | None = None, place: Place = Place.DEVICE) -> Count:
         """Bytes at `place`, a shared prefix once.  finder: the cache whose pages decide the prefix hit."""
         request, finder = self.request, finder or cache
-        hit = finder.found(request.input_len)
+        hit = finder.prefix_hit(request.input_len)
         if self.branches is None:
             context = request.input_len + request.output_len - 1.0
             own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place, self.spare)
             return own * request.batch_size + shared
-        branches, context, common = self.branches.held(request.input_len, request.output_len)
+        branches, context, common = self.branches.final_cache(request.input_len, request.output_len)
         own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place)
         pages = np.floor(common / finder.block_size) * finder.block_size
         branch, _ = memory.shares_of_cache(self.graph, replace(cache, shared=True), context, pages, place)
@@ -120,7 +119,7 @@ def _framework_bytes(chip: Chip) -> float:
 
 def memory_of(model: Model, system: System, request: Request, token_budget: Count = np.inf) -> Memory:
     """Memory of a request without timing any operator, draft models included."""
-    request = system.batching.lasting(request)
+    request = system.batching.padded(request)
     stored, _ = _memory_and_graph(model, system, request, token_budget)
     for drafter in system.drafters:
         own, graph = _memory_and_graph(drafter.draft.model, drafter.system, request, token_budget)
@@ -180,7 +179,7 @@ def _max_concurrent(system: System, request: Request) -> Count:
     if branches is None:
         return system.engine.max_num_seqs
     return np.maximum(
-        np.floor(system.engine.max_num_seqs / branches.held(request.input_len, request.output_len)[0]), 1.0
+        np.floor(system.engine.max_num_seqs / branches.final_cache(request.input_len, request.output_len)[0]), 1.0
     )
 
 

@@ -16,7 +16,7 @@ from llmviewer.core.workload import Step
 from llmviewer.models.model import Model
 from llmviewer.timing import roofline
 from llmviewer.timing.efficiency import ideal
-from llmviewer.timing.engine import within
+from llmviewer.timing.engine import time_within_layers
 from llmviewer.timing.roofline import Timing
 
 if TYPE_CHECKING:
@@ -138,11 +138,11 @@ def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:
     if system.copies_beside:
         from llmviewer.timing import overlap  # only offloading needs it
 
-        rows, added = kernels.rows, within(terms)
+        rows, added = kernels.rows, time_within_layers(terms)
         if present(added):
             added = added / np.maximum(seconds(tuple(Kind)), np.finfo(np.float64).tiny)
-        timed = overlap.layers(((row.block, row.operator, row.timing) for row in rows), added)
-        bounds = overlap.layers((row.block, row.operator, row.ideal) for row in rows)
+        timed = overlap.layers_with_copies(((row.block, row.operator, row.timing) for row in rows), added)
+        bounds = overlap.layers_with_copies((row.block, row.operator, row.ideal) for row in rows)
         kernels = replace(kernels, copying=timed, bounds=bounds)
     return replace(kernels, served=terms) if terms else kernels
 

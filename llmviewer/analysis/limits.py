@@ -12,7 +12,7 @@ from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
-from llmviewer.serving.prompts import falls
+from llmviewer.serving.prompts import prompt_thresholds
 
 #: No search goes beyond this.
 SEARCH_LIMIT = 2.0**32
@@ -29,15 +29,15 @@ def max_batch_size(model: Model, system: System, request: Request, token_budget:
 
 def max_context_len(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
     """The longest input_len + output_len of this request (one point) that fits, its output_len kept."""
-    output = float(np.max(system.batching.lasting(request).output_len))
+    output = float(np.max(system.batching.padded(request).output_len))
 
     def fits(prompts: Count) -> Count:
         return memory_of(model, system, replace(request, input_len=prompts), token_budget).fits
 
     # under a budget memory falls where one prompt less goes into a pass, and rises between such lengths
-    starts = 1.0 + np.append(0.0, falls(float(np.max(request.batch_size)), token_budget, system.kv_cache))
+    starts = 1.0 + np.append(0.0, prompt_thresholds(float(np.max(request.batch_size)), token_budget, system.kv_cache))
     if system.generation.branches is not None:
-        starts = np.union1d(starts, 1.0 + system.generation.branches.falls(request.batch_size, output, token_budget))
+        starts = np.union1d(starts, 1.0 + system.generation.branches.prompt_thresholds(request.batch_size, output, token_budget))
     fitting = np.asarray(fits(starts), dtype=bool)
     if not fitting.any():
         return 0.0
@@ -54,7 +54,7 @@ def max_concurrent_requests(model: Model, system: System, request: Request, toke
     """
     replicas = system.parallelism.data
     system = system.one_replica()
-    new = request.input_len - system.kv_cache.found(request.input_len)
+    new = request.input_len - system.kv_cache.prefix_hit(request.input_len)
     together = 1.0 if token_budget == np.inf else float(np.maximum(np.floor(token_budget / new), 1.0))
     sizes = replace(request, batch_size=np.array([1.0, 2.0, together]))
     held = memory_of(model, system, sizes, token_budget)

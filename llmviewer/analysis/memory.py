@@ -10,7 +10,7 @@ import numpy as np
 from llmviewer.core.counts import Count, total
 from llmviewer.core.ir import Access, Block, Graph, Operator, Place, Role
 from llmviewer.core.kinds import Kind
-from llmviewer.serving.kv_cache import PLAIN, KvCache
+from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,7 +99,7 @@ def weights_bytes(graph: Graph, shared: Collection[str] = (), place: Place = Pla
 
 def cache_bytes(graph: Graph, context: Count) -> Count:
     """Keys, values, latents and recurrent state of one sequence of `context` tokens."""
-    return shares_of_cache(graph, PLAIN, context, 0.0)[0]
+    return shares_of_cache(graph, DEFAULT_KV_CACHE, context, 0.0)[0]
 
 
 def shares_of_cache(

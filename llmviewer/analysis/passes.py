@@ -14,7 +14,7 @@ from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import Running
-from llmviewer.serving.schedule import Schedule, largest_passes, schedule
+from llmviewer.serving.schedule import Schedule, peak_memory_passes, schedule
 
 
 def passes_of(system: System, request: Request, token_budget: float, running: Running | None) -> Schedule:
@@ -34,26 +34,26 @@ def passes_of(system: System, request: Request, token_budget: float, running: Ru
 def _passes_of_running(system: System, own: Request, token_budget: float, running: Running) -> Schedule:
     """Passes where sequences start one by one, with decode steps that share prefill passes."""
     budget = token_budget if running.chunk_tokens is None else running.chunk_tokens
-    together = running.together
+    prompts_per_pass = running.prompts_per_pass
     if system.parallelism.microbatches > 1:
-        together = np.minimum(together, own.batch_size)
-    plan = schedule(own, budget, system.kv_cache, together, system.generation)
+        prompts_per_pass = np.minimum(prompts_per_pass, own.batch_size)
+    plan = schedule(own, budget, system.kv_cache, prompts_per_pass, system.generation)
     if np.any(running.filled):
-        plan = plan.filled(budget * running.filled)
-    if np.any(running.riders):
+        plan = plan.with_filled_chunks(budget * running.filled)
+    if np.any(running.decodes):
         context = own.input_len + np.maximum(own.output_len - 2.0, 0.0) / 2.0
-        plan = plan.riding(running.riders, context)
+        plan = plan.with_decodes(running.decodes, context)
     return plan
 
 
 def largest_passes_of(system: System, request: Request, token_budget: Count) -> Schedule:
     """The passes among which the one with the largest memory is."""
-    return largest_passes(system.parallelism.microbatch(request), token_budget, system.kv_cache, system.generation)
+    return peak_memory_passes(system.parallelism.microbatch(request), token_budget, system.kv_cache, system.generation)
 
 
 def system_per_pass(system: System, plan: Schedule, piece: slice | npt.NDArray[np.intp] = slice(None)) -> System:
     """The system with the figures of the chip that runs each pass of `piece`; array figures are taken per point."""
-    return system if system.chip.points == 1 else replace(system, chip=system.chip.spread(plan.owners[piece]))
+    return system if system.chip.points == 1 else replace(system, chip=system.chip.spread(plan.point_of_pass[piece]))
 
 
 def graph_of_device(model: Model, system: System, plan: Schedule) -> Graph:

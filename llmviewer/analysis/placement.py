@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from llmviewer.analysis.capacity import memory_of
-from llmviewer.analysis.passes import system_per_pass
 from llmviewer.analysis.evaluation import evaluate
+from llmviewer.analysis.passes import system_per_pass
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
@@ -145,7 +145,7 @@ def _cost(model: Model, system: System, request: Request, token_budget: float) -
     tokens = float(np.max(system.generation.tokens))
     passes: dict[str, Callable[[Count], Array]] = {
         "prefill": plan.prefill,
-        "decode": lambda count: plan.generated(count) / tokens,
+        "decode": lambda count: plan.decode_sum(count) / tokens,
     }
     kernels = evaluation.sum(lambda row: row.timing.time_s if row.block.is_layer else 0.0)
     seconds = {(stage, "kernels"): float(of(kernels)[0]) for stage, of in passes.items()}

@@ -21,11 +21,11 @@ from llmviewer.serving.schedule import schedule
 def replica_of(model: Model, system: System, token_budget: float) -> Replica:
     """One replica of the system with its model.  token_budget: most tokens of one prefill pass."""
     return Replica(
-        places=partial(concurrent_sequences, model, system),
+        max_sequences=partial(concurrent_sequences, model, system),
         prefill_s=partial(_prefill_s, model, system, token_budget),
         step_s=partial(_step_s, model, system),
         prompt_bytes=partial(_prompt_bytes, model, system),
-        new_tokens=lambda request: request.input_len - system.kv_cache.found(request.input_len),
+        new_tokens=lambda request: request.input_len - system.kv_cache.prefix_hit(request.input_len),
         token_budget=token_budget,
     )
 
@@ -33,7 +33,7 @@ def replica_of(model: Model, system: System, token_budget: float) -> Replica:
 def _prefill_s(model: Model, system: System, token_budget: float, request: Request) -> Array:
     """Prefill time of all prompts of a request together [s]."""
     plan = schedule(request, token_budget, system.kv_cache)
-    return plan.through_stages(*evaluate(model, system_per_pass(system, plan), plan.step).passing_s)
+    return plan.pipelined_prefill(*evaluate(model, system_per_pass(system, plan), plan.step).passing_s)
 
 
 def _step_s(model: Model, system: System, step: Step) -> Count:

@@ -14,11 +14,10 @@ from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import STATIC, Batching
-from llmviewer.serving.generation import PLAIN as DECODING
-from llmviewer.serving.generation import Draft, Generation, GenerationScheme
-from llmviewer.serving.kv_cache import PLAIN, KvCache
+from llmviewer.serving.generation import AUTOREGRESSIVE, Draft, Generation, GenerationScheme
+from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 from llmviewer.timing.efficiency import Efficiency, ideal
-from llmviewer.timing.engine import KERNELS, Engine
+from llmviewer.timing.engine import KERNELS_ONLY, Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -121,14 +120,14 @@ class System:
     efficiency: Efficiency = ideal
     memory_utilization: float = 0.9
     cache_fraction: float | None = None
-    kv_cache: KvCache = PLAIN
+    kv_cache: KvCache = DEFAULT_KV_CACHE
     parallelism: Parallelism = Parallelism()
     spatial: bool = False
     resident_tokens: float = 0.0
-    engine: Engine = KERNELS
+    engine: Engine = KERNELS_ONLY
     batching: Batching = STATIC
     scheme: GenerationScheme | None = None
-    generation: Generation = DECODING
+    generation: Generation = AUTOREGRESSIVE
     copies_beside: bool = False
     policy: Policy | None = None
     drafters: tuple[Drafter, ...] = ()
@@ -165,7 +164,7 @@ Policy: TypeAlias = Callable[[Model, System, Request, float], System]
 
 def _drafting(draft: Draft, generation: Generation) -> Generation:
     """The passes of a draft; its cache has room for what the model verifies."""
-    return Generation(shape=draft.shape, least_room=generation.room_tokens)
+    return Generation(shape=draft.shape, min_spare_tokens=generation.spare_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -50,9 +50,9 @@ def _guarded(words: list[str]) -> int:
     except Exception as error:
         if os.environ.get("LLMVIEWER_DEBUG"):
             raise
-        from llmviewer.core.errors import shown
+        from llmviewer.core.errors import printable
 
-        found = shown(f"{type(error).__name__}: {error}", 200)
+        found = printable(f"{type(error).__name__}: {error}", 200)
         said = f"error: a fault in llmviewer, please report it: {found} (LLMVIEWER_DEBUG=1 shows where)"
         print(said, file=sys.stderr)  # noqa: T201
         return 70  # EX_SOFTWARE of sysexits.h

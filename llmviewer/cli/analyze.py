@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
 
-@partial(opt.running, efficiency="calibrated")
+@partial(opt.running, efficiency=api.ANALYZE_DEFAULTS["efficiency"])
 def command(
     model: opt.Model,
     hardware: opt.Hardware,
-    batch_size: opt.BatchSize = 1,
-    input_len: opt.InputLen = 1024,
-    output_len: opt.OutputLen = 128,
+    batch_size: opt.BatchSize = opt.BATCH_SIZE,
+    input_len: opt.InputLen = opt.INPUT_LEN,
+    output_len: opt.OutputLen = opt.OUTPUT_LEN,
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = None,
     no_fit_check: opt.NoFitCheck = False,

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from llmviewer.core.errors import UserError, shown, unknown
+from llmviewer.core.errors import UserError, printable, unknown
 
 #: What the parser says repeats the word it stumbled over, however long that is.
 LONGEST_MESSAGE = 300
@@ -65,7 +65,7 @@ def _checked(words: list[str], command: Any) -> list[str]:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from llmviewer import __version__
+        from llmviewer.core.version import __version__
 
         typer.echo(__version__)
         raise typer.Exit
@@ -95,4 +95,4 @@ def _one_line(error: Exception) -> Exception:
     message = getattr(error, "format_message", None)
     if message is None:
         return error
-    return UserError(shown(" ".join(str(message()).split()), LONGEST_MESSAGE))
+    return UserError(printable(" ".join(str(message()).split()), LONGEST_MESSAGE))

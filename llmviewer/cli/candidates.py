@@ -48,6 +48,13 @@ def plots(incomplete: str) -> list[str]:
     return _starting(("list", *KINDS), incomplete)
 
 
+def of_option(name: str, choices: tuple[str, ...]) -> Callable[[str], list[str]]:
+    """The completion of an option of a run."""
+    if name == "engine":
+        return engines
+    return fixed(*choices) if choices else values_of(name)
+
+
 def fixed(*words: str) -> Callable[[str], list[str]]:
     """The completion of an option that takes one of `words`."""
 

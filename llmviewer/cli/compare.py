@@ -21,9 +21,9 @@ MOST = 12
 def command(
     model: opt.Models,
     hardware: opt.Chips,
-    batch_size: opt.BatchSize = 1,
-    input_len: opt.InputLen = 1024,
-    output_len: opt.OutputLen = 128,
+    batch_size: opt.BatchSize = opt.BATCH_SIZE,
+    input_len: opt.InputLen = opt.INPUT_LEN,
+    output_len: opt.OutputLen = opt.OUTPUT_LEN,
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = None,
     no_fit_check: opt.NoFitCheck = False,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llmviewer.core.errors import UserError, shown
+from llmviewer.core.errors import UserError, printable
 
 
 def target(path: str, ours: Callable[[Path], bool]) -> Path:
@@ -17,17 +17,17 @@ def target(path: str, ours: Callable[[Path], bool]) -> Path:
     try:
         found = Path(os.path.realpath(Path(path).expanduser()))
         if found.exists() and not found.is_dir():
-            raise UserError(f"cannot write '{shown(path)}': it is a file, and a folder is needed")
+            raise UserError(f"cannot write '{printable(path)}': it is a file, and a folder is needed")
         others = sorted(entry.name for entry in found.iterdir() if not ours(entry)) if found.exists() else []
         if others:
             raise UserError(
-                f"cannot write '{shown(path)}': it holds other files ({shown(others[0])}); name a new folder"
+                f"cannot write '{printable(path)}': it holds other files ({printable(others[0])}); name a new folder"
             )
         parent = _existing(found)
         if not os.access(parent, os.W_OK | os.X_OK):
-            raise UserError(f"cannot write '{shown(path)}': no permission in '{shown(str(parent))}'")
+            raise UserError(f"cannot write '{printable(path)}': no permission in '{printable(str(parent))}'")
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, `~nobody`, a null character
-        raise UserError(f"cannot write '{shown(path)}': {getattr(error, 'strerror', None) or error}") from error
+        raise UserError(f"cannot write '{printable(path)}': {getattr(error, 'strerror', None) or error}") from error
     return found
 
 
@@ -37,7 +37,7 @@ def _existing(path: Path) -> Path:
     while not found.exists():
         found = found.parent
     if not found.is_dir():
-        raise UserError(f"cannot write '{shown(str(path))}': '{shown(str(found))}' is a file")
+        raise UserError(f"cannot write '{printable(str(path))}': '{printable(str(found))}' is a file")
     return found
 
 
@@ -58,7 +58,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             path.rename(old)
         new.rename(path)
     except OSError as error:
-        raise UserError(f"cannot write '{shown(str(path))}': {error.strerror or error}") from error
+        raise UserError(f"cannot write '{printable(str(path))}': {error.strerror or error}") from error
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)

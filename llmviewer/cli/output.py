@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import IO
 
 from llmviewer.core import data
-from llmviewer.core.errors import UserError, shown
+from llmviewer.core.errors import UserError, printable
 
 
 def spare(path: str, inputs: Iterable[str]) -> None:
     """Raise where a file to write is one of those to read: a model's config, a chip's YAML."""
-    written = data.own(path)
+    written = data.user_path(path)
     for name in inputs:
-        read = data.own(name)
-        for one in (read, read and data.own(str(read / "config.json"))):
+        read = data.user_path(name)
+        for one in (read, read and data.user_path(str(read / "config.json"))):
             if written and one and one.samefile(written):
-                raise UserError(f"cannot write '{shown(path)}': it is what the answer is about")
+                raise UserError(f"cannot write '{printable(path)}': it is what the answer is about")
 
 
 def warn(texts: Iterable[str]) -> None:
@@ -79,7 +79,7 @@ def replacing(path: str) -> Iterator[Path]:
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(target)
     except OSError as error:
-        raise UserError(f"cannot write '{shown(path)}': {error.strerror or error}") from error
+        raise UserError(f"cannot write '{printable(path)}': {error.strerror or error}") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -95,7 +95,7 @@ def writable(path: str) -> None:
         os.close(handle)
         Path(name).unlink()
     except OSError as error:
-        raise UserError(f"cannot write '{shown(path)}': {error.strerror or error}") from error
+        raise UserError(f"cannot write '{printable(path)}': {error.strerror or error}") from error
 
 
 def _target(path: str) -> Path:
@@ -103,9 +103,9 @@ def _target(path: str) -> Path:
     try:
         target = Path(os.path.realpath(Path(path).expanduser()))
     except (RuntimeError, ValueError) as error:  # `~nobody`, a loop of links, a null character
-        raise UserError(f"cannot write '{shown(path)}': {error}") from error
+        raise UserError(f"cannot write '{printable(path)}': {error}") from error
     if target.is_dir():
-        raise UserError(f"cannot write '{shown(path)}': it is a directory")
+        raise UserError(f"cannot write '{printable(path)}': it is a directory")
     return target
 
 

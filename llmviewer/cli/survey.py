@@ -58,10 +58,10 @@ def section(name: str, answered: dict[SurveyQuery, Result]) -> SurveySection:
     from llmviewer.reports.survey.peer import compared
 
     figure = load(name)
-    for ask in (*figure.asks.values(), *(peer.ask for peer in figure.peers)):
-        if ask not in answered:
-            answered[ask] = answer(ask)
-    frames = figure.frames({title: answered[ask] for title, ask in figure.asks.items()})
+    for query in (*figure.queries.values(), *(peer.query for peer in figure.peers)):
+        if query not in answered:
+            answered[query] = answer(query)
+    frames = figure.frames({title: answered[query] for title, query in figure.queries.items()})
     beside = compared(figure.peers, answered) if figure.peers else None
     return SurveySection(name=name.replace("_", "-"), figure=figure, frames=frames, compared=beside)
 

@@ -18,9 +18,9 @@ from llmviewer.result.timeline.traced import check_event_count
 def command(
     model: opt.Model,
     hardware: opt.Hardware,
-    batch_size: opt.BatchSize = 1,
-    input_len: opt.InputLen = 1024,
-    output_len: opt.OutputLen = 128,
+    batch_size: opt.BatchSize = opt.BATCH_SIZE,
+    input_len: opt.InputLen = opt.INPUT_LEN,
+    output_len: opt.OutputLen = opt.OUTPUT_LEN,
     steps: Annotated[int, opt.whole("steps", "Decode steps drawn at most.", least=0)] = 4,
     chips: Annotated[int, opt.whole("chips", "Chips of a stage drawn (all do the same); 0 = all.", least=0)] = 0,
     output: Annotated[str, typer.Option("-o", "--output", help="The file, - for the terminal.")] = "trace.json",

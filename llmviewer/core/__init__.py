@@ -1,1 +1,1 @@
-"""Types and checks that every other room uses: errors, number formats, operators, workloads, data files."""
+"""Types and checks used by all other packages: errors, number formats, operators, workloads, data files."""

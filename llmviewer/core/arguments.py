@@ -1,4 +1,4 @@
-"""What a caller may pass, from Python or as text: checked values, or one line that says what is allowed."""
+"""Checks of arguments from Python or the command line: each returns the value, or raises a one-line UserError."""
 
 from __future__ import annotations
 
@@ -14,85 +14,85 @@ from llmviewer.core.errors import UserError, quoted, unknown
 
 Sizes: TypeAlias = "int | Sequence[int] | np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
 
-#: Sizes beyond this are a typing error.
-LARGEST = 10**9
+#: A larger size is a typing error.
+MAX_WHOLE_NUMBER = 10**9
 
 
-def whole(name: str, value: Any, *, least: int = 1) -> int:
-    """A whole number from `least` to LARGEST."""
-    if counts(value) and least <= value <= LARGEST and value == int(value):
+def whole_number(name: str, value: Any, *, minimum: int = 1) -> int:
+    """`value` as an int from `minimum` to MAX_WHOLE_NUMBER."""
+    if is_number(value) and minimum <= value <= MAX_WHOLE_NUMBER and value == int(value):
         return int(value)
-    said = f"{value:g}" if isinstance(value, float) else quoted(value)
-    raise UserError(f"{name} is {said}; allowed: whole numbers from {least} to {LARGEST:,}")
+    text = f"{value:g}" if isinstance(value, float) else quoted(value)
+    raise UserError(f"{name} is {text}; allowed: whole numbers from {minimum} to {MAX_WHOLE_NUMBER:,}")
 
 
 def sizes(name: str, value: object) -> Array:
-    """Whole numbers from 1 up, as an array of float64 (length 1 for a single number)."""
+    """Whole numbers from 1 as an array of float64 (length 1 for a single number)."""
     if isinstance(value, (str, Real)):
-        return np.array([whole(name, value)], dtype=np.float64)
+        return np.array([whole_number(name, value)], dtype=np.float64)
     try:
         numbers = np.asarray(value)
-    except (ValueError, TypeError, OverflowError):  # nested sequences of several lengths
+    except (ValueError, TypeError, OverflowError):  # nested sequences of unequal lengths
         numbers = np.empty(0)
     numbers = np.atleast_1d(numbers) if numbers.dtype.kind in "iuf" else numbers
     if numbers.ndim != 1 or not numbers.size:
         raise UserError(f"{name} is {quoted(value)}; allowed: a whole number, or a flat sequence of them")
-    if numbers.dtype.kind not in "iuf":  # words, truth values, or integers beyond 64 bits
-        given = value if isinstance(value, (list, tuple)) else numbers.tolist()
-        return np.array([whole(name, number) for number in given], dtype=np.float64)
+    if numbers.dtype.kind not in "iuf":  # strings, booleans, or integers beyond 64 bits
+        entries = value if isinstance(value, (list, tuple)) else numbers.tolist()
+        return np.array([whole_number(name, number) for number in entries], dtype=np.float64)
     numbers = numbers.astype(np.float64)
-    for number in numbers[~((numbers >= 1) & (numbers <= LARGEST) & (numbers == np.floor(numbers)))][:1]:
-        whole(name, float(number))
+    for number in numbers[~((numbers >= 1) & (numbers <= MAX_WHOLE_NUMBER) & (numbers == np.floor(numbers)))][:1]:
+        whole_number(name, float(number))
     return numbers
 
 
 def fraction(name: str, value: Any) -> float:
-    """A number above 0, at most 1."""
-    if counts(value) and 0 < value <= 1:
+    """`value` as a float above 0 and at most 1."""
+    if is_number(value) and 0 < value <= 1:
         return float(value)
     raise UserError(f"{name} is {quoted(value)}; allowed: above 0, at most 1")
 
 
-def counts(value: object) -> bool:
-    """Whether it is a number, and no truth value."""
+def is_number(value: object) -> bool:
+    """Whether `value` is a number and not a boolean."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def number_in(text: str) -> float | int | str:
-    """The number that a word of a command line says; the word itself where it says none."""
+def parse_number(text: str) -> float | int | str:
+    """The number in a command-line argument, or the text itself if it is not a number."""
     plain = text.strip()
-    if not plain.isascii() or "_" in plain:  # Python alone takes such for numbers
+    if not plain.isascii() or "_" in plain:  # numbers only to Python
         return text
-    for read in (int, float):
+    for parse in (int, float):
         try:
-            return read(plain)
+            return parse(plain)
         except ValueError:
             continue
     return text
 
 
 def word(name: str, value: object, allowed: Iterable[str] = (), *, hint: str = "") -> str:
-    """A word, one of `allowed` where these are given."""
+    """`value` if it is a string, and one of `allowed` if these are given."""
     if not isinstance(value, str):
-        raise UserError(f"{name} is {quoted(value)}; expected a word")
+        raise UserError(f"{name} is {quoted(value)}; expected a string")
     if allowed and value not in allowed:
         raise unknown(name, value, allowed, hint=hint)
     return value
 
 
 def words(name: str, value: object) -> tuple[str, ...]:
-    """A sequence of words; one alone is a sequence of one."""
+    """A tuple of strings; a single string becomes a tuple of one."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, (list, tuple, set, frozenset)):
-        raise UserError(f"{name} is {quoted(value)}; expected a sequence of words")
+        raise UserError(f"{name} is {quoted(value)}; expected a sequence of strings")
     return tuple(word(name, entry) for entry in value)
 
 
 def path_or_name(what: str, value: object) -> str:
-    """A name, or a path as text or as an object of pathlib."""
+    """A name or path as text; pathlib objects are converted."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if not isinstance(value, str):
-        raise UserError(f"{what} is {quoted(value)}; expected a name, a path or an object of ours")
+        raise UserError(f"{what} is {quoted(value)}; expected a name, a path, or a loaded Model or Chip")
     return value

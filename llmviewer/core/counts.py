@@ -13,12 +13,12 @@ Count: TypeAlias = float | Array
 
 
 def present(count: Count) -> bool:
-    """Whether there is anything to count; a plain zero says there is not."""
+    """Whether there is any work: false only for a plain zero, not for an array of zeros."""
     return isinstance(count, np.ndarray) or count != 0.0
 
 
 def total(counts: Iterable[Count]) -> Count:
-    """The sum, from left to right, without touching an array for a plain zero."""
+    """The sum from left to right; plain zeros are skipped, so they cost no array operation."""
     result: Count | None = None
     for count in counts:
         if isinstance(count, np.ndarray) or count != 0.0:

@@ -1,4 +1,4 @@
-"""The only file that knows where YAML lives: folders of the package, or a path of the user's own."""
+"""Reading data files: YAML files in folders of the package, and files at the user's own paths."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from llmviewer.core import parsing
-from llmviewer.core.errors import UserError, quoted, shown, unknown
+from llmviewer.core.errors import UserError, printable, quoted, unknown
 
 ROOT = Path(__file__).resolve().parent.parent
 ALIASES = "aliases.yaml"
-#: What to do about a name we do not know.
+#: Hint in the error for an unknown name.
 HINTS = {
     "model": "see `llmviewer models list`, or download its config.json and pass the path",
-    "chip": "see `llmviewer hardware list`, or pass the path of a YAML file of your own",
+    "chip": "see `llmviewer hardware list`, or pass the path of your own YAML file",
 }
-#: A config or a spec is a few kilobytes; anything far larger is not one.  YAML takes 30 times as long to read.
-MOST_BYTES_OF_JSON = 4 * 2**20
-MOST_BYTES_OF_YAML = 2**19
+#: Size limits [byte]: a config or spec has a few kilobytes.  YAML takes 30 times as long to read as JSON.
+MAX_JSON_BYTES = 4 * 2**20
+MAX_YAML_BYTES = 2**19
 
 
 def folder(name: str) -> Path:
-    """A data folder of the package."""
+    """The path of a data folder of the package."""
     return ROOT / name
 
 
@@ -33,21 +33,21 @@ def stems(name: str) -> list[str]:
 
 
 def aliases(name: str) -> dict[str, list[str]]:
-    """stem -> other names, from the folder's one index."""
+    """The folder's index of aliases: stem -> other names."""
     path = folder(name) / ALIASES
-    return {str(stem): [str(a) for a in listed] for stem, listed in read_yaml(path).items()}
+    return {str(stem): [str(alias) for alias in others] for stem, others in read_yaml(path).items()}
 
 
-def _folded(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
-def own(name: str) -> Path | None:
-    """The user's file or folder called `name` (`~` is their home), None where there is none."""
+def user_path(name: str) -> Path | None:
+    """The user's file or folder at the path `name` (`~` is their home); None if it does not exist."""
     try:
         path = Path(name).expanduser()
         return path if name and path.exists() else None
-    except (OSError, RuntimeError, ValueError):  # too long a name, an unknown user's home, a null character
+    except (OSError, RuntimeError, ValueError):  # name too long, home of an unknown user, null character
         return None
 
 
@@ -55,75 +55,75 @@ def _is_path(name: str) -> bool:
     return name.endswith((".yaml", ".yml", ".json")) or name.startswith((".", "/", "~"))
 
 
-def find(where: str, name: str, what: str) -> tuple[Path, str, tuple[str, ...]]:
-    """(file, stem, aliases) of the data file called `name`: a stem, an alias, or a path to a file of one's own."""
-    wanted = _folded(name)
-    index = aliases(where)
-    for stem in (wanted, *(s for s, listed in index.items() if wanted in map(_folded, listed))):
-        path = folder(where) / f"{stem}.yaml"
-        if stem == Path(stem).name and stem != Path(ALIASES).stem and own(str(path)):
+def find(directory: str, name: str, noun: str) -> tuple[Path, str, tuple[str, ...]]:
+    """(file, stem, aliases) for a stem or alias in the data folder `directory`, or a path to the user's own file."""
+    wanted = _normalized(name)
+    index = aliases(directory)
+    for stem in (wanted, *(s for s, others in index.items() if wanted in map(_normalized, others))):
+        path = folder(directory) / f"{stem}.yaml"
+        if stem == Path(stem).name and stem != Path(ALIASES).stem and user_path(str(path)):
             return path, stem, tuple(index.get(stem, ()))
-    path = own(name) or Path(name)
-    if own(name) or _is_path(name):
+    path = user_path(name) or Path(name)
+    if user_path(name) or _is_path(name):
         return path, path.stem, ()
-    known = [*stems(where), *(a for listed in index.values() for a in listed)]
-    raise unknown(what, name, known, hint=HINTS[what])
+    known = [*stems(directory), *(alias for others in index.values() for alias in others)]
+    raise unknown(noun, name, known, hint=HINTS[noun])
 
 
-def shown_path(path: Path) -> str:
-    """A path as provenance prints it: inside the package relative to it."""
+def display_path(path: Path) -> str:
+    """The path as provenance prints it; relative to the package if it is inside."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
-def read_text(path: Path, most_bytes: int) -> str:
-    """The text of a file, or one clear line why not.  Devices and pipes are refused: they may have no end."""
+def read_text(path: Path, max_bytes: int) -> str:
+    """The text of a file; UserError if it cannot be read.  Devices and pipes are refused: they may never end."""
     try:
         if path.is_dir():
-            raise UserError(f"'{shown(path)}' is a directory; expected a file")
+            raise UserError(f"'{printable(path)}' is a directory; expected a file")
         if path.exists() and not path.is_file():
-            raise UserError(f"'{shown(path)}' is a device or a pipe; expected a file")
-        with open(path, "rb", opener=_without_waiting) as stream:
-            content: bytes = stream.read(most_bytes + 1) or b""  # None where it would have waited
+            raise UserError(f"'{printable(path)}' is a device or a pipe; expected a file")
+        with open(path, "rb", opener=_open_nonblocking) as stream:
+            content: bytes = stream.read(max_bytes + 1) or b""  # None if reading would block
     except (OSError, ValueError) as error:  # ValueError: a null character
-        raise UserError(f"cannot read '{shown(path)}': {getattr(error, 'strerror', None) or error}") from error
-    if len(content) > most_bytes:
-        raise UserError(f"'{shown(path)}' is larger than {most_bytes // 2**10:,} KiB; not a config or a spec")
+        raise UserError(f"cannot read '{printable(path)}': {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > max_bytes:
+        raise UserError(f"'{printable(path)}' is larger than {max_bytes // 2**10:,} KiB; not a config or a spec")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"'{shown(path)}' is not text (UTF-8)") from error
+        raise UserError(f"'{printable(path)}' is not text (UTF-8)") from error
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file that may, behind its name, wait for data for ever (/proc/kmsg)."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open without blocking: a special file (/proc/kmsg) may wait for data for ever."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file."""
-    return _mapping(path, "YAML", parsing.from_yaml, MOST_BYTES_OF_YAML)
+    return _mapping(path, "YAML", parsing.from_yaml, MAX_YAML_BYTES)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
-    return _mapping(path, "JSON", parsing.from_json, MOST_BYTES_OF_JSON)
+    return _mapping(path, "JSON", parsing.from_json, MAX_JSON_BYTES)
 
 
-def _mapping(path: Path, language: str, parse: Callable[[str], object], most_bytes: int) -> dict[str, Any]:
-    text = read_text(path, most_bytes)
+def _mapping(path: Path, language: str, parse: Callable[[str], object], max_bytes: int) -> dict[str, Any]:
+    text = read_text(path, max_bytes)
     if not text.strip():
-        raise UserError(f"'{shown(path)}' is empty")
+        raise UserError(f"'{printable(path)}' is empty")
     try:
         content = parse(text)
     except ValueError as error:
-        raise UserError(f"'{shown(path)}' cannot be read as {language}: {shown(error, 160)}") from error
+        raise UserError(f"'{printable(path)}' cannot be read as {language}: {printable(error, 160)}") from error
     if not isinstance(content, dict):
-        raise UserError(f"'{shown(path)}' holds {quoted(content)}; expected a mapping of fields")
+        raise UserError(f"'{printable(path)}' holds {quoted(content)}; expected a mapping of fields")
     return content
 
 
 def check_keys(spec: Mapping[str, Any], known: Collection[str], required: Iterable[str], where: str) -> None:
-    """Raise for a key nobody reads and for a needed one that is missing."""
+    """Raise for an unknown key and for a missing required key.  where: the file in error messages."""
     for key in spec:
         if key not in known:
             raise unknown("key", key, known, where=where)

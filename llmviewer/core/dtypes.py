@@ -11,8 +11,8 @@ from llmviewer.core.errors import unknown
 class Dtype:
     """A stored number format.
 
-    name: as printed.  bits: stored bits per element, scales and zero points included.
-    compute: the class of units that can multiply it as it stands (`fp16`, `int8`, `fp8` ...).
+    name: as printed.  bits: stored bits per element, including scales and zero points.
+    compute: the class of matrix units that multiply it without conversion (`fp16`, `int8`, `fp8` ...).
     """
 
     name: str
@@ -41,7 +41,7 @@ DTYPES: dict[str, Dtype] = {
     "nvfp4": Dtype(name="nvfp4", bits=4.5, compute="fp4"),
 }
 
-#: Names by which configs, data sheets and vLLM call the same formats.
+#: Other names of the same formats in configs, data sheets and vLLM.
 SPELLINGS: dict[str, str] = {
     "float64": "fp64",
     "float32": "fp32",
@@ -56,10 +56,10 @@ SPELLINGS: dict[str, str] = {
 }
 
 #: One 16-bit scale per group of this many weights, the usual choice of AWQ and GPTQ (arXiv 2306.00978, 2210.17323).
-WEIGHT_GROUP = 128
+WEIGHT_GROUP_SIZE = 128
 
 
-def named(name: str) -> Dtype:
+def get_dtype(name: str) -> Dtype:
     """The dtype called `name`, in any of its usual spellings."""
     key = str(name).lower().removeprefix("torch.")
     key = SPELLINGS.get(key, key)
@@ -69,27 +69,27 @@ def named(name: str) -> Dtype:
 
 
 def scaled(compute: str, bits: float, *, group: float, scale_bits: float = 16.0, name: str = "") -> Dtype:
-    """Numbers of `bits` that share one scale of `scale_bits` (zero points may be in it) per `group` of them."""
+    """Numbers of `bits` with one scale of `scale_bits` (may include a zero point) per `group` elements."""
     return Dtype(name=name or f"{compute}-g{group:g}", bits=bits + scale_bits / group, compute=compute)
 
 
-def grouped_int(bits: float, *, group: int = WEIGHT_GROUP, zero_point_bits: float = 0.0) -> Dtype:
+def grouped_int(bits: float, *, group: int = WEIGHT_GROUP_SIZE, zero_point_bits: float = 0.0) -> Dtype:
     """Integer weights with one 16-bit scale (and an optional zero point) per `group` elements."""
     return scaled(f"int{bits:g}", bits, group=group, scale_bits=16.0 + zero_point_bits)
 
 
 def plain_int(bits: float) -> Dtype:
-    """Integers whose scales (one per row or channel) are too few to count."""
+    """Integers with one scale per row or channel; these scales are too few to count."""
     return DTYPES.get(f"int{bits:g}") or Dtype(name=f"int{bits:g}", bits=bits, compute=f"int{bits:g}")
 
 
 def cache_int(bits: float, head_dim: float) -> Dtype:
-    """KV-cache entries below 16 bit: 16-bit scale and zero point per head and token (KIVI, arXiv 2402.02750)."""
+    """KV-cache entries below 16 bit, with a 16-bit scale and zero point per head and token (KIVI, arXiv 2402.02750)."""
     return Dtype(name=f"kv{bits:g}", bits=bits + 32.0 / head_dim, compute=f"int{bits:g}")
 
 
 def operand_class(left: Dtype, right: Dtype) -> str:
-    """The compute class of a product: the common one where both operands share it, else that of the wider operand."""
+    """The compute class of a product: the operands' common class, else that of the wider operand."""
     if left.compute == right.compute:
         return left.compute
     return left.compute if left.bits >= right.bits else right.compute

@@ -1,6 +1,6 @@
-"""The intermediate representation: tensors, accesses, operators, blocks, graphs.  Bytes are derived here and only here.
+"""The intermediate representation: tensors, accesses, operators, blocks, graphs.  Bytes are derived only here.
 
-A dimension is a float or a numpy array of float64 (one entry per point of a sweep); a graph of arrays is a sweep.
+A dimension is a float or a float64 array with one entry per forward pass, so one graph can describe a sweep.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from llmviewer.core.counts import Count, present, total
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.kinds import Kind, OperatorRole
 
-#: Scope of blocks that are no decoder layers: embedding, head, and blocks that a pass adds.
+#: Scope of blocks that are not decoder layers: embedding, head, and blocks added by a graph pass.
 MODEL_SCOPE = "model"
-#: Ends the names of weights that a checkpoint stores and its code does not call parameters (a router's correction).
+#: Suffix of weights that a checkpoint stores as buffers, not parameters (the correction bias of a router).
 BUFFER = ".buffer"
 
 
 class Role(Enum):
-    """What a tensor is for; decides which byte column it is counted in."""
+    """The purpose of a tensor; it selects the byte column that counts the tensor."""
 
     WEIGHT = "weight"
     ACTIVATION = "activation"
@@ -31,19 +31,19 @@ class Role(Enum):
 
 
 class Place(Enum):
-    """Where a tensor is read from or written to."""
+    """The memory or connection that a tensor is read from or written to."""
 
     DEVICE = "device"
     L2 = "l2"
     LINK = "link"
-    NETWORK = "network"  # beyond the reach of the link
+    NETWORK = "network"  # between nodes
     HOST = "host"
     DISK = "disk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tensor:
-    """What exists: a name, how many elements are stored, in which format, for what, where."""
+    """A stored tensor: name, number of elements, number format, role and place."""
 
     name: str
     elements: Count
@@ -52,24 +52,24 @@ class Tensor:
     place: Place = Place.DEVICE
 
     def at(self, place: Place) -> Tensor:
-        """The same tensor somewhere else."""
+        """A copy of the tensor with another place."""
         return Tensor(name=self.name, elements=self.elements, dtype=self.dtype, role=self.role, place=place)
 
     def called(self, name: str) -> Tensor:
-        """The same tensor under another name."""
+        """A copy of the tensor with another name."""
         return Tensor(name=name, elements=self.elements, dtype=self.dtype, role=self.role, place=self.place)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Access:
-    """What one step moves of a tensor: `elements` of it.  Stored is not moved: an embedding gathers rows."""
+    """The `elements` of a tensor that one forward pass moves; may differ from those stored (an embedding gathers)."""
 
     tensor: Tensor
     elements: Count
 
 
 def whole(tensor: Tensor) -> Access:
-    """Every element of `tensor`, once."""
+    """The access that moves every element of `tensor` once."""
     return Access(tensor, tensor.elements)
 
 
@@ -79,14 +79,14 @@ WORK: Mapping[str, bool] = {"work": True}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operator:
-    """One kernel's worth of work.
+    """The work of one kernel.
 
     matmul_flops run in the matrix units; vector_flops, recurrence_flops and conv_flops on the vector units.
-    special_ops: exponentials (already among vector_flops) that also load the special-function units.
+    special_ops: exponentials (included in vector_flops) that also load the special-function units.
     masked_flops: the part of matmul_flops spent on pairs the mask discards (eager attention).
-    compute: the dtype class of the matrix product.  shape: what a pass or a fitted kernel needs to know of it.
-    where: 1.0 at the points at which it runs; where it does not, its counts are zero.
-    runs_on: the device, or the host beside it.
+    compute: the dtype class of the matrix product.  shape: dimensions that graph passes and kernel models read.
+    where: 1.0 for forward passes that run it; for the others its counts are zero.
+    runs_on: the device or its host.
     """
 
     name: str
@@ -108,17 +108,17 @@ class Operator:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether a kernel of the device runs it; the host runs others, and copies between the two need none."""
+        """Whether a device kernel runs it: not if the host runs it, nor if it is a copy between host and device."""
         return self.runs_on is Place.DEVICE and self.kind is not Kind.COPY
 
     @property
     def output(self) -> Tensor:
-        """The tensor that the next operator takes: the first one written."""
+        """The first tensor written, which the next operator reads."""
         return self.writes[0].tensor
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the activations and caches it reads."""
+        """Names of the activations and caches that it reads."""
         return tuple(a.tensor.name for a in self.reads if a.tensor.role is not Role.WEIGHT)
 
     @property
@@ -128,11 +128,11 @@ class Operator:
 
     @property
     def flops(self) -> Count:
-        """matmul + vector + recurrence + convolution [FLOP]."""
+        """Total work: matmul + vector + recurrence + convolution [FLOP]."""
         return total((self.matmul_flops, self.vector_flops, self.recurrence_flops, self.conv_flops))
 
     def reading(self, names: Mapping[str, str]) -> Operator:
-        """The operator that reads other tensors in the place of some: names by name."""
+        """A copy that reads tensors under new names.  names: old name -> new name."""
         if not any(a.tensor.name in names for a in self.reads):
             return self
         reads = (Access(a.tensor.called(names.get(a.tensor.name, a.tensor.name)), a.elements) for a in self.reads)
@@ -154,11 +154,11 @@ class Operator:
         return self.moved_bytes(Place.DEVICE)
 
     def read_bytes(self, *roles: Role) -> Count:
-        """Device-memory bytes read of tensors of these roles."""
+        """Device-memory bytes read from tensors with these roles."""
         return _moved(tuple(a for a in self.reads if a.tensor.role in roles), Place.DEVICE)
 
     def write_bytes(self, role: Role) -> Count:
-        """Device-memory bytes written to tensors of `role`."""
+        """Device-memory bytes written to tensors with `role`."""
         return _moved(tuple(a for a in self.writes if a.tensor.role is role), Place.DEVICE)
 
 
@@ -167,13 +167,13 @@ WORK_FIELDS = tuple(entry.name for entry in fields(Operator) if "work" in entry.
 
 
 def summed_work(operators: Iterable[Operator]) -> dict[str, Any]:
-    """Work of several operators together, by field of Operator."""
+    """Total work of several operators, by field of Operator."""
     listed = tuple(operators)
     return {name: total(getattr(operator, name) for operator in listed) for name in WORK_FIELDS}
 
 
 def _moved(accesses: tuple[Access, ...], place: Place) -> Count:
-    """Bytes of the accesses at `place`: elements are added up by format first, then scaled."""
+    """Bytes of the accesses at `place`; elements are summed per number format first, then scaled."""
     elements: dict[float, Count] = {}
     for access in accesses:
         tensor = access.tensor
@@ -186,9 +186,9 @@ def _moved(accesses: tuple[Access, ...], place: Place) -> Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class State:
-    """What one layer keeps between steps, per sequence.
+    """The cache of one layer per sequence: KV cache or recurrent state.
 
-    per_token elements for each of the last `window` tokens, plus per_sequence elements whatever the context.
+    per_token elements for each of the last `window` tokens, plus per_sequence elements at any context length.
     """
 
     name: str
@@ -199,20 +199,20 @@ class State:
     place: Place = Place.DEVICE
 
     def resident_bytes(self, context: Count) -> Count:
-        """Bytes kept for one sequence of `context` tokens."""
+        """Bytes stored for one sequence of `context` tokens."""
         return self.bytes_of(context if self.window == np.inf else np.minimum(context, self.window))
 
     def bytes_of(self, tokens: Count) -> Count:
-        """Bytes where `tokens` tokens of one sequence are set aside."""
+        """Bytes for `tokens` tokens of one sequence, without regard to the window."""
         return (self.per_token * tokens + self.per_sequence) * self.dtype.bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Block:
-    """Operators that run one after another, `times` times with different weights.
+    """Operators that run one after another, repeated for `repeats` layers with different weights.
 
-    scope: blocks of one scope share tensors of one name (a tied head reads the embedding's table).
-    numbers: which layers of the model these are; none given: the first `times`.
+    scope: blocks with the same scope share tensors of the same name (a tied head reads the embedding's table).
+    numbers: layer numbers in the model; empty: the first `repeats` layers.
     """
 
     name: str
@@ -224,11 +224,11 @@ class Block:
 
     @property
     def is_layer(self) -> bool:
-        """Whether this is a kind of decoder layer, not the embedding, the head or a block that a pass has added."""
+        """Whether this is a kind of decoder layer, not the embedding, the head or a block added by a graph pass."""
         return self.scope != MODEL_SCOPE
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights it stores, by name; each once."""
+        """The stored weights by name, each once."""
         accesses = (a for op in self.operators for a in op.reads)
         return {a.tensor.name: a.tensor for a in accesses if a.tensor.role is Role.WEIGHT}
 
@@ -245,11 +245,11 @@ class Graph:
                 yield block, operator
 
     def map_blocks(self, change: Callable[[Block], Block]) -> Graph:
-        """The same graph with every block changed."""
+        """A copy of the graph with `change` applied to every block."""
         return replace(self, blocks=tuple(change(block) for block in self.blocks))
 
     def stored_weights(self) -> Iterator[tuple[Tensor, int]]:
-        """Every stored weight and how many layers hold one like it; a tied table once."""
+        """Every stored weight with the number of layers that store one like it; a tied table once."""
         seen: dict[tuple[str, str], tuple[Tensor, int]] = {}
         for block in self.blocks:
             for name, tensor in block.weights().items():
@@ -261,15 +261,15 @@ Pass: TypeAlias = Callable[[Graph], Graph]
 
 
 def as_built(graph: Graph) -> Graph:
-    """The pass that changes nothing."""
+    """The graph pass that changes nothing."""
     return graph
 
 
 def check(graph: Graph) -> None:
-    """Raise AssertionError where an operator reads an activation that no earlier operator of its block has written.
+    """Raise AssertionError if an operator reads an activation that no earlier operator of its block has written.
 
-    `hidden` is what a block receives, `per_layer_inputs` what the embedding leaves for all layers.  Passes are checked
-    with it in the tests; a user never sees it fail.
+    Exceptions: `tokens`, `hidden` (the input of a block) and `per_layer_inputs` (written by the embedding for all
+    layers).  Tests run it on the output of graph passes.
     """
     for block in graph.blocks:
         known = {"hidden", "tokens", "per_layer_inputs"}

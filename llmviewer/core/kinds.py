@@ -1,4 +1,4 @@
-"""Kinds of kernels, with every fact that another room needs of a kind, and roles of operators in their layers."""
+"""Kinds of kernels with their properties, and roles of operators in their layers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindFacts:
-    """Facts of one kind; none has a default, so a new kind cannot be declared without all of them.
+    """Properties of one kind; none has a default, so that a new kind must state all of them.
 
     matrix_units: its products run in the matrix units.
     by_channel: its work is divided by channels or heads, so one token occupies all units; otherwise by rows.
     whole_rows: it needs every column of its input, so split inputs are all-gathered before it.
     families: kernel families that price it (`timing/kernels/families.py`).
     fusion_rank: a fused kernel has the kind of its operator with the lowest rank.
-    summary_group: the bar of a summary that it is added to; "" where the operator's name decides.
+    summary_group: the bar of a summary that includes it; "" if the operator's name decides.
     marker: the symbol of the interactive roofline.  Members are drawn in the order of declaration.
     flops: how its FLOP are counted, in words.
     """
@@ -31,7 +31,7 @@ class KindFacts:
 
 
 class Kind(Enum):
-    """The family of a kernel.  The value is its name in results; `facts` is all that other rooms know of it."""
+    """The family of an operator's kernel.  The value is its name in results; `facts` has its properties."""
 
     facts: KindFacts
 
@@ -88,9 +88,9 @@ class Kind(Enum):
 
 
 class OperatorRole(Enum):
-    """What an operator does in its layer.  Graph passes choose operators by role; names are for people.
+    """The function of an operator in its layer.  Graph passes select operators by role; names are only for people.
 
-    Members that elementwise kernels are told apart by come in the order of precedence of a fused kernel.
+    Roles that distinguish elementwise kernels are in the order of their precedence in a fused kernel.
     """
 
     ROPE = "rope"

@@ -1,4 +1,4 @@
-"""What numpy frees stays with the process: temporaries of many passes come and go all the time."""
+"""Setting of the C library's allocator: memory that numpy frees stays in the process for reuse."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from functools import cache
 
 @cache
 def keep_freed_memory() -> None:
-    """Tell glibc to keep what numpy frees instead of handing every temporary back to the kernel; once a process.
+    """Make glibc keep freed memory instead of returning it to the kernel; runs once per process.
 
-    A sweep allocates and frees arrays of some 100 KiB all the time, a generation of some 4 KiB; by default they come
-    with fresh page faults, which made sweeps four times and generations half as slow again.  Elsewhere than on glibc
-    nothing happens.
+    A sweep constantly allocates and frees arrays of about 100 KiB, a generation of about 4 KiB.  By default each causes
+    new page faults, which made sweeps four times as slow and generations half as slow again.  Does nothing without
+    glibc.
     """
     import ctypes
 

@@ -1,5 +1,7 @@
-"""Text that strangers wrote -> plain values (what JSON can say).  No text can run code, exhaust the memory or the
-stack, or say a field twice."""
+"""Parsing untrusted JSON and YAML text into plain values (those of JSON).
+
+No text can run code, exhaust memory or stack, or give a field twice.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +14,25 @@ from typing import Any
 
 from llmviewer.core.errors import quoted
 
-#: A config nests a handful of levels and holds hundreds of values; far beyond these a file is not one.
-MOST_LEVELS = 100
-MOST_VALUES = 10**6
-#: Levels that a text may open before it is worth looking whether they stand inside each other: the C loader descends
-#: on the stack of the process, which some twenty thousand exhaust.
-MOST_OPENINGS = 1000
-#: Not read: dates stay text, and a merge key (`<<`, dropped from YAML 1.2) is a key like others; ten lines of them
-#: make billions of fields.
-UNREAD = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:merge")
-#: Numbers like 1e12: YAML 1.1 takes them for text unless they have a point and a sign.
+#: Limits of nesting and size; a config has a few levels and hundreds of values.
+MAX_LEVELS = 100
+MAX_VALUES = 10**6
+#: A YAML text with more opening characters is checked for nesting before it is loaded: the C loader recurses on the
+#: stack of the process, which about twenty thousand levels exhaust.
+MAX_UNCHECKED_OPENINGS = 1000
+#: YAML tags that are not resolved: dates stay text, and a merge key (`<<`, dropped from YAML 1.2) is an ordinary key,
+#: because ten lines of merge keys make billions of fields.
+UNRESOLVED_TAGS = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:merge")
+#: Numbers like 1e12, which YAML 1.1 reads as text unless they have a point and a sign.
 _EXPONENT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$")
 
 
 def from_json(text: str) -> Any:
-    """The value that a JSON text says.  Raises ValueError: a one-line reason."""
+    """The value of a JSON text.  Raises ValueError with a one-line reason."""
     import json
 
     try:
-        return _plain(json.loads(text, object_pairs_hook=_without_repeats))
+        return _checked(json.loads(text, object_pairs_hook=_unique_fields))
     except RecursionError as error:
         raise _too_deep() from error
     except ValueError as error:
@@ -38,13 +40,13 @@ def from_json(text: str) -> Any:
 
 
 def from_yaml(text: str) -> Any:
-    """The value that a YAML text says, by the C loader where present.  Raises ValueError: a one-line reason."""
+    """The value of a YAML text, read by the C loader if present.  Raises ValueError with a one-line reason."""
     import yaml
 
     try:
-        if sum(map(text.count, "[{-?")) > MOST_OPENINGS:
+        if sum(map(text.count, "[{-?")) > MAX_UNCHECKED_OPENINGS:
             _check_levels(text)
-        return _plain(yaml.load(text, Loader=_yaml_loader()))  # a SafeLoader
+        return _checked(yaml.load(text, Loader=_yaml_loader()))  # a SafeLoader
     except RecursionError as error:
         raise _too_deep() from error
     except ValueError as error:
@@ -57,16 +59,16 @@ def from_yaml(text: str) -> Any:
 
 
 def _reason(error: ValueError) -> ValueError:
-    """In our words where Python's speak to a programmer."""
+    """The error, with a plainer text for Python's limit on digits."""
     return ValueError("a number has thousands of digits") if "int_max_str_digits" in str(error) else error
 
 
 def _too_deep() -> ValueError:
-    return ValueError(f"nested deeper than {MOST_LEVELS} levels")
+    return ValueError(f"nested deeper than {MAX_LEVELS} levels")
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; which of two values of one field was meant nobody can know."""
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a JSON object; a repeated field is an error because its value would be ambiguous."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError(_repeated(name for name, _ in pairs))
@@ -74,24 +76,24 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _repeated(names: Iterable[str]) -> str:
-    name, times = Counter(names).most_common(1)[0]
-    return f"field '{name}' stands {times} times"
+    name, count = Counter(names).most_common(1)[0]
+    return f"field '{name}' appears {count} times"
 
 
 def _check_levels(text: str) -> None:
-    """Raise ValueError where a YAML text nests too deep.  The parser alone does not descend on the stack."""
+    """Raise ValueError if a YAML text nests too deeply; the event parser, unlike the loader, does not recurse."""
     import yaml
 
     level = 0
     for event in yaml.parse(text, Loader=_yaml_loader()):
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if level > MOST_LEVELS:
+        if level > MAX_LEVELS:
             raise _too_deep()
 
 
 @cache
 def _yaml_loader() -> type[Any]:
-    """A safe loader for what JSON can say, in which a key stands once."""
+    """A safe YAML loader for the values of JSON that refuses repeated keys."""
     import yaml
 
     base: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -103,30 +105,32 @@ def _yaml_loader() -> type[Any]:
                 raise yaml.constructor.ConstructorError(None, None, _repeated(names), node.start_mark)
 
     Loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag not in UNREAD]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in UNRESOLVED_TAGS]
         for first, resolvers in base.yaml_implicit_resolvers.items()
     }
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
     return Loader
 
 
-def _plain(value: Any) -> Any:
-    """`value`, if it could stand in a JSON file of reasonable size.  Aliases count as often as they are used, so one
-    that contains itself never passes."""
+def _checked(value: Any) -> Any:
+    """`value`, if a JSON file of reasonable size could have it; else ValueError.
+
+    An alias counts each time it is used, so one that contains itself never passes.
+    """
     values, seen, level = [value], 1, 0
     while values:
-        if level > MOST_LEVELS:
+        if level > MAX_LEVELS:
             raise _too_deep()
-        if seen > MOST_VALUES:
-            raise ValueError(f"more than {MOST_VALUES:,} values")
-        values = list(islice(chain.from_iterable(map(_inner, values)), MOST_VALUES))
+        if seen > MAX_VALUES:
+            raise ValueError(f"more than {MAX_VALUES:,} values")
+        values = list(islice(chain.from_iterable(map(_children, values)), MAX_VALUES))
         seen += len(values)
         level += 1
     return value
 
 
-def _inner(value: Any) -> Iterable[Any]:
-    """What stands inside a list or a mapping."""
+def _children(value: Any) -> Iterable[Any]:
+    """The values in a list or mapping; ValueError for a type that JSON does not have."""
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):

@@ -1,3 +1,3 @@
-"""The version, in one place: the package, its metadata and every result read it here."""
+"""The version of the package, its metadata and every result."""
 
 __version__ = "0.1.0"

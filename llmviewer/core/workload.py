@@ -1,4 +1,4 @@
-"""What one forward pass is asked to do: prefill, decode, chunks and mixed batches differ only in numbers."""
+"""The workload of one forward pass: prefill, decode, chunks and mixed batches differ only in numbers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy.typing as npt
 
 from llmviewer.core.counts import Count
 
-#: Fields of Group that a schedule gives a value for every pass.
+#: Fields of Group with one value per forward pass in a schedule.
 PASS_COLUMNS = ("batch_size", "new_tokens", "cached_tokens", "logit_positions")
 
 
 def whole_tokens(count: Count) -> Count:
-    """The whole tokens in a count; what falls short of one by a rounding error (0.29 x 100) is one."""
+    """The count rounded down to whole tokens, tolerating rounding errors (0.29 x 100 is 29)."""
     whole: Count = np.floor(np.round(count, 6))
     return whole
 
 
 def kept_tokens(cached: Count, kept: float) -> Count:
-    """Whole tokens that are left of `cached` ones where eviction keeps this share of them, one at least."""
+    """Whole tokens left of `cached` after eviction keeps the share `kept`, at least one."""
     return cached if kept == 1.0 else np.minimum(cached, np.maximum(whole_tokens(cached * kept), 1.0))
 
 
@@ -28,10 +28,9 @@ def kept_tokens(cached: Count, kept: float) -> Count:
 class Group:
     """Sequences that do the same in one forward pass [counts, scalars or arrays].
 
-    batch_size sequences, each with new_tokens on top of cached_tokens, asking for logit_positions rows of logits.
-    attended_new_pairs: query-key pairs among the new tokens; None, and NaN in an array, is causal, n(n+1)/2; a tree or
-    a lookahead mask gives its own number.  kept: the share of the cached tokens that eviction has left; the others are
-    not read.
+    batch_size sequences, each with new_tokens after cached_tokens, that need logit_positions rows of logits.
+    attended_new_pairs: query-key pairs among the new tokens; None (NaN in an array) is causal, n(n+1)/2; a tree or
+    lookahead mask has its own number.  kept: share of the cached tokens that eviction has left; only these are read.
     """
 
     batch_size: Count
@@ -41,83 +40,85 @@ class Group:
     attended_new_pairs: Count | None = None
     kept: float = 1.0
 
-    def some(self, passes: slice | npt.NDArray[np.intp]) -> Group:
-        """The group in some of its passes: a slice or indices of its array columns."""
-        taken = {name: np.asarray(getattr(self, name))[passes] for name in PASS_COLUMNS}
+    def select(self, passes: slice | npt.NDArray[np.intp]) -> Group:
+        """The group in some of its passes, given by a slice or indices of its array columns."""
+        selected = {name: np.asarray(getattr(self, name))[passes] for name in PASS_COLUMNS}
         pairs = self.attended_new_pairs
         if isinstance(pairs, np.ndarray) and pairs.size > 1:
-            taken["attended_new_pairs"] = pairs[passes]
-        return replace(self, **taken)  # type: ignore[arg-type]
+            selected["attended_new_pairs"] = pairs[passes]
+        return replace(self, **selected)  # type: ignore[arg-type]
 
     @property
     def tokens(self) -> Count:
-        """New tokens of all its sequences."""
+        """New tokens of all sequences."""
         return self.batch_size * self.new_tokens
 
     @property
     def states(self) -> Count:
-        """Recurrent states that its sequences are left with: the last, and where all tokens ask for logits, as those
-        that a verification may reject do, the one after each."""
+        """Recurrent states to write: one per sequence, or one per new token if every token needs logits.
+
+        The latter is a verification pass, which may reject any of its tokens.
+        """
         return self.batch_size * np.where(self.logit_positions < self.new_tokens, 1.0, self.new_tokens)
 
     @property
-    def held(self) -> Count:
-        """Cached tokens that are still there to attend to."""
+    def remaining_tokens(self) -> Count:
+        """Cached tokens of one sequence that are left after eviction."""
         return kept_tokens(self.cached_tokens, self.kept)
 
     def keys(self, window: float = np.inf) -> Count:
-        """Keys an eager kernel multiplies for one sequence: min(cached, window - 1) + new."""
-        cached = self.held if window == np.inf else np.minimum(self.held, window - 1.0)
+        """Keys that an eager kernel multiplies for one sequence: min(cached, window - 1) + new."""
+        cached = self.remaining_tokens if window == np.inf else np.minimum(self.remaining_tokens, window - 1.0)
         return cached + self.new_tokens
 
     def attended_pairs(self, window: float = np.inf) -> Count:
-        """Query-key pairs the mask lets through, for one sequence.
+        """Query-key pairs of one sequence that the mask lets through.
 
         Causal: n c + n(n+1)/2.  A window of w: the i-th new token sees min(c + i, w) keys, itself included, so the
         first a = clip(w - c, 0, n) see all and the others w: a c + a(a+1)/2 + (n - a) w.
         """
-        return self._unless_own(self._causal_pairs(window), self.held, window)
+        return self._or_tree_pairs(self._causal_pairs(window), self.remaining_tokens, window)
 
-    def _unless_own(self, causal: Count, before: Count, most: Count) -> Count:
-        """Causal pairs; where new tokens have pairs of their own those, and for each the cached tokens `before` them.
+    def _or_tree_pairs(self, causal: Count, cached: Count, limit: Count) -> Count:
+        """The `causal` pairs, or if attended_new_pairs is set, those and `cached` keys per new token.
 
-        most: keys that a token sees at most.  Where some of a tree's tokens have reached it and others not, too many.
+        limit: most keys that a token sees.  Overestimates if only some tokens of a tree have reached the limit.
         """
-        own, n = self.attended_new_pairs, self.new_tokens
-        return causal if own is None else np.where(np.isnan(own), causal, np.minimum(n * before + own, n * most))
+        pairs, n = self.attended_new_pairs, self.new_tokens
+        return causal if pairs is None else np.where(np.isnan(pairs), causal, np.minimum(n * cached + pairs, n * limit))
 
     def _causal_pairs(self, window: float) -> Count:
-        n, c = self.new_tokens, self.held
+        n, c = self.new_tokens, self.remaining_tokens
         if window == np.inf:
             return n * c + n * (n + 1.0) * 0.5
         a = np.clip(window - c, 0.0, n)
         return a * c + a * (a + 1.0) * 0.5 + (n - a) * window
 
     def chunked_pairs(self, chunk: float) -> Count:
-        """Pairs when a token sees only its own chunk of `chunk` tokens (Llama 4): sum of (position mod chunk) + 1.
+        """Pairs of one sequence if tokens see only their chunk (Llama 4): sum of (position mod chunk) + 1.
 
-        The new tokens of a chunk that is already begun miss those of its tokens that were evicted.
+        New tokens in a chunk that is partly cached do not see its evicted tokens.
         """
 
-        def before(position: Count) -> Count:
+        def pairs_up_to(position: Count) -> Count:
             whole, rest = np.divmod(position, chunk)
             return whole * (chunk * (chunk + 1.0) * 0.5) + rest * (rest + 1.0) * 0.5
 
-        pairs = before(self.cached_tokens + self.new_tokens) - before(self.cached_tokens)
-        begun = np.mod(self.cached_tokens, chunk)
-        kept = kept_tokens(begun, self.kept)
+        pairs = pairs_up_to(self.cached_tokens + self.new_tokens) - pairs_up_to(self.cached_tokens)
+        partial = np.mod(self.cached_tokens, chunk)
+        kept = kept_tokens(partial, self.kept)
         if self.kept != 1.0:
-            pairs = pairs - np.minimum(self.new_tokens, chunk - begun) * (begun - kept)
-        return self._unless_own(pairs, kept, chunk)
+            pairs = pairs - np.minimum(self.new_tokens, chunk - partial) * (partial - kept)
+        return self._or_tree_pairs(pairs, kept, chunk)
 
     def chunked_keys(self, chunk: float) -> Count:
-        """Keys that some new token sees then: what is left of the begun chunk, cached mod chunk, and the new."""
+        """Keys that a new token can see with chunks: the cached part of the current chunk, and the new tokens."""
         return kept_tokens(np.remainder(self.cached_tokens, chunk), self.kept) + self.new_tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One forward pass: weights are read once over all tokens of all groups; attention is summed over groups."""
+    """One forward pass: weights are read once for all groups; attention is summed over groups."""
 
     groups: tuple[Group, ...]
     tokens: Count = field(init=False)
@@ -144,22 +145,22 @@ def _step(batch_size: Count, new_tokens: Count, cached_tokens: Count, logit_posi
 
 
 def prefill(batch_size: Count, input_len: Count, cached_tokens: Count = 0.0) -> Step:
-    """Whole prompts together; one row of logits each.  cached_tokens: a prefix found in the cache."""
+    """Whole prompts, with one row of logits each.  cached_tokens: prefix hit per prompt."""
     return _step(batch_size, input_len, cached_tokens, 1.0)
 
 
 def decode(batch_size: Count, cached_tokens: Count) -> Step:
-    """One new token for each sequence."""
+    """One new token for each sequence, with logits."""
     return _step(batch_size, 1.0, cached_tokens, 1.0)
 
 
-def verify(batch_size: Count, cached_tokens: Count, drafted: Count) -> Step:
-    """The drafted tokens and the last accepted one, with logits for all."""
-    return _step(batch_size, drafted + 1.0, cached_tokens, drafted + 1.0)
+def verify(batch_size: Count, cached_tokens: Count, draft_tokens: Count) -> Step:
+    """Verification of the draft tokens, after the last accepted token; logits for all of them."""
+    return _step(batch_size, draft_tokens + 1.0, cached_tokens, draft_tokens + 1.0)
 
 
 def chunk(batch_size: Count, new_tokens: Count, cached_tokens: Count) -> Step:
-    """A piece of a prompt before its last one: no logits."""
+    """A chunk of a prompt that is not its last: no logits."""
     return _step(batch_size, new_tokens, cached_tokens, 0.0)
 
 

@@ -21,11 +21,13 @@ DEQUANTIZE_FLOPS = 2.0
 #: Rows of an output tile; every tile converts the weights it reads anew.
 TILE_ROWS = 128.0
 #: Products that engines keep in the model's 16-bit dtype.
-KEPT = frozenset("router shared_gate attn_predictor_in attn_predictor_out mlp_predictor_in mlp_predictor_out".split())
+UNQUANTIZED = frozenset(
+    "router shared_gate attn_predictor_in attn_predictor_out mlp_predictor_in mlp_predictor_out".split()
+)
 #: Endings of the products of adapters, which stay in 16 bit beside whatever they adapt.
-ADAPTERS = ("_lora_a", "_lora_b")
+ADAPTER_SUFFIXES = ("_lora_a", "_lora_b")
 #: Ending of the operators that make low-bit inputs, and of what they write.
-QUANTIZE = "_quantize"
+QUANTIZE_SUFFIX = "_quantize"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ _Low: TypeAlias = dict[tuple[str, Dtype], Tensor]
 
 def is_linear(operator: Operator) -> bool:
     """Whether the operator multiplies by a stored matrix that may be quantized."""
-    kept = operator.name in KEPT or operator.name.endswith(ADAPTERS)
+    kept = operator.name in UNQUANTIZED or operator.name.endswith(ADAPTER_SUFFIXES)
     return operator.kind is Kind.GEMM and isinstance(operator.shape, GemmShape) and not kept
 
 
@@ -111,7 +113,7 @@ def _restored(operator: Operator, made: Mapping[str, Tensor]) -> _Linear:
 def _formatted(linear: _Linear, wanted: Format) -> _Linear:
     """Weights in their new dtype, the class of the product, the work of bringing the weights to it."""
     operator, plain = linear.operator, linear.plain
-    before = matrix(operator).tensor.dtype
+    before = weight_access(operator).tensor.dtype
     low, stored = linear.low, before
     if wanted.activations is not None:
         low = wanted.activations if wanted.activations.bits < plain.bits else None
@@ -119,20 +121,20 @@ def _formatted(linear: _Linear, wanted: Format) -> _Linear:
         stored = plain if wanted.weights.bits == plain.bits else wanted.weights
     if (low, stored) == (linear.low, before):
         return linear
-    reads = tuple(in_dtype(a, stored) if is_matrix(a) else a for a in operator.reads)
+    reads = tuple(in_dtype(a, stored) if is_weight_matrix(a) else a for a in operator.reads)
     changed = replace(operator, reads=reads, compute=operand_class(low or plain, stored))
     work = _sum(operator.vector_flops, conversion(operator), -1.0)
     return _Linear(replace(changed, vector_flops=_sum(work, conversion(changed), 1.0)), low)
 
 
-def is_matrix(access: Access) -> bool:
+def is_weight_matrix(access: Access) -> bool:
     """Whether it is the matrix of a linear layer that is read, not its bias."""
     return access.tensor.role is Role.WEIGHT and access.tensor.name.endswith(".weight")
 
 
-def matrix(operator: Operator) -> Access:
+def weight_access(operator: Operator) -> Access:
     """What a linear operator reads of its matrix."""
-    return next(access for access in operator.reads if is_matrix(access))
+    return next(access for access in operator.reads if is_weight_matrix(access))
 
 
 def in_dtype(access: Access, dtype: Dtype) -> Access:
@@ -150,7 +152,7 @@ def conversion(operator: Operator) -> Count | None:
 
     Rows of one expert: those of all experts over the experts that are read.
     """
-    shape, read = operator.shape, matrix(operator)
+    shape, read = operator.shape, weight_access(operator)
     assert isinstance(shape, GemmShape)
     if read.tensor.dtype.bits >= 16.0 or read.tensor.dtype.compute == operator.compute:
         return None
@@ -166,7 +168,7 @@ def _low_inputs(linears: Iterable[_Linear]) -> _Low:
         for access in linear.inputs:
             source = access.tensor.name
             other = "" if all(name != source for name, _ in found) else f"_{linear.low.name}"
-            new = Tensor(name=f"{source}{other}{QUANTIZE}", elements=access.elements, dtype=linear.low)
+            new = Tensor(name=f"{source}{other}{QUANTIZE_SUFFIX}", elements=access.elements, dtype=linear.low)
             same = found.setdefault((source, linear.low), new)
             if same is not new:
                 elements = np.maximum(same.elements, access.elements)

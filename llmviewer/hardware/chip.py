@@ -1,9 +1,9 @@
-"""Chips and links: figures in SI units, and what stands in where a chip lacks a dtype."""
+"""Chips, links, hosts and disks in SI units, and the substitutes for matrix dtypes that a chip lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
+from llmviewer.hardware.figures import Figure, FigureInfo, figure, figure_per_dtype
 
-#: What stands in for a matrix dtype that a chip does not have: bf16 and fp16 for each other, everything else upward.
-#: tf32 rounds fp32 to 19 bits: it never stands in for it; the vector units do.
+#: Substitutes for a matrix dtype that a chip lacks, in order: bf16 and fp16 replace each other, others widen.
+#: tf32 rounds fp32 to 19 bits, so it never replaces fp32; the vector units do.
 WIDER: dict[str, tuple[str, ...]] = {
     "int1": ("int4", "int8", "bf16", "fp16", "fp32"),
     "int2": ("int4", "int8", "bf16", "fp16", "fp32"),
@@ -31,38 +32,15 @@ WIDER: dict[str, tuple[str, ...]] = {
 }
 
 
-#: Fields of Chip that may be arrays: one number each, and one per dtype.
-SCALAR_FIGURES = (
-    "bandwidth_bytes_per_s",
-    "memory_bytes",
-    "special_ops_per_s",
-    "l2_bytes",
-    "l2_bandwidth_bytes_per_s",
-    "on_chip_bytes_per_unit",
-    "units",
-    "clock_hz",
-    "sparse_speedup",
-    "tdp_w",
-)
-RATE_FIGURES = ("matrix_flops_per_s", "vector_flops_per_s")
-#: The link of Chip.links that joins groups of devices (--network).
+#: Key in Chip.links of the network between nodes (--network).
 NETWORK = "network"
-#: Links to the host, the best first.
+#: Links to the host, the fastest first.
 TO_HOST = ("nvlink-c2c", "pcie")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One number of a spec sheet, in SI units, and where it stands."""
-
-    value: float
-    source: str
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Link:
-    """A connection between devices; bandwidth per direction [byte/s]."""
+    """A connection between devices; bandwidth per direction [byte/s].  devices: most that it joins, 0 = unknown."""
 
     name: str
     bandwidth_bytes_per_s: Count
@@ -72,7 +50,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Disk:
-    """A disk of the computer beside a device: what it reads and writes one after another [byte/s]."""
+    """A disk of the host, with its sequential read and write rates [byte/s]."""
 
     name: str
     read_bytes_per_s: float
@@ -81,10 +59,10 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Host:
-    """The computer beside a device: its memory, and the CPU with its rates, None where they are unknown.
+    """The computer that a device is attached to: the bandwidth of its memory [byte/s], and its CPU.
 
-    memory_bytes: how much of it; None is unknown.  disk: what tensors are put on that it does not hold.
-    devices: how many share it evenly.
+    cpu: None if its rates are unknown.  memory_bytes: capacity, None if unknown.  disk: stores tensors that do not fit
+    in the host's memory.  devices: devices that share the host evenly.
     """
 
     name: str
@@ -97,28 +75,40 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chip:
-    """One device.  Rates are dense data-sheet peaks; any figure may be an array (hypothetical chips, `points` of them).
+    """One device.  Rates are dense data-sheet peaks; figures may be arrays of `points` hypothetical chips.
 
-    None is `unknown`: the maker does not publish it.
+    None means unknown: the maker does not publish the figure.
     """
 
     name: str
     title: str
     maker: str
     generation: str
-    matrix_flops_per_s: Mapping[str, Count]
-    vector_flops_per_s: Mapping[str, Count]
-    bandwidth_bytes_per_s: Count
-    memory_bytes: Count
-    special_ops_per_s: Count | None = None
-    l2_bytes: Count | None = None
-    l2_bandwidth_bytes_per_s: Count | None = None
-    on_chip_bytes_per_unit: Count | None = None
-    units: Count | None = None
-    clock_hz: Count | None = None
-    vector_clock_hz: Count | None = None
-    sparse_speedup: Count = 1.0
-    tdp_w: Count | None = None
+    matrix_flops_per_s: Mapping[str, Count] = field(
+        metadata=figure_per_dtype("dense matrix rate", "FLOP/s", "dense_tflops", 1e12)
+    )
+    vector_flops_per_s: Mapping[str, Count] = field(
+        metadata=figure_per_dtype("vector rate", "FLOP/s", "vector_tflops", 1e12)
+    )
+    memory_bytes: Count = field(metadata=figure("memory", "byte", "memory_capacity_gib", 2.0**30))
+    bandwidth_bytes_per_s: Count = field(metadata=figure("bandwidth", "byte/s", "memory_bandwidth_gb_per_s", 1e9))
+    l2_bytes: Count | None = field(
+        default=None, metadata=figure("last-level cache", "byte", "l2_capacity_mib", 2.0**20)
+    )
+    l2_bandwidth_bytes_per_s: Count | None = field(
+        default=None, metadata=figure("last-level cache bandwidth", "byte/s", "l2_bandwidth_gb_per_s", 1e9)
+    )
+    on_chip_bytes_per_unit: Count | None = field(
+        default=None, metadata=figure("on-chip memory per unit", "byte", "on_chip_kib_per_unit", 2.0**10)
+    )
+    units: Count | None = field(default=None, metadata=figure("compute units", "1", "units"))
+    clock_hz: Count | None = field(default=None, metadata=figure("clock", "Hz", "clock_ghz", 1e9))
+    vector_clock_hz: Count | None = field(
+        default=None, metadata=figure("vector-unit clock", "Hz", "vector_clock_ghz", 1e9)
+    )
+    sparse_speedup: Count = field(default=1.0, metadata=figure("2:4 sparsity", "x", "sparse_speedup"))
+    special_ops_per_s: Count | None = field(default=None, metadata=figure("special functions", "op/s"))
+    tdp_w: Count | None = field(default=None, metadata=figure("board power", "W", "tdp_w"))
     links: Mapping[str, Link] = field(default_factory=dict)
     default_link: str = ""
     host: Host | None = None
@@ -128,7 +118,7 @@ class Chip:
     points: int = field(init=False)
 
     def compute_dtype(self, wanted: str) -> str:
-        """The matrix dtype that runs a product of class `wanted`: itself, else the next wider one the chip has."""
+        """The matrix dtype that runs a product of class `wanted`: itself, else the chip's next wider dtype."""
         rates = self.matrix_flops_per_s
         for name in (wanted, *WIDER.get(wanted, ())):
             if name in rates:
@@ -146,50 +136,65 @@ class Chip:
 
     @property
     def link_rate(self) -> Count | None:
-        """Bytes per second and direction of the link that collectives use, None where there is none."""
+        """Bandwidth per direction of the link that collectives use [byte/s]; None if there is no link."""
         link = self.links.get(self.default_link)
         return None if link is None else link.bandwidth_bytes_per_s
 
     @property
     def network_rate(self) -> Count | None:
-        """Bytes per second and direction beyond that link's reach, None where no network is given."""
+        """Bandwidth per direction of the network between nodes [byte/s]; None if no network is set."""
         network = self.links.get(NETWORK)
         return None if network is None else network.bandwidth_bytes_per_s
 
     @property
     def host_link_rate(self) -> Count | None:
-        """Bytes per second and direction of the link to the host, None where it is unknown."""
+        """Bandwidth per direction of the link to the host [byte/s]; None if unknown."""
         return next((self.links[name].bandwidth_bytes_per_s for name in TO_HOST if name in self.links), None)
 
     @property
     def near(self) -> float:
-        """Devices that the link joins; no bound where none is published."""
+        """Devices that the default link joins; inf if no limit is published."""
         link = self.links.get(self.default_link)
         return float(link.devices) if link is not None and link.devices else np.inf
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "points", max(np.size(figure) for figure in self._figures().values()))
+        object.__setattr__(self, "points", max(np.size(figure) for figure in self._arrays()))
 
     def spread(self, index: Array) -> Chip:
-        """The chip of every pass: array figures are taken at `index` (which chip runs the pass)."""
-        arrays = {name: figure for name, figure in self._figures().items() if np.size(figure) > 1}
-        if not arrays:
+        """The chip of every forward pass: array figures at `index`, the number of the chip that runs the pass."""
+        if self.points == 1:
             return self
         taken = index.astype(int)
-        changed: dict[str, Any] = {name: _taken(figure, taken) for name, figure in arrays.items() if "." not in name}
-        for name in RATE_FIGURES:
+        changed: dict[str, Any] = {
+            name: _taken(getattr(self, name), taken) for name in FIGURES if name not in PER_DTYPE
+        }
+        for name in PER_DTYPE:
             changed[name] = {dtype: _taken(rate, taken) for dtype, rate in getattr(self, name).items()}
-        return replace(self, **changed)
+        links = {
+            name: replace(link, bandwidth_bytes_per_s=_taken(link.bandwidth_bytes_per_s, taken))
+            for name, link in self.links.items()
+        }
+        return replace(self, **changed, links=links)
 
-    def _figures(self) -> dict[str, Count]:
-        """All figures by name; rates as `field.dtype`."""
-        figures = {name: getattr(self, name) for name in SCALAR_FIGURES if getattr(self, name) is not None}
-        return figures | {f"{f}.{dtype}": rate for f in RATE_FIGURES for dtype, rate in getattr(self, f).items()}
+    def _arrays(self) -> Iterator[Any]:
+        """Every figure that may be an array, also per dtype and per link."""
+        for name in FIGURES:
+            value = getattr(self, name)
+            yield from value.values() if name in PER_DTYPE else (value,)
+        yield from (link.bandwidth_bytes_per_s for link in self.links.values())
 
     def vector_rate(self, wanted: str = "fp32") -> Count | None:
-        """FLOP/s of the vector units, None where unknown."""
+        """FLOP/s of the vector units for `wanted`, else for fp32; None if unknown."""
         return self.vector_flops_per_s.get(wanted, self.vector_flops_per_s.get("fp32"))
 
 
-def _taken(figure: Count, index: npt.NDArray[np.intp]) -> Count:
+def _taken(figure: Any, index: npt.NDArray[np.intp]) -> Any:
+    """The figure at `index` if it is an array, else the figure itself."""
     return figure[index] if isinstance(figure, np.ndarray) and figure.size > 1 else figure
+
+
+#: Field of Chip -> declaration of its figure.
+FIGURES: dict[str, FigureInfo] = {
+    entry.name: entry.metadata["figure"] for entry in fields(Chip) if "figure" in entry.metadata
+}
+PER_DTYPE = tuple(name for name, info in FIGURES.items() if info.per_dtype)

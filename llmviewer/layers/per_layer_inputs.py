@@ -15,7 +15,7 @@ from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
 
-NAME = "per_layer_inputs"
+PER_LAYER_INPUTS = "per_layer_inputs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,8 @@ class PerLayerEmbedding:
         norm = rms_norm("per_layer_projection_norm", self.width, self.dtype, rows=self.layers).operator(
             project.output, tokens
         )
-        y = Tensor(name=NAME, elements=norm.output.elements, dtype=norm.output.dtype)
-        both = elementwise(NAME, (whole(norm.output), whole(rows)), y, tokens, flops=2.0)
+        y = Tensor(name=PER_LAYER_INPUTS, elements=norm.output.elements, dtype=norm.output.dtype)
+        both = elementwise(PER_LAYER_INPUTS, (whole(norm.output), whole(rows)), y, tokens, flops=2.0)
         return (look_up, project, norm, both)
 
 
@@ -67,7 +67,7 @@ class PerLayerInput:
 
     def _branch(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
         tokens = step.tokens
-        inputs = Tensor(name=NAME, elements=tokens * (1.0 * self.layers * self.width), dtype=x.dtype)
+        inputs = Tensor(name=PER_LAYER_INPUTS, elements=tokens * (1.0 * self.layers * self.width), dtype=x.dtype)
         gate = self._linear("per_layer_input_gate", self.hidden, self.width).operator(x, tokens)
         y = Tensor(name="per_layer_act", elements=gate.output.elements, dtype=x.dtype)
         act = gated("per_layer_act", (whole(gate.output), Access(inputs, y.elements)), y, tokens, self.activation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmviewer.core.errors import UserError, quoted, shown, unknown
+from llmviewer.core.errors import UserError, printable, quoted, unknown
 
 #: A larger size is a typing error.
 MAX_FIELD_VALUE = 10**8
@@ -93,7 +93,7 @@ class Config:
         if isinstance(value, bool) or not is_whole:
             raise UserError(f"{self.where}: field '{name}' is {quoted(value)}, expected a whole number")
         if not minimum <= value <= maximum:
-            raise UserError(f"{self.where}: field '{name}' is {shown(value)}, expected {minimum} to {maximum}")
+            raise UserError(f"{self.where}: field '{name}' is {printable(value)}, expected {minimum} to {maximum}")
         return int(value)
 
     def number(self, name: str, default: float) -> float:
@@ -147,7 +147,7 @@ class Config:
         """Raise if the field has another value than these; a missing field or null is fine."""
         value = self.get(name)
         if value is not None and value not in values:
-            allowed = ", ".join(map(shown, values))
+            allowed = ", ".join(map(printable, values))
             raise UserError(f"{self.where}: field '{name}' is {quoted(value)}; supported: {allowed}")
 
     def ignore(self, *names: str) -> None:
@@ -174,5 +174,5 @@ class Config:
             names = ", ".join(quoted(name) for name in unread[:5]) + (", …" if len(unread) > 5 else "")
             raise UserError(
                 f"{self.where}: {noun} {names} {verb} not supported for this architecture and may change its shapes "
-                f"(to ignore: --ignore-field {shown(unread[0])})"
+                f"(to ignore: --ignore-field {printable(unread[0])})"
             )

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmviewer.core import data, dtypes
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.errors import UserError, shown, unknown
+from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.models.config import QUANTIZATION_FIELD, Config
 from llmviewer.models.model import Model
 
@@ -50,20 +50,20 @@ class Card:
 
 def read(name: str) -> Card:
     """The Card of the model called `name` (a name or path as in `load`)."""
-    own = data.own(name)
+    own = data.user_path(name)
     path = own or Path(name)
-    if own and data.own(str(own / "config.json")):
+    if own and data.user_path(str(own / "config.json")):
         return Card(name=own.resolve().name, config=data.read_json(own / "config.json"))
     if name.endswith(".json"):
         return Card(name=_json_name(path), config=data.read_json(path))
     found, stem, aliases = data.find("model_configs", name, "model")
     if found == own and own.is_dir():
         problem = "is a directory without a config.json" if os.access(own, os.X_OK) else "cannot be searched"
-        raise UserError(f"'{shown(found)}' {problem}")
+        raise UserError(f"'{printable(found)}' {problem}")
     spec = data.read_yaml(found)
     config = spec.get("config", spec)
     if not isinstance(config, Mapping):
-        raise UserError(f"'{shown(found)}': 'config' must be a mapping of the fields of config.json")
+        raise UserError(f"'{printable(found)}': 'config' must be a mapping of the fields of config.json")
     published = spec.get("parameters")
     return Card(
         name=stem,
@@ -107,13 +107,13 @@ def _dtype(config: Config, requested: str) -> tuple[Dtype, tuple[str, ...]]:
     if requested != "auto":
         if dtypes.SPELLINGS.get(requested.lower(), requested.lower()) not in ALLOWED_DTYPES:
             raise unknown("dtype", requested, ("auto", *ALLOWED_DTYPES), hint="narrower formats are quantizations")
-        return dtypes.named(requested), ()
+        return dtypes.get_dtype(requested), ()
     text = config.section("text_config") if isinstance(config.get("text_config"), Mapping) else config
     stated = next((c.get(f) for c in (text, config) for f in ("torch_dtype", "dtype") if c.has(f)), None)
     if stated is None:
-        return dtypes.named("fp16"), ("the config states no dtype; fp16 is assumed",)
-    if dtypes.named(stated).bits > 16:
-        return dtypes.named("fp16"), (
+        return dtypes.get_dtype("fp16"), ("the config states no dtype; fp16 is assumed",)
+    if dtypes.get_dtype(stated).bits > 16:
+        return dtypes.get_dtype("fp16"), (
             f"the checkpoint is {stated}; it is served in fp16 (use --dtype fp32 to keep it)",
         )
-    return dtypes.named(stated), ()
+    return dtypes.get_dtype(stated), ()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from llmviewer.core.dtypes import Dtype, named
+from llmviewer.core.dtypes import Dtype, get_dtype
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms, Residual
 from llmviewer.layers.mlp import Mlp
@@ -184,7 +184,7 @@ def with_head_bias(built: Model) -> Model:
 def with_state_note(built: Model, config: Config, name: str) -> Model:
     """Add a note if the field `name` asks for a recurrent state wider than the model's dtype, which is used."""
     wanted = config.get(name, built.dtype.name)
-    if named(wanted).bits <= built.dtype.bits:
+    if get_dtype(wanted).bits <= built.dtype.bits:
         return built
     return replace(built, notes=(*built.notes, f"{name} is {wanted}; the state is counted in {built.dtype.name}"))
 

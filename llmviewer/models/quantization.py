@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from llmviewer.core.errors import shown, unknown
+from llmviewer.core.errors import printable, unknown
 from llmviewer.core.ir import Block
 from llmviewer.core.workload import decode
 from llmviewer.formats.checkpoint import Checkpoint, Variant
@@ -72,7 +72,7 @@ def _note(entries: list[str]) -> tuple[str, ...]:
     """A note about `entries` that match no linear layer, if there are any."""
     if not entries:
         return ()
-    quoted = ", ".join(f"'{shown(entry)}'" for entry in entries[:3]) + (", …" if len(entries) > 3 else "")
+    quoted = ", ".join(f"'{printable(entry)}'" for entry in entries[:3]) + (", …" if len(entries) > 3 else "")
     return (f"{QUANTIZATION_FIELD} lists {quoted}: ignored, because no linear layer of this model matches",)
 
 

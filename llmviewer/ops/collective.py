@@ -23,7 +23,7 @@ class Collective(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class CollectiveAlgorithm:
     """An algorithm: messages one after another, and the bytes a device sends per byte of the whole tensor over its
     fast link and over the network."""
 
@@ -45,7 +45,7 @@ class CollectiveShape:
     size_bytes: Count
     near: float = np.inf
 
-    def ways(self) -> tuple[Way, ...]:
+    def ways(self) -> tuple[CollectiveAlgorithm, ...]:
         """The algorithms of the pattern; the first one sends the fewest bytes.
 
         In groups of g = n/m that share the fast link: reduce-scatter inside, the rest across m groups by each device
@@ -58,18 +58,20 @@ class CollectiveShape:
         m = max(1.0, float(np.ceil(n / self.near)))
         g = n / m
         if self.pattern is Collective.SEND:
-            return (Way(name="send", steps=1.0, link=float(m == 1), network=float(m > 1)),)
+            return (CollectiveAlgorithm(name="send", steps=1.0, link=float(m == 1), network=float(m > 1)),)
         if self.pattern is Collective.ALL_TO_ALL:
-            return (Way(name="direct", steps=n - 1.0, link=(g - 1.0) / n / n, network=(n - g) / n / n),)
-        once = Way(name="ring", steps=n - 1.0, link=(g - 1.0) / g, network=(m - 1.0) / n)
+            return (CollectiveAlgorithm(name="direct", steps=n - 1.0, link=(g - 1.0) / n / n, network=(n - g) / n / n),)
+        once = CollectiveAlgorithm(name="ring", steps=n - 1.0, link=(g - 1.0) / g, network=(m - 1.0) / n)
         if self.pattern is not Collective.ALL_REDUCE:
             return (once,)
-        ring = Way(name="ring", steps=2.0 * once.steps, link=2.0 * once.link, network=2.0 * once.network)
+        ring = CollectiveAlgorithm(
+            name="ring", steps=2.0 * once.steps, link=2.0 * once.link, network=2.0 * once.network
+        )
         hops = 2.0 * float(np.log2(g) + np.log2(m))
-        tree = Way(name="tree", steps=hops, link=2.0 * float(g > 1), network=2.0 / g * float(m > 1))
+        tree = CollectiveAlgorithm(name="tree", steps=hops, link=2.0 * float(g > 1), network=2.0 / g * float(m > 1))
         if m > 1:
             return ring, tree
-        return ring, tree, Way(name="one-shot", steps=1.0, link=n - 1.0)
+        return ring, tree, CollectiveAlgorithm(name="one-shot", steps=1.0, link=n - 1.0)
 
 
 def collective(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from llmviewer.core.counts import Count, total
-from llmviewer.core.dtypes import Dtype, named
+from llmviewer.core.dtypes import Dtype, get_dtype
 from llmviewer.core.ir import Access, Operator, Place, Role, Tensor
 from llmviewer.core.kinds import Kind
 
 #: Bytes as they are copied, whatever they mean.
-BYTE: Dtype = named("int8")
+BYTE: Dtype = get_dtype("int8")
 
 
 class Direction(Enum):
@@ -43,8 +43,8 @@ def load(name: str, stored: Iterable[Access], shape: TransferShape, buffers: flo
     moved, disk = _bytes(reads), _bytes(a for a in reads if a.tensor.place is Place.DISK)
     buffer = Tensor(name=name, elements=moved * buffers, dtype=BYTE)
     if shape.crosses:
-        reads = (*reads, *_staged(name, disk))
-    return _copy(name, reads, (Access(buffer, moved), *_crossing(name, moved, shape)), shape)
+        reads = (*reads, *_host_buffer(name, disk))
+    return _copy(name, reads, (Access(buffer, moved), *_over_link(name, moved, shape)), shape)
 
 
 def store(name: str, made: Iterable[Access], shape: TransferShape) -> Operator:
@@ -53,23 +53,23 @@ def store(name: str, made: Iterable[Access], shape: TransferShape) -> Operator:
     moved, disk = _bytes(writes), _bytes(a for a in writes if a.tensor.place is Place.DISK)
     left = Tensor(name=f"{name}.source", elements=moved, dtype=BYTE, role=Role.CACHE)  # already in the cache's memory
     if shape.crosses:
-        writes = (*writes, *_staged(name, disk))
-    return _copy(name, (Access(left, moved),), (*writes, *_crossing(name, moved, shape)), shape)
+        writes = (*writes, *_host_buffer(name, disk))
+    return _copy(name, (Access(left, moved),), (*writes, *_over_link(name, moved, shape)), shape)
 
 
-def hand_over(name: str, tensors: Iterable[Tensor]) -> Operator:
+def blocking_copy(name: str, tensors: Iterable[Tensor]) -> Operator:
     """Send what one side has made to the other, which waits for it."""
     sent = _bytes(Access(tensor, tensor.elements) for tensor in tensors)
-    return _copy(name, (), _crossing(name, sent, TransferShape(direction=Direction.IN)), None)
+    return _copy(name, (), _over_link(name, sent, TransferShape(direction=Direction.IN)), None)
 
 
-def _staged(name: str, disk: Count) -> tuple[Access, ...]:
+def _host_buffer(name: str, disk: Count) -> tuple[Access, ...]:
     """What a disk holds passes through the memory of the host."""
     staged = Tensor(name=f"{name}.staged", elements=disk, dtype=BYTE, role=Role.CACHE, place=Place.HOST)
     return (Access(staged, disk),)
 
 
-def _crossing(name: str, moved: Count, shape: TransferShape) -> tuple[Access, ...]:
+def _over_link(name: str, moved: Count, shape: TransferShape) -> tuple[Access, ...]:
     if not shape.crosses:
         return ()
     return (Access(Tensor(name=f"{name}.link", elements=moved, dtype=BYTE, place=Place.LINK), moved),)
@@ -86,6 +86,6 @@ def _bytes(accesses: Iterable[Access]) -> Count:
     return total(a.elements * a.tensor.dtype.bytes for a in accesses)
 
 
-def direction_of(operator: Operator) -> Direction | None:
+def copy_direction(operator: Operator) -> Direction | None:
     """Which way a copy goes that may run beside the layers; None of every other operator."""
     return operator.shape.direction if isinstance(operator.shape, TransferShape) else None

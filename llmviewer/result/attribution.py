@@ -66,7 +66,7 @@ def _generated(analysis: Analysis, pass_s: Count) -> Array:
     """
     plan = analysis.schedule
     if analysis.passes.is_whole:
-        own = plan.generated(pass_s)
+        own = plan.decode_sum(pass_s)
     else:
-        own = plan.decode(pass_s) * plan.generated(analysis.passes.time_s) / plan.decode(analysis.evaluation.time_s)
+        own = plan.decode(pass_s) * plan.decode_sum(analysis.passes.time_s) / plan.decode(analysis.evaluation.time_s)
     return analysis.system.generation.per_token(own, [0.0 * own for _ in analysis.drafts])

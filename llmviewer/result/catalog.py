@@ -7,7 +7,11 @@ from typing import Any
 from llmviewer import models
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import specs
+from llmviewer.hardware.chip import FIGURES
 from llmviewer.result.describe import hardware_object, model_object, sources, unknowns
+
+#: Figure of a chip -> (label, SI unit).
+FIGURE_LABELS = {name: (info.label, info.unit) for name, info in FIGURES.items()}
 
 
 def model_list() -> list[dict[str, Any]]:

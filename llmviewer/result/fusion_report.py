@@ -18,11 +18,11 @@ def fusion_outcomes(analysis: Analysis, point: int) -> list[dict[str, Any]]:
     if all(applied.explain is None for applied in analysis.system.passes):
         return []
     plan = analysis.schedule
-    passes = np.flatnonzero(plan.owners[: plan.shown] == point)
+    passes = np.flatnonzero(plan.point_of_pass[: plan.shown] == point)
     chip = analysis.system.chip
     if chip.points > 1:
         chip = chip.spread(np.full(len(passes), float(point)))
-    graph: Graph = analysis.model.graph(Step(tuple(group.some(passes) for group in plan.step.groups)))
+    graph: Graph = analysis.model.graph(Step(tuple(group.select(passes) for group in plan.step.groups)))
     found: list[RuleOutcome] = []
     for applied in analysis.system.passes:
         if applied.explain is not None:

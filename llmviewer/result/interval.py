@@ -78,7 +78,7 @@ def sum_bounds(
         deviation = (_row_bounds(row, ratios[id(row)], pick) - pick(row.timing.time_s)) * float(row.block.repeats)
         if evaluation.copying:
             deviation = deviation * _on_slower_side(evaluation, row, pick)
-        fit = calibration.basis(row.operator).fit.key if row.operator.is_kernel else "host and link"
+        fit = calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else "host and link"
         deviations[fit] = deviations.get(fit, 0.0) + deviation
     signs = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
     by_fit = np.array(list(deviations.values()))  # fits, bounds, points
@@ -123,7 +123,7 @@ def _metric_ratios(analysis: Analysis, metric: str, kernels: Array) -> Array:
     """Bounds over value of a metric: residuals of the engine preset if it has any, else `kernels`."""
     assert analysis.calibration is not None
     basis, engine = "fitted" if analysis.calibration.fitted else "transferred", analysis.system.engine
-    known = engine.spread(PUBLISHED_FIGURES[metric], basis)
+    known = engine.residuals_of(PUBLISHED_FIGURES[metric], basis)
     if metric == "ttft_s" and engine.batching != analysis.system.batching.name:
         known = None
     if known is None:

@@ -29,7 +29,7 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
         "llmviewer": __version__,
         "model": analysis.model.source,
         "hardware": chip.path,
-        "times": "roofline of the data sheet, a lower bound" if calibration is None else calibration.sentence(),
+        "times": "roofline of the data sheet, a lower bound" if calibration is None else calibration.summary(),
         "figures": sources(chip),
         "assumed": [
             *([FRAMEWORK_NOTE] if analysis.memory.framework_bytes else []),
@@ -46,7 +46,7 @@ def efficiency_object(analysis: Analysis, kind: str) -> dict[str, Any]:
     calibration = analysis.calibration
     if calibration is None:
         return {"kind": kind, "profile": None}
-    kernels = {key: found.described() for key, found in calibration.known.items()}
+    kernels = {key: found.to_dict() for key, found in calibration.selected.items()}
     return {"kind": kind, "profile": calibration.profile, "engine": analysis.system.engine.name, "kernels": kernels}
 
 
@@ -66,6 +66,6 @@ def _kernels(analysis: Analysis) -> list[str]:
         return []
     if all(row.operator.is_kernel for row in analysis.evaluation.rows):
         return calibration.assumptions()
-    from llmviewer.timing.calibrated import UNTIMED_NOTE  # ideal times do not load the calibration
+    from llmviewer.timing.calibrated import UNMEASURED_NOTE  # ideal times do not load the calibration
 
-    return [*calibration.assumptions(), UNTIMED_NOTE]
+    return [*calibration.assumptions(), UNMEASURED_NOTE]

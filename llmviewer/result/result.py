@@ -80,7 +80,8 @@ class Result:
         if a.running is None:
             facts = a.system.batching.facts(a.request)
         else:
-            facts = {**a.times.facts(), "room_output_tokens": capacity.with_reserved_output(a.system, a.request).output_len}
+            reserved = capacity.with_reserved_output(a.system, a.request).output_len
+            facts = {**a.times.facts(), "room_output_tokens": reserved}
         return {name: _fact(values, point) for name, values in facts.items()}
 
     def _generation(self, point: int) -> dict[str, Any] | None:

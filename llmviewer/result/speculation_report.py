@@ -15,7 +15,7 @@ from llmviewer.core.workload import Request
 from llmviewer.result.describe import number
 from llmviewer.result.stages import request_at, stage_object, system_at, value_at
 from llmviewer.serving.batching import STATIC
-from llmviewer.serving.generation import PLAIN, Draft
+from llmviewer.serving.generation import AUTOREGRESSIVE, Draft
 
 #: Largest batch size of the break-even search.
 MAX_BATCH_SIZE = 2.0**14
@@ -69,11 +69,11 @@ def tokens_per_round(analysis: Analysis) -> Count:
     generation, plan = analysis.system.generation, analysis.schedule
     if generation.branches is None:
         return generation.tokens
-    return np.asarray(plan.tokens / np.maximum(plan.generated(1.0), 1.0))
+    return np.asarray(plan.tokens / np.maximum(plan.decode_sum(1.0), 1.0))
 
 
 def _plain_decoding(system: System) -> System:
-    return replace(system, scheme=None, generation=PLAIN, drafters=())
+    return replace(system, scheme=None, generation=AUTOREGRESSIVE, drafters=())
 
 
 def _per_token(analysis: Analysis, point: int) -> float:

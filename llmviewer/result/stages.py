@@ -15,7 +15,7 @@ from llmviewer.core.ir import Access, Role
 from llmviewer.core.workload import Request, kept_tokens
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import number
-from llmviewer.serving.generation import PLAIN as DECODING
+from llmviewer.serving.generation import AUTOREGRESSIVE
 from llmviewer.timing.roofline import BOUNDS
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def request_at(analysis: Analysis, point: int) -> Request:
 def system_at(analysis: Analysis, point: int) -> System:
     """The system of one point, with its own hypothetical chip and generation scheme."""
     system = analysis.system
-    if system.generation is not DECODING:
-        system = system.generating(system.generation.at(np.array([point])))
+    if system.generation is not AUTOREGRESSIVE:
+        system = system.generating(system.generation.at_points(np.array([point])))
     return system.at(point)
 
 
@@ -59,7 +59,7 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
         _add_engine_time(resources, sum(engine.values()) - _engine_time_behind_copies(totals.copying, at))
     prompt = value_at(analysis.request.input_len, point)
     cache, shape = analysis.system.kv_cache, analysis.system.generation.shape
-    prefix_hit = cache.found(prompt)
+    prefix_hit = cache.prefix_hit(prompt)
     cached = prefix_hit if name == "prefill" else prompt - 1.0
     return {
         "time_s": number(at(totals.time_s)),
@@ -84,7 +84,7 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
 
 def _engine_time_behind_copies(copying: tuple[LayerWithCopies, ...], at: ValueOf) -> float:
     """Engine time in layers whose copies take longer than their kernels, so that it adds nothing [s]."""
-    return sum(at(layer.engine_s) * layer.block.repeats for layer in copying if layer.waits(at)[2])
+    return sum(at(layer.engine_s) * layer.block.repeats for layer in copying if layer.slowest_copy(at)[2])
 
 
 def _add_engine_time(resources: dict[str, float], seconds: float) -> None:
@@ -100,7 +100,7 @@ def _add_engine_time(resources: dict[str, float], seconds: float) -> None:
 def _picks(analysis: Analysis, stage: str) -> tuple[Pick, Pick]:
     """Functions from a count of all passes to the sum over the stage's passes, and to the largest pass."""
     plan = analysis.schedule
-    return (plan.prefill, plan.worst_prefill) if stage == "prefill" else (plan.decode, plan.decode)
+    return (plan.prefill, plan.prefill_max) if stage == "prefill" else (plan.decode, plan.decode)
 
 
 def _at(pick: Pick, point: int) -> ValueOf:
@@ -190,14 +190,14 @@ def _time_by_bound(
     summed: dict[str, float] = {}
     copy_bound: set[str] = set()
     for layer in copying:
-        bound, seconds, copies_longest = layer.waits(at)
+        bound, seconds, copies_longest = layer.slowest_copy(at)
         if seconds:
             summed[bound] = summed.get(bound, 0.0) + seconds * layer.block.repeats
         copy_bound |= {layer.block.name} if copies_longest else set()
     layers = {layer.block.name: layer for layer in copying}
     for row in rows:
         own_layer = layers.get(row.block.name)
-        if own_layer is not None and (own_layer.block.name in copy_bound or own_layer.copies(row.operator)):
+        if own_layer is not None and (own_layer.block.name in copy_bound or own_layer.is_copy(row.operator)):
             continue
         bound = _bound(row, at)
         summed[bound] = summed.get(bound, 0.0) + at(row.timing.time_s) * row.block.repeats

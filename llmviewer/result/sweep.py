@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmviewer.core.arguments import number_in, whole
+from llmviewer.core.arguments import parse_number, whole_number
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.malloc import keep_freed_memory
@@ -90,7 +90,7 @@ def _range(name: str, part: str) -> Sequence[int]:
     step = pieces.pop() if len(pieces) == 3 else "+1"
     if len(pieces) > 2 or step[:1] not in ("+", "*"):
         raise UserError(f"{name}: {quoted(part)} is not a number or a range; allowed: 8, 1:64, 4:64:*2, 8:8192:+8")
-    first, last, by = (whole(name, number_in(piece)) for piece in (pieces[0], pieces[-1], step[1:]))
+    first, last, by = (whole_number(name, parse_number(piece)) for piece in (pieces[0], pieces[-1], step[1:]))
     if step[0] == "*" and by < 2:
         raise UserError(f"{name}: {quoted(part)} multiplies by {by}; allowed: 2 or more")
     if last < first:

@@ -1,1 +1,1 @@
-"""Forward passes that answer a request: prompts, decode steps, branches, the KV cache and batching policies."""
+"""Forward passes of a request: prefill, decode steps, branches, the KV cache and batching policies."""

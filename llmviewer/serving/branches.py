@@ -1,4 +1,4 @@
-"""Passes that generate, laid out: one token after another, or some so and then branches of the answer at once."""
+"""Decode passes of a request: one token after another, or an outline and then parallel branches of the answer."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TypeAlias
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
-from llmviewer.serving.prompts import Split, ends, falls, prefill_passes, whole_or_chunks
+from llmviewer.serving.prompts import PassSplitter, all_passes, first_and_last_passes, prefill_passes, prompt_thresholds
 
-#: Batch sizes, prompts and output lengths of every point.
+#: Batch sizes, prompt lengths and output lengths, one entry per point.
 Columns: TypeAlias = tuple[Array, Array, Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Steps:
-    """Passes that generate: of every point its own, in order.
+    """Decode passes, ordered by point.
 
-    counts: passes of every point.  The other columns have an entry per pass; weights: how often it runs.
+    counts: number of passes of each point.  Other columns have one entry per pass; repeats: how often it runs.
     """
 
     batch_size: Array
@@ -31,7 +31,7 @@ class Steps:
 
 
 def one_after_another(batch: Array, cached: Array, counts: Array) -> Steps:
-    """Passes of one sequence position each, `counts` of them per point, the first over `cached` tokens."""
+    """Passes with one new token per sequence, `counts` of them per point, the first over `cached` tokens."""
     times = counts.astype(int)
     offsets = np.arange(float(times.sum())) - np.repeat(np.cumsum(counts) - counts, times)
     one = np.ones(len(offsets))
@@ -47,15 +47,15 @@ def one_after_another(batch: Array, cached: Array, counts: Array) -> Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branches:
-    """An outline of some tokens, one after another, then branches that continue it, all of them in every pass.
+    """An outline, generated token by token, then branches that continue it in parallel.
 
-    outline: output lengths -> tokens of the outline, no more than those, one at least.  points: branches of a sequence;
-    a mean may be no whole number.  prompt: tokens that every branch reads before it writes.
-    shared: what comes before the branches stays in the cache, which holds it once; otherwise each branch prefills
+    outline: output lengths -> tokens of the outline, at least 1 and at most the output.  points: branches per sequence;
+    a mean need not be whole.  prompt: tokens that every branch prefills before it generates.
+    shared: the context before the branches stays in the cache and is stored once; otherwise each branch prefills
     prompt, outline and its own prompt.
 
-    The rest of the answer is dealt out evenly: with r tokens left, pass i = 0, 1 ... of the branches decodes a token of
-    min(points, r - i points) of them, ceil(r / points) passes in all, and every token is decoded once.  The first of
+    The rest of the answer is divided evenly: with r tokens left, pass i = 0, 1 ... decodes one token of
+    min(points, r - i points) branches, ceil(r / points) passes in all, so every token is decoded once.  The first of
     these passes is the prefill of the branches' prompts.
     """
 
@@ -66,22 +66,22 @@ class Branches:
 
     def steps(self, request: Columns, token_budget: Count) -> Steps:
         """All passes after the prompt's prefill."""
-        return self._steps(request, token_budget, whole_or_chunks, np.inf)
+        return self._steps(request, token_budget, all_passes, np.inf)
 
-    def largest(self, request: Columns, token_budget: Count) -> Steps:
-        """Those among which the worst for memory is: of every part the last two, for contexts grow."""
-        return self._steps(request, token_budget, ends, 2.0)
+    def peak_memory(self, request: Columns, token_budget: Count) -> Steps:
+        """Passes that include the peak of memory: the last two of every part, as contexts grow."""
+        return self._steps(request, token_budget, first_and_last_passes, 2.0)
 
-    def prefilled(self, request: Columns) -> tuple[Array, Array, Array]:
-        """Branches that begin, tokens that each of them prefills, and tokens that it finds in the cache."""
+    def branch_prefill(self, request: Columns) -> tuple[Array, Array, Array]:
+        """Number of branches that start, tokens that each prefills, and tokens that it finds in the cache."""
         batch, prompt, output = request
         first, rest = self._parts(output)
         before = prompt + first
         found = before - 1.0 if self.shared else 0.0 * before
         return batch * np.minimum(self.points, rest), before + self.prompt - found, found
 
-    def held(self, prompt: Count, output: Count) -> Columns:
-        """At the end: sequences of a request, tokens of each, and how many of these the cache holds once for all."""
+    def final_cache(self, prompt: Count, output: Count) -> Columns:
+        """State at the end: sequences per request, tokens of each, and how many of these the cache stores only once."""
         first, rest = self._parts(output)
         branching = rest > 0.0
         last = prompt + first + self.prompt + self._longest(rest) - 1.0
@@ -91,17 +91,17 @@ class Branches:
             np.where(branching & self.shared, prompt + first - 1.0, 0.0),
         )
 
-    def falls(self, batch: Count, output: Count, token_budget: Count) -> Array:
-        """Prompt lengths beyond which the prompt of one branch less goes into a pass, of one point."""
+    def prompt_thresholds(self, batch: Count, output: Count, token_budget: Count) -> Array:
+        """Prompt lengths beyond which one branch prompt fewer fits a pass, for one point."""
         first, rest = self._parts(output)
         if self.shared or not np.all(rest):
             return np.zeros(0)
-        lengths = falls(float(np.max(batch * np.minimum(self.points, rest))), float(np.max(token_budget)))
+        lengths = prompt_thresholds(float(np.max(batch * np.minimum(self.points, rest))), float(np.max(token_budget)))
         lengths = lengths - float(np.max(first)) - self.prompt
         return lengths[lengths > 0.0]
 
     def _parts(self, output: Count) -> tuple[Array, Array]:
-        """Tokens of the outline, and those left to the branches."""
+        """Tokens of the outline, and of all branches."""
         tokens = np.asarray(output, dtype=np.float64)
         first = np.minimum(self.outline(tokens), tokens)
         return first, tokens - first
@@ -110,7 +110,7 @@ class Branches:
         """Tokens of the longest branch."""
         return np.asarray(np.ceil(np.round(rest / self.points, 6)))
 
-    def _steps(self, request: Columns, token_budget: Count, split: Split, last: float) -> Steps:
+    def _steps(self, request: Columns, token_budget: Count, split: PassSplitter, last: float) -> Steps:
         batch, prompt, output = request
         first, rest = self._parts(output)
         outline = np.minimum(first - 1.0, last)
@@ -118,10 +118,10 @@ class Branches:
         onward = np.minimum(np.maximum(longest - 1.0, 0.0), last)
         written = one_after_another(self.points + 0.0 * batch, longest - onward, onward)
         owner = np.repeat(np.arange(len(batch)), onward.astype(int))
-        begun = written.cached_tokens  # tokens that a branch has when the pass begins
+        begun = written.cached_tokens  # tokens of a branch at the start of the pass
         return _joined(
             one_after_another(batch, prompt + first - 1.0 - outline, outline),
-            self._beginning(request, token_budget, split),
+            self._branch_prefill_passes(request, token_budget, split),
             Steps(
                 batch_size=batch[owner] * np.minimum(self.points, rest[owner] - begun * self.points),
                 new_tokens=written.new_tokens,
@@ -132,9 +132,9 @@ class Branches:
             ),
         )
 
-    def _beginning(self, request: Columns, token_budget: Count, split: Split) -> Steps:
-        """The prefill of the branches, under the budget of any prefill; one token more of each is no prompt."""
-        prompts = self.prefilled(request)
+    def _branch_prefill_passes(self, request: Columns, token_budget: Count, split: PassSplitter) -> Steps:
+        """Prefill passes of the branches within the token budget, which does not apply to a single token per branch."""
+        prompts = self.branch_prefill(request)
         some = np.flatnonzero(prompts[0] > 0.0)
         batch, new, found = (column[some] for column in prompts)
         budget = np.inf if self.shared and not self.prompt else token_budget
@@ -147,7 +147,7 @@ class Branches:
 
 
 def _joined(*parts: Steps) -> Steps:
-    """The passes of every point part by part."""
+    """The passes of all parts, part by part within each point."""
     points = np.arange(len(parts[0].counts))
     owners = np.concatenate([np.repeat(points, part.counts.astype(int)) for part in parts])
     order = np.argsort(owners, kind="stable")

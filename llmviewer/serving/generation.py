@@ -1,5 +1,4 @@
-"""How output tokens come out of forward passes: one from each, or rounds in which something drafts and one pass of the
-model verifies."""
+"""How forward passes produce output tokens: one per pass, or rounds of drafting and one verification pass."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ from llmviewer.serving.branches import Branches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Shape:
-    """A pass that generates, as one sequence sees it [counts, scalars or one per point].
+class PassShape:
+    """Shape of a decode pass, per sequence [counts, scalars or one per point].
 
-    attended_new_pairs: query-key pairs among its new tokens; None is causal, a tree has its own.
-    ahead: tokens by which its cache is longer than that of the round's first pass; of several passes their mean.
+    attended_new_pairs: query-key pairs among the new tokens; None for causal, a tree has its own number.
+    ahead: tokens by which the context exceeds that of the round's first pass; the mean over several passes.
     """
 
     new_tokens: Count = 1.0
@@ -29,24 +28,24 @@ class Shape:
     ahead: Count = 0.0
 
 
-#: One new token for each sequence.
-ONE = Shape()
+#: One new token per sequence.
+ONE_TOKEN = PassShape()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Draft:
-    """What drafts, as a model of its own: `passes` passes of `shape` in a round.
+    """A draft model: `passes` passes of `shape` in a round.
 
-    caches: it keeps a cache, which a prompt has to fill; what has none drafts from the model's own states.
-    shared: names of its weights that the model it drafts for, or another draft, stores already; None: all of them.
-    techniques: options of the registry of its own; it shares what belongs to the engine, and nothing that changes the
-    checkpoint, unless it has the same_weights as the model it drafts for.
+    caches: it has a KV cache, which a prompt has to fill; without one it drafts from the target's states.
+    shared: names of its weights that the target or another draft already stores; None: all of them.
+    techniques: its own technique options.  It inherits engine options from the target, and options that change the
+    checkpoint only if it has the same_weights.
     """
 
     name: str
     model: Model
     passes: Count = 1.0
-    shape: Shape = ONE
+    shape: PassShape = ONE_TOKEN
     caches: bool = True
     shared: tuple[str, ...] | None = ()
     same_weights: bool = False
@@ -55,57 +54,57 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Generation:
-    """A round: drafts, then one pass of the model.
+    """One round: draft passes, then one pass of the target.
 
-    tokens: expected output tokens of a round, the one that the model adds itself included.
-    extra_s: time of a round that is no kernel [s].  facts: what results say of it, by name.
-    branches: passes are not one round after another, but an outline and then several sequences at once.
-    least_room: tokens of cache that a sequence needs beyond prompt and output at least.
+    tokens: expected output tokens of a round, bonus token included.
+    extra_s: time of a round outside kernels [s].  facts: figures for the result, by name.
+    branches: an outline and parallel sequences instead of rounds.
+    min_spare_tokens: minimum cache tokens that a sequence needs beyond prompt and output.
     """
 
-    shape: Shape = ONE
+    shape: PassShape = ONE_TOKEN
     tokens: Count = 1.0
     drafts: tuple[Draft, ...] = ()
     extra_s: Count = 0.0
     facts: Mapping[str, Count | str] = field(default_factory=dict)
     branches: Branches | None = None
-    least_room: Count = 0.0
+    min_spare_tokens: Count = 0.0
 
     @property
-    def room_tokens(self) -> Count:
-        """Tokens of cache beyond prompt and output that a sequence needs: drafted ones may all be rejected."""
-        return np.maximum(self.shape.new_tokens - 1.0, self.least_room)
+    def spare_tokens(self) -> Count:
+        """Cache tokens that a sequence needs beyond prompt and output, as all draft tokens may be rejected."""
+        return np.maximum(self.shape.new_tokens - 1.0, self.min_spare_tokens)
 
-    def per_token(self, own: Array, drafts: Sequence[Array], more: Count = 0.0) -> Array:
-        """What a token costs: the model's pass, every draft's passes and `more`, over the tokens of a round.
+    def per_token(self, own: Array, drafts: Sequence[Array], extra: Count = 0.0) -> Array:
+        """Cost of an output token: the target's pass, all draft passes and `extra`, over the tokens of a round.
 
-        own, drafts: of one pass each.
+        own, drafts: cost of one pass each.
         """
-        if self is PLAIN:
+        if self is AUTOREGRESSIVE:
             return own
         passes = total(draft.passes * each for draft, each in zip(self.drafts, drafts, strict=True))
-        return np.asarray((own + passes + more) / self.tokens)
+        return np.asarray((own + passes + extra) / self.tokens)
 
-    def at(self, points: npt.NDArray[np.intp]) -> Generation:
-        """The generation of some points, where counts have one entry per point."""
+    def at_points(self, points: npt.NDArray[np.intp]) -> Generation:
+        """The generation of selected points, where counts have one entry per point."""
 
-        def some(counts: Sequence[Count]) -> Count:
+        def pick(counts: Sequence[Count]) -> Count:
             (count,) = counts
             return count[points] if isinstance(count, np.ndarray) and count.size > 1 else count
 
-        at: Generation = _merged([self], some)
-        return at
+        selected: Generation = _merged([self], pick)
+        return selected
 
 
-#: A token from each pass.
-PLAIN = Generation()
+#: One token per pass, without drafts.
+AUTOREGRESSIVE = Generation()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GenerationScheme:
-    """Asked for, before the model is known.  name: as results list it.
+    """A generation method, requested before the model is known.  name: as in results.
 
-    candidates: schemes that differ in counts alone, of which every point takes the one that is fastest.
+    candidates: schemes that differ only in counts, of which every point uses the fastest.
     """
 
     name: str
@@ -113,27 +112,27 @@ class GenerationScheme:
     candidates: tuple[GenerationScheme, ...] = ()
 
 
-def picked(among: Sequence[Generation], index: npt.NDArray[np.intp]) -> Generation:
-    """Of each point the generation that `index` names; they differ in counts alone."""
+def select_generation(candidates: Sequence[Generation], index: npt.NDArray[np.intp]) -> Generation:
+    """The generation that `index` selects for each point; all of them differ only in counts."""
 
     def pick(counts: Sequence[Count]) -> Count:
         columns = np.broadcast_arrays(*(np.asarray(count, dtype=np.float64) for count in (*counts, index)))[:-1]
         return np.choose(index, columns) if len(index) > 1 else float(columns[int(index[0])].reshape(-1)[0])
 
-    chosen: Generation = _merged(among, pick)
+    chosen: Generation = _merged(candidates, pick)
     return chosen
 
 
-def _merged(values: Sequence[Any], of: Callable[[Sequence[Count]], Count]) -> Any:
-    """One value made of several that differ in counts alone: each of its counts made of theirs."""
+def _merged(values: Sequence[Any], merge: Callable[[Sequence[Count]], Count]) -> Any:
+    """One value from several that differ only in counts, with `merge` applied to each count."""
     first = values[0]
     if isinstance(first, (float, np.ndarray)):
-        return of(values)
-    if isinstance(first, (Generation, Shape, Draft)):
+        return merge(values)
+    if isinstance(first, (Generation, PassShape, Draft)):
         names = [entry.name for entry in fields(first)]
-        return replace(first, **{name: _merged([getattr(value, name) for value in values], of) for name in names})
+        return replace(first, **{name: _merged([getattr(value, name) for value in values], merge) for name in names})
     if isinstance(first, tuple):
-        return tuple(_merged(column, of) for column in zip(*values, strict=True))
+        return tuple(_merged(column, merge) for column in zip(*values, strict=True))
     if isinstance(first, Mapping):
-        return {name: _merged([value[name] for value in values], of) for name in first}
+        return {name: _merged([value[name] for value in values], merge) for name in first}
     return first

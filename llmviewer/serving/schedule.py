@@ -1,5 +1,5 @@
-"""The forward passes that answer a request, laid out as one array: prefill passes, a representative decode step for
-every point, and all real decode steps.  One evaluation of the graph then prices them all."""
+"""All forward passes of a request as one array: prefill passes, one representative decode step per point, and all real
+decode steps.  One evaluation of the graph then prices them all."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Group, Request, Step
 from llmviewer.serving.branches import Steps, one_after_another
-from llmviewer.serving.generation import ONE, Generation, Shape
-from llmviewer.serving.generation import PLAIN as DECODING
-from llmviewer.serving.kv_cache import PLAIN, KvCache
-from llmviewer.serving.prompts import ends, prefill_passes, whole_or_chunks
+from llmviewer.serving.generation import AUTOREGRESSIVE, ONE_TOKEN, Generation, PassShape
+from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
+from llmviewer.serving.prompts import all_passes, first_and_last_passes, prefill_passes
 
-#: Forward passes of one evaluation: a million would take gigabytes, for every operator keeps its counts.
-MOST_AT_ONCE = 2**15
-#: Passes of a request, of which only the times stay, beyond which the answer takes longer than anyone waits.
-MOST_PASSES = 2**20
-#: Prefill passes and points, of which all counts stay.
-MOST_SHOWN = 2**18
+#: Forward passes of one evaluation: a million would take gigabytes, as every operator stores its counts.
+MAX_PASSES_AT_ONCE = 2**15
+#: Forward passes of a request, of which only times are stored; more would take too long.
+MAX_PASSES = 2**20
+#: Prefill passes plus points, of which all counts are stored.
+MAX_SHOWN_PASSES = 2**18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Schedule:
-    """`step` holds, in this order: the prefill passes of every point, one decode step per point (the STAGE shown, with
-    input_len keys), and the real decode steps of every point: output_len - 1, one for each place that a round of
-    generation can begin at.
+    """Forward passes as one `step`, in this order: prefill passes of every point, one decode step per point (the STAGE
+    shown, with input_len keys), and the real decode steps of every point: output_len - 1, one for each position at
+    which a round of generation can start.
 
-    repeats: how often each pass runs.  prefill_starts, decode_starts: where each point's passes begin.
-    decode_steps: real ones per point.  tokens: output_len - 1 per point.
+    repeats: how often each pass runs.  prefill_starts, decode_starts: index of the first pass of each point.
+    decode_steps: number of real ones per point.  tokens: output_len - 1 per point.
     """
 
     step: Step
@@ -45,35 +44,35 @@ class Schedule:
     tokens: Array
 
     @property
-    def owners(self) -> Array:
-        """Which point every pass belongs to."""
+    def point_of_pass(self) -> Array:
+        """Index of the point that each pass belongs to."""
         point = np.arange(float(self.points))
         prefill = np.repeat(point, np.diff(np.append(self.prefill_starts, self.prefill_passes)).astype(int))
         return np.concatenate((prefill, point, np.repeat(point, self.decode_steps.astype(int))))
 
     @property
     def shown(self) -> int:
-        """The passes whose operators a result shows: all but the real decode steps."""
+        """Number of passes whose operators a result shows: all but the real decode steps."""
         return self.prefill_passes + self.points
 
     def pieces(self) -> Iterator[tuple[slice, Step]]:
-        """All passes in one piece; where they are too many, what is shown first and the real decode steps in pieces."""
+        """All passes in one piece; if there are too many, first those shown, then the real decode steps in pieces."""
         passes = len(self.repeats)
-        if passes <= MOST_AT_ONCE:
+        if passes <= MAX_PASSES_AT_ONCE:
             yield slice(passes), self.step
             return
-        for start, stop in pairwise((0, *range(self.shown, passes, MOST_AT_ONCE), passes)):
+        for start, stop in pairwise((0, *range(self.shown, passes, MAX_PASSES_AT_ONCE), passes)):
             piece = slice(start, stop)
-            yield piece, Step(tuple(group.some(piece) for group in self.step.groups))
+            yield piece, Step(tuple(group.select(piece) for group in self.step.groups))
 
-    def largest(self) -> Schedule:
-        """The passes among which the worst for memory is: those shown, and of the real decode steps of every point the
-        last, whose context is longest."""
+    def peak_memory(self) -> Schedule:
+        """Passes that include the peak of memory: those shown, and each point's last decode step, which has the longest
+        context."""
         real = self.decode_steps > 0
         kept = np.concatenate((np.arange(self.shown), (self.decode_starts + self.decode_steps - 1)[real].astype(int)))
         return replace(
             self,
-            step=Step(tuple(group.some(kept) for group in self.step.groups)),
+            step=Step(tuple(group.select(kept) for group in self.step.groups)),
             repeats=self.repeats[kept],
             decode_steps=np.where(real, 1.0, 0.0),
         )
@@ -95,7 +94,7 @@ class Schedule:
         """The representative decode step of every point."""
         return self._full(values)[self.prefill_passes : self.shown]
 
-    def generated(self, values: Count) -> Array:
+    def decode_sum(self, values: Count) -> Array:
         """Sum over all real decode steps of every point; 0 where there are none."""
         totals = np.zeros(self.points)
         some = self.decode_steps > 0
@@ -105,14 +104,14 @@ class Schedule:
             totals[some] = np.add.reduceat(steps, starts)
         return totals
 
-    def through_stages(self, time_s: Count, busiest_s: Count) -> Array:
-        """Prefill of every point [s] where each pass follows the one before it through a pipeline.
+    def pipelined_prefill(self, time_s: Count, busiest_s: Count) -> Array:
+        """Prefill time of every point [s] if its passes follow each other through a pipeline.
 
-        time_s: of a pass through all stages; busiest_s: through the slowest.
+        time_s: of a pass through all pipeline stages; busiest_s: through the slowest one.
         """
-        return self.prefill(busiest_s) + self.worst_prefill(time_s - busiest_s)
+        return self.prefill(busiest_s) + self.prefill_max(time_s - busiest_s)
 
-    def worst_prefill(self, values: Count) -> Array:
+    def prefill_max(self, values: Count) -> Array:
         """The largest value over the prefill passes of every point."""
         prefill = self._full(values)[: self.prefill_passes]
         if self.prefill_passes == self.points:
@@ -120,50 +119,53 @@ class Schedule:
         return np.asarray(np.maximum.reduceat(prefill, self.prefill_starts.astype(int)))
 
     def repeated(self, times: Count) -> Schedule:
-        """Every prefill pass of a point `times` times: once for each micro-batch."""
-        often = (times * np.ones(self.points))[self.owners[: self.prefill_passes].astype(int)]
+        """Every prefill pass of a point repeated `times` times, once per micro-batch."""
+        factors = (times * np.ones(self.points))[self.point_of_pass[: self.prefill_passes].astype(int)]
         repeats = self.repeats.copy()
-        repeats[: self.prefill_passes] *= often
+        repeats[: self.prefill_passes] *= factors
         return replace(self, repeats=repeats)
 
-    def filled(self, chunk: Count) -> Schedule:
-        """The same where a prompt's last chunk shares its pass with the next prompt's first: it pays for its part of a
-        pass of `chunk` tokens, and attends to as many pairs as before.  0: it has a pass of its own."""
-        group, owners = self.step.groups[0], self.owners[: self.prefill_passes].astype(int)
+    def with_filled_chunks(self, chunk: Count) -> Schedule:
+        """The schedule if a prompt's last chunk shares its pass with the next prompt's first one.
+
+        The chunk is charged its part of a pass of `chunk` tokens and attends to as many pairs as before.  chunk 0: it
+        has its own pass.
+        """
+        group, points = self.step.groups[0], self.point_of_pass[: self.prefill_passes].astype(int)
         new, cached, repeats = (np.array(column) for column in (group.new_tokens, group.cached_tokens, self.repeats))
         own = new[: self.prefill_passes]
-        full = np.maximum((chunk * np.ones(self.points))[owners], own)
+        full = np.maximum((chunk * np.ones(self.points))[points], own)
         repeats[: self.prefill_passes] *= own / full
         cached[: self.prefill_passes] -= (full - own) / 2.0
         new[: self.prefill_passes] = full
         return replace(self, step=Step((replace(group, new_tokens=new, cached_tokens=cached),)), repeats=repeats)
 
-    def riding(self, decodes: Count, cached: Count) -> Schedule:
-        """The same with so many decoding sequences, over `cached` tokens, in each prefill pass of a point."""
-        owners = self.owners[: self.prefill_passes].astype(int)
+    def with_decodes(self, decodes: Count, cached: Count) -> Schedule:
+        """The schedule with `decodes` decoding sequences over `cached` tokens in each prefill pass of a point."""
+        points = self.point_of_pass[: self.prefill_passes].astype(int)
         rest = len(self.repeats) - self.prefill_passes
-        beside, over = ((count * np.ones(self.points))[owners] for count in (decodes, cached))
+        sequences, context = ((count * np.ones(self.points))[points] for count in (decodes, cached))
         (group,) = self.step.groups
-        riders = replace(
+        decoding = replace(
             group,
-            batch_size=np.concatenate((beside, np.zeros(rest))),
+            batch_size=np.concatenate((sequences, np.zeros(rest))),
             new_tokens=np.ones(len(self.repeats)),
-            cached_tokens=np.concatenate((over, np.zeros(rest))),
+            cached_tokens=np.concatenate((context, np.zeros(rest))),
             logit_positions=np.ones(len(self.repeats)),
         )
-        return replace(self, step=Step((group, riders)))
+        return replace(self, step=Step((group, decoding)))
 
-    def worst(self, values: Count) -> Array:
+    def max_over_passes(self, values: Count) -> Array:
         """The largest value over all passes of every point."""
         full = self._full(values)
-        worst = np.maximum(self.worst_prefill(full), self.decode(full))
+        largest = np.maximum(self.prefill_max(full), self.decode(full))
         some = self.decode_steps > 0
         if some.any():
-            worst[some] = np.maximum(worst[some], np.maximum.reduceat(full, self.decode_starts[some].astype(int)))
-        return worst
+            largest[some] = np.maximum(largest[some], np.maximum.reduceat(full, self.decode_starts[some].astype(int)))
+        return largest
 
     def _full(self, values: Count) -> Array:
-        """One value per pass, or per pass shown."""
+        """Values with one entry per pass; an array may cover only the passes shown."""
         if isinstance(values, np.ndarray) and values.size > 1:
             return values
         return np.broadcast_to(np.asarray(values, dtype=np.float64), self.repeats.shape)
@@ -172,60 +174,63 @@ class Schedule:
 def schedule(
     request: Request,
     token_budget: Count = np.inf,
-    cache: KvCache = PLAIN,
-    together: Count | None = None,
-    generation: Generation = DECODING,
+    cache: KvCache = DEFAULT_KV_CACHE,
+    prompts_per_pass: Count | None = None,
+    generation: Generation = AUTOREGRESSIVE,
 ) -> Schedule:
-    """The passes of every point of `request` (arrays of one length).
+    """The forward passes of every point of `request` (arrays of one length).
 
-    token_budget: most tokens of one prefill pass (--max-num-batched-tokens).  Prompts that fit it go together, whole;
-    a longer prompt goes alone, in chunks.  Prefill of all prompts is one pass where it is infinite.
-    cache: what of every prompt is found in it needs no prefill; of the tokens in it, eviction keeps some.
-    together: prompts to prefill; None is the whole batch.  generation: what the passes after prefill are.
+    token_budget: most tokens of one prefill pass (--max-num-batched-tokens).  Prompts that fit are prefilled together
+    and whole; a longer prompt runs by itself, in chunks.  If it is infinite, all prompts are prefilled in one pass.
+    cache: its prefix hits need no prefill, and eviction removes cached tokens.
+    prompts_per_pass: prompts to prefill; None for the whole batch.  generation: defines the passes after prefill.
     """
     batch, prompt, output = _columns(request)
-    prompts = batch if together is None else together * np.ones(len(batch))
-    found = cache.found(prompt)
+    prompts = batch if prompts_per_pass is None else prompts_per_pass * np.ones(len(batch))
+    found = cache.prefix_hit(prompt)
     _check(prompt - found, output, token_budget)
-    passes, starts = prefill_passes((prompts, prompt - found, found), token_budget, whole_or_chunks)
+    passes, starts = prefill_passes((prompts, prompt - found, found), token_budget, all_passes)
     branches = generation.branches
     if branches is not None:
-        _check(branches.prefilled((batch, prompt, output))[1], output, token_budget)
+        _check(branches.branch_prefill((batch, prompt, output))[1], output, token_budget)
         real = branches.steps((batch, prompt, output), token_budget)
     else:
         real = one_after_another(batch, prompt, output - 1.0)
-    laid_out = _laid_out((batch, prompt, output), (passes, starts), real)
-    if generation.branches is None and generation.shape is not ONE:
-        laid_out = _shaped(laid_out, generation.shape)
-    return laid_out if cache.kept == 1.0 else _evicted(laid_out, cache.kept)
+    return _adapted(_assembled((batch, prompt, output), (passes, starts), real), cache, generation)
 
 
-def largest_passes(
-    request: Request, token_budget: Count = np.inf, cache: KvCache = PLAIN, generation: Generation = DECODING
+def peak_memory_passes(
+    request: Request,
+    token_budget: Count = np.inf,
+    cache: KvCache = DEFAULT_KV_CACHE,
+    generation: Generation = AUTOREGRESSIVE,
 ) -> Schedule:
-    """The passes of every point among which the worst for memory is: what a pass holds grows with its context, so of
-    the chunks of a prompt the first and the last two, and of the real decode steps the last."""
+    """Passes of every point that include the peak of memory.
+
+    Memory grows with the context, so these are the first and the last two chunks of a prompt and the last decode step.
+    """
     batch, prompt, output = _columns(request)
-    found = cache.found(prompt)
-    passes, starts = prefill_passes((batch, prompt - found, found), token_budget, ends)
+    found = cache.prefix_hit(prompt)
+    passes, starts = prefill_passes((batch, prompt - found, found), token_budget, first_and_last_passes)
     steps = np.minimum(output - 1.0, 1.0)
     if generation.branches is not None:
-        real = generation.branches.largest((batch, prompt, output), token_budget)
+        real = generation.branches.peak_memory((batch, prompt, output), token_budget)
     else:
         real = one_after_another(batch, prompt + output - 1.0 - steps, steps)
-    laid_out = _laid_out((batch, prompt, output), (passes, starts), real)
-    if generation.branches is None and generation.shape is not ONE:
-        laid_out = _shaped(laid_out, generation.shape)
-    return laid_out if cache.kept == 1.0 else _evicted(laid_out, cache.kept)
+    return _adapted(_assembled((batch, prompt, output), (passes, starts), real), cache, generation)
 
 
-def _evicted(plan: Schedule, kept: float) -> Schedule:
-    """The same passes over what eviction has left of the cache."""
-    return replace(plan, step=Step(tuple(replace(group, kept=kept) for group in plan.step.groups)))
+def _adapted(plan: Schedule, cache: KvCache, generation: Generation) -> Schedule:
+    """The schedule with the decode steps of a generation, and only the cached tokens that eviction leaves."""
+    if generation.branches is None and generation.shape is not ONE_TOKEN:
+        plan = _shaped(plan, generation.shape)
+    if cache.kept == 1.0:
+        return plan
+    return replace(plan, step=Step(tuple(replace(group, kept=cache.kept) for group in plan.step.groups)))
 
 
 def check_passes(request: Request, token_budget: float = np.inf) -> None:
-    """Raise for a request that takes more forward passes than memory holds or anyone waits for."""
+    """Raise UserError for a request with too many forward passes for memory or run time."""
     _, prompt, output = _columns(request)
     _check(prompt, output, token_budget)
 
@@ -233,18 +238,18 @@ def check_passes(request: Request, token_budget: float = np.inf) -> None:
 def _check(prompt: Array, output: Array, token_budget: Count) -> None:
     shown = np.sum(np.where(prompt > token_budget, np.ceil(prompt / token_budget), 1.0) + 1.0)
     passes = {"prefill of the request": shown, "the request": shown + np.sum(output - 1.0)}
-    ways = {"prefill of the request": "a larger token budget", "the request": "fewer output tokens"}
-    for (what, total), most in zip(passes.items(), (MOST_SHOWN, MOST_PASSES), strict=True):
+    hints = {"prefill of the request": "a larger token budget", "the request": "fewer output tokens"}
+    for (name, total), most in zip(passes.items(), (MAX_SHOWN_PASSES, MAX_PASSES), strict=True):
         if total > most:
             raise UserError(
-                f"{what} takes {total:,.0f} forward passes; allowed: at most {most:,} "
-                f"({ways[what]}, or fewer points at once)"
+                f"{name} takes {total:,.0f} forward passes; allowed: at most {most:,} "
+                f"(use {hints[name]} or fewer points)"
             )
 
 
-def _laid_out(request: tuple[Array, Array, Array], prefill: tuple[tuple[Array, ...], Array], real: Steps) -> Schedule:
-    """request: batch sizes, prompts (the keys of the step shown) and output lengths.  prefill: passes, and where those
-    of each point begin."""
+def _assembled(request: tuple[Array, Array, Array], prefill: tuple[tuple[Array, ...], Array], real: Steps) -> Schedule:
+    """The schedule of these passes.  request: batch sizes, prompt lengths (keys of the step shown) and output lengths.
+    prefill: passes, and index of the first pass of each point."""
     (batch, prompt, output), (passes, starts) = request, prefill
     one = np.ones(len(batch))
     group = Group(
@@ -264,15 +269,15 @@ def _laid_out(request: tuple[Array, Array, Array], prefill: tuple[tuple[Array, .
     )
 
 
-def _shaped(plan: Schedule, shape: Shape) -> Schedule:
-    """The schedule with decode steps of another shape than one token each."""
+def _shaped(plan: Schedule, shape: PassShape) -> Schedule:
+    """The schedule with decode steps of another shape than one token."""
     (group,) = plan.step.groups
-    before, owners = plan.prefill_passes, plan.owners[plan.prefill_passes :].astype(int)
+    before, points = plan.prefill_passes, plan.point_of_pass[plan.prefill_passes :].astype(int)
 
     def after(first: Array, value: Count) -> Array:
-        """`value` for decode steps, what `first` says for prefill."""
+        """`first` in prefill passes, `value` in decode steps."""
         each = np.broadcast_to(np.asarray(value, dtype=np.float64), plan.points)
-        return np.concatenate((first[:before], each[owners]))
+        return np.concatenate((first[:before], each[points]))
 
     causal = np.full(len(plan.repeats), np.nan)
     pairs = shape.attended_new_pairs

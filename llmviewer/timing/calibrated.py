@@ -9,53 +9,55 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
-from llmviewer.core.errors import UserError, shown, unknown
+from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.timing import profile as profiles
 from llmviewer.timing.efficiency import Rates
 from llmviewer.timing.kernels import attention, attention_decode, attention_prefill
-from llmviewer.timing.kernels.cross_generation import carried
+from llmviewer.timing.kernels.cross_generation import adapt_constants
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.kernels.family import Family
 from llmviewer.timing.profile import Fit, Profile
-from llmviewer.timing.regimes import REGIMES, outside, regime_of
+from llmviewer.timing.regimes import REGIMES, interval_factor, regime_of
 from llmviewer.timing.roofline import Timing
 
 #: Origins of constants, nearest first.
 BASES = ("measured", "other engine", "transferred", "transferred afar", "assumed")
 #: Chips of one generation run the same programs, so an engine's own kernels on another chip of the generation are
 #: nearer than another engine's kernels on this chip (docs/calibration.md: decode attention on an H200).
-BASES_OF_A_GENERATION = ("measured", "transferred")
+SAME_GENERATION_BASES = ("measured", "transferred")
 #: Family -> error of a whole fit by BASES: half the 80 % interval of log(measured / predicted).  Engines differ by 3 to
 #: 6 % in products and 15 to 30 % in attention (README of the measured tables); products of an H100 predicted with
 #: constants of an A100, and vice versa, miss by 12 to 24 %; the other values are targets.
-SHIFTS: dict[str, tuple[float, ...]] = {
+FIT_ERRORS: dict[str, tuple[float, ...]] = {
     "gemm": (0.0, 0.05, 0.08, 0.22, 0.5),
     "attention_prefill": (0.0, 0.18, 0.15, 0.35, 0.6),
     "attention_decode": (0.0, 0.18, 0.15, 0.35, 0.6),
     "collective": (0.0, 0.2, 0.1, 0.3, 0.7),
 }
-SHIFTS_OF_OTHERS = (0.0, 0.1, 0.1, 0.25, 0.6)
+DEFAULT_FIT_ERRORS = (0.0, 0.1, 0.1, 0.25, 0.6)
 #: Sides of the bounds in the order of QUANTILES, and their distance over that of an 80 % bound (normal distribution).
 SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
-BEYOND_80 = (1.53, 1.0, 1.0, 1.53)
+WIDTH_OVER_80 = (1.53, 1.0, 1.0, 1.53)
 #: Suffixes of engines whose kernels the host launched one by one; these fits serve no other engine.
-HOST_TIMED = ("-host", "-eager")
+HOST_TIMED_SUFFIXES = ("-host", "-eager")
 #: Constants are written with five digits, so rounding may move them past a bound by this fraction.
-ROUNDED = 1e-4
+ROUNDING = 1e-4
 #: Residuals where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
-UNKNOWN_SPREAD = (0.5, 0.7, 1.4, 2.0)
+DEFAULT_RESIDUALS = (0.5, 0.7, 1.4, 2.0)
 #: Residuals of copies and host operators, whose rates come from data sheets: a guess.
-UNTIMED = (1.0, 1.0, 1.6, 2.5)
+UNMEASURED_RESIDUALS = (1.0, 1.0, 1.6, 2.5)
 #: (profile, family, variants) -> (variant, engine) of its fits, nearest first.
-Kept = Callable[[Profile, str, Iterable[str]], Iterator[tuple[str, str]]]
-UNTIMED_NOTE = f"copies and host operators: data-sheet rates; real times may be up to {UNTIMED[-1]:g} times as long"
+FitLookup = Callable[[Profile, str, Iterable[str]], Iterator[tuple[str, str]]]
+UNMEASURED_NOTE = (
+    f"copies and host operators: data-sheet rates; real times may be up to {UNMEASURED_RESIDUALS[-1]:g} times as long"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SelectedFit:
     """The fit selected for an operator, its basis (one of BASES), and the chip that it was measured on."""
 
     fit: Fit
@@ -63,11 +65,11 @@ class Found:
     chip: str
 
     @property
-    def shift(self) -> float:
+    def fit_error(self) -> float:
         """Error of the whole fit for this basis: half the 80 % interval of log(measured / predicted)."""
-        return SHIFTS.get(self.fit.family, SHIFTS_OF_OTHERS)[BASES.index(self.basis)]
+        return FIT_ERRORS.get(self.fit.family, DEFAULT_FIT_ERRORS)[BASES.index(self.basis)]
 
-    def described(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON object with basis, chip and key of the fit, and its error on held-out rows."""
         error = dict(self.fit.error.get("all", {}))
         return {"basis": self.basis, "chip": self.chip, "fit": self.fit.key, "error": error}
@@ -77,8 +79,8 @@ class Found:
 class Calibrated:
     """Efficiency from profiles, the chip's own first.  engine: preferred engine, where several were measured.
 
-    borrowed: family/variant -> engine whose kernels are used instead.  given: number of leading sources that the user
-    supplied; these are searched first, for kernels of any engine.
+    borrowed: family/variant -> engine whose kernels are used instead.  user_profiles: number of leading sources that
+    the user supplied; these are searched first, for kernels of any engine.  selected: cache of select_fit.
     """
 
     sources: tuple[Profile, ...]
@@ -86,82 +88,86 @@ class Calibrated:
     borrowed: Mapping[str, str] = field(default_factory=dict)
     chip: str = ""
     generation: str = ""
-    given: int = 0
-    known: dict[str, Found] = field(default_factory=dict)
+    user_profiles: int = 0
+    selected: dict[str, SelectedFit] = field(default_factory=dict)
 
     def __call__(self, operator: Operator, chip: Chip) -> Rates:
         """Attainable rates of an operator."""
         names = families_of(operator)
-        constants = [self.found(name, operator).fit.constants for name in names]
+        constants = [self.select_fit(name, operator).fit.constants for name in names]
         if len(names) == 1:
             return FAMILIES[names[0]].rates(operator, chip, constants[0])
         prefill, decode = constants
-        return attention.rates(operator, chip, (attention_prefill.part, prefill), (attention_decode.part, decode))
+        return attention.rates(
+            operator, chip, (attention_prefill.group_time, prefill), (attention_decode.group_time, decode)
+        )
 
-    def found(self, family: str, operator: Operator) -> Found:
+    def select_fit(self, family: str, operator: Operator) -> SelectedFit:
         """The fit of a family for an operator, cached per variant."""
         variant = FAMILIES[family].variant(operator)
         key = f"{family}/{variant}"
-        if key not in self.known:
-            lender = replace(self, engine=self.borrowed.get(key, self.engine))
-            self.known[key] = lender._search(family, variant)
-        return self.known[key]
+        if key not in self.selected:
+            preferred = replace(self, engine=self.borrowed.get(key, self.engine))
+            self.selected[key] = preferred._search(family, variant)
+        return self.selected[key]
 
-    def basis(self, operator: Operator) -> Found:
+    def primary_fit(self, operator: Operator) -> SelectedFit:
         """The fit of an operator's first family, under which interval errors are grouped."""
-        return self.found(families_of(operator)[0], operator)
+        return self.select_fit(families_of(operator)[0], operator)
 
-    def _search(self, family: str, variant: str) -> Found:
-        same = (variant, *FAMILIES[family].twins.get(variant, ()))
-        for source, kept in self._asked():
-            near = self._basis(source)
-            for name, engine in kept(source, family, same):
-                basis = "other engine" if near == "measured" and engine not in self._names else near
-                return self._taken(source, f"{family}/{name}/{engine}", basis)
-        for names in (FAMILIES[family].nearest.get(variant, ()), None):
+    def _search(self, family: str, variant: str) -> SelectedFit:
+        same = (variant, *FAMILIES[family].equivalents.get(variant, ()))
+        for source, lookup in self._search_order():
+            basis = self._basis_of(source)
+            for name, engine in lookup(source, family, same):
+                other = basis == "measured" and engine not in self._engine_names
+                return self._adapted(source, f"{family}/{name}/{engine}", "other engine" if other else basis)
+        for names in (FAMILIES[family].substitutes.get(variant, ()), None):
             for source in self.sources:
-                for name, engine in self._kept(source, family, source.variants(family) if names is None else names):
-                    return self._taken(source, f"{family}/{name}/{engine}", "assumed")
+                variants = source.variants(family) if names is None else names
+                for name, engine in self._any_engine(source, family, variants):
+                    return self._adapted(source, f"{family}/{name}/{engine}", "assumed")
         if FAMILIES[family].unmeasured:
-            return Found(fit=unmeasured(FAMILIES[family]), basis="assumed", chip=self.chip)
+            return SelectedFit(fit=start_fit(FAMILIES[family]), basis="assumed", chip=self.chip)
         raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
 
-    def _asked(self) -> Iterator[tuple[Profile, Kept]]:
+    def _search_order(self) -> Iterator[tuple[Profile, FitLookup]]:
         """Profiles to search, with the lookup to use: the user's, then this engine in the generation, then all."""
-        yield from ((source, self._kept) for source in self.sources[: self.given])
-        yield from ((source, self._own) for source in self.sources if self._basis(source) in BASES_OF_A_GENERATION)
-        yield from ((source, self._kept) for source in self.sources)
+        near = [source for source in self.sources if self._basis_of(source) in SAME_GENERATION_BASES]
+        yield from ((source, self._any_engine) for source in self.sources[: self.user_profiles])
+        yield from ((source, self._this_engine) for source in near)
+        yield from ((source, self._any_engine) for source in self.sources)
 
     @property
-    def _names(self) -> tuple[str, str]:
+    def _engine_names(self) -> tuple[str, str]:
         """This engine and its base engine: `sglang` for a kernel that was not timed for `sglang-triton`."""
         return self.engine, self.engine.partition("-")[0]
 
-    def _basis(self, source: Profile) -> str:
+    def _basis_of(self, source: Profile) -> str:
         if source.chip == self.chip:
             return "measured"
         if source.generation == self.generation:
             return "transferred"
-        return "transferred afar" if self.generation in profiles.GPUS else "assumed"
+        return "transferred afar" if self.generation in profiles.GPU_GENERATIONS else "assumed"
 
-    def _kept(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
+    def _any_engine(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
         """(variant, engine) of a profile's fits; within a variant, this engine comes before others."""
         for variant in variants:
             engines = tuple(source.engines(family, variant))
-            yield from self._own(source, family, (variant,))
-            yield from ((variant, engine) for engine in engines if not engine.endswith(HOST_TIMED))
+            yield from self._this_engine(source, family, (variant,))
+            yield from ((variant, engine) for engine in engines if not engine.endswith(HOST_TIMED_SUFFIXES))
 
-    def _own(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
+    def _this_engine(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
         """(variant, engine) of a profile's fits of this engine only."""
         for variant in variants:
-            yield from ((variant, own) for own in self._names if f"{family}/{variant}/{own}" in source)
+            yield from ((variant, own) for own in self._engine_names if f"{family}/{variant}/{own}" in source)
 
-    def _taken(self, source: Profile, key: str, basis: str) -> Found:
+    def _adapted(self, source: Profile, key: str, basis: str) -> SelectedFit:
         fit = source.fit(key)
         _check(fit, source)
         if source.chip != self.chip:
-            fit = replace(fit, constants=carried(fit.constants, fit.family, source.chip, self.generation))
-        return Found(fit=fit, basis=basis, chip=source.chip)
+            fit = replace(fit, constants=adapt_constants(fit.constants, fit.family, source.chip, self.generation))
+        return SelectedFit(fit=fit, basis=basis, chip=source.chip)
 
     @property
     def profile(self) -> str:
@@ -173,10 +179,10 @@ class Calibrated:
         """Whether kernels were measured on this chip."""
         return any(source.chip == self.chip for source in self.sources)
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """One line about the origin of the times."""
-        measured = any(found.chip == self.chip for found in self.known.values())
-        donors = ", ".join(sorted({found.chip for found in self.known.values() if found.chip != self.chip}))
+        measured = any(found.chip == self.chip for found in self.selected.values())
+        donors = ", ".join(sorted({found.chip for found in self.selected.values() if found.chip != self.chip}))
         if not donors:
             return f"kernels measured on {self.chip}" if measured else ""
         borrowed = f"efficiencies borrowed from {donors}, intervals widened"
@@ -186,42 +192,42 @@ class Calibrated:
 
     def assumptions(self) -> list[str]:
         """Kernels that were not measured on any similar chip, and the constants used for them."""
-        if self.known and all(found.basis == BASES[-1] for found in self.known.values()):
-            donors = ", ".join(sorted({found.chip for found in self.known.values()} - {self.chip}))
+        if self.selected and all(found.basis == BASES[-1] for found in self.selected.values()):
+            donors = ", ".join(sorted({found.chip for found in self.selected.values()} - {self.chip}))
             return [
                 f"kernels: not measured on {self.chip} or a similar chip; constants of {donors}, intervals much wider"
             ]
         return [
             f"{key}: not measured; constants of {found.fit.key} ({found.chip})"
-            for key, found in self.known.items()
+            for key, found in self.selected.items()
             if found.basis == BASES[-1]
         ]
 
     def interval(self, operator: Operator, chip: Chip, timing: Timing) -> Array:
         """Bounds of the 95 and 80 % intervals (QUANTILES) over the predicted time, shape (4, points)."""
         if not operator.is_kernel:
-            return np.array(UNTIMED)[:, None] * np.ones(np.size(timing.time_s))
+            return np.array(UNMEASURED_RESIDUALS)[:, None] * np.ones(np.size(timing.time_s))
         names = families_of(operator)
-        bounds = [self.spread(name, operator, chip, timing) for name in names]
+        bounds = [self.family_interval(name, operator, chip, timing) for name in names]
         spread = bounds[0]
         for other in bounds[1:]:
-            spread = np.where(_decodes(operator) * np.ones(spread.shape[1]) > 0.0, other, spread)
+            spread = np.where(_decode_mask(operator) * np.ones(spread.shape[1]) > 0.0, other, spread)
         return spread
 
-    def spread(self, family: str, operator: Operator, chip: Chip, timing: Timing) -> Array:
-        """The same bounds with the fit of a given family, even if it is not the operator's own."""
-        found = self.found(family, operator)
+    def family_interval(self, family: str, operator: Operator, chip: Chip, timing: Timing) -> Array:
+        """Bounds as of `interval`, but with the fit of a given family."""
+        found = self.select_fit(family, operator)
         regime = regime_of(timing)
         spread = np.ones((len(profiles.QUANTILES), regime.size))
         for at, name in enumerate(REGIMES):
-            known = np.array(found.fit.residuals.get(name, found.fit.residuals.get("all", UNKNOWN_SPREAD)))
+            known = np.array(found.fit.residuals.get(name, found.fit.residuals.get("all", DEFAULT_RESIDUALS)))
             spread = np.where(regime == at, known[:, None], spread)
         logs = np.log(spread)
         middle = (logs[1] + logs[2]) / 2.0
         # the scatter of rows and the error of the whole fit are independent: their squares add
-        half = np.hypot(logs - middle, found.shift * np.array(BEYOND_80)[:, None])
+        half = np.hypot(logs - middle, found.fit_error * np.array(WIDTH_OVER_80)[:, None])
         ratios: Array = np.exp(
-            middle + SIGNS * half * outside(found.fit.range, FAMILIES[family].covers(operator, chip))
+            middle + SIGNS * half * interval_factor(found.fit.range, FAMILIES[family].quantities(operator, chip))
         )
         return ratios
 
@@ -229,40 +235,40 @@ class Calibrated:
 def _check(fit: Fit, source: Profile) -> None:
     """Raise UserError if constants are missing, unknown or out of bounds for the formula of their family."""
     known = {constant.name: constant for constant in FAMILIES[fit.family].constants}
-    where = f"'{shown(source.path)}': {fit.key}"
+    where = f"'{printable(source.path)}': {fit.key}"
     hint = "this version of llmviewer needs them; run `llmviewer calibrate fit` again"
     if missing := [name for name in known if name not in fit.constants]:
         raise UserError(f"{where} lacks {', '.join(missing)}; {hint}")
     for name, value in fit.constants.items():
         if name not in known:
-            raise unknown(f"constant of {fit.key}", name, known, where=f"'{shown(source.path)}'")
+            raise unknown(f"constant of {fit.key}", name, known, where=f"'{printable(source.path)}'")
         low, high = known[name].low, known[name].high
-        if not low * (1.0 - ROUNDED) <= value <= high * (1.0 + ROUNDED):
+        if not low * (1.0 - ROUNDING) <= value <= high * (1.0 + ROUNDING):
             raise UserError(f"{where}: constants.{name} is {value:g}; allowed: {low:g} to {high:g}")
 
 
-def _known_families(own: Profile) -> None:
+def _check_families(own: Profile) -> None:
     """Raise UserError for fits of an unknown kernel family."""
     for key in own.texts:
         if key.partition("/")[0] not in FAMILIES:
-            raise unknown("kernel family", key.partition("/")[0], FAMILIES, where=f"'{shown(own.path)}'")
+            raise unknown("kernel family", key.partition("/")[0], FAMILIES, where=f"'{printable(own.path)}'")
 
 
-def unmeasured(family: Family) -> Fit:
+def start_fit(family: Family) -> Fit:
     """Start constants with unknown spread, for a family that was never measured."""
     return Fit(
-        family=family.name, variant="any", engine="none", constants=family.starting(), range={}, residuals={}
+        family=family.name, variant="any", engine="none", constants=family.start_values(), range={}, residuals={}
     )  # fmt: skip
 
 
-def _decodes(operator: Operator) -> Count:
+def _decode_mask(operator: Operator) -> Count:
     """1.0 where attention runs as a decode kernel in all groups: a few queries per sequence over its cache."""
     shape = operator.shape
     if not isinstance(shape, AttentionShape):
         return 0.0
     every: Any = True
     for group in shape.groups:
-        every = every & attention.decodes(group)
+        every = every & attention.is_decode(group)
     return np.where(every, 1.0, 0.0)
 
 
@@ -272,10 +278,10 @@ def calibrated(
     """The efficiency of a chip's kernels: from `own`, the chip's shipped profile, and those of its donors, in order."""
     found = profiles.sources(chip)
     if own is not None:
-        _known_families(own)
+        _check_families(own)
     return Calibrated(
         sources=found if own is None else (own, *found),
-        given=0 if own is None else 1,
+        user_profiles=0 if own is None else 1,
         engine=engine,
         borrowed=borrowed or {},
         chip=chip.name,

@@ -27,7 +27,7 @@ class HostRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WayRates:
+class AlgorithmRates:
     """An algorithm of a collective as a kernel runs it.
 
     latency_s: sum over its consecutive messages.  link, network: bytes sent per byte of the tensor, divided by the
@@ -46,8 +46,8 @@ class WayRates:
 class Rates:
     """Attainable rates of one operator; a resource whose rate is None (unknown) is ignored.
 
-    fixed_s: time per launch.  hop_s: latency of one message between devices.  ways: collective algorithms that replace
-    those of the operator's shape.  least_s: host time to launch the operator, a lower bound of its time.
+    fixed_s: time per launch.  hop_s: latency of one message between devices.  algorithms: replace the collective
+    algorithms of the operator's shape.  host_launch_s: host time to launch the operator, a lower bound of its time.
     sharpness: p of the smooth maximum (sum of t^p)^(1/p) over resources; None for the exact maximum.
     """
 
@@ -62,8 +62,8 @@ class Rates:
     hop_s: Count = 0.0
     fixed_s: Count = 0.0
     sharpness: Count | None = None
-    ways: tuple[WayRates, ...] | None = None
-    least_s: Count = 0.0
+    algorithms: tuple[AlgorithmRates, ...] | None = None
+    host_launch_s: Count = 0.0
 
 
 Efficiency: TypeAlias = Callable[[Operator, Chip], Rates]
@@ -72,7 +72,6 @@ Efficiency: TypeAlias = Callable[[Operator, Chip], Rates]
 def ideal(operator: Operator, chip: Chip) -> Rates:
     """Data-sheet rates: every efficiency 1 and no fixed time, which gives a lower bound of the time."""
     return _data_sheet(chip, operator.compute if operator.kind.facts.matrix_units else "")
-
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from llmviewer.core import data
 from llmviewer.core.counts import Count, present, total
-from llmviewer.core.errors import UserError, shown, unknown
+from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.ir import Access, Graph, Operator, Place, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
@@ -30,17 +30,17 @@ CONSTANTS: dict[str, str] = {
     "eager": "each kernel of a pass without a CUDA graph: host time to launch it, which overlaps with kernels",
 }
 #: Terms that a step pays once, however many passes it runs.
-ONCE_A_STEP = ("step", "group", "sequence")
+TERMS_PER_STEP = ("step", "group", "sequence")
 #: Terms paid before or after the layers; all others are paid between or within kernels of layers.
-AT_THE_ENDS = (*ONCE_A_STEP, "sampling")
+TERMS_OUTSIDE_LAYERS = (*TERMS_PER_STEP, "sampling")
 #: Groups of kernels whose time an engine's own kernels scale -> kinds of their operators.
 FACTORS: dict[str, tuple[Kind, ...]] = {
     "gemm": (Kind.GEMM,),
     "attention": (Kind.ATTENTION,),
     "exchange": (Kind.COLLECTIVE,),
 }
-WORDS = ("title", "kernels", "fusion", "attention", "batching", "source")
-NUMBERS = (
+TEXT_KEYS = ("title", "kernels", "fusion", "attention", "batching", "source")
+NUMBER_KEYS = (
     "max_num_batched_tokens",
     "max_num_seqs",
     "graph_tokens",
@@ -51,12 +51,12 @@ NUMBERS = (
     "unpacked_bytes",
 )
 #: Most tokens of a pass for which engines run a matrix-vector kernel.
-FEW_VECTORS = 8.0
+MAX_MATVEC_TOKENS = 8.0
 #: Keys that a fit adds to a preset: its errors and quantiles on held-out rows.
-FITTED = ("error", "residuals", "rows")
+FITTED_KEYS = ("error", "residuals", "rows")
 
 #: Compute classes in which the inputs of a GEMM are converted.
-NARROW = ("fp8", "int8")
+CONVERTED_CLASSES = ("fp8", "int8")
 
 Seconds = Callable[[tuple[Kind, ...]], Count]
 
@@ -106,11 +106,11 @@ class Engine:
 
         seconds: kinds -> time that kernels of these kinds take in the pass.
         """
-        if self is KERNELS:
+        if self is KERNELS_ONLY:
             return ()
         named: dict[str, Count] = {}
         if self.constants:
-            paid = counts(graph, step)
+            paid = times_paid(graph, step)
             named = {name: value * 1e-6 * paid[name] for name, value in self.constants.items() if name != "eager"}
         if "eager" in self.constants:
             host = self.constants["eager"] * 1e-6 * paid["launch"] * np.where(step.tokens > self.graph_tokens, 1.0, 0.0)
@@ -118,7 +118,7 @@ class Engine:
         for name, factor in self.factors.items():
             named[f"own {name} kernels"] = (factor - 1.0) * seconds(FACTORS[name])
         if self.unit_bytes:
-            few = np.where(step.tokens <= FEW_VECTORS, 1.0, 0.0)
+            few = np.where(step.tokens <= MAX_MATVEC_TOKENS, 1.0, 0.0)
             own = _gemm_weight_bytes(graph) / np.minimum(
                 self.unit_bytes * _unit_clocks(chip), self.share * chip.bandwidth_bytes_per_s
             )
@@ -128,12 +128,12 @@ class Engine:
             named["unpacking weights"] = unpacked * (1.0 - few)
         return tuple((name, value) for name, value in named.items() if present(value))
 
-    def within_a_step(self) -> Engine:
+    def without_step_terms(self) -> Engine:
         """The engine for a draft's pass within the target's step: terms paid once per step are removed."""
-        kept = {name: value for name, value in self.constants.items() if name not in ONCE_A_STEP}
-        return self if self is KERNELS else replace(self, constants=kept)
+        kept = {name: value for name, value in self.constants.items() if name not in TERMS_PER_STEP}
+        return self if self is KERNELS_ONLY else replace(self, constants=kept)
 
-    def spread(self, metrics: Sequence[str], basis: str) -> tuple[float, ...] | None:
+    def residuals_of(self, metrics: Sequence[str], basis: str) -> tuple[float, ...] | None:
         """Quantiles of measured / predicted time of the first of these metrics that the preset was fitted on.
 
         basis: `fitted` if kernels were measured on this chip, else `transferred`.
@@ -144,19 +144,19 @@ class Engine:
         return None
 
 
-def within(terms: Sequence[tuple[str, Count]]) -> Count:
+def time_within_layers(terms: Sequence[tuple[str, Count]]) -> Count:
     """Sum of the engine terms that are paid within layers [s]."""
-    return total(seconds for name, seconds in terms if name not in AT_THE_ENDS)
+    return total(seconds for name, seconds in terms if name not in TERMS_OUTSIDE_LAYERS)
 
 
-def counts(graph: Graph, step: Step) -> dict[str, Count]:
+def times_paid(graph: Graph, step: Step) -> dict[str, Count]:
     """Number of times that a forward pass pays each of CONSTANTS."""
     kernels = sum(block.repeats * sum(op.runs_on is Place.DEVICE for op in block.operators) for block in graph.blocks)
     exchanges = sum(
         block.repeats * sum(operator.kind is Kind.COLLECTIVE for operator in block.operators) for block in graph.blocks
     )
     return {
-        "conversion": float(sum(block.repeats * sum(map(converts, block.operators)) for block in graph.blocks)),
+        "conversion": float(sum(block.repeats * sum(map(converts_input, block.operators)) for block in graph.blocks)),
         "launch": float(kernels),
         "layer": float(sum(block.repeats for block in graph.blocks if block.is_layer)),
         "step": 1.0,
@@ -167,10 +167,14 @@ def counts(graph: Graph, step: Step) -> dict[str, Count]:
     }
 
 
-def converts(operator: Operator) -> bool:
+def converts_input(operator: Operator) -> bool:
     """Whether an operator is a GEMM whose input is converted to 8 bit with one scale per row, not per block."""
     inputs = (access.tensor.dtype for access in operator.reads if access.tensor.role is Role.WEIGHT)
-    return operator.kind is Kind.GEMM and operator.compute in NARROW and any(dtype.bits == 8.0 for dtype in inputs)
+    return (
+        operator.kind is Kind.GEMM
+        and operator.compute in CONVERTED_CLASSES
+        and any(dtype.bits == 8.0 for dtype in inputs)
+    )
 
 
 def _gemm_weight_bytes(graph: Graph) -> Count:
@@ -191,11 +195,11 @@ def _narrow_weights(graph: Graph) -> Count:
         for operator in block.operators
         if operator.is_kernel
         for access in operator.reads
-        if unpacks(operator, access)
+        if unpacks_weights(operator, access)
     )
 
 
-def unpacks(operator: Operator, access: Access) -> bool:
+def unpacks_weights(operator: Operator, access: Access) -> bool:
     """Whether the access reads weights of a GEMM that are stored in fewer than 8 bits."""
     return operator.kind is Kind.GEMM and access.tensor.role is Role.WEIGHT and access.tensor.dtype.bits < 8.0
 
@@ -205,8 +209,8 @@ def _unit_clocks(chip: Chip) -> Count:
     return np.inf if chip.units is None or chip.clock_hz is None else chip.units * chip.clock_hz
 
 
-#: No engine, only kernels.  vLLM's block-scaled products were timed with their host launch: take TensorRT-LLM's.
-KERNELS = Engine(name="kernels", title="kernels only, one after another", borrowed={"gemm/fp8-block": "trtllm"})
+#: No engine, only kernels.  TensorRT-LLM's block-scaled products, as vLLM's were timed with their host launch.
+KERNELS_ONLY = Engine(name="kernels", title="kernels only, one after another", borrowed={"gemm/fp8-block": "trtllm"})
 
 
 def names() -> tuple[str, ...]:
@@ -216,8 +220,8 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Engine:
     """An engine preset by name.  Raises UserError for an unknown name."""
-    if name == KERNELS.name:
-        return KERNELS
+    if name == KERNELS_ONLY.name:
+        return KERNELS_ONLY
     if name not in names():
         raise unknown("engine", name, names())
     return parse(name, data.read_yaml(data.folder(FOLDER) / f"{name}.yaml"))
@@ -225,16 +229,16 @@ def load(name: str) -> Engine:
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:
     """An engine preset from the content of its file.  Raises UserError for an unknown key or a value of wrong type."""
-    known = (*WORDS, *NUMBERS, "constants", "factors", "borrowed", *FITTED)
+    known = (*TEXT_KEYS, *NUMBER_KEYS, "constants", "factors", "borrowed", *FITTED_KEYS)
     data.check_keys(content, known, ("title", "kernels", "constants", "source"), name)
     data.check_keys(content["constants"] or {}, CONSTANTS, (), f"{name}: constants")
     data.check_keys(content.get("factors") or {}, FACTORS, (), f"{name}: factors")
-    words = {key: str(content[key]) for key in WORDS if key in content}
+    texts = {key: str(content[key]) for key in TEXT_KEYS if key in content}
     try:
-        numbers = {key: float(content[key]) for key in NUMBERS if key in content}
+        numbers = {key: float(content[key]) for key in NUMBER_KEYS if key in content}
         return Engine(
             name=name,
-            **words,  # type: ignore[arg-type]
+            **texts,  # type: ignore[arg-type]
             **numbers,  # type: ignore[arg-type]
             constants=_numbers(content["constants"]),
             factors=_numbers(content.get("factors")),
@@ -246,7 +250,7 @@ def parse(name: str, content: Mapping[str, Any]) -> Engine:
             },
         )
     except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"engine {name}: {shown(error, 120)}; expected numbers") from error
+        raise UserError(f"engine {name}: {printable(error, 120)}; expected numbers") from error
 
 
 def _numbers(content: Mapping[str, Any] | None) -> dict[str, float]:

@@ -9,11 +9,11 @@ import numpy as np
 
 from llmviewer.core.counts import Count, total
 from llmviewer.core.ir import Block, Operator
-from llmviewer.ops.transfer import Direction, direction_of
+from llmviewer.ops.transfer import Direction, copy_direction
 from llmviewer.timing.roofline import Timing
 
 #: Name under which all kernels of a layer are listed among its resources.
-KERNELS = "kernels"
+KERNEL_RESOURCE = "kernels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,7 +32,7 @@ class LayerWithCopies:
     @property
     def kernels_s(self) -> Count:
         """Time of the kernels, one after another [s]."""
-        return dict(self.resources)[KERNELS]
+        return dict(self.resources)[KERNEL_RESOURCE]
 
     @property
     def time_s(self) -> Count:
@@ -42,22 +42,22 @@ class LayerWithCopies:
             slowest = np.maximum(slowest, seconds)
         return slowest
 
-    def waits(self, at: Callable[[Count], float]) -> tuple[str, float, bool]:
+    def slowest_copy(self, at: Callable[[Count], float]) -> tuple[str, float, bool]:
         """Resource of the slowest copy, the seconds that it bounds, and whether it takes longer than the kernels.
 
         Kernels bound the rest of the layer.  at: a count of all passes -> that of a stage; some of its passes may wait
         for copies although the kernels of most take longer.
         """
         times = {name: at(seconds) for name, seconds in self.resources}
-        kernels = times.pop(KERNELS)
+        kernels = times.pop(KERNEL_RESOURCE)
         slowest = max(times, key=lambda name: times[name])
         longer = times[slowest] > kernels
         return slowest.split()[0], at(self.time_s) - (0.0 if longer else kernels), longer
 
     @staticmethod
-    def copies(operator: Operator) -> bool:
+    def is_copy(operator: Operator) -> bool:
         """Whether the operator is a copy that runs concurrently with the kernels of a layer."""
-        return direction_of(operator) is not None
+        return copy_direction(operator) is not None
 
     @property
     def hidden_s(self) -> Count:
@@ -65,7 +65,9 @@ class LayerWithCopies:
         return self.serial_s - self.time_s
 
 
-def layers(priced: Iterable[tuple[Block, Operator, Timing]], added: Count = 0.0) -> tuple[LayerWithCopies, ...]:
+def layers_with_copies(
+    priced: Iterable[tuple[Block, Operator, Timing]], added: Count = 0.0
+) -> tuple[LayerWithCopies, ...]:
     """Layers that copy while they compute, one of each kind.
 
     added: engine terms within layers as a fraction of the kernels' time; copies continue during these gaps.
@@ -73,16 +75,16 @@ def layers(priced: Iterable[tuple[Block, Operator, Timing]], added: Count = 0.0)
     by_block: dict[str, list[tuple[Block, Operator, Timing]]] = {}
     for block, operator, timing in priced:
         by_block.setdefault(block.name, []).append((block, operator, timing))
-    copying = (rows for rows in by_block.values() if any(LayerWithCopies.copies(operator) for _, operator, _ in rows))
+    copying = (rows for rows in by_block.values() if any(LayerWithCopies.is_copy(operator) for _, operator, _ in rows))
     return tuple(_layer(rows, added) for rows in copying)
 
 
 def _layer(rows: list[tuple[Block, Operator, Timing]], added: Count) -> LayerWithCopies:
-    kernels = total(timing.time_s for _, operator, timing in rows if not LayerWithCopies.copies(operator))
+    kernels = total(timing.time_s for _, operator, timing in rows if not LayerWithCopies.is_copy(operator))
     engine = total(t.time_s for _, operator, t in rows if operator.is_kernel) * added
-    taken: dict[str, Count] = {KERNELS: kernels + engine}
+    taken: dict[str, Count] = {KERNEL_RESOURCE: kernels + engine}
     for _, operator, timing in rows:
-        direction = direction_of(operator)
+        direction = copy_direction(operator)
         for name, seconds in timing.resources if direction else ():
             key = f"{name} {Direction.OUT.value}" if name == "link" and direction is Direction.OUT else name
             if name in ("link", "host", "disk"):

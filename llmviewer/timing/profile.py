@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from llmviewer.core import data, parsing
-from llmviewer.core.errors import UserError, quoted, shown
+from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.hardware.chip import Chip
 
 SCHEMA = "llmviewer.profile/1"
 FOLDER = "calibrate/profiles"
 #: Keys of the header.
-HEAD = ("schema", "chip", "generation", "title", "fits", "provenance")
-MOST_BYTES = 2**21
+HEADER_KEYS = ("schema", "chip", "generation", "title", "fits", "provenance")
+MAX_BYTES = 2**21
 #: Generation of a chip without a profile of its own -> chips that lend it constants, nearest first.
 DONORS: dict[str, tuple[str, ...]] = {
     "hopper": ("h100-sxm", "a100-80gb-sxm", "h200"),
@@ -32,9 +32,9 @@ DONORS: dict[str, tuple[str, ...]] = {
     "cdna4": ("h100-sxm", "a100-80gb-sxm", "h200"),
 }
 #: Donors of all other generations: first the chip whose kernels use no asynchronous copies.
-DONORS_OF_OTHERS = ("a100-80gb-sxm", "h100-sxm", "h200")
+DEFAULT_DONORS = ("a100-80gb-sxm", "h100-sxm", "h200")
 #: Generations with GPU kernels; constants of these say little about CPUs, TPUs and dataflow chips.
-GPUS = frozenset((*DONORS, "ampere", "ampere-ga10x", "turing", "volta", "cdna2"))
+GPU_GENERATIONS = frozenset((*DONORS, "ampere", "ampere-ga10x", "turing", "volta", "cdna2"))
 #: Quantiles of measured / predicted that a fit stores: the bounds of its 95 and 80 % intervals.
 QUANTILES = ("low95", "low80", "high80", "high95")
 
@@ -102,7 +102,7 @@ def shipped(chip: str) -> Profile | None:
 
 def sources(chip: Chip) -> tuple[Profile, ...]:
     """Profiles for a chip: its own, then those of its donors, nearest first."""
-    names = dict.fromkeys((chip.name, *DONORS.get(chip.generation, DONORS_OF_OTHERS)))
+    names = dict.fromkeys((chip.name, *DONORS.get(chip.generation, DEFAULT_DONORS)))
     return tuple(found for found in map(shipped, names) if found is not None)
 
 
@@ -117,7 +117,7 @@ def load(path: Path) -> Profile:
 
 @lru_cache(maxsize=16)
 def _load(path: Path, changed: int, size: int) -> Profile:
-    return parse(data.read_text(path, MOST_BYTES), path)
+    return parse(data.read_text(path, MAX_BYTES), path)
 
 
 def parse(text: str, path: Path) -> Profile:
@@ -125,28 +125,32 @@ def parse(text: str, path: Path) -> Profile:
     head, *documents = text.split("\n---\n")
     top = _yaml(head, str(path))
     if top.get("schema") != SCHEMA:
-        raise UserError(f"'{shown(path)}' has schema {quoted(top.get('schema'))}; expected {SCHEMA}")
-    data.check_keys(top, HEAD, ("chip", "provenance"), shown(path))
+        raise UserError(f"'{printable(path)}' has schema {quoted(top.get('schema'))}; expected {SCHEMA}")
+    data.check_keys(top, HEADER_KEYS, ("chip", "provenance"), printable(path))
     if not isinstance(top["provenance"], Mapping):
-        raise UserError(f"'{shown(path)}': provenance is {quoted(top['provenance'])}; expected a mapping")
+        raise UserError(f"'{printable(path)}': provenance is {quoted(top['provenance'])}; expected a mapping")
     if not text.endswith("\n") or top.get("fits", len(documents)) != len(documents):
-        raise UserError(f"'{shown(path)}' is truncated: {len(documents)} of {top.get('fits', '?')} fits are present")
-    texts = dict(_keyed(text, str(path)) for text in documents)
+        raise UserError(
+            f"'{printable(path)}' is truncated: {len(documents)} of {top.get('fits', '?')} fits are present"
+        )
+    texts = dict(_split_document(text, str(path)) for text in documents)
     return Profile(
         chip=str(top["chip"]),
         title=str(top.get("title", top["chip"])),
         generation=str(top.get("generation", "")),
         provenance=top["provenance"],
         texts=texts,
-        path=data.shown_path(path),
+        path=data.display_path(path),
     )
 
 
-def _keyed(text: str, path: str) -> tuple[str, str]:
+def _split_document(text: str, path: str) -> tuple[str, str]:
     first, _, rest = text.lstrip().partition("\n")
     label, _, key = first.partition(": ")
     if label != "fit" or key.count("/") != 2:
-        raise UserError(f"'{shown(path)}': a document starts with {quoted(first)}; expected fit: family/variant/engine")
+        raise UserError(
+            f"'{printable(path)}': a document starts with {quoted(first)}; expected fit: family/variant/engine"
+        )
     return key.strip(), rest
 
 
@@ -154,15 +158,15 @@ def _yaml(text: str, path: str) -> dict[str, Any]:
     try:
         content = parsing.from_yaml(text)
     except ValueError as error:
-        raise UserError(f"'{shown(path)}' cannot be read as YAML: {shown(error, 160)}") from error
+        raise UserError(f"'{printable(path)}' cannot be read as YAML: {printable(error, 160)}") from error
     if not isinstance(content, dict):
-        raise UserError(f"'{shown(path)}' holds {quoted(content)}; expected a mapping of fields")
+        raise UserError(f"'{printable(path)}' holds {quoted(content)}; expected a mapping of fields")
     return content
 
 
 def _fit(key: str, content: Mapping[str, Any], path: str) -> Fit:
     fields = ("constants", "range", "residuals", "error", "rows")
-    data.check_keys(content, fields, fields[:3], f"{shown(path)}: {key}")
+    data.check_keys(content, fields, fields[:3], f"{printable(path)}: {key}")
     family, variant, engine = key.split("/")
     try:
         found = Fit(
@@ -171,12 +175,12 @@ def _fit(key: str, content: Mapping[str, Any], path: str) -> Fit:
             engine=engine,
             constants={str(name): float(value) for name, value in content["constants"].items()},
             range={str(name): (float(low), float(high)) for name, (low, high) in content["range"].items()},
-            residuals={name: _four(values) for name, values in content["residuals"].items()},
+            residuals={name: _quantiles(values) for name, values in content["residuals"].items()},
             error=content.get("error", {}),
             rows=content.get("rows", {}),
         )
     except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"'{shown(path)}': {key}: {shown(error, 120)}; expected numbers") from error
+        raise UserError(f"'{printable(path)}': {key}: {printable(error, 120)}; expected numbers") from error
     _check(found, path)
     return found
 
@@ -189,12 +193,14 @@ def _check(fit: Fit, path: str) -> None:
     for name, values in named.items():
         for value in values:
             if not 0.0 <= value < math.inf or (value == 0.0 and name.startswith("residuals")):
-                raise UserError(f"'{shown(path)}': {fit.key}: {name} is {value:g}; expected a finite positive number")
+                raise UserError(
+                    f"'{printable(path)}': {fit.key}: {name} is {value:g}; expected a finite positive number"
+                )
         if list(values) != sorted(values):
             listed = ", ".join(f"{value:g}" for value in values)
-            raise UserError(f"'{shown(path)}': {fit.key}: {name} is {listed}; expected ascending values")
+            raise UserError(f"'{printable(path)}': {fit.key}: {name} is {listed}; expected ascending values")
 
 
-def _four(values: Any) -> tuple[float, float, float, float]:
+def _quantiles(values: Any) -> tuple[float, float, float, float]:
     low95, low80, high80, high95 = map(float, values)
     return low95, low80, high80, high95

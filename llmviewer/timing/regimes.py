@@ -22,7 +22,7 @@ def regime_of(timing: Timing) -> Array:
     return np.where(np.asarray(timing.time_s) < SHORT_S, 0.0, np.where(computing, 2.0, 1.0)).reshape(-1)
 
 
-def outside(fitted: Mapping[str, tuple[float, float]], quantities: Mapping[str, Count]) -> Array:
+def interval_factor(fitted: Mapping[str, tuple[float, float]], quantities: Mapping[str, Count]) -> Array:
     """Factor on the width of intervals: 1 inside the fitted range, plus 0.5 for every factor of two beyond it."""
     excess: Count = 0.0
     for name, value in quantities.items():

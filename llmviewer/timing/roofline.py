@@ -13,7 +13,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Operator, Place
 from llmviewer.core.kinds import Kind
 from llmviewer.hardware.chip import Chip
-from llmviewer.timing.efficiency import Efficiency, HostRates, Rates, WayRates, ideal
+from llmviewer.timing.efficiency import AlgorithmRates, Efficiency, HostRates, Rates, ideal
 
 if TYPE_CHECKING:
     from llmviewer.ops.collective import CollectiveShape
@@ -57,7 +57,7 @@ def _seconds(operator: Operator, rates: Rates, traffic: Count) -> Iterator[tuple
         yield "l2", (traffic + operator.moved_bytes(Place.L2)) / rates.l2_bytes_per_s
     if operator.kind is Kind.COLLECTIVE:
         # where it does not run there is neither latency nor a launch
-        yield "link", exchange(operator.shape, rates) * operator.where  # type: ignore[arg-type]
+        yield "link", collective_time(operator.shape, rates) * operator.where  # type: ignore[arg-type]
     elif rates.host is not None:
         yield from _host_seconds(operator, rates.host)
 
@@ -95,40 +95,40 @@ def _on_host(operator: Operator, rates: HostRates) -> Count:
     return seconds
 
 
-def exchange(shape: CollectiveShape, rates: Rates) -> Count:
+def collective_time(shape: CollectiveShape, rates: Rates) -> Count:
     """Messages x latency + bytes / rate of the fastest algorithm [s]; link and network transfer concurrently.
 
     Without latency, as on the data sheet, it is the algorithm that sends the fewest bytes.
     """
-    if rates.ways is not None:
-        return _reached(rates.ways, shape.size_bytes, rates)
+    if rates.algorithms is not None:
+        return _time_of_kernels(rates.algorithms, shape.size_bytes, rates)
     fastest: Count = np.inf
-    for way in shape.ways():
+    for algorithm in shape.ways():
         seconds: Count = 0.0
-        for share, rate in ((way.link, rates.link_bytes_per_s), (way.network, rates.network_bytes_per_s)):
+        for share, rate in ((algorithm.link, rates.link_bytes_per_s), (algorithm.network, rates.network_bytes_per_s)):
             if share:
-                seconds = np.maximum(seconds, shape.size_bytes * share / _known(rate))
-        fastest = np.minimum(fastest, seconds + way.steps * rates.hop_s)
+                seconds = np.maximum(seconds, shape.size_bytes * share / _required(rate))
+        fastest = np.minimum(fastest, seconds + algorithm.steps * rates.hop_s)
     return fastest
 
 
-def _reached(ways: tuple[WayRates, ...], size: Count, rates: Rates) -> Count:
+def _time_of_kernels(algorithms: tuple[AlgorithmRates, ...], size: Count, rates: Rates) -> Count:
     """Time of the fastest algorithm as kernels run it [s]: latency and sending overlap, and the host launches it."""
     fastest: Count = np.inf
-    for way in ways:
-        sending = size * way.link / _known(rates.link_bytes_per_s) if way.link else 0.0
-        if way.network:
-            sending = np.maximum(sending, size * way.network / _known(rates.network_bytes_per_s))
-        seconds = (way.latency_s**way.overlap + sending**way.overlap) ** (1.0 / way.overlap)
-        if way.largest_bytes < np.inf:
-            seconds = np.where(size <= way.largest_bytes, seconds, np.inf)
+    for algorithm in algorithms:
+        sending = size * algorithm.link / _required(rates.link_bytes_per_s) if algorithm.link else 0.0
+        if algorithm.network:
+            sending = np.maximum(sending, size * algorithm.network / _required(rates.network_bytes_per_s))
+        seconds = (algorithm.latency_s**algorithm.overlap + sending**algorithm.overlap) ** (1.0 / algorithm.overlap)
+        if algorithm.largest_bytes < np.inf:
+            seconds = np.where(size <= algorithm.largest_bytes, seconds, np.inf)
         fastest = np.minimum(fastest, seconds)
-    return np.maximum(fastest, rates.least_s) * (np.asarray(size) > 0.0)  # an empty tensor takes no time
+    return np.maximum(fastest, rates.host_launch_s) * (np.asarray(size) > 0.0)  # an empty tensor takes no time
 
 
-def _known(link: Count | None) -> Count:
+def _required(link: Count | None) -> Count:
     if link is None:
-        raise UserError("parallelism: this chip publishes no link to other devices; add one to `links` in its YAML file")
+        raise UserError("this chip publishes no link to other devices, which parallelism needs (`links` in its YAML)")
     return link
 
 

@@ -1,1 +1,1 @@
-"""A report as one HTML file that loads nothing: templates of Jinja2, charts of Plotly, a small script of our own."""
+"""A report as one self-contained HTML file: Jinja2 templates, Plotly charts and a small script."""

@@ -1,6 +1,6 @@
-"""Interactive charts as Plotly's JSON: what bounds the stages, memory against capacity.
+"""Interactive charts as Plotly JSON: time by bound, memory against capacity.
 
-Colours are names of the page's custom properties (`--series-0`); its script puts in those of the theme.
+Colours are names of CSS custom properties (`--series-0`), which the page's script replaces by those of the theme.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from llmviewer.reports.memory_bar import PARTS
 Json: TypeAlias = dict[str, Any]
 Answers: TypeAlias = list[dict[str, Any]]
 
-#: Colours of series in the page's style sheet, and shapes that tell series apart without colour.
+#: Number of series colours in the style sheet, and dashes that distinguish series without colour.
 SERIES = 7
 DASHES = ("solid", "dash", "dashdot", "dot")
-#: Bounds from left to right.
+#: Bounds in the order of bar segments.
 ORDER = ("memory", "compute", "vector", "special", "l2", "link", "host", "disk", "overhead")
 GIB = 2.0**30
-#: Marks in the bars of memory: what the object of memory calls it, a reader, and Plotly its shape.
-LIMITS = (("budget_bytes", "allowed", "line-ns"), ("capacity_bytes", "capacity", "diamond-tall"))
+#: Marks in memory bars: field of the memory object, label, Plotly symbol.
+LIMITS = (("budget_bytes", "budget", "line-ns"), ("capacity_bytes", "capacity", "diamond-tall"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """alt: what it shows, for those who do not see it.  table: where the same stands as a table."""
+    """One chart of the page.  alt: text description.  table: id of the table with the same data."""
 
     key: str
     title: str
@@ -41,24 +41,24 @@ class Chart:
 
 
 def series(at: int) -> str:
-    """The colour of the configuration numbered `at`."""
+    """Returns the colour of configuration `at`."""
     return f"--series-{at % SERIES}"
 
 
 def dash(at: int) -> str:
-    """Its dashes: another after every round of colours."""
+    """Returns the dashes of configuration `at`, which change when colours repeat."""
     return DASHES[at // SERIES % len(DASHES)]
 
 
 def bounds(answers: Answers) -> Chart:
-    """What each stage waits for, in shares of its time."""
+    """Returns the chart of each stage's time by bound."""
     stages = [
         (answer["configuration"], name, answer["stages"][name])
         for answer in reversed(answers)
         for name in ("decode", "prefill")
     ]
-    some = {bound for _, _, stage in stages for bound, seconds in stage["time_by_bound_s"].items() if seconds}
-    found = sorted(some, key=ORDER.index)
+    nonzero = {bound for _, _, stage in stages for bound, seconds in stage["time_by_bound_s"].items() if seconds}
+    found = sorted(nonzero, key=ORDER.index)
     rows = [f"{escape(_short(name))}, {stage}" for name, stage, _ in stages]
     data = []
     for bound in found:
@@ -75,8 +75,8 @@ def bounds(answers: Answers) -> Chart:
         )  # fmt: skip
     return Chart(
         key="bounds",
-        title="What the stages wait for",
-        alt="Stacked bars, one per configuration and stage: shares of the time by the resource that bounds operators.",
+        title="Time by bound",
+        alt="Stacked bars, one per configuration and stage: shares of the time by the resource that bounds it.",
         table="bounds-table",
         data=data,
         layout=_stacked("Share of the stage's time", {"tickformat": ".0%", "range": [0, 1.001]}),
@@ -85,13 +85,13 @@ def bounds(answers: Answers) -> Chart:
 
 
 def memory(answers: Answers) -> Chart:
-    """What fills the memory of one device, against its capacity."""
+    """Returns the chart of one device's memory against its capacity."""
     rows = [escape(_short(answer["configuration"])) for answer in reversed(answers)]
-    held = [answer["memory"] for answer in reversed(answers)]
+    memories = [answer["memory"] for answer in reversed(answers)]
     data: list[Json] = [
         {
-            "type": "bar", "orientation": "h", "name": label, "y": rows, "x": [one[field] / GIB for one in held],
-            "hovertext": [f"{label}: {fmt.memory(one[field])}" for one in held], "hoverinfo": "text+y",
+            "type": "bar", "orientation": "h", "name": label, "y": rows, "x": [one[field] / GIB for one in memories],
+            "hovertext": [f"{label}: {fmt.memory(one[field])}" for one in memories], "hoverinfo": "text+y",
             "marker": {"color": series(at), "line": {"color": "--paper", "width": 1}},
         }
         for at, (field, label, _, _) in enumerate(PARTS)
@@ -100,16 +100,17 @@ def memory(answers: Answers) -> Chart:
         line = {"width": 3 if symbol == "line-ns" else 1, "color": "--ink"}
         data.append(
             {
-                "type": "scatter", "mode": "markers", "name": label, "y": rows, "x": [one[field] / GIB for one in held],
-                "hovertext": [f"{label}: {fmt.memory(one[field])}" for one in held], "hoverinfo": "text+y",
+                "type": "scatter", "mode": "markers", "name": label, "y": rows,
+                "x": [one[field] / GIB for one in memories],
+                "hovertext": [f"{label}: {fmt.memory(one[field])}" for one in memories], "hoverinfo": "text+y",
                 "marker": {"symbol": symbol, "size": 14, "color": "--ink", "line": line},
             }
         )  # fmt: skip
     return Chart(
         key="memory",
         title="",
-        alt="Stacked bars, one per configuration: weights, KV cache, activations and framework in GiB; marks at what "
-        "is allowed and at the capacity.",
+        alt="Stacked bars, one per configuration: weights, KV cache, activations and framework in GiB; marks at the "
+        "budget and at the capacity.",
         table="memory-table",
         data=data,
         layout=_stacked("Memory (GiB)", {"rangemode": "tozero"}),
@@ -118,15 +119,15 @@ def memory(answers: Answers) -> Chart:
 
 
 def _stacked(title: str, across: Json) -> Json:
-    """The layout of stacked bars."""
+    """Returns the layout of stacked bars."""
     return {"barmode": "stack", "xaxis": {"title": {"text": title}, **across}, "yaxis": {"automargin": True}}
 
 
-def _short(name: str, most: int = 40) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
+def _short(name: str, limit: int = 40) -> str:
+    return name if len(name) <= limit else name[: limit - 1] + "…"
 
 
 def span(values: list[float]) -> str:
-    """`log` where values span more than a decade."""
+    """Returns `log` if values span more than a decade, else `linear`."""
     positive = [value for value in values if value and value > 0]
     return "log" if positive and log(max(positive) / min(positive)) > log(10.0) else "linear"

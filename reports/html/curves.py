@@ -1,4 +1,4 @@
-"""Curves over the sizes of a sweep, thinned out to what a screen shows."""
+"""Curves over the sizes of a sweep, thinned to the resolution of a screen."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ SIZES = {
     "input_len": "Input length (tokens)",
     "output_len": "Output length (tokens)",
 }
-#: metric -> (title, axis, divisor of SI, how a value reads).
+#: Metric -> (title, axis label, divisor from SI, format).
 CURVES = {
     "ttft_s": ("Time to first token", "TTFT (ms)", 1e-3, fmt.duration),
     "tpot_s": ("Time per output token", "TPOT (ms)", 1e-3, fmt.duration),
     "output_tokens_per_s": ("Throughput", "Output tokens/s", 1.0, fmt.per_second),
     "total_bytes": ("Memory of one device", "Memory (GiB)", GIB, fmt.memory),
 }
-#: Points of all curves of one chart, and curves, that are drawn.
+#: Maximum number of drawn points of one chart, and of curves.
 MAX_POINTS = 4000
-MOST_CURVES = 12
-#: Points of a curve that show a marker each.
-MARKED = 60
-#: Sizes that an axis names one by one.
-FEW = 12
+MAX_CURVES = 12
+#: Maximum number of points of a curve with markers.
+MAX_MARKERS = 60
+#: Maximum number of sizes with a tick each.
+MAX_TICKS = 12
 
 Curve = tuple[str, int, "np.ndarray[Any, np.dtype[np.intp]]"]
 
 
 def axis(report: Report) -> str:
-    """The size that takes most values."""
+    """Returns the size with the most values."""
     return max(SIZES, key=lambda name: len(set(report.points[name])))
 
 
 def curves(report: Report) -> list[Curve]:
-    """(name, number of its configuration, rows of its points in the order of the axis)."""
+    """Returns (name, number of the configuration, row indices in the order of the axis) of every curve."""
     along = axis(report)
     others = [name for name in SIZES if name != along and len(set(report.points[name])) > 1]
     columns = {name: np.asarray(report.points[name]) for name in ("configuration", *others)}
@@ -68,7 +68,7 @@ def _sizes(others: Sequence[str], values: Sequence[Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Charts with one legend for all: (name, colour, dashes) of every curve.  left_out: what is not drawn, in words."""
+    """Charts with a common legend: (name, colour, dashes) of every curve.  left_out: note on omitted points."""
 
     charts: tuple[Chart, ...]
     legend: tuple[tuple[str, str, str], ...]
@@ -76,26 +76,26 @@ class Sweep:
 
 
 def sweep(report: Report) -> Sweep:
-    """A chart per metric that exists."""
+    """Returns a chart for each metric that has values."""
     found = curves(report)
-    kept = [found[at] for at in np.unique(np.linspace(0, len(found) - 1, MOST_CURVES).astype(int))]
+    kept = [found[at] for at in np.unique(np.linspace(0, len(found) - 1, MAX_CURVES).astype(int))]
     looks = _looks(kept, len(report.results))
-    total, most = len(report.points["batch_size"]), MAX_POINTS // len(kept)
-    words = []
+    total, limit = len(report.points["batch_size"]), MAX_POINTS // len(kept)
+    notes = []
     if len(kept) < len(found):
-        words.append(f"{len(kept)} of {fmt.whole(len(found))} curves, evenly chosen")
-    if any(len(rows) > most for _, _, rows in kept):
-        words.append(f"of each curve the lowest and highest point of every stretch, {fmt.whole(most)} in all")
-    rest = f"The download and other formats hold all {fmt.whole(total)} points."
+        notes.append(f"{len(kept)} of {fmt.whole(len(found))} curves, evenly spaced")
+    if any(len(rows) > limit for _, _, rows in kept):
+        notes.append(f"at most {fmt.whole(limit)} points per curve, keeping local minima and maxima")
+    rest = f"The download and other formats contain all {fmt.whole(total)} points."
     return Sweep(
         charts=tuple(_chart(report, metric, kept, looks) for metric in CURVES if _exists(report, metric)),
         legend=tuple((name, *look) for (name, _, _), look in zip(kept, looks, strict=True)) if len(kept) > 1 else (),
-        left_out=f"Drawn: {'; '.join(words)}. {rest}" if words else "",
+        left_out=f"Drawn: {'; '.join(notes)}. {rest}" if notes else "",
     )
 
 
 def _looks(kept: Sequence[Curve], configurations: int) -> list[tuple[str, str]]:
-    """Colour and dashes: of several configurations the colour says which, the dashes which of its curves."""
+    """Returns (colour, dashes) per curve; with several configurations the colour is the configuration."""
     if configurations == 1:
         return [(series(at), dash(at)) for at in range(len(kept))]
     own = [sum(one == configuration for _, one, _ in kept[:at]) for at, (_, configuration, _) in enumerate(kept)]
@@ -103,17 +103,17 @@ def _looks(kept: Sequence[Curve], configurations: int) -> list[tuple[str, str]]:
 
 
 def _exists(report: Report, metric: str) -> bool:
-    """Whether any point has it: of one output token there is no time between two."""
+    """Whether any point has the metric; one output token, for example, has no TPOT."""
     return any(value is not None and np.isfinite(value) for value in report.points[metric])
 
 
-def thinned(values: np.ndarray[Any, np.dtype[np.float64]], most: int) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Indexes of at most `most` values: both ends, and the lowest and highest of even stretches between them."""
+def thinned(values: np.ndarray[Any, np.dtype[np.float64]], limit: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Returns indices of at most `limit` values: both ends, and minimum and maximum of equal parts between them."""
     count = len(values)
-    if count <= most:
+    if count <= limit:
         return np.arange(count)
     kept = {0, count - 1}
-    for part in np.array_split(np.arange(1, count - 1), max((most - 2) // 2, 1)):
+    for part in np.array_split(np.arange(1, count - 1), max((limit - 2) // 2, 1)):
         known = part[np.isfinite(values[part])]
         if len(known):
             kept |= {int(known[np.argmin(values[known])]), int(known[np.argmax(values[known])])}
@@ -138,7 +138,7 @@ def _chart(report: Report, metric: str, kept: list[Curve], looks: list[tuple[str
     return Chart(
         key=f"curve-{metric}",
         title=title,
-        alt=f"{title} over {SIZES[along].lower()}: {len(kept)} curves, dotted where it does not fit.",
+        alt=f"{title} over {SIZES[along].lower()}: {len(kept)} curves, dotted where memory is exceeded.",
         table="points",
         data=data,
         layout={
@@ -152,18 +152,18 @@ def _chart(report: Report, metric: str, kept: list[Curve], looks: list[tuple[str
 
 
 def _scale(values: list[float]) -> Json:
-    """Logarithmic where values span more than a decade; numbers in full."""
+    """Returns the axis scale, logarithmic if values span more than a decade, with numbers in full."""
     kind, known = span(values), [value for value in values if value > 0]
-    far = kind == "log" and max(known) / min(known) > 1e4
+    wide = kind == "log" and max(known) / min(known) > 1e4
     return {"type": kind, "exponentformat": "none", "separatethousands": True} | (
-        {"dtick": 1 if far else "D2"} if kind == "log" else {}
+        {"dtick": 1 if wide else "D2"} if kind == "log" else {}
     )
 
 
 def _ticks(values: list[float]) -> Json:
-    """The sizes themselves, where they are few."""
+    """Returns ticks at the sizes, if there are few."""
     known = sorted(set(values))
-    return {"tickvals": known, "ticktext": [fmt.whole(value) for value in known]} if len(known) <= FEW else {}
+    return {"tickvals": known, "ticktext": [fmt.whole(value) for value in known]} if len(known) <= MAX_TICKS else {}
 
 
 def _known(values: Any) -> list[float | None]:
@@ -171,16 +171,16 @@ def _known(values: Any) -> list[float | None]:
 
 
 def _traces(name: str, look: tuple[str, str], points: tuple[Any, Any, Any], words: list[str]) -> list[Json]:
-    """What fits as a line, what does not dotted, joined to it."""
+    """Returns a line of the points that fit and a dotted one, joined to it, of those that do not."""
     (colour, dashes), (xs, ys, fits) = look, points
     text = [f"{escape(name)}<br>{fmt.whole(x)}: {word}" for x, word in zip(xs, words, strict=True)]
     unfit = ~fits
-    joined = unfit | np.append(unfit[1:], False)  # the point before, so that the line goes on
+    joined = unfit | np.append(unfit[1:], False)  # includes the point before, so that the lines join
     traces = []
     for shown, line, meta in ((fits, dashes, "points"), (joined if unfit.any() else unfit, "dot", "unfit points")):
         if not shown.any():
             continue
-        few = len(xs) <= MARKED
+        few = len(xs) <= MAX_MARKERS
         traces.append(
             {
                 "type": "scatter", "mode": "lines+markers" if few else "lines", "meta": meta,
@@ -195,14 +195,14 @@ def _traces(name: str, look: tuple[str, str], points: tuple[Any, Any, Any], word
 
 
 def _capacities(report: Report, across: Any) -> list[Json]:
-    """A line at what each chip allows."""
+    """Returns a line at the memory budget of each chip."""
     chips = {answer["hardware"]["name"]: answer["memory"]["budget_bytes"] for answer in report.configurations}
     ends = [float(across.min()), float(across.max())]
     return [
         {
-            "type": "scatter", "x": ends, "y": [budget / GIB] * 2, "name": f"allowed, {escape(chip)}",
+            "type": "scatter", "x": ends, "y": [budget / GIB] * 2, "name": f"budget, {escape(chip)}",
             "line": {"color": "--ink", "width": 1.2, "dash": dash(at * SERIES + SERIES)}, "hoverinfo": "name",
-            "mode": "lines+text", "text": [f" allowed, {escape(chip)}", ""], "textposition": "top right",
+            "mode": "lines+text", "text": [f" budget, {escape(chip)}", ""], "textposition": "top right",
         }
         for at, (chip, budget) in enumerate(chips.items())
     ]  # fmt: skip

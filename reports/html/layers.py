@@ -1,7 +1,7 @@
-"""The operators of one layer as a layered drawing: who reads what another has written, top to bottom.
+"""Layered drawing of the dataflow between the operators of one layer, from top to bottom.
 
-Sugiyama's steps: layers by topological generations (networkx), long edges cut into short ones, crossings removed by
-medians of neighbours, places by neighbours as near as the order lets them be.
+Sugiyama's method: layers by topological generations (networkx), long edges split at bends, fewer crossings by
+sorting on the mean position of neighbours, x positions as close to neighbours as the order permits.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import networkx as nx
 
-Vertex: TypeAlias = "str | tuple[str, str, int]"  # an operator or input; a bend of an edge
+Vertex: TypeAlias = "str | tuple[str, str, int]"  # an operator or input, or a bend of an edge
 Graph: TypeAlias = "nx.DiGraph[Vertex]"
 Order: TypeAlias = "list[list[Vertex]]"
 
-#: Pixels: a box, a bend, what lies between neighbours, from one layer to the next.
+#: Sizes [pixel]: box, bend, gap between neighbours, distance between layers, margin.
 WIDTH, HEIGHT = 132.0, 60.0
 BEND = 10.0
 GAP = 14.0
 PITCH = 88.0
 MARGIN = 12.0
-#: Passes over the layers, down and up.
+#: Passes over the layers, alternately down and up.
 SWEEPS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """An operator, or a tensor that comes from elsewhere (`operator` is None); (x, y) is its middle."""
+    """An operator, or a tensor from outside the layer (`operator` is None), centred at (x, y)."""
 
     name: str
     x: float
@@ -40,7 +40,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """paths: of SVG, one per edge, with the names of both ends."""
+    """Size, boxes and edges of a drawing.  paths: (source, target, SVG path) per edge."""
 
     width: float
     height: float
@@ -49,7 +49,7 @@ class Drawing:
 
 
 def drawing(operators: Sequence[Mapping[str, Any]]) -> Drawing:
-    """operators: OPERATOR objects of one block, in the order in which they run."""
+    """Returns the drawing of one block.  operators: OPERATOR objects in execution order."""
     edges = dataflow(operators)
     graph, order = _layered(operators, edges)
     _uncross(graph, order)
@@ -73,8 +73,8 @@ def drawing(operators: Sequence[Mapping[str, Any]]) -> Drawing:
 
 
 def dataflow(operators: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """(who wrote it, who reads it); what nobody here has written before comes from outside, by the tensor's name."""
-    writers: dict[str, list[str]] = {}  # parts of a cache may come from several operators
+    """Returns (writer, reader) edges; a tensor that no earlier operator wrote is an input `[name]`."""
+    writers: dict[str, list[str]] = {}  # several operators may write parts of a cache
     edges: dict[tuple[str, str], None] = {}
     for operator in operators:
         for tensor in operator["inputs"]:
@@ -85,13 +85,13 @@ def dataflow(operators: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _layered(operators: Sequence[Mapping[str, Any]], edges: Sequence[tuple[str, str]]) -> tuple[Graph, Order]:
-    """The graph with a bend in every layer that an edge passes, and its layers."""
+    """Returns the graph, with a bend in every layer that an edge crosses, and its layers."""
     import networkx as nx
 
     plain: nx.DiGraph[str] = nx.DiGraph(edges)
     plain.add_nodes_from(operator["name"] for operator in operators)
     layer = {name: at for at, names in enumerate(nx.topological_generations(plain)) for name in names}
-    for name in plain:  # what comes from outside stands just above its first reader
+    for name in plain:  # an input is placed just above its first reader
         if not plain.in_degree(name) and plain.out_degree(name):
             layer[name] = min(layer[reader] for source, reader in edges if source == name) - 1
     graph: Graph = nx.DiGraph()
@@ -109,21 +109,21 @@ def _layered(operators: Sequence[Mapping[str, Any]], edges: Sequence[tuple[str, 
 
 
 def _uncross(graph: Graph, order: Order) -> None:
-    """Sort each layer by the mean place of its neighbours above, then below, and so on."""
+    """Reduces crossings: sorts layers by the mean position of neighbours, alternately above and below."""
     for sweep in range(SWEEPS):
         downward = sweep % 2 == 0
         numbers = range(1, len(order)) if downward else range(len(order) - 2, -1, -1)
         for at in numbers:
-            beside = {vertex: place for place, vertex in enumerate(order[at - 1 if downward else at + 1])}
+            neighbours = {vertex: place for place, vertex in enumerate(order[at - 1 if downward else at + 1])}
             place = {vertex: float(here) for here, vertex in enumerate(order[at])}
             for vertex in order[at]:
-                near = [beside[v] for v in (graph.pred if downward else graph.succ)[vertex] if v in beside]
+                near = [neighbours[v] for v in (graph.pred if downward else graph.succ)[vertex] if v in neighbours]
                 place[vertex] = sum(near) / len(near) if near else place[vertex]
             order[at].sort(key=lambda vertex: place[vertex])
 
 
 def _places(graph: Graph, order: Order) -> dict[Vertex, float]:
-    """Where vertices stand across: as near to their neighbours as the order of their layer lets them be."""
+    """Returns x positions, as close to neighbours as the order of each layer permits."""
     across: dict[Vertex, float] = {}
     for layer in order:
         across |= _apart(layer, dict.fromkeys(layer, 0.0))
@@ -138,13 +138,13 @@ def _places(graph: Graph, order: Order) -> dict[Vertex, float]:
 
 
 def _straight(order: Order, across: dict[Vertex, float]) -> dict[Vertex, float]:
-    """Bends of one edge above one another, just clear of the boxes on their inner side."""
+    """Aligns the bends of each edge vertically, just outside the boxes on their inner side."""
     middle = sum(across.values()) / len(across)
     chains: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for layer in order:
         for at, vertex in enumerate(layer):
             if isinstance(vertex, tuple):
-                chains.setdefault(vertex[:2], []).append((across[vertex], _beside(layer, at, middle, across)))
+                chains.setdefault(vertex[:2], []).append((across[vertex], _next_to_box(layer, at, middle, across)))
     outer = {}
     for key, places in chains.items():
         leftward = sum(x for x, _ in places) / len(places) < middle
@@ -154,21 +154,21 @@ def _straight(order: Order, across: dict[Vertex, float]) -> dict[Vertex, float]:
     return across
 
 
-def _beside(layer: Sequence[Vertex], at: int, middle: float, across: Mapping[Vertex, float]) -> float:
-    """The place of a bend as near to the next box, towards the middle, as the bends between them allow."""
+def _next_to_box(layer: Sequence[Vertex], at: int, middle: float, across: Mapping[Vertex, float]) -> float:
+    """Returns the position of a bend as close to the next inner box as the bends between them permit."""
     inward = 1 if across[layer[at]] < middle else -1
-    away = 0.0
+    offset = 0.0
     other = at + inward
     while 0 <= other < len(layer):
         if isinstance(layer[other], str):
-            return across[layer[other]] - inward * ((WIDTH + BEND) / 2.0 + GAP + away)
-        away += BEND + GAP
+            return across[layer[other]] - inward * ((WIDTH + BEND) / 2.0 + GAP + offset)
+        offset += BEND + GAP
         other += inward
     return across[layer[at]]
 
 
 def _apart(layer: Sequence[Vertex], wanted: Mapping[Vertex, float]) -> dict[Vertex, float]:
-    """The mean of pushing to the right and pushing to the left, both of which keep the order and the gaps."""
+    """Returns positions with minimum gaps in order: the mean of shifting right and shifting left."""
     right: dict[Vertex, float] = {}
     left: dict[Vertex, float] = {}
     for placed, vertices, sign in ((right, layer, 1.0), (left, layer[::-1], -1.0)):
@@ -187,7 +187,7 @@ def _width(vertex: Vertex) -> float:
 
 
 def _path(at: Mapping[Vertex, tuple[float, float]], source: str, target: str) -> str:
-    """From the lower side of one box through the bends to the upper side of the other."""
+    """Returns the SVG path from the bottom of one box through the bends to the top of the other."""
     bends = sorted((v for v in at if isinstance(v, tuple) and v[:2] == (source, target)), key=lambda v: v[2])
     (x, y), (end_x, end_y) = at[source], at[target]
     points = [(x, y + HEIGHT / 2.0)]
@@ -195,9 +195,9 @@ def _path(at: Mapping[Vertex, tuple[float, float]], source: str, target: str) ->
         bend_x, bend_y = at[bend]
         points += [(bend_x, bend_y - HEIGHT / 2.0), (bend_x, bend_y + HEIGHT / 2.0)]
     points.append((end_x, end_y - HEIGHT / 2.0))
-    words = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
+    commands = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
     for (from_x, from_y), (to_x, to_y) in pairwise(points):
         middle = (from_y + to_y) / 2.0
         curved = f"C{from_x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}"
-        words.append(curved if from_x != to_x else f"L{to_x:.1f} {to_y:.1f}")
-    return "".join(words)
+        commands.append(curved if from_x != to_x else f"L{to_x:.1f} {to_y:.1f}")
+    return "".join(commands)

@@ -1,4 +1,4 @@
-"""Operators of all configurations as one table that sorts and filters, and what a click or a hover tells of each."""
+"""Operators of all configurations as rows of a sortable table, with their formulas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmviewer.reports.stage_table import roofline_share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What stands in a cell, and the number by which it sorts."""
+    """Text of a cell and the number by which it is sorted."""
 
     text: str
     value: float | None = None
@@ -21,7 +21,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnHead:
-    """A column.  note: what it means.  chosen: a list of its values filters the table.  extra: left out on paper."""
+    """A column.  note: explanation.  chosen: has a filter list.  extra: omitted in print."""
 
     title: str
     note: str = ""
@@ -32,7 +32,7 @@ class ColumnHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """An operator: `key` names its row in the page, `share` is of its stage's time."""
+    """An operator: `key` is the id of its row, `share` its share of the stage's time."""
 
     key: str
     configuration: str
@@ -45,34 +45,34 @@ class Line:
 
 HEADS = (
     ColumnHead(title="Configuration", chosen=True),
-    ColumnHead(title="Stage", note="prefill of all prompts, or a representative decode step", chosen=True),
-    ColumnHead(title="Layer", note="kind of layer × how many run it", chosen=True),
+    ColumnHead(title="Stage", note="prefill, or a representative decode step", chosen=True),
+    ColumnHead(title="Layer", note="kind of layer × number of such layers", chosen=True),
     ColumnHead(title="Operator"),
     ColumnHead(title="Kind", chosen=True),
-    ColumnHead(title="Bound", note="the resource that takes longest", chosen=True),
-    ColumnHead(title="Time", note="one layer", number=True),
+    ColumnHead(title="Bound", note="the resource that limits the time", chosen=True),
+    ColumnHead(title="Time", note="of one layer", number=True),
     ColumnHead(title="All layers", note="time × layers", number=True),
-    ColumnHead(title="Share", note="of the stage's time, all layers", number=True),
-    ColumnHead(title="Roofline", note="share of the time that the data sheet's bound explains", number=True),
-    ColumnHead(title="FLOP", note="one layer", number=True),
+    ColumnHead(title="Share", note="share of the stage's time, all layers", number=True),
+    ColumnHead(title="Roofline", note="data-sheet roofline time / predicted time", number=True),
+    ColumnHead(title="FLOP", note="of one layer", number=True),
     ColumnHead(title="Bytes", note="device-memory traffic of one layer", number=True),
-    ColumnHead(title="of weights", note="bytes of weights read", number=True, extra=True),
-    ColumnHead(title="of KV cache", note="bytes of the cache read and written", number=True, extra=True),
+    ColumnHead(title="Weights", note="bytes of weights read", number=True, extra=True),
+    ColumnHead(title="KV cache", note="bytes of KV cache read and written", number=True, extra=True),
     ColumnHead(title="FLOP/B", note="arithmetic intensity", number=True),
-    ColumnHead(title="FLOP/s", note="attainable on the roofline", number=True, extra=True),
-    ColumnHead(title="Dtype", note="of the units that compute"),
-    ColumnHead(title="80 % interval", note="of the time of one layer", extra=True),
-    ColumnHead(title="Output", note="shape", extra=True),
+    ColumnHead(title="FLOP/s", note="attainable by the roofline", number=True, extra=True),
+    ColumnHead(title="Dtype", note="of the compute units used"),
+    ColumnHead(title="80 % interval", note="80 % interval of the time of one layer", extra=True),
+    ColumnHead(title="Output", note="output shape", extra=True),
 )
 
 
 def heads(configurations: list[dict[str, Any]]) -> tuple[ColumnHead, ...]:
-    """Without the configuration where there is but one."""
+    """Returns the columns, without the configuration if there is only one."""
     return HEADS if len(configurations) > 1 else HEADS[1:]
 
 
 def lines(configurations: list[dict[str, Any]]) -> list[Line]:
-    """A line per configuration, stage and operator."""
+    """Returns a line per configuration, stage and operator."""
     return [
         _line(f"op{number}-{stage[0]}{at}", answer, stage, operator)
         for number, answer in enumerate(configurations)
@@ -82,9 +82,9 @@ def lines(configurations: list[dict[str, Any]]) -> list[Line]:
 
 
 def _line(key: str, answer: dict[str, Any], stage: str, operator: dict[str, Any]) -> Line:
-    took = operator["time_s"] * operator["layers"]
-    share = took / answer["stages"][stage]["time_s"]
-    said = [("FLOP =", formulas.FLOPS[operator["kind"]]), ("Bytes =", formulas.BYTES)]
+    all_layers_s = operator["time_s"] * operator["layers"]
+    share = all_layers_s / answer["stages"][stage]["time_s"]
+    counts = [("FLOP =", formulas.FLOPS[operator["kind"]]), ("Bytes =", formulas.BYTES)]
     return Line(
         key=key,
         configuration=answer["configuration"],
@@ -92,7 +92,7 @@ def _line(key: str, answer: dict[str, Any], stage: str, operator: dict[str, Any]
         operator=operator,
         share=share,
         cells=tuple(_cells(answer["configuration"], stage, operator, share)),
-        formulas=(*said, ("Time =", formulas.seconds(operator, answer["efficiency"]["kind"]))),
+        formulas=(*counts, ("Time =", formulas.seconds(operator, answer["efficiency"]["kind"]))),
     )
 
 
@@ -109,8 +109,8 @@ def _cells(configuration: str, stage: str, operator: dict[str, Any], share: floa
     yield Cell(text=roofline_share(operator), value=operator["ideal_time_s"] / operator["time_s"])
     yield Cell(text=fmt.count(operator["flops"]), value=operator["flops"])
     yield Cell(text=fmt.traffic(operator["traffic_bytes"]), value=operator["traffic_bytes"])
-    yield Cell(text=_some(operator["weight_read_bytes"]), value=operator["weight_read_bytes"])
-    yield Cell(text=_some(cache), value=cache)
+    yield Cell(text=_nonzero(operator["weight_read_bytes"]), value=operator["weight_read_bytes"])
+    yield Cell(text=_nonzero(cache), value=cache)
     yield Cell(text=fmt.intensity(operator["arithmetic_intensity"]), value=operator["arithmetic_intensity"])
     rate = operator["attainable_flops_per_s"]
     yield Cell(text=fmt.rate(rate) if computes else "", value=rate if computes else 0.0)
@@ -119,5 +119,5 @@ def _cells(configuration: str, stage: str, operator: dict[str, Any], share: floa
     yield Cell(text=" × ".join(fmt.whole(size) for size in operator["output_shape"]))
 
 
-def _some(size: float) -> str:
+def _nonzero(size: float) -> str:
     return fmt.traffic(size) if size else ""

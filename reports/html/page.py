@@ -1,4 +1,4 @@
-"""The report's page: everything a template needs, put into one file that loads nothing from anywhere."""
+"""The HTML page of a report: one file that loads no external resources."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from llmviewer.reports.page import Page
 from llmviewer.reports.report import Report
 
 TEMPLATES = Path(__file__).parent / "templates"
-#: Points that the page's table shows; those it carries for its download are all of them, up to so many characters.
-SHOWN_POINTS = 200
-MOST_CARRIED = 4_000_000
-#: What the page may do: run its own scripts, known by their hashes; nothing is fetched or sent.
+#: Points in the table of the page, and the maximum size of the embedded CSV with all points [character].
+MAX_TABLE_POINTS = 200
+MAX_CSV_LENGTH = 4_000_000
+#: Content security policy: only the page's own scripts run, identified by hash; nothing is fetched or sent.
 POLICY = (
     "default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
     "form-action 'none'; base-uri 'none'"
@@ -33,7 +33,7 @@ POLICY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerDrawing:
-    """The drawing of one kind of layer, of one configuration and stage."""
+    """The drawing of one kind of layer in one configuration and stage."""
 
     configuration: str
     stage: str
@@ -45,7 +45,7 @@ class LayerDrawing:
 
 
 def text(report: Report) -> str:
-    """The file."""
+    """Returns the content of the HTML file."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -69,8 +69,8 @@ def text(report: Report) -> str:
         policy=POLICY.format(hashes=" ".join(map(_hash, (own, plotly.decode("utf-8"))))),
         css=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
         script=own,
-        plotly=packed(plotly),
-        beside=comparison_page.side_by_side(answers) if len(answers) > 1 else (),
+        plotly=compressed(plotly),
+        comparison=comparison_page.side_by_side(answers) if len(answers) > 1 else (),
         verdicts=[(a["configuration"], bottleneck.sentence(a), bottleneck.advice(a)) for a in answers],
         survey=bottleneck.SURVEY,
         details=_details(report),
@@ -83,13 +83,13 @@ def text(report: Report) -> str:
         points=_points(report),
         sources=provenance.sources(answers),
         kernels=provenance.kernels(answers),
-        said=provenance.statements(answers),
-        carried=_carried(report),
+        statements=provenance.statements(answers),
+        points_csv=_points_csv(report),
     )
 
 
 def library() -> bytes:
-    """Plotly's script, from its package, which is not imported: that takes longer than all we do."""
+    """Returns plotly.min.js from the Python package without importing it, which would take longest."""
     spec = find_spec("plotly")
     path = Path((spec.submodule_search_locations or [""])[0]) / "package_data" / "plotly.min.js" if spec else None
     if path is None or not path.is_file():
@@ -97,18 +97,18 @@ def library() -> bytes:
     return path.read_bytes()
 
 
-def packed(content: bytes) -> str:
-    """Compressed text, which the page unpacks when it needs it."""
+def compressed(content: bytes) -> str:
+    """Returns gzip in base64, which the page decompresses when needed."""
     return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode("ascii")
 
 
 def _hash(script: str) -> str:
-    """What the policy knows a script by."""
+    """Returns the hash of a script for the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode('utf-8')).digest()).decode('ascii')}'"
 
 
 def _details(report: Report) -> list[tuple[dict[str, Any], Page]]:
-    """What `analyze` says of each configuration, but for the operators."""
+    """Returns the page of `analyze` for each configuration, without operators."""
     return [
         (answer, (analysis_page.header(answer), *analysis_page.details(answer, result.token_budget)))
         for answer, result in zip(report.configurations, report.results.values(), strict=True)
@@ -116,7 +116,7 @@ def _details(report: Report) -> list[tuple[dict[str, Any], Page]]:
 
 
 def _layers(answers: list[dict[str, Any]], lines: list[operators.Line]) -> list[LayerDrawing]:
-    """A drawing of every kind of layer that has more than one operator."""
+    """Returns a drawing of every kind of layer with more than one operator."""
     grouped: dict[tuple[str, str, str], list[operators.Line]] = {}
     for line in lines:
         grouped.setdefault((line.configuration, line.stage, line.operator["block"]), []).append(line)
@@ -127,13 +127,13 @@ def _layers(answers: list[dict[str, Any]], lines: list[operators.Line]) -> list[
             listed = [line.operator for line in own]
             key = tuple((o["name"], *o["inputs"], "", *o["outputs"]) for o in listed)
             drawn[key] = drawn.get(key) or drawing(listed)
-            times = listed[0]["layers"]
+            repeats = listed[0]["layers"]
             found.append(
                 LayerDrawing(
                     configuration=configuration,
                     stage=stage,
                     block=block,
-                    title=block if times == 1 else f"{block} × {times}",
+                    title=block if repeats == 1 else f"{block} × {repeats}",
                     share=sum(line.share for line in own),
                     drawing=drawn[key],
                     lines={line.operator["name"]: line for line in own},
@@ -143,9 +143,9 @@ def _layers(answers: list[dict[str, Any]], lines: list[operators.Line]) -> list[
 
 
 def _points(report: Report) -> dict[str, Any]:
-    """Rows of the table of points, evenly chosen where there are many."""
+    """Returns the table of points, evenly thinned if there are many."""
     total = len(report.points["batch_size"])
-    step = max(-(-total // SHOWN_POINTS), 1)
+    step = max(-(-total // MAX_TABLE_POINTS), 1)
     chosen = range(0, total, step)
     columns = {name: report.points[name] for name in ("configuration", *curves.SIZES)}
     rows = [
@@ -155,7 +155,7 @@ def _points(report: Report) -> dict[str, Any]:
                 operators.Cell(text=fmt.whole(columns[name][at]), value=float(columns[name][at]))
                 for name in curves.SIZES
             ),
-            *(_measure(report.points[metric][at], show) for metric, (_, _, _, show) in curves.CURVES.items()),
+            *(_metric_cell(report.points[metric][at], show) for metric, (_, _, _, show) in curves.CURVES.items()),
             operators.Cell(text="yes" if report.points["fits"][at] else "no"),
         ]
         for at in chosen
@@ -168,17 +168,17 @@ def _points(report: Report) -> dict[str, Any]:
     return {"total": total, "heads": [*heads, operators.ColumnHead(title="Fits", chosen=True)], "rows": rows}
 
 
-def _measure(value: Any, show: Any) -> operators.Cell:
+def _metric_cell(value: Any, show: Any) -> operators.Cell:
     known = None if value is None or value != value else float(value)  # noqa: PLR0124
     return operators.Cell(text=show(known), value=known)
 
 
-def _carried(report: Report) -> str:
-    """All points as CSV, packed; nothing where the page would grow too large."""
+def _points_csv(report: Report) -> str:
+    """Returns all points as compressed CSV; empty if the page would grow too large."""
     stream = io.StringIO()
     _write(stream, report.points.keys(), zip(*report.points.values(), strict=True))
-    content = packed(stream.getvalue().encode("utf-8"))
-    return content if len(content) <= MOST_CARRIED else ""
+    content = compressed(stream.getvalue().encode("utf-8"))
+    return content if len(content) <= MAX_CSV_LENGTH else ""
 
 
 def _write(stream: io.StringIO, names: Iterable[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Where every number comes from: figures of chips with their pages, kernels with their fits, what is assumed."""
+"""Provenance of all numbers: chip figures with sources, kernel fits, assumptions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 Answers = list[dict[str, Any]]
 
-#: What reads as an address inside a text.
+#: A URL within a text.
 ADDRESS = re.compile(r"https?://[^\s<>\"'`;,()]+[^\s<>\"'`;,().]")
-#: ending of a figure's name -> how it reads.
+#: (suffix of a figure's name, format).
 SHOWN: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("memory_bytes", fmt.capacity),
     ("bytes_per_s", fmt.bandwidth),
@@ -28,7 +28,7 @@ SHOWN: tuple[tuple[str, Callable[[Any], str]], ...] = (
 
 
 def link(text: str) -> Markup:
-    """Text whose addresses are links; everything else is escaped."""
+    """Returns escaped text with its URLs as links."""
     from markupsafe import Markup, escape
 
     found, at = Markup(""), 0
@@ -41,7 +41,7 @@ def link(text: str) -> Markup:
 
 
 def sources(answers: Answers) -> list[tuple[str, str, str, str, str]]:
-    """Every figure of every chip: (chip, figure, value, page, note)."""
+    """Returns (chip, figure, value, source, note) of every chip figure."""
     chips = {answer["hardware"]["name"]: answer["provenance"]["figures"] for answer in answers}
     return [
         (
@@ -68,7 +68,7 @@ def _value(name: str, value: Any) -> str:
 
 
 def kernels(answers: Answers) -> list[tuple[str, ...]]:
-    """Fits behind calibrated times: (chip, kernels, basis, of chip, fit, rows, error, bias, inside 80 %)."""
+    """Returns (chip, kernels, basis, measured chip, fit, rows, MAPE, bias, 80 % coverage) of every kernel fit used."""
     rows: dict[tuple[str, ...], None] = {}
     for answer in answers:
         for key, fit in answer["efficiency"].get("kernels", {}).items():
@@ -90,13 +90,13 @@ def kernels(answers: Answers) -> list[tuple[str, ...]]:
 
 
 def statements(answers: Answers) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Per configuration: files, pages, what times are, what is assumed."""
+    """Returns per configuration its files, basis of times, passes and assumptions."""
     found = []
     for answer in answers:
         known = answer["provenance"]
         efficiency = answer["efficiency"]
         lines = [
-            ("Model", known["model"] or "a config of your own"),
+            ("Model", known["model"] or "user config"),
             ("Chip", known["hardware"]),
             ("Times", f"{efficiency['kind']}: {known['times']}"),
             ("Profile", efficiency["profile"] or "none"),

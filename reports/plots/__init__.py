@@ -1,5 +1,5 @@
-"""Pictures: the registry, one line a kind.  Every kind is a file with `frame` (results -> rows), `draw` (rows ->
-Figure), so that a notebook draws rows of its own, and `picture` (both)."""
+"""Registry of plots.  Each kind is a module with `frame` (results -> rows), `draw` (rows -> Figure) and `picture`
+(both), so that a notebook can draw its own rows."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from enum import Enum
 
 
 class PlotData(Enum):
-    """What a picture is made of."""
+    """Input data of a plot."""
 
-    POINT = "one answer of every configuration"
-    CURVE = "many answers of every configuration, along an axis"
-    MAP = "winners over batch and context"
-    TABLE = "measured rows with their predictions, a file"
-    LEDGER = "published figures with their predictions"
+    POINT = "one point of every configuration"
+    CURVE = "many points of every configuration, along an axis"
+    MAP = "the best configuration over batch size and context length"
+    TABLE = "a file of measured rows with predictions"
+    LEDGER = "published measurements with predictions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotKind:
-    """How the command line offers a picture.
+    """One kind of plot on the command line.
 
-    module: of reports.plots.  summary: what it shows.  axes: the lists of sizes along which its points may lie, and the
-    values of the first unless another is given.  lists: options that have other defaults here.
-    fewest, most: configurations it shows.  metrics: what it may be asked to show, the first unless asked otherwise.
-    example: of its options, for the documentation.
+    module: in reports.plots.  summary: one sentence.  axes: sizes that may be a list, with default values; without any
+    list the first axis is used.  lists: options with other defaults than elsewhere.
+    fewest, most: number of configurations.  metrics: allowed metrics, the first is the default.
+    example: arguments for the documentation.
     """
 
     module: str
@@ -40,70 +40,70 @@ class PlotKind:
 
 
 BATCHES, PROMPTS = "1:256:*2", "128:16384:*2"
-#: The batch unless a list of lengths is given.
+#: Batch size is the default axis.
 BATCH_OR_LENGTH = {"batch_size": BATCHES, "input_len": PROMPTS, "output_len": "128"}
 
 KINDS: dict[str, PlotKind] = {
     "roofline": PlotKind(
         module="roofline",
-        summary="Operators under the roofs of memory and compute, log-log.",
+        summary="Operators under the roofs of memory and compute, on log-log axes.",
         example="llama-2-7b --hardware a6000 --input-len 2048",
         given=PlotData.POINT,
         most=7,
     ),
     "latency": PlotKind(
         module="latency",
-        summary="Time to first token and per output token, over the batch.",
+        summary="TTFT and TPOT over batch size.",
         example="llama-3.1-8b --hardware a100-80gb-sxm,h100-sxm --efficiency calibrated --engine vllm",
         axes=BATCH_OR_LENGTH,
     ),
     "throughput": PlotKind(
         module="throughput",
-        summary="Output tokens per second, over the batch.",
+        summary="Output tokens per second over batch size.",
         example="llama-3.1-8b --hardware a6000 --quantization none,w8a8,w4a16",
         axes=BATCH_OR_LENGTH,
     ),
     "length": PlotKind(
         module="length",
-        summary="Time of prefill and of a decode step, over the length of the prompt.",
+        summary="Time of prefill and of a decode step over prompt length.",
         example="qwen3-8b --hardware h100-sxm --attention flash,eager",
         axes={"input_len": PROMPTS},
     ),
     "quantization": PlotKind(
         module="quantization",
-        summary="Time and memory by quantization: grouped bars.",
+        summary="Time and memory by quantization, as bars.",
         example="llama-2-13b --hardware a6000",
         lists={"quantization": "none,w8a16,w8a8,w4a16,w4a4kv4"},
         given=PlotData.POINT,
     ),
     "bandwidth": PlotKind(
         module="bandwidth",
-        summary="Time over the memory bandwidth of hypothetical chips, alike but for it.",
+        summary="Time over the memory bandwidth of hypothetical chips that differ only in it.",
         example="llama-2-13b --hardware a6000 --batch-size 16 --quantization none,w4a16",
         axes={"bandwidth": ""},
     ),
     "memory": PlotKind(
         module="memory",
-        summary="Weights, KV cache, activations and framework against the capacity, over batch or length.",
+        summary="Weights, KV cache, activations and framework against capacity, over batch size or length.",
         example="llama-2-13b --hardware a6000 --kv-cache-dtype auto,kv4",
         axes=BATCH_OR_LENGTH,
         most=6,
     ),
     "operators": PlotKind(
         module="operators",
-        summary="Stacked time by operator, prefill and a decode step.",
+        summary="Time by operator, stacked, for prefill and a decode step.",
         example="qwen3-30b-a3b --hardware h100-sxm --quantization none,fp8 --batch-size 16",
         given=PlotData.POINT,
     ),
     "pareto": PlotKind(
         module="pareto",
-        summary="Tokens per second of a user against those of a device, over the batch, with the frontier.",
+        summary="Tokens per second per user against those per device over batch size, with the Pareto frontier.",
         example="llama-3.1-70b --hardware h100-sxm -tp 2,4,8 --efficiency calibrated --engine vllm",
         axes=BATCH_OR_LENGTH,
     ),
     "crossover": PlotKind(
         module="crossover",
-        summary="A map of winners over batch and context.",
+        summary="Map of the best configuration over batch size and context length.",
         example="llama-2-7b --hardware a6000 --quantization w8a8,w4a16 --metric e2e_s",
         given=PlotData.MAP,
         axes={"batch_size": BATCHES, "input_len": "512:65536:*2"},
@@ -112,7 +112,7 @@ KINDS: dict[str, PlotKind] = {
     ),
     "waterfall": PlotKind(
         module="waterfall",
-        summary="What changed between two configurations, adding up exactly.",
+        summary="Contributions to the difference between two configurations, which add up exactly.",
         example="llama-2-7b --hardware a6000 --quantization none,w4a16 --metric e2e_s",
         given=PlotData.POINT,
         fewest=2,
@@ -121,13 +121,13 @@ KINDS: dict[str, PlotKind] = {
     ),
     "parity": PlotKind(
         module="parity",
-        summary="Predicted against measured, with residuals and intervals, of `calibrate validate -o`.",
+        summary="Predicted against measured values with residuals and intervals, from `calibrate validate -o`.",
         example="predicted.csv",
         given=PlotData.TABLE,
     ),
     "ledger": PlotKind(
         module="ledger",
-        summary="Our predictions over published figures, source by source.",
+        summary="Predictions over published measurements, by source.",
         example="",
         given=PlotData.LEDGER,
     ),

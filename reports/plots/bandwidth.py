@@ -1,4 +1,4 @@
-"""Memory bandwidth against time: what a hypothetical chip, alike but for its memory, would take."""
+"""Time over memory bandwidth, for hypothetical chips that differ only in their memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 
 
 def picture(results: curves.Results, style: Style) -> Figure:
-    """The picture of some configurations, points along the bandwidth of their chips."""
+    """Plots configurations over the bandwidth of their chips."""
     published = {name: float(one.to_dict()["provenance"]["figures"]["bandwidth_bytes_per_s"]["value"])
                  for name, one in curves.each(results)}  # fmt: skip
     return draw(frame(results), style, published)
 
 
 def draw(rows: pd.DataFrame, style: Style, published: dict[str, float] | None = None) -> Figure:
-    """rows: as of Result.to_frame(), with `configuration`.  published: bandwidth of the real chip of a configuration
-    [byte/s], which a ring marks where it is among the points."""
+    """Draws rows of `frame`.
+
+    published: bandwidth of each configuration's real chip [byte/s], marked by a ring if it is among the points.
+    """
     figure = length.draw(rows, style, "bandwidth_bytes_per_s", [_ring(style)] if published else [])
     for axes, y in zip(figure.axes, ("prefill_time_s", "decode_time_s"), strict=True):
         scale = curves.of_time(rows, "bandwidth_bytes_per_s", y, "").scale
@@ -39,10 +41,10 @@ def draw(rows: pd.DataFrame, style: Style, published: dict[str, float] | None = 
 
 
 def _ring(style: Style) -> Line2D:
-    """What the key says of the rings."""
+    """Returns the legend entry of the rings."""
     from matplotlib.lines import Line2D
 
     return Line2D(
-        [], [], linestyle="", marker="o", label="the chip's own", markerfacecolor="none",
+        [], [], linestyle="", marker="o", label="bandwidth of the real chip", markerfacecolor="none",
         markeredgecolor=style.theme.ink, markersize=style.size.text,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Stacked bars: what they share, parts told apart by colour and hatching, and words in them where they fit."""
+"""Stacked bars whose parts differ by colour and hatching."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ if TYPE_CHECKING:
 
     Values: TypeAlias = npt.NDArray[np.float64]
 
-#: Tells parts apart that come after the palette's end.
+#: Hatching of parts beyond the length of the palette.
 HATCHES = ("", "///", "...", "xxx")
-#: What is left of many parts.
+#: Name of the sum of the smallest parts.
 OTHER = "other"
-#: Letters of a name along an axis; longer ones break into lines.
-LETTERS = 14
+#: Characters per line of a tick label.
+LINE_LENGTH = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarPart:
-    """One part of every bar: its name, its sizes, its number in the palette."""
+    """One part of every bar: its name, its size in each bar, its number in the palette."""
 
     name: str
     sizes: Values
     number: int
 
     def look(self, style: Style) -> dict[str, Any]:
-        """Colour and hatching."""
+        """Returns colour and hatching."""
         hatch = HATCHES[self.number // len(PALETTE) % len(HATCHES)]
         return {"facecolor": colour(self.number), "hatch": hatch, "edgecolor": style.theme.paper, "linewidth": 0.5}
 
 
 def parts(table: pd.DataFrame, most: int) -> list[BarPart]:
-    """The columns of a table of bars x parts, the largest first; those beyond `most` together."""
+    """Returns the parts of a table (bars x parts), largest first; those beyond `most` are summed."""
     order = table.abs().sum().sort_values(ascending=False).index
     kept = [name for name in order if name != OTHER][: most if len(order) <= most else most - 1]
     found = [
         BarPart(name=str(name), sizes=table[name].to_numpy(float), number=_number(at)) for at, name in enumerate(kept)
     ]
-    left = [name for name in order if name not in kept]
-    if left:
-        found.append(BarPart(name=OTHER, sizes=table[left].sum(axis=1).to_numpy(float), number=len(PALETTE) - 1))
+    rest = [name for name in order if name not in kept]
+    if rest:
+        found.append(BarPart(name=OTHER, sizes=table[rest].sum(axis=1).to_numpy(float), number=len(PALETTE) - 1))
     return found
 
 
 def _number(at: int) -> int:
-    """In the palette, whose last colour is for what is left."""
+    """Returns the palette number of a part; the last colour is reserved for `OTHER`."""
     rounds, own = divmod(at, len(PALETTE) - 1)
     return rounds * len(PALETTE) + own
 
 
 def stack(axes: Axes, stacked: Sequence[BarPart], style: Style, width: float = 0.75) -> None:
-    """Upright bars, one part on another; negative parts hang below 0."""
+    """Draws vertical stacked bars; negative parts extend below 0."""
     up = down = np.zeros(len(stacked[0].sizes))
     for part in stacked:
         base = np.where(part.sizes >= 0.0, up, down)
@@ -73,21 +73,21 @@ def stack(axes: Axes, stacked: Sequence[BarPart], style: Style, width: float = 0
 
 
 def handles(stacked: Sequence[BarPart], style: Style) -> list[Artist]:
-    """Entries of a key."""
+    """Returns legend entries."""
     from matplotlib.patches import Patch
 
     return [Patch(label=part.name, **part.look(style)) for part in stacked]
 
 
 def names(axes: Axes, words: Sequence[str], style: Style) -> None:
-    """Names below the bars, broken into lines; upright where they are many."""
+    """Labels the bars with wrapped names, rotated if there are many."""
     from textwrap import fill
 
     axes.set_xticks(np.arange(len(words)))
     columns = max(len(axes.figure.axes), 1)
     room = 0.8 * style.size.width / columns * 72.0 / (0.6 * style.size.text * max(len(words), 1))
-    upright = room < min(LETTERS, max(map(len, words)))
-    shown = [fill(word.replace("/", "/ "), max(int(room), LETTERS) if not upright else 40) for word in words]
+    upright = room < min(LINE_LENGTH, max(map(len, words)))
+    shown = [fill(word.replace("/", "/ "), max(int(room), LINE_LENGTH) if not upright else 40) for word in words]
     if upright:
         axes.set_xticklabels(shown, rotation=60, ha="right", rotation_mode="anchor")
     else:

@@ -1,4 +1,4 @@
-"""A map of winners: which configuration is the best at every batch and context."""
+"""Map of the best configuration over batch size and context length."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from llmviewer.result.crossover import NO_WINNER, Crossover
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Metric -> what is compared, as titles say it.
+#: Metric -> criterion in the title.
 WINNER_TITLES = {
-    "decode_time_s": "shortest decode step",
-    "ttft_s": "shortest time to first token",
-    "tpot_s": "shortest time per output token",
-    "e2e_s": "shortest whole request",
-    "device_time_s": "least decode time x devices",
+    "decode_time_s": "lowest decode time per token",
+    "ttft_s": "lowest time to first token",
+    "tpot_s": "lowest time per output token",
+    "e2e_s": "lowest end-to-end latency",
+    "device_time_s": "lowest decode time × devices",
 }
-#: Cells of a side, up to which each has the letter of its winner.
-LETTERED = 16
+#: Largest side of a map whose cells show letters [cells].
+MAX_LETTERED = 16
 
 
 def picture(found: Crossover, style: Style, title: str = "") -> Figure:
-    """The picture of a map.  title: what its configurations have in common."""
+    """Plots a map.  title: common properties of its configurations."""
     return draw(found, style, title)
 
 
 def draw(found: Crossover, style: Style, title: str = "") -> Figure:
-    """found: winners over contexts x batch sizes."""
+    """Draws the winners (context lengths x batch sizes)."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
@@ -44,7 +44,7 @@ def draw(found: Crossover, style: Style, title: str = "") -> Figure:
     )  # fmt: skip
     axes.grid(visible=False)
     _axis(figure, found, style)
-    if max(winner.shape) <= LETTERED:
+    if max(winner.shape) <= MAX_LETTERED:
         for (row, column), at in np.ndenumerate(winner):
             if at != NO_WINNER:
                 axes.text(
@@ -54,18 +54,18 @@ def draw(found: Crossover, style: Style, title: str = "") -> Figure:
     style.title(figure, ", ".join(filter(None, (title, WINNER_TITLES[found.metric], found.efficiency))))
     entries = [Patch(color=colour(at), alpha=0.8, label=f"{chr(ord('A') + at)}  {found.names[at]}") for at in there]
     if (winner == NO_WINNER).any():
-        entries.append(Patch(color=style.theme.faint, alpha=0.8, label="none fits in memory"))
+        entries.append(Patch(color=style.theme.faint, alpha=0.8, label="no configuration fits in memory"))
     style.legend_below(figure, entries, least=1)
     style.settle(figure)
     return figure
 
 
 def _axis(figure: Figure, found: Crossover, style: Style) -> None:
-    """Ticks at the sizes, as many as have room."""
+    """Sets ticks at the sizes, as many as fit."""
     (axes,) = figure.axes
     for axis, values, words, inches in (
         (axes.xaxis, found.batch_sizes, "Batch size (sequences)", style.size.width / 5.0),
-        (axes.yaxis, found.contexts, "Context (tokens)", style.size.height / 2.0),
+        (axes.yaxis, found.contexts, "Context length (tokens)", style.size.height / 2.0),
     ):
         step = -(-len(values) // max(int(0.8 * inches * 72.0 / style.size.text), 2))
         places = np.arange(len(values))[::step]

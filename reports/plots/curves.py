@@ -1,4 +1,4 @@
-"""Curves: a line a configuration along one axis, with the band of its interval and the points that do not fit."""
+"""Curves: one line per configuration, with intervals as bands and points that do not fit in memory greyed."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     Values: TypeAlias = npt.NDArray[np.float64]
-    #: Configurations by name; several results where points were answered one by one.
+    #: Configuration -> Result, or several Results that each hold some of the points.
     Results: TypeAlias = Mapping[str, "Result | Sequence[Result]"]
 
-#: Columns of sizes -> what axes and titles call them.
+#: Column -> axis label.
 AXES = {
     "batch_size": "Batch size (sequences)",
-    "input_len": "Prompt (tokens)",
-    "output_len": "Output (tokens)",
+    "input_len": "Prompt length (tokens)",
+    "output_len": "Output length (tokens)",
     "bandwidth_bytes_per_s": "Memory bandwidth (GB/s)",
 }
 SHORT = {"batch_size": "batch", "input_len": "input", "output_len": "output"}
-#: Units of times on an axis, the largest first.
+#: Units of time on an axis, largest first.
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-#: How much of a line is left where it does not fit in memory.
-GREYED = 0.35
-LONGEST_NAME = 60
+#: Opacity of a line where the configuration does not fit in memory.
+UNFIT_ALPHA = 0.35
+MAX_NAME_LENGTH = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """What one axes shows: columns of the frame, the name of y without its unit, and what divides it."""
+    """One panel: columns x and y, title and unit of y, and the divisor that converts y from SI."""
 
     x: str
     y: str
@@ -53,31 +53,31 @@ class Curve:
 
 
 def each(results: Results) -> list[tuple[str, Result]]:
-    """Every result with the name of its configuration."""
+    """Returns (configuration, Result) for every Result."""
     return [(n, one) for n, found in results.items() for one in ([found] if isinstance(found, Result) else found)]
 
 
 def frame(results: Results) -> pd.DataFrame:
-    """A row a point, as of Result.to_frame(), with its configuration."""
+    """Returns Result.to_frame() of all results with a column `configuration`."""
     import pandas as pd
 
     return pd.concat([one.to_frame().assign(configuration=name) for name, one in each(results)], ignore_index=True)
 
 
 def along(rows: pd.DataFrame, names: Sequence[str]) -> str:
-    """The first of these columns that varies, else the first."""
+    """Returns the first of these columns that varies, else the first one."""
     return next((name for name in names if rows[name].nunique() > 1), names[0])
 
 
 def of_time(rows: pd.DataFrame, x: str, y: str, title: str) -> Curve:
-    """A curve of seconds, in the unit that suits its smallest value."""
+    """Returns a curve of times in the unit of its smallest value."""
     least = float(rows[y].min()) if rows[y].notna().any() else 1.0
     scale, unit = next(((scale, unit) for scale, unit in TIMES if least >= scale), TIMES[-1])
     return Curve(x=x, y=y, title=title, unit=unit, scale=scale)
 
 
 def draw(rows: pd.DataFrame, curves: Sequence[Curve], style: Style, more: Sequence[Artist] = ()) -> Figure:
-    """A panel for every curve, side by side, one key for all.  more: entries of the key beside what lines mean."""
+    """Draws one panel per curve with a common legend.  more: further legend entries."""
     figure, axes = style.figure(1, len(curves))
     for one, curve in zip(axes, curves, strict=True):
         panel(one, rows, curve, style)
@@ -87,21 +87,24 @@ def draw(rows: pd.DataFrame, curves: Sequence[Curve], style: Style, more: Sequen
     return figure
 
 
-def common_title(rows: pd.DataFrame, *but: str) -> str:
-    """What all points have in common: model, chip, techniques that are on, sizes, how times were made."""
-    unique = {name for name in rows.columns if name not in but and rows[name].nunique(dropna=False) == 1}
+def common_title(rows: pd.DataFrame, *omitted: str) -> str:
+    """Returns the common properties of all points: model, chip, enabled techniques, sizes, efficiency.
+
+    omitted: columns that are not common properties.
+    """
+    unique = {name for name in rows.columns if name not in omitted and rows[name].nunique(dropna=False) == 1}
     first = rows.iloc[0]
-    what = " on ".join(str(first[name]) for name in ("model", "hardware") if name in unique)
+    subject = " on ".join(str(first[name]) for name in ("model", "hardware") if name in unique)
     sizes = [f"{word} {int(first[name]):,}" for name, word in SHORT.items() if name in unique]
     times = [str(first["efficiency"])] if "efficiency" in unique else []
     if "engine" in unique and first["engine"] and first["engine"] != "kernels":
         times.append(str(first["engine"]))
     on = non_default_techniques({str(name): first[name] for name in rows.columns if name in unique})
-    return ", ".join(filter(None, [what, *on, *sizes, " ".join(times)]))
+    return ", ".join(filter(None, [subject, *on, *sizes, " ".join(times)]))
 
 
 def key(rows: pd.DataFrame, style: Style, *, band: bool = False) -> list[Artist]:
-    """Entries: configurations where there are several, what does not fit, bands."""
+    """Returns legend entries: configurations if there are several, points that do not fit, bands."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -120,11 +123,11 @@ def key(rows: pd.DataFrame, style: Style, *, band: bool = False) -> list[Artist]
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+    return name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 1] + "…"
 
 
 def panel(axes: Axes, rows: pd.DataFrame, curve: Curve, style: Style, order: str = "") -> None:
-    """The lines of one panel, its scales and units.  order: the column whose order lines follow, unless x."""
+    """Draws the lines of one panel with scales and units.  order: column that orders the points, default x."""
     for at, (_, own) in enumerate(rows.groupby("configuration", sort=False)):
         _line(axes, own.sort_values(order or curve.x), curve, at, style)
     axes.set_xlabel(AXES.get(curve.x, curve.x))
@@ -139,7 +142,7 @@ def _line(axes: Axes, rows: pd.DataFrame, curve: Curve, at: int, style: Style) -
     fits = rows["fits"].to_numpy(bool)
     ink: dict[str, Any] = {"color": colour(at), "linewidth": 1.6}
     if not fits.all():
-        axes.plot(x, y, linestyle=dashes(at), alpha=GREYED, **ink)
+        axes.plot(x, y, linestyle=dashes(at), alpha=UNFIT_ALPHA, **ink)
     shown = marker(at) if len(x) <= MAX_MARKED_POINTS else ""
     axes.plot(x, np.where(fits, y, np.nan), linestyle=dashes(at), marker=shown, markersize=_size(style), **ink)
     if shown and not fits.all():
@@ -154,16 +157,16 @@ def _line(axes: Axes, rows: pd.DataFrame, curve: Curve, at: int, style: Style) -
 
 
 def bands(rows: pd.DataFrame, name: str) -> tuple[str, str] | None:
-    """Columns of the 80 % interval of a time, where it is calibrated."""
+    """Returns the columns of the 80 % interval of a time, or None if times are not calibrated."""
     low, high = (f"{name.removesuffix('_s')}_{end}80_s" for end in ("low", "high"))
     return (low, high) if low in rows.columns and rows[low].notna().any() else None
 
 
 def _size(style: Style) -> float:
-    """Of a marker [point]."""
+    """Returns the marker size [point]."""
     return style.size.text * 0.6
 
 
 def _of_axis(rows: pd.DataFrame, name: str) -> Values:
-    """Values in the unit of the axis."""
+    """Returns values in the unit of the axis."""
     return rows[name].to_numpy(float) / (1e9 if name.endswith("bytes_per_s") else 1.0)

@@ -1,4 +1,4 @@
-"""Words that do not overlap: each goes to the free place nearest to its point, or nowhere."""
+"""Labels that do not overlap: each is placed at the free position nearest to its point, or omitted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Points: TypeAlias = npt.NDArray[np.float64]
 
-#: Where a label may stand relative to its point: (x, y, horizontal, vertical alignment), in units of the text's height.
+#: Positions of a label relative to its point: (x, y, horizontal, vertical alignment), in text heights.
 PLACES = (
     (0.7, 0.0, "left", "center"),
     (-0.7, 0.0, "right", "center"),
@@ -29,19 +29,19 @@ PLACES = (
     (0.6, -0.7, "left", "top"),
     (-0.6, -0.7, "right", "top"),
 )
-#: How far out a label may go, in multiples of those places; from the second on a line leads to its point.
+#: Distances of a label, as multiples of PLACES; from the second on, a line connects it to its point.
 RINGS = (1.2, 2.4, 3.6, 5.0, 7.0, 9.0, 12.0)
-#: Clear paper around words, in units of the text's height.
+#: Margin around text, in text heights.
 MARGIN = 0.08
-#: Between the points that stand for a line [pixel].
-FINE = 8.0
-#: How far words may stand out of the axes [pixel].
+#: Distance between the points that represent a line [pixel].
+LINE_STEP = 8.0
+#: How far text may extend beyond the axes [pixel].
 EDGE = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """Words for the point (x, y) of the data; the most important come first."""
+    """Text for the point (x, y) in data coordinates; callers list the most important labels first."""
 
     words: str
     x: float
@@ -51,18 +51,18 @@ class Label:
 
 @dataclass(slots=True, eq=False)
 class Space:
-    """The room inside axes whose place and limits stand: what is taken [pixel]."""
+    """Occupied boxes inside axes of fixed position and limits [pixel]."""
 
     axes: Axes
     taken: list[Bbox] = field(default_factory=list)
 
     @property
     def renderer(self) -> Any:
-        """What measures text."""
+        """Renderer that measures text."""
         return _renderer(self.axes)
 
     def keep(self, text: Text) -> bool:
-        """Take the text's place, or remove the text: it runs into something, or out of the axes."""
+        """Reserves the text's place; removes the text if it overlaps another box or leaves the axes."""
         boxes, inside = self._boxes(text), self.axes.get_window_extent()
         x0, x1 = min(box.x0 for box in boxes), max(box.x1 for box in boxes)
         y0, y1 = min(box.y0 for box in boxes), max(box.y1 for box in boxes)
@@ -75,7 +75,7 @@ class Space:
         return False
 
     def take_points(self, points: Points, radii: Points) -> None:
-        """points: of the data.  radii: of their markers [point]."""
+        """Reserves markers.  points: in data coordinates.  radii: of the markers [point]."""
         from matplotlib.transforms import Bbox
 
         if len(points):
@@ -84,22 +84,22 @@ class Space:
             self.taken += [Bbox([[x - r, y - r], [x + r, y + r]]) for (x, y), r in zip(at, halves, strict=True)]
 
     def take_line(self, start: tuple[float, float], stop: tuple[float, float]) -> None:
-        """A straight line between two points of the data, which words had better not cross."""
+        """Reserves a straight line between two points in data coordinates."""
         from matplotlib.transforms import Bbox
 
         (x0, y0), (x1, y1) = self.axes.transData.transform([start, stop])
-        steps = np.linspace(0.0, 1.0, int(np.hypot(x1 - x0, y1 - y0) / FINE) + 2)
+        steps = np.linspace(0.0, 1.0, int(np.hypot(x1 - x0, y1 - y0) / LINE_STEP) + 2)
         for x, y in zip(x0 + steps * (x1 - x0), y0 + steps * (y1 - y0), strict=True):
             self.taken.append(Bbox([[x - 0.5, y - 0.5], [x + 0.5, y + 0.5]]))
 
     def take_legend(self) -> None:
-        """The key's place."""
+        """Reserves the place of the legend."""
         legend = self.axes.get_legend()
         if legend is not None:
             self.taken.append(legend.get_window_extent(self.renderer))
 
     def _boxes(self, text: Text) -> list[Bbox]:
-        """The text's box; of rotated words squares along them."""
+        """Returns the text's box, or squares along a rotated text."""
         from matplotlib.text import Text
         from matplotlib.transforms import Bbox
 
@@ -120,15 +120,15 @@ class Space:
 
 
 def _renderer(axes: Axes) -> Any:
-    """Of a canvas that draws points, which every figure of `Style` has."""
+    """Returns the renderer of the Agg canvas that every figure of `Style` has."""
     canvas: Any = axes.figure.canvas
     return canvas.get_renderer()
 
 
 def place(space: Space, labels: Sequence[Label], size: float, rings: Sequence[float] = RINGS) -> list[str]:
-    """Draw the labels that find room inside the axes, one after another; the words of those that do not.
+    """Draws the labels that fit inside the axes, in order; returns the text of those that do not.
 
-    rings: of RINGS those that may be gone to.
+    rings: allowed distances, from RINGS.
     """
     lost = []
     for label in labels:
@@ -138,14 +138,14 @@ def place(space: Space, labels: Sequence[Label], size: float, rings: Sequence[fl
 
 
 def _offsets(size: float, rings: Sequence[float]) -> Iterator[tuple[float, float, str, str, bool]]:
-    """Offsets [point], alignments, and whether a line leads to the point."""
+    """Yields offsets [point], alignments, and whether a line connects the label to its point."""
     for ring in rings:
         for x, y, horizontal, vertical in PLACES:
             yield x * size * ring, y * size * ring, horizontal, vertical, ring > RINGS[0]
 
 
 def _drawn(axes: Axes, label: Label, offset: tuple[float, float, str, str, bool], size: float) -> Text:
-    """The label at this offset from its point."""
+    """Draws the label at this offset from its point."""
     x, y, horizontal, vertical, led = offset
     line: dict[str, Any] = {"arrowstyle": "-", "color": label.colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
     text = axes.annotate(

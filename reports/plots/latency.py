@@ -1,4 +1,4 @@
-"""Batch against latency: time to first token, and per output token."""
+"""TTFT and TPOT over batch size or length."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def picture(results: curves.Results, style: Style) -> Figure:
-    """The picture of some configurations, points along the batch."""
+    """Plots configurations over batch size or length."""
     return draw(frame(results), style)
 
 
 def draw(rows: pd.DataFrame, style: Style) -> Figure:
-    """rows: as of Result.to_frame(), with `configuration`."""
+    """Draws rows of `frame`."""
     x = curves.along(rows, ("batch_size", "input_len", "output_len"))
     shown = [(y, title) for y, title in (("ttft_s", "TTFT"), ("tpot_s", "TPOT")) if rows[y].notna().any()]
     panels = [curves.of_time(rows, x, y, title) for y, title in shown]

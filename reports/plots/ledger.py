@@ -1,4 +1,4 @@
-"""The ledger: what we predict over what others published, source by source, none of it fitted on."""
+"""The ledger: predictions over published measurements, by source; none is used for fitting."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Ratios that the axis names, and those that it shows at least.
+#: Labelled ratios, and the minimum range of the axis.
 TICKS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
-LEAST, MOST = 0.65, 1.6
+MIN_RATIO, MAX_RATIO = 0.65, 1.6
 
 
 def frame(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `source`, `metric`, `ratio`, `low`, `high` and `ideal`, all over what was published, as a time would be:
-    above 1 is slower than published.  table: the rows of `calibrate ledger`."""
+    """Returns the predicted rows with `ratio` and `inside` (the 80 % interval).
+
+    ratio: predicted over published time, or the inverse for rates, so that above 1 is slower than published.
+    table: the rows of `calibrate ledger`.
+    """
     import pandas as pd
 
     sound = [pd.to_numeric(table[name], errors="coerce") > 0 for name in ("published", "predicted")]
@@ -34,12 +37,12 @@ def frame(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def picture(table: pd.DataFrame, style: Style) -> Figure:
-    """The picture of the ledger's rows."""
+    """Plots the rows of the ledger."""
     return draw(frame(table), style)
 
 
 def draw(rows: pd.DataFrame, style: Style) -> Figure:
-    """rows: as of `frame`."""
+    """Draws rows of `frame`."""
     figure, (axes,) = style.figure()
     middle = rows.groupby("source")["ratio"].agg(lambda ratios: float(np.median(np.abs(np.log(ratios)))))
     order = list(middle.sort_values(ascending=False).index)
@@ -53,14 +56,16 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     )
     _ratios(axes, float(rows["ratio"].min()) / 1.1, float(rows["ratio"].max()) * 1.1)
     inside = float(rows["inside"].mean())
-    style.title(figure, f"{len(rows)} published figures, none fitted on: {inside:.0%} inside the 80 % interval")
+    style.title(
+        figure, f"{len(rows)} published measurements, none used for fitting: {inside:.0%} inside the 80 % interval"
+    )
     style.legend_below(figure, _key(metrics, style))
     style.settle(figure)
     return figure
 
 
 def _marks(axes: Axes, rows: pd.DataFrame, at: tuple[int, int], style: Style) -> None:
-    """Figures of one metric of one source, beside each other; hollow outside the interval.  at: of metric, source."""
+    """Draws one metric of one source; hollow outside the interval.  at: numbers of metric and source."""
     metric, source = at
     jitter = np.linspace(-0.25, 0.25, len(rows)) if len(rows) > 1 else np.zeros(1)
     for hit in (True, False):
@@ -73,22 +78,22 @@ def _marks(axes: Axes, rows: pd.DataFrame, at: tuple[int, int], style: Style) ->
 
 
 def _ratios(axes: Axes, low: float, high: float) -> None:
-    """The axis of ratios, which holds 1 and something on either side."""
+    """Sets the axis of ratios, which includes 1 and a margin on both sides."""
     axes.set_xscale("log")
-    axes.set_xlim(min(low, LEAST), max(high, MOST))
-    axes.set_xticks([at for at in TICKS if low <= at <= high or LEAST < at < MOST], minor=False)
+    axes.set_xlim(min(low, MIN_RATIO), max(high, MAX_RATIO))
+    axes.set_xticks([at for at in TICKS if low <= at <= high or MIN_RATIO < at < MAX_RATIO], minor=False)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
     axes.set_xticks([], minor=True)
     axes.set_xlabel("Predicted time / published time")
 
 
 def _key(metrics: list[str], style: Style) -> list[Artist]:
-    """What shapes and hollow marks mean."""
+    """Returns legend entries of marker shapes and hollow markers."""
     from matplotlib.lines import Line2D
 
     entries = [
         Line2D([], [], linestyle="", marker=marker(at), color=colour(at), label=name) for at, name in enumerate(metrics)
     ]
     hollow = Line2D([], [], linestyle="", marker="o", markerfacecolor="none", markeredgecolor=style.theme.ink)
-    hollow.set_label("outside 80 %")
+    hollow.set_label("outside the 80 % interval")
     return [*entries, hollow]

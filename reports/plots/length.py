@@ -1,4 +1,4 @@
-"""Length against time: prefill of the prompt, and the decode step that sees it."""
+"""Time of prefill and of a decode step over prompt length."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 
 def picture(results: curves.Results, style: Style) -> Figure:
-    """The picture of some configurations, points along the length of the prompt."""
+    """Plots configurations over prompt length."""
     return draw(frame(results), style)
 
 
 def draw(rows: pd.DataFrame, style: Style, x: str = "input_len", more: Sequence[Artist] = ()) -> Figure:
-    """rows: as of Result.to_frame(), with `configuration`.  x: the column along which points lie.  more: entries
-    of the key."""
-    stages = (("prefill_time_s", "Prefill"), ("decode_time_s", "Decode step"))
+    """Draws rows of `frame`.  x: column of the x axis.  more: further legend entries."""
+    stages = (("prefill_time_s", "Prefill time"), ("decode_time_s", "Decode step time"))
     return curves.draw(rows, [curves.of_time(rows, x, y, title) for y, title in stages], style, more)

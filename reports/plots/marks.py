@@ -1,4 +1,4 @@
-"""Operators on a roofline: a marker each, what was measured of it, the key, the names of those that take most."""
+"""Operators on a roofline: markers, measured values, legend, and names of the operators that take most time."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Area of the marker of an operator that takes all of a stage's time [point^2], at a text of 9 points.
-WHOLE = 900.0
-LEAST = 12.0
+#: Marker area of an operator that takes a stage's whole time, and the minimum area [point^2], for 9-point text.
+FULL_AREA = 900.0
+MIN_AREA = 12.0
 #: Kinds of operators, in the order of their markers.
 KINDS = tuple(kind.value for kind in Kind)
-#: Operators below this share of a stage's time go without a label.
-LABELLED = 0.02
-#: Names of one label, and the ratio (as a logarithm) within which operators share one.
-NAMED = 2
-NEAR = 0.25
+#: Minimum share of a stage's time of a labelled operator.
+MIN_LABELLED_SHARE = 0.02
+#: Maximum names per label, and the logarithmic ratio within which operators share a label.
+MAX_NAMES = 2
+MERGE_LOG_RATIO = 0.25
 
 
 def draw(figure: Figure, operators: pd.DataFrame, style: Style) -> None:
-    """Filled is prefill, hollow is decode; the shape is the kind, the colour the configuration's, or the kind's where
-    there is one configuration."""
+    """Draws markers: filled for prefill, hollow for decode; the shape is the kind of operator.
+
+    The colour is the configuration, or the kind if there is only one configuration.
+    """
     axes = figure.axes[0]
     alone = operators["configuration"].nunique() == 1
     order = list(dict.fromkeys(operators["configuration"]))
@@ -53,7 +55,7 @@ def draw(figure: Figure, operators: pd.DataFrame, style: Style) -> None:
 
 
 def _key(figure: Figure, operators: pd.DataFrame, series: tuple[bool, list[str]], style: Style) -> None:
-    """What shapes, colours and fillings mean."""
+    """Adds the legend of shapes, colours and fills."""
     from matplotlib.lines import Line2D
 
     alone, order = series
@@ -73,13 +75,13 @@ def _key(figure: Figure, operators: pd.DataFrame, series: tuple[bool, list[str]]
 
 
 def areas(operators: pd.DataFrame, style: Style) -> npt.NDArray[np.float64]:
-    """Of the markers [point^2]."""
-    scale = WHOLE * (style.size.text / 9.0) ** 2
-    return np.maximum(operators["share"].to_numpy(float) * scale, LEAST)
+    """Returns the marker areas [point^2]."""
+    scale = FULL_AREA * (style.size.text / 9.0) ** 2
+    return np.maximum(operators["share"].to_numpy(float) * scale, MIN_AREA)
 
 
 def measured(axes: Axes, operators: pd.DataFrame, style: Style) -> None:
-    """A cross at what was measured, and a line to what was predicted of it."""
+    """Draws a cross at each measured value and a line to its prediction."""
     if "measured" not in operators.columns:
         return
     known = operators[operators["measured"].notna()]
@@ -89,10 +91,13 @@ def measured(axes: Axes, operators: pd.DataFrame, style: Style) -> None:
 
 
 def names(operators: pd.DataFrame, style: Style) -> list[Label]:
-    """The operators that take most of their stage; those within a hair of each other share a label."""
-    shown = operators[operators["share"] > LABELLED].sort_values("share", ascending=False)
+    """Returns labels of the operators that take most of their stage; close ones share a label."""
+    shown = operators[operators["share"] > MIN_LABELLED_SHARE].sort_values("share", ascending=False)
     order = list(dict.fromkeys(operators["configuration"]))
-    near = [np.round(np.log(shown[name].astype(float)) / NEAR) for name in ("arithmetic_intensity", "performance")]
+    near = [
+        np.round(np.log(shown[name].astype(float)) / MERGE_LOG_RATIO)
+        for name in ("arithmetic_intensity", "performance")
+    ]
     return [
         Label(
             words=_joined(list(dict.fromkeys(rows["name"]))),
@@ -105,5 +110,5 @@ def names(operators: pd.DataFrame, style: Style) -> list[Label]:
 
 
 def _joined(names: list[str]) -> str:
-    """`gate_proj, up_proj +3`."""
-    return ", ".join(names[:NAMED]) + (f" +{len(names) - NAMED}" if len(names) > NAMED else "")
+    """Returns `gate_proj, up_proj +3`."""
+    return ", ".join(names[:MAX_NAMES]) + (f" +{len(names) - MAX_NAMES}" if len(names) > MAX_NAMES else "")

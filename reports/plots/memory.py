@@ -1,4 +1,4 @@
-"""Memory against capacity: weights, cache, activations and framework, over the batch or the context."""
+"""Weights, KV cache, activations and framework against capacity, over batch size or length."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ PARTS = {
     "framework_bytes": "framework",
 }
 GIB = 2.0**30
-#: A bar that is higher than so many capacities is cut off.
-HIGHEST = 2.2
-#: Bars with a gap between them.
-FEW = 24
+#: The y axis ends at this multiple of the capacity.
+MAX_CAPACITIES = 2.2
+#: Maximum number of bars with gaps between them.
+MAX_SEPARATE_BARS = 24
 
 
 def picture(results: curves.Results, style: Style) -> Figure:
-    """The picture of some configurations, points along the batch or the prompt."""
+    """Plots configurations over batch size or length."""
     return draw(frame(results), style)
 
 
 def draw(rows: pd.DataFrame, style: Style) -> Figure:
-    """rows: as of Result.to_frame(), with `configuration`."""
+    """Draws rows of `frame`."""
     x = curves.along(rows, ("batch_size", "input_len", "output_len"))
     groups = list(rows.groupby("configuration", sort=False))
     columns = int(np.ceil(np.sqrt(len(groups))))
@@ -54,18 +54,18 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
 
 
 def parts(rows: pd.DataFrame) -> list[bars.BarPart]:
-    """What fills the memory [GiB]."""
+    """Returns the parts of the memory [GiB]."""
     sizes = ((label, rows[name].to_numpy(float) / GIB) for name, label in PARTS.items())
     return [bars.BarPart(name=label, sizes=size, number=at) for at, (label, size) in enumerate(sizes)]
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, x: str, style: Style) -> None:
     capacity, budget = (float(rows[name].iloc[0]) / GIB for name in ("capacity_bytes", "budget_bytes"))
-    bars.stack(axes, parts(rows), style, 0.8 if len(rows) <= FEW else 1.0)
+    bars.stack(axes, parts(rows), style, 0.8 if len(rows) <= MAX_SEPARATE_BARS else 1.0)
     axes.axhline(capacity, color=style.theme.ink, linewidth=1.4)
     axes.axhline(budget, color=style.theme.ink, linewidth=1.0, linestyle="--")
     highest = float(rows["total_bytes"].max()) / GIB
-    axes.set_ylim(0.0, 1.05 * max(min(highest, HIGHEST * capacity), capacity))
+    axes.set_ylim(0.0, 1.05 * max(min(highest, MAX_CAPACITIES * capacity), capacity))
     words = [f"{value:,}" for value in rows[x].to_numpy(int)]
     places = ticks.spaced(np.arange(len(rows), dtype=float), words, axes, style)
     axes.set_xticks(places, [words[int(place)] for place in places])
@@ -77,15 +77,15 @@ def _panel(axes: Axes, rows: pd.DataFrame, x: str, style: Style) -> None:
 
 
 def key(stacked: list[bars.BarPart], style: Style, *, fits: bool, budget: bool = True) -> list[Artist]:
-    """Entries: parts, what there is and what of it is allowed, and that some do not fit."""
+    """Returns legend entries: parts, capacity, budget, and configurations that do not fit."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     ink = style.theme.ink
     entries: list[Artist] = [*bars.handles(stacked, style), Line2D([], [], color=ink, linewidth=1.4, label="capacity")]
     if budget:
-        entries.append(Line2D([], [], color=ink, linewidth=1.0, linestyle="--", label="allowed"))
+        entries.append(Line2D([], [], color=ink, linewidth=1.0, linestyle="--", label="budget"))
     if not fits:
         look = {"color": style.theme.faint, "alpha": 0.35} if budget else {"facecolor": "none", "edgecolor": ink}
-        entries.append(Patch(label="does not fit", **look))
+        entries.append(Patch(label="does not fit in memory", **look))
     return entries

@@ -1,4 +1,4 @@
-"""Tokens per second of a user against those of a device, over the batch: what can be had of both."""
+"""Tokens per second per user against those per device, with the Pareto frontier."""
 
 from __future__ import annotations
 
@@ -19,29 +19,33 @@ USER, DEVICE = "output_tokens_per_s_per_user", "output_tokens_per_s_per_device"
 
 
 def picture(results: curves.Results, style: Style) -> Figure:
-    """The picture of some configurations, points along the batch."""
+    """Plots configurations over batch size or length."""
     return draw(frame(results), style)
 
 
 def frontier(rows: pd.DataFrame) -> pd.DataFrame:
-    """The points that fit and that no other one beats in both, the fastest for a user first."""
+    """Returns the points that fit in memory and are not dominated, in decreasing rate per user."""
     fitting = rows[rows["fits"]].sort_values([USER, DEVICE], ascending=False)
     best = fitting[DEVICE].cummax().shift(fill_value=-np.inf)
     return fitting[fitting[DEVICE] > best]
 
 
 def draw(rows: pd.DataFrame, style: Style) -> Figure:
-    """rows: as of Result.to_frame(), with `configuration`."""
+    """Draws rows of `frame`."""
     figure, (axes,) = style.figure()
     x = curves.along(rows, ("batch_size", "input_len", "output_len"))
     best = frontier(rows)
-    axes.plot(best[USER], best[DEVICE], color=style.theme.faint, linewidth=5.0, alpha=0.6, zorder=1, label="frontier")
-    curves.panel(axes, rows, curves.Curve(x=USER, y=DEVICE, title="Per device", unit="token/s"), style, order=x)
+    axes.plot(
+        best[USER], best[DEVICE], color=style.theme.faint, linewidth=5.0, alpha=0.6, zorder=1, label="Pareto frontier"
+    )
+    curves.panel(
+        axes, rows, curves.Curve(x=USER, y=DEVICE, title="Throughput per device", unit="token/s"), style, order=x
+    )
     known = rows[USER].to_numpy(float)
     if known.max() > ticks.LOG_SCALE_RATIO * known.min():
         axes.set_xscale("log")
         ticks.round_ticks(axes.xaxis, known)
-    axes.set_xlabel("Per user (token/s)")
+    axes.set_xlabel("Throughput per user (token/s)")
     style.title(figure, curves.common_title(rows, x))
     entries = [axes.lines[0]] if len(best) > 1 else []
     style.legend_below(figure, [*entries, *curves.key(rows, style)], 1)
@@ -51,7 +55,7 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
 
 
 def _name(figure: Figure, rows: pd.DataFrame, x: str, style: Style) -> None:
-    """The batch of every point that has room for it, nearest to it."""
+    """Labels points with their batch size, where there is room."""
     space = labels.Space(axes=figure.axes[0])
     space.take_points(rows[[USER, DEVICE]].to_numpy(float), np.full(len(rows), style.size.text * 0.3))
     found = []

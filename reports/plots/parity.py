@@ -1,4 +1,4 @@
-"""Predicted against measured, the ratio of the two, and how many intervals hold what was measured."""
+"""Predicted against measured values, their ratio, and interval coverage."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Columns of a validated table: what was measured, what was predicted, its interval, what tells rows apart.
+#: Columns of a validated table: measured, predicted, ends of the 80 % interval, group.
 KERNELS = ("latency_us", "predicted_us", "low80_us", "high80_us", "kernel")
 REQUESTS = ("value", "predicted", "low80", "high80", "metric")
 LEDGER = ("published", "predicted", "low80", "high80", "metric")
 #: Groups with a colour of their own.
-MOST = 7
-#: Pieces of the range over which intervals are summed up.
+MAX_GROUPS = 7
+#: Bins of measured values in which intervals are summarized.
 BINS = 15
 
 
 def is_table(columns: Iterable[str]) -> bool:
-    """Whether these are the columns of such a table."""
+    """Whether these are the columns of a table with predictions."""
     return _known(columns) is not None
 
 
@@ -36,9 +36,9 @@ def _known(columns: Iterable[str]) -> tuple[str, ...] | None:
 
 
 def frame(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `measured`, `predicted`, `low`, `high`, `unit`, `group`; what could not be predicted is left out.
+    """Returns rows of `measured`, `predicted`, `low`, `high`, `unit`, `group`, without rows that were not predicted.
 
-    table: what `calibrate validate -o` writes, or the rows of `calibrate ledger`.
+    table: output of `calibrate validate -o`, or rows of `calibrate ledger`.
     """
     import pandas as pd
 
@@ -47,28 +47,28 @@ def frame(table: pd.DataFrame) -> pd.DataFrame:
         raise ValueError("columns of predictions are missing")
     columns = dict(zip(("measured", "predicted", "low", "high"), names, strict=False))
     rows = pd.DataFrame({name: pd.to_numeric(table[column], errors="coerce") for name, column in columns.items()})
-    rows["unit"] = "µs" if names == KERNELS else "own unit"
+    rows["unit"] = "µs" if names == KERNELS else "unit of the metric"
     rows["group"] = _groups(table, names[4])
     return rows[(rows["measured"] > 0) & (rows["predicted"] > 0)].reset_index(drop=True)
 
 
 def _groups(table: pd.DataFrame, name: str) -> pd.Series[str]:
-    """What tells rows apart: kernels where they are few, else the commonest chips."""
+    """Returns the group of each row: its kernel if there are few, else its chip if that is among the most common."""
     for column in (name, "op", "device", "hardware"):
-        if column in table.columns and 1 < table[column].nunique() <= MOST:
+        if column in table.columns and 1 < table[column].nunique() <= MAX_GROUPS:
             return table[column].astype(str)
     column = next((name for name in ("device", "hardware", name) if name in table.columns), table.columns[0])
-    words = table[column].astype(str)
-    return words.where(words.isin(list(words.value_counts().index[: MOST - 1])), "others")
+    names = table[column].astype(str)
+    return names.where(names.isin(list(names.value_counts().index[: MAX_GROUPS - 1])), "others")
 
 
 def picture(table: pd.DataFrame, style: Style) -> Figure:
-    """The picture of a validated table."""
+    """Plots a validated table."""
     return draw(frame(table), style)
 
 
 def draw(rows: pd.DataFrame, style: Style) -> Figure:
-    """rows: as of `frame`."""
+    """Draws rows of `frame`."""
     figure, (left, right) = style.figure(1, 2)
     ratio = rows["predicted"] / rows["measured"]
     lowest, highest = (float(f(rows[["measured", "predicted"]].to_numpy())) for f in (np.min, np.max))
@@ -97,14 +97,14 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
 
 
 def title(rows: pd.DataFrame) -> str:
-    """Rows, mean error, and the share that its 80 % interval holds."""
+    """Returns number of rows, mean error and coverage of the 80 % interval."""
     error = float((rows["predicted"] / rows["measured"] - 1.0).abs().mean())
     inside = float(((rows["low"] <= rows["measured"]) & (rows["measured"] <= rows["high"])).mean())
     return f"{len(rows):,} rows: mean error {error:.1%}, {inside:.0%} inside the 80 % interval"
 
 
 def _interval(axes: Axes, rows: pd.DataFrame, style: Style) -> None:
-    """Where the 80 % interval lies around the prediction, over measured values: its median in bins."""
+    """Draws the predicted / measured ratios that the 80 % interval spans: medians in bins of measured values."""
     import pandas as pd
 
     bins = np.geomspace(rows["measured"].min() * 0.999, rows["measured"].max() * 1.001, BINS + 1)

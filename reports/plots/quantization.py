@@ -1,4 +1,4 @@
-"""Time and memory by quantization, or by whatever else tells configurations apart: grouped bars."""
+"""Time and memory of configurations that differ in quantization or any other option, as bars."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: The colour of times, none of memory's parts.
+#: Palette number of times, not used by memory parts.
 INK = 5
-PANELS = (("prefill_time_s", "Prefill"), ("decode_time_s", "Decode step"))
+PANELS = (("prefill_time_s", "Prefill time"), ("decode_time_s", "Decode step time"))
 
 
 def picture(results: curves.Results, style: Style) -> Figure:
-    """The picture of some configurations, each answering one point."""
+    """Plots configurations with one point each."""
     return draw(frame(results), style)
 
 
 def draw(rows: pd.DataFrame, style: Style) -> Figure:
-    """rows: as of Result.to_frame(), with `configuration`."""
+    """Draws rows of `frame`."""
     figure, axes = style.figure(1, len(PANELS) + 1)
     names = list(rows["configuration"])
     for one, (y, title) in zip(axes, PANELS, strict=False):
@@ -49,7 +49,7 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
 
 
 def _times(axes: Axes, rows: pd.DataFrame, curve: curves.Curve, style: Style) -> None:
-    """A bar a configuration, hollow where it does not fit in memory, with its interval."""
+    """Draws a bar with interval per configuration, hollow if it does not fit in memory."""
     upright = ticks.room_for(["0.000"], axes, style) < len(rows)
     for at, (_, row) in enumerate(rows.iterrows()):
         value, ink = float(row[curve.y]) / curve.scale, colour(INK)

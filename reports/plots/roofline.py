@@ -1,4 +1,4 @@
-"""The roofline: arithmetic intensity against performance, a roof for every memory and unit, a marker an operator."""
+"""Roofline: performance over arithmetic intensity, a roof per memory and unit, a marker per operator."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: How far the axis goes beyond the ridge.
-ROOM = 150.0
-#: The part of a marker's radius that words keep clear of.
-CORE = 0.7
-#: Below this share they do not stretch the axes.
-LEAST_SHARE = 1e-3
+#: The axis extends to this multiple of the ridge.
+MAX_RIDGES = 150.0
+#: Share of a marker's radius that labels must not cover.
+MARKER_CORE = 0.7
+#: Operators below this share of time do not extend the axes.
+MIN_SHARE = 1e-3
 
 
 def frame(results: Mapping[str, Result]) -> pd.DataFrame:
-    """Operators of the first point of every configuration, with their share of the stage's time.
+    """Returns the operators of the first point of every configuration, with `share` of the stage's time.
 
-    performance: FLOP/s of a layer's operator.  Those that multiply nothing have no place in the picture.
+    performance: achieved FLOP/s.  Operators without FLOP or traffic are left out.
     """
     import pandas as pd
 
@@ -46,49 +46,49 @@ def frame(results: Mapping[str, Result]) -> pd.DataFrame:
 
 
 def roofs(results: Mapping[str, Result]) -> pd.DataFrame:
-    """The roofs of every chip once."""
+    """Returns the roofs of every chip once."""
     import pandas as pd
 
     return pd.concat([result.roofs() for result in results.values()], ignore_index=True).drop_duplicates()
 
 
 def picture(results: Mapping[str, Result], style: Style, measured: pd.DataFrame | None = None) -> Figure:
-    """The picture of some configurations, each answering one point.  measured: as `joined` takes it."""
+    """Plots configurations with one point each.  measured: rows for `joined`."""
     operators = frame(results)
     return draw(operators if measured is None else joined(operators, measured), roofs(results), style)
 
 
 def joined(operators: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
-    """The operators with `measured`, the FLOP/s that measurements make of them.
+    """Returns the operators with `measured`, their measured FLOP/s.
 
-    measured: rows of `stage`, `name` and `time_s`, of one layer, and `configuration` where there are several.
+    measured: rows of `stage`, `name` and `time_s` of one layer, with `configuration` if there are several.
     """
     keys = [key for key in ("configuration", "stage", "name") if key in measured.columns]
-    beside = measured[[*keys, "time_s"]].rename(columns={"time_s": "measured_s"})
-    found = operators.merge(beside, how="left", on=keys)
+    times = measured[[*keys, "time_s"]].rename(columns={"time_s": "measured_s"})
+    found = operators.merge(times, how="left", on=keys)
     return found.assign(measured=found["flops"] / found["measured_s"])
 
 
 def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style) -> Figure:
-    """operators: as of `frame`, or `joined` to measurements.  over: as of `roofs`."""
+    """Draws operators of `frame` or `joined` under the roofs `over` of `roofs`."""
     from matplotlib.ticker import NullFormatter
 
     figure, (axes,) = style.figure()
     main = _main_rates(operators, over)
     scales(axes, *_limits(operators, over, max(_ridges(over, main))))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_formatter(NullFormatter())  # measuring words that say nothing takes time
+        axis.set_minor_formatter(NullFormatter())  # laying out empty labels takes time
     style.title(figure, _title(operators))
     marks.draw(figure, operators, style)
     marks.measured(axes, operators, style)
-    style.settle(figure)  # the slope of a diagonal and the room for words are known once the axes have their place
+    style.settle(figure)  # slopes and free space are known only once the axes have their position
     inks = _inks(operators, style)
     own = [
         Roofs(rows=over[over["hardware"] == chip], main=rate, chips=len(main), ink=inks[chip])
         for chip, rate in main.items()
     ]
     space = _space(axes, operators, style)
-    _under(space, own, style)
+    _draw_roofs_of_chips(space, own, style)
     labels.place(space, marks.names(operators, style), style.size.text * 0.8)
     if len(own) == 1:
         label_zones(space, own[0].ridge, style)
@@ -96,12 +96,12 @@ def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style) -> Figure:
 
 
 def _space(axes: Axes, operators: pd.DataFrame, style: Style) -> labels.Space:
-    """The room that markers leave for words."""
-    shown = operators[operators["share"] > LEAST_SHARE]
+    """Returns the space with markers reserved."""
+    shown = operators[operators["share"] > MIN_SHARE]
     space = labels.Space(axes=axes)
     space.take_points(
         shown[["arithmetic_intensity", "performance"]].to_numpy(float),
-        np.sqrt(marks.areas(shown, style) / np.pi) * CORE,
+        np.sqrt(marks.areas(shown, style) / np.pi) * MARKER_CORE,
     )
     if "measured" in shown.columns:
         crosses = shown.loc[shown["measured"].notna(), ["arithmetic_intensity", "measured"]].to_numpy(float)
@@ -109,32 +109,32 @@ def _space(axes: Axes, operators: pd.DataFrame, style: Style) -> labels.Space:
     return space
 
 
-def _under(space: labels.Space, chips: list[Roofs], style: Style) -> None:
-    """The roofs of all chips, the fastest memory first; what is named later keeps clear of them."""
+def _draw_roofs_of_chips(space: labels.Space, chips: list[Roofs], style: Style) -> None:
+    """Draws the roofs of all chips, fastest memory first, and reserves their space."""
     for one in chips:
         reserve_ridge(space, one)
-    for one in sorted(chips, key=lambda one: one.of("memory")[0][1], reverse=True):
+    for one in sorted(chips, key=lambda one: one.select("memory")[0][1], reverse=True):
         draw_roofs(space, one, style)
     for one in chips:
         reserve_main_roofs(space, one)
 
 
 def _inks(operators: pd.DataFrame, style: Style) -> dict[str, str]:
-    """The colour of every chip's roofs: that of its configuration, where it has one of its own among several."""
+    """Returns the colour of each chip's roofs: that of its configuration if each of several has its own chip."""
     chips = operators.drop_duplicates("configuration")["hardware"].astype(str).tolist()
     apart = 1 < len(chips) == len(set(chips))
     return {chip: colour(at) if apart else style.theme.ink for at, chip in enumerate(chips)}
 
 
 def _title(operators: pd.DataFrame) -> str:
-    """What all operators have in common."""
-    said = [", ".join(dict.fromkeys(operators[name].astype(str))) for name in ("model", "hardware")]
+    """Returns models, chips and common sizes."""
+    names = [", ".join(dict.fromkeys(operators[name].astype(str))) for name in ("model", "hardware")]
     sizes = [f"{word} {operators[name].iloc[0]:,}" for name, word in SHORT.items() if operators[name].nunique() == 1]
-    return f"{said[0]} on {said[1]}: {', '.join(sizes)}"
+    return f"{names[0]} on {names[1]}: {', '.join(sizes)}"
 
 
 def _main_rates(operators: pd.DataFrame, over: pd.DataFrame) -> dict[str, float]:
-    """Of every chip the rate of the matrix units that most FLOPs run on."""
+    """Returns per chip the rate of the matrix units that compute most FLOP."""
     rates = {}
     for chip, units in over[over["roof"] == "compute"].groupby("hardware", sort=False):
         own = operators[(operators["hardware"] == chip) & (operators["matmul_flops"] > 0)]
@@ -146,7 +146,7 @@ def _main_rates(operators: pd.DataFrame, over: pd.DataFrame) -> dict[str, float]
 
 
 def _ridges(over: pd.DataFrame, main: Mapping[str, float]) -> list[float]:
-    """Of every chip where device memory meets its main units [FLOP/byte]."""
+    """Returns per chip the ridge of device memory and main units [FLOP/byte]."""
     slowest = over[over["roof"] == "memory"].groupby("hardware")["rate"].min()
     return [rate / float(slowest[chip]) for chip, rate in main.items()]
 
@@ -154,11 +154,13 @@ def _ridges(over: pd.DataFrame, main: Mapping[str, float]) -> list[float]:
 def _limits(
     operators: pd.DataFrame, over: pd.DataFrame, ridge: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Decades around the operators and the roofs, the sparsest of marginal work left out; right of the ridge the
-    roofs' names have room."""
-    shown = operators[operators["share"] > LEAST_SHARE]
+    """Returns the axis limits (x, y) around operators and roofs, with room for roof names right of the ridge.
+
+    Operators with a negligible share of time are ignored.
+    """
+    shown = operators[operators["share"] > MIN_SHARE]
     intensity, performance = shown["arithmetic_intensity"], shown["performance"]
-    across = (min(float(intensity.min()) / 3.0, ridge / 30.0), max(float(intensity.max()) * 25.0, ridge * ROOM))
+    across = (min(float(intensity.min()) / 3.0, ridge / 30.0), max(float(intensity.max()) * 25.0, ridge * MAX_RIDGES))
     highest = float(over.loc[over["roof"] == "compute", "rate"].max())
     lowest = min(float(performance.min()) / 3.0, highest / 1e3)
     if "measured" in shown.columns and shown["measured"].notna().any():

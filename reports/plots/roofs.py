@@ -1,4 +1,4 @@
-"""Roofs of a roofline: a diagonal per memory, a horizontal per unit, their names on them, ridges, tinted zones."""
+"""Roofs of a roofline: a diagonal per memory, a horizontal line per unit, labels, ridges, tinted zones."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-#: How far from the start of a diagonal its name may stand, as shares of its length.
+#: Allowed positions of a name along a diagonal, as shares of its length.
 ALONG = (0.0, 0.03, 0.06, 0.09, 0.12, 0.18, 0.24, 0.3, 0.36, 0.42, 0.5, 0.6, 0.7)
 
-#: Where the name of a horizontal may end: share of its length, and above or below it.
+#: Allowed ends of a name on a horizontal line: share of its length, factor of its height, vertical alignment.
 PLACES = ((1.0, 1.05, "bottom"), (1.0, 0.95, "top"), (0.75, 1.05, "bottom"), (0.5, 1.05, "bottom"), (0.5, 0.95, "top"))
-#: No model computes in it.
+#: Units that no model uses.
 UNUSED = "fp64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Roofs:
-    """The roofs of one chip.  main: the rate of the units that compute most [FLOP/s]; the others stand back.
+    """The roofs of one chip.
 
-    chips: how many there are.  ink: its colour.  rows: `roof`, `what`, `rate`, as of Result.roofs().
+    rows: `roof`, `what`, `rate`, from Result.roofs().  main: rate of the units that compute most [FLOP/s]; others are
+    drawn faintly.  chips: number of chips in the plot.  ink: colour.
     """
 
     rows: pd.DataFrame
@@ -39,24 +40,24 @@ class Roofs:
     ink: str
 
     def names(self, what: str, rate: str) -> tuple[str, str, str]:
-        """The name of a roof, and two for less room; all say the chip where there are several."""
+        """Returns the name of a roof and two shorter ones, with the chip if there are several."""
         chip = "" if self.chips == 1 else f"{self.rows['hardware'].iloc[0]} "
         shorter = what.removeprefix("tensor ").removeprefix("device ")
         return f"{chip}{what} {rate}", f"{chip}{shorter} {rate}", f"{chip}{rate}"
 
-    def of(self, roof: str) -> list[tuple[str, float]]:
-        """Names and rates of one kind of roof, the lowest first."""
+    def select(self, roof: str) -> list[tuple[str, float]]:
+        """Returns names and rates of one kind of roof, lowest first."""
         found = self.rows[(self.rows["roof"] == roof) & ~self.rows["what"].str.endswith(UNUSED)].sort_values("rate")
         return list(zip(found["what"].astype(str), found["rate"].astype(float), strict=True))
 
     @property
     def ridge(self) -> float:
-        """Where device memory meets the main units [FLOP/byte]."""
-        return self.main / self.of("memory")[0][1]
+        """Intensity at which device memory and main units meet [FLOP/byte]."""
+        return self.main / self.select("memory")[0][1]
 
 
 def scales(axes: Axes, across: tuple[float, float], up: tuple[float, float]) -> None:
-    """Log scales with their units.  across: FLOP/byte.  up: FLOP/s."""
+    """Sets log scales and axis labels.  across: x limits [FLOP/byte].  up: y limits [FLOP/s]."""
     axes.set(xscale="log", yscale="log", xlim=across, ylim=up)
     axes.set_xlabel("Arithmetic intensity (FLOP/byte)")
     axes.set_ylabel("Performance (TFLOP/s)")
@@ -65,15 +66,15 @@ def scales(axes: Axes, across: tuple[float, float], up: tuple[float, float]) -> 
 
 
 def draw(space: Space, roofs: Roofs, style: Style) -> None:
-    """All roofs that have room for their names."""
+    """Draws all roofs that have room for their names."""
     ink = roofs.ink
     if roofs.chips == 1:
         _zones(space.axes, roofs.ridge, style)
-    units = sorted(roofs.of("compute"), key=lambda unit: unit[1] != roofs.main)
+    units = sorted(roofs.select("compute"), key=lambda unit: unit[1] != roofs.main)
     for what, rate in units:
         if rate == roofs.main:
             _horizontal(space, (roofs.names(what, fmt.flops_per_s(rate)), rate, roofs), (ink, dashes(0)), style)
-    for level, (what, rate) in enumerate(roofs.of("memory")):
+    for level, (what, rate) in enumerate(roofs.select("memory")):
         names = roofs.names(what, fmt.bandwidth(rate))
         _diagonal(space, (names, rate, roofs.main), (ink, dashes(level)), style)
     if roofs.chips == 1:
@@ -85,7 +86,7 @@ def draw(space: Space, roofs: Roofs, style: Style) -> None:
 
 
 def label_zones(space: Space, ridge: float, style: Style) -> None:
-    """The names of the zones, low in each."""
+    """Labels the memory-bound and compute-bound zones near the x axis."""
     axes = space.axes
     low, high = axes.get_xlim()
     for start, stop, words in ((low, ridge, "memory-bound"), (ridge, high, "compute-bound")):
@@ -100,14 +101,14 @@ def label_zones(space: Space, ridge: float, style: Style) -> None:
 
 
 def _zones(axes: Axes, ridge: float, style: Style) -> None:
-    """Left of the ridge memory bounds, right of it arithmetic."""
+    """Tints the memory-bound zone left of the ridge and the compute-bound zone right of it."""
     low, high = axes.get_xlim()
     for start, stop, tint in ((low, ridge, style.theme.memory_zone), (ridge, high, style.theme.compute_zone)):
         axes.axvspan(start, stop, color=tint, zorder=0, linewidth=0)
 
 
 def _diagonal(space: Space, memory: tuple[tuple[str, ...], float, float], look: tuple[str, str], style: Style) -> None:
-    """Names, rate and the roof it ends at; a name stands along it where there is room."""
+    """Draws a diagonal up to its roof, with a name along it where there is room.  memory: names, rate, roof."""
     (names, rate, roof), (ink, dash), axes = memory, look, space.axes
     (low, _), (bottom, _) = axes.get_xlim(), axes.get_ylim()
     (drawn,) = axes.plot([low, roof / rate], [low * rate, roof], color=ink, linestyle=dash, linewidth=1.4, zorder=2)
@@ -123,14 +124,14 @@ def _diagonal(space: Space, memory: tuple[tuple[str, ...], float, float], look: 
         if space.keep(text):
             return
     if dash != dashes(0):
-        drawn.remove()  # a roof without a name says nothing
+        drawn.remove()  # a roof without a name is meaningless
 
 
 def _horizontal(space: Space, unit: tuple[tuple[str, ...], float, Roofs], look: tuple[str, str], style: Style) -> None:
-    """Names, rate, and the roofs it belongs to; a name stands at its right end, above it or below."""
+    """Draws a horizontal roof with a name at its right end, above or below.  unit: names, rate, roofs."""
     (names, rate, roofs), (ink, dash), axes = unit, look, space.axes
     _, high = axes.get_xlim()
-    start = rate / roofs.of("memory")[0][1]
+    start = rate / roofs.select("memory")[0][1]
     named = False
     for words, (share, factor, vertical) in product(names, PLACES):
         text = axes.text(
@@ -145,7 +146,7 @@ def _horizontal(space: Space, unit: tuple[tuple[str, ...], float, Roofs], look: 
 
 
 def _ridge(space: Space, roofs: Roofs, ink: str, style: Style) -> None:
-    """Where the memory's roof meets that of the units."""
+    """Draws and labels the ridge, at which memory and compute roofs meet."""
     axes, ridge = space.axes, roofs.ridge
     bottom, _ = axes.get_ylim()
     axes.plot([ridge, ridge], [bottom, roofs.main], color=ink, linestyle=":", linewidth=0.9, zorder=2)
@@ -161,12 +162,12 @@ def _ridge(space: Space, roofs: Roofs, ink: str, style: Style) -> None:
 
 
 def reserve_ridge(space: Space, roofs: Roofs) -> None:
-    """No word crosses the ridge."""
+    """Reserves the ridge, so that no label crosses it."""
     space.take_line((roofs.ridge, space.axes.get_ylim()[0]), (roofs.ridge, roofs.main))
 
 
 def reserve_main_roofs(space: Space, roofs: Roofs) -> None:
-    """What is named later keeps off the main roofs."""
+    """Reserves the main roofs, so that no later label crosses them."""
     (low, high), (bottom, _), ridge = space.axes.get_xlim(), space.axes.get_ylim(), roofs.ridge
     device = roofs.main / ridge
     start = max(low, bottom / device)

@@ -1,4 +1,4 @@
-"""One look for all pictures: a palette that colour-blind readers tell apart, light and dark, sizes, units in axes."""
+"""Common style of all plots: a colour-blind-safe palette, light and dark themes, sizes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.legend import Legend
 
-#: Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), those that stand out on white and on black first; yellow
-#: is left out, nobody sees it on white.
+#: Colours of Okabe and Ito (https://jfly.uni-koeln.de/color/), those with most contrast on white and black first.
+#: Yellow is omitted, because it is invisible on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
-#: Tells series apart without colour.
+#: Markers that distinguish series without colour.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 #: Dots per inch of a PNG.
 DPI = 200
@@ -24,7 +24,7 @@ DASHES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theme:
-    """Colours of paper, ink, what stands back, and the zones of a roofline."""
+    """Colours of background, text, secondary lines, and the zones of a roofline."""
 
     paper: str
     ink: str
@@ -35,7 +35,7 @@ class Theme:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureSize:
-    """Width and height [inch], and the size of text [point]."""
+    """Width and height [inch] and text size [point]."""
 
     width: float
     height: float
@@ -46,7 +46,7 @@ THEMES = {
     "light": Theme(paper="#FFFFFF", ink="#1A1A1A", faint="#B8B8B8", memory_zone="#E3EEF7", compute_zone="#FBEADF"),
     "dark": Theme(paper="#14171A", ink="#ECECEC", faint="#5A6068", memory_zone="#182833", compute_zone="#33241A"),
 }
-#: Half a column of a paper, a page, a slide.
+#: Width of a paper's column, a page, a slide.
 SIZES = {
     "half": PictureSize(width=3.5, height=2.9, text=7.0),
     "page": PictureSize(width=7.0, height=4.6, text=9.0),
@@ -56,13 +56,13 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """A theme and a size."""
+    """Theme and size of a plot."""
 
     theme: Theme = THEMES["light"]
     size: PictureSize = SIZES["page"]
 
     def figure(self, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, list[Axes]]:
-        """A figure of so many axes, in this style; nothing global is touched.  shared: of `Figure.subplots`."""
+        """Returns a figure and its axes in this style, without global state.  shared: options of `Figure.subplots`."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -72,29 +72,29 @@ class Style:
         FigureCanvasAgg(figure)
         axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
         for one in axes:
-            self._dress(one)
+            self._style_axes(one)
         return figure, axes
 
     def settle(self, figure: Figure) -> None:
-        """Give the axes their place, once and for all: what is put into them later moves nothing."""
+        """Runs the layout once and fixes it, so that later additions move nothing."""
         engine = figure.get_layout_engine()
         if engine is not None:
             engine.execute(figure)
             figure.set_layout_engine("none")
 
     def title(self, figure: Figure, words: str) -> None:
-        """What the picture is of, above it, broken into lines that fit."""
+        """Sets the title, wrapped to the width of the figure."""
         from textwrap import fill
 
-        wide = int(self.size.width * 72.0 / (0.52 * self.text_of_titles))
-        figure.suptitle(fill(words, wide), fontsize=self.text_of_titles, color=self.theme.ink)
+        wide = int(self.size.width * 72.0 / (0.52 * self.title_size))
+        figure.suptitle(fill(words, wide), fontsize=self.title_size, color=self.theme.ink)
 
     @property
-    def text_of_titles(self) -> float:
-        """[point]"""
+    def title_size(self) -> float:
+        """Text size of titles [point]."""
         return self.size.text * 0.95
 
-    def _dress(self, axes: Axes) -> None:
+    def _style_axes(self, axes: Axes) -> None:
         theme, text = self.theme, self.size.text
         axes.set_facecolor(theme.paper)
         axes.tick_params(colors=theme.ink, labelsize=text, which="both")
@@ -108,26 +108,28 @@ class Style:
         axes.set_axisbelow(True)
 
     def legend(self, axes: Axes, **options: Any) -> None:
-        """A key inside the axes, of labelled artists where there are two or more, or of the handles given."""
+        """Adds a legend inside the axes for two or more labelled artists, or for given handles."""
         handles, _ = axes.get_legend_handles_labels()
         if len(handles) >= 2 or "handles" in options:
-            self._paint(axes.legend(**(self._key() | options)))
+            self._apply_theme(axes.legend(**(self._legend_options() | options)))
 
     def legend_below(self, figure: Figure, handles: Sequence[Artist], least: int = 2) -> None:
-        """A key below all axes, of `least` entries or more, in as many columns as the width holds."""
+        """Adds a legend below all axes if there are at least `least` entries, in as many columns as fit."""
         if len(handles) < least:
             return
         longest = max(len(str(handle.get_label())) for handle in handles)
         wide = 0.52 * 0.9 * self.size.text * (longest + 6.0)
         columns = int(min(max(self.size.width * 72.0 / wide, 1.0), len(handles)))
-        self._paint(figure.legend(handles=handles, loc="outside lower center", ncols=columns, **self._key()))
+        self._apply_theme(
+            figure.legend(handles=handles, loc="outside lower center", ncols=columns, **self._legend_options())
+        )
 
-    def _key(self) -> dict[str, Any]:
-        """How every key looks."""
+    def _legend_options(self) -> dict[str, Any]:
+        """Returns the options of every legend."""
         return {"fontsize": self.size.text * 0.85, "framealpha": 0.85, "handletextpad": 0.4, "columnspacing": 1.0}
 
-    def _paint(self, legend: Legend) -> None:
-        """Colours of the theme."""
+    def _apply_theme(self, legend: Legend) -> None:
+        """Applies the theme's colours to a legend."""
         legend.get_frame().set_facecolor(self.theme.paper)
         legend.get_frame().set_edgecolor(self.theme.faint)
         for text in legend.get_texts():
@@ -135,15 +137,15 @@ class Style:
 
 
 def colour(at: int) -> str:
-    """The colour of the series numbered `at`; beyond the palette they come again, with other markers and dashes."""
+    """Returns the colour of series `at`; beyond the palette colours repeat with other markers and dashes."""
     return PALETTE[at % len(PALETTE)]
 
 
 def marker(at: int) -> str:
-    """The marker of the series numbered `at`."""
+    """Returns the marker of series `at`."""
     return MARKERS[(at + at // len(PALETTE)) % len(MARKERS)]
 
 
 def dashes(at: int) -> Literal["-", "--", "-.", ":"]:
-    """The dashes of the series numbered `at`."""
+    """Returns the dashes of series `at`."""
     return DASHES[(at // len(PALETTE) + at) % len(DASHES)]

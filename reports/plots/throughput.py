@@ -1,4 +1,4 @@
-"""Batch against throughput: output tokens per second of all sequences, over the whole of a request."""
+"""Output tokens per second of all sequences over batch size or length, averaged over E2E."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def picture(results: curves.Results, style: Style) -> Figure:
-    """The picture of some configurations, points along the batch."""
+    """Plots configurations over batch size or length."""
     return draw(frame(results), style)
 
 
 def draw(rows: pd.DataFrame, style: Style) -> Figure:
-    """rows: as of Result.to_frame(), with `configuration`."""
+    """Draws rows of `frame`."""
     x = curves.along(rows, ("batch_size", "input_len", "output_len"))
     return curves.draw(rows, [curves.Curve(x=x, y="output_tokens_per_s", title="Throughput", unit="token/s")], style)

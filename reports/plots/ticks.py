@@ -1,4 +1,4 @@
-"""Scales and ticks of curves: linear or logarithmic, at sizes or at round numbers, as many as have room."""
+"""Scales and ticks of curves: linear or logarithmic, at the sizes or at round numbers, as many as fit."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
     Values: TypeAlias = npt.NDArray[np.float64]
 
-#: Beyond this ratio an axis is logarithmic.
+#: Ratio of largest to smallest value above which an axis is logarithmic.
 LOG_SCALE_RATIO = 8.0
-#: Points that have a marker and a tick each; more have not.
+#: Maximum number of points with a marker and a tick each.
 MAX_MARKED_POINTS = 24
 
 
 def plain(value: float) -> str:
-    """`1,000,000`, as ticks say it: no exponent, no noise of binary fractions."""
+    """Formats a tick without exponent or binary rounding noise: `1,000,000`."""
     return f"{value:,.10g}"
 
 
 def across(axes: Axes, values: Values, style: Style) -> None:
-    """Ticks at the values themselves, as many as have room; at round numbers where they are many or odd."""
+    """Sets x ticks at the values, as many as fit, or at round numbers if there are many or fractional values."""
     found = np.unique(values)
     if len(found) > 1 and found[-1] / max(found[0], 1e-9) > LOG_SCALE_RATIO:
         axes.set_xscale("log")
@@ -45,12 +45,12 @@ def across(axes: Axes, values: Values, style: Style) -> None:
 
 
 def spaced(places: Values, words: Sequence[str], axes: Axes, style: Style) -> Values:
-    """As many of the places of ticks as have room for their words."""
+    """Returns as many evenly chosen tick positions as there is room for their labels."""
     return places[:: -(-len(places) // room_for(words, axes, style))]
 
 
 def room_for(words: Sequence[str], axes: Axes, style: Style) -> int:
-    """How many words of this length stand side by side below the axes."""
+    """Returns how many labels of this length fit side by side below the axes."""
     spec = axes.get_subplotspec()
     columns = 1 if spec is None else spec.get_gridspec().ncols
     wide = 0.62 * style.size.text * (max(map(len, words)) + 1.0)
@@ -58,7 +58,7 @@ def room_for(words: Sequence[str], axes: Axes, style: Style) -> int:
 
 
 def round_ticks(axis: Axis, known: Values, within: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:
-    """Of a logarithmic axis: `within` every decade, or decades where they are many."""
+    """Sets ticks of a logarithmic axis: at `within` in every decade, or at decades only for a wide range."""
     from matplotlib.ticker import LogLocator
 
     few = known.max() / known.min() < 300.0
@@ -68,7 +68,7 @@ def round_ticks(axis: Axis, known: Values, within: tuple[float, ...] = (1.0, 2.0
 
 
 def up(axes: Axes, values: Values) -> None:
-    """A logarithmic y where values span much, from 0 otherwise."""
+    """Sets a logarithmic y axis for a wide range of values, otherwise a linear one from 0."""
     known = values[np.isfinite(values) & (values > 0.0)]
     axes.yaxis.set_major_formatter(lambda value, _: plain(value))
     if not len(known):

@@ -1,4 +1,4 @@
-"""A waterfall: what makes one configuration faster or slower than another, part by part, adding up exactly."""
+"""Waterfall: contributions to the difference between two configurations, which add up exactly."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-WATERFALL_METRICS = {"tpot_s": "Time per output token", "e2e_s": "Whole request", "ttft_s": "Time to first token"}
-FASTER, SLOWER, WHOLE = "#009E73", "#D55E00", "#0072B2"
-#: Changes that are shown one by one; the smaller ones together.
-MOST = 8
-#: Changes below this share of the whole are among them.
-LEAST = 2e-3
-#: First words of operators' names -> what they belong to.
+WATERFALL_METRICS = {"tpot_s": "Time per output token", "e2e_s": "End-to-end latency", "ttft_s": "Time to first token"}
+FASTER, SLOWER, TOTAL = "#009E73", "#D55E00", "#0072B2"
+#: Maximum number of changes shown separately; smaller ones are summed.
+MAX_CHANGES = 8
+#: Minimum share of the total of a change shown separately.
+MIN_CHANGE = 2e-3
+#: First word of an operator's name -> group.
 GROUPS = {
     "expert": "experts",
     "shared": "experts",
@@ -36,21 +36,21 @@ GROUPS = {
     "final": "lm_head",
     "logits": "lm_head",
 }
-#: Kinds that are a group of their own.
-OF_KINDS = {kind.value: kind.facts.summary_group for kind in Kind}
+#: Kind of operator -> group; "" if its name decides.
+KIND_GROUPS = {kind.value: kind.facts.summary_group for kind in Kind}
 
 
 def group(name: str, kind: str) -> str:
-    """What an operator belongs to; a term of an engine and the rest are what they are called."""
+    """Returns the group of an operator; engine terms and the rest keep their names."""
     if kind in ("engine", "rest"):
         return name
     if name in ("qk_matmul", "sv_matmul"):
         return "attention"
-    return OF_KINDS.get(kind) or GROUPS.get(name.partition("_")[0], "projections")
+    return KIND_GROUPS.get(kind) or GROUPS.get(name.partition("_")[0], "projections")
 
 
 def frame(results: Mapping[str, Result], metric: str = "tpot_s") -> pd.DataFrame:
-    """Rows of `configuration`, `group`, `seconds`, of the first point; a configuration's add up to its metric."""
+    """Returns rows of `configuration`, `group`, `seconds` of the first point, which add up to the metric."""
     import pandas as pd
 
     found = [one.attribution(metric).assign(configuration=name) for name, one in results.items()]
@@ -60,7 +60,7 @@ def frame(results: Mapping[str, Result], metric: str = "tpot_s") -> pd.DataFrame
 
 
 def steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """From the first configuration to the second: `name`, `start` and `change`; the last row is the second whole."""
+    """Returns bars `name`, `start`, `change` from the first total through all changes to the second total."""
     import pandas as pd
 
     first, second = dict.fromkeys(rows["configuration"])
@@ -68,7 +68,7 @@ def steps(rows: pd.DataFrame) -> pd.DataFrame:
     before, after = float(table[first].sum()), float(table[second].sum())
     change = (table[second] - table[first]).sort_values(key=lambda seconds: -seconds.abs())
     change = change[change.abs() > 1e-12 * max(before, after)]
-    shown = min(MOST, int((change.abs() > LEAST * max(before, after)).sum()))
+    shown = min(MAX_CHANGES, int((change.abs() > MIN_CHANGE * max(before, after)).sum()))
     kept = [(str(name), float(seconds)) for name, seconds in change.iloc[:shown].items()]
     if len(change) > shown:
         kept.append((bars.OTHER, float(change.iloc[shown:].sum())))
@@ -82,14 +82,14 @@ def steps(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def picture(results: Mapping[str, Result], style: Style, metric: str = "tpot_s") -> Figure:
-    """The picture of two configurations, each answering one point."""
+    """Plots two configurations with one point each."""
     return draw(
         frame(results, metric), style, f"{WATERFALL_METRICS[metric]}: {curves.common_title(curves.frame(results))}"
     )
 
 
 def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
-    """rows: as of `frame`, of two configurations."""
+    """Draws rows of `frame` of two configurations."""
     from matplotlib.patches import Patch
 
     figure, (axes,) = style.figure()
@@ -97,7 +97,7 @@ def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
     curve = curves.of_time(found.iloc[[0, -1]], "", "change", "Time")
     start, change = (found[name].to_numpy(float) / curve.scale for name in ("start", "change"))
     inks = [SLOWER if seconds > 0 else FASTER for seconds in change]
-    inks[0] = inks[-1] = WHOLE
+    inks[0] = inks[-1] = TOTAL
     axes.bar(np.arange(len(found)), change, 0.7, start, color=inks)
     ends = start + change
     axes.hlines(ends[:-1], np.arange(len(ends) - 1), np.arange(1, len(ends)), color=style.theme.ink, linewidth=0.6)
@@ -110,12 +110,12 @@ def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     bars.names(axes, list(found["name"]), style)
     axes.set_ylabel(f"{curve.title} ({curve.unit})")
-    axes.use_sticky_edges = False  # a bar that hangs from the top would otherwise leave its figure no room
+    axes.use_sticky_edges = False  # otherwise the label above a bar that starts at the top has no room
     axes.margins(y=0.1)
     axes.set_ylim(bottom=min(0.0, float(ends.min())))
     axes.grid(visible=False, axis="x")
     style.title(figure, title)
-    looks = ((WHOLE, "whole"), (FASTER, "takes less"), (SLOWER, "takes more"))
+    looks = ((TOTAL, "total"), (FASTER, "faster"), (SLOWER, "slower"))
     style.legend_below(figure, [Patch(color=ink, label=words) for ink, words in looks])
     style.settle(figure)
     return figure

@@ -1,6 +1,6 @@
-"""The figures and tables of the survey "LLM Inference Unveiled" (arXiv 2402.16363) that LLM-Viewer made, by our counts.
+"""Figures and tables of the survey "LLM Inference Unveiled" (arXiv 2402.16363) made with LLM-Viewer, recomputed.
 
-One file a figure: what it asks for, rows of the answers, a picture, what the survey concludes as relations of the rows.
+One file per figure: its queries, rows of their results, a plot, and the survey's conclusions as relations of rows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from importlib import import_module
 
 from llmviewer.reports.survey.figure import SurveyFigure
 
-#: In the order of the survey.
+#: Modules of the figures in the order of the survey.
 FIGURES = (
     "table_1",
     "figure_5",
@@ -27,6 +27,6 @@ FIGURES = (
 
 
 def load(name: str) -> SurveyFigure:
-    """The figure of a name in FIGURES."""
+    """Returns the figure of a name in FIGURES."""
     found: SurveyFigure = import_module(f"llmviewer.reports.survey.{name}").FIGURE
     return found

@@ -1,4 +1,4 @@
-"""A question that a figure of the survey asks of `analyze`."""
+"""A query of `analyze` that a figure of the survey needs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyQuery:
-    """A question to `analyze`.  Sizes are one or as many as there are points.
+    """A query of `analyze`.  Sizes have one value, or one per point.
 
-    options: pairs of an option and its text.  bandwidths: of hypothetical chips, multiples of the chip's, one a point.
+    options: pairs of option and text.  bandwidths: of hypothetical chips, as multiples of the chip's, one per point.
     """
 
     model: str = "llama-2-13b"
@@ -21,7 +21,7 @@ class SurveyQuery:
     bandwidths: tuple[float, ...] = ()
 
     def with_options(self, **options: str) -> SurveyQuery:
-        """The same question under other options; eager attention unless they say otherwise, as in the survey."""
+        """Returns the query with these options; the default is eager attention, as in the survey."""
         chosen = {"efficiency": "ideal", "attention": "eager", **options}
         kept = {name: getattr(self, name) for name in self.__slots__ if name != "options"}
         return SurveyQuery(**kept, options=tuple(chosen.items()))

@@ -1,4 +1,4 @@
-"""Where LLM-Viewer counts otherwise: which operators it concerns, and why, in one place."""
+"""Known differences from LLM-Viewer's counts: the operators concerned and the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ QUANTIZE = tuple(f"{name}_quantize" for name in ("attn_norm", "mlp_norm", "mlp_a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountDifference:
-    """operators: those whose numbers differ by it; none where it is a matter of the whole."""
+    """One difference.  operators: those whose numbers differ; empty if it concerns totals only."""
 
     operators: tuple[str, ...]
     why: str
@@ -19,62 +19,62 @@ class CountDifference:
 COUNT_DIFFERENCES: dict[str, CountDifference] = {
     "absent": CountDifference(
         operators=("rope", "embedding", "final_norm"),
-        why="It has no rotary embedding, no embedding look-up and no final norm; we count what they read and write.",
+        why="LLM-Viewer has no rotary embedding, embedding look-up or final norm; we count their reads and writes.",
     ),
     "mlp_act": CountDifference(
         operators=("mlp_act",),
-        why="It sizes the activation between gate, up and down by the hidden size; it works on intermediate elements.",
+        why="It sizes the activation between gate, up and down by the hidden size; its size is the intermediate size.",
     ),
     "adds": CountDifference(
-        operators=("attn_add", "mlp_add"), why="It lets a residual sum read one of its two inputs; we count both."
+        operators=("attn_add", "mlp_add"), why="It counts one of the two inputs of a residual sum; we count both."
     ),
-    "norms": CountDifference(operators=("attn_norm", "mlp_norm"), why="It never reads the weights of norms."),
+    "norms": CountDifference(operators=("attn_norm", "mlp_norm"), why="It does not count the weights of norms."),
     "lm_head": CountDifference(
         operators=("lm_head",),
-        why="It counts one operation per multiply-add in lm_head, and one sequence whatever the batch.",
+        why="It counts one operation per multiply-add in lm_head, and one sequence for any batch size.",
     ),
     "head bits": CountDifference(
         operators=("lm_head",),
-        why="It quantizes lm_head with the layers; published methods leave it in 16 bit, and so do we.",
+        why="It quantizes lm_head like the layers; published methods keep it in 16 bit, and so do we.",
     ),
     "scales": CountDifference(
         operators=LINEAR,
-        why="Its 4-bit weights carry no scales; ours store one of 16 bit for every group of 128 (4.125 bits).",
+        why="Its 4-bit weights have no scales; ours have a 16-bit scale per group of 128 (4.125 bits per weight).",
     ),
     "flash": CountDifference(
         operators=("attention",),
         why=(
-            "Its flash attention reads K and V from memory once for every block of rows, with blocks of at most "
-            "head_dim rows, and writes an output sized by the sequence length, twice: it moves about as much as the "
-            "eager kernels. Ours reads Q, K and V once and writes O once."
+            "Its flash attention reads K and V from memory once per block of at most head_dim rows, and writes an "
+            "output sized by the sequence length twice, so it moves about as much as the eager kernels. Ours reads "
+            "Q, K and V once and writes O once."
         ),
     ),
     "mask": CountDifference(
         operators=("attention",),
-        why="It counts the whole square of scores under flash attention; a causal kernel computes half of it.",
+        why="It counts the full score matrix in flash attention; a causal kernel computes half of it.",
     ),
     "scores": CountDifference(
         operators=("qk_matmul", "softmax", "sv_matmul"),
-        why="At 8 bit it stores attention scores in 8 bit too; we quantize inputs of linear layers and the cache only.",
+        why="At 8 bit it also stores attention scores in 8 bit; we only quantize linear-layer inputs and the cache.",
     ),
     "activations": CountDifference(
         operators=(*QUANTIZE, "rope", "mlp_act", "attn_norm", "mlp_norm", "attn_add", "mlp_add", "embedding"),
-        why="At 8 bit it halves every activation; ours stay in 16 bit between layers, and making 8 bit of "
-        "them moves bytes.",
+        why="At 8 bit it halves every activation; ours stay in 16 bit between linear layers, and quantizing them "
+        "adds traffic.",
     ),
     "cache scales": CountDifference(
         operators=("qk_matmul", "sv_matmul", "rope", "v_proj", "k_proj"),
-        why="Its quantized cache has no scales; ours keeps 32 bit for every head and token.",
+        why="Its quantized cache has no scales; ours has 32 bits of scales per head and token.",
     ),
     "stored": CountDifference(
-        operators=(), why="Its weights lack embedding, lm_head and norms (LLM-Viewer counts the layers alone)."
+        operators=(), why="Its weights exclude embedding, lm_head and norms (LLM-Viewer counts only the layers)."
     ),
     "live": CountDifference(
         operators=(),
         why=(
-            "Its temporary activations are the outputs of all operators of one layer together; ours are those alive at "
-            "the same time, with the logits."
+            "Its temporary activations are the outputs of all operators of one layer; ours are the peak of live "
+            "tensors, including the logits."
         ),
     ),
-    "rate": CountDifference(operators=(), why="It takes 154.84 TFLOP/s for fp16; the data sheet prints 154.8."),
+    "rate": CountDifference(operators=(), why="It uses 154.84 TFLOP/s for fp16; the data sheet states 154.8."),
 }

@@ -1,4 +1,4 @@
-"""What a figure of the survey is made of: questions, rows, a picture, claims and what LLM-Viewer says."""
+"""A figure of the survey: queries, rows, plot, claims and LLM-Viewer's numbers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from llmviewer.reports.page import Table
     from llmviewer.reports.plots.style import Style
 
-#: Rows of a figure by name; "" is the figure's own, the others stand beside it (roofs).
+#: Name -> rows of a figure; "" is its main table, others are additional ones (roofs).
 Frames: TypeAlias = Mapping[str, Any]
-#: A DataFrame or a column of one: the stubs of pandas know the type of no value in it.
+#: A DataFrame or a column of one; the pandas stubs do not type its values.
 Rows: TypeAlias = Any
 Results: TypeAlias = Mapping[str, Result]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a claim holds by our counts, and the numbers that say so."""
+    """Whether a claim holds by our counts, and the numbers that show it."""
 
     holds: bool
     because: str
@@ -34,7 +34,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What the survey concludes, as a relation of the rows."""
+    """A conclusion of the survey, checked as a relation of the rows."""
 
     says: str
     check: Callable[[Frames], Verdict]
@@ -44,14 +44,14 @@ class Claim:
 class SurveyFigure:
     """One figure or table.
 
-    title, setting: what it shows of what.  peers: numbers of LLM-Viewer beside ours.  differs: why they differ, or why
-    there are none.  table: the rows as the survey prints them.  remark: what follows from LLM-Viewer's own numbers
-    (rows of `peer.compared`).
+    setting: models, chip and sizes.  peers: numbers of LLM-Viewer to compare with.  differs: why numbers differ, or
+    why there are none.  table: rows as the survey prints them.  remark: conclusion from LLM-Viewer's own numbers,
+    which are rows of `peer.compared`.
     """
 
     title: str
     setting: str
-    asks: Mapping[str, SurveyQuery]
+    queries: Mapping[str, SurveyQuery]
     frames: Callable[[Results], Frames]
     draw: Callable[[Frames, Style], Picture]
     claims: tuple[Claim, ...]
@@ -62,22 +62,22 @@ class SurveyFigure:
 
 
 def rising(values: Iterable[float]) -> bool:
-    """Whether every value is above the one before."""
+    """Whether every value is larger than the previous one."""
     return all(after > before for before, after in pairwise(values))
 
 
 def joined_rows(results: Results, **columns: str) -> Rows:
-    """The rows of all points, with the name of the question in front as column `asked`.
+    """Returns the rows of all points, with the name of the query as first column `asked`.
 
-    columns: our name -> that of `Result.to_frame`.
+    columns: name in the rows -> column of `Result.to_frame`.
     """
     import pandas as pd
 
     sizes = {name: name for name in ("batch_size", "input_len", "output_len")}
     wanted = {"model": "model", "hardware": "hardware", **sizes, **columns}
     frames = []
-    for asked, result in results.items():
+    for query, result in results.items():
         rows = result.to_frame()[list(wanted.values())].set_axis(list(wanted), axis="columns")
-        rows.insert(0, "asked", asked)
+        rows.insert(0, "asked", query)
         frames.append(rows)
     return pd.concat(frames, ignore_index=True)

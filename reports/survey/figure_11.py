@@ -1,4 +1,4 @@
-"""Figure 11: memory of decode of Llama-2-13b over length by bits of the cache."""
+"""Figure 11: decode memory of Llama-2-13b over length, by bits of the KV cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = 50_000
 
 
 def frames(results: Results) -> Frames:
-    """Parts of the memory by length."""
+    """Returns the parts of the memory by length and quantization."""
     rows = joined_rows(results, **{name: name for name in PARTS}).rename(columns={"asked": "quantization"})
     rows["length"] = rows["output_len"]
     rows["total_bytes"] = rows[list(PARTS)].sum(axis="columns")
@@ -33,7 +33,7 @@ def frames(results: Results) -> Frames:
 
 
 def draw(frames: Frames, style: Style) -> Picture:
-    """Stacked memory, one panel a number of bits."""
+    """Draws stacked memory, one panel per number of bits."""
     shown = ("w16 kv16", "w16 kv8", "w16 kv4")
     figure, many = style.figure(1, 3)
     for axes, name in zip(many, shown, strict=True):
@@ -48,48 +48,48 @@ def draw(frames: Frames, style: Style) -> Picture:
         )
         axes.axvline(LONG / 1e3, color=style.theme.ink, linewidth=0.8, linestyle=":")
         axes.set(xlim=(0.0, LENGTHS[-1] / 1e3), ylim=(0.0, float(frames[""]["total_bytes"].max()) / 2.0**30 * 1.02))
-        labelled(axes, "Length (1000 tokens)", "Memory (GiB)" if name == shown[0] else "")
+        labelled(axes, "Sequence length (1,000 tokens)", "Memory (GiB)" if name == shown[0] else "")
         tagged(axes, name, style)
-    style.title(figure, "Llama-2-13b: memory of decode, batch 1")
+    style.title(figure, "Llama-2-13b: decode memory, batch size 1")
     style.legend_below(figure, many[0].get_legend_handles_labels()[0])
     return figure
 
 
 def share(frames: Frames, name: str) -> Rows:
-    """Of the cache, by length."""
+    """Returns the share of the KV cache in the memory, by length."""
     rows = frames[""].query("quantization == @name").set_index("length")
     return rows["kv_cache_bytes"] / rows["total_bytes"]
 
 
 def cache_takes_most(frames: Frames) -> Verdict:
-    """Beyond 50,000 tokens."""
+    """Checks that the KV cache exceeds half of the memory beyond 50,000 tokens."""
     found = share(frames, "w16 kv16")
     lengths = found.index.to_numpy(np.float64)
     half = float(np.interp(0.5, found.to_numpy(), lengths))
     because = (
-        f"the 16-bit cache is {fmt.percent(float(found[LONG]))} of the memory at 50,000 tokens and passes "
-        f"half at about "
-        f"{fmt.whole(round(half, -3))}; with 4-bit weights it is {fmt.percent(float(share(frames, 'w4 kv16')[LONG]))}"
+        f"the 16-bit cache takes {fmt.percent(float(found[LONG]))} of the memory at 50,000 tokens and half of it at "
+        f"about {fmt.whole(round(half, -3))} tokens; with 4-bit weights it takes "
+        f"{fmt.percent(float(share(frames, 'w4 kv16')[LONG]))} at 50,000 tokens"
     )
     return Verdict(holds=bool((found[lengths >= LONG] > 0.5).all()), because=because)
 
 
 def quantizing_it_saves(frames: Frames) -> Verdict:
-    """At 100,000 tokens."""
+    """Checks the memory saved by quantizing the KV cache at 100,000 tokens."""
     totals = frames[""].query("length == 100000").set_index("quantization")["total_bytes"]
     eight, four = (float(totals[name] / totals["w16 kv16"]) for name in ("w16 kv8", "w16 kv4"))
     because = (
-        f"at 100,000 tokens {fmt.memory(float(totals['w16 kv16']))} become {fmt.percent(eight)} of it with 8 bits and "
-        f"{fmt.percent(four)} with 4"
+        f"at 100,000 tokens the memory of {fmt.memory(float(totals['w16 kv16']))} shrinks to {fmt.percent(eight)} with "
+        f"an 8-bit cache and to {fmt.percent(four)} with a 4-bit cache"
     )
     return Verdict(holds=eight < 0.7 and four < 0.5, because=because)
 
 
 FIGURE = SurveyFigure(
     title="Figure 11: decode memory of Llama-2-13b by bits of the KV cache",
-    setting="Batch 1, generated one token at a time; weights, cache and activations, as in the survey. The "
+    setting="Batch size 1, tokens generated one by one; weights, KV cache and activations, as in the survey. The "
     "model was trained for 4,096 tokens.",
-    asks={
+    queries={
         name: SurveyQuery(input_len=(1,) * len(LENGTHS), output_len=LENGTHS).with_options(quantization=text)
         for name, text in FORMATS.items()
     },

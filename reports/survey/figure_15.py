@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from llmviewer.reports.plots.style import Style
 
-#: Rules of --fusion -> how the picture calls them.
+#: Rule of --fusion -> label.
 RULES = {
     "linear-activation": "linear + SiLU",
     "softmax": "QK + softmax + SV",
@@ -28,14 +28,14 @@ RULES = {
 }
 MAIN = "tensor bf16, fp16"
 CASES = ("memory", "mixed", "compute")
-#: The picture names what gains more.
-SEEN = 1.005
-#: Little benefit is below this.
+#: Minimum speedup of a labelled kernel.
+MIN_LABELLED_SPEEDUP = 1.005
+#: A gain below this is "little benefit".
 LITTLE = 0.01
 
 
 def frames(results: Results) -> Frames:
-    """A row per fused kernel and stage: work, bytes, time of what it replaces and of itself."""
+    """Returns a row per fused kernel and stage: FLOP, bytes and time before and after fusion."""
     import pandas as pd
 
     plain = _rows(results["none"])
@@ -54,14 +54,14 @@ def _rows(result: Any) -> Rows:
 
 def _fused(rule: str, plain: Rows, result: Any) -> Iterator[dict[str, Any]]:
     after = _rows(result)
-    for fired in result.to_dict()["fusions"]:
+    for fusion in result.to_dict()["fusions"]:
         for stage in ("prefill", "decode"):
             members, kernel = (
-                plain.loc[[(stage, name) for name in fired["operators"]]],
-                after.loc[(stage, fired["kernel"])],
+                plain.loc[[(stage, name) for name in fusion["operators"]]],
+                after.loc[(stage, fusion["kernel"])],
             )
             bounds = {"memory" if bound == "memory" else "compute" for bound in members["bound"]}
-            row = {"rule": rule, "stage": stage, "kernel": fired["kernel"], "operators": "+".join(fired["operators"])}
+            row = {"rule": rule, "stage": stage, "kernel": fusion["kernel"], "operators": "+".join(fusion["operators"])}
             row["case"] = bounds.pop() if len(bounds) == 1 else "mixed"
             for what in ("flops", "traffic_bytes", "time_s"):
                 row |= {f"{what}_before": members[what].sum(), f"{what}_after": kernel[what]}
@@ -69,15 +69,15 @@ def _fused(rule: str, plain: Rows, result: Any) -> Iterator[dict[str, Any]]:
 
 
 def draw(frames: Frames, style: Style) -> Picture:
-    """An arrow from the operators to the kernel that fuses them."""
+    """Draws an arrow from the operators to the kernel that fuses them."""
     rows = frames[""].sort_values("speedup", ascending=False)
     figure, (axes,) = style.figure()
-    style.title(figure, "Llama-2-7b on a6000: fused kernels, filled prefill, hollow decode, grey before fusing")
+    style.title(figure, "Llama-2-7b on a6000: fused kernels (filled: prefill, hollow: decode, grey: before fusion)")
     scales(axes, (0.1, 5e3), (6e10, 1.5e15))
     named = []
     for row in rows.itertuples():
         _arrow(axes, row, style)
-        if row.speedup > SEEN:
+        if row.speedup > MIN_LABELLED_SPEEDUP:
             words = f"{RULES[row.rule]}, {row.stage}: {fmt.times(row.speedup)} as fast"
             named.append(
                 labels.Label(words=words, x=row.intensity_after, y=row.performance_after, colour=style.theme.ink)
@@ -89,7 +89,7 @@ def draw(frames: Frames, style: Style) -> Picture:
 
 
 def _arrow(axes: Any, row: Any, style: Style) -> None:
-    """Filled is prefill, hollow is decode."""
+    """Draws one arrow; filled markers are prefill, hollow ones decode."""
     at = CASES.index(row.case)
     fill = colour(at) if row.stage == "prefill" else "none"
     start, end = (row.intensity_before, row.performance_before), (row.intensity_after, row.performance_after)
@@ -102,66 +102,64 @@ def _arrow(axes: Any, row: Any, style: Style) -> None:
 def _key(axes: Any, style: Style) -> None:
     from matplotlib.lines import Line2D
 
-    words = ("all memory-bound before", "memory- and compute-bound", "all compute-bound before")
+    cases = ("all operators memory-bound", "memory- and compute-bound operators", "all operators compute-bound")
     entries = [
-        Line2D([], [], linestyle="", marker=marker(at), color=colour(at), label=f"fused: {text}")
-        for at, text in enumerate(words)
+        Line2D([], [], linestyle="", marker=marker(at), color=colour(at), label=text) for at, text in enumerate(cases)
     ]
     style.legend(axes, handles=entries, loc="upper left")
 
 
 def it_raises_intensity(frames: Frames) -> Verdict:
-    """Every kernel."""
+    """Checks that every fused kernel has a higher intensity."""
     rows = frames[""]
     gain = rows["intensity_after"] / rows["intensity_before"]
     because = (
-        f"all {len(rows)} kernels: by {_more(gain.min())} to {_more(gain.max())}"
+        f"the intensity of all {len(rows)} kernels increases, by {_more(gain.min())} to {_more(gain.max())}"
         if (gain > 1.0).all()
-        else f"{int((gain <= 1.0).sum())} of {len(rows)} kernels do not"
+        else f"{int((gain <= 1.0).sum())} of {len(rows)} kernels have no higher intensity"
     )
     return Verdict(holds=bool((gain > 1.0).all()), because=because)
 
 
 def memory_bound_gains(frames: Frames) -> Verdict:
-    """Operators that memory bounds before."""
+    """Checks that kernels of memory-bound operators gain."""
     rows = frames[""].query("case == 'memory'").sort_values("speedup")
     least, most = rows.iloc[0], rows.iloc[-1]
     because = (
-        f"{len(rows)} kernels of memory-bound operators gain, from {_more(least['speedup'])} ({_said(least)}) to "
-        f"{_more(most['speedup'])} ({_said(most)}). How much depends on what moves between them: "
-        "in decode the weights and the cache remain, and they are nearly all"
+        f"{len(rows)} kernels of memory-bound operators gain {_more(least['speedup'])} ({_label(least)}) to "
+        f"{_more(most['speedup'])} ({_label(most)}). The gain depends on the traffic between the operators: "
+        "in decode, weights and KV cache remain and are nearly all of the traffic"
     )
     return Verdict(holds=bool((rows["speedup"] > 1.0).all()), because=because)
 
 
 def compute_bound_gains_little(frames: Frames) -> Verdict:
-    """Operators that arithmetic bounds before."""
+    """Checks that kernels of compute-bound operators gain little."""
     rows, mixed = (frames[""].query("case == @case") for case in ("compute", "mixed"))
     gain = float(rows["speedup"].max()) - 1.0
     because = f"{len(rows)} kernels of compute-bound operators gain at most {fmt.percent(gain)}"
     for row in mixed.to_dict("records"):
         because += (
-            f"; {_said(row)} gains {fmt.percent(row['speedup'] - 1.0)}, since one of its operators is memory-bound and "
-            "hides behind the others"
+            f"; {_label(row)} gains {fmt.percent(row['speedup'] - 1.0)}, because one of its operators is memory-bound "
+            "and overlaps the others after fusion"
         )
     return Verdict(holds=gain < LITTLE, because=because)
 
 
 def _more(ratio: float) -> str:
-    """A gain, however small: `0.0045 %`, `1,600 %`."""
+    """Formats a gain, however small: `0.0045 %`, `1,600 %`."""
     return f"{100.0 * (ratio - 1.0):,.2g} %" if ratio < 1.1 else f"{100.0 * (ratio - 1.0):,.0f} %"
 
 
-def _said(row: Any) -> str:
+def _label(row: Any) -> str:
     return f"{RULES[row['rule']]} in {row['stage']}"
 
 
 FIGURE = SurveyFigure(
     title="Figure 15: operator fusion, memory-bound and compute-bound",
-    setting="The survey draws a sketch; here Llama-2-7b on the A6000, 2048 tokens, batch 1, eager attention, "
-    "one rule of "
-    "`--fusion` at a time.",
-    asks={
+    setting="The survey shows a sketch. Here: Llama-2-7b on the A6000, 2,048 tokens, batch size 1, eager attention, "
+    "one rule of `--fusion` at a time.",
+    queries={
         rule: SurveyQuery(model="llama-2-7b", input_len=(2048,)).with_options(fusion=rule) for rule in ("none", *RULES)
     },
     frames=frames,
@@ -175,8 +173,7 @@ FIGURE = SurveyFigure(
         ),
     ),
     differs=(
-        "LLM-Viewer fuses attention only (figure 16), so it has no numbers for this figure. In a fused kernel "
-        "we count no "
-        "work done twice."
+        "LLM-Viewer only fuses attention (figure 16), so it has no numbers for this figure. We count no redundant "
+        "work in fused kernels."
     ),
 )

@@ -1,4 +1,4 @@
-"""Figure 16: what flash attention saves on an A6000, prefill and decode."""
+"""Figure 16: memory access and time saved by flash attention on an A6000, in prefill and decode."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 ATTENTION = ("qk_matmul", "softmax", "sv_matmul", "attention")
-WHAT = {"traffic_bytes": "memory access", "time_s": "inference time"}
-SCOPES = {"attention": "attention alone", "network": "whole network"}
-#: A reduction that matters.
+QUANTITIES = {"traffic_bytes": "memory access", "time_s": "inference time"}
+SCOPES = {"attention": "attention only", "network": "whole network"}
+#: A reduction above this is significant.
 SIGNIFICANT = 0.05
-#: Shares closer than this are the same.
+#: Shares that differ by less are equal.
 EQUAL = 1e-6
 
 
 def frames(results: Results) -> Frames:
-    """Bytes and time under eager and flash attention, and the share saved."""
+    """Returns bytes and time with eager and flash attention, and the share saved."""
     import pandas as pd
 
     kinds = {kind: _measured(result) for kind, result in results.items()}
     rows = pd.merge(kinds["eager"], kinds["flash"], on=["length", "stage", "scope"], suffixes=("_eager", "_flash"))
-    for what in WHAT:
+    for what in QUANTITIES:
         rows[f"{what}_saved"] = 1.0 - rows[f"{what}_flash"] / rows[f"{what}_eager"]
     return {"": rows}
 
@@ -45,20 +45,20 @@ def _measured(result: Any) -> Rows:
         for stage in ("prefill", "decode"):
             found = result.stage(stage, point)
             own = [row for row in found["operators"] if row["name"] in ATTENTION]
-            alone = {what: sum(row[what] * row["layers"] for row in own) for what in WHAT}
+            attention = {what: sum(row[what] * row["layers"] for row in own) for what in QUANTITIES}
             place = {"length": length, "stage": stage}
-            rows.append({**place, "scope": "attention", **alone})
-            rows.append({**place, "scope": "network", **{what: found[what] for what in WHAT}})
+            rows.append({**place, "scope": "attention", **attention})
+            rows.append({**place, "scope": "network", **{what: found[what] for what in QUANTITIES}})
     return pd.DataFrame(rows)
 
 
 def draw(frames: Frames, style: Style) -> Picture:
-    """Shares saved over length, one panel a stage."""
+    """Draws the saved shares over length, one panel per stage."""
     figure, many = style.figure(1, 2)
     for axes, stage in zip(many, ("prefill", "decode"), strict=True):
         for at, (scope, where) in enumerate(SCOPES.items()):
-            rows = of(frames, stage, scope)
-            for over, (what, words) in enumerate(WHAT.items()):
+            rows = select(frames, stage, scope)
+            for over, (what, words) in enumerate(QUANTITIES.items()):
                 axes.plot(
                     rows["length"], 100.0 * rows[f"{what}_saved"], color=colour(at), linestyle=dashes(over),
                     marker=marker(2 * at + over), label=f"{words}, {where}", markersize=0.5 * style.size.text,
@@ -68,24 +68,25 @@ def draw(frames: Frames, style: Style) -> Picture:
         axes.minorticks_off()
         labelled(axes, "Sequence length (tokens)", "Saved by flash attention (%)")
         tagged(axes, stage, style)
-    style.title(figure, "Llama-2-13b on a6000: flash against eager attention, batch 1")
+    style.title(figure, "Llama-2-13b on a6000: flash against eager attention, batch size 1")
     style.legend_below(figure, many[0].get_legend_handles_labels()[0])
     return figure
 
 
-def of(frames: Frames, stage: str, scope: str = "network") -> Rows:
-    """Rows of one curve."""
+def select(frames: Frames, stage: str, scope: str = "network") -> Rows:
+    """Returns the rows of one curve."""
     return frames[""].query("stage == @stage and scope == @scope")
 
 
 def _saves(stage: str) -> Any:
     def check(frames: Frames) -> Verdict:
-        rows = of(frames, stage)
-        bytes_saved, time_saved = (float(rows[f"{what}_saved"].max()) for what in WHAT)
-        alone = float(of(frames, stage, "attention")["traffic_bytes_saved"].max())
+        rows = select(frames, stage)
+        bytes_saved, time_saved = (float(rows[f"{what}_saved"].max()) for what in QUANTITIES)
+        attention_only = float(select(frames, stage, "attention")["traffic_bytes_saved"].max())
         because = (
             f"at most {fmt.percent(bytes_saved)} of the memory access and {fmt.percent(time_saved)} of the time of "
-            f"{stage} up to {fmt.whole(LENGTHS[-1])} tokens ({fmt.percent(alone)} of what attention itself moves)"
+            f"{stage} up to {fmt.whole(LENGTHS[-1])} tokens ({fmt.percent(attention_only)} of the memory access of "
+            "attention)"
         )
         return Verdict(holds=min(bytes_saved, time_saved) > SIGNIFICANT, because=because)
 
@@ -93,11 +94,11 @@ def _saves(stage: str) -> Any:
 
 
 def decode_saves_alike(frames: Frames) -> Verdict:
-    """Bytes and time."""
-    rows = of(frames, "decode")
+    """Checks that decode saves equal shares of bytes and time."""
+    rows = select(frames, "decode")
     apart = float((rows["traffic_bytes_saved"] - rows["time_s_saved"]).abs().max())
     last = rows.iloc[-1]
-    differ = "the same at every length" if apart < EQUAL else f"up to {fmt.percent(apart)} apart"
+    differ = "equal at every length" if apart < EQUAL else f"they differ by up to {fmt.percent(apart)}"
     because = (
         f"at {fmt.whole(last['length'])} tokens {fmt.percent(last['traffic_bytes_saved'])} of the bytes and "
         f"{fmt.percent(last['time_s_saved'])} of the time; {differ}"
@@ -106,36 +107,36 @@ def decode_saves_alike(frames: Frames) -> Verdict:
 
 
 def prefill_saves_less_time(frames: Frames) -> Verdict:
-    """Than bytes."""
-    rows = of(frames, "prefill")
+    """Checks that prefill saves a smaller share of time than of bytes."""
+    rows = select(frames, "prefill")
     last = rows.query("length == 4096").iloc[0]
     because = (
-        f"at 4096 tokens {fmt.percent(last['traffic_bytes_saved'])} of the bytes and "
+        f"at 4,096 tokens {fmt.percent(last['traffic_bytes_saved'])} of the bytes and "
         f"{fmt.percent(last['time_s_saved'])} "
         "of the time"
     )
     return Verdict(holds=bool((rows["time_s_saved"] < rows["traffic_bytes_saved"]).all()), because=because)
 
 
-def their_own(compared: Rows) -> str:
-    """What LLM-Viewer's numbers say of the claims, and ours at the same settings."""
+def their_own_savings(compared: Rows) -> str:
+    """Returns the savings by LLM-Viewer's own numbers, and ours at the same settings."""
     numbers = compared.set_index(["stage", "quantity", "attention"])
-    said = []
+    savings = []
     for stage in ("prefill", "decode"):
-        for what, words in WHAT.items():
+        for what, words in QUANTITIES.items():
             theirs, ours = (
                 1.0 - float(numbers.loc[(stage, what, "flash"), who] / numbers.loc[(stage, what, "eager"), who])
                 for who in ("llm_viewer", "ours")
             )
-            said.append(f"{100.0 * theirs:.2f} % of the {words} of {stage} (ours: {100.0 * ours:.2f} %)")
-    return f"By its own numbers flash attention saves {', '.join(said)}."
+            savings.append(f"{100.0 * theirs:.2f} % of the {words} of {stage} (ours: {100.0 * ours:.2f} %)")
+    return f"By its own numbers flash attention saves {', '.join(savings)}."
 
 
 CAUSES = ("flash", "absent", "mlp_act", "adds", "norms")
 FIGURE = SurveyFigure(
-    title="Figure 16: memory access and time that flash attention saves",
-    setting="Llama-2-13b on the A6000, batch 1 (the caption names no model).",
-    asks={kind: SurveyQuery(input_len=LENGTHS).with_options(attention=kind) for kind in ("eager", "flash")},
+    title="Figure 16: memory access and time saved by flash attention",
+    setting="Llama-2-13b on the A6000, batch size 1 (the caption names no model).",
+    queries={kind: SurveyQuery(input_len=LENGTHS).with_options(attention=kind) for kind in ("eager", "flash")},
     frames=frames,
     draw=draw,
     claims=(
@@ -152,7 +153,7 @@ FIGURE = SurveyFigure(
             check=prefill_saves_less_time,
         ),
     ),
-    remark=their_own,
+    remark=their_own_savings,
     peers=(
         *peers(("prefill", "decode"), ("traffic_bytes", "time_s"), CAUSES, input_len=(2048,), attention=("eager",)),
         *peers(("prefill", "decode"), ("traffic_bytes", "time_s"), CAUSES, input_len=(2048,), attention=("flash",)),

@@ -1,4 +1,4 @@
-"""Figure 18: rooflines of offload settings."""
+"""Figure 18: rooflines of weight offloading settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GPU, STREAMED, XEON, EPYC = (
     "on the GPU",
     "in DDR, computed on the GPU",
     "in DDR, computed on a Xeon 8480",
-    ("in DDR, computed on an EPYC 9654"),
+    "in DDR, computed on an EPYC 9654",
 )
 SETTINGS = {
     GPU: "none",
@@ -31,13 +31,13 @@ SETTINGS = {
     XEON: "weights=1,compute=host",
     EPYC: "weights=1,compute=host,host=epyc-9654-ddr5",
 }
-#: Of the arithmetic, used fully.
-FULLY = 0.6
+#: Minimum share of the peak that counts as full use.
+FULL_USE = 0.6
 CPUS = {XEON: "xeon-platinum-8480", EPYC: "epyc-9654"}
 
 
 def frames(results: Results) -> Frames:
-    """Prefill and a decode step by setting and batch; and of every setting its units and where its weights lie."""
+    """Returns prefill and a decode step by setting and batch size, and compute rate and bandwidth of each setting."""
     import pandas as pd
 
     kept = ("prefill_time_s", "prefill_flops", "decode_time_s", "decode_flops")
@@ -56,15 +56,15 @@ def frames(results: Results) -> Frames:
 
 
 def draw(frames: Frames, style: Style) -> Picture:
-    """The roofs, and the time of a step over batch."""
+    """Draws the roofs, and the time of a decode step over batch size."""
     figure, (left, right) = style.figure(1, 2)
     scales(left, (0.3, 3e4), (1e10, 4e14))
     intensity = np.geomspace(0.3, 3e4, 200)
     for at, roof in enumerate(frames["roofs"].itertuples()):
         height = np.minimum(intensity * roof.bytes_per_s, roof.flops_per_s)
-        left.plot(intensity, height, color=colour(at), linestyle=dashes(at), linewidth=1.4, label=_named(roof))
-        turn = roof.flops_per_s / roof.bytes_per_s
-        left.plot([turn], [roof.flops_per_s], color=colour(at), marker=marker(at), markersize=0.5 * style.size.text)
+        left.plot(intensity, height, color=colour(at), linestyle=dashes(at), linewidth=1.4, label=_roof_label(roof))
+        ridge = roof.flops_per_s / roof.bytes_per_s
+        left.plot([ridge], [roof.flops_per_s], color=colour(at), marker=marker(at), markersize=0.5 * style.size.text)
     tagged(left, "roofs", style)
     rows = frames[""].assign(ms=frames[""]["decode_time_s"] * 1e3)
     curves(right, rows, ("batch_size", "ms", "setting"), style)
@@ -75,51 +75,48 @@ def draw(frames: Frames, style: Style) -> Picture:
     return figure
 
 
-def _named(roof: Any) -> str:
+def _roof_label(roof: Any) -> str:
     return f"{roof.setting}: {fmt.bandwidth(roof.bytes_per_s)}, {fmt.flops_per_s(roof.flops_per_s)}"
 
 
 def seconds(frames: Frames, setting: str) -> Rows:
-    """By batch."""
+    """Returns decode times by batch size [s]."""
     return frames[""].query("setting == @setting").set_index("batch_size")["decode_time_s"]
 
 
 def _against(frames: Frames, cpu: str) -> str:
-    """The GPU that weights are streamed to against a CPU."""
-    streamed, there = seconds(frames, STREAMED), seconds(frames, cpu)
-    first = next((batch for batch in BATCHES if (streamed < there).loc[batch:].all()), None)
-    where = f"less from batch {first} on" if first else "more at every batch drawn"
-    return f"{fmt.times(float(streamed[1] / there[1]))} the time of {CPUS[cpu]} at batch 1, {where}"
+    """Compares the GPU with streamed weights to a CPU, in words."""
+    streamed, on_cpu = seconds(frames, STREAMED), seconds(frames, cpu)
+    first = next((batch for batch in BATCHES if (streamed < on_cpu).loc[batch:].all()), None)
+    where = f"less time from batch {first} on" if first else "more time at all batch sizes shown"
+    return f"{fmt.times(float(streamed[1] / on_cpu[1]))} the time of {CPUS[cpu]} at batch 1, {where}"
 
 
 def streaming_beats_the_cpu(frames: Frames) -> Verdict:
-    """At every batch, as the survey says it."""
+    """Checks the claim at every batch size, because the survey does not restrict it."""
     holds = all((seconds(frames, STREAMED) < seconds(frames, cpu)).all() for cpu in CPUS)
     roofs = frames["roofs"].set_index("setting")["bytes_per_s"]
     because = (
-        f"decode with weights streamed to the GPU takes {'; '.join(_against(frames, cpu) for cpu in CPUS)}. "
-        f"While memory "
-        f"bounds, a CPU reads its own DDR at {fmt.bandwidth(roofs[XEON])} or {fmt.bandwidth(roofs[EPYC])}, "
-        f"the GPU reads it "
-        f"over PCIe at {fmt.bandwidth(roofs[STREAMED])}"
+        f"decode with weights streamed to the GPU takes {'; '.join(_against(frames, cpu) for cpu in CPUS)}. While "
+        f"memory-bound, a CPU reads its own DDR at {fmt.bandwidth(roofs[XEON])} or {fmt.bandwidth(roofs[EPYC])}, and "
+        f"the GPU reads it over PCIe at {fmt.bandwidth(roofs[STREAMED])}"
     )
     return Verdict(holds=holds, because=because)
 
 
 def large_batches_stream_well(frames: Frames) -> Verdict:
-    """Against weights that lie on the GPU."""
+    """Checks that streaming approaches the time with weights on the GPU."""
     ratio = seconds(frames, STREAMED) / seconds(frames, GPU)
     last = BATCHES[-1]
     because = (
-        f"a decode step with streamed weights takes {fmt.times(float(ratio[1]))} the time of one with "
-        f"resident weights at "
-        f"batch 1, {fmt.times(float(ratio[256]))} at 256 and {fmt.times(float(ratio[last]))} at {last}"
+        f"a decode step with streamed weights takes {fmt.times(float(ratio[1]))} the time of one with resident "
+        f"weights at batch 1, {fmt.times(float(ratio[256]))} at 256 and {fmt.times(float(ratio[last]))} at {last}"
     )
     return Verdict(holds=float(ratio[last]) < 1.05 and float(ratio[1]) > float(ratio[last]), because=because)
 
 
 def _used(stage: str) -> Any:
-    """How much of its arithmetic the GPU uses, at the batch at which it uses most."""
+    """Returns a check that the GPU fully uses its compute rate at the best batch size."""
 
     def check(frames: Frames) -> Verdict:
         rows = frames[""].query("setting == @STREAMED").set_index("batch_size")
@@ -127,17 +124,16 @@ def _used(stage: str) -> Any:
         used = rows[f"{stage}_flops"] / rows[f"{stage}_time_s"] / peak
         because = (
             f"{fmt.percent(float(used[1]))} of {fmt.flops_per_s(peak)} at batch 1, at most "
-            f"{fmt.percent(float(used.max()))} "
-            f"(batch {used.idxmax()})"
+            f"{fmt.percent(float(used.max()))} (batch {used.idxmax()})"
         )
         if stage == "decode":
-            because += ": attention reads the cache of every sequence, and no batch raises its intensity"
-        return Verdict(holds=float(used.max()) > FULLY, because=because)
+            because += ": attention reads the KV cache of every sequence, so batching does not raise its intensity"
+        return Verdict(holds=float(used.max()) > FULL_USE, because=because)
 
     return check
 
 
-def _asks() -> dict[str, SurveyQuery]:
+def _queries() -> dict[str, SurveyQuery]:
     found: dict[str, Any] = {
         name: SurveyQuery(batch_size=BATCHES).with_options(offload=text, attention="flash")
         for name, text in SETTINGS.items()
@@ -147,10 +143,9 @@ def _asks() -> dict[str, SurveyQuery]:
 
 FIGURE = SurveyFigure(
     title="Figure 18: rooflines of offload settings",
-    setting="Llama-2-13b, 1024 tokens, flash attention, A6000 on PCIe 4.0 x16 beside servers of 2023 (the "
-    "caption names neither "
-    "model nor host). All weights in the host's memory; computed on the host, its cache lies there too.",
-    asks=_asks(),
+    setting="Llama-2-13b, 1,024 tokens, flash attention, A6000 on PCIe 4.0 x16 in servers of 2023 (the caption names "
+    "neither model nor host). All weights are in host memory; when the host computes, so is the KV cache.",
+    queries=_queries(),
     frames=frames,
     draw=draw,
     claims=(
@@ -168,5 +163,5 @@ FIGURE = SurveyFigure(
             says="With a large enough batch the GPU fully uses its computation capacity: decode.", check=_used("decode")
         ),
     ),
-    differs="LLM-Viewer has no offloading, so it has no numbers for this figure; the survey draws the roofs alone.",
+    differs="LLM-Viewer has no offloading, so it has no numbers for this figure; the survey shows only the roofs.",
 )

@@ -1,4 +1,4 @@
-"""Figure 20: what more bandwidth does to the roofline and to the decode of Llama-2-13b."""
+"""Figure 20: roofline and decode time of Llama-2-13b over memory bandwidth."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 BATCHES = (1, 16, 64)
 LAYER = "up_proj"
-#: Roofs drawn.
+#: Bandwidth multiples whose roofs are drawn.
 SHOWN = (0.5, 1.0, 2.0, 4.0, 16.0, 64.0)
 
 
 def frames(results: Results) -> Frames:
-    """A decode step and one linear layer of it by batch and bandwidth."""
+    """Returns a decode step and one of its linear layers by batch size and bandwidth."""
     import pandas as pd
 
     rows = [row for result in results.values() for point in range(len(result)) for row in (_row(result, point),)]
@@ -49,7 +49,7 @@ def _row(result: Any, point: int) -> dict[str, Any]:
 
 
 def draw(frames: Frames, style: Style) -> Picture:
-    """Roofs of growing bandwidth with a linear layer under each, and a step's time."""
+    """Draws roofs of increasing bandwidth with one linear layer under each, and decode step times."""
     rows = frames[""]
     figure, (left, right) = style.figure(1, 2)
     peak = float(frames["roofs"].set_index("what").loc["tensor bf16, fp16", "rate"])
@@ -72,45 +72,45 @@ def draw(frames: Frames, style: Style) -> Picture:
     curves(right, shown, ("tb", "ms", "series"), style)
     log(right, "Memory bandwidth (TB/s)", "Time of a decode step (ms)")
     tagged(right, "decode step", style)
-    style.title(figure, "Llama-2-13b on an a6000 of other bandwidths: decode, 1,024 tokens")
+    style.title(figure, "Llama-2-13b on an a6000 with other bandwidths: decode, 1,024 tokens")
     style.legend(right, loc="upper right")
     return figure
 
 
-def of(frames: Frames, batch: int) -> Rows:
-    """Rows of one batch."""
+def select(frames: Frames, batch: int) -> Rows:
+    """Returns the rows of one batch size."""
     return frames[""].query("batch_size == @batch").set_index("bandwidth_bytes_per_s")
 
 
 def linear_layers_gain(frames: Frames) -> Verdict:
-    """Performance of a linear layer in decode."""
-    said, held = [], True
+    """Checks that a linear layer's performance in decode rises with bandwidth."""
+    parts, holds = [], True
     for batch in BATCHES:
-        rows = of(frames, batch)
+        rows = select(frames, batch)
         rates = rows["performance"]
         stop = rows.index[rows["bound"] != "memory"]
-        held = held and rising(rates[rows["bound"] == "memory"]) and float(rates.iloc[-1] / rates.iloc[0]) > 2.0
-        level = f", levels off by {fmt.bandwidth(float(stop[0]))}" if len(stop) else ""
+        holds = holds and rising(rates[rows["bound"] == "memory"]) and float(rates.iloc[-1] / rates.iloc[0]) > 2.0
+        level = f", levels off at {fmt.bandwidth(float(stop[0]))}" if len(stop) else ""
         eight = float(rates.iloc[MULTIPLES.index(8.0)] / rates.iloc[MULTIPLES.index(1.0)])
-        said.append(f"batch {batch}: {fmt.times(eight)} with 8 times the bandwidth{level}")
-    return Verdict(holds=held, because=f"{LAYER}, " + "; ".join(said))
+        parts.append(f"batch {batch}: {fmt.times(eight)} the performance with 8 times the bandwidth{level}")
+    return Verdict(holds=holds, because=f"{LAYER}, " + "; ".join(parts))
 
 
 def decode_gets_faster(frames: Frames) -> Verdict:
-    """Time of a whole step."""
-    said, held = [], True
+    """Checks that a decode step takes less time with more bandwidth."""
+    parts, holds = [], True
     for batch in BATCHES:
-        found = of(frames, batch)["decode_time_s"]
-        held = held and rising(-found)
+        found = select(frames, batch)["decode_time_s"]
+        holds = holds and rising(-found)
         gain = float(found.iloc[MULTIPLES.index(1.0)] / found.iloc[MULTIPLES.index(8.0)])
-        said.append(f"{fmt.times(gain)} at batch {batch}")
-    return Verdict(holds=held, because=f"8 times the bandwidth makes a step faster by {', '.join(said)}")
+        parts.append(f"{fmt.times(gain)} at batch {batch}")
+    return Verdict(holds=holds, because=f"8 times the bandwidth speeds up a decode step {', '.join(parts)}")
 
 
 FIGURE = SurveyFigure(
     title="Figure 20: bandwidth, the roofline and decode time",
-    setting="Llama-2-13b, A6000 with other bandwidths (768 GB/s is the real one), 1024 tokens, eager attention.",
-    asks={
+    setting="Llama-2-13b, A6000 with other bandwidths (the real one is 768 GB/s), 1,024 tokens, eager attention.",
+    queries={
         f"batch {batch}": SurveyQuery(batch_size=(batch,) * len(MULTIPLES), bandwidths=MULTIPLES).with_options()
         for batch in BATCHES
     },
@@ -124,8 +124,7 @@ FIGURE = SurveyFigure(
         Claim(says="Decode of Llama-2-13b takes less time.", check=decode_gets_faster),
     ),
     differs=(
-        "No numbers of LLM-Viewer for other bandwidths are at hand. At 768 GB/s its decode time is that of "
-        "figure 8, and "
-        "so is the difference."
+        "There are no numbers of LLM-Viewer for other bandwidths. At 768 GB/s its decode time, and the difference from "
+        "ours, are those of figure 8."
     ),
 )

@@ -19,39 +19,39 @@ MAIN = "tensor bf16, fp16"
 
 
 def draw(frames: Frames, style: Style) -> Picture:
-    """The roofs alone."""
+    """Draws only the roofs."""
     figure, (axes,) = style.figure()
-    style.title(figure, "a6000: the roofline of the data sheet")
+    style.title(figure, "a6000: data-sheet roofline")
     scales(axes, (0.1, 1e4), (5e10, 1.5e15))
     under(axes, frames["roofs"], MAIN, (), style)
     return figure
 
 
 def ridge(frames: Frames) -> float:
-    """The turning point [FLOP/byte] of fp16 units."""
+    """Returns the turning point of fp16 units [FLOP/byte]."""
     roofs = frames["roofs"]
     rate = roofs.loc[roofs["what"] == MAIN, "rate"].iloc[0]
     return float(rate / roofs.loc[roofs["what"] == "device memory", "rate"].iloc[0])
 
 
 def below_it_memory_bounds(frames: Frames) -> Verdict:
-    """Every operator of Llama-2-7b that multiplies matrices, in both stages."""
+    """Checks the bound of every matrix product of Llama-2-7b in both stages."""
     rows = frames[""].query("matmul_flops > 0")
     turn = ridge(frames)
     low = rows["arithmetic_intensity"] < turn
     wrong = rows[low != (rows["bound"] == "memory")]
     because = (
-        f"the turning point lies at {fmt.intensity(turn)} FLOP/byte; of {len(rows)} matrix products of Llama-2-7b "
-        f"{int(low.sum())} lie below it and {len(rows) - int(low.sum())} above, and {len(wrong)} are bound otherwise "
-        "than that says"
+        f"the turning point is {fmt.intensity(turn)} FLOP/byte; of {len(rows)} matrix products of Llama-2-7b, "
+        f"{int(low.sum())} are below it and {len(rows) - int(low.sum())} above, and {len(wrong)} have another bound "
+        "than this predicts"
     )
     return Verdict(holds=wrong.empty, because=because)
 
 
 FIGURE = SurveyFigure(
     title="Figure 5: the roofline of the A6000",
-    setting="Data sheet; the operators of Table 1 stand for the layers.",
-    asks=table_1.FIGURE.asks,
+    setting="Data-sheet figures; the layers are the operators of Table 1.",
+    queries=table_1.FIGURE.queries,
     frames=table_1.frames,
     draw=draw,
     claims=(
@@ -62,9 +62,8 @@ FIGURE = SurveyFigure(
         ),
     ),
     differs=(
-        "LLM-Viewer has one roof for all operators. We give norms, softmax and activations the vector units, "
-        "which reach "
-        "a quarter of the fp16 rate (38.7 TFLOP/s) and turn at 50 FLOP/byte; special functions have a roof of their "
-        "own. At these intensities memory bounds them all the same, so no bound in Table 1 changes."
+        "LLM-Viewer has one roof for all operators. We assign norms, softmax and activations to the vector units, "
+        "which have a quarter of the fp16 rate (38.7 TFLOP/s) and a turning point of 50 FLOP/byte; special functions have "
+        "another roof. These operators remain memory-bound at their intensities, so no bound in Table 1 changes."
     ),
 )

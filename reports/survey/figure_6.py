@@ -1,4 +1,4 @@
-"""Figure 6: rooflines of an A6000 for computation in several formats."""
+"""Figure 6: rooflines of an A6000 by number format of the computation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAYERS = ("q_proj", "up_proj", "down_proj")
 
 
 def frames(results: Results) -> Frames:
-    """Linear layers of prefill by format, and which units run them."""
+    """Returns the linear layers of prefill by format, with the units that run them."""
     rows = roofline.frame(results)
     rows = rows[(rows["stage"] == "prefill") & rows["name"].isin(LAYERS)]
     kept = ["configuration", "hardware", "name", "flops", "traffic_bytes", "arithmetic_intensity", "performance"]
@@ -33,7 +33,7 @@ def frames(results: Results) -> Frames:
 
 
 def draw(frames: Frames, style: Style) -> Picture:
-    """Roofs, and where q_proj reaches them."""
+    """Draws the roofs and q_proj in each format."""
     figure, (axes,) = style.figure()
     rows = frames[""].query("hardware == 'a6000' and name == 'q_proj'").reset_index(drop=True)
     scales(axes, (3.0, 2e4), (2e12, 1.5e15))
@@ -52,47 +52,48 @@ def draw(frames: Frames, style: Style) -> Picture:
 
 
 def int8_is_twice_fp16(frames: Frames) -> Verdict:
-    """155 and 310 TOP/s in the survey."""
+    """Checks the ratio of INT8 and FP16 rates, which is 310 to 155 TOP/s in the survey."""
     rates = frames["roofs"].set_index("what")["rate"]
     ratio = float(rates[INT8] / rates[FP16])
-    because = f"{fmt.tera(rates[INT8])} TOP/s are {fmt.times(ratio)} {fmt.tera(rates[FP16])} TFLOP/s"
+    because = f"{fmt.tera(rates[INT8])} TOP/s is {fmt.times(ratio)} {fmt.tera(rates[FP16])} TFLOP/s"
     return Verdict(holds=abs(ratio - 2.0) < 0.01, because=because)
 
 
 def compute_bound_layers_gain(frames: Frames) -> Verdict:
-    """Time of the layers in int8 against fp16."""
+    """Checks that the layers take less time in int8 than in fp16."""
     rows = frames[""].query("hardware == 'a6000'")
     seconds = rows.groupby("configuration")["time_s"].sum()
     gain = float(seconds["w16a16"] / seconds["w8a8"])
-    because = f"q, up and down of Llama-2-13b at 2048 tokens run {fmt.times(gain)} as fast in w8a8 as in w16a16"
+    because = f"q, up and down projections of Llama-2-13b at 2,048 tokens run {fmt.times(gain)} as fast in w8a8"
     return Verdict(holds=gain > 1.9, because=because)
 
 
 def only_int8_times_int8_reaches_it(frames: Frames) -> Verdict:
-    """Which units the formats use."""
+    """Checks that only w8a8 uses the int8 units."""
     rows = frames[""].query("hardware == 'a6000'")
     units = rows.groupby("configuration", sort=False)["compute_dtype"].agg(
         lambda names: ", ".join(dict.fromkeys(names))
     )
     holds = units["w8a8"] == "int8" and all(units[name] == "fp16" for name in ("w16a16", "w8a16", "w16a8"))
-    said = "; ".join(f"{name} computes in {units[name]}" for name in ("w16a16", "w8a16", "w16a8", "w8a8"))
-    return Verdict(holds=holds, because=said)
+    computed = "; ".join(f"{name} computes in {units[name]}" for name in ("w16a16", "w8a16", "w16a8", "w8a8"))
+    return Verdict(holds=holds, because=computed)
 
 
 def an_h100_converts_int4(frames: Frames) -> Verdict:
-    """Section 3.1.1."""
+    """Checks that w4a4 does not use int4 units on the H100 (section 3.1.1 of the survey)."""
     units = set(frames[""].query("configuration == @OTHER")["compute_dtype"])
-    there = set(frames[""].query("configuration == 'w4a4'")["compute_dtype"])
+    a6000_units = set(frames[""].query("configuration == 'w4a4'")["compute_dtype"])
     because = (
-        f"w4a4 computes in {', '.join(units)} on the H100, in {', '.join(there)} on the A6000, which has such units"
+        f"w4a4 computes in {', '.join(units)} on the H100, and in {', '.join(a6000_units)} on the A6000, which has "
+        "such units"
     )
     return Verdict(holds=units <= {"int8", "fp16", "bf16"}, because=because)
 
 
 FIGURE = SurveyFigure(
-    title="Figure 6: rooflines of the A6000 by format of computation",
-    setting="Data sheet, dense rates; layers of Llama-2-13b in prefill of 2048 tokens show who reaches which roof.",
-    asks={
+    title="Figure 6: rooflines of the A6000 by number format",
+    setting="Dense data-sheet rates; layers of Llama-2-13b in prefill of 2,048 tokens show which roof a format reaches.",
+    queries={
         **{name: SurveyQuery(input_len=(2048,)).with_options(quantization=text) for name, text in FORMATS.items()},
         OTHER: SurveyQuery(hardware="h100-sxm", input_len=(2048,)).with_options(quantization="w4a4"),
     },
@@ -112,10 +113,8 @@ FIGURE = SurveyFigure(
         ),
     ),
     differs=(
-        "LLM-Viewer takes the INT8 roof only if the cache is 8 bit too; linear layers do not touch the cache, "
-        "so w8a8 with "
-        "a 16-bit cache reaches it by our counts. It gives that roof to attention and lm_head as well, which "
-        "we leave in "
-        "16 bit. And the A6000 does have INT4 units (619.3 TOP/s on the data sheet), which LLM-Viewer leaves out."
+        "LLM-Viewer uses the INT8 roof only if the KV cache has 8 bit too; linear layers do not use the cache, so by "
+        "our counts w8a8 with a 16-bit cache reaches it. LLM-Viewer also applies that roof to attention and lm_head, which "
+        "we keep in 16 bit. The A6000 has INT4 units (619.3 TOP/s on the data sheet), which LLM-Viewer omits."
     ),
 )

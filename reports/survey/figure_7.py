@@ -22,12 +22,12 @@ FORMATS = {"w16a16": "none", "w8a16": "w8a16", "w4a16": "w4a16", "w8a8kv8": "w8a
 PARTS = {"weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "temporary activations"}
 BATCHES, LENGTHS = (1, 16, 1), (2048, 2048, 8192)
 ONES = (1, 1, 1)
-#: Temporary activations of decode are below this share of all.
+#: A share of the memory below this is small.
 SMALL = 0.02
 
 
-def asks() -> dict[str, SurveyQuery]:
-    """Prompts alone, and tokens generated one by one: the worst step is then the stage's."""
+def queries() -> dict[str, SurveyQuery]:
+    """Returns queries of prompts only and of tokens generated one by one, so that peak memory is that of one stage."""
     found = {}
     for name, text in FORMATS.items():
         prefill = SurveyQuery(batch_size=BATCHES, input_len=LENGTHS, output_len=ONES)
@@ -39,19 +39,19 @@ def asks() -> dict[str, SurveyQuery]:
 
 
 def frames(results: Results) -> Frames:
-    """Parts of the memory by stage, format and size; relative: over the 16-bit total of stage and size."""
+    """Returns the parts of the memory by stage, format and size; `relative` is total over the 16-bit total."""
     rows = joined_rows(results, **{name: name for name in PARTS})
     rows[["stage", "quantization"]] = rows.pop("asked").str.split(", ", expand=True)
     rows["length"] = rows[["input_len", "output_len"]].max(axis="columns")
     rows["total_bytes"] = rows[list(PARTS)].sum(axis="columns")
     plain = rows[rows["quantization"] == "w16a16"].set_index(["stage", "batch_size", "length"])["total_bytes"]
-    whole = plain.loc[list(zip(rows["stage"], rows["batch_size"], rows["length"], strict=True))].to_numpy()
-    rows["relative"] = rows["total_bytes"] / whole
+    reference = plain.loc[list(zip(rows["stage"], rows["batch_size"], rows["length"], strict=True))].to_numpy()
+    rows["relative"] = rows["total_bytes"] / reference
     return {"": rows.drop(columns=["input_len", "output_len"])}
 
 
 def draw(frames: Frames, style: Style) -> Picture:
-    """Stacked parts, a panel for each stage and size."""
+    """Draws stacked parts, one panel per stage and size."""
     rows = frames[""]
     sizes = rows[["batch_size", "length"]].drop_duplicates().itertuples(index=False)
     panels = [(stage, batch, length) for batch, length in sizes for stage in ("prefill", "decode")]
@@ -70,51 +70,48 @@ def draw(frames: Frames, style: Style) -> Picture:
 
 def _stacked(axes: object, shown: Rows) -> None:
     base = np.zeros(len(shown))
-    whole = (shown["total_bytes"] / shown["relative"]).to_numpy()
-    for at, (part, words) in enumerate(PARTS.items()):
-        height = shown[part].to_numpy() / whole
-        axes.bar(shown["quantization"], height, bottom=base, color=colour(at), label=words, width=0.7)  # type: ignore[attr-defined]
+    reference = (shown["total_bytes"] / shown["relative"]).to_numpy()
+    for at, (part, label) in enumerate(PARTS.items()):
+        height = shown[part].to_numpy() / reference
+        axes.bar(shown["quantization"], height, bottom=base, color=colour(at), label=label, width=0.7)  # type: ignore[attr-defined]
         base = base + height
 
 
 def low_in_decode(frames: Frames) -> Verdict:
-    """Every size and format."""
+    """Checks that activations take little memory in decode, for every size and format."""
     rows = frames[""].query("stage == 'decode'")
     most = float((rows["activations_bytes"] / rows["total_bytes"]).max())
-    return Verdict(
-        holds=most < SMALL, because=f"at most {fmt.percent(most)} of the memory of decode, at any size and format"
-    )
+    return Verdict(holds=most < SMALL, because=f"at most {fmt.percent(most)} of decode memory for any size and format")
 
 
 def low_in_prefill(frames: Frames) -> Verdict:
-    """The smallest part everywhere."""
+    """Checks that activations are the smallest part of prefill memory in all cases."""
     rows, flash = (frames[""].query("stage == @stage") for stage in ("prefill", "flash prefill"))
     share = rows["activations_bytes"] / rows["total_bytes"]
     smallest = rows["activations_bytes"] < rows[["weights_bytes", "kv_cache_bytes"]].min(axis="columns")
     most = rows.loc[share.idxmax()]
     because = (
-        f"up to {fmt.percent(float(share.max()))} of the memory of prefill ({most['quantization']}, batch "
-        f"{most['batch_size']}, {most['length']} tokens), the smallest part in {int(smallest.sum())} of "
-        f"{len(rows)} cases, "
-        "since the eager scores are large; with flash attention at most "
-        f"{fmt.percent(float((flash['activations_bytes'] / flash['total_bytes']).max()))}"
+        f"they take up to {fmt.percent(float(share.max()))} of prefill memory ({most['quantization']}, batch "
+        f"{most['batch_size']}, {most['length']} tokens) and are the smallest part in {int(smallest.sum())} of "
+        f"{len(rows)} cases, because eager attention stores large score matrices; with flash attention they take at "
+        f"most {fmt.percent(float((flash['activations_bytes'] / flash['total_bytes']).max()))}"
     )
     return Verdict(holds=bool(smallest.all()), because=because)
 
 
 def cache_grows(frames: Frames) -> Verdict:
-    """With the batch and the length."""
+    """Checks that the KV cache grows with batch size and length."""
     rows = frames[""].query("stage == 'decode' and quantization == 'w16a16'").set_index(["batch_size", "length"])
     one, many, longer = (float(rows.loc[size, "kv_cache_bytes"]) for size in ((1, 2048), (16, 2048), (1, 8192)))
     because = (
-        f"{fmt.memory(one)} at batch 1 and 2048 tokens, {fmt.memory(many)} at batch 16, "
-        f"{fmt.memory(longer)} at 8192 tokens"
+        f"{fmt.memory(one)} at batch 1 and 2,048 tokens, {fmt.memory(many)} at batch 16, "
+        f"{fmt.memory(longer)} at 8,192 tokens"
     )
     return Verdict(holds=many > one and longer > one, because=because)
 
 
 def weights_are_26_gb(frames: Frames) -> Verdict:
-    """Of a 13b model in fp16."""
+    """Checks that the fp16 weights of a 13b model take 26 GB."""
     size = float(frames[""].query("quantization == 'w16a16'")["weights_bytes"].iloc[0])
     return Verdict(holds=abs(size / 26e9 - 1.0) < 0.02, because=f"they take {fmt.traffic(size)}")
 
@@ -122,8 +119,8 @@ def weights_are_26_gb(frames: Frames) -> Verdict:
 CAUSES = ("stored", "live", "scales")
 FIGURE = SurveyFigure(
     title="Figure 7: relative memory of Llama-2-13b by quantization",
-    setting="Batch 1 and 16 at 2048 tokens, batch 1 at 8192 (the caption names no sizes); eager attention.",
-    asks=asks(),
+    setting="Batch size 1 and 16 at 2,048 tokens, 1 at 8,192 (the caption names no sizes); eager attention.",
+    queries=queries(),
     frames=frames,
     draw=draw,
     claims=(

@@ -1,4 +1,4 @@
-"""Figure 8: time of decode of Llama-2-13b over batch by quantization, 1024 tokens."""
+"""Figure 8: decode time of Llama-2-13b over batch size by quantization, 1,024 tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGE = BATCHES[-1]
 
 
 def frames(results: Results) -> Frames:
-    """A step's time, that of its linear layers, and what is memory-bound of it."""
+    """Returns the time of a decode step, of its linear layers, and its memory-bound part."""
     import pandas as pd
 
     rows = joined_rows(results, decode_time_s="decode_time_s", fits="fits").rename(columns={"asked": "quantization"})
@@ -31,7 +31,7 @@ def frames(results: Results) -> Frames:
 
 
 def _of_linear(result: object) -> Rows:
-    """Per point: time in linear layers of a layer, and time that memory bounds [s]."""
+    """Returns per point the time of linear layers, their bounds, and the memory-bound time [s]."""
     import pandas as pd
 
     rows = []
@@ -50,7 +50,7 @@ def _of_linear(result: object) -> Rows:
 
 
 def draw(frames: Frames, style: Style) -> Picture:
-    """Time over batch."""
+    """Draws the time of a decode step over batch size."""
     figure, (axes,) = style.figure()
     curves(axes, frames[""].assign(ms=frames[""]["decode_time_s"] * 1e3), ("batch_size", "ms", "quantization"), style)
     log(axes, "Batch size (sequences)", "Time of a decode step (ms)")
@@ -60,39 +60,39 @@ def draw(frames: Frames, style: Style) -> Picture:
 
 
 def column(frames: Frames, batch: int, what: str) -> Rows:
-    """By quantization."""
+    """Returns a column at one batch size, by quantization."""
     return frames[""].query("batch_size == @batch").set_index("quantization")[what]
 
 
 def a_small_batch_gains(frames: Frames) -> Verdict:
-    """Every halving of the weights at batch 1."""
+    """Checks that fewer bits per weight always reduce the time at batch 1."""
     seconds = column(frames, 1, "decode_time_s")
     names = ("w16a16", "w8a16", "w4a16", "w2a16", "w1a16")
-    said = ", ".join(f"{name} {fmt.duration(seconds[name])}" for name in names)
-    return Verdict(holds=rising([-seconds[name] for name in names]), because=f"at batch 1: {said}")
+    times = ", ".join(f"{name} {fmt.duration(seconds[name])}" for name in names)
+    return Verdict(holds=rising([-seconds[name] for name in names]), because=f"at batch 1: {times}")
 
 
 def small_batches_are_memory_bound(frames: Frames) -> Verdict:
-    """Before and after."""
+    """Checks that linear layers are memory-bound at batch 1 in every format."""
     bounds = column(frames, 1, "linear_bound")
-    said = f"linear layers at batch 1 are bound by {', '.join(dict.fromkeys(bounds))} in all {len(bounds)} formats"
-    return Verdict(holds=set(bounds) == {"memory"}, because=said)
+    because = f"linear layers at batch 1 are bound by {', '.join(dict.fromkeys(bounds))} in all {len(bounds)} formats"
+    return Verdict(holds=set(bounds) == {"memory"}, because=because)
 
 
 def a_large_batch_gains_nothing(frames: Frames) -> Verdict:
-    """From 4 bits to 2 or 1."""
+    """Checks that going from 4 bits to 2 or 1 does not reduce the time."""
     seconds, linear = (column(frames, LARGE, what) for what in ("decode_time_s", "linear_time_s"))
     gain = max(float(seconds["w4a16"] / seconds[name]) for name in ("w2a16", "w1a16")) - 1.0
-    alone = max(float(linear["w4a16"] / linear[name]) for name in ("w2a16", "w1a16")) - 1.0
+    linear_gain = max(float(linear["w4a16"] / linear[name]) for name in ("w2a16", "w1a16")) - 1.0
     because = (
-        f"at batch {LARGE} w2a16 and w1a16 are at most {fmt.percent(gain)} faster than w4a16, their linear layers "
-        f"{fmt.percent(alone)}"
+        f"at batch {LARGE} w2a16 and w1a16 are at most {fmt.percent(gain)} faster than w4a16, their linear layers at "
+        f"most {fmt.percent(linear_gain)}"
     )
-    return Verdict(holds=gain < 0.001 and alone < 1e-9, because=because)
+    return Verdict(holds=gain < 0.001 and linear_gain < 1e-9, because=because)
 
 
 def linear_layers_are_compute_bound(frames: Frames) -> Verdict:
-    """Why the layers gain nothing."""
+    """Checks that the linear layers are compute-bound at a large batch."""
     bounds = column(frames, LARGE, "linear_bound").loc[["w4a16", "w2a16", "w1a16"]]
     return Verdict(
         holds=set(bounds) == {"compute"},
@@ -101,20 +101,20 @@ def linear_layers_are_compute_bound(frames: Frames) -> Verdict:
 
 
 def the_network_is_compute_bound(frames: Frames) -> Verdict:
-    """The survey says so of the network, not of its linear layers."""
+    """Checks the bound of the whole network, which is what the survey claims."""
     share = float((column(frames, LARGE, "memory_bound_s") / column(frames, LARGE, "decode_time_s"))["w4a16"])
     because = (
-        f"at batch {LARGE} {fmt.percent(share)} of a w4a16 step are memory-bound: attention reads the cache of every "
-        "sequence, and no batch raises its intensity; only the linear layers are compute-bound"
+        f"at batch {LARGE}, {fmt.percent(share)} of the time of a w4a16 step is memory-bound: attention reads the KV "
+        "cache of every sequence, so batching does not raise its intensity; only the linear layers are compute-bound"
     )
     return Verdict(holds=share < 0.5, because=because)
 
 
 FIGURE = SurveyFigure(
     title="Figure 8: decode time of Llama-2-13b by quantization",
-    setting="A6000, sequence length 1024; eager attention. Batches that do not fit in 48 GiB are drawn all the same, "
-    "as in the survey.",
-    asks={
+    setting="A6000, sequence length 1,024; eager attention. Batches that do not fit in 48 GiB are shown as well, as in "
+    "the survey.",
+    queries={
         name: SurveyQuery(batch_size=BATCHES, input_len=(1024,)).with_options(quantization=text)
         for name, text in FORMATS.items()
     },

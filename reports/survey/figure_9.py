@@ -1,4 +1,4 @@
-"""Figure 9: time of prefill of Llama-2-13b over length by quantization, batch 1."""
+"""Figure 9: prefill time of Llama-2-13b over length by quantization, batch size 1."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 def frames(results: Results) -> Frames:
-    """Time of prefill by length."""
+    """Returns the prefill time by length and quantization."""
     return {"": joined_rows(results, prefill_time_s="prefill_time_s").rename(columns={"asked": "quantization"})}
 
 
 def draw(frames: Frames, style: Style) -> Picture:
-    """Time over length."""
+    """Draws the prefill time over length."""
     figure, (axes,) = style.figure()
     curves(axes, frames[""].assign(ms=frames[""]["prefill_time_s"] * 1e3), ("input_len", "ms", "quantization"), style)
-    log(axes, "Prompt length (tokens)", "Time of prefill (ms)")
-    style.title(figure, "Llama-2-13b on a6000: prefill, batch 1")
+    log(axes, "Prompt length (tokens)", "Prefill time (ms)")
+    style.title(figure, "Llama-2-13b on a6000: prefill, batch size 1")
     style.legend(axes, loc="upper left")
     return figure
 
 
 def seconds(frames: Frames, length: int) -> Rows:
-    """By quantization."""
+    """Returns the prefill times at one length, by quantization [s]."""
     return frames[""].query("input_len == @length").set_index("quantization")["prefill_time_s"]
 
 
 def short_prompts_gain(frames: Frames) -> Verdict:
-    """16 tokens."""
+    """Checks that quantization speeds up prefill of 16 tokens."""
     found = seconds(frames, 16)
     four, two = float(found["w16a16"] / found["w4a16"]), float(found["w4a16"] / found["w2a16"])
     because = f"at 16 tokens w4a16 is {fmt.times(four)} as fast as w16a16, and w2a16 {fmt.times(two)} as fast as w4a16"
@@ -48,7 +48,7 @@ def short_prompts_gain(frames: Frames) -> Verdict:
 
 
 def long_prompts_gain_nothing(frames: Frames) -> Verdict:
-    """2048 tokens and more, weights alone."""
+    """Checks that weight quantization gains nothing from 2,048 tokens on."""
     names = ("w8a16", "w4a16", "w2a16", "w1a16")
     lengths = [length for length in LENGTHS if length >= 2048]
     gain = (
@@ -56,8 +56,8 @@ def long_prompts_gain_nothing(frames: Frames) -> Verdict:
     )
     start = next(x for x in LENGTHS if max(seconds(frames, x)["w16a16"] / seconds(frames, x)[n] for n in names) < 1.01)
     because = (
-        f"from 2048 tokens on quantized weights gain at most {fmt.percent(gain)}; below 1 % they gain "
-        f"from {start} tokens on"
+        f"from 2,048 tokens on, quantized weights gain at most {fmt.percent(gain)}; the gain is below 1 % from {start} "
+        "tokens on"
     )
     return Verdict(holds=gain < 0.01, because=because)
 
@@ -65,7 +65,7 @@ def long_prompts_gain_nothing(frames: Frames) -> Verdict:
 FIGURE = SurveyFigure(
     title="Figure 9: prefill time of Llama-2-13b by quantization",
     setting="A6000, batch size 1; eager attention.",
-    asks={name: SurveyQuery(input_len=LENGTHS).with_options(quantization=text) for name, text in FORMATS.items()},
+    queries={name: SurveyQuery(input_len=LENGTHS).with_options(quantization=text) for name, text in FORMATS.items()},
     frames=frames,
     draw=draw,
     claims=(

@@ -1,4 +1,4 @@
-"""Curves: one line per series over a column, told apart by colour, marker and dashes; axes with plain numbers."""
+"""Curves with one line per series, distinct in colour, marker and dashes, and axes with plain numbers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-#: Decades from which on a scale shows powers of ten alone.
+#: Width of a scale [decade] above which only powers of ten have ticks.
 WIDE = 2.2
 
 
 def curves(axes: Axes, frame: pd.DataFrame, names: tuple[str, str, str], style: Style) -> None:
-    """names: the columns across, up and of the series."""
+    """Draws one line per series.  names: columns of x, y and series."""
     across, up, series = names
     for at, (name, rows) in enumerate(frame.groupby(series, sort=False)):
         axes.plot(
@@ -28,7 +28,7 @@ def curves(axes: Axes, frame: pd.DataFrame, names: tuple[str, str, str], style: 
 
 
 def log(axes: Axes, across: str, up: str) -> None:
-    """Log scales, labels with units, plain numbers at the ticks; once the curves are drawn."""
+    """Sets log scales, labels and plain tick numbers; call it after drawing the curves."""
     axes.set(xscale="log", yscale="log")
     labelled(axes, across, up)
     for axis in (axes.xaxis, axes.yaxis):
@@ -36,7 +36,7 @@ def log(axes: Axes, across: str, up: str) -> None:
 
 
 def plain(axis: Axis) -> None:
-    """Ticks of a log scale as plain numbers: 1, 2, 5 of a decade where there are few."""
+    """Sets plain numbers as ticks of a log scale; 1, 2 and 5 of each decade if there are few decades."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
@@ -47,11 +47,11 @@ def plain(axis: Axis) -> None:
 
 
 def labelled(axes: Axes, across: str, up: str) -> None:
-    """What the axes show, with units."""
+    """Sets the labels of both axes."""
     axes.set_xlabel(across)
     axes.set_ylabel(up)
 
 
 def tagged(axes: Axes, words: str, style: Style) -> None:
-    """A heading over one of several axes."""
+    """Sets the heading of one of several axes."""
     axes.set_title(words, fontsize=style.size.text, color=style.theme.ink, loc="left")

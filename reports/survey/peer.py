@@ -1,4 +1,4 @@
-"""Numbers that LLM-Viewer printed (llm_viewer.yaml) beside ours at the same settings."""
+"""Numbers printed by LLM-Viewer (llm_viewer.yaml) and ours at the same settings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from llmviewer.reports.survey.faults import COUNT_DIFFERENCES
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Bits of weights, activations and cache -> our option.
+#: Bits of weights/activations/cache -> our quantization option.
 BITS = {"16/16/16": "none", "8/8/8": "w8a8kv8", "4/16/16": "w4a16", "4/16/4": "w4a16kv4"}
 MEMORY = ("weights_bytes", "kv_cache_bytes", "activations_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """One number.  quantity: flops, traffic_bytes, time_s, or a part of memory.  causes: of FAULTS."""
+    """One number of LLM-Viewer.
+
+    quantity: flops, traffic_bytes, time_s, or a part of memory.  causes: keys of COUNT_DIFFERENCES.
+    """
 
     model: str
     batch_size: int
@@ -33,8 +36,8 @@ class Peer:
     causes: tuple[str, ...]
 
     @property
-    def ask(self) -> SurveyQuery:
-        """The same setting; the memory of decode alone is that of tokens generated one by one."""
+    def query(self) -> SurveyQuery:
+        """The query of the same setting; decode memory is that of generating all tokens one by one."""
         lengths = (self.input_len, 1)
         if self.quantity in MEMORY and self.stage == "decode":
             lengths = (1, self.input_len)
@@ -44,21 +47,21 @@ class Peer:
 
     @property
     def theirs(self) -> float:
-        """What LLM-Viewer says."""
+        """The number printed by LLM-Viewer."""
         keys = ("model", "batch_size", "input_len", "bits", "attention")
         found = [row for row in read()["totals"] if all(row[key] == getattr(self, key) for key in keys)]
         return float(found[0][self.stage][self.quantity])
 
     def ours(self, results: Mapping[SurveyQuery, Any]) -> float:
-        """What we say."""
-        row = results[self.ask].to_frame().iloc[0]
+        """Returns our number."""
+        row = results[self.query].to_frame().iloc[0]
         return float(row[self.quantity if self.quantity in MEMORY else f"{self.stage}_{self.quantity}"])
 
 
 def peers(
     stages: Iterable[str], quantities: Iterable[str], causes: Iterable[str], **setting: tuple[Any, ...]
 ) -> tuple[Peer, ...]:
-    """Every combination of the setting, which lists batch_size, input_len, bits, attention (and model)."""
+    """Returns every combination of the settings batch_size, input_len, bits, attention and model."""
     from itertools import product
 
     defaults: dict[str, tuple[Any, ...]] = {
@@ -72,7 +75,7 @@ def peers(
 
 
 def compared(listed: Iterable[Peer], results: Mapping[SurveyQuery, Any]) -> pd.DataFrame:
-    """A row per number: the setting, theirs, ours, and by how much ours is larger."""
+    """Returns a row per number: setting, LLM-Viewer's number, ours, and the relative difference."""
     import pandas as pd
 
     names = ("model", "batch_size", "input_len", "bits", "attention", "stage", "quantity")
@@ -85,13 +88,13 @@ def compared(listed: Iterable[Peer], results: Mapping[SurveyQuery, Any]) -> pd.D
 
 
 def reasons(listed: Iterable[Peer]) -> list[str]:
-    """Why they differ, each reason once."""
+    """Returns the reasons why the numbers differ, without duplicates."""
     return [COUNT_DIFFERENCES[cause].why for cause in dict.fromkeys(cause for peer in listed for cause in peer.causes)]
 
 
 @cache
 def read() -> dict[str, Any]:
-    """What LLM-Viewer printed."""
+    """Returns the content of llm_viewer.yaml."""
     import yaml
 
     text = Path(__file__).with_name("llm_viewer.yaml").read_text(encoding="utf-8")

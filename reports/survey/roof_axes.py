@@ -1,4 +1,4 @@
-"""The roofs of one chip, for figures that put their own points under them."""
+"""Roofs of one chip, for figures that draw their own points under them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
     from llmviewer.reports.plots.style import Style
 
-#: Half a marker, in units of the text's height.
-HALF = 0.4
+#: Radius of a marker, in text heights.
+MARKER_RADIUS = 0.4
 
 
 def under(axes: Axes, over: pd.DataFrame, main: str, named: Sequence[labels.Label], style: Style) -> None:
-    """The roofs of one chip, and words beside points, once all else is drawn.  main: the unit that counts."""
+    """Draws the roofs of one chip and labels of points; call it last.  main: name of the main compute roof."""
     style.settle(axes.figure)  # type: ignore[arg-type]
     space = labels.Space(axes=axes)
     space.take_legend()
     points = np.array([(label.x, label.y) for label in named]).reshape(-1, 2)
-    space.take_points(points, np.full(len(points), HALF * style.size.text))
+    space.take_points(points, np.full(len(points), MARKER_RADIUS * style.size.text))
     rate = float(over.loc[over["what"] == main, "rate"].iloc[0])
     roofs = Roofs(rows=over, main=rate, chips=1, ink=style.theme.ink)
     reserve_ridge(space, roofs)

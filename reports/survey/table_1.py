@@ -1,4 +1,4 @@
-"""Table 1: layers of Llama-2-7b on an A6000, 2048 tokens, batch 1."""
+"""Table 1: layers of Llama-2-7b on an A6000, 2,048 tokens, batch size 1."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
     from llmviewer.reports.plots.style import Style
 
-#: Columns that make no table.
-WORDY = ("time_interval_s", "inputs", "output_shape")
-#: Performance far below the units' is less than this share of it.
+#: Columns that hold no single value.
+NESTED_COLUMNS = ("time_interval_s", "inputs", "output_shape")
+#: A share of the compute rate that counts as far below it.
 FAR_BELOW = 0.05
 
 
 def frames(results: Results) -> Frames:
-    """An operator a row, counts and times of one layer as in the survey's table; `share` is of the whole stage."""
+    """Returns a row per operator with figures of one layer; `share` is of the whole stage."""
     operators = roofline.frame(results)
-    return {"": operators.drop(columns=list(WORDY)), "roofs": roofline.roofs(results)}
+    return {"": operators.drop(columns=list(NESTED_COLUMNS)), "roofs": roofline.roofs(results)}
 
 
 def draw(frames: Frames, style: Style) -> Picture:
-    """The operators under the roofs."""
+    """Draws the operators under the roofs."""
     return roofline.draw(frames[""], frames["roofs"], style)
 
 
 def table(frames: Frames) -> Table:
-    """As the survey prints it, with LLM-Viewer's counts beside ours; of one layer."""
+    """Returns the table as the survey prints it, for one layer, with LLM-Viewer's counts next to ours."""
     theirs = read()["operators"]
     heads = ("Operations", "LLM-Viewer", "Memory access", "LLM-Viewer", "Intensity", "Performance")
     rows = []
@@ -50,24 +50,24 @@ def table(frames: Frames) -> Table:
 
 
 def total(rows: Rows, what: str) -> float:
-    """Over all layers."""
+    """Returns the sum of a column over all layers."""
     return float((rows[what] * rows["layers"]).sum())
 
 
 def prefill_is_compute_bound(frames: Frames) -> Verdict:
-    """By operations; operators and time go into the sentence."""
+    """Checks that most operations of prefill are compute-bound."""
     rows = frames[""].query("stage == 'prefill'")
     bound = rows[rows["bound"] == "compute"]
     flops, seconds = (total(bound, what) / total(rows, what) for what in ("flops", "time_s"))
     because = (
         f"{fmt.percent(flops)} of the operations and {fmt.percent(seconds)} of the time of prefill are compute-bound "
-        f"({', '.join(bound['name'])}), though only {len(bound)} of {len(rows)} operators are"
+        f"({', '.join(bound['name'])}), although these are only {len(bound)} of {len(rows)} operators"
     )
     return Verdict(holds=flops > 0.5, because=because)
 
 
 def decode_is_memory_bound(frames: Frames) -> Verdict:
-    """All of it."""
+    """Checks that every operator of decode is memory-bound."""
     rows = frames[""].query("stage == 'decode'")
     other = rows[rows["bound"] != "memory"]
     because = f"{len(rows) - len(other)} of {len(rows)} operators of decode are memory-bound"
@@ -75,7 +75,7 @@ def decode_is_memory_bound(frames: Frames) -> Verdict:
 
 
 def decode_is_slow(frames: Frames) -> Verdict:
-    """Performance far below the units'."""
+    """Checks that matrix products of decode are far below the compute rate."""
     rows = frames[""].query("stage == 'decode' and matmul_flops > 0")
     top = frames[""].query("stage == 'prefill'")["attainable_flops_per_s"].max()
     best = float(rows["attainable_flops_per_s"].max()) / float(top)
@@ -85,8 +85,8 @@ def decode_is_slow(frames: Frames) -> Verdict:
 
 FIGURE = SurveyFigure(
     title="Table 1: layers of Llama-2-7b on the A6000",
-    setting="Sequence length 2048, batch size 1; eager attention.",
-    asks={"llama-2-7b": SurveyQuery(model="llama-2-7b", input_len=(2048,)).with_options()},
+    setting="Sequence length 2,048, batch size 1; eager attention.",
+    queries={"llama-2-7b": SurveyQuery(model="llama-2-7b", input_len=(2048,)).with_options()},
     frames=frames,
     draw=draw,
     table=table,

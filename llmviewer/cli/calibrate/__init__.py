@@ -1,1 +1,1 @@
-"""`llmviewer calibrate run|fit|validate|ledger`."""
+"""Commands `llmviewer calibrate run|fit|validate|ledger`."""

@@ -13,7 +13,7 @@ import typer
 from llmviewer.cli import candidates, output, views
 from llmviewer.cli import options as opt
 from llmviewer.cli.extras import calibration
-from llmviewer.core.errors import UserError, shown
+from llmviewer.core.errors import UserError, printable
 
 if TYPE_CHECKING:
     from llmviewer.calibrate.profiling import FitInputs
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 Samples = Annotated[
     list[Path], typer.Argument(metavar="SAMPLES...", help="Directories of `calibrate run`, or measured tables.")
 ]
-Profile = Annotated[str, typer.Option("-o", "--output", help="The profile to write.")]
+Profile = Annotated[str, typer.Option("-o", "--output", help="Profile to write.")]
 Hardware = Annotated[
     str,
     typer.Option(
         "--hardware",
         autocompletion=candidates.chips,
-        help="The chip, by name or YAML; else the one device of the rows.",
+        help="Chip name or YAML; default: the only device of the rows.",
     ),
 ]
-#: Seconds after which a fit says how far it is.
+#: Seconds before the progress bar appears.
 PATIENCE_S = 1.0
 
 
@@ -39,41 +39,41 @@ def command(
     samples: Samples,
     output: Profile,
     hardware: Hardware = "",
-    title: Annotated[str, typer.Option("--title", help="What the profile is called.")] = "",
-    origin: Annotated[str, typer.Option("--origin", help="Where the rows come from, for its provenance.")] = "",
+    title: Annotated[str, typer.Option("--title", help="Title of the profile.")] = "",
+    origin: Annotated[str, typer.Option("--origin", help="Source of the rows, for the provenance.")] = "",
     format: opt.Format = "table",  # noqa: A002
 ) -> int:
-    """Fit the constants of kernels to measured rows; say how far off they are on rows that they did not see.
+    """Fit kernel constants to measured rows and report errors on held-out rows.
 
-    A device without a data sheet gets one of measured figures, written beside the profile.
+    For a device without a chip spec, one with measured rates is written next to the profile.
     """
     views.check(format, output, (*map(str, samples), hardware))
     with calibration():
         from llmviewer.calibrate.profiling import document, fit_profile, prepare
 
-        asked = prepare(samples, hardware)
-        chip_path = _chip_path(asked, output)
-        with _progress() as seen:
-            found = fit_profile(asked, title, origin, seen)
-    if chip_path:  # first, so that a profile never stands without it
-        _put(asked.chip_text, chip_path)
+        inputs = prepare(samples, hardware)
+        chip_path = _chip_path(inputs, output)
+        with _progress() as on_progress:
+            found = fit_profile(inputs, title, origin, on_progress)
+    if chip_path:  # first, so that no profile exists without its chip
+        _put(inputs.chip_text, chip_path)
     _put(found.text, output)
-    _show(document(asked, found, output, chip_path), format, asked.chip.name)
+    _show(document(inputs, found, output, chip_path), format, inputs.chip.name)
     return 0
 
 
-def _chip_path(asked: FitInputs, output: str) -> str:
-    """Where the figures of a chip go that nobody described, beside the profile; empty where somebody did."""
-    if not asked.chip_text:
+def _chip_path(inputs: FitInputs, output: str) -> str:
+    """Path of the generated chip spec, next to the profile; empty if the chip has a spec."""
+    if not inputs.chip_text:
         return ""
     from llmviewer.calibrate.measured_chip import may_replace
 
     profile = Path(output).expanduser()
-    path = profile.parent / f"{asked.chip.name}.yaml"
+    path = profile.parent / f"{inputs.chip.name}.yaml"
     if path == profile:
-        raise UserError(f"'{shown(path)}' is where the chip's own figures go; choose another name for the profile")
+        raise UserError(f"'{printable(path)}' is reserved for the chip spec; choose another name for the profile")
     if not may_replace(path):
-        raise UserError(f"'{shown(path)}' stands where the chip's figures go, and no fit wrote it; move it")
+        raise UserError(f"'{printable(path)}' would be overwritten by the chip spec, and no fit wrote it; move it")
     return str(path)
 
 
@@ -95,26 +95,26 @@ def _show(document: dict[str, object], format: str, title: str) -> None:  # noqa
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on stderr where that is a terminal, once it takes longer than a moment."""
+    """Progress bar on stderr, if it is a terminal, after PATIENCE_S seconds."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     console = Console(stderr=True)
     bar = Progress(*columns, console=console, auto_refresh=False, transient=True)
-    task, begun, shown_yet = bar.add_task("", total=None), time.monotonic(), False
+    task, started_at, is_shown = bar.add_task("", total=None), time.monotonic(), False
 
-    def seen(done: int, total: int, now: str) -> None:
-        nonlocal shown_yet
-        bar.update(task, completed=done, total=total, description=now)
-        if console.is_terminal and time.monotonic() - begun > PATIENCE_S:
-            if not shown_yet:
+    def on_progress(done: int, total: int, current: str) -> None:
+        nonlocal is_shown
+        bar.update(task, completed=done, total=total, description=current)
+        if console.is_terminal and time.monotonic() - started_at > PATIENCE_S:
+            if not is_shown:
                 bar.start()
-                shown_yet = True
+                is_shown = True
             bar.refresh()
 
     try:
-        yield seen
+        yield on_progress
     finally:
-        if shown_yet:
+        if is_shown:
             bar.stop()

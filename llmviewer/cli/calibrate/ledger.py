@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from llmviewer.calibrate.ledger import PublishedTable
     from llmviewer.reports.page import Page
 
-Name = Annotated[str, typer.Option("--source", help="One file of calibrate/ledger/; its figures are listed.")]
-Record = Annotated[bool, typer.Option("--record", help="Keep today's errors as those of this release.")]
+Name = Annotated[str, typer.Option("--source", help="Score one file of calibrate/ledger/ and list its figures.")]
+Record = Annotated[bool, typer.Option("--record", help="Store the current errors as those of this release.")]
 Rows = Annotated[bool, typer.Option("--rows", help="List every figure.")]
 
 
@@ -29,7 +29,7 @@ def command(
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = None,
 ) -> int:
-    """Score our predictions against published end-to-end figures with citation; none of them was fitted on."""
+    """Score predictions on published, cited end-to-end figures; none of them is fitted."""
     views.check(format, output)
     with calibration():
         from llmviewer.calibrate import ledger_score
@@ -38,7 +38,7 @@ def command(
         last = ledger_score.recorded_errors()
     if record:
         if source:
-            raise UserError("--record is for the whole ledger, --source for one file of it")
+            raise UserError("--record needs the whole ledger; remove --source")
         write(ledger_score.record_text(document), str(data.folder(ledger_score.RECORD)))
 
     def page() -> Page:

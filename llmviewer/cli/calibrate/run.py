@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from llmviewer.calibrate.run import Progress, Summary
 
 
-#: Load per core from which a measurement shares the machine with others.
+#: Load per core above which the machine counts as busy.
 BUSY = 0.5
 
 
 def command(
-    output: Annotated[str, typer.Option("-o", "--output", help="Directory for samples.jsonl; a rerun goes on in it.")],
-    device: Annotated[str | None, typer.Option(help="cuda or cpu; CUDA where present.")] = None,
+    output: Annotated[str, typer.Option("-o", "--output", help="Directory for samples.jsonl; a rerun resumes it.")],
+    device: Annotated[str | None, typer.Option(help="cuda or cpu; default: CUDA if available.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="At most 5 minutes on a GPU, a minute on a CPU.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Every shape, however long it takes.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Every shape, without time limit.")] = False,
 ) -> int:
-    """Time real kernels on this machine: raw samples and environment, as JSON lines."""
+    """Time real kernels on this machine; write raw samples and environment as JSON lines."""
     if quick and full:
         raise UserError("--quick and --full exclude each other")
     from llmviewer.calibrate import environment
@@ -39,9 +39,7 @@ def command(
     size = "quick" if quick else "full" if full else "default"
     load, cores = environment.load_and_cores()
     if load > BUSY * cores:
-        warn(
-            [f"this machine is busy (load {load:.1f} on {cores} cores): times will lie apart, many be marked unstable"]
-        )
+        warn([f"this machine is busy (load {load:.1f} on {cores} cores): many rows will be unstable"])
     with _progress() as seen:
         summary = run(folder, device, size, seen)
     _tell(summary, size)
@@ -49,26 +47,26 @@ def command(
 
 
 def _tell(summary: Summary, size: str) -> None:
-    """What is in the file now, and what is not."""
+    """Print how many rows were measured, skipped and left out."""
     facts = summary.environment
     lines = [f"{facts['device']} ({facts['device_name']}), torch {facts['torch']}: {summary.seconds:.0f} s"]
     if summary.repaired:
-        lines.append("the last line of the file was cut off; it was removed and measured again")
+        lines.append("the last line of the file was truncated; it was removed and measured again")
     if summary.kept:
-        lines.append(f"{summary.kept} rows were there already")
+        lines.append(f"{summary.kept} rows were already measured")
     for table, rows in summary.measured.items():
-        lines.append(f"{table}: {rows} rows, {summary.unstable[table]} of them unstable")
+        lines.append(f"{table}: {rows} rows, {summary.unstable[table]} unstable")
     lines += [f"skipped: {rows} rows: {reason}" for reason, rows in summary.skipped.items()]
     if left := sum(summary.left_out.values()):
         named = ", ".join(f"{table} {rows}" for table, rows in summary.left_out.items())
-        lines.append(f"left out: {left} rows that a {size} run has no time for ({named}); run again to go on")
+        lines.append(f"left out: {left} rows for lack of time in a {size} run ({named}); run again to resume")
     lines.append(f"written: {summary.path}")
     typer.echo("\n".join(lines))
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Progress], None]]:
-    """A bar on stderr with the time left; drawn between rows only, so that nothing runs beside a measurement."""
+    """Progress bar on stderr with the time left, drawn only between rows so as not to disturb a measurement."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar

@@ -21,11 +21,11 @@ Tables = Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Measured
 Hardware = Annotated[
     str,
     typer.Option(
-        "--hardware", autocompletion=candidates.chips, help="The chip of every row, whatever its column device says."
+        "--hardware", autocompletion=candidates.chips, help="Chip of every row, overriding the column device."
     ),
 ]
-Profile = Annotated[str, typer.Option("--profile", help="A profile of your own, before those that come with us.")]
-Rows = Annotated[str | None, typer.Option("-o", "--output", help="Write the rows back, predictions beside them.")]
+Profile = Annotated[str, typer.Option("--profile", help="Your profile, searched before the shipped ones.")]
+Rows = Annotated[str | None, typer.Option("-o", "--output", help="Write the rows with predictions to this file.")]
 
 
 def command(
@@ -35,7 +35,7 @@ def command(
     format: opt.Format = "table",  # noqa: A002
     output: Rows = None,
 ) -> int:
-    """Predict measured rows and say how far off: errors, bias and coverage by device, kernel and regime.
+    """Predict measured rows and report errors, bias and coverage by device, kernel and regime.
 
     Tables are those of docs/calibration.md: kernels, or whole requests.  No row is dropped: what cannot be predicted is
     named and counted.
@@ -45,10 +45,10 @@ def command(
         from llmviewer.calibrate import judge
 
         own = profiles.load(Path(profile)) if profile else None
-        answered = judge.predict_tables(table, hardware, own)
-        document = judge.document(answered)
+        predictions = judge.predict_tables(table, hardware, own)
+        document = judge.document(predictions)
     if output is not None:
-        _write(answered, output)
+        _write(predictions, output)
     _show(document, format, ", ".join(path.name for path in table))
     return 0
 
@@ -66,11 +66,11 @@ def _show(document: dict[str, Any], format: str, title: str) -> None:  # noqa: A
     )
 
 
-def _write(answered: list[pd.DataFrame], path: str) -> None:
-    """The rows of all tables, as Parquet or CSV by the name of the file."""
+def _write(predictions: list[pd.DataFrame], path: str) -> None:
+    """Write the rows of all tables, as Parquet or CSV depending on the file name."""
     import pandas as pd
 
-    rows = answered[0] if len(answered) == 1 else pd.concat(answered, ignore_index=True)
+    rows = predictions[0] if len(predictions) == 1 else pd.concat(predictions, ignore_index=True)
     with output.replacing(path) as temporary:
         if path.endswith(".parquet"):
             rows.to_parquet(temporary)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from llmviewer.core import data
-from llmviewer.core.errors import UserError, shown
+from llmviewer.core.errors import UserError, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,10 +20,10 @@ def table(path: str, columns: Iterable[str] = ()) -> pd.DataFrame:
         rows = pd.read_parquet(path) if path.endswith(".parquet") else pd.read_csv(path, low_memory=False)
     except (OSError, ValueError, ImportError) as error:
         why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise UserError(f"cannot read '{shown(path)}': {shown(why, 120)}") from error
+        raise UserError(f"cannot read '{printable(path)}': {printable(why, 120)}") from error
     missing = [name for name in columns if name not in rows.columns]
     if missing:
-        raise UserError(f"'{shown(path)}' has no column {', '.join(missing)}")
+        raise UserError(f"'{printable(path)}' has no column {', '.join(missing)}")
     return rows
 
 
@@ -35,9 +35,9 @@ def parity_rows(path: str) -> pd.DataFrame:
         raise UserError("this picture needs a file: what `llmviewer calibrate validate TABLE -o FILE` writes")
     rows = table(path)
     if not parity.is_table(rows.columns):
-        raise UserError(f"'{shown(path)}' is not what `llmviewer calibrate validate TABLE -o FILE` writes")
+        raise UserError(f"'{printable(path)}' is not what `llmviewer calibrate validate TABLE -o FILE` writes")
     if parity.frame(rows).empty:
-        raise UserError(f"'{shown(path)}' has no row with a prediction")
+        raise UserError(f"'{printable(path)}' has no row with a prediction")
     return rows
 
 

@@ -12,7 +12,7 @@ from llmviewer.result.describe import number
 from llmviewer.result.stages import system_at, value_at
 from llmviewer.result.timeline.traced import PassSelection, PricedPasses, split_repeats
 from llmviewer.result.timeline.unrolled import EngineTerms, KernelRun, LayerRun, UnrolledPass
-from llmviewer.serving.generation import PLAIN, Draft
+from llmviewer.serving.generation import AUTOREGRESSIVE, Draft
 
 #: Tracks of a device: kernels with the passes and layers that contain them, and engine time between kernels.
 COMPUTE, ENGINE = "compute", "engine"
@@ -92,7 +92,7 @@ class _TimelineBuilder:
             self.events.append(Event(name="KV cache transfer", kind="transfer", start_s=start, end_s=end))
             start = end
         generation = system_at(self.analysis, self.point).generation
-        rounds = generation is not PLAIN and generation.branches is None
+        rounds = generation is not AUTOREGRESSIVE and generation.branches is None
         facts = {"expected_tokens": number(value_at(generation.tokens, 0))} if rounds else {}
         for count, at in enumerate(plan.decode, 1):
             name = f"{'round' if rounds else 'decode step'} {count}"

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.analysis.passes import system_per_pass
 from llmviewer.analysis.evaluation import Evaluation, evaluate
+from llmviewer.analysis.passes import system_per_pass
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Step
@@ -116,7 +116,7 @@ class PricedPasses:
     def of(cls, analysis: Analysis, passes: tuple[int, ...], point: int) -> PricedPasses:
         """Evaluate the selected passes again, because an analysis of many passes keeps only their times."""
         selected = np.array(passes, dtype=np.intp)
-        step = Step(tuple(group.some(selected) for group in analysis.schedule.step.groups))
+        step = Step(tuple(group.select(selected) for group in analysis.schedule.step.groups))
         totals = evaluate(analysis.model, system_per_pass(analysis.system, analysis.schedule, selected), step)
         index = {at: number for number, at in enumerate(passes)}
         return cls(analysis=analysis, totals=totals, step=step, index=index, point=point)

@@ -11,9 +11,9 @@ from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.core.ir import Block, Graph, Operator, Place
 from llmviewer.core.kinds import Kind
 from llmviewer.hardware.chip import Chip
-from llmviewer.ops.transfer import Direction, direction_of
+from llmviewer.ops.transfer import Direction, copy_direction
 from llmviewer.result.stages import ValueOf, does_run, operator_object
-from llmviewer.timing.engine import FACTORS, converts, unpacks
+from llmviewer.timing.engine import FACTORS, converts_input, unpacks_weights
 
 #: Engine term spent before kernels -> which kernels; other terms are spent before the pass, `sampling` after it.
 BEFORE_KERNEL: dict[str, Callable[[Operator], bool]] = {
@@ -24,9 +24,9 @@ BEFORE_KERNEL: dict[str, Callable[[Operator], bool]] = {
 AFTER_PASS = ("sampling",)
 #: Engine term that changes the time of kernels -> which kernels.
 INSIDE_KERNEL: dict[str, Callable[[Operator], bool]] = {
-    "conversion": converts,
+    "conversion": converts_input,
     "own matrix-vector kernels": lambda operator: operator.kind is Kind.GEMM,
-    "unpacking weights": lambda operator: any(unpacks(operator, access) for access in operator.reads),
+    "unpacking weights": lambda operator: any(unpacks_weights(operator, access) for access in operator.reads),
 }
 #: Engine time as (name, seconds) pairs.
 EngineTerms: TypeAlias = tuple[tuple[str, float], ...]
@@ -109,7 +109,7 @@ def unroll_pass(totals: Evaluation, chip: Chip, at: ValueOf, first: int = 0) -> 
     """Unroll one pass of an evaluation.  at: a count -> its value for this pass.  first: number of its first layer."""
     rows = [row for row in totals.rows if does_run(row, at)]
     windows = {layer.block.name: at(layer.time_s) for layer in totals.copying}
-    chain = [row for row in rows if row.block.name not in windows or direction_of(row.operator) is None]
+    chain = [row for row in rows if row.block.name not in windows or copy_direction(row.operator) is None]
     engine = _EngineTimes(chain=chain, at=at)
     for name, seconds in totals.served:
         engine.add(name, at(seconds))
@@ -206,7 +206,7 @@ def _own(name: str) -> Callable[[Operator], bool]:
 
 def _kernel(row: TimedOperator, chip: Chip, at: ValueOf, engine: _EngineTimes) -> KernelRun:
     counts = operator_object(row, chip, at, at)
-    direction = direction_of(row.operator)
+    direction = copy_direction(row.operator)
     if direction is not None and row not in engine.chain:
         copies = {
             ("link out" if name == "link" and direction is Direction.OUT else COPY_TRACKS[name]): at(seconds)

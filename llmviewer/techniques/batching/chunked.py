@@ -10,7 +10,7 @@ from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
-from llmviewer.serving.batching import Batching, Facts, Replica, RequestTimes, Running, per_token
+from llmviewer.serving.batching import Batching, BatchingFacts, Replica, RequestTimes, Running, per_token
 from llmviewer.techniques.batching.sharing import check_mixable, with_batching
 from llmviewer.techniques.technique import Change, Parameter, Technique, parse_numbers
 
@@ -26,14 +26,14 @@ BUDGET = Parameter(name="tokens", low=16, high=2.0**24, whole=True)
 class ChunkPlan:
     """Steps in steady state, per point; a mixed step contains prompt tokens and decodes.
 
-    chunks: steps per prompt, possibly fractional if steps are shared.  together: prompts per mixed step, at least 1.
+    chunks: steps per prompt, fractional if steps are shared.  prompts_per_pass: prompts per mixed step, at least 1.
     mixed: mixed steps among the decode steps of a sequence.  decodes: sequences that decode in a mixed step.
     chunk_tokens: most prompt tokens of a mixed step.  share: fraction of all steps that are mixed.
     filled: 1.0 if chunks of two prompts share a step, else 0.0.
     """
 
     chunks: Count
-    together: Count
+    prompts_per_pass: Count
     mixed: Count
     decodes: Count
     chunk_tokens: Count
@@ -55,16 +55,16 @@ def plan_chunks(running: Count, prompt: Count, steps: Count, budget: Count) -> C
     unsaturated = (room > 0.0) & (running * unshared <= steps + unshared)
     shared = np.maximum((steps + unshared) / running, (prompt + steps) / budget)
     steps_per_prompt = np.where(unsaturated, unshared, shared)
-    chunks, together = np.maximum(steps_per_prompt, 1.0), np.maximum(1.0 / steps_per_prompt, 1.0)
-    others = np.maximum(running - together, 0.0) / together * chunks
+    chunks, prompts_per_pass = np.maximum(steps_per_prompt, 1.0), np.maximum(1.0 / steps_per_prompt, 1.0)
+    others = np.maximum(running - prompts_per_pass, 0.0) / prompts_per_pass * chunks
     mixed = np.where(unsaturated, others, steps)
     chunk_tokens = np.where(unsaturated, room, prompt / chunks * ROUND_OFF)
     return ChunkPlan(
         chunks=chunks,
-        together=together,
+        prompts_per_pass=prompts_per_pass,
         mixed=mixed,
-        decodes=mixed * together / chunks,
-        chunk_tokens=np.where(chunks > 1.0, chunk_tokens, prompt * together),
+        decodes=mixed * prompts_per_pass / chunks,
+        chunk_tokens=np.where(chunks > 1.0, chunk_tokens, prompt * prompts_per_pass),
         share=np.minimum((others + chunks) / (steps + chunks), 1.0),
         filled=np.where(unsaturated | (chunks == 1.0), 0.0, 1.0),
     )
@@ -93,7 +93,7 @@ class ChunkedTimes(RequestTimes):
     @property
     def waiting_s(self) -> Array:
         """Queueing time for the prompts ahead, if every step is mixed [s]."""
-        prompts = np.maximum(self.running - self.together, 0.0) / self.together
+        prompts = np.maximum(self.running - self.prompts_per_pass, 0.0) / self.prompts_per_pass
         return np.maximum(self.prefill_s * prompts - self.others_s, 0.0)
 
     @property
@@ -112,7 +112,7 @@ class ChunkedTimes(RequestTimes):
         pure = 1.0 - self.mixing.plan.mixed / np.maximum(self.steps, 1.0)
         return np.asarray(self.decode_s * pure + self.others_s)
 
-    def facts(self) -> Facts:
+    def facts(self) -> BatchingFacts:
         """Sizes in tokens and sequences (means over steps), shares, and times [s]."""
         plan = self.mixing.plan
         return {
@@ -120,7 +120,7 @@ class ChunkedTimes(RequestTimes):
             "token_budget": self.mixing.budget,
             "chunk_tokens": plan.chunk_tokens,
             "chunks": plan.chunks,
-            "prompts_together": self.together,
+            "prompts_together": self.prompts_per_pass,
             "decodes_in_mixed_step": plan.decodes,
             "mixed_share": plan.share,
             "mixed_step_s": self.prefill_s / plan.chunks,
@@ -151,14 +151,14 @@ class Chunked(Batching):
     def admit(self, request: Request, replica: Replica) -> Running | None:
         """Sequences that fit in the KV cache, and their chunk plan."""
         budget = self.budget(0.0, replica.token_budget)
-        places = replica.places(request, budget)
+        places = replica.max_sequences(request, budget)
         running = replace(request, batch_size=np.minimum(request.batch_size, places))
         chunk_plan = plan_chunks(running.batch_size, replica.new_tokens(request), request.output_len - 1.0, budget)
         return ChunkedRunning(
             request=running,
-            together=chunk_plan.together,
+            prompts_per_pass=chunk_plan.prompts_per_pass,
             chunk_tokens=chunk_plan.chunk_tokens,
-            riders=chunk_plan.decodes,
+            decodes=chunk_plan.decodes,
             filled=chunk_plan.filled,
             plan=chunk_plan,
             budget=budget,
@@ -167,7 +167,7 @@ class Chunked(Batching):
     def times(self, passes: RequestTimes, running: Running, users: Count) -> RequestTimes:
         """Times with queueing and chunked prefill."""
         assert isinstance(running, ChunkedRunning)
-        return Batching.times(self, passes, running, users).knowing(ChunkedTimes, mixing=running)
+        return Batching.times(self, passes, running, users).extended(ChunkedTimes, mixing=running)
 
 
 def _make(text: str) -> Change:
@@ -188,10 +188,10 @@ TECHNIQUE = Technique(
     parameters={
         "tokens": "token budget of a step (default: --max-num-batched-tokens, else the engine's budget, else 512)",
     },
-    formula="chunk = tokens - decodes; k = ceil(S / chunk) steps per prompt, n steps per answer; with A running sequences "
-    "a fraction A k / (n + k) of the steps is mixed; above 1 all steps are mixed, chunks of two prompts share a step, "
-    "k = max((n + k) / A, (S + n) / tokens), and prompts queue if steps are full; each chunk reads the keys of the "
-    "chunks before it; TTFT = k mixed steps, TPOT = ((A - 1) k mixed steps + the remaining pure steps) / n",
+    formula="chunk = tokens - decodes; k = ceil(S / chunk) steps per prompt, n steps per answer; with A running "
+    "sequences a fraction A k / (n + k) of the steps is mixed; above 1 all steps are mixed, chunks of two prompts "
+    "share a step, k = max((n + k) / A, (S + n) / tokens), and prompts queue if steps are full; each chunk reads the "
+    "keys of the chunks before it; TTFT = k mixed steps, TPOT = ((A - 1) k mixed steps + the remaining pure steps) / n",
     source="Sarathi arXiv 2308.16369, Sarathi-Serve arXiv 2403.02310; DeepSpeed-FastGen arXiv 2401.08671",
     example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 16 --batching chunked,tokens=512",
     make=_make,

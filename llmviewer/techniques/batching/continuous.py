@@ -8,7 +8,7 @@ import numpy as np
 
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.workload import Request
-from llmviewer.serving.batching import Batching, Replica, Running, together
+from llmviewer.serving.batching import Batching, Replica, Running, prompts_per_pass
 from llmviewer.techniques.batching.sharing import with_batching
 from llmviewer.techniques.technique import Change, Technique
 
@@ -26,9 +26,9 @@ class Continuous(Batching):
 
     def admit(self, request: Request, replica: Replica) -> Running | None:
         """Sequences that fit in the KV cache."""
-        places = replica.places(request, replica.token_budget)
+        places = replica.max_sequences(request, replica.token_budget)
         running = replace(request, batch_size=np.minimum(request.batch_size, places))
-        return Running(request=running, together=together(running))
+        return Running(request=running, prompts_per_pass=prompts_per_pass(running))
 
 
 def _make(text: str) -> Change:

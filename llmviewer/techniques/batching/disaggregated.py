@@ -11,7 +11,15 @@ from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.workload import Request, decode
 from llmviewer.hardware.specs import network
-from llmviewer.serving.batching import Batching, Facts, Replica, RequestTimes, Running, per_token, together
+from llmviewer.serving.batching import (
+    Batching,
+    BatchingFacts,
+    Replica,
+    RequestTimes,
+    Running,
+    per_token,
+    prompts_per_pass,
+)
 from llmviewer.techniques.batching.pools import BOUNDS, Load
 from llmviewer.techniques.batching.sharing import check_mixable, with_batching
 from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
@@ -85,7 +93,7 @@ class DisaggregatedTimes(RequestTimes):
         """Transfer and decode; the transfer delays the second token [s]."""
         return np.asarray(self.transfer_s + self.decode_s)
 
-    def facts(self) -> Facts:
+    def facts(self) -> BatchingFacts:
         """Instances, rates [1/s], utilization, times [s], bytes."""
         load, rate = self.load, self.requests_per_s
         return {
@@ -93,12 +101,12 @@ class DisaggregatedTimes(RequestTimes):
             "decode_instances": load.decode,
             "bound": [BOUNDS[at] for at in self.bound],
             "requests_per_s": rate,
-            "prefill_busy": rate * self.prefill_s / (load.prefill * load.together),
+            "prefill_busy": rate * self.prefill_s / (load.prefill * load.prompts_per_pass),
             "link_busy": rate * load.transfer_s / load.links,
             "decode_batch": rate * self.decode_s / load.decode,
             "decode_places": load.places,
             "prefill_places": self.disaggregated.prefill_places,
-            "prompts_together": load.together,
+            "prompts_together": load.prompts_per_pass,
             "transfer_bytes": self.disaggregated.prompt_bytes,
             "link_bytes_per_s": self.disaggregated.link_bytes_per_s,
             "transfer_s": load.transfer_s,
@@ -136,30 +144,30 @@ class Disaggregated(Batching):
 
         return DisaggregatedRunning(
             request=replace(request, batch_size=load.batch(decode_s)),
-            together=load.together,
+            prompts_per_pass=load.prompts_per_pass,
             load=load,
-            prefill_places=replica.places(_first_token(request), replica.token_budget),
+            prefill_places=replica.max_sequences(_first_token(request), replica.token_budget),
             prompt_bytes=prompt_bytes,
             link_bytes_per_s=self.link_bytes_per_s,
         )
 
     def _load(self, request: Request, users: Array, moved: Array, replica: Replica) -> Load:
         """The load of both pools.  moved: KV-cache bytes of each prompt that cross the link of a device."""
-        shared = together(replace(request, batch_size=np.ceil(users / self.prefill)))
+        shared = prompts_per_pass(replace(request, batch_size=np.ceil(users / self.prefill)))
         return Load(
             users=users,
             prefill=self.prefill,
             decode=self.decode,
             prefill_s=replica.prefill_s(replace(_first_token(request), batch_size=shared)),
             transfer_s=moved / self.link_bytes_per_s,
-            places=replica.places(request, np.maximum(np.ceil(users / self.decode), 1.0)),
-            together=shared,
+            places=replica.max_sequences(request, np.maximum(np.ceil(users / self.decode), 1.0)),
+            prompts_per_pass=shared,
         )
 
     def times(self, passes: RequestTimes, running: Running, users: Count) -> RequestTimes:
         """Times with queueing at both pools and the links."""
         assert isinstance(running, DisaggregatedRunning)
-        return Batching.times(self, passes, running, users).knowing(DisaggregatedTimes, disaggregated=running)
+        return Batching.times(self, passes, running, users).extended(DisaggregatedTimes, disaggregated=running)
 
 
 def _first_token(request: Request) -> Request:

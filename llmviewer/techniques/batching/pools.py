@@ -20,8 +20,8 @@ class Load:
     """Load of both pools and of the links between them, per point.
 
     users: concurrent requests of the whole system.  prefill, decode: instances.
-    prefill_s: a prefill pass of `together` prompts [s].  transfer_s: KV-cache transfer of one prompt over one link [s].
-    places: sequences that fit on a decode instance.
+    prefill_s: a prefill pass of `prompts_per_pass` prompts [s].  places: sequences that fit on a decode instance.
+    transfer_s: KV-cache transfer of one prompt over one of as many links as the smaller pool has instances [s].
     """
 
     users: Count
@@ -30,7 +30,7 @@ class Load:
     prefill_s: Count
     transfer_s: Count
     places: Count
-    together: Count = 1.0
+    prompts_per_pass: Count = 1.0
 
     @property
     def links(self) -> float:
@@ -41,7 +41,7 @@ class Load:
         """Requests per second that each of BOUNDS allows.  decode_s: all decode steps of a request [s]."""
         with np.errstate(divide="ignore"):
             allowed = (
-                self.prefill * self.together / self.prefill_s,
+                self.prefill * self.prompts_per_pass / self.prefill_s,
                 self.links / np.asarray(self.transfer_s),
                 self.decode * self.places / np.asarray(decode_s),
                 self.users / (self.prefill_s + self.transfer_s + decode_s),

@@ -8,7 +8,7 @@ import numpy as np
 
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.workload import Request
-from llmviewer.serving.batching import STATIC, Batching, Facts
+from llmviewer.serving.batching import STATIC, Batching, BatchingFacts
 from llmviewer.techniques.batching.sharing import with_batching
 from llmviewer.techniques.technique import Change, Parameter, Technique, parse_numbers
 
@@ -27,7 +27,7 @@ class PaddedStatic(Batching):
 
     longest: float
 
-    def lasting(self, request: Request) -> Request:
+    def padded(self, request: Request) -> Request:
         """The request with every answer as long as the longest."""
         mean = float(np.max(request.output_len))
         if mean > self.longest:
@@ -37,7 +37,7 @@ class PaddedStatic(Batching):
             )
         return replace(request, output_len=0.0 * request.output_len + self.longest)
 
-    def facts(self, request: Request) -> Facts:
+    def facts(self, request: Request) -> BatchingFacts:
         """The longest answer [tokens], and the share of decode slots that generate nothing."""
         steps = max(self.longest - 1.0, 1.0)
         return {"longest_output_tokens": self.longest, "empty_slots": (self.longest - request.output_len) / steps}

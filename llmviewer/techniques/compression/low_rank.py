@@ -8,7 +8,7 @@ from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype, operand_class
 from llmviewer.core.ir import Access, Block, Operator, Pass, Role, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
-from llmviewer.formats.linear import conversion, is_linear, is_matrix, matrix
+from llmviewer.formats.linear import conversion, is_linear, is_weight_matrix, weight_access
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
@@ -41,7 +41,7 @@ def _factors(operator: Operator, rank: float, plain: Dtype) -> tuple[Operator, .
         return (operator,)
     middle = Tensor(name=f"{operator.name}_low_a", elements=shape.m * rank, dtype=plain)
     inputs = tuple(a for a in operator.reads if a.tensor.role is not Role.WEIGHT)
-    biases = tuple(a for a in operator.reads if a.tensor.role is Role.WEIGHT and not is_matrix(a))
+    biases = tuple(a for a in operator.reads if a.tensor.role is Role.WEIGHT and not is_weight_matrix(a))
     old = conversion(operator)
     into = replace(
         operator,
@@ -58,7 +58,7 @@ def _factors(operator: Operator, rank: float, plain: Dtype) -> tuple[Operator, .
         name=f"{operator.name}_low_b",
         role=OperatorRole.OTHER,
         reads=(whole(middle), _matrix(operator, "_low_b", rank / shape.k), *biases),
-        compute=operand_class(plain, matrix(operator).tensor.dtype),
+        compute=operand_class(plain, weight_access(operator).tensor.dtype),
         matmul_flops=shape.m * (2.0 * shape.n * rank),
         shape=replace(shape, k=rank),
     )
@@ -74,7 +74,7 @@ def _converting(operator: Operator, work: Count) -> Operator:
 
 def _matrix(operator: Operator, ending: str, share: float) -> Access:
     """A factor that holds `share` of the elements of the operator's matrix."""
-    read = matrix(operator)
+    read = weight_access(operator)
     name = f"{operator.name}{ending}.weight"
     return Access(replace(read.tensor, name=name, elements=read.tensor.elements * share), read.elements * share)
 

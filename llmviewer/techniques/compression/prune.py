@@ -13,7 +13,7 @@ from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import BUFFER, Access, Block, Graph, Operator, Pass, Role, Tensor
-from llmviewer.formats.linear import conversion, is_linear, is_matrix, matrix
+from llmviewer.formats.linear import conversion, is_linear, is_weight_matrix, weight_access
 from llmviewer.hardware.chip import Chip
 from llmviewer.techniques.compression.narrow import fewer_heads, narrower_feed_forward, nearest_size
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass
@@ -40,7 +40,7 @@ def two_of_four(chip: Chip) -> Pass:
         )
 
     def change(operator: Operator) -> Operator:
-        kept = matrix(operator)
+        kept = weight_access(operator)
         stored = _stored(operator, 0.5, Access(_pattern(kept, INDEX, 0.5), kept.elements * 0.5))
         work = _sum(operator.vector_flops, conversion(operator), conversion(stored))
         runs = chip.compute_dtype(operator.compute)
@@ -63,7 +63,7 @@ def unstructured(sparsity: float) -> Pass:
     """
 
     def change(operator: Operator) -> Operator:
-        kept = matrix(operator)
+        kept = weight_access(operator)
         if sparsity * kept.tensor.dtype.bits <= BITMAP.bits:
             return operator
         return _stored(operator, 1.0 - sparsity, Access(_pattern(kept, BITMAP, 1.0), kept.elements))
@@ -79,7 +79,7 @@ def _pattern(of: Access, dtype: Dtype, per_element: float) -> Tensor:
 
 def _stored(operator: Operator, share: float, pattern: Access) -> Operator:
     """`share` of the matrix, and the pattern beside it."""
-    reads = tuple(_part(a, share) if is_matrix(a) else a for a in operator.reads)
+    reads = tuple(_part(a, share) if is_weight_matrix(a) else a for a in operator.reads)
     return replace(operator, reads=(*reads, pattern))
 
 

@@ -1,1 +1,1 @@
-"""Tensors on the host or its disk, and work on the host's CPU."""
+"""Offloading of tensors to the host or its disk, and of work to the host's CPU."""

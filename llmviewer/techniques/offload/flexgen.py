@@ -10,10 +10,11 @@ from llmviewer.analysis.placement import Shares
 from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.ir import as_built
 from llmviewer.core.workload import Request
-from llmviewer.hardware.chip import Figure, Host
+from llmviewer.hardware.chip import Host
+from llmviewer.hardware.figures import Figure
 from llmviewer.models.model import Model
 from llmviewer.techniques.offload.places import OffloadShares
-from llmviewer.techniques.offload.plan import Offload, placed, with_host
+from llmviewer.techniques.offload.plan import Offload, with_offload, with_host
 from llmviewer.techniques.technique import Change
 
 #: Stands among the passes until the request is known.
@@ -48,7 +49,7 @@ def _placed(system: System, shares: Shares) -> System:
     weights, kv, activations = (OffloadShares(host=shares[k], disk=shares[k + 1]) for k in (0, 2, 4))
     plan = Offload(weights=weights, kv=kv, activations=activations, head=False)
     before = replace(system, passes=system.passes[:at])
-    there = placed(before, plan, "flexgen: ")
+    there = with_offload(before, plan, "flexgen: ")
     drafters = tuple(
         replace(one, system=_placed(one.system, shares)) if _is_marked(one.system) else one for one in system.drafters
     )

@@ -10,16 +10,8 @@ from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role,
 from llmviewer.core.kinds import Kind
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import is_routed
-from llmviewer.ops.transfer import hand_over
-from llmviewer.techniques.offload.places import (
-    HIDDEN,
-    OffloadShares,
-    cache_moved,
-    dealt,
-    elsewhere,
-    own_table,
-    split_layers,
-)
+from llmviewer.ops.transfer import blocking_copy
+from llmviewer.techniques.offload.places import HIDDEN, OffloadShares, cache_accesses, split_states, offloaded_tensor, has_untied_head, split_layers
 from llmviewer.techniques.parallel.share import part
 from llmviewer.techniques.sparsity.expected_work import running
 
@@ -45,7 +37,7 @@ def layers_on_host(share: float) -> Pass:
         for block in split.blocks:
             if block.name == away[0]:
                 blocks.append(_handing("to_host", stream))
-            all_there = share == 1.0 and block.name == "head" and own_table(graph)
+            all_there = share == 1.0 and block.name == "head" and has_untied_head(graph)
             blocks.append(_block_there(block) if block.name in away or all_there else block)
             if block.name == away[-1] and not all_there:
                 blocks.append(_handing("to_device", stream))
@@ -92,15 +84,15 @@ def _sharded(graph: Graph) -> None:
 
 
 def _handing(name: str, stream: Tensor) -> Block:
-    return Block(name=name, operators=(hand_over(name, (stream,)),), scope="model")
+    return Block(name=name, operators=(blocking_copy(name, (stream,)),), scope="model")
 
 
-def there(operator: Operator, name: str = "") -> Operator:
+def on_host(operator: Operator, name: str = "") -> Operator:
     """The operator as the host runs it: all it reads and writes is in the host's memory."""
 
     def at(access: Access) -> Access:
         tensor = access.tensor
-        return Access(elsewhere(tensor, Place.HOST) if tensor.place is Place.DEVICE else tensor, access.elements)
+        return Access(offloaded_tensor(tensor, Place.HOST) if tensor.place is Place.DEVICE else tensor, access.elements)
 
     return replace(
         operator,
@@ -113,7 +105,7 @@ def there(operator: Operator, name: str = "") -> Operator:
 
 def _block_there(block: Block) -> Block:
     states = tuple(replace(state, place=Place.HOST) for state in block.states)
-    return replace(block, operators=tuple(there(op) for op in block.operators), states=states)
+    return replace(block, operators=tuple(on_host(op) for op in block.operators), states=states)
 
 
 def _experts_there(block: Block, share: float) -> Block:
@@ -124,9 +116,9 @@ def _experts_there(block: Block, share: float) -> Block:
     operators: list[Operator] = []
     for operator in block.operators:
         if operator is routed[0]:
-            operators.append(hand_over("to_host", vectors))
-            operators += (there(_some(op, share), op.name + ON_HOST) for op in routed)
-            operators.append(hand_over("to_device", vectors))
+            operators.append(blocking_copy("to_host", vectors))
+            operators += (on_host(_some(op, share), op.name + ON_HOST) for op in routed)
+            operators.append(blocking_copy("to_device", vectors))
         if not is_routed(operator):
             operators.append(operator)
         elif share < 1.0:
@@ -145,7 +137,7 @@ def _some(operator: Operator, share: float) -> Operator:
 
 def _attended(block: Block, kv: OffloadShares, cached: Collection[str]) -> Block:
     core = [op for op in block.operators if isinstance(op.shape, AttentionShape) and op.runs_on is Place.DEVICE]
-    old, made = cache_moved(block, cached)
+    old, made = cache_accesses(block, cached)
     if not core or not old:
         return block
     if any(access.tensor.name.startswith("latent") for access in old):
@@ -158,8 +150,8 @@ def _attended(block: Block, kv: OffloadShares, cached: Collection[str]) -> Block
     operators: list[Operator] = []
     for operator in block.operators:
         if operator is core[0]:
-            operators.append(hand_over("to_host", sent))
-            operators += (there(running(op, share), op.name + ON_HOST) for op in core)
-            operators.append(hand_over("to_device", (result,)))
+            operators.append(blocking_copy("to_host", sent))
+            operators += (on_host(running(op, share), op.name + ON_HOST) for op in core)
+            operators.append(blocking_copy("to_device", (result,)))
         operators.append(running(operator, 1.0 - share) if any(operator is op for op in core) else operator)
-    return replace(block, operators=tuple(operators), states=dealt(block.states, kv))
+    return replace(block, operators=tuple(operators), states=split_states(block.states, kv))

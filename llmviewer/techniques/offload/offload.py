@@ -7,16 +7,17 @@ from dataclasses import replace
 
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.hardware.chip import Figure, Host
+from llmviewer.hardware.chip import Host
+from llmviewer.hardware.figures import Figure
 from llmviewer.hardware.specs import disk, host
 from llmviewer.techniques.offload.flash import Flash
 from llmviewer.techniques.offload.places import OffloadShares
-from llmviewer.techniques.offload.plan import TENSORS, WHERE, Offload, Overlap, placed, with_host
+from llmviewer.techniques.offload.plan import TENSORS, WHERE, Offload, Overlap, with_offload, with_host
 from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
 #: A server whose CPU states its rates, and a fast disk.
-HOST = "xeon-8480-ddr5"
-DISK = "samsung-pm1743"
+DEFAULT_HOST = "xeon-8480-ddr5"
+DEFAULT_DISK = "samsung-pm1743"
 #: Words that choose -> what they allow, the default first.
 CHOICES: dict[str, tuple[str, ...]] = {
     "compute": ("device", "host"),
@@ -45,13 +46,13 @@ def _make(text: str) -> Change:
 
         return flexgen(beside, figures)
     plan = _plan(preset, given)
-    if plan.nothing:
+    if plan.is_empty:
         return lambda system: system
 
     def change(system: System) -> System:
         if plan.flash and not any(a.name.startswith("contextual_sparsity") for a in system.passes):
             raise UserError(f"{WHERE} flash reads the neurons that a token uses: say so, --contextual-sparsity mlp=0.1")
-        return placed(with_host(system, beside, figures), plan)
+        return with_offload(with_host(system, beside, figures), plan)
 
     return change
 
@@ -94,10 +95,10 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
 
 def _beside(given: Mapping[str, str]) -> tuple[Host, dict[str, Figure]]:
     """The host, and its disk where one is needed, with their figures."""
-    found, figure = host(given.get("host", HOST))
+    found, figure = host(given.get("host", DEFAULT_HOST))
     figures = {"host.bandwidth_bytes_per_s": figure}
     if given.get("to") == "disk" or "disk" in given:
-        its, rates = disk(given.get("disk", DISK))
+        its, rates = disk(given.get("disk", DEFAULT_DISK))
         found, figures = replace(found, disk=its), figures | rates
     return found, figures
 
@@ -115,8 +116,8 @@ TECHNIQUE = Technique(
         "overlap": "on: a share of every layer comes while the one before computes; layer: whole layers "
         "do; off: a layer waits",
         "to": "host, or disk",
-        "host": f"name of a host; {HOST} unless said",
-        "disk": f"name of a disk; {DISK} unless said",
+        "host": f"name of a host; {DEFAULT_HOST} unless said",
+        "disk": f"name of a disk; {DEFAULT_DISK} unless said",
         "zero-inference": "all weights streamed (ZeRO-Inference)",
         "experts": "routed experts on the host, which computes them (KTransformers)",
         "flexgen": "what lies where as a linear program finds it for the request (FlexGen)",

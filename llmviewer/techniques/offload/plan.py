@@ -1,4 +1,4 @@
-"""What is offloaded, and who computes with it: the passes of a chip, and the host that a system gets."""
+"""Offload plans: which tensors are offloaded, which side computes with them, and the resulting graph passes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from enum import Enum
 from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph, Pass
-from llmviewer.hardware.chip import Chip, Figure, Host
+from llmviewer.hardware.chip import Chip, Host
+from llmviewer.hardware.figures import Figure
 from llmviewer.ops.gemm import is_routed
 from llmviewer.ops.transfer import Direction, TransferShape
-from llmviewer.techniques.offload.flash import Flash, from_flash
+from llmviewer.techniques.offload.flash import Flash, load_neurons_from_disk
 from llmviewer.techniques.offload.host import attention_on_host, experts_on_host, layers_on_host
-from llmviewer.techniques.offload.places import STAYS, OffloadShares
-from llmviewer.techniques.offload.stream import Streams, every, stream
+from llmviewer.techniques.offload.places import ON_DEVICE, OffloadShares
+from llmviewer.techniques.offload.stream import Streams, all_weights, stream
 
 WHERE = "--offload"
-#: What may lie elsewhere.
+#: Kinds of tensors that can be offloaded.
 TENSORS = ("weights", "kv", "activations")
 
 
 class Overlap(Enum):
-    """What comes to the device while the layer before computes."""
+    """Copies to the device that run while the previous layer computes: a share of every layer, whole layers, none."""
 
     SHARE = "on"
     LAYER = "layer"
@@ -32,17 +33,17 @@ class Overlap(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """What lies elsewhere, and who computes with it.
+    """Shares of the offloaded tensors, and which side computes with them.
 
-    experts: of the weights only the routed experts' go.  on_host: the host computes with what it holds; else it is
-    brought to the device.  overlap: what of it comes while the layer before computes, a share of every layer, or whole
-    layers of which others stay; with nothing a layer waits for what it needs.  head: it goes where all layers go.
-    flash: the disk holds the feed-forward weights instead.
+    experts: only weights of routed experts are offloaded.  on_host: the host computes with its tensors; otherwise they
+    are copied to the device.  overlap: whether copies run while the previous layer computes, for a share of every layer
+    or for whole layers; with NOTHING a layer waits for its copies.  head: lm_head is offloaded if all layers are.
+    flash: the feed-forward weights are read from the disk instead.
     """
 
-    weights: OffloadShares = STAYS
-    kv: OffloadShares = STAYS
-    activations: OffloadShares = STAYS
+    weights: OffloadShares = ON_DEVICE
+    kv: OffloadShares = ON_DEVICE
+    activations: OffloadShares = ON_DEVICE
     experts: bool = False
     on_host: bool = False
     overlap: Overlap = Overlap.SHARE
@@ -50,82 +51,82 @@ class Offload:
     flash: Flash | None = None
 
     @property
-    def nothing(self) -> bool:
-        """Whether all stays on the device."""
+    def is_empty(self) -> bool:
+        """Whether everything stays on the device."""
         return self.flash is None and not any(a.share for a in (self.weights, self.kv, self.activations))
 
     @property
     def needs_host(self) -> bool:
-        """Whether the memory of the host is used."""
+        """Whether tensors are stored in the memory of the host."""
         return any(a.host for a in (self.weights, self.kv, self.activations))
 
     def __str__(self) -> str:
         if self.flash is not None:
             return f"flash: kept={self.flash.kept:g}, fresh={self.flash.fresh:g}"
-        away = ((name, getattr(self, name)) for name in TENSORS)
-        said = [f"{'experts' if self.experts and name == 'weights' else name} {of}" for name, of in away if of.share]
-        how = ["compute=host"] if self.on_host else []
-        how += [f"overlap={self.overlap.value}"] if self.overlap is not Overlap.SHARE else []
-        return ", ".join((*said, *how)) or "all on the device"
+        shares = ((name, getattr(self, name)) for name in TENSORS)
+        texts = [f"{'experts' if self.experts and name == 'weights' else name} {of}" for name, of in shares if of.share]
+        texts += ["compute=host"] if self.on_host else []
+        texts += [f"overlap={self.overlap.value}"] if self.overlap is not Overlap.SHARE else []
+        return ", ".join(texts) or "all on the device"
 
     def make(self, chip: Chip) -> Pass:
-        """The pass on a chip."""
+        """The graph pass of this plan on a chip."""
         if self.flash is not None:
-            return from_flash(self.flash, TransferShape(direction=Direction.IN, crosses=_crosses(chip)))
-        steps = [*self._computed(), *self._streamed(chip)]
+            return load_neurons_from_disk(self.flash, TransferShape(direction=Direction.IN, crosses=_crosses(chip)))
+        passes = [*self._host_passes(), *self._copy_passes(chip)]
 
         def change(graph: Graph) -> Graph:
-            for step in steps:
-                graph = step(graph)
+            for graph_pass in passes:
+                graph = graph_pass(graph)
             return graph
 
         return change
 
-    def _computed(self) -> list[Pass]:
-        """What the host does."""
+    def _host_passes(self) -> list[Pass]:
+        """Passes that move work to the host."""
         if not self.on_host:
             return []
         share = self.weights.share
         passes = [(experts_on_host if self.experts else layers_on_host)(share)] if share else []
         return [*passes, attention_on_host(self.kv)] if self.kv.share else passes
 
-    def _streamed(self, chip: Chip) -> list[Pass]:
-        """What comes to the device."""
+    def _copy_passes(self, chip: Chip) -> list[Pass]:
+        """Passes that copy offloaded tensors to the device."""
         streams = Streams(
-            weights=STAYS if self.on_host else self.weights,
-            kv=STAYS if self.on_host else self.kv,
+            weights=ON_DEVICE if self.on_host else self.weights,
+            kv=ON_DEVICE if self.on_host else self.kv,
             activations=self.activations,
             buffers=1.0 if self.overlap is Overlap.NOTHING else 2.0,
             crosses=_crosses(chip),
-            of=is_routed if self.experts else every,
+            selects=is_routed if self.experts else all_weights,
             whole_layers=self.overlap is Overlap.LAYER,
             head=self.head,
         )
-        idle = not any(away.share for away in (streams.weights, streams.kv, streams.activations))
+        idle = not any(shares.share for shares in (streams.weights, streams.kv, streams.activations))
         return [] if idle else [stream(streams)]
 
 
 def _crosses(chip: Chip) -> bool:
-    """Whether a link lies between the device and its host."""
+    """Whether the device is connected to its host by a link, instead of sharing its memory."""
     return chip.host_link_rate is not None
 
 
-def with_host(system: System, beside: Host, figures: Mapping[str, Figure]) -> System:
-    """The system with a host, which all devices share."""
+def with_host(system: System, host: Host, figures: Mapping[str, Figure]) -> System:
+    """The system with a host that all devices share.  figures: data-sheet figures of the host."""
     chip = system.chip
     if chip.host is not None:
-        raise UserError(f"{WHERE}: --hot-neurons already says what is on the host; leave out one")
-    shared = replace(beside, devices=system.parallelism.devices)
+        raise UserError(f"{WHERE}: --hot-neurons already offloads weights to the host; remove one")
+    shared = replace(host, devices=system.parallelism.devices)
     return replace(system, chip=replace(chip, host=shared, figures={**chip.figures, **figures}))
 
 
-def placed(system: System, plan: Offload, said: str = "") -> System:
-    """The system with what is offloaded.  said: how that was found."""
+def with_offload(system: System, plan: Offload, prefix: str = "") -> System:
+    """The system with an offload plan.  prefix: of the plan in the name of the pass, such as `flexgen: `."""
     if system.chip.host_link_rate is None and plan.needs_host:
         chip = system.chip.name
-        raise UserError(f"{WHERE}: {chip} states no link to a host; a device that shares its memory takes to=disk")
-    beside = system.chip.host
-    assert beside is not None
-    at = f"host={beside.name}" + (f", disk={beside.disk.name}" if beside.disk else "")
-    applied = AppliedTechnique(name=f"offload({said}{plan}, {at})", make=plan.make)
+        raise UserError(f"{WHERE}: {chip} has no link to a host; a device that shares the host's memory takes to=disk")
+    host = system.chip.host
+    assert host is not None
+    where = f"host={host.name}" + (f", disk={host.disk.name}" if host.disk else "")
+    applied = AppliedTechnique(name=f"offload({prefix}{plan}, {where})", make=plan.make)
     return replace(system, passes=(*system.passes, applied), copies_beside=plan.overlap is not Overlap.NOTHING)

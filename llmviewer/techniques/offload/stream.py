@@ -1,4 +1,4 @@
-"""Offloaded tensors that come to the device whenever a layer needs them: weights, keys and values, hidden states."""
+"""Offloaded tensors that are copied to the device when a layer needs them: weights, keys and values, hidden states."""
 
 from __future__ import annotations
 
@@ -7,102 +7,93 @@ from dataclasses import dataclass, replace
 
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, whole
 from llmviewer.ops.transfer import Direction, TransferShape, load, store
-from llmviewer.techniques.offload.places import (
-    HIDDEN,
-    STAYS,
-    OffloadShares,
-    cache_moved,
-    dealt,
-    elsewhere,
-    largest,
-    own_table,
-    split_layers,
-)
+from llmviewer.techniques.offload.places import HIDDEN, ON_DEVICE, OffloadShares, cache_accesses, split_states, offloaded_tensor, larger_access, has_untied_head, split_layers
 
-#: Ends the names of kinds of layers whose weights are offloaded where others' are not.
+#: Suffix of the names of blocks whose weights are offloaded when those of other layers are not.
 OFFLOADED = " offloaded"
 
 
-def every(_: Operator) -> bool:
-    """All weights."""
+def all_weights(_: Operator) -> bool:
+    """Select the weights of every operator."""
     return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """What of every layer is elsewhere.
+    """Shares of every layer's tensors that are offloaded, and how they are copied.
 
-    buffers: rooms on the device for what a layer brings.  crosses: it comes over a link; a disk of a device that
-    shares its memory with the host fills that memory at once.  of: which weights, by the operators that read them.
-    whole_layers: the share of the weights is that of the layers, the first ones; else a share of every layer's.
-    head: it goes too where all weights of the layers do.
+    buffers: number of device buffers for the copies of a layer.  crosses: copies go over a link; if device and host
+    share a memory, the disk fills it directly.  selects: operators whose weights are offloaded.  whole_layers: the
+    share of the weights is that of the layers, the first ones; otherwise it is a share of every layer's weights.
+    head: lm_head is offloaded too if all weights of the layers are.
     """
 
-    weights: OffloadShares = STAYS
-    kv: OffloadShares = STAYS
-    activations: OffloadShares = STAYS
+    weights: OffloadShares = ON_DEVICE
+    kv: OffloadShares = ON_DEVICE
+    activations: OffloadShares = ON_DEVICE
     buffers: float = 2.0
     crosses: bool = True
-    of: Callable[[Operator], bool] = every
+    selects: Callable[[Operator], bool] = all_weights
     whole_layers: bool = False
     head: bool = True
 
     def shape(self, direction: Direction) -> TransferShape:
-        """A copy that way."""
+        """The shape of a copy in this direction."""
         return TransferShape(direction=direction, crosses=self.crosses)
 
 
 def stream(streams: Streams) -> Pass:
-    """Of every layer's weights, cache and input the given shares lie on the host or its disk.
+    """Store the given shares of every layer's weights, cache and input on the host or its disk.
 
-    A pass reads there what the layer needs of them (of experts the distinct ones that its tokens meet), copies it over
-    the link into a buffer, and computes as ever: load_weights, load_kv, load_hidden stand at the head of the layer.
-    store_kv and store_hidden take the new keys and values and the layer's output back; what the layer has just made
-    needs no copy in.  What a disk holds passes through the memory of the host.  Recurrent states stay on the device,
-    and so do the embedding and a head that shares its table; any other head goes with the layers where all of their
-    weights do.  Source: FlexGen, arXiv 2303.06865, section 4.
+    A forward pass copies the tensors that a layer needs (of experts the distinct ones its tokens select) over the link
+    into a buffer before the layer runs: load_weights, load_kv, load_hidden are the layer's first operators.  store_kv
+    and store_hidden copy the new keys and values and the layer's output back; these need no copy in.  Reads from a disk
+    go through the memory of the host.  Recurrent states, the embedding and a tied head stay on the device; an untied
+    head is offloaded if all weights of the layers are.  Source: FlexGen, arXiv 2303.06865, section 4.
     """
 
     def change(graph: Graph) -> Graph:
         cached = {state.name for block in graph.blocks for state in block.states if state.per_token}
-        without = replace(streams, weights=STAYS)
-        brought = streams
+        without = replace(streams, weights=ON_DEVICE)
+        streamed = streams
         if streams.whole_layers and streams.weights.share:
-            graph, away = split_layers(graph, streams.weights.share, OFFLOADED)
-            brought = replace(streams, weights=streams.weights.whole)
+            graph, offloaded = split_layers(graph, streams.weights.share, OFFLOADED)
+            streamed = replace(streams, weights=streams.weights.normalized)
 
-        def of(block: Block) -> Block:
+        def change_block(block: Block) -> Block:
             if block.is_layer:
-                here = brought is not streams and block.name not in away
-                return _streamed(block, without if here else brought, cached)
-            if block.name == "head" and streams.head and streams.weights.share == 1.0 and own_table(graph):
-                return _streamed(block, replace(streams, activations=STAYS), ())
+                here = streamed is not streams and block.name not in offloaded
+                return _streamed(block, without if here else streamed, cached)
+            if block.name == "head" and streams.head and streams.weights.share == 1.0 and has_untied_head(graph):
+                return _streamed(block, replace(streams, activations=ON_DEVICE), ())
             return block
 
-        return graph.map_blocks(of)
+        return graph.map_blocks(change_block)
 
     return change
 
 
 def _streamed(block: Block, streams: Streams, cached: Collection[str]) -> Block:
-    operators, copies_in = _weights_away(block, streams)
+    operators, copies_in = _offload_weights(block, streams)
     out: list[Operator] = []
     if streams.kv.share:
-        kept, made = cache_moved(block, cached)
+        kept, made = cache_accesses(block, cached)
         copies_in += _loads("load_kv", kept, streams, streams.kv)
         out += _stores("store_kv", made, streams, streams.kv)
     if streams.activations.share:
         received = [whole(a.tensor) for op in block.operators for a in op.reads if a.tensor.name == HIDDEN][:1]
         copies_in += _loads("load_hidden", received, streams, streams.activations)
         out += _stores("store_hidden", received, streams, streams.activations)
-    return replace(block, operators=(*copies_in, *operators, *out), states=dealt(block.states, streams.kv))
+    return replace(block, operators=(*copies_in, *operators, *out), states=split_states(block.states, streams.kv))
 
 
-def _weights_away(block: Block, streams: Streams) -> tuple[tuple[Operator, ...], list[Operator]]:
-    """The operators with what stays, and the copy of the rest: what a kernel reads of a matrix it reads in the memory
-    of the device, from where it is stored or from the buffer."""
-    away = streams.weights
-    if not away.share:
+def _offload_weights(block: Block, streams: Streams) -> tuple[tuple[Operator, ...], list[Operator]]:
+    """The operators with the weights that stay on the device, and the copy of the rest.
+
+    Accesses are unchanged: a kernel reads the whole matrix in device memory, partly from the buffer.
+    """
+    shares = streams.weights
+    if not shares.share:
         return block.operators, []
     needed: dict[str, Access] = {}
     operators = []
@@ -110,30 +101,30 @@ def _weights_away(block: Block, streams: Streams) -> tuple[tuple[Operator, ...],
         reads = []
         for access in operator.reads:
             tensor = access.tensor
-            if tensor.role is not Role.WEIGHT or tensor.place is not Place.DEVICE or not streams.of(operator):
+            if tensor.role is not Role.WEIGHT or tensor.place is not Place.DEVICE or not streams.selects(operator):
                 reads.append(access)
                 continue
-            needed[tensor.name] = largest(needed.get(tensor.name), access)
-            reads.append(Access(replace(tensor, elements=tensor.elements * (1.0 - away.share)), access.elements))
+            needed[tensor.name] = larger_access(needed.get(tensor.name), access)
+            reads.append(Access(replace(tensor, elements=tensor.elements * (1.0 - shares.share)), access.elements))
         operators.append(replace(operator, reads=tuple(reads)))
-    return tuple(operators), _loads("load_weights", list(needed.values()), streams, away)
+    return tuple(operators), _loads("load_weights", list(needed.values()), streams, shares)
 
 
-def _loads(name: str, needed: list[Access], streams: Streams, away: OffloadShares) -> list[Operator]:
+def _loads(name: str, needed: list[Access], streams: Streams, shares: OffloadShares) -> list[Operator]:
     if not needed:
         return []
-    stored = [part for access in needed for part in _parts(access, away)]
+    stored = [part for access in needed for part in _offloaded_parts(access, shares)]
     return [load(name, stored, streams.shape(Direction.IN), streams.buffers)]
 
 
-def _stores(name: str, made: list[Access], streams: Streams, away: OffloadShares) -> list[Operator]:
+def _stores(name: str, made: list[Access], streams: Streams, shares: OffloadShares) -> list[Operator]:
     if not made:
         return []
-    parts = [part for access in made for part in _parts(access, away)]
+    parts = [part for access in made for part in _offloaded_parts(access, shares)]
     return [store(name, parts, streams.shape(Direction.OUT))]
 
 
-def _parts(access: Access, away: OffloadShares) -> Iterator[Access]:
-    """The shares of an access that lie elsewhere."""
-    for place, share in away.places():
-        yield Access(elsewhere(access.tensor, place, share), access.elements * share)
+def _offloaded_parts(access: Access, shares: OffloadShares) -> Iterator[Access]:
+    """The parts of an access that go to the host and its disk."""
+    for place, share in shares.places():
+        yield Access(offloaded_tensor(access.tensor, place, share), access.elements * share)

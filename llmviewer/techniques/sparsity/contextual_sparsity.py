@@ -13,7 +13,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Group
-from llmviewer.formats.linear import is_matrix, is_quantize
+from llmviewer.formats.linear import is_quantize, is_weight_matrix
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import Linear
 from llmviewer.techniques.sparsity.expected_work import running
@@ -158,7 +158,7 @@ def _sparse_columns(block: Block, sparsity: Sparsity) -> Block:
 
 def _used(operator: Operator, share: Count) -> Operator:
     """A product with `share` of its matrix; its bias is added whole."""
-    reads = tuple(Access(a.tensor, a.elements * share) if is_matrix(a) else a for a in operator.reads)
+    reads = tuple(Access(a.tensor, a.elements * share) if is_weight_matrix(a) else a for a in operator.reads)
     return replace(operator, reads=reads, matmul_flops=operator.matmul_flops * share)
 
 

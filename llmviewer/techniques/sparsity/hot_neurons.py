@@ -12,7 +12,7 @@ from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
-from llmviewer.formats.linear import is_matrix
+from llmviewer.formats.linear import is_weight_matrix
 from llmviewer.hardware.specs import host
 from llmviewer.techniques.sparsity.contextual_sparsity import Sparsity, contextual_sparsity, union
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
@@ -94,7 +94,7 @@ def _halves(operator: Operator, neurons: HotNeurons) -> Operator:
     reads: list[Access] = []
     for access in operator.reads:
         tensor = access.tensor
-        if not is_matrix(access):
+        if not is_weight_matrix(access):
             reads.append(access)
             continue
         stored = replace(tensor, elements=tensor.elements * neurons.gpu)

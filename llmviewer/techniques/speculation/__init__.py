@@ -1,1 +1,1 @@
-"""Drafted tokens verified by one forward pass of the target model."""
+"""Speculative decoding: draft tokens verified by one forward pass of the target model."""

@@ -1,4 +1,4 @@
-"""How many drafted tokens the target accepts: `0.8`, `0.8/0.7/0.6` by position, or the name of a published preset."""
+"""Acceptance of draft tokens by the target, one rate per position, and expected tokens per verification pass."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
 
-#: Halvings of [0, 1] that leave nothing between two neighbouring numbers of a rate worth having.
+#: Bisection steps of [0, 1], enough for double precision.
 BISECTIONS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """The probability that a drafted token is accepted where all before it were, by position.
+    """Probability that a draft token is accepted if all before it were, by position.
 
-    rates: of the first drafted token, the second ...; positions beyond the end continue with the last rate, so that
-    one rate alone says that every token is accepted with the same probability, independently of the others.
-    name: of the preset it comes from, "" where a user gave the rates.
+    rates: one per position, from the first draft token; later positions use the last rate, so a single rate means that
+    every token is accepted with the same probability, independently of the others.
+    name: the preset the rates come from; "" if a user gave them.
     """
 
     rates: tuple[float, ...]
@@ -30,35 +30,35 @@ class Acceptance:
         return self.name or "/".join(f"{rate:g}" for rate in self.rates)
 
     def at(self, position: int) -> float:
-        """Rate of the drafted token at `position`, counted from 1; the last one's beyond the end of the curve."""
+        """Rate of the draft token at `position`, counted from 1; the last rate beyond the end."""
         return self.rates[min(position, len(self.rates)) - 1]
 
     def tokens(self, drafted: Count) -> Count:
-        """Expected tokens of a pass that verifies `drafted` tokens [whole numbers], the target's own (bonus) included.
+        """Expected tokens of a pass that verifies `drafted` tokens [whole numbers], including the bonus token.
 
-        E = 1 + sum_i prod_{j<=i} a_j, which is (1 - a^(drafted+1)) / (1 - a) where all a_j are a, and drafted + 1 where
-        a = 1 (Leviathan et al., arXiv 2211.17192, eq. 1).  Added up term by term: the fraction loses its digits near 1.
+        E = 1 + sum_i prod_{j<=i} a_j, which is (1 - a^(drafted+1)) / (1 - a) if all a_j are a, and drafted + 1 if a = 1
+        (Leviathan et al., arXiv 2211.17192, eq. 1).  Summed term by term because the fraction loses precision near 1.
         """
-        asked = np.asarray(drafted, dtype=np.int64)
-        reached = np.cumprod([1.0, *(self.at(position) for position in range(1, int(asked.max(initial=0)) + 1))])
-        expected = np.cumsum(reached)[asked]
+        counts = np.asarray(drafted, dtype=np.int64)
+        products = np.cumprod([1.0, *(self.at(position) for position in range(1, int(counts.max(initial=0)) + 1))])
+        expected = np.cumsum(products)[counts]
         return expected if isinstance(drafted, np.ndarray) else float(expected)
 
-    def raised(self, by: float) -> Acceptance:
-        """That of a distilled draft: distillation makes this share of the rejections disappear, a -> 1 - (1-a)(1-by).
+    def distilled(self, share: float) -> Acceptance:
+        """Acceptance of a distilled draft model that avoids this share of the rejections, a -> 1 - (1-a)(1-share).
 
-        DistillSpec (arXiv 2310.08461) measures such gains; how large one is depends on data and draft.
+        DistillSpec (arXiv 2310.08461) measures such gains; they depend on data and draft model.
         """
-        rates = tuple(1.0 - (1.0 - rate) * (1.0 - by) for rate in self.rates)
-        return replace(self, rates=rates, name="") if by else self
+        rates = tuple(1.0 - (1.0 - rate) * (1.0 - share) for rate in self.rates)
+        return replace(self, rates=rates, name="") if share else self
 
 
 def from_lengths(lengths: Mapping[int, float], name: str = "") -> Acceptance:
-    """The acceptance behind published lengths: drafted tokens -> mean tokens of a pass, the bonus token included.
+    """Acceptance rates from published lengths: draft tokens -> mean tokens per pass, including the bonus token.
 
-    a_i = (AL_i - AL_(i-1)) / (AL_(i-1) - AL_(i-2)) with AL_0 = 1 and AL_(-1) = 0; between two lengths further apart,
-    and up to a single one, the constant rate that leads from one to the other.  Raises UserError for lengths that no
-    rates from 0 to 1 explain.
+    a_i = (AL_i - AL_(i-1)) / (AL_(i-1) - AL_(i-2)) with AL_0 = 1 and AL_(-1) = 0; if positions are missing between two
+    lengths, they get the constant rate that leads from one to the other.  Raises UserError for lengths that no rates
+    from 0 to 1 explain.
     """
     rates: list[float] = []
     before, length, reached = 0, 1.0, 1.0
@@ -66,7 +66,7 @@ def from_lengths(lengths: Mapping[int, float], name: str = "") -> Acceptance:
         span, gain = drafted - before, measured - length
         if not 0.0 <= gain <= span * reached + 1e-9:
             raise UserError(
-                f"acceptance: no rates from 0 to 1 give a mean length of {measured:g} with {drafted} tokens drafted "
+                f"acceptance: no rates from 0 to 1 give a mean length of {measured:g} with {drafted} draft tokens "
                 f"and of {length:g} with {before}"
             )
         rate = _constant_rate(gain / reached, span) if reached else 0.0
@@ -76,7 +76,7 @@ def from_lengths(lengths: Mapping[int, float], name: str = "") -> Acceptance:
 
 
 def _constant_rate(gain: float, span: int) -> float:
-    """The a for which a + a^2 + ... + a^span = gain."""
+    """The rate a with a + a^2 + ... + a^span = gain."""
     if span == 1:
         return min(gain, 1.0)
     low, high = 0.0, 1.0

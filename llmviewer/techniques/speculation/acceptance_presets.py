@@ -1,4 +1,4 @@
-"""Published acceptance by name, from acceptance_presets.yaml; read when such a name is asked for."""
+"""Published acceptance by preset name, from acceptance_presets.yaml; imported only when needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmviewer.techniques.speculation.acceptance import Acceptance, from_lengths
 from llmviewer.techniques.speculation.ranks import Ranks, from_success_rates
 
 FILE = data.folder("techniques/speculation") / "acceptance_presets.yaml"
-#: How a source counts -> what is added to its lengths; a rate is of one token and has no bonus.
+#: Counting convention of a source -> tokens added to its lengths; rates are per token and have no bonus token.
 CONVENTIONS = {"with bonus token": 0.0, "without bonus token": 1.0, "rate per token": 0.0}
 REQUIRED = ("name", "method", "target", "dataset", "convention", "source")
 OPTIONAL = ("draft", "lengths", "rates", "drafted", "tree_tokens", "note")
@@ -21,11 +21,11 @@ _ROWS = data.read_yaml(FILE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """What was measured, and where it is published.
+    """A published acceptance measurement.
 
-    lengths: drafted tokens (of a tree: its depth) -> mean tokens of a pass, the bonus token included whatever the
-    source's convention.  drafted: the most tokens in sequence that were drafted; tree_tokens: tokens of the tree that
-    one pass verified, 0 where it was a chain or nobody says.
+    lengths: draft tokens (for a tree: its depth) -> mean tokens per pass; the bonus token is always included.
+    drafted: most draft tokens in sequence.  tree_tokens: tree tokens per verification pass; 0 for a chain or if not
+    published.
     """
 
     name: str
@@ -47,19 +47,19 @@ def _presets() -> Iterator[Preset]:
         where = f"{FILE.name}: {row.get('name', 'a preset')}"
         data.check_keys(row, (*REQUIRED, *OPTIONAL), REQUIRED, where)
         if ("lengths" in row) == ("rates" in row):
-            raise UserError(f"{where}: give lengths or rates")
+            raise UserError(f"{where}: give either lengths or rates")
         added = CONVENTIONS[row["convention"]]
         lengths = {int(drafted): float(length) + added for drafted, length in row.get("lengths", {}).items()}
-        words: dict[str, Any] = {key: row[key] for key in (*REQUIRED, "draft", "tree_tokens", "note") if key in row}
+        fields: dict[str, Any] = {key: row[key] for key in (*REQUIRED, "draft", "tree_tokens", "note") if key in row}
         rates = tuple(map(float, row.get("rates", ())))
         acceptance = Acceptance(rates=rates, name=row["name"]) if rates else from_lengths(lengths, row["name"])
         drafted = int(row.get("drafted", max(lengths, default=0)))
-        yield Preset(**words, lengths=lengths, drafted=drafted, acceptance=acceptance)
+        yield Preset(**fields, lengths=lengths, drafted=drafted, acceptance=acceptance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPreset:
-    """How often the target's token was among the draft's first choices, and where that is published."""
+    """A published measurement of how often the target's token is the drafter's choice of each rank."""
 
     name: str
     method: str
@@ -75,10 +75,10 @@ def _rank_presets() -> Iterator[RankPreset]:
     required = ("name", "method", "target", "dataset", "success", "source")
     for row in _ROWS["ranks"]:
         data.check_keys(row, (*required, "draft", "note"), required, f"{FILE.name}: {row.get('name', 'ranks')}")
-        words: dict[str, Any] = {key: value for key, value in row.items() if key != "success"}
-        yield RankPreset(**words, ranks=from_success_rates(row["success"], row["name"]))
+        fields: dict[str, Any] = {key: value for key, value in row.items() if key != "success"}
+        yield RankPreset(**fields, ranks=from_success_rates(row["success"], row["name"]))
 
 
-#: Name -> what it says, in the file's order.
+#: Preset name -> preset, in the order of the file.
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in _presets()}
 RANKS: dict[str, RankPreset] = {preset.name: preset for preset in _rank_presets()}

@@ -1,4 +1,4 @@
-"""`--speculative blockwise`: one wide feed-forward layer predicts a block of tokens, verified by the next pass."""
+"""`--speculative blockwise`: one wide feed-forward layer predicts a block of tokens that the next pass verifies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from llmviewer.core.workload import Step
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activate, activation, add
 from llmviewer.ops.gemm import Linear
-from llmviewer.serving.generation import Draft, Generation, Shape
+from llmviewer.serving.generation import Draft, Generation, PassShape
 from llmviewer.techniques.speculation.draft_options import ACCEPTANCE_HELP, required_acceptance, scheme_name
 from llmviewer.techniques.speculation.module import VOCABULARY, Module, draft_module, feed_forward, hidden_states
 from llmviewer.techniques.speculation.verification import round_facts, verification_pass
@@ -20,12 +20,12 @@ SOURCE = (
 
 
 def block_heads(target: Model, tokens: int, inner: int) -> Module:
-    """A layer h -> k f -> k h with ReLU whose k outputs are added to the state; one vocabulary for all, the model's.
+    """A ReLU layer h -> k f -> k h whose k outputs are added to the hidden state; all share the model's LM head.
 
-    tokens: k, the first of them the model's own next one.  inner: f, the width per output.
-    Own parameters: k f (h + 1) + k h (k f + 1).  The layer runs over all tokens of a pass, since which of them is the
-    last accepted one is known from its first output; the vocabulary of outputs 2 ... k at the positions that ask for
-    logits (that of the first output is the model's own head, in the pass that verifies).
+    tokens: k, including the model's own next token.  inner: f, the width per output.
+    Own parameters: k f (h + 1) + k h (k f + 1).  The layer runs over all tokens of a pass, because the last accepted
+    one is only known from its first output.  The LM head of outputs 2 ... k runs at the positions that need logits;
+    that of the first output is part of the verification pass.
     """
     width, dtype, head = target.hidden, target.dtype, target.head
     up = Linear(name="heads_up_proj", in_features=width, out_features=tokens * inner, dtype=dtype, bias=True)
@@ -61,7 +61,7 @@ def _make(text: str) -> Change:
 
     def make(target: Model) -> Generation:
         module = block_heads(target, int(tokens), int(inner) or feed_forward(target).intermediate)
-        shape = Shape(new_tokens=tokens, logit_positions=1.0)
+        shape = PassShape(new_tokens=tokens, logit_positions=1.0)
         draft = Draft(name=module.architecture, model=module, shape=shape, caches=False, shared=VOCABULARY)
         return Generation(
             shape=verification_pass(tokens - 1.0),
@@ -76,14 +76,14 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="blockwise",
     kind="speculation",
-    summary="One layer predicts the next k tokens at once; the pass that verifies them makes the next predictions.",
+    summary="An extra layer predicts the next k tokens at once; the pass that verifies them predicts the next ones.",
     parameters={
-        "tokens": "k, the first of which is the model's own; 4 unless said",
+        "tokens": "k, including the model's own token (default: 4)",
         "acceptance": ACCEPTANCE_HELP,
-        "inner": "width of the layer per token; the feed-forward part's unless said",
+        "inner": "width of the layer per token (default: that of the model's MLP)",
     },
-    formula="h -> k f (ReLU) -> k h, added to h; one vocabulary; a pass computes k tokens; "
-    "E = 1 + a_1 + a_1 a_2 + ... of k - 1 rates, the mean accepted block size",
+    formula="h -> k f (ReLU) -> k h, added to h; one LM head; a pass computes k tokens; "
+    "E = 1 + a_1 + a_1 a_2 + ... over k - 1 rates, the mean accepted block size",
     source=SOURCE,
     example="llmviewer analyze llama-2-7b --hardware a100 --speculative blockwise,tokens=4,acceptance=0.6/0.4/0.3",
     make=_make,

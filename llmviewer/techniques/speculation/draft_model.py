@@ -1,4 +1,4 @@
-"""`--speculative draft=NAME`: a smaller model drafts, the model verifies all drafted tokens in one pass."""
+"""`--speculative draft=NAME`: a smaller model drafts tokens, the target verifies all of them in one pass."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from llmviewer import models
 from llmviewer.core.errors import UserError
-from llmviewer.serving.generation import Draft, Generation, Shape
+from llmviewer.serving.generation import Draft, Generation, PassShape
 from llmviewer.techniques.speculation import rates
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.draft_options import (
@@ -21,28 +21,28 @@ from llmviewer.techniques.technique import Change, Parameter, Technique, parse_p
 
 WHERE = "--speculative draft=NAME"
 DISTILLED = Parameter(name="distilled", default=0.0, low=0.0, high=1.0)
-#: What the draft may have otherwise than the model: options of the registry.
+#: Registry options that the draft model may set for itself.
 DRAFT_TECHNIQUES = ("quantization", "tensor_parallel_size")
 
 
 def draft_round(draft: Draft, tokens: float, accepted: Acceptance) -> Generation:
-    """A round: `tokens` passes of the draft, one token each, then one pass of the model over them and the last token.
+    """A round: `tokens` passes of the draft model, one token each, then one verification pass over tokens + 1 tokens.
 
-    Expected tokens of a round, the model's own included: 1 + a_1 + a_1 a_2 + ..., for a constant rate a
-    (1 - a^(g+1)) / (1 - a).  The i-th pass of the draft finds i - 1 tokens more in its cache than the first; their
-    mean, (g - 1) / 2, stands for all.  Left out: after a round without a rejection the draft has one token more to
-    take in.  Source: Leviathan et al., arXiv 2211.17192, equation 1.
+    Expected tokens per round, including the bonus token: 1 + a_1 + a_1 a_2 + ..., for a constant rate a
+    (1 - a^(g+1)) / (1 - a).  The cache of the i-th draft pass is i - 1 tokens longer than that of the first; all passes
+    use the mean, (g - 1) / 2.  Not modelled: after a round without rejection the draft model processes one more token.
+    Source: Leviathan et al., arXiv 2211.17192, equation 1.
     """
     return Generation(
         shape=verification_pass(tokens),
         tokens=accepted.tokens(tokens),
-        drafts=(replace(draft, passes=tokens, shape=Shape(ahead=max(tokens - 1.0, 0.0) / 2.0)),),
+        drafts=(replace(draft, passes=tokens, shape=PassShape(ahead=max(tokens - 1.0, 0.0) / 2.0)),),
         facts=round_facts(draft.name, tokens, accepted),
     )
 
 
 def load_draft(name: str, given: Mapping[str, str]) -> Draft:
-    """A model of the library as a draft, with the options of its own among those given."""
+    """Load a known model as draft model, with its own options among `given`."""
     if not name:
         raise UserError("--speculative: draft is missing; write draft=NAME of a model")
     model = models.load(name)
@@ -52,7 +52,7 @@ def load_draft(name: str, given: Mapping[str, str]) -> Draft:
 def _make(text: str) -> Change:
     given = parse_parameters(WHERE, text, ("draft", "tokens", "acceptance", "distilled", *DRAFT_TECHNIQUES))
     draft = load_draft(given.get("draft", ""), given)
-    accepted = rates.read_acceptance(WHERE, given.get("acceptance", "")).raised(DISTILLED.value(given, WHERE))
+    accepted = rates.read_acceptance(WHERE, given.get("acceptance", "")).distilled(DISTILLED.value(given, WHERE))
     return draft_tokens_change(
         scheme_name("", text), WHERE, given, lambda tokens, _: draft_round(draft, tokens, accepted)
     )
@@ -61,18 +61,18 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="draft",
     kind="speculation",
-    summary="A smaller model drafts tokens one after another, the model verifies them in one pass.",
+    summary="A smaller model drafts tokens one after another; the target model verifies them in one pass.",
     parameters={
-        "draft": "name of the smaller model, or a path",
+        "draft": "name or path of the draft model",
         "tokens": TOKENS_HELP,
         "acceptance": ACCEPTANCE_HELP,
-        "distilled": "share of the rejections that distillation makes disappear; 0 unless said",
-        "quantization": "number format of the draft's weights: w4a16 ...; its checkpoint's unless said",
-        "tensor_parallel_size": "devices that share the draft; those of the model unless said",
+        "distilled": "share of rejections that distillation of the draft model avoids (default: 0)",
+        "quantization": "number format of the draft model's weights, e.g. w4a16 (default: its checkpoint's)",
+        "tensor_parallel_size": "devices that share the draft model (default: those of the target)",
     },
-    formula="time per token = (verification of g + 1 tokens + g steps of the draft) / E; "
-    "E = 1 + sum over i of a_1 ... a_i = (1 - a^(g+1)) / (1 - a), the model's own token included; distilled: "
-    "1 - (1 - a)(1 - share); memory of both models and both caches, g tokens longer",
+    formula="time per token = (verification of g + 1 tokens + g passes of the draft model) / E; "
+    "E = 1 + sum over i of a_1 ... a_i = (1 - a^(g+1)) / (1 - a), including the bonus token; distilled: "
+    "1 - (1 - a)(1 - share); memory: both models and both caches, g tokens longer",
     source="Leviathan et al. arXiv 2211.17192 (equation 1, theorem 3.8); distillation arXiv 2310.08461; "
     "vLLM https://docs.vllm.ai/en/latest/features/spec_decode/",
     example="llmviewer analyze llama-2-70b --hardware h100 -tp 4 "

@@ -1,4 +1,4 @@
-"""`--speculative eagle`: one decoder layer that continues the model's features, and the model's head on them."""
+"""`--speculative eagle`: one decoder layer drafts from the target's hidden states, with the target's LM head."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SOURCE = (
 
 
 def eagle(target: Model, width: int = 0) -> Module:
-    """EAGLE and EAGLE-2: fc (2 h -> h, with bias) of the token's row and the model's last feature, one layer without
-    its first norm, the model's head without its norm.
+    """Drafter of EAGLE and EAGLE-2.
 
-    Own parameters: 2 h h + h + the layer's.  Published: 0.24e9 for Llama-2-7b, 0.37e9 for 13b, 0.99e9 for 70b
-    (https://github.com/SafeAILab/EAGLE).  Table and head are the model's.  Devices that share the model run fc whole,
-    as vLLM does.
+    fc (2 h -> h, with bias) of token embedding and last hidden state, one layer without its first norm, and the
+    target's LM head without its norm.  Own parameters: 2 h h + h + the layer's.  Published: 0.24e9 for Llama-2-7b,
+    0.37e9 for 13b, 0.99e9 for 70b (https://github.com/SafeAILab/EAGLE).  Embedding and head are the target's.  With
+    tensor parallelism fc is replicated, as in vLLM.
     """
     norms = Norms(mlp=rms_norm("mlp_norm", target.hidden, target.dtype))
     layer = DecoderLayer(
@@ -43,16 +43,18 @@ def eagle(target: Model, width: int = 0) -> Module:
     fc = replace(fc_linear(target, 2), bias=True)
 
     def blocks(step: Step) -> tuple[Block, ...]:
-        into = Block(name="fc", operators=(fc.operator(hidden_states(target, step, 2.0), step.tokens),), scope="model")
+        fc_block = Block(
+            name="fc", operators=(fc.operator(hidden_states(target, step, 2.0), step.tokens),), scope="model"
+        )
         hidden = hidden_states(target, step)
         head = replace(target.head, norm=None)
-        return (embedding_block(target, step), into, layer.block(step, hidden), head.block(step, hidden))
+        return (embedding_block(target, step), fc_block, layer.block(step, hidden), head.block(step, hidden))
 
     return draft_module(target, "EAGLE", blocks, SOURCE)
 
 
 WHERE = "--speculative eagle"
-#: Llama-2-7b-chat on MT-bench, a chain of five.
+#: Llama-2-7b-chat on MT-bench, a chain of five draft tokens.
 DEFAULT = "eagle-llama2-7b-chain"
 PARAMETERS = feature_parameters(DEFAULT)
 
@@ -61,20 +63,20 @@ def _make(text: str) -> Change:
     given = parse_parameters(WHERE, text, PARAMETERS)
     width = int(WIDTH.value(given, WHERE))
 
-    def layers(target: Model) -> FeatureDrafter:
+    def drafter(target: Model) -> FeatureDrafter:
         module = eagle(target, width)
         return FeatureDrafter(name="EAGLE", first=module, later=module, shared=VOCABULARY)
 
-    return feature_method("eagle", text, given, layers, DEFAULT)
+    return feature_method("eagle", text, given, drafter, DEFAULT)
 
 
 TECHNIQUE = Technique(
     name="eagle",
     kind="speculation",
-    summary="One decoder layer continues the model's features, in a chain (as vLLM) or a tree (EAGLE-2, SGLang).",
+    summary="One decoder layer drafts from the target's hidden states, in a chain (vLLM) or a tree (EAGLE-2, SGLang).",
     parameters=PARAMETERS,
-    formula="fc (2 h -> h), one layer, the model's head: tokens times; the first pass of a round takes in E tokens; "
-    "verification of tokens + 1, or nodes + 1; E = 1 + a_1 + a_1 a_2 + ...; one layer of cache more",
+    formula="fc (2 h -> h), one layer, the target's LM head: `tokens` passes, the first of a round over E tokens; "
+    "verification of tokens + 1, or nodes + 1; E = 1 + a_1 + a_1 a_2 + ...; KV cache of one more layer",
     source=SOURCE,
     example="llmviewer analyze llama-2-7b --hardware a100 --speculative eagle,tokens=4",
     make=_make,

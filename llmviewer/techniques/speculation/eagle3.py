@@ -1,4 +1,4 @@
-"""`--speculative eagle3`: one decoder layer on features of three of the model's layers, a head of frequent tokens."""
+"""`--speculative eagle3`: one decoder layer on hidden states of three target layers, with a reduced vocabulary."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ from llmviewer.techniques.speculation.module import (
 from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
 SOURCE = "EAGLE-3 arXiv 2503.01840; https://github.com/vllm-project/vllm, vllm/model_executor/models/llama_eagle3.py"
-#: Vocabulary of published heads: draft_vocab_size in https://github.com/sgl-project/SpecForge, configs/.
+#: Vocabulary size of published heads: draft_vocab_size in https://github.com/sgl-project/SpecForge, configs/.
 DRAFT_VOCABULARY = 32000
 
 
 def eagle3(target: Model, width: int = 0, vocabulary: int = DRAFT_VOCABULARY, features: int = 3) -> Module:
-    """EAGLE-3: fc (3 h -> h) of features of three of the model's layers, one layer whose attention reads the token's
-    row beside the feature, a norm and a head of its own over the most frequent tokens.
+    """Drafter of EAGLE-3.
 
-    features: 3 in the first pass of a round, over tokens that the model has processed; 0 in the passes after it, which
-    continue the layer's own features and skip fc.
-    Own parameters: 3 h h + the layer's with queries, keys and values of 2 h + 4 h of norms + V' h; the table is the
-    model's.  `t2d` and `d2t`, maps between the vocabularies, are left out.
+    fc (3 h -> h) of hidden states of three target layers, one layer whose attention reads token embedding and hidden
+    state, and its own norm and LM head over the most frequent tokens.
+    features: 3 in the first pass of a round, over tokens that the target has processed; 0 in later passes, which use
+    the drafter's own hidden states and skip fc.
+    Own parameters: 3 h h + the layer's with queries, keys and values from 2 h + 4 h of norms + V' h; the embedding is
+    the target's.  Not modelled: `t2d` and `d2t`, the maps between the vocabularies.
     """
     layer = _WideLayer(
         attention=replace(attention(target), reads=2 * target.hidden), feed_forward=feed_forward(target, width)
@@ -55,13 +56,13 @@ def eagle3(target: Model, width: int = 0, vocabulary: int = DRAFT_VOCABULARY, fe
 
     def blocks(step: Step) -> tuple[Block, ...]:
         fc = fc_linear(target, features or 1)
-        into = Block(
+        fc_block = Block(
             name="fc",
             operators=(fc.operator(hidden_states(target, step, float(features)), step.tokens),),
             scope="model",
         )
         hidden = hidden_states(target, step)
-        first = (embedding_block(target, step), into) if features else (embedding_block(target, step),)
+        first = (embedding_block(target, step), fc_block) if features else (embedding_block(target, step),)
         return (*first, layer.block(step, hidden), head.block(step, hidden))
 
     return draft_module(target, "EAGLE-3", blocks, SOURCE)
@@ -69,13 +70,13 @@ def eagle3(target: Model, width: int = 0, vocabulary: int = DRAFT_VOCABULARY, fe
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _WideLayer:
-    """A decoder layer whose attention reads the token's row and the feature side by side, each normalised."""
+    """A decoder layer whose attention reads token embedding and hidden state concatenated, each normalized."""
 
     attention: Attention
     feed_forward: Mlp
 
     def block(self, step: Step, hidden: Tensor) -> Block:
-        """The residual stream is the feature alone."""
+        """The layer's block; only the hidden state is in the residual stream."""
         width, dtype, tokens = self.attention.hidden, self.attention.dtype, step.tokens
         both = Tensor(name="hidden", elements=2.0 * hidden.elements, dtype=dtype)
         norms = Norm(name="attn_norm", kind=NormKind.RMS, width=width, rows=2, parameters=2.0 * width, dtype=dtype)
@@ -90,11 +91,11 @@ class _WideLayer:
 
 
 WHERE = "--speculative eagle3"
-#: Llama-3.1-8B on MT-bench, a chain of three.
+#: Llama-3.1-8B on MT-bench, a chain of three draft tokens.
 DEFAULT = "eagle3-llama-3.1-8b-chain"
 PARAMETERS = {
     **feature_parameters(DEFAULT),
-    "vocabulary": f"tokens that its head knows; {DRAFT_VOCABULARY} unless said",
+    "vocabulary": f"vocabulary size of its LM head (default: {DRAFT_VOCABULARY})",
 }
 VOCABULARY_SIZE = Parameter(name="vocabulary", default=DRAFT_VOCABULARY, low=1, high=1e7, whole=True)
 
@@ -103,20 +104,20 @@ def _make(text: str) -> Change:
     given = parse_parameters(WHERE, text, PARAMETERS)
     width, vocabulary = int(WIDTH.value(given, WHERE)), int(VOCABULARY_SIZE.value(given, WHERE))
 
-    def layers(target: Model) -> FeatureDrafter:
+    def drafter(target: Model) -> FeatureDrafter:
         first, later = (eagle3(target, width, vocabulary, features) for features in (3, 0))
         return FeatureDrafter(name="EAGLE-3", first=first, later=later, shared=TABLES)
 
-    return feature_method("eagle3", text, given, layers, DEFAULT)
+    return feature_method("eagle3", text, given, drafter, DEFAULT)
 
 
 TECHNIQUE = Technique(
     name="eagle3",
     kind="speculation",
-    summary="As eagle, on features of three of the model's layers and with a head of its own over frequent tokens.",
+    summary="As eagle, with hidden states of three target layers and its own LM head over frequent tokens.",
     parameters=PARAMETERS,
-    formula="fc (3 h -> h) once a round, then tokens times one layer with queries, keys and values of 2 h, and a head "
-    "h -> V'; verification of tokens + 1, or nodes + 1; E = 1 + a_1 + a_1 a_2 + ...; one layer of cache more",
+    formula="fc (3 h -> h) once per round, then `tokens` passes of one layer with queries, keys and values from 2 h, "
+    "a head h -> V'; verification of tokens + 1, or nodes + 1; E = 1 + a_1 + a_1 a_2 + ...; KV cache of one more layer",
     source=SOURCE,
     example="llmviewer analyze llama-3.1-8b --hardware h100 --speculative eagle3,tokens=3",
     make=_make,

@@ -1,4 +1,4 @@
-"""Rounds in which a layer on the model's features drafts, token after token, in a chain or in a tree."""
+"""Rounds of drafters that run on the target's hidden states, in a chain or in a tree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.models.model import Model
-from llmviewer.serving.generation import Draft, Generation, Shape
+from llmviewer.serving.generation import Draft, Generation, PassShape
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.draft_options import (
     ACCEPTANCE_HELP,
@@ -24,9 +24,10 @@ from llmviewer.techniques.technique import Change, Parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FeatureDrafter:
-    """What drafts.  first, later: as it runs in the first pass of a round and in those after it.
+    """A drafter on the target's hidden states.  first, later: its model in the first pass of a round and in later ones.
 
-    shared: weights that are the model's.  modules: as many with weights and caches of their own, one a token in turn.
+    shared: names of weights that it shares with the target.  modules: drafters with separate weights and caches, used
+    in turn for one token each.
     """
 
     name: str
@@ -38,26 +39,26 @@ class FeatureDrafter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeShape:
-    """topk: nodes of a level that are continued, and children that each gets.  nodes: drafted ones to verify."""
+    """Shape of a draft tree.  topk: nodes extended per level, and children of each.  nodes: draft tokens to verify."""
 
     topk: float
     nodes: float
 
 
 def feature_round(
-    layers: FeatureDrafter, tokens: float, by_position: Acceptance, tree: TreeShape | None = None
+    drafter: FeatureDrafter, tokens: float, by_position: Acceptance, tree: TreeShape | None = None
 ) -> Generation:
-    """A round: the layer's `tokens` passes, then one pass of the model over what they drafted.
+    """A round: `tokens` passes of the drafter, then one verification pass of the target.
 
-    The first pass takes in the model's features of all tokens that the round before has brought, E of them in the
-    mean; those after it one token, or the `topk` of a tree, each of which sees its own path alone.  The i-th of them
-    finds i - 1 tokens more in the cache; the mean stands for all.
-    tokens: of a tree its depth; acceptance then says how often one of a level's nodes is right.
+    The first pass processes the hidden states of all tokens of the previous round, E on average; later passes process
+    one token, or `topk` tokens of a tree, each of which attends only its own path.  The cache of the i-th later pass is
+    i - 1 tokens longer; all use the mean.
+    tokens: for a tree its depth; acceptance is then the probability that a level contains the target's token.
     Source: arXiv 2401.15077; https://github.com/vllm-project/vllm, vllm/v1/spec_decode/eagle.py.
     """
     expected = by_position.tokens(tokens)
     width = tree.topk if tree else 1.0
-    later = Shape(
+    later = PassShape(
         new_tokens=width,
         logit_positions=width,
         attended_new_pairs=width if tree else None,
@@ -67,20 +68,20 @@ def feature_round(
     return Generation(
         shape=verified,
         tokens=expected,
-        drafts=tuple(_module_passes(layers, tokens, Shape(new_tokens=expected), later)),
-        facts=round_facts(layers.name, tree.nodes if tree else tokens, by_position),
+        drafts=tuple(_module_passes(drafter, tokens, PassShape(new_tokens=expected), later)),
+        facts=round_facts(drafter.name, tree.nodes if tree else tokens, by_position),
     )
 
 
-def _module_passes(layers: FeatureDrafter, tokens: float, first: Shape, later: Shape) -> Iterator[Draft]:
-    """Every module's first pass of a round and the passes after it, which read the same weights and cache."""
-    for module in range(layers.modules):
-        passes = max(float(np.ceil((tokens - module) / layers.modules)), 0.0)
-        name = layers.name if layers.modules == 1 else f"{layers.name} {module + 1}"
-        yield Draft(name=name, model=layers.first, passes=min(passes, 1.0), shape=first, shared=layers.shared)
+def _module_passes(drafter: FeatureDrafter, tokens: float, first: PassShape, later: PassShape) -> Iterator[Draft]:
+    """First and later passes of every module in a round; both use the same weights and cache."""
+    for module in range(drafter.modules):
+        passes = max(float(np.ceil((tokens - module) / drafter.modules)), 0.0)
+        name = drafter.name if drafter.modules == 1 else f"{drafter.name} {module + 1}"
+        yield Draft(name=name, model=drafter.first, passes=min(passes, 1.0), shape=first, shared=drafter.shared)
         yield Draft(
             name=f"{name}, later passes",
-            model=layers.later,
+            model=drafter.later,
             passes=max(passes - 1.0, 0.0),
             shape=later,
             caches=False,
@@ -95,13 +96,13 @@ DEPTH = Parameter(name="tokens", low=1, high=64, whole=True)
 
 
 def feature_parameters(default: str) -> dict[str, str]:
-    """Words of layers that draft in chains or trees, and what the registry says of them.  default: of acceptance."""
+    """Parameters of chain and tree drafters with their help texts.  default: acceptance preset of a chain."""
     return {
-        "tokens": f"{TOKENS_HELP}; of a tree its depth",
-        "acceptance": f"{ACCEPTANCE_HELP}; of a chain {default} unless said",
-        "topk": "of a tree: children of a node; 1 unless said",
-        "nodes": "of a tree: drafted tokens to verify (SGLang's num-draft-tokens - 1)",
-        "width": "of its feed-forward part; the model's unless said",
+        "tokens": f"{TOKENS_HELP}; for a tree its depth",
+        "acceptance": f"{ACCEPTANCE_HELP} (default for a chain: {default})",
+        "topk": "children of each tree node (default: 1, a chain)",
+        "nodes": "draft tokens of a tree to verify (SGLang's num-draft-tokens - 1)",
+        "width": "width of the drafter's MLP (default: that of the target)",
     }
 
 
@@ -109,34 +110,36 @@ def feature_method(
     method: str,
     text: str,
     given: Mapping[str, str],
-    layers: Callable[[Model], FeatureDrafter],
+    drafter: Callable[[Model], FeatureDrafter],
     default: str,
     tokens: float = 0.0,
 ) -> Change:
-    """The change by which layers draft.
+    """The change to rounds of a drafter on hidden states.
 
-    given: the words of the text.  default: published acceptance of a chain, "" where there is none; tokens: drafted
-    unless said otherwise, 0 where that must be said.
+    given: parameters of `text`.  default: published acceptance of a chain, "" if there is none.  tokens: default number
+    of draft tokens; 0 if the user must give it.
     """
     where = f"--speculative {method}"
     tree = read_tree(where, given)
     by_position = required_acceptance(where, given, "" if tree else default)
 
-    def make(drafting: float, target: Model) -> Generation:
-        return feature_round(layers(target), drafting, by_position, tree)
+    def make(drafted: float, target: Model) -> Generation:
+        return feature_round(drafter(target), drafted, by_position, tree)
 
     return draft_tokens_change(scheme_name(method, text), where, given, make, tokens)
 
 
 def read_tree(where: str, given: Mapping[str, str]) -> TreeShape | None:
-    """The tree that is asked for, checked; None is a chain."""
+    """The requested tree, checked; None for a chain."""
     topk = TOPK.value(given, where)
     if topk == 1.0:
         if "nodes" in given:
             raise UserError(f"{where}: a tree of {quoted(given['nodes'])} nodes needs topk=2 or more")
         return None
     if given.get("tokens") == "best":
-        raise UserError(f"{where}: tokens=best is of a chain; of a tree with topk={topk:g} give its depth: tokens=5")
+        raise UserError(
+            f"{where}: tokens=best works only for chains; for a tree with topk={topk:g} give its depth: tokens=5"
+        )
     depth, nodes = DEPTH.value(given, where), NODES.value(given, where)
     most = topk + topk * topk * (depth - 1.0)
     if not depth <= nodes <= most:

@@ -1,4 +1,4 @@
-"""`--speculative llma`: spans of a reference, a retrieved document or an earlier answer, are copied and verified."""
+"""`--speculative llma`: spans copied from a reference (a retrieved document or earlier answer) are draft tokens."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from llmviewer.techniques.technique import Technique
 TECHNIQUE = Technique(
     name="llma",
     kind="speculation",
-    summary="After an n-gram that a reference has as well, the tokens that follow it there are the draft; no "
-    "draft model.",
+    summary="Draft tokens are copied from a reference text, after an n-gram that also occurs in the output; no draft "
+    "model.",
     parameters={
-        "tokens": f"{TOKENS_HELP}; 20 unless said",
+        "tokens": f"{TOKENS_HELP} (default: 20)",
         "acceptance": ACCEPTANCE_HELP,
-        "match": "share of the passes that find any; 1 unless said",
-        "lookup_us": "search on the host [µs]; 0 unless said",
+        "match": "share of passes with a match (default: 1)",
+        "lookup_us": "search time on the host [µs] (default: 0)",
     },
     formula="time per token = (verification of 1 + match k tokens + lookup) / E; E = 1 + match (a_1 + a_1 a_2 + ...)",
     source="LLMA arXiv 2304.04487; https://github.com/microsoft/LMOps, llma (20 tokens after a match of 1 by default)",

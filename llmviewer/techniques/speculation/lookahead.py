@@ -1,4 +1,4 @@
-"""`--speculative lookahead`: the model guesses its own n-grams in a window ahead and verifies those that fit."""
+"""`--speculative lookahead`: the model guesses n-grams in a lookahead window and verifies matching ones."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
-from llmviewer.serving.generation import Generation, Shape
+from llmviewer.serving.generation import Generation, PassShape
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.draft_options import required_acceptance, scheme_name
 from llmviewer.techniques.technique import Change, Parameter, Technique, change_generation, parse_parameters
 
 WHERE = "--speculative lookahead"
-#: The paper's choice for 7B on an A100; 10 for 13B, 7 for 34B, as many guesses as window.
+#: The paper's window for 7B on an A100 (10 for 13B, 7 for 34B), with as many guesses.
 WINDOW = Parameter(name="window", default=15, low=1, high=1024, whole=True)
 NGRAM = Parameter(name="ngram", default=5, low=2, high=64, whole=True)
 GUESSES = Parameter(name="guesses", low=0, high=1024, whole=True)
@@ -20,13 +20,13 @@ COMPRESSION = Parameter(name="compression", low=1.0, high=64.0)
 
 
 def lookahead_round(window: float, ngram: float, guesses: float, tokens: Count) -> Generation:
-    """A round is one pass over (W + G)(N - 1) tokens: N - 1 rows of the window W, the first of which begins with the
-    last accepted token, and G guesses of N - 1 tokens, all with logits, as the published code computes them.
+    """A round: one pass over (W + G)(N - 1) tokens, all with logits, as in the published code.
 
-    The token at place j of row r sees the first row up to j and its own column down to r: j + r, both from 1, less the
-    one that is counted twice; the k-th of a guess sees the last accepted token and its own guess: k + 1.  Pairs:
-    (N-1) W(W+1)/2 + W (N-1)(N-2)/2 + G ((N-1) N/2 + N-1).
-    W = 1, N = 2, G = 0 is plain decoding.  Left out: the first N passes, which fill the window.
+    The lookahead branch has N - 1 rows of W tokens, the first of which starts with the last accepted token; the
+    verification branch has G guesses of N - 1 tokens.  The token at position j of row r (both from 1) attends the first
+    row up to j and its own column down to r, j + r - 1 tokens; the k-th token of a guess attends the last accepted
+    token and its own guess, k + 1.  Pairs: (N-1) W(W+1)/2 + W (N-1)(N-2)/2 + G ((N-1) N/2 + N-1).
+    W = 1, N = 2, G = 0 is plain decoding.  Not modelled: the first N passes, which fill the window.
     Source: arXiv 2402.02057, section 3; https://github.com/hao-ai-lab/LookaheadDecoding, lade/models/llama.py.
     """
     rows = ngram - 1.0
@@ -34,20 +34,22 @@ def lookahead_round(window: float, ngram: float, guesses: float, tokens: Count) 
     branch = rows * window * (window + 1.0) * 0.5 + window * rows * (rows - 1.0) * 0.5
     verification = guesses * (rows * ngram * 0.5 + rows)
     return Generation(
-        shape=Shape(new_tokens=new_tokens, logit_positions=new_tokens, attended_new_pairs=branch + verification),
+        shape=PassShape(new_tokens=new_tokens, logit_positions=new_tokens, attended_new_pairs=branch + verification),
         tokens=tokens,
         facts={"window": window, "ngram": ngram, "guesses": guesses},
     )
 
 
 def expected_from_guesses(rates: Acceptance, ngram: float, guesses: float) -> Count:
-    """Expected tokens of a pass that verifies `guesses` independent n-grams, each accepted by these rates:
+    """Expected tokens of a pass that verifies `guesses` independent n-grams with the same acceptance rates.
+
     E = 1 + sum over i = 1..N-1 of 1 - (1 - a_1 ... a_i)^G, which is N - sum of (1 - a^i)^G for a constant rate
-    (arXiv 2402.02057, section 4, with G speculations of N - 1 tokens)."""
-    expected = reached = 1.0
+    (arXiv 2402.02057, section 4, with G speculations of N - 1 tokens).
+    """
+    expected = all_accepted = 1.0
     for position in range(1, int(ngram)):
-        reached *= rates.at(position)
-        expected += 1.0 - (1.0 - reached) ** guesses
+        all_accepted *= rates.at(position)
+        expected += 1.0 - (1.0 - all_accepted) ** guesses
     return expected
 
 
@@ -60,16 +62,16 @@ def _make(text: str) -> Change:
 
 
 def _tokens(given: Mapping[str, str], ngram: float, guesses: float) -> Count:
-    """Tokens of a pass: published, of all guesses together, or from the acceptance of one guess."""
+    """Tokens per pass: given, from a published preset, or from the acceptance of one guess."""
     if ("compression" in given) == ("acceptance" in given):
         raise UserError(
-            f"{WHERE}: give acceptance, a published preset or the rates of one guess, or compression, tokens per pass"
+            f"{WHERE}: give acceptance (a published preset, or rates of one guess) or compression (tokens per pass)"
         )
     if "compression" in given:
         tokens = COMPRESSION.value(given, WHERE)
         if tokens > ngram:
             raise UserError(
-                f"{WHERE}: compression is {tokens:g}; {ngram:g}-grams bring {ngram:g} tokens a pass at most"
+                f"{WHERE}: compression is {tokens:g}; {ngram:g}-grams yield at most {ngram:g} tokens per pass"
             )
         return tokens
     rates = required_acceptance(WHERE, given)
@@ -79,17 +81,17 @@ def _tokens(given: Mapping[str, str], ngram: float, guesses: float) -> Count:
 TECHNIQUE = Technique(
     name="lookahead",
     kind="speculation",
-    summary="In one pass the model guesses n-grams by Jacobi iteration in a window ahead, and verifies those "
-    "collected before that fit; no draft model.",
+    summary="Each pass guesses n-grams by Jacobi iteration in a lookahead window and verifies matching n-grams from "
+    "earlier passes; no draft model.",
     parameters={
-        "window": "tokens ahead that are guessed; 15 unless said",
-        "ngram": "tokens of an n-gram; 5 unless said",
-        "guesses": "n-grams that a pass verifies; as many as the window unless said",
-        "acceptance": "rate of the tokens of one guess, or a published preset (lookahead-vicuna-7b: measured "
-        "with window 7)",
-        "compression": "instead: tokens of a pass",
+        "window": "lookahead positions that are guessed (default: 15)",
+        "ngram": "tokens of an n-gram (default: 5)",
+        "guesses": "n-grams verified per pass (default: window)",
+        "acceptance": "acceptance rate of the tokens of one guess, or a published preset (lookahead-vicuna-7b: "
+        "measured with window 7)",
+        "compression": "alternative to acceptance: tokens per pass",
     },
-    formula="a pass computes (W + G)(N - 1) tokens, the last accepted one included; pairs among them "
+    formula="a pass computes (W + G)(N - 1) tokens, including the last accepted one; pairs among them "
     "(N-1) W(W+1)/2 + W (N-1)(N-2)/2 + G ((N-1) N/2 + N-1); E = N - sum over i = 1..N-1 of (1 - a^i)^G",
     source="Lookahead decoding arXiv 2402.02057; https://github.com/hao-ai-lab/LookaheadDecoding",
     example="llmviewer analyze llama-2-7b --hardware a100 "

@@ -1,4 +1,4 @@
-"""`--speculative medusa`: heads on the last hidden state, each of which drafts one token further ahead."""
+"""`--speculative medusa`: extra LM heads on the last hidden state, each drafting one position further ahead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmviewer.core.workload import Step
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activate, activation, add
 from llmviewer.ops.gemm import Linear
-from llmviewer.serving.generation import Draft, Generation, Shape
+from llmviewer.serving.generation import Draft, Generation, PassShape
 from llmviewer.techniques.speculation import rates, trees
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.draft_options import required_acceptance, scheme_name
@@ -24,11 +24,12 @@ SOURCE = "Medusa arXiv 2401.10774; https://github.com/FasterDecoding/Medusa, med
 
 
 def medusa_heads(target: Model, heads: int, layers: int = 1) -> Module:
-    """`heads` heads of `layers` residual blocks, x + SiLU(W x + b), and a vocabulary matrix of their own.
+    """`heads` heads of `layers` residual blocks, x + SiLU(W x + b), and a separate LM head each.
 
-    Own parameters: heads (layers (h h + h) + V h).  They run on the positions that ask for logits.  Devices that share
-    the model run the blocks whole and share the vocabulary, as vLLM does.  The paper's own code repeats one block where
-    it has several layers; here each has its weights.  Source: arXiv 2401.10774, section 2.1.1 (one block).
+    Own parameters: heads (layers (h h + h) + V h).  They run at the positions that need logits.  With tensor
+    parallelism the blocks are replicated and the LM heads split by vocabulary, as in vLLM.  The paper's code repeats
+    one block if there are several layers; here each layer has its own weights.
+    Source: arXiv 2401.10774, section 2.1.1 (one block).
     """
     width, dtype = target.hidden, target.dtype
     block = Linear(name="resblock_proj", in_features=width, out_features=width, dtype=dtype, bias=True)
@@ -47,7 +48,7 @@ def medusa_heads(target: Model, heads: int, layers: int = 1) -> Module:
     return draft_module(target, f"Medusa, {heads} heads", blocks, SOURCE)
 
 
-#: Drafted nodes by level of the tree that the paper's code verifies unless told otherwise, 63 in all:
+#: Nodes per level of the default tree of the paper's code, 63 in total:
 #: https://github.com/FasterDecoding/Medusa, medusa/model/medusa_choices.py
 LEVELS = (10, 28, 23, 2)
 WHERE = "--speculative medusa"
@@ -60,13 +61,13 @@ DEFAULT = "medusa-vicuna-7b"
 
 def _make(text: str) -> Change:
     given = parse_parameters(WHERE, text, ("heads", "layers", "nodes", "acceptance", "ranks"))
-    heads, layers, nodes = (of.value(given, WHERE) for of in (HEADS, LAYERS, NODES))
+    heads, layers, nodes = (parameter.value(given, WHERE) for parameter in (HEADS, LAYERS, NODES))
     if "ranks" in given and "acceptance" in given:
-        raise UserError(f"{WHERE}: give acceptance by level or ranks, of which the best tree is made, not both")
+        raise UserError(f"{WHERE}: give acceptance by level, or ranks to build the best tree from, not both")
     if nodes < heads:
-        raise UserError(f"{WHERE}: a tree of {heads:g} levels has {heads:g} nodes at least; nodes is {nodes:g}")
-    shape, expected, how = _tree(given, heads, nodes)
-    facts = round_facts(f"{heads:g} heads", nodes, how)
+        raise UserError(f"{WHERE}: a tree of {heads:g} levels has at least {heads:g} nodes; nodes is {nodes:g}")
+    shape, expected, acceptance = _tree(given, heads, nodes)
+    facts = round_facts(f"{heads:g} heads", nodes, acceptance)
 
     def make(target: Model) -> Generation:
         module = medusa_heads(target, int(heads), int(layers))
@@ -76,8 +77,8 @@ def _make(text: str) -> Change:
     return change_generation(scheme_name("medusa", text), make)
 
 
-def _tree(given: Mapping[str, str], heads: float, nodes: float) -> tuple[Shape, Count, Acceptance | Ranks]:
-    """The pass that verifies, expected tokens, and whose rates: of a tree made of ranks, or by level."""
+def _tree(given: Mapping[str, str], heads: float, nodes: float) -> tuple[PassShape, Count, Acceptance | Ranks]:
+    """Verification pass, expected tokens and rates of the best tree for given ranks, or of acceptance by level."""
     if "ranks" in given:
         ranked = rates.read_ranks(WHERE, given["ranks"])
         tree = trees.best(int(nodes), ranked, int(heads))
@@ -92,16 +93,16 @@ def _tree(given: Mapping[str, str], heads: float, nodes: float) -> tuple[Shape, 
 TECHNIQUE = Technique(
     name="medusa",
     kind="speculation",
-    summary="Heads on the last hidden state draft one token each, a tree of their likeliest tokens is verified.",
+    summary="Extra heads on the last hidden state draft one position each; a tree of their top choices is verified.",
     parameters={
-        "heads": "how many; 4 unless said",
-        "nodes": "drafted tokens of the tree; 63 unless said, as many as heads make a chain",
-        "layers": "residual blocks of a head; 1 unless said",
-        "acceptance": f"rate by level, or a published preset; {DEFAULT} unless said",
-        "ranks": "instead: how often the first, second ... choice is right, of which the best tree is made",
+        "heads": "number of heads (default: 4)",
+        "nodes": "draft tokens of the tree (default: 63); equal to heads for a chain",
+        "layers": "residual blocks per head (default: 1)",
+        "acceptance": f"acceptance rate by level, or a published preset (default: {DEFAULT})",
+        "ranks": "alternative: rates at which the first, second ... choice is right; the best tree is built from them",
     },
-    formula="a head: h -> h (SiLU, residual), h -> V; verification of nodes + 1 tokens, a node at depth d sees "
-    "d + 1; E = 1 + sum over levels of a_1 ... a_i, of ranks the sum over nodes of the products along their paths",
+    formula="a head: h -> h (SiLU, residual), h -> V; verification of nodes + 1 tokens, a node at depth d attends "
+    "d + 1; E = 1 + sum over levels of a_1 ... a_i; with ranks, the sum over nodes of the products along their paths",
     source=SOURCE,
     example="llmviewer analyze llama-2-7b --hardware a100 --speculative medusa,heads=4",
     make=_make,

@@ -1,4 +1,4 @@
-"""What drafts beside a model: heads and single layers on its states, as models of their own."""
+"""Draft modules: heads and single layers that run on the hidden states of a target model."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activation
 from llmviewer.ops.gemm import Linear
 
-#: Weights of the model that modules read in place: the tables of tokens and what follows them.
+#: Weights of the target that modules share: token embeddings and their projections and norm.
 TABLES = ("embedding.weight", "position_embedding.weight", "project_in.weight", "embedding_norm.weight")
-#: And the vocabulary's matrix, with what stands before it.
+#: The same, with the LM head and the projection before it.
 VOCABULARY = (*TABLES, "project_out.weight", "lm_head.weight", "lm_head.bias")
-#: Inner width of the feed-forward part, in hidden widths, of heads published for models that have experts alone:
+#: MLP width over hidden width of published heads for targets that have only experts:
 #: 24,576 for Qwen3-235B-A22B (hidden 4,096), 17,280 for gpt-oss (2,880):
 #: https://github.com/sgl-project/SpecForge, configs/qwen3-235B-A22B-eagle3.json, configs/gpt-oss-20B-eagle3.json
 DENSE_WIDTH = 6
-#: Attention where the model's own is none of grouped queries: heads of 128, eight of keys and values, as in
+#: Attention if the target has no grouped-query attention: heads of 128, eight KV heads, as in
 #: https://github.com/sgl-project/SpecForge, configs/deepseek-v3-671b-eagle3.json
 HEAD_DIM, KV_HEADS = 128, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Module(Model):
-    """A Model whose forward pass is stated block by block; embedding, layers and head are those of what it drafts for.
+    """A draft model whose forward pass is given as blocks; embedding, layers and head are those of its target.
 
-    It reads the model's last hidden states (`hidden` of its first block) beside tokens.  Analysis asks for `graph`,
-    whose blocks go through every pass as any model's do, for `max_context` and for a name.
+    It reads the target's last hidden states (`hidden` of its first block) in addition to tokens.  Analysis uses only
+    `graph`, `max_context` and `name`; graph passes apply to its blocks as to those of any model.
     """
 
     blocks: Callable[[Step], tuple[Block, ...]]
 
     def graph(self, step: Step) -> Graph:
-        """One pass of the module."""
+        """The graph of one forward pass of the module."""
         return self.checkpoint(Graph(blocks=self.blocks(step)))
 
 
 def draft_module(
     target: Model, name: str, blocks: Callable[[Step], tuple[Block, ...]], source: str, checkpoint: Pass = as_built
 ) -> Module:
-    """The module called `name` that drafts for `target`, in its 16-bit dtype.  checkpoint: formats of its own."""
+    """The module `name` that drafts for `target`, in the target's 16-bit dtype.  checkpoint: its number formats."""
     return Module(
         name=f"{target.name} {name}",
         architecture=name,
@@ -62,17 +62,17 @@ def draft_module(
 
 
 def embedding_block(target: Model, step: Step) -> Block:
-    """A row of the model's table for every token; what only its own layers read of it is left out."""
+    """The target's embedding block, without embeddings that only its own layers read."""
     return replace(target.embedding, per_layer=None).block(step)
 
 
 def hidden_states(target: Model, step: Step, times: float = 1.0) -> Tensor:
-    """Hidden states of the model at every token of a step: what a block receives.  times: as many side by side."""
+    """Hidden states of the target at every token of a step, input of a block.  times: states concatenated per token."""
     return Tensor(name="hidden", elements=step.tokens * (times * target.hidden), dtype=target.dtype)
 
 
 def attention(target: Model) -> Attention:
-    """A Llama layer's: the model's heads, every token in sight, nothing normalised or gated."""
+    """Attention of a Llama layer with the target's heads: full context, no QK norm, no gate."""
     own = next((layer.mixer for layer in target.layers if isinstance(layer.mixer, Attention)), None)
     if own is None:
         heads = max(target.hidden // HEAD_DIM, 1)
@@ -89,7 +89,7 @@ def attention(target: Model) -> Attention:
 
 
 def feed_forward(target: Model, width: int = 0) -> Mlp:
-    """The model's own dense part; where it has experts alone, SwiGLU of six hidden widths, or of `width`."""
+    """The target's dense MLP; if it has only experts, a SwiGLU MLP of `width` or six hidden widths."""
     own = next((layer.feed_forward for layer in target.layers if isinstance(layer.feed_forward, Mlp)), None)
     if own is not None:
         return own if not width else replace(own, intermediate=width)
@@ -102,15 +102,15 @@ def feed_forward(target: Model, width: int = 0) -> Mlp:
 
 
 def fc_linear(target: Model, inputs: int) -> Linear:
-    """`fc`, inputs h -> h without a bias: what joins features and rows."""
+    """`fc`, inputs x h -> h without bias, which combines hidden states and embeddings."""
     width = target.hidden
     return Linear(name="fc", in_features=inputs * width, out_features=width, dtype=target.dtype)
 
 
 def checkpoint_formats(target: Model, kept: Mapping[str, tuple[str, int]]) -> Pass:
-    """The formats of the model's checkpoint where blocks have other numbers of layers: those of the last ones.
+    """The target's checkpoint formats for blocks with fewer layers; the formats of the last layers are used.
 
-    kept: block -> which of the model's it is like, and its layers.
+    kept: block -> (the target's block it is taken from, number of layers).
     """
     formats = target.checkpoint
     if not isinstance(formats, Checkpoint):
@@ -121,7 +121,7 @@ def checkpoint_formats(target: Model, kept: Mapping[str, tuple[str, int]]) -> Pa
 
 
 def _last(variants: Sequence[Variant], layers: int) -> Iterator[Variant]:
-    """Variants of the last `layers` layers."""
+    """Format variants of the last `layers` layers, from the last."""
     for variant in reversed(variants):
         if layers:
             yield replace(variant, repeats=min(variant.repeats, layers))

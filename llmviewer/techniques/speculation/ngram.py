@@ -1,4 +1,4 @@
-"""`--speculative ngram`: what followed the last words earlier in the text is guessed to follow them again."""
+"""`--speculative ngram`: draft tokens are copied from an earlier occurrence of the last n-gram (prompt lookup)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LOOKUP = Parameter(name="lookup_us", default=0.0, low=0.0, high=1e6)
 
 
 def lookup_round(tokens: float, rates: Acceptance, match: float, lookup_s: float) -> Generation:
-    """A round: a search on the host, then one pass over the tokens it found and the one before them.
+    """A round: a search on the host, then one pass over the tokens found and the token before them.
 
-    match: share of the passes for which it finds any; the others bring one token, so that
-    E = 1 + match (1 + a_1 + a_1 a_2 + ... - 1).  Of a batch some sequences match and some do not: a pass has
-    1 + match tokens for each in the mean, which also stands for the two kinds of passes of a single sequence.
+    match: share of passes with a match; the others yield one token, so that E = 1 + match (a_1 + a_1 a_2 + ...).  In a
+    batch only some sequences match: a pass has 1 + match tokens per sequence on average.  The same mean is used for
+    the two kinds of passes of a single sequence.
     """
     whole = verification_pass(tokens)
     found = rates.tokens(tokens) - 1.0
@@ -45,7 +45,7 @@ def lookup_round(tokens: float, rates: Acceptance, match: float, lookup_s: float
 
 
 def lookup_method(method: str, tokens: float, preset: str) -> Callable[[str], Change]:
-    """What makes a method that copies text.  tokens: default, of a copied span; preset: acceptance unless said."""
+    """The `make` function of a method that copies text.  tokens: default span length; preset: default acceptance."""
 
     def make(text: str) -> Change:
         where = f"--speculative {method}"
@@ -64,12 +64,12 @@ def lookup_method(method: str, tokens: float, preset: str) -> Callable[[str], Ch
 TECHNIQUE = Technique(
     name="ngram",
     kind="speculation",
-    summary="The tokens after an earlier occurrence of the last n-gram are the draft (prompt lookup); no draft model.",
+    summary="Draft tokens are copied from an earlier occurrence of the last n-gram (prompt lookup); no draft model.",
     parameters={
-        "tokens": f"{TOKENS_HELP}; 10 unless said",
-        "acceptance": f"{ACCEPTANCE_HELP}; ngram-vicuna-7b unless said",
-        "match": "share of the passes that find any; 1 unless said, as published lengths count the others in",
-        "lookup_us": "search on the host [µs]; 0 unless said",
+        "tokens": f"{TOKENS_HELP} (default: 10)",
+        "acceptance": f"{ACCEPTANCE_HELP} (default: ngram-vicuna-7b)",
+        "match": "share of passes with a match (default: 1, because published lengths include passes without)",
+        "lookup_us": "search time on the host [µs] (default: 0)",
     },
     formula="time per token = (verification of 1 + match g tokens + lookup) / E; E = 1 + match (a_1 + a_1 a_2 + ...)",
     source="https://github.com/apoorvumang/prompt-lookup-decoding; "

@@ -1,9 +1,9 @@
-"""`--speculative pass`: the model itself drafts in one pass, from tokens that ask it to look ahead."""
+"""`--speculative pass`: the target drafts for itself in one pass with look-ahead tokens (PaSS)."""
 
 from __future__ import annotations
 
 from llmviewer.models.model import Model
-from llmviewer.serving.generation import Draft, Generation, Shape
+from llmviewer.serving.generation import Draft, Generation, PassShape
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.draft_options import (
     ACCEPTANCE_HELP,
@@ -19,19 +19,18 @@ WHERE = "--speculative pass"
 
 
 def pass_round(target: Model, tokens: float, by_position: Acceptance) -> Generation:
-    """A round of two passes of the model: one over the last token and `tokens` look-ahead tokens, one over the token
-    that the first has made and the drafted ones.
+    """A round of two target passes: drafting over the last and `tokens` look-ahead tokens, then verification.
 
-    The first pass makes one token as plain decoding does and drafts the others; the second accepts
-    a_1 + a_1 a_2 + ... of them and adds one of its own: E = 2 + a_1 + a_1 a_2 + ...  With nothing accepted that is a
-    token a pass, as without.  Left out: the look-ahead embeddings, h parameters each.
+    The first pass generates one token as in plain decoding and drafts the others; the second accepts
+    a_1 + a_1 a_2 + ... of them and adds a bonus token: E = 2 + a_1 + a_1 a_2 + ...  Without any acceptance that is one
+    token per pass, as in plain decoding.  Not modelled: the look-ahead embeddings, h parameters each.
     Source: PaSS, arXiv 2311.13581, algorithm 1.
     """
     shape = verification_pass(tokens)
     draft = Draft(
         name=f"{target.name}, looking ahead", model=target, shape=shape, caches=False, shared=None, same_weights=True
     )
-    verified = Shape(new_tokens=shape.new_tokens, logit_positions=shape.logit_positions, ahead=1.0)
+    verified = PassShape(new_tokens=shape.new_tokens, logit_positions=shape.logit_positions, ahead=1.0)
     return Generation(
         shape=verified,
         tokens=1.0 + by_position.tokens(tokens),
@@ -53,14 +52,14 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="pass",
     kind="speculation",
-    summary="Parallel speculative sampling (PaSS): the model drafts itself, in one pass with look-ahead tokens "
-    "behind the last one.",
+    summary="Parallel speculative sampling (PaSS): the target drafts for itself, in one pass with look-ahead tokens "
+    "after the last token.",
     parameters={
         "tokens": TOKENS_HELP,
         "acceptance": ACCEPTANCE_HELP,
     },
-    formula="two passes of tokens + 1 tokens each for E = 2 + a_1 + a_1 a_2 + ... tokens; no memory but for "
-    "the tokens' cache",
+    formula="two passes of tokens + 1 tokens each for E = 2 + a_1 + a_1 a_2 + ... tokens; extra memory: KV cache of "
+    "the draft tokens only",
     source="PaSS arXiv 2311.13581",
     example="llmviewer analyze llama-7b --hardware a100 --speculative pass,tokens=4,acceptance=0.5",
     make=_make,

@@ -1,4 +1,4 @@
-"""Acceptance and ranks of drafted tokens from the text of an option: rates, or the name of a published preset."""
+"""Parsing of the parameters `acceptance` and `ranks`: rates, or the name of a published preset."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.ranks import Ranks, check_ranks
 
-#: Where names of published acceptance are found.
+#: Hint in error messages on where to find the preset names.
 PRESETS_HINT = "`llmviewer techniques show speculative` lists them"
 
 
 def read_acceptance(where: str, text: str) -> Acceptance:
-    """`0.8`, `0.8/0.7/0.6` or a preset's name -> Acceptance.  where: the option, as messages call it."""
+    """Parse `0.8`, `0.8/0.7/0.6` or a preset's name.  where: name of the option in messages."""
     from llmviewer.techniques.speculation.acceptance_presets import PRESETS
 
     if not text:
         raise UserError(
-            f"{where}: acceptance is missing; write acceptance=0.8, 0.8/0.7/0.6 by position, or a preset ({PRESETS_HINT})"
+            f"{where}: acceptance is missing; write acceptance=0.8, 0.8/0.7/0.6 by position, or a preset "
+            f"({PRESETS_HINT})"
         )
     if text in PRESETS:
         return PRESETS[text].acceptance
@@ -32,7 +33,7 @@ def read_acceptance(where: str, text: str) -> Acceptance:
 
 
 def read_ranks(where: str, text: str) -> Ranks:
-    """`0.6/0.15/0.08`, of ranks 1, 2, 3 at every depth, or a preset's name -> Ranks."""
+    """Parse `0.6/0.15/0.08`, rates of ranks 1, 2, 3 at every depth, or a preset's name."""
     from llmviewer.techniques.speculation.acceptance_presets import RANKS
 
     if text in RANKS:
@@ -40,7 +41,7 @@ def read_ranks(where: str, text: str) -> Ranks:
     try:
         row = tuple(float(part) for part in text.split("/"))
     except ValueError:
-        hint = "or rates by rank that fall and sum to 1 at most: 0.6/0.15/0.08"
+        hint = "or falling rates by rank that sum to at most 1: 0.6/0.15/0.08"
         raise unknown("ranks", text, RANKS, where=where, hint=hint) from None
     check_ranks(f"{where}: ranks {quoted(text)}", row)
     return Ranks(rates=(row,))

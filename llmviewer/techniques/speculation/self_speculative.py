@@ -1,4 +1,4 @@
-"""`--speculative self`: the model without some of its attention and feed-forward parts drafts for itself."""
+"""`--speculative self`: the target drafts for itself with some of its attention and MLP parts skipped."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SOURCE = "Draft & Verify arXiv 2309.08168"
 
 
 def with_parts_skipped(target: Model, attention: float, mlp: float) -> Model:
-    """The model without the shares `attention` and `mlp` of its attention (or recurrent) and feed-forward parts.
+    """The target without the shares `attention` and `mlp` of its attention (or recurrent) and MLP parts.
 
-    Whole parts of every kind of layer are left out, to the nearest number; each goes with its norm and its sum.  Which
-    ones, a search on a sample has chosen.  The others read the caches that the model has filled.
+    The number of skipped parts is rounded per kind of layer; each is skipped with its norm and residual sum.  The
+    method chooses them by a search on sample data.  The remaining parts read the caches that the target has filled.
     """
     kept = [(layer.name, some) for layer in target.layers for some in _kept(layer, attention, mlp)]
     formats = checkpoint_formats(target, {some.name: (like, some.repeats) for like, some in kept})
@@ -35,7 +35,7 @@ def with_parts_skipped(target: Model, attention: float, mlp: float) -> Model:
 
 
 def _kept(layer: DecoderLayer, attention: float, mlp: float) -> Iterator[DecoderLayer]:
-    """Layers that keep both parts, and those that keep one."""
+    """Layers that keep both parts, then layers that keep only one."""
     mixers = layer.repeats - round(layer.repeats * attention) if layer.mixer else 0
     parts = layer.repeats - round(layer.repeats * mlp) if layer.feed_forward else 0
     both = min(mixers, parts)
@@ -46,7 +46,7 @@ def _kept(layer: DecoderLayer, attention: float, mlp: float) -> Iterator[Decoder
         yield replace(layer, name=name, repeats=mixers - both, numbers=(), feed_forward=None)
     if parts > both:
         norms = layer.norms
-        if layer.residual is Residual.PARALLEL and norms.mlp is None:  # one norm served both
+        if layer.residual is Residual.PARALLEL and norms.mlp is None:  # one norm is used by both parts
             norms = replace(norms, mlp=norms.attn)
         name = layer.name if not layer.mixer else f"{layer.name}_mlp"
         yield replace(layer, name=name, repeats=parts - both, numbers=(), mixer=None, norms=norms)
@@ -73,15 +73,15 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="self",
     kind="speculation",
-    summary="The model drafts for itself without some of its parts, with its own weights and cache.",
+    summary="The target drafts for itself with some of its layer parts skipped, using its own weights and KV cache.",
     parameters={
-        "attention": "share of the attention parts that drafting skips",
-        "mlp": "share of the feed-forward parts that drafting skips",
+        "attention": "share of attention parts that drafting skips",
+        "mlp": "share of MLP parts that drafting skips",
         "tokens": TOKENS_HELP,
         "acceptance": ACCEPTANCE_HELP,
     },
-    formula="time per token = (verification of g + 1 tokens + g steps of the parts that are left) / E; "
-    "E = 1 + a_1 + a_1 a_2 + ...; no memory but for g more tokens of cache",
+    formula="time per token = (verification of g + 1 tokens + g passes of the remaining parts) / E; "
+    "E = 1 + a_1 + a_1 a_2 + ...; extra memory: KV cache of g tokens only",
     source=SOURCE,
     example="llmviewer analyze llama-2-13b --hardware a100 "
     "--speculative self,attention=0.5,mlp=0.25,tokens=4,acceptance=0.8",

@@ -1,4 +1,4 @@
-"""`--speculative METHOD,...`: several tokens from one pass of the model, because something cheaper has guessed them."""
+"""`--speculative METHOD,...`: draft tokens are generated cheaply, and one pass of the target verifies them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from llmviewer.techniques.technique import Technique
 TECHNIQUE = Technique(
     name="speculative",
     kind="speculation",
-    summary="Something cheap guesses tokens (the methods below say what), one pass of the model verifies them.",
+    summary="Speculative decoding: one of the methods below drafts tokens, and one pass of the target verifies them.",
     parameters={
-        "METHOD": "what guesses, then its own parameters: one of the methods listed here",
-        "draft": "without a method before it: name of a smaller model, as the method draft",
+        "METHOD": "one of the methods listed here, followed by its own parameters",
+        "draft": "short for the method draft: name of a smaller model",
     },
-    formula="time per token = (verification + drafting) / expected tokens of a round; verification computes all "
-    "drafted tokens and the one before them, and is never free",
+    formula="time per token = (verification + drafting) / expected tokens per round; verification computes all draft "
+    "tokens and the one before them, and is never free",
     source="survey arXiv 2402.16363, section 4.2; Leviathan et al. arXiv 2211.17192",
     example="llmviewer analyze llama-2-70b --hardware h100 -tp 4 "
     "--speculative draft=tinyllama-1.1b,tokens=4,acceptance=0.7",

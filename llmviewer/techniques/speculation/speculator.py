@@ -1,4 +1,4 @@
-"""`--speculative speculator`: stages one after another, each from the state and the token of the stage before."""
+"""`--speculative speculator`: MLP stages run in sequence, each on the state and token of the stage before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCE = "arXiv 2404.19124; https://github.com/foundation-model-stack/fms-extras
 
 
 class Embeddings(Enum):
-    """Whether stages have tables, norms and heads of their own."""
+    """Whether stages have separate embeddings, norms and LM heads, or share one set."""
 
     OWN = "own"
     SHARED = "shared"
@@ -33,9 +33,9 @@ class Embeddings(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculatorStage:
-    """One stage: a table of tokens, a projection of the state before, their weighted sum normalised, GELU, a head.
+    """One stage: token embedding, projection of the previous state, normalized weighted sum, GELU, LM head.
 
-    first: its state is the model's, of another width than those between stages, so its matrix is never shared.
+    first: its input is the target's hidden state, whose width differs, so its projection is never shared.
     """
 
     vocabulary: float
@@ -45,7 +45,7 @@ class SpeculatorStage:
     first: bool
 
     def operators(self, step: Step) -> tuple[Operator, ...]:
-        """The next token's logits at every position that asks for them; the last operator but one makes the state."""
+        """Operators of the stage at the positions that need logits; the state is the output of the last but one."""
         rows = step.logits
         elements = rows * (1.0 * self.inner)
         before = Tensor(name="hidden", elements=rows * (1.0 * self.state), dtype=self.dtype)
@@ -68,12 +68,12 @@ class SpeculatorStage:
 
 
 def speculator(target: Model, heads: int, inner: int, embeddings: Embeddings = Embeddings.OWN) -> Module:
-    """`heads` stages of width `inner`, one after another in one pass of the module.
+    """`heads` stages of width `inner`, all run in one pass of the module.
 
-    Own parameters: heads (2 V inner + 2 inner) + h inner + (heads - 1) inner^2; where stages share table, norm and
-    head, and all but the first the matrix: 2 V inner + 2 inner + h inner + inner^2.
-    Devices that share the model share tables and heads by vocabulary and run the projections whole, as vLLM does.
-    Scaling the model's state first (`scale_input`) stores nothing and is left out.
+    Own parameters: heads (2 V inner + 2 inner) + h inner + (heads - 1) inner^2; if stages share embedding, norm and
+    head, and all but the first the projection: 2 V inner + 2 inner + h inner + inner^2.
+    With tensor parallelism embeddings and heads are split by vocabulary and projections replicated, as in vLLM.
+    Not modelled: scaling of the target's state (`scale_input`), which has no weights.
     """
     vocabulary, own = target.head.lm_head.out_features, embeddings is Embeddings.OWN
     widths = [target.hidden] + [inner] * heads
@@ -83,7 +83,7 @@ def speculator(target: Model, heads: int, inner: int, embeddings: Embeddings = E
     ]
 
     def blocks(step: Step) -> tuple[Block, ...]:
-        # blocks of one scope share what is called alike
+        # blocks of one scope share weights of the same name
         return tuple(
             Block(name=f"stage_{at}", operators=stage.operators(step), scope=f"stage_{at}" if own else "model")
             for at, stage in enumerate(stages, 1)
@@ -94,22 +94,22 @@ def speculator(target: Model, heads: int, inner: int, embeddings: Embeddings = E
 
 WHERE = "--speculative speculator"
 HEADS = Parameter(name="heads", default=3, low=1, high=16, whole=True)
-#: Of the heads published for Llama-2-13b: https://huggingface.co/ibm-fms/llama-13b-accelerator
+#: Width of the published heads for Llama-2-13b: https://huggingface.co/ibm-fms/llama-13b-accelerator
 INNER = Parameter(name="inner", default=4096, low=1, high=1e6, whole=True)
 CANDIDATES = Parameter(name="candidates", default=1, low=1, high=64, whole=True)
 
 
 def _make(text: str) -> Change:
     given = parse_parameters(WHERE, text, ("heads", "inner", "embeddings", "candidates", "acceptance"))
-    heads, inner, candidates = (of.value(given, WHERE) for of in (HEADS, INNER, CANDIDATES))
-    how = given.get("embeddings", Embeddings.OWN.value)
-    ways = [way.value for way in Embeddings]
-    if how not in ways:
-        raise unknown("embeddings", how, ways, where=WHERE)
+    heads, inner, candidates = (parameter.value(given, WHERE) for parameter in (HEADS, INNER, CANDIDATES))
+    embeddings = given.get("embeddings", Embeddings.OWN.value)
+    allowed = [one.value for one in Embeddings]
+    if embeddings not in allowed:
+        raise unknown("embeddings", embeddings, allowed, where=WHERE)
     by_position = required_acceptance(WHERE, given)
 
     def make(target: Model) -> Generation:
-        module = speculator(target, int(heads), int(inner), Embeddings(how))
+        module = speculator(target, int(heads), int(inner), Embeddings(embeddings))
         draft = Draft(name=module.architecture, model=module, caches=False)
         shape = tree_verification_pass(candidates * heads, heads)
         facts = round_facts(module.architecture, candidates * heads, by_position)
@@ -121,16 +121,16 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="speculator",
     kind="speculation",
-    summary="A stage for every drafted token, each from the state and the token of the stage before (IBM's "
-    "multi-stage speculator).",
+    summary="One MLP stage per draft token, each on the state and token of the stage before (IBM's multi-stage "
+    "speculator).",
     parameters={
-        "heads": "stages: 3 to 4 for language, 6 to 8 for code; 3 unless said",
+        "heads": "number of stages: 3 to 4 for language, 6 to 8 for code (default: 3)",
         "acceptance": ACCEPTANCE_HELP,
-        "inner": "width of a stage; 4096 unless said",
-        "embeddings": "own of each stage, or shared; own unless said",
-        "candidates": "chains verified side by side, acceptance is of the best; 1 unless said",
+        "inner": "width of a stage (default: 4096)",
+        "embeddings": "own: separate embeddings, norms and heads per stage; shared: one set (default: own)",
+        "candidates": "chains verified in one pass; acceptance is that of the best (default: 1)",
     },
-    formula="a stage: table V x d, h or d -> d, norm, GELU, d -> V; verification of candidates x heads + 1 tokens; "
+    formula="a stage: embedding V x d, h or d -> d, norm, GELU, d -> V; verification of candidates x heads + 1 tokens; "
     "E = 1 + a_1 + a_1 a_2 + ...",
     source=SOURCE + "; https://pytorch.org/blog/hitchhikers-guide-speculative-decoding/",
     example="llmviewer analyze llama-2-13b --hardware a100 --speculative speculator,heads=3,acceptance=0.7/0.6/0.5",

@@ -1,4 +1,4 @@
-"""`--speculative tree`: a smaller model, or several, draft a tree of tokens that one pass of the model verifies."""
+"""`--speculative tree`: one or more smaller models draft a token tree that one pass of the target verifies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from llmviewer.core.errors import UserError, quoted
-from llmviewer.serving.generation import PLAIN, Draft, Generation, Shape
+from llmviewer.serving.generation import AUTOREGRESSIVE, Draft, Generation, PassShape
 from llmviewer.techniques.speculation import ranks, rates, trees
 from llmviewer.techniques.speculation.draft_model import DRAFT_TECHNIQUES, load_draft
 from llmviewer.techniques.speculation.draft_options import scheme_name
@@ -19,9 +19,9 @@ from llmviewer.techniques.technique import Change, Parameter, Technique, change_
 WHERE = "--speculative tree"
 #: SpecInfer, table 1: LLaMA-68M for LLaMA-7B, Alpaca, greedy.
 DEFAULT = "draft-llama-68m"
-#: Nodes beyond which no tree is built.
+#: Most nodes of a tree.
 MAX_NODES = 4096
-#: Levels of the best tree unless told otherwise: SpecInfer's speculation length.
+#: Default depth limit of the best tree: SpecInfer's speculation length.
 DEPTH = Parameter(name="depth", default=8, low=1, high=64, whole=True)
 BUDGET = Parameter(name="budget", low=0, high=MAX_NODES, whole=True)
 OVERLAP = Parameter(name="overlap", default=0.0, low=0.0, high=1.0)
@@ -29,7 +29,7 @@ OVERLAP = Parameter(name="overlap", default=0.0, low=0.0, high=1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLevel:
-    """A pass of the draft: nodes of one depth that have children, side by side; before: nodes processed before them."""
+    """One draft pass, over the nodes of one depth that have children.  before: nodes processed in earlier passes."""
 
     nodes: int
     depth: int
@@ -37,58 +37,65 @@ class DraftLevel:
 
     @property
     def pairs(self) -> float:
-        """Query-key pairs beyond new tokens x cached ones: every node sees the depth + 1 tokens of its own path alone,
-        while the cache holds all nodes before."""
+        """Query-key pairs in addition to new tokens x cached tokens; may be negative.
+
+        Every node attends only the depth + 1 tokens of its own path, while the cache contains all earlier nodes.
+        """
         return self.nodes * (self.depth + 1.0 - self.before)
 
 
 def levels(tree: Tree) -> tuple[DraftLevel, ...]:
-    """The passes that draft a tree; the first processes its root, the last accepted token."""
-    deep = (0, *trees.depths(tree))
-    nodes = [deep[node] for node in sorted(set(tree))]
-    counts = [nodes.count(depth) for depth in range(max(nodes, default=-1) + 1)]
+    """The passes that draft a tree; the first one processes the root, which is the last accepted token."""
+    node_depths = (0, *trees.depths(tree))
+    expanded = [node_depths[node] for node in sorted(set(tree))]
+    counts = [expanded.count(depth) for depth in range(max(expanded, default=-1) + 1)]
     return tuple(
         DraftLevel(nodes=count, depth=depth, before=sum(counts[:depth])) for depth, count in enumerate(counts) if count
     )
 
 
 def draft_passes(draft: Draft, tree: Tree) -> tuple[Draft, ...]:
-    """The draft's passes, those of as many nodes together: counts are their means, which keeps every sum.
+    """The draft passes of a tree, grouped by number of nodes; a group has the mean counts, which keeps all sums.
 
-    One model, one cache: only the first of them is stored.
+    All groups use the same weights and cache, so only the first one stores them.
     """
     passes: dict[int, list[DraftLevel]] = {}
     for level in levels(tree):
         passes.setdefault(level.nodes, []).append(level)
-    made = [_passes(draft, nodes, alike) for nodes, alike in passes.items()]
-    return (*made[:1], *(replace(one, caches=False, shared=None) for one in made[1:]))
+    groups = [_passes(draft, nodes, group) for nodes, group in passes.items()]
+    return (*groups[:1], *(replace(group, caches=False, shared=None) for group in groups[1:]))
 
 
-def _passes(draft: Draft, nodes: int, alike: Sequence[DraftLevel]) -> Draft:
-    chain = all(level.pairs == nodes == 1 for level in alike)
-    shape = Shape(
+def _passes(draft: Draft, nodes: int, group: Sequence[DraftLevel]) -> Draft:
+    chain = all(level.pairs == nodes == 1 for level in group)
+    shape = PassShape(
         new_tokens=float(nodes),
         logit_positions=float(nodes),
-        attended_new_pairs=None if chain else sum(level.pairs for level in alike) / len(alike),
-        ahead=sum(level.before for level in alike) / len(alike),
+        attended_new_pairs=None if chain else sum(level.pairs for level in group) / len(group),
+        ahead=sum(level.before for level in group) / len(group),
     )
     name = draft.name if nodes == 1 else f"{draft.name}, {nodes} tokens side by side"
-    return replace(draft, name=name, passes=float(len(alike)), shape=shape)
+    return replace(draft, name=name, passes=float(len(group)), shape=shape)
 
 
-def tree_round(drafts: Sequence[Draft], grown: Sequence[Tree], rates: Sequence[Ranks], overlap: float) -> Generation:
-    """A round: each draft grows its tree, one after another, then one pass verifies all trees, merged at the root.
+def tree_round(
+    drafts: Sequence[Draft], draft_trees: Sequence[Tree], rates: Sequence[Ranks], overlap: float
+) -> Generation:
+    """A round: the draft models build their trees one after another; one pass verifies all, merged at the root.
 
-    E = sum over nodes of the products of rates along their paths, the root (bonus token) counting 1; of several
-    drafts see `Merged`.  A tree without branches is a chain of drafted tokens.  Source: SpecInfer, arXiv 2305.09781.
+    E = sum over nodes of the products of rates along their paths, where the root (bonus token) counts 1; for several
+    draft models see `MergedTrees`.  A tree without branches is a chain of draft tokens.
+    Source: SpecInfer, arXiv 2305.09781.
     """
-    merged = MergedTrees(trees=tuple(grown), overlap=overlap)
-    (first, *others), nodes = grown, merged.new_tokens - 1.0
-    depth = max(max(trees.depths(tree)) for tree in grown)
+    merged = MergedTrees(trees=tuple(draft_trees), overlap=overlap)
+    (first, *others), nodes = draft_trees, merged.new_tokens - 1.0
+    depth = max(max(trees.depths(tree)) for tree in draft_trees)
     return Generation(
         shape=tree_verification_pass(nodes, float(depth), merged.pairs),
         tokens=merged.expected(rates) if others else trees.expected(first, rates[0]),
-        drafts=tuple(part for draft, tree in zip(drafts, grown, strict=True) for part in draft_passes(draft, tree)),
+        drafts=tuple(
+            part for draft, tree in zip(drafts, draft_trees, strict=True) for part in draft_passes(draft, tree)
+        ),
         facts={
             "draft": "+".join(draft.name for draft in drafts),
             "drafted_tokens": nodes,
@@ -103,32 +110,34 @@ def _make(text: str) -> Change:
     given = parse_parameters(WHERE, text, known)
     names = given.get("draft", "").split("+")
     if len(set(names)) < len(names):
-        raise UserError(f"{WHERE}: draft is {quoted(given['draft'])}; for more choices of one draft give widths")
+        raise UserError(
+            f"{WHERE}: draft is {quoted(given['draft'])}; to try more choices of one draft model, use widths"
+        )
     if ("widths" in given) == ("budget" in given):
-        raise UserError(f"{WHERE}: give widths=1/1/3/1 by level, or budget=16, the nodes of the best tree")
+        raise UserError(f"{WHERE}: give widths=1/1/3/1 by level, or budget=16 for the best tree of that many nodes")
     drafts = [load_draft(name, given) for name in names]
-    grown, rates = _read_trees(given, len(names))
-    if not grown[0]:
-        return change_generation(scheme_name("tree", text), lambda _: PLAIN)
-    generation = tree_round(drafts, grown, rates, OVERLAP.value(given, WHERE))
+    draft_trees, rates = _read_trees(given, len(names))
+    if not draft_trees[0]:
+        return change_generation(scheme_name("tree", text), lambda _: AUTOREGRESSIVE)
+    generation = tree_round(drafts, draft_trees, rates, OVERLAP.value(given, WHERE))
     return change_generation(scheme_name("tree", text), lambda _: generation)
 
 
 def _read_trees(given: Mapping[str, str], drafts: int) -> tuple[list[Tree], list[Ranks]]:
-    """A tree and rates by rank for each draft."""
+    """A tree and its rates by rank for each draft model."""
     if "budget" in given:
         budget, depth = int(BUDGET.value(given, WHERE)), int(DEPTH.value(given, WHERE))
         rates = _read_rates(given, drafts, budget)
         return [trees.best(budget, rate, depth) for rate in rates], rates
     if "depth" in given:
-        raise UserError(f"{WHERE}: widths say how deep the tree is; leave out depth")
+        raise UserError(f"{WHERE}: widths already set the depth of the tree; remove depth")
     widths = _widths(given["widths"])
     return [trees.full(widths)] * drafts, _read_rates(given, drafts, max(widths))
 
 
 def _widths(text: str) -> list[int]:
     parts = text.split("/")
-    allowed = f"allowed: whole numbers from 1, one for each level, that make up to {MAX_NODES:,} nodes"
+    allowed = f"allowed: whole numbers from 1, one per level, with at most {MAX_NODES:,} nodes in total"
     if not all(part.strip().isdecimal() and int(part[:6]) > 0 for part in parts) or len(parts) > DEPTH.high:
         raise UserError(f"{WHERE}: widths is {quoted(text)}; {allowed}")
     widths = [int(part) for part in parts]
@@ -138,13 +147,13 @@ def _widths(text: str) -> list[int]:
 
 
 def _read_rates(given: Mapping[str, str], drafts: int, widest: int) -> list[Ranks]:
-    """For each draft how often its first, second, ... choice is right: of one text that of all drafts."""
+    """Rates by rank for each draft model; a single text applies to all."""
     if "ranks" in given and "acceptance" in given:
-        raise UserError(f"{WHERE}: give ranks, or the acceptance of independent draws, not both")
+        raise UserError(f"{WHERE}: give either ranks or the acceptance of independent draws, not both")
     by_draws = "acceptance" in given
     texts = given["acceptance" if by_draws else "ranks"].split("+") if by_draws or "ranks" in given else [DEFAULT]
     if len(texts) not in (1, drafts):
-        raise UserError(f"{WHERE}: rates of {len(texts)} drafts are given, and {drafts} drafts")
+        raise UserError(f"{WHERE}: rates are given for {len(texts)} draft models, but there are {drafts}")
     found = [
         ranks.from_independent_draws(rates.read_acceptance(WHERE, one), max(widest, 1))
         if by_draws
@@ -157,24 +166,24 @@ def _read_rates(given: Mapping[str, str], drafts: int, widest: int) -> list[Rank
 TECHNIQUE = Technique(
     name="tree",
     kind="speculation",
-    summary="A smaller model drafts a tree of tokens level by level, the model verifies it in one pass with tree "
-    "attention.",
+    summary="One or more smaller models draft a tree of tokens level by level; the target verifies it in one pass with "
+    "tree attention.",
     parameters={
-        "draft": "name of the smaller model; several joined by + draft one after another, their trees "
-        "merged at the root",
-        "widths": "children of a node by level: 1/1/3/1",
-        "budget": "instead: nodes of the best tree",
-        "depth": "levels of the best tree at most; 8 unless said",
-        "ranks": "how often the first, second ... choice is right: rates, or a published preset; "
-        f"{DEFAULT} unless said; by draft, joined by +",
-        "acceptance": "instead: rate of one independent draw",
-        "overlap": "of several drafts, share of the tokens that they have in common; 0 unless said",
-        "quantization": "number format of the draft's weights: w4a16 ...; its checkpoint's unless said",
-        "tensor_parallel_size": "devices that share the draft; those of the model unless said",
+        "draft": "name of the draft model; several, joined by +, draft one after another, and their trees are merged "
+        "at the root",
+        "widths": "children per node by level, e.g. 1/1/3/1",
+        "budget": "alternative to widths: nodes of the best tree",
+        "depth": "most levels of the best tree (default: 8)",
+        "ranks": "rates at which the first, second ... choice is right, or a published preset "
+        f"(default: {DEFAULT}); per draft model, joined by +",
+        "acceptance": "alternative to ranks: rate of one independent draw",
+        "overlap": "share of tokens that several draft models have in common (default: 0)",
+        "quantization": "number format of the draft model's weights, e.g. w4a16 (default: its checkpoint's)",
+        "tensor_parallel_size": "devices that share the draft model (default: those of the target)",
     },
-    formula="a pass of the draft over the nodes of each level, verification of all nodes and the root, of which a node "
-    "at depth d sees d + 1; E = 1 + sum over nodes of the products of rates along their paths; k independent draws are "
-    "right with 1 - (1-a)^k, an upper bound; several drafts: 1 - product of (1 - Pr(right to depth d))",
+    formula="one draft pass over the nodes of each level, verification of all nodes and the root, where a node at "
+    "depth d attends d + 1; E = 1 + sum over nodes of the products of rates along their paths; one of k independent draws "
+    "is right with 1 - (1-a)^k, an upper bound; several draft models: 1 - product of (1 - Pr(right to depth d))",
     source="SpecInfer arXiv 2305.09781; best tree: Sequoia arXiv 2402.12374",
     example="llmviewer analyze llama-2-70b --hardware h100 -tp 4 "
     "--speculative tree,draft=tinyllama-1.1b,widths=1/1/3/1",

@@ -1,7 +1,7 @@
-"""Trees of drafted tokens that one pass verifies: how many pairs they attend, how many tokens they are worth.
+"""Draft-token trees for one verification pass: attended pairs and expected tokens.
 
-A tree is the parent of each drafted node, in order: 0 is the root, the last accepted token, which the pass processes as
-well; node i stands at place i - 1 and its parent is below i.  Children of a node are in order of rank, the draft's
+A tree is a tuple of parents, one per node: element i - 1 is the parent of node i, and is less than i.  Node 0 is the
+root, the last accepted token, which the pass also processes.  Children of a node are in order of rank, the drafter's
 likeliest first.
 """
 
@@ -19,13 +19,16 @@ Tree: TypeAlias = tuple[int, ...]
 
 
 def chain(drafted: int) -> Tree:
-    """One token after another: pairs are causal, (drafted+1)(drafted+2)/2."""
+    """A chain of draft tokens; attention is causal with (drafted+1)(drafted+2)/2 pairs."""
     return tuple(range(drafted))
 
 
 def full(widths: Sequence[int]) -> Tree:
-    """Every node of a level has that level's number of children: SpecInfer's expansion <k1, k2, ...> (arXiv 2305.09781)
-    and the cartesian product of the top choices of Medusa's heads (arXiv 2401.10774)."""
+    """The tree in which every node of a level has that level's number of children.
+
+    This is SpecInfer's expansion <k1, k2, ...> (arXiv 2305.09781) and the cartesian product of the top choices of
+    Medusa's heads (arXiv 2401.10774).
+    """
     parents: list[int] = []
     level = [0]
     for width in widths:
@@ -36,7 +39,7 @@ def full(widths: Sequence[int]) -> Tree:
 
 
 def depths(tree: Tree) -> tuple[int, ...]:
-    """Tokens between each drafted node and the root, itself included."""
+    """Depth of each draft node; children of the root have depth 1."""
     found = [0]
     for parent in tree:
         found.append(found[parent] + 1)
@@ -44,12 +47,12 @@ def depths(tree: Tree) -> tuple[int, ...]:
 
 
 def pairs(tree: Tree) -> float:
-    """Query-key pairs among the tokens of the pass: each sees its ancestors and itself, the root included."""
+    """Query-key pairs among the tokens of the pass, root included: each attends its ancestors and itself."""
     return 1.0 + sum(depth + 1.0 for depth in depths(tree))
 
 
 def ranks(tree: Tree) -> tuple[int, ...]:
-    """Rank of each node among its siblings, from 1."""
+    """Rank of each draft node among its siblings, from 1."""
     seen = [0] * (len(tree) + 1)
     found = []
     for parent in tree:
@@ -59,9 +62,10 @@ def ranks(tree: Tree) -> tuple[int, ...]:
 
 
 def depth_probabilities(tree: Tree, rates: Ranks) -> tuple[float, ...]:
-    """Probability that as many drafted tokens are accepted, at least: 0 (which is sure), 1, 2 ...
+    """Probability that at least 0, 1, 2 ... draft tokens are accepted; the first is 1.
 
-    Siblings exclude each other, so a depth is reached with the sum over its nodes of the products along their paths.
+    Siblings exclude each other, so the probability of a depth is the sum over its nodes of the products of rates along
+    their paths.
     """
     products, levels = [1.0], [1.0] + [0.0] * max(depths(tree), default=0)
     for parent, depth, rank in zip(tree, depths(tree), ranks(tree), strict=True):
@@ -71,17 +75,19 @@ def depth_probabilities(tree: Tree, rates: Ranks) -> tuple[float, ...]:
 
 
 def expected(tree: Tree, rates: Ranks) -> float:
-    """Expected tokens of a pass: the sum over all nodes of the product of rates along the path; the root counts 1, the
-    bonus token (Sequoia, arXiv 2402.12374)."""
+    """Expected tokens of a pass: the sum over all nodes of the product of rates along the path.
+
+    The root counts 1 for the bonus token (Sequoia, arXiv 2402.12374).
+    """
     return list(accumulate(depth_probabilities(tree, rates)))[-1]
 
 
 def best(budget: int, rates: Ranks, depth: int) -> Tree:
-    """The tree of at most `budget` drafted nodes and `depth` levels that is worth most tokens; none that is worth none.
+    """The tree of at most `budget` draft nodes and `depth` levels with the most expected tokens.
 
-    The worth of a tree is the sum of its nodes' path products; a child's is never larger than its parent's, nor a
-    later rank's than an earlier one's, so the nodes with the largest products are a tree, and none is worth more.
-    Sequoia (arXiv 2402.12374) finds the same by dynamic programming.
+    Nodes with rate 0 are not included.  Expected tokens are the sum of path products; a child's product never exceeds
+    its parent's, nor a later rank's an earlier one's, so the nodes with the largest products form a tree, and it is
+    optimal.  Sequoia (arXiv 2402.12374) finds the same tree by dynamic programming.
     """
     parents: list[int] = []
     waiting: list[tuple[float, int, int, int, int]] = []  # -product, order of discovery, parent, depth, rank
@@ -104,10 +110,10 @@ def best(budget: int, rates: Ranks, depth: int) -> Tree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedTrees:
-    """Trees of several drafts, or of several samples of one, that share the root and are verified in one pass.
+    """Trees of several draft models, or of several samples of one, verified in one pass with a common root.
 
-    overlap: the share of the later trees' nodes that the first has as well, from 0 (drafts that know nothing of each
-    other) to 1 (all say the same); merging stores and verifies such a node once (SpecInfer, arXiv 2305.09781).
+    overlap: share of the later trees' nodes that are also in the first, from 0 (independent draft models) to 1
+    (identical trees); a merged node is stored and verified once (SpecInfer, arXiv 2305.09781).
     """
 
     trees: tuple[Tree, ...]
@@ -115,17 +121,20 @@ class MergedTrees:
 
     @property
     def new_tokens(self) -> float:
-        """Tokens of the pass, the root included."""
+        """Tokens of the verification pass, root included."""
         return 1.0 + self._first_and_new([float(len(tree)) for tree in self.trees])
 
     @property
     def pairs(self) -> float:
-        """Query-key pairs among them."""
+        """Query-key pairs among the tokens of the pass."""
         return 1.0 + self._first_and_new([pairs(tree) - 1.0 for tree in self.trees])
 
     def expected(self, rates: Sequence[Ranks]) -> float:
-        """Expected tokens, rates by tree: 1 + sum_d 1 - prod_t (1 - Pr(tree t is right to depth d)) of independent
-        drafts; what overlaps adds nothing to the first."""
+        """Expected tokens of a pass.  rates: one entry per tree.
+
+        Independent draft models give 1 + sum_d 1 - prod_t (1 - Pr(tree t is right to depth d)); overlapping nodes add
+        nothing to the first tree.
+        """
         by_tree = [depth_probabilities(tree, rate) for tree, rate in zip(self.trees, rates, strict=True)]
         independent = 0.0
         for depth in range(max(map(len, by_tree))):

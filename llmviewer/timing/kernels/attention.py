@@ -17,9 +17,9 @@ from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels.family import Constants
 
 #: Most queries of a sequence for which engines run their decode kernel (one token, or a few draft tokens).
-MOST_DECODE_QUERIES = 16.0
+MAX_DECODE_QUERIES = 16.0
 #: Variant -> variants of equal performance, nearest first.
-TWINS: dict[str, tuple[str, ...]] = {
+EQUIVALENTS: dict[str, tuple[str, ...]] = {
     "bf16": ("fp16",),
     "fp16": ("bf16",),
     "fp32": (),
@@ -29,8 +29,8 @@ TWINS: dict[str, tuple[str, ...]] = {
     "int8": ("fp8", "bf16-kv8"),
 }
 #: Suffix of the variants of latent attention (MLA), which has kernels of its own; plain variants substitute for them.
-LATENT = "-mla"
-TWINS |= {name + LATENT: (name, *others) for name, others in TWINS.items()}
+MLA_SUFFIX = "-mla"
+EQUIVALENTS |= {name + MLA_SUFFIX: (name, *others) for name, others in EQUIVALENTS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,56 +47,58 @@ class GroupTime:
     sharpness: Count
 
 
-Parts = Callable[[Group, Operator, Chip, Constants], GroupTime]
+GroupTimer = Callable[[Group, Operator, Chip, Constants], GroupTime]
 
 
-def priced(operator: Operator, chip: Chip, part_of: Callable[[Group], GroupTime]) -> Rates:
+def rates_of_groups(operator: Operator, chip: Chip, time_of: Callable[[Group], GroupTime]) -> Rates:
     """Rates under which the operator takes the sum of the kernel times of its groups."""
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
     first, *others = shape.groups
-    part = part_of(first)
+    time = time_of(first)
     if others:
-        part = _sum(operator, shape, (part, *map(part_of, others)))
+        time = _sum(operator, shape, (time, *map(time_of, others)))
     return replace(
         ideal(operator, chip),
-        matrix_flops_per_s=np.maximum(operator.matmul_flops, 1.0) / part.tiles_s,
-        memory_bytes_per_s=1.0 / part.byte_s,
+        matrix_flops_per_s=np.maximum(operator.matmul_flops, 1.0) / time.tiles_s,
+        memory_bytes_per_s=1.0 / time.byte_s,
         l2_bytes_per_s=None,
         vector_flops_per_s=None,
         special_ops_per_s=None,
-        sharpness=part.sharpness,
-        fixed_s=part.fixed_s,
+        sharpness=time.sharpness,
+        fixed_s=time.fixed_s,
     )
 
 
-def rates(operator: Operator, chip: Chip, prefill: tuple[Parts, Constants], decode: tuple[Parts, Constants]) -> Rates:
+def rates(
+    operator: Operator, chip: Chip, prefill: tuple[GroupTimer, Constants], decode: tuple[GroupTimer, Constants]
+) -> Rates:
     """Rates with every group priced by the kernel for its number of queries, which may differ between passes."""
 
-    def part_of(group: Group) -> GroupTime:
-        decoding: Any = np.asarray(decodes(group))
+    def time_of(group: Group) -> GroupTime:
+        decoding: Any = np.asarray(is_decode(group))
         if decoding.all():
             return decode[0](group, operator, chip, decode[1])
         prompt = prefill[0](group, operator, chip, prefill[1])
-        return _either(decoding, decode[0](group, operator, chip, decode[1]), prompt) if decoding.any() else prompt
+        return _select(decoding, decode[0](group, operator, chip, decode[1]), prompt) if decoding.any() else prompt
 
-    return priced(operator, chip, part_of)
+    return rates_of_groups(operator, chip, time_of)
 
 
-def alone(parts: Parts) -> Callable[[Operator, Chip, Constants], Rates]:
+def single_kernel(timer: GroupTimer) -> Callable[[Operator, Chip, Constants], Rates]:
     """The `rates` of a family whose kernel prices all groups."""
-    return lambda operator, chip, constants: priced(
-        operator, chip, lambda group: parts(group, operator, chip, constants)
+    return lambda operator, chip, constants: rates_of_groups(
+        operator, chip, lambda group: timer(group, operator, chip, constants)
     )
 
 
-def decodes(group: Group) -> Any:
+def is_decode(group: Group) -> Any:
     """Mask of passes in which engines run their decode kernel: one or few new tokens after cached ones, no prompt."""
     new = np.asarray(group.new_tokens)
-    return (new == 1.0) | ((new <= MOST_DECODE_QUERIES) & (np.asarray(group.cached_tokens) > 0.0))
+    return (new == 1.0) | ((new <= MAX_DECODE_QUERIES) & (np.asarray(group.cached_tokens) > 0.0))
 
 
-def _either(mask: Any, chosen: GroupTime, other: GroupTime) -> GroupTime:
+def _select(mask: Any, chosen: GroupTime, other: GroupTime) -> GroupTime:
     return GroupTime(
         fixed_s=np.where(mask, chosen.fixed_s, other.fixed_s),
         tiles_s=np.where(mask, chosen.tiles_s, other.tiles_s),
@@ -114,7 +116,7 @@ def _sum(operator: Operator, shape: AttentionShape, parts: tuple[GroupTime, ...]
     tiles: Any = 0.0
     moving: Any = 0.0
     for group, part in zip(shape.groups, parts, strict=True):
-        computed, moved = (part.tiles_s * (group.batch_size > 0.0)), part.byte_s * bytes_of(group, operator, shape)
+        computed, moved = (part.tiles_s * (group.batch_size > 0.0)), part.byte_s * group_bytes(group, operator, shape)
         powers = computed**part.sharpness, moved**part.sharpness
         both: Any = np.maximum(powers[0] + powers[1], np.finfo(np.float64).tiny)
         seconds = both ** (1.0 / part.sharpness)
@@ -124,7 +126,7 @@ def _sum(operator: Operator, shape: AttentionShape, parts: tuple[GroupTime, ...]
     return GroupTime(fixed_s=fixed, tiles_s=np.maximum(tiles, 1e-30), byte_s=byte_s, sharpness=1.0)
 
 
-def bytes_of(group: Group, operator: Operator, shape: AttentionShape) -> Count:
+def group_bytes(group: Group, operator: Operator, shape: AttentionShape) -> Count:
     """A group's part of the device-memory traffic: cache in proportion to keys, the rest in proportion to tokens."""
     cached = operator.read_bytes(Role.CACHE)
     keys: Count = 0.0
@@ -135,13 +137,13 @@ def bytes_of(group: Group, operator: Operator, shape: AttentionShape) -> Count:
     return cached * share + (operator.traffic_bytes - cached) * group.tokens / queries
 
 
-def bits_of(operator: Operator) -> float:
+def cache_bits(operator: Operator) -> float:
     """Bits of a cached element; 16 if nothing is cached."""
     cached = next((a.tensor.dtype for a in operator.reads if a.tensor.role is Role.CACHE), None)
     return 16.0 if cached is None else cached.bits
 
 
-def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
+def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
     """Number of sequences, queries and keys per sequence, and heads."""
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
@@ -157,8 +159,8 @@ def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
 
 
 def variant(operator: Operator) -> str:
-    """`bf16`: products and cache; `bf16-kv8`: 8-bit cache; suffix `-mla`: keys wider than values."""
+    """Variant by formats: `bf16` for products and cache, `bf16-kv8` with 8-bit cache; `-mla` if keys exceed values."""
     shape = operator.shape
-    narrow = bits_of(operator) < 12.0 and operator.compute not in ("fp8", "int8")
+    narrow = cache_bits(operator) < 12.0 and operator.compute not in ("fp8", "int8")
     latent = isinstance(shape, AttentionShape) and bool(np.any(shape.qk_dim != shape.v_dim))
-    return f"{operator.compute}{'-kv8' if narrow else ''}{LATENT if latent else ''}"
+    return f"{operator.compute}{'-kv8' if narrow else ''}{MLA_SUFFIX if latent else ''}"

@@ -15,37 +15,37 @@ from llmviewer.core.ir import Operator, Place
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
-from llmviewer.timing.kernels.attention import TWINS, GroupTime, alone, covers, variant
+from llmviewer.timing.kernels.attention import EQUIVALENTS, GroupTime, quantities, single_kernel, variant
 from llmviewer.timing.kernels.clock import units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 
 #: Query rows of a task's tile, which grouped heads and draft tokens share.
-ROWS = 64.0
-#: Minimum keys of a block when keys are split, n blocks at most; a task has at most sqrt(8 n) blocks
+TILE_ROWS = 64.0
+#: Keys are split into at most n blocks of this minimum size, and a task has at most sqrt(8 n) blocks
 #: (computeMultiBlockCount, decoderXQAImplCommon.h of https://github.com/NVIDIA/TensorRT-LLM).
-LEAST_KEYS, MOST_BLOCKS = 128.0, 8.0
+MIN_BLOCK_KEYS, BLOCK_LIMIT_FACTOR = 128.0, 8.0
 #: p of the overlap of a task's fixed time with the keys of other tasks on the same unit.
 OVERLAP = 1.5
 #: Largest heads for which some engines rotate queries in a separate kernel [element].
-NARROW = 64.0
+MAX_NARROW_HEAD = 64.0
 #: L2 bandwidth over device-memory bandwidth where it is not published (H100: 5.5 of 3.35 TB/s, 0.9 of it reached).
-L2_SPEED = 1.5
+L2_SPEEDUP = 1.5
 #: TensorRT-LLM has no grouped kernel for this many heads per KV head, and uses its kernel for single heads if there is
 #: little work: tasks x blocks of keys below a quarter of the units (decoderXQARunner.h of
 #: https://github.com/NVIDIA/TensorRT-LLM).
-MOST_GROUPED, LEAST_TASKS = 48.0, 0.25
+MIN_UNGROUPED_HEADS, MIN_GROUPED_LOAD = 48.0, 0.25
 
 
-def part(group: Group, operator: Operator, chip: Chip, constants: Constants) -> GroupTime:
+def group_time(group: Group, operator: Operator, chip: Chip, constants: Constants) -> GroupTime:
     """Time of one group: smooth maximum of mean load per unit, longest task and bytes, plus launch and sequences."""
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
     uneven = constants["uneven"] * ((shape.qk_dim > 128.0) & (shape.qk_dim < 256.0))
     floor: Any = constants["floor"] + uneven + constants["width"] * shape.v_dim / 128.0
-    narrow = constants["narrow"] * (shape.qk_dim <= NARROW)
-    tasks, apart = _tasks(group, operator, shape, chip, constants)
-    if apart is not None:
-        floor = floor + apart * (constants["head_floor"] - constants["floor"]) - apart * narrow
+    narrow = constants["narrow"] * (shape.qk_dim <= MAX_NARROW_HEAD)
+    tasks, single = _tasks(group, operator, shape, chip, constants)
+    if single is not None:
+        floor = floor + single * (constants["head_floor"] - constants["floor"]) - single * narrow
     floor = floor + narrow
     return GroupTime(
         fixed_s=floor * 1e-6 + group.batch_size * (constants["sequence"] * 1e-9),
@@ -60,65 +60,67 @@ def _tasks(
 ) -> tuple[Count, Array | None]:
     """Seconds of all tasks; and 1.0 where heads of a group run as separate tasks, None if no kernel does that."""
     keys, units = shape.keys_of(group), units_of(chip)
-    history = group.held + group.new_tokens
+    history = group.remaining_tokens + group.new_tokens
     rows = shape.heads / shape.kv_heads * np.maximum(group.new_tokens, 1.0)
     pairs = group.batch_size * shape.kv_heads * shape.used
     task_us = constants["task"] + constants["task_width"] * shape.v_dim / 128.0
     task_us = task_us + constants["output"] * rows * shape.v_dim / 1024.0
     key_ns = constants["key"] + constants["key_width"] * (shape.qk_dim + shape.v_dim) / 256.0
-    blocks = np.ceil(rows / ROWS - 1e-9)
+    blocks = np.ceil(rows / TILE_ROWS - 1e-9)
     beyond = np.minimum(history - keys, constants["window"])
-    parts = _parts(pairs, history, constants, units)
-    apart = _apart(pairs, history, shape, constants, units)
-    if apart is not None:
-        blocks = blocks + apart * (rows - blocks)
-        task_us = task_us + apart * (constants["head_task"] - task_us)
-        key_ns = key_ns + apart * (constants["head_key"] * (shape.qk_dim + shape.v_dim) / 256.0 - key_ns)
-        beyond = beyond * (1.0 - apart)
-        parts = None if parts is None else parts * (1.0 - apart)
+    key_blocks = _key_blocks(pairs, history, constants, units)
+    single = _single_heads(pairs, history, shape, constants, units)
+    if single is not None:
+        blocks = blocks + single * (rows - blocks)
+        task_us = task_us + single * (constants["head_task"] - task_us)
+        key_ns = key_ns + single * (constants["head_key"] * (shape.qk_dim + shape.v_dim) / 256.0 - key_ns)
+        beyond = beyond * (1.0 - single)
+        key_blocks = None if key_blocks is None else key_blocks * (1.0 - single)
     least_s = 2.0 * (rows / blocks) * (shape.qk_dim + shape.v_dim) * units / chip.matrix_rate(operator.compute)
     work_s = (keys + beyond) * np.maximum(key_ns * 1e-9, least_s)
-    slowest = _slowest(pairs * blocks / units, task_us * 1e-6, work_s, parts, constants)
-    return slowest, apart
+    slowest = _slowest(pairs * blocks / units, task_us * 1e-6, work_s, key_blocks, constants)
+    return slowest, single
 
 
-def _slowest(load: Count, task_s: Count, work_s: Count, parts: Array | None, constants: Constants) -> Count:
+def _slowest(load: Count, task_s: Count, work_s: Count, key_blocks: Array | None, constants: Constants) -> Count:
     """Smooth maximum of all tasks, `load` of them per unit, and of the longest task [s].
 
-    parts: blocks of keys of a task; 0 or None: as many as balance the units.
+    key_blocks: blocks of keys of a task; 0 or None: as many as balance the units.
     """
-    each: Count = task_s if parts is None else task_s * np.maximum(parts, 1.0)
+    each: Count = task_s if key_blocks is None else task_s * np.maximum(key_blocks, 1.0)
     total = load * (each**OVERLAP + work_s**OVERLAP) ** (1.0 / OVERLAP)
     divided = np.maximum(total, work_s / constants["splits"]) + constants["split"] * 1e-6
     keys_s: Count = np.minimum(work_s, divided)
-    if parts is not None:
-        fixed_parts = work_s / np.maximum(parts, 1.0) + constants["split"] * 1e-6 * (parts > 1.0)
-        keys_s = np.where(parts >= 1.0, fixed_parts, keys_s)
+    if key_blocks is not None:
+        split_s = work_s / np.maximum(key_blocks, 1.0) + constants["split"] * 1e-6 * (key_blocks > 1.0)
+        keys_s = np.where(key_blocks >= 1.0, split_s, keys_s)
     longest, p = task_s + keys_s, constants["sharpness"]
     slowest: Count = (total**p + longest**p) ** (1.0 / p)
     return slowest
 
 
-def _parts(pairs: Count, history: Count, constants: Constants, units: Count) -> Array | None:
+def _key_blocks(pairs: Count, history: Count, constants: Constants, units: Count) -> Array | None:
     """Blocks of keys of a task in engines that split by sequence length, even if a window leaves blocks idle."""
     waves = constants["waves"]
     if not waves:
         return None
-    blocks = np.maximum(np.floor(history / LEAST_KEYS), 1.0)
+    blocks = np.maximum(np.floor(history / MIN_BLOCK_KEYS), 1.0)
     most = np.maximum(np.floor(waves * units / np.maximum(pairs, 1.0)), 1.0)
-    parts: Array = np.minimum(np.minimum(blocks, np.round(np.sqrt(MOST_BLOCKS * blocks))), most)
-    return parts
+    key_blocks: Array = np.minimum(np.minimum(blocks, np.round(np.sqrt(BLOCK_LIMIT_FACTOR * blocks))), most)
+    return key_blocks
 
 
-def _apart(pairs: Count, history: Count, shape: AttentionShape, constants: Constants, units: Count) -> Array | None:
+def _single_heads(
+    pairs: Count, history: Count, shape: AttentionShape, constants: Constants, units: Count
+) -> Array | None:
     """1.0 where every query head is a separate task; None if the engine has no such kernel."""
     if not constants["apart"] or bool(np.any(shape.qk_dim != shape.v_dim)):
         return None
     grouped = shape.heads / shape.kv_heads
-    small = pairs * np.maximum(np.floor(history / LEAST_KEYS), 1.0) < LEAST_TASKS * units
+    small = pairs * np.maximum(np.floor(history / MIN_BLOCK_KEYS), 1.0) < MIN_GROUPED_LOAD * units
     small = small & (shape.qk_dim <= constants["apart"])
-    separate: Array = np.where((grouped <= 1.0) | (grouped >= MOST_GROUPED) | small, 1.0, 0.0)
-    return separate
+    single: Array = np.where((grouped <= 1.0) | (grouped >= MIN_UNGROUPED_HEADS) | small, 1.0, 0.0)
+    return single
 
 
 def _byte_s(operator: Operator, shape: AttentionShape, chip: Chip, constants: Constants) -> Count:
@@ -127,16 +129,16 @@ def _byte_s(operator: Operator, shape: AttentionShape, chip: Chip, constants: Co
     warm = 0.0 if len(shape.groups) > 1 else operator.moved_bytes(Place.L2)
     if not np.any(warm):
         return byte_s
-    return byte_s + warm / (np.maximum(operator.traffic_bytes, 1.0) * (L2_SPEED * chip.bandwidth_bytes_per_s))
+    return byte_s + warm / (np.maximum(operator.traffic_bytes, 1.0) * (L2_SPEEDUP * chip.bandwidth_bytes_per_s))
 
 
 FAMILY = Family(
     name="attention_decode",
     constants=(
         Constant(name="floor", unit="us", meaning="shortest kernel", start=7.0, low=0.0, high=200.0),
-        Constant(name="width", unit="us", meaning="further 128 elements of a head", start=1.0, low=0.0, high=20.0),
+        Constant(name="width", unit="us", meaning="and per 128 elements of a head", start=1.0, low=0.0, high=20.0),
         Constant(name="uneven", unit="us", meaning="extra time, heads of 192 elements", start=0.5, low=0.0, high=50.0),
-        Constant(name="narrow", unit="us", meaning="extra time, heads up to 64 elements", start=0.0, low=0.0, high=20.0),
+        Constant(name="narrow", unit="us", meaning="extra time, heads of 64 elements", start=0.0, low=0.0, high=20.0),
         Constant(name="sequence", unit="ns", meaning="each sequence", start=5.0, low=0.0, high=200.0),
         Constant(name="task", unit="us", meaning="fixed time of a task", start=2.0, low=0.0, high=50.0),
         Constant(name="task_width", unit="us", meaning="and per 128 elements of a head", start=0.0, low=0.0, high=20.0),
@@ -160,8 +162,8 @@ FAMILY = Family(
         Constant(name="head_task", unit="us", meaning="fixed time of a head", start=1.2, low=0.0, high=50.0),
         Constant(name="head_key", unit="ns", meaning="128 elements of a head's key", start=8.5, low=0.0, high=200.0),
     ),
-    rates=alone(part),
-    covers=covers,
+    rates=single_kernel(group_time),
+    quantities=quantities,
     variant=variant,
-    twins=TWINS,
+    equivalents=EQUIVALENTS,
 )  # fmt: skip

@@ -15,28 +15,28 @@ from llmviewer.core.ir import Operator
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape
-from llmviewer.timing.kernels.attention import TWINS, GroupTime, alone, covers, variant
+from llmviewer.timing.kernels.attention import EQUIVALENTS, GroupTime, quantities, single_kernel, variant
 from llmviewer.timing.kernels.clock import units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 
 #: Query rows of a tile on generations that ROW_BLOCKS does not list.
-ROWS = 128.0
+DEFAULT_TILE_ROWS = 128.0
 #: Keys of a tile; on average half of the last tile is padding.
 KEY_BLOCK = 128.0
 #: Keys are split too if tiles fill less than this fraction of the units (num_splits_heuristic of FlashAttention,
 #: https://github.com/Dao-AILab/flash-attention/blob/main/hopper/heuristics.h); and the cost of its partial waves.
 SPLIT_BELOW, SPLIT_WASTE = 0.8, 1.15
 #: Elements of one token's K that a thread block writes at a time.
-WRITTEN_AT_ONCE = 512.0
+ELEMENTS_PER_WRITE = 512.0
 
 
-def part(group: Group, operator: Operator, chip: Chip, constants: Constants) -> GroupTime:
+def group_time(group: Group, operator: Operator, chip: Chip, constants: Constants) -> GroupTime:
     """Time of one group: the smooth maximum of mean load per unit and longest tile, plus bytes and launch."""
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
     width = shape.v_dim
-    per_token = constants["token"] * np.minimum(shape.kv_heads * width, WRITTEN_AT_ONCE)
-    per_token = (per_token + constants["cache"] * shape.kv_heads * width) / WRITTEN_AT_ONCE
+    per_token = constants["token"] * np.minimum(shape.kv_heads * width, ELEMENTS_PER_WRITE)
+    per_token = (per_token + constants["cache"] * shape.kv_heads * width) / ELEMENTS_PER_WRITE
     uneven = constants["uneven"] * ((shape.qk_dim > 128.0) & (shape.qk_dim < 256.0))
     return GroupTime(
         fixed_s=(constants["floor"] + uneven) * 1e-6 + group.tokens * (per_token * 1e-9),
@@ -50,17 +50,17 @@ def _tiles(group: Group, shape: AttentionShape, operator: Operator, chip: Chip, 
     """Seconds of all tiles.  packed: the query heads of a KV head share tiles, and keys are split if tiles are few."""
     packed = constants["rows"] == 0.0
     sharing = shape.heads / shape.kv_heads if packed else 1.0
-    rows = _rows(shape.qk_dim, chip.generation) if packed else constants["rows"]
+    rows = _tile_rows(shape.qk_dim, chip.generation) if packed else constants["rows"]
     units, span = units_of(chip), rows / sharing  # tokens of a tile
     new = np.maximum(group.new_tokens, 1.0)
     each = np.ceil(new / span - 1e-9)
     tiles = group.batch_size * (shape.heads * shape.used / sharing) * each
     half = 0.5 * np.minimum(span, new)
     keys = shape.pairs_of(group) / new + (half + 0.5 * KEY_BLOCK)
-    longest = group.held + (new + 0.5 * KEY_BLOCK)
+    longest = group.remaining_tokens + (new + 0.5 * KEY_BLOCK)
     if shape.window < np.inf:
-        full = np.clip(1.0 - np.maximum(shape.window - group.held, 0.0) / new, 0.0, 1.0)
-        skipped = group.held + 0.5 * (new + 1.0) - shape.pairs_of(group) / new
+        full = np.clip(1.0 - np.maximum(shape.window - group.remaining_tokens, 0.0) / new, 0.0, 1.0)
+        skipped = group.remaining_tokens + 0.5 * (new + 1.0) - shape.pairs_of(group) / new
         keys = keys + full * (half + constants["window"]) + constants["skipped"] * skipped
         longest = np.minimum(longest, shape.window + span + 0.5 * KEY_BLOCK + constants["window"])
     elif shape.chunk:
@@ -90,9 +90,9 @@ def _key_s(shape: AttentionShape, operator: Operator, chip: Chip, constants: Con
     return both
 
 
-def _rows(head_dim: Count, generation: str) -> Count:
+def _tile_rows(head_dim: Count, generation: str) -> Count:
     """Query rows of a tile (ROW_BLOCKS lists the widest heads first)."""
-    rows: Any = ROWS
+    rows: Any = DEFAULT_TILE_ROWS
     for largest, count in ROW_BLOCKS.get(generation, {}).items():
         rows = rows + (count - rows) * (head_dim <= largest)
     return np.asarray(rows) if isinstance(head_dim, np.ndarray) else float(rows)
@@ -116,12 +116,12 @@ FAMILY = Family(
         Constant(name="skipped", unit="1", meaning="cost of a masked key over others", start=0.02, low=0.0, high=1.0),
         Constant(name="split", unit="us", meaning="reduction of split keys", start=7.0, low=0.0, high=50.0),
         Constant(
-            name="rows", unit="row", meaning="tile of one head; 0: tile of FlashAttention, shared by the heads of a group",
+            name="rows", unit="row", meaning="tile of one head; 0: FlashAttention's tile, shared by a group's heads",
             start=0.0, low=0.0, high=256.0, choices=(0.0, 128.0, 32.0),
         ),
     ),
-    rates=alone(part),
-    covers=covers,
+    rates=single_kernel(group_time),
+    quantities=quantities,
     variant=variant,
-    twins=TWINS,
+    equivalents=EQUIVALENTS,
 )  # fmt: skip

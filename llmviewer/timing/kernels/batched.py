@@ -7,7 +7,7 @@ from dataclasses import replace
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing.efficiency import Rates, ideal
-from llmviewer.timing.kernels.attention import covers
+from llmviewer.timing.kernels.attention import quantities
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 
 
@@ -32,7 +32,7 @@ FAMILY = Family(
         Constant(name="memory", unit="1", meaning="share of the bandwidth", start=0.75, low=0.05, high=1.0),
     ),
     rates=rates,
-    covers=covers,
+    quantities=quantities,
     variant=lambda operator: operator.compute,
     unmeasured=True,
 )

@@ -10,32 +10,33 @@ from llmviewer.core.counts import Count
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.collective import Collective, CollectiveShape
-from llmviewer.timing.efficiency import Rates, WayRates, ideal
+from llmviewer.timing.efficiency import AlgorithmRates, Rates, ideal
 from llmviewer.timing.kernels.clock import clock_hz
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 
-#: Chunks that each device of a ring copies locally in addition to those it sends: 2 devices reach 0.64 of an A100's links and 0.57
-#: to 0.72 of an H100's, 4 devices 0.72 and 0.68 to 0.79, 8 devices 0.74 of both (NCCL timed by aiconfigurator).
-OWN_CHUNKS = 0.35
+#: Chunks that each device of a ring copies locally in addition to those it sends: 2 devices reach 0.64 of an A100's
+#: links and 0.57 to 0.72 of an H100's, 4 devices 0.72 and 0.68 to 0.79, 8 devices 0.74 of both (NCCL timed by
+#: aiconfigurator).
+LOCAL_CHUNKS = 0.35
 #: Exponent for the sum of latency and sending: messages are cut into chunks, and each pays a part of the latency.  Two
 #: hundred sizes on H100 (NCCL) and A100 (vidur) agree within 0.02.
 OVERLAP = 0.6
 #: Minimum number of devices for which NCCL reduces in the switch (NVLS), and generations whose switch supports it.
 #: Source: https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc
-SWITCHED, SWITCHING = 8.0, ("hopper", "blackwell")
-#: Cards without peer-to-peer access: all traffic crosses the host's bridges.  All-reduce on L40S over PCIe 4 (31.5 GB/s) moves
-#: 20 / 3 / < 1 GB/s with 2 / 4 / 8 cards (NCCL timed by aiconfigurator): 0.64, 0.14, < 0.06 of the link, about
-#: 0.64 (2 / cards)^2.
-BRIDGED = 0.64
+MIN_SWITCH_DEVICES, SWITCH_GENERATIONS = 8.0, ("hopper", "blackwell")
+#: Cards without peer-to-peer access: all traffic crosses the host's bridges.  All-reduce on L40S over PCIe 4 (31.5
+#: GB/s) moves 20 / 3 / < 1 GB/s with 2 / 4 / 8 cards (NCCL timed by aiconfigurator): 0.64, 0.14, < 0.06 of the link,
+#: about 0.64 (2 / cards)^2.
+BRIDGE_SHARE = 0.64
 #: Links from each device to every other one: fewer devices use fewer of them (2 MI300X one of seven).
 #: Source: https://rocm.blogs.amd.com/software-tools-optimization/mi300x-rccl-xgmi/README.html
-MESHES = ("xgmi", "ethernet")
+MESH_LINKS = ("xgmi", "ethernet")
 #: Latency of a message over PCIe and over a network relative to NVLink: 1.0 and 2.7 us to 0.6 (NCCL's ring, LL).
 #: Source: https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc
 PCIE_HOP, NETWORK_HOP = 1.0 / 0.6, 2.7 / 0.6
 #: Fraction of a network port's rate: NCCL reaches 370 to 390 of 400 Gb/s between nodes of 8 ports.
 #: Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
-NETWORK = 0.92
+NETWORK_SHARE = 0.92
 MIB = 2.0**20
 
 
@@ -47,75 +48,77 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     return replace(
         sheet,
         l2_bytes_per_s=None,
-        ways=_ways(shape.pattern, shape.devices, shape.near, chip, tuple(constants.items())),
-        least_s=(constants["host"] + constants["host_device"] * shape.devices) * 1e-6,
+        algorithms=_algorithms(shape.pattern, shape.devices, shape.near, chip, tuple(constants.items())),
+        host_launch_s=(constants["host"] + constants["host_device"] * shape.devices) * 1e-6,
     )
 
 
 @lru_cache(maxsize=64)
-def _ways(
+def _algorithms(
     pattern: Collective, devices: float, near: float, chip: Chip, constants: tuple[tuple[str, float], ...]
-) -> tuple[WayRates, ...]:
+) -> tuple[AlgorithmRates, ...]:
     """All algorithms; cached, as they do not depend on the size."""
     shape, named = CollectiveShape(pattern=pattern, devices=devices, size_bytes=0.0, near=near), dict(constants)
-    return (*_library(shape, chip, named), *_own(shape, chip, named))
+    return (*_library(shape, chip, named), *_engine_kernels(shape, chip, named))
 
 
-def _library(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterator[WayRates]:
+def _library(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterator[AlgorithmRates]:
     """Algorithms of NCCL, RCCL and similar libraries; within one fast link they use rings."""
     cycle = 1e3 / clock_hz(chip)
-    for way in shape.ways():
-        if way.name == "one-shot" or (way.name == "tree" and not way.network):
+    for algorithm in shape.ways():
+        if algorithm.name == "one-shot" or (algorithm.name == "tree" and not algorithm.network):
             continue
-        far = way.network / max(way.link + way.network, 1e-9)
-        near = PCIE_HOP if bridged(chip) else 1.0
-        hops = way.steps * (near + (NETWORK_HOP - near) * far)
-        yield WayRates(
+        far = algorithm.network / max(algorithm.link + algorithm.network, 1e-9)
+        near = PCIE_HOP if uses_host_bridge(chip) else 1.0
+        hops = algorithm.steps * (near + (NETWORK_HOP - near) * far)
+        yield AlgorithmRates(
             latency_s=(constants["start"] + constants["hop"] * hops) * cycle,
-            link=way.link / _link_share(way.steps, shape, chip, constants),
-            network=way.network / NETWORK,
+            link=algorithm.link / _link_share(algorithm.steps, shape, chip, constants),
+            network=algorithm.network / NETWORK_SHARE,
             overlap=OVERLAP,
         )
 
 
 def _link_share(steps: float, shape: CollectiveShape, chip: Chip, constants: Constants) -> float:
     """Fraction of the link's rate that the library reaches."""
-    if shape.pattern is Collective.ALL_REDUCE and shape.devices >= SWITCHED and switches(chip):
+    if shape.pattern is Collective.ALL_REDUCE and shape.devices >= MIN_SWITCH_DEVICES and has_reducing_switch(chip):
         return constants["switch"]
-    return _wired(shape, chip) * (BRIDGED if bridged(chip) else constants["link"] * steps / (steps + OWN_CHUNKS))
+    return _topology_share(shape, chip) * (
+        BRIDGE_SHARE if uses_host_bridge(chip) else constants["link"] * steps / (steps + LOCAL_CHUNKS)
+    )
 
 
-def _wired(shape: CollectiveShape, chip: Chip) -> float:
+def _topology_share(shape: CollectiveShape, chip: Chip) -> float:
     """Fraction of the link's rate that the topology provides to this many devices; 1 behind a switch."""
     devices = max(2.0, min(shape.devices, shape.near))
-    if bridged(chip):
+    if uses_host_bridge(chip):
         return (2.0 / devices) * (2.0 / devices)
-    return min((devices - 1.0) / (chip.near - 1.0), 1.0) if chip.default_link in MESHES and chip.near > 1.0 else 1.0
+    return min((devices - 1.0) / (chip.near - 1.0), 1.0) if chip.default_link in MESH_LINKS and chip.near > 1.0 else 1.0
 
 
-def _own(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterator[WayRates]:
+def _engine_kernels(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterator[AlgorithmRates]:
     """All-reduce kernels of an engine: one-shot, each device reads all data, and two-shot, first parts, then sums."""
     n = shape.devices
-    reads = shape.pattern is Collective.ALL_REDUCE and shape.near >= n and not (bridged(chip) and n > 2.0)
-    if not reads or not constants["own_most"]:
+    peers = shape.pattern is Collective.ALL_REDUCE and shape.near >= n and not (uses_host_bridge(chip) and n > 2.0)
+    if not peers or not constants["own_most"]:
         return
     latency, most = constants["own_start"] * 1e3 / clock_hz(chip), constants["own_most"] * MIB
-    wired = _wired(shape, chip) * (BRIDGED if bridged(chip) else 1.0)
+    topology = _topology_share(shape, chip) * (BRIDGE_SHARE if uses_host_bridge(chip) else 1.0)
     for rounds, sent, share in ((1.0, n - 1.0, "one_shot"), (2.0, 2.0 * (n - 1.0) / n, "two_shot")):
-        yield WayRates(latency_s=latency * rounds, link=sent / (constants[share] * wired), largest_bytes=most)
+        yield AlgorithmRates(latency_s=latency * rounds, link=sent / (constants[share] * topology), largest_bytes=most)
 
 
-def bridged(chip: Chip) -> bool:
+def uses_host_bridge(chip: Chip) -> bool:
     """Whether devices communicate through the host: PCIe cards without links of their own."""
     return chip.default_link == "pcie"
 
 
-def switches(chip: Chip) -> bool:
+def has_reducing_switch(chip: Chip) -> bool:
     """Whether the devices are connected by a switch that can reduce data in transit."""
-    return chip.default_link == "nvlink" and chip.generation in SWITCHING
+    return chip.default_link == "nvlink" and chip.generation in SWITCH_GENERATIONS
 
 
-def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
+def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
     """Number of devices, and bytes of the whole tensor."""
     shape = operator.shape
     assert isinstance(shape, CollectiveShape)
@@ -129,7 +132,7 @@ def variant(operator: Operator) -> str:
     return str(shape.pattern.value)
 
 
-def _measure(name: str, unit: str, meaning: str, *bounds: float) -> Constant:
+def _constant(name: str, unit: str, meaning: str, *bounds: float) -> Constant:
     start, low, high = bounds
     return Constant(name=name, unit=unit, meaning=meaning, start=start, low=low, high=high)
 
@@ -137,24 +140,24 @@ def _measure(name: str, unit: str, meaning: str, *bounds: float) -> Constant:
 FAMILY = Family(
     name="collective",
     constants=(
-        _measure("start", "1e3 cycles", "the library's kernel before its first message", 9.5, 0.0, 100.0),
-        _measure("hop", "1e3 cycles", "one message of the library", 1.4, 0.0, 50.0),
-        _measure("link", "1", "share of the link's rate that its chunks reach", 0.8, 0.02, 1.0),
-        _measure("switch", "1", "share of the link's rate with reduction in the switch", 0.95, 0.02, 1.0),
-        _measure("own_start", "1e3 cycles", "one round of the engine's own kernels", 6.0, 0.0, 50.0),
-        _measure("one_shot", "1", "share of the link's rate, one-shot all-reduce", 0.6, 0.02, 1.0),
-        _measure("two_shot", "1", "share of the link's rate, two-shot all-reduce", 0.6, 0.02, 1.0),
+        _constant("start", "1e3 cycles", "the library's kernel before its first message", 9.5, 0.0, 100.0),
+        _constant("hop", "1e3 cycles", "one message of the library", 1.4, 0.0, 50.0),
+        _constant("link", "1", "share of the link's rate that its chunks reach", 0.8, 0.02, 1.0),
+        _constant("switch", "1", "share of the link's rate with reduction in the switch", 0.95, 0.02, 1.0),
+        _constant("own_start", "1e3 cycles", "one round of the engine's own kernels", 6.0, 0.0, 50.0),
+        _constant("one_shot", "1", "share of the link's rate, one-shot all-reduce", 0.6, 0.02, 1.0),
+        _constant("two_shot", "1", "share of the link's rate, two-shot all-reduce", 0.6, 0.02, 1.0),
         Constant(
             name="own_most", unit="MiB", meaning="largest tensor of the engine's own kernels",
             start=0.0, low=0.0, high=1024.0, choices=(0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
         ),
-        _measure("host", "us", "launch by the host, without a CUDA graph", 20.0, 0.0, 200.0),
-        _measure("host_device", "us", "further launch time per device", 0.1, 0.0, 20.0),
+        _constant("host", "us", "launch by the host, without a CUDA graph", 20.0, 0.0, 200.0),
+        _constant("host_device", "us", "further launch time per device", 0.1, 0.0, 20.0),
     ),
     rates=rates,
-    covers=covers,
+    quantities=quantities,
     variant=variant,
-    nearest={
+    substitutes={
         "all_gather": ("reduce_scatter",), "reduce_scatter": ("all_gather",), "send": ("all_gather", "all_reduce"),
         "all_to_all": ("all_gather",), "all_reduce": ("all_gather",),
     },

@@ -25,7 +25,7 @@ _BLACKWELL = {
 #: 300 to 500 of 1307 TFLOP/s on an MI300X, Triton to AITER (https://midiareshadi.github.io/blog/attn-dsl-bench/).
 _CDNA = {"attention_prefill": {"compute": 0.42}, "attention_decode": {"floor": 1.3, "memory": 0.85}}
 #: Generation of the target chip -> factors on constants of an H100's fits: family -> constant -> factor.
-FROM_HOPPER: dict[str, Mapping[str, Mapping[str, float]]] = {
+FACTORS_FROM_HOPPER: dict[str, Mapping[str, Mapping[str, float]]] = {
     "ampere": _AMPERE,
     "ampere-ga10x": _AMPERE,
     "turing": _AMPERE,
@@ -37,15 +37,15 @@ FROM_HOPPER: dict[str, Mapping[str, Mapping[str, float]]] = {
     "cdna3": _CDNA,
     "cdna4": _CDNA,
 }
-LENDER = "h100-sxm"
+SOURCE_CHIP = "h100-sxm"
 #: Constants that are fractions of a data-sheet rate; factors never raise them above 1.
-SHARES = ("compute", "memory", "special")
+FRACTIONS = ("compute", "memory", "special")
 
 
-def carried(constants: Constants, family: str, lender: str, generation: str) -> Constants:
-    """The constants, adapted to kernels of another generation."""
-    factors = FROM_HOPPER.get(generation, {}).get(family) if lender == LENDER else None
+def adapt_constants(constants: Constants, family: str, fitted_on: str, generation: str) -> Constants:
+    """The constants, adapted to kernels of another generation.  fitted_on: name of a chip."""
+    factors = FACTORS_FROM_HOPPER.get(generation, {}).get(family) if fitted_on == SOURCE_CHIP else None
     if factors is None:
         return constants
     changed = {name: constants[name] * factor for name, factor in factors.items() if name in constants}
-    return {**constants, **{name: min(value, 1.0) if name in SHARES else value for name, value in changed.items()}}
+    return {**constants, **{name: min(value, 1.0) if name in FRACTIONS else value for name, value in changed.items()}}

@@ -22,6 +22,7 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
+
 def families_of(operator: Operator) -> tuple[str, ...]:
     """Names of the families that price an operator, by its kind."""
     if operator.kind is Kind.ATTENTION and not isinstance(operator.shape, AttentionShape):

@@ -35,22 +35,22 @@ class Family:
     """Kernels that one formula prices.
 
     rates: (operator, chip, constants) -> attainable rates; vectorized, the same formula for prediction and fit.
-    covers: (operator, chip) -> quantities whose fitted range a profile states (rows, keys ...).
+    quantities: (operator, chip) -> quantities whose fitted range a profile states (rows, keys ...).
     variant: operator -> variant of the fit that it uses, by number formats or kind of work.
-    twins: variant -> variants of equal performance (bf16 and fp16), nearest first.
+    equivalents: variant -> variants of equal performance (bf16 and fp16), nearest first.
     unmeasured: no measured table contains such kernels; start values of the constants are used.
-    nearest: variant -> substitutes if neither it nor its twins were measured on any chip, nearest first.
+    substitutes: variant -> variants to use if neither it nor its equivalents were measured on any chip, nearest first.
     """
 
     name: str
     constants: tuple[Constant, ...]
     rates: Callable[[Operator, Chip, Constants], Rates]
-    covers: Callable[[Operator, Chip], Mapping[str, Count]]
+    quantities: Callable[[Operator, Chip], Mapping[str, Count]]
     variant: Callable[[Operator], str]
-    twins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    equivalents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unmeasured: bool = False
-    nearest: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    substitutes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def starting(self) -> dict[str, float]:
+    def start_values(self) -> dict[str, float]:
         """Start values of the constants."""
         return {constant.name: constant.start for constant in self.constants}

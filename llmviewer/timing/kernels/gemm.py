@@ -17,26 +17,26 @@ from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels import tiles
 from llmviewer.timing.kernels.clock import units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family
-from llmviewer.timing.kernels.power import reachable, sustained
+from llmviewer.timing.kernels.power import reachable_share, sustained_share
 
 #: Compute classes whose inputs need no conversion.
-PLAIN = frozenset(("fp16", "bf16", "tf32", "fp32", "fp64"))
+UNCONVERTED = frozenset(("fp16", "bf16", "tf32", "fp32", "fp64"))
 #: Compute time after which the power limit has lowered the clock [s].
-SUSTAINING_S = 1e-3
+THROTTLING_S = 1e-3
 #: L2 bandwidth per unit and clock [byte]: 64 by design, about a third measured on H100 and RTX 4090
 #: (https://chipsandcheese.com/p/nvidias-h100-funny-l2-and-tons-of-bandwidth).
 L2_BYTES_PER_CLOCK = 22.0
 #: Rows from which block-scaled products use another kernel, and the block (n, k) that must divide their matrix (vLLM:
 #: FlashInfer below, DeepGEMM above, CUTLASS if the block does not divide it).
-BLOCK_ROWS = 32.0
-BLOCK = (64.0, 128.0)
+BLOCK_SCALED_ROWS = 32.0
+BLOCK_SHAPE = (64.0, 128.0)
 #: Rows of the smallest tile, and rows per pass of a matrix-vector kernel, which reads the matrix again for more rows.
 #: Libraries run it where padding a tile takes longer than reading memory (Apple's GPUs: 30 FLOP per byte; MLX and
 #: llama.cpp for up to 8 rows).
-TILE_ROWS, VECTORS = 32.0, 8.0
+TILE_ROWS, ROWS_PER_VECTOR_PASS = 32.0, 8.0
 #: Suffix of the variants of grouped products (experts), and the variants that have one; plain ones substitute for them.
-EXPERTS = "-experts"
-TWINS = {"bf16": ("fp16",), "fp16": ("bf16",)}
+EXPERTS_SUFFIX = "-experts"
+EQUIVALENTS = {"bf16": ("fp16",), "fp16": ("bf16",)}
 GROUPED = ("bf16", "fp16", "fp32", "fp8", "fp8-block", "int8", "fp4", "w4a16", "w8a16")
 
 
@@ -48,27 +48,27 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     sheet = ideal(operator, chip)
     shape = operator.shape
     assert isinstance(shape, GemmShape)
-    traffic, bandwidth = operator.traffic_bytes, sheet.memory_bytes_per_s * _drawn(chip, constants["memory"])
+    traffic, bandwidth = operator.traffic_bytes, sheet.memory_bytes_per_s * _drawn_share(chip, constants["memory"])
     memory_s = traffic / bandwidth
     warm = operator.moved_bytes(Place.L2)
     if present(warm):
         memory_s = memory_s + _from_l2(warm, chip)
         bandwidth = traffic / memory_s
-    compute_s, split_s = _tiles(operator, shape, chip, constants, memory_s)
+    compute_s, split_s = _tile_seconds(operator, shape, chip, constants, memory_s)
     flops = np.maximum(operator.matmul_flops, 1.0)
-    shows = _padding_shows(chip, operator.compute, _stored(operator).bits)
-    if shows is not False:
-        compute_s = np.where(shows, np.minimum(compute_s, _by_vectors(flops, shape, sheet, memory_s)), compute_s)
+    padded = _padding_dominates(chip, operator.compute, _weight_dtype(operator).bits)
+    if padded is not False:
+        compute_s = np.where(padded, np.minimum(compute_s, _vector_seconds(flops, shape, sheet, memory_s)), compute_s)
     if constants["droop"] > 0.0:
         peak_s = flops / sheet.matrix_flops_per_s
-        compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + SUSTAINING_S))
+        compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + THROTTLING_S))
     per_row = 2.0 * shape.n * constants["exposed"] / sheet.memory_bytes_per_s
     fixed = constants["floor"] * 1e-6 + split_s
     if shape.converts:
-        per_row = per_row + _converting_row(shape, sheet, constants)
+        per_row = per_row + _conversion_per_row(shape, sheet, constants)
     fixed = fixed + shape.m * per_row
-    if shape.converts and _blocks(operator):
-        fixed = np.maximum(fixed, _launching(shape, constants) - np.maximum(compute_s, memory_s))
+    if shape.converts and _has_block_scales(operator):
+        fixed = np.maximum(fixed, _host_launch(shape, constants) - np.maximum(compute_s, memory_s))
     return Rates(
         matrix_flops_per_s=flops / compute_s,
         vector_flops_per_s=sheet.vector_flops_per_s if _weight_only(operator) else None,
@@ -83,22 +83,22 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     )
 
 
-def _drawn(chip: Chip, share: float) -> Count:
-    drawn = reachable(chip) * share
+def _drawn_share(chip: Chip, share: float) -> Count:
+    drawn = reachable_share(chip) * share
     return min(drawn, 1.0) if isinstance(drawn, float) else np.minimum(drawn, 1.0)
 
 
-def _tiles(
+def _tile_seconds(
     operator: Operator, shape: GemmShape, chip: Chip, constants: Constants, memory_s: Count
 ) -> tuple[Count, Count]:
     """Seconds of tiles on the units, and of the reduction after a split in depth."""
     grid = _grid(operator, shape, chip, constants)
     groups: Count = np.maximum(shape.active, 1.0) if shape.experts > 1.0 else 1.0
-    count = tiles.per_unit(grid, shape.m, groups)
+    count = tiles.tiles_per_unit(grid, shape.m, groups)
     sizes = tiles.unsplit(grid, count)
     if constants["by_rows"]:
         return tiles.by_rows(sizes, shape.m / groups), 0.0
-    whole, parts = tiles.best(sizes), tiles.best(tiles.split(grid, count)) + constants["prologue"] * 1e-6
+    whole, parts = tiles.fastest(sizes), tiles.fastest(tiles.split(grid, count)) + constants["prologue"] * 1e-6
     adding = constants["split"] * 1e-6
     divided = np.hypot(parts, memory_s) + adding < np.hypot(whole, memory_s)
     seconds: Array = whole + divided * (parts - whole)  # three times faster than np.where
@@ -106,7 +106,7 @@ def _tiles(
 
 
 @lru_cache(maxsize=256)
-def _padding_shows(chip: Chip, compute: str, bits: float) -> bool | Array:
+def _padding_dominates(chip: Chip, compute: str, bits: float) -> bool | Array:
     """Whether padding one row to a tile takes longer than reading its weights; an array for hypothetical chips.
 
     False if the chip's vector rate is unknown.
@@ -114,43 +114,43 @@ def _padding_shows(chip: Chip, compute: str, bits: float) -> bool | Array:
     if chip.vector_rate() is None:
         return False
     weight_s = bits / 8.0 / chip.bandwidth_bytes_per_s
-    tile_s = 2.0 * TILE_ROWS / (chip.matrix_rate(compute) * sustained(chip))
-    shows = np.asarray(tile_s > weight_s)
-    return bool(shows) if shows.size == 1 else shows
+    tile_s = 2.0 * TILE_ROWS / (chip.matrix_rate(compute) * sustained_share(chip))
+    padded = np.asarray(tile_s > weight_s)
+    return bool(padded) if padded.size == 1 else padded
 
 
-def _by_vectors(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count) -> Count:
-    """Seconds on the vector units, VECTORS rows per pass; each further pass reads the matrix again."""
+def _vector_seconds(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count) -> Count:
+    """Seconds on the vector units, a few rows per pass; each further pass reads the matrix again."""
     rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
-    again = np.ceil(rows / VECTORS)
+    passes = np.ceil(rows / ROWS_PER_VECTOR_PASS)
     peak, vector = sheet.matrix_flops_per_s, sheet.vector_flops_per_s
     rate = peak if vector is None else np.minimum(vector, peak)
-    seconds: Array = np.maximum(flops / rate, np.where(again > 1.0, again * memory_s, 0.0))
+    seconds: Array = np.maximum(flops / rate, np.where(passes > 1.0, passes * memory_s, 0.0))
     return seconds
 
 
 def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants) -> tiles.TileGrid:
-    units, peak, lasting, feeding = _figures(chip, operator.compute)
+    units, peak, sustained, peak_16bit = _chip_figures(chip, operator.compute)
     share = constants["compute"]
-    pace = (
+    speed = (
         units,
-        lasting * share if share <= 1.0 else np.minimum(lasting * share, peak),
-        feeding / constants["balance"],
-        2.0 if operator.compute in PLAIN else 1.0,
+        sustained * share if share <= 1.0 else np.minimum(sustained * share, peak),
+        peak_16bit / constants["balance"],
+        2.0 if operator.compute in UNCONVERTED else 1.0,
         constants["prologue"] * 1e-6,
         constants["ragged"],
     )
     try:
-        return tiles.looked_up(shape.n, shape.k, pace)
+        return tiles.cached_grid(shape.n, shape.k, speed)
     except TypeError:  # arrays cannot be cached: a table of many products, or chips in one sweep
-        return tiles.grid(shape.n, shape.k, tiles.Pace(**dict(zip(tiles.Pace.__slots__, pace, strict=True))))
+        return tiles.grid(shape.n, shape.k, tiles.TileSpeed(**dict(zip(tiles.TileSpeed.__slots__, speed, strict=True))))
 
 
 @lru_cache(maxsize=64)
-def _figures(chip: Chip, compute: str) -> tuple[Any, Any, Any, Any]:
+def _chip_figures(chip: Chip, compute: str) -> tuple[Any, Any, Any, Any]:
     """Units, dense peak of a class, its sustained part, and 16-bit peak; cached, as a chip is immutable."""
     peak = chip.matrix_rate(compute)
-    return units_of(chip), peak, peak * sustained(chip), chip.matrix_rate("bf16")
+    return units_of(chip), peak, peak * sustained_share(chip), chip.matrix_rate("bf16")
 
 
 def _from_l2(moved: Count, chip: Chip) -> Count:
@@ -160,37 +160,37 @@ def _from_l2(moved: Count, chip: Chip) -> Count:
     return moved / np.maximum(chip.units * chip.clock_hz * L2_BYTES_PER_CLOCK, chip.bandwidth_bytes_per_s)
 
 
-def _converting_row(shape: GemmShape, sheet: Rates, constants: Constants) -> Count:
+def _conversion_per_row(shape: GemmShape, sheet: Rates, constants: Constants) -> Count:
     """Seconds per row for conversion of the input to 8 bit: 2 bytes read and 1 written per element."""
     return shape.k * (3.0 * constants["convert"] / sheet.memory_bytes_per_s) + constants["convert_row"] * 1e-9
 
 
-def _launching(shape: GemmShape, constants: Constants) -> Count:
+def _host_launch(shape: GemmShape, constants: Constants) -> Count:
     """Seconds of the host launch of block-scaled products, whose kernel depends on their shape.
 
     It hides shorter work on the device.
     """
-    odd = (shape.n % BLOCK[0] != 0.0) | (shape.k % BLOCK[1] != 0.0)
+    odd = (shape.n % BLOCK_SHAPE[0] != 0.0) | (shape.k % BLOCK_SHAPE[1] != 0.0)
     many = constants["launch_many"]
-    rows = np.where(shape.m >= BLOCK_ROWS, many, constants["launch_few"])
+    rows = np.where(shape.m >= BLOCK_SCALED_ROWS, many, constants["launch_few"])
     return np.where(odd, constants["launch_odd"] * many, rows) * 1e-6
 
 
-def _blocks(operator: Operator) -> bool:
+def _has_block_scales(operator: Operator) -> bool:
     """Whether the weights have one scale per block of rows and columns, as in DeepSeek-V3."""
-    return "x" in _stored(operator).name.partition("-")[2]
+    return "x" in _weight_dtype(operator).name.partition("-")[2]
 
 
-def _stored(operator: Operator) -> Dtype:
+def _weight_dtype(operator: Operator) -> Dtype:
     return next(a.tensor.dtype for a in operator.reads if a.tensor.role is Role.WEIGHT)
 
 
 def _weight_only(operator: Operator) -> bool:
     """Whether weights are stored in fewer bits than they are multiplied in, and converted within the kernel."""
-    return _stored(operator).compute != operator.compute
+    return _weight_dtype(operator).compute != operator.compute
 
 
-def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
+def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
     """Number of rows and columns, and depth, of the product."""
     shape = operator.shape
     assert isinstance(shape, GemmShape)
@@ -202,11 +202,11 @@ def variant(operator: Operator) -> str:
 
     Suffix `-experts`: grouped products, which run other kernels.
     """
-    shape, stored = operator.shape, _stored(operator)
-    grouped = EXPERTS if isinstance(shape, GemmShape) and shape.experts > 1.0 else ""
+    shape, stored = operator.shape, _weight_dtype(operator)
+    grouped = EXPERTS_SUFFIX if isinstance(shape, GemmShape) and shape.experts > 1.0 else ""
     if stored.compute != operator.compute:
         return f"w{stored.bits:.0f}a16{grouped}"
-    return f"{operator.compute}-block{grouped}" if _blocks(operator) else operator.compute + grouped
+    return f"{operator.compute}-block{grouped}" if _has_block_scales(operator) else operator.compute + grouped
 
 
 def _constant(name: str, unit: str, start: float, low: float, high: float, meaning: str) -> Constant:
@@ -234,7 +234,7 @@ FAMILY = Family(
         _constant("balance", "FLOP/byte", 50.0, 5.0, 500.0, "16-bit peak over the rate at which tiles are fed"),
         _constant("prologue", "us", 0.4, 0.0, 10.0, "before the first tile of a unit, and before each further one"),
         _constant("split", "us", 3.0, 0.0, 200.0, "reduction of a depth that is split over several units"),
-        _constant("ragged", "1", 0.5, 0.0, 1.0, "how much of partial tiles and waves is paid for"),
+        _constant("ragged", "1", 0.5, 0.0, 1.0, "share of the padding of partial tiles and waves that costs time"),
         BY_ROWS,
         _constant("exposed", "1", 0.15, 0.0, 2.0, "share of the time of writing the output that is not hidden"),
         _constant("droop", "1", 0.1, 0.0, 1.5, "relative extra time of products much longer than a millisecond"),
@@ -242,10 +242,10 @@ FAMILY = Family(
         _constant("convert_row", "ns", 1.0, 0.0, 40.0, "conversion of the input to 8 bit, fixed time of a row"),
         _constant("launch_few", "us", 50.0, 0.0, 500.0, "block scales: host launch, fewer than 32 rows"),
         _constant("launch_many", "us", 80.0, 0.0, 500.0, "block scales: host launch, 32 rows or more"),
-        _constant("launch_odd", "1", 2.0, 1.0, 10.0, "block scales: factor on launch_many if no block divides the shape"),
+        _constant("launch_odd", "1", 2.0, 1.0, 10.0, "block scales: factor on launch_many for odd shapes"),
     ),
     rates=rates,
-    covers=covers,
+    quantities=quantities,
     variant=variant,
-    twins=TWINS | {plain + EXPERTS: (plain, *TWINS.get(plain, ())) for plain in GROUPED},
+    equivalents=EQUIVALENTS | {plain + EXPERTS_SUFFIX: (plain, *EQUIVALENTS.get(plain, ())) for plain in GROUPED},
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.hardware.chip import Chip
-from llmviewer.timing.kernels.clock import resembles
+from llmviewer.timing.kernels.clock import has_sm_like_units
 
 #: Large products exceed the power limit, and the clock falls.  By generation: fraction of the 16-bit peak that the best
 #: published products reach, W per peak TFLOP/s of the chip that was measured, and the largest fraction with more power.
@@ -32,25 +32,25 @@ SUSTAINED: dict[str, tuple[float, float, float]] = {
     "cdna4": (0.65, 0.608, 0.70),
 }
 #: Fraction for generations without measurements.
-UNKNOWN = 0.8
-#: Exponent of the sustained fraction in watts per FLOP/s, as power grows faster than the clock: from H100 SXM (0.71 W per
-#: TFLOP/s: 0.80) to H100 PCIe (0.46: 0.66); it also yields the 0.92 of its peak that an L20 reaches in
+DEFAULT_SUSTAINED = 0.8
+#: Exponent of the sustained fraction in watts per FLOP/s, as power grows faster than the clock: from H100 SXM (0.71 W
+#: per TFLOP/s: 0.80) to H100 PCIe (0.46: 0.66); it also yields the 0.92 of its peak that an L20 reaches in
 #: https://github.com/DefTruth/CUDA-Learn-Notes.
 EXPONENT = 0.45
 #: Bytes that a unit requests per clock; the more bandwidth a unit has, the smaller the fraction that it can use: large
 #: weights reach 0.83 of an H100's bandwidth and 0.78 of an H200's (the same units, 1.43 times the bandwidth).
-ASKED_PER_CLOCK = 100.0
+REQUESTED_PER_CLOCK = 100.0
 #: Fraction of the bandwidth for chips whose units or clock are unknown, or with few large units that request more.
-ASKED = 0.88
+DEFAULT_REACHABLE = 0.88
 #: Fraction of the bandwidth that error correction in GDDR6 leaves on server cards, where it is on by default.
-CORRECTED = 0.93
-CORRECTED_GENERATIONS = frozenset(("ada", "ampere-ga10x", "turing"))
+ECC_SHARE = 0.93
+ECC_GENERATIONS = frozenset(("ada", "ampere-ga10x", "turing"))
 
 
 @lru_cache(maxsize=64)
-def sustained(chip: Chip) -> Count:
+def sustained_share(chip: Chip) -> Count:
     """Fraction of the dense peak that large products sustain within the chip's power limit."""
-    share, reference, most = SUSTAINED.get(chip.generation, (UNKNOWN, 0.0, UNKNOWN))
+    share, reference, most = SUSTAINED.get(chip.generation, (DEFAULT_SUSTAINED, 0.0, DEFAULT_SUSTAINED))
     if chip.tdp_w is None or not reference:
         return share
     watts = chip.tdp_w / (chip.matrix_rate("bf16") * 1e-12)
@@ -58,11 +58,11 @@ def sustained(chip: Chip) -> Count:
 
 
 @lru_cache(maxsize=64)
-def reachable(chip: Chip) -> Count:
+def reachable_share(chip: Chip) -> Count:
     """Fraction of the bandwidth that a kernel on all units can draw."""
-    corrected = chip.generation in CORRECTED_GENERATIONS and not chip.name.startswith("rtx")
-    share = CORRECTED if corrected else 1.0
-    if chip.units is None or chip.clock_hz is None or not resembles(chip):
-        return share * ASKED
-    got = chip.bandwidth_bytes_per_s / (chip.units * chip.clock_hz)
-    return share / (1.0 + got / ASKED_PER_CLOCK)
+    corrected = chip.generation in ECC_GENERATIONS and not chip.name.startswith("rtx")
+    share = ECC_SHARE if corrected else 1.0
+    if chip.units is None or chip.clock_hz is None or not has_sm_like_units(chip):
+        return share * DEFAULT_REACHABLE
+    per_clock = chip.bandwidth_bytes_per_s / (chip.units * chip.clock_hz)
+    return share / (1.0 + per_clock / REQUESTED_PER_CLOCK)

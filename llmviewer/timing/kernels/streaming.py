@@ -13,13 +13,13 @@ from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.formats.linear import QuantizeShape
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing.efficiency import Rates, ideal
-from llmviewer.timing.kernels.clock import working
+from llmviewer.timing.kernels.clock import units_and_clock
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 
 #: Tensors up to this fraction of the L2 stay in it; one as large as the L2 is evicted before it is read again.
 RESIDENT = 0.75
-#: Sorts of elementwise work by role; whatever has none of these roles streams like a sum.
-SORTS = {
+#: Variants of elementwise work by role; all other roles are priced like a sum.
+VARIANT_BY_ROLE = {
     OperatorRole.ROPE: "rope",
     OperatorRole.ACTIVATION: "act",
     OperatorRole.QUANTIZE: "quantize",
@@ -37,12 +37,12 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     """
     sheet = ideal(operator, chip)
     moved, floor = np.maximum(operator.traffic_bytes, 1.0), constants["floor"] * 1e-6
-    units, clock = working(chip)
+    units, clock = units_and_clock(chip)
     rows = np.maximum(_rows(operator), 1.0)
     all_units = constants["spread"] or operator.kind.facts.by_channel
     by_units = np.minimum(rows * (units if all_units else 1.0), units) * (constants["unit"] * clock)
     reached = np.minimum(by_units, sheet.memory_bytes_per_s * constants["memory"])
-    reached = reached * _gain(moved, chip, constants["warm"])
+    reached = reached * _l2_speedup(moved, chip, constants["warm"])
     seconds = np.maximum(moved / reached, rows * (constants["row"] * 1e-9 / units))
     if constants["along"] > 0.0 and not operator.kind.facts.by_channel:
         seconds = np.maximum(seconds, _width(operator) * (constants["along"] / clock))
@@ -51,7 +51,7 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     return replace(sheet, memory_bytes_per_s=moved / seconds, l2_bytes_per_s=None, fixed_s=floor)
 
 
-def _gain(moved: Count, chip: Chip, warm: float) -> Count:
+def _l2_speedup(moved: Count, chip: Chip, warm: float) -> Count:
     """Speed-up where the data stays in the L2."""
     if chip.l2_bytes is None:
         return 1.0
@@ -73,22 +73,22 @@ def _width(operator: Operator) -> Count:
     return operator.output_shape[-1] if len(operator.output_shape) > 1 else 1.0
 
 
-def covers(operator: Operator, chip: Chip) -> Mapping[str, Count]:
+def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
     """Number of rows, and of elements per row."""
     return {"rows": _rows(operator), "width": _width(operator)}
 
 
 def variant(operator: Operator) -> str:
-    """The operator's kind (`norm`, `embedding` ...); by name `rope`, `act`, `quantize` or `add` if it is elementwise.
+    """The operator's kind (`norm`, `embedding` ...); by role `rope`, `act`, `quantize` or `add` if it is elementwise.
 
     A norm that also adds or quantizes is a norm, as it needs whole rows.  Unlisted elementwise work counts as `add`.
     """
     if operator.kind is not Kind.ELEMENTWISE:
         return str(operator.kind.value)
     role = operator.role
-    if isinstance(operator.shape, QuantizeShape) and operator.shape.source in SORTS:
+    if isinstance(operator.shape, QuantizeShape) and operator.shape.source in VARIANT_BY_ROLE:
         role = operator.shape.source  # priced like the kernel whose output it quantizes
-    return SORTS.get(role, "add")
+    return VARIANT_BY_ROLE.get(role, "add")
 
 
 FAMILY = Family(
@@ -106,9 +106,9 @@ FAMILY = Family(
         Constant(name="along", unit="cycle", meaning="each element along a row", start=2.0, low=0.0, high=90.0),
     ),
     rates=rates,
-    covers=covers,
+    quantities=quantities,
     variant=variant,
-    nearest={
+    substitutes={
         "softmax": ("norm",), "conv": ("act",), "recurrence": ("act",), "copy": ("add",), "rope": ("act",),
         "act": ("add",), "add": ("act",), "norm": ("add",), "embedding": ("add",), "quantize": ("add",),
     },

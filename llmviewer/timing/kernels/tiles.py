@@ -15,20 +15,20 @@ TILES = ((32, 64), (64, 64), (128, 128), (256, 128), (64, 128))
 TILE_ROWS = np.array([rows for rows, _ in TILES], dtype=np.float64)[:, None]
 TILE_COLUMNS = np.array([columns for _, columns in TILES], dtype=np.float64)[:, None]
 PER_ROW = 1.0 / TILE_ROWS
-CHOSEN = 4
+SEARCHED_TILES = 4
 #: Tiles of kernels that choose by rows only: up to 64 rows, up to 128, more (CUTLASS configurations of vLLM, SGLang).
 BY_ROWS = (1, 4, 2)
 #: Depth (k) of one step of a tile, and smallest part that the depth is split into.
 STEP = 64.0
-SHORTEST_SPLIT = 256.0
+MIN_SPLIT = 256.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pace:
+class TileSpeed:
     """Speed at which a chip's units work on tiles.
 
     flops_per_s: sum over units.  feed_bytes_per_s: rate at which operands of operand_bytes each reach the units.
-    prologue_s: time before a tile starts.  ragged: how much of partial tiles and waves is paid for, 0 to 1.
+    prologue_s: time before a tile starts.  ragged: fraction of the padding of partial tiles and waves that costs time.
     """
 
     units: Count
@@ -43,46 +43,46 @@ class Pace:
 class TileGrid:
     """Figures of a product that do not depend on its rows, per tile size (first axis).
 
-    whole, exact: tiles in a row of tiles per unit, rounded up and not, each weighted by how much of it is paid for.
-    depth_s: time of a unit for the full depth of one tile; tile_s: including the prologue.  least: smallest fraction of
-    the depth that a split leaves to a unit.  one: a single tile per unit, weighted likewise.  waiting: how much waves
-    wait for their last tile, 0 to 1.
+    whole, exact: tiles in one row of tiles per unit, rounded up and not, weighted by ragged and 1 - ragged.
+    depth_s: time of a unit for the full depth of one tile; tile_s: including the prologue.  min_split: smallest
+    fraction of the depth that a split leaves to a unit.  one: a single tile per unit, weighted by 1 - ragged.
+    waiting: fraction of the idle time in the last wave that counts.
     """
 
     whole: Array
     exact: Array
     depth_s: Array
     tile_s: Array
-    least: Count
+    min_split: Count
     one: Count
     waiting: float
 
 
-def grid(n: Count, k: Count, pace: Pace) -> TileGrid:
+def grid(n: Count, k: Count, speed: TileSpeed) -> TileGrid:
     """The tile grid of a product with n columns and depth k."""
-    computing = 2.0 * TILE_ROWS * TILE_COLUMNS / pace.flops_per_s
-    feeding = (TILE_ROWS + TILE_COLUMNS) * pace.operand_bytes / pace.feed_bytes_per_s
+    computing = 2.0 * TILE_ROWS * TILE_COLUMNS / speed.flops_per_s
+    feeding = (TILE_ROWS + TILE_COLUMNS) * speed.operand_bytes / speed.feed_bytes_per_s
     depth = np.ceil(k / STEP) * STEP
-    depth_s = np.maximum(computing, feeding) * pace.units * depth
-    loose = 1.0 - pace.ragged
+    depth_s = np.maximum(computing, feeding) * speed.units * depth
+    exact_weight = 1.0 - speed.ragged
     return TileGrid(
-        np.ceil(n / TILE_COLUMNS) / pace.units * pace.ragged,
-        n / TILE_COLUMNS / pace.units * loose,
+        np.ceil(n / TILE_COLUMNS) / speed.units * speed.ragged,
+        n / TILE_COLUMNS / speed.units * exact_weight,
         depth_s,
-        depth_s + pace.prologue_s,
-        np.minimum(SHORTEST_SPLIT / depth, 1.0),
-        loose / pace.units,
-        pace.ragged * pace.ragged,
+        depth_s + speed.prologue_s,
+        np.minimum(MIN_SPLIT / depth, 1.0),
+        exact_weight / speed.units,
+        speed.ragged * speed.ragged,
     )
 
 
 @lru_cache(maxsize=4096)
-def looked_up(n: float, k: float, pace: tuple[float, ...]) -> TileGrid:
-    """`grid` of plain numbers, cached as a model repeats few sizes.  pace: the fields of Pace, in order."""
-    return grid(n, k, Pace(**dict(zip(Pace.__slots__, pace, strict=True))))
+def cached_grid(n: float, k: float, speed: tuple[float, ...]) -> TileGrid:
+    """`grid` of plain numbers, cached as a model repeats few sizes.  speed: the fields of TileSpeed, in order."""
+    return grid(n, k, TileSpeed(**dict(zip(TileSpeed.__slots__, speed, strict=True))))
 
 
-def per_unit(grid: TileGrid, m: Count, groups: Count) -> Array:
+def tiles_per_unit(grid: TileGrid, m: Count, groups: Count) -> Array:
     """Tiles that each unit computes, per tile size.  groups: experts, whose rows share no tile."""
     rows = m * PER_ROW  # operations on both axes cost three times as much as on one: use few of them
     if isinstance(groups, float) and groups == 1.0:
@@ -98,15 +98,15 @@ def unsplit(grid: TileGrid, tiles: Array) -> Array:
     return waves * grid.tile_s
 
 
-def best(seconds: Array) -> Array:
+def fastest(seconds: Array) -> Array:
     """Time with the fastest tile that a library may choose."""
-    least: Array = np.minimum.reduce(seconds[:CHOSEN])
-    return least
+    best: Array = np.minimum.reduce(seconds[:SEARCHED_TILES])
+    return best
 
 
 def split(grid: TileGrid, tiles: Array) -> Array:
     """Seconds per tile size without the prologue, if idle units take over a part of the depth (split-k)."""
-    return np.maximum(tiles, grid.least) * grid.depth_s
+    return np.maximum(tiles, grid.min_split) * grid.depth_s
 
 
 def by_rows(seconds: Array, m: Count) -> Array:

@@ -1,5 +1,5 @@
 "use strict";
-// Sorting, filtering, clicking; and Plotly, unpacked when the page has been shown.  Nothing here computes a figure.
+// Sorting, filtering and selection, and Plotly, which is decompressed once the page is shown.  No figures are computed.
 (() => {
   const $ = (selector, within = document) => within.querySelector(selector);
   const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
@@ -27,7 +27,7 @@
     const head = table.tHead.rows[0].cells[column];
     const numbers = head.classList.contains("right");
     const before = head.getAttribute("aria-sort");
-    const up = before ? before === "descending" : !numbers; // numbers begin with the largest
+    const up = before ? before === "descending" : !numbers; // numeric columns start in descending order
     for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
     const body = table.tBodies[0];
@@ -36,10 +36,10 @@
     body.append(...rows.map(([, row]) => row));
   }
 
-  function choice(name, words, every) {
+  function choice(name, words, all) {
     const label = make("label", name);
     const select = make("select", "");
-    if (every) select.append(make("option", every, { value: "" }));
+    if (all) select.append(make("option", all, { value: "" }));
     for (const word of words) select.append(make("option", word, { value: word }));
     label.append(select);
     return [label, select];
@@ -108,7 +108,7 @@
       if (name !== "Operator" && row.cells[at].textContent) add(name, row.cells[at].textContent);
     });
     for (const [name, text] of JSON.parse(row.dataset.formulas)) add(name, text);
-    const link = make("a", "Its row in the table", { href: `#${key}` });
+    const link = make("a", "Show its row in the table", { href: `#${key}` });
     link.addEventListener("click", () => $("#operators").showAll());
     panel.replaceChildren(make("h3", row.cells[heads.indexOf("Operator")].textContent), list, link);
     $$("tr.chosen").forEach((other) => other.classList.remove("chosen"));
@@ -145,15 +145,15 @@
   function chooseLayers() {
     if (!drawings.length) return;
     const bar = $("#layer-filters");
-    const of = (name, among) => [...new Set(among.map((drawing) => drawing.dataset[name]))];
-    const [first, configuration] = choice("Configuration", of("configuration", drawings));
-    const [second, stage] = choice("Stage", of("stage", drawings), "both");
+    const unique = (name, among) => [...new Set(among.map((drawing) => drawing.dataset[name]))];
+    const [first, configuration] = choice("Configuration", unique("configuration", drawings));
+    const [second, stage] = choice("Stage", unique("stage", drawings), "both");
     const [third, block] = choice("Layer", []);
     bar.append(...(configuration.length > 1 ? [first] : []), second, third);
     function blocks() {
       const own = drawings.filter((drawing) => drawing.dataset.configuration === configuration.value);
       const before = block.value;
-      const found = of("block", own);
+      const found = unique("block", own);
       block.replaceChildren(...found.map((name) => make("option", name, { value: name })));
       block.value = found.includes(before) ? before : heaviest(own);
     }
@@ -176,8 +176,8 @@
   }
   chooseLayers();
 
-  // ---- what the page carries packed ---------------------------------------------------------------------------
-  async function unpack(id) {
+  // ---- embedded compressed data -------------------------------------------------------------------------------
+  async function decompress(id) {
     const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).text();
@@ -188,7 +188,7 @@
     download.hidden = false;
     download.addEventListener("click", async () => {
       const link = make("a", "", { download: "points.csv" });
-      link.href = URL.createObjectURL(new Blob([await unpack("carried")], { type: "text/csv" }));
+      link.href = URL.createObjectURL(new Blob([await decompress("points-csv")], { type: "text/csv" }));
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 1000);
     });
@@ -239,7 +239,7 @@
       responsive: true,
       displaylogo: false,
       modeBarButtonsToRemove: ["lasso2d", "select2d", "sendChartToCloud"],
-      showSendToCloud: false, // plotly.js 4 offers to upload a chart to its maker
+      showSendToCloud: false, // plotly.js 4 offers to upload a chart to its vendor's server
       plotlyServerURL: "",
     };
     if (!place.drawn) place.replaceChildren();
@@ -256,11 +256,11 @@
   async function charts() {
     if (!("DecompressionStream" in window)) return;
     const script = document.createElement("script");
-    script.textContent = await unpack("plotly");
+    script.textContent = await decompress("plotly");
     document.head.append(script);
     for (const figure of figures) {
       await draw(figure);
-      await new Promise((done) => setTimeout(done)); // clicks and keys come first
+      await new Promise((done) => setTimeout(done)); // let clicks and keys be handled first
     }
     document.documentElement.dataset.drawn = "yes";
     const again = () => figures.forEach((figure) => draw(figure));

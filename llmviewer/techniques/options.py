@@ -1,0 +1,143 @@
+"""Options of a run, each declared once; the command line, the Python signatures and docs/options.md read them here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from llmviewer.core import arguments
+from llmviewer.core.errors import UserError, quoted
+from llmviewer.techniques.registry import TECHNIQUES
+
+
+class ValueKind(Enum):
+    """Type of an option's value; the enum's value is what `--help` calls it."""
+
+    WHOLE = "INTEGER"
+    FRACTION = "FLOAT"
+    WORD = "TEXT"
+    WORDS = "WORDS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """Declaration of one option.
+
+    group: workload, run or technique.  least: smallest whole number.  array: Python callers may pass a sequence, one
+    value per point.  choices: known values; `closed` refuses others.  flags: further spellings on the command line.
+    separator: between several values in sweeps and comparisons; "" where only one is allowed.
+    """
+
+    kind: ValueKind
+    default: Any
+    help: str
+    group: str = "run"
+    least: int = 1
+    array: bool = False
+    choices: tuple[str, ...] = ()
+    closed: bool = False
+    flags: tuple[str, ...] = ()
+    separator: str = ""
+
+    def checked(self, name: str, value: object) -> Any:
+        """The value of a single point.  Raises UserError for a wrong type, a value out of range or not allowed."""
+        if self.kind is ValueKind.WHOLE:
+            return arguments.whole_number(name, value, minimum=self.least)
+        if self.kind is ValueKind.FRACTION:
+            return arguments.fraction(name, value)
+        if self.kind is ValueKind.WORDS:
+            return arguments.words(name, value)
+        return arguments.word(name, value, self.choices if self.closed else ())
+
+
+def _declared(declaration: Declaration) -> Any:
+    """Field of `Options` with its declaration."""
+    return field(default=declaration.default, metadata={"option": declaration})
+
+
+def _word(default: str, summary: str, **more: Any) -> Any:
+    return _declared(Declaration(kind=ValueKind.WORD, default=default, help=summary, **more))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a model is run.  techniques: option of the registry -> its text."""
+
+    dtype: str = _word(
+        "auto",
+        "auto, bf16, fp16, fp32: dtype of weights and activations.",
+        choices=("auto", "bf16", "fp16", "fp32"),
+        separator=",",
+    )
+    latent_attention: str = _word(
+        "cheaper", "Form of MLA: cheaper (in FLOPs), naive, absorbed.", choices=("cheaper", "naive", "absorbed")
+    )
+    efficiency: str = _word(
+        "ideal",
+        "ideal: the data sheet's roofline, a bound; calibrated: what kernels reach.",
+        choices=("calibrated", "ideal"),
+        closed=True,
+    )
+    engine: str = _word("kernels", "Serving engine, with calibrated: kernels (none), vllm, trtllm ...")
+    profile: str = _word("", "A profile of your own, from `llmviewer calibrate fit`.")
+    gpu_memory_utilization: float = _declared(
+        Declaration(kind=ValueKind.FRACTION, default=0.9, help="Fraction of the memory that an engine may use, 0 to 1.")
+    )
+    max_num_batched_tokens: int = _declared(
+        Declaration(
+            kind=ValueKind.WHOLE,
+            default=0,
+            help="Most prompt tokens of one prefill pass; 0 = all prompts together.",
+            least=0,
+        )
+    )
+    ignore_fields: tuple[str, ...] = _declared(
+        Declaration(
+            kind=ValueKind.WORDS,
+            default=(),
+            help="Ignore this unknown field of the config.",
+            flags=("--ignore-field",),
+        )
+    )
+    techniques: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, declaration in RUN.items():
+            object.__setattr__(self, name, declaration.checked(name, getattr(self, name)))
+        for name in ("engine", "profile"):
+            if self.efficiency == "ideal" and getattr(self, name) != RUN[name].default:
+                raise UserError(f"{name} is {quoted(getattr(self, name))}; it needs efficiency calibrated, not ideal")
+
+
+def _size(default: int, summary: str) -> Declaration:
+    return Declaration(kind=ValueKind.WHOLE, default=default, help=summary, group="workload", array=True)
+
+
+#: Sizes of the workload.
+WORKLOAD: dict[str, Declaration] = {
+    "batch_size": _size(1, "Sequences in the batch."),
+    "input_len": _size(1024, "Prompt tokens of each sequence."),
+    "output_len": _size(128, "Tokens each sequence generates."),
+}
+#: Fields of `Options`.
+RUN: dict[str, Declaration] = {
+    entry.name: entry.metadata["option"] for entry in fields(Options) if "option" in entry.metadata
+}
+#: Every option of a run by name; techniques come last, in the order of application.
+OPTIONS: dict[str, Declaration] = {
+    **WORKLOAD,
+    **RUN,
+    **{
+        name: Declaration(
+            kind=ValueKind.WORD,
+            default=option.default,
+            help=option.help,
+            group="technique",
+            flags=option.flags,
+            separator=option.separator,
+        )
+        for name, option in TECHNIQUES.items()
+    },
+}
