@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test slow smoke prove bench docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/llmviewer analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048
@@ -13,6 +13,18 @@ test: $(VENV)/developed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+# the few tests that take over a minute; CI runs them after the others
+slow: $(VENV)/developed
+	$(BIN)/pytest -m slow -n 0
+
+# every feature once, on a small model and one chip: the inner loop
+smoke: $(VENV)/developed
+	$(BIN)/pytest -n 2 --dist worksteal tests/test_smoke.py tests/test_layering.py tests/test_size.py
+
+# wrong formulas, planted one by one into a copy: the suite must turn red for each; writes docs/proof.md
+prove: $(VENV)/developed
+	$(BIN)/python -m tests.prove
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/speed.py

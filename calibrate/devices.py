@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, printable
 from llmviewer.hardware import specs
@@ -24,11 +22,6 @@ def known_chip(word: str) -> str:
         return data.find("hardware_specs", folded, "chip")[1]
     except UserError:
         return ""
-
-
-def measured_on(devices: Any, chip: Chip) -> Any:
-    """Mask of the rows whose `device` is this chip."""
-    return np.array([known_chip(str(word)) == chip.name for word in devices], dtype=bool)
 
 
 def rows_by_device(frames: Any) -> dict[str, int]:

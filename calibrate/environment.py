@@ -165,9 +165,13 @@ def _memory(field: str) -> float | None:
     return float(found.group(1)) * 1024.0 if found else None
 
 
-def identity_differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def identity_differences(current: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
     """Descriptions of the IDENTITY fields that differ."""
-    return [f"{k} {other.get(k)} there, {mine.get(k)} here" for k in IDENTITY if mine.get(k) != other.get(k)]
+    return [
+        f"{k}: {recorded.get(k)} in the file, {current.get(k)} now"
+        for k in IDENTITY
+        if current.get(k) != recorded.get(k)
+    ]
 
 
 def _text(path: Path) -> str:

@@ -24,14 +24,14 @@ from llmviewer.models.model import Model
 from llmviewer.result.result import Result
 from llmviewer.serving.generation import Draft, Generation, select_generation
 from llmviewer.techniques import registry
-from llmviewer.techniques.option import SharedBy
 from llmviewer.techniques.options import OPTIONS, RUN, WORKLOAD, Options
 from llmviewer.techniques.registry import TECHNIQUES
+from llmviewer.techniques.technique import SharedBy
 
-#: Techniques that an engine chooses unless asked otherwise -> their defaults.
+#: Techniques that an engine chooses unless the caller does -> their defaults.
 DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
-#: How the devices of a tensor group share work beside tensors: a draft with a group of its own keeps out of it.
-OF_A_GROUP = ("sequence_parallel", "expert_parallel_size")
+#: Options of a tensor group that a draft model with a group of its own does not inherit.
+TENSOR_GROUP_OPTIONS = ("sequence_parallel", "expert_parallel_size")
 
 
 def analyze(
@@ -54,7 +54,7 @@ def analyze(
 
 
 def _with_options(function: Callable[..., Any], **defaults: object) -> None:
-    """Give a function that takes **options the signature that names all of them.  defaults: where it has its own."""
+    """Give a function with **options a signature that names all options.  defaults: those that differ."""
     own = signature(function)
     kept = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
     added = [
@@ -71,7 +71,7 @@ _with_options(analyze, **ANALYZE_DEFAULTS)
 
 
 def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:
-    """The workload, its sizes checked."""
+    """The request of checked sizes.  Raises UserError."""
     given = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
     columns = {name: arguments.sizes(name, value) for name, value in given.items()}
     lengths = {name: len(column) for name, column in columns.items() if len(column) > 1}
@@ -82,7 +82,7 @@ def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Configuration:
-    """A model on a system, as the options ask.  candidates: generations of which every point takes the fastest."""
+    """A model on a system, built from options.  candidates: generations of which each point uses the fastest."""
 
     model: Model
     system: System
@@ -92,8 +92,8 @@ class Configuration:
     @property
     def token_budget(self) -> float:
         """Most tokens of one prefill pass."""
-        asked = float(self.options.max_num_batched_tokens)
-        return self.system.batching.budget(asked, self.system.engine.max_num_batched_tokens)
+        requested = float(self.options.max_num_batched_tokens)
+        return self.system.batching.budget(requested, self.system.engine.max_num_batched_tokens)
 
     @property
     def efficiency(self) -> str:
@@ -102,11 +102,11 @@ class Configuration:
 
     @property
     def most_points(self) -> float:
-        """Requests that may be answered together: one, where something is chosen for it."""
+        """Points that may be answered together: one if a technique adapts to the request."""
         return np.inf if self.system.policy is None else 1.0
 
     def answer(self, workload: Request) -> Result:
-        """The Result of a request, with its warnings."""
+        """The Result of a request with its warnings."""
         budget = self.token_budget
         return Result(
             analysis=analysis.analyze(self.model, self._best(workload), workload, budget),
@@ -117,7 +117,7 @@ class Configuration:
         )
 
     def _best(self, workload: Request) -> System:
-        """The system for the request, with the fastest generation of every point where there are several."""
+        """The system for the request; with several candidates, the fastest generation of each point."""
         if not self.candidates:
             return self._ready(self.system, workload)
         ways = (self._ready(self.system.generating(generation), workload) for generation in self.candidates)
@@ -126,7 +126,7 @@ class Configuration:
         return self._ready(self.system.generating(select_generation(self.candidates, np.argmin(times, axis=0))), workload)
 
     def _ready(self, system: System, workload: Request) -> System:
-        """The system for the request, where something of it depends on that."""
+        """The system adapted to the request, if a technique depends on it."""
         if system.policy is None:
             return system
         return system.policy(self.model, system, workload, self.token_budget)
@@ -135,9 +135,9 @@ class Configuration:
 def configuration(
     model: str | os.PathLike[str] | Model, hardware: str | os.PathLike[str] | Chip, **options: object
 ) -> Configuration:
-    """Names, paths or objects, and fields of `Options` -> a Configuration.  Raises UserError."""
+    """Names, paths or objects, and options -> Configuration.  Raises UserError."""
     chosen = options_of(options)
-    loaded = _in_form(model if isinstance(model, Model) else _load(model, chosen), chosen)
+    loaded = _with_latent_attention(model if isinstance(model, Model) else _load(model, chosen), chosen)
     chip = hardware if isinstance(hardware, Chip) else _load_chip(hardware)
     built = system(chip, chosen)
     if built.spatial:
@@ -148,31 +148,31 @@ def configuration(
 
 
 def _generating(model: Model, built: System, chip: Chip, options: Options) -> Configuration:
-    """The model on a system that generates as its scheme says."""
+    """The model on a system with its generation scheme."""
     scheme = built.scheme
     assert scheme is not None
     candidates = tuple(candidate.make(model) for candidate in scheme.candidates)
     generation = candidates[0] if candidates else scheme.make(model)
     if generation.drafts and (built.parallelism.pipeline > 1 or built.spatial):
-        raise UserError(f"{scheme.name}: drafting in a pipeline is not modelled; leave out it or the pipeline")
+        raise UserError(f"{scheme.name}: speculation in a pipeline is not modelled; remove one of them")
     drafters = tuple(_drafter(draft, model, chip, options) for draft in generation.drafts)
     built = replace(built, drafters=drafters).generating(generation)
     return Configuration(model=model, system=built, options=options, candidates=candidates)
 
 
 def _drafter(draft: Draft, model: Model, chip: Chip, options: Options) -> Drafter:
-    """What drafts runs on the same chip within the same steps of the engine, with formats of its own."""
+    """The draft model on the same chip and in the same engine steps, with number formats of its own."""
     alike = SharedBy.LAYERS if draft.model is model else SharedBy.WEIGHTS if draft.same_weights else SharedBy.ENGINE
     words = {name: text for name, text in options.techniques.items() if TECHNIQUES[name].shared_by <= alike}
     if "tensor_parallel_size" in draft.techniques:
-        words = {name: text for name, text in words.items() if name not in OF_A_GROUP}
+        words = {name: text for name, text in words.items() if name not in TENSOR_GROUP_OPTIONS}
     own = system(chip, replace(options, techniques={**words, **draft.techniques}))
     return Drafter(draft=draft, system=replace(own, engine=own.engine.without_step_terms()))
 
 
 def _spatial(model: Model, one: System, options: Options) -> System:
-    """The machine of as many chips as hold the model.  one: a stage of it, as asked for."""
-    from llmviewer.analysis import spatial  # few ask for it
+    """The system of as many chips as hold the model.  one: a pipeline stage, as requested."""
+    from llmviewer.analysis import spatial  # only --spatial needs it
     from llmviewer.techniques.parallel.devices import check_reach
 
     def build(tensor: int, stages: int) -> System:
@@ -195,8 +195,8 @@ def _load_chip(name: object) -> Chip:
     return chips.load(arguments.path_or_name("hardware", name))
 
 
-def _in_form(model: Model, options: Options) -> Model:
-    """The model with latent attention in the form asked for; it comes with the cheaper one."""
+def _with_latent_attention(model: Model, options: Options) -> Model:
+    """The model with the requested form of latent attention; the default is the cheaper one."""
     if options.latent_attention == "cheaper":
         return model
     from llmviewer.layers.mla import MlaForm
@@ -208,9 +208,9 @@ def _in_form(model: Model, options: Options) -> Model:
     return with_mla_form(model, forms[options.latent_attention])
 
 
-def options_of(asked: Mapping[str, object]) -> Options:
-    """Options and techniques by name -> Options, checked."""
-    given = dict(asked)
+def options_of(requested: Mapping[str, object]) -> Options:
+    """Options and techniques by name -> checked Options.  Raises UserError."""
+    given = dict(requested)
     texts = {name: _text(name, given.pop(name)) for name in tuple(given) if name in TECHNIQUES}
     for name in given:
         if name not in RUN:
@@ -219,24 +219,24 @@ def options_of(asked: Mapping[str, object]) -> Options:
 
 
 def _text(name: str, value: object) -> str:
-    """What an option of a technique says; numbers may be given as such."""
+    """The text of a technique's option; numbers are accepted too."""
     return printable(value) if arguments.is_number(value) else arguments.word(name, value)
 
 
 def system(chip: Chip, options: Options) -> System:
-    """The chip with the changes that the options ask for, in the order of the registry."""
+    """The system of a chip and options; techniques are applied in the order of the registry."""
     built = System(chip=chip, memory_utilization=options.gpu_memory_utilization)
     if options.efficiency == "calibrated":
         built = _calibrated(built, options)
     own = {name: text for name in ("fusion", "attention") if (text := getattr(built.engine, name)) != DEFAULTS[name]}
-    asked = {name: text for name, text in options.techniques.items() if name not in own or text != DEFAULTS[name]}
-    for change in registry.changes({**own, **asked}):
+    requested = {name: text for name, text in options.techniques.items() if name not in own or text != DEFAULTS[name]}
+    for change in registry.changes({**own, **requested}):
         built = change(built)
     return built
 
 
 def _calibrated(built: System, options: Options) -> System:
-    """The system with what kernels were measured to reach, and what the engine adds."""
+    """The system with measured efficiencies and the engine's times."""
     from llmviewer.timing import calibrated, engine, profile  # the ideal roofline needs none of them
 
     own = profile.load(Path(options.profile)) if options.profile else None
@@ -246,7 +246,7 @@ def _calibrated(built: System, options: Options) -> System:
 
 
 def warnings(model: Model, request: Request) -> tuple[str, ...]:
-    """What a reader should know before trusting the numbers."""
+    """Warnings about the model and the request."""
     context = float(np.max(request.input_len + request.output_len))
     notes = list(model.notes)
     if context > model.max_context:
@@ -255,7 +255,7 @@ def warnings(model: Model, request: Request) -> tuple[str, ...]:
 
 
 def _slow_link(system: System) -> tuple[str, ...]:
-    """That devices talk over the host's bus, which most readers would not expect."""
+    """Warning that devices exchange data over the host's bus, which few readers expect."""
     chip, devices = system.chip, system.parallelism.exchanging
     if devices == 1 or not chip.default_link.startswith("pcie") or chip.link_rate is None:
         return ()

@@ -78,7 +78,7 @@ def shortage(memory: dict[str, Any]) -> str:
     label = next(label for field, label, _, _ in PARTS if field == largest)
     return (
         f"does not fit: {fmt.memory(memory['total_bytes'])} needed, budget {fmt.memory(memory['budget_bytes'])}; "
-        f"{label} take{'s' if label in ('KV cache', 'framework') else ''} the most: {REMEDIES[largest]}"
+        f"largest part: {label}; {REMEDIES[largest]}"
     )
 
 

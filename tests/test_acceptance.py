@@ -72,7 +72,7 @@ def test_a_token_more_drafted_never_gives_fewer(curve: tuple[float, ...], more: 
 
 
 def test_distillation_takes_away_a_share_of_the_rejections() -> None:
-    """Of 40 % rejections a quarter disappears: 70 % accepted."""
+    """A quarter of 40 % rejections disappears: 70 % accepted."""
     assert Acceptance(rates=(0.6,)).raised(0.25).rates == pytest.approx((0.7,))
     assert Acceptance(rates=(0.6,)).raised(1.0).rates == (1.0,)
     assert Acceptance(rates=(0.6,)).raised(0.0).rates == (0.6,)

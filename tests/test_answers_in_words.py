@@ -1,4 +1,4 @@
-"""What a table says of drafts, branches and offloaded tensors: numbers with units, names of hosts, no empty claims."""
+"""Tables on draft models, branches and offloaded tensors: numbers with units, names of hosts, no empty claims."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def said(model: str, chip: str, **options: Any) -> str:
 def test_a_pass_of_a_draft_says_over_how_many_tokens_it_runs() -> None:
     text = said("llama-3.1-8b", "h100", speculative="eagle3,tokens=4")
     tokens = analyze("llama-3.1-8b", "h100", speculative="eagle3,tokens=4").to_dict()["generation"]["tokens_per_round"]
-    assert "EAGLE-3: 1 pass of " in text and f" over {tokens:.2f} tokens of each sequence" in text
-    assert "tokens each a round" not in text
+    assert "EAGLE-3: 1 pass of " in text and f" over {tokens:.2f} tokens per sequence" in text
+    assert "tokens each per round" not in text
 
 
 def test_a_draft_without_passes_is_not_listed() -> None:
@@ -32,21 +32,21 @@ def test_sizes_among_the_facts_of_a_scheme_have_units() -> None:
 
 def test_branches_are_passes_and_no_rounds() -> None:
     text = said("llama-2-7b", "a100", input_len=64, output_len=256, branches="skeleton,outline=36,points=6")
-    assert "a pass in the mean" in text and "a round" not in text
-    assert "more where branches hold a beginning each" in text
+    assert "tokens per pass on average" in text and "per round" not in text
+    assert "plus prefix copies of branches that do not share one" in text
 
 
 def test_what_is_elsewhere_is_on_a_host_and_disk_with_names() -> None:
     options = "weights=0.9,kv=1,host=desktop-ddr5-6000"
     assert "(desktop-ddr5-6000)" in said("llama-2-70b", "rtx-4090", offload=options)
     text = said("llama-2-70b", "rtx-4090", offload="weights=0.9,to=disk,disk=samsung-990-pro")
-    assert "On its disk 115 GiB (samsung-990-pro)" in text and "On the host" not in text
+    assert "Host disk 115 GiB (samsung-990-pro)" in text and "Host memory" not in text
 
 
 def test_a_placement_of_one_request_has_no_largest_batch() -> None:
     text = said("opt-30b", "t4", batch_size=4, offload="flexgen")
-    assert "another batch or length gets a placement of its own" in text
-    assert "Largest batch" not in text and "none fits" not in text
+    assert "each batch size and length has a placement of its own" in text
+    assert "Max batch size" not in text and "none fits" not in text
 
 
 def test_a_model_too_large_for_its_chip_is_told_of_the_host() -> None:

@@ -1,4 +1,4 @@
-"""Whatever is typed or passed: an answer, or one line that says what is wrong and what is allowed."""
+"""Any input gets an answer, or one line that says what is wrong and what is allowed."""
 
 from __future__ import annotations
 

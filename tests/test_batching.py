@@ -223,7 +223,7 @@ def load(**changes: Any) -> Load:
 
 
 def decode_s(batches: Array) -> Array:
-    """100 steps."""
+    """Generation takes 100 steps."""
     return 100.0 * (FIXED + TOKEN * batches)
 
 

@@ -98,7 +98,7 @@ def fitted(samples: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def said_of(folder: Path, output: Path) -> dict[str, Any]:
-    """What the command says of a fit, in JSON."""
+    """JSON of the fit command."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         assert main(["calibrate", "fit", str(folder), "-o", str(output), "--format", "json"]) == 0
@@ -191,7 +191,7 @@ def test_unstable_rows_are_fitted_where_most_are_unstable_and_it_says_so(
 
 
 def fit_of(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    """What a fit says."""
+    """Summary of a fit."""
     output = str(folder.parent / "profile.yaml")
     assert main(["calibrate", "fit", str(folder), "-o", output, "--format", "json", *words]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -207,7 +207,7 @@ def test_rows_that_no_formula_describes_are_named_and_counted(
     document = fit_of(written(tmp_path / "s", *rows_of(frame, "elementwise"), strange, strange, w4a16), capsys)
     counts = {reason.partition(";")[0]: rows for reason, rows in document["left_out"].items()}
     assert counts["unknown elementwise op 'fft'"] == 2
-    assert counts["rows of w4a16 without `group`, the weights that share a scale"] == 1
+    assert counts["rows of w4a16 without `group`, the number of weights per scale"] == 1
 
 
 def test_of_the_backends_of_torch_the_fastest_at_each_shape_counts() -> None:
@@ -385,7 +385,7 @@ def test_tables_of_others_are_fitted_too(tmp_path: Path, capsys: pytest.CaptureF
     ("spoil", "said"),
     [
         (lambda text: text.replace("samples/1", "samples/9", 1), "has schema 'llmviewer.samples/9'"),
-        (lambda text: text[:40], "its first line is missing or cut off"),
+        (lambda text: text[:40], "its first line is missing or truncated"),
         (lambda text: text.replace('"latency_us": ', '"latency_us": -', 1), "expected a positive number"),
         (lambda text: text.replace('"latency_us": ', '"latency_us": NaN, "x": ', 1), "latency_us is nan"),
         (lambda text: text.replace('"table": "gemm"', '"table": "gem"', 1), "did you mean 'gemm'"),
@@ -411,7 +411,7 @@ def test_wrong_samples_are_one_line(
         ("device,m,n,k,latency_us\nh100_sxm,1,2,x,3\n", "column k contains a value that is not a number"),
         ("device,m,n,k,latency_us\nh100_sxm,1,2,3,nan\n", "latency_us of row 1 is nan"),
         ("a,b\n1,2\n", "columns a, b match no measured table"),
-        ("device,m,k,latency_us\nh100_sxm,1,2,3\n", "as gemm it lacks n"),
+        ("device,m,k,latency_us\nh100_sxm,1,2,3\n", "nearest: gemm, missing n"),
         ("device,m,n,k,latency_us\n", "has no rows"),
         ("device,m,n,k,latency_us\nh100_sxm,1e300,2,3,3\n", "m of row 1 is 1e+300; allowed: positive numbers up to"),
         ("device,op,gpus,bytes,dtype,latency_us\nh100_sxm,all_reduce,1,8,fp16,3\n", "gpus of row 1 is 1; allowed: 2"),
@@ -462,7 +462,7 @@ def test_a_cut_last_line_is_said_and_the_rest_fitted(
     file = tmp_path / record.FILE
     file.write_text((samples / record.FILE).read_text(encoding="utf-8")[:-30], encoding="utf-8")
     assert main(["calibrate", "fit", str(file), "-o", str(tmp_path / "profile.yaml")]) == 0
-    assert "cut off" in capsys.readouterr().err
+    assert "truncated" in capsys.readouterr().err
 
 
 def without(text: str, name: str) -> str:

@@ -71,7 +71,7 @@ def test_quick_is_a_minute_on_a_processor_and_five_on_a_gpu() -> None:
 
 
 def test_half_of_a_plan_holds_half_of_the_rows_of_each_length() -> None:
-    """Whatever time allows is spread over the shapes, not the small ones first."""
+    """The time limit is spread over all shapes, not spent on the small ones first."""
     cases = [c for c in plan.cases(sizes.size_named("cuda", "default")) if c.table == "gemm" and c.kernel == "linear"]
     half = [c.columns["m"] for c in cases[: len(cases) // 2]]
     for m in {c.columns["m"] for c in cases}:

@@ -156,7 +156,7 @@ def test_another_file_is_refused_in_one_line(tmp_path: Path, content: str, why: 
 def test_another_devices_file_is_left_alone(file: Path) -> None:
     rewritten(file, lambda row: row["environment"].update(device="h200", device_name="NVIDIA H200"), line=0)
     before = file.read_bytes()
-    with pytest.raises(UserError, match="device h200 there, cpu here"):
+    with pytest.raises(UserError, match="device: h200 in the file, cpu now"):
         run(file.parent, "cpu", TINY)
     assert file.read_bytes() == before
 

@@ -30,7 +30,7 @@ def answer(model: str, chip: str, **options: Any) -> dict[str, Any]:
 
 
 def check(found: dict[str, Any]) -> None:
-    """What must hold of any calibrated answer."""
+    """Invariants of every calibrated answer."""
     for stage in found["stages"].values():
         assert stage["time_s"] >= stage["ideal_time_s"] * (1 - 1e-9)
         assert stage["bound"] in BOUNDS

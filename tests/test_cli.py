@@ -350,7 +350,7 @@ def test_a_terminal_gets_colours_unless_it_declines(variable, coloured):
 
 
 def on_a_terminal(*words, **environment):
-    """What a pseudo-terminal receives."""
+    """Output received by a pseudo-terminal."""
     ours, theirs = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     command = [sys.executable, "-c", "from llmviewer.cli import run; run()", *words]

@@ -96,7 +96,7 @@ def test_the_script_completes_in_a_real_bash(tmp_path: Path) -> None:
 def test_an_ordinary_command_imports_nothing_for_completion() -> None:
     code = (
         "import sys; from llmviewer.cli import main; main(['models', 'list']); "
-        "print({'llmviewer.cli.completion', 'typer.completion', 'shellingham'} & set(sys.modules))"
+        "print({'llmviewer.cli.completion', 'llmviewer.reports.plots'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"

@@ -17,7 +17,7 @@ from llmviewer.techniques.kernels.flash_attention import flash_attention
 from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
-from llmviewer.techniques.sparsity.contextual_sparsity import Sparsity, contextual_sparsity, union
+from llmviewer.techniques.sparsity.contextual_sparsity import Sparsity, contextual_sparsity, union_share
 from llmviewer.techniques.sparsity.expected_work import WORK
 from tests.representative import REPRESENTATIVE
 
@@ -85,7 +85,7 @@ def test_a_kv_head_is_read_if_any_of_its_queries_is_used() -> None:
 
 
 def test_flash_attention_runs_the_same_heads() -> None:
-    """Of one token with 1000 keys: 0.5 x 4 x 1000 x 4096 FLOP, half of K and V."""
+    """One token with 1000 keys: 0.5 x 4 x 1000 x 4096 FLOP, half of K and V."""
     attention = operator(flash(sparse("llama-2-7b", decode(1.0, 999.0))), "attention")
     assert attention.matmul_flops == 0.5 * 4 * 1000 * 4096
     assert attention.read_bytes(Role.CACHE) == 0.5 * 2 * 1000 * 4096 * 2
@@ -211,4 +211,4 @@ def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
 
 
 def test_the_union_of_many_is_everything() -> None:
-    assert union(0.1, np.array([0.0, 1.0, 2.0, 1e4])) == pytest.approx([0.0, 0.1, 0.19, 1.0])
+    assert union_share(0.1, np.array([0.0, 1.0, 2.0, 1e4])) == pytest.approx([0.0, 0.1, 0.19, 1.0])

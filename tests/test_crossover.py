@@ -68,7 +68,7 @@ def test_the_map_says_in_words_what_is_least(metric: str, capsys: pytest.Capture
     words = "crossover llama-2-7b --hardware a100 --quantization none,w4a16 --batch-size 1 --context 512 --metric"
     assert main([*words.split(), metric]) == 0
     shown = capsys.readouterr().out
-    assert "of the points" in shown and "\nleast " in shown and "_s" not in shown
+    assert "of the points" in shown and "\nlowest " in shown and "_s" not in shown
 
 
 @pytest.mark.parametrize("command", ["analyze", "sweep", "compare", "crossover"])

@@ -336,7 +336,7 @@ def test_what_cannot_be_is_said_in_one_line(text: str, why: str) -> None:
 
 
 def test_a_draft_pass_of_a_layer_is_one_token_of_that_layer() -> None:
-    """What is timed is the module's own graph: EAGLE's later passes read 0.236e9 weights and the model's head."""
+    """The module's own graph is timed: EAGLE's later passes read 0.236e9 weights and the model's head."""
     later = generation("eagle,tokens=2").drafts[1]
     read = sum(
         float(op.matmul_flops) * block.repeats

@@ -1,4 +1,4 @@
-"""What drafts beside a model: parameters as published, FLOPs of a pass by hand, the same passes as any model."""
+"""Draft modules: parameters as published, FLOPs of a pass by hand, graph passes as for any model."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def test_the_collectives_of_a_skipped_layer_are_skipped_with_it() -> None:
     "other", [{"fusion": "all"}, {"sequence_parallel": "on"}, {"fusion": "all", "quantization": "w8a8"}], ids=str
 )
 def test_two_exits_after_half_of_the_layers_halve_the_time_of_the_layers(other: Any, confidence: str) -> None:
-    """Whatever else is on: everybody leaves Llama-2-7B after 16 layers, or nobody during prefill."""
+    """With any other technique, all tokens leave Llama-2-7B after 16 layers, or none during prefill."""
     options = {"output_len": 2, "tensor_parallel_size": 2, "batch_size": 2, **other}
     plain = analyze("llama-2-7b", "a100-80gb-sxm", **options)
     early = analyze(

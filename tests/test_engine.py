@@ -1,4 +1,4 @@
-"""What serves a model beside kernels: terms by name, worked by hand; continuous batching against a static batch."""
+"""Engine times in addition to kernels: terms worked by hand; continuous batching against a static batch."""
 
 from __future__ import annotations
 

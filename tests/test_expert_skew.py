@@ -18,7 +18,12 @@ from llmviewer.techniques.kernels.flash_attention import flash_attention
 from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
-from llmviewer.techniques.sparsity.expert_skew import distinct_experts, expert_skew, hottest_share, inclusion
+from llmviewer.techniques.sparsity.expert_skew import (
+    busiest_rank_share,
+    distinct_experts,
+    expert_skew,
+    selection_probabilities,
+)
 
 from .answers import analyze
 
@@ -37,14 +42,14 @@ def read(graph: Graph) -> float:
 def test_alpha_1_over_8_experts_of_which_2_are_chosen() -> None:
     """Weights 1, 1/2, ... 1/8 sum to H_8 = 2.717857: the first expert is chosen with 2 / 2.717857 = 0.7359, the last
     with an eighth of it."""
-    p = inclusion(1.0, 8, 2)
+    p = selection_probabilities(1.0, 8, 2)
     assert p[0] == pytest.approx(2 / 2.7178571) and p[7] == pytest.approx(p[0] / 8) and p.sum() == pytest.approx(2.0)
 
 
 def test_an_expert_is_chosen_once_a_token_at_most() -> None:
     """alpha 3, 2 of 8: 2 / 1.1952 > 1, so the first is always chosen and the others share one choice:
     1/8 / 0.1952 = 0.6405 for the second."""
-    p = inclusion(3.0, 8, 2)
+    p = selection_probabilities(3.0, 8, 2)
     rest = sum(i**-3.0 for i in range(2, 9))
     assert p[0] == 1.0 and p[1] == pytest.approx(0.125 / rest) and p.sum() == pytest.approx(2.0)
 
@@ -52,31 +57,35 @@ def test_an_expert_is_chosen_once_a_token_at_most() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize(("count", "chosen"), [(8, 1), (8, 2), (8, 8), (256, 8), (512, 10)])
 def test_one_token_meets_as_many_experts_as_it_chooses(alpha: float, count: int, chosen: int) -> None:
-    assert inclusion(alpha, count, chosen).sum() == pytest.approx(chosen)
-    assert distinct_experts(inclusion(alpha, count, chosen), 1.0) == pytest.approx(chosen)
+    assert selection_probabilities(alpha, count, chosen).sum() == pytest.approx(chosen)
+    assert distinct_experts(selection_probabilities(alpha, count, chosen), 1.0) == pytest.approx(chosen)
 
 
 def test_two_tokens_of_a_skewed_mixtral_meet_3_17_experts_instead_of_3_5() -> None:
     """Uniform: 8 (1 - 0.75^2) = 3.5.  alpha 1: sum of 2p - p^2 = 4 - (2/H_8)^2 (1 + 1/4 + ... + 1/64) = 4 - 0.5415 x
     1.5274 = 3.1729."""
     squares = sum(i**-2.0 for i in range(1, 9))
-    assert distinct_experts(inclusion(1.0, 8, 2), 2.0) == pytest.approx(4 - (2 / 2.7178571) ** 2 * squares)
-    assert distinct_experts(inclusion(0.0, 8, 2), 2.0) == pytest.approx(3.5)
+    assert distinct_experts(selection_probabilities(1.0, 8, 2), 2.0) == pytest.approx(
+        4 - (2 / 2.7178571) ** 2 * squares
+    )
+    assert distinct_experts(selection_probabilities(0.0, 8, 2), 2.0) == pytest.approx(3.5)
 
 
 def test_without_skew_it_is_the_expectation_of_uniform_routing() -> None:
     """DeepSeek-V3, 8 of 256: 16 tokens meet 102, 64 meet 222."""
     tokens = np.array([1.0, 16.0, 64.0, 256.0])
-    assert distinct_experts(inclusion(0.0, 256, 8), tokens) == pytest.approx(moe.distinct_experts(256.0, 8.0, tokens))
-    assert np.round(distinct_experts(inclusion(0.0, 256, 8), tokens)).tolist() == [8, 102, 222, 256]
+    assert distinct_experts(selection_probabilities(0.0, 256, 8), tokens) == pytest.approx(
+        moe.distinct_experts(256.0, 8.0, tokens)
+    )
+    assert np.round(distinct_experts(selection_probabilities(0.0, 256, 8), tokens)).tolist() == [8, 102, 222, 256]
 
 
 def test_the_busiest_rank_has_its_share_and_more() -> None:
     """4 ranks, 8 experts, alpha 1, one chosen: the first rank holds experts 1 and 5: (1 + 1/5) / H_8 = 0.4415."""
-    assert hottest_share(1.0, 8, 4) == pytest.approx(1.2 / 2.7178571)
-    assert hottest_share(0.0, 8, 4) == pytest.approx(0.25)
-    assert hottest_share(0.0, 256, 8, chosen=8) == pytest.approx(1 / 8)
-    assert hottest_share(1.0, 256, 1) == pytest.approx(1.0)
+    assert busiest_rank_share(1.0, 8, 4) == pytest.approx(1.2 / 2.7178571)
+    assert busiest_rank_share(0.0, 8, 4) == pytest.approx(0.25)
+    assert busiest_rank_share(0.0, 256, 8, chosen=8) == pytest.approx(1 / 8)
+    assert busiest_rank_share(1.0, 256, 1) == pytest.approx(1.0)
 
 
 def expert_gate(alpha: str, batch: int) -> dict[str, Any]:
@@ -137,7 +146,7 @@ def test_a_count_has_the_same_bits_beside_other_counts() -> None:
     """A power of an array is computed by vectors, whose last bit depends on where in it a number stands."""
     counts = np.array([8.0, 16.0, 37.0, 64.0, 1000.0])
     for experts, chosen in ((8, 2), (31, 2), (32, 2), (160, 6)):
-        popularity = inclusion(0.5, experts, chosen)
+        popularity = selection_probabilities(0.5, experts, chosen)
         together = distinct_experts(popularity, counts)
         for at, count in enumerate(counts):
             assert distinct_experts(popularity, count) == together[at]

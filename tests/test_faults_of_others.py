@@ -1,4 +1,4 @@
-"""What other tools count wrong, each with their number and the right one.
+"""Miscounts of other tools, each with their number and the right one.
 
 Most are of LLM-Viewer (read in its code and run); some of GenZ and llm-analysis.  S = 2048 tokens, batch 1, fp16.
 """

@@ -1,4 +1,4 @@
-"""Whatever a config or a spec says: finite numbers, or one line that names the field."""
+"""Any config or spec gives finite numbers, or one line that names the field."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ QUANTIZED: tuple[dict[str, Any], ...] = (
 
 
 def paths(fields: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Where every field of a config stands, nested ones too."""
+    """Paths of all fields of a config, nested ones included."""
     for name, value in fields.items():
         yield (*above, name)
         if isinstance(value, dict):

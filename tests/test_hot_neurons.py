@@ -29,7 +29,9 @@ flash: Pass = flash_attention(specs.load("rtx-4090"))
 PAPER = HotNeurons(gpu=0.26, active=0.1, predictor=0)
 #: OPT-30B: hidden 7168, 28672 neurons, 48 layers, 2 bytes per weight.
 MATRIX = 7168 * 28672 * 2
-DENSE = [name for name in models.names() if any(op.role is OperatorRole.FEED_FORWARD_INPUT for _, op in load(name)._graph())]
+DENSE = [
+    name for name in models.names() if any(op.role is OperatorRole.FEED_FORWARD_INPUT for _, op in load(name)._graph())
+]
 
 
 def split(name: str, step: Step, neurons: HotNeurons = PAPER) -> Graph:

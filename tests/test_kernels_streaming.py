@@ -121,7 +121,7 @@ def test_many_short_rows_cost_a_block_each() -> None:
 @pytest.mark.parametrize("chip", ["h100-sxm", "a100-80gb-sxm", "l40s", "rtx-4090", "mi300x", "b200", "tpu-v5e"])
 @pytest.mark.parametrize("floor", [0.0, 1.0, 5.0])
 def test_no_kernel_is_faster_than_the_data_sheet(chip: str, floor: float) -> None:
-    """What the L2 keeps may be read faster than memory, but never so that the whole passes the ideal bound."""
+    """Data kept in the L2 may be read faster than memory, but the kernel never beats the ideal bound."""
     loaded = load(chip)
     operator = summed(np.geomspace(1.0, 1e6, 200), 4096.0)
     least = roofline.time_operator(operator, loaded, ideal, operator.traffic_bytes).time_s

@@ -113,7 +113,7 @@ def test_opt_13b_keeps_800_kib_a_token_and_1_6_gib_at_most() -> None:
 
 
 def test_a_reservation_at_the_maximum_leaves_most_of_the_cache_empty() -> None:
-    """The same ShareGPT request fills 498 of 2048 tokens: 24.3 %; the paper measures 20.4 % to 38.2 % (Fig. 2)."""
+    """A ShareGPT request fills 498 of 2048 tokens: 24.3 %; the paper measures 20.4 % to 38.2 % (Fig. 2)."""
     found = held("opt-13b", input_len=161, output_len=338, kv_reserve="max")
     assert 0.204 < found["kv_cache_used_bytes"] / found["kv_cache_bytes"] < 0.382
 

@@ -81,7 +81,7 @@ def test_every_operator_still_reads_what_another_wrote(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama-2-70b", "mixtral-8x7b", "deepseek-v2-lite", "qwen3.5-27b"])
 def test_over_two_devices_the_factors_are_shared_as_what_they_replace(name: str) -> None:
-    """Of a layer split by columns the second factor is split, of one split by rows the first; the other is whole."""
+    """A column-parallel layer splits its second factor, a row-parallel layer its first; the other factor is whole."""
     factored = low_rank(256.0)(load(name).graph(STEPS[1]))
     half = shard(Sharding(tensor=2))(flash_attention(H100)(factored))
     check(half)

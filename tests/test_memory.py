@@ -1,4 +1,4 @@
-"""What is resident: weights, cache, activations alive at the worst moment; and what fits."""
+"""Resident memory: weights, cache, activations alive at the worst moment; and the largest request that fits."""
 
 from __future__ import annotations
 

@@ -520,9 +520,9 @@ def test_an_engine_s_published_errors_do_not_make_copies_certain() -> None:
         ("weights=0.4,weights=0.5", "weights is given twice"),
         ("weights=0.4,host=nowhere", "unknown host 'nowhere'"),
         ("weights=0.4,to=disk,disk=floppy", "unknown disk 'floppy'"),
-        ("weights=0.4,to=disk,compute=host", "to=disk goes with compute=device"),
-        ("weights=0.4,overlap=on,compute=host", "overlap goes with compute=device"),
-        ("flash", "say so, --contextual-sparsity"),
+        ("weights=0.4,to=disk,compute=host", "to=disk requires compute=device"),
+        ("weights=0.4,overlap=on,compute=host", "overlap requires compute=device"),
+        ("flash", "add --contextual-sparsity"),
         ("flexgen,weights=0.4", "unknown parameter of --offload 'weights'"),
         ("", "unknown word of --offload ''; allowed: activations=..."),
     ],
@@ -537,7 +537,7 @@ def test_bad_words_are_one_line(text: str, said: str) -> None:
     ("options", "said"),
     [
         ({"offload": "weights=0.4,compute=host", "tensor_parallel_size": "2"}, "use one device"),
-        ({"offload": "weights=0.4", "hot_neurons": "gpu=0.5,active=0.1"}, "leave out one"),
+        ({"offload": "weights=0.4", "hot_neurons": "gpu=0.5,active=0.1"}, "remove one"),
         ({"offload": "flexgen", "batch_size": [1, 2]}, "one request at a time"),
     ],
     ids=["shared", "hot neurons", "two requests"],
@@ -607,7 +607,7 @@ def test_the_gaps_of_an_engine_hide_behind_longer_copies() -> None:
     ["weights=0.4", "weights=0.4,compute=host", "weights=1,compute=host", "kv=1", "kv=1,compute=host", "activations=1"],
 )
 def test_the_table_shows_layers_that_add_up_to_the_stage(text: str) -> None:
-    """What the host runs moves nothing in device memory; a layer takes the longer of copies and kernels."""
+    """Work of the host moves nothing in device memory; a layer takes the longer of copies and kernels."""
     result = analyze("llama-2-7b", "a6000", output_len=2, offload=text)
     found = terminal.text(analysis_page.page(result), Screen(width=80, colour=False))
     assert max(map(len, found.splitlines())) <= 80
@@ -629,7 +629,7 @@ def test_a_link_that_is_waited_for_is_the_host_s_or_that_between_devices() -> No
 
 
 def test_an_engine_s_own_kernels_are_not_the_host_s() -> None:
-    """What an engine's kernels take beside those of profiles is counted on the device alone."""
+    """The correction for an engine's own kernels applies to kernels of the device only."""
     fast, slow = (
         api.analyze("llama-2-7b", "a100", engine="vllm", offload=f"weights=1,compute=host,host={host}")
         for host in ("xeon-8480-ddr5", "desktop-ddr4-3200")

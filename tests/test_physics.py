@@ -1,4 +1,4 @@
-"""What is moved in a step, worked out from the configs alone; and what no bound may do."""
+"""Traffic of a step, worked out from configs alone, and relations that every bound obeys."""
 
 from __future__ import annotations
 

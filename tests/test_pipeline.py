@@ -31,7 +31,7 @@ def on_stages(count: int) -> System:
 
 
 def test_layers_are_dealt_as_vllm_deals_them() -> None:
-    """What is left over goes to the stages before the last, which has the head."""
+    """Layers left over go to the stages before the last, which has the head."""
     assert layers_of(4, 32) == [8, 8, 8, 8]
     assert layers_of(4, 30) == [7, 8, 8, 7]
     assert layers_of(3, 80) == [27, 27, 26]

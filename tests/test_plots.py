@@ -96,7 +96,7 @@ def test_one_hollow_line_has_a_key() -> None:
 
 
 def test_the_key_says_what_the_rings_of_bandwidths_are() -> None:
-    assert "the chip's own" in key(bandwidth.picture({"a": result("dense")}, HALF))
+    assert "bandwidth of the real chip" in key(bandwidth.picture({"a": result("dense")}, HALF))
 
 
 def test_ticks_need_no_exponent() -> None:

@@ -215,7 +215,7 @@ def test_a_scheme_over_another_is_as_if_the_other_had_never_been(model: str, fir
 
 
 def assert_equal(left: Graph, right: Graph) -> None:
-    """The same operators with the same numbers, to the last bit where counts are whole."""
+    """Equal operators with equal numbers, to the last bit where counts are whole."""
     for (_, a), (_, b) in zip(left, right, strict=True):
         assert (a.name, a.compute, a.inputs) == (b.name, b.compute, b.inputs)
         assert np.array_equal(a.traffic_bytes, b.traffic_bytes), a.name

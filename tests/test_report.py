@@ -391,7 +391,7 @@ def test_ten_thousand_points_are_written_whole(many: Report) -> None:
 
 
 def test_a_metric_that_no_point_has_is_not_drawn() -> None:
-    """Of one output token there is no time between two."""
+    """A single output token has no time per output token."""
     drawn = figures(page.text(report(alone={**LLAMA, "output_len": 1})))
     assert "curve-ttft_s" in drawn
     assert "curve-tpot_s" not in drawn

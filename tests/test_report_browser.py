@@ -56,7 +56,7 @@ class Opened:
             self.faults.append(f"asked the network for {url}")
 
     def texts(self, column: str, table: str = "operators") -> list[str]:
-        """What stands in a column, in the rows that are shown."""
+        """Cells of a column in the rows that are shown."""
         heads = [head.removesuffix(" ↕") for head in self.page.locator(f"#{table} thead th").all_inner_texts()]
         names = [head.split("\n")[0].strip(" ↕▲▼") for head in heads]
         cells = self.page.locator(f"#{table} tbody tr:visible td:nth-child({names.index(column) + 1})")
@@ -136,7 +136,7 @@ def test_lists_and_words_filter(opened: Opened) -> None:
 
 
 def centre(opened: Opened, name: str) -> tuple[float, float]:
-    """Where a marker of the roofline stands, by the words it hovers."""
+    """Position of a roofline marker, found by its hover text."""
     found = opened.page.evaluate(
         """name => {
             const plot = document.getElementById("plot-roofline");
@@ -294,7 +294,7 @@ def test_a_hostile_name_does_nothing(browser: Any, tmp_path: Path) -> None:
 
 
 def test_ten_thousand_points_stay_responsive(browser: Any, tmp_path: Path) -> None:
-    """What is drawn is thin, so that a click is answered while charts are there."""
+    """Charts draw few points, so that clicks are answered quickly."""
     path = tmp_path / "many.html"
     words = "report llama-2-7b --hardware a6000 --efficiency ideal --batch-size 1:10000 --input-len 16 --output-len 2"
     assert main([*words.split(), "--no-fit-check", "-o", str(path)]) == 0

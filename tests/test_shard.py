@@ -337,7 +337,7 @@ def test_collectives_without_latency_take_the_ring() -> None:
     from llmviewer.ops.collective import CollectiveShape
 
     shape = CollectiveShape(pattern=Collective.ALL_REDUCE, devices=8.0, size_bytes=1e6)
-    ways = {way.name: (way.steps, way.link) for way in shape.ways()}
+    ways = {way.name: (way.steps, way.link) for way in shape.algorithms()}
     assert ways == {"ring": (14.0, 1.75), "tree": (6.0, 2.0), "one-shot": (1.0, 7.0)}
 
 

@@ -72,16 +72,16 @@ def test_a_comparison_of_long_texts_is_one_table_on_a_narrow_screen(printed: Pri
     lines = printed("compare", *MODEL, "--speculative", ";".join(texts)).splitlines()
     rows = {line[:16].strip(): line[16:].split() for line in lines}
     assert rows["Speculative"] == ["A", "B", "C", "D"]
-    assert rows["Devices"] == ["4"] * 4 and rows["a device"]
-    assert rows["Drafted tokens"][3] == "3" and len(rows["Tokens a round"]) == 4
+    assert rows["Devices"] == ["4"] * 4 and rows["per device"]
+    assert rows["Drafted tokens"][3] == "3" and len(rows["Tokens/round"]) == 4
     assert max(map(len, lines)) <= 120  # sentences; the table is narrower
 
 
 def test_rows_of_drafts_devices_and_hosts_are_for_those_that_have_them(printed: Print) -> None:
     plain = printed("compare", "llama-2-7b", "--hardware", "a6000,a100")
-    assert not any(word in plain for word in ("Devices", "a device", "Drafted", "On the host"))
+    assert not any(word in plain for word in ("Devices", "per device", "Drafted", "Host memory"))
     away = printed("compare", "llama-2-7b", "--hardware", "a6000", "--offload", "none;weights=0.5")
-    assert "On the host" in away
+    assert "Host memory" in away
 
 
 def test_a_row_of_a_comparison_says_devices_and_tokens_of_a_round() -> None:

@@ -250,7 +250,7 @@ PEERS = list(dict.fromkeys(one for name in FIGURES for one in load(name).peers))
 
 
 class TestLlmViewer:
-    """What is shipped of its numbers is what it printed, and the reasons named account for the differences."""
+    """Shipped numbers of LLM-Viewer are those it printed, and the named reasons account for the differences."""
 
     pytestmark = pytest.mark.skipif(not REFERENCE.exists(), reason="the numbers of LLM-Viewer are not here")
 

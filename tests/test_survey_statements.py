@@ -1,4 +1,4 @@
-"""What the survey (LLM Inference Unveiled, arXiv 2402.16363) states beside its figures or at other settings.
+"""Statements of the survey (LLM Inference Unveiled, arXiv 2402.16363) outside its figures or at other settings.
 
 The relations of its figures at its own settings stand in reports/survey/, judged by test_survey.py.
 """

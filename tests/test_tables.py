@@ -128,7 +128,7 @@ def test_the_table_says_what_was_asked_and_what_holds_it_up():
     assert "6.738B parameters, fp16" in text
     assert "154.8 TFLOP/s dense fp16, 768 GB/s, 48 GiB" in text
     assert "batch 1, input 2,048, output 128" in text
-    assert "joint prefill" in text
+    assert "prefill of the whole batch in one pass" in text
     assert "memory-bound" in text
     assert "quantize, fuse, enlarge the batch" in text
     assert "arXiv 2402.16363" in text
@@ -145,11 +145,11 @@ def test_layers_of_different_kinds_are_told_apart():
 def test_a_workload_that_does_not_fit_says_what_is_missing_and_why():
     text = printed("llama-2-7b", "a6000", batch_size=64)
     assert "DOES NOT FIT" in text
-    assert "Warning  does not fit: 53.2 GiB needed, 43.2 GiB allowed; KV cache takes most" in text
+    assert "Warning  does not fit: 53.2 GiB needed, budget 43.2 GiB; largest part: KV" in text
 
 
 def test_one_output_token_has_no_time_per_output_token():
-    assert re.search(r"TPOT +– +nothing is decoded", printed("llama-2-7b", output_len=1))
+    assert re.search(r"TPOT +– +no decode steps", printed("llama-2-7b", output_len=1))
 
 
 def test_a_token_budget_is_said_where_it_splits_the_prefill():
@@ -175,7 +175,7 @@ def test_the_advice_for_memory_bound_work_names_what_is_moved():
 def test_no_advice_to_quantize_what_has_four_bits_already(scheme: str, stored: str | None) -> None:
     said = bottleneck.advice(analyze("llama-2-7b", "a6000", quantization=scheme).to_dict())
     assert ("--quantization w4a16" in said) is (stored is None)
-    assert (f"are weights, {stored} already: share each read" in said) is (stored is not None)
+    assert (f"are weights, already {stored}: amortize each read" in said) is (stored is not None)
 
 
 def test_every_bound_has_a_resource_and_an_advice():
@@ -246,7 +246,7 @@ def test_a_small_part_of_a_full_bar_is_still_seen():
 @pytest.mark.parametrize("mark", [0.0, 1.0, 50.0, 100.0])
 @pytest.mark.parametrize("width", [20, 80])
 def test_the_mark_of_a_bar_stays_on_the_screen(mark, width):
-    bar = Bar(segments=(), scale=100.0, mark=mark, mark_label="allowed")
+    bar = Bar(segments=(), scale=100.0, mark=mark, mark_label="budget")
     line, under = terminal.bar_lines(bar, width)
     assert len(line) == width
     assert len(under) <= width
@@ -290,5 +290,5 @@ def test_a_comparison_has_one_column_per_configuration_and_bounds_in_words():
 
 def test_a_model_without_a_cache_or_limit_is_printed():
     text = printed("mamba-130m", batch_size=2)
-    assert "of state a sequence" in text
+    assert "of state per sequence" in text
     assert memory_bar.UNLIMITED == 2**32

@@ -28,7 +28,7 @@ def executed() -> dict[str, Any]:
 
 
 def shown(notebook: dict[str, Any]) -> dict[str, str]:
-    """What each cell of code shows, as plain text."""
+    """Plain-text output of each code cell."""
     return {
         cell["id"]: "".join("".join(output["data"]["text/plain"]) for output in cell["outputs"])
         for cell in notebook["cells"]
@@ -56,7 +56,7 @@ def test_links_of_the_tour_lead_somewhere() -> None:
 
 
 def test_the_sizing_question_is_answered() -> None:
-    """Of every way to share the model the fewest chips that serve all users: 200 / users of a replica x its devices."""
+    """Fewest chips that serve all users, by parallelism: 200 / users of a replica x its devices."""
     answer = next(words for words in shown(TOUR).values() if "h100s" in words)
     rows = [line.split() for line in answer.splitlines()[2:]]
     assert len(rows) >= 3
@@ -78,7 +78,7 @@ def test_many_points_show_the_first_rows_and_say_how_many_more_there_are() -> No
     page = lv.analyze("llama-2-7b", "a6000", batch_size=range(1, 61))._repr_html_()
     body = page[page.index("<tbody>") : page.index("</tbody>")]
     assert body.count("<tr>") == 20
-    assert "40 more points; to_frame() holds all" in page
+    assert "40 more points; to_frame() returns all" in page
     assert "ms" in body and "GiB" in body
 
 

@@ -154,7 +154,7 @@ def test_a_step_takes_its_time_exactly(case: Case) -> None:
 
 @every_way
 def test_kernels_and_the_engine_fill_the_passes(case: Case) -> None:
-    """What one device runs in a chain adds up to its passes; copies beside kernels may make it wait."""
+    """Events of one device add up to its passes; overlapping copies may make it wait."""
     rows = case.rows
     passes = sum(row["end_s"] - row["start_s"] for row in rows if row["kind"] == "pass")
     layers = sum(row["end_s"] - row["start_s"] for row in rows if row["kind"] == "layer")

@@ -1,4 +1,4 @@
-"""One forward pass evaluated on a system: every operator's counts and times, and their totals."""
+"""Forward passes on a system: counts and times of every operator, and their totals."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Evaluation:
 
     Sums run over the operators of a block in order, one addition at a time, then over blocks x layers: a point alone
     and the same point inside a sweep give the same bits.
-    served: what the engine adds beside kernels, by name [s].
-    copying: layers whose copies run beside kernels; bounds: the same on the data sheet.
-    stages: of a pipeline all stages, this one among them.
+    served: times that the engine adds to kernels, by name [s].
+    copying: layers whose copies overlap with kernels; bounds: the same layers on the data sheet's roofline.
+    stages: all pipeline stages, this one included; empty without a pipeline.
     """
 
     graph: Graph
@@ -52,25 +52,24 @@ class Evaluation:
     bounds: tuple[LayerWithCopies, ...] = ()
     stages: tuple[Evaluation, ...] = ()
 
-    def sum(self, of: Callable[[TimedOperator], Count]) -> Count:
-        """Total of one quantity of the rows."""
+    def sum(self, quantity: Callable[[TimedOperator], Count]) -> Count:
+        """Total of a quantity over operators x layers."""
         blocks: dict[str, list[Count]] = {}
-        times: dict[str, float] = {}
+        repeats: dict[str, float] = {}
         for row in self.rows:
-            blocks.setdefault(row.block.name, []).append(of(row))
-            times[row.block.name] = float(row.block.repeats)
-        return total(total(counts) * times[name] for name, counts in blocks.items())
+            blocks.setdefault(row.block.name, []).append(quantity(row))
+            repeats[row.block.name] = float(row.block.repeats)
+        return total(total(counts) * repeats[name] for name, counts in blocks.items())
 
     @property
     def time_s(self) -> Count:
-        """Of one device: kernels and copies, less what of them runs side by side, and what the engine adds [s]."""
-        kernels = _beside(self.sum(lambda row: row.timing.time_s), self.copying)
+        """Time of a pass on one device [s]: kernels and copies less their overlap, plus the engine's time."""
+        kernels = _less_overlap(self.sum(lambda row: row.timing.time_s), self.copying)
         return kernels if not self.served else total((kernels, *(seconds for _, seconds in self.served)))
 
     @property
     def passing_s(self) -> tuple[Count, Count]:
-        """From the first stage to the end of the last [s]; and of the slowest stage, after which another pass can
-        follow [s]."""
+        """Time through all pipeline stages, and time of the slowest one, after which another pass can follow [s]."""
         times = [stage.time_s for stage in self.stages or (self,)]
         slowest = times[0]
         for seconds in times[1:]:
@@ -79,8 +78,8 @@ class Evaluation:
 
     @property
     def ideal_time_s(self) -> Count:
-        """The same on the data sheet's roofline [s]."""
-        return _beside(self.sum(lambda row: row.ideal.time_s), self.bounds)
+        """Time of a pass on the data sheet's roofline [s]."""
+        return _less_overlap(self.sum(lambda row: row.ideal.time_s), self.bounds)
 
     @property
     def flops(self) -> Count:
@@ -89,7 +88,7 @@ class Evaluation:
 
     @property
     def matmul_flops(self) -> Count:
-        """What runs in matrix units [FLOP]."""
+        """Work of the matrix units [FLOP]."""
         return self.sum(lambda row: row.operator.matmul_flops)
 
     @property
@@ -103,15 +102,15 @@ class Evaluation:
         return self.sum(lambda row: row.operator.read_bytes(Role.WEIGHT, Role.CACHE))
 
 
-def _beside(serial: Count, layers: tuple[LayerWithCopies, ...]) -> Count:
-    """Kernels and copies one after another, less what runs side by side."""
+def _less_overlap(serial: Count, layers: tuple[LayerWithCopies, ...]) -> Count:
+    """Serial time of kernels and copies less their overlap [s]."""
     for layer in layers:
         serial = serial - layer.hidden_s * float(layer.block.repeats)
     return serial
 
 
 def evaluate(model: Model, system: System, step: Step) -> Evaluation:
-    """Build the graph of `step`, apply the passes, time every operator; of a pipeline, those of the fullest stage."""
+    """Build the graph of `step`, apply the graph passes and time every operator; in a pipeline, of the fullest stage."""
     graph = system.prepared(model.graph(step))
     if system.parallelism.pipeline == 1:
         rows = tuple(_row(system, block, operator) for block, operator in graph)
@@ -127,7 +126,7 @@ def evaluate(model: Model, system: System, step: Step) -> Evaluation:
 
 
 def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:
-    """Kernels with what the engine adds."""
+    """The evaluation with the engine's times."""
 
     def seconds(kinds: tuple[Kind, ...]) -> Count:
         return kernels.sum(
@@ -148,7 +147,7 @@ def _served(kernels: Evaluation, system: System, step: Step) -> Evaluation:
 
 
 def _priced(system: System, graph: Graph, known: dict[int, TimedOperator]) -> tuple[TimedOperator, ...]:
-    """The rows of a stage; layers of one kind take the same time in every stage."""
+    """Timed operators of a pipeline stage; layers of one kind take the same time in every stage."""
     rows = []
     for block, operator in graph:
         if id(operator) not in known:

@@ -1,4 +1,4 @@
-"""The largest batch, the longest context, the most requests at once that fit in memory."""
+"""Largest batch, longest context and most concurrent requests that fit in memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
 from llmviewer.serving.prompts import prompt_thresholds
 
-#: No search goes beyond this.
+#: Upper bound of every search.
 SEARCH_LIMIT = 2.0**32
 
 
 def max_batch_size(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
-    """The largest batch of this request (one point) that fits; one more does not."""
+    """The largest batch of this request (one point) that fits."""
 
     def fits(batches: Count) -> Count:
         return memory_of(model, system, replace(request, batch_size=batches), token_budget).fits
@@ -28,13 +28,13 @@ def max_batch_size(model: Model, system: System, request: Request, token_budget:
 
 
 def max_context_len(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
-    """The longest input_len + output_len of this request (one point) that fits, its output_len kept."""
+    """The longest input_len + output_len of this request (one point) that fits, with its output_len."""
     output = float(np.max(system.batching.padded(request).output_len))
 
     def fits(prompts: Count) -> Count:
         return memory_of(model, system, replace(request, input_len=prompts), token_budget).fits
 
-    # under a budget memory falls where one prompt less goes into a pass, and rises between such lengths
+    # under a token budget, memory falls where a pass holds one prompt less, and rises between these lengths
     starts = 1.0 + np.append(0.0, prompt_thresholds(float(np.max(request.batch_size)), token_budget, system.kv_cache))
     if system.generation.branches is not None:
         starts = np.union1d(starts, 1.0 + system.generation.branches.prompt_thresholds(request.batch_size, output, token_budget))
@@ -47,7 +47,7 @@ def max_context_len(model: Model, system: System, request: Request, token_budget
 
 
 def max_concurrent_requests(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:
-    """Requests of full length whose caches fit at once: floor((cache budget - shared prefix) / cache of one request).
+    """Requests of full length whose caches fit together: floor((cache budget - shared prefix) / cache of one request).
 
     Activations are those of one step of an engine that admits prompts one after another: as many whole prompts as the
     token budget allows, one where there is none.  vLLM logs it as "Maximum concurrency" (for its longest context).
@@ -57,9 +57,9 @@ def max_concurrent_requests(model: Model, system: System, request: Request, toke
     new = request.input_len - system.kv_cache.prefix_hit(request.input_len)
     together = 1.0 if token_budget == np.inf else float(np.maximum(np.floor(token_budget / new), 1.0))
     sizes = replace(request, batch_size=np.array([1.0, 2.0, together]))
-    held = memory_of(model, system, sizes, token_budget)
-    first, both, _ = np.asarray(held.kv_cache_bytes)
-    own, budget = both - first, np.asarray(held.kv_cache_budget_bytes)[2]
-    if not own:  # no layer keeps anything of a sequence
+    memories = memory_of(model, system, sizes, token_budget)
+    first, both, _ = np.asarray(memories.kv_cache_bytes)
+    own, budget = both - first, np.asarray(memories.kv_cache_budget_bytes)[2]
+    if not own:  # no layer has a cache
         return np.inf
     return float(np.maximum(np.floor((budget - (first - own)) / own), 0.0)) * replicas

@@ -1,4 +1,4 @@
-"""What stays in device memory: weights, cache, the peak of activations, the framework; and what fits."""
+"""Memory of one device: weights, KV cache, peak activations, framework; and the search for the largest that fits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from llmviewer.serving.kv_cache import DEFAULT_KV_CACHE, KvCache
 class Memory:
     """Bytes on one device for one workload.
 
-    kv_cache_used_bytes: of the cache, what holds tokens; the rest of it is set aside and empty.
-    utilization_bytes: the budget that a fraction of the whole capacity is, whatever the rule in force.
-    cache_fraction: instead of it, the fraction of what all else leaves that the cache may take.
-    host_bytes, disk_bytes: what is offloaded.  host_capacity_bytes: the device's part of the host's memory.
+    kv_cache_used_bytes: the part of the cache that holds tokens; the rest is allocated and empty.
+    utilization_bytes: the budget as a fraction of the capacity.  cache_fraction: if set, the fraction of the memory left
+    by all else that the cache may use instead.
+    host_bytes, disk_bytes: offloaded tensors.  host_capacity_bytes: the device's share of the host's memory.
     """
 
     weights_bytes: Count
@@ -37,11 +37,11 @@ class Memory:
 
     @property
     def total_bytes(self) -> Count:
-        """Everything resident at the worst moment."""
+        """Resident bytes at the worst moment."""
         return self.weights_bytes + self.kv_cache_bytes + self.activations_bytes + self.framework_bytes
 
     def beside(self, other: Memory) -> Memory:
-        """With what another model holds on the same device; they run one after another."""
+        """Memory together with another model on the same device; the two run one after another."""
         return replace(
             self,
             weights_bytes=self.weights_bytes + other.weights_bytes,
@@ -54,7 +54,7 @@ class Memory:
 
     @property
     def budget_bytes(self) -> Count:
-        """What the engine may use of the capacity."""
+        """Bytes of the capacity that the engine may use."""
         if self.cache_fraction is None:
             return self.utilization_bytes
         others = self.weights_bytes + self.activations_bytes + self.framework_bytes
@@ -62,33 +62,33 @@ class Memory:
 
     @property
     def kv_cache_waste_bytes(self) -> Count:
-        """Set aside for the cache and empty: the ends of pages, and what is reserved and not reached."""
+        """Allocated cache that holds no token: ends of pages and unused reservations."""
         return self.kv_cache_bytes - self.kv_cache_used_bytes
 
     @property
     def kv_cache_budget_bytes(self) -> Count:
-        """What the budget leaves to the cache."""
+        """Bytes that the budget leaves to the KV cache."""
         return self.left_by_others(self.budget_bytes)
 
     def left_by_others(self, budget: Count) -> Count:
-        """What is left of a budget beside weights, activations and framework."""
+        """Bytes of a budget that weights, activations and framework leave."""
         return np.maximum(budget - (self.weights_bytes + self.activations_bytes + self.framework_bytes), 0.0)
 
     @property
     def fits(self) -> Count:
-        """1.0 where the total is within the budget, and what is offloaded within the memory of the host."""
+        """1.0 where the total fits the budget and offloaded tensors fit the host's memory."""
         here = np.where(self.total_bytes <= self.budget_bytes, 1.0, 0.0)
         return here if self.host_capacity_bytes == np.inf else here * self.fits_host
 
     @property
     def fits_host(self) -> Count:
-        """1.0 where the host holds what is offloaded to it."""
+        """1.0 where offloaded tensors fit the host's memory."""
         return np.where(self.host_bytes <= self.host_capacity_bytes, 1.0, 0.0)
 
 
 def weights_bytes(graph: Graph, shared: Collection[str] = (), place: Place = Place.DEVICE) -> float:
-    """Weights stored on the device, or elsewhere, scales included; a tied table once.  shared: names of those that are
-    there anyway."""
+    """Bytes of the weights stored at `place`, scales included, a tied table once.  shared: names of weights that another
+    model already stores."""
     stored = (
         (tensor, times)
         for tensor, times in graph.stored_weights()
@@ -98,7 +98,7 @@ def weights_bytes(graph: Graph, shared: Collection[str] = (), place: Place = Pla
 
 
 def cache_bytes(graph: Graph, context: Count) -> Count:
-    """Keys, values, latents and recurrent state of one sequence of `context` tokens."""
+    """Bytes of keys, values, latents and recurrent state of one sequence of `context` tokens."""
     return shares_of_cache(graph, DEFAULT_KV_CACHE, context, 0.0)[0]
 
 
@@ -107,7 +107,7 @@ def shares_of_cache(
 ) -> tuple[Count, Count]:
     """Bytes of the cache of one sequence of `context` tokens, and of the prefix that all sequences share.
 
-    spare: recurrent states of a sequence beside its own, one for every token that may be rejected.
+    spare: extra recurrent states per sequence, one for every token that may be rejected.
     """
     own: Count = 0.0
     shared: Count = 0.0
@@ -122,7 +122,7 @@ def shares_of_cache(
 
 
 def hidden_states(graph: Graph, place: Place) -> Count:
-    """Bytes of the activations that copies leave on the host or its disk: those of one layer at a time."""
+    """Bytes of activations that copies store on the host or its disk, one layer at a time."""
     most: Count = 0.0
     for block in graph.blocks:
         copies = (op for op in block.operators if op.kind is Kind.COPY)
@@ -132,8 +132,11 @@ def hidden_states(graph: Graph, place: Place) -> Count:
 
 
 def peak_activations(graph: Graph) -> Count:
-    """The most activation bytes alive at any operator: its inputs and outputs (nothing in place) and whatever a later
-    operator of the block still reads; what the block receives from its start.  Keys and values belong to the cache."""
+    """Largest number of activation bytes alive at any operator.
+
+    Alive are its inputs and outputs (nothing in place) and tensors that a later operator of the block reads; inputs of
+    the block from its start.  Keys and values belong to the cache.
+    """
     peak: Count = 0.0
     for block in graph.blocks:
         peak = np.maximum(peak, _peak_of(block))
@@ -141,7 +144,7 @@ def peak_activations(graph: Graph) -> Count:
 
 
 def _peak_of(block: Block) -> Count:
-    """Points that run different operators are looked at one kind after another."""
+    """Peak of a block; points that run different operators are evaluated group by group."""
     if all(isinstance(op.where, float) for op in block.operators):
         return _peak(block.operators)
     runs = np.stack(np.broadcast_arrays(*(np.asarray(op.where) > 0.0 for op in block.operators)))
@@ -161,7 +164,7 @@ def _peak(operators: tuple[Operator, ...]) -> Count:
     peak: Count = 0.0
     for at, operator in enumerate(operators):
         if not read[at] <= sizes.keys():
-            for size in _new(operator.reads, sizes):  # nobody here made it: the block received it, and held it so far
+            for size in _new(operator.reads, sizes):  # an input of the block, alive so far
                 live, peak = live + size, peak + size
         for size in _new(operator.writes, sizes):
             live = live + size
@@ -173,7 +176,7 @@ def _peak(operators: tuple[Operator, ...]) -> Count:
 
 
 def _new(accesses: tuple[Access, ...], sizes: dict[str, Count]) -> Iterator[Count]:
-    """Bytes of the activations that are not in `sizes` yet; enters them."""
+    """Bytes of the activations that are not in `sizes` yet, which it adds."""
     for access in accesses:
         tensor = access.tensor
         here = tensor.role is Role.ACTIVATION and tensor.place is Place.DEVICE

@@ -1,4 +1,4 @@
-"""A pipeline: layers dealt to stages in order, and what a stage sends to the next."""
+"""Pipeline parallelism: layers of each pipeline stage, and the tensors that a stage sends to the next."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from llmviewer.ops.collective import Collective, CollectiveShape, collective
 
 
 def layers_of(stages: int, layers: int) -> list[int]:
-    """How many layers each stage holds, as vLLM deals them: what is left over goes to stages before the last, which
-    has the head (https://github.com/vllm-project/vllm/blob/main/vllm/distributed/utils.py)."""
+    """Number of layers of each pipeline stage, as vLLM distributes them.
+
+    Layers left over go to stages before the last, which has the head
+    (https://github.com/vllm-project/vllm/blob/main/vllm/distributed/utils.py).  Raises UserError for more stages than
+    layers.
+    """
     if stages > layers:
         raise UserError(f"--pipeline-parallel-size {stages}: the model has {layers} layers, at most one stage each")
     least, rest = divmod(layers, stages)
@@ -22,8 +26,8 @@ def layers_of(stages: int, layers: int) -> list[int]:
 
 
 def layer_numbers(blocks: Sequence[Block]) -> list[list[int]]:
-    """Which layers the blocks of each kind are, from 0; of a kind that lost some (pruned in depth) those left are taken
-    to be spread evenly."""
+    """Layer numbers of the blocks of each kind, from 0; after pruning in depth the remaining layers are assumed to be
+    spread evenly."""
     known = [block.numbers or range(block.repeats) for block in blocks]
     kept = [
         [numbers[at * len(numbers) // block.repeats] for at in range(block.repeats)]
@@ -34,16 +38,16 @@ def layer_numbers(blocks: Sequence[Block]) -> list[list[int]]:
 
 
 def stages_of(graph: Graph, system: System) -> tuple[Graph, ...]:
-    """The graph of one device of every stage: embedding on the first, head on the last, a send behind all others."""
+    """The graph of one device of every pipeline stage: embedding on the first, head on the last, a send after the others."""
     count = system.parallelism.pipeline
     if count == 1:
         return (graph,)
     layers = [block for block in graph.blocks if block.is_layer]
-    return dealt(graph, layers_of(count, sum(block.repeats for block in layers)), system)
+    return graphs_of_stages(graph, layers_of(count, sum(block.repeats for block in layers)), system)
 
 
-def dealt(graph: Graph, sizes: Sequence[int], system: System) -> tuple[Graph, ...]:
-    """The same for `sizes` layers a stage."""
+def graphs_of_stages(graph: Graph, sizes: Sequence[int], system: System) -> tuple[Graph, ...]:
+    """The graph of one device of every pipeline stage, with `sizes` layers per stage."""
     layers = [block for block in graph.blocks if block.is_layer]
     kind_of = {n: at for at, numbers in enumerate(layer_numbers(layers)) for n in numbers}
     where = graph.blocks.index(layers[0])
@@ -64,7 +68,7 @@ def dealt(graph: Graph, sizes: Sequence[int], system: System) -> tuple[Graph, ..
 
 
 def send(layer: Block, stage: int, system: System) -> Block:
-    """What one device of a stage sends to its counterpart in the next: tokens x hidden."""
+    """The send of one device to its counterpart in the next pipeline stage: tokens x hidden."""
     made = layer.operators[-1].output
     size = made.elements * made.dtype.bytes
     group = system.parallelism.group
@@ -80,6 +84,6 @@ def send(layer: Block, stage: int, system: System) -> Block:
 
 
 def fullest(stages: Sequence[Graph]) -> int:
-    """The stage that stores most weights; of several the last."""
+    """Index of the pipeline stage that stores most weights; the last of several."""
     stored = [float(total(t.elements * t.dtype.bytes * times for t, times in g.stored_weights())) for g in stages]
     return max(range(len(stages)), key=lambda at: (stored[at], at))

@@ -1,4 +1,4 @@
-"""Where weights, cache and hidden states lie so that a request takes least time: FlexGen's linear program."""
+"""FlexGen's linear program: the placement of weights, KV cache and hidden states that minimises a request's time."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
 from llmviewer.serving.schedule import schedule
 
-#: What is placed, and where it may go; the rest of each stays on the device.
+#: Kinds of tensors and the places they may go to; the rest of each stays on the device.
 KINDS = ("weights", "kv", "activations")
 PLACES = ("host", "disk")
-#: wc, wd, cc, cd, hc, hd of the paper: share of every kind at every place, in this order.
+#: Share of every kind at every place, in the order wc, wd, cc, cd, hc, hd of the paper.
 Shares: TypeAlias = tuple[float, ...]
 NOTHING: Shares = (0.0,) * (len(KINDS) * len(PLACES))
 STAGES = ("prefill", "decode")
-#: Shares are rounded to so many digits; memories are taken to be smaller by as much.
+#: Digits to which shares are rounded; memory limits are reduced by as much.
 DIGITS = 9
-#: Of two placements as fast the one that moves less, and less far: what shares on the host and on its disk cost beside
-#: their time.
-LEAST = (1e-9, 2e-9)
+#: Tie-breaking cost of shares on the host and on its disk: of two equally fast placements, the one that moves less.
+TIE_COST = (1e-9, 2e-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cost:
-    """What a placement takes: seconds of every resource of every stage, bytes on the device, the host and its disk."""
+    """Cost of a placement: seconds by stage and resource, bytes on the device and on the host."""
 
     seconds: dict[tuple[str, str], float]
     device_bytes: float
     host_bytes: float
 
     def of(self, shares: Shares, one_each: tuple[Cost, ...]) -> Cost:
-        """The cost of shares: all bytes are linear in them, and so are the seconds of each resource by itself.
+        """The cost of `shares`; bytes and the seconds of each resource are linear in them.
 
         one_each: costs where one share is 1.  Buffers of the device are taken to add up.
         """
@@ -57,13 +56,13 @@ class Cost:
 
     @property
     def time_s(self) -> float:
-        """Prefill and generation, each as long as its slowest resource [s]."""
+        """Time of prefill and generation, each bound by its slowest resource [s]."""
         return sum(max(value for (of, _), value in self.seconds.items() if of == stage) for stage in STAGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
-    """The program: minimise prefill and generation over shares, within the memories of device and host."""
+    """The program: minimise prefill and generation time over shares, within the memory of device and host."""
 
     all_here: Cost
     one_each: tuple[Cost, ...]
@@ -71,18 +70,18 @@ class Problem:
     host_bytes: float
 
     def cost(self, shares: Shares) -> Cost:
-        """What shares cost."""
+        """The cost of a placement by its shares."""
         return self.all_here.of(shares, self.one_each)
 
     def solve(self) -> Shares:
-        """The optimum, by HiGHS; where nothing fits, what leaves most room on the device.
+        """The optimum found by HiGHS; where nothing fits, the placement that leaves most memory on the device.
 
         Variables: the shares, the time of prefill, the time of generation.
         """
         linprog = _linprog()
         count = len(NOTHING)
         rows, limits = self._rows()
-        least = np.array(LEAST * len(KINDS)) * max(self.all_here.time_s, 1e-12)
+        least = np.array(TIE_COST * len(KINDS)) * max(self.all_here.time_s, 1e-12)
         found: Any = linprog(
             np.concatenate((least, np.ones(len(STAGES)))),
             A_ub=rows,
@@ -100,7 +99,7 @@ class Problem:
         return tuple(share + 0.0 for share in shares)  # no minus zero
 
     def _rows(self) -> tuple[Array, Array]:
-        """A x <= b: kinds are whole, memories hold, every resource takes no longer than its stage."""
+        """Constraints A x <= b: shares of a kind sum to at most 1, memory limits, and no resource exceeds its stage's time."""
         count, rows, limits = len(NOTHING), [], []
         stages = np.eye(len(STAGES))
         for kind in range(len(KINDS)):
@@ -122,12 +121,12 @@ class Problem:
 
 
 def problem(model: Model, request: Request, token_budget: float, build: Callable[[Shares], System]) -> Problem:
-    """The program of one request.  build: shares -> the system that places tensors so."""
+    """The program of one request.  build: shares -> system with that placement."""
     sizes = [np.size(size) for size in (request.batch_size, request.input_len, request.output_len)]
     units = tuple(tuple(float(at == one) for at in range(len(NOTHING))) for one in range(len(NOTHING)))
     system = build(NOTHING)
     if max(*sizes, system.chip.points) > 1:
-        raise UserError("--offload flexgen: one request at a time has a placement; give single numbers, or the shares")
+        raise UserError("--offload flexgen finds the placement of one request at a time; give single numbers, or the shares")
     here = _cost(model, system, request, token_budget)
     held = memory_of(model, build(units[0]), request, token_budget)
     return Problem(
@@ -139,7 +138,7 @@ def problem(model: Model, request: Request, token_budget: float, build: Callable
 
 
 def _cost(model: Model, system: System, request: Request, token_budget: float) -> Cost:
-    """What one placement takes, layers alone: embedding, head and what drafts take the same in all, or nearly."""
+    """Cost of one placement, layers only: embedding, head and draft models cost nearly the same in all placements."""
     plan = schedule(request, token_budget, system.kv_cache, generation=system.generation)
     evaluation = evaluate(model, system_per_pass(system, plan), plan.step)
     tokens = float(np.max(system.generation.tokens))
@@ -165,7 +164,7 @@ def _cost(model: Model, system: System, request: Request, token_budget: float) -
 
 def _linprog() -> Any:
     try:
-        from scipy.optimize import linprog  # few ask for it
+        from scipy.optimize import linprog  # only FlexGen needs it
     except ImportError as error:
         raise UserError("--offload flexgen needs scipy: pip install 'llmviewer[offload]'") from error
     return linprog

@@ -1,4 +1,4 @@
-"""Spatial machines: weights and cache stay in on-chip memory, so many chips hold one model, stage after stage."""
+"""Spatial systems: weights and KV cache stay in on-chip memory, so many chips hold one model, stage after stage."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph
 
-#: Chips that one stage may be split over.
+#: Numbers of chips that one pipeline stage may be split over.
 DEGREES = tuple(2**power for power in range(9))
 
 
 def smallest_system(graph: Graph, build: Callable[[int, int], System], degrees: tuple[int, ...] = DEGREES) -> System:
-    """The system with the fewest chips that hold the model; of several the one with the widest stages.
+    """The system with the fewest chips that hold the model; on a tie the one with the widest stages.
 
     build: (chips of a stage, stages) -> system.  Every chip keeps the weights of its layers and the cache of
     `resident_tokens` tokens within the memory an engine may use.
@@ -39,20 +39,20 @@ def smallest_system(graph: Graph, build: Callable[[int, int], System], degrees: 
 
 
 def _stages(graph: Graph, build: Callable[[int], System]) -> int:
-    """The fewest stages of which each fits its chips; 0 where a single layer does not."""
+    """The fewest pipeline stages that each fit their chips; 0 where a single layer does not fit."""
     shared = build(1).prepared(graph)
     layers = sum(block.repeats for block in shared.blocks if block.is_layer)
 
     def fits(counts: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list[bool]:
         return [_fit(shared, build(layers + 1 - int(count))) for count in counts]
 
-    # `largest` looks for the most that still fits: layers + 1 - stages
+    # `largest` searches for the largest layers + 1 - stages that still fits
     most = memory.largest(lambda counts: np.array(fits(np.asarray(counts))), float(layers))
     return int(layers + 1 - most) if most else 0
 
 
 def _fit(shared: Graph, system: System) -> bool:
-    """Whether every stage holds its weights and its cache."""
+    """Whether every pipeline stage holds its weights and its KV cache."""
     budget = system.chip.memory_bytes * system.memory_utilization
     held = (
         memory.weights_bytes(stage) + memory.cache_bytes(stage, system.resident_tokens)

@@ -1,4 +1,4 @@
-"""What a model runs on, and how: one noun."""
+"""The system that a model runs on: chip, techniques, parallelism, engine and batching."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from llmviewer.timing.engine import KERNELS_ONLY, Engine
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RuleOutcome:
-    """What a rule did: its operators of a block, at which points (1.0: fired), the kernel it made, and why so.
+    """Outcome of a fusion rule on operators of a block.
 
-    assumed: that a tile fits the chip.
+    where: 1.0 at the points at which it applied.  kernel: the fused kernel.  reason: why it did or did not apply.
+    assumed: whether it is only assumed that a tile fits the chip.
     """
 
     rule: str
@@ -38,9 +39,9 @@ class RuleOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AppliedTechnique:
-    """A technique and the name under which results list it.  make: the chip it runs on -> the pass.
+    """A technique with the name under which results list it.
 
-    explain: which of its rules fire on the graph that the pass gets, where it has rules.
+    make: chip -> graph pass.  explain: outcomes of its rules on the graph before the pass; None without rules.
     """
 
     name: str
@@ -50,12 +51,12 @@ class AppliedTechnique:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
-    """How many devices share the work, by what they share.  A graph is always that of one device.
+    """Numbers of devices by what they split.  A graph is always that of one device.
 
-    microbatches: parts of a batch that follow each other through the pipeline.
-    expert: devices to which whole experts are dealt, those of the tensor and data groups; 1: they are split.
-    sequence: norms and residual sums are shared by tokens in a tensor group.
-    instances: machines like this one that serve together (disaggregation).
+    microbatches: parts of a batch that go through the pipeline one after another.
+    expert: devices over which whole experts are distributed (tensor x data groups); 1: each expert is split.
+    sequence: norms and residual sums are split by tokens in a tensor group.
+    instances: replicas like this one that serve together (disaggregation).
     """
 
     tensor: int = 1
@@ -69,33 +70,33 @@ class Parallelism:
 
     @property
     def devices(self) -> int:
-        """All of them."""
+        """Number of all devices."""
         return self.tensor * self.pipeline * self.data * self.context * self.instances
 
     @property
     def group(self) -> int:
-        """Devices of one stage that exchange data."""
+        """Devices of one pipeline stage that exchange data."""
         return self.tensor * self.context * (self.data if self.expert > 1 else 1)
 
     @property
     def exchanging(self) -> int:
-        """Those that send each other messages: replicas do not, unless they share experts."""
+        """Devices that exchange messages; replicas do so only if they share experts."""
         return self.group * self.pipeline
 
     def replica(self, request: Request) -> Request:
-        """What the fullest replica serves of a request."""
+        """The request of the fullest replica."""
         if self.data == 1:
             return request
         return replace(request, batch_size=np.ceil(request.batch_size / self.data))
 
     def in_flight(self, request: Request) -> Count:
-        """Micro-batches of a replica's batch: no more than it has sequences."""
+        """Micro-batches of a replica's batch, at most one per sequence."""
         if self.microbatches == 1:
             return 1.0
         return np.minimum(self.replica(request).batch_size, float(self.microbatches))
 
     def microbatch(self, request: Request) -> Request:
-        """What goes through the pipeline at once: the fullest micro-batch of the fullest replica."""
+        """The fullest micro-batch of the fullest replica."""
         own = self.replica(request)
         if self.microbatches == 1:
             return own
@@ -106,13 +107,13 @@ class Parallelism:
 class System:
     """A chip, the passes applied to every graph in order, and the efficiency of kernels.
 
-    memory_utilization: the fraction of the capacity an engine may use.  cache_fraction: instead of it, the fraction of
-    what weights and activations leave that the cache may use.  kv_cache: how the cache is kept.
-    engine: what serves the model, and the time it adds beside kernels.  batching: how sequences share it.
-    spatial: there are as many chips as hold the model, with a cache of resident_tokens tokens, in on-chip memory.
-    scheme: how tokens are generated, as asked for; generation, drafters: what that is for the model.
-    copies_beside: what is offloaded comes to the device while the layer before computes.
-    policy: what of a technique depends on the request: model, system, request, token budget -> the system for it.
+    memory_utilization: fraction of the capacity that an engine may use.  cache_fraction: if set, the fraction of the
+    memory left by weights and activations that the KV cache may use instead.  kv_cache: allocation of the cache.
+    engine: the serving engine, whose time is added to that of kernels.  batching: how sequences share a replica.
+    spatial: on-chip memory of all chips holds the model and a cache of `resident_tokens` tokens.
+    scheme: the requested generation scheme; generation, drafters: the scheme applied to the model.
+    copies_beside: offloaded tensors are copied to the device while the layer before computes.
+    policy: adapts the system to a request: model, system, request, token budget -> system.
     """
 
     chip: Chip
@@ -133,7 +134,7 @@ class System:
     drafters: tuple[Drafter, ...] = ()
 
     def generating(self, generation: Generation) -> System:
-        """The system that generates so; its drafters stay what they are and run as `generation` has them run."""
+        """The system with another generation, which sets the passes of its draft models."""
         drafters = tuple(
             Drafter(draft=draft, system=replace(one.system, generation=_drafting(draft, generation)))
             for draft, one in zip(generation.drafts, self.drafters, strict=True)
@@ -141,19 +142,19 @@ class System:
         return replace(self, generation=generation, drafters=drafters)
 
     def at(self, point: int) -> System:
-        """The system with one of its hypothetical chips, on which what drafts for the model runs as well."""
+        """The system with one of its hypothetical chips, draft models included."""
         if self.chip.points == 1:
             return self
         drafters = tuple(replace(one, system=one.system.at(point)) for one in self.drafters)
         return replace(self, chip=self.chip.spread(np.array([float(point)])), drafters=drafters)
 
     def one_replica(self) -> System:
-        """The system without the other replicas, of the model and of what drafts for it."""
+        """The system with a single replica of the model and of its draft models."""
         drafters = tuple(replace(one, system=one.system.one_replica()) for one in self.drafters)
         return replace(self, parallelism=replace(self.parallelism, data=1), drafters=drafters)
 
     def prepared(self, graph: Graph) -> Graph:
-        """The graph after all passes."""
+        """The graph after all graph passes."""
         for applied in self.passes:
             graph = applied.make(self.chip)(graph)
         return graph
@@ -163,13 +164,13 @@ Policy: TypeAlias = Callable[[Model, System, Request, float], System]
 
 
 def _drafting(draft: Draft, generation: Generation) -> Generation:
-    """The passes of a draft; its cache has room for what the model verifies."""
+    """The passes of a draft model; its cache has room for the tokens that the target verifies."""
     return Generation(shape=draft.shape, min_spare_tokens=generation.spare_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Drafter:
-    """What drafts, and what it runs on."""
+    """A draft model and the system that it runs on."""
 
     draft: Draft
     system: System

@@ -82,4 +82,4 @@ def main(words: list[str]) -> int:
 
 def _completes(words: list[str]) -> bool:
     """True for a tab of the shell, and for the options that install or print its script."""
-    return "_LLMVIEWER_COMPLETE" in os.environ or (bool(words) and words[0].startswith(COMPLETION_OPTIONS))
+    return "_LLMVIEWER_COMPLETE" in os.environ or (bool(words) and words[0].partition("=")[0] in COMPLETION_OPTIONS)

@@ -7,7 +7,8 @@ sets `_LLMVIEWER_COMPLETE` and runs `llmviewer` at each tab; only then is this m
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.errors import UserError, unknown
 
@@ -27,11 +28,9 @@ def run(words: list[str], commands: Mapping[str, tuple[str, str]]) -> int:
 
 def _complete(commands: Mapping[str, tuple[str, str]]) -> int:
     """Print the words that may follow those of the command line."""
-    from typer.completion import completion_init
-
     from llmviewer.cli.app import command_tree
 
-    completion_init()
+    _shells().completion_init()
     tree = command_tree(commands, _typed_command(commands))
     try:
         tree(args=[], prog_name=PROGRAM, complete_var=VARIABLE, standalone_mode=False)
@@ -50,21 +49,24 @@ def _typed_command(commands: Mapping[str, tuple[str, str]]) -> str:
 
 def _script(words: list[str]) -> int:
     """Install or print the script of the shell that is named, or else detected."""
-    from typer.completion import get_completion_script, install
-
     option, _, value = words[0].partition("=")
     shell = (value or " ".join(words[1:]) or _detected()).lower()
     if shell not in SHELLS:
         raise unknown("shell", shell, SHELLS, hint=f"`{PROGRAM} {option} bash`")
     if option == "--show-completion":
-        print(get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell))  # noqa: T201
+        print(_shells().get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell))  # noqa: T201
         return 0
     try:
-        _, path = install(shell=shell, prog_name=PROGRAM, complete_var=VARIABLE)
+        _, path = _shells().install(shell=shell, prog_name=PROGRAM, complete_var=VARIABLE)
     except OSError as error:
         raise UserError(f"cannot install completion: {error}") from error
     print(f"{shell} completion installed in {path}; it takes effect in the next shell")  # noqa: T201
     return 0
+
+
+def _shells() -> Any:
+    """Typer's scripts of the shells; names that it re-exports there are untyped."""
+    return import_module("typer.completion")
 
 
 def _detected() -> str:

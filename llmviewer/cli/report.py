@@ -63,7 +63,9 @@ def command(
     if table not in TABLES:
         raise unknown("table", table, TABLES)
     views.check(kind, path, (*model.split(","), *hardware.split(",")), known=(*FORMATS,))
-    sizes = {name: parse_values(name, text) for name, text in zip(SIZES, (batch_size, input_len, output_len), strict=True)}
+    sizes = {
+        name: parse_values(name, text) for name, text in zip(SIZES, (batch_size, input_len, output_len), strict=True)
+    }
     report = _report(sizes, opt.combinations(options, model=model, hardware=hardware))
     warn(text for result in report.results.values() for text in result.warnings)
     FORMATS[kind](report, path, table)

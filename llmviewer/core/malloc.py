@@ -10,8 +10,7 @@ def keep_freed_memory() -> None:
     """Make glibc keep freed memory instead of returning it to the kernel; runs once per process.
 
     A sweep constantly allocates and frees arrays of about 100 KiB, a generation of about 4 KiB.  By default each causes
-    new page faults, which made sweeps four times as slow and generations half as slow again.  Does nothing without
-    glibc.
+    new page faults, which made sweeps 4 times and generations 1.5 times as slow.  Does nothing without glibc.
     """
     import ctypes
 

@@ -26,7 +26,7 @@ def kept_tokens(cached: Count, kept: float) -> Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
-    """Sequences that do the same in one forward pass [counts, scalars or arrays].
+    """Sequences with the same workload in one forward pass; counts are scalars or arrays.
 
     batch_size sequences, each with new_tokens after cached_tokens, that need logit_positions rows of logits.
     attended_new_pairs: query-key pairs among the new tokens; None (NaN in an array) is causal, n(n+1)/2; a tree or

@@ -1,4 +1,4 @@
-"""Storing and multiplying in other number formats: what becomes of a graph when linear layers or caches change theirs.
+"""Changing the number formats of linear layers and caches in a graph.
 
-One mechanism for two callers: the `quantize` pass (a user's scheme) and quantized checkpoints (a model's own formats).
+Used by the `quantize` pass (a user's scheme) and for quantized checkpoints (a model's own formats).
 """

@@ -1,4 +1,4 @@
-"""The cache in another format: keys, values and latents; attention computes as before."""
+"""Storing keys, values and latents in another number format; attention computes as before."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from llmviewer.core.ir import Access, Block, Role
 from llmviewer.formats.linear import in_dtype
 from llmviewer.ops.attention import AttentionShape
 
-#: What KV bits apply to; recurrent and convolution state keep their dtype.
+#: Tensors that a KV-cache format applies to; recurrent and convolution states keep their dtype.
 CACHES = ("k_cache", "v_cache", "latent_cache")
 
 
 def with_cache(block: Block, wanted: Dtype) -> Block:
-    """The block with its keys, values and latents stored in `wanted`.
+    """The block with keys, values and latents stored in `wanted`.
 
-    Plain integers below 16 bit carry a 16-bit scale and zero point per head and token; a latent is one head of its
-    whole width.  16 bits stand for the model's own 16-bit dtype.
+    Plain integers below 16 bit have a 16-bit scale and zero point per head and token; a latent counts as one head.
+    16 bits mean the model's own 16-bit dtype.
     """
     dtypes = {name: _stored(block, name, wanted) for name in _cached(block)}
     if not dtypes:
@@ -43,15 +43,17 @@ def _cached(block: Block) -> list[str]:
 
 
 def _stored(block: Block, name: str, wanted: Dtype) -> Dtype:
-    plain = block.operators[0].reads[0].tensor.dtype  # that of the residual stream
+    plain = block.operators[0].reads[0].tensor.dtype  # dtype of the residual stream
     if wanted.bits >= 16.0:
         return plain if wanted.bits == plain.bits else wanted
-    plain_integer = wanted.compute.startswith("int") and wanted.name == wanted.compute  # others state their scales
+    plain_integer = (
+        wanted.compute.startswith("int") and wanted.name == wanted.compute
+    )  # other dtypes include their scales
     return cache_int(wanted.bits, _head_width(block, name)) if plain_integer else wanted
 
 
 def _head_width(block: Block, name: str) -> float:
-    """Elements of one head of the cached tensor: of a key, of a value, the whole of a latent."""
+    """Elements per head and token of a cached tensor; a latent is one head."""
     if name == "latent_cache":
         return next(state.per_token for state in block.states if state.name == name)
     shape = next(op.shape for op in block.operators if isinstance(op.shape, AttentionShape))

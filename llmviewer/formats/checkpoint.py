@@ -1,4 +1,4 @@
-"""A checkpoint's own formats: which layers of a block hold which linear layer in which format."""
+"""Number formats of quantized checkpoints, which may differ between layers of one block."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from llmviewer.formats.linear import Format, with_formats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """`times` layers of a block that are stored alike: formats of their linear layers by operator name.
+    """`repeats` layers of a block with equal formats.  formats: operator name -> format of the linear layer.
 
-    An operator that is not named keeps the model's dtype.
+    Operators that are not named keep the model's dtype.
     """
 
     repeats: int
@@ -24,13 +24,16 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Variants by block name, and the format of the cache; None: the model's dtype.  A Pass."""
+    """The graph pass that applies a checkpoint's formats.
+
+    variants: by block name.  cache: format of the KV cache, None: the model's dtype.
+    """
 
     variants: Mapping[str, tuple[Variant, ...]] = field(default_factory=dict)
     cache: Dtype | None = None
 
     def __call__(self, graph: Graph) -> Graph:
-        """The graph as stored: a block whose layers differ becomes one block per variant."""
+        """The graph in the checkpoint's formats; a block with different layers becomes one block per variant."""
         if not self.variants and self.cache is None:
             return graph
         return replace(graph, blocks=tuple(b for block in graph.blocks for b in self._split(block)))

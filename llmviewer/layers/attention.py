@@ -25,31 +25,31 @@ from llmviewer.ops.elementwise import activation, gated
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, NormKind
 
-#: minimum and maximum of a clamped projection.
+#: Per element of a clamped projection: minimum and maximum.
 CLIP_FLOPS = 2.0
 
 
 class QkNorm(Enum):
-    """Normalisation of queries and keys before (or after) the rotation."""
+    """Normalisation of queries and keys, before or after rope."""
 
     NONE = "none"
     PER_HEAD = "per head"  # one weight of head_dim for all heads
     EACH_HEAD = "each head"  # one weight of head_dim for each head
     WHOLE = "whole"  # one norm over all heads together
-    WEIGHTLESS = "weightless"  # per head, nothing stored
+    WEIGHTLESS = "weightless"  # per head, no weights
 
 
 class Values(Enum):
-    """Where values come from."""
+    """The source of values."""
 
     PROJECTED = "projected"  # v_proj
-    NORMED = "normed"  # v_proj and a norm per head, nothing stored (Gemma 4)
-    KEYS = "keys"  # what k_proj made, and that norm (the larger models of Gemma 4)
+    NORMED = "normed"  # v_proj and a norm per head without weights (Gemma 4)
+    KEYS = "keys"  # the output of k_proj, and the same norm (larger models of Gemma 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projections:
-    """Which matrices a checkpoint holds: fused q, k, v or three; biases.  clip: q, k, v are clamped to a range."""
+    """The projection matrices: q, k, v fused or separate; biases.  clip: q, k, v are clamped to a range."""
 
     fused: bool = False
     qkv_bias: bool = False
@@ -59,13 +59,13 @@ class Projections:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """One attention mixer of `heads` query heads over `kv_heads` heads of keys and values.
+    """Softmax attention with `heads` query heads and `kv_heads` key-value heads.
 
     rotary_dim: rotated elements per head, 0 = no rope.  window, chunk: tokens, inf and 0 = none.
-    soft_cap: scores go through a tanh.  alibi: a bias is added to them.  sinks: one learned score per head.
+    soft_cap: scores are capped by a tanh.  alibi: scores have a bias.  sinks: one learned score per head.
     gate: the output is multiplied by the sigmoid of a second query projection (Qwen3-Next).
-    shares_cache: keys and values come from an earlier layer.  values: their own projection, or the keys'.
-    reads: width of what it reads where that is not the residual stream (a head that drafts), 0 = hidden.
+    shares_cache: keys and values come from an earlier layer.  values: projected separately, or made from the keys.
+    input_width: width of the input if it is not the residual stream (a draft head), 0 = hidden.
     """
 
     hidden: int
@@ -86,7 +86,7 @@ class Attention:
     sinks: bool = False
     gate: bool = False
     shares_cache: bool = False
-    reads: int = 0
+    input_width: int = 0
 
     @property
     def _widths(self) -> tuple[int, int, int]:
@@ -98,14 +98,14 @@ class Attention:
         )
 
     def states(self) -> tuple[State, ...]:
-        """Keys and values of one layer."""
+        """The KV cache of one layer."""
         if self.shares_cache:
             return ()
         _, k, v = self._widths
-        kept = min(self.window, self.chunk or np.inf)
+        window = min(self.window, self.chunk or np.inf)
         return (
-            State(name="k_cache", dtype=self.dtype, per_token=k, window=kept),
-            State(name="v_cache", dtype=self.dtype, per_token=v, window=kept),
+            State(name="k_cache", dtype=self.dtype, per_token=k, window=window),
+            State(name="v_cache", dtype=self.dtype, per_token=v, window=window),
         )
 
     def shape(self, step: Step) -> AttentionShape:
@@ -123,7 +123,7 @@ class Attention:
         )
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
-        """Projections, QK-norm, rope (which writes K to the cache), the eager kernels, gate, output projection."""
+        """Projections, QK-norm, rope (which writes K to the cache), eager attention, gate, output projection."""
         before, q = self._queries_and_cache(step.tokens, x)
         shape = self.shape(step)
         keys = shape.keys()
@@ -153,7 +153,7 @@ class Attention:
         return (gate, project.operator(y, tokens))
 
     def _queries_and_cache(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor]:
-        """Operators up to the rotated queries and the filled cache; the queries."""
+        """The operators that make the rotated queries and fill the cache, and the queries."""
         operators, q, k = self._project(tokens, x)
         if self.qk_norm is not QkNorm.NONE:
             norms = self._norms(tokens, q, k)
@@ -172,12 +172,12 @@ class Attention:
         return whole(Tensor(name=name, elements=elements, dtype=self.dtype, role=Role.CACHE))
 
     def _project(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor, Access | None]:
-        """q, k, v; keys go straight to the cache where nothing rotates or normalises them."""
+        """The operators that make q, k and v, and their q and k; k is in the cache if no norm or rope follows."""
         q_width, k_width, v_width = self._widths
         q_out = q_width * (2 if self.gate else 1)
-        direct = not self.rotary_dim and self.qk_norm is QkNorm.NONE
+        k_is_final = not self.rotary_dim and self.qk_norm is QkNorm.NONE
         k = self._cache_write("k_cache", tokens, k_width)
-        if not direct:
+        if not k_is_final:
             k = whole(Tensor(name="k_proj", elements=tokens * (1.0 * k_width), dtype=x.dtype))
         v = self._cache_write("v_cache", tokens, v_width)
         if self.projections.fused:
@@ -198,7 +198,7 @@ class Attention:
         bias, clip = self.projections.qkv_bias, CLIP_FLOPS * self.projections.clip
         linear = Linear(
             name=name,
-            in_features=self.reads or self.hidden,
+            in_features=self.input_width or self.hidden,
             out_features=width,
             dtype=self.dtype,
             bias=bias,
@@ -208,7 +208,7 @@ class Attention:
         return replace(operator, vector_flops=operator.vector_flops + tokens * (clip * width)) if clip else operator
 
     def _norms(self, tokens: Count, q: Tensor, k: Access | None) -> tuple[Operator, ...]:
-        """QK-norm; normalised keys go to the cache where no rope follows."""
+        """QK-norm, which writes keys to the cache if no rope follows."""
         q_norm = self._norm("q_norm", self.heads).operator(q, tokens)
         if k is None:
             return (q_norm,)
@@ -216,13 +216,13 @@ class Attention:
         return (q_norm, self._norm("k_norm", self.kv_heads).operator(k.tensor, tokens, writes))
 
     def _value_norm(self, tokens: Count, x: Tensor) -> Operator:
-        """Normalised values go to the cache."""
+        """The norm of values, which writes them to the cache."""
         source = "k_proj" if self.values is Values.KEYS else "v_proj"
         width = self.v_dim or self.head_dim
         norm = Norm(name="v_norm", kind=NormKind.RMS, width=width, rows=self.kv_heads, parameters=0, dtype=self.dtype)
         values = self._cache_write("v_cache", tokens, self._widths[2])
-        made = Tensor(name=source, elements=values.elements, dtype=x.dtype)
-        return norm.operator(made, tokens, (values,))
+        projected = Tensor(name=source, elements=values.elements, dtype=x.dtype)
+        return norm.operator(projected, tokens, (values,))
 
     def _norm(self, name: str, heads: int) -> Norm:
         width, rows = (self.head_dim * heads, 1) if self.qk_norm is QkNorm.WHOLE else (self.head_dim, heads)

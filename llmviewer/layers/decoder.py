@@ -1,4 +1,4 @@
-"""A decoder layer: norms and residual sums around a mixer and a feed-forward part."""
+"""Decoder layers: norms and residual sums around a mixer and a feed-forward part."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from llmviewer.ops.norm import Norm
 
 
 class FeedForward(Protocol):
-    """A feed-forward part."""
+    """The interface of a feed-forward part."""
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
-        """The last one's output is the part's."""
+        """The operators of the part; the output of the last one is the part's output."""
         ...
 
 
 class Mixer(FeedForward, Protocol):
-    """A part that mixes tokens and keeps state between steps."""
+    """The interface of a part that mixes tokens and keeps a state between steps."""
 
     def states(self) -> tuple[State, ...]:
-        """What one layer keeps per sequence."""
+        """The KV cache or recurrent state of one layer, per sequence."""
         ...
 
 
 class Residual(Enum):
-    """How the two parts meet the residual stream."""
+    """How the outputs of the two parts are added to the residual stream."""
 
-    SEQUENTIAL = "sequential"  # x + mixer, then + feed-forward
+    SEQUENTIAL = "sequential"  # x + mixer, then + feed-forward part
     PARALLEL = "parallel"  # both read the layer's input
-    NORMED = "normed"  # as SEQUENTIAL, but each sum takes the normalised stream (MiniMax-Text-01)
+    NORMED = "normed"  # as SEQUENTIAL, but each sum adds to the normalised stream (MiniMax-Text-01)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Norms:
-    """Where a layer normalises: before a part, after it (inside the branch), or after the sum (the first OPT-350m)."""
+    """The norms of a layer: before a part, after it (`_post`, before the sum), or after the sum (OPT-350m)."""
 
     attn: Norm | None = None
     attn_post: Norm | None = None
@@ -50,11 +50,11 @@ class Norms:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecoderLayer:
-    """`times` layers of one kind.  A mixer or a feed-forward part may be missing (Mamba, Nemotron-H).
+    """`repeats` layers of one kind.  The mixer or the feed-forward part may be missing (Mamba, Nemotron-H).
 
-    residual_flops: per element of a residual sum, 1, or 2 where the branch is scaled first.
-    tail: works on the stream after both sums (Gemma 4).
-    numbers: which layers of the model these are; none given: the first `times`.
+    residual_flops: FLOP per element of a residual sum: 1, or 2 if the branch is scaled first.
+    tail: a part after both sums (Gemma 4).
+    numbers: layer numbers in the model; empty: the first `repeats` layers.
     """
 
     name: str
@@ -68,7 +68,7 @@ class DecoderLayer:
     numbers: tuple[int, ...] = ()
 
     def block(self, step: Step, hidden: Tensor) -> Block:
-        """The operators of one such layer; `hidden` is the residual stream it receives."""
+        """The block of these layers.  hidden: the residual stream that a layer receives."""
         operators: list[Operator] = []
         norms = self.norms
         x = hidden
@@ -84,14 +84,19 @@ class DecoderLayer:
         if self.tail is not None:
             operators += self.tail.operators(step, x)
         states = self.mixer.states() if self.mixer is not None else ()
-        return Block(name=self.name, operators=tuple(operators), repeats=self.repeats, states=states, numbers=self.numbers)
+        return Block(
+            name=self.name, operators=tuple(operators), repeats=self.repeats, states=states, numbers=self.numbers
+        )
 
     def _stream(self, x: Tensor, branch: tuple[Operator, ...]) -> Tensor:
-        """What a branch is added to."""
+        """The tensor that the output of a branch is added to."""
         return branch[0].output if self.residual is Residual.NORMED else x
 
     def _feed_forward_input(self, hidden: Tensor, x: Tensor, done: list[Operator]) -> tuple[Tensor, Norm | None]:
-        """A parallel layer's second branch reads the layer's input, or shares the first branch's norm."""
+        """The input of the feed-forward part, and the norm before it.
+
+        In a parallel layer this is the layer's input, or the output of the mixer's norm if both share it.
+        """
         if self.residual is not Residual.PARALLEL:
             return x, self.norms.mlp
         if self.norms.mlp is None and self.norms.attn is not None:

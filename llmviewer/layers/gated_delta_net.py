@@ -1,4 +1,4 @@
-"""The gated delta rule (arXiv 2412.06464), as Qwen3-Next and Qwen3.5 use it."""
+"""The gated delta rule (arXiv 2412.06464) as used in Qwen3-Next and Qwen3.5."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from llmviewer.ops.norm import gated_norm, rms_norm
 from llmviewer.ops.recurrence import Recurrence, StateUpdate
 
 SILU, SIGMOID, SOFTPLUS = (ACTIVATIONS[name] for name in ("silu", "sigmoid", "softplus"))
-#: Per element of queries and keys brought to unit length: square, add, multiply.
+#: Per element of queries and keys normalised to unit length: square, add, multiply.
 UNIT_LENGTH_FLOPS = 3.0
-#: Per head: bias and softplus of the decay's argument, times A, exponential.
+#: Per head for the decay: bias and softplus of its argument, multiplication by A, exponential.
 DECAY_FLOPS = 1.0 + SOFTPLUS.flops + 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedDeltaNet:
-    """`v_heads` states of k_dim x v_dim; queries and keys of `k_heads` heads serve several of them.
+    """A mixer with `v_heads` states of k_dim x v_dim; each of `k_heads` query-key heads serves several of them.
 
-    fused: the checkpoint holds in_proj_qkvz and in_proj_ba (Qwen3-Next), not in_proj_qkv, _z, _b and _a (Qwen3.5).
+    fused: the checkpoint has in_proj_qkvz and in_proj_ba (Qwen3-Next) instead of in_proj_qkv, _z, _b and _a (Qwen3.5).
     """
 
     hidden: int
@@ -46,30 +46,30 @@ class GatedDeltaNet:
         return (self._rule().state(), self._conv().state())
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
-        """Projections, convolution over queries, keys and values, the delta rule, gated norm, out_proj."""
-        projections, made = self._project(step.tokens, x)
-        convolve = self._conv().operator(step, made["qkv"])
-        rule = self._rule().operator(step, (whole(convolve.output), whole(made["b"]), whole(made["a"])))
+        """Projections, convolution over queries, keys and values, delta rule, gated norm, out_proj."""
+        projections, outputs = self._project(step.tokens, x)
+        convolve = self._conv().operator(step, outputs["qkv"])
+        rule = self._rule().operator(step, (whole(convolve.output), whole(outputs["b"]), whole(outputs["a"])))
         norm = rms_norm("mixer_norm", self.v_dim, self.dtype, rows=self.v_heads)
-        normed = gated_norm(norm, rule.output, made["z"], step.tokens, SILU)
+        normed = gated_norm(norm, rule.output, outputs["z"], step.tokens, SILU)
         out = self._linear("out_proj", self._values, self.hidden).operator(normed.output, step.tokens)
         return (*projections, convolve, rule, normed, out)
 
     def _project(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], dict[str, Tensor]]:
-        """The matrices, and what they make: queries, keys and values; the gate z; b and a, which set beta and decay."""
+        """The projections and their outputs: queries, keys and values; gate z; b and a, which set beta and decay."""
         widths = {"qkv": self._conv().channels, "z": self._values, "b": self.v_heads, "a": self.v_heads}
-        made = {
+        outputs = {
             name: Tensor(name=f"in_proj_{name}", elements=tokens * (1.0 * width), dtype=x.dtype)
             for name, width in widths.items()
         }
         matrices = (("qkv", "z"), ("b", "a")) if self.fused else tuple((name,) for name in widths)
         operators = tuple(
             self._linear(f"in_proj_{''.join(names)}", self.hidden, sum(widths[name] for name in names)).operator(
-                x, tokens, tuple(whole(made[name]) for name in names)
+                x, tokens, tuple(whole(outputs[name]) for name in names)
             )
             for names in matrices
         )
-        return operators, made
+        return operators, outputs
 
     def _linear(self, name: str, width_in: int, width_out: int) -> Linear:
         return Linear(name=name, in_features=width_in, out_features=width_out, dtype=self.dtype)

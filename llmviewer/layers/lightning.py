@@ -15,7 +15,7 @@ from llmviewer.ops.recurrence import Recurrence, StateUpdate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LightningAttention:
-    """`heads` states of head_dim x head_dim; activation: of queries, keys and values."""
+    """A mixer with `heads` states of head_dim x head_dim.  activation: applied to queries, keys and values."""
 
     hidden: int
     heads: int
@@ -28,11 +28,11 @@ class LightningAttention:
         return self.heads * self.head_dim
 
     def states(self) -> tuple[State, ...]:
-        """The sum of decayed products of keys and values."""
+        """The recurrent state: the sum of decayed products of keys and values."""
         return (self._rule().state(),)
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
-        """qkv_proj, activation, recurrence, norm over all heads, a sigmoid gate made from the input, out_proj."""
+        """The operators: qkv_proj, activation, recurrence, norm over all heads, sigmoid gate of the input, out_proj."""
         tokens = step.tokens
         project = self._linear("qkv_proj", self.hidden, 3 * self._width).operator(x, tokens)
         qkv = activate("qkv_act", project.output, tokens, self.activation)

@@ -1,4 +1,4 @@
-"""Selective state spaces: Mamba (arXiv 2312.00752) and Mamba-2 (arXiv 2405.21060)."""
+"""Selective state-space models: Mamba (arXiv 2312.00752) and Mamba-2 (arXiv 2405.21060)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from llmviewer.ops.norm import Norm, NormKind, gated_norm, rms_norm
 from llmviewer.ops.recurrence import Recurrence, StateUpdate
 
 SILU, SOFTPLUS = ACTIVATIONS["silu"], ACTIVATIONS["softplus"]
-#: Per channel: the input times the time step; the skip D x and its sum.
+#: Per channel: multiplication by the time step; the skip D x and its sum.
 CHANNEL_FLOPS = 3.0
-#: Per decay: time step times A, and the exponential.
+#: Per decay: multiplication of time step and A, exponential.
 DECAY_FLOPS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba:
-    """Mamba-1: every one of `inner` channels has its own state of `state` elements and its own decays.
+    """Mamba-1: each of `inner` channels has its own `state` elements and decays.
 
-    dt_rank: latent of the time steps.  inner_norms: RMSNorms on time steps, B and C (Jamba).
+    dt_rank: rank of the time-step projection.  inner_norms: RMSNorms on time steps, B and C (Jamba).
     """
 
     hidden: int
@@ -43,7 +43,7 @@ class Mamba:
         return (self._scan().state(), self._conv().state())
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
-        """in_proj to channels and gate, convolution, x_proj to time steps, B and C, dt_proj, scan, gate, out_proj."""
+        """in_proj (channels, gate), convolution, x_proj (time steps, B, C), dt_proj, scan, gate, out_proj."""
         tokens = step.tokens
         channels, gate, y = (_rows(name, tokens, self.inner, x) for name in ("in_proj", "gate", "mixer_gate"))
         in_proj = _linear(self, "in_proj", self.hidden, 2 * self.inner, bias=self.bias)
@@ -73,24 +73,24 @@ class Mamba:
         )
 
     def _select(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], tuple[Tensor, ...]]:
-        """x_proj, and norms where there are any; the latent of the time steps, B and C."""
+        """x_proj and any norms after it, and their outputs: low-rank time steps, B and C."""
         names, widths = ("dt", "b", "c"), (self.dt_rank, self.state, self.state)
-        made = tuple(_rows(f"x_proj_{name}", tokens, width, x) for name, width in zip(names, widths, strict=True))
-        project = _linear(self, "x_proj", self.inner, sum(widths)).operator(x, tokens, tuple(map(whole, made)))
+        outputs = tuple(_rows(f"x_proj_{name}", tokens, width, x) for name, width in zip(names, widths, strict=True))
+        project = _linear(self, "x_proj", self.inner, sum(widths)).operator(x, tokens, tuple(map(whole, outputs)))
         if not self.inner_norms:
-            return (project,), made
+            return (project,), outputs
         norms = tuple(
             rms_norm(f"{name}_norm", width, self.dtype).operator(tensor, tokens)
-            for name, width, tensor in zip(names, widths, made, strict=True)
+            for name, width, tensor in zip(names, widths, outputs, strict=True)
         )
         return (project, *norms), tuple(norm.output for norm in norms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba2:
-    """Mamba-2: `heads` heads of `head_dim` channels, one decay and `state` elements per channel; B and C for `groups`.
+    """Mamba-2: `heads` heads of `head_dim` channels, one decay per head, `state` elements per channel.
 
-    The output norm runs over each group apart.
+    B, C and the output norm are per group.
     """
 
     hidden: int
@@ -105,7 +105,7 @@ class Mamba2:
 
     @property
     def inner(self) -> int:
-        """Channels of all heads."""
+        """Total channels of all heads."""
         return self.heads * self.head_dim
 
     def states(self) -> tuple[State, ...]:
@@ -113,7 +113,7 @@ class Mamba2:
         return (self._scan().state(), self._conv().state())
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
-        """in_proj to channels with B and C, gate and time steps; convolution, scan, gated norm, out_proj."""
+        """in_proj (channels with B and C, gate, time steps), convolution, scan, gated norm, out_proj."""
         tokens, conv = step.tokens, self._conv()
         widths = {"in_proj": conv.channels, "gate": self.inner, "time_steps": self.heads}
         channels, gate, time_steps = (_rows(name, tokens, width, x) for name, width in widths.items())
@@ -130,13 +130,13 @@ class Mamba2:
         return ShortConv(channels=channels, kernel=self.kernel, dtype=self.dtype, bias=self.conv_bias)
 
     def _scan(self) -> Recurrence:
-        biased = SOFTPLUS.flops + 1.0  # of the time steps
+        time_step_flops = SOFTPLUS.flops + 1.0  # with a bias
         return Recurrence(
             elements=self.inner * self.state,
             width=self.inner,
             rule=StateUpdate.DECAY,
             dtype=self.dtype,
-            vector=self.heads * (biased + DECAY_FLOPS) + self.inner * CHANNEL_FLOPS,
+            vector=self.heads * (time_step_flops + DECAY_FLOPS) + self.inner * CHANNEL_FLOPS,
             special=self.heads * (SOFTPLUS.special + 1.0),
             weights=(("A_log", self.heads), ("D", self.heads), ("dt_bias", self.heads)),
         )

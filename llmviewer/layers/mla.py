@@ -1,4 +1,4 @@
-"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache holds one latent for all heads."""
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): all heads share one cached latent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmviewer.ops.attention import AttentionInputs, AttentionShape, eager, rope
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
 
-#: Roles of the linear layers that graph passes look for.
+#: Roles of linear layers that graph passes select.
 ROLES = {
     "q_proj": OperatorRole.QUERY,
     "kv_b_proj": OperatorRole.LATENT_EXPANSION,
@@ -25,16 +25,16 @@ ROLES = {
 
 
 class MlaForm(Enum):
-    """Which of two equal computations runs."""
+    """The form of latent attention: two computations with equal results, or the cheaper of them."""
 
-    CHEAPER = "cheaper"  # in matmul FLOPs, point by point
+    CHEAPER = "cheaper"  # the form with fewer matmul FLOP, per forward pass
     NAIVE = "naive"  # kv_b_proj expands the cached latent to keys and values of every head
     ABSORBED = "absorbed"  # kv_b_proj is applied to queries and outputs; attention runs in the latent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mla:
-    """q_rank: latent of the queries, 0 = one plain q_proj.  kv_rank + rope_dim elements are cached per token."""
+    """A mixer that caches kv_rank + rope_dim elements per token.  q_rank: rank of the queries, 0 = one q_proj."""
 
     hidden: int
     heads: int
@@ -48,13 +48,13 @@ class Mla:
     form: MlaForm = MlaForm.CHEAPER
 
     def states(self) -> tuple[State, ...]:
-        """The latent and the rotated key shared by all heads."""
+        """The cache of one layer: the latent and the rotated key, shared by all heads."""
         return (State(name="latent_cache", dtype=self.dtype, per_token=self.kv_rank + self.rope_dim),)
 
     def absorbed(self, step: Step) -> Count:
-        """1.0 where the weight-absorbed form runs, else 0.0.
+        """1.0 for forward passes in absorbed form, else 0.0.
 
-        Naive, per layer: 2 keys r H (nope + v) + 2 pairs H (nope + rope + v); absorbed:
+        Matmul FLOP per layer, naive: 2 keys r H (nope + v) + 2 pairs H (nope + rope + v); absorbed:
         2 tokens r H (nope + v) + 2 pairs H (2 r + rope).
         """
         if self.form is not MlaForm.CHEAPER:
@@ -73,7 +73,7 @@ class Mla:
         return AttentionShape(groups=step.groups, heads=self.heads, kv_heads=kv_heads, qk_dim=qk, v_dim=v)
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
-        """Down- and up-projections of the queries, the latent, rope, kv_b_proj, attention, o_proj."""
+        """Down- and up-projections of queries, the latent, rope, kv_b_proj, attention, o_proj."""
         tokens, absorbed = step.tokens, self.absorbed(step)
         shape = self._shape(step, absorbed)
         queries = self._queries(tokens, x)
@@ -81,7 +81,7 @@ class Mla:
         rotate = self._rope(tokens, queries[-1].output, latent[0])
         expand = self._kv_b(shape, tokens, absorbed, rotate.output)
         core = eager(shape, self._inputs(shape, absorbed, rotate.output, expand))
-        # in absorbed form the output passes through kv_b_proj's value half, counted in kv_b_proj
+        # in absorbed form kv_b_proj's value half is applied to the output; its work is counted in kv_b_proj
         out = Tensor(name="sv_matmul", elements=tokens * (1.0 * self.heads * self.v_dim), dtype=x.dtype)
         o_proj = self._linear("o_proj", self.heads * self.v_dim, self.hidden, bias=self.bias)
         project = o_proj.operator(out, tokens)
@@ -118,11 +118,12 @@ class Mla:
         return rope("rope", reads, writes, tokens, (self.heads + 1) * self.rope_dim / 2)
 
     def _kv_b(self, shape: AttentionShape, tokens: Count, absorbed: Count, q: Tensor) -> Operator:
-        """kv_b_proj: over all keys in naive form; in absorbed form over the new tokens, one half on queries and one on
-        outputs, which is as many products as expanding the new tokens would be.
+        """kv_b_proj: over all keys in naive form, over the new tokens in absorbed form.
 
-        Reads the cached latent (r per key), or queries (nope per head) and outputs in the latent (r per head).
-        Writes keys and values (nope and v per head), or queries in the latent and outputs (r and v per head).
+        In absorbed form one half is applied to queries and one to outputs; together they are as much work as expanding
+        the new tokens.
+        Reads: the cached latent (r per key), or queries (nope per head) and latent outputs (r per head).
+        Writes: keys and values (nope and v per head), or latent queries and outputs (r and v per head).
         """
         keys, per_token = shape.keys(), tokens * (1.0 * self.heads)
         latent = self._cache(keys * (1.0 * self.kv_rank))
@@ -136,7 +137,7 @@ class Mla:
         return replace(operator, reads=(on_latent, on_queries, *operator.reads[1:]))
 
     def _inputs(self, shape: AttentionShape, absorbed: Count, q: Tensor, expand: Operator) -> AttentionInputs:
-        """Naive: keys are the expanded ones and the cached rotated part; absorbed: the latent cache serves as both."""
+        """The inputs of attention: expanded keys and values and the cached rotated keys; or only the latent cache."""
         keys = shape.keys()
         latent = self._cache(keys * (1.0 * self.kv_rank + self.rope_dim))
         cached = Access(latent, keys * (np.where(absorbed, self.kv_rank, 0.0) + self.rope_dim))

@@ -1,4 +1,4 @@
-"""Feed-forward parts: gated (SwiGLU, GeGLU) or not, with one fused or two matrices in."""
+"""Dense feed-forward parts: gated (SwiGLU, GeGLU) or not, with gate and up fused or separate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from llmviewer.ops.gemm import Linear
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mlp:
-    """hidden -> intermediate -> hidden.
+    """A feed-forward part: hidden -> intermediate -> hidden.
 
-    fused: gate and up are one matrix of the checkpoint.  prefix: of the operators' names (`shared_`, `expert_`).
-    experts: how many stand side by side.
+    fused: gate and up are one matrix.  prefix: of the operators' names (`shared_`, `expert_`).
+    experts: number of such parts (mixture of experts).
     """
 
     hidden: int
@@ -33,10 +33,10 @@ class Mlp:
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
         """The matrices and the activation over all tokens of the step."""
-        return self.over(step.tokens, x)
+        return self.on_rows(step.tokens, x)
 
-    def over(self, rows: Count, x: Tensor, active: Count = 1.0) -> tuple[Operator, ...]:
-        """The same over `rows` rows (tokens x chosen experts) that meet `active` distinct experts."""
+    def on_rows(self, rows: Count, x: Tensor, active: Count = 1.0) -> tuple[Operator, ...]:
+        """The operators over `rows` rows (tokens x chosen experts) that use `active` distinct experts."""
         into = tuple(linear.operator(x, rows, active=active) for linear in self._into())
         act = self._activate(rows, into)
         down = self._linear("down_proj", self.intermediate, self.hidden)
@@ -61,7 +61,7 @@ class Mlp:
         )
 
     def _role(self, name: str) -> OperatorRole:
-        """Roles belong to a dense part; experts and shared experts have their own."""
+        """The role of a linear layer; experts and shared experts have none."""
         if self.prefix:
             return OperatorRole.OTHER
         return OperatorRole.FEED_FORWARD_OUTPUT if name == "down_proj" else OperatorRole.FEED_FORWARD_INPUT

@@ -1,4 +1,4 @@
-"""Mixture of experts: a router, the chosen experts, shared experts, the weighted sum."""
+"""Mixture of experts: router, chosen experts, weighted sum, shared experts."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from llmviewer.layers.mlp import Mlp
 from llmviewer.ops.elementwise import activate, activation, add, elementwise
 from llmviewer.ops.gemm import EXPERT_PREFIX, Linear
 
-#: softmax or sigmoid over the router's logits, 5 FLOP per expert as for attention scores; selection is not counted.
+#: Per expert for softmax or sigmoid of the router's logits, as for attention scores; selection is not counted.
 ROUTER_FLOPS = 5.0
 
 
 def distinct_experts(experts: float, chosen: float, tokens: Count) -> Count:
-    """Expected distinct experts that `tokens` tokens meet when each picks `chosen` of `experts` independently and
-    uniformly: N (1 - (1 - k/N)^T).  One token meets k; the expectation never exceeds N."""
+    """Expected number of distinct experts that `tokens` tokens use: N (1 - (1 - k/N)^T).
+
+    Each token chooses k = `chosen` of N = `experts` independently and uniformly.  One token uses k; at most N are used.
+    """
     return experts * (1.0 - np.power(1.0 - chosen / experts, tokens))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe:
-    """`experts` experts of which every token uses `chosen`, and an optional shared one that all tokens use.
+    """A feed-forward part with `experts` experts, of which each token uses `chosen`, and an optional shared expert.
 
-    expert: one expert's matrices.  shared: None or the shared expert(s) as one Mlp.
+    expert: one expert.  shared: the shared expert(s) as one Mlp, or None.
     shared_gate: the shared expert's output is scaled by a sigmoid of one logit (Qwen-MoE).
     router_bias: a bias in the router's product; correction_bias: stored values added to the scores for selection.
-    expert_scale: a learned factor per expert on its weight in the sum (Gemma 4).
-    latent: experts work in a smaller width between two projections, 0 = none (Nemotron 3).
+    expert_scale: a learned factor per expert, applied to its weight in the sum (Gemma 4).
+    latent: smaller width of the experts, between two projections, 0 = none (Nemotron 3).
     """
 
     expert: Mlp
@@ -52,15 +54,15 @@ class Moe:
         """Router, experts over tokens x chosen rows, weighted sum, shared expert, sum of both."""
         return self.routed_by(x, step, x)
 
-    def routed_by(self, judged: Tensor, step: Step, x: Tensor) -> tuple[Operator, ...]:
-        """The same where the router sees `judged` and the experts `x`."""
+    def routed_by(self, router_input: Tensor, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """The operators with separate inputs: `router_input` for the router, `x` for the experts."""
         tokens = step.tokens
-        router = self._router(tokens, judged)
+        router = self._router(tokens, router_input)
         into, inner = self._latent_in(tokens, x)
         rows = tokens * (1.0 * self.chosen)
         active = distinct_experts(self.experts, self.chosen, tokens)
         expert = replace(self.expert, experts=self.experts, prefix=EXPERT_PREFIX)
-        routed = expert.over(rows, inner, active)
+        routed = expert.on_rows(rows, inner, active)
         combine = self._combine(tokens, routed[-1].output, router[-1].output)
         out = self._latent_out(tokens, combine.output)
         operators = (*router, *into, *routed, combine, *out)
@@ -78,7 +80,7 @@ class Moe:
         logits = linear.operator(x, tokens)
         stored = {f"router_correction{BUFFER}": self.correction_bias, "expert_scale.weight": self.expert_scale}
         reads = [whole(logits.output)]
-        for name in (name for name, there in stored.items() if there):
+        for name in (name for name, present in stored.items() if present):
             per_expert = Tensor(name=name, elements=float(self.experts), dtype=self.dtype, role=Role.WEIGHT)
             reads.append(whole(per_expert))
         y = Tensor(name="router_softmax", elements=tokens * (1.0 * self.experts), dtype=x.dtype)

@@ -1,4 +1,4 @@
-"""Gemma 4's per-layer inputs: a small second embedding that reaches every layer beside the residual stream.
+"""Gemma 4's per-layer inputs: a small second embedding that every layer reads in addition to the residual stream.
 
 Source: https://github.com/huggingface/transformers, models/gemma4/modeling_gemma4.py
 """
@@ -20,7 +20,7 @@ PER_LAYER_INPUTS = "per_layer_inputs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerLayerEmbedding:
-    """`width` elements for each of `layers` layers: a row of a second table and a projection of the first, summed."""
+    """Inputs of `layers` layers, `width` elements each: rows of a second table plus a projection of the embedding."""
 
     vocabulary: int
     layers: int
@@ -29,7 +29,7 @@ class PerLayerEmbedding:
     dtype: Dtype
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
-        """Look up and scale; project, scale and normalise per layer; sum and scale.  x: the embedded tokens."""
+        """Look-up and scale; projection, scale and norm per layer; sum and scale.  x: the embedded tokens."""
         tokens, wide = step.tokens, self.layers * self.width
         elements = float(self.vocabulary) * wide
         table = Tensor(name="per_layer_embedding.weight", elements=elements, dtype=self.dtype, role=Role.WEIGHT)
@@ -47,9 +47,9 @@ class PerLayerEmbedding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerLayerInput:
-    """The end of a layer: the stream gates the layer's input, which is projected, normalised and added; then a scale.
+    """The end of a layer: the residual stream gates the per-layer input, which is projected, normalised and added.
 
-    width: 0 where the model has no per-layer inputs and the scale is all there is.
+    A scale of the stream follows.  width: 0 if the model has no per-layer inputs; then only the scale remains.
     """
 
     layers: int
@@ -59,7 +59,7 @@ class PerLayerInput:
     dtype: Dtype
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
-        """x: the residual stream."""
+        """The operators at the end of a layer.  x: the residual stream."""
         branch = self._branch(step, x) if self.width else ()
         out = branch[-1].output if branch else x
         y = Tensor(name="layer_scale", elements=x.elements, dtype=x.dtype)

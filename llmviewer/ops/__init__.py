@@ -1,5 +1,5 @@
-"""Shapes -> Operator, one family per file.
+"""Operators built from shapes, one family per file.
 
-Conventions: a multiply-accumulate is 2 FLOP; weights are read once a step, activations read once and written once.
-An operator declares what it reads and writes; nobody here writes a byte formula.
+Conventions: a multiply-accumulate is 2 FLOP; weights are read once per forward pass, activations are read once and
+written once.  An operator declares its reads and writes; bytes are derived from them in core/ir.py.
 """

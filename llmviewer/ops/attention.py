@@ -1,4 +1,4 @@
-"""Attention over a cache of keys and values: the eager kernels, the flash kernel, and the rotation before them."""
+"""Attention over a KV cache: rope, the eager kernels and the flash kernel."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from llmviewer.core.ir import Access, Operator, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Group
 
-#: softmax: max, subtract, sum, divide; and one exponential, which also loads the special-function units.
+#: Per score: max, subtract, sum, divide, and one exponential, which also loads the special-function units.
 SOFTMAX_FLOPS = 5.0
-#: soft cap: divide, tanh, multiply.
+#: Per score of a soft cap: divide, tanh, multiply.
 SOFT_CAP_FLOPS = 3.0
-#: ALiBi (arXiv 2108.12409): one addition of a bias per head and key.
+#: Per score of ALiBi (arXiv 2108.12409): one addition of a bias.
 ALIBI_FLOPS = 1.0
-#: Query rows of one thread block of flash kernels, by generation of the chip: {largest head_dim: rows}, widest first.
-#: FlashAttention for NVIDIA, in
+#: Query rows of one thread block of flash kernels, by chip generation: {largest head_dim: rows}, widest first.
+#: NVIDIA: FlashAttention,
 #: https://github.com/Dao-AILab/flash-attention/blob/main/hopper/tile_size.h (tile_size_fwd_sm90 and _sm8x) and
 #: https://github.com/Dao-AILab/flash-attention/blob/main/flash_attn/cute/flash_fwd_sm100.py (two tiles of 128);
-#: composable kernels for AMD, in
+#: AMD: composable_kernel,
 #: https://github.com/facebookresearch/xformers/blob/main/xformers/csrc/attention/hip_fmha/ck_tiled_fmha_fwd_setting.h
 ROW_BLOCKS: dict[str, dict[float, float]] = {
     "ampere": {np.inf: 128.0},
@@ -40,11 +40,11 @@ ROW_BLOCKS: dict[str, dict[float, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionShape:
-    """heads x (queries, keys) of every group of a step.
+    """The dimensions of attention for all groups of a step.
 
-    qk_dim, v_dim: elements of a query/key and of a value per head.  window: tokens a query sees, inf = all.
+    qk_dim, v_dim: elements of a query/key and of a value per head.  window: tokens that a query sees, inf = all.
     chunk: tokens of a chunk (Llama 4), 0 = none.  score_flops, score_special: vector work per score.
-    used: share of the heads' work that is done (contextual sparsity).
+    used: share of the heads that is computed (contextual sparsity).
     """
 
     groups: tuple[Group, ...]
@@ -63,43 +63,43 @@ class AttentionShape:
         return self._sum(lambda g: g.tokens)
 
     def keys(self) -> Count:
-        """Keys in the cache of all sequences, this step's own included."""
+        """Cached keys of all sequences, including those of this step."""
         return self._sum(lambda g: g.batch_size * g.keys(self.window))
 
     def full_pairs(self) -> Count:
-        """Query-key pairs of the full rectangle, as eager kernels compute."""
+        """Query-key pairs that eager kernels compute, without regard to the mask."""
         return self._sum(lambda g: g.tokens * g.keys(self.window))
 
     def attended_pairs(self) -> Count:
-        """Query-key pairs the mask lets through."""
+        """Query-key pairs that the mask lets through."""
         return self._sum(lambda g: g.batch_size * self.pairs_of(g))
 
     def pairs_of(self, group: Group) -> Count:
-        """The same for one sequence of a group."""
+        """Query-key pairs of one sequence of `group` that the mask lets through."""
         return group.chunked_pairs(self.chunk) if self.chunk else group.attended_pairs(self.window)
 
     def keys_of(self, group: Group) -> Count:
-        """Keys that some query of one sequence sees; a flash kernel reads no other."""
+        """Keys of one sequence that any query sees; a flash kernel reads only these."""
         return group.chunked_keys(self.chunk) if self.chunk else group.keys(self.window)
 
-    def seen(self, cached: tuple[Access, ...]) -> tuple[Access, ...]:
-        """Of accesses to all keys those that some query sees (of chunked attention not the earlier chunks)."""
+    def visible(self, cached: tuple[Access, ...]) -> tuple[Access, ...]:
+        """Accesses to the cache reduced to keys that any query sees (chunked attention skips earlier chunks)."""
         if not self.chunk:
             return cached
-        keys, seen = self.keys(), self._sum(lambda g: g.batch_size * self.keys_of(g))
-        return tuple(Access(access.tensor, access.elements / keys * seen) for access in cached)
+        keys, visible = self.keys(), self._sum(lambda g: g.batch_size * self.keys_of(g))
+        return tuple(Access(access.tensor, access.elements / keys * visible) for access in cached)
 
-    def _sum(self, of: Callable[[Group], Count]) -> Count:
+    def _sum(self, count: Callable[[Group], Count]) -> Count:
         first, *others = self.groups
-        total = of(first)
+        total = count(first)
         for group in others:
-            total = total + of(group)
+            total = total + count(group)
         return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionInputs:
-    """What attention reads: queries, keys, values (a latent cache may serve as both), and per-head extras (sinks)."""
+    """The inputs of attention: queries, keys, values (a latent cache may be both), and per-head extras (sinks)."""
 
     q: Tensor
     k: tuple[Access, ...]
@@ -107,19 +107,19 @@ class AttentionInputs:
     extra: tuple[Access, ...] = ()
 
     @staticmethod
-    def of(operators: tuple[Operator, Operator, Operator]) -> AttentionInputs:
-        """What the three kernels of `eager` read."""
+    def from_eager(operators: tuple[Operator, Operator, Operator]) -> AttentionInputs:
+        """The inputs of the three kernels that `eager` returns."""
         qk, softmax, sv = operators
         return AttentionInputs(q=qk.reads[0].tensor, k=qk.reads[1:], v=sv.reads[1:], extra=softmax.reads[1:])
 
     def cached(self) -> tuple[Access, ...]:
-        """Keys and values, a shared latent once."""
+        """Accesses to keys and values; a tensor that serves as both counts once."""
         names = {access.tensor.name for access in self.k}
         return (*self.k, *(access for access in self.v if access.tensor.name not in names))
 
 
 def rope(name: str, reads: tuple[Access, ...], writes: tuple[Access, ...], tokens: Count, pairs: float) -> Operator:
-    """Rotate `pairs` pairs per token: 4 multiplications and 2 additions each (RoFormer, arXiv 2104.09864)."""
+    """Rotation of `pairs` pairs per token, 4 multiplications and 2 additions each (RoFormer, arXiv 2104.09864)."""
     return Operator(
         name=name,
         kind=Kind.ELEMENTWISE,
@@ -164,10 +164,10 @@ def eager(shape: AttentionShape, inputs: AttentionInputs) -> tuple[Operator, ...
 
 
 def flash(shape: AttentionShape, inputs: AttentionInputs, rereads: tuple[Access, ...], compute: str) -> Operator:
-    """One kernel over the attended pairs: scores stay on the chip, Q is read once and O written once.
+    """One kernel over the attended pairs: scores stay on the chip, Q is read once and O is written once.
 
-    rereads: K and V again for further row blocks, where they come from the L2 or from device memory.
-    compute: the class of its products.
+    rereads: repeated reads of K and V for further row blocks, from the L2 or from device memory.
+    compute: the dtype class of the products.
     Source: FlashAttention-2, arXiv 2307.08691.
     """
     pairs, queries = shape.attended_pairs() * shape.used, shape.queries()
@@ -175,7 +175,7 @@ def flash(shape: AttentionShape, inputs: AttentionInputs, rereads: tuple[Access,
     out = Tensor(name="attention", elements=queries * (shape.heads * shape.v_dim), dtype=act)
     return Operator(
         name="attention", kind=Kind.ATTENTION, role=OperatorRole.ATTENTION, compute=compute, shape=shape,
-        reads=(whole(inputs.q), *shape.seen(inputs.cached()), *inputs.extra, *rereads), writes=(whole(out),),
+        reads=(whole(inputs.q), *shape.visible(inputs.cached()), *inputs.extra, *rereads), writes=(whole(out),),
         output_shape=(queries, shape.heads * shape.v_dim),
         matmul_flops=pairs * (2.0 * shape.heads * (shape.qk_dim + shape.v_dim)),
         vector_flops=pairs * (shape.heads * shape.score_flops),
@@ -184,7 +184,7 @@ def flash(shape: AttentionShape, inputs: AttentionInputs, rereads: tuple[Access,
 
 
 def block_rows(head_dim: Count, generation: str) -> Count:
-    """Query rows of a thread block."""
+    """Query rows per thread block of the flash kernel for `head_dim`."""
     rows: Count = 0.0
     for largest, count in ROW_BLOCKS[generation].items():  # the widest heads first
         rows = np.where(head_dim <= largest, count, rows)

@@ -1,4 +1,4 @@
-"""Communication between devices: what each device sends over its links, and what it reads and writes in memory."""
+"""Collectives: the bytes that each device sends over its links, and reads and writes in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmviewer.core.kinds import Kind
 
 
 class Collective(Enum):
-    """The pattern of a collective."""
+    """The communication pattern."""
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
@@ -24,8 +24,11 @@ class Collective(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveAlgorithm:
-    """An algorithm: messages one after another, and the bytes a device sends per byte of the whole tensor over its
-    fast link and over the network."""
+    """An algorithm of a collective.
+
+    steps: messages one after another.  link, network: bytes that a device sends over its link and over the network, per
+    byte of the whole tensor.
+    """
 
     name: str
     steps: float
@@ -35,9 +38,9 @@ class CollectiveAlgorithm:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectiveShape:
-    """`devices` devices exchange a tensor of `size_bytes`: the whole tensor, not a device's part of it.
+    """`devices` devices exchange a tensor of `size_bytes` (the whole tensor, not one device's part).
 
-    near: how many of them one fast link joins; beyond it messages cross the network.
+    near: devices that one link joins; messages between such groups use the network.
     """
 
     pattern: Collective
@@ -45,13 +48,13 @@ class CollectiveShape:
     size_bytes: Count
     near: float = np.inf
 
-    def ways(self) -> tuple[CollectiveAlgorithm, ...]:
+    def algorithms(self) -> tuple[CollectiveAlgorithm, ...]:
         """The algorithms of the pattern; the first one sends the fewest bytes.
 
-        In groups of g = n/m that share the fast link: reduce-scatter inside, the rest across m groups by each device
-        for its 1/g, all-gather inside.  m = 1: ring all-reduce 2(n-1) messages and 2(n-1)/n of the bytes, tree
-        2 log2(n) and 2, one-shot 1 and n-1; all-gather and reduce-scatter n-1 and (n-1)/n; all-to-all n-1 and (n-1)/n
-        of a device's own 1/n; send 1 and 1.
+        With m groups of g = n/m devices that share a link: reduce-scatter in each group, exchange between groups of
+        each device's 1/g, all-gather in each group.  Messages and share of the bytes for m = 1: ring all-reduce 2(n-1)
+        and 2(n-1)/n, tree 2 log2(n) and 2, one-shot 1 and n-1; all-gather and reduce-scatter n-1 and (n-1)/n;
+        all-to-all n-1 and (n-1)/n of a device's 1/n; send 1 and 1.
         Source: NCCL, https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md; arXiv 1810.11112.
         """
         n = self.devices
@@ -61,11 +64,11 @@ class CollectiveShape:
             return (CollectiveAlgorithm(name="send", steps=1.0, link=float(m == 1), network=float(m > 1)),)
         if self.pattern is Collective.ALL_TO_ALL:
             return (CollectiveAlgorithm(name="direct", steps=n - 1.0, link=(g - 1.0) / n / n, network=(n - g) / n / n),)
-        once = CollectiveAlgorithm(name="ring", steps=n - 1.0, link=(g - 1.0) / g, network=(m - 1.0) / n)
+        one_phase = CollectiveAlgorithm(name="ring", steps=n - 1.0, link=(g - 1.0) / g, network=(m - 1.0) / n)
         if self.pattern is not Collective.ALL_REDUCE:
-            return (once,)
+            return (one_phase,)
         ring = CollectiveAlgorithm(
-            name="ring", steps=2.0 * once.steps, link=2.0 * once.link, network=2.0 * once.network
+            name="ring", steps=2.0 * one_phase.steps, link=2.0 * one_phase.link, network=2.0 * one_phase.network
         )
         hops = 2.0 * float(np.log2(g) + np.log2(m))
         tree = CollectiveAlgorithm(name="tree", steps=hops, link=2.0 * float(g > 1), network=2.0 / g * float(m > 1))
@@ -77,12 +80,12 @@ class CollectiveShape:
 def collective(
     name: str, reads: tuple[Access, ...], writes: tuple[Access, ...], tokens: Count, shape: CollectiveShape
 ) -> Operator:
-    """reads on every device -> writes on every device; reductions add (n-1)/n of the whole on the vector units."""
-    dtype, way = reads[0].tensor.dtype, shape.ways()[0]
+    """The collective on one device; a reduction adds (n-1)/n of the tensor on the vector units."""
+    dtype, algorithm = reads[0].tensor.dtype, shape.algorithms()[0]
     size = shape.size_bytes / dtype.bytes
     sent = tuple(
         whole(Tensor(name=name, elements=size * share, dtype=dtype, role=Role.ACTIVATION, place=place))
-        for place, share in ((Place.LINK, way.link), (Place.NETWORK, way.network))
+        for place, share in ((Place.LINK, algorithm.link), (Place.NETWORK, algorithm.network))
         if share
     )
     reduces = shape.pattern in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
@@ -94,7 +97,7 @@ def collective(
         output_shape=(
             tokens,
             total(a.elements for a in writes) / np.maximum(tokens, 1.0),
-        ),  # a chunk asks for no logits
+        ),  # a chunk has no rows of logits
         vector_flops=size * ((shape.devices - 1.0) / shape.devices) if reduces else 0.0,
         shape=shape,
     )

@@ -1,4 +1,4 @@
-"""Short causal convolutions along the tokens, one filter per channel, as recurrent mixers have before their state."""
+"""Short causal depthwise convolutions over tokens, which recurrent mixers apply before their state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import ACTIVATIONS
 
-#: What every published kernel applies to the sum as it leaves (causal-conv1d).
+#: The activation that published kernels (causal-conv1d) apply to the output.
 ACTIVATION = ACTIVATIONS["silu"]
 
 
@@ -18,7 +18,7 @@ ACTIVATION = ACTIVATIONS["silu"]
 class ShortConv:
     """A depthwise convolution over the last `kernel` tokens, then SiLU.
 
-    A sequence keeps `kernel` columns of its channels, as published code does (kernel - 1 would suffice).
+    The state has `kernel` columns per sequence, as in published code (kernel - 1 would suffice).
     Source: Mamba, arXiv 2312.00752, section 3.4; https://github.com/Dao-AILab/causal-conv1d
     """
 
@@ -37,14 +37,14 @@ class ShortConv:
         object.__setattr__(self, "bias_weight", bias)
 
     def state(self) -> State:
-        """The last `kernel` columns."""
+        """The state: the last `kernel` columns of a sequence."""
         return State(name="conv_state", dtype=self.dtype, per_sequence=float(self.channels) * self.kernel)
 
     def operator(self, step: Step, x: Tensor) -> Operator:
-        """2 kernel conv FLOP per channel and token; the state is read and written once per sequence."""
+        """The convolution: 2 x kernel FLOP per channel and token; the state is read and written once per sequence."""
         rows = step.tokens * (1.0 * self.channels)
-        kept = step.sequences * self.state().per_sequence
-        state = Tensor(name="conv_state", elements=kept, dtype=self.dtype, role=Role.CACHE)
+        stored = step.sequences * self.state().per_sequence
+        state = Tensor(name="conv_state", elements=stored, dtype=self.dtype, role=Role.CACHE)
         weights = (whole(self.weight), *((whole(self.bias_weight),) if self.bias else ()))
         return Operator(
             name="conv",

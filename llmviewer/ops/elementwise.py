@@ -1,4 +1,4 @@
-"""Elementwise work on the vector units."""
+"""Elementwise operators on the vector units."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from llmviewer.core.kinds import Kind, OperatorRole
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """FLOP per output element of the activation alone, and how many of them are exponentials (tanh, erf alike)."""
+    """FLOP per output element of an activation, and how many of them are exponentials (tanh and erf count as one)."""
 
     flops: float
     special: float
 
 
-#: exponential, negation, addition, division for SiLU; 8 for GELU (erf or tanh polynomial with one exponential).
+#: SiLU: exponential, negation, addition, division.  GELU: 8 (erf or tanh polynomial with one exponential).
 ACTIVATIONS: dict[str, Activation] = {
     "silu": Activation(4.0, 1.0),
     "swish": Activation(4.0, 1.0),
@@ -31,7 +31,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": Activation(8.0, 1.0),
     "relu": Activation(1.0, 0.0),
     "relu2": Activation(2.0, 0.0),
-    "softplus": Activation(3.0, 2.0),  # logarithm of 1 + exponential
+    "softplus": Activation(3.0, 2.0),  # log(1 + exp(x))
     "clamped_swiglu": Activation(8.0, 1.0),  # GPT-OSS: two clamps, scaling by alpha, sigmoid, (up + 1)
 }
 
@@ -53,7 +53,7 @@ def elementwise(
     special: float = 0.0,
     role: OperatorRole = OperatorRole.OTHER,
 ) -> Operator:
-    """`flops` vector FLOP per element of `y`, of which `special` are exponentials."""
+    """An operator with `flops` vector FLOP per element of `y`, of which `special` are exponentials."""
     return Operator(
         name=name,
         kind=Kind.ELEMENTWISE,
@@ -67,19 +67,19 @@ def elementwise(
 
 
 def add(name: str, left: Tensor, right: Tensor, tokens: Count, *, flops: float = 1.0) -> Operator:
-    """left + right: one FLOP per element, two inputs read (models that scale a branch first pay one more)."""
+    """The sum of two tensors: 1 FLOP per element, 2 if the model scales a branch first."""
     y = Tensor(name=name, elements=left.elements, dtype=left.dtype)
     return elementwise(name, (whole(left), whole(right)), y, tokens, flops=flops, role=OperatorRole.RESIDUAL)
 
 
 def activate(name: str, x: Tensor, tokens: Count, kind: Activation) -> Operator:
-    """y = f(x)."""
+    """The activation of a tensor: y = f(x)."""
     y = Tensor(name=name, elements=x.elements, dtype=x.dtype)
     role = OperatorRole.ACTIVATION
     return elementwise(name, (whole(x),), y, tokens, flops=kind.flops, special=kind.special, role=role)
 
 
 def gated(name: str, reads: tuple[Access, ...], y: Tensor, tokens: Count, kind: Activation) -> Operator:
-    """y = f(gate) * up; for SiLU 5 FLOP per element of y, of which one exponential."""
+    """The gated activation y = f(gate) * up; for SiLU 5 FLOP per element of y, including one exponential."""
     role = OperatorRole.ACTIVATION
     return elementwise(name, reads, y, tokens, flops=kind.flops + 1.0, special=kind.special, role=role)

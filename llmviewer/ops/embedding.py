@@ -1,4 +1,4 @@
-"""Look-ups in a table: rows are gathered, the table is stored."""
+"""Look-ups in embedding tables, which read only the rows of the tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmviewer.core.kinds import Kind
 
 
 def embedding(name: str, tables: tuple[Tensor, ...], y: Tensor, tokens: Count, *, flops: float = 0.0) -> Operator:
-    """One row of each table per token, summed; `flops` per element of `y` (sums, a scale)."""
+    """The sum of one row per table and token.  flops: per element of `y` (sums, a scale)."""
     return Operator(
         name=name,
         kind=Kind.EMBEDDING,

@@ -9,17 +9,17 @@ from llmviewer.core.dtypes import Dtype, operand_class
 from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 
-#: Beginning of the names of operators that work on rows of routed experts.
+#: Prefix of the names of operators that work on rows of routed experts.
 EXPERT_PREFIX = "expert_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GemmShape:
-    """y[m, n] = x[m, k] @ w[k, n]; `experts` > 1 is a grouped product of which `active` experts are read.
+    """The product y[m, n] = x[m, k] @ w[k, n]; `experts` > 1 is a grouped GEMM that reads `active` experts.
 
-    popularity: probability that a token chooses each expert, most popular first; None where all are alike.
-    converts: 1.0 for a whole layer of an engine, launched by its host, that makes its own 8-bit input (as measured
-    tables hold them); in a graph the conversion is an operator of its own.
+    popularity: probability that a token chooses each expert, most popular first; None if all are equal.
+    converts: 1.0 for an engine's whole linear layer, launched by its host, that quantizes its own 8-bit input (as in
+    measured tables); in a graph the conversion is a separate operator.
     """
 
     m: Count
@@ -33,9 +33,9 @@ class GemmShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Linear:
-    """One weight matrix [in_features, out_features] and its bias, as a checkpoint holds it.
+    """One weight matrix [in_features, out_features] of a checkpoint, with its bias.
 
-    experts: how many such matrices stand side by side (mixture of experts).
+    experts: number of such matrices (mixture of experts).
     """
 
     name: str
@@ -57,9 +57,9 @@ class Linear:
         object.__setattr__(self, "bias_weight", bias)
 
     def operator(self, x: Tensor, tokens: Count, writes: tuple[Access, ...] = (), active: Count = 1.0) -> Operator:
-        """The product over `tokens` rows: 2 tokens in out matmul FLOP, and tokens out vector FLOP for a bias.
+        """The product of `tokens` rows: 2 x tokens x in x out matmul FLOP, and tokens x out vector FLOP for a bias.
 
-        writes: where the result goes when it is not one activation (a cache, several tensors).
+        writes: the output if it is not one activation (a cache, several tensors).
         active: distinct experts whose weights are read.
         """
         rows = tokens * (1.0 * self.out_features)

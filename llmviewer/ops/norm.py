@@ -13,7 +13,7 @@ from llmviewer.ops.elementwise import Activation
 
 
 class NormKind(Enum):
-    """FLOP per element: RMSNorm 7, LayerNorm 8 (DESIGN: vector work)."""
+    """Kinds of norms, with their FLOP per element (docs/conventions.md)."""
 
     RMS = 7.0
     LAYER = 8.0
@@ -21,9 +21,9 @@ class NormKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Norm:
-    """A norm of `width` elements; `parameters` of them are stored (0: without weights, 2 width: weight and bias).
+    """A norm over `width` elements with `parameters` stored weights (0: none, 2 x width: weight and bias).
 
-    rows: how many such vectors one token has (QK-norm: one per head).
+    rows: vectors per token (QK-norm: one per head).
     """
 
     name: str
@@ -40,7 +40,7 @@ class Norm:
         object.__setattr__(self, "weight", weight)
 
     def operator(self, x: Tensor, tokens: Count, writes: tuple[Access, ...] = ()) -> Operator:
-        """Normalise `tokens` x rows vectors of `width`."""
+        """The normalisation of `tokens` x rows vectors of `width` elements."""
         elements = tokens * (1.0 * self.width * self.rows)
         y = writes or (whole(Tensor(name=self.name, elements=elements, dtype=x.dtype)),)
         weights = (whole(self.weight),) if self.parameters else ()
@@ -66,7 +66,7 @@ def layer_norm(name: str, width: float, dtype: Dtype, *, bias: bool = True) -> N
 
 
 def gated_norm(norm: Norm, x: Tensor, gate: Tensor, tokens: Count, kind: Activation) -> Operator:
-    """norm(x) and f(gate) multiplied in one kernel, in either order (Mamba-2, arXiv 2405.21060; gated delta net)."""
+    """The product norm(x) * f(gate) in one kernel (Mamba-2, arXiv 2405.21060; gated delta net)."""
     operator = norm.operator(x, tokens)
     elements = operator.output.elements
     return replace(

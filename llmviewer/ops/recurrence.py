@@ -1,9 +1,9 @@
-"""Linear recurrences: every token updates a state of fixed size and reads its output from it.
+"""Linear recurrences: every token updates a state of fixed size and reads its output from the state.
 
-State form: the state once from memory, token after token, once back.  2 FLOP per multiply-add of update and read-out.
-Chunked kernels do more products in the matrix units to save passes; they are another form of the same result.
-A verification writes the state after every one of its tokens, to go on from that of the last accepted one, as vLLM does
-(https://github.com/vllm-project/vllm/pull/49887, which proposes to replay inputs instead; so do others).
+State form: the state is read from memory once, updated token by token, and written once.  A multiply-add of update or
+read-out is 2 FLOP.  Chunked kernels, another form of the same result, do more work in the matrix units to save passes.
+A verification pass writes the state after each of its tokens, so that decoding can continue from the last accepted
+token, as in vLLM (https://github.com/vllm-project/vllm/pull/49887 proposes to replay inputs, as other engines do).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from llmviewer.core.workload import Step
 
 
 class StateUpdate(Enum):
-    """FLOP per element of the state and token."""
+    """Update rules, with their FLOP per token and element of the state."""
 
     DECAY = 4.0  # state = decay state + outer product; output = state query (Mamba, lightning attention)
-    DELTA = 6.0  # first a read-out by the key, whose value is corrected (gated delta rule, arXiv 2412.06464)
+    DELTA = 6.0  # also a read-out by the key, to correct the value (gated delta rule, arXiv 2412.06464)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recurrence:
-    """A state of `elements` per sequence, of which each token reads out `width` elements.
+    """A recurrence with `elements` of state per sequence and an output of `width` elements per token.
 
     vector, special: further vector FLOP and exponentials per token (time steps, decays, norms of keys, skips).
-    weights: the parameters it reads, by their names in the checkpoint, and how many elements they have.
+    weights: parameters that it reads, as (name in the checkpoint, number of elements).
     """
 
     elements: int
@@ -46,11 +46,11 @@ class Recurrence:
         return State(name="recurrent_state", dtype=self.dtype, per_sequence=float(self.elements))
 
     def operator(self, step: Step, reads: tuple[Access, ...]) -> Operator:
-        """All tokens of the step; the state is read once per sequence, and written wherever one may go back to."""
+        """The recurrence over all tokens of the step; reads the state once per sequence and writes `Group.states`."""
         tokens = step.tokens
         state = self._tensor("recurrent_state", step.sequences * (1.0 * self.elements), Role.CACHE)
-        left = total(group.states for group in step.groups) * (1.0 * self.elements)
-        after = self._tensor("recurrent_state", left, Role.CACHE)
+        written = total(group.states for group in step.groups) * (1.0 * self.elements)
+        after = self._tensor("recurrent_state", written, Role.CACHE)
         weights = (whole(self._tensor(name, float(size), Role.WEIGHT)) for name, size in self.weights)
         y = Tensor(name="recurrence", elements=tokens * (1.0 * self.width), dtype=reads[0].tensor.dtype)
         return Operator(

@@ -1,4 +1,4 @@
-"""Copies between a device and the host or disk beside it."""
+"""Copies between a device and its host or the host's disk."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from llmviewer.core.dtypes import Dtype, get_dtype
 from llmviewer.core.ir import Access, Operator, Place, Role, Tensor
 from llmviewer.core.kinds import Kind
 
-#: Bytes as they are copied, whatever they mean.
+#: Copies count bytes, without regard to the number format.
 BYTE: Dtype = get_dtype("int8")
 
 
 class Direction(Enum):
-    """Which way a copy goes; links carry both ways at once."""
+    """The direction of a copy; a link carries both directions at once."""
 
     IN = "in"
     OUT = "out"
@@ -24,53 +24,54 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferShape:
-    """A copy that waits for nothing the layer computes, so that it may run while other layers do.
+    """A copy that does not depend on the layer's results, so it can overlap with other layers.
 
-    crosses: it goes over the link to the host; where device and host share a memory there is none.
+    over_link: whether it uses the link to the host; false if device and host share one memory.
     """
 
     direction: Direction
-    crosses: bool = True
+    over_link: bool = True
 
 
 def load(name: str, stored: Iterable[Access], shape: TransferShape, buffers: float = 2.0) -> Operator:
-    """Bring what a layer needs to the device: from the memory of the host, or from its disk through that memory.
+    """A copy to the device of tensors that a layer needs, from host memory, or from disk through host memory.
 
-    stored: accesses to tensors on the host or disk.  buffers: how often the device has room for it; 2: while a layer
-    works from one buffer, the next layer's is filled.
+    stored: accesses to tensors on the host or disk.  buffers: number of buffers on the device; with 2, the buffer of
+    the next layer is filled while a layer works from the other.
     """
     reads = tuple(stored)
     moved, disk = _bytes(reads), _bytes(a for a in reads if a.tensor.place is Place.DISK)
     buffer = Tensor(name=name, elements=moved * buffers, dtype=BYTE)
-    if shape.crosses:
+    if shape.over_link:
         reads = (*reads, *_host_buffer(name, disk))
     return _copy(name, reads, (Access(buffer, moved), *_over_link(name, moved, shape)), shape)
 
 
-def store(name: str, made: Iterable[Access], shape: TransferShape) -> Operator:
-    """Take to the host or its disk what a layer has made.  made: accesses to tensors there."""
-    writes = tuple(made)
+def store(name: str, results: Iterable[Access], shape: TransferShape) -> Operator:
+    """A copy of a layer's results to the host or its disk.  results: accesses to tensors there."""
+    writes = tuple(results)
     moved, disk = _bytes(writes), _bytes(a for a in writes if a.tensor.place is Place.DISK)
-    left = Tensor(name=f"{name}.source", elements=moved, dtype=BYTE, role=Role.CACHE)  # already in the cache's memory
-    if shape.crosses:
+    # role CACHE: the results are part of the cache on the device
+    source = Tensor(name=f"{name}.source", elements=moved, dtype=BYTE, role=Role.CACHE)
+    if shape.over_link:
         writes = (*writes, *_host_buffer(name, disk))
-    return _copy(name, (Access(left, moved),), (*writes, *_over_link(name, moved, shape)), shape)
+    return _copy(name, (Access(source, moved),), (*writes, *_over_link(name, moved, shape)), shape)
 
 
 def blocking_copy(name: str, tensors: Iterable[Tensor]) -> Operator:
-    """Send what one side has made to the other, which waits for it."""
+    """A copy of `tensors` between device and host that the receiver waits for."""
     sent = _bytes(Access(tensor, tensor.elements) for tensor in tensors)
     return _copy(name, (), _over_link(name, sent, TransferShape(direction=Direction.IN)), None)
 
 
 def _host_buffer(name: str, disk: Count) -> tuple[Access, ...]:
-    """What a disk holds passes through the memory of the host."""
+    """The host-memory buffer that `disk` bytes to or from a disk pass through."""
     staged = Tensor(name=f"{name}.staged", elements=disk, dtype=BYTE, role=Role.CACHE, place=Place.HOST)
     return (Access(staged, disk),)
 
 
 def _over_link(name: str, moved: Count, shape: TransferShape) -> tuple[Access, ...]:
-    if not shape.crosses:
+    if not shape.over_link:
         return ()
     return (Access(Tensor(name=f"{name}.link", elements=moved, dtype=BYTE, place=Place.LINK), moved),)
 
@@ -87,5 +88,5 @@ def _bytes(accesses: Iterable[Access]) -> Count:
 
 
 def copy_direction(operator: Operator) -> Direction | None:
-    """Which way a copy goes that may run beside the layers; None of every other operator."""
+    """The direction of a copy that can overlap with layers; None for every other operator."""
     return operator.shape.direction if isinstance(operator.shape, TransferShape) else None

@@ -10,68 +10,67 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from llmviewer.techniques.methods import METHODS
-from llmviewer.techniques.option import Option, SharedBy
-from llmviewer.techniques.technique import Change, Technique
+from llmviewer.techniques.technique import Change, SharedBy, Technique, TechniqueOption
 
 #: Option name -> command-line option; the order is the order of application.
-TECHNIQUES: dict[str, Option] = {
-    "expert_skew": Option(
+TECHNIQUES: dict[str, TechniqueOption] = {
+    "expert_skew": TechniqueOption(
         "sparsity.expert_skew", SharedBy.WEIGHTS, "Exponent of expert popularity i^-alpha; 0 is uniform.", "0", "0"
     ),
     # adapters and factors before number formats: adapters stay in 16 bits, factors get the format of what they replace
-    "lora": Option(
+    "lora": TechniqueOption(
         "compression.lora",
         SharedBy.WEIGHTS,
         "Unmerged adapters: rank=16,adapters=8,targets=q_proj+v_proj.",
         separator=";",
     ),
-    "low_rank": Option(
+    "low_rank": TechniqueOption(
         "compression.low_rank", SharedBy.WEIGHTS, "Rank of the two factors that replace every linear layer: 1024."
     ),
-    "contextual_sparsity": Option(
+    "contextual_sparsity": TechniqueOption(
         "sparsity.contextual_sparsity",
         SharedBy.WEIGHTS,
         "Shares that a token uses: attention=0.5,mlp=0.1[,predictor=1000].",
         separator=";",
     ),
-    "hot_neurons": Option(
+    "hot_neurons": TechniqueOption(
         "sparsity.hot_neurons",
         SharedBy.WEIGHTS,
         "Hot neurons on the GPU, cold ones on the host: gpu=0.2,active=0.1[,host=NAME].",
         separator=";",
     ),
-    "quantization": Option(
+    "quantization": TechniqueOption(
         "quantization.quantization", SharedBy.WEIGHTS, "w4a16, w8a8-fp8, awq ...: none keeps the checkpoint's formats."
     ),
-    "kv_cache_dtype": Option(
+    "kv_cache_dtype": TechniqueOption(
         "kv_cache.contents:DTYPE", SharedBy.ENGINE, "KV cache format: auto, fp8, int8, kv4 ...", "auto", "auto"
     ),
     # sparse weights depend on their stored format; removing channels, heads and layers commutes with it
-    "matformer": Option(
+    "matformer": TechniqueOption(
         "compression.smaller_models:MATFORMER",
         SharedBy.WEIGHTS,
         "Share of feed-forward channels that run: 0.5.",
         "1",
         "1",
     ),
-    "prune": Option(
+    "prune": TechniqueOption(
         "compression.prune", SharedBy.WEIGHTS, "2:4, unstructured=0.5, width=0.75, depth=0.75, heads=0.75, joined by +."
     ),
-    "kv_block_size": Option(
+    "kv_block_size": TechniqueOption(
         "kv_cache.allocation:PAGES",
         SharedBy.ENGINE,
         "Tokens per page of KV cache (PagedAttention); 1 = none.",
         "1",
         "1",
     ),
-    "kv_reserve": Option(
+    "kv_reserve": TechniqueOption(
         "kv_cache.allocation:RESERVATION",
         SharedBy.ENGINE,
         "Tokens of KV cache reserved per sequence, or max.",
         "0",
         "0",
     ),
-    "prefix_cache": Option(
+    "prefix_cache": TechniqueOption(
         "kv_cache.contents:PREFIX",
         SharedBy.ENGINE,
         "Share of every prompt found in the cache: 0.5, or 0.5,shared.",
@@ -79,13 +78,13 @@ TECHNIQUES: dict[str, Option] = {
         "0",
         separator=";",
     ),
-    "kv_evict": Option(
+    "kv_evict": TechniqueOption(
         "kv_cache.contents:EVICTION", SharedBy.ENGINE, "Share of the cached tokens that eviction keeps: 0.2.", "1", "1"
     ),
-    "kv_cache_free_gpu_memory_fraction": Option(
+    "kv_cache_free_gpu_memory_fraction": TechniqueOption(
         "kv_cache.allocation:BUDGET", SharedBy.ENGINE, "Fraction of free memory for the KV cache (TensorRT-LLM): 0.9."
     ),
-    "attention": Option(
+    "attention": TechniqueOption(
         "kernels.flash_attention",
         SharedBy.ENGINE,
         "Attention kernel: flash, eager, flash-decoding, flash-decoding=SPLITS.",
@@ -93,19 +92,19 @@ TECHNIQUES: dict[str, Option] = {
         "flash",
     ),
     # networks and group sizes are known before the sharding that uses them
-    "network": Option(
+    "network": TechniqueOption(
         "parallel.network", SharedBy.ENGINE, "Network between groups of devices on one link: infiniband-ndr ..."
     ),
-    "tensor_parallel_size": Option(
+    "tensor_parallel_size": TechniqueOption(
         "parallel.sizes:TENSOR", SharedBy.ENGINE, "Devices that split heads, channels, vocabulary.", "1", "1", ("-tp",)
     ),
-    "sequence_parallel": Option(
+    "sequence_parallel": TechniqueOption(
         "parallel.sizes:SEQUENCE", SharedBy.ENGINE, "on: norms and residual sums split by tokens.", "off", "off"
     ),
-    "data_parallel_size": Option(
+    "data_parallel_size": TechniqueOption(
         "parallel.sizes:DATA", SharedBy.ENGINE, "Replicas that divide the batch.", "1", "1", ("-dp",)
     ),
-    "expert_parallel_size": Option(
+    "expert_parallel_size": TechniqueOption(
         "parallel.sizes:EXPERT",
         SharedBy.ENGINE,
         "Devices that share out whole experts; 1 splits every expert.",
@@ -113,7 +112,7 @@ TECHNIQUES: dict[str, Option] = {
         "1",
         ("-ep",),
     ),
-    "context_parallel_size": Option(
+    "context_parallel_size": TechniqueOption(
         "parallel.context_parallel",
         SharedBy.ENGINE,
         "Devices that split the tokens of every sequence.",
@@ -121,7 +120,7 @@ TECHNIQUES: dict[str, Option] = {
         "1",
         ("-cp",),
     ),
-    "pipeline_parallel_size": Option(
+    "pipeline_parallel_size": TechniqueOption(
         "parallel.sizes:PIPELINE",
         SharedBy.TARGET,
         "Pipeline stages: 4, or 4,microbatches=8.",
@@ -130,7 +129,7 @@ TECHNIQUES: dict[str, Option] = {
         ("-pp",),
         separator=";",
     ),
-    "spatial": Option(
+    "spatial": TechniqueOption(
         "parallel.spatial",
         SharedBy.TARGET,
         "on, or tokens of KV cache: as many chips as hold them and the weights on chip.",
@@ -139,36 +138,38 @@ TECHNIQUES: dict[str, Option] = {
         separator=";",
     ),
     # after sharding, which finds operators by their names before fusion
-    "fusion": Option("kernels.fuse", SharedBy.ENGINE, "none, all, or rules joined by +: qkv+gate-up+norm-linear ..."),
+    "fusion": TechniqueOption(
+        "kernels.fuse", SharedBy.ENGINE, "none, all, or rules joined by +: qkv+gate-up+norm-linear ..."
+    ),
     # after fusion: it moves the tensors of one device, read by fused kernels
-    "offload": Option(
+    "offload": TechniqueOption(
         "offload.offload",
         SharedBy.WEIGHTS,
         "weights=0.4[,kv=0.5,compute=host], zero-inference, flexgen, experts ...",
         separator=";",
     ),
     # after sharding, so that the collectives of a skipped layer are skipped too
-    "skip_layers": Option(
+    "skip_layers": TechniqueOption(
         "sparsity.skip_layers", SharedBy.WEIGHTS, "Share of the layers that every step skips.", "0", "0"
     ),
-    "early_exit": Option(
+    "early_exit": TechniqueOption(
         "sparsity.early_exit", SharedBy.LAYERS, "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", separator=";"
     ),
     # these choose the forward passes and change none of their operators
-    "speculative": Option(
+    "speculative": TechniqueOption(
         "speculation.speculative",
         SharedBy.TARGET,
         "draft=llama-3.2-1b,tokens=4,acceptance=0.8, or eagle3,tokens=3 ...",
         separator=";",
     ),
-    "branches": Option(
+    "branches": TechniqueOption(
         "branching.branches",
         SharedBy.TARGET,
         "skeleton,outline=36,points=6, or apar,branches=3[,parallel=0.75].",
         separator=";",
     ),
     # last: it counts replicas and depends on how passes generate tokens
-    "batching": Option(
+    "batching": TechniqueOption(
         "batching.batching",
         SharedBy.ENGINE,
         "static, continuous, chunked,tokens=512 or disaggregated,prefill=2,decode=1.",

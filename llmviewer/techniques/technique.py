@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum, auto
 from typing import TypeAlias
 
 from llmviewer.analysis.system import AppliedTechnique, System
@@ -35,6 +36,38 @@ class Technique:
     example: str
     make: Callable[[str], Change]
     parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+class SharedBy(IntEnum):
+    """Draft models that a technique applies to in addition to the target, from most to none.
+
+    ENGINE: all draft models, because they run in the same engine.  WEIGHTS: draft models that use weights of the
+    target: it changes how these are stored or which of them run.  LAYERS: draft models that run all layers of the
+    target, because the technique depends on their number.  TARGET: none.
+    """
+
+    ENGINE = auto()
+    WEIGHTS = auto()
+    LAYERS = auto()
+    TARGET = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class TechniqueOption:
+    """Command-line option of a technique.
+
+    entry: module within `llmviewer.techniques`, or `module:NAME`, of its Technique; NAME is TECHNIQUE by default.
+    help: one line.  off: the value that disables it.  default: its value if not given.  flags: further spellings.
+    separator: between several values of a sweep; `;` where one value may contain commas.
+    """
+
+    entry: str
+    shared_by: SharedBy
+    help: str
+    off: str = "none"
+    default: str = "none"
+    flags: tuple[str, ...] = ()
+    separator: str = ","
 
 
 def add_pass(name: str, make: Callable[[Chip], Pass]) -> Change:

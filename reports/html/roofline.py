@@ -212,7 +212,7 @@ def hover(line: Line) -> str:
         f"{escape(line.configuration)}, {line.stage}",
         f"{fmt.count(operator['flops'])}FLOP, {fmt.traffic(operator['traffic_bytes'])}, "
         f"{fmt.intensity(operator['arithmetic_intensity'])} FLOP/B",
-        f"{fmt.duration(operator['time_s'])} per layer, {operator['bound']}-bound, {fmt.share(line.share)} of stage time",
+        f"{fmt.duration(operator['time_s'])} per layer, {operator['bound']}-bound, {fmt.share(line.share)} of stage",
         *(f"<i>{escape(name)}</i> {escape(text)}" for name, text in line.formulas if name != "Bytes ="),
     )
     return "<br>".join(lines)

@@ -63,7 +63,7 @@ FIGURE = SurveyFigure(
     ),
     differs=(
         "LLM-Viewer has one roof for all operators. We assign norms, softmax and activations to the vector units, "
-        "which have a quarter of the fp16 rate (38.7 TFLOP/s) and a turning point of 50 FLOP/byte; special functions have "
-        "another roof. These operators remain memory-bound at their intensities, so no bound in Table 1 changes."
+        "which have a quarter of the fp16 rate (38.7 TFLOP/s) and a turning point of 50 FLOP/byte; special functions "
+        "have another roof. These operators remain memory-bound at their intensities, so no bound in Table 1 changes."
     ),
 )

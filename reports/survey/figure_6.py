@@ -92,7 +92,7 @@ def an_h100_converts_int4(frames: Frames) -> Verdict:
 
 FIGURE = SurveyFigure(
     title="Figure 6: rooflines of the A6000 by number format",
-    setting="Dense data-sheet rates; layers of Llama-2-13b in prefill of 2,048 tokens show which roof a format reaches.",
+    setting="Dense data-sheet rates; layers of Llama-2-13b in prefill of 2,048 tokens show the roof of each format.",
     queries={
         **{name: SurveyQuery(input_len=(2048,)).with_options(quantization=text) for name, text in FORMATS.items()},
         OTHER: SurveyQuery(hardware="h100-sxm", input_len=(2048,)).with_options(quantization="w4a4"),
@@ -114,7 +114,7 @@ FIGURE = SurveyFigure(
     ),
     differs=(
         "LLM-Viewer uses the INT8 roof only if the KV cache has 8 bit too; linear layers do not use the cache, so by "
-        "our counts w8a8 with a 16-bit cache reaches it. LLM-Viewer also applies that roof to attention and lm_head, which "
-        "we keep in 16 bit. The A6000 has INT4 units (619.3 TOP/s on the data sheet), which LLM-Viewer omits."
+        "our counts w8a8 with a 16-bit cache reaches it. LLM-Viewer also applies that roof to attention and lm_head, "
+        "which we keep in 16 bit. The A6000 has INT4 units (619.3 TOP/s on the data sheet), which LLM-Viewer omits."
     ),
 )

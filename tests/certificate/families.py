@@ -1,4 +1,4 @@
-"""What the certificate must know about each architecture: one row per `model_type`, read top to bottom.
+"""Facts that the certificate needs about each architecture: one row per `model_type`.
 
 `layers` names what tells layers apart (nothing: all alike). `fields` turns a published config into the fields of the
 class. `cut` does what a reduction needs beyond dropping layers. `experts_chosen` is the share of the experts' products
@@ -39,7 +39,7 @@ def only_chosen_run(resolved: Any) -> Fraction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One architecture."""
+    """Facts about one architecture."""
 
     model_class: str
     layers: tuple[by.LayerLabels, ...] = ()

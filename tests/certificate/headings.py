@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Heading(Enum):
-    """Where a product is counted."""
+    """Heading under which a product is counted."""
 
     LINEAR = "linear"
     EXPERTS = "experts"

@@ -1,4 +1,4 @@
-"""What tells the layers of one model apart, read from the library's resolved config object.
+"""Fields that distinguish the layers of one model, read from the library's resolved config object.
 
 Each function gives one label per layer. A family lists the functions that apply to it; a layer's kind is the tuple of
 its labels, and a reduced model keeps the first layers up to the one where the last new kind appears.

@@ -1,4 +1,4 @@
-"""The same counts from a config alone, by llmviewer's own operators."""
+"""Counts from a config alone, by llmviewer's own operators."""
 
 from __future__ import annotations
 

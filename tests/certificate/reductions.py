@@ -45,7 +45,7 @@ def first_layers(fields: Fields, full_depth: int, depth: int) -> Fields:
 
 
 def narrowed(config: Mapping[str, Any], window: int) -> Fields:
-    """The same config with every window that is in use set to `window` tokens, to exercise it with short contexts."""
+    """The config with every window in use set to `window` tokens, to exercise it with short contexts."""
     if "text_config" in config:
         return {**config, "text_config": narrowed(config["text_config"], window)}
     return {name: window if name in WINDOW_FIELDS and value else value for name, value in config.items()}

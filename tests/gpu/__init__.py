@@ -1,1 +1,1 @@
-"""What only a CUDA device can show; skipped elsewhere."""
+"""Tests that need a CUDA device; skipped elsewhere."""

@@ -40,8 +40,8 @@ def command(
     load, cores = environment.load_and_cores()
     if load > BUSY * cores:
         warn([f"this machine is busy (load {load:.1f} on {cores} cores): many rows will be unstable"])
-    with _progress() as seen:
-        summary = run(folder, device, size, seen)
+    with _progress() as on_progress:
+        summary = run(folder, device, size, on_progress)
     _tell(summary, size)
     return 0
 
@@ -75,11 +75,11 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
     bar = Bar(*columns, console=Console(stderr=True), auto_refresh=False)
     task = bar.add_task("", total=None, left="")
 
-    def seen(progress: Progress) -> None:
+    def on_progress(progress: Progress) -> None:
         minutes, seconds = divmod(max(int(progress.left_s), 0), 60)
-        told: dict[str, Any] = {"left": f"{minutes}:{seconds:02d} left", "description": progress.now}
-        bar.update(task, completed=progress.done, total=progress.total, **told)
+        fields: dict[str, Any] = {"left": f"{minutes}:{seconds:02d} left", "description": progress.now}
+        bar.update(task, completed=progress.done, total=progress.total, **fields)
         bar.refresh()
 
     with bar:
-        yield seen
+        yield on_progress

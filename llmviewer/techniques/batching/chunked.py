@@ -82,12 +82,12 @@ class ChunkedRunning(Running):
 class ChunkedTimes(RequestTimes):
     """Request times with chunked prefill.  prefill_s: all mixed steps of a prompt, including their decodes [s]."""
 
-    mixing: ChunkedRunning
+    chunked: ChunkedRunning
 
     @property
     def others_s(self) -> Array:
         """Time of the mixed steps between the tokens of a sequence [s]."""
-        plan = self.mixing.plan
+        plan = self.chunked.plan
         return np.asarray(self.prefill_s * (plan.mixed / plan.chunks))
 
     @property
@@ -109,15 +109,15 @@ class ChunkedTimes(RequestTimes):
     @property
     def generation_s(self) -> Array:
         """Time of mixed and pure decode steps from the first token to the last [s]."""
-        pure = 1.0 - self.mixing.plan.mixed / np.maximum(self.steps, 1.0)
+        pure = 1.0 - self.chunked.plan.mixed / np.maximum(self.steps, 1.0)
         return np.asarray(self.decode_s * pure + self.others_s)
 
     def facts(self) -> BatchingFacts:
         """Sizes in tokens and sequences (means over steps), shares, and times [s]."""
-        plan = self.mixing.plan
+        plan = self.chunked.plan
         return {
             "running": self.running,
-            "token_budget": self.mixing.budget,
+            "token_budget": self.chunked.budget,
             "chunk_tokens": plan.chunk_tokens,
             "chunks": plan.chunks,
             "prompts_together": self.prompts_per_pass,
@@ -139,14 +139,14 @@ class Chunked(Batching):
     name: str = "chunked"
     tokens: float = 0.0
 
-    def budget(self, asked: float, usual: float) -> float:
-        """Token budget of a step."""
-        if asked and self.tokens and asked != self.tokens:
+    def budget(self, requested: float, default: float) -> float:
+        """Token budget of a step.  requested: by the user, 0 if not given; default: of the engine."""
+        if requested and self.tokens and requested != self.tokens:
             raise UserError(
-                f"{WHERE},tokens={self.tokens:g} and --max-num-batched-tokens {asked:g} both set the token budget of a "
-                "step; remove one of them"
+                f"{WHERE},tokens={self.tokens:g} and --max-num-batched-tokens {requested:g} both set the token budget "
+                "of a step; remove one of them"
             )
-        return asked or self.tokens or (usual if np.isfinite(usual) else DEFAULT_TOKEN_BUDGET)
+        return requested or self.tokens or (default if np.isfinite(default) else DEFAULT_TOKEN_BUDGET)
 
     def admit(self, request: Request, replica: Replica) -> Running | None:
         """Sequences that fit in the KV cache, and their chunk plan."""
@@ -167,7 +167,7 @@ class Chunked(Batching):
     def times(self, passes: RequestTimes, running: Running, users: Count) -> RequestTimes:
         """Times with queueing and chunked prefill."""
         assert isinstance(running, ChunkedRunning)
-        return Batching.times(self, passes, running, users).extended(ChunkedTimes, mixing=running)
+        return Batching.times(self, passes, running, users).extended(ChunkedTimes, chunked=running)
 
 
 def _make(text: str) -> Change:

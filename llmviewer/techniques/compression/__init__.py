@@ -1,1 +1,1 @@
-"""Smaller models: pruning, low-rank factors, adapters, nested feed-forward slices."""
+"""Techniques that change the shapes of a model: pruning, low-rank factors, adapters, nested slices."""

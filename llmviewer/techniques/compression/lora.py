@@ -1,4 +1,4 @@
-"""`--lora`: low-rank adapters beside linear layers, not merged into them."""
+"""`--lora`: unmerged low-rank adapters of linear layers."""
 
 from __future__ import annotations
 
@@ -15,51 +15,50 @@ from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape, Linear
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
-#: Linear layers without adapters: experts, and what latent attention absorbs into queries and outputs.
-WITHOUT = ("expert_", "kv_b_proj")
+#: Name prefixes of linear layers without adapters: experts, and the projection that latent attention absorbs.
+UNADAPTED = ("expert_", "kv_b_proj")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """`count` adapters of `rank`, all stored; targets: names of linear layers, none: all that may have one."""
+    """`count` adapters of `rank`, all stored.  targets: names of linear layers; empty for all that can have adapters."""
 
     rank: float
     count: float = 1.0
     targets: tuple[str, ...] = ()
 
     def distinct(self, sequences: Count) -> Count:
-        """Expected distinct adapters of sequences that each pick one uniformly: N (1 - (1 - 1/N)^B), which is 1 for
-        one adapter or one sequence and above neither number."""
+        """Expected distinct adapters if each of B sequences uses one of N uniformly: N (1 - (1 - 1/N)^B)."""
         return self.count * (1.0 - np.power(1.0 - 1.0 / self.count, sequences))
 
 
 def lora(adapters: Adapters) -> Pass:
-    """y = W x + B A x for every target W[n, k]: `<linear>_lora_a` k -> r and `<linear>_lora_b` r -> n.
+    """Compute y = W x + B A x for every target W[n, k]: `<linear>_lora_a` k -> r and `<linear>_lora_b` r -> n.
 
-    `_lora_b` adds to what the layer wrote, in its epilogue: it reads and writes y, one vector FLOP per element.
-    matmul FLOPs 2 tokens r (n + k); weights r (n + k) in 16 bit for every adapter stored, of which a step reads the
-    distinct ones of its sequences.  Adapters take 16-bit inputs, whatever the base is stored in (QLoRA).
+    `_lora_b` adds to the output of the layer in its epilogue: it reads and writes y, one vector FLOP per element.
+    matmul FLOPs 2 tokens r (n + k); 16-bit weights r (n + k) for every stored adapter, of which a step reads the
+    distinct ones of its sequences.  Adapters have 16-bit inputs for any format of the base weights (QLoRA).
     Sources: LoRA arXiv 2106.09685; several at once: Punica arXiv 2310.18547, S-LoRA arXiv 2311.03285.
     """
 
     def change(graph: Graph) -> Graph:
-        known = {op.name for block in graph.blocks for op in block.operators if _may_adapt(block, op)}
+        known = {op.name for block in graph.blocks for op in block.operators if _can_adapt(block, op)}
         for name in adapters.targets:
             if name not in known:
                 raise unknown("target of --lora", name, known)
         targets = frozenset(adapters.targets or known)
         active = adapters.distinct(_sequences(graph))
-        return graph.map_blocks(lambda block: _adapted(block, targets, adapters, active))
+        return graph.map_blocks(lambda block: _with_adapters(block, targets, adapters, active))
 
     return change
 
 
-def _may_adapt(block: Block, operator: Operator) -> bool:
-    return block.is_layer and is_linear(operator) and not operator.name.startswith(WITHOUT)
+def _can_adapt(block: Block, operator: Operator) -> bool:
+    return block.is_layer and is_linear(operator) and not operator.name.startswith(UNADAPTED)
 
 
 def _sequences(graph: Graph) -> Count:
-    """Sequences of the step: those of an attention kernel, else one per row of logits."""
+    """Number of sequences of the step, from an attention kernel; otherwise one per row of logits."""
     for _, operator in graph:
         if isinstance(operator.shape, AttentionShape):
             return total(group.batch_size for group in operator.shape.groups)
@@ -68,24 +67,24 @@ def _sequences(graph: Graph) -> Count:
     return head.m
 
 
-def _adapted(block: Block, targets: frozenset[str], adapters: Adapters, active: Count) -> Block:
-    """The block with both products after every target."""
-    plain = block.operators[0].reads[0].tensor.dtype  # that of the residual stream
-    made = {op.output.name: op.reads[0].tensor for op in block.operators if is_quantize(op)}
+def _with_adapters(block: Block, targets: frozenset[str], adapters: Adapters, active: Count) -> Block:
+    """The block with both adapter products after every target."""
+    plain = block.operators[0].reads[0].tensor.dtype  # dtype of the residual stream
+    unquantized = {op.output.name: op.reads[0].tensor for op in block.operators if is_quantize(op)}
     operators: list[Operator] = []
     for operator in block.operators:
         operators.append(operator)
-        if _may_adapt(block, operator) and operator.name in targets:
+        if _can_adapt(block, operator) and operator.name in targets:
             source = operator.reads[0]
-            x = Access(made.get(source.tensor.name, source.tensor), source.elements)
-            operators += _products(operator, x, plain, adapters, active)
+            x = Access(unquantized.get(source.tensor.name, source.tensor), source.elements)
+            operators += _adapter_products(operator, x, plain, adapters, active)
     return replace(block, operators=tuple(operators))
 
 
-def _products(
+def _adapter_products(
     operator: Operator, x: Access, plain: Dtype, adapters: Adapters, active: Count
 ) -> tuple[Operator, Operator]:
-    """A and B of one target; B adds to what the target wrote."""
+    """The products with A and B of one target; B adds to the output of the target."""
     shape = operator.shape
     assert isinstance(shape, GemmShape)
     a = Linear(
@@ -126,7 +125,7 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="lora",
     kind="compression",
-    summary="Runs low-rank adapters beside linear layers, unmerged, several of them in one batch.",
+    summary="Runs unmerged low-rank adapters in parallel to linear layers; a batch may use several of them.",
     formula="per target W[n,k]: FLOPs 2 tokens r (n + k) + tokens n; 16-bit weights r (n + k), N of them stored, "
     "N (1 - (1 - 1/N)^B) read",
     source="LoRA arXiv 2106.09685, Punica arXiv 2310.18547, S-LoRA arXiv 2311.03285",

@@ -1,4 +1,4 @@
-"""`--low-rank`: linear layers as products of two thin matrices."""
+"""`--low-rank`: linear layers factored into products of two thin matrices."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from llmviewer.techniques.technique import Change, Parameter, Technique, add_pas
 
 
 def low_rank(rank: float) -> Pass:
-    """W[n, k] becomes B[n, r] A[r, k]: two products, k -> r -> n, in the place of one.
+    """Replace W[n, k] by B[n, r] A[r, k]: two products, k -> r -> n, instead of one.
 
-    FLOPs 2 tokens r (n + k), weights r (n + k), wherever that is less than n k; a bias stays with B.  Factors are
-    stored in the format of W; what lies between them is in 16 bit.  Linear layers of all layers and every expert; not
-    the router, embeddings, lm_head, nor kv_b_proj of latent attention.  Source: LoRD arXiv 2309.14021, ASVD 2312.05821.
-    Valid for the shapes alone: which rank keeps a model's quality is another question.
+    FLOPs 2 tokens r (n + k), weights r (n + k), if that is less than n k; a bias is added after B.  Factors are stored
+    in the format of W; the tensor between them has 16 bits.  Linear layers of all layers and every expert; not the
+    router, embeddings, lm_head, nor kv_b_proj of latent attention.  Source: LoRD arXiv 2309.14021, ASVD 2312.05821.
+    Counts only: says nothing about the rank at which a model keeps its quality.
     """
 
     def change(block: Block) -> Block:
         if not block.is_layer:
             return block
-        plain = block.operators[0].reads[0].tensor.dtype  # that of the residual stream
+        plain = block.operators[0].reads[0].tensor.dtype  # dtype of the residual stream
         operators = (part for op in block.operators for part in _factors(op, rank, plain))
         return replace(block, operators=tuple(operators))
 
@@ -33,7 +33,7 @@ def low_rank(rank: float) -> Pass:
 
 
 def _factors(operator: Operator, rank: float, plain: Dtype) -> tuple[Operator, ...]:
-    """The two factors of an operator, or itself where they save nothing."""
+    """The two factors of an operator, or the operator itself if they save nothing."""
     shape = operator.shape
     if not (is_linear(operator) and isinstance(shape, GemmShape)) or operator.role is OperatorRole.LATENT_EXPANSION:
         return (operator,)
@@ -43,7 +43,7 @@ def _factors(operator: Operator, rank: float, plain: Dtype) -> tuple[Operator, .
     inputs = tuple(a for a in operator.reads if a.tensor.role is not Role.WEIGHT)
     biases = tuple(a for a in operator.reads if a.tensor.role is Role.WEIGHT and not is_weight_matrix(a))
     old = conversion(operator)
-    into = replace(
+    first = replace(
         operator,
         name=middle.name,
         role=OperatorRole.OTHER,
@@ -53,7 +53,7 @@ def _factors(operator: Operator, rank: float, plain: Dtype) -> tuple[Operator, .
         matmul_flops=shape.m * (2.0 * shape.k * rank),
         shape=replace(shape, n=rank),
     )
-    out = replace(
+    second = replace(
         operator,
         name=f"{operator.name}_low_b",
         role=OperatorRole.OTHER,
@@ -62,18 +62,18 @@ def _factors(operator: Operator, rank: float, plain: Dtype) -> tuple[Operator, .
         matmul_flops=shape.m * (2.0 * shape.n * rank),
         shape=replace(shape, k=rank),
     )
-    added = operator.vector_flops if old is None else operator.vector_flops - old
-    return _converting(into, 0.0), _converting(out, added)
+    epilogue = operator.vector_flops if old is None else operator.vector_flops - old
+    return _with_conversion(first, 0.0), _with_conversion(second, epilogue)
 
 
-def _converting(operator: Operator, work: Count) -> Operator:
-    """The operator with `work` and the conversion of its own weights on the vector units."""
+def _with_conversion(operator: Operator, work: Count) -> Operator:
+    """The operator with vector FLOPs of `work` plus those that convert its own weights."""
     more = conversion(operator)
     return replace(operator, vector_flops=work if more is None else work + more)
 
 
 def _matrix(operator: Operator, ending: str, share: float) -> Access:
-    """A factor that holds `share` of the elements of the operator's matrix."""
+    """The access to a factor that has `share` of the elements of the operator's matrix."""
     read = weight_access(operator)
     name = f"{operator.name}{ending}.weight"
     return Access(replace(read.tensor, name=name, elements=read.tensor.elements * share), read.elements * share)
@@ -90,7 +90,7 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="low_rank",
     kind="compression",
-    summary="Stores and multiplies linear layers as two thin factors, wherever that is less work.",
+    summary="Stores and multiplies linear layers as two thin factors if that is less work.",
     formula="W[n,k] -> B[n,r] A[r,k]: FLOPs 2 tokens r (n + k), weights r (n + k), where r (n + k) < n k",
     source="LoRD arXiv 2309.14021, ASVD arXiv 2312.05821",
     example="llmviewer analyze llama-2-7b --hardware a6000 --low-rank 1024",

@@ -1,8 +1,8 @@
-"""Fewer heads or feed-forward channels: what lies between two linear layers becomes narrower, and so do they.
+"""Structured pruning of heads and feed-forward channels: narrower tensors between two linear layers.
 
-The first linear layers (`starts`) make fewer outputs, the last ones (`ends`) take fewer inputs, and every operator that
-reads something narrow in between does less.  So only the linear layers stand in a table; factors of a linear layer
-(`_low_a`, `_lora_b` ...) follow it.
+The first linear layers (`starts`) have fewer outputs, the last ones (`ends`) fewer inputs, and every operator in between
+that reads a narrow tensor does less work.  A cut therefore names only linear layers; their factors (`_low_a`,
+`_lora_b` ...) are cut with them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from llmviewer.core.kinds import Kind
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
 
-#: Endings of the factors that a technique sets in the place of a linear layer or beside it.
-INTO = ("", "_low_b", "_lora_b")
-OUT_OF = ("", "_low_a", "_lora_a")
+#: Name suffixes of a linear layer or of the factor of it that writes its outputs, or reads its inputs.
+OUTPUT_FACTORS = ("", "_low_b", "_lora_b")
+INPUT_FACTORS = ("", "_low_a", "_lora_a")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """`new` of `old` channels (or heads) stay between linear layers `starts` and `ends`.
+    """Reduction from `old` to `new` channels (or heads) between the linear layers `starts` and `ends`.
 
-    narrow: tensors that exist before the block runs (caches).  kept: what stays whole though narrow things are read.
+    narrow: tensors that exist before the block runs and become narrow (caches).  kept: tensors that keep their size
+    although their operators read narrow tensors.
     """
 
     starts: tuple[str, ...]
@@ -36,30 +37,30 @@ class Cut:
     narrow: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
-    def part(self, count: Count) -> Count:
-        """The share of a count that stays; whole numbers stay whole."""
+    def scale(self, count: Count) -> Count:
+        """The remaining part of a count; counts of whole channels stay whole numbers."""
         return count / self.old * self.new
 
 
-def narrowed(block: Block, cut: Cut) -> Block:
+def narrow_block(block: Block, cut: Cut) -> Block:
     """The block with fewer channels between the linear layers of `cut`.
 
-    matmul FLOPs and weights of those layers scale with new/old; biases of the ends do not.  Weights of norms scale
-    where they span all channels, not where each head shares one vector.
+    matmul FLOPs and weights of those layers scale with new/old; biases of the ends do not.  Weights of norms scale if
+    they span all channels, and do not if all heads share one vector.
     """
     if cut.old == cut.new:
         return block
     walk = _BlockNarrowing(cut=cut, narrow=set(cut.narrow))
     operators = tuple(walk.operator(op) for op in block.operators)
     states = tuple(
-        replace(s, per_token=float(cut.part(s.per_token))) if s.name in cut.narrow else s for s in block.states
+        replace(s, per_token=float(cut.scale(s.per_token))) if s.name in cut.narrow else s for s in block.states
     )
     return replace(block, operators=operators, states=states)
 
 
 @dataclass(slots=True, kw_only=True)
 class _BlockNarrowing:
-    """One block from its first operator to its last; narrow: names of the tensors met that are."""
+    """Traversal of the operators of one block.  narrow: names of the narrow tensors found so far."""
 
     cut: Cut
     narrow: set[str] = field(default_factory=set)
@@ -67,8 +68,8 @@ class _BlockNarrowing:
     ends: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        self.starts = frozenset(name + ending for name in self.cut.starts for ending in INTO)
-        self.ends = frozenset(name + ending for name in self.cut.ends for ending in OUT_OF)
+        self.starts = frozenset(name + ending for name in self.cut.starts for ending in OUTPUT_FACTORS)
+        self.ends = frozenset(name + ending for name in self.cut.ends for ending in INPUT_FACTORS)
 
     def operator(self, operator: Operator) -> Operator:
         if operator.name in self.ends:
@@ -81,11 +82,11 @@ class _BlockNarrowing:
         return access.tensor.role is not Role.WEIGHT and access.tensor.name in self.narrow
 
     def _scaled(self, access: Access) -> Access:
-        tensor = replace(access.tensor, elements=self.cut.part(access.tensor.elements))
-        return Access(tensor, self.cut.part(access.elements))
+        tensor = replace(access.tensor, elements=self.cut.scale(access.tensor.elements))
+        return Access(tensor, self.cut.scale(access.elements))
 
     def _inner(self, operator: Operator) -> Operator:
-        """All it writes is narrow, and its work in proportion; what it reads is where it was so before."""
+        """The operator with narrow outputs and work in proportion; inputs are narrow if they already were."""
         cut, linear = self.cut, isinstance(operator.shape, GemmShape)
         self.narrow.update(a.tensor.name for a in operator.writes if a.tensor.name not in cut.kept)
         writes = tuple(self._scaled(a) if a.tensor.name not in cut.kept else a for a in operator.writes)
@@ -96,13 +97,13 @@ class _BlockNarrowing:
         whole = all(a.tensor.name not in cut.kept for a in operator.writes)
         before, after = (total(a.elements for a in accesses) for accesses in (operator.writes, writes))
 
-        def part(count: Count) -> Count:
-            return cut.part(count) if whole else count * (after / before)
+        def scale(count: Count) -> Count:
+            return cut.scale(count) if whole else count * (after / before)
 
         rows, width, *rest = operator.output_shape
-        shape, output_shape = self._shape(operator.shape), (rows, part(width), *rest)
+        shape, output_shape = self._shape(operator.shape), (rows, scale(width), *rest)
         changed = replace(operator, reads=reads, writes=writes, shape=shape, output_shape=output_shape)
-        return changed.map_work(part)
+        return changed.map_work(scale)
 
     def _weight_scales(self, operator: Operator, access: Access, linear: bool) -> bool:  # noqa: FBT001
         if access.tensor.role is not Role.WEIGHT:
@@ -111,16 +112,16 @@ class _BlockNarrowing:
 
     def _shape(self, shape: object) -> object:
         if isinstance(shape, GemmShape):
-            return replace(shape, n=float(self.cut.part(shape.n)))
+            return replace(shape, n=float(self.cut.scale(shape.n)))
         if isinstance(shape, AttentionShape):
             # a cached latent serves all heads: one KV head in the weight-absorbed form, as many as queries otherwise
             one = (shape.kv_heads == 1) & (shape.heads > 1)
-            kv_heads = self.cut.part(shape.kv_heads)
-            return replace(shape, heads=float(self.cut.part(shape.heads)), kv_heads=kv_heads * (1 - one) + 1.0 * one)
+            kv_heads = self.cut.scale(shape.kv_heads)
+            return replace(shape, heads=float(self.cut.scale(shape.heads)), kv_heads=kv_heads * (1 - one) + 1.0 * one)
         return shape
 
     def _end(self, operator: Operator) -> Operator:
-        """Takes fewer inputs and makes as many outputs."""
+        """The operator with fewer inputs and as many outputs."""
         shape = operator.shape
         assert isinstance(shape, GemmShape)
         bias = any(a.tensor.name.endswith(".bias") for a in operator.reads)
@@ -130,11 +131,11 @@ class _BlockNarrowing:
             else self._scaled(a)
             for a in operator.reads
         )  # fmt: skip
-        changed = replace(operator, reads=reads, shape=replace(shape, k=float(self.cut.part(shape.k))))
+        changed = replace(operator, reads=reads, shape=replace(shape, k=float(self.cut.scale(shape.k))))
         return replace(
             changed,
-            matmul_flops=self.cut.part(operator.matmul_flops),
-            vector_flops=self.cut.part(operator.vector_flops - added) + added,
+            matmul_flops=self.cut.scale(operator.matmul_flops),
+            vector_flops=self.cut.scale(operator.vector_flops - added) + added,
         )
 
 
@@ -144,8 +145,10 @@ def nearest_size(old: float, share: float) -> float:
 
 
 def narrower_feed_forward(share: float) -> Pass:
-    """`share` of the intermediate channels of every feed-forward part, of each expert and of shared ones, to a whole
-    number of channels."""
+    """Keep `share` of the intermediate channels of every feed-forward part, routed and shared experts included.
+
+    The number of channels is rounded to a whole number.
+    """
 
     def change(block: Block) -> Block:
         for prefix in ("", "shared_", "expert_"):
@@ -155,22 +158,22 @@ def narrower_feed_forward(share: float) -> Pass:
                     assert isinstance(shape, GemmShape)
                     starts = tuple(f"{prefix}{name}" for name in ("gate_proj", "up_proj", "gate_up_proj"))
                     cut = Cut(starts=starts, ends=(operator.name,), old=shape.k, new=nearest_size(shape.k, share))
-                    block = narrowed(block, cut)
+                    block = narrow_block(block, cut)
         return block
 
     return lambda graph: graph.map_blocks(change)
 
 
 def fewer_heads(share: float) -> Pass:
-    """`share` of the heads of softmax attention: groups of a KV head and its query heads stay or go together, so
-    KV heads are rounded to a whole number; of latent attention, whose heads share one latent, query heads.
+    """Keep `share` of the heads of softmax attention.
 
-    Raises UserError where there is one KV head for all: no group can go.
+    A KV head and its query heads are kept or removed together, so KV heads are rounded to a whole number; in latent
+    attention, whose heads share one latent, query heads are.  Raises UserError for a single KV head.
     """
-    return lambda graph: graph.map_blocks(lambda block: _with_heads(block, share))
+    return lambda graph: graph.map_blocks(lambda block: _keep_heads(block, share))
 
 
-def _with_heads(block: Block, share: float) -> Block:
+def _keep_heads(block: Block, share: float) -> Block:
     shape = next((op.shape for op in block.operators if isinstance(op.shape, AttentionShape)), None)
     if shape is None or not block.is_layer:
         return block
@@ -179,7 +182,7 @@ def _with_heads(block: Block, share: float) -> Block:
     else:
         old, caches = float(shape.kv_heads), ("k_cache", "v_cache")
         if old == 1.0 and shape.heads > 1 and share != 1.0:
-            raise UserError("fewer heads: one KV head serves all query heads here; no group of heads can go")
+            raise UserError("--prune heads: one KV head serves all query heads; no group of heads can be removed")
     cut = Cut(
         starts=("q_proj", "k_proj", "v_proj", "qkv_proj", "q_b_proj", "kv_b_proj"),
         ends=("o_proj",),
@@ -188,4 +191,4 @@ def _with_heads(block: Block, share: float) -> Block:
         narrow=caches,
         kept=("latent_cache",),
     )
-    return narrowed(block, cut)
+    return narrow_block(block, cut)

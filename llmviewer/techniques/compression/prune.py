@@ -1,4 +1,4 @@
-"""`--prune`: weights, channels, heads or layers that are left out."""
+"""`--prune`: removal of weights, channels, heads or layers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.techniques.compression.narrow import fewer_heads, narrower_feed_forward, nearest_size
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass
 
-#: Two bits say where in its four a kept element stands.
-INDEX = Dtype(name="2:4-index", bits=2, compute="index")
-#: One bit says whether an element is kept.
+#: Two bits per kept element for its position among four.
+INDEX_2_OF_4 = Dtype(name="2:4-index", bits=2, compute="index")
+#: One bit per element for whether it is kept.
 BITMAP = Dtype(name="bitmap", bits=1, compute="index")
-#: Products whose 2:4 rate is not twice the dense one on every chip that has 2:4 units: GB300 4/3, MI350X none.
-DENSE = ("fp4", "fp6")
+#: Formats whose 2:4 rate is not twice the dense one on every chip with 2:4 units: 4/3 on GB300, none on MI350X.
+WITHOUT_SPARSE_SPEEDUP = ("fp4", "fp6")
 
 
 def two_of_four(chip: Chip) -> Pass:
-    """2:4 sparsity: of every four weights of a linear layer two are stored, each with 2 bits of index.
+    """Apply 2:4 sparsity: two of every four weights of a linear layer are stored, each with 2 bits of index.
 
-    Stored: 1/2 of the bits + 1 bit, so 16-bit weights x 0.5625 and 8-bit ones x 0.625.  matmul FLOPs: those of the
-    dense product over the chip's sparse speed-up (zeros are skipped), but for 4- and 6-bit floats, whose sparse rates
-    differ from sheet to sheet.  Linear layers of all layers; not the router, embeddings and lm_head.
+    Stored: 1/2 of the bits + 1 bit, so 16-bit weights x 0.5625 and 8-bit ones x 0.625.  matmul FLOPs: dense FLOPs over
+    the chip's sparse speed-up (zeros are skipped), except for 4- and 6-bit floats, whose sparse rates differ between
+    data sheets.  Linear layers of all layers; not the router, embeddings and lm_head.
     Source: NVIDIA A100 whitepaper; arXiv 2104.08378.  Raises UserError on a chip without 2:4 units.
     """
     if float(np.min(chip.sparse_speedup)) <= 1.0:
@@ -41,14 +41,14 @@ def two_of_four(chip: Chip) -> Pass:
 
     def change(operator: Operator) -> Operator:
         kept = weight_access(operator)
-        stored = _stored(operator, 0.5, Access(_pattern(kept, INDEX, 0.5), kept.elements * 0.5))
+        stored = _stored(operator, 0.5, Access(_pattern(kept, INDEX_2_OF_4, 0.5), kept.elements * 0.5))
         work = _sum(operator.vector_flops, conversion(operator), conversion(stored))
         runs = chip.compute_dtype(operator.compute)
-        fast = runs in chip.matrix_flops_per_s and runs not in DENSE
+        fast = runs in chip.matrix_flops_per_s and runs not in WITHOUT_SPARSE_SPEEDUP
         skipped = operator.matmul_flops / chip.sparse_speedup if fast else operator.matmul_flops
         return replace(stored, matmul_flops=skipped, vector_flops=work)
 
-    return _over_linears(change)
+    return _map_linear_layers(change)
 
 
 def _sum(work: Count, before: Count | None, after: Count | None) -> Count:
@@ -56,9 +56,9 @@ def _sum(work: Count, before: Count | None, after: Count | None) -> Count:
 
 
 def unstructured(sparsity: float) -> Pass:
-    """`sparsity` of the weights of every linear layer are zero and left out of memory.
+    """Set `sparsity` of the weights of every linear layer to zero and do not store them.
 
-    Stored: a bitmap of one bit per element and the kept values; dense where that would be larger.  FLOPs stay: tiles
+    Stored: a bitmap of one bit per element and the kept values; dense if that is smaller.  FLOPs are unchanged: tiles
     are expanded on the chip and multiplied densely (Flash-LLM, arXiv 2309.10285); the expansion is not counted.
     """
 
@@ -68,17 +68,17 @@ def unstructured(sparsity: float) -> Pass:
             return operator
         return _stored(operator, 1.0 - sparsity, Access(_pattern(kept, BITMAP, 1.0), kept.elements))
 
-    return _over_linears(change)
+    return _map_linear_layers(change)
 
 
-def _pattern(of: Access, dtype: Dtype, per_element: float) -> Tensor:
-    """Where the kept elements stand; no parameter of the model."""
-    name = f"{of.tensor.name.removesuffix('.weight')}.pattern{BUFFER}"
-    return Tensor(name=name, elements=of.tensor.elements * per_element, dtype=dtype, role=Role.WEIGHT)
+def _pattern(weight: Access, dtype: Dtype, per_element: float) -> Tensor:
+    """The positions of the kept elements of a weight; not a parameter of the model."""
+    name = f"{weight.tensor.name.removesuffix('.weight')}.pattern{BUFFER}"
+    return Tensor(name=name, elements=weight.tensor.elements * per_element, dtype=dtype, role=Role.WEIGHT)
 
 
 def _stored(operator: Operator, share: float, pattern: Access) -> Operator:
-    """`share` of the matrix, and the pattern beside it."""
+    """The operator with `share` of its matrix and an access to the sparsity pattern."""
     reads = tuple(_part(a, share) if is_weight_matrix(a) else a for a in operator.reads)
     return replace(operator, reads=(*reads, pattern))
 
@@ -87,31 +87,33 @@ def _part(access: Access, share: float) -> Access:
     return Access(replace(access.tensor, elements=access.tensor.elements * share), access.elements * share)
 
 
-def _over_linears(change: Callable[[Operator], Operator]) -> Pass:
-    """The pass that changes linear layers, embeddings and head aside."""
+def _map_linear_layers(change: Callable[[Operator], Operator]) -> Pass:
+    """A pass that changes the linear layers of all layers, but not embeddings and lm_head."""
 
-    def of_block(block: Block) -> Block:
+    def change_block(block: Block) -> Block:
         if not block.is_layer:
             return block
         return replace(block, operators=tuple(change(op) if is_linear(op) else op for op in block.operators))
 
-    return lambda graph: graph.map_blocks(of_block)
+    return lambda graph: graph.map_blocks(change_block)
 
 
 def fewer_layers(share: float) -> Pass:
-    """`share` of the layers, to a whole number of them; kinds of layers keep their proportions as nearly as whole
-    numbers can (largest remainders)."""
+    """Keep `share` of the layers, rounded to a whole number.
+
+    The proportions of the kinds of layers are kept as closely as whole numbers allow (largest remainders).
+    """
 
     def change(graph: Graph) -> Graph:
         layers = [block for block in graph.blocks if block.is_layer]
         depth = sum(block.repeats for block in layers)
-        wanted = int(nearest_size(depth, share))
-        exact = [block.repeats * wanted / depth for block in layers]
-        times = [floor(number) for number in exact]
-        order = sorted(range(len(layers)), key=lambda at: times[at] - exact[at])
-        for at in order[: wanted - sum(times)]:
-            times[at] += 1
-        kept = {id(block): count for block, count in zip(layers, times, strict=True)}
+        new_depth = int(nearest_size(depth, share))
+        exact = [block.repeats * new_depth / depth for block in layers]
+        repeats = [floor(number) for number in exact]
+        order = sorted(range(len(layers)), key=lambda index: repeats[index] - exact[index])
+        for index in order[: new_depth - sum(repeats)]:
+            repeats[index] += 1
+        kept = {id(block): count for block, count in zip(layers, repeats, strict=True)}
         blocks = (replace(b, repeats=kept.get(id(b), b.repeats)) for b in graph.blocks)
         return replace(graph, blocks=tuple(block for block in blocks if block.repeats))
 
@@ -120,7 +122,7 @@ def fewer_layers(share: float) -> Pass:
 
 _SHARE = Parameter(name="share", low=0.01, high=1.0)
 _SPARSITY = Parameter(name="sparsity", low=0.0, high=0.99)
-#: What may be pruned by a number -> (its bounds, what that makes of a graph, the number that changes nothing).
+#: Kinds of pruning with a number -> (parameter, function from number to graph pass, number that changes nothing).
 _BY_NUMBER: dict[str, tuple[Parameter, Callable[[float], Pass], float]] = {
     "unstructured": (_SPARSITY, unstructured, 0.0),
     "width": (_SHARE, narrower_feed_forward, 1.0),
@@ -133,8 +135,8 @@ def _make(text: str) -> Change:
     changes = [_one(part.strip().lower()) for part in text.split("+")]
 
     def change(system: System) -> System:
-        for each in changes:
-            system = each(system)
+        for single_change in changes:
+            system = single_change(system)
         return system
 
     return change
@@ -146,15 +148,15 @@ def _one(text: str) -> Change:
     name, equals, value = text.partition("=")
     if name not in _BY_NUMBER or not equals:
         raise unknown("--prune", text, ("2:4", *(f"{known}=0.5" for known in _BY_NUMBER)))
-    parameter, make, nothing = _BY_NUMBER[name]
+    parameter, make, neutral = _BY_NUMBER[name]
     number = replace(parameter, name=name).parse(value, "--prune")
-    return (lambda system: system) if number == nothing else add_pass(f"prune({text})", lambda _: make(number))
+    return (lambda system: system) if number == neutral else add_pass(f"prune({text})", lambda _: make(number))
 
 
 TECHNIQUE = Technique(
     name="prune",
     kind="compression",
-    summary="Leaves out weights (2:4, unstructured=0.5), channels (width=0.75), heads or layers; several with +.",
+    summary="Removes weights (2:4, unstructured=0.5), channels (width=0.75), heads or layers; join several by +.",
     formula="2:4: half the weights and 2 bits per kept one (16 bit x 0.5625), FLOPs / sparse_speedup; unstructured s: "
     "(1-s) of the weights and 1 bit per element, FLOPs as before; width, heads, depth: that share, in whole numbers",
     source="2:4 arXiv 2104.08378; unstructured Flash-LLM arXiv 2309.10285; width, depth, heads arXiv 2407.14679",

@@ -35,7 +35,7 @@ def flash_attention(chip: Chip) -> Pass:
         qk, softmax, sv = block.operators[at : at + 3]
         shape = qk.shape
         assert isinstance(shape, AttentionShape)
-        inputs = AttentionInputs.of((qk, softmax, sv))
+        inputs = AttentionInputs.from_eager((qk, softmax, sv))
         fused = flash(shape, inputs, rereads(shape, inputs, chip), qk.compute)
         after = tuple(_reading_fused(op) for op in block.operators[at + 3 :])
         return replace(block, operators=(*block.operators[:at], fused, *after))

@@ -10,7 +10,7 @@ from llmviewer.core.kinds import OperatorRole
 from llmviewer.formats.linear import is_weight_matrix
 from llmviewer.ops.transfer import TransferShape, load
 from llmviewer.techniques.offload.places import offloaded_tensor
-from llmviewer.techniques.sparsity.contextual_sparsity import union
+from llmviewer.techniques.sparsity.contextual_sparsity import union_share
 
 #: The matrices whose rows or columns are neurons.
 NEURONS = (OperatorRole.FEED_FORWARD_INPUT, OperatorRole.FEED_FORWARD_OUTPUT)
@@ -61,7 +61,7 @@ def _from_disk(operator: Operator, flash: Flash, needed: list[Access]) -> Operat
         if not is_weight_matrix(access):
             reads.append(access)
             continue
-        share = union(flash.fresh, operator.output_shape[0])
+        share = union_share(flash.fresh, operator.output_shape[0])
         needed.append(Access(offloaded_tensor(tensor, Place.DISK), tensor.elements * share))
         reads.append(Access(replace(tensor, elements=tensor.elements * flash.kept), access.elements))
     return replace(operator, reads=tuple(reads))

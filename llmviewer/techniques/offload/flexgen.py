@@ -1,4 +1,4 @@
-"""`--offload flexgen`: the placement that a linear program finds for the request."""
+"""`--offload flexgen`: shares on device, host and disk chosen by a linear program for each request."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from llmviewer.hardware.chip import Host
 from llmviewer.hardware.figures import Figure
 from llmviewer.models.model import Model
 from llmviewer.techniques.offload.places import OffloadShares
-from llmviewer.techniques.offload.plan import Offload, with_offload, with_host
+from llmviewer.techniques.offload.plan import Offload, with_host, with_offload
 from llmviewer.techniques.technique import Change
 
-#: Stands among the passes until the request is known.
+#: Placeholder among the passes of a system until the request is known.
 NAME = "offload(flexgen)"
 
 
-def flexgen(beside: Host, figures: Mapping[str, Figure]) -> Change:
-    """Shares of weights, cache and hidden states on device, host and disk that minimise the time of the request.
+def flexgen(host: Host, figures: Mapping[str, Figure]) -> Change:
+    """Choose the shares of weights, cache and hidden states on device, host and disk that minimise the request's time.
 
-    Layers stream while the one before computes; prefill and generation each take as long as their slowest resource,
-    kernels, link in, link out, host memory or disk, summed over layers.  What of it is placed is what a batch holds at
-    its end.  Source: FlexGen, arXiv 2303.06865, section 4.3: its program, with the counts of this model.
+    A layer is copied while the previous one computes; prefill and generation each take as long as their slowest
+    resource (kernels, link in, link out, host memory or disk), summed over layers.  The footprint is that of the batch
+    at its end.  Source: FlexGen, arXiv 2303.06865, section 4.3: its program, with the counts of this model.
     """
 
     def change(system: System) -> System:
-        hosted = with_host(system, beside, figures)
-        marked = (*system.passes, AppliedTechnique(name=NAME, make=lambda _: as_built))
-        return replace(hosted, passes=marked, copies_beside=True, policy=_policy)
+        hosted = with_host(system, host, figures)
+        passes = (*system.passes, AppliedTechnique(name=NAME, make=lambda _: as_built))
+        return replace(hosted, passes=passes, copies_beside=True, policy=_policy)
 
     return change
 
@@ -44,17 +44,18 @@ def _policy(model: Model, system: System, request: Request, token_budget: float)
 
 
 def _placed(system: System, shares: Shares) -> System:
-    """The system with its mark replaced by a placement; what drafts from the model's own weights finds them there."""
+    """The system with its placeholder replaced by a placement, also in draft models that use the target's weights."""
     at = [applied.name for applied in system.passes].index(NAME)
     weights, kv, activations = (OffloadShares(host=shares[k], disk=shares[k + 1]) for k in (0, 2, 4))
     plan = Offload(weights=weights, kv=kv, activations=activations, head=False)
     before = replace(system, passes=system.passes[:at])
-    there = with_offload(before, plan, "flexgen: ")
+    offloaded = with_offload(before, plan, "flexgen: ")
     drafters = tuple(
-        replace(one, system=_placed(one.system, shares)) if _is_marked(one.system) else one for one in system.drafters
+        replace(drafter, system=_placed(drafter.system, shares)) if _has_placeholder(drafter.system) else drafter
+        for drafter in system.drafters
     )
-    return replace(there, passes=(*there.passes, *system.passes[at + 1 :]), drafters=drafters)
+    return replace(offloaded, passes=(*offloaded.passes, *system.passes[at + 1 :]), drafters=drafters)
 
 
-def _is_marked(system: System) -> bool:
+def _has_placeholder(system: System) -> bool:
     return any(applied.name == NAME for applied in system.passes)

@@ -1,4 +1,4 @@
-"""`--offload`: weights, cache or hidden states on the host or its disk."""
+"""`--offload`: weights, KV cache or hidden states on the host or its disk."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from llmviewer.hardware.figures import Figure
 from llmviewer.hardware.specs import disk, host
 from llmviewer.techniques.offload.flash import Flash
 from llmviewer.techniques.offload.places import OffloadShares
-from llmviewer.techniques.offload.plan import TENSORS, WHERE, Offload, Overlap, with_offload, with_host
+from llmviewer.techniques.offload.plan import TENSORS, WHERE, Offload, Overlap, with_host, with_offload
 from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
-#: A server whose CPU states its rates, and a fast disk.
+#: Default host, a server whose CPU rates are published, and a fast disk.
 DEFAULT_HOST = "xeon-8480-ddr5"
 DEFAULT_DISK = "samsung-pm1743"
-#: Words that choose -> what they allow, the default first.
+#: Parameters with a choice of words -> allowed words, the default first.
 CHOICES: dict[str, tuple[str, ...]] = {
     "compute": ("device", "host"),
     "overlap": tuple(way.value for way in Overlap),
     "to": ("host", "disk"),
 }
-#: First words -> what they say unless the rest of the text says otherwise.
+#: Presets, named by the first word -> their parameters, which the rest of the text overrides.
 PRESETS: dict[str, dict[str, str]] = {
     "zero-inference": {"weights": "1"},
     "experts": {"weights": "1", "compute": "host"},
@@ -38,27 +38,29 @@ NEURONS = {
 
 
 def _make(text: str) -> Change:
-    given = _words(text)
+    given = _parse(text)
     preset = given.pop("preset", "")
-    beside, figures = _beside(given)
+    machine, figures = _host(given)
     if preset == "flexgen":
-        from llmviewer.techniques.offload.flexgen import flexgen  # it alone solves a linear program
+        from llmviewer.techniques.offload.flexgen import flexgen  # needs a solver of linear programs
 
-        return flexgen(beside, figures)
+        return flexgen(machine, figures)
     plan = _plan(preset, given)
     if plan.is_empty:
         return lambda system: system
 
     def change(system: System) -> System:
         if plan.flash and not any(a.name.startswith("contextual_sparsity") for a in system.passes):
-            raise UserError(f"{WHERE} flash reads the neurons that a token uses: say so, --contextual-sparsity mlp=0.1")
-        return with_offload(with_host(system, beside, figures), plan)
+            raise UserError(
+                f"{WHERE} flash needs the share of neurons that a token uses: add --contextual-sparsity mlp=0.1"
+            )
+        return with_offload(with_host(system, machine, figures), plan)
 
     return change
 
 
-def _words(text: str) -> dict[str, str]:
-    """The text as words by name, those of its preset filled in."""
+def _parse(text: str) -> dict[str, str]:
+    """Parameters by name, including those of the preset, which is listed as `preset`."""
     first, _, rest = text.partition(",")
     preset = first.strip() if "=" not in first else ""
     if "=" not in first and preset not in PRESETS:
@@ -75,13 +77,14 @@ def _words(text: str) -> dict[str, str]:
 def _plan(preset: str, given: Mapping[str, str]) -> Offload:
     if preset == "flash":
         return Offload(
-            flash=Flash(**{name: of.value(given, WHERE) for name, of in NEURONS.items()}), overlap=Overlap.NOTHING
+            flash=Flash(**{name: parameter.value(given, WHERE) for name, parameter in NEURONS.items()}),
+            overlap=Overlap.NOTHING,
         )
     to, on_host = given.get("to", "host"), given.get("compute") == "host"
     if on_host and to == "disk":
-        raise UserError(f"{WHERE}: the host computes with what is in its memory; to=disk goes with compute=device")
+        raise UserError(f"{WHERE}: the host computes only with tensors in its memory; to=disk requires compute=device")
     if on_host and given.get("overlap"):
-        raise UserError(f"{WHERE}: the device waits for what the host computes; overlap goes with compute=device")
+        raise UserError(f"{WHERE}: the device waits for the host to compute; overlap requires compute=device")
     weights, kv, activations = (OffloadShares(**{to: parameter.value(given, WHERE)}) for parameter in SHARES)
     return Offload(
         weights=weights,
@@ -93,36 +96,36 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
     )
 
 
-def _beside(given: Mapping[str, str]) -> tuple[Host, dict[str, Figure]]:
-    """The host, and its disk where one is needed, with their figures."""
+def _host(given: Mapping[str, str]) -> tuple[Host, dict[str, Figure]]:
+    """The host, with its disk if one is used, and their data-sheet figures."""
     found, figure = host(given.get("host", DEFAULT_HOST))
     figures = {"host.bandwidth_bytes_per_s": figure}
     if given.get("to") == "disk" or "disk" in given:
-        its, rates = disk(given.get("disk", DEFAULT_DISK))
-        found, figures = replace(found, disk=its), figures | rates
+        attached, rates = disk(given.get("disk", DEFAULT_DISK))
+        found, figures = replace(found, disk=attached), figures | rates
     return found, figures
 
 
 TECHNIQUE = Technique(
     name="offload",
     kind="offloading",
-    summary="Keeps weights, cache or hidden states on the host or its disk: streamed while the layer before "
-    "computes, or computed on by the host.",
+    summary="Stores weights, KV cache or hidden states on the host or its disk; they are copied to the device while "
+    "the previous layer computes, or the host computes with them.",
     parameters={
-        "weights": "share of every layer's weights that lies elsewhere",
-        "kv": "share of the KV cache that does",
-        "activations": "share of the hidden states that does",
-        "compute": "device (what it needs is streamed), or host: it computes with what it holds",
-        "overlap": "on: a share of every layer comes while the one before computes; layer: whole layers "
-        "do; off: a layer waits",
-        "to": "host, or disk",
-        "host": f"name of a host; {DEFAULT_HOST} unless said",
-        "disk": f"name of a disk; {DEFAULT_DISK} unless said",
-        "zero-inference": "all weights streamed (ZeRO-Inference)",
-        "experts": "routed experts on the host, which computes them (KTransformers)",
-        "flexgen": "what lies where as a linear program finds it for the request (FlexGen)",
+        "weights": "share of every layer's weights that is offloaded",
+        "kv": "share of the KV cache that is offloaded",
+        "activations": "share of the hidden states that is offloaded",
+        "compute": "device: offloaded tensors are copied to the device; host: the host computes with them",
+        "overlap": "on: a share of every layer is copied while the previous layer computes; layer: whole layers "
+        "are; off: a layer waits for its copies",
+        "to": "host or disk",
+        "host": f"name of a host; default {DEFAULT_HOST}",
+        "disk": f"name of a disk; default {DEFAULT_DISK}",
+        "zero-inference": "all weights are offloaded and copied (ZeRO-Inference)",
+        "experts": "the host stores the routed experts and computes with them (KTransformers)",
+        "flexgen": "a linear program chooses the shares for the request (FlexGen)",
         "flash": "feed-forward weights on the disk, kept=0.24 of the neurons in memory, fresh=0.024 read "
-        "for a token (LLM in a flash)",
+        "per token (LLM in a flash)",
     },
     formula="a layer takes max(kernels, bytes in / link, bytes out / link, bytes / host memory, bytes / disk), their "
     "sum with overlap=off; on the host max(bytes / memory bandwidth, FLOP / CPU rate) in series; memory keeps the rest "

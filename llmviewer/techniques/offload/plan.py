@@ -72,7 +72,7 @@ class Offload:
     def make(self, chip: Chip) -> Pass:
         """The graph pass of this plan on a chip."""
         if self.flash is not None:
-            return load_neurons_from_disk(self.flash, TransferShape(direction=Direction.IN, crosses=_crosses(chip)))
+            return load_neurons_from_disk(self.flash, TransferShape(direction=Direction.IN, over_link=_crosses(chip)))
         passes = [*self._host_passes(), *self._copy_passes(chip)]
 
         def change(graph: Graph) -> Graph:

@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Role, whole
 from llmviewer.ops.transfer import Direction, TransferShape, load, store
-from llmviewer.techniques.offload.places import HIDDEN, ON_DEVICE, OffloadShares, cache_accesses, split_states, offloaded_tensor, larger_access, has_untied_head, split_layers
+from llmviewer.techniques.offload.places import (
+    HIDDEN,
+    ON_DEVICE,
+    OffloadShares,
+    cache_accesses,
+    has_untied_head,
+    larger_access,
+    offloaded_tensor,
+    split_layers,
+    split_states,
+)
 
 #: Suffix of the names of blocks whose weights are offloaded when those of other layers are not.
 OFFLOADED = " offloaded"
@@ -39,7 +49,7 @@ class Streams:
 
     def shape(self, direction: Direction) -> TransferShape:
         """The shape of a copy in this direction."""
-        return TransferShape(direction=direction, crosses=self.crosses)
+        return TransferShape(direction=direction, over_link=self.crosses)
 
 
 def stream(streams: Streams) -> Pass:

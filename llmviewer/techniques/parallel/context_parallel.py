@@ -17,7 +17,7 @@ from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.parallel.devices import parse_devices, with_parallelism
-from llmviewer.techniques.parallel.share import part, scaled, with_shape
+from llmviewer.techniques.parallel.share import scale_access, scale_axis, scale_work
 from llmviewer.techniques.technique import Change, Technique
 
 #: Rows of the head are those of the last tokens, which one device has.
@@ -103,10 +103,10 @@ class _Deal:
             if tensor.role is Role.WEIGHT:
                 return access
             if tensor.role is Role.CACHE or tensor.name.startswith("kv_b"):
-                return part(access, self.keys_share)
-            return part(access, 1.0 / self.devices if _is_score(tensor) else self.share)
+                return scale_access(access, self.keys_share)
+            return scale_access(access, 1.0 / self.devices if _is_score(tensor) else self.share)
 
-        new = scaled(operator, 1.0 / self.devices)
+        new = scale_work(operator, 1.0 / self.devices)
         return replace(new, reads=tuple(map(read, new.reads)), writes=tuple(map(read, new.writes)))
 
     def _gather(self, operator: Operator) -> Operator:
@@ -114,9 +114,9 @@ class _Deal:
         kept = {
             a.tensor.name: replace(a.tensor, place=Place.DEVICE) for a in operator.reads if a.tensor.role is Role.CACHE
         }
-        reads = tuple(part(whole(tensor), self.ring / self.devices) for tensor in kept.values())
+        reads = tuple(scale_access(whole(tensor), self.ring / self.devices) for tensor in kept.values())
         others = self.ring * ((self.devices - 1.0) / self.devices)
-        writes = tuple(part(whole(replace(t, name=f"{t.name}_gathered")), others) for t in kept.values())
+        writes = tuple(scale_access(whole(replace(t, name=f"{t.name}_gathered")), others) for t in kept.values())
         size = total(t.elements * t.dtype.bytes for t in kept.values()) * self.ring
         exchange = self._shape(Collective.ALL_GATHER, size)
         name = f"{operator.name}_kv_all_gather" if operator.role is not OperatorRole.ATTENTION else "kv_all_gather"
@@ -148,12 +148,12 @@ class _Deal:
         if isinstance(shape, CollectiveShape):
             shape = replace(shape, size_bytes=shape.size_bytes * share)
         reads = tuple(self._read(operator, a, shape, share) for a in operator.reads)
-        writes = tuple(part(a, share) for a in operator.writes)
-        return replace(with_shape(scaled(operator, share), 0, share), reads=reads, writes=writes, shape=shape)
+        writes = tuple(scale_access(a, share) for a in operator.writes)
+        return replace(scale_axis(scale_work(operator, share), 0, share), reads=reads, writes=writes, shape=shape)
 
     def _read(self, operator: Operator, access: Access, shape: object, share: Count) -> Access:
         if access.tensor.role is not Role.WEIGHT:
-            return part(access, share)
+            return scale_access(access, share)
         if operator.kind is Kind.EMBEDDING:
             return Access(access.tensor, access.elements * share)
         if isinstance(shape, GemmShape) and shape.experts > 1.0:

@@ -13,7 +13,7 @@ from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape, is_routed
 from llmviewer.techniques.parallel.experts import dispatch_share
 from llmviewer.techniques.parallel.sharding import BRANCHES, SCATTERED, Layout, Sharding, is_linear_in_sums
-from llmviewer.techniques.parallel.share import part
+from llmviewer.techniques.parallel.share import scale_access
 
 #: What the all-gather of the head is named after.
 LOGITS = "logits"
@@ -130,9 +130,9 @@ class Exchanges:
         reads, writes = tuple(map(whole, tensors)), tuple(map(whole, made))
         if pattern is Collective.ALL_GATHER:
             share = self.token_share if self.lie(tensors[0]) is Layout.TOKENS else 1.0 / self.n
-            reads = tuple(part(a, share) for a in reads)
+            reads = tuple(scale_access(a, share) for a in reads)
         elif pattern is Collective.REDUCE_SCATTER:
-            writes = tuple(part(a, self.token_share) for a in writes)
+            writes = tuple(scale_access(a, self.token_share) for a in writes)
         size = total(t.elements * t.dtype.bytes for t in tensors)
         shape = CollectiveShape(pattern=pattern, devices=self.n, size_bytes=size, near=self.sharding.near)
         self.done.append(collective(name, reads, writes, self.tokens, shape))
@@ -158,7 +158,9 @@ class Exchanges:
         for tensor in back:
             made = replace(tensor, name="combine_all_to_all")
             rows = operator.reads[0].elements
-            self._all_to_all(part(whole(tensor), self.rows[tensor.name]), part(whole(made), 1.0 / self.n), rows)
+            self._all_to_all(
+                scale_access(whole(tensor), self.rows[tensor.name]), scale_access(whole(made), 1.0 / self.n), rows
+            )
             self.lies[made.name] = Layout.TOKENS if self.n > 1 else Layout.WHOLE
             self.renamed[tensor.name] = made
         return self._reading(operator)
@@ -172,7 +174,7 @@ class Exchanges:
             made = Tensor(name="dispatch_all_to_all", elements=rows, dtype=x.tensor.dtype)
             self.rows[made.name] = dispatch_share(shape, self.sharding)
             self.lies[made.name] = Layout.SPLIT
-            self._all_to_all(part(x, 1.0 / self.n), part(whole(made), self.rows[made.name]), rows)
+            self._all_to_all(scale_access(x, 1.0 / self.n), scale_access(whole(made), self.rows[made.name]), rows)
             self.dispatched[x.tensor.name] = made
         return replace(operator, reads=(whole(self.dispatched[x.tensor.name]), *weights))
 

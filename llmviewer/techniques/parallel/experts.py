@@ -11,8 +11,8 @@ from llmviewer.core.counts import Count
 from llmviewer.core.ir import Access, Operator, Role
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.parallel.sharding import Sharding, divisible
-from llmviewer.techniques.parallel.share import part, scaled, with_shape
-from llmviewer.techniques.sparsity.expert_skew import distinct_experts, hottest
+from llmviewer.techniques.parallel.share import scale_access, scale_axis, scale_work
+from llmviewer.techniques.sparsity.expert_skew import busiest_rank_experts, distinct_experts
 
 
 def active_experts(shape: GemmShape, replicas: int) -> Count:
@@ -26,7 +26,7 @@ def fullest_share(shape: GemmShape, sharding: Sharding) -> Count:
     """Share of all rows and of all active experts that the fullest device has: 1/e, or one expert where fewer than e
     are active; that of the most popular experts where they are not alike."""
     if shape.popularity is not None:
-        return float(hottest(shape.popularity, sharding.expert).sum() / shape.popularity.sum())
+        return float(busiest_rank_experts(shape.popularity, sharding.expert).sum() / shape.popularity.sum())
     return np.maximum(1.0 / sharding.expert, 1.0 / np.maximum(active_experts(shape, sharding.data), 1.0))
 
 
@@ -34,7 +34,7 @@ def fullest_active(shape: GemmShape, sharding: Sharding) -> Count:
     """Distinct experts that the fullest device reads."""
     if shape.popularity is not None:
         tokens = sharding.data * shape.m / shape.popularity.sum()
-        return distinct_experts(hottest(shape.popularity, sharding.expert), tokens)
+        return distinct_experts(busiest_rank_experts(shape.popularity, sharding.expert), tokens)
     return active_experts(shape, sharding.data) * fullest_share(shape, sharding)
 
 
@@ -54,14 +54,14 @@ def dealt(
     def read(access: Access) -> Access:
         tensor = access.tensor
         if tensor.role is not Role.WEIGHT:
-            return part(access, rows[tensor.name]) if tensor.name in rows else access
+            return scale_access(access, rows[tensor.name]) if tensor.name in rows else access
         stored = replace(tensor, elements=tensor.elements / sharding.expert)
         return Access(stored, tensor.elements * (active / shape.experts))
 
     new = replace(
-        with_shape(scaled(operator, share), 0, share),
+        scale_axis(scale_work(operator, share), 0, share),
         reads=tuple(map(read, operator.reads)),
-        writes=tuple(part(a, share) for a in operator.writes),
+        writes=tuple(scale_access(a, share) for a in operator.writes),
         shape=replace(shape, m=shape.m * share, experts=shape.experts / sharding.expert, active=active),
     )
     return new, share

@@ -30,7 +30,7 @@ from llmviewer.techniques.parallel.sharding import (
     kv_share,
     one_sum,
 )
-from llmviewer.techniques.parallel.share import part, scaled, with_shape
+from llmviewer.techniques.parallel.share import scale_access, scale_axis, scale_work
 
 
 def shard(sharding: Sharding) -> Pass:
@@ -89,7 +89,7 @@ class _BlockSharding(Exchanges):
         """Rows of the vocabulary are dealt out; a device finds its share of the tokens' rows."""
         self.note(operator, Layout.PARTIAL)
         table, *others = operator.reads
-        return replace(operator, reads=(part(table, 1.0 / self.n), *others))
+        return replace(operator, reads=(scale_access(table, 1.0 / self.n), *others))
 
     def _other(self, operator: Operator) -> Operator:
         """Whatever multiplies by no weights takes the lie of what it reads."""
@@ -121,23 +121,23 @@ class _BlockSharding(Exchanges):
             self.note(operator, Layout.PARTIAL)
             reads = tuple(self._read(a, 1.0 if a.tensor.name.endswith(".bias") else 1.0 / self.n)
                           for a in operator.reads)  # fmt: skip
-            return replace(scaled(operator, 1.0 / self.n), reads=reads, shape=replace(shape, k=shape.k / self.n))
+            return replace(scale_work(operator, 1.0 / self.n), reads=reads, shape=replace(shape, k=shape.k / self.n))
         self.note(operator, Layout.SPLIT)
         share = self._share_of_heads(operator)
-        writes = tuple(part(a, self._kept(a.tensor.name)) for a in operator.writes)
+        writes = tuple(scale_access(a, self._kept(a.tensor.name)) for a in operator.writes)
         reads = tuple(self._read(a, share) for a in operator.reads)
-        new = with_shape(scaled(operator, share), -1, share)
+        new = scale_axis(scale_work(operator, share), -1, share)
         return replace(new, reads=reads, writes=writes, shape=replace(shape, n=shape.n * share))
 
     def _read(self, access: Access, weight_share: Count) -> Access:
         if access.tensor.role is Role.WEIGHT:
-            return part(access, weight_share)
+            return scale_access(access, weight_share)
         if access.tensor.role is Role.CACHE:
-            return part(access, self._share(access.tensor.name))
+            return scale_access(access, self._share(access.tensor.name))
         lie = self.lie(access.tensor)
         if lie is Layout.TOKENS:
-            return part(access, self.token_share)
-        return part(access, self._share(access.tensor.name)) if lie is Layout.SPLIT else access
+            return scale_access(access, self.token_share)
+        return scale_access(access, self._share(access.tensor.name)) if lie is Layout.SPLIT else access
 
     def _share_of_heads(self, operator: Operator) -> float:
         """Share of the output that a device makes, each tensor weighted by its size (ratios hold for all points)."""
@@ -162,8 +162,8 @@ class _BlockSharding(Exchanges):
             shape = replace(shape, heads=shape.heads / self.n, kv_heads=kv_heads)
         axis = 0 if source else 1 if len(operator.output_shape) > 2 else -1
         reads = tuple(self._read(a, self._weights(a, operator, share)) for a in operator.reads)
-        writes = tuple(part(a, self._share(a.tensor.name)) for a in operator.writes)
-        return replace(with_shape(scaled(operator, share), axis, share), reads=reads, writes=writes, shape=shape)
+        writes = tuple(scale_access(a, self._share(a.tensor.name)) for a in operator.writes)
+        return replace(scale_axis(scale_work(operator, share), axis, share), reads=reads, writes=writes, shape=shape)
 
     def _weights(self, access: Access, operator: Operator, share: Count) -> Count:
         """A norm whose weights serve every head is replicated; one with a weight for each channel is split."""
@@ -178,14 +178,14 @@ class _BlockSharding(Exchanges):
         rows = operator.kind is Kind.EMBEDDING
         reads = tuple(
             a if a.tensor.role is Role.WEIGHT and not rows
-            else Access(a.tensor, a.elements * share) if a.tensor.role is Role.WEIGHT else part(a, share)
+            else Access(a.tensor, a.elements * share) if a.tensor.role is Role.WEIGHT else scale_access(a, share)
             for a in operator.reads
         )  # fmt: skip
-        writes = tuple(part(a, share) for a in operator.writes)
-        return replace(with_shape(scaled(operator, share), 0, share), reads=reads, writes=writes)
+        writes = tuple(scale_access(a, share) for a in operator.writes)
+        return replace(scale_axis(scale_work(operator, share), 0, share), reads=reads, writes=writes)
 
     def _own_rows(self, operator: Operator) -> Operator:
         """Every device sums the rows of its own experts: a partial sum of all tokens."""
         self.note(operator, Layout.PARTIAL)
         share = self.rows[operator.reads[0].tensor.name]
-        return replace(scaled(operator, share), reads=tuple(self._read(a, 1.0) for a in operator.reads))
+        return replace(scale_work(operator, share), reads=tuple(self._read(a, 1.0) for a in operator.reads))

@@ -16,7 +16,7 @@ from llmviewer.core.workload import Group
 from llmviewer.formats.linear import is_quantize, is_weight_matrix
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import Linear
-from llmviewer.techniques.sparsity.expected_work import running
+from llmviewer.techniques.sparsity.expected_work import with_probability
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 WHERE = "--contextual-sparsity"
@@ -53,11 +53,11 @@ def contextual_sparsity(sparsity: Sparsity) -> Pass:
     def change(graph: Graph) -> Graph:
         blocks = graph.blocks
         if sparsity.attention < 1.0:
-            blocks = _over(
+            blocks = _map_blocks_with(
                 blocks, OperatorRole.QUERY, lambda block: _sparse_heads(block, sparsity), "attention heads of its own"
             )
         if sparsity.mlp < 1.0:
-            blocks = _over(
+            blocks = _map_blocks_with(
                 blocks,
                 OperatorRole.FEED_FORWARD_INPUT,
                 lambda block: _sparse_columns(block, sparsity),
@@ -68,21 +68,21 @@ def contextual_sparsity(sparsity: Sparsity) -> Pass:
     return change
 
 
-def union(share: float, tokens: Count) -> Count:
+def union_share(share: float, tokens: Count) -> Count:
     """What `tokens` tokens use that each use `share`, independently: 1 - (1 - share)^tokens."""
     return 1.0 - np.power(1.0 - share, tokens)
 
 
-def _over(
+def _map_blocks_with(
     blocks: tuple[Block, ...], first: OperatorRole, change: Callable[[Block], Block], what: str
 ) -> tuple[Block, ...]:
-    found = tuple(any(op.role is first for op in b.operators) and _own_heads(b, first) for b in blocks)
+    found = tuple(any(op.role is first for op in b.operators) and _can_skip(b, first) for b in blocks)
     if not any(found):
         raise UserError(f"{WHERE}: this model has no {what}")
     return tuple(change(block) if there else block for block, there in zip(blocks, found, strict=True))
 
 
-def _own_heads(block: Block, first: OperatorRole) -> bool:
+def _can_skip(block: Block, first: OperatorRole) -> bool:
     """Latent attention has one latent for all heads: no head's share of it can be left out; and lightning attention
     has no cache of keys."""
     roles = {op.role for op in block.operators}
@@ -97,28 +97,30 @@ def _sparse_heads(block: Block, sparsity: Sparsity) -> Block:
         shape = op.shape
         if op.role is OperatorRole.QUERY:
             heads = next(o.shape.heads for o in block.operators if isinstance(o.shape, AttentionShape))
-            predictor = _predictor("attn", _plain(block, op), heads, sparsity.predictor)
+            predictor = _predictor("attn", _with_unquantized_input(block, op), heads, sparsity.predictor)
             mask = predictor[-1].output if predictor else None
             queries = op.writes[0].elements / sum(access.elements for access in op.writes)
-            used = union(sparsity.attention, op.output_shape[0])
-            operators += (*predictor, _used(op, 1.0 - queries + queries * used))
+            used = union_share(sparsity.attention, op.output_shape[0])
+            operators += (*predictor, _partial_product(op, 1.0 - queries + queries * used))
         elif op.role is OperatorRole.ATTENTION_OUTPUT:
-            operators.append(_used(op, union(sparsity.attention, op.output_shape[0])))
+            operators.append(_partial_product(op, union_share(sparsity.attention, op.output_shape[0])))
         elif isinstance(shape, AttentionShape) and op.role in CORE:
-            operators.append(_core(op, shape, sparsity.attention, mask if op.role is OperatorRole.SOFTMAX else None))
+            operators.append(
+                _partial_attention(op, shape, sparsity.attention, mask if op.role is OperatorRole.SOFTMAX else None)
+            )
         else:
             operators.append(op)
     return replace(block, operators=tuple(operators))
 
 
-def _core(op: Operator, shape: AttentionShape, share: float, mask: Tensor | None) -> Operator:
+def _partial_attention(op: Operator, shape: AttentionShape, share: float, mask: Tensor | None) -> Operator:
     """One of the three kernels over the heads in use; keys and values of the KV heads in use."""
     group_size = shape.heads / shape.kv_heads
-    work = _mean(shape, lambda g: g.tokens * g.keys(shape.window), lambda g: union(share, g.new_tokens))
-    keys = _mean(
-        shape, lambda g: g.batch_size * g.keys(shape.window), lambda g: union(share, g.new_tokens * group_size)
+    work = _weighted_mean(shape, lambda g: g.tokens * g.keys(shape.window), lambda g: union_share(share, g.new_tokens))
+    keys = _weighted_mean(
+        shape, lambda g: g.batch_size * g.keys(shape.window), lambda g: union_share(share, g.new_tokens * group_size)
     )
-    sparse = running(op, work)
+    sparse = with_probability(op, work)
     reads = tuple(
         Access(before.tensor, before.elements * keys) if before.tensor.role is Role.CACHE else after
         for before, after in zip(op.reads, sparse.reads, strict=True)
@@ -128,7 +130,7 @@ def _core(op: Operator, shape: AttentionShape, share: float, mask: Tensor | None
     return replace(sparse, reads=reads, shape=replace(shape, used=work))
 
 
-def _mean(shape: AttentionShape, weight: Callable[[Group], Count], of: Callable[[Group], Count]) -> Count:
+def _weighted_mean(shape: AttentionShape, weight: Callable[[Group], Count], of: Callable[[Group], Count]) -> Count:
     """The mean over the groups of a step."""
     if len(shape.groups) == 1:
         return of(shape.groups[0])
@@ -139,16 +141,16 @@ def _sparse_columns(block: Block, sparsity: Sparsity) -> Block:
     operators: list[Operator] = []
     mask: Tensor | None = None
     for op in block.operators:
-        used = union(sparsity.mlp, op.output_shape[0])
+        used = union_share(sparsity.mlp, op.output_shape[0])
         if op.role is OperatorRole.FEED_FORWARD_INPUT:
             if mask is None:
                 down = next(o for o in block.operators if o.role is OperatorRole.FEED_FORWARD_OUTPUT)
-                predictor = _predictor("mlp", _plain(block, op), down.shape.k, sparsity.predictor)  # type: ignore[attr-defined]
+                predictor = _predictor("mlp", _with_unquantized_input(block, op), down.shape.k, sparsity.predictor)  # type: ignore[attr-defined]
                 mask = predictor[-1].output if predictor else None
                 operators += predictor
-            operators.append(_used(op, used))
+            operators.append(_partial_product(op, used))
         elif op.role is OperatorRole.FEED_FORWARD_OUTPUT:
-            operators.append(_used(op, used))
+            operators.append(_partial_product(op, used))
         elif op.role is OperatorRole.ACTIVATION and mask is not None:
             operators.append(replace(op, reads=(*op.reads, whole(mask))))
         else:
@@ -156,13 +158,13 @@ def _sparse_columns(block: Block, sparsity: Sparsity) -> Block:
     return replace(block, operators=tuple(operators))
 
 
-def _used(operator: Operator, share: Count) -> Operator:
+def _partial_product(operator: Operator, share: Count) -> Operator:
     """A product with `share` of its matrix; its bias is added whole."""
     reads = tuple(Access(a.tensor, a.elements * share) if is_weight_matrix(a) else a for a in operator.reads)
     return replace(operator, reads=reads, matmul_flops=operator.matmul_flops * share)
 
 
-def _plain(block: Block, operator: Operator) -> Operator:
+def _with_unquantized_input(block: Block, operator: Operator) -> Operator:
     """The operator with its input before a quantized checkpoint shortens it, which is what a predictor reads."""
     made = {op.output.name: op.reads[0] for op in block.operators if is_quantize(op)}
     first, *others = operator.reads

@@ -18,7 +18,7 @@ from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.techniques.sparsity.exit_checks import Confidence, exit_checks
 from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
-from llmviewer.techniques.sparsity.expected_work import each, running
+from llmviewer.techniques.sparsity.expected_work import map_operators, with_probability
 from llmviewer.techniques.technique import Change, Parameter, Technique
 
 WHERE = "--early-exit"
@@ -75,17 +75,21 @@ def early_exit(plan: EarlyExit) -> Pass:
 
         def of(block: Block) -> Block:
             if block.name in chance:  # pruning may have left fewer layers to check than there were
-                return each(replace(block, repeats=len(checked)), partial(running, probability=chance[block.name]))
+                return map_operators(
+                    replace(block, repeats=len(checked)), partial(with_probability, probability=chance[block.name])
+                )
             if not block.is_layer:
                 return block
-            return each(_fillable(block, plan.fill), partial(_skipping, runs=runs[block.name], fill=plan.fill))
+            return map_operators(
+                _check_fill(block, plan.fill), partial(_run_with_probability, runs=runs[block.name], fill=plan.fill)
+            )
 
         return graph.map_blocks(of)
 
     return change
 
 
-def _fillable(block: Block, fill: Fill) -> Block:
+def _check_fill(block: Block, fill: Fill) -> Block:
     if fill is not Fill.RECOMPUTE and any(state.per_sequence for state in block.states):
         raise UserError(
             f"--early-exit: recurrent layers need every token, kv={fill.value} skips some; try kv=recompute"
@@ -93,25 +97,25 @@ def _fillable(block: Block, fill: Fill) -> Block:
     return block
 
 
-def _skipping(operator: Operator, runs: Count, fill: Fill) -> Operator:
+def _run_with_probability(operator: Operator, runs: Count, fill: Fill) -> Operator:
     """An operator of a layer that runs with probability `runs`."""
     if fill is Fill.RECOMPUTE:
-        reads = tuple(a if a.tensor.role is Role.ACTIVATION else _times(a, runs) for a in operator.reads)
+        reads = tuple(a if a.tensor.role is Role.ACTIVATION else _scale_access(a, runs) for a in operator.reads)
         return replace(operator, reads=reads)
-    kept = _for_cache(operator) if fill is Fill.PROPAGATE else 0.0
+    kept = _cached_share(operator) if fill is Fill.PROPAGATE else 0.0
     if kept == 0.0:
-        return running(operator, runs)
+        return with_probability(operator, runs)
     if kept == 1.0:
         return operator
-    writes = tuple(a if a.tensor.name in KEYS_AND_VALUES else _times(a, runs) for a in operator.writes)
-    return replace(running(operator, runs + (1.0 - runs) * kept), writes=writes)
+    writes = tuple(a if a.tensor.name in KEYS_AND_VALUES else _scale_access(a, runs) for a in operator.writes)
+    return replace(with_probability(operator, runs + (1.0 - runs) * kept), writes=writes)
 
 
-def _times(access: Access, share: Count) -> Access:
+def _scale_access(access: Access, share: Count) -> Access:
     return Access(access.tensor, access.elements * share)
 
 
-def _for_cache(operator: Operator) -> float:
+def _cached_share(operator: Operator) -> float:
     """The share of an operator's output that ends in the cache; a copy that takes it elsewhere carries nothing else."""
     sizes = [float(np.max(access.elements)) for access in operator.writes]  # it may not run at the first point
     kept = sum(size for size, a in zip(sizes, operator.writes, strict=True) if a.tensor.name in KEYS_AND_VALUES)
@@ -127,7 +131,7 @@ _PROBABILITY = Parameter(name="probability", low=0.0, high=1.0)
 Choice = TypeVar("Choice", bound=Enum)
 
 
-def _word(kind: type[Choice]) -> Callable[[str], Choice]:
+def _choice(kind: type[Choice]) -> Callable[[str], Choice]:
     words = {member.value: member for member in kind}
 
     def read(text: str) -> Choice:
@@ -158,12 +162,12 @@ def _two_exit(text: str) -> Exits:
 
 
 #: name=... -> (field of EarlyExit, how it is read).
-WORDS: dict[str, tuple[str, Callable[[str], object]]] = {
+PARAMETERS: dict[str, tuple[str, Callable[[str], object]]] = {
     "mean": ("exits", lambda text: Exits(mean=_MEAN.parse(text, WHERE))),
     "exits": ("exits", _exits),
     "two-exit": ("exits", _two_exit),
-    "confidence": ("confidence", _word(Confidence)),
-    "kv": ("fill", _word(Fill)),
+    "confidence": ("confidence", _choice(Confidence)),
+    "kv": ("fill", _choice(Fill)),
     "jump": ("jump", lambda text: {"": True}[text]),
 }
 
@@ -173,11 +177,11 @@ def parse(text: str) -> EarlyExit:
     given: dict[str, object] = {}
     for piece in text.split(","):
         name, equals, value = piece.strip().partition("=")
-        if name not in WORDS:
-            raise unknown(f"parameter of {WHERE}", name, WORDS)
+        if name not in PARAMETERS:
+            raise unknown(f"parameter of {WHERE}", name, PARAMETERS)
         if bool(equals) == (name == "jump"):
             raise UserError(f"{WHERE}: write {'jump' if name == 'jump' else name + '=...'}, not {quoted(piece)}")
-        field, read = WORDS[name]
+        field, read = PARAMETERS[name]
         if field in given:
             raise UserError(f"{WHERE}: {name} says again what was said")
         given[field] = read(value)

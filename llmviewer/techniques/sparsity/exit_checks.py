@@ -59,14 +59,14 @@ def _hidden(layers: list[Block], tokens: Count) -> tuple[Tensor, float]:
     return tensor, float(np.ravel(tensor.elements / tokens)[0])
 
 
-def _stream(hidden: tuple[Tensor, float], rows: Count) -> Tensor:
+def _checked_rows(hidden: tuple[Tensor, float], rows: Count) -> Tensor:
     """The rows of the residual stream that are asked."""
     tensor, width = hidden
     return replace(tensor, elements=rows * width)
 
 
 def _check(confidence: Confidence, head: Block, hidden: tuple[Tensor, float], rows: Count) -> tuple[Operator, ...]:
-    x, (_, width) = _stream(hidden, rows), hidden
+    x, (_, width) = _checked_rows(hidden, rows), hidden
     y = Tensor(name="exit_confidence", elements=rows * 1.0, dtype=x.dtype)
     if confidence is Confidence.SOFTMAX:
         logits = head.operators[-1].output
@@ -84,4 +84,4 @@ def _jump(hidden: tuple[Tensor, float], rows: Count) -> Operator:
     """hidden x hidden: what the skipped layers would have made, approximately (arXiv 2303.09435)."""
     width = hidden[1]
     linear = Linear(name="exit_jump", in_features=width, out_features=width, dtype=hidden[0].dtype)
-    return linear.operator(_stream(hidden, rows), rows)
+    return linear.operator(_checked_rows(hidden, rows), rows)

@@ -28,7 +28,7 @@ class Exits:
     def reach(self, layers: int) -> tuple[float, ...]:
         """Probability that a token runs each layer."""
         if not self.at:
-            stay = _stay(self.mean, layers)
+            stay = _stay_probability(self.mean, layers)
             return tuple(stay**layer for layer in range(layers))
         self._check(layers)
         return tuple(1.0 - sum(p for depth, p in self.at if depth <= layer) for layer in range(layers))
@@ -43,7 +43,7 @@ class Exits:
                 raise UserError(f"--early-exit: an exit after layer {depth}; allowed: 1 to {layers - 1}")
 
 
-def _stay(mean: float, layers: int) -> float:
+def _stay_probability(mean: float, layers: int) -> float:
     """The r for which 1 + r + ... + r^(L-1) = mean L: a geometric depth, cut off at the last layer."""
     if mean * layers < 1.0:
         raise UserError(f"--early-exit: mean {mean:g} of {layers} layers is less than one layer")

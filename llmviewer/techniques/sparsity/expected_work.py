@@ -10,7 +10,7 @@ from llmviewer.core.ir import Access, Block, Operator
 from llmviewer.ops.collective import CollectiveShape
 
 
-def running(operator: Operator, probability: Count) -> Operator:
+def with_probability(operator: Operator, probability: Count) -> Operator:
     """The operator with `probability` of its work and of what it moves."""
     shape = operator.shape
     if isinstance(shape, CollectiveShape):
@@ -23,6 +23,6 @@ def running(operator: Operator, probability: Count) -> Operator:
     )
 
 
-def each(block: Block, change: Callable[[Operator], Operator]) -> Block:
+def map_operators(block: Block, change: Callable[[Operator], Operator]) -> Block:
     """The block with every operator changed."""
     return replace(block, operators=tuple(change(operator) for operator in block.operators))

@@ -16,7 +16,7 @@ from llmviewer.techniques.technique import Change, Parameter, Technique, add_pas
 _ALPHA = Parameter(name="alpha", low=0.0, high=10.0)
 
 
-def inclusion(alpha: float, experts: int, chosen: float) -> Array:
+def selection_probabilities(alpha: float, experts: int, chosen: float) -> Array:
     """Probability that each expert is among the `chosen` of one token: min(1, c i^-alpha), c such that they sum to
     `chosen`; most popular first.  Alpha 0 gives chosen / experts for all."""
     popularity = np.arange(1.0, experts + 1.0) ** -alpha
@@ -36,7 +36,7 @@ def distinct_experts(popularity: Array, tokens: Count) -> Count:
     return np.asarray(met[where].reshape(np.shape(tokens)))
 
 
-def hottest(popularity: Array, ranks: int) -> Array:
+def busiest_rank_experts(popularity: Array, ranks: int) -> Array:
     """The experts of the busiest of `ranks` devices.
 
     Experts are dealt out like cards, the most popular first, as a placement does that knows their order; one that
@@ -45,9 +45,9 @@ def hottest(popularity: Array, ranks: int) -> Array:
     return popularity[::ranks]
 
 
-def hottest_share(alpha: float, experts: int, ranks: int, chosen: float = 1.0) -> float:
+def busiest_rank_share(alpha: float, experts: int, ranks: int, chosen: float = 1.0) -> float:
     """Share of all routed rows that the busiest of `ranks` devices computes; 1 / ranks where alpha is 0."""
-    return float(hottest(inclusion(alpha, experts, chosen), ranks).sum() / chosen)
+    return float(busiest_rank_experts(selection_probabilities(alpha, experts, chosen), ranks).sum() / chosen)
 
 
 def expert_skew(alpha: float) -> Pass:
@@ -80,7 +80,7 @@ def _skewed(operator: Operator, block: Block, alpha: float) -> Operator:
         return operator
     tokens = next(op for op in block.operators if op.role is OperatorRole.ROUTER).output_shape[0]
     chosen = float(np.ravel(shape.m / tokens)[0])
-    popularity = inclusion(alpha, int(shape.experts), round(chosen))
+    popularity = selection_probabilities(alpha, int(shape.experts), round(chosen))
     active = distinct_experts(popularity, tokens)
     share = active / shape.experts
     reads = tuple(

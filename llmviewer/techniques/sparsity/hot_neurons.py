@@ -14,7 +14,7 @@ from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Place, Tenso
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.formats.linear import is_weight_matrix
 from llmviewer.hardware.specs import host
-from llmviewer.techniques.sparsity.contextual_sparsity import Sparsity, contextual_sparsity, union
+from llmviewer.techniques.sparsity.contextual_sparsity import Sparsity, contextual_sparsity, union_share
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 WHERE = "--hot-neurons"
@@ -22,7 +22,7 @@ WHERE = "--hot-neurons"
 #: A power law through that point and through (1, 1): the hottest share g makes g^0.166 of them.
 EXPONENT = float(np.log(0.8) / np.log(0.26))
 #: A desktop, as in the paper.
-HOST = "desktop-ddr5-6000"
+DEFAULT_HOST = "desktop-ddr5-6000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,28 +69,28 @@ def hot_neurons(neurons: HotNeurons) -> Pass:
         if neurons.gpu == 1.0:
             return sparse
         pairs = zip(graph.blocks, sparse.blocks, strict=True)
-        return replace(sparse, blocks=tuple(_split(before, after, neurons) for before, after in pairs))
+        return replace(sparse, blocks=tuple(_split_block(before, after, neurons) for before, after in pairs))
 
     return change
 
 
-def _split(dense: Block, sparse: Block, neurons: HotNeurons) -> Block:
+def _split_block(dense: Block, sparse: Block, neurons: HotNeurons) -> Block:
     """The block with its feed-forward matrices on both sides; all else as contextual sparsity has left it."""
     matrices = [op for op in dense.operators if op.role is OperatorRole.FEED_FORWARD_INPUT]
     if not matrices:
         return sparse
     last = next(op for op in dense.operators if op.role is OperatorRole.FEED_FORWARD_OUTPUT)
-    halves = {op.name: _halves(op, neurons) for op in (*matrices, last)}
+    halves = {op.name: _split_product(op, neurons) for op in (*matrices, last)}
     there = matrices[0].shape.k * last.output_shape[0]  # type: ignore[attr-defined]
-    halves[last.name] = _crossing(halves[last.name], there + last.output.elements)
+    halves[last.name] = _with_link_traffic(halves[last.name], there + last.output.elements)
     return replace(sparse, operators=tuple(halves.get(op.name, op) for op in sparse.operators))
 
 
-def _halves(operator: Operator, neurons: HotNeurons) -> Operator:
+def _split_product(operator: Operator, neurons: HotNeurons) -> Operator:
     """A product of which the device makes the hot part; the host reads its own part of the matrix."""
     tokens = operator.output_shape[0]
-    hot = neurons.gpu * union(neurons.hot_use, tokens)
-    cold = (1.0 - neurons.gpu) * union(neurons.cold_use, tokens)
+    hot = neurons.gpu * union_share(neurons.hot_use, tokens)
+    cold = (1.0 - neurons.gpu) * union_share(neurons.cold_use, tokens)
     reads: list[Access] = []
     for access in operator.reads:
         tensor = access.tensor
@@ -104,7 +104,7 @@ def _halves(operator: Operator, neurons: HotNeurons) -> Operator:
     return replace(operator, reads=tuple(reads), matmul_flops=operator.matmul_flops * hot)
 
 
-def _crossing(operator: Operator, elements: Count) -> Operator:
+def _with_link_traffic(operator: Operator, elements: Count) -> Operator:
     """The operator with what crosses the link to the host and back, in the dtype of its output."""
     sent = Tensor(name="to_and_from_host", elements=elements, dtype=operator.output.dtype, place=Place.LINK)
     return replace(operator, writes=(*operator.writes, whole(sent)))
@@ -124,10 +124,10 @@ def _make(text: str) -> Change:
     if len(named) > 1:
         raise UserError(f"{WHERE}: host is given twice")
     rest = ",".join(piece for piece in pieces if not piece.startswith("host="))
-    neurons = HotNeurons(**_checked(parse_numbers(WHERE, rest, _PARAMETERS)))
+    neurons = HotNeurons(**_check_hit(parse_numbers(WHERE, rest, _PARAMETERS)))
     if neurons.gpu == neurons.active == 1.0:
         return lambda system: system
-    name = named[0] if named else HOST
+    name = named[0] if named else DEFAULT_HOST
     said = f"gpu={neurons.gpu:g}, active={neurons.active:g}"
     said += f", hit={neurons.hit:g}" if neurons.hit else ""
     beside, figure = host(name)
@@ -135,7 +135,7 @@ def _make(text: str) -> Change:
     split = add_pass(f"hot_neurons({said})", lambda _: hot_neurons(neurons))
 
     def change(system: System) -> System:
-        _combinable(system)
+        _check_combination(system)
         chip = system.chip
         if neurons.gpu < 1.0:
             figures = {**chip.figures, "host.bandwidth_bytes_per_s": figure}
@@ -145,7 +145,7 @@ def _make(text: str) -> Change:
     return change
 
 
-def _checked(given: Mapping[str, float]) -> Mapping[str, float]:
+def _check_hit(given: Mapping[str, float]) -> Mapping[str, float]:
     """hit, where given: hot neurons are used no less than the others, and none more than always."""
     low, high = given["gpu"], min(given["gpu"] / given["active"], 1.0)
     if given["hit"] and not low <= given["hit"] <= high:
@@ -153,7 +153,7 @@ def _checked(given: Mapping[str, float]) -> Mapping[str, float]:
     return given
 
 
-def _combinable(system: System) -> None:
+def _check_combination(system: System) -> None:
     for applied in system.passes:
         if applied.name.startswith("low_rank"):
             raise UserError(f"{WHERE}: the factors of --low-rank have no neurons to deal out")
@@ -170,7 +170,7 @@ TECHNIQUE = Technique(
         "active": "share of the neurons that a token uses",
         "hit": "share of those on the GPU; from the published skew unless said",
         "predictor": "width of the predictor; 1000 unless said",
-        "host": f"name of a host; {HOST} unless said",
+        "host": f"name of a host; {DEFAULT_HOST} unless said",
     },
     formula="hot neurons make H = gpu^0.166 of the activations (26 % make 80 %); of a matrix T tokens read "
     "gpu (1 - (1 - active H / gpu)^T) on the GPU, (1 - gpu)(1 - (1 - active (1 - H) / (1 - gpu))^T) on the host; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmviewer.core.ir import Pass
-from llmviewer.techniques.sparsity.expected_work import each, running
+from llmviewer.techniques.sparsity.expected_work import map_operators, with_probability
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 _SHARE = Parameter(name="share", low=0.0, high=0.99)
@@ -20,7 +20,9 @@ def skip_layers(share: float) -> Pass:
         return lambda graph: graph
     kept = 1.0 - share
     return lambda graph: graph.map_blocks(
-        lambda block: each(block, lambda operator: running(operator, kept)) if block.is_layer else block
+        lambda block: (
+            map_operators(block, lambda operator: with_probability(operator, kept)) if block.is_layer else block
+        )
     )
 
 

@@ -41,7 +41,7 @@ def eagle3(target: Model, width: int = 0, vocabulary: int = DRAFT_VOCABULARY, fe
     the target's.  Not modelled: `t2d` and `d2t`, the maps between the vocabularies.
     """
     layer = _WideLayer(
-        attention=replace(attention(target), reads=2 * target.hidden), feed_forward=feed_forward(target, width)
+        attention=replace(attention(target), input_width=2 * target.hidden), feed_forward=feed_forward(target, width)
     )
     frequent = min(vocabulary, int(target.head.lm_head.out_features))
     head = replace(

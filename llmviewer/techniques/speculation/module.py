@@ -116,7 +116,7 @@ def checkpoint_formats(target: Model, kept: Mapping[str, tuple[str, int]]) -> Pa
     if not isinstance(formats, Checkpoint):
         return formats
     known = formats.variants
-    variants = {name: tuple(_last(known[like], layers)) for name, (like, layers) in kept.items() if like in known}
+    variants = {name: tuple(_last(known[source], layers)) for name, (source, layers) in kept.items() if source in known}
     return replace(formats, variants=variants)
 
 

@@ -28,9 +28,9 @@ def with_parts_skipped(target: Model, attention: float, mlp: float) -> Model:
     The number of skipped parts is rounded per kind of layer; each is skipped with its norm and residual sum.  The
     method chooses them by a search on sample data.  The remaining parts read the caches that the target has filled.
     """
-    kept = [(layer.name, some) for layer in target.layers for some in _kept(layer, attention, mlp)]
-    formats = checkpoint_formats(target, {some.name: (like, some.repeats) for like, some in kept})
-    layers = tuple(some for _, some in kept)
+    kept = [(layer.name, part) for layer in target.layers for part in _kept(layer, attention, mlp)]
+    formats = checkpoint_formats(target, {part.name: (source, part.repeats) for source, part in kept})
+    layers = tuple(part for _, part in kept)
     return replace(target, name=f"{target.name} with layers skipped", layers=layers, checkpoint=formats)
 
 

@@ -78,8 +78,8 @@ def speculator(target: Model, heads: int, inner: int, embeddings: Embeddings = E
     vocabulary, own = target.head.lm_head.out_features, embeddings is Embeddings.OWN
     widths = [target.hidden] + [inner] * heads
     stages = [
-        SpeculatorStage(vocabulary=vocabulary, state=state, inner=made, dtype=target.dtype, first=at == 0)
-        for at, (state, made) in enumerate(pairwise(widths))
+        SpeculatorStage(vocabulary=vocabulary, state=state, inner=width, dtype=target.dtype, first=at == 0)
+        for at, (state, width) in enumerate(pairwise(widths))
     ]
 
     def blocks(step: Step) -> tuple[Block, ...]:

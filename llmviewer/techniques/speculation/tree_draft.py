@@ -182,8 +182,8 @@ TECHNIQUE = Technique(
         "tensor_parallel_size": "devices that share the draft model (default: those of the target)",
     },
     formula="one draft pass over the nodes of each level, verification of all nodes and the root, where a node at "
-    "depth d attends d + 1; E = 1 + sum over nodes of the products of rates along their paths; one of k independent draws "
-    "is right with 1 - (1-a)^k, an upper bound; several draft models: 1 - product of (1 - Pr(right to depth d))",
+    "depth d attends d + 1; E = 1 + sum over nodes of the products of rates along their paths; one of k independent "
+    "draws is right with 1 - (1-a)^k, an upper bound; several draft models: 1 - product of (1 - Pr(right to depth d))",
     source="SpecInfer arXiv 2305.09781; best tree: Sequoia arXiv 2402.12374",
     example="llmviewer analyze llama-2-70b --hardware h100 -tp 4 "
     "--speculative tree,draft=tinyllama-1.1b,widths=1/1/3/1",

@@ -65,7 +65,7 @@ def _algorithms(
 def _library(shape: CollectiveShape, chip: Chip, constants: Constants) -> Iterator[AlgorithmRates]:
     """Algorithms of NCCL, RCCL and similar libraries; within one fast link they use rings."""
     cycle = 1e3 / clock_hz(chip)
-    for algorithm in shape.ways():
+    for algorithm in shape.algorithms():
         if algorithm.name == "one-shot" or (algorithm.name == "tree" and not algorithm.network):
             continue
         far = algorithm.network / max(algorithm.link + algorithm.network, 1e-9)

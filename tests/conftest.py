@@ -1,0 +1,17 @@
+"""Closing lines of a run of the whole suite."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say that the report was not opened in a browser, and how to get one."""
+    if not (os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")):
+        terminalreporter.write_line(
+            "The HTML report was not tested in a browser: there is no Chromium. Install it (apt-get install chromium), "
+            "or set CHROMIUM to its path."
+        )

@@ -1,0 +1,48 @@
+"""Docstrings are plain English: a sentence or noun phrase about what is returned or done."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.imports import ROOT
+
+FOLDERS = ("llmviewer", "reports", "calibrate", "tests", "docs", "benchmarks", "hardware_specs", "model_configs")
+FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+#: First words of fragments and riddles.
+FORBIDDEN = re.compile(r"(Of|What|Whatever|Those|That|Where|How often|The same)\b")
+MIN_WORDS = 3
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def first_lines(path: Path) -> Iterator[str]:
+    """The first line of every docstring in a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = ast.get_docstring(node) if isinstance(node, Documented) else None
+        if text:
+            yield text.splitlines()[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_docstrings_begin_with_a_plain_sentence(path: Path) -> None:
+    odd = [line for line in first_lines(path) if FORBIDDEN.match(line) or len(re.findall(r"\w+", line)) < MIN_WORDS]
+    assert not odd
+
+
+def test_the_glossary_names_one_noun_once() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    nouns = re.findall(r"^\| ([^|]+) \|", page, flags=re.MULTILINE)
+    nouns = [noun.strip() for noun in nouns if noun.strip() not in ("noun", "---")]
+    assert len(nouns) > 50
+    assert sorted(set(nouns)) == sorted(nouns)
+
+
+def test_places_of_the_glossary_exist() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    for place in re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py)?)`", page):
+        assert (ROOT / place).exists() or (ROOT / "llmviewer" / place).exists(), place

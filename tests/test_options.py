@@ -1,0 +1,83 @@
+"""Every option is declared once; the command line, the Python signature and the documentation agree with it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import llmviewer as lv
+from llmviewer.cli import analyze as command
+from llmviewer.techniques.options import OPTIONS, WORKLOAD, Options, ValueKind
+from llmviewer.techniques.registry import TECHNIQUES
+from tests.answers import refusal
+
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "options.md").read_text(encoding="utf-8")
+#: `analyze` is calibrated by default, configurations are not.
+OWN_DEFAULTS = {"efficiency": "calibrated"}
+
+
+@pytest.fixture(scope="module")
+def parameters() -> dict[str, Any]:
+    """The command's parameters as typer reads them."""
+    app = typer.Typer()
+    app.command()(command.command)
+    found: Any = typer.main.get_command(app)
+    return {parameter.name: parameter for parameter in found.params}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_command_line_offers_what_is_declared(name: str, parameters: dict[str, Any]) -> None:
+    option, declaration = parameters[name], OPTIONS[name]
+    assert option.help == declaration.help
+    assert option.default == OWN_DEFAULTS.get(name, None if declaration.default == () else declaration.default)
+    assert set(declaration.flags) <= set(option.opts)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_python_signature_names_it_with_its_default(name: str) -> None:
+    parameter = inspect.signature(lv.analyze).parameters[name]
+    assert parameter.default == OWN_DEFAULTS.get(name, OPTIONS[name].default)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_page_of_options_lists_it(name: str) -> None:
+    declaration = OPTIONS[name]
+    flag = declaration.flags[0] if declaration.kind is ValueKind.WORDS else "--" + name.replace("_", "-")
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{flag}`"))
+    assert f"| {declaration.group} | {declaration.kind.value} |" in row
+    assert declaration.help.replace("|", "\\|") in row
+
+
+def test_every_technique_has_an_option_and_every_option_a_group() -> None:
+    assert {name for name, one in OPTIONS.items() if one.group == "technique"} == set(TECHNIQUES)
+    assert {name for name, one in OPTIONS.items() if one.array} == set(WORKLOAD)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--max-num-batched-tokens", "-1"], "max_num_batched_tokens is -1; allowed: whole numbers from 0"),
+        (["--gpu-memory-utilization", "1.5"], "gpu_memory_utilization is 1.5; allowed: above 0, at most 1"),
+        (["--efficiency", "perfect"], "unknown efficiency 'perfect'; allowed: calibrated, ideal"),
+        (["--batch-size", "0"], "batch_size is 0; allowed: whole numbers from 1"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_alike(
+    words: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refusal(["analyze", "llama-2-7b", "--hardware", "a6000", *words], capsys)
+    assert error in line
+    name = words[0].lstrip("-").replace("-", "_")
+    value: Any = words[1] if name == "efficiency" else float(words[1])
+    with pytest.raises(lv.UserError) as raised:
+        lv.analyze("llama-2-7b", "a6000", **{name: value})
+    assert str(raised.value) in line
+
+
+def test_an_engine_needs_calibrated_times() -> None:
+    with pytest.raises(lv.UserError, match="it needs efficiency calibrated, not ideal"):
+        Options(engine="vllm")

@@ -1,0 +1,71 @@
+"""Every feature once, on a small model and one chip: `make smoke`, the inner loop while code changes."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from llmviewer.cli import COMMANDS, main
+from llmviewer.reports.plots import KINDS
+from llmviewer.techniques.methods import METHODS
+from llmviewer.techniques.registry import TECHNIQUES, load
+from llmviewer.timing import engine
+
+MODEL = "llama-3.2-1b --hardware a100-80gb-sxm"
+SIZES = "--batch-size 2 --input-len 64 --output-len 4"
+#: command -> words that run it; those that stand on other data are left to the whole suite.
+LINES = {
+    "analyze": f"analyze {MODEL} {SIZES}",
+    "sweep": f"sweep {MODEL} --batch-size 1,2 --input-len 64 --output-len 4",
+    "compare": f"compare {MODEL},h100 {SIZES}",
+    "crossover": f"crossover {MODEL} --quantization none,w4a16 --batch-size 1,8 --context 64,512",
+    "report": f"report {MODEL} {SIZES} -o report.html",
+    "trace": f"trace {MODEL} {SIZES} -o trace.json",
+    "models": "models show llama-3.2-1b",
+    "hardware": "hardware show a100-80gb-sxm",
+    "techniques": "techniques show attention",
+}
+ELSEWHERE = {
+    "plot": "below, one kind at a time",
+    "survey": "test_survey.py: many analyses",
+    "calibrate": "test_calibrate_run.py: measures",
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def runs(line: str) -> bool:
+    return main(shlex.split(line)) in (0, 1)
+
+
+def test_every_command_is_run_here_or_elsewhere() -> None:
+    assert set(LINES) | set(ELSEWHERE) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", LINES)
+def test_a_command_runs(command: str) -> None:
+    assert runs(LINES[command])
+
+
+@pytest.mark.parametrize("kind", ["roofline", "latency", "memory"])
+def test_a_plot_is_drawn(kind: str) -> None:
+    assert kind in KINDS
+    assert runs(f"plot {kind} {MODEL} -o picture.png")
+    assert Path("picture.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("preset", engine.names())
+def test_an_engine_serves(preset: str) -> None:
+    assert runs(f"analyze {MODEL} {SIZES} --engine {preset}")
+
+
+@pytest.mark.parametrize("name", [*TECHNIQUES, *(m for methods in METHODS.values() for m in methods)])
+def test_a_technique_answers(name: str) -> None:
+    words = shlex.split(load(name).example)[1:]
+    assert words[0] == "analyze"
+    assert main([*words, "--efficiency", "ideal", "--format", "json", "-o", "answer.json"]) in (0, 1)

@@ -1,0 +1,112 @@
+"""A wheel built from a clean tree works alone, beside a user's folders of the same names as ours."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from llmviewer.cli import COMMANDS
+from llmviewer.core.version import __version__
+from tests.imports import FILES, ROOT
+
+pytestmark = pytest.mark.slow
+#: A module of the user's that must neither be taken for ours nor break ours.
+HOSTILE = "raise ImportError('this is the user\\'s own module')\n"
+MODEL = "llama-3.2-1b --hardware h100"
+LINES = {
+    "analyze": f"analyze {MODEL} --quantization awq --speculative eagle3,tokens=3,acceptance=0.7",
+    "sweep": f"sweep {MODEL} --batch-size 1,8",
+    "compare": f"compare {MODEL},a100",
+    "crossover": f"crossover {MODEL} --quantization none,w4a16 --batch-size 1,8 --context 64,512",
+    "plot": f"plot roofline {MODEL} -o picture.png",
+    "survey": "survey -o survey",
+    "report": f"report {MODEL} -o report.html",
+    "trace": f"trace {MODEL} -o trace.json",
+    "calibrate": "calibrate ledger --format json",
+    "models": "models list",
+    "hardware": "hardware list",
+    "techniques": "techniques list",
+}
+
+
+def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    outside = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return subprocess.run(words, cwd=folder, env=outside, capture_output=True, text=True, check=False)
+
+
+def done(*words: str, folder: Path) -> str:
+    ran = run(*words, folder=folder)
+    assert ran.returncode == 0, f"{shlex.join(words)}\n{ran.stderr[-2000:]}"
+    return ran.stdout
+
+
+def clean_tree(folder: Path) -> Path:
+    """The files that git tracks or would track, links as links."""
+    listed = done("git", "ls-files", "--cached", "--others", "--exclude-standard", folder=ROOT).splitlines()
+    for name in filter(lambda name: (ROOT / name).exists(), listed):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_symlink():
+            target.symlink_to((ROOT / name).readlink())
+        else:
+            target.write_bytes((ROOT / name).read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = clean_tree(tmp_path_factory.mktemp("tree"))
+    made = tmp_path_factory.mktemp("wheel")
+    done(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(made), ".", folder=tree)
+    (found,) = made.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an empty environment's programs, with the wheel and what it needs."""
+    home = tmp_path_factory.mktemp("environment")
+    done(sys.executable, "-m", "venv", ".", folder=home)
+    done("bin/python", "-m", "pip", "install", "--quiet", str(wheel), folder=home)
+    return home / "bin"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A working directory with packages of the user's that have the names of our folders."""
+    for name in ("reports", "calibrate", "hardware_specs", "model_configs", "tests"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(HOSTILE, encoding="utf-8")
+    return tmp_path
+
+
+def test_everything_lies_under_one_import_name(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".dist-info/" not in name]
+    assert {name.split("/")[0] for name in names} == {"llmviewer"}
+    modules = {
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names if name[-3:] == ".py"
+    }
+    assert set(FILES) <= modules
+    assert "llmviewer/py.typed" in names
+
+
+def test_every_command_has_a_line() -> None:
+    assert set(LINES) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", LINES)
+def test_a_command_of_the_wheel_runs_beside_hostile_folders(command: str, installed: Path, hostile: Path) -> None:
+    done(str(installed / "llmviewer"), *shlex.split(LINES[command]), folder=hostile)
+    done(str(installed / "python"), "-m", "llmviewer", *shlex.split(LINES[command]), folder=hostile)
+
+
+def test_a_notebook_result_is_drawn_beside_hostile_folders(installed: Path, hostile: Path) -> None:
+    code = "import llmviewer as lv; r = lv.analyze('llama-2-7b', 'a6000'); print(lv.__version__, len(r._repr_html_()) > 1000)"
+    assert done(str(installed / "python"), "-c", code, folder=hostile) == f"{__version__} True\n"
