@@ -5,7 +5,7 @@ Rows of one configuration are evaluated together as arrays.  Rows that cannot be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +16,8 @@ from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.core import data
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
+from llmviewer.result.interval import metric_bounds
 from llmviewer.timing import profile
-from llmviewer.timing.calibrated import DEFAULT_RESIDUALS
-from llmviewer.timing.engine import Engine
 from llmviewer.timing.profile import Profile
 
 if TYPE_CHECKING:
@@ -30,8 +29,14 @@ REQUEST_PREDICTION_COLUMNS = ("predicted", "low80", "high80", "low95", "high95")
 REQUEST_INFO_COLUMNS = ("ideal", "basis", "preset", "reason")
 #: Columns of end-to-end tables -> the corresponding columns of kernel tables, for joint scores.
 AS_KERNELS = {"value": "latency_us", **{name: f"{name}_us" for name in (*REQUEST_PREDICTION_COLUMNS, "ideal")}}
-#: Factor on the log of an interval taken from another basis or metric.
-WIDENING = 1.6
+#: Metric of a published figure -> the time whose interval it has; rates have the inverse of it.
+TIME_OF_METRIC = {
+    "ttft_ms": "ttft_s",
+    "tpot_ms": "tpot_s",
+    "decode_tok_s": "tpot_s",
+    "latency_ms": "e2e_s",
+    "throughput_tok_s": "e2e_s",
+}
 #: Bound of an interval -> its index in profile.QUANTILES.
 QUANTILE_INDEX = {"low95": 0, "low80": 1, "high80": 2, "high95": 3}
 
@@ -86,9 +91,7 @@ def prediction_columns(group: CaseGroup, own_profile: Profile | None) -> dict[st
     preset = group.analysis.system.engine
     bases = [basis_of(case, own_profile) for case in group.cases]
     values = group.values(group.analysis.times)
-    ratios = np.array(
-        [interval_ratios(preset, case.metric, basis) for case, basis in zip(group.cases, bases, strict=True)]
-    )
+    ratios = interval_ratios(group)
     is_rate = np.array([case.metric in RATE_METRICS for case in group.cases])
     bounds = np.where(is_rate[:, None], values[:, None] / ratios[:, ::-1], values[:, None] * ratios)
     return {
@@ -100,20 +103,16 @@ def prediction_columns(group: CaseGroup, own_profile: Profile | None) -> dict[st
     }
 
 
+def interval_ratios(group: CaseGroup) -> Array:
+    """Interval of every case over its value, shape (cases, 4): those that `analyze` prints for TTFT, TPOT and E2E."""
+    times = metric_bounds(group.analysis)
+    ratios = {name: bounds / getattr(group.analysis, name) for name, bounds in times.items()}
+    return np.array([ratios[TIME_OF_METRIC[case.metric]][:, at] for at, case in enumerate(group.cases)])
+
+
 def basis_of(case: RequestCase, own_profile: Profile | None = None) -> str:
     """Return `fitted` if there is a profile of this chip, else `transferred`."""
     path = data.folder(profile.FOLDER) / f"{case.hardware}.yaml"
     return (
         "fitted" if path.is_file() or (own_profile is not None and own_profile.chip == case.hardware) else "transferred"
     )
-
-
-def interval_ratios(preset: Engine, metric: str, basis: str) -> Array:
-    """Quantiles of measured / predicted times of a metric; else those of another basis or metric, widened."""
-    own = preset.residuals_of((metric,), basis)
-    if own is not None:
-        return np.array(own)
-    others: list[Mapping[str, Any]] = [preset.residuals.get(metric, {}), *preset.residuals.values()]
-    known = next((next(iter(by_basis.values())) for by_basis in others if by_basis), DEFAULT_RESIDUALS)
-    widest: Array = np.exp(np.log(np.array(known)) * WIDENING)
-    return widest

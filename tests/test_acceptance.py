@@ -55,7 +55,7 @@ def test_nothing_drafted_gives_the_one_token_of_plain_decoding(curve: tuple[floa
 @given(curve=curves, drafted=drafts, by=rates)
 def test_more_acceptance_never_gives_fewer_tokens(curve: tuple[float, ...], drafted: int, by: float) -> None:
     plain = Acceptance(rates=curve)
-    assert plain.raised(by).tokens(float(drafted)) >= plain.tokens(float(drafted)) * (1 - 1e-12)
+    assert plain.distilled(by).tokens(float(drafted)) >= plain.tokens(float(drafted)) * (1 - 1e-12)
 
 
 @given(curve=curves, drafted=st.lists(drafts, min_size=1, max_size=5))
@@ -73,9 +73,9 @@ def test_a_token_more_drafted_never_gives_fewer(curve: tuple[float, ...], more: 
 
 def test_distillation_takes_away_a_share_of_the_rejections() -> None:
     """A quarter of 40 % rejections disappears: 70 % accepted."""
-    assert Acceptance(rates=(0.6,)).raised(0.25).rates == pytest.approx((0.7,))
-    assert Acceptance(rates=(0.6,)).raised(1.0).rates == (1.0,)
-    assert Acceptance(rates=(0.6,)).raised(0.0).rates == (0.6,)
+    assert Acceptance(rates=(0.6,)).distilled(0.25).rates == pytest.approx((0.7,))
+    assert Acceptance(rates=(0.6,)).distilled(1.0).rates == (1.0,)
+    assert Acceptance(rates=(0.6,)).distilled(0.0).rates == (0.6,)
 
 
 def test_three_samples_of_a_draft_accept_seven_eighths_of_what_one_accepts_half_of() -> None:
@@ -122,7 +122,10 @@ def test_acceptance_is_read_as_people_type_it() -> None:
     assert read_acceptance("--speculative", "0.8").rates == (0.8,)
     assert read_acceptance("--speculative", "0.8/0.7/0.6").rates == (0.8, 0.7, 0.6)
     assert read_acceptance("--speculative", "eagle3-kimi-k2.5").tokens(4.0) == pytest.approx(3.24)
-    assert [str(read_acceptance("--speculative", text)) for text in ("0.8/0.75", "mtp-qwen3.5")] == ["0.8/0.75", "mtp-qwen3.5"]
+    assert [str(read_acceptance("--speculative", text)) for text in ("0.8/0.75", "mtp-qwen3.5")] == [
+        "0.8/0.75",
+        "mtp-qwen3.5",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from llmviewer import models
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Graph, Operator, Pass, Role, check
+from llmviewer.core.ir import WORK_FIELDS, Graph, Operator, Pass, Role, check
 from llmviewer.core.workload import Step, chunk, decode, mixed, prefill
 from llmviewer.hardware import specs
 from llmviewer.techniques.kernels.flash_attention import flash_attention
@@ -18,7 +18,6 @@ from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
 from llmviewer.techniques.sparsity.contextual_sparsity import Sparsity, contextual_sparsity, union_share
-from llmviewer.techniques.sparsity.expected_work import WORK
 from tests.representative import REPRESENTATIVE
 
 from .answers import analyze
@@ -27,7 +26,7 @@ load = functools.cache(models.load)
 flash: Pass = flash_attention(specs.load("h100-sxm"))
 HALF = Sparsity(attention=0.5, mlp=0.1)
 DENSE_MLP = "no dense feed-forward part"
-OWN_HEADS = "no attention heads of its own"
+OWN_HEADS = "no softmax attention with separate heads"
 
 
 def sparse(name: str, step: Step, sparsity: Sparsity = HALF) -> Graph:
@@ -154,7 +153,7 @@ def test_either_half_applies_or_says_why_not(name: str) -> None:
         except UserError as error:
             assert why in str(error)
             continue
-        assert all(np.all(getattr(op, field) >= 0) for _, op in found for field in WORK)
+        assert all(np.all(getattr(op, field) >= 0) for _, op in found for field in WORK_FIELDS)
         kept = [{t.name: t.elements * n for t, n in g.stored_weights()} for g in (load(name)._graph(), found)]
         assert kept[0].items() <= kept[1].items() and all("_predictor_" in n for n in set(kept[1]) - set(kept[0]))
         free = Sparsity(attention=sparsity.attention, mlp=sparsity.mlp, predictor=0)

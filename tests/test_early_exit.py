@@ -350,10 +350,10 @@ def test_a_text_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("confidence=softmax", "when do tokens leave"),
+        ("confidence=softmax", "no exits are given"),
         ("mean=2", "mean is '2'; allowed"),
-        ("mean=0.5,exits=8:0.1", "says again"),
-        ("exits=8", "no exit"),
+        ("mean=0.5,exits=8:0.1", "exclude each other"),
+        ("exits=8", "not an exit"),
         ("exits=8:0.7/16:0.7", "up to 1"),
         ("exits=8:0.1/8:0.1", "different layers"),
         ("two-exit=8:0.1/9:0.1", "one layer"),

@@ -179,7 +179,7 @@ def test_both_sides_together_hold_and_multiply_what_was_there(name: str) -> None
         ("opt-30b", {"hot_neurons": "gpu=0.3,active=0.1,hit=0.2"}, "allowed: 0.3 .gpu. to 1"),
         ("opt-30b", {"tensor_parallel_size": "2"}, "one device"),
         ("opt-30b", {"low_rank": "512"}, "low-rank"),
-        ("opt-30b", {"contextual_sparsity": "mlp=0.1"}, "leave mlp out"),
+        ("opt-30b", {"contextual_sparsity": "mlp=0.1"}, "remove mlp"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(name: str, options: dict[str, str], message: str) -> None:

@@ -62,7 +62,7 @@ def part_of(operator: Operator, chip: Chip, constants: Mapping[str, float]) -> a
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
     module = attention_prefill if "tile" in constants else attention_decode
-    return module.part(shape.groups[0], operator, chip, constants)
+    return module.group_time(shape.groups[0], operator, chip, constants)
 
 
 def test_a_prompt_takes_its_tiles_over_the_units_and_the_longest_of_them() -> None:

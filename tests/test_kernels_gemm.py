@@ -170,5 +170,5 @@ def test_where_memory_is_slower_than_a_tile_nothing_changes(monkeypatch: pytest.
         operator = product(4.0, 4096.0, 4096.0)
         before = microseconds(operator, chip)
         with monkeypatch.context() as without:
-            without.setattr(gemm, "_padding_shows", lambda *_: False)
+            without.setattr(gemm, "_padding_dominates", lambda *_: False)
             assert microseconds(operator, chip) == before

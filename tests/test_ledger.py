@@ -149,7 +149,8 @@ def test_options_are_part_of_what_was_run_and_a_row_without_them_is_the_plain_ru
     (row,) = ledger.parse(good(options=options, metric="speedup", value=1.5), "x").rows
     assert row.options == tuple(options.items()) and row.without_options.options == ()
     assert row.key != row.without_options.key
-    assert row.arguments()["speculative"] == options["speculative"] and "speculative" not in row.without_options.arguments()
+    assert row.arguments()["speculative"] == options["speculative"]
+    assert "speculative" not in row.without_options.arguments()
 
 
 def test_drafts_offloading_and_plain_runs_are_all_held_against_figures() -> None:

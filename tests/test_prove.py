@@ -26,8 +26,9 @@ def test_a_fault_changes_one_place_and_leaves_valid_python(fault: Fault) -> None
     wrong = fault.planted(text)
     assert wrong != text
     compile(wrong, fault.path, "exec")
-    for name in fault.tests:
-        assert (ROOT / "tests" / f"{name}.py").exists(), f"fault {fault.name} names a missing test file: {name}"
+    for path in fault.paths:
+        file, _, test = path.partition("::")
+        assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8"), f"fault {fault.name} names no test: {path}"
 
 
 def test_the_page_lists_every_fault_as_noticed() -> None:

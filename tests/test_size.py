@@ -61,3 +61,41 @@ def test_no_reason_outlives_what_it_excuses() -> None:
         path, _, function = key.partition("::")
         assert (ROOT / path).exists()
         assert not function or function in {found.name for found in functions(ROOT / path)}
+
+
+MIN_LINES = 40
+#: Folders whose files are entries of a registry, or kernels of one table each: an entry may stand alone.
+ENTRIES = ("llmviewer/techniques/", "calibrate/kernels/", "reports/plots/", "llmviewer/timing/kernels/")
+#: path -> why so short a file is not part of another.
+SHORT: dict[str, str] = {
+    "llmviewer/__main__.py": "`python -m llmviewer`",
+    "llmviewer/cli/calibrate/group.py": "the registry of calibrate's commands",
+    "llmviewer/cli/extras.py": "the message of a missing extra, read by several commands",
+    "llmviewer/core/counts.py": "the type that every formula uses; everything imports it",
+    "llmviewer/core/malloc.py": "the only call of the C library",
+    "llmviewer/core/version.py": "the version in one place; pyproject reads it",
+    "llmviewer/layers/dense_and_sparse.py": "one kind of layer",
+    "llmviewer/ops/embedding.py": "one family of kernels",
+    "llmviewer/timing/regimes.py": "read by fits and by intervals, which must not import each other",
+    "calibrate/profile_file.py": "the file format of profiles",
+    "reports/formulas.py": "formulas in words, for the report",
+    "reports/fusions.py": "one table of the page",
+    "reports/letters.py": "the only text that knows how wide a letter is",
+    "reports/techniques_page.py": "one page",
+    "reports/units.py": "units of columns, read by plots and the report",
+    "reports/survey/ask.py": "figures and peers both ask, and must not import each other",
+    "reports/survey/roof_axes.py": "axes that four figures share",
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_short_file_has_a_reason(path: Path) -> None:
+    name = str(path.relative_to(ROOT))
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    if lines < MIN_LINES and path.name != "__init__.py" and not name.startswith(ENTRIES):
+        assert name in SHORT, f"{lines} lines; which file is it a part of?"
+
+
+def test_no_reason_for_a_short_file_outlives_it() -> None:
+    for name in SHORT:
+        assert (ROOT / name).exists() and len((ROOT / name).read_text(encoding="utf-8").splitlines()) < MIN_LINES, name

@@ -16,6 +16,7 @@ from llmviewer.serving.generation import Draft
 from llmviewer.techniques.speculation import ranks, trees
 from llmviewer.techniques.speculation.acceptance import Acceptance
 from llmviewer.techniques.speculation.fallback import fallback_round
+from llmviewer.techniques.speculation.rates import read_ranks
 from llmviewer.techniques.speculation.tree_draft import draft_passes, levels, tree_round
 from tests.answers import analyze, refusal
 
@@ -83,7 +84,7 @@ def test_specinfer_is_as_published() -> None:
     published = {"draft-llama-68m": (2.95, 3.07, 3.21, 3.33, 3.43), "draft-llama-68m-sampled": (1.79, 2.11, 2.26, 2.32)}
     within = {"draft-llama-68m": 0.06, "draft-llama-68m-sampled": 0.22}
     for name, tokens in published.items():
-        rates = ranks.read("", name)
+        rates = read_ranks("", name)
         for width, measured in enumerate(tokens, 1):
             predicted = trees.expected(trees.full([1, 1, width, 1, 1, 1, 1, 1]), rates)
             assert predicted == pytest.approx(measured, rel=within[name])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
 
-@partial(opt.running, efficiency=api.ANALYZE_DEFAULTS["efficiency"])
+@partial(opt.with_run_options, efficiency=api.ANALYZE_DEFAULTS["efficiency"])
 def command(
     model: opt.Model,
     hardware: opt.Hardware,
@@ -32,7 +32,7 @@ def command(
 
     Exits 1 when the workload does not fit in memory.
     """
-    views.check(format, output, (model, hardware))
+    views.check_output(format, output, (model, hardware))
     request = api.request(batch_size, input_len, output_len)
     result = api.configuration(model, hardware, **options).answer(request)
     views.show(_views(result), format, output)

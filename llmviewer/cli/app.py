@@ -12,7 +12,7 @@ import typer
 from llmviewer.core.errors import UserError, printable, unknown
 
 #: What the parser says repeats the word it stumbled over, however long that is.
-LONGEST_MESSAGE = 300
+MAX_MESSAGE_CHARACTERS = 300
 
 
 def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
@@ -95,4 +95,4 @@ def _one_line(error: Exception) -> Exception:
     message = getattr(error, "format_message", None)
     if message is None:
         return error
-    return UserError(printable(" ".join(str(message()).split()), LONGEST_MESSAGE))
+    return UserError(printable(" ".join(str(message()).split()), MAX_MESSAGE_CHARACTERS))

@@ -29,7 +29,7 @@ def techniques(incomplete: str) -> list[str]:
     return _starting((*TECHNIQUES, *WITHOUT_OPTION), incomplete)
 
 
-def values_of(technique: str) -> Callable[[str], list[str]]:
+def technique_values(technique: str) -> Callable[[str], list[str]]:
     """The completion of a technique's option: its methods, or names of quantization schemes; others have none."""
 
     def starting(incomplete: str) -> list[str]:
@@ -48,14 +48,14 @@ def plots(incomplete: str) -> list[str]:
     return _starting(("list", *KINDS), incomplete)
 
 
-def of_option(name: str, choices: tuple[str, ...]) -> Callable[[str], list[str]]:
+def for_option(name: str, choices: tuple[str, ...]) -> Callable[[str], list[str]]:
     """The completion of an option of a run."""
     if name == "engine":
         return engines
-    return fixed(*choices) if choices else values_of(name)
+    return one_of(*choices) if choices else technique_values(name)
 
 
-def fixed(*words: str) -> Callable[[str], list[str]]:
+def one_of(*words: str) -> Callable[[str], list[str]]:
     """The completion of an option that takes one of `words`."""
 
     def starting(incomplete: str) -> list[str]:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
 #: More columns than this are a sweep, not a comparison.
-MOST = 12
+MAX_COMPARED = 12
 
 
-@opt.running
+@opt.with_run_options
 def command(
     model: opt.Models,
     hardware: opt.Chips,
@@ -36,11 +36,11 @@ def command(
 
     Exits 1 when one of them does not fit in memory.
     """
-    views.check(format, output, (*model.split(","), *hardware.split(",")))
+    views.check_output(format, output, (*model.split(","), *hardware.split(",")))
     request = api.request(batch_size, input_len, output_len)
     combinations = opt.combinations(options, model=model, hardware=hardware)
-    if len(combinations) > MOST:
-        raise UserError(f"{len(combinations)} configurations; compare shows at most {MOST}, sweep any number")
+    if len(combinations) > MAX_COMPARED:
+        raise UserError(f"{len(combinations)} configurations; compare shows at most {MAX_COMPARED}, sweep any number")
     results = tuple(api.configuration(**chosen).answer(request) for chosen in combinations)
     comparison = Comparison(results=results)
     views.show(_views(comparison), format, output)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
 #: Each has a letter on the map.
-MOST = 26
+MAX_MAP_CONFIGURATIONS = 26
 
 
-@opt.running
+@opt.with_run_options
 def command(
     model: opt.Models,
     hardware: opt.Chips,
@@ -30,7 +30,7 @@ def command(
         str,
         typer.Option(help="decode_time_s, ttft_s, tpot_s, e2e_s, or device_time_s (decode time x devices)."),
     ] = "decode_time_s",
-    output_len: Annotated[int, opt.whole("output_len", "Tokens of an answer, for tpot_s and e2e_s.")] = 128,
+    output_len: Annotated[int, opt.integer_option("output_len", "Tokens of an answer, for tpot_s and e2e_s.")] = 128,
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = None,
     **options: Any,
@@ -40,12 +40,12 @@ def command(
     A list is separated by commas; of options whose own texts hold commas (--speculative, --offload, --batching ...) by
     semicolons: --speculative 'none;eagle3,tokens=2;eagle3,tokens=4'.
     """
-    views.check(format, output, (*model.split(","), *hardware.split(",")))
+    views.check_output(format, output, (*model.split(","), *hardware.split(",")))
     if metric not in CROSSOVER_METRICS:
         raise unknown("metric", metric, CROSSOVER_METRICS)
     chosen = opt.combinations(options, model=model, hardware=hardware)
-    if len(chosen) > MOST:
-        raise UserError(f"{len(chosen)} configurations; a crossover shows at most {MOST}")
+    if len(chosen) > MAX_MAP_CONFIGURATIONS:
+        raise UserError(f"{len(chosen)} configurations; a crossover shows at most {MAX_MAP_CONFIGURATIONS}")
     configurations = {name: api.configuration(**c) for name, c in zip(configuration_names(chosen), chosen, strict=True)}
     grid = {"batch_sizes": parse_values("batch_size", batch_size), "contexts": parse_values("context", context)}
     found = crossover(configurations, metric=metric, output_len=output_len, **grid)

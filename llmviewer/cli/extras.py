@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from llmviewer.core.errors import UserError
 
 #: Packages of the extra `calibrate`.
-CALIBRATION = ("torch", "scipy", "pyarrow", "fastparquet")
+CALIBRATION_PACKAGES = ("torch", "scipy", "pyarrow", "fastparquet")
 
 
 @contextmanager
-def calibration() -> Iterator[None]:
+def calibration_extra() -> Iterator[None]:
     """Name the extra where one of its packages is missing."""
     try:
         yield
     except ImportError as error:
         missing = (error.name or "").split(".")[0]
-        if missing in CALIBRATION or "pyarrow" in str(error):
+        if missing in CALIBRATION_PACKAGES or "pyarrow" in str(error):
             raise UserError(f"calibration needs {missing or 'pyarrow'}: pip install 'llmviewer[calibrate]'") from error
         raise

@@ -12,7 +12,7 @@ from pathlib import Path
 from llmviewer.core.errors import UserError, printable
 
 
-def target(path: str, ours: Callable[[Path], bool]) -> Path:
+def target_folder(path: str, ours: Callable[[Path], bool]) -> Path:
     """The folder meant by `path`, links followed; raise unless it is new, empty, or holds files of `ours` alone."""
     try:
         found = Path(os.path.realpath(Path(path).expanduser()))
@@ -42,7 +42,7 @@ def _existing(path: Path) -> Path:
 
 
 @contextmanager
-def replacing_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path` that takes its place at the end, and vanishes on any error.
 
     path: as of `target`.

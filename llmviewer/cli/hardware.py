@@ -22,7 +22,7 @@ Name = Annotated[
 @app.command("list")
 def list_hardware(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
     """Every chip with its peak, bandwidth, memory and power."""
-    views.check(format, output)
+    views.check_output(format, output)
     objects = catalog.hardware_list()
 
     def page() -> Page:
@@ -37,7 +37,7 @@ def list_hardware(format: opt.Format = "table", output: opt.Output = None) -> in
 @app.command("show")
 def show_hardware(name: Name, format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
     """One chip: every figure and where it comes from."""
-    views.check(format, output, (name,))
+    views.check_output(format, output, (name,))
     card = catalog.hardware_card(name)
 
     def page() -> Page:

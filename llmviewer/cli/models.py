@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 @app.command("list")
 def list_models(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
     """Every model with its parameters, architecture, KV cache and context."""
-    views.check(format, output)
+    views.check_output(format, output)
     objects = catalog.model_list()
 
     def page() -> Page:
@@ -40,7 +40,7 @@ def show_model(
     output: opt.Output = None,
 ) -> int:
     """One model: counted and published parameters, layers, cache, and its config."""
-    views.check(format, output, (model,))
+    views.check_output(format, output, (model,))
     card = catalog.model_card(model, dtype=dtype, ignored=tuple(ignore_field or ()))
 
     def page() -> Page:

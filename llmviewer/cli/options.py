@@ -29,7 +29,7 @@ def annotation(name: str) -> Any:
     if declaration.kind is ValueKind.WORDS:
         return Annotated[list[str] | None, typer.Option(*flags, help=declaration.help)]
     if declaration.kind is ValueKind.WORD:
-        words = candidates.of_option(name, declaration.choices)
+        words = candidates.for_option(name, declaration.choices)
         return Annotated[str, typer.Option(*flags, autocompletion=words, help=declaration.help)]
     parser = partial(_parsed, declaration, name)
     kind = int if declaration.kind is ValueKind.WHOLE else float
@@ -37,7 +37,7 @@ def annotation(name: str) -> Any:
     return Annotated[kind, option]
 
 
-def whole(name: str, summary: str, *, least: int = 1) -> Any:
+def integer_option(name: str, summary: str, *, least: int = 1) -> Any:
     """The option of a whole number that belongs to one command."""
     declaration = Declaration(kind=ValueKind.WHOLE, default=None, help=summary, least=least)
     return typer.Option(help=summary, parser=partial(_parsed, declaration, name), metavar=declaration.kind.value)
@@ -68,17 +68,17 @@ Format = Annotated[
     str,
     typer.Option(
         "--format",
-        autocompletion=candidates.fixed("table", "json", "csv", "markdown"),
+        autocompletion=candidates.one_of("table", "json", "csv", "markdown"),
         help="table, json, csv, markdown.",
     ),
 ]
 Output = Annotated[str | None, typer.Option("-o", "--output", help="Write to this file instead of the terminal.")]
 
 #: Configurations of one command, each of which is loaded before the first is answered.
-MOST_COMBINATIONS = 10**4
+MAX_COMBINATIONS = 10**4
 
 
-def running(command: Callable[..., int], **defaults: str) -> Callable[..., int]:
+def with_run_options(command: Callable[..., int], **defaults: str) -> Callable[..., int]:
     """Give a command, which takes them as **options, every option of a run that is not its own.
 
     defaults: those of this command that differ.
@@ -122,12 +122,12 @@ def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]
         if not all(words):
             raise UserError(f"{name} is {quoted(lists[name])}: a name between the {between} is missing")
     count = math.prod(map(len, parts.values()))
-    if count > MOST_COMBINATIONS:
-        raise UserError(f"the comma lists make {count:,} configurations; allowed: at most {MOST_COMBINATIONS:,}")
+    if count > MAX_COMBINATIONS:
+        raise UserError(f"the comma lists make {count:,} configurations; allowed: at most {MAX_COMBINATIONS:,}")
     return [{**options, **dict(zip(parts, chosen, strict=True))} for chosen in product(*parts.values())]
 
 
-def titled(chosen: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def unique_by_name(chosen: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Every combination once, by the values in which it differs; a single one by its model and chip."""
     from llmviewer.result.crossover import configuration_names  # commands of one configuration need none
 

@@ -16,7 +16,7 @@ from llmviewer.core import data
 from llmviewer.core.errors import UserError, printable
 
 
-def spare(path: str, inputs: Iterable[str]) -> None:
+def check_not_an_input(path: str, inputs: Iterable[str]) -> None:
     """Raise where a file to write is one of those to read: a model's config, a chip's YAML."""
     written = data.user_path(path)
     for name in inputs:
@@ -26,7 +26,7 @@ def spare(path: str, inputs: Iterable[str]) -> None:
                 raise UserError(f"cannot write '{printable(path)}': it is what the answer is about")
 
 
-def warn(texts: Iterable[str]) -> None:
+def print_warnings(texts: Iterable[str]) -> None:
     """Say on stderr what rows have no place for; each text once."""
     for text in dict.fromkeys(texts):
         print(f"warning: {text}", file=sys.stderr)  # noqa: T201
@@ -34,16 +34,16 @@ def warn(texts: Iterable[str]) -> None:
 
 def write(text: str, path: str | None) -> None:
     """Print `text`, or put it into the file `path`."""
-    with opened(path) as stream:
+    with open_output(path) as stream:
         stream.write(text if text.endswith("\n") else text + "\n")
 
 
 @contextmanager
-def opened(path: str | None) -> Iterator[IO[str]]:
+def open_output(path: str | None) -> Iterator[IO[str]]:
     """A stream to write text to: stdout, or a file that appears only when all has been written."""
     if path is not None:
         with (
-            replacing(path) as temporary,
+            atomic_file(path) as temporary,
             temporary.open("w", encoding="utf-8", errors="replace", newline="") as stream,
         ):
             yield stream
@@ -61,7 +61,7 @@ def opened(path: str | None) -> Iterator[IO[str]]:
 
 
 @contextmanager
-def replacing(path: str) -> Iterator[Path]:
+def atomic_file(path: str) -> Iterator[Path]:
     """A temporary file beside `path` that takes its name at the end, and vanishes on any error.
 
     A link keeps pointing where it did; a device or a pipe is written to, never replaced.
@@ -85,7 +85,7 @@ def replacing(path: str) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def writable(path: str) -> None:
+def check_writable(path: str) -> None:
     """Raise for a file that could not be written, before anything is computed that would be lost."""
     try:
         target = _target(path)
@@ -115,13 +115,13 @@ def _discard_stdout() -> None:
 
 
 #: What stands for a character that the terminal's encoding does not have.
-PLAIN = dict(zip("×µ–─█▓▒░·▲", "xu--#=+:.^", strict=True)) | dict.fromkeys("▏▎▍▌▋▊▉", "")  # noqa: RUF001
+ASCII_SUBSTITUTES = dict(zip("×µ–─█▓▒░·▲", "xu--#=+:.^", strict=True)) | dict.fromkeys("▏▎▍▌▋▊▉", "")  # noqa: RUF001
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
+    return "".join(ASCII_SUBSTITUTES.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
 
 codecs.register_error("llmviewer.plain", _plain)

@@ -14,7 +14,7 @@ import typer
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.cli.output import replacing, warn, write
+from llmviewer.cli.output import atomic_file, print_warnings, write
 from llmviewer.cli.sweep import progress
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.result.sweep import Grid, parse_values
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from llmviewer.reports.report import Report
 
 #: Configurations side by side; more are a sweep.
-MOST = 12
+MAX_REPORT_CONFIGURATIONS = 12
 #: Points of one configuration that are held at once.
-MOST_POINTS = 200_000
+MAX_REPORT_POINTS = 200_000
 #: Batch sizes of the curves where no list of sizes is given.
-CURVE = "1:512:*2"
+DEFAULT_BATCH_SIZES = "1:512:*2"
 #: ending of a file -> format.
-ENDINGS = {".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".xlsx": "xlsx"}
+FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".xlsx": "xlsx"}
 #: Formats that a terminal does not show -> the file they go to.
-FILES = {"html": "report.html", "xlsx": "report.xlsx"}
+DEFAULT_FILES = {"html": "report.html", "xlsx": "report.xlsx"}
 
 Sizes = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
 
 
-@partial(opt.running, efficiency="calibrated")
+@partial(opt.with_run_options, efficiency="calibrated")
 def command(
     model: opt.Models,
     hardware: opt.Chips,
@@ -62,12 +62,12 @@ def command(
     kind, path = _kind(format, output)
     if table not in TABLES:
         raise unknown("table", table, TABLES)
-    views.check(kind, path, (*model.split(","), *hardware.split(",")), known=(*FORMATS,))
+    views.check_output(kind, path, (*model.split(","), *hardware.split(",")), known=(*FORMATS,))
     sizes = {
         name: parse_values(name, text) for name, text in zip(SIZES, (batch_size, input_len, output_len), strict=True)
     }
     report = _report(sizes, opt.combinations(options, model=model, hardware=hardware))
-    warn(text for result in report.results.values() for text in result.warnings)
+    print_warnings(text for result in report.results.values() for text in result.warnings)
     FORMATS[kind](report, path, table)
     return 0 if report.fits or no_fit_check else 1
 
@@ -78,18 +78,18 @@ SIZES = ("batch_size", "input_len", "output_len")
 def _kind(format: str, output: str) -> tuple[str, str | None]:  # noqa: A002
     """Format and file: by --format, else by the ending, else HTML."""
     ending = Path(output).suffix.lower()
-    if not format and output and ending not in ENDINGS:
-        raise UserError(f"output is {quoted(output)}; allowed: a name that ends in {', '.join(ENDINGS)}, or --format")
-    kind = format or ENDINGS.get(ending, "html")
-    return kind, output or FILES.get(kind)
+    if not format and output and ending not in FORMAT_BY_SUFFIX:
+        raise UserError(f"output is {quoted(output)}; allowed: a name that ends in {', '.join(FORMAT_BY_SUFFIX)}, or --format")
+    kind = format or FORMAT_BY_SUFFIX.get(ending, "html")
+    return kind, output or DEFAULT_FILES.get(kind)
 
 
 def _report(sizes: Sizes, chosen: list[dict[str, Any]]) -> Report:
     from llmviewer.reports.report import Report
 
-    if len(chosen) > MOST:
-        raise UserError(f"{len(chosen)} configurations; a report shows at most {MOST}, sweep any number")
-    configured = {title: api.configuration(**options) for title, options in opt.titled(chosen).items()}
+    if len(chosen) > MAX_REPORT_CONFIGURATIONS:
+        raise UserError(f"{len(chosen)} configurations; a report shows at most {MAX_REPORT_CONFIGURATIONS}, sweep any number")
+    configured = {title: api.configuration(**options) for title, options in opt.unique_by_name(chosen).items()}
     request = api.request(*(int(sizes[name][0]) for name in SIZES))
     grid = _grid(sizes)
     for one in configured.values():
@@ -105,10 +105,10 @@ def _grid(sizes: Sizes) -> Grid:
     """All points; batch sizes where no size is a list."""
     columns = {name: np.unique(column) for name, column in sizes.items()}
     if all(len(column) == 1 for column in columns.values()):
-        columns["batch_size"] = np.unique([*columns["batch_size"], *parse_values("batch_size", CURVE)])
+        columns["batch_size"] = np.unique([*columns["batch_size"], *parse_values("batch_size", DEFAULT_BATCH_SIZES)])
     grid = Grid(batch_sizes=columns["batch_size"], input_lens=columns["input_len"], output_lens=columns["output_len"])
-    if len(grid) > MOST_POINTS:
-        raise UserError(f"{len(grid):,} points; a report holds at most {MOST_POINTS:,}, sweep any number")
+    if len(grid) > MAX_REPORT_POINTS:
+        raise UserError(f"{len(grid):,} points; a report holds at most {MAX_REPORT_POINTS:,}, sweep any number")
     return grid
 
 
@@ -171,7 +171,7 @@ def _xlsx(report: Report, path: str | None, table: str) -> None:
     from llmviewer.reports.tables import TABLES
 
     tables = {name: [views.flat(row) for row in rows(report)] for name, rows in TABLES.items()}
-    with replacing(path or FILES["xlsx"]) as temporary:
+    with atomic_file(path or DEFAULT_FILES["xlsx"]) as temporary:
         excel.write(tables, temporary)
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from llmviewer.cli.output import opened, replacing
+from llmviewer.cli.output import open_output, atomic_file
 from llmviewer.core.errors import UserError
 
 Columns = dict[str, Any]
 
 #: A terminal shows at most this many points; files hold all.
-SHOWN_ROWS = 200
+MAX_TERMINAL_ROWS = 200
 
 
 def csv(chunks: Iterator[Columns], path: str | None) -> None:
     """Comma-separated values with a header."""
     import pandas as pd
 
-    with opened(path) as stream:
+    with open_output(path) as stream:
         for number, columns in enumerate(chunks):
             pd.DataFrame(columns).to_csv(stream, index=False, header=number == 0)
 
@@ -27,7 +27,7 @@ def json(chunks: Iterator[Columns], path: str | None) -> None:
     """`{"schema", "rows": [...]}`, one row a line; what does not exist is null."""
     import pandas as pd
 
-    with opened(path) as stream:
+    with open_output(path) as stream:
         stream.write('{"schema": "llmviewer.sweep/1", "rows": [')
         between = "\n"
         for columns in chunks:
@@ -46,7 +46,7 @@ def parquet(chunks: Iterator[Columns], path: str | None) -> None:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise UserError("Parquet needs pyarrow: pip install 'llmviewer[parquet]'") from error
-    with replacing(path) as temporary:
+    with atomic_file(path) as temporary:
         writer = None
         for columns in chunks:
             table = pa.table(columns)
@@ -63,10 +63,10 @@ def table(chunks: Iterator[Columns], path: str | None) -> None:
     kept: list[Columns] = []
     points = 0
     for columns in chunks:
-        if points < SHOWN_ROWS:
+        if points < MAX_TERMINAL_ROWS:
             kept.append(columns)
         points += len(columns["batch_size"])
-    first = {name: [value for columns in kept for value in columns[name]][:SHOWN_ROWS] for name in kept[0]}
-    with opened(path) as stream:
-        page = sweep_page.page(first, max(points - SHOWN_ROWS, 0))
+    first = {name: [value for columns in kept for value in columns[name]][:MAX_TERMINAL_ROWS] for name in kept[0]}
+    with open_output(path) as stream:
+        page = sweep_page.page(first, max(points - MAX_TERMINAL_ROWS, 0))
         stream.write(terminal.text(page, screen.FILE if path is not None else screen.Screen.from_stream(stream)))

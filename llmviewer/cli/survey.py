@@ -12,7 +12,7 @@ import numpy as np
 import typer
 
 from llmviewer import api
-from llmviewer.cli.folder import replacing_folder, target
+from llmviewer.cli.folder import atomic_folder, target_folder
 from llmviewer.core.errors import unknown
 from llmviewer.hardware import specs
 from llmviewer.result.result import Result
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llmviewer.reports.survey.document import SurveySection
 
 #: What a survey consists of; a folder with nothing else is an earlier one.
-FILES = re.compile(r"index\.(html|md)|(table|figure)-\d+(-[a-z-]+)?\.(png|svg|csv)")
+SURVEY_FILES = re.compile(r"index\.(html|md)|(table|figure)-\d+(-[a-z-]+)?\.(png|svg|csv)")
 
 
 def command(
@@ -37,9 +37,9 @@ def command(
 
     if theme not in THEMES:
         raise unknown("theme", theme, THEMES)
-    folder = target(output, lambda path: path.is_file() and FILES.fullmatch(path.name) is not None)
+    folder = target_folder(output, lambda path: path.is_file() and SURVEY_FILES.fullmatch(path.name) is not None)
     sections, answered = [], dict[Any, Result]()
-    with replacing_folder(folder) as written:
+    with atomic_folder(folder) as written:
         for name in FIGURES:
             _progress(name.replace("_", " "))
             sections.append(section(name, answered))
@@ -60,13 +60,13 @@ def section(name: str, answered: dict[SurveyQuery, Result]) -> SurveySection:
     figure = load(name)
     for query in (*figure.queries.values(), *(peer.query for peer in figure.peers)):
         if query not in answered:
-            answered[query] = answer(query)
+            answered[query] = run_query(query)
     frames = figure.frames({title: answered[query] for title, query in figure.queries.items()})
     beside = compared(figure.peers, answered) if figure.peers else None
     return SurveySection(name=name.replace("_", "-"), figure=figure, frames=frames, compared=beside)
 
 
-def answer(ask: SurveyQuery) -> Result:
+def run_query(ask: SurveyQuery) -> Result:
     """What `analyze` says to the question."""
     chip: Any = ask.hardware
     if ask.bandwidths:

@@ -13,7 +13,7 @@ import typer
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import rows, views
-from llmviewer.cli.output import warn
+from llmviewer.cli.output import print_warnings
 from llmviewer.core.workload import Request
 from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
@@ -29,7 +29,7 @@ WRITERS: dict[str, Callable[[Iterator[Columns], str | None], None]] = {
 }
 
 
-@opt.running
+@opt.with_run_options
 def command(
     model: opt.Model,
     hardware: opt.Chips,
@@ -45,7 +45,7 @@ def command(
     A list is separated by commas; of options whose own texts hold commas (--speculative, --offload, --batching ...) by
     semicolons: --speculative 'none;draft=llama-3.2-1b,tokens=best,acceptance=0.8'.
     """
-    views.check(format, output, (model, *hardware.split(",")), known=WRITERS)
+    views.check_output(format, output, (model, *hardware.split(",")), known=WRITERS)
     grid = Grid(
         batch_sizes=parse_values("batch_size", batch_size),
         input_lens=parse_values("input_len", input_len),
@@ -55,7 +55,7 @@ def command(
     warned = [text for configuration in configurations for text in _prove(configuration, grid.largest())]
     with progress(len(grid) * len(configurations)) as seen:
         WRITERS[format](_chunks(configurations, grid, seen), output)
-    warn(warned)
+    print_warnings(warned)
     return 0
 
 

@@ -24,7 +24,7 @@ def card(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "kind": technique.kind,
-        "option": _asked_by(name),
+        "option": _command_line_option(name),
         "default": option.default if option else "",
         "summary": technique.summary,
         "parameters": dict(technique.parameters),
@@ -51,7 +51,7 @@ def _row(card: dict[str, Any]) -> dict[str, Any]:
     return {**card, "parameters": "; ".join(f"{name}: {text}" for name, text in card["parameters"].items())}
 
 
-def _asked_by(name: str) -> str:
+def _command_line_option(name: str) -> str:
     """What asks for it on the command line."""
     if name in TECHNIQUES:
         return " ".join(("--" + name.replace("_", "-"), *TECHNIQUES[name].flags))
@@ -59,9 +59,9 @@ def _asked_by(name: str) -> str:
 
 
 @app.command("list")
-def every(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
+def list_techniques(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
     """Every technique, in the order in which they are applied; last those without an option."""
-    views.check(format, output)
+    views.check_output(format, output)
     cards = [card(name) for name in (*TECHNIQUES, *WITHOUT_OPTION)]
 
     def page() -> Page:
@@ -76,13 +76,13 @@ def every(format: opt.Format = "table", output: opt.Output = None) -> int:  # no
 
 
 @app.command("show")
-def one(
+def show_technique(
     name: Annotated[str, typer.Argument(autocompletion=candidates.techniques, help="A technique's name or option.")],
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = None,
 ) -> int:
     """One technique: formula, source, a command to try."""
-    views.check(format, output)
+    views.check_output(format, output)
     key = name.lower().lstrip("-").replace("-", "_")
     if key not in TECHNIQUES and key not in WITHOUT_OPTION:
         raise unknown("technique", name, (*TECHNIQUES, *WITHOUT_OPTION), hint="see `llmviewer techniques list`")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.cli.output import spare, writable, write
+from llmviewer.cli.output import check_not_an_input, check_writable, write
 from llmviewer.core.errors import unknown
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ class Views:
     rows: Callable[[], Sequence[Mapping[str, Any]]]
 
 
-def check(name: str, path: str | None = None, inputs: Iterable[str] = (), *, known: Iterable[str] = ()) -> None:
+def check_output(name: str, path: str | None = None, inputs: Iterable[str] = (), *, known: Iterable[str] = ()) -> None:
     """Raise, before any work is done, for a format that does not exist, a file that cannot be written, or an answer
     that would replace what is asked about.  inputs: names or paths of models and chips."""
     formats = tuple(known) or tuple(FORMATS)
     if name not in formats:
         raise unknown("format", name, formats)
     if path is not None:
-        spare(path, inputs)
-        writable(path)
+        check_not_an_input(path, inputs)
+        check_writable(path)
 
 
 def show(views: Views, name: str, path: str | None) -> None:

@@ -89,7 +89,7 @@ def text(report: Report) -> str:
 
 
 def library() -> bytes:
-    """Returns plotly.min.js from the Python package without importing it, which would take longest."""
+    """Returns plotly.min.js from the Python package without importing it, because the import is slow."""
     spec = find_spec("plotly")
     path = Path((spec.submodule_search_locations or [""])[0]) / "package_data" / "plotly.min.js" if spec else None
     if path is None or not path.is_file():

@@ -34,12 +34,12 @@ def draw(figure: Figure, operators: pd.DataFrame, style: Style) -> None:
     The colour is the configuration, or the kind if there is only one configuration.
     """
     axes = figure.axes[0]
-    alone = operators["configuration"].nunique() == 1
+    single = operators["configuration"].nunique() == 1
     order = list(dict.fromkeys(operators["configuration"]))
     for key, rows in operators.groupby(["configuration", "kind", "stage"], sort=False):
         configuration, kind, stage = map(str, key)
         at = KINDS.index(kind)
-        ink = colour(at if alone else order.index(configuration))
+        ink = colour(at if single else order.index(configuration))
         axes.scatter(
             rows["arithmetic_intensity"],
             rows["performance"],
@@ -51,21 +51,21 @@ def draw(figure: Figure, operators: pd.DataFrame, style: Style) -> None:
             alpha=0.85,
             zorder=4,
         )
-    _key(figure, operators, (alone, order), style)
+    _key(figure, operators, (single, order), style)
 
 
 def _key(figure: Figure, operators: pd.DataFrame, series: tuple[bool, list[str]], style: Style) -> None:
     """Adds the legend of shapes, colours and fills."""
     from matplotlib.lines import Line2D
 
-    alone, order = series
+    single, order = series
     ink, kinds = style.theme.ink, [kind for kind in KINDS if kind in set(operators["kind"])]
 
     def entry(words: str, at: int, fill: str, edge: str) -> Line2D:
         return Line2D([], [], linestyle="", marker=marker(at), label=words, markerfacecolor=fill, markeredgecolor=edge)
 
-    entries = [entry(k, KINDS.index(k), *[colour(KINDS.index(k)) if alone else ink] * 2) for k in kinds]
-    if not alone:
+    entries = [entry(k, KINDS.index(k), *[colour(KINDS.index(k)) if single else ink] * 2) for k in kinds]
+    if not single:
         entries += [entry(name, 0, colour(at), colour(at)) for at, name in enumerate(order)]
     stages = set(operators["stage"])
     entries += [entry(s, 0, ink if s == "prefill" else "none", ink) for s in ("prefill", "decode") if s in stages]

@@ -39,11 +39,11 @@ class Roofs:
     chips: int
     ink: str
 
-    def names(self, what: str, rate: str) -> tuple[str, str, str]:
+    def names(self, name: str, rate: str) -> tuple[str, str, str]:
         """Returns the name of a roof and two shorter ones, with the chip if there are several."""
         chip = "" if self.chips == 1 else f"{self.rows['hardware'].iloc[0]} "
-        shorter = what.removeprefix("tensor ").removeprefix("device ")
-        return f"{chip}{what} {rate}", f"{chip}{shorter} {rate}", f"{chip}{rate}"
+        shorter = name.removeprefix("tensor ").removeprefix("device ")
+        return f"{chip}{name} {rate}", f"{chip}{shorter} {rate}", f"{chip}{rate}"
 
     def select(self, roof: str) -> list[tuple[str, float]]:
         """Returns names and rates of one kind of roof, lowest first."""
@@ -71,17 +71,17 @@ def draw(space: Space, roofs: Roofs, style: Style) -> None:
     if roofs.chips == 1:
         _zones(space.axes, roofs.ridge, style)
     units = sorted(roofs.select("compute"), key=lambda unit: unit[1] != roofs.main)
-    for what, rate in units:
+    for name, rate in units:
         if rate == roofs.main:
-            _horizontal(space, (roofs.names(what, fmt.flops_per_s(rate)), rate, roofs), (ink, dashes(0)), style)
-    for level, (what, rate) in enumerate(roofs.select("memory")):
-        names = roofs.names(what, fmt.bandwidth(rate))
+            _horizontal(space, (roofs.names(name, fmt.flops_per_s(rate)), rate, roofs), (ink, dashes(0)), style)
+    for level, (name, rate) in enumerate(roofs.select("memory")):
+        names = roofs.names(name, fmt.bandwidth(rate))
         _diagonal(space, (names, rate, roofs.main), (ink, dashes(level)), style)
     if roofs.chips == 1:
-        for what, rate in units:
+        for name, rate in units:
             if rate != roofs.main:
                 look = (style.theme.faint, dashes(1))
-                _horizontal(space, (roofs.names(what, fmt.flops_per_s(rate))[:1], rate, roofs), look, style)
+                _horizontal(space, (roofs.names(name, fmt.flops_per_s(rate))[:1], rate, roofs), look, style)
     _ridge(space, roofs, ink, style)
 
 

@@ -63,8 +63,8 @@ def _fused(rule: str, plain: Rows, result: Any) -> Iterator[dict[str, Any]]:
             bounds = {"memory" if bound == "memory" else "compute" for bound in members["bound"]}
             row = {"rule": rule, "stage": stage, "kernel": fusion["kernel"], "operators": "+".join(fusion["operators"])}
             row["case"] = bounds.pop() if len(bounds) == 1 else "mixed"
-            for what in ("flops", "traffic_bytes", "time_s"):
-                row |= {f"{what}_before": members[what].sum(), f"{what}_after": kernel[what]}
+            for quantity in ("flops", "traffic_bytes", "time_s"):
+                row |= {f"{quantity}_before": members[quantity].sum(), f"{quantity}_after": kernel[quantity]}
             yield row
 
 

@@ -32,8 +32,8 @@ def frames(results: Results) -> Frames:
 
     kinds = {kind: _measured(result) for kind, result in results.items()}
     rows = pd.merge(kinds["eager"], kinds["flash"], on=["length", "stage", "scope"], suffixes=("_eager", "_flash"))
-    for what in QUANTITIES:
-        rows[f"{what}_saved"] = 1.0 - rows[f"{what}_flash"] / rows[f"{what}_eager"]
+    for quantity in QUANTITIES:
+        rows[f"{quantity}_saved"] = 1.0 - rows[f"{quantity}_flash"] / rows[f"{quantity}_eager"]
     return {"": rows}
 
 
@@ -45,10 +45,10 @@ def _measured(result: Any) -> Rows:
         for stage in ("prefill", "decode"):
             found = result.stage(stage, point)
             own = [row for row in found["operators"] if row["name"] in ATTENTION]
-            attention = {what: sum(row[what] * row["layers"] for row in own) for what in QUANTITIES}
+            attention = {quantity: sum(row[quantity] * row["layers"] for row in own) for quantity in QUANTITIES}
             place = {"length": length, "stage": stage}
             rows.append({**place, "scope": "attention", **attention})
-            rows.append({**place, "scope": "network", **{what: found[what] for what in QUANTITIES}})
+            rows.append({**place, "scope": "network", **{quantity: found[quantity] for quantity in QUANTITIES}})
     return pd.DataFrame(rows)
 
 
@@ -58,10 +58,10 @@ def draw(frames: Frames, style: Style) -> Picture:
     for axes, stage in zip(many, ("prefill", "decode"), strict=True):
         for at, (scope, where) in enumerate(SCOPES.items()):
             rows = select(frames, stage, scope)
-            for over, (what, words) in enumerate(QUANTITIES.items()):
+            for over, (quantity, label) in enumerate(QUANTITIES.items()):
                 axes.plot(
-                    rows["length"], 100.0 * rows[f"{what}_saved"], color=colour(at), linestyle=dashes(over),
-                    marker=marker(2 * at + over), label=f"{words}, {where}", markersize=0.5 * style.size.text,
+                    rows["length"], 100.0 * rows[f"{quantity}_saved"], color=colour(at), linestyle=dashes(over),
+                    marker=marker(2 * at + over), label=f"{label}, {where}", markersize=0.5 * style.size.text,
                 )  # fmt: skip
         axes.set(xscale="log", ylim=(0.0, 100.0 if stage == "prefill" else None))
         axes.set_xticks(LENGTHS[::2], [f"{length:,}" for length in LENGTHS[::2]])
@@ -81,7 +81,7 @@ def select(frames: Frames, stage: str, scope: str = "network") -> Rows:
 def _saves(stage: str) -> Any:
     def check(frames: Frames) -> Verdict:
         rows = select(frames, stage)
-        bytes_saved, time_saved = (float(rows[f"{what}_saved"].max()) for what in QUANTITIES)
+        bytes_saved, time_saved = (float(rows[f"{quantity}_saved"].max()) for quantity in QUANTITIES)
         attention_only = float(select(frames, stage, "attention")["traffic_bytes_saved"].max())
         because = (
             f"at most {fmt.percent(bytes_saved)} of the memory access and {fmt.percent(time_saved)} of the time of "
@@ -123,12 +123,12 @@ def their_own_savings(compared: Rows) -> str:
     numbers = compared.set_index(["stage", "quantity", "attention"])
     savings = []
     for stage in ("prefill", "decode"):
-        for what, words in QUANTITIES.items():
+        for quantity, label in QUANTITIES.items():
             theirs, ours = (
-                1.0 - float(numbers.loc[(stage, what, "flash"), who] / numbers.loc[(stage, what, "eager"), who])
+                1.0 - float(numbers.loc[(stage, quantity, "flash"), who] / numbers.loc[(stage, quantity, "eager"), who])
                 for who in ("llm_viewer", "ours")
             )
-            savings.append(f"{100.0 * theirs:.2f} % of the {words} of {stage} (ours: {100.0 * ours:.2f} %)")
+            savings.append(f"{100.0 * theirs:.2f} % of the {label} of {stage} (ours: {100.0 * ours:.2f} %)")
     return f"By its own numbers flash attention saves {', '.join(savings)}."
 
 

@@ -59,9 +59,9 @@ def draw(frames: Frames, style: Style) -> Picture:
     return figure
 
 
-def column(frames: Frames, batch: int, what: str) -> Rows:
+def column(frames: Frames, batch: int, name: str) -> Rows:
     """Returns a column at one batch size, by quantization."""
-    return frames[""].query("batch_size == @batch").set_index("quantization")[what]
+    return frames[""].query("batch_size == @batch").set_index("quantization")[name]
 
 
 def a_small_batch_gains(frames: Frames) -> Verdict:
@@ -81,7 +81,7 @@ def small_batches_are_memory_bound(frames: Frames) -> Verdict:
 
 def a_large_batch_gains_nothing(frames: Frames) -> Verdict:
     """Checks that going from 4 bits to 2 or 1 does not reduce the time."""
-    seconds, linear = (column(frames, LARGE, what) for what in ("decode_time_s", "linear_time_s"))
+    seconds, linear = (column(frames, LARGE, name) for name in ("decode_time_s", "linear_time_s"))
     gain = max(float(seconds["w4a16"] / seconds[name]) for name in ("w2a16", "w1a16")) - 1.0
     linear_gain = max(float(linear["w4a16"] / linear[name]) for name in ("w2a16", "w1a16")) - 1.0
     because = (
@@ -101,7 +101,7 @@ def linear_layers_are_compute_bound(frames: Frames) -> Verdict:
 
 
 def the_network_is_compute_bound(frames: Frames) -> Verdict:
-    """Checks the bound of the whole network, which is what the survey claims."""
+    """Checks the bound of the whole network, as claimed by the survey."""
     share = float((column(frames, LARGE, "memory_bound_s") / column(frames, LARGE, "decode_time_s"))["w4a16"])
     because = (
         f"at batch {LARGE}, {fmt.percent(share)} of the time of a w4a16 step is memory-bound: attention reads the KV "

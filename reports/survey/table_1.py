@@ -49,16 +49,16 @@ def table(frames: Frames) -> Table:
     return Table(columns=columns, rows=tuple(rows))
 
 
-def total(rows: Rows, what: str) -> float:
+def total(rows: Rows, field: str) -> float:
     """Returns the sum of a column over all layers."""
-    return float((rows[what] * rows["layers"]).sum())
+    return float((rows[field] * rows["layers"]).sum())
 
 
 def prefill_is_compute_bound(frames: Frames) -> Verdict:
     """Checks that most operations of prefill are compute-bound."""
     rows = frames[""].query("stage == 'prefill'")
     bound = rows[rows["bound"] == "compute"]
-    flops, seconds = (total(bound, what) / total(rows, what) for what in ("flops", "time_s"))
+    flops, seconds = (total(bound, field) / total(rows, field) for field in ("flops", "time_s"))
     because = (
         f"{fmt.percent(flops)} of the operations and {fmt.percent(seconds)} of the time of prefill are compute-bound "
         f"({', '.join(bound['name'])}), although these are only {len(bound)} of {len(rows)} operators"

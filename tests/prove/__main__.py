@@ -46,7 +46,7 @@ def plant_all(faults: Sequence[Fault], copies: Sequence[Checkout]) -> list[str]:
         copy, start = free.get(), time.monotonic()
         try:
             with copy.with_fault(fault):
-                test = copy.first_failed([f"tests/{name}.py" for name in fault.tests])
+                test = copy.first_failed(fault.paths)
         finally:
             free.put(copy)
         sys.stderr.write(f"{fault.name:32} {time.monotonic() - start:6.1f} s  {test or 'SURVIVED'}\n")

@@ -16,7 +16,7 @@ class Fault:
     """One wrong formula.
 
     what: the mistake in words.  path: file in the checkout.  old, new: the code and its wrong replacement.
-    tests: names of the test files that are most likely to notice; they run first.
+    tests: the test files that are most likely to notice; they run first.  Of slow files only one test: `file::test`.
     """
 
     name: str
@@ -25,6 +25,12 @@ class Fault:
     old: str
     new: str
     tests: tuple[str, ...]
+
+    @property
+    def paths(self) -> list[str]:
+        """The tests as pytest takes them: `tests/test_ops.py`, `tests/test_cli.py::test_name`."""
+        parts = (name.partition("::") for name in self.tests)
+        return [f"tests/{file}.py{separator}{test}" for file, separator, test in parts]
 
     def planted(self, text: str) -> str:
         """The text of the file with the fault.  Raises ValueError unless `old` occurs exactly once."""

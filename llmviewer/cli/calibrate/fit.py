@@ -12,7 +12,7 @@ import typer
 
 from llmviewer.cli import candidates, output, views
 from llmviewer.cli import options as opt
-from llmviewer.cli.extras import calibration
+from llmviewer.cli.extras import calibration_extra
 from llmviewer.core.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def command(
 
     For a device without a chip spec, one with measured rates is written next to the profile.
     """
-    views.check(format, output, (*map(str, samples), hardware))
-    with calibration():
+    views.check_output(format, output, (*map(str, samples), hardware))
+    with calibration_extra():
         from llmviewer.calibrate.profiling import document, fit_profile, prepare
 
         inputs = prepare(samples, hardware)
@@ -78,7 +78,7 @@ def _chip_path(inputs: FitInputs, output: str) -> str:
 
 
 def _put(text: str, path: str) -> None:
-    with output.replacing(path) as temporary:
+    with output.atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ import typer
 
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.cli.extras import calibration
+from llmviewer.cli.extras import calibration_extra
 from llmviewer.cli.output import write
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, unknown
@@ -30,8 +30,8 @@ def command(
     output: opt.Output = None,
 ) -> int:
     """Score predictions on published, cited end-to-end figures; none of them is fitted."""
-    views.check(format, output)
-    with calibration():
+    views.check_output(format, output)
+    with calibration_extra():
         from llmviewer.calibrate import ledger_score
 
         document = ledger_score.document(ledger_score.score(_asked(source)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmviewer.cli.output import warn
+from llmviewer.cli.output import print_warnings
 from llmviewer.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def command(
     size = "quick" if quick else "full" if full else "default"
     load, cores = environment.load_and_cores()
     if load > BUSY * cores:
-        warn([f"this machine is busy (load {load:.1f} on {cores} cores): many rows will be unstable"])
+        print_warnings([f"this machine is busy (load {load:.1f} on {cores} cores): many rows will be unstable"])
     with _progress() as on_progress:
         summary = run(folder, device, size, on_progress)
     _tell(summary, size)

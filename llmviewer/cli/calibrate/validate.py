@@ -9,7 +9,7 @@ import typer
 
 from llmviewer.cli import candidates, output, views
 from llmviewer.cli import options as opt
-from llmviewer.cli.extras import calibration
+from llmviewer.cli.extras import calibration_extra
 from llmviewer.timing import profile as profiles
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def command(
     Tables are those of docs/calibration.md: kernels, or whole requests.  No row is dropped: what cannot be predicted is
     named and counted.
     """
-    views.check(format, output, map(str, table))
-    with calibration():
+    views.check_output(format, output, map(str, table))
+    with calibration_extra():
         from llmviewer.calibrate import judge
 
         own = profiles.load(Path(profile)) if profile else None
@@ -71,7 +71,7 @@ def _write(predictions: list[pd.DataFrame], path: str) -> None:
     import pandas as pd
 
     rows = predictions[0] if len(predictions) == 1 else pd.concat(predictions, ignore_index=True)
-    with output.replacing(path) as temporary:
+    with output.atomic_file(path) as temporary:
         if path.endswith(".parquet"):
             rows.to_parquet(temporary)
         else:

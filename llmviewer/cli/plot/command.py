@@ -10,7 +10,7 @@ import typer
 
 from llmviewer.cli import candidates
 from llmviewer.cli import options as opt
-from llmviewer.cli.output import replacing, spare, warn, writable
+from llmviewer.cli.output import atomic_file, check_not_an_input, print_warnings, check_writable
 from llmviewer.core.errors import UserError, quoted, unknown
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg", "pdf")
 
 
-@opt.running
+@opt.with_run_options
 def command(
     kind: Annotated[
         str,
@@ -63,7 +63,7 @@ def command(
     asked = inputs.PlotRequest(kind=known, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options)
     extra = inputs.extra(asked, measured)
     given = inputs.given(asked)
-    warn((*given.warnings, *checks.check(given.of, extra)))
+    print_warnings((*given.warnings, *checks.check(given.of, extra)))
     from matplotlib import rc_context
 
     with rc_context({"text.parse_math": False}):  # a `$` in a name is a `$`
@@ -96,11 +96,11 @@ def _style(theme: str, size: str) -> Any:
 def _writable(path: str, inputs: tuple[str, ...]) -> None:
     if Path(path).suffix.removeprefix(".").lower() not in FORMATS:
         raise UserError(f"output is {quoted(path)}; allowed: a name that ends in .{', .'.join(FORMATS)}")
-    spare(path, filter(None, inputs))
-    writable(path)
+    check_not_an_input(path, filter(None, inputs))
+    check_writable(path)
 
 
 def save(figure: Figure, path: str) -> None:
     """Write the picture whole or not at all; its format by the ending."""
-    with replacing(path) as temporary:
+    with atomic_file(path) as temporary:
         figure.savefig(temporary, format=Path(path).suffix.removeprefix(".").lower())

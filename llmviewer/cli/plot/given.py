@@ -83,7 +83,7 @@ def _chosen(asked: PlotRequest) -> dict[str, dict[str, Any]]:
     for name, listed in asked.kind.lists.items():
         if options[name] in ("", "none"):
             options[name] = listed
-    chosen = opt.titled(opt.combinations(options, model=asked.model, hardware=asked.hardware))
+    chosen = opt.unique_by_name(opt.combinations(options, model=asked.model, hardware=asked.hardware))
     fewest, most = asked.kind.fewest, asked.kind.most
     if not fewest <= len(chosen) <= most:
         allowed = f"{fewest}" if fewest == most else f"{fewest} to {most}"

@@ -183,8 +183,8 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="chunked",
     kind="batching",
-    summary="Continuous batching with chunked prefill: each step decodes all running sequences and prefills a chunk of "
-    "a prompt, up to a token budget (Sarathi, FastGen's split-and-fuse).",
+    summary="Continuous batching in steps with a token budget: each decodes all running sequences and prefills a chunk "
+    "of a prompt (Sarathi, FastGen's split-and-fuse).",
     parameters={
         "tokens": "token budget of a step (default: --max-num-batched-tokens, else the engine's budget, else 512)",
     },

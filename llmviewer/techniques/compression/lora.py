@@ -21,7 +21,7 @@ UNADAPTED = ("expert_", "kv_b_proj")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """`count` adapters of `rank`, all stored.  targets: names of linear layers; empty for all that can have adapters."""
+    """`count` stored adapters of `rank`.  targets: names of linear layers; empty for all that can have adapters."""
 
     rank: float
     count: float = 1.0

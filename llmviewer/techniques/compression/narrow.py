@@ -1,7 +1,7 @@
 """Structured pruning of heads and feed-forward channels: narrower tensors between two linear layers.
 
-The first linear layers (`starts`) have fewer outputs, the last ones (`ends`) fewer inputs, and every operator in between
-that reads a narrow tensor does less work.  A cut therefore names only linear layers; their factors (`_low_a`,
+The first linear layers (`starts`) have fewer outputs, the last ones (`ends`) fewer inputs, and every operator between
+them that reads a narrow tensor does less work.  A cut therefore names only linear layers; their factors (`_low_a`,
 `_lora_b` ...) are cut with them.
 """
 

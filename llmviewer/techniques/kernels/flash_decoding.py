@@ -16,13 +16,13 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape, block_rows
 
 #: Keys of a block: a split has one at least (FlashAttention's kBlockN for head_dim 128).
-KEYS_OF_A_BLOCK = 128.0
+KEYS_PER_BLOCK = 128.0
 #: Beyond this share of busy units nothing is split.  This and the next: num_splits_heuristic in
 #: https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp
-ENOUGH = 0.8
-MOST_SPLITS = 128.0
+ENOUGH_BUSY_UNITS = 0.8
+MAX_SPLITS = 128.0
 #: A partial result has beside its d_v sums a maximum and a sum of exponentials, all fp32.
-EXTRA = 2.0
+PARTIAL_STATISTICS = 2.0
 #: Per partial result: difference of maxima, exponential, product and sum of the exponentials.
 SCALE_FLOPS = 4.0
 
@@ -61,7 +61,7 @@ def _split(operator: Operator, chip: Chip, asked: float | None) -> tuple[Operato
     partial_results = total(counts) * shape.heads
     partials = Tensor(
         name="attention_partials",
-        elements=partial_results * (shape.v_dim + EXTRA),
+        elements=partial_results * (shape.v_dim + PARTIAL_STATISTICS),
         dtype=DTYPES["fp32"],
     )
     (out, *others) = operator.writes
@@ -93,10 +93,10 @@ def split_count(group: Group, shape: AttentionShape, chip: Chip, asked: float | 
     """Over how many units the keys of one head of one sequence are split."""
     queries = group.new_tokens * (shape.heads / shape.kv_heads)  # those of one KV head share their row blocks
     row_blocks = np.ceil(queries / block_rows(shape.qk_dim, chip.generation))
-    key_blocks = np.ceil(group.keys(shape.window) / KEYS_OF_A_BLOCK)
+    key_blocks = np.ceil(group.keys(shape.window) / KEYS_PER_BLOCK)
     if asked is not None:
         return np.where(row_blocks > 1.0, 1.0, np.minimum(asked, key_blocks))
     assert chip.units is not None
     blocks = np.maximum(group.batch_size * shape.kv_heads * row_blocks, 1.0)  # a pass may have no sequence of a group
-    most = np.minimum(np.minimum(key_blocks, np.floor(chip.units / blocks)), MOST_SPLITS)
-    return np.where(blocks >= ENOUGH * chip.units, 1.0, np.maximum(most, 1.0))
+    most = np.minimum(np.minimum(key_blocks, np.floor(chip.units / blocks)), MAX_SPLITS)
+    return np.where(blocks >= ENOUGH_BUSY_UNITS * chip.units, 1.0, np.maximum(most, 1.0))

@@ -15,7 +15,7 @@ from llmviewer.ops.gemm import GemmShape
 #: Roles in the order of precedence of a fused elementwise kernel.
 ROLES = tuple(OperatorRole)
 #: Products that stand side by side have a name of their own.
-SHORT = {
+SIBLING_NAMES = {
     "q_proj+k_proj+v_proj": "qkv_proj",
     "q_a_proj+kv_a_proj": "qkv_a_proj",
     "q_proj+kv_a_proj": "q_kv_a_proj",
@@ -24,7 +24,7 @@ SHORT = {
     "gate_proj+up_proj": "gate_up_proj",
 }
 #: Leaves its block beside the last operator's output.
-LEAVING = "per_layer_inputs"
+SECOND_OUTPUT = "per_layer_inputs"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +85,7 @@ class Flow:
         outside = [op for k, op in enumerate(self.operators) if k not in members]
         found = {name: op.name for op in reversed(outside) for name in used & _names(op.reads)}
         last = self.operators[-1].output.name
-        return found | {name: "the next block" for name in used if name in (last, LEAVING)}
+        return found | {name: "the next block" for name in used if name in (last, SECOND_OUTPUT)}
 
     def merged(self, members: tuple[int, ...]) -> Operator:
         """One kernel: what its members made for each other is not read again, and not written if nobody else reads."""
@@ -116,7 +116,7 @@ class Flow:
 def joined_name(names: Iterable[str]) -> str:
     """`attn_norm+qkv_proj`."""
     name = "+".join(names)
-    for long, short in SHORT.items():
+    for long, short in SIBLING_NAMES.items():
         name = name.replace(long, short)
     return name
 

@@ -21,7 +21,7 @@ from llmviewer.techniques.parallel.share import scale_access, scale_axis, scale_
 from llmviewer.techniques.technique import Change, Technique
 
 #: Rows of the head are those of the last tokens, which one device has.
-HEAD = ("lm_head", "logits_all_gather")
+HEAD_OPERATORS = ("lm_head", "logits_all_gather")
 
 
 def context_parallel(devices: int, near: float) -> Pass:
@@ -44,7 +44,7 @@ def context_parallel(devices: int, near: float) -> Pass:
         shapes = [op.shape for _, op in graph if isinstance(op.shape, AttentionShape)]
         if not shapes:
             return graph
-        deal = _Deal(devices=float(devices), share=_tokens_share(shapes[0].groups, devices), near=near)
+        deal = _ContextSplit(devices=float(devices), share=_tokens_share(shapes[0].groups, devices), near=near)
         return graph.map_blocks(deal.block)
 
     return change
@@ -60,7 +60,7 @@ def _tokens_share(groups: tuple[Group, ...], devices: int) -> Count:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Deal:
+class _ContextSplit:
     """devices: that share a sequence.  share: of the step's tokens, 1.0 where every device has them all."""
 
     devices: float
@@ -91,7 +91,7 @@ class _Deal:
                     operators.append(self._combine(op))
                     combined[op.output.name] = operators[-1].output.name
             else:
-                operators.append(op if op.name in HEAD else self._other(op))
+                operators.append(op if op.name in HEAD_OPERATORS else self._other(op))
         states = tuple(replace(state, per_token=state.per_token / self.devices) for state in block.states)
         return replace(block, operators=tuple(operators), states=states)
 
@@ -142,7 +142,7 @@ class _Deal:
         shape, share = operator.shape, self.share
         if isinstance(shape, GemmShape):
             if operator.role is OperatorRole.LATENT_EXPANSION:
-                share = np.where(_is_naive(operator) > 0.0, self.keys_share, self.share)
+                share = np.where(_expands_latent(operator) > 0.0, self.keys_share, self.share)
             missed = np.power(1.0 - shape.active / shape.experts, share) if shape.experts > 1.0 else 0.0
             shape = replace(shape, m=shape.m * share, active=shape.experts * (1.0 - missed))
         if isinstance(shape, CollectiveShape):
@@ -165,7 +165,7 @@ def _is_score(tensor: Tensor) -> bool:
     return tensor.name in ("qk_matmul", "softmax")
 
 
-def _is_naive(operator: Operator) -> Count:
+def _expands_latent(operator: Operator) -> Count:
     """1.0 where latent attention expands the cached latent."""
     latent = next((a.elements for a in operator.reads if a.tensor.role is Role.CACHE), 0.0)
     return np.where(np.asarray(latent) > 0.0, 1.0, 0.0)

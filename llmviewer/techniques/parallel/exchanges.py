@@ -12,7 +12,7 @@ from llmviewer.core.kinds import OperatorRole
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape, is_routed
 from llmviewer.techniques.parallel.experts import dispatch_share
-from llmviewer.techniques.parallel.sharding import BRANCHES, SCATTERED, Layout, Sharding, is_linear_in_sums
+from llmviewer.techniques.parallel.sharding import BRANCH_OUTPUTS, SCATTERED, Layout, Sharding, passes_partial_sums
 from llmviewer.techniques.parallel.share import scale_access
 
 #: What the all-gather of the head is named after.
@@ -72,7 +72,7 @@ class Exchanges:
     def _reduced(self, operator: Operator) -> Operator:
         """After the reduction of what it reads as a partial sum and is not linear in."""
         partial, tokens = self.lying(operator, Layout.PARTIAL), self.lying(operator, Layout.TOKENS)
-        if not partial or operator.name in self.sums or (is_linear_in_sums(operator.name) and not tokens):
+        if not partial or operator.name in self.sums or (passes_partial_sums(operator.name) and not tokens):
             return operator
         for tensor in partial:
             if self.lie(tensor) is Layout.PARTIAL and tensor.name not in self.renamed:
@@ -87,7 +87,7 @@ class Exchanges:
         pattern = Collective.REDUCE_SCATTER if to_tokens else Collective.ALL_REDUCE
         tensors = self.together[tensor.name]
         of = tensor.name if len(tensors) == 1 else tensor.name.rpartition("_")[0]
-        made = self._collect(BRANCHES.get(of, of), of, tensors, pattern)
+        made = self._collect(BRANCH_OUTPUTS.get(of, of), of, tensors, pattern)
         if to_tokens:
             self.lies.update({new.name: Layout.TOKENS for new in made})
 
@@ -98,7 +98,7 @@ class Exchanges:
         """
         tokens = self.lying(operator, Layout.TOKENS)
         needs = isinstance(operator.shape, GemmShape) or self.lying(operator, Layout.SPLIT)
-        if not self.sharding.sequence and not is_linear_in_sums(operator.name) and self.lying(operator, Layout.WHOLE):
+        if not self.sharding.sequence and not passes_partial_sums(operator.name) and self.lying(operator, Layout.WHOLE):
             needs = True
         if not tokens or not needs:
             return operator
@@ -117,7 +117,7 @@ class Exchanges:
 
     def _gather(self, tensor: Tensor) -> None:
         of = tensor.name.removesuffix("_quantize").removesuffix("_norm")
-        self._collect(BRANCHES.get(of, of), of, (tensor,), Collective.ALL_GATHER)
+        self._collect(BRANCH_OUTPUTS.get(of, of), of, (tensor,), Collective.ALL_GATHER)
 
     def _collect(self, base: str, of: str, tensors: tuple[Tensor, ...], pattern: Collective) -> tuple[Tensor, ...]:
         """Append the collective of whole `tensors`; what it makes, under its new names."""

@@ -10,7 +10,7 @@ import numpy as np
 from llmviewer.core.counts import Count
 from llmviewer.core.ir import Access, Operator, Role
 from llmviewer.ops.gemm import GemmShape
-from llmviewer.techniques.parallel.sharding import Sharding, divisible
+from llmviewer.techniques.parallel.sharding import Sharding, check_divisible
 from llmviewer.techniques.parallel.share import scale_access, scale_axis, scale_work
 from llmviewer.techniques.sparsity.expert_skew import busiest_rank_experts, distinct_experts
 
@@ -22,7 +22,7 @@ def active_experts(shape: GemmShape, replicas: int) -> Count:
     return shape.experts * (1.0 - np.power(1.0 - shape.active / shape.experts, replicas))
 
 
-def fullest_share(shape: GemmShape, sharding: Sharding) -> Count:
+def busiest_share(shape: GemmShape, sharding: Sharding) -> Count:
     """Share of all rows and of all active experts that the fullest device has: 1/e, or one expert where fewer than e
     are active; that of the most popular experts where they are not alike."""
     if shape.popularity is not None:
@@ -30,26 +30,26 @@ def fullest_share(shape: GemmShape, sharding: Sharding) -> Count:
     return np.maximum(1.0 / sharding.expert, 1.0 / np.maximum(active_experts(shape, sharding.data), 1.0))
 
 
-def fullest_active(shape: GemmShape, sharding: Sharding) -> Count:
+def busiest_active_experts(shape: GemmShape, sharding: Sharding) -> Count:
     """Distinct experts that the fullest device reads."""
     if shape.popularity is not None:
         tokens = sharding.data * shape.m / shape.popularity.sum()
         return distinct_experts(busiest_rank_experts(shape.popularity, sharding.expert), tokens)
-    return active_experts(shape, sharding.data) * fullest_share(shape, sharding)
+    return active_experts(shape, sharding.data) * busiest_share(shape, sharding)
 
 
 def dispatch_share(shape: GemmShape, sharding: Sharding) -> Count:
     """Rows on the fullest device, per row of one replica."""
-    return sharding.data * fullest_share(shape, sharding)
+    return sharding.data * busiest_share(shape, sharding)
 
 
-def dealt(
+def split_experts(
     operator: Operator, shape: GemmShape, sharding: Sharding, rows: Mapping[str, Count]
 ) -> tuple[Operator, Count]:
     """A device's part of a grouped product whose experts are dealt out, and its share of one replica's rows."""
-    divisible(operator.name, shape.experts, sharding.expert, "experts")
+    check_divisible(operator.name, shape.experts, sharding.expert, "experts")
     share = dispatch_share(shape, sharding)
-    active = fullest_active(shape, sharding)
+    active = busiest_active_experts(shape, sharding)
 
     def read(access: Access) -> Access:
         tensor = access.tensor

@@ -17,19 +17,8 @@ from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.parallel.exchanges import Exchanges, is_expert
-from llmviewer.techniques.parallel.experts import dealt
-from llmviewer.techniques.parallel.sharding import (
-    KV_HEADS,
-    SHARED,
-    TABLES,
-    Layout,
-    Sharding,
-    Split,
-    dealing,
-    divisible,
-    kv_share,
-    one_sum,
-)
+from llmviewer.techniques.parallel.experts import split_experts
+from llmviewer.techniques.parallel.sharding import KV_HEADS, SHARED_LATENTS, EMBEDDING_TABLES, Layout, Sharding, Split, linear_split, check_divisible, kv_head_share, shared_residual_sums
 from llmviewer.techniques.parallel.share import scale_access, scale_axis, scale_work
 
 
@@ -49,14 +38,14 @@ def shard(sharding: Sharding) -> Pass:
 
 @dataclass(slots=True, kw_only=True)
 class _BlockSharding(Exchanges):
-    """One block from its first operator to its last.  kv_share: of its KV heads."""
+    """One block from its first operator to its last.  kv_head_share: a device's share of its KV heads."""
 
-    kv_share: float = 1.0
+    kv_head_share: float = 1.0
 
     def block(self, block: Block) -> Block:
         """The block of one device."""
-        self.kv_share = kv_share(block, self.sharding.tensor)
-        self.sums, self.tokens = one_sum(block), block.operators[0].output_shape[0]
+        self.kv_head_share = kv_head_share(block, self.sharding.tensor)
+        self.sums, self.tokens = shared_residual_sums(block), block.operators[0].output_shape[0]
         if self.sharding.sequence:
             self.lies["hidden"] = Layout.TOKENS
         for operator in block.operators:
@@ -72,13 +61,13 @@ class _BlockSharding(Exchanges):
 
     def _kept(self, name: str) -> float:
         """A device's share of heads or channels."""
-        if name in SHARED:
+        if name in SHARED_LATENTS:
             return 1.0
-        return self.kv_share if name in KV_HEADS else 1.0 / self.n
+        return self.kv_head_share if name in KV_HEADS else 1.0 / self.n
 
     def _shared(self, operator: Operator) -> Operator:
         """One device's part; notes how its outputs lie.  A group of one shares nothing but experts."""
-        table, gemm = operator.name in TABLES, isinstance(operator.shape, GemmShape)
+        table, gemm = operator.name in EMBEDDING_TABLES, isinstance(operator.shape, GemmShape)
         if self.n == 1.0 and (table or (gemm and not is_expert(operator))):
             return self._untouched(operator)
         if table:
@@ -110,14 +99,14 @@ class _BlockSharding(Exchanges):
     def _gemm(self, operator: Operator, shape: GemmShape) -> Operator:
         if is_expert(operator) and self.sharding.expert > 1:
             self.note(operator, Layout.SPLIT)
-            new, self.rows[operator.output.name] = dealt(operator, shape, self.sharding, self.rows)
+            new, self.rows[operator.output.name] = split_experts(operator, shape, self.sharding, self.rows)
             return new
-        how = dealing(operator.name)
+        how = linear_split(operator.name)
         if how is Split.REPLICATED:
             self.note(operator, Layout.PARTIAL if self.lying(operator, Layout.PARTIAL) else Layout.WHOLE)
             return operator
         if how is Split.ROW_PARALLEL:
-            divisible(operator.name, shape.k, self.n)
+            check_divisible(operator.name, shape.k, self.n)
             self.note(operator, Layout.PARTIAL)
             reads = tuple(self._read(a, 1.0 if a.tensor.name.endswith(".bias") else 1.0 / self.n)
                           for a in operator.reads)  # fmt: skip
@@ -151,7 +140,7 @@ class _BlockSharding(Exchanges):
     def _inner(self, operator: Operator) -> Operator:
         """Everything between two linear layers: a device works on its heads or channels."""
         self.note(operator, Layout.SPLIT)
-        self.lies.update({a.tensor.name: Layout.WHOLE for a in operator.writes if a.tensor.name in SHARED})
+        self.lies.update({a.tensor.name: Layout.WHOLE for a in operator.writes if a.tensor.name in SHARED_LATENTS})
         source = next((a.tensor.name for a in operator.reads if a.tensor.name in self.rows), None)
         if source:
             self.rows.update({a.tensor.name: self.rows[source] for a in operator.writes})

@@ -45,23 +45,23 @@ REPLICATED = frozenset(
     "fc eh_proj resblock_proj state_proj state_proj_first".split()  # of what drafts, as vLLM runs them
 )
 #: Endings of the two factors of an adapter or of a factored layer.
-FACTORS = ("_lora_a", "_lora_b", "_low_a", "_low_b")
+FACTOR_SUFFIXES = ("_lora_a", "_lora_b", "_low_a", "_low_b")
 #: Operators linear in what they read: partial sums pass through.
-LINEAR = frozenset(("expert_combine", "shared_scale", "shared_add", "latent_out_proj"))
+LINEAR_OPERATORS = frozenset(("expert_combine", "shared_scale", "shared_add", "latent_out_proj"))
 #: Factors of a linear layer (low rank) and adapters beside it (LoRA) follow it: the thin side between them is whole, or
 #: a partial sum that passes through the second factor, as vLLM's sharded adapters do.
 _FACTORS = ("_low", "_lora")
 REPLICATED |= {f"{name}{kind}{end}" for name in REPLICATED for kind in _FACTORS for end in ("_a", "_b")}
 REPLICATED |= {f"{name}{kind}_a" for name in COLUMN_PARALLEL for kind in _FACTORS}
-LINEAR |= {f"{name}{kind}_b" for name in ROW_PARALLEL for kind in _FACTORS}
+LINEAR_OPERATORS |= {f"{name}{kind}_b" for name in ROW_PARALLEL for kind in _FACTORS}
 REPLICATED |= {f"{name}{kind}_b" for name in ROW_PARALLEL for kind in _FACTORS}
 COLUMN_PARALLEL |= {f"{name}{kind}_b" for name in COLUMN_PARALLEL for kind in _FACTORS}
 ROW_PARALLEL |= {f"{name}{kind}_a" for name in ROW_PARALLEL for kind in _FACTORS}
 #: Tensors that hold KV heads, replicated where there are fewer of them than devices; and the latent all heads share.
 KV_HEADS = frozenset(("k_proj", "v_proj", "k_norm", "v_norm", "k_cache", "v_cache"))
-SHARED = frozenset(("latent_cache", "latent_cache_quantize"))
+SHARED_LATENTS = frozenset(("latent_cache", "latent_cache_quantize"))
 #: The last tensor of a branch of a layer -> what its collective is named after.
-BRANCHES = {
+BRANCH_OUTPUTS = {
     "o_proj": "attn",
     "out_proj": "attn",
     "down_proj": "mlp",
@@ -71,15 +71,15 @@ BRANCHES = {
     "mlp_add": "mlp",
 }
 #: Tables whose rows are dealt out by vocabulary.
-TABLES = frozenset(("embedding", "per_layer_embedding"))
+EMBEDDING_TABLES = frozenset(("embedding", "per_layer_embedding"))
 #: Partial sums that sequence parallelism scatters: those that join the residual stream.
-SCATTERED = frozenset((*BRANCHES, "embedding"))
+SCATTERED = frozenset((*BRANCH_OUTPUTS, "embedding"))
 
 
-def dealing(name: str) -> Split:
+def linear_split(name: str) -> Split:
     """How a linear layer is dealt.  Of two factors the one that meets the split dimension is split: the second of a
     layer split by columns, the first of one split by rows."""
-    factor = next((ending for ending in FACTORS if name.endswith(ending)), "")
+    factor = next((ending for ending in FACTOR_SUFFIXES if name.endswith(ending)), "")
     plain = name.removesuffix(factor)
     if plain not in COLUMN_PARALLEL | ROW_PARALLEL | REPLICATED:
         raise UserError(f"tensor parallelism: it is not known how '{name}' is split")
@@ -88,9 +88,9 @@ def dealing(name: str) -> Split:
     return Split.ROW_PARALLEL if plain in ROW_PARALLEL and not factor.endswith("_b") else Split.REPLICATED
 
 
-def is_linear_in_sums(name: str) -> bool:
+def passes_partial_sums(name: str) -> bool:
     """Whether an operator takes partial sums: what comes of them is a partial sum."""
-    return name in LINEAR or (name[-2:] == "_b" and name.endswith(FACTORS) and dealing(name) is Split.REPLICATED)
+    return name in LINEAR_OPERATORS or (name[-2:] == "_b" and name.endswith(FACTOR_SUFFIXES) and linear_split(name) is Split.REPLICATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Sharding:
     near: float = np.inf
 
 
-def kv_share(block: Block, devices: int) -> float:
+def kv_head_share(block: Block, devices: int) -> float:
     """A device's share of the KV heads of a block: one head at least."""
     for operator in block.operators:
         if isinstance(operator.shape, AttentionShape):
@@ -127,13 +127,13 @@ def kv_share(block: Block, devices: int) -> float:
     return 1.0 / devices
 
 
-def divisible(name: str, width: float, devices: float, what: str = "channels") -> None:
+def check_divisible(name: str, width: float, devices: float, what: str = "channels") -> None:
     """Raise where engines refuse: the dimension that is dealt out must divide."""
     if width % devices:
         raise UserError(f"{devices:g} devices cannot share the {width:g} {what} of {name} evenly")
 
 
-def one_sum(block: Block) -> frozenset[str]:
+def shared_residual_sums(block: Block) -> frozenset[str]:
     """The residual sums of a parallel layer: nothing reads the first but the second, so one collective serves both."""
     readers = {op.name for op in block.operators for a in op.reads if a.tensor.name == "attn_add"}
     return frozenset(("attn_add", "mlp_add")) if readers == {"mlp_add"} else frozenset()

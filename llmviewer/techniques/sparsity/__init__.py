@@ -1,1 +1,1 @@
-"""Weights and layers that a token does not use."""
+"""Techniques that skip weights, experts, neurons or layers that a token does not need."""

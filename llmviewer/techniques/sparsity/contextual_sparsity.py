@@ -1,4 +1,4 @@
-"""`--contextual-sparsity`: every token uses some of the heads and feed-forward columns, chosen by a predictor."""
+"""`--contextual-sparsity`: every token uses only heads and feed-forward columns chosen by a predictor."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from llmviewer.techniques.sparsity.expected_work import with_probability
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 WHERE = "--contextual-sparsity"
-#: The kernels of eager attention.
+#: Roles of the kernels of eager attention.
 CORE = (OperatorRole.SCORES, OperatorRole.SOFTMAX, OperatorRole.WEIGHTED_VALUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sparsity:
-    """Share of the heads and of the columns that a token uses, and the width of the predictors (0: none is needed).
+    """Shares of the heads and of the columns that a token uses, and the width of the predictors (0: no predictor).
 
-    Deja Vu's predictors have 1000 elements inside:
+    The hidden layer of Deja Vu's predictors has 1000 elements:
     https://github.com/FMInference/DejaVu/blob/master/sparse_predictor/main_mlp.py (--D).
     """
 
@@ -38,23 +38,25 @@ class Sparsity:
 
 
 def contextual_sparsity(sparsity: Sparsity) -> Pass:
-    """A token uses a share rho of the heads and of the MLP columns; a step runs the union of what its tokens use.
+    """Let a token use a share rho of the heads and of the MLP columns; a step runs the union over its tokens.
 
-    Tokens choose independently, so T of them use 1 - (1 - rho)^T of a matrix: that much of it is read, and multiplied
-    for all T (a matrix unit skips no column for single rows).  One token pays rho; a prefill pays all, and the
-    predictor.  q_proj, o_proj and the feed-forward matrices are sparse; K and V are made for all heads, since a later
-    token may use any.  Attention runs the heads that the new tokens n of its own sequence use, 1 - (1 - rho)^n, and
-    reads the KV heads that any of their g queries use, 1 - (1 - rho)^(g n).  Work between the matrices is left as it
-    is.  Routed and shared experts are untouched.  A predictor of two layers stands before each part: 2 tokens width
-    (hidden + heads or columns) FLOP.  Goes before number formats: what is not read needs no conversion.
-    Source: Deja Vu, arXiv 2310.17157.
+    Tokens choose independently, so T tokens use 1 - (1 - rho)^T of a matrix: this share is read, and multiplied for all
+    T (a matrix unit cannot skip a column for single rows).  One token costs rho; a prefill costs everything plus the
+    predictor.  q_proj, o_proj and the feed-forward matrices are sparse; K and V are computed for all heads because a
+    later token may use any.  Attention runs the heads used by the n new tokens of a sequence, 1 - (1 - rho)^n, and
+    reads the KV heads used by any of their g queries, 1 - (1 - rho)^(g n).  Work between the matrices and all experts
+    are unchanged.  A two-layer predictor precedes each part: 2 tokens width (hidden + heads or columns) FLOP.
+    Must run before number formats: weights that are not read are not converted.  Source: Deja Vu, arXiv 2310.17157.
     """
 
     def change(graph: Graph) -> Graph:
         blocks = graph.blocks
         if sparsity.attention < 1.0:
             blocks = _map_blocks_with(
-                blocks, OperatorRole.QUERY, lambda block: _sparse_heads(block, sparsity), "attention heads of its own"
+                blocks,
+                OperatorRole.QUERY,
+                lambda block: _sparse_heads(block, sparsity),
+                "softmax attention with separate heads",
             )
         if sparsity.mlp < 1.0:
             blocks = _map_blocks_with(
@@ -69,7 +71,7 @@ def contextual_sparsity(sparsity: Sparsity) -> Pass:
 
 
 def union_share(share: float, tokens: Count) -> Count:
-    """What `tokens` tokens use that each use `share`, independently: 1 - (1 - share)^tokens."""
+    """Share used by any of `tokens` tokens that each use `share` independently: 1 - (1 - share)^tokens."""
     return 1.0 - np.power(1.0 - share, tokens)
 
 
@@ -83,11 +85,11 @@ def _map_blocks_with(
 
 
 def _can_skip(block: Block, first: OperatorRole) -> bool:
-    """Latent attention has one latent for all heads: no head's share of it can be left out; and lightning attention
-    has no cache of keys."""
+    """Whether heads can be skipped: not in latent attention, whose heads share one latent, and not in lightning
+    attention, which has no cache of keys."""
     roles = {op.role for op in block.operators}
-    own = OperatorRole.SCORES in roles and OperatorRole.LATENT_EXPANSION not in roles
-    return first is not OperatorRole.QUERY or own
+    separate = OperatorRole.SCORES in roles and OperatorRole.LATENT_EXPANSION not in roles
+    return first is not OperatorRole.QUERY or separate
 
 
 def _sparse_heads(block: Block, sparsity: Sparsity) -> Block:
@@ -100,8 +102,8 @@ def _sparse_heads(block: Block, sparsity: Sparsity) -> Block:
             predictor = _predictor("attn", _with_unquantized_input(block, op), heads, sparsity.predictor)
             mask = predictor[-1].output if predictor else None
             queries = op.writes[0].elements / sum(access.elements for access in op.writes)
-            used = union_share(sparsity.attention, op.output_shape[0])
-            operators += (*predictor, _partial_product(op, 1.0 - queries + queries * used))
+            share = union_share(sparsity.attention, op.output_shape[0])
+            operators += (*predictor, _partial_product(op, 1.0 - queries + queries * share))
         elif op.role is OperatorRole.ATTENTION_OUTPUT:
             operators.append(_partial_product(op, union_share(sparsity.attention, op.output_shape[0])))
         elif isinstance(shape, AttentionShape) and op.role in CORE:
@@ -114,7 +116,7 @@ def _sparse_heads(block: Block, sparsity: Sparsity) -> Block:
 
 
 def _partial_attention(op: Operator, shape: AttentionShape, share: float, mask: Tensor | None) -> Operator:
-    """One of the three kernels over the heads in use; keys and values of the KV heads in use."""
+    """One of the three eager kernels for the heads in use; it reads keys and values of the KV heads in use."""
     group_size = shape.heads / shape.kv_heads
     work = _weighted_mean(shape, lambda g: g.tokens * g.keys(shape.window), lambda g: union_share(share, g.new_tokens))
     keys = _weighted_mean(
@@ -130,27 +132,27 @@ def _partial_attention(op: Operator, shape: AttentionShape, share: float, mask: 
     return replace(sparse, reads=reads, shape=replace(shape, used=work))
 
 
-def _weighted_mean(shape: AttentionShape, weight: Callable[[Group], Count], of: Callable[[Group], Count]) -> Count:
-    """The mean over the groups of a step."""
+def _weighted_mean(shape: AttentionShape, weight: Callable[[Group], Count], value: Callable[[Group], Count]) -> Count:
+    """Mean of `value` over the groups of a step, weighted by `weight`."""
     if len(shape.groups) == 1:
-        return of(shape.groups[0])
-    return sum(weight(g) * of(g) for g in shape.groups) / sum(weight(g) for g in shape.groups)
+        return value(shape.groups[0])
+    return sum(weight(g) * value(g) for g in shape.groups) / sum(weight(g) for g in shape.groups)
 
 
 def _sparse_columns(block: Block, sparsity: Sparsity) -> Block:
     operators: list[Operator] = []
     mask: Tensor | None = None
     for op in block.operators:
-        used = union_share(sparsity.mlp, op.output_shape[0])
+        share = union_share(sparsity.mlp, op.output_shape[0])
         if op.role is OperatorRole.FEED_FORWARD_INPUT:
             if mask is None:
                 down = next(o for o in block.operators if o.role is OperatorRole.FEED_FORWARD_OUTPUT)
                 predictor = _predictor("mlp", _with_unquantized_input(block, op), down.shape.k, sparsity.predictor)  # type: ignore[attr-defined]
                 mask = predictor[-1].output if predictor else None
                 operators += predictor
-            operators.append(_partial_product(op, used))
+            operators.append(_partial_product(op, share))
         elif op.role is OperatorRole.FEED_FORWARD_OUTPUT:
-            operators.append(_partial_product(op, used))
+            operators.append(_partial_product(op, share))
         elif op.role is OperatorRole.ACTIVATION and mask is not None:
             operators.append(replace(op, reads=(*op.reads, whole(mask))))
         else:
@@ -159,20 +161,20 @@ def _sparse_columns(block: Block, sparsity: Sparsity) -> Block:
 
 
 def _partial_product(operator: Operator, share: Count) -> Operator:
-    """A product with `share` of its matrix; its bias is added whole."""
+    """A matrix product with `share` of its matrix; the whole bias is added."""
     reads = tuple(Access(a.tensor, a.elements * share) if is_weight_matrix(a) else a for a in operator.reads)
     return replace(operator, reads=reads, matmul_flops=operator.matmul_flops * share)
 
 
 def _with_unquantized_input(block: Block, operator: Operator) -> Operator:
-    """The operator with its input before a quantized checkpoint shortens it, which is what a predictor reads."""
-    made = {op.output.name: op.reads[0] for op in block.operators if is_quantize(op)}
+    """The operator with its input before quantization, which is the input of the predictor."""
+    unquantized = {op.output.name: op.reads[0] for op in block.operators if is_quantize(op)}
     first, *others = operator.reads
-    return replace(operator, reads=(made.get(first.tensor.name, first), *others))
+    return replace(operator, reads=(unquantized.get(first.tensor.name, first), *others))
 
 
 def _predictor(part: str, before: Operator, outputs: float, width: float) -> tuple[Operator, ...]:
-    """Two matrices without biases, hidden -> width -> one score per head or column."""
+    """Two linear layers without biases: hidden -> width -> one score per head or column."""
     if not width:
         return ()
     x, tokens = before.reads[0].tensor, before.output_shape[0]
@@ -199,7 +201,7 @@ def _make(text: str) -> Change:
 
     def change(system: System) -> System:
         if any(applied.name.startswith("low_rank") for applied in system.passes):
-            raise UserError(f"{WHERE}: the factors of --low-rank have no heads or columns to leave out")
+            raise UserError(f"{WHERE}: the factors of --low-rank have no heads or columns that could be skipped")
         return sparse(system)
 
     return change
@@ -208,12 +210,12 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="contextual_sparsity",
     kind="sparsity",
-    summary="A token uses a share of the heads and of the feed-forward columns, which a predictor names; the gain "
-    "dies with the batch.",
+    summary="A token uses only heads and feed-forward columns chosen by a predictor; the gain shrinks as the batch "
+    "grows.",
     parameters={
-        "attention": "share of the heads that a token uses; 1 unless said",
-        "mlp": "share of the feed-forward columns that a token uses; 1 unless said",
-        "predictor": "width of the predictor; 1000 unless said, 0: none",
+        "attention": "share of the heads that a token uses; default 1",
+        "mlp": "share of the feed-forward columns that a token uses; default 1",
+        "predictor": "width of the predictor; default 1000, 0 for no predictor",
     },
     formula="weights read and multiplied x (1 - (1 - rho)^T); predictor 2 T width (hidden + outputs) FLOP per part, "
     "width 1000",

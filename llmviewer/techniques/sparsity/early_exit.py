@@ -1,4 +1,4 @@
-"""`--early-exit`: tokens that are sure of their next word leave before the last layer."""
+"""`--early-exit`: tokens whose prediction is confident exit before the last layer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ WHERE = "--early-exit"
 
 
 class Fill(Enum):
-    """How the cache of skipped layers gets the keys and values of a token that left early."""
+    """Method that fills the cache of skipped layers for a token that exited early."""
 
-    PROPAGATE = "propagate"  # made from its last hidden state (CALM, arXiv 2207.07061)
-    RECOMPUTE = "recompute"  # with the next token that goes deeper (FREE, arXiv 2310.05424)
-    NONE = "none"  # never: a bound
+    PROPAGATE = "propagate"  # computed from its last hidden state (CALM, arXiv 2207.07061)
+    RECOMPUTE = "recompute"  # computed with the next token that runs deeper (FREE, arXiv 2310.05424)
+    NONE = "none"  # not filled: a bound
 
 
-#: What skipped layers still make where hidden states are propagated.
+#: Tensors that skipped layers still compute if hidden states are propagated.
 KEYS_AND_VALUES = frozenset(
     "attn_norm attn_norm_quantize k_proj v_proj k_norm v_norm k_cache v_cache kv_a_proj kv_a_norm latent_cache".split()
 )
@@ -40,7 +40,10 @@ KEYS_AND_VALUES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyExit:
-    """When tokens leave, how they are asked, what becomes of the layers they skip."""
+    """Exits, confidence measure and cache handling of early exit.
+
+    jump: a linear map replaces the skipped layers.
+    """
 
     exits: Exits
     confidence: Confidence = Confidence.CLASSIFIER
@@ -49,34 +52,35 @@ class EarlyExit:
 
 
 def early_exit(plan: EarlyExit) -> Pass:
-    """Expected work where tokens leave early: that of a layer times the probability that the step gets there.
+    """Scale the work of every layer by the probability that the step runs it.
 
-    A batch goes as deep as its deepest token and whoever is done is carried along: 1 - (1 - Pr(depth >= l))^B.  Only
-    steps whose tokens all ask for logits leave early: decode and verification, not a prefill, a chunk or a batch with
-    either in it.  Skipped layers stay stored; their cache is filled as `plan.fill` says.  Where it is recomputed, the
-    FLOPs of tokens are deferred, not saved; weights and cached keys are read when a layer runs.  The checks come from
-    `exit_checks`; this pass goes last, so that collectives are skipped with their layers.
+    A batch runs as deep as its deepest token, with finished tokens in it: 1 - (1 - Pr(depth >= l))^B.  Only steps whose
+    tokens all need logits exit early: decode and verification, not a prefill, a chunk or a batch with one of them.
+    Skipped layers stay stored; `plan.fill` fills their cache.  With RECOMPUTE the FLOPs of tokens are deferred, not
+    saved; weights and cached keys are read when a layer runs.  The checks are added by `exit_checks`; this pass runs
+    last, so that collectives are skipped with their layers.
     """
 
     def change(graph: Graph) -> Graph:
-        asked = StepTokens.of(graph)
+        tokens = StepTokens.from_graph(graph)
         kinds = [block for block in graph.blocks if block.is_layer]
         depth = sum(block.repeats for block in kinds)
         reach, checked = plan.exits.reach(depth), plan.exits.checked(depth)
         runs = {
-            block.name: asked.mean(reach[at] for at in numbers)
+            block.name: tokens.mean(reach[layer] for layer in numbers)
             for block, numbers in zip(kinds, layer_numbers(kinds), strict=True)
         }
-        left = asked.may_leave * np.power(1.0 - reach[-1], asked.logits)
-        chance = {
-            "exit_check": asked.may_leave * asked.mean(reach[layer] for layer in checked),
-            "exit_jump": left / len(checked),  # one matrix of those stored
+        exited = tokens.may_exit * np.power(1.0 - reach[-1], tokens.logits)
+        probabilities = {
+            "exit_check": tokens.may_exit * tokens.mean(reach[layer] for layer in checked),
+            "exit_jump": exited / len(checked),  # a step uses one of the stored matrices
         }
 
-        def of(block: Block) -> Block:
-            if block.name in chance:  # pruning may have left fewer layers to check than there were
+        def change_block(block: Block) -> Block:
+            if block.name in probabilities:  # pruning may have reduced the number of layers to check
                 return map_operators(
-                    replace(block, repeats=len(checked)), partial(with_probability, probability=chance[block.name])
+                    replace(block, repeats=len(checked)),
+                    partial(with_probability, probability=probabilities[block.name]),
                 )
             if not block.is_layer:
                 return block
@@ -84,7 +88,7 @@ def early_exit(plan: EarlyExit) -> Pass:
                 _check_fill(block, plan.fill), partial(_run_with_probability, runs=runs[block.name], fill=plan.fill)
             )
 
-        return graph.map_blocks(of)
+        return graph.map_blocks(change_block)
 
     return change
 
@@ -92,7 +96,7 @@ def early_exit(plan: EarlyExit) -> Pass:
 def _check_fill(block: Block, fill: Fill) -> Block:
     if fill is not Fill.RECOMPUTE and any(state.per_sequence for state in block.states):
         raise UserError(
-            f"--early-exit: recurrent layers need every token, kv={fill.value} skips some; try kv=recompute"
+            f"--early-exit: recurrent layers need every token, but kv={fill.value} skips some; try kv=recompute"
         )
     return block
 
@@ -116,8 +120,8 @@ def _scale_access(access: Access, share: Count) -> Access:
 
 
 def _cached_share(operator: Operator) -> float:
-    """The share of an operator's output that ends in the cache; a copy that takes it elsewhere carries nothing else."""
-    sizes = [float(np.max(access.elements)) for access in operator.writes]  # it may not run at the first point
+    """Share of an operator's output that goes to the cache; a copy with such an output has no other."""
+    sizes = [float(np.max(access.elements)) for access in operator.writes]  # not the first point: it may not run there
     kept = sum(size for size, a in zip(sizes, operator.writes, strict=True) if a.tensor.name in KEYS_AND_VALUES)
     if kept == 0.0:
         return 0.0
@@ -143,12 +147,14 @@ def _choice(kind: type[Choice]) -> Callable[[str], Choice]:
 
 
 def _exits(text: str) -> Exits:
-    """`8:0.3/16:0.4`: 30 % leave after 8 layers, 40 % after 16."""
+    """Parse `8:0.3/16:0.4`: 30 % of the tokens exit after 8 layers, 40 % after 16."""
     at = []
     for pair in text.split("/"):
         depth, colon, probability = pair.partition(":")
         if not colon:
-            raise UserError(f"{WHERE}: {quoted(pair)} is no exit; write layers:probability, as in exits=8:0.3/16:0.4")
+            raise UserError(
+                f"{WHERE}: {quoted(pair)} is not an exit; write layers:probability, as in exits=8:0.3/16:0.4"
+            )
         at.append((int(_DEPTH.parse(depth, WHERE)), _PROBABILITY.parse(probability, WHERE)))
     if len({depth for depth, _ in at}) < len(at) or sum(p for _, p in at) > 1.0 + 1e-9:
         raise UserError(f"{WHERE}: exits {quoted(text)} must name different layers, with probabilities up to 1 in all")
@@ -161,7 +167,7 @@ def _two_exit(text: str) -> Exits:
     return _exits(text)
 
 
-#: name=... -> (field of EarlyExit, how it is read).
+#: Parameter name -> (field of EarlyExit, parser of its value).
 PARAMETERS: dict[str, tuple[str, Callable[[str], object]]] = {
     "mean": ("exits", lambda text: Exits(mean=_MEAN.parse(text, WHERE))),
     "exits": ("exits", _exits),
@@ -173,7 +179,7 @@ PARAMETERS: dict[str, tuple[str, Callable[[str], object]]] = {
 
 
 def parse(text: str) -> EarlyExit:
-    """`mean=0.6,confidence=softmax,kv=recompute,jump` -> EarlyExit."""
+    """Parse `mean=0.6,confidence=softmax,kv=recompute,jump`; raises UserError."""
     given: dict[str, object] = {}
     for piece in text.split(","):
         name, equals, value = piece.strip().partition("=")
@@ -183,10 +189,11 @@ def parse(text: str) -> EarlyExit:
             raise UserError(f"{WHERE}: write {'jump' if name == 'jump' else name + '=...'}, not {quoted(piece)}")
         field, read = PARAMETERS[name]
         if field in given:
-            raise UserError(f"{WHERE}: {name} says again what was said")
+            several = "mean, exits and two-exit exclude each other" if field == "exits" else f"{name} is given twice"
+            raise UserError(f"{WHERE}: {several}")
         given[field] = read(value)
     if "exits" not in given:
-        raise UserError(f"{WHERE}: when do tokens leave? write mean=0.6, exits=8:0.3/16:0.4 or two-exit=8:0.7")
+        raise UserError(f"{WHERE}: no exits are given; write mean=0.6, exits=8:0.3/16:0.4 or two-exit=8:0.7")
     return EarlyExit(**given)  # type: ignore[arg-type]
 
 
@@ -198,11 +205,11 @@ def _make(text: str) -> Change:
             return system
         if system.parallelism.pipeline > 1:
             raise UserError(
-                f"{WHERE}: idle stages behind an exit are not modelled; leave out it or --pipeline-parallel-size"
+                f"{WHERE}: pipeline stages after an exit are not modelled; remove {WHERE} or --pipeline-parallel-size"
             )
         checks = AppliedTechnique(
             name="exit_checks", make=lambda _: exit_checks(plan.exits, plan.confidence, jump=plan.jump)
-        )  # first: what is checked is quantized, fused and shared as the rest
+        )  # first, so that later passes quantize, fuse and shard the checks too
         return replace(
             system, passes=(checks, *system.passes, AppliedTechnique(name=f"early_exit({text})", make=_pass))
         )
@@ -216,14 +223,14 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="early_exit",
     kind="sparsity",
-    summary="Tokens that are sure leave before the last layer; a batch goes as deep as its deepest one.",
+    summary="Tokens with a confident prediction exit before the last layer; a batch runs as deep as its deepest token.",
     parameters={
-        "mean": "share of the layers that a token takes in the mean",
-        "exits": "layers:probability/...: who leaves where, 8:0.3/16:0.4",
+        "mean": "mean share of the layers that a token runs",
+        "exits": "layers:probability/...: share of the tokens that exits after so many layers, 8:0.3/16:0.4",
         "two-exit": "layers:probability of a single exit",
-        "confidence": "how a token is found sure: classifier, softmax, similarity",
-        "kv": "what fills the cache of skipped layers: propagate, recompute, none",
-        "jump": "alone: a linear map instead of the skipped layers",
+        "confidence": "confidence measure: classifier, softmax, similarity",
+        "kv": "method that fills the cache of skipped layers: propagate, recompute, none",
+        "jump": "without a value: a linear map replaces the skipped layers",
     },
     formula="work of layer l x (1 - (1 - Pr(depth >= l))^B); mean: Pr(depth > l) = r^l with mean r^l = share; checks: "
     "4 hidden (classifier), lm_head and 5 per logit (softmax), 6 hidden (similarity) FLOP per token; propagation keeps "

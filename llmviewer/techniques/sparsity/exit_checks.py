@@ -1,4 +1,4 @@
-"""What early exit adds to a model: the confidence after a layer, and the matrix that jumps over the others."""
+"""Operators that early exit adds: confidence checks after layers, and a linear map that replaces skipped layers."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from llmviewer.ops.elementwise import elementwise
 from llmviewer.ops.gemm import Linear
 from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
 
-#: softmax, as for attention scores: max, subtract, exponential, sum, divide.
+#: FLOP per logit of a softmax: max, subtract, exponential, sum, divide, as for attention scores.
 SOFTMAX_FLOPS = 5.0
-#: cosine of two vectors: three inner products, 2 FLOP per element each.
+#: FLOP per element of the cosine of two vectors: three inner products.
 COSINE_FLOPS = 6.0
-#: classes of the classifier: done, not done.
+#: Classes of the classifier: done, not done.
 CLASSES = 2
 
 
 class Confidence(Enum):
-    """How a token is asked whether it is done (CALM, arXiv 2207.07061, section 3.5)."""
+    """Confidence measure that decides whether a token exits (CALM, arXiv 2207.07061, section 3.5)."""
 
-    SOFTMAX = "softmax"  # the gap between the two most likely words: the whole head
-    SIMILARITY = "similarity"  # cosine between what a layer takes and gives
+    SOFTMAX = "softmax"  # gap between the two most likely tokens: needs the whole head
+    SIMILARITY = "similarity"  # cosine between input and output of a layer
     CLASSIFIER = "classifier"  # a linear layer to done / not done
 
 
 def exit_checks(exits: Exits, confidence: Confidence, *, jump: bool) -> Pass:
-    """The graph with a block `exit_check`, as many times as layers are checked, and `exit_jump` where asked for.
+    """Add a block `exit_check`, repeated for every checked layer, and a block `exit_jump` if requested.
 
-    They cost what they do when they run; `early_exit` says how often.  The softmax reads the model's own head, after
-    which they stand for that reason: it is stored once.  Classifiers and jump matrices are stored per checked layer.
+    Their cost is that of a run; `early_exit` scales it by the probability.  They follow the head because the softmax
+    check reads its weights, which are stored once.  Classifiers and jump matrices are stored per checked layer.
     """
 
     def change(graph: Graph) -> Graph:
         layers = [block for block in graph.blocks if block.is_layer]
-        times = len(exits.checked(sum(block.repeats for block in layers)))
-        asked, head = StepTokens.of(graph), graph.blocks[-1]
-        hidden = _hidden(layers, asked.tokens)
-        rows = np.maximum(asked.logits, 1.0)  # where nobody asks, nothing of it runs
+        repeats = len(exits.checked(sum(block.repeats for block in layers)))
+        step, head = StepTokens.from_graph(graph), graph.blocks[-1]
+        hidden = _hidden(layers, step.tokens)
+        rows = np.maximum(step.logits, 1.0)  # a step without logits runs no check: its probability is 0
         operators = {"exit_check": _check(confidence, head, hidden, rows)}
         if jump:
             operators["exit_jump"] = (_jump(hidden, rows),)
-        added = (Block(name=name, operators=made, repeats=times, scope="model") for name, made in operators.items())
+        added = (Block(name=name, operators=made, repeats=repeats, scope="model") for name, made in operators.items())
         return replace(graph, blocks=(*graph.blocks, *added))
 
     return change
 
 
 def _hidden(layers: list[Block], tokens: Count) -> tuple[Tensor, float]:
-    """The residual stream and its width."""
+    """The tensor of the residual stream, and its width."""
     reads = (access.tensor for block in layers for op in block.operators for access in op.reads)
     tensor = next(tensor for tensor in reads if tensor.name == "hidden")
     return tensor, float(np.ravel(tensor.elements / tokens)[0])
 
 
 def _checked_rows(hidden: tuple[Tensor, float], rows: Count) -> Tensor:
-    """The rows of the residual stream that are asked."""
+    """The rows of the residual stream that are checked."""
     tensor, width = hidden
     return replace(tensor, elements=rows * width)
 
@@ -73,7 +73,7 @@ def _check(confidence: Confidence, head: Block, hidden: tuple[Tensor, float], ro
         scores = replace(logits, name="exit_confidence")
         softmax = elementwise("exit_confidence", (whole(logits),), scores, rows, flops=SOFTMAX_FLOPS, special=1.0)
         return (*head.operators, replace(softmax, kind=Kind.SOFTMAX))
-    if confidence is Confidence.SIMILARITY:  # of what the layer took and what it gave
+    if confidence is Confidence.SIMILARITY:  # of the layer's input and output
         return (elementwise(y.name, (whole(x), whole(x)), y, rows, flops=COSINE_FLOPS * width),)
     linear = Linear(name="exit_classifier", in_features=width, out_features=CLASSES, dtype=x.dtype)
     logit = linear.operator(x, rows)
@@ -81,7 +81,7 @@ def _check(confidence: Confidence, head: Block, hidden: tuple[Tensor, float], ro
 
 
 def _jump(hidden: tuple[Tensor, float], rows: Count) -> Operator:
-    """hidden x hidden: what the skipped layers would have made, approximately (arXiv 2303.09435)."""
+    """A hidden x hidden matrix that approximates the skipped layers (arXiv 2303.09435)."""
     width = hidden[1]
     linear = Linear(name="exit_jump", in_features=width, out_features=width, dtype=hidden[0].dtype)
     return linear.operator(_checked_rows(hidden, rows), rows)

@@ -1,4 +1,4 @@
-"""The expected work of operators that run with some probability; what is stored stays."""
+"""Expected work of operators that run with some probability; stored tensors are unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmviewer.ops.collective import CollectiveShape
 
 
 def with_probability(operator: Operator, probability: Count) -> Operator:
-    """The operator with `probability` of its work and of what it moves."""
+    """The operator with its work and accesses times `probability`."""
     shape = operator.shape
     if isinstance(shape, CollectiveShape):
         shape = replace(shape, size_bytes=shape.size_bytes * probability)
@@ -24,5 +24,5 @@ def with_probability(operator: Operator, probability: Count) -> Operator:
 
 
 def map_operators(block: Block, change: Callable[[Operator], Operator]) -> Block:
-    """The block with every operator changed."""
+    """The block with `change` applied to every operator."""
     return replace(block, operators=tuple(change(operator) for operator in block.operators))

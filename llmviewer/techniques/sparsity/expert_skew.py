@@ -1,4 +1,4 @@
-"""`--expert-skew`: routers that prefer some experts to others."""
+"""`--expert-skew`: routers that select some experts more often than others."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _ALPHA = Parameter(name="alpha", low=0.0, high=10.0)
 
 
 def selection_probabilities(alpha: float, experts: int, chosen: float) -> Array:
-    """Probability that each expert is among the `chosen` of one token: min(1, c i^-alpha), c such that they sum to
-    `chosen`; most popular first.  Alpha 0 gives chosen / experts for all."""
+    """Probability that each expert is among the `chosen` experts of a token, in order of popularity.
+
+    It is min(1, c i^-alpha) with c such that the sum is `chosen`; alpha 0 gives chosen / experts for all.
+    """
     popularity = np.arange(1.0, experts + 1.0) ** -alpha
     below = np.cumsum(popularity[::-1])[::-1]  # sum from each expert to the last
-    scale = (chosen - np.arange(float(experts))) / below  # of the others, were all before each expert always chosen
+    scale = (chosen - np.arange(float(experts))) / below  # scale c if all experts before each one had probability 1
     always = int(np.argmax(scale * popularity <= 1.0 + 1e-12))
     probabilities: Array = np.minimum(popularity * scale[always], 1.0)
     probabilities[:always] = 1.0
@@ -29,34 +31,35 @@ def selection_probabilities(alpha: float, experts: int, chosen: float) -> Array:
 
 
 def distinct_experts(popularity: Array, tokens: Count) -> Count:
-    """Expected distinct experts that `tokens` tokens meet: sum_i 1 - (1 - p_i)^T.  Most where all are alike."""
+    """Expected distinct experts of `tokens` tokens: sum_i 1 - (1 - p_i)^T; the maximum is at uniform popularity."""
     counts, where = np.unique(np.asarray(tokens, dtype=np.float64), return_inverse=True)
     missed = 1.0 - popularity
-    met = np.array([(1.0 - missed**count).sum() for count in counts])  # one by one: a power's last bit is the array's
-    return np.asarray(met[where].reshape(np.shape(tokens)))
+    # one count at a time: the last bit of a power depends on the shape of the array
+    distinct = np.array([(1.0 - missed**count).sum() for count in counts])
+    return np.asarray(distinct[where].reshape(np.shape(tokens)))
 
 
 def busiest_rank_experts(popularity: Array, ranks: int) -> Array:
-    """The experts of the busiest of `ranks` devices.
+    """Popularity of the experts on the busiest of `ranks` devices.
 
-    Experts are dealt out like cards, the most popular first, as a placement does that knows their order; one that
-    knows nothing does worse, one that copies hot experts (EPLB) better.
+    Experts are assigned round-robin in order of popularity.  A placement that ignores popularity is less balanced, one
+    that replicates hot experts (EPLB) is more balanced.
     """
     return popularity[::ranks]
 
 
 def busiest_rank_share(alpha: float, experts: int, ranks: int, chosen: float = 1.0) -> float:
-    """Share of all routed rows that the busiest of `ranks` devices computes; 1 / ranks where alpha is 0."""
+    """Share of all routed rows that the busiest of `ranks` devices computes; 1 / ranks if alpha is 0."""
     return float(busiest_rank_experts(selection_probabilities(alpha, experts, chosen), ranks).sum() / chosen)
 
 
 def expert_skew(alpha: float) -> Pass:
-    """Experts are chosen with popularity i^-alpha, so the tokens of a step meet fewer distinct ones.
+    """Select experts with popularity i^-alpha, so that the tokens of a step use fewer distinct experts.
 
-    Reads of the experts' weights fall to sum_i 1 - (1 - p_i)^T of N; rows, and with them FLOPs, stay tokens x chosen.
-    Tokens choose independently; within a token p_i is min(1, c i^-alpha) with sum k: drawing k different ones in turn
-    has no closed form.  Shared experts serve all tokens as before.  Expert parallelism finds the popularities in the
-    shape and gives the device of the most popular expert the work of its own experts.
+    Reads of expert weights fall to sum_i 1 - (1 - p_i)^T of N; rows, and therefore FLOPs, stay tokens x chosen.
+    Tokens select independently; for one token p_i is min(1, c i^-alpha) with sum k, because drawing k different experts
+    in turn has no closed form.  Shared experts are unchanged.  Expert parallelism reads the popularities from the
+    shape and gives the busiest device the work of its own experts.
     """
 
     def change(block: Block) -> Block:
@@ -99,7 +102,7 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="expert_skew",
     kind="sparsity",
-    summary="Some experts are more popular: a step meets fewer distinct ones, and one rank has more work than others.",
+    summary="Selects some experts more often: a step uses fewer distinct experts, and one device has more work.",
     formula="popularity i^-alpha; distinct experts sum_i 1 - (1 - p_i)^T, p_i = min(1, c i^-alpha), sum_i p_i = k; "
     "alpha 0 is N (1 - (1 - k/N)^T)",
     source="power law of expert loads as NVIDIA aiconfigurator samples them, "

@@ -1,4 +1,4 @@
-"""`--hot-neurons`: the feed-forward neurons that are used most stay on the device, the host computes the others."""
+"""`--hot-neurons`: the most used feed-forward neurons are on the device, the host computes the others."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from llmviewer.techniques.sparsity.contextual_sparsity import Sparsity, contextu
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 WHERE = "--hot-neurons"
-#: PowerInfer: 26 % of the feed-forward neurons of OPT-30B make 80 % of the activations (43 % in ReGLU Llama-2-70B).
-#: A power law through that point and through (1, 1): the hottest share g makes g^0.166 of them.
+#: PowerInfer: 26 % of the feed-forward neurons of OPT-30B have 80 % of the activations (43 % in ReGLU Llama-2-70B).
+#: A power law through this point and (1, 1): the hottest share g of the neurons has g^0.166 of the activations.
 EXPONENT = float(np.log(0.8) / np.log(0.26))
-#: A desktop, as in the paper.
+#: Default host, a desktop as in the paper.
 DEFAULT_HOST = "desktop-ddr5-6000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotNeurons:
-    """gpu: share of the feed-forward neurons on the device, the hottest.  active: share that a token uses.
+    """Shares of hot and active feed-forward neurons.
 
-    hit: share of those that are hot ones; 0: by the power law.  predictor: width of the predictor.
+    gpu: share of the neurons on the device, the hottest ones.  active: share that a token uses.  hit: share of the
+    active neurons that are on the device; 0 for the power law.  predictor: width of the predictor.
     """
 
     gpu: float
@@ -49,16 +50,16 @@ class HotNeurons:
 
 
 def hot_neurons(neurons: HotNeurons) -> Pass:
-    """Of every feed-forward matrix the hot share g is stored and used on the device, the rest on the host beside it.
+    """Store and use the hot share g of every feed-forward matrix on the device, and the rest on the host.
 
     A token uses a share a of the neurons, of which H = g^0.166 are hot: a H / g of the hot ones and a (1 - H) / (1 - g)
-    of the cold ones; a step of T tokens the union of each, 1 - (1 - use)^T.  Either side reads its union and multiplies
-    it for all T; an operator takes the slower side.  T hidden numbers go down the link and as many come back, both
-    counted with the last matrix.  Predictors as in contextual sparsity, on the device.  Left out: their answers on the
-    way to the host, the sum of both parts, the host's conversion of low-bit weights.  Heads stay whole.  FLOPs and
-    bytes of a result are the device's.  Valid for ReLU and ReGLU: under SwiGLU 69 % of the neurons make 80 % of the
-    activations.  A long prefill uses all neurons; the host bounds it, by its bandwidth alone where its rates are
-    unknown.  Goes before number formats.
+    of the cold ones; a step of T tokens uses the union of each, 1 - (1 - use)^T.  Device and host run in parallel, each
+    reads its union and multiplies it for all T; an operator takes as long as the slower side.  T hidden vectors cross
+    the link each way, counted with the last matrix.  Predictors run on the device as in contextual sparsity.  Not
+    counted: sending their scores to the host, the sum of both parts, the host's conversion of low-bit weights.
+    Attention heads are unchanged.  FLOPs and bytes of a result are those of the device.  Valid for ReLU and ReGLU:
+    under SwiGLU 69 % of the neurons have 80 % of the activations.  A long prefill uses all neurons and is bound by the
+    host, only by its bandwidth if its rates are unknown.  Must run before number formats.
     Source: PowerInfer, arXiv 2312.12456.
     """
 
@@ -75,19 +76,19 @@ def hot_neurons(neurons: HotNeurons) -> Pass:
 
 
 def _split_block(dense: Block, sparse: Block, neurons: HotNeurons) -> Block:
-    """The block with its feed-forward matrices on both sides; all else as contextual sparsity has left it."""
+    """The sparse block with its feed-forward matrices split between device and host.  dense: before sparsity."""
     matrices = [op for op in dense.operators if op.role is OperatorRole.FEED_FORWARD_INPUT]
     if not matrices:
         return sparse
     last = next(op for op in dense.operators if op.role is OperatorRole.FEED_FORWARD_OUTPUT)
     halves = {op.name: _split_product(op, neurons) for op in (*matrices, last)}
-    there = matrices[0].shape.k * last.output_shape[0]  # type: ignore[attr-defined]
-    halves[last.name] = _with_link_traffic(halves[last.name], there + last.output.elements)
+    sent = matrices[0].shape.k * last.output_shape[0]  # type: ignore[attr-defined]
+    halves[last.name] = _with_link_traffic(halves[last.name], sent + last.output.elements)
     return replace(sparse, operators=tuple(halves.get(op.name, op) for op in sparse.operators))
 
 
 def _split_product(operator: Operator, neurons: HotNeurons) -> Operator:
-    """A product of which the device makes the hot part; the host reads its own part of the matrix."""
+    """The matrix product with its hot part on the device and its cold part read by the host."""
     tokens = operator.output_shape[0]
     hot = neurons.gpu * union_share(neurons.hot_use, tokens)
     cold = (1.0 - neurons.gpu) * union_share(neurons.cold_use, tokens)
@@ -105,7 +106,7 @@ def _split_product(operator: Operator, neurons: HotNeurons) -> Operator:
 
 
 def _with_link_traffic(operator: Operator, elements: Count) -> Operator:
-    """The operator with what crosses the link to the host and back, in the dtype of its output."""
+    """The operator with `elements` that cross the link to the host and back, in the dtype of its output."""
     sent = Tensor(name="to_and_from_host", elements=elements, dtype=operator.output.dtype, place=Place.LINK)
     return replace(operator, writes=(*operator.writes, whole(sent)))
 
@@ -128,25 +129,25 @@ def _make(text: str) -> Change:
     if neurons.gpu == neurons.active == 1.0:
         return lambda system: system
     name = named[0] if named else DEFAULT_HOST
-    said = f"gpu={neurons.gpu:g}, active={neurons.active:g}"
-    said += f", hit={neurons.hit:g}" if neurons.hit else ""
-    beside, figure = host(name)
-    said += f", host={name}" if neurons.gpu < 1.0 else ""
-    split = add_pass(f"hot_neurons({said})", lambda _: hot_neurons(neurons))
+    title = f"gpu={neurons.gpu:g}, active={neurons.active:g}"
+    title += f", hit={neurons.hit:g}" if neurons.hit else ""
+    machine, figure = host(name)
+    title += f", host={name}" if neurons.gpu < 1.0 else ""
+    split = add_pass(f"hot_neurons({title})", lambda _: hot_neurons(neurons))
 
     def change(system: System) -> System:
         _check_combination(system)
         chip = system.chip
         if neurons.gpu < 1.0:
             figures = {**chip.figures, "host.bandwidth_bytes_per_s": figure}
-            chip = replace(chip, host=beside, figures=figures)
+            chip = replace(chip, host=machine, figures=figures)
         return split(replace(system, chip=chip))
 
     return change
 
 
 def _check_hit(given: Mapping[str, float]) -> Mapping[str, float]:
-    """hit, where given: hot neurons are used no less than the others, and none more than always."""
+    """The parameters; raises UserError unless hot neurons are used at least as often as others and at most always."""
     low, high = given["gpu"], min(given["gpu"] / given["active"], 1.0)
     if given["hit"] and not low <= given["hit"] <= high:
         raise UserError(f"{WHERE}: hit is {given['hit']:g}; allowed: {low:g} (gpu) to {high:g} (gpu / active, or 1)")
@@ -156,21 +157,23 @@ def _check_hit(given: Mapping[str, float]) -> Mapping[str, float]:
 def _check_combination(system: System) -> None:
     for applied in system.passes:
         if applied.name.startswith("low_rank"):
-            raise UserError(f"{WHERE}: the factors of --low-rank have no neurons to deal out")
+            raise UserError(f"{WHERE}: the factors of --low-rank have no neurons that could be split")
         if applied.name.startswith("contextual_sparsity") and not applied.name.endswith("mlp=1)"):
-            raise UserError(f"{WHERE} says itself which neurons a token uses; leave mlp out of --contextual-sparsity")
+            raise UserError(
+                f"{WHERE} already sets the share of neurons that a token uses; remove mlp from --contextual-sparsity"
+            )
 
 
 TECHNIQUE = Technique(
     name="hot_neurons",
     kind="sparsity",
-    summary="The hottest feed-forward neurons stay on the GPU, the host computes the cold ones beside it (PowerInfer).",
+    summary="Keeps the most used feed-forward neurons on the GPU; the host computes the others (PowerInfer).",
     parameters={
         "gpu": "share of the neurons on the GPU",
         "active": "share of the neurons that a token uses",
-        "hit": "share of those on the GPU; from the published skew unless said",
-        "predictor": "width of the predictor; 1000 unless said",
-        "host": f"name of a host; {DEFAULT_HOST} unless said",
+        "hit": "share of the active neurons that are on the GPU; default from the published skew",
+        "predictor": "width of the predictor; default 1000",
+        "host": f"name of a host; default {DEFAULT_HOST}",
     },
     formula="hot neurons make H = gpu^0.166 of the activations (26 % make 80 %); of a matrix T tokens read "
     "gpu (1 - (1 - active H / gpu)^T) on the GPU, (1 - gpu)(1 - (1 - active (1 - H) / (1 - gpu))^T) on the host; "

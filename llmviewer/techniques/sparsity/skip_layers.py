@@ -1,4 +1,4 @@
-"""`--skip-layers`: every step leaves out a share of the layers."""
+"""`--skip-layers`: every step skips a share of the layers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _SHARE = Parameter(name="share", low=0.0, high=0.99)
 
 
 def skip_layers(share: float) -> Pass:
-    """Every step runs 1 - `share` of the layers of every kind: work, bytes and time of the layers fall in proportion.
+    """Run 1 - `share` of the layers of every kind in every step; work, traffic and time fall in proportion.
 
-    Prefill skips as decode does.  Which layers are skipped may differ from step to step, so weights and cache stay as
-    they are stored.  Source: LLM inference unveiled, arXiv 2402.16363, section 4.1; LayerSkip's layer dropout,
+    Prefill skips layers like decode.  The skipped layers may differ between steps, so weights and cache stay stored.
+    Source: LLM inference unveiled, arXiv 2402.16363, section 4.1; LayerSkip's layer dropout,
     arXiv 2404.16710.
     """
     if share == 0.0:
@@ -36,7 +36,7 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="skip_layers",
     kind="sparsity",
-    summary="Leaves out a share of the layers in every step, prefill included; all of their work falls in proportion.",
+    summary="Skips a share of the layers in every step, including prefill; their work falls in proportion.",
     formula="work and traffic of every layer x (1 - share); weights and cache stay stored",
     source="survey arXiv 2402.16363, section 4.1; LayerSkip arXiv 2404.16710",
     example="llmviewer analyze llama-2-7b --hardware a6000 --skip-layers 0.25",
