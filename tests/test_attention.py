@@ -101,6 +101,13 @@ def test_a_chunk_bounds_the_pairs_of_prefill() -> None:
     assert op.matmul_flops == 4 * 4096 * (4 * 256 * 257 // 2)
 
 
+def test_flash_computes_one_exponential_per_attended_pair_and_query_head() -> None:
+    """64 query heads over 8 KV heads, 2048 x 2049 / 2 pairs each; 5 vector FLOP per pair include the exponential."""
+    op = flash(GQA, prefill(1.0, 2048.0))
+    assert op.special_ops == 64 * (2048 * 2049 // 2)
+    assert op.vector_flops == 5 * op.special_ops
+
+
 def test_a_soft_cap_costs_three_flops_and_an_exponential_per_score() -> None:
     plain, capped = (eager(a, decode(1.0, 99.0))["softmax"] for a in (MHA, replace(MHA, soft_cap=True)))
     assert capped.vector_flops - plain.vector_flops == 3 * 32 * 100

@@ -52,7 +52,7 @@ def test_no_count_grows_and_recurrent_models_are_refused(name: str, built: Calla
     for step in (PREFILL, DECODE):
         graph = built(name, step)
         if recurrent(graph):
-            with pytest.raises(UserError, match="takes its tokens one after another"):
+            with pytest.raises(UserError, match="processes its tokens one after another"):
                 context_parallel(4, 8.0)(graph)
             continue
         four = context_parallel(4, 8.0)(graph)

@@ -223,7 +223,7 @@ def test_hypothetical_chips_differ_in_bandwidth_alone(tmp_path: Path) -> None:
     asked = given.PlotRequest(
         kind=KINDS["bandwidth"], model="llama-2-7b", hardware="a6000", sizes=sizes, metric="", options=options
     )
-    (found,) = given.given(asked).of["llama-2-7b on a6000"]
+    (found,) = given.load_data(asked).of["llama-2-7b on a6000"]
     rows = found.to_frame()
     assert list(rows["bandwidth_bytes_per_s"]) == [384e9, 768e9]
     assert rows["decode_time_s"][0] == pytest.approx(2.0 * rows["decode_time_s"][1], rel=0.01)

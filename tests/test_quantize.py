@@ -183,6 +183,13 @@ def test_an_integer_cache_stores_a_scale_and_a_zero_point_per_head() -> None:
         assert operator(found, "qk_matmul").compute == "fp16"
 
 
+def test_a_scale_of_the_cache_is_as_wide_as_its_head() -> None:
+    """MiMo-V2-Flash: heads of 192 elements for keys and of 128 for values, so kv4 is 4 + 32/192 and 4 + 32/128 bits."""
+    found = quantized("mimo-v2-flash", decode(1.0, 100.0), "w16a16kv4")
+    bits = {state.name: state.dtype.bits for block in found.blocks for state in block.states}
+    assert bits == {"k_cache": 4 + 32 / 192, "v_cache": 4 + 32 / 128}
+
+
 def test_a_cached_latent_is_one_head_of_its_whole_width() -> None:
     """DeepSeek-V2-Lite caches 512 + 64 elements a token: kv8 is 8 + 32/576 bits."""
     found = quantized("deepseek-v2-lite", decode(1.0, 100.0), "w16a16kv8")

@@ -229,7 +229,7 @@ def test_heads_that_do_not_divide_are_named() -> None:
     for name, heads in ODD.items():
         with pytest.raises(UserError, match=f"{heads} do not"):
             shard(Sharding(tensor=2))(built(name, "decode"))
-    with pytest.raises(UserError, match="10 KV heads cannot be dealt to 4"):
+    with pytest.raises(UserError, match="10 KV heads cannot be split evenly over 4"):
         shard(Sharding(tensor=4))(built("phi-4", "decode"))
 
 
@@ -264,6 +264,16 @@ def test_replicas_that_share_experts_exchange_rows_twice() -> None:
     # 256 tokens meet all but 8 (3/4)^256 of the experts, of which a device holds a quarter
     read = 8 * (1 - (1 - 2 / 8) ** 256) / 4 * 4096 * 14336 * 2
     assert number(up.read_bytes(Role.WEIGHT)) == pytest.approx(read)
+
+
+def test_devices_of_a_tensor_group_share_the_rows_of_a_replica() -> None:
+    """Mixtral, 2 replicas of 64 sequences on 2 devices each: a device sends half of 64 x 2 rows, 3/4 over the link."""
+    whole = models.load("mixtral-8x7b").graph(decode(64.0, 100.0))
+    one = shard(Sharding(tensor=2, data=2, expert=4))(whole)
+    sent = {op.name: op for _, op in one if op.name.endswith("all_to_all")}
+    assert list(sent) == ["dispatch_all_to_all", "combine_all_to_all"]
+    for operator in sent.values():
+        assert number(operator.moved_bytes(Place.LINK)) == pytest.approx(64 * 2 * 4096 * 2 / 2 * 3 / 4)
 
 
 EXPERTS = [name for name in NAMES if any(op.name == "expert_down_proj" for _, op in built(name, "decode"))]
@@ -304,7 +314,7 @@ def test_a_point_alone_is_the_point_of_a_sweep(name: str, devices: int) -> None:
 
 
 def test_devices_beyond_the_link_need_a_network() -> None:
-    with pytest.raises(UserError, match=r"16 devices .* nvlink of h100-sxm joins 8; .*--network .*infiniband-ndr"):
+    with pytest.raises(UserError, match=r"16 devices .* nvlink of h100-sxm connects 8; .*--network .*infiniband-ndr"):
         answer("llama-2-70b", "h100-sxm", tensor_parallel_size=16)
     found = answer("llama-2-70b", "h100-sxm", tensor_parallel_size=16, network="infiniband-ndr")
     reduce = operators(found, "prefill")["attn_all_reduce"]

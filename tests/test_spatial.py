@@ -25,7 +25,7 @@ def test_the_chips_hold_all_weights() -> None:
     assert sizes["devices"] == sizes["tensor"] * sizes["pipeline"] == 32 * 27
     assert memory["fits"]
     assert 138e9 / sizes["devices"] < memory["weights_bytes"] < memory["budget_bytes"]
-    with pytest.raises(UserError, match="finds the stages itself"):
+    with pytest.raises(UserError, match="chooses the pipeline stages itself"):
         on_chips("llama-2-70b", "groq-lpu", pipeline_parallel_size="2")
 
 

@@ -202,7 +202,7 @@ REFUSED = {
     "tree,draft=tinyllama-1.1b,widths=2,acceptance=0.5,ranks=0.6/0.1": "not both",
     "tree,draft=tinyllama-1.1b,widths=2,ranks=0.1/0.6": "must fall",
     "tree,draft=tinyllama-1.1b+tinyllama-1.1b,widths=2": "to try more choices of one draft model, use widths",
-    "tree,draft=tinyllama-1.1b+opt-125m,widths=2,acceptance=0.5+0.4+0.3": "rates are given for 3 draft models, but there are 2",
+    "tree,draft=tinyllama-1.1b+opt-125m,widths=2,acceptance=0.5+0.4+0.3": "given for 3 draft models, but there are 2",
     "tree,draft=tinyllama-1.1b,budget=5000": "budget is '5000'; allowed: a whole number from 0 to 4,096",
     "fallback,draft=tinyllama-1.1b": "fallback is missing",
     "fallback,draft=tinyllama-1.1b,fallback=2": "allowed: a number from 0 to 1",

@@ -288,4 +288,4 @@ def test_two_schemes_at_once_and_a_draft_in_a_pipeline_are_refused() -> None:
 def test_words_know_where_the_search_for_the_batch_that_pays_ends() -> None:
     from llmviewer.reports import generation
 
-    assert generation.MOST == speculation_report.MAX_BATCH_SIZE
+    assert generation.MAX_BATCH_SIZE == speculation_report.MAX_BATCH_SIZE

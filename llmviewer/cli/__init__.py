@@ -40,10 +40,10 @@ def run(arguments: list[str] | None = None) -> None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-    sys.exit(_guarded(words))
+    sys.exit(_run_guarded(words))
 
 
-def _guarded(words: list[str]) -> int:
+def _run_guarded(words: list[str]) -> int:
     """What nobody foresaw, in one line: a fault of ours, which the input has found."""
     try:
         return main(words)
@@ -63,7 +63,7 @@ def main(words: list[str]) -> int:
     from llmviewer.core.errors import UserError
 
     try:
-        if _completes(words):
+        if _is_completion(words):
             from llmviewer.cli import completion
 
             return completion.run(words, COMMANDS)
@@ -80,6 +80,6 @@ def main(words: list[str]) -> int:
         return 130
 
 
-def _completes(words: list[str]) -> bool:
+def _is_completion(words: list[str]) -> bool:
     """True for a tab of the shell, and for the options that install or print its script."""
     return "_LLMVIEWER_COMPLETE" in os.environ or (bool(words) and words[0].partition("=")[0] in COMPLETION_OPTIONS)

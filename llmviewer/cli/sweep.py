@@ -52,14 +52,14 @@ def command(
         output_lens=parse_values("output_len", output_len),
     )
     configurations = [api.configuration(model, **chosen) for chosen in opt.combinations(options, hardware=hardware)]
-    warned = [text for configuration in configurations for text in _prove(configuration, grid.largest())]
+    warned = [text for configuration in configurations for text in _check_largest(configuration, grid.largest())]
     with progress(len(grid) * len(configurations)) as seen:
         WRITERS[format](_chunks(configurations, grid, seen), output)
     print_warnings(warned)
     return 0
 
 
-def _prove(configuration: api.Configuration, largest: Request) -> tuple[str, ...]:
+def _check_largest(configuration: api.Configuration, largest: Request) -> tuple[str, ...]:
     """Raise what any point would raise, before a row is written; what a reader of the rows should know."""
     check_passes(largest, configuration.token_budget)
     configuration.answer(replace(largest, output_len=np.ones(1))).columns()

@@ -39,7 +39,7 @@ def command(
         check_writable(path)
     request = api.request(batch_size, input_len, output_len)
     result = api.configuration(model, hardware, **options).answer(request)
-    drawn = _drawn(result.devices_per_stage, chips)
+    drawn = _chips_drawn(result.devices_per_stage, chips)
     events = result.timeline(steps)
     check_event_count(len(events) * drawn)
     print_warnings((*result.warnings, *([] if result.fits else ["it does not fit in memory"])))
@@ -48,7 +48,7 @@ def command(
     return 0 if result.fits or no_fit_check else 1
 
 
-def _drawn(there: int, asked: int) -> int:
+def _chips_drawn(there: int, asked: int) -> int:
     if asked > there:
         raise UserError(f"chips is {quoted(asked)}; allowed: 0 to {there}, of one stage")
     return asked or there

@@ -80,14 +80,14 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 #: Fields of an interval: level -> both ends.
-LEVELS = {"80", "95"}
+INTERVAL_LEVELS = {"80", "95"}
 
 
 def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Fields within fields by dotted names."""
     found: dict[str, Any] = {}
     for name, value in fields.items():
-        if isinstance(value, Mapping) and value.keys() == LEVELS:
+        if isinstance(value, Mapping) and value.keys() == INTERVAL_LEVELS:
             stem = name.removesuffix("_interval_s").removesuffix("_s")
             for level, ends in value.items():
                 found |= {f"{stem}_{end}{level}_s": at for end, at in zip(("low", "high"), ends, strict=True)}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llmviewer.result.result import Result
 
 
-def check(of: Any, extra: Mapping[str, Any]) -> tuple[str, ...]:
+def check_drawable(of: Any, extra: Mapping[str, Any]) -> tuple[str, ...]:
     """Raise for what cannot be shown; what is left out, in words.  of, extra: what the picture is given."""
     if "metric" in extra:
         _metric(of, str(extra["metric"]))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llmviewer.reports.plots import PlotKind
 
 #: Endings of files -> formats of matplotlib.
-FORMATS = ("png", "svg", "pdf")
+FILE_FORMATS = ("png", "svg", "pdf")
 
 
 @opt.with_run_options
@@ -61,9 +61,9 @@ def command(
     style = _style(theme, size)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
     asked = inputs.PlotRequest(kind=known, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options)
-    extra = inputs.extra(asked, measured)
-    given = inputs.given(asked)
-    print_warnings((*given.warnings, *checks.check(given.of, extra)))
+    extra = inputs.picture_options(asked, measured)
+    given = inputs.load_data(asked)
+    print_warnings((*given.warnings, *checks.check_drawable(given.of, extra)))
     from matplotlib import rc_context
 
     with rc_context({"text.parse_math": False}):  # a `$` in a name is a `$`
@@ -94,8 +94,8 @@ def _style(theme: str, size: str) -> Any:
 
 
 def _writable(path: str, inputs: tuple[str, ...]) -> None:
-    if Path(path).suffix.removeprefix(".").lower() not in FORMATS:
-        raise UserError(f"output is {quoted(path)}; allowed: a name that ends in .{', .'.join(FORMATS)}")
+    if Path(path).suffix.removeprefix(".").lower() not in FILE_FORMATS:
+        raise UserError(f"output is {quoted(path)}; allowed: a name that ends in .{', .'.join(FILE_FORMATS)}")
     check_not_an_input(path, filter(None, inputs))
     check_writable(path)
 

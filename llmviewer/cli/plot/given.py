@@ -22,10 +22,10 @@ from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
 
 #: Points of one series; more are drawn as one line anyway.
-MOST_POINTS = 20_000
-DEFAULTS = {"batch_size": "1", "input_len": "1024", "output_len": "128"}
+MAX_PLOT_POINTS = 20_000
+DEFAULT_SIZES = {"batch_size": "1", "input_len": "1024", "output_len": "128"}
 #: Bandwidths of hypothetical chips, as multiples of the real one's, unless asked otherwise.
-FACTORS = 2.0 ** np.arange(-2.0, 3.01, 0.25)
+BANDWIDTH_FACTORS = 2.0 ** np.arange(-2.0, 3.01, 0.25)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +41,19 @@ class PlotRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class LoadedData:
     """What the picture is made `of`, and what a reader should know."""
 
     of: Any
     warnings: tuple[str, ...] = ()
 
 
-def given(asked: PlotRequest) -> Answer:
+def load_data(asked: PlotRequest) -> LoadedData:
     """What the picture asks for."""
-    return GIVEN[asked.kind.given](asked)
+    return LOADERS[asked.kind.given](asked)
 
 
-def extra(asked: PlotRequest, measured: str) -> dict[str, Any]:
+def picture_options(asked: PlotRequest, measured: str) -> dict[str, Any]:
     """What only some pictures take.  measured: path of a table."""
     known = asked.kind
     found: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def _not_taken(name: str, text: str) -> UserError:
     return UserError(f"{name} is {quoted(text)}; this picture takes none")
 
 
-def _chosen(asked: PlotRequest) -> dict[str, dict[str, Any]]:
+def _configurations(asked: PlotRequest) -> dict[str, dict[str, Any]]:
     """Options of every configuration by name, none twice."""
     for name, text in (("a model", asked.model), ("--hardware", asked.hardware)):
         if not text:
@@ -93,25 +93,25 @@ def _chosen(asked: PlotRequest) -> dict[str, dict[str, Any]]:
     return chosen
 
 
-def _answers(asked: PlotRequest) -> Answer:
+def _results(asked: PlotRequest) -> LoadedData:
     """Every configuration at all points."""
     grid = _grid(asked.kind, asked.sizes)
     found: dict[str, Any] = {}
-    for name, options in _chosen(asked).items():
+    for name, options in _configurations(asked).items():
         if "bandwidth" in asked.kind.axes:
-            found[name] = _of_bandwidths(options, asked.sizes["bandwidth"], grid)
+            found[name] = _over_bandwidths(options, asked.sizes["bandwidth"], grid)
             continue
         configuration = api.configuration(**options)
         check_passes(grid.largest(), configuration.token_budget)
         found[name] = [configuration.answer(request) for request in grid.chunks(max_points=configuration.most_points)]
     every = [one for results in found.values() for one in results]
     of = {name: results[0] for name, results in found.items()} if asked.kind.given is PlotData.POINT else found
-    return Answer(of=of, warnings=tuple(text for one in every for text in one.warnings))
+    return LoadedData(of=of, warnings=tuple(text for one in every for text in one.warnings))
 
 
 def _grid(kind: PlotKind, sizes: Mapping[str, str]) -> Grid:
     """The points of every configuration; lists only along the axes of the kind, and one at a time."""
-    asked = {name: sizes[name] or text for name, text in DEFAULTS.items()}
+    asked = {name: sizes[name] or text for name, text in DEFAULT_SIZES.items()}
     columns = {name: np.unique(parse_values(name, text)) for name, text in asked.items()}
     if sizes["bandwidth"] and "bandwidth" not in kind.axes:
         raise _not_taken("bandwidth", sizes["bandwidth"])
@@ -124,31 +124,31 @@ def _grid(kind: PlotKind, sizes: Mapping[str, str]) -> Grid:
     if first in columns and not lists and not sizes[first]:
         columns[first] = parse_values(first, kind.axes[first])
     grid = Grid(batch_sizes=columns["batch_size"], input_lens=columns["input_len"], output_lens=columns["output_len"])
-    if len(grid) > MOST_POINTS:
-        raise UserError(f"{len(grid):,} points; a picture draws at most {MOST_POINTS:,}")
+    if len(grid) > MAX_PLOT_POINTS:
+        raise UserError(f"{len(grid):,} points; a picture draws at most {MAX_PLOT_POINTS:,}")
     return grid
 
 
-def _of_bandwidths(options: dict[str, Any], asked: str, grid: Grid) -> list[Result]:
+def _over_bandwidths(options: dict[str, Any], asked: str, grid: Grid) -> list[Result]:
     """The answers of chips that are alike but for their memory."""
     chip = chips.load(options["hardware"])
     real = float(np.max(chip.bandwidth_bytes_per_s))
-    rates: Array = parse_values("bandwidth", asked) * 1e9 if asked else real * FACTORS
+    rates: Array = parse_values("bandwidth", asked) * 1e9 if asked else real * BANDWIDTH_FACTORS
     found = np.unique(np.append(rates, real))
-    if len(found) > MOST_POINTS:
-        raise UserError(f"{len(found):,} points; a picture draws at most {MOST_POINTS:,}")
+    if len(found) > MAX_PLOT_POINTS:
+        raise UserError(f"{len(found):,} points; a picture draws at most {MAX_PLOT_POINTS:,}")
     configuration = api.configuration(**{**options, "hardware": replace(chip, bandwidth_bytes_per_s=found)})
     if configuration.most_points < len(found):
         raise UserError("bandwidth: what is placed by the chip's figures is not drawn over them")
     (point,) = grid.chunks()
-    return [configuration.answer(Request(**{name: getattr(point, name) for name in DEFAULTS}))]
+    return [configuration.answer(Request(**{name: getattr(point, name) for name in DEFAULT_SIZES}))]
 
 
-def _map(asked: PlotRequest) -> Answer:
+def _crossover_map(asked: PlotRequest) -> LoadedData:
     """Winners over batch and context."""
-    configurations = {name: api.configuration(**options) for name, options in _chosen(asked).items()}
+    configurations = {name: api.configuration(**options) for name, options in _configurations(asked).items()}
     axes = {name: parse_values(name, asked.sizes[name] or text) for name, text in asked.kind.axes.items()}
-    output = parse_values("output_len", asked.sizes["output_len"] or DEFAULTS["output_len"])
+    output = parse_values("output_len", asked.sizes["output_len"] or DEFAULT_SIZES["output_len"])
     if len(output) > 1:
         raise UserError(f"output_len is {quoted(asked.sizes['output_len'])}; this picture takes one")
     found = crossover(
@@ -158,21 +158,21 @@ def _map(asked: PlotRequest) -> Answer:
         metric=asked.metric or asked.kind.metrics[0],
         output_len=int(output[0]),
     )
-    return Answer(of=found)
+    return LoadedData(of=found)
 
 
-def _parity(asked: PlotRequest) -> Answer:
-    return Answer(of=tables.parity_rows(asked.model))
+def _parity(asked: PlotRequest) -> LoadedData:
+    return LoadedData(of=tables.parity_rows(asked.model))
 
 
-def _ledger(asked: PlotRequest) -> Answer:
-    return Answer(of=tables.ledger_rows(asked.model))
+def _ledger(asked: PlotRequest) -> LoadedData:
+    return LoadedData(of=tables.ledger_rows(asked.model))
 
 
-GIVEN: dict[PlotData, Callable[[PlotRequest], Answer]] = {
-    PlotData.POINT: _answers,
-    PlotData.CURVE: _answers,
-    PlotData.MAP: _map,
+LOADERS: dict[PlotData, Callable[[PlotRequest], LoadedData]] = {
+    PlotData.POINT: _results,
+    PlotData.CURVE: _results,
+    PlotData.MAP: _crossover_map,
     PlotData.TABLE: _parity,
     PlotData.LEDGER: _ledger,
 }

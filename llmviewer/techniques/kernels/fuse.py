@@ -32,7 +32,7 @@ def fuse(rules: Names, chip: Chip) -> Pass:
     the points at which it runs.  A fused block stays as it is.  Sums and norms of different layers stay apart.
     Source: arXiv 2402.16363, section 5.1.
     """
-    chosen = _chosen(rules)
+    chosen = _rules_named(rules)
     return lambda graph: graph.map_blocks(lambda block: _Plan.of(block, chosen, chip).block())
 
 
@@ -40,14 +40,14 @@ def report(graph: Graph, rules: Names, chip: Chip) -> tuple[RuleOutcome, ...]:
     """Which rules fire on a graph before fusion, which not, and why."""
     found: list[RuleOutcome] = []
     for block in graph.blocks:
-        found += _Plan.of(block, _chosen(rules), chip).log
-    for rule in _chosen(rules):
+        found += _Plan.of(block, _rules_named(rules), chip).log
+    for rule in _rules_named(rules):
         if all(fired.rule != rule.name for fired in found):
             found.append(RuleOutcome(rule=rule.name, reason=rule.missing))
     return tuple(found)
 
 
-def _chosen(names: Names) -> tuple[FusionRule, ...]:
+def _rules_named(names: Names) -> tuple[FusionRule, ...]:
     return tuple(rule for rule in RULES if rule.name in names)
 
 
@@ -123,10 +123,10 @@ class _Plan:
             return self.source
         order = sorted(self.kernels, key=lambda members: (self.flow.position(members) or 0, members))
         built = [(self.flow.merged(members), self.kernels[members]) for members in order]
-        return replace(self.source, operators=tuple(running(op, where) for op, where in built))
+        return replace(self.source, operators=tuple(at_points(op, where) for op, where in built))
 
 
-def running(operator: Operator, where: Mask) -> Operator:
+def at_points(operator: Operator, where: Mask) -> Operator:
     """The operator at the points at which it runs."""
     if where.all():
         return operator

@@ -1,4 +1,4 @@
-"""`--context-parallel-size`: the tokens of every sequence, and with them its keys and values, dealt to devices."""
+"""`--context-parallel-size`: tokens of every sequence, with their keys and values, split over devices."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from llmviewer.techniques.parallel.devices import parse_devices, with_parallelis
 from llmviewer.techniques.parallel.share import scale_access, scale_axis, scale_work
 from llmviewer.techniques.technique import Change, Technique
 
-#: Rows of the head are those of the last tokens, which one device has.
+#: Operators of the head, whose rows belong to the last tokens, which one device has.
 HEAD_OPERATORS = ("lm_head", "logits_all_gather")
 
 
 def context_parallel(devices: int, near: float) -> Pass:
-    """A device holds 1/c of the tokens of every sequence and 1/c of its keys and values; weights are replicated.
+    """Store 1/c of the tokens of every sequence and 1/c of its keys and values on each device; replicate weights.
 
-    Where a step brings several tokens a sequence, each device has ceil(n/c) of them and works on those alone; keys and
-    values go around a ring, so that its queries meet all of them: half the pairs of a causal mask each, if tokens are
-    dealt zigzag.  Where it decodes or verifies (all its tokens ask for logits), every device works on them all, meets
-    its own keys, and the partial outputs are combined.  Heads that draft have no keys and run whole.  Recurrent layers
-    hand their state from token to token and are refused.
+    In a step with several tokens per sequence, each device works on ceil(n/c) of them; keys and values travel around a
+    ring, so that its queries attend to all of them: an equal share of the pairs of a causal mask if tokens are assigned
+    zigzag.  In decode or verification (all tokens need logits), every device works on all tokens with its own keys, and
+    the partial outputs are combined.  Draft heads have no keys and run whole.  Recurrent layers pass their state from
+    token to token and raise UserError.
     Source: Ring Attention arXiv 2310.01889; context parallelism for inference arXiv 2411.01783.
     """
 
@@ -39,19 +39,19 @@ def context_parallel(devices: int, near: float) -> Pass:
         for block, operator in graph:
             if operator.kind in (Kind.RECURRENCE, Kind.CONV):
                 raise UserError(
-                    f"--context-parallel-size: '{operator.name}' of {block.name} takes its tokens one after another"
+                    f"--context-parallel-size: '{operator.name}' of {block.name} processes its tokens one after another"
                 )
         shapes = [op.shape for _, op in graph if isinstance(op.shape, AttentionShape)]
         if not shapes:
             return graph
-        deal = _ContextSplit(devices=float(devices), share=_tokens_share(shapes[0].groups, devices), near=near)
-        return graph.map_blocks(deal.block)
+        split = _ContextSplit(devices=float(devices), share=_tokens_share(shapes[0].groups, devices), near=near)
+        return graph.map_blocks(split.block)
 
     return change
 
 
 def _tokens_share(groups: tuple[Group, ...], devices: int) -> Count:
-    """Tokens of a step that the fullest device works on."""
+    """Share of the tokens of a step on the busiest device."""
     own = total(
         g.batch_size * np.where(g.logit_positions < g.new_tokens, np.ceil(g.new_tokens / devices), g.new_tokens)
         for g in groups
@@ -61,7 +61,10 @@ def _tokens_share(groups: tuple[Group, ...], devices: int) -> Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ContextSplit:
-    """devices: that share a sequence.  share: of the step's tokens, 1.0 where every device has them all."""
+    """Split of a step over the devices of a context group.
+
+    share: of the step's tokens on a device, 1.0 if every device has all of them.  near: devices on one link.
+    """
 
     devices: float
     share: Count
@@ -69,12 +72,12 @@ class _ContextSplit:
 
     @property
     def ring(self) -> Count:
-        """1.0 where tokens are dealt, 0.0 where every device has them all."""
+        """1.0 if tokens are split, 0.0 if every device has all of them."""
         return np.where(self.share < 1.0, 1.0, 0.0)
 
     @property
     def keys_share(self) -> Count:
-        """Keys that the queries of a device meet: all that the ring brings, else its own."""
+        """Share of the keys that the queries of a device attend to: all with the ring, otherwise its own."""
         return np.where(self.share < 1.0, 1.0, 1.0 / self.devices)
 
     def block(self, block: Block) -> Block:
@@ -96,7 +99,7 @@ class _ContextSplit:
         return replace(block, operators=tuple(operators), states=states)
 
     def _attention(self, operator: Operator) -> Operator:
-        """1/c of the pairs."""
+        """The attention kernel with 1/c of the pairs."""
 
         def read(access: Access) -> Access:
             tensor = access.tensor
@@ -110,35 +113,35 @@ class _ContextSplit:
         return replace(new, reads=tuple(map(read, new.reads)), writes=tuple(map(read, new.writes)))
 
     def _gather(self, operator: Operator) -> Operator:
-        """Keys and values of the whole context, where tokens are dealt."""
+        """The all-gather of keys and values of the whole context, if tokens are split."""
         kept = {
             a.tensor.name: replace(a.tensor, place=Place.DEVICE) for a in operator.reads if a.tensor.role is Role.CACHE
         }
         reads = tuple(scale_access(whole(tensor), self.ring / self.devices) for tensor in kept.values())
-        others = self.ring * ((self.devices - 1.0) / self.devices)
-        writes = tuple(scale_access(whole(replace(t, name=f"{t.name}_gathered")), others) for t in kept.values())
+        received = self.ring * ((self.devices - 1.0) / self.devices)
+        writes = tuple(scale_access(whole(replace(t, name=f"{t.name}_gathered")), received) for t in kept.values())
         size = total(t.elements * t.dtype.bytes for t in kept.values()) * self.ring
         exchange = self._shape(Collective.ALL_GATHER, size)
         name = f"{operator.name}_kv_all_gather" if operator.role is not OperatorRole.ATTENTION else "kv_all_gather"
         return replace(collective(name, reads, writes, operator.output_shape[0], exchange), where=self.ring)
 
     def _combine(self, operator: Operator) -> Operator:
-        """Partial outputs with the maximum and the sum of their scores, where every device has the tokens."""
+        """The all-reduce of partial outputs, maxima and sums of scores, if every device has all tokens."""
         shape, out = operator.shape, operator.output
         assert isinstance(shape, AttentionShape)
-        alone = 1.0 - self.ring
+        unsplit = 1.0 - self.ring
         name = "attn_combine_all_reduce"
-        partial = out.elements * (1.0 + 2.0 / shape.v_dim) * alone
+        partial = out.elements * (1.0 + 2.0 / shape.v_dim) * unsplit
         read = Access(replace(out, elements=out.elements * self.share), partial)
-        write = Access(replace(out, name=name, elements=out.elements * self.share), out.elements * alone)
+        write = Access(replace(out, name=name, elements=out.elements * self.share), out.elements * unsplit)
         exchange = self._shape(Collective.ALL_REDUCE, partial * out.dtype.bytes)
-        return replace(collective(name, (read,), (write,), operator.output_shape[0], exchange), where=alone)
+        return replace(collective(name, (read,), (write,), operator.output_shape[0], exchange), where=unsplit)
 
     def _shape(self, pattern: Collective, size: Count) -> CollectiveShape:
         return CollectiveShape(pattern=pattern, devices=self.devices, size_bytes=size, near=self.near)
 
     def _other(self, operator: Operator) -> Operator:
-        """Work on a device's own tokens; a latent that is expanded over all keys, on the keys that it meets."""
+        """An operator on a device's own tokens; the expansion of a cached latent runs on the keys it attends to."""
         shape, share = operator.shape, self.share
         if isinstance(shape, GemmShape):
             if operator.role is OperatorRole.LATENT_EXPANSION:
@@ -166,7 +169,7 @@ def _is_score(tensor: Tensor) -> bool:
 
 
 def _expands_latent(operator: Operator) -> Count:
-    """1.0 where latent attention expands the cached latent."""
+    """1.0 if latent attention expands the cached latent, else 0.0."""
     latent = next((a.elements for a in operator.reads if a.tensor.role is Role.CACHE), 0.0)
     return np.where(np.asarray(latent) > 0.0, 1.0, 0.0)
 
@@ -178,8 +181,9 @@ def _make(text: str) -> Change:
         def make(chip: Chip) -> Pass:
             return context_parallel(devices, max(1.0, float(np.floor(chip.near / system.parallelism.tensor))))
 
-        dealt = with_parallelism(system, replace(system.parallelism, context=devices))
-        return replace(dealt, passes=(*dealt.passes, AppliedTechnique(name=f"context_parallel({devices})", make=make)))
+        applied = AppliedTechnique(name=f"context_parallel({devices})", make=make)
+        split = with_parallelism(system, replace(system.parallelism, context=devices))
+        return replace(split, passes=(*split.passes, applied))
 
     return change
 
@@ -187,7 +191,7 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="context_parallel_size",
     kind="parallelism",
-    summary="Deals the tokens and the keys and values of every sequence to c devices; weights are replicated.",
+    summary="Splits the tokens, keys and values of every sequence over c devices; weights are replicated.",
     formula="prefill: ceil(n/c) tokens, 1/c of the pairs, keys and values gathered from the others, (c-1)/c of them "
     "over the link; decode and verification: 1/c of the keys, partial outputs with maximum and sum combined by an "
     "all-reduce; cache 1/c",

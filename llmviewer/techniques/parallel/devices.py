@@ -1,4 +1,4 @@
-"""Dealing the work to devices: one shard pass for all that tensor, sequence, data and expert parallelism ask."""
+"""Group sizes of a system, with one shard pass for tensor, sequence, data and expert parallelism."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ from llmviewer.techniques.parallel.shard import shard
 from llmviewer.techniques.parallel.sharding import Sharding
 from llmviewer.techniques.technique import Parameter, parse_numbers
 
-#: Most devices of a group that anyone asks for.
+#: Largest size of a group.
 MAX_DEVICES = 65536
 
 
 def parse_devices(option: str, text: str) -> int:
-    """The number of devices that an option's text asks for."""
+    """Parse the number of devices of an option; raises UserError."""
     return int(parse_numbers(option, text, (Parameter(name="size", low=1, high=MAX_DEVICES, whole=True),))["size"])
 
 
 def with_parallelism(system: System, parallelism: Parallelism) -> System:
-    """The system with its work dealt so; the shard pass that stood there before gives way."""
+    """The system with new group sizes; its shard pass, if any, is replaced."""
     check_reach(system.chip, parallelism)
     if system.chip.host is not None and parallelism.devices > 1:
         raise UserError("--hot-neurons: several devices on one host are not modelled; use one device")
     p = parallelism
-    at = next((at for at, applied in enumerate(system.passes) if applied.name.startswith("shard(")), len(system.passes))
-    before, after = system.passes[:at], system.passes[at + 1 :]
+    names = [applied.name for applied in system.passes]
+    index = next((i for i, name in enumerate(names) if name.startswith("shard(")), len(names))
+    before, after = system.passes[:index], system.passes[index + 1 :]
     if p.tensor == 1 and p.expert == 1:
         return replace(system, passes=(*before, *after), parallelism=p)
     sizes = {"tensor": p.tensor, "expert": p.expert} | ({"data": p.data} if p.expert > 1 else {})
-    said = [f"{name}={size}" for name, size in sizes.items() if size > 1] + ["sequence"] * p.sequence
+    texts = [f"{name}={size}" for name, size in sizes.items() if size > 1] + ["sequence"] * p.sequence
     sharding = Sharding(**sizes, sequence=p.sequence, near=system.chip.near)
-    applied = AppliedTechnique(name=f"shard({', '.join(said)})", make=lambda _: shard(sharding))
+    applied = AppliedTechnique(name=f"shard({', '.join(texts)})", make=lambda _: shard(sharding))
     return replace(system, passes=(*before, applied, *after), parallelism=p)
 
 
 def check_reach(chip: Chip, parallelism: Parallelism) -> None:
-    """Raise for more devices that talk to each other than their link joins, where no network joins the rest."""
+    """Raise UserError if more devices exchange data than their link connects and the chip has no network."""
     if parallelism.exchanging > chip.near and chip.network_rate is None:
         raise UserError(
-            f"{parallelism.exchanging} devices exchange data, but {chip.default_link} of {chip.name} joins "
-            f"{chip.near:.0f}; say what joins the rest: --network {', '.join(network_names())}"
+            f"{parallelism.exchanging} devices exchange data, but {chip.default_link} of {chip.name} connects "
+            f"{chip.near:.0f}; choose a network for the rest: --network {', '.join(network_names())}"
         )

@@ -1,4 +1,4 @@
-"""What devices exchange before an operator can run on its own part: reductions, gathers, all-to-alls."""
+"""Collectives that an operator needs before it runs on one device's part: reductions, gathers, all-to-alls."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from llmviewer.techniques.parallel.experts import dispatch_share
 from llmviewer.techniques.parallel.sharding import BRANCH_OUTPUTS, SCATTERED, Layout, Sharding, passes_partial_sums
 from llmviewer.techniques.parallel.share import scale_access
 
-#: What the all-gather of the head is named after.
+#: Base name of the all-gather of the head.
 LOGITS = "logits"
 
 
 @dataclass(slots=True, kw_only=True)
 class Exchanges:
-    """How every tensor of a block lies, and the collectives so far.
+    """Layout of every tensor of a block, and the operators and collectives of one device so far.
 
-    Operators yet to come hold whole tensors; those done hold a device's part.
+    Later operators still have whole tensors; those in `done` have a device's part.
     """
 
     sharding: Sharding
-    lies: dict[str, Layout] = field(default_factory=dict)
-    rows: dict[str, Count] = field(default_factory=dict)  # tensors of experts' rows -> a device's share
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    rows: dict[str, Count] = field(default_factory=dict)  # tensors with rows of experts -> a device's share
     renamed: dict[str, Tensor] = field(default_factory=dict)
-    together: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)  # tensor -> all its operator wrote
+    siblings: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)  # tensor -> all outputs of its operator
     dispatched: dict[str, Tensor] = field(default_factory=dict)
     done: list[Operator] = field(default_factory=list)
     sums: frozenset[str] = frozenset()
@@ -43,39 +43,40 @@ class Exchanges:
 
     @property
     def token_share(self) -> Count:
-        """Tokens on the fullest device, of all."""
-        some = np.maximum(self.tokens, np.finfo(np.float64).tiny)  # a chunk has no rows of logits
-        return np.ceil(self.tokens / self.n) / some
+        """Share of the tokens on the busiest device."""
+        tokens = np.maximum(self.tokens, np.finfo(np.float64).tiny)  # a chunk has no rows of logits
+        return np.ceil(self.tokens / self.n) / tokens
 
-    def lie(self, tensor: Tensor) -> Layout:
-        """How a tensor lies."""
-        return self.lies.get(tensor.name, Layout.WHOLE)
+    def layout(self, tensor: Tensor) -> Layout:
+        """The layout of a tensor; whole unless noted otherwise."""
+        return self.layouts.get(tensor.name, Layout.WHOLE)
 
-    def lying(self, operator: Operator, lie: Layout) -> list[Tensor]:
-        """What it reads that lies so."""
+    def inputs_with(self, operator: Operator, layout: Layout) -> list[Tensor]:
+        """The inputs of an operator that have this layout, without weights."""
         reads = (a.tensor for a in operator.reads if a.tensor.role is not Role.WEIGHT)
-        return [tensor for tensor in reads if self.lie(tensor) is lie]
+        return [tensor for tensor in reads if self.layout(tensor) is layout]
 
-    def note(self, operator: Operator, lie: Layout) -> None:
-        """All that it writes lies so."""
-        self.lies.update({a.tensor.name: lie for a in operator.writes})
+    def set_outputs(self, operator: Operator, layout: Layout) -> None:
+        """Note the layout of all outputs of an operator."""
+        self.layouts.update({a.tensor.name: layout for a in operator.writes})
 
-    def ready(self, operator: Operator) -> Operator:
-        """The operator after every exchange that its inputs need; notes what it writes."""
+    def prepared(self, operator: Operator) -> Operator:
+        """The operator after every collective that its inputs need, which are appended to `done`."""
         written = tuple(a.tensor for a in operator.writes if a.tensor.role is Role.ACTIVATION)
-        self.together.update({tensor.name: written for tensor in written})
-        return self._exchanged(self._whole_rows(self._gathered(self._reduced(self._reading(operator)))))
+        self.siblings.update({tensor.name: written for tensor in written})
+        gathered = self._after_gather(self._after_reduction(self._reading(operator)))
+        return self._after_all_to_all(self._after_row_gather(gathered))
 
     def _reading(self, operator: Operator) -> Operator:
         return operator.reading({old: new.name for old, new in self.renamed.items()})
 
-    def _reduced(self, operator: Operator) -> Operator:
-        """After the reduction of what it reads as a partial sum and is not linear in."""
-        partial, tokens = self.lying(operator, Layout.PARTIAL), self.lying(operator, Layout.TOKENS)
+    def _after_reduction(self, operator: Operator) -> Operator:
+        """The operator after a reduction of its partial sums, unless it is linear in them."""
+        partial, tokens = self.inputs_with(operator, Layout.PARTIAL), self.inputs_with(operator, Layout.TOKENS)
         if not partial or operator.name in self.sums or (passes_partial_sums(operator.name) and not tokens):
             return operator
         for tensor in partial:
-            if self.lie(tensor) is Layout.PARTIAL and tensor.name not in self.renamed:
+            if self.layout(tensor) is Layout.PARTIAL and tensor.name not in self.renamed:
                 self._reduce(tensor, to_tokens=bool(tokens) or self._scatters(tensor))
         return self._reading(operator)
 
@@ -83,22 +84,26 @@ class Exchanges:
         return self.sharding.sequence and tensor.name in SCATTERED
 
     def _reduce(self, tensor: Tensor, *, to_tokens: bool) -> None:
-        """One collective for all that the tensor's operator wrote."""
+        """Append one collective for all outputs of the operator that wrote the tensor."""
         pattern = Collective.REDUCE_SCATTER if to_tokens else Collective.ALL_REDUCE
-        tensors = self.together[tensor.name]
-        of = tensor.name if len(tensors) == 1 else tensor.name.rpartition("_")[0]
-        made = self._collect(BRANCH_OUTPUTS.get(of, of), of, tensors, pattern)
+        tensors = self.siblings[tensor.name]
+        source = tensor.name if len(tensors) == 1 else tensor.name.rpartition("_")[0]
+        made = self._collect(BRANCH_OUTPUTS.get(source, source), source, tensors, pattern)
         if to_tokens:
-            self.lies.update({new.name: Layout.TOKENS for new in made})
+            self.layouts.update({new.name: Layout.TOKENS for new in made})
 
-    def _gathered(self, operator: Operator) -> Operator:
-        """After an all-gather of what it reads by tokens and needs whole.
+    def _after_gather(self, operator: Operator) -> Operator:
+        """The operator after an all-gather of inputs that are split by tokens and that it needs whole.
 
-        Without sequence parallelism what experts left by tokens meets a whole residual stream.
+        Without sequence parallelism, expert outputs that are split by tokens are added to a whole residual stream.
         """
-        tokens = self.lying(operator, Layout.TOKENS)
-        needs = isinstance(operator.shape, GemmShape) or self.lying(operator, Layout.SPLIT)
-        if not self.sharding.sequence and not passes_partial_sums(operator.name) and self.lying(operator, Layout.WHOLE):
+        tokens = self.inputs_with(operator, Layout.TOKENS)
+        needs = isinstance(operator.shape, GemmShape) or self.inputs_with(operator, Layout.SPLIT)
+        if (
+            not self.sharding.sequence
+            and not passes_partial_sums(operator.name)
+            and self.inputs_with(operator, Layout.WHOLE)
+        ):
             needs = True
         if not tokens or not needs:
             return operator
@@ -106,30 +111,30 @@ class Exchanges:
             self._gather(tensor)
         return self._reading(operator)
 
-    def _whole_rows(self, operator: Operator) -> Operator:
-        """The operator after an all-gather of split inputs of which it needs every column."""
+    def _after_row_gather(self, operator: Operator) -> Operator:
+        """The operator after an all-gather of split inputs if it needs whole rows of them."""
         if not operator.kind.facts.whole_rows:
             return operator
-        for tensor in self.lying(operator, Layout.SPLIT):
+        for tensor in self.inputs_with(operator, Layout.SPLIT):
             name = LOGITS if tensor.name == "lm_head" else tensor.name
             self._collect(name, tensor.name, (tensor,), Collective.ALL_GATHER)
         return self._reading(operator)
 
     def _gather(self, tensor: Tensor) -> None:
-        of = tensor.name.removesuffix("_quantize").removesuffix("_norm")
-        self._collect(BRANCH_OUTPUTS.get(of, of), of, (tensor,), Collective.ALL_GATHER)
+        source = tensor.name.removesuffix("_quantize").removesuffix("_norm")
+        self._collect(BRANCH_OUTPUTS.get(source, source), source, (tensor,), Collective.ALL_GATHER)
 
-    def _collect(self, base: str, of: str, tensors: tuple[Tensor, ...], pattern: Collective) -> tuple[Tensor, ...]:
-        """Append the collective of whole `tensors`; what it makes, under its new names."""
+    def _collect(self, base: str, source: str, tensors: tuple[Tensor, ...], pattern: Collective) -> tuple[Tensor, ...]:
+        """Append a collective of whole `tensors`, named by `base` or, if that is taken, by `source`; its outputs."""
         name = f"{base}_{pattern.value}"
         if any(op.name == name for op in self.done):
-            name = f"{of}_{pattern.value}"
+            name = f"{source}_{pattern.value}"
         names = [name] if len(tensors) == 1 else [f"{t.name}_{pattern.value}" for t in tensors]
         made = tuple(replace(t, name=new) for t, new in zip(tensors, names, strict=True))
         self.renamed.update({old.name: new for old, new in zip(tensors, made, strict=True)})
         reads, writes = tuple(map(whole, tensors)), tuple(map(whole, made))
         if pattern is Collective.ALL_GATHER:
-            share = self.token_share if self.lie(tensors[0]) is Layout.TOKENS else 1.0 / self.n
+            share = self.token_share if self.layout(tensors[0]) is Layout.TOKENS else 1.0 / self.n
             reads = tuple(scale_access(a, share) for a in reads)
         elif pattern is Collective.REDUCE_SCATTER:
             writes = tuple(scale_access(a, self.token_share) for a in writes)
@@ -139,29 +144,29 @@ class Exchanges:
         return made
 
     def close(self, operator: Operator) -> None:
-        """What leaves a block is whole again, or by tokens.  operator: the last, as it was."""
+        """Make the output of the block whole, or split by tokens.  operator: the last one, before sharding."""
         last, self.tokens = operator.output, operator.output_shape[0]
-        if self.lie(last) is Layout.PARTIAL:
+        if self.layout(last) is Layout.PARTIAL:
             self._reduce(last, to_tokens=self._scatters(last))
-        elif self.lie(last) is Layout.SPLIT:
+        elif self.layout(last) is Layout.SPLIT:
             self._collect(LOGITS, last.name, (last,), Collective.ALL_GATHER)
-        elif self.lie(last) is Layout.TOKENS and not self.sharding.sequence:
+        elif self.layout(last) is Layout.TOKENS and not self.sharding.sequence:
             self._gather(last)
 
-    def _exchanged(self, operator: Operator) -> Operator:
-        """After the all-to-all that brings tokens to their experts, or rows back to their tokens."""
+    def _after_all_to_all(self, operator: Operator) -> Operator:
+        """The operator after the all-to-all that sends tokens to their experts, or rows back to their tokens."""
         if self.sharding.expert == 1 or self.sharding.data == 1:
             return operator
-        if is_expert(operator) and self.lie(operator.reads[0].tensor) is Layout.WHOLE:
+        if is_expert(operator) and self.layout(operator.reads[0].tensor) is Layout.WHOLE:
             return self._dispatched(operator)
-        back = [t for t in self.lying(operator, Layout.SPLIT) if operator.role is OperatorRole.EXPERT_COMBINE]
+        back = [t for t in self.inputs_with(operator, Layout.SPLIT) if operator.role is OperatorRole.EXPERT_COMBINE]
         for tensor in back:
             made = replace(tensor, name="combine_all_to_all")
             rows = operator.reads[0].elements
             self._all_to_all(
                 scale_access(whole(tensor), self.rows[tensor.name]), scale_access(whole(made), 1.0 / self.n), rows
             )
-            self.lies[made.name] = Layout.TOKENS if self.n > 1 else Layout.WHOLE
+            self.layouts[made.name] = Layout.TOKENS if self.n > 1 else Layout.WHOLE
             self.renamed[tensor.name] = made
         return self._reading(operator)
 
@@ -173,13 +178,13 @@ class Exchanges:
             rows = shape.m * shape.k
             made = Tensor(name="dispatch_all_to_all", elements=rows, dtype=x.tensor.dtype)
             self.rows[made.name] = dispatch_share(shape, self.sharding)
-            self.lies[made.name] = Layout.SPLIT
+            self.layouts[made.name] = Layout.SPLIT
             self._all_to_all(scale_access(x, 1.0 / self.n), scale_access(whole(made), self.rows[made.name]), rows)
             self.dispatched[x.tensor.name] = made
         return replace(operator, reads=(whole(self.dispatched[x.tensor.name]), *weights))
 
     def _all_to_all(self, read: Access, write: Access, rows: Count) -> None:
-        """rows: elements that the sequences of one replica send or get back."""
+        """Append an all-to-all.  rows: elements that the sequences of one replica send or receive."""
         devices = float(self.sharding.expert)
         size = rows / self.n * read.tensor.dtype.bytes * devices
         shape = CollectiveShape(
@@ -189,5 +194,5 @@ class Exchanges:
 
 
 def is_expert(operator: Operator) -> bool:
-    """Whether it multiplies rows by the matrices of the experts they are routed to."""
+    """Whether an operator multiplies rows by the matrices of the experts they are routed to."""
     return is_routed(operator) and isinstance(operator.shape, GemmShape)

@@ -1,4 +1,4 @@
-"""Expert parallelism: whole experts on each device."""
+"""Expert parallelism: each device stores whole experts."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from llmviewer.techniques.sparsity.expert_skew import busiest_rank_experts, dist
 
 
 def active_experts(shape: GemmShape, replicas: int) -> Count:
-    """Distinct experts that the tokens of `replicas` replicas meet, each with as many tokens: N (1 - (1 - a/N)^d)."""
+    """Distinct experts of the tokens of d replicas with as many tokens each: N (1 - (1 - a/N)^d)."""
     if replicas == 1:
         return shape.active
     return shape.experts * (1.0 - np.power(1.0 - shape.active / shape.experts, replicas))
 
 
 def busiest_share(shape: GemmShape, sharding: Sharding) -> Count:
-    """Share of all rows and of all active experts that the fullest device has: 1/e, or one expert where fewer than e
-    are active; that of the most popular experts where they are not alike."""
+    """Share of all rows and of all active experts on the busiest device.
+
+    It is 1/e, or one expert if fewer than e are active; with skewed popularity, the share of the most popular experts.
+    """
     if shape.popularity is not None:
         return float(busiest_rank_experts(shape.popularity, sharding.expert).sum() / shape.popularity.sum())
     return np.maximum(1.0 / sharding.expert, 1.0 / np.maximum(active_experts(shape, sharding.data), 1.0))
 
 
 def busiest_active_experts(shape: GemmShape, sharding: Sharding) -> Count:
-    """Distinct experts that the fullest device reads."""
+    """Distinct experts that the busiest device reads."""
     if shape.popularity is not None:
         tokens = sharding.data * shape.m / shape.popularity.sum()
         return distinct_experts(busiest_rank_experts(shape.popularity, sharding.expert), tokens)
@@ -39,14 +41,14 @@ def busiest_active_experts(shape: GemmShape, sharding: Sharding) -> Count:
 
 
 def dispatch_share(shape: GemmShape, sharding: Sharding) -> Count:
-    """Rows on the fullest device, per row of one replica."""
+    """Rows on the busiest device, per row of one replica."""
     return sharding.data * busiest_share(shape, sharding)
 
 
 def split_experts(
     operator: Operator, shape: GemmShape, sharding: Sharding, rows: Mapping[str, Count]
 ) -> tuple[Operator, Count]:
-    """A device's part of a grouped product whose experts are dealt out, and its share of one replica's rows."""
+    """A device's part of a grouped product with its own experts, and its share of the rows of one replica."""
     check_divisible(operator.name, shape.experts, sharding.expert, "experts")
     share = dispatch_share(shape, sharding)
     active = busiest_active_experts(shape, sharding)

@@ -1,4 +1,4 @@
-"""`--network`: what joins devices beyond the reach of their own link."""
+"""`--network`: network between groups of devices that are connected by a link."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="network",
     kind="parallelism",
-    summary="Joins groups of devices that one fast link joins: each device has a port of its own.",
+    summary="Connects groups of linked devices by a network, with one port per device.",
     formula="groups of g of n devices: reduce-scatter and all-gather inside over the link, (g-1)/g of the bytes each; "
     "1/g of them across n/g groups over the network, both at once",
     source="NCCL https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md; BlueConnect arXiv 1810.11112",

@@ -1,4 +1,4 @@
-"""How a model is dealt to devices: which linear layers are split by columns, which by rows, which not at all."""
+"""Split of a model over devices: linear layers that are column-parallel, row-parallel or replicated."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from llmviewer.ops.attention import AttentionShape
 
 
 class Layout(Enum):
-    """How a tensor lies on the devices."""
+    """How a tensor is distributed over devices."""
 
     WHOLE = "whole"  # every device has all of it
     SPLIT = "split"  # every device has its heads, channels, experts or rows of the vocabulary
-    PARTIAL = "partial"  # every device has a summand of it
-    TOKENS = "tokens"  # every device has its tokens of it
+    PARTIAL = "partial"  # every device has a term of its sum
+    TOKENS = "tokens"  # every device has its own tokens of it
 
 
 class Split(Enum):
-    """How a linear layer is dealt to devices."""
+    """How a linear layer is divided over devices."""
 
     COLUMN_PARALLEL = "columns"
     ROW_PARALLEL = "rows"
@@ -37,19 +37,19 @@ COLUMN_PARALLEL = frozenset(
 )
 #: Linear layers whose input is split; their output is a partial sum.
 ROW_PARALLEL = frozenset("o_proj down_proj shared_down_proj expert_down_proj out_proj x_proj heads_down_proj".split())
-#: Linear layers that every device runs whole: shared by all heads, or too small to split.
+#: Linear layers that every device runs whole: common to all heads, or too small to split.
 REPLICATED = frozenset(
     "router shared_gate q_a_proj kv_a_proj latent_in_proj latent_out_proj project_in project_out "
     "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_jump "
     "attn_predictor_in attn_predictor_out mlp_predictor_in mlp_predictor_out "
-    "fc eh_proj resblock_proj state_proj state_proj_first".split()  # of what drafts, as vLLM runs them
+    "fc eh_proj resblock_proj state_proj state_proj_first".split()  # layers of draft models, as in vLLM
 )
-#: Endings of the two factors of an adapter or of a factored layer.
+#: Name suffixes of the two factors of an adapter or of a factored layer.
 FACTOR_SUFFIXES = ("_lora_a", "_lora_b", "_low_a", "_low_b")
-#: Operators linear in what they read: partial sums pass through.
+#: Operators that are linear in their inputs: partial sums pass through them.
 LINEAR_OPERATORS = frozenset(("expert_combine", "shared_scale", "shared_add", "latent_out_proj"))
-#: Factors of a linear layer (low rank) and adapters beside it (LoRA) follow it: the thin side between them is whole, or
-#: a partial sum that passes through the second factor, as vLLM's sharded adapters do.
+#: Factors of a linear layer (low rank) and its adapters (LoRA) are split like it: the thin tensor between them is whole
+#: or a partial sum that passes through the second factor, as in vLLM's sharded adapters.
 _FACTORS = ("_low", "_lora")
 REPLICATED |= {f"{name}{kind}{end}" for name in REPLICATED for kind in _FACTORS for end in ("_a", "_b")}
 REPLICATED |= {f"{name}{kind}_a" for name in COLUMN_PARALLEL for kind in _FACTORS}
@@ -57,10 +57,10 @@ LINEAR_OPERATORS |= {f"{name}{kind}_b" for name in ROW_PARALLEL for kind in _FAC
 REPLICATED |= {f"{name}{kind}_b" for name in ROW_PARALLEL for kind in _FACTORS}
 COLUMN_PARALLEL |= {f"{name}{kind}_b" for name in COLUMN_PARALLEL for kind in _FACTORS}
 ROW_PARALLEL |= {f"{name}{kind}_a" for name in ROW_PARALLEL for kind in _FACTORS}
-#: Tensors that hold KV heads, replicated where there are fewer of them than devices; and the latent all heads share.
+#: Tensors with KV heads, replicated if there are fewer heads than devices; and latents that all heads share.
 KV_HEADS = frozenset(("k_proj", "v_proj", "k_norm", "v_norm", "k_cache", "v_cache"))
 SHARED_LATENTS = frozenset(("latent_cache", "latent_cache_quantize"))
-#: The last tensor of a branch of a layer -> what its collective is named after.
+#: Last tensor of a branch of a layer -> name of the branch, for its collective.
 BRANCH_OUTPUTS = {
     "o_proj": "attn",
     "out_proj": "attn",
@@ -70,37 +70,42 @@ BRANCH_OUTPUTS = {
     "latent_out_proj": "mlp",
     "mlp_add": "mlp",
 }
-#: Tables whose rows are dealt out by vocabulary.
+#: Embedding tables, whose rows are split by vocabulary.
 EMBEDDING_TABLES = frozenset(("embedding", "per_layer_embedding"))
-#: Partial sums that sequence parallelism scatters: those that join the residual stream.
+#: Partial sums that sequence parallelism reduce-scatters, because they are added to the residual stream.
 SCATTERED = frozenset((*BRANCH_OUTPUTS, "embedding"))
 
 
 def linear_split(name: str) -> Split:
-    """How a linear layer is dealt.  Of two factors the one that meets the split dimension is split: the second of a
-    layer split by columns, the first of one split by rows."""
+    """How a linear layer is divided; raises UserError for an unknown layer.
+
+    Of two factors the one with the split dimension is split: the second of a column-parallel layer, the first of a
+    row-parallel one.
+    """
     factor = next((ending for ending in FACTOR_SUFFIXES if name.endswith(ending)), "")
     plain = name.removesuffix(factor)
     if plain not in COLUMN_PARALLEL | ROW_PARALLEL | REPLICATED:
-        raise UserError(f"tensor parallelism: it is not known how '{name}' is split")
+        raise UserError(f"tensor parallelism: no split is known for '{name}'")
     if plain in COLUMN_PARALLEL and not factor.endswith("_a"):
         return Split.COLUMN_PARALLEL
     return Split.ROW_PARALLEL if plain in ROW_PARALLEL and not factor.endswith("_b") else Split.REPLICATED
 
 
 def passes_partial_sums(name: str) -> bool:
-    """Whether an operator takes partial sums: what comes of them is a partial sum."""
-    return name in LINEAR_OPERATORS or (name[-2:] == "_b" and name.endswith(FACTOR_SUFFIXES) and linear_split(name) is Split.REPLICATED)
+    """Whether an operator may run on partial sums, so that its output is a partial sum too."""
+    return name in LINEAR_OPERATORS or (
+        name[-2:] == "_b" and name.endswith(FACTOR_SUFFIXES) and linear_split(name) is Split.REPLICATED
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """`tensor` devices share heads, channels and vocabulary.
+    """Group sizes of tensor, data, expert and sequence parallelism.
 
-    data: replicas with other sequences, which matter where experts are shared among them.
-    expert: devices to which whole experts are dealt (tensor x data of them); 1: experts are split like all else.
-    sequence: the residual stream lies split by tokens, between a reduce-scatter and an all-gather.
-    near: devices that one fast link joins.
+    tensor: devices that split heads, channels and vocabulary.  data: replicas with other sequences, which matter if
+    they share experts.  expert: devices that store whole experts (tensor x data of them); 1 splits every expert.
+    sequence: whether the residual stream is split by tokens between a reduce-scatter and an all-gather.  near: devices
+    connected by one link.
     """
 
     tensor: int = 1
@@ -111,29 +116,29 @@ class Sharding:
 
 
 def kv_head_share(block: Block, devices: int) -> float:
-    """A device's share of the KV heads of a block: one head at least."""
+    """A device's share of the KV heads of a block, at least one head."""
     for operator in block.operators:
         if isinstance(operator.shape, AttentionShape):
             heads, kv_heads = float(operator.shape.heads), float(np.max(operator.shape.kv_heads))
             if heads % devices:
                 raise UserError(
-                    f"tensor parallelism over {devices} devices needs heads that divide by it; {heads:g} do not"
+                    f"tensor parallelism over {devices} devices needs a multiple of {devices} heads, not {heads:g}"
                 )
             if max(kv_heads, devices) % min(kv_heads, devices):
                 raise UserError(
-                    f"tensor parallelism: {kv_heads:g} KV heads cannot be dealt to {devices} devices evenly"
+                    f"tensor parallelism: {kv_heads:g} KV heads cannot be split evenly over {devices} devices"
                 )
             return 1.0 / min(kv_heads, devices)
     return 1.0 / devices
 
 
 def check_divisible(name: str, width: float, devices: float, what: str = "channels") -> None:
-    """Raise where engines refuse: the dimension that is dealt out must divide."""
+    """Raise UserError unless the split dimension is a multiple of the devices, as engines do."""
     if width % devices:
-        raise UserError(f"{devices:g} devices cannot share the {width:g} {what} of {name} evenly")
+        raise UserError(f"{width:g} {what} of {name} cannot be split evenly over {devices:g} devices")
 
 
 def shared_residual_sums(block: Block) -> frozenset[str]:
-    """The residual sums of a parallel layer: nothing reads the first but the second, so one collective serves both."""
+    """The residual sums of a parallel layer: only the second reads the first, so one collective reduces both."""
     readers = {op.name for op in block.operators for a in op.reads if a.tensor.name == "attn_add"}
     return frozenset(("attn_add", "mlp_add")) if readers == {"mlp_add"} else frozenset()

@@ -1,4 +1,4 @@
-"""`--spatial`: as many chips as hold the model in their on-chip memory."""
+"""`--spatial`: as many chips as store the model in their on-chip memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SIZES = (
 
 def _make(text: str) -> Change:
     sizes = parse_numbers("--spatial", text.replace("on", "tokens=4096", 1) if text.startswith("on") else text, _SIZES)
-    tokens, parts = sizes["tokens"], int(sizes["microbatches"])
+    tokens, microbatches = sizes["tokens"], int(sizes["microbatches"])
 
     def change(system: System) -> System:
         if system.parallelism.pipeline > 1 and not system.spatial:
-            raise UserError("--spatial finds the stages itself; leave out --pipeline-parallel-size")
-        parallelism = replace(system.parallelism, microbatches=parts)
+            raise UserError("--spatial chooses the pipeline stages itself; remove --pipeline-parallel-size")
+        parallelism = replace(system.parallelism, microbatches=microbatches)
         return replace(system, parallelism=parallelism, spatial=True, resident_tokens=tokens)
 
     return change
@@ -30,7 +30,7 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="spatial",
     kind="spatial",
-    summary="Finds the fewest chips that hold weights and cache in on-chip memory, as a pipeline of stages.",
+    summary="Uses the fewest chips that store weights and KV cache in on-chip memory, as a pipeline of stages.",
     formula="chips = tensor x stages, each with the weights of its layers and the cache of `tokens` tokens in "
     "its memory; a token streams all weights, stage after stage: weights / (tensor x SRAM bandwidth) + collectives + "
     "sends. "
