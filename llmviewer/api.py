@@ -123,7 +123,9 @@ class Configuration:
         ways = (self._ready(self.system.generating(generation), workload) for generation in self.candidates)
         answers = (analysis.analyze(self.model, way, workload, self.token_budget) for way in ways)
         times = np.array([np.where(one.schedule.tokens > 0, one.tpot_s, one.token_s) for one in answers])
-        return self._ready(self.system.generating(select_generation(self.candidates, np.argmin(times, axis=0))), workload)
+        return self._ready(
+            self.system.generating(select_generation(self.candidates, np.argmin(times, axis=0))), workload
+        )
 
     def _ready(self, system: System, workload: Request) -> System:
         """The system adapted to the request, if a technique depends on it."""

@@ -408,7 +408,9 @@ def test_full_steps_hold_a_prompt_and_its_answer() -> None:
 def weights_read(graph: Graph, names: tuple[str, ...] = ()) -> float:
     """Bytes of weights that a pass reads, of all operators or those named."""
     return sum(
-        float(np.max(op.read_bytes(Role.WEIGHT))) * block.repeats for block, op in graph if not names or op.name in names
+        float(np.max(op.read_bytes(Role.WEIGHT))) * block.repeats
+        for block, op in graph
+        if not names or op.name in names
     )
 
 

@@ -295,7 +295,10 @@ class TestPublished:
         ({"branches": "skeleton,outline=4,points=2,shared=yes"}, "unknown value of shared"),
         ({"branches": "apar"}, "branches is missing; write --branches apar,branches="),
         ({"branches": "apar,3,parallel=1.5"}, "parallel is '1.5'; allowed: a number from 0 to 1"),
-        ({"branches": "apar,3", "kv_reserve": 4096}, "branches cannot share a prefix in contiguously reserved KV cache (--kv-reserve)"),
+        (
+            {"branches": "apar,3", "kv_reserve": 4096},
+            "branches cannot share a prefix in contiguously reserved KV cache (--kv-reserve)",
+        ),
         ({"branches": "apar,3", "kv_evict": 0.5}, "branches evict different tokens"),
         ({"branches": "skeleton,outline=4,points=2", "prefix_cache": 0.5}, "add shared=on"),
         (
@@ -323,4 +326,4 @@ def test_the_command_line_says_what_a_pass_brings(capsys: pytest.CaptureFixture[
     assert main(words.split()) == 0
     said = capsys.readouterr().out
     # 255 tokens after the first, in 63 passes alone and 64 together
-    assert "branches 3, parallel 0.75" in said and "2.01 a pass in the mean" in said
+    assert "branches 3, parallel 0.75" in said and "2.01 tokens per pass on average" in said

@@ -60,7 +60,10 @@ def test_configurations_are_named_by_what_differs_and_none_says_of_what() -> Non
     assert configuration_names([plain, {**plain, "quantization": "w4a16"}]) == ["none", "w4a16"]
     drafted = {**plain, "speculative": "eagle,tokens=4", "hardware": "h100"}
     assert configuration_names([plain, drafted]) == ["a100, speculative none", "h100, eagle,tokens=4"]
-    assert configuration_names([{"tensor_parallel_size": "2"}, {"tensor_parallel_size": "4"}])[0] == "tensor parallel size 2"
+    assert (
+        configuration_names([{"tensor_parallel_size": "2"}, {"tensor_parallel_size": "4"}])[0]
+        == "tensor parallel size 2"
+    )
 
 
 @pytest.mark.parametrize("metric", CROSSOVER_METRICS)

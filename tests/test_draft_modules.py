@@ -171,7 +171,9 @@ def test_skipping_nothing_is_the_model_and_skipping_half_is_half_its_layers(name
     assert matmul_flops(with_parts_skipped(target, 0.0, 0.0).graph(step)) == matmul_flops(whole)
     assert weights_bytes(with_parts_skipped(target, 0.0, 0.0).graph(step)) == weights_bytes(whole)
     layers = [block for block in whole.blocks if block.is_layer]
-    times = {block.name: block.repeats for block in with_parts_skipped(target, 0.5, 0.5).graph(step).blocks if block.is_layer}
+    times = {
+        block.name: block.repeats for block in with_parts_skipped(target, 0.5, 0.5).graph(step).blocks if block.is_layer
+    }
     assert sum(times.values()) == sum(block.repeats - round(block.repeats * 0.5) for block in layers)
 
 
@@ -179,7 +181,11 @@ def test_attention_and_feed_forward_parts_are_skipped_apart() -> None:
     """Llama-2-13b without 24 of its 40 attentions and 10 of its feed-forward parts: 16 whole layers and 14 without
     attention."""
     target, step = models.load("llama-2-13b"), decode(1.0, 0.0)
-    blocks = {block.name: block.repeats for block in with_parts_skipped(target, 0.6, 0.25).graph(step).blocks if block.is_layer}
+    blocks = {
+        block.name: block.repeats
+        for block in with_parts_skipped(target, 0.6, 0.25).graph(step).blocks
+        if block.is_layer
+    }
     assert blocks == {"layer": 16, "layer_mlp": 14}
     h, f, v = 5120, 13824, 32000
     attention = 16 * (4 * h * h + 2 * h)  # scores and values of one pair, 2 h FLOP each

@@ -194,7 +194,9 @@ def test_a_chip_that_does_not_say_what_a_unit_holds_is_taken_to_hold_the_tile() 
     result = analyze("llama-2-7b", "gaudi-3", fusion="norm-linear").to_dict()
     assert specs.load("gaudi-3").on_chip_bytes_per_unit is None
     assert all(row["assumed"] and row["prefill"] == "always" for row in result["fusions"])
-    assert any("on-chip memory per compute unit: unknown for gaudi-3" in text for text in result["provenance"]["assumed"])
+    assert any(
+        "on-chip memory per compute unit: unknown for gaudi-3" in text for text in result["provenance"]["assumed"]
+    )
 
 
 def test_an_all_reduce_stands_between_a_linear_layer_and_its_sum() -> None:

@@ -171,7 +171,9 @@ def test_what_a_host_launched_serves_no_graph() -> None:
     operator = exchanged(Collective.ALL_REDUCE, 2.0, 1e6)
     served = Calibrated(sources=(own, lent), engine="vllm", chip="a100-80gb-sxm").select_fit("collective", operator)
     assert (served.fit.engine, served.basis) == ("nccl", "transferred")
-    asked = Calibrated(sources=(own, lent), engine="vidur-host", chip="a100-80gb-sxm").select_fit("collective", operator)
+    asked = Calibrated(sources=(own, lent), engine="vidur-host", chip="a100-80gb-sxm").select_fit(
+        "collective", operator
+    )
     assert (asked.fit.engine, asked.basis) == ("vidur-host", "measured")
 
 

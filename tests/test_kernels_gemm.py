@@ -80,8 +80,8 @@ def test_experts_share_no_tile() -> None:
     together = product(128.0, 4096.0, 4096.0)
     apart = product(128.0, 4096.0, 4096.0, experts=64.0, active=64.0)
     units = np.ones(1)
-    counts = [tiles.tiles_per_unit(tiles.cached_grid(4096.0, 64.0, (132.0, 1e15, 1e13, 2.0, 0.0, 1.0)), 128.0 * units, groups)
-              for groups in (1.0, 64.0)]  # fmt: skip
+    grid = tiles.cached_grid(4096.0, 64.0, (132.0, 1e15, 1e13, 2.0, 0.0, 1.0))
+    counts = [tiles.tiles_per_unit(grid, 128.0 * units, groups) for groups in (1.0, 64.0)]
     assert counts[1][0] == pytest.approx(16.0 * counts[0][0])  # 64 tiles of rows, one each, for 4
     assert microseconds(apart) > 20.0 * microseconds(together)
 

@@ -129,7 +129,17 @@ def test_the_style_sheet_loads_nothing(html: str) -> None:
 def test_every_section_is_there(elements: Elements) -> None:
     sections = [attributes["id"] for attributes in elements.of("section")]
     assert sections == [
-        *("summary", "bottleneck", "roofline", "layers", "all-operators", "sweep", "memory", "configurations", "provenance")
+        *(
+            "summary",
+            "bottleneck",
+            "roofline",
+            "layers",
+            "all-operators",
+            "sweep",
+            "memory",
+            "configurations",
+            "provenance",
+        )
     ]
     assert len(elements.of("h1")) == 1
 

@@ -117,7 +117,9 @@ def test_all_passes_that_draft_a_tree_keep_the_formats_of_the_draft() -> None:
     """--quantization speaks of the model; the pass over three nodes reads the same weights as those over one."""
     words = {"quantization": "w4a16", "tensor_parallel_size": 4}
     one, three = answer("llama-2-70b", "tree,draft=tinyllama-1.1b,widths=1/1/3/1", **words).drafts
-    assert one[1].schedule.decode(one[1].read)[0] == pytest.approx(three[1].schedule.decode(three[1].read)[0], rel=0.01)
+    assert one[1].schedule.decode(one[1].passes.read_bytes)[0] == pytest.approx(
+        three[1].schedule.decode(three[1].passes.read_bytes)[0], rel=0.01
+    )
 
 
 def test_two_drafts_are_stored_and_run_both_and_share_the_root() -> None:

@@ -317,7 +317,7 @@ def test_steps_of_an_answer_of_many_pieces_are_priced_too() -> None:
     result = lv.analyze("llama-3.2-1b", "h100", input_len=16, output_len=40_000)
     step = next(row for row in result.timeline(2) if row["name"] == "decode step 2" and row["kind"] == "pass")
     first = int(result.analysis.schedule.decode_starts[0])
-    assert step["end_s"] - step["start_s"] == pytest.approx(float(result.analysis.time_s[first + 1]), rel=1e-12)  # type: ignore[index]
+    assert step["end_s"] - step["start_s"] == pytest.approx(float(result.analysis.passes.time_s[first + 1]), rel=1e-12)  # type: ignore[index]
 
 
 def test_points_of_a_sweep_have_timelines_of_their_own() -> None:

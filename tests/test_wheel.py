@@ -108,5 +108,8 @@ def test_a_command_of_the_wheel_runs_beside_hostile_folders(command: str, instal
 
 
 def test_a_notebook_result_is_drawn_beside_hostile_folders(installed: Path, hostile: Path) -> None:
-    code = "import llmviewer as lv; r = lv.analyze('llama-2-7b', 'a6000'); print(lv.__version__, len(r._repr_html_()) > 1000)"
+    code = (
+        "import llmviewer as lv; r = lv.analyze('llama-2-7b', 'a6000');"
+        "print(lv.__version__, len(r._repr_html_()) > 1000)"
+    )
     assert done(str(installed / "python"), "-c", code, folder=hostile) == f"{__version__} True\n"

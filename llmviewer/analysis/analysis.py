@@ -128,13 +128,13 @@ class Analysis:
         return self.system.generation.extra_s
 
     def per_round(self, quantity: Callable[[Analysis], Array], extra: Count = 0.0) -> Array:
-        """`quantity` of the verification pass and of the draft passes of a round, plus `extra`, per token of the round."""
+        """`quantity` of the verification pass and the draft passes of a round, plus `extra`, per token of the round."""
         drafts = [quantity(analysis) for _, analysis in self.drafts]
         return self.system.generation.per_token(quantity(self), drafts, extra)
 
     @property
     def generation_s(self) -> Array:
-        """From the first token to the last [s]: decode steps, and the prefill that continuous batching runs between them."""
+        """Time from the first token to the last [s]: decode steps, and prefill of other requests between them."""
         return self.decode_s if self.running is None else self.times.generation_s
 
     @property

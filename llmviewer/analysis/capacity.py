@@ -138,9 +138,7 @@ def extra_memory_of_draft(draft: Draft, own: Memory, graph: Graph) -> Memory:
     )
 
 
-def _memory_and_graph(
-    model: Model, system: System, request: Request, token_budget: Count
-) -> tuple[Memory, Graph]:
+def _memory_and_graph(model: Model, system: System, request: Request, token_budget: Count) -> tuple[Memory, Graph]:
     """Memory of one model, and its graph of one device."""
     plan = largest_passes_of(system, request, token_budget)
     graph = graph_of_device(model, system, plan)
@@ -152,9 +150,7 @@ def with_reserved_output(system: System, request: Request) -> Request:
     return replace(request, output_len=np.ceil(request.output_len * system.engine.reserved))
 
 
-def concurrent_sequences(
-    model: Model, system: System, request: Request, token_budget: Count = np.inf
-) -> Count:
+def concurrent_sequences(model: Model, system: System, request: Request, token_budget: Count = np.inf) -> Count:
     """Sequences of a request whose KV cache one replica stores at once, with the output that the engine reserves.
 
     token_budget: tokens of one pass, which set the activations.

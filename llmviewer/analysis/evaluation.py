@@ -110,7 +110,7 @@ def _less_overlap(serial: Count, layers: tuple[LayerWithCopies, ...]) -> Count:
 
 
 def evaluate(model: Model, system: System, step: Step) -> Evaluation:
-    """Build the graph of `step`, apply the graph passes and time every operator; in a pipeline, of the fullest stage."""
+    """Build the graph of `step`, apply the graph passes and time every operator; of a pipeline, its fullest stage."""
     graph = system.prepared(model.graph(step))
     if system.parallelism.pipeline == 1:
         rows = tuple(_row(system, block, operator) for block, operator in graph)

@@ -37,7 +37,9 @@ def max_context_len(model: Model, system: System, request: Request, token_budget
     # under a token budget, memory falls where a pass holds one prompt less, and rises between these lengths
     starts = 1.0 + np.append(0.0, prompt_thresholds(float(np.max(request.batch_size)), token_budget, system.kv_cache))
     if system.generation.branches is not None:
-        starts = np.union1d(starts, 1.0 + system.generation.branches.prompt_thresholds(request.batch_size, output, token_budget))
+        starts = np.union1d(
+            starts, 1.0 + system.generation.branches.prompt_thresholds(request.batch_size, output, token_budget)
+        )
     fitting = np.asarray(fits(starts), dtype=bool)
     if not fitting.any():
         return 0.0

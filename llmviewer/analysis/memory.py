@@ -18,8 +18,8 @@ class Memory:
     """Bytes on one device for one workload.
 
     kv_cache_used_bytes: the part of the cache that holds tokens; the rest is allocated and empty.
-    utilization_bytes: the budget as a fraction of the capacity.  cache_fraction: if set, the fraction of the memory left
-    by all else that the cache may use instead.
+    utilization_bytes: the budget as a fraction of the capacity.  cache_fraction: if set, the fraction of the memory
+    left by all else that the cache may use instead.
     host_bytes, disk_bytes: offloaded tensors.  host_capacity_bytes: the device's share of the host's memory.
     """
 
@@ -87,8 +87,10 @@ class Memory:
 
 
 def weights_bytes(graph: Graph, shared: Collection[str] = (), place: Place = Place.DEVICE) -> float:
-    """Bytes of the weights stored at `place`, scales included, a tied table once.  shared: names of weights that another
-    model already stores."""
+    """Bytes of the weights stored at `place`, scales included, a tied table once.
+
+    shared: names of weights that another model already stores.
+    """
     stored = (
         (tensor, times)
         for tensor, times in graph.stored_weights()

@@ -38,7 +38,7 @@ def layer_numbers(blocks: Sequence[Block]) -> list[list[int]]:
 
 
 def stages_of(graph: Graph, system: System) -> tuple[Graph, ...]:
-    """The graph of one device of every pipeline stage: embedding on the first, head on the last, a send after the others."""
+    """The graph of one device of every pipeline stage: embedding first, head last, a send after the others."""
     count = system.parallelism.pipeline
     if count == 1:
         return (graph,)

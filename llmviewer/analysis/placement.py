@@ -99,7 +99,7 @@ class Problem:
         return tuple(share + 0.0 for share in shares)  # no minus zero
 
     def _rows(self) -> tuple[Array, Array]:
-        """Constraints A x <= b: shares of a kind sum to at most 1, memory limits, and no resource exceeds its stage's time."""
+        """Constraints A x <= b: shares of a kind sum to at most 1, memory limits, resources within their stage's time."""
         count, rows, limits = len(NOTHING), [], []
         stages = np.eye(len(STAGES))
         for kind in range(len(KINDS)):
@@ -126,7 +126,9 @@ def problem(model: Model, request: Request, token_budget: float, build: Callable
     units = tuple(tuple(float(at == one) for at in range(len(NOTHING))) for one in range(len(NOTHING)))
     system = build(NOTHING)
     if max(*sizes, system.chip.points) > 1:
-        raise UserError("--offload flexgen finds the placement of one request at a time; give single numbers, or the shares")
+        raise UserError(
+            "--offload flexgen finds the placement of one request at a time; give single numbers, or the shares"
+        )
     here = _cost(model, system, request, token_budget)
     held = memory_of(model, build(units[0]), request, token_budget)
     return Problem(

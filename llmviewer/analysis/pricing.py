@@ -55,7 +55,9 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
         time_s, busiest_s = first.passing_s
         return PassTimes(schedule=plan, evaluation=first, time_s=time_s, busiest_s=busiest_s)
     pieces = [_of_each_pass(step, first)]
-    pieces += (_of_each_pass(step, evaluate(model, system_per_pass(system, plan, piece), step)) for piece, step in later)
+    pieces += (
+        _of_each_pass(step, evaluate(model, system_per_pass(system, plan, piece), step)) for piece, step in later
+    )
     time_s, busiest_s, read = np.concatenate(pieces, axis=1)
     return PassTimes(schedule=plan, evaluation=first, time_s=time_s, busiest_s=busiest_s, later_read_bytes=read)
 

@@ -1,4 +1,4 @@
-"""The command line: words -> values -> Result -> a view.  One command per file; heavy imports stand in its body."""
+"""The command line: arguments -> Result -> view.  One command per file; heavy imports are in function bodies."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ import os
 import sys
 from pathlib import Path
 
-# No matrix algebra is done here; the thread pool that numpy's BLAS starts on import would cost 50 ms of CPU.
+# No linear algebra is done here; the thread pool that numpy's BLAS starts on import would cost 50 ms of CPU.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-#: The options of `llmviewer.cli.completion`, which is imported for them and for a tab of the shell only.
+#: Options of `llmviewer.cli.completion`, which is imported only for them and for a completion request of the shell.
 COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
 
-#: command -> (module, what it is for).  Only the module of the command asked for is imported.
+#: command -> (module, summary).  Only the module of the requested command is imported.
 COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("llmviewer.cli.analyze", "One model on one chip, operator by operator."),
     "sweep": ("llmviewer.cli.sweep", "Many batch sizes and lengths, one row per point."),
     "compare": ("llmviewer.cli.compare", "Several chips, models or quantizations side by side."),
-    "crossover": ("llmviewer.cli.crossover", "Which configuration wins where, over batch and context."),
-    "plot": ("llmviewer.cli.plot.command", "Roofline, curves, memory, winners as a picture."),
-    "survey": ("llmviewer.cli.survey", "The figures of the survey arXiv 2402.16363 by our counts."),
-    "report": ("llmviewer.cli.report", "All of it in one file: HTML, Markdown, CSV, JSON, Excel."),
-    "trace": ("llmviewer.cli.trace", "The predicted timeline, for Perfetto and chrome://tracing."),
+    "crossover": ("llmviewer.cli.crossover", "Fastest configuration at each batch size and context length."),
+    "plot": ("llmviewer.cli.plot.command", "Rooflines, curves, memory, Pareto and crossover plots."),
+    "survey": ("llmviewer.cli.survey", "Figures of the survey arXiv 2402.16363, recomputed."),
+    "report": ("llmviewer.cli.report", "Full report in one file: HTML, Markdown, CSV, JSON, Excel."),
+    "trace": ("llmviewer.cli.trace", "Predicted timeline for Perfetto and chrome://tracing."),
     "calibrate": (
         "llmviewer.cli.calibrate.group",
-        "Measure kernels, fit a profile, check it: run, fit, validate, ledger.",
+        "Measure kernels, fit and validate a profile: run, fit, validate, ledger.",
     ),
-    "models": ("llmviewer.cli.models", "Models we know: list, show."),
-    "hardware": ("llmviewer.cli.hardware", "Chips we know: list, show."),
-    "techniques": ("llmviewer.cli.techniques", "What can be switched on, and what it changes: list, show."),
+    "models": ("llmviewer.cli.models", "Known models: list, show."),
+    "hardware": ("llmviewer.cli.hardware", "Known chips: list, show."),
+    "techniques": ("llmviewer.cli.techniques", "Techniques and their effects: list, show."),
 }
 
 
 def run(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 fine, 1 answered with no, 2 wrong input, 70 a fault of ours (one line on
-    stderr)."""
+    """Run the command line and exit.
+
+    Status: 0 success, 1 negative answer (does not fit), 2 wrong input, 70 internal error (one line on stderr)."""
     words = sys.argv[1:] if arguments is None else arguments
     if sys.stdout is None:  # started with stdout closed
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
@@ -44,7 +45,7 @@ def run(arguments: list[str] | None = None) -> None:
 
 
 def _run_guarded(words: list[str]) -> int:
-    """What nobody foresaw, in one line: a fault of ours, which the input has found."""
+    """Exit status of `main`; an unexpected exception becomes one line on stderr that asks for a report."""
     try:
         return main(words)
     except Exception as error:
@@ -52,14 +53,14 @@ def _run_guarded(words: list[str]) -> int:
             raise
         from llmviewer.core.errors import printable
 
-        found = printable(f"{type(error).__name__}: {error}", 200)
-        said = f"error: a fault in llmviewer, please report it: {found} (LLMVIEWER_DEBUG=1 shows where)"
-        print(said, file=sys.stderr)  # noqa: T201
+        message = printable(f"{type(error).__name__}: {error}", 200)
+        hint = "LLMVIEWER_DEBUG=1 prints the traceback"
+        print(f"error: internal error in llmviewer, please report it: {message} ({hint})", file=sys.stderr)  # noqa: T201
         return 70  # EX_SOFTWARE of sysexits.h
 
 
 def main(words: list[str]) -> int:
-    """Run one command; the exit status."""
+    """Run one command and return its exit status."""
     from llmviewer.core.errors import UserError
 
     try:
@@ -74,12 +75,12 @@ def main(words: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except BrokenPipeError:
-        return 0  # the reader (head, less) has seen enough
+        return 0  # the reader of the pipe (head, less) has exited
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 130
 
 
 def _is_completion(words: list[str]) -> bool:
-    """True for a tab of the shell, and for the options that install or print its script."""
+    """True for a completion request of the shell and for the options that install or print its script."""
     return "_LLMVIEWER_COMPLETE" in os.environ or (bool(words) and words[0].partition("=")[0] in COMPLETION_OPTIONS)

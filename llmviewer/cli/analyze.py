@@ -1,4 +1,4 @@
-"""`llmviewer analyze`."""
+"""`llmviewer analyze`: one model on one chip, operator by operator."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def command(
     no_fit_check: opt.NoFitCheck = False,
     **options: Any,
 ) -> int:
-    """Operators with FLOPs, bytes, intensity, bound and time; prefill, decode, memory, TTFT and TPOT.
+    """Prints FLOPs, bytes, intensity, bound and time of every operator in prefill and decode, memory, TTFT and TPOT.
 
-    Options from --expert-skew on are techniques: `llmviewer techniques show NAME` says what their texts may hold.
+    Options from --expert-skew on are techniques: `llmviewer techniques show NAME` describes their values.
 
-    Exits 1 when the workload does not fit in memory.
+    Exits 1 if the workload does not fit in memory.
     """
     views.check_output(format, output, (model, hardware))
     request = api.request(batch_size, input_len, output_len)
@@ -49,7 +49,7 @@ def _views(result: Result) -> views.Views:
 
 
 def operator_rows(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row per stage and operator, with the workload in front."""
+    """One row per stage and operator; the first columns are the workload."""
     shared = {
         "model": answer["model"]["name"],
         "hardware": answer["hardware"]["name"],

@@ -1,4 +1,4 @@
-"""Typer around the commands: only the module asked for is imported, and every usage error is one line."""
+"""Typer application: imports only the module of the requested command and prints usage errors on one line."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import typer
 
 from llmviewer.core.errors import UserError, printable, unknown
 
-#: What the parser says repeats the word it stumbled over, however long that is.
+#: Messages of the parser repeat the word they reject, which may be long.
 MAX_MESSAGE_CHARACTERS = 300
 
 
 def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
-    """Parse `words`, run the command, return its exit status."""
+    """Parse `words`, run the command and return its exit status."""
     name = words[0] if words else ""
     if words and not name.startswith("-") and name not in commands:
-        raise unknown("command", name, commands, hint="--help says what they are for")
+        raise unknown("command", name, commands, hint="see llmviewer --help")
     command = command_tree(commands, "" if name.startswith("-") else name)
     try:
         status = command(args=_checked(words, command), prog_name="llmviewer", standalone_mode=False)
@@ -31,7 +31,7 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
 
 
 def command_tree(commands: Mapping[str, tuple[str, str]], name: str) -> Any:
-    """The parser with the command `name` alone, or with all commands where it is empty."""
+    """The parser with only the command `name`, or with all commands if it is empty."""
     app = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode=None,
@@ -46,25 +46,25 @@ def command_tree(commands: Mapping[str, tuple[str, str]], name: str) -> Any:
     return typer.main.get_command(app)
 
 
-HELP = "How fast an LLM runs on a chip, why, and what to change."
+HELP = "Predicts how fast an LLM runs on a chip, what limits it, and what would make it faster."
 
 
 def _checked(words: list[str], command: Any) -> list[str]:
-    """The words, if they name commands that exist; a group without a command asks for its help."""
-    for at, word in enumerate([*words, ""]):
+    """`words`, with --help appended to a group without a command.  Raises UserError for an unknown command."""
+    for position, word in enumerate([*words, ""]):
         known = getattr(command, "commands", None)
         if known is None or word.startswith("-"):
             return words
-        if at == len(words):
+        if position == len(words):
             return [*words, "--help"]
         if word not in known:
-            raise unknown(" ".join([*words[:at], "command"]), word, known)
+            raise unknown(" ".join([*words[:position], "command"]), word, known)
         command = known[word]
     return words
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from llmviewer.core.version import __version__
 
         typer.echo(__version__)
@@ -76,13 +76,13 @@ def _root(
     install_completion: bool = typer.Option(
         False, "--install-completion", help="Install tab completion, [bash|zsh|fish]."
     ),
-    show_completion: bool = typer.Option(False, "--show-completion", help="Print the script of tab completion."),
+    show_completion: bool = typer.Option(False, "--show-completion", help="Print the tab-completion script."),
 ) -> None:
-    """What stands before the command."""
+    """Options before the command."""
 
 
 def _register(app: typer.Typer, name: str, module: str, summary: str) -> None:
-    """A module offers `command` (a function) or `app` (a group of them)."""
+    """Add a module's `command` (a function) or `app` (a group of commands)."""
     loaded: Any = importlib.import_module(module)
     if hasattr(loaded, "app"):
         app.add_typer(loaded.app, name=name, help=summary)
@@ -91,7 +91,7 @@ def _register(app: typer.Typer, name: str, module: str, summary: str) -> None:
 
 
 def _one_line(error: Exception) -> Exception:
-    """A usage error of the parser as ours; anything else stays as it is."""
+    """A usage error of the parser as a UserError; any other exception unchanged."""
     message = getattr(error, "format_message", None)
     if message is None:
         return error

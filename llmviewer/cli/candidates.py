@@ -1,4 +1,4 @@
-"""Values that tab completion offers for an option or an argument."""
+"""Values that tab completion offers for options and arguments."""
 
 from __future__ import annotations
 
@@ -6,72 +6,72 @@ from collections.abc import Callable, Iterable
 
 
 def models(incomplete: str) -> list[str]:
-    """Model names and aliases; of a comma list the last name is completed."""
-    return _of_folder("model_configs", incomplete)
+    """Model names and aliases; completes the last name of a comma-separated list."""
+    return _names_in("model_configs", incomplete)
 
 
 def chips(incomplete: str) -> list[str]:
-    """Chip names and aliases; of a comma list the last name is completed."""
-    return _of_folder("hardware_specs", incomplete)
+    """Chip names and aliases; completes the last name of a comma-separated list."""
+    return _names_in("hardware_specs", incomplete)
 
 
 def engines(incomplete: str) -> list[str]:
-    """Presets of `--engine`."""
+    """Engine presets for `--engine`."""
     from llmviewer.timing import engine
 
-    return _starting(engine.names(), incomplete)
+    return _with_prefix(engine.names(), incomplete)
 
 
 def techniques(incomplete: str) -> list[str]:
-    """Names of `techniques show`."""
+    """Technique names for `techniques show`."""
     from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
 
-    return _starting((*TECHNIQUES, *WITHOUT_OPTION), incomplete)
+    return _with_prefix((*TECHNIQUES, *WITHOUT_OPTION), incomplete)
 
 
 def technique_values(technique: str) -> Callable[[str], list[str]]:
-    """The completion of a technique's option: its methods, or names of quantization schemes; others have none."""
+    """Completion of a technique's option: its methods, or quantization presets; empty for other techniques."""
 
-    def starting(incomplete: str) -> list[str]:
+    def complete(incomplete: str) -> list[str]:
         from llmviewer.techniques.methods import METHODS
         from llmviewer.techniques.quantization.presets import PRESETS
 
-        return _starting(PRESETS if technique == "quantization" else METHODS.get(technique, ()), incomplete)
+        return _with_prefix(PRESETS if technique == "quantization" else METHODS.get(technique, ()), incomplete)
 
-    return starting
+    return complete
 
 
 def plots(incomplete: str) -> list[str]:
-    """Kinds of `plot`."""
+    """Kinds of plots, for `llmviewer plot`."""
     from llmviewer.reports.plots import KINDS
 
-    return _starting(("list", *KINDS), incomplete)
+    return _with_prefix(("list", *KINDS), incomplete)
 
 
 def for_option(name: str, choices: tuple[str, ...]) -> Callable[[str], list[str]]:
-    """The completion of an option of a run."""
+    """Completion of one option of a run."""
     if name == "engine":
         return engines
     return one_of(*choices) if choices else technique_values(name)
 
 
 def one_of(*words: str) -> Callable[[str], list[str]]:
-    """The completion of an option that takes one of `words`."""
+    """Completion of an option that takes one of `words`."""
 
-    def starting(incomplete: str) -> list[str]:
-        return _starting(words, incomplete)
+    def complete(incomplete: str) -> list[str]:
+        return _with_prefix(words, incomplete)
 
-    return starting
+    return complete
 
 
-def _of_folder(folder: str, incomplete: str) -> list[str]:
-    """Names of a data folder after the last comma; aliases only once a letter is typed."""
+def _names_in(folder: str, incomplete: str) -> list[str]:
+    """Names in a data folder for the text after the last comma; aliases only after the first letter."""
     from llmviewer.core import data
 
     before, comma, last = incomplete.rpartition(",")
-    aliases = [alias for listed in data.aliases(folder).values() for alias in listed] if last else []
-    return [before + comma + name for name in _starting((*data.stems(folder), *aliases), last)]
+    aliases = [alias for aliases in data.aliases(folder).values() for alias in aliases] if last else []
+    return [before + comma + name for name in _with_prefix((*data.stems(folder), *aliases), last)]
 
 
-def _starting(words: Iterable[str], incomplete: str) -> list[str]:
+def _with_prefix(words: Iterable[str], incomplete: str) -> list[str]:
     return [word for word in words if word.startswith(incomplete)]

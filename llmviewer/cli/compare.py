@@ -1,4 +1,4 @@
-"""`llmviewer compare`."""
+"""`llmviewer compare`: several configurations side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmviewer.result.comparison import Comparison
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
-#: More columns than this are a sweep, not a comparison.
+#: Maximum number of columns; a sweep takes any number of configurations.
 MAX_COMPARED = 12
 
 
@@ -29,18 +29,18 @@ def command(
     no_fit_check: opt.NoFitCheck = False,
     **options: Any,
 ) -> int:
-    """Every combination of the lists is a column, with ratios to the first.
+    """Compares every combination of the lists, one column each, with ratios to the first.
 
-    A list is separated by commas; of options whose own texts hold commas (--speculative, --offload, --batching ...) by
-    semicolons: --offload 'weights=1;weights=1,compute=host'.
+    Lists are separated by commas; for options whose values contain commas (--speculative, --offload, --batching ...)
+    by semicolons: --offload 'weights=1;weights=1,compute=host'.
 
-    Exits 1 when one of them does not fit in memory.
+    Exits 1 if a configuration does not fit in memory.
     """
     views.check_output(format, output, (*model.split(","), *hardware.split(",")))
     request = api.request(batch_size, input_len, output_len)
     combinations = opt.combinations(options, model=model, hardware=hardware)
     if len(combinations) > MAX_COMPARED:
-        raise UserError(f"{len(combinations)} configurations; compare shows at most {MAX_COMPARED}, sweep any number")
+        raise UserError(f"{len(combinations)} configurations; compare shows at most {MAX_COMPARED}, sweep takes any number")
     results = tuple(api.configuration(**chosen).answer(request) for chosen in combinations)
     comparison = Comparison(results=results)
     views.show(_views(comparison), format, output)

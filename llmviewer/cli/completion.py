@@ -1,7 +1,7 @@
 """Tab completion for bash, zsh and fish.
 
 `llmviewer --install-completion [SHELL]` and `--show-completion [SHELL]` write and print the shell's script. The script
-sets `_LLMVIEWER_COMPLETE` and runs `llmviewer` at each tab; only then is this module imported.
+sets `_LLMVIEWER_COMPLETE` and runs `llmviewer` at each press of Tab; only then is this module imported.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PROGRAM = "llmviewer"
-#: Environment variable that the shells' scripts set.
+#: Environment variable that the completion scripts set.
 VARIABLE = "_LLMVIEWER_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 
 
 def run(words: list[str], commands: Mapping[str, tuple[str, str]]) -> int:
-    """Answer a tab, or install or print a script; the exit status."""
+    """Answer a completion request, or install or print the script; returns the exit status."""
     return _complete(commands) if VARIABLE in os.environ else _script(words)
 
 
 def _complete(commands: Mapping[str, tuple[str, str]]) -> int:
-    """Print the words that may follow those of the command line."""
+    """Print the possible completions of the command line."""
     from llmviewer.cli.app import command_tree
 
     _shells().completion_init()
@@ -40,7 +40,7 @@ def _complete(commands: Mapping[str, tuple[str, str]]) -> int:
 
 
 def _typed_command(commands: Mapping[str, tuple[str, str]]) -> str:
-    """The command of the line, empty while it is still being typed: other commands need not be imported."""
+    """The complete command name on the line, or ""; avoids importing other commands."""
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     words = line.split()
     finished = len(words) > 2 or (len(words) == 2 and line[-1].isspace())
@@ -48,7 +48,7 @@ def _typed_command(commands: Mapping[str, tuple[str, str]]) -> str:
 
 
 def _script(words: list[str]) -> int:
-    """Install or print the script of the shell that is named, or else detected."""
+    """Install or print the script of the given shell, or of the detected one."""
     option, _, value = words[0].partition("=")
     shell = (value or " ".join(words[1:]) or _detected()).lower()
     if shell not in SHELLS:
@@ -65,15 +65,15 @@ def _script(words: list[str]) -> int:
 
 
 def _shells() -> Any:
-    """Typer's scripts of the shells; names that it re-exports there are untyped."""
+    """Typer's completion module, imported by name because the names that it re-exports are untyped."""
     return import_module("typer.completion")
 
 
 def _detected() -> str:
-    """The shell that runs this process."""
+    """Name of the shell that runs this process."""
     import shellingham
 
     try:
         return str(shellingham.detect_shell()[0])
     except shellingham.ShellDetectionFailure:
-        raise UserError(f"cannot detect the shell; name it: {', '.join(SHELLS)}") from None
+        raise UserError(f"cannot detect the shell; give one of: {', '.join(SHELLS)}") from None

@@ -1,4 +1,4 @@
-"""`llmviewer crossover`."""
+"""`llmviewer crossover`: the fastest configuration at each batch size and context length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmviewer.result.sweep import parse_values
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
-#: Each has a letter on the map.
+#: Each configuration has a letter on the map.
 MAX_MAP_CONFIGURATIONS = 26
 
 
@@ -24,36 +24,37 @@ MAX_MAP_CONFIGURATIONS = 26
 def command(
     model: opt.Models,
     hardware: opt.Chips,
-    batch_size: Annotated[str, typer.Option(help="Batch sizes: lists and ranges.")] = "1:256:*2",
-    context: Annotated[str, typer.Option(help="Tokens in the cache: lists and ranges.")] = "512:131072:*2",
+    batch_size: Annotated[str, typer.Option(help="Batch sizes: a list or ranges.")] = "1:256:*2",
+    context: Annotated[str, typer.Option(help="Tokens in the KV cache: a list or ranges.")] = "512:131072:*2",
     metric: Annotated[
         str,
         typer.Option(help="decode_time_s, ttft_s, tpot_s, e2e_s, or device_time_s (decode time x devices)."),
     ] = "decode_time_s",
-    output_len: Annotated[int, opt.integer_option("output_len", "Tokens of an answer, for tpot_s and e2e_s.")] = 128,
+    output_len: Annotated[int, opt.integer_option("output_len", "Output tokens per request, for tpot_s and e2e_s.")] = 128,
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = None,
     **options: Any,
 ) -> int:
-    """Every combination of the lists competes, at every batch and context; what does not fit in memory cannot win.
+    """Finds the fastest combination of the lists at each batch size and context, among those that fit in memory.
 
-    A list is separated by commas; of options whose own texts hold commas (--speculative, --offload, --batching ...) by
-    semicolons: --speculative 'none;eagle3,tokens=2;eagle3,tokens=4'.
+    Lists are separated by commas; for options whose values contain commas (--speculative, --offload, --batching ...)
+    by semicolons: --speculative 'none;eagle3,tokens=2;eagle3,tokens=4'.
     """
     views.check_output(format, output, (*model.split(","), *hardware.split(",")))
     if metric not in CROSSOVER_METRICS:
         raise unknown("metric", metric, CROSSOVER_METRICS)
-    chosen = opt.combinations(options, model=model, hardware=hardware)
-    if len(chosen) > MAX_MAP_CONFIGURATIONS:
-        raise UserError(f"{len(chosen)} configurations; a crossover shows at most {MAX_MAP_CONFIGURATIONS}")
-    configurations = {name: api.configuration(**c) for name, c in zip(configuration_names(chosen), chosen, strict=True)}
+    combinations = opt.combinations(options, model=model, hardware=hardware)
+    if len(combinations) > MAX_MAP_CONFIGURATIONS:
+        raise UserError(f"{len(combinations)} configurations; a crossover shows at most {MAX_MAP_CONFIGURATIONS}")
+    names = configuration_names(combinations)
+    configurations = {name: api.configuration(**c) for name, c in zip(names, combinations, strict=True)}
     grid = {"batch_sizes": parse_values("batch_size", batch_size), "contexts": parse_values("context", context)}
-    found = crossover(configurations, metric=metric, output_len=output_len, **grid)
+    result = crossover(configurations, metric=metric, output_len=output_len, **grid)
 
     def page() -> Page:
         from llmviewer.reports import crossover_page
 
-        return crossover_page.page(found)
+        return crossover_page.page(result)
 
-    views.show(views.Views(page=page, document=found.to_dict, rows=found.rows), format, output)
+    views.show(views.Views(page=page, document=result.to_dict, rows=result.rows), format, output)
     return 0

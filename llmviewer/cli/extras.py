@@ -1,4 +1,4 @@
-"""What a command says whose extra is not installed."""
+"""Error message for commands whose optional dependencies are not installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CALIBRATION_PACKAGES = ("torch", "scipy", "pyarrow", "fastparquet")
 
 @contextmanager
 def calibration_extra() -> Iterator[None]:
-    """Name the extra where one of its packages is missing."""
+    """Turn an ImportError of one of the extra's packages into a UserError that names the extra."""
     try:
         yield
     except ImportError as error:

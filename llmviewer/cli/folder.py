@@ -1,4 +1,4 @@
-"""A folder that is written whole or not at all."""
+"""Atomic writing of an output folder."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from pathlib import Path
 from llmviewer.core.errors import UserError, printable
 
 
-def target_folder(path: str, ours: Callable[[Path], bool]) -> Path:
-    """The folder meant by `path`, links followed; raise unless it is new, empty, or holds files of `ours` alone."""
+def target_folder(path: str, replaceable: Callable[[Path], bool]) -> Path:
+    """The folder at `path`, links resolved.  Raises UserError unless it is new or contains only `replaceable` files."""
     try:
-        found = Path(os.path.realpath(Path(path).expanduser()))
-        if found.exists() and not found.is_dir():
-            raise UserError(f"cannot write '{printable(path)}': it is a file, and a folder is needed")
-        others = sorted(entry.name for entry in found.iterdir() if not ours(entry)) if found.exists() else []
+        folder = Path(os.path.realpath(Path(path).expanduser()))
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"cannot write '{printable(path)}': it is a file, not a folder")
+        others = sorted(e.name for e in folder.iterdir() if not replaceable(e)) if folder.exists() else []
         if others:
             raise UserError(
-                f"cannot write '{printable(path)}': it holds other files ({printable(others[0])}); name a new folder"
+                f"cannot write '{printable(path)}': it contains other files ({printable(others[0])}); give a new folder"
             )
-        parent = _existing(found)
+        parent = _existing_parent(folder)
         if not os.access(parent, os.W_OK | os.X_OK):
             raise UserError(f"cannot write '{printable(path)}': no permission in '{printable(str(parent))}'")
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, `~nobody`, a null character
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an unknown user (`~name`), a null character
         raise UserError(f"cannot write '{printable(path)}': {getattr(error, 'strerror', None) or error}") from error
-    return found
+    return folder
 
 
-def _existing(path: Path) -> Path:
-    """The nearest folder above that is there."""
-    found = path.parent
-    while not found.exists():
-        found = found.parent
-    if not found.is_dir():
-        raise UserError(f"cannot write '{printable(str(path))}': '{printable(str(found))}' is a file")
-    return found
+def _existing_parent(path: Path) -> Path:
+    """The nearest parent folder that exists."""
+    parent = path.parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise UserError(f"cannot write '{printable(str(path))}': '{printable(str(parent))}' is a file")
+    return parent
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its place at the end, and vanishes on any error.
+    """Yield a temporary folder next to `path` that replaces it at the end and is removed on any error.
 
-    path: as of `target`.
+    path: result of `target_folder`.
     """
     temporary = None
     try:

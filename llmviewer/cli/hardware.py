@@ -21,7 +21,7 @@ Name = Annotated[
 
 @app.command("list")
 def list_hardware(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
-    """Every chip with its peak, bandwidth, memory and power."""
+    """Lists every chip with peak, bandwidth, memory and power."""
     views.check_output(format, output)
     objects = catalog.hardware_list()
 
@@ -36,7 +36,7 @@ def list_hardware(format: opt.Format = "table", output: opt.Output = None) -> in
 
 @app.command("show")
 def show_hardware(name: Name, format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
-    """One chip: every figure and where it comes from."""
+    """Shows every figure of one chip with its source."""
     views.check_output(format, output, (name,))
     card = catalog.hardware_card(name)
 
@@ -45,6 +45,6 @@ def show_hardware(name: Name, format: opt.Format = "table", output: opt.Output =
 
         return catalog_page.chip(card)
 
-    rows = [{"figure": figure, **said} for figure, said in card["figures"].items()]
+    rows = [{"figure": name, **figure} for name, figure in card["figures"].items()]
     views.show(views.Views(page=page, document=lambda: card, rows=lambda: rows), format, output)
     return 0

@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 @app.command("list")
 def list_models(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
-    """Every model with its parameters, architecture, KV cache and context."""
+    """Lists every model with parameters, architecture, KV cache and context."""
     views.check_output(format, output)
     objects = catalog.model_list()
 
@@ -39,7 +39,7 @@ def show_model(
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = None,
 ) -> int:
-    """One model: counted and published parameters, layers, cache, and its config."""
+    """Shows counted and published parameters, layers, KV cache and config of one model."""
     views.check_output(format, output, (model,))
     card = catalog.model_card(model, dtype=dtype, ignored=tuple(ignore_field or ()))
 

@@ -1,4 +1,4 @@
-"""Options that several commands share; the names follow vLLM."""
+"""Options shared by several commands; names follow vLLM."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from llmviewer.techniques.options import OPTIONS, WORKLOAD, Declaration, ValueKi
 
 
 def _parsed(declaration: Declaration, name: str, text: object) -> object:
-    """The number that a word of the command line says; a wrong one gets the error that Python gets."""
+    """Value of a numeric option; raises the same UserError as the Python API for a wrong one."""
     return declaration.checked(name, arguments.parse_number(text) if isinstance(text, str) else text)
 
 
 def annotation(name: str) -> Any:
-    """The annotation by which typer offers an option of a run."""
+    """Typer annotation of an option of a run."""
     declaration = OPTIONS[name]
     flags = declaration.flags if declaration.kind is ValueKind.WORDS else (_flag(name), *declaration.flags)
     if declaration.kind is ValueKind.WORDS:
@@ -38,7 +38,7 @@ def annotation(name: str) -> Any:
 
 
 def integer_option(name: str, summary: str, *, least: int = 1) -> Any:
-    """The option of a whole number that belongs to one command."""
+    """Typer option for an integer that only one command has."""
     declaration = Declaration(kind=ValueKind.WHOLE, default=None, help=summary, least=least)
     return typer.Option(help=summary, parser=partial(_parsed, declaration, name), metavar=declaration.kind.value)
 
@@ -50,20 +50,20 @@ def _flag(name: str) -> str:
 Model = Annotated[
     str,
     typer.Argument(
-        autocompletion=candidates.models, help="A model's name, or a path to its config.json or the folder holding it."
+        autocompletion=candidates.models, help="Model name, or path to a config.json or its folder."
     ),
 ]
 Hardware = Annotated[
-    str, typer.Option("--hardware", autocompletion=candidates.chips, help="A chip's name, or a path to its YAML.")
+    str, typer.Option("--hardware", autocompletion=candidates.chips, help="Chip name, or path to its YAML.")
 ]
-Models = Annotated[str, typer.Argument(autocompletion=candidates.models, help="Models, a comma list: names or paths.")]
+Models = Annotated[str, typer.Argument(autocompletion=candidates.models, help="Models, comma-separated: names or paths.")]
 Chips = Annotated[
-    str, typer.Option("--hardware", autocompletion=candidates.chips, help="Chips, a comma list: names or paths.")
+    str, typer.Option("--hardware", autocompletion=candidates.chips, help="Chips, comma-separated: names or paths.")
 ]
 BatchSize, InputLen, OutputLen = map(annotation, WORKLOAD)
 BATCH_SIZE, INPUT_LEN, OUTPUT_LEN = (declaration.default for declaration in WORKLOAD.values())
 Dtype, IgnoreFields = annotation("dtype"), annotation("ignore_fields")
-NoFitCheck = Annotated[bool, typer.Option("--no-fit-check", help="Exit 0 even if it does not fit.")]
+NoFitCheck = Annotated[bool, typer.Option("--no-fit-check", help="Exit 0 even if the workload does not fit in memory.")]
 Format = Annotated[
     str,
     typer.Option(
@@ -74,17 +74,17 @@ Format = Annotated[
 ]
 Output = Annotated[str | None, typer.Option("-o", "--output", help="Write to this file instead of the terminal.")]
 
-#: Configurations of one command, each of which is loaded before the first is answered.
+#: Maximum number of configurations of one command; all are loaded before the first is computed.
 MAX_COMBINATIONS = 10**4
 
 
 def with_run_options(command: Callable[..., int], **defaults: str) -> Callable[..., int]:
-    """Give a command, which takes them as **options, every option of a run that is not its own.
+    """Add to a command every option of a run that it does not declare; the command receives them as **options.
 
-    defaults: those of this command that differ.
+    defaults: values that replace the declared defaults.
     """
-    own = signature(command, eval_str=True)
-    kept = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    declared = signature(command, eval_str=True)
+    kept = [p for p in declared.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     added = [
         Parameter(
             name,
@@ -101,7 +101,7 @@ def with_run_options(command: Callable[..., int], **defaults: str) -> Callable[.
         return command(**words)
 
     run.__doc__ = command.__doc__
-    run.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    run.__signature__ = declared.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in (*kept, *added)} | {"return": int}
     return run
 
@@ -111,27 +111,27 @@ def _parts(text: str, separator: str) -> list[str]:
 
 
 def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]]:
-    """Every combination of the lists, `leading` ones (model, hardware) varying slowest.
+    """Every combination of the lists; `leading` ones (model, hardware) vary slowest.
 
-    Values are separated by commas, those of options whose texts hold commas by semicolons."""
-    lists = leading | {name: options[name] for name, one in OPTIONS.items() if one.separator}
-    semicolons = {name for name, one in OPTIONS.items() if one.separator == ";"}
+    Values are separated by commas, or by semicolons for options whose values contain commas."""
+    lists = leading | {name: options[name] for name, declared in OPTIONS.items() if declared.separator}
+    semicolons = {name for name, declared in OPTIONS.items() if declared.separator == ";"}
     parts = {name: _parts(text, ";" if name in semicolons else ",") for name, text in lists.items()}
     for name, words in parts.items():
-        between = "semicolons" if name in semicolons else "commas"
+        separators = "semicolons" if name in semicolons else "commas"
         if not all(words):
-            raise UserError(f"{name} is {quoted(lists[name])}: a name between the {between} is missing")
+            raise UserError(f"{name} is {quoted(lists[name])}: a value between the {separators} is missing")
     count = math.prod(map(len, parts.values()))
     if count > MAX_COMBINATIONS:
-        raise UserError(f"the comma lists make {count:,} configurations; allowed: at most {MAX_COMBINATIONS:,}")
-    return [{**options, **dict(zip(parts, chosen, strict=True))} for chosen in product(*parts.values())]
+        raise UserError(f"the lists make {count:,} configurations; allowed: at most {MAX_COMBINATIONS:,}")
+    return [{**options, **dict(zip(parts, values, strict=True))} for values in product(*parts.values())]
 
 
-def unique_by_name(chosen: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Every combination once, by the values in which it differs; a single one by its model and chip."""
-    from llmviewer.result.crossover import configuration_names  # commands of one configuration need none
+def unique_by_name(configurations: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Distinct configurations, named by the values in which they differ; a single one by its model and chip."""
+    from llmviewer.result.crossover import configuration_names  # not needed by commands of one configuration
 
-    own = [one for at, one in enumerate(chosen) if one not in chosen[:at]]
-    if len(own) == 1:
-        return {f"{own[0]['model']} on {own[0]['hardware']}": own[0]}
-    return dict(zip(configuration_names(own), own, strict=True))
+    unique = [one for position, one in enumerate(configurations) if one not in configurations[:position]]
+    if len(unique) == 1:
+        return {f"{unique[0]['model']} on {unique[0]['hardware']}": unique[0]}
+    return dict(zip(configuration_names(unique), unique, strict=True))

@@ -1,4 +1,4 @@
-"""Where an answer goes: the terminal, or a file that is written whole or not at all."""
+"""Output to the terminal, or to a file that is written atomically."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from llmviewer.core.errors import UserError, printable
 
 
 def check_not_an_input(path: str, inputs: Iterable[str]) -> None:
-    """Raise where a file to write is one of those to read: a model's config, a chip's YAML."""
-    written = data.user_path(path)
+    """Raise UserError if the output file is one of the inputs: a model's config or a chip's YAML."""
+    output = data.user_path(path)
     for name in inputs:
-        read = data.user_path(name)
-        for one in (read, read and data.user_path(str(read / "config.json"))):
-            if written and one and one.samefile(written):
-                raise UserError(f"cannot write '{printable(path)}': it is what the answer is about")
+        source = data.user_path(name)
+        for file in (source, source and data.user_path(str(source / "config.json"))):
+            if output and file and file.samefile(output):
+                raise UserError(f"refusing to overwrite the input file '{printable(path)}'")
 
 
 def print_warnings(texts: Iterable[str]) -> None:
-    """Say on stderr what rows have no place for; each text once."""
+    """Print warnings on stderr, each text once."""
     for text in dict.fromkeys(texts):
         print(f"warning: {text}", file=sys.stderr)  # noqa: T201
 
 
 def write(text: str, path: str | None) -> None:
-    """Print `text`, or put it into the file `path`."""
+    """Print `text`, or write it to the file `path`."""
     with open_output(path) as stream:
         stream.write(text if text.endswith("\n") else text + "\n")
 
 
 @contextmanager
 def open_output(path: str | None) -> Iterator[IO[str]]:
-    """A stream to write text to: stdout, or a file that appears only when all has been written."""
+    """Yield a text stream: stdout, or a file that appears only after everything has been written."""
     if path is not None:
         with (
             atomic_file(path) as temporary,
@@ -62,9 +62,9 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
 
 @contextmanager
 def atomic_file(path: str) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its name at the end, and vanishes on any error.
+    """Yield a temporary file next to `path` that replaces it at the end and is removed on any error.
 
-    A link keeps pointing where it did; a device or a pipe is written to, never replaced.
+    Symbolic links are followed; a device or a pipe is written to, never replaced.
     """
     temporary = None
     try:
@@ -86,7 +86,7 @@ def atomic_file(path: str) -> Iterator[Path]:
 
 
 def check_writable(path: str) -> None:
-    """Raise for a file that could not be written, before anything is computed that would be lost."""
+    """Raise UserError for a file that cannot be written, before any result is computed."""
     try:
         target = _target(path)
         if target.exists() and not target.is_file():
@@ -99,10 +99,10 @@ def check_writable(path: str) -> None:
 
 
 def _target(path: str) -> Path:
-    """The file meant by `path`, links followed."""
+    """The file at `path`, links resolved."""
     try:
         target = Path(os.path.realpath(Path(path).expanduser()))
-    except (RuntimeError, ValueError) as error:  # `~nobody`, a loop of links, a null character
+    except (RuntimeError, ValueError) as error:  # an unknown user (`~name`), a loop of links, a null character
         raise UserError(f"cannot write '{printable(path)}': {error}") from error
     if target.is_dir():
         raise UserError(f"cannot write '{printable(path)}': it is a directory")
@@ -110,11 +110,11 @@ def _target(path: str) -> Path:
 
 
 def _discard_stdout() -> None:
-    """Let what is still buffered go nowhere: the interpreter flushes once more when it exits."""
+    """Redirect stdout to the null device, because the interpreter flushes it once more on exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-#: What stands for a character that the terminal's encoding does not have.
+#: Substitutes for characters that the terminal's encoding lacks.
 ASCII_SUBSTITUTES = dict(zip("×µ–─█▓▒░·▲", "xu--#=+:.^", strict=True)) | dict.fromkeys("▏▎▍▌▋▊▉", "")  # noqa: RUF001
 
 
@@ -128,7 +128,7 @@ codecs.register_error("llmviewer.plain", _plain)
 
 
 def _umask() -> int:
-    """The mask a plain open() would have applied."""
+    """The process's file mode creation mask."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

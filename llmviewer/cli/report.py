@@ -1,4 +1,4 @@
-"""`llmviewer report`: everything about some configurations in one file, to read, to send, to compute with."""
+"""`llmviewer report`: all results of some configurations in one file."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from llmviewer.serving.schedule import check_passes
 if TYPE_CHECKING:
     from llmviewer.reports.report import Report
 
-#: Configurations side by side; more are a sweep.
+#: Maximum number of configurations; a sweep takes any number.
 MAX_REPORT_CONFIGURATIONS = 12
-#: Points of one configuration that are held at once.
+#: Maximum number of points per configuration, which are all in memory.
 MAX_REPORT_POINTS = 200_000
-#: Batch sizes of the curves where no list of sizes is given.
+#: Batch sizes of the curves if no list of sizes is given.
 DEFAULT_BATCH_SIZES = "1:512:*2"
-#: ending of a file -> format.
+#: file name suffix -> format.
 FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".xlsx": "xlsx"}
-#: Formats that a terminal does not show -> the file they go to.
+#: Formats that are never printed -> default output file.
 DEFAULT_FILES = {"html": "report.html", "xlsx": "report.xlsx"}
 
 Sizes = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
@@ -41,21 +41,21 @@ Sizes = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
 def command(
     model: opt.Models,
     hardware: opt.Chips,
-    batch_size: Annotated[str, typer.Option(help="Batch sizes, lists and ranges; the first is shown in detail.")] = "1",
-    input_len: Annotated[str, typer.Option(help="Prompt lengths likewise.")] = "1024",
-    output_len: Annotated[str, typer.Option(help="Output lengths likewise.")] = "128",
-    format: Annotated[str, typer.Option("--format", help="html, markdown, csv, json, xlsx; else by -o.")] = "",  # noqa: A002
+    batch_size: Annotated[str, typer.Option(help="Batch sizes: a list or ranges; the first is shown in detail.")] = "1",
+    input_len: Annotated[str, typer.Option(help="Prompt lengths: a list or ranges.")] = "1024",
+    output_len: Annotated[str, typer.Option(help="Output lengths: a list or ranges.")] = "128",
+    format: Annotated[str, typer.Option("--format", help="html, markdown, csv, json, xlsx; default: by the suffix of -o.")] = "",  # noqa: A002
     table: Annotated[
-        str, typer.Option(help="What a CSV holds: points, operators, summary, memory, sources.")
+        str, typer.Option(help="Table written to CSV: points, operators, summary, memory, sources.")
     ] = "points",
-    output: Annotated[str, typer.Option("-o", "--output", help="A .html, .md, .csv, .json or .xlsx file.")] = "",
+    output: Annotated[str, typer.Option("-o", "--output", help="Output file: .html, .md, .csv, .json or .xlsx.")] = "",
     no_fit_check: opt.NoFitCheck = False,
     **options: Any,
 ) -> int:
-    """One HTML file with tables, charts, the layers' graphs and all sources; or Markdown, CSV, JSON, Excel.
+    """Writes tables, charts, layer graphs and all sources to one HTML file, or Markdown, CSV, JSON, Excel.
 
-    The first of each list of sizes is shown operator by operator, all of them as curves; without a list batch sizes
-    from 1 to 512.  Exits 1 when one of the configurations does not fit in memory.
+    The first of each list of sizes is shown operator by operator, all of them as curves; without a list, batch sizes
+    from 1 to 512.  Exits 1 if a configuration does not fit in memory.
     """
     from llmviewer.reports.tables import TABLES
 
@@ -76,64 +76,68 @@ SIZES = ("batch_size", "input_len", "output_len")
 
 
 def _kind(format: str, output: str) -> tuple[str, str | None]:  # noqa: A002
-    """Format and file: by --format, else by the ending, else HTML."""
-    ending = Path(output).suffix.lower()
-    if not format and output and ending not in FORMAT_BY_SUFFIX:
-        raise UserError(f"output is {quoted(output)}; allowed: a name that ends in {', '.join(FORMAT_BY_SUFFIX)}, or --format")
-    kind = format or FORMAT_BY_SUFFIX.get(ending, "html")
+    """Format and file: by --format, else by the suffix, else HTML."""
+    suffix = Path(output).suffix.lower()
+    if not format and output and suffix not in FORMAT_BY_SUFFIX:
+        raise UserError(
+            f"output is {quoted(output)}; allowed: a name that ends in {', '.join(FORMAT_BY_SUFFIX)}, or --format"
+        )
+    kind = format or FORMAT_BY_SUFFIX.get(suffix, "html")
     return kind, output or DEFAULT_FILES.get(kind)
 
 
-def _report(sizes: Sizes, chosen: list[dict[str, Any]]) -> Report:
+def _report(sizes: Sizes, configurations: list[dict[str, Any]]) -> Report:
     from llmviewer.reports.report import Report
 
-    if len(chosen) > MAX_REPORT_CONFIGURATIONS:
-        raise UserError(f"{len(chosen)} configurations; a report shows at most {MAX_REPORT_CONFIGURATIONS}, sweep any number")
-    configured = {title: api.configuration(**options) for title, options in opt.unique_by_name(chosen).items()}
+    if len(configurations) > MAX_REPORT_CONFIGURATIONS:
+        raise UserError(
+            f"{len(configurations)} configurations; a report shows at most {MAX_REPORT_CONFIGURATIONS}, sweep takes any number"
+        )
+    by_title = {title: api.configuration(**options) for title, options in opt.unique_by_name(configurations).items()}
     request = api.request(*(int(sizes[name][0]) for name in SIZES))
     grid = _grid(sizes)
-    for one in configured.values():
+    for one in by_title.values():
         check_passes(grid.largest(), one.token_budget)
-        one.answer(replace(grid.largest(), output_len=np.ones(1)))  # raises before anything long is begun
-    results = {title: one.answer(request) for title, one in configured.items()}
-    with progress(len(grid) * len(configured)) as seen:
-        columns = _joined(_answers(configured, grid, seen))
+        one.answer(replace(grid.largest(), output_len=np.ones(1)))  # raises before anything slow is started
+    results = {title: one.answer(request) for title, one in by_title.items()}
+    with progress(len(grid) * len(by_title)) as advance:
+        columns = _joined(_columns(by_title, grid, advance))
     return Report(results=results, points=columns)
 
 
 def _grid(sizes: Sizes) -> Grid:
-    """All points; batch sizes where no size is a list."""
+    """All points; DEFAULT_BATCH_SIZES are added if no size is a list."""
     columns = {name: np.unique(column) for name, column in sizes.items()}
     if all(len(column) == 1 for column in columns.values()):
         columns["batch_size"] = np.unique([*columns["batch_size"], *parse_values("batch_size", DEFAULT_BATCH_SIZES)])
     grid = Grid(batch_sizes=columns["batch_size"], input_lens=columns["input_len"], output_lens=columns["output_len"])
     if len(grid) > MAX_REPORT_POINTS:
-        raise UserError(f"{len(grid):,} points; a report holds at most {MAX_REPORT_POINTS:,}, sweep any number")
+        raise UserError(f"{len(grid):,} points; a report takes at most {MAX_REPORT_POINTS:,}, sweep any number")
     return grid
 
 
-def _answers(
-    configured: dict[str, api.Configuration], grid: Grid, seen: Callable[[int], None]
+def _columns(
+    by_title: dict[str, api.Configuration], grid: Grid, advance: Callable[[int], None]
 ) -> Iterator[dict[str, Any]]:
-    """Columns, chunk by chunk."""
-    for title, one in configured.items():
+    """Columns of all points, chunk by chunk.  advance: called with the number of points of each chunk."""
+    for title, one in by_title.items():
         for request in grid.chunks(one.token_budget, one.most_points):
             columns = one.answer(request).columns()
             count = len(columns["batch_size"])
             yield {"configuration": [title] * count, **columns}
-            seen(count)
+            advance(count)
 
 
 def _joined(chunks: Iterator[dict[str, Any]]) -> dict[str, list[Any]]:
-    """One list per column; what a configuration does not say is None."""
+    """One list per column; None for columns that a configuration does not have."""
     joined: dict[str, list[Any]] = {}
     rows = 0
     for columns in chunks:
         count = len(columns["configuration"])
         for name in (*joined, *(name for name in columns if name not in joined)):
-            found = columns.get(name)
-            plain = [None] * count if found is None else np.asarray(found).tolist()
-            joined.setdefault(name, [None] * rows).extend(plain)
+            column = columns.get(name)
+            values = [None] * count if column is None else np.asarray(column).tolist()
+            joined.setdefault(name, [None] * rows).extend(values)
         rows += count
     return joined
 

@@ -1,21 +1,21 @@
-"""Writers of tidy rows that arrive in chunks of columns; none holds more than one chunk."""
+"""Writers of sweep rows that arrive in chunks of columns; only one chunk is in memory at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from llmviewer.cli.output import open_output, atomic_file
+from llmviewer.cli.output import atomic_file, open_output
 from llmviewer.core.errors import UserError
 
 Columns = dict[str, Any]
 
-#: A terminal shows at most this many points; files hold all.
+#: A terminal shows at most this many points; files contain all.
 MAX_TERMINAL_ROWS = 200
 
 
 def csv(chunks: Iterator[Columns], path: str | None) -> None:
-    """Comma-separated values with a header."""
+    """Write comma-separated values with a header."""
     import pandas as pd
 
     with open_output(path) as stream:
@@ -24,21 +24,21 @@ def csv(chunks: Iterator[Columns], path: str | None) -> None:
 
 
 def json(chunks: Iterator[Columns], path: str | None) -> None:
-    """`{"schema", "rows": [...]}`, one row a line; what does not exist is null."""
+    """Write `{"schema", "rows": [...]}`, one row per line; undefined values are null."""
     import pandas as pd
 
     with open_output(path) as stream:
         stream.write('{"schema": "llmviewer.sweep/1", "rows": [')
-        between = "\n"
+        separator = "\n"
         for columns in chunks:
             lines = pd.DataFrame(columns).to_json(orient="records", lines=True, double_precision=15).strip()
-            stream.write(between + lines.replace("\n", ",\n"))
-            between = ",\n"
+            stream.write(separator + lines.replace("\n", ",\n"))
+            separator = ",\n"
         stream.write("\n]}\n")
 
 
 def parquet(chunks: Iterator[Columns], path: str | None) -> None:
-    """One Parquet file."""
+    """Write one Parquet file."""
     if path is None:
         raise UserError("--format parquet needs a file: -o sweep.parquet")
     try:
@@ -57,16 +57,16 @@ def parquet(chunks: Iterator[Columns], path: str | None) -> None:
 
 
 def table(chunks: Iterator[Columns], path: str | None) -> None:
-    """The first rows for a person; says how many more there are."""
+    """Print a table of the first rows and the number of further rows."""
     from llmviewer.reports import screen, sweep_page, terminal
 
-    kept: list[Columns] = []
+    shown: list[Columns] = []
     points = 0
     for columns in chunks:
         if points < MAX_TERMINAL_ROWS:
-            kept.append(columns)
+            shown.append(columns)
         points += len(columns["batch_size"])
-    first = {name: [value for columns in kept for value in columns[name]][:MAX_TERMINAL_ROWS] for name in kept[0]}
+    first = {name: [value for columns in shown for value in columns[name]][:MAX_TERMINAL_ROWS] for name in shown[0]}
     with open_output(path) as stream:
         page = sweep_page.page(first, max(points - MAX_TERMINAL_ROWS, 0))
         stream.write(terminal.text(page, screen.FILE if path is not None else screen.Screen.from_stream(stream)))

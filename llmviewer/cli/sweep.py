@@ -1,4 +1,4 @@
-"""`llmviewer sweep`."""
+"""`llmviewer sweep`: many batch sizes and lengths, one row per point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llmviewer.serving.schedule import check_passes
 
 Columns = dict[str, Any]
 
-#: format -> writer of chunks of columns to a path.
+#: format -> function that writes chunks of columns to a path.
 WRITERS: dict[str, Callable[[Iterator[Columns], str | None], None]] = {
     "table": rows.table,
     "csv": rows.csv,
@@ -33,17 +33,17 @@ WRITERS: dict[str, Callable[[Iterator[Columns], str | None], None]] = {
 def command(
     model: opt.Model,
     hardware: opt.Chips,
-    batch_size: Annotated[str, typer.Option(help="Batch sizes: 1,2,4:64:*2 multiplies, 8:64:+8 adds.")] = "1",
-    input_len: Annotated[str, typer.Option(help="Prompt lengths, lists and ranges likewise.")] = "1024",
-    output_len: Annotated[str, typer.Option(help="Output lengths, lists and ranges likewise.")] = "128",
+    batch_size: Annotated[str, typer.Option(help="Batch sizes: a list (1,2,4) or ranges (4:64:*2 doubles, 8:64:+8 adds 8).")] = "1",
+    input_len: Annotated[str, typer.Option(help="Prompt lengths: a list or ranges.")] = "1024",
+    output_len: Annotated[str, typer.Option(help="Output lengths: a list or ranges.")] = "128",
     format: Annotated[str, typer.Option("--format", help="table, csv, json, parquet.")] = "table",  # noqa: A002
     output: opt.Output = None,
     **options: Any,
 ) -> int:
-    """Every combination of batch sizes, lengths, chips and lists of options: one tidy row per point.
+    """Prints one row per combination of batch sizes, lengths, chips and lists of options.
 
-    A list is separated by commas; of options whose own texts hold commas (--speculative, --offload, --batching ...) by
-    semicolons: --speculative 'none;draft=llama-3.2-1b,tokens=best,acceptance=0.8'.
+    Lists are separated by commas; for options whose values contain commas (--speculative, --offload, --batching ...)
+    by semicolons: --speculative 'none;draft=llama-3.2-1b,tokens=best,acceptance=0.8'.
     """
     views.check_output(format, output, (model, *hardware.split(",")), known=WRITERS)
     grid = Grid(
@@ -52,38 +52,39 @@ def command(
         output_lens=parse_values("output_len", output_len),
     )
     configurations = [api.configuration(model, **chosen) for chosen in opt.combinations(options, hardware=hardware)]
-    warned = [text for configuration in configurations for text in _check_largest(configuration, grid.largest())]
-    with progress(len(grid) * len(configurations)) as seen:
-        WRITERS[format](_chunks(configurations, grid, seen), output)
-    print_warnings(warned)
+    warnings = [text for configuration in configurations for text in _check_largest(configuration, grid.largest())]
+    with progress(len(grid) * len(configurations)) as advance:
+        WRITERS[format](_chunks(configurations, grid, advance), output)
+    print_warnings(warnings)
     return 0
 
 
 def _check_largest(configuration: api.Configuration, largest: Request) -> tuple[str, ...]:
-    """Raise what any point would raise, before a row is written; what a reader of the rows should know."""
+    """Warnings of a configuration.  Raises UserError for the largest request before any row is written."""
     check_passes(largest, configuration.token_budget)
     configuration.answer(replace(largest, output_len=np.ones(1))).columns()
     return api.warnings(configuration.model, largest)
 
 
-def _chunks(configurations: list[api.Configuration], grid: Grid, seen: Callable[[int], None]) -> Iterator[Columns]:
+def _chunks(configurations: list[api.Configuration], grid: Grid, advance: Callable[[int], None]) -> Iterator[Columns]:
+    """Columns of all points, chunk by chunk.  advance: called with the number of points of each chunk."""
     for configuration in configurations:
         for request in grid.chunks(configuration.token_budget, configuration.most_points):
             columns = configuration.answer(request).columns()
             yield columns
-            seen(len(columns["batch_size"]))
+            advance(len(columns["batch_size"]))
 
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr once a second has passed; what to call with the number of points done."""
+    """Show a progress bar on stderr after one second; yields a function that takes the number of new points."""
     import time
 
     started = time.monotonic()
     bar: Any = None
     done = 0
 
-    def seen(points: int) -> None:
+    def advance(points: int) -> None:
         nonlocal bar, done
         done += points
         if bar is None and time.monotonic() - started > 1.0:
@@ -92,7 +93,7 @@ def progress(total: int) -> Iterator[Callable[[int], None]]:
             bar.update(bar.task_ids[0], completed=done)
 
     try:
-        yield seen
+        yield advance
     finally:
         if bar is not None:
             bar.stop()

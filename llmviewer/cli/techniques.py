@@ -1,4 +1,4 @@
-"""`llmviewer techniques list|show`."""
+"""`llmviewer techniques list` and `llmviewer techniques show`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 def card(name: str) -> dict[str, Any]:
-    """What the registry says of a technique."""
+    """The registry's entry of a technique."""
     technique, option = load(name), TECHNIQUES.get(name)
     return {
         "name": name,
@@ -36,7 +36,7 @@ def card(name: str) -> dict[str, Any]:
 
 
 def _presets(name: str) -> list[str]:
-    """Names of published acceptance: of a way to speculate its own, of the option all."""
+    """Names of published acceptance rates: those of one speculative method, or all for `speculative`."""
     if name != "speculative" and name not in METHODS["speculative"]:
         return []
     from llmviewer.techniques.speculation.acceptance_presets import PRESETS
@@ -47,12 +47,12 @@ def _presets(name: str) -> list[str]:
 
 
 def _row(card: dict[str, Any]) -> dict[str, Any]:
-    """The card as a row of a table that all techniques share."""
+    """The card as a row of a table of all techniques."""
     return {**card, "parameters": "; ".join(f"{name}: {text}" for name, text in card["parameters"].items())}
 
 
 def _command_line_option(name: str) -> str:
-    """What asks for it on the command line."""
+    """The command-line option of a technique, or ""."""
     if name in TECHNIQUES:
         return " ".join(("--" + name.replace("_", "-"), *TECHNIQUES[name].flags))
     return next((f"--{option} {name}" for option, methods in METHODS.items() if name in methods), "")
@@ -60,7 +60,7 @@ def _command_line_option(name: str) -> str:
 
 @app.command("list")
 def list_techniques(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
-    """Every technique, in the order in which they are applied; last those without an option."""
+    """Lists every technique in the order of application; those without an option come last."""
     views.check_output(format, output)
     cards = [card(name) for name in (*TECHNIQUES, *WITHOUT_OPTION)]
 
@@ -81,17 +81,17 @@ def show_technique(
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = None,
 ) -> int:
-    """One technique: formula, source, a command to try."""
+    """Shows formula, source and an example command of one technique."""
     views.check_output(format, output)
     key = name.lower().lstrip("-").replace("-", "_")
     if key not in TECHNIQUES and key not in WITHOUT_OPTION:
         raise unknown("technique", name, (*TECHNIQUES, *WITHOUT_OPTION), hint="see `llmviewer techniques list`")
-    found = card(key)
+    entry = card(key)
 
     def page() -> Page:
         from llmviewer.reports import techniques_page
 
-        return techniques_page.shown(found)
+        return techniques_page.shown(entry)
 
-    views.show(views.Views(page=page, document=lambda: found, rows=lambda: [_row(found)]), format, output)
+    views.show(views.Views(page=page, document=lambda: entry, rows=lambda: [_row(entry)]), format, output)
     return 0

@@ -9,7 +9,7 @@ import typer
 
 from llmviewer import api
 from llmviewer.cli import options as opt
-from llmviewer.cli.output import open_output, check_not_an_input, print_warnings, check_writable
+from llmviewer.cli.output import check_not_an_input, check_writable, open_output, print_warnings
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.result.timeline.traced import check_event_count
 
@@ -21,15 +21,17 @@ def command(
     batch_size: opt.BatchSize = opt.BATCH_SIZE,
     input_len: opt.InputLen = opt.INPUT_LEN,
     output_len: opt.OutputLen = opt.OUTPUT_LEN,
-    steps: Annotated[int, opt.integer_option("steps", "Decode steps drawn at most.", least=0)] = 4,
-    chips: Annotated[int, opt.integer_option("chips", "Chips of a stage drawn (all do the same); 0 = all.", least=0)] = 0,
-    output: Annotated[str, typer.Option("-o", "--output", help="The file, - for the terminal.")] = "trace.json",
+    steps: Annotated[int, opt.integer_option("steps", "Maximum number of decode steps in the trace.", least=0)] = 4,
+    chips: Annotated[
+        int, opt.integer_option("chips", "Chips per pipeline stage in the trace (all do the same); 0 = all.", least=0)
+    ] = 0,
+    output: Annotated[str, typer.Option("-o", "--output", help="Output file; - writes to the terminal.")] = "trace.json",
     no_fit_check: opt.NoFitCheck = False,
     **options: Any,
 ) -> int:
-    """Prefill and the first decode steps, kernel by kernel: a JSON that https://ui.perfetto.dev opens.
+    """Writes prefill and the first decode steps, kernel by kernel, as JSON for https://ui.perfetto.dev.
 
-    Exits 1 when the workload does not fit in memory.
+    Exits 1 if the workload does not fit in memory.
     """
     from llmviewer.reports import trace
 
@@ -39,16 +41,16 @@ def command(
         check_writable(path)
     request = api.request(batch_size, input_len, output_len)
     result = api.configuration(model, hardware, **options).answer(request)
-    drawn = _chips_drawn(result.devices_per_stage, chips)
+    chips_drawn = _chips_drawn(result.devices_per_stage, chips)
     events = result.timeline(steps)
-    check_event_count(len(events) * drawn)
-    print_warnings((*result.warnings, *([] if result.fits else ["it does not fit in memory"])))
+    check_event_count(len(events) * chips_drawn)
+    print_warnings((*result.warnings, *([] if result.fits else ["the workload does not fit in memory"])))
     with open_output(path) as stream:
-        stream.writelines(f"{line}\n" for line in trace.lines(result, events, drawn))
+        stream.writelines(f"{line}\n" for line in trace.lines(result, events, chips_drawn))
     return 0 if result.fits or no_fit_check else 1
 
 
-def _chips_drawn(there: int, asked: int) -> int:
-    if asked > there:
-        raise UserError(f"chips is {quoted(asked)}; allowed: 0 to {there}, of one stage")
-    return asked or there
+def _chips_drawn(chips_per_stage: int, requested: int) -> int:
+    if requested > chips_per_stage:
+        raise UserError(f"chips is {quoted(requested)}; allowed: 0 to {chips_per_stage}, the chips of one pipeline stage")
+    return requested or chips_per_stage

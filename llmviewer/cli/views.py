@@ -1,4 +1,4 @@
-"""The ways to print one answer: a table for a terminal, JSON, CSV, Markdown."""
+"""Output formats of a result: a table for the terminal, JSON, CSV, Markdown."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """What each format needs of an answer, made only when that format is asked for.
+    """Functions that produce the content of each output format, called only for the requested format.
 
-    page: for people.  document: for JSON.  rows: for CSV, all with the same keys.
+    page: for terminal and Markdown.  document: for JSON.  rows: for CSV, all with the same keys.
     """
 
     page: Callable[[], Page]
@@ -27,8 +27,9 @@ class Views:
 
 
 def check_output(name: str, path: str | None = None, inputs: Iterable[str] = (), *, known: Iterable[str] = ()) -> None:
-    """Raise, before any work is done, for a format that does not exist, a file that cannot be written, or an answer
-    that would replace what is asked about.  inputs: names or paths of models and chips."""
+    """Raise UserError, before any work is done, for an unknown format, an unwritable file, or a path that is an input.
+
+    inputs: names or paths of models and chips."""
     formats = tuple(known) or tuple(FORMATS)
     if name not in formats:
         raise unknown("format", name, formats)
@@ -38,7 +39,7 @@ def check_output(name: str, path: str | None = None, inputs: Iterable[str] = (),
 
 
 def show(views: Views, name: str, path: str | None) -> None:
-    """Print the answer in the format called `name`, or put it into the file `path`."""
+    """Print the result in the format called `name`, or write it to the file `path`."""
     write(FORMATS[name](views, path), path)
 
 
@@ -65,8 +66,8 @@ def _csv(views: Views, path: str | None) -> str:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Nested fields have dotted names, intervals a column for each end, lists within a cell are separated by blanks,
-    what does not exist is empty."""
+    """Rows as CSV: dotted names for nested fields, a column for each bound of an interval, spaces between list items, empty
+    cells for undefined values."""
     import csv
     import io
 
@@ -79,25 +80,25 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return buffer.getvalue()
 
 
-#: Fields of an interval: level -> both ends.
+#: Keys of an interval: level [%] -> lower and upper bound [s].
 INTERVAL_LEVELS = {"80", "95"}
 
 
 def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Fields within fields by dotted names."""
-    found: dict[str, Any] = {}
+    """Nested fields under dotted names."""
+    flattened: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping) and value.keys() == INTERVAL_LEVELS:
             stem = name.removesuffix("_interval_s").removesuffix("_s")
-            for level, ends in value.items():
-                found |= {f"{stem}_{end}{level}_s": at for end, at in zip(("low", "high"), ends, strict=True)}
+            for level, bounds in value.items():
+                flattened |= {f"{stem}_{end}{level}_s": t for end, t in zip(("low", "high"), bounds, strict=True)}
         elif isinstance(value, Mapping) and value:
-            found.update(flat(value, f"{prefix}{name}."))
+            flattened.update(flat(value, f"{prefix}{name}."))
         elif isinstance(value, (list, tuple)):
-            found[prefix + name] = " ".join(map(str, value))
+            flattened[prefix + name] = " ".join(map(str, value))
         else:
-            found[prefix + name] = value if not isinstance(value, Mapping) else None
-    return found
+            flattened[prefix + name] = value if not isinstance(value, Mapping) else None
+    return flattened
 
 
 FORMATS: dict[str, Callable[[Views, str | None], str]] = {

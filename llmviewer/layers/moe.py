@@ -12,7 +12,7 @@ from llmviewer.core.ir import BUFFER, Access, Operator, Role, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Step
 from llmviewer.layers.mlp import Mlp
-from llmviewer.ops.elementwise import activate, activation, add, elementwise
+from llmviewer.ops.elementwise import Activation, activate, activation, add, elementwise, elementwise_as
 from llmviewer.ops.gemm import EXPERT_PREFIX, Linear
 
 #: Per expert for softmax or sigmoid of the router's logits, as for attention scores; selection is not counted.
@@ -91,8 +91,8 @@ class Moe:
         width = self.latent or self.hidden
         y = Tensor(name="expert_combine", elements=tokens * (1.0 * width), dtype=rows.dtype)
         weights = Access(scores, tokens * (1.0 * self.chosen))
-        role = OperatorRole.EXPERT_COMBINE
-        return elementwise("expert_combine", (whole(rows), weights), y, tokens, flops=2.0 * self.chosen, role=role)
+        work = Activation(2.0 * self.chosen, 0.0)
+        return elementwise_as(OperatorRole.EXPERT_COMBINE, "expert_combine", (whole(rows), weights), y, tokens, work)
 
     def _latent_in(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor]:
         if not self.latent:

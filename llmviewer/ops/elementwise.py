@@ -43,43 +43,42 @@ def activation(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-def elementwise(
-    name: str,
-    reads: tuple[Access, ...],
-    y: Tensor,
-    tokens: Count,
-    *,
-    flops: float,
-    special: float = 0.0,
-    role: OperatorRole = OperatorRole.OTHER,
+def elementwise_as(
+    role: OperatorRole, name: str, reads: tuple[Access, ...], y: Tensor, tokens: Count, work: Activation
 ) -> Operator:
-    """An operator with `flops` vector FLOP per element of `y`, of which `special` are exponentials."""
+    """An operator of a role with `work` vector FLOP per element of `y`."""
     return Operator(
         name=name,
         kind=Kind.ELEMENTWISE,
+        role=role,
         reads=reads,
         writes=(whole(y),),
         output_shape=(tokens, y.elements / np.maximum(tokens, 1.0)),  # a chunk has no rows of logits
-        vector_flops=y.elements * flops,
-        special_ops=y.elements * special if special else 0.0,
-        role=role,
+        vector_flops=y.elements * work.flops,
+        special_ops=y.elements * work.special if work.special else 0.0,
     )
+
+
+def elementwise(
+    name: str, reads: tuple[Access, ...], y: Tensor, tokens: Count, *, flops: float, special: float = 0.0
+) -> Operator:
+    """An operator with `flops` vector FLOP per element of `y`, of which `special` are exponentials."""
+    return elementwise_as(OperatorRole.OTHER, name, reads, y, tokens, Activation(flops, special))
 
 
 def add(name: str, left: Tensor, right: Tensor, tokens: Count, *, flops: float = 1.0) -> Operator:
     """The sum of two tensors: 1 FLOP per element, 2 if the model scales a branch first."""
     y = Tensor(name=name, elements=left.elements, dtype=left.dtype)
-    return elementwise(name, (whole(left), whole(right)), y, tokens, flops=flops, role=OperatorRole.RESIDUAL)
+    return elementwise_as(OperatorRole.RESIDUAL, name, (whole(left), whole(right)), y, tokens, Activation(flops, 0.0))
 
 
 def activate(name: str, x: Tensor, tokens: Count, kind: Activation) -> Operator:
     """The activation of a tensor: y = f(x)."""
     y = Tensor(name=name, elements=x.elements, dtype=x.dtype)
-    role = OperatorRole.ACTIVATION
-    return elementwise(name, (whole(x),), y, tokens, flops=kind.flops, special=kind.special, role=role)
+    return elementwise_as(OperatorRole.ACTIVATION, name, (whole(x),), y, tokens, kind)
 
 
 def gated(name: str, reads: tuple[Access, ...], y: Tensor, tokens: Count, kind: Activation) -> Operator:
     """The gated activation y = f(gate) * up; for SiLU 5 FLOP per element of y, including one exponential."""
-    role = OperatorRole.ACTIVATION
-    return elementwise(name, reads, y, tokens, flops=kind.flops + 1.0, special=kind.special, role=role)
+    work = Activation(kind.flops + 1.0, kind.special)
+    return elementwise_as(OperatorRole.ACTIVATION, name, reads, y, tokens, work)

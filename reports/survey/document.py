@@ -74,7 +74,7 @@ class SurveySection:
 
 def _comparison_row(row: Mapping[Any, Any]) -> Row:
     title, show = QUANTITIES[row["quantity"]]
-    setting = f"{row['model']}, batch {row['batch_size']}, {row['input_len']} tokens, {row['bits']} bit"
+    setting = f"{row['model']}, batch {row['batch_size']}, {fmt.whole(row['input_len'])} tokens, {row['bits']} bit"
     setting += "" if row["quantity"] in MEMORY else f", {row['attention']}"
     numbers = (show(row["llm_viewer"]), show(row["ours"]), f"{100.0 * row['difference']:+.2f} %")
     return Row(cells=(setting, f"{row['stage']}: {title}", *numbers))

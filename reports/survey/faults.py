@@ -23,7 +23,7 @@ COUNT_DIFFERENCES: dict[str, CountDifference] = {
     ),
     "mlp_act": CountDifference(
         operators=("mlp_act",),
-        why="It sizes the activation between gate, up and down by the hidden size; its size is the intermediate size.",
+        why="It sizes the activation between gate, up and down by the hidden size instead of the intermediate size.",
     ),
     "adds": CountDifference(
         operators=("attn_add", "mlp_add"), why="It counts one of the two inputs of a residual sum; we count both."

@@ -92,7 +92,7 @@ def low_in_prefill(frames: Frames) -> Verdict:
     most = rows.loc[share.idxmax()]
     because = (
         f"they take up to {fmt.percent(float(share.max()))} of prefill memory ({most['quantization']}, batch "
-        f"{most['batch_size']}, {most['length']} tokens) and are the smallest part in {int(smallest.sum())} of "
+        f"{most['batch_size']}, {fmt.whole(most['length'])} tokens); they are smallest in {int(smallest.sum())} of "
         f"{len(rows)} cases, because eager attention stores large score matrices; with flash attention they take at "
         f"most {fmt.percent(float((flash['activations_bytes'] / flash['total_bytes']).max()))}"
     )

@@ -1,1 +1,1 @@
-"""`llmviewer plot`."""
+"""Package of `llmviewer plot`: command, loading of the data to plot, checks."""

@@ -1,4 +1,4 @@
-"""What a picture asked with these words cannot show: a metric that is not there, measurements that fit nowhere."""
+"""Checks before a plot is drawn: is the metric defined, do measured rows match operators of the model."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ if TYPE_CHECKING:
     from llmviewer.result.result import Result
 
 
-def check_drawable(of: Any, extra: Mapping[str, Any]) -> tuple[str, ...]:
-    """Raise for what cannot be shown; what is left out, in words.  of, extra: what the picture is given."""
-    if "metric" in extra:
-        _metric(of, str(extra["metric"]))
-    return _measured(of, extra["measured"]) if "measured" in extra else ()
+def check_drawable(data: Any, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Warnings about omitted rows.  Raises UserError if nothing can be drawn.
+
+    data, options: arguments of the plot's `picture` function."""
+    if "metric" in options:
+        _check_metric(data, str(options["metric"]))
+    return _check_measured(data, options["measured"]) if "measured" in options else ()
 
 
-def _metric(results: Mapping[str, Result], name: str) -> None:
+def _check_metric(results: Mapping[str, Result], name: str) -> None:
     for result in results.values():
         if not np.isfinite(float(result.to_frame()[name].iloc[0])):
-            raise UserError(f"there is no {name} of one output token; give --output-len 2 or more, or another --metric")
+            raise UserError(f"{name} is undefined for one output token; give --output-len 2 or more, or another --metric")
 
 
-def _measured(results: Mapping[str, Result], rows: pd.DataFrame) -> tuple[str, ...]:
-    """rows: of `stage`, `name`, `time_s`; those of other operators are left out."""
+def _check_measured(results: Mapping[str, Result], rows: pd.DataFrame) -> tuple[str, ...]:
+    """Warnings about rows that match no operator.  rows: columns `stage`, `name`, `time_s`."""
     import pandas as pd
 
     times = pd.to_numeric(rows["time_s"], errors="coerce").to_numpy(float)
-    wrong = np.flatnonzero(~(np.isfinite(times) & (times > 0.0)))
-    if len(wrong):
-        raise UserError(f"time_s is {quoted(rows['time_s'].iloc[wrong[0]])}; allowed: seconds above 0")
-    there = pd.concat([one.operators()[["stage", "name"]] for one in results.values()])
-    known = set(there.itertuples(index=False, name=None))
-    other = [row for row in rows[["stage", "name"]].itertuples(index=False, name=None) if row not in known]
-    if len(other) == len(rows):
-        raise UserError("no row of --measured names an operator of the model, as `llmviewer analyze` lists them")
-    if not other:
+    invalid = np.flatnonzero(~(np.isfinite(times) & (times > 0.0)))
+    if len(invalid):
+        raise UserError(f"time_s is {quoted(rows['time_s'].iloc[invalid[0]])}; allowed: seconds above 0")
+    operators = pd.concat([one.operators()[["stage", "name"]] for one in results.values()])
+    known = set(operators.itertuples(index=False, name=None))
+    unmatched = [row for row in rows[["stage", "name"]].itertuples(index=False, name=None) if row not in known]
+    if len(unmatched) == len(rows):
+        raise UserError("no row of --measured matches an operator of the model (`llmviewer analyze` lists them)")
+    if not unmatched:
         return ()
-    first = quoted(" ".join(map(str, other[0])))
-    return (f"{len(other)} of {len(rows)} measured rows name no operator: {first} ...",)
+    first = quoted(" ".join(map(str, unmatched[0])))
+    return (f"{len(unmatched)} of {len(rows)} measured rows match no operator and are left out: {first} ...",)

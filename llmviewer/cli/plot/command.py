@@ -1,4 +1,4 @@
-"""`llmviewer plot`: a picture of one kind, of every configuration that the lists ask for."""
+"""`llmviewer plot`: draws one kind of plot for every configuration of the lists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from llmviewer.cli import candidates
 from llmviewer.cli import options as opt
-from llmviewer.cli.output import atomic_file, check_not_an_input, print_warnings, check_writable
+from llmviewer.cli.output import atomic_file, check_not_an_input, check_writable, print_warnings
 from llmviewer.core.errors import UserError, quoted, unknown
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from llmviewer.reports.plots import PlotKind
 
-#: Endings of files -> formats of matplotlib.
+#: File name suffixes, which are also the format names of matplotlib.
 FILE_FORMATS = ("png", "svg", "pdf")
 
 
@@ -26,27 +26,27 @@ FILE_FORMATS = ("png", "svg", "pdf")
 def command(
     kind: Annotated[
         str,
-        typer.Argument(autocompletion=candidates.plots, help="What to draw: `llmviewer plot list` names the kinds."),
+        typer.Argument(autocompletion=candidates.plots, help="Kind of plot; `llmviewer plot list` lists them."),
     ],
     model: Annotated[
         str,
         typer.Argument(
-            autocompletion=candidates.models, help="Models, a comma list; of parity and ledger a table of rows."
+            autocompletion=candidates.models, help="Models, comma-separated; for parity and ledger a table of rows."
         ),
     ] = "",
     hardware: opt.Chips = "",
-    batch_size: Annotated[str, typer.Option(help="Batch sizes: lists and ranges, where the kind draws them.")] = "",
-    input_len: Annotated[str, typer.Option(help="Prompt lengths likewise.")] = "",
-    output_len: Annotated[str, typer.Option(help="Output lengths likewise.")] = "",
-    bandwidth: Annotated[str, typer.Option(help="Of `plot bandwidth`: GB/s, lists and ranges.")] = "",
-    metric: Annotated[str, typer.Option(help="Of crossover and waterfall: tpot_s, e2e_s, ttft_s ...")] = "",
-    measured: Annotated[str, typer.Option(help="Of roofline: a CSV of stage, name, time_s of a layer.")] = "",
+    batch_size: Annotated[str, typer.Option(help="Batch sizes: a list or ranges, if the plot has this axis.")] = "",
+    input_len: Annotated[str, typer.Option(help="Prompt lengths: a list or ranges, if the plot has this axis.")] = "",
+    output_len: Annotated[str, typer.Option(help="Output lengths: a list or ranges, if the plot has this axis.")] = "",
+    bandwidth: Annotated[str, typer.Option(help="For bandwidth: GB/s, a list or ranges.")] = "",
+    metric: Annotated[str, typer.Option(help="For crossover and waterfall: tpot_s, e2e_s, ttft_s ...")] = "",
+    measured: Annotated[str, typer.Option(help="For roofline: a CSV with columns stage, name, time_s (of one layer).")] = "",
     theme: Annotated[str, typer.Option(help="light or dark.")] = "light",
-    size: Annotated[str, typer.Option(help="half (a column), page, slide.")] = "page",
-    output: Annotated[str, typer.Option("-o", "--output", help="A .png, .svg or .pdf; else named by the kind.")] = "",
+    size: Annotated[str, typer.Option(help="half (one column), page, slide.")] = "page",
+    output: Annotated[str, typer.Option("-o", "--output", help="Output file: .png, .svg or .pdf; default: the kind's name and .png.")] = "",
     **options: Any,
 ) -> int:
-    """Draws roofs, curves, memory and winners into a PNG, SVG or PDF, of the lists that compare and sweep take."""
+    """Draws a plot as PNG, SVG or PDF; takes the lists of compare and sweep."""
     from llmviewer.reports.plots import KINDS
 
     if kind == "list":
@@ -54,20 +54,22 @@ def command(
     if kind not in KINDS:
         raise unknown("kind of plot", kind, ("list", *KINDS))
     from llmviewer.cli.plot import checks
-    from llmviewer.cli.plot import given as inputs
+    from llmviewer.cli.plot import given
 
-    path, known = output or f"{kind}.png", KINDS[kind]
+    path, plot_kind = output or f"{kind}.png", KINDS[kind]
     _writable(path, (*model.split(","), *hardware.split(","), measured))
     style = _style(theme, size)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
-    asked = inputs.PlotRequest(kind=known, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options)
+    request = given.PlotRequest(
+        kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options
+    )
     extra = inputs.picture_options(asked, measured)
     given = inputs.load_data(asked)
     print_warnings((*given.warnings, *checks.check_drawable(given.of, extra)))
     from matplotlib import rc_context
 
     with rc_context({"text.parse_math": False}):  # a `$` in a name is a `$`
-        save(_module(known).picture(given.of, style, **extra), path)
+        save(_module(plot_kind).picture(given.of, style, **extra), path)
     return 0
 
 

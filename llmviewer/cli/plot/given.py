@@ -1,4 +1,4 @@
-"""What `llmviewer plot` hands to a picture: answers of configurations, a map of winners, a table of rows."""
+"""Loads the data of a plot: results of configurations, a crossover map, or a table of rows."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from llmviewer.result.result import Result
 from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
 
-#: Points of one series; more are drawn as one line anyway.
+#: Maximum points per curve; more would not be visible.
 MAX_PLOT_POINTS = 20_000
 DEFAULT_SIZES = {"batch_size": "1", "input_len": "1024", "output_len": "128"}
-#: Bandwidths of hypothetical chips, as multiples of the real one's, unless asked otherwise.
+#: Default bandwidths of hypothetical chips as multiples of the real one.
 BANDWIDTH_FACTORS = 2.0 ** np.arange(-2.0, 3.01, 0.25)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotRequest:
-    """The words of the command.  sizes: lists by name, "" where none is given."""
+    """Arguments of the command.  sizes: lists by name, "" if not given."""
 
     kind: PlotKind
     model: str
@@ -42,131 +42,131 @@ class PlotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedData:
-    """What the picture is made `of`, and what a reader should know."""
+    """The data to draw and warnings for the reader."""
 
-    of: Any
+    data: Any
     warnings: tuple[str, ...] = ()
 
 
-def load_data(asked: PlotRequest) -> LoadedData:
-    """What the picture asks for."""
-    return LOADERS[asked.kind.given](asked)
+def load_data(request: PlotRequest) -> LoadedData:
+    """The data that the requested kind of plot draws."""
+    return LOADERS[request.kind.given](request)
 
 
-def picture_options(asked: PlotRequest, measured: str) -> dict[str, Any]:
-    """What only some pictures take.  measured: path of a table."""
-    known = asked.kind
-    found: dict[str, Any] = {}
-    if asked.metric and asked.metric not in known.metrics:
-        raise unknown("metric", asked.metric, known.metrics) if known.metrics else _not_taken("metric", asked.metric)
-    if known.metrics and known.given is PlotData.POINT:
-        found["metric"] = asked.metric or known.metrics[0]
-    if known.given is PlotData.MAP:
-        found["title"] = f"{asked.model} on {asked.hardware}"
+def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
+    """Keyword arguments of the plot's `picture` function.  measured: path of a table, or ""."""
+    kind = request.kind
+    options: dict[str, Any] = {}
+    if request.metric and request.metric not in kind.metrics:
+        raise unknown("metric", request.metric, kind.metrics) if kind.metrics else _not_taken("metric", request.metric)
+    if kind.metrics and kind.given is PlotData.POINT:
+        options["metric"] = request.metric or kind.metrics[0]
+    if kind.given is PlotData.MAP:
+        options["title"] = f"{request.model} on {request.hardware}"
     if measured:
-        if known.module != "roofline":
+        if kind.module != "roofline":
             raise _not_taken("measured", measured)
-        found["measured"] = tables.table(measured, ("stage", "name", "time_s"))
-    return found
+        options["measured"] = tables.table(measured, ("stage", "name", "time_s"))
+    return options
 
 
 def _not_taken(name: str, text: str) -> UserError:
-    return UserError(f"{name} is {quoted(text)}; this picture takes none")
+    return UserError(f"{name} is {quoted(text)}; this plot does not take it")
 
 
-def _configurations(asked: PlotRequest) -> dict[str, dict[str, Any]]:
-    """Options of every configuration by name, none twice."""
-    for name, text in (("a model", asked.model), ("--hardware", asked.hardware)):
+def _configurations(request: PlotRequest) -> dict[str, dict[str, Any]]:
+    """Options of every distinct configuration, by name."""
+    for name, text in (("a model", request.model), ("--hardware", request.hardware)):
         if not text:
-            raise UserError(f"this picture needs {name}")
-    options = dict(asked.options)
-    for name, listed in asked.kind.lists.items():
+            raise UserError(f"this plot needs {name}")
+    options = dict(request.options)
+    for name, default in request.kind.lists.items():
         if options[name] in ("", "none"):
-            options[name] = listed
-    chosen = opt.unique_by_name(opt.combinations(options, model=asked.model, hardware=asked.hardware))
-    fewest, most = asked.kind.fewest, asked.kind.most
-    if not fewest <= len(chosen) <= most:
+            options[name] = default
+    configurations = opt.unique_by_name(opt.combinations(options, model=request.model, hardware=request.hardware))
+    fewest, most = request.kind.fewest, request.kind.most
+    if not fewest <= len(configurations) <= most:
         allowed = f"{fewest}" if fewest == most else f"{fewest} to {most}"
         raise UserError(
-            f"{len(chosen)} configuration{'s' * (len(chosen) > 1)}; this picture shows {allowed}: give comma lists"
+            f"{len(configurations)} configuration{'s' * (len(configurations) > 1)}; this plot takes {allowed}: give comma-separated lists"
         )
-    return chosen
+    return configurations
 
 
-def _results(asked: PlotRequest) -> LoadedData:
-    """Every configuration at all points."""
-    grid = _grid(asked.kind, asked.sizes)
-    found: dict[str, Any] = {}
-    for name, options in _configurations(asked).items():
-        if "bandwidth" in asked.kind.axes:
-            found[name] = _over_bandwidths(options, asked.sizes["bandwidth"], grid)
+def _results(request: PlotRequest) -> LoadedData:
+    """Results of every configuration at all points."""
+    grid = _grid(request.kind, request.sizes)
+    results: dict[str, Any] = {}
+    for name, options in _configurations(request).items():
+        if "bandwidth" in request.kind.axes:
+            results[name] = _over_bandwidths(options, request.sizes["bandwidth"], grid)
             continue
         configuration = api.configuration(**options)
         check_passes(grid.largest(), configuration.token_budget)
-        found[name] = [configuration.answer(request) for request in grid.chunks(max_points=configuration.most_points)]
-    every = [one for results in found.values() for one in results]
-    of = {name: results[0] for name, results in found.items()} if asked.kind.given is PlotData.POINT else found
-    return LoadedData(of=of, warnings=tuple(text for one in every for text in one.warnings))
+        results[name] = [configuration.answer(request) for request in grid.chunks(max_points=configuration.most_points)]
+    warnings = tuple(text for chunks in results.values() for result in chunks for text in result.warnings)
+    single = request.kind.given is PlotData.POINT
+    return LoadedData(data={name: c[0] for name, c in results.items()} if single else results, warnings=warnings)
 
 
 def _grid(kind: PlotKind, sizes: Mapping[str, str]) -> Grid:
-    """The points of every configuration; lists only along the axes of the kind, and one at a time."""
-    asked = {name: sizes[name] or text for name, text in DEFAULT_SIZES.items()}
-    columns = {name: np.unique(parse_values(name, text)) for name, text in asked.items()}
+    """Points of every configuration; only one size may be a list, and it must be an axis of the plot."""
+    texts = {name: sizes[name] or text for name, text in DEFAULT_SIZES.items()}
+    columns = {name: np.unique(parse_values(name, text)) for name, text in request.items()}
     if sizes["bandwidth"] and "bandwidth" not in kind.axes:
         raise _not_taken("bandwidth", sizes["bandwidth"])
     lists = [name for name, column in columns.items() if len(column) > 1]
     for name in lists:
         if name not in kind.axes or len(lists) > 1:
-            along = f"; it draws one list of {' or '.join(kind.axes)}" if kind.axes else ""
-            raise UserError(f"{name} is {quoted(asked[name])}; this picture takes one{along}")
+            allowed = f"; only one of {', '.join(kind.axes)} may be a list" if kind.axes else ""
+            raise UserError(f"{name} is {quoted(texts[name])}; this plot takes one value{allowed}")
     first = next(iter(kind.axes), "")
     if first in columns and not lists and not sizes[first]:
         columns[first] = parse_values(first, kind.axes[first])
     grid = Grid(batch_sizes=columns["batch_size"], input_lens=columns["input_len"], output_lens=columns["output_len"])
     if len(grid) > MAX_PLOT_POINTS:
-        raise UserError(f"{len(grid):,} points; a picture draws at most {MAX_PLOT_POINTS:,}")
+        raise UserError(f"{len(grid):,} points; a plot draws at most {MAX_PLOT_POINTS:,}")
     return grid
 
 
-def _over_bandwidths(options: dict[str, Any], asked: str, grid: Grid) -> list[Result]:
-    """The answers of chips that are alike but for their memory."""
+def _over_bandwidths(options: dict[str, Any], bandwidths: str, grid: Grid) -> list[Result]:
+    """Results of hypothetical chips that differ only in memory bandwidth.  bandwidths: list [GB/s], or ""."""
     chip = chips.load(options["hardware"])
     real = float(np.max(chip.bandwidth_bytes_per_s))
-    rates: Array = parse_values("bandwidth", asked) * 1e9 if asked else real * BANDWIDTH_FACTORS
-    found = np.unique(np.append(rates, real))
-    if len(found) > MAX_PLOT_POINTS:
-        raise UserError(f"{len(found):,} points; a picture draws at most {MAX_PLOT_POINTS:,}")
-    configuration = api.configuration(**{**options, "hardware": replace(chip, bandwidth_bytes_per_s=found)})
-    if configuration.most_points < len(found):
-        raise UserError("bandwidth: what is placed by the chip's figures is not drawn over them")
+    rates: Array = parse_values("bandwidth", bandwidths) * 1e9 if bandwidths else real * BANDWIDTH_FACTORS
+    rates = np.unique(np.append(rates, real))
+    if len(rates) > MAX_PLOT_POINTS:
+        raise UserError(f"{len(rates):,} points; a plot draws at most {MAX_PLOT_POINTS:,}")
+    configuration = api.configuration(**{**options, "hardware": replace(chip, bandwidth_bytes_per_s=rates)})
+    if configuration.most_points < len(rates):
+        raise UserError("bandwidth: an offloading policy that depends on the chip's figures cannot be drawn over bandwidth")
     (point,) = grid.chunks()
     return [configuration.answer(Request(**{name: getattr(point, name) for name in DEFAULT_SIZES}))]
 
 
-def _crossover_map(asked: PlotRequest) -> LoadedData:
-    """Winners over batch and context."""
-    configurations = {name: api.configuration(**options) for name, options in _configurations(asked).items()}
-    axes = {name: parse_values(name, asked.sizes[name] or text) for name, text in asked.kind.axes.items()}
-    output = parse_values("output_len", asked.sizes["output_len"] or DEFAULT_SIZES["output_len"])
+def _crossover_map(request: PlotRequest) -> LoadedData:
+    """The fastest configuration over batch size and context length."""
+    configurations = {name: api.configuration(**options) for name, options in _configurations(request).items()}
+    axes = {name: parse_values(name, request.sizes[name] or text) for name, text in request.kind.axes.items()}
+    output = parse_values("output_len", request.sizes["output_len"] or DEFAULT_SIZES["output_len"])
     if len(output) > 1:
-        raise UserError(f"output_len is {quoted(asked.sizes['output_len'])}; this picture takes one")
-    found = crossover(
+        raise UserError(f"output_len is {quoted(request.sizes['output_len'])}; this plot takes one value")
+    data = crossover(
         configurations,
         batch_sizes=np.unique(axes["batch_size"]),
         contexts=np.unique(axes["input_len"]),
-        metric=asked.metric or asked.kind.metrics[0],
+        metric=request.metric or request.kind.metrics[0],
         output_len=int(output[0]),
     )
-    return LoadedData(of=found)
+    return LoadedData(data=data)
 
 
-def _parity(asked: PlotRequest) -> LoadedData:
-    return LoadedData(of=tables.parity_rows(asked.model))
+def _parity(request: PlotRequest) -> LoadedData:
+    return LoadedData(data=tables.parity_rows(request.model))
 
 
-def _ledger(asked: PlotRequest) -> LoadedData:
-    return LoadedData(of=tables.ledger_rows(asked.model))
+def _ledger(request: PlotRequest) -> LoadedData:
+    return LoadedData(data=tables.ledger_rows(request.model))
 
 
 LOADERS: dict[PlotData, Callable[[PlotRequest], LoadedData]] = {

@@ -1,4 +1,4 @@
-"""Tables that `llmviewer plot` draws: files that other commands wrote, and the ledger scored now."""
+"""Tables for `llmviewer plot`: files written by other commands, or the current ledger scores."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def table(path: str, columns: Iterable[str] = ()) -> pd.DataFrame:
-    """The rows of a CSV or Parquet file, which has these columns at least."""
+    """Rows of a CSV or Parquet file.  Raises UserError if one of `columns` is missing."""
     import pandas as pd
 
     try:
         rows = pd.read_parquet(path) if path.endswith(".parquet") else pd.read_csv(path, low_memory=False)
     except (OSError, ValueError, ImportError) as error:
-        why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise UserError(f"cannot read '{printable(path)}': {printable(why, 120)}") from error
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise UserError(f"cannot read '{printable(path)}': {printable(reason, 120)}") from error
     missing = [name for name in columns if name not in rows.columns]
     if missing:
         raise UserError(f"'{printable(path)}' has no column {', '.join(missing)}")
@@ -28,21 +28,21 @@ def table(path: str, columns: Iterable[str] = ()) -> pd.DataFrame:
 
 
 def parity_rows(path: str) -> pd.DataFrame:
-    """Measured rows beside their predictions."""
+    """Measured rows with their predictions."""
     from llmviewer.reports.plots import parity
 
     if not path:
-        raise UserError("this picture needs a file: what `llmviewer calibrate validate TABLE -o FILE` writes")
+        raise UserError("this plot needs a file written by `llmviewer calibrate validate TABLE -o FILE`")
     rows = table(path)
     if not parity.is_table(rows.columns):
-        raise UserError(f"'{printable(path)}' is not what `llmviewer calibrate validate TABLE -o FILE` writes")
+        raise UserError(f"'{printable(path)}' is not a file written by `llmviewer calibrate validate TABLE -o FILE`")
     if parity.frame(rows).empty:
         raise UserError(f"'{printable(path)}' has no row with a prediction")
     return rows
 
 
 def ledger_rows(path: str) -> pd.DataFrame:
-    """The rows of the ledger: those of a file, or scored now."""
+    """Rows of the ledger, from a file or scored now."""
     import pandas as pd
 
     from llmviewer.reports.plots import ledger as picture
@@ -51,7 +51,7 @@ def ledger_rows(path: str) -> pd.DataFrame:
         rows = table(path, ("source", "metric", "published", "predicted", "low80", "high80"))
     else:
         if not data.folder("calibrate/ledger").is_dir():
-            raise UserError("the ledger is not installed; give what `llmviewer calibrate ledger --format csv` wrote")
+            raise UserError("the ledger is not installed; give a file written by `llmviewer calibrate ledger --format csv`")
         from llmviewer.calibrate import ledger, ledger_score
 
         rows = pd.DataFrame(ledger_score.document(ledger_score.score(ledger.load()))["rows"])

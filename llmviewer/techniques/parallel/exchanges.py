@@ -99,11 +99,8 @@ class Exchanges:
         """
         tokens = self.inputs_with(operator, Layout.TOKENS)
         needs = isinstance(operator.shape, GemmShape) or self.inputs_with(operator, Layout.SPLIT)
-        if (
-            not self.sharding.sequence
-            and not passes_partial_sums(operator.name)
-            and self.inputs_with(operator, Layout.WHOLE)
-        ):
+        adds_to_stream = not self.sharding.sequence and not passes_partial_sums(operator.name)
+        if adds_to_stream and self.inputs_with(operator, Layout.WHOLE):
             needs = True
         if not tokens or not needs:
             return operator
