@@ -320,7 +320,7 @@ def test_an_answer_never_replaces_what_it_is_about(run: Run, command: str, place
     Path("link.json").symlink_to("mine/config.json")
     Path("chip.yaml").write_text(json.dumps(H100))
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
-    refused(run(command, "mine", "--hardware", "chip.yaml", "-o", place), "it is what the answer is about")
+    refused(run(command, "mine", "--hardware", "chip.yaml", "-o", place), "refusing to overwrite the input file")
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
 
 
@@ -348,7 +348,7 @@ def test_a_fault_of_ours_is_one_line_and_status_70(
     with pytest.raises(SystemExit) as stop:
         cli.run(["analyze"])
     assert stop.value.code == 70
-    assert capsys.readouterr().err.startswith("error: a fault in llmviewer, please report it: KeyError")
+    assert capsys.readouterr().err.startswith("error: internal error in llmviewer, please report it: KeyError")
     monkeypatch.setenv("LLMVIEWER_DEBUG", "1")
     with pytest.raises(KeyError):
         cli.run(["analyze"])

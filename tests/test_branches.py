@@ -297,7 +297,7 @@ class TestPublished:
         ({"branches": "apar,3,parallel=1.5"}, "parallel is '1.5'; allowed: a number from 0 to 1"),
         (
             {"branches": "apar,3", "kv_reserve": 4096},
-            "branches cannot share a prefix in contiguously reserved KV cache (--kv-reserve)",
+            "cannot share a prefix in contiguously reserved KV cache",
         ),
         ({"branches": "apar,3", "kv_evict": 0.5}, "branches evict different tokens"),
         ({"branches": "skeleton,outline=4,points=2", "prefix_cache": 0.5}, "add shared=on"),

@@ -132,7 +132,7 @@ def test_what_does_not_fit_is_answered_in_full_with_status_1(run, form):
         (["analyze", "llama-2-7c", "--hardware", "a6000"], "did you mean 'llama-2-7b'"),
         (["analyze", "llama-2-7b", "--hardware", "a6001"], "did you mean 'a6000'"),
         (["analyze", "no\nsuch\x1b[2Jmodel", "--hardware", "a6000"], "unknown model"),
-        (["compare", "llama-2-7b", "--hardware", "a6000,,h100"], "a name between the commas is missing"),
+        (["compare", "llama-2-7b", "--hardware", "a6000,,h100"], "a value between the commas is missing"),
         (["compare", "llama-2-7b", "--hardware", ""], "hardware is ''"),
         (["compare", "llama-2-7b", "--hardware", "a6000,h101"], "unknown chip 'h101'"),
         (["compare", "llama-2-7b", "--hardware", "t4", "--format", "yaml"], "unknown format 'yaml'"),
@@ -215,7 +215,7 @@ def test_a_comparison_of_more_than_twelve_is_refused_with_its_count(run):
     assert run(*words) == (
         2,
         "",
-        "error: 15 configurations; compare shows at most 12, sweep any number\n",
+        "error: 15 configurations; compare shows at most 12, sweep takes any number\n",
     )
 
 

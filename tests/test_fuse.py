@@ -203,8 +203,8 @@ def test_an_all_reduce_stands_between_a_linear_layer_and_its_sum() -> None:
     sharded = shard(Sharding(tensor=2))(graph("llama-2-7b"))
     rows = report(sharded, ("bias-residual",), A6000)
     assert {row.reason for row in rows} == {
-        "attn_all_reduce is no linear layer",
-        "mlp_all_reduce is no linear layer",
+        "attn_all_reduce is not a linear layer",
+        "mlp_all_reduce is not a linear layer",
     }
     assert "qkv_proj" in names(fuse(ALL, A6000)(sharded))
 

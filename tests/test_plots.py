@@ -385,27 +385,27 @@ WRONG = [
     ("roofline --hardware a6000", "a model"),
     ("roofline llama-2-7b --hardware a6000 --batch-size 1,2", "takes one"),
     ("roofline llama-2-7b --hardware a6000 --measured missing.csv", "cannot read"),
-    ("latency llama-2-7b --hardware a6000 --measured x.csv", "takes none"),
-    ("latency llama-2-7b --hardware a6000 --batch-size 1,2 --input-len 1,2", "one list"),
+    ("latency llama-2-7b --hardware a6000 --measured x.csv", "does not take it"),
+    ("latency llama-2-7b --hardware a6000 --batch-size 1,2 --input-len 1,2", "may be a list"),
     ("latency llama-2-7b --hardware a6000 --batch-size ''", "missing"),
     ("latency llama-2-7b --hardware a6000 --batch-size 8:1", "ends before it begins"),
-    ("latency llama-2-7b --hardware a6000 --bandwidth 100", "takes none"),
-    ("latency llama-2-7b --hardware a6000 --metric e2e_s", "takes none"),
+    ("latency llama-2-7b --hardware a6000 --bandwidth 100", "does not take it"),
+    ("latency llama-2-7b --hardware a6000 --metric e2e_s", "does not take it"),
     (
         "latency llama-2-7b --hardware a6000 -tp 1,2 --quantization none,w8a16,w8a8,w4a16,w4a8,w4a4,w3a16,w2a16",
         "configurations",
     ),
     ("bandwidth llama-2-7b --hardware a6000 --bandwidth fast", "bandwidth"),
-    ("waterfall llama-2-7b --hardware a6000", "shows 2"),
+    ("waterfall llama-2-7b --hardware a6000", "this plot takes 2"),
     ("waterfall llama-2-7b --hardware a6000 --quantization none,w8a8 --metric e3e", "metric"),
-    ("waterfall llama-2-7b --hardware a6000,h100-sxm --output-len 1", "no tpot_s of one output token"),
+    ("waterfall llama-2-7b --hardware a6000,h100-sxm --output-len 1", "tpot_s is undefined for one output token"),
     ("roofline llama-2-7b --hardware a6000 --measured words.csv", "time_s is 'soon'"),
     ("roofline llama-2-7b --hardware a6000 --measured negative.csv", "time_s is -1.0"),
-    ("roofline llama-2-7b --hardware a6000 --measured other.csv", "names an operator"),
+    ("roofline llama-2-7b --hardware a6000 --measured other.csv", "matches an operator"),
     ("crossover llama-2-7b --hardware a6000", "2 to 14"),
     ("parity", "needs a file"),
     ("parity missing.csv", "cannot read"),
-    ("parity wrong.csv", "is not what"),
+    ("parity wrong.csv", "is not a file written by"),
     ("ledger wrong.csv", "no column"),
 ]
 
@@ -443,7 +443,7 @@ def test_measurements_of_other_operators_are_left_out_with_a_warning(
     rows, path = tmp_path / "rows.csv", str(tmp_path / "x.svg")
     rows.write_text("stage,name,time_s\nprefill,q_proj,1e-3\nprefill,nothing,1e-3\n", encoding="utf-8")
     assert main(["plot", "roofline", DENSE[0], "--hardware", DENSE[1], "--measured", str(rows), "-o", path]) == 0
-    assert "1 of 2 measured rows name no operator: 'prefill nothing'" in capsys.readouterr().err
+    assert "1 of 2 measured rows match no operator and are left out: 'prefill nothing'" in capsys.readouterr().err
 
 
 def test_the_same_configuration_twice_is_one(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_a_single_token_is_not_divided_by_sequence_parallelism() -> None:
 
 def test_heads_that_do_not_divide_are_named() -> None:
     for name, heads in ODD.items():
-        with pytest.raises(UserError, match=f"{heads} do not"):
+        with pytest.raises(UserError, match=f"not {heads}"):
             shard(Sharding(tensor=2))(built(name, "decode"))
     with pytest.raises(UserError, match="10 KV heads cannot be split evenly over 4"):
         shard(Sharding(tensor=4))(built("phi-4", "decode"))

@@ -40,7 +40,9 @@ def command(
     request = api.request(batch_size, input_len, output_len)
     combinations = opt.combinations(options, model=model, hardware=hardware)
     if len(combinations) > MAX_COMPARED:
-        raise UserError(f"{len(combinations)} configurations; compare shows at most {MAX_COMPARED}, sweep takes any number")
+        raise UserError(
+            f"{len(combinations)} configurations; compare shows at most {MAX_COMPARED}, sweep takes any number"
+        )
     results = tuple(api.configuration(**chosen).answer(request) for chosen in combinations)
     comparison = Comparison(results=results)
     views.show(_views(comparison), format, output)

@@ -30,7 +30,9 @@ def command(
         str,
         typer.Option(help="decode_time_s, ttft_s, tpot_s, e2e_s, or device_time_s (decode time x devices)."),
     ] = "decode_time_s",
-    output_len: Annotated[int, opt.integer_option("output_len", "Output tokens per request, for tpot_s and e2e_s.")] = 128,
+    output_len: Annotated[
+        int, opt.integer_option("output_len", "Output tokens per request, for tpot_s and e2e_s.")
+    ] = 128,
     format: opt.Format = "table",  # noqa: A002
     output: opt.Output = None,
     **options: Any,

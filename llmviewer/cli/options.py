@@ -49,14 +49,14 @@ def _flag(name: str) -> str:
 
 Model = Annotated[
     str,
-    typer.Argument(
-        autocompletion=candidates.models, help="Model name, or path to a config.json or its folder."
-    ),
+    typer.Argument(autocompletion=candidates.models, help="Model name, or path to a config.json or its folder."),
 ]
 Hardware = Annotated[
     str, typer.Option("--hardware", autocompletion=candidates.chips, help="Chip name, or path to its YAML.")
 ]
-Models = Annotated[str, typer.Argument(autocompletion=candidates.models, help="Models, comma-separated: names or paths.")]
+Models = Annotated[
+    str, typer.Argument(autocompletion=candidates.models, help="Models, comma-separated: names or paths.")
+]
 Chips = Annotated[
     str, typer.Option("--hardware", autocompletion=candidates.chips, help="Chips, comma-separated: names or paths.")
 ]

@@ -44,7 +44,7 @@ def command(
     batch_size: Annotated[str, typer.Option(help="Batch sizes: a list or ranges; the first is shown in detail.")] = "1",
     input_len: Annotated[str, typer.Option(help="Prompt lengths: a list or ranges.")] = "1024",
     output_len: Annotated[str, typer.Option(help="Output lengths: a list or ranges.")] = "128",
-    format: Annotated[str, typer.Option("--format", help="html, markdown, csv, json, xlsx; default: by the suffix of -o.")] = "",  # noqa: A002
+    format: Annotated[str, typer.Option("--format", help="html, markdown, csv, json, xlsx; else by -o.")] = "",  # noqa: A002
     table: Annotated[
         str, typer.Option(help="Table written to CSV: points, operators, summary, memory, sources.")
     ] = "points",
@@ -90,9 +90,8 @@ def _report(sizes: Sizes, configurations: list[dict[str, Any]]) -> Report:
     from llmviewer.reports.report import Report
 
     if len(configurations) > MAX_REPORT_CONFIGURATIONS:
-        raise UserError(
-            f"{len(configurations)} configurations; a report shows at most {MAX_REPORT_CONFIGURATIONS}, sweep takes any number"
-        )
+        count, most = len(configurations), MAX_REPORT_CONFIGURATIONS
+        raise UserError(f"{count} configurations; a report shows at most {most}, sweep takes any number")
     by_title = {title: api.configuration(**options) for title, options in opt.unique_by_name(configurations).items()}
     request = api.request(*(int(sizes[name][0]) for name in SIZES))
     grid = _grid(sizes)
@@ -112,7 +111,7 @@ def _grid(sizes: Sizes) -> Grid:
         columns["batch_size"] = np.unique([*columns["batch_size"], *parse_values("batch_size", DEFAULT_BATCH_SIZES)])
     grid = Grid(batch_sizes=columns["batch_size"], input_lens=columns["input_len"], output_lens=columns["output_len"])
     if len(grid) > MAX_REPORT_POINTS:
-        raise UserError(f"{len(grid):,} points; a report takes at most {MAX_REPORT_POINTS:,}, sweep any number")
+        raise UserError(f"{len(grid):,} points; a report takes at most {MAX_REPORT_POINTS:,}, sweep takes any number")
     return grid
 
 

@@ -25,7 +25,9 @@ def command(
     chips: Annotated[
         int, opt.integer_option("chips", "Chips per pipeline stage in the trace (all do the same); 0 = all.", least=0)
     ] = 0,
-    output: Annotated[str, typer.Option("-o", "--output", help="Output file; - writes to the terminal.")] = "trace.json",
+    output: Annotated[
+        str, typer.Option("-o", "--output", help="Output file; - writes to the terminal.")
+    ] = "trace.json",
     no_fit_check: opt.NoFitCheck = False,
     **options: Any,
 ) -> int:
@@ -52,5 +54,7 @@ def command(
 
 def _chips_drawn(chips_per_stage: int, requested: int) -> int:
     if requested > chips_per_stage:
-        raise UserError(f"chips is {quoted(requested)}; allowed: 0 to {chips_per_stage}, the chips of one pipeline stage")
+        raise UserError(
+            f"chips is {quoted(requested)}; allowed: 0 to {chips_per_stage}, the chips of one pipeline stage"
+        )
     return requested or chips_per_stage

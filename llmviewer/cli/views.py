@@ -66,8 +66,8 @@ def _csv(views: Views, path: str | None) -> str:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV: dotted names for nested fields, a column for each bound of an interval, spaces between list items, empty
-    cells for undefined values."""
+    """Rows as CSV: dotted names for nested fields, a column for each bound of an interval, spaces between list items,
+    empty cells for undefined values."""
     import csv
     import io
 

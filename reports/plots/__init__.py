@@ -31,7 +31,7 @@ class PlotKind:
     module: str
     summary: str
     example: str
-    given: PlotData = PlotData.CURVE
+    data: PlotData = PlotData.CURVE
     axes: Mapping[str, str] = field(default_factory=dict)
     lists: Mapping[str, str] = field(default_factory=dict)
     fewest: int = 1
@@ -48,7 +48,7 @@ KINDS: dict[str, PlotKind] = {
         module="roofline",
         summary="Operators under the roofs of memory and compute, on log-log axes.",
         example="llama-2-7b --hardware a6000 --input-len 2048",
-        given=PlotData.POINT,
+        data=PlotData.POINT,
         most=7,
     ),
     "latency": PlotKind(
@@ -74,7 +74,7 @@ KINDS: dict[str, PlotKind] = {
         summary="Time and memory by quantization, as bars.",
         example="llama-2-13b --hardware a6000",
         lists={"quantization": "none,w8a16,w8a8,w4a16,w4a4kv4"},
-        given=PlotData.POINT,
+        data=PlotData.POINT,
     ),
     "bandwidth": PlotKind(
         module="bandwidth",
@@ -93,7 +93,7 @@ KINDS: dict[str, PlotKind] = {
         module="operators",
         summary="Time by operator, stacked, for prefill and a decode step.",
         example="qwen3-30b-a3b --hardware h100-sxm --quantization none,fp8 --batch-size 16",
-        given=PlotData.POINT,
+        data=PlotData.POINT,
     ),
     "pareto": PlotKind(
         module="pareto",
@@ -105,7 +105,7 @@ KINDS: dict[str, PlotKind] = {
         module="crossover",
         summary="Map of the best configuration over batch size and context length.",
         example="llama-2-7b --hardware a6000 --quantization w8a8,w4a16 --metric e2e_s",
-        given=PlotData.MAP,
+        data=PlotData.MAP,
         axes={"batch_size": BATCHES, "input_len": "512:65536:*2"},
         fewest=2,
         metrics=("decode_time_s", "ttft_s", "tpot_s", "e2e_s", "device_time_s"),
@@ -114,7 +114,7 @@ KINDS: dict[str, PlotKind] = {
         module="waterfall",
         summary="Contributions to the difference between two configurations, which add up exactly.",
         example="llama-2-7b --hardware a6000 --quantization none,w4a16 --metric e2e_s",
-        given=PlotData.POINT,
+        data=PlotData.POINT,
         fewest=2,
         most=2,
         metrics=("tpot_s", "e2e_s", "ttft_s"),
@@ -123,12 +123,12 @@ KINDS: dict[str, PlotKind] = {
         module="parity",
         summary="Predicted against measured values with residuals and intervals, from `calibrate validate -o`.",
         example="predicted.csv",
-        given=PlotData.TABLE,
+        data=PlotData.TABLE,
     ),
     "ledger": PlotKind(
         module="ledger",
         summary="Predictions over published measurements, by source.",
         example="",
-        given=PlotData.LEDGER,
+        data=PlotData.LEDGER,
     ),
 }

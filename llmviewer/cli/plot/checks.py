@@ -27,7 +27,9 @@ def check_drawable(data: Any, options: Mapping[str, Any]) -> tuple[str, ...]:
 def _check_metric(results: Mapping[str, Result], name: str) -> None:
     for result in results.values():
         if not np.isfinite(float(result.to_frame()[name].iloc[0])):
-            raise UserError(f"{name} is undefined for one output token; give --output-len 2 or more, or another --metric")
+            raise UserError(
+                f"{name} is undefined for one output token; give --output-len 2 or more, or another --metric"
+            )
 
 
 def _check_measured(results: Mapping[str, Result], rows: pd.DataFrame) -> tuple[str, ...]:

@@ -40,40 +40,44 @@ def command(
     output_len: Annotated[str, typer.Option(help="Output lengths: a list or ranges, if the plot has this axis.")] = "",
     bandwidth: Annotated[str, typer.Option(help="For bandwidth: GB/s, a list or ranges.")] = "",
     metric: Annotated[str, typer.Option(help="For crossover and waterfall: tpot_s, e2e_s, ttft_s ...")] = "",
-    measured: Annotated[str, typer.Option(help="For roofline: a CSV with columns stage, name, time_s (of one layer).")] = "",
+    measured: Annotated[
+        str, typer.Option(help="For roofline: a CSV with columns stage, name, time_s (of one layer).")
+    ] = "",
     theme: Annotated[str, typer.Option(help="light or dark.")] = "light",
     size: Annotated[str, typer.Option(help="half (one column), page, slide.")] = "page",
-    output: Annotated[str, typer.Option("-o", "--output", help="Output file: .png, .svg or .pdf; default: the kind's name and .png.")] = "",
+    output: Annotated[
+        str, typer.Option("-o", "--output", help="Output file: .png, .svg or .pdf; default: the kind's name and .png.")
+    ] = "",
     **options: Any,
 ) -> int:
     """Draws a plot as PNG, SVG or PDF; takes the lists of compare and sweep."""
     from llmviewer.reports.plots import KINDS
 
     if kind == "list":
-        return _listed(KINDS)
+        return _print_kinds(KINDS)
     if kind not in KINDS:
         raise unknown("kind of plot", kind, ("list", *KINDS))
     from llmviewer.cli.plot import checks
-    from llmviewer.cli.plot import given
+    from llmviewer.cli.plot import given as loading
 
     path, plot_kind = output or f"{kind}.png", KINDS[kind]
-    _writable(path, (*model.split(","), *hardware.split(","), measured))
+    _check_path(path, (*model.split(","), *hardware.split(","), measured))
     style = _style(theme, size)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
-    request = given.PlotRequest(
+    request = loading.PlotRequest(
         kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options
     )
-    extra = inputs.picture_options(asked, measured)
-    given = inputs.load_data(asked)
-    print_warnings((*given.warnings, *checks.check_drawable(given.of, extra)))
+    picture_options = loading.picture_options(request, measured)
+    loaded = loading.load_data(request)
+    print_warnings((*loaded.warnings, *checks.check_drawable(loaded.data, picture_options)))
     from matplotlib import rc_context
 
-    with rc_context({"text.parse_math": False}):  # a `$` in a name is a `$`
-        save(_module(plot_kind).picture(given.of, style, **extra), path)
+    with rc_context({"text.parse_math": False}):  # a `$` in a name must not start a formula
+        save(_module(plot_kind).picture(loaded.data, style, **picture_options), path)
     return 0
 
 
-def _listed(kinds: Mapping[str, PlotKind]) -> int:
+def _print_kinds(kinds: Mapping[str, PlotKind]) -> int:
     from llmviewer.cli.output import write
 
     write("\n".join(f"{name:12} {kind.summary}" for name, kind in kinds.items()), None)
@@ -89,13 +93,13 @@ def _module(kind: PlotKind) -> Any:
 def _style(theme: str, size: str) -> Any:
     from llmviewer.reports.plots.style import SIZES, THEMES, Style
 
-    for what, word, known in (("theme", theme, THEMES), ("size", size, SIZES)):
+    for noun, word, known in (("theme", theme, THEMES), ("size", size, SIZES)):
         if word not in known:
-            raise unknown(what, word, known)
+            raise unknown(noun, word, known)
     return Style(theme=THEMES[theme], size=SIZES[size])
 
 
-def _writable(path: str, inputs: tuple[str, ...]) -> None:
+def _check_path(path: str, inputs: tuple[str, ...]) -> None:
     if Path(path).suffix.removeprefix(".").lower() not in FILE_FORMATS:
         raise UserError(f"output is {quoted(path)}; allowed: a name that ends in .{', .'.join(FILE_FORMATS)}")
     check_not_an_input(path, filter(None, inputs))
@@ -103,6 +107,6 @@ def _writable(path: str, inputs: tuple[str, ...]) -> None:
 
 
 def save(figure: Figure, path: str) -> None:
-    """Write the picture whole or not at all; its format by the ending."""
+    """Write the plot atomically; the suffix sets its format."""
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format=Path(path).suffix.removeprefix(".").lower())

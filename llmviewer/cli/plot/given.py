@@ -50,7 +50,7 @@ class LoadedData:
 
 def load_data(request: PlotRequest) -> LoadedData:
     """The data that the requested kind of plot draws."""
-    return LOADERS[request.kind.given](request)
+    return LOADERS[request.kind.data](request)
 
 
 def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
@@ -59,9 +59,9 @@ def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if request.metric and request.metric not in kind.metrics:
         raise unknown("metric", request.metric, kind.metrics) if kind.metrics else _not_taken("metric", request.metric)
-    if kind.metrics and kind.given is PlotData.POINT:
+    if kind.metrics and kind.data is PlotData.POINT:
         options["metric"] = request.metric or kind.metrics[0]
-    if kind.given is PlotData.MAP:
+    if kind.data is PlotData.MAP:
         options["title"] = f"{request.model} on {request.hardware}"
     if measured:
         if kind.module != "roofline":
@@ -87,9 +87,8 @@ def _configurations(request: PlotRequest) -> dict[str, dict[str, Any]]:
     fewest, most = request.kind.fewest, request.kind.most
     if not fewest <= len(configurations) <= most:
         allowed = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        raise UserError(
-            f"{len(configurations)} configuration{'s' * (len(configurations) > 1)}; this plot takes {allowed}: give comma-separated lists"
-        )
+        count = f"{len(configurations)} configuration{'s' * (len(configurations) > 1)}"
+        raise UserError(f"{count}; this plot takes {allowed}: give comma-separated lists")
     return configurations
 
 
@@ -103,16 +102,16 @@ def _results(request: PlotRequest) -> LoadedData:
             continue
         configuration = api.configuration(**options)
         check_passes(grid.largest(), configuration.token_budget)
-        results[name] = [configuration.answer(request) for request in grid.chunks(max_points=configuration.most_points)]
+        results[name] = [configuration.answer(points) for points in grid.chunks(max_points=configuration.most_points)]
     warnings = tuple(text for chunks in results.values() for result in chunks for text in result.warnings)
-    single = request.kind.given is PlotData.POINT
+    single = request.kind.data is PlotData.POINT
     return LoadedData(data={name: c[0] for name, c in results.items()} if single else results, warnings=warnings)
 
 
 def _grid(kind: PlotKind, sizes: Mapping[str, str]) -> Grid:
     """Points of every configuration; only one size may be a list, and it must be an axis of the plot."""
     texts = {name: sizes[name] or text for name, text in DEFAULT_SIZES.items()}
-    columns = {name: np.unique(parse_values(name, text)) for name, text in request.items()}
+    columns = {name: np.unique(parse_values(name, text)) for name, text in texts.items()}
     if sizes["bandwidth"] and "bandwidth" not in kind.axes:
         raise _not_taken("bandwidth", sizes["bandwidth"])
     lists = [name for name, column in columns.items() if len(column) > 1]
@@ -139,7 +138,7 @@ def _over_bandwidths(options: dict[str, Any], bandwidths: str, grid: Grid) -> li
         raise UserError(f"{len(rates):,} points; a plot draws at most {MAX_PLOT_POINTS:,}")
     configuration = api.configuration(**{**options, "hardware": replace(chip, bandwidth_bytes_per_s=rates)})
     if configuration.most_points < len(rates):
-        raise UserError("bandwidth: an offloading policy that depends on the chip's figures cannot be drawn over bandwidth")
+        raise UserError("bandwidth: an offloading policy that depends on the chip's figures cannot be drawn over it")
     (point,) = grid.chunks()
     return [configuration.answer(Request(**{name: getattr(point, name) for name in DEFAULT_SIZES}))]
 

@@ -51,7 +51,9 @@ def ledger_rows(path: str) -> pd.DataFrame:
         rows = table(path, ("source", "metric", "published", "predicted", "low80", "high80"))
     else:
         if not data.folder("calibrate/ledger").is_dir():
-            raise UserError("the ledger is not installed; give a file written by `llmviewer calibrate ledger --format csv`")
+            raise UserError(
+                "the ledger is not installed; give a file written by `llmviewer calibrate ledger --format csv`"
+            )
         from llmviewer.calibrate import ledger, ledger_score
 
         rows = pd.DataFrame(ledger_score.document(ledger_score.score(ledger.load()))["rows"])

@@ -1,4 +1,4 @@
-"""Replace the eager attention kernels by one that keeps the scores on the chip."""
+"""`--attention`: one kernel that keeps the scores on the chip instead of the three eager kernels."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from llmviewer.techniques.technique import Change, Parameter, Technique, add_pas
 
 
 def flash_attention(chip: Chip) -> Pass:
-    """Fuse qk_matmul, softmax and sv_matmul into `attention` wherever a block runs them one after another.
+    """Fuse qk_matmul, softmax and sv_matmul into `attention` in every block that has them.
 
-    FLOPs drop to the attended pairs, scores are no longer moved, Q is read and O written once, K and V once from
-    device memory.  Every row block of queries reads K and V again.  Blocks in flight (one per unit) sweep them
-    together, so one wave costs one read of device memory and the L2 serves the rest; further waves of the same head
-    hit the L2 too where what a wave sweeps fits it, else they read device memory again.  A chip whose units, L2 or
-    row blocks are unknown reads once.  Sources: arXiv 2205.14135, 2307.08691.
+    FLOPs drop to the attended pairs, scores are not moved, Q is read and O written once, K and V once from device
+    memory.  Every row block of queries reads K and V again.  Concurrent blocks (one per unit) read them together, so a
+    wave costs one read of device memory and the L2 serves the rest; further waves of the same head hit the L2 if the
+    keys and values of a wave fit into it, and read device memory otherwise.  If units, L2 or row blocks of the chip are
+    unknown, K and V are read once.  Sources: arXiv 2205.14135, 2307.08691.
     """
 
     def change(block: Block) -> Block:
@@ -44,7 +44,7 @@ def flash_attention(chip: Chip) -> Pass:
 
 
 def _reading_fused(operator: Operator) -> Operator:
-    """Whoever read the output of sv_matmul, or what was made of it, now reads that of `attention`."""
+    """The operator with tensors derived from sv_matmul renamed to those of `attention`."""
     if not any(a.tensor.name.startswith("sv_matmul") for a in (*operator.reads, *operator.writes)):
         return operator
     reads, writes = (tuple(map(_renamed, accesses)) for accesses in (operator.reads, operator.writes))
@@ -57,12 +57,12 @@ def _renamed(access: Access) -> Access:
 
 
 def _fused_name(name: str) -> str:
-    """`sv_matmul_quantize` becomes `attention_quantize`."""
+    """Rename `sv_matmul_quantize` to `attention_quantize`; other names are unchanged."""
     return f"attention{name.removeprefix('sv_matmul')}" if name.startswith("sv_matmul") else name
 
 
 def rereads(shape: AttentionShape, inputs: AttentionInputs, chip: Chip) -> tuple[Access, ...]:
-    """K and V read again for row blocks after the first: from the L2, and in waves from device memory."""
+    """Reads of K and V by row blocks after the first: from the L2, and for later waves from device memory."""
     if chip.units is None or chip.l2_bytes is None or chip.generation not in ROW_BLOCKS:
         return ()
     cached = inputs.cached()
@@ -71,10 +71,10 @@ def rereads(shape: AttentionShape, inputs: AttentionInputs, chip: Chip) -> tuple
     again_l2: Count = 0.0
     again_device: Count = 0.0
     for group in shape.groups:
-        l2, device = _again(group, shape, chip, per_key)
-        moved = group.batch_size * shape.keys_of(group) / shape.keys()
-        again_l2 = again_l2 + moved * l2
-        again_device = again_device + moved * device
+        l2, device = _read_counts(group, shape, chip, per_key)
+        group_share = group.batch_size * shape.keys_of(group) / shape.keys()
+        again_l2 = again_l2 + group_share * l2
+        again_device = again_device + group_share * device
     return tuple(
         Access(a.tensor.at(place), a.elements * times)
         for place, times in ((Place.L2, again_l2), (Place.DEVICE, again_device))
@@ -82,11 +82,11 @@ def rereads(shape: AttentionShape, inputs: AttentionInputs, chip: Chip) -> tuple
     )
 
 
-def _again(group: Group, shape: AttentionShape, chip: Chip, per_key: Count) -> tuple[Count, Count]:
-    """Reads of the keys and values of one head and sequence beyond the first: from the L2, from device memory.
+def _read_counts(group: Group, shape: AttentionShape, chip: Chip, per_key: Count) -> tuple[Count, Count]:
+    """Reads of the keys and values of one head and sequence after the first: from the L2, and from device memory.
 
-    A block or a wave of blocks reads the keys its queries see, on average the attended share of them.  What a wave
-    sweeps is all keys, or with a window those within it of the wave's queries.
+    A block or a wave of blocks reads the keys that its queries attend to, on average the attended share.  The keys of a
+    wave are all keys, or with a window those in the windows of its queries.
     """
     assert chip.units is not None and chip.l2_bytes is not None
     # grouped queries of one KV head are packed into the same rows (FlashAttention's decode kernels do; prefill
@@ -102,7 +102,7 @@ def _again(group: Group, shape: AttentionShape, chip: Chip, per_key: Count) -> t
     return reads - device, device - 1.0
 
 
-#: `flash-decoding=8`: so many splits.
+#: Number of splits in `flash-decoding=8`.
 _SPLITS = Parameter(name="splits", low=1, high=128, whole=True)
 
 
@@ -113,15 +113,15 @@ def _make(text: str) -> Change:
         return flash_kernel
     if name != "flash-decoding":
         raise unknown("attention", text, ("flash", "eager", "flash-decoding", "flash-decoding=SPLITS"))
-    asked = parse_numbers("--attention flash-decoding", splits, (_SPLITS,))["splits"] if equals else None
-    split = add_pass(text, lambda chip: flash_decoding(chip, asked))
+    count = parse_numbers("--attention flash-decoding", splits, (_SPLITS,))["splits"] if equals else None
+    split = add_pass(text, lambda chip: flash_decoding(chip, count))
     return lambda system: split(flash_kernel(system))
 
 
 TECHNIQUE = Technique(
     name="attention",
     kind="attention",
-    summary="Keeps the scores on the chip and computes only the pairs the mask lets through; the default.",
+    summary="Keeps the scores on the chip and computes only pairs that the mask allows; the default.",
     formula="2 heads pairs (d_qk + d_v) over attended pairs n c + n(n+1)/2; traffic Q + K + V + O; "
     "flash-decoding writes and reads splits (d_v + 2) fp32 per query head besides",
     source="FlashAttention arXiv 2205.14135, FlashAttention-2 arXiv 2307.08691, "

@@ -1,4 +1,4 @@
-"""Split the keys of a head over units that its queries leave idle, and add the partial results."""
+"""Flash-Decoding: split the keys of a head over idle units and combine the partial results."""
 
 from __future__ import annotations
 
@@ -15,31 +15,35 @@ from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape, block_rows
 
-#: Keys of a block: a split has one at least (FlashAttention's kBlockN for head_dim 128).
+#: Keys of a block; a split has at least one block (FlashAttention's kBlockN for head_dim 128).
 KEYS_PER_BLOCK = 128.0
-#: Beyond this share of busy units nothing is split.  This and the next: num_splits_heuristic in
+#: Share of busy units from which nothing is split.  This and the next: num_splits_heuristic in
 #: https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/flash_api.cpp
 ENOUGH_BUSY_UNITS = 0.8
 MAX_SPLITS = 128.0
-#: A partial result has beside its d_v sums a maximum and a sum of exponentials, all fp32.
+#: Numbers of a partial result in addition to its d_v sums: a maximum and a sum of exponentials, all fp32.
 PARTIAL_STATISTICS = 2.0
-#: Per partial result: difference of maxima, exponential, product and sum of the exponentials.
+#: FLOP per partial result: difference of maxima, exponential, product and sum of the exponentials.
 SCALE_FLOPS = 4.0
 
 
 def flash_decoding(chip: Chip, splits: float | None = None) -> Pass:
-    """Split the flash kernel's keys; the partial results go through device memory.
+    """Split the keys of the flash kernel; the partial results go through device memory.
 
-    Moved besides: written and read, splits x (d_v + 2) x 4 bytes per query head and token; added: 2 d_v + 4 vector
-    FLOP per partial result, d_v per output.  splits: None takes as many as fill the units once, each of 128 keys at
-    least, and none where heads and row blocks occupy 80 % of them.  A number is taken where the queries of a KV head
-    fill one row block (decode, verification).  Where there is one split nothing changes.
+    Additional traffic: splits x (d_v + 2) x 4 bytes per query head and token, written and read.  Additional work:
+    2 d_v + 4 vector FLOP per partial result, d_v per output.  splits: None for as many as fill the units once, with at
+    least 128 keys each, and no split if heads and row blocks occupy 80 % of the units.  A given number applies if the
+    queries of a KV head fill one row block (decode, verification).  One split changes nothing.
     Source: https://crfm.stanford.edu/2023/10/12/flashdecoding.html
     """
     if splits is None and chip.units is None:
-        raise UserError(f"flash-decoding: the units of {chip.name} are unknown; say how many splits: flash-decoding=8")
+        raise UserError(
+            f"flash-decoding: the number of units of {chip.name} is unknown; set the splits: flash-decoding=8"
+        )
     if chip.generation not in ROW_BLOCKS:
-        raise UserError(f"flash-decoding: nobody publishes row blocks of kernels on {chip.name}; try --attention flash")
+        raise UserError(
+            f"flash-decoding: row blocks of kernels on {chip.name} are not published; try --attention flash"
+        )
 
     def change(block: Block) -> Block:
         operators: list[Operator] = []
@@ -50,14 +54,14 @@ def flash_decoding(chip: Chip, splits: float | None = None) -> Pass:
     return lambda graph: graph.map_blocks(change)
 
 
-def _split(operator: Operator, chip: Chip, asked: float | None) -> tuple[Operator, ...]:
+def _split(operator: Operator, chip: Chip, requested: float | None) -> tuple[Operator, ...]:
     shape = operator.shape
     assert isinstance(shape, AttentionShape)
-    splits = [split_count(group, shape, chip, asked) for group in shape.groups]
-    some = total(np.where(count > 1.0, 1.0, 0.0) for count in splits) > 0.0
-    if not np.any(some):
+    splits = [split_count(group, shape, chip, requested) for group in shape.groups]
+    is_split = total(np.where(count > 1.0, 1.0, 0.0) for count in splits) > 0.0
+    if not np.any(is_split):
         return (operator,)
-    counts = (np.where(some, g.tokens * n, 0.0) for g, n in zip(shape.groups, splits, strict=True))
+    counts = (np.where(is_split, g.tokens * n, 0.0) for g, n in zip(shape.groups, splits, strict=True))
     partial_results = total(counts) * shape.heads
     partials = Tensor(
         name="attention_partials",
@@ -65,15 +69,15 @@ def _split(operator: Operator, chip: Chip, asked: float | None) -> tuple[Operato
         dtype=DTYPES["fp32"],
     )
     (out, *others) = operator.writes
-    at_once = Access(out.tensor, np.where(some, 0.0, out.elements))
+    unsplit = Access(out.tensor, np.where(is_split, 0.0, out.elements))
     return (
-        replace(operator, writes=(at_once, *others, whole(partials))),
-        _combine(operator, partials, partial_results, np.asarray(some, dtype=np.float64)),
+        replace(operator, writes=(unsplit, *others, whole(partials))),
+        _combine(operator, partials, partial_results, np.asarray(is_split, dtype=np.float64)),
     )
 
 
 def _combine(attention: Operator, partials: Tensor, partial_results: Count, where: Count) -> Operator:
-    """Scale the partial results to one maximum, add them, divide by the sum of exponentials."""
+    """The kernel that scales partial results to one maximum, adds them and divides by the sum of exponentials."""
     out, shape = attention.output, attention.shape
     assert isinstance(shape, AttentionShape)
     return Operator(
@@ -89,13 +93,13 @@ def _combine(attention: Operator, partials: Tensor, partial_results: Count, wher
     )
 
 
-def split_count(group: Group, shape: AttentionShape, chip: Chip, asked: float | None) -> Count:
-    """Over how many units the keys of one head of one sequence are split."""
-    queries = group.new_tokens * (shape.heads / shape.kv_heads)  # those of one KV head share their row blocks
+def split_count(group: Group, shape: AttentionShape, chip: Chip, requested: float | None) -> Count:
+    """Number of units over which the keys of one head of one sequence are split.  requested: None for automatic."""
+    queries = group.new_tokens * (shape.heads / shape.kv_heads)  # queries of one KV head share row blocks
     row_blocks = np.ceil(queries / block_rows(shape.qk_dim, chip.generation))
     key_blocks = np.ceil(group.keys(shape.window) / KEYS_PER_BLOCK)
-    if asked is not None:
-        return np.where(row_blocks > 1.0, 1.0, np.minimum(asked, key_blocks))
+    if requested is not None:
+        return np.where(row_blocks > 1.0, 1.0, np.minimum(requested, key_blocks))
     assert chip.units is not None
     blocks = np.maximum(group.batch_size * shape.kv_heads * row_blocks, 1.0)  # a pass may have no sequence of a group
     most = np.minimum(np.minimum(key_blocks, np.floor(chip.units / blocks)), MAX_SPLITS)

@@ -1,4 +1,4 @@
-"""Put neighbouring operators in one kernel, by declared rules: what one made for the other stays on the chip."""
+"""`--fusion`: run neighbouring operators as one kernel, by declared rules; intermediates stay on the chip."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ Names = Sequence[str]
 
 
 def fuse(rules: Names, chip: Chip) -> Pass:
-    """Fuse by the rules named, in the order of fusion_rules.RULES.
+    """Fuse operators by the given rules, in the order of fusion_rules.RULES.
 
-    Bytes: an intermediate is not read again, and not written where nobody else reads it; products side by side read
-    their input once.  FLOPs stay: what a kernel computes again (a norm for every column of tiles) is not counted, as
-    nothing on the chip is.  A rule applies at the points at which its tile fits the on-chip memory of a unit; where
-    that is unknown it is assumed to fit.  Both forms stand in the graph where points differ, each with the counts of
-    the points at which it runs.  A fused block stays as it is.  Sums and norms of different layers stay apart.
+    Bytes: an intermediate is not read again, and not written if no other operator reads it; sibling products read their
+    input once.  FLOPs are unchanged: recomputation (a norm for every column of tiles) is not counted, like other reuse
+    on the chip.  A rule applies at points whose tile fits the on-chip memory of a unit; a tile is assumed to fit if
+    that memory is unknown.  If points differ, the graph has both forms, each with the counts of the points at which it
+    runs.  A block that is already fused is unchanged.  Sums and norms of different layers are not fused.
     Source: arXiv 2402.16363, section 5.1.
     """
     chosen = _rules_named(rules)
-    return lambda graph: graph.map_blocks(lambda block: _Plan.of(block, chosen, chip).block())
+    return lambda graph: graph.map_blocks(lambda block: _Plan.from_block(block, chosen, chip).block())
 
 
 def report(graph: Graph, rules: Names, chip: Chip) -> tuple[RuleOutcome, ...]:
-    """Which rules fire on a graph before fusion, which not, and why."""
+    """Outcome of every rule on a graph before fusion: whether it applies, or the reason why not."""
     found: list[RuleOutcome] = []
     for block in graph.blocks:
-        found += _Plan.of(block, _rules_named(rules), chip).log
+        found += _Plan.from_block(block, _rules_named(rules), chip).log
     for rule in _rules_named(rules):
         if all(fired.rule != rule.name for fired in found):
             found.append(RuleOutcome(rule=rule.name, reason=rule.missing))
@@ -53,7 +53,7 @@ def _rules_named(names: Names) -> tuple[FusionRule, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class _Plan:
-    """Which operators of a block run as one, and at which points: at every point each operator is in one kernel."""
+    """The kernels of a block and the points at which they run; at every point each operator is in one kernel."""
 
     source: Block
     flow: Flow
@@ -62,8 +62,8 @@ class _Plan:
     log: list[RuleOutcome] = field(default_factory=list)
 
     @staticmethod
-    def of(block: Block, rules: tuple[FusionRule, ...], chip: Chip) -> _Plan:
-        """The block after all rules, one after another."""
+    def from_block(block: Block, rules: tuple[FusionRule, ...], chip: Chip) -> _Plan:
+        """The plan after all rules, applied in order."""
         flow = Flow(block.operators)
         kernels: dict[tuple[int, ...], Mask] = {(place,): np.array(True) for place in range(len(block.operators))}
         plan = _Plan(source=block, flow=flow, chip=chip, kernels=kernels)
@@ -74,11 +74,11 @@ class _Plan:
         return plan
 
     def apply(self, rule: FusionRule, candidate: Candidate) -> RuleOutcome:
-        """Join the kernels that hold the candidate's operators, where they may be joined."""
+        """Join the kernels with the candidate's operators at the points where this is possible."""
         names = tuple(self.flow.operators[k].name for k in candidate.operators)
-        fired = RuleOutcome(rule=rule.name, block=self.source.name, operators=names)
+        outcome = RuleOutcome(rule=rule.name, block=self.source.name, operators=names)
         if candidate.refused:
-            return replace(fired, reason=candidate.refused)
+            return replace(outcome, reason=candidate.refused)
         fits, assumed, size = self._fits(candidate.tile_bytes)
         reasons: list[str] = []
         done = np.array(False)
@@ -93,11 +93,11 @@ class _Plan:
                 continue
             self._join(set(parts), members, where)
             done = done | where
-            fired = replace(fired, kernel=joined_name(self._names(members)))
+            outcome = replace(outcome, kernel=joined_name(self._names(members)))
             reasons += [f"{t} is still written: {r} reads it" for t, r in self.flow.kept(members).items()]
-        said = [] if fits.all() else [size]
-        reason = "; ".join(dict.fromkeys((*said, *reasons)))
-        return replace(fired, where=done.astype(float), reason=reason, assumed=assumed and bool(done.any()))
+        sizes = [] if fits.all() else [size]
+        reason = "; ".join(dict.fromkeys((*sizes, *reasons)))
+        return replace(outcome, where=done.astype(float), reason=reason, assumed=assumed and bool(done.any()))
 
     def _names(self, members: tuple[int, ...]) -> list[str]:
         return [self.flow.operators[k].name for k in members]
@@ -109,16 +109,16 @@ class _Plan:
         self.kernels = {members: mask for members, mask in self.kernels.items() if mask.any()}
 
     def _fits(self, tile: Count) -> tuple[Mask, bool, str]:
-        """Where a tile fits, whether that is assumed, and the sizes in words."""
-        room = self.chip.on_chip_bytes_per_unit
-        if not present(tile) or room is None:
-            return np.array(True), room is None and present(tile), ""
-        low, high, most = (f"{bound / 2.0**10:,.6g}" for bound in (np.min(tile), np.max(tile), np.max(room)))
+        """Mask of the points at which a tile fits, whether that is assumed, and a text with the sizes."""
+        capacity = self.chip.on_chip_bytes_per_unit
+        if not present(tile) or capacity is None:
+            return np.array(True), capacity is None and present(tile), ""
+        low, high, most = (f"{bound / 2.0**10:,.6g}" for bound in (np.min(tile), np.max(tile), np.max(capacity)))
         size = f"{low} KiB" if low == high else f"{low} to {high} KiB"
-        return np.asarray(tile <= room), False, f"a tile takes {size}, a unit holds {most} KiB"
+        return np.asarray(tile <= capacity), False, f"a tile needs {size}, a unit has {most} KiB"
 
     def block(self) -> Block:
-        """The block with its kernels in the place of its operators."""
+        """The block with the kernels instead of its operators."""
         if len(self.kernels) == len(self.source.operators) and all(len(members) == 1 for members in self.kernels):
             return self.source
         order = sorted(self.kernels, key=lambda members: (self.flow.position(members) or 0, members))
@@ -127,7 +127,7 @@ class _Plan:
 
 
 def at_points(operator: Operator, where: Mask) -> Operator:
-    """The operator at the points at which it runs."""
+    """The operator with counts of zero at points where it does not run."""
     if where.all():
         return operator
 
@@ -146,7 +146,7 @@ def at_points(operator: Operator, where: Mask) -> Operator:
 
 
 def parse_rules(text: str) -> tuple[str, ...]:
-    """`all`, or names of rules joined by `+`."""
+    """Parse `all` or names of rules joined by `+`."""
     known = tuple(rule.name for rule in RULES)
     if text == "all":
         return known
@@ -175,7 +175,7 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="fusion",
     kind="fusion",
-    summary="Runs neighbouring operators as one kernel where nothing else needs what stands between and a tile fits.",
+    summary="Runs neighbouring operators as one kernel if a tile of the intermediate fits on the chip.",
     formula="bytes saved: 2 per element and byte of an intermediate (write and read; 1 where another operator reads "
     "it), the input of products side by side n - 1 times; FLOPs as before",
     source="survey arXiv 2402.16363 section 5.1; DeepSpeed-Inference arXiv 2207.00032",

@@ -1,4 +1,4 @@
-"""The operators of a block by what they make and read, and several of them as one kernel."""
+"""Data flow between the operators of a block, and fusion of several operators into one kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmviewer.ops.gemm import GemmShape
 
 #: Roles in the order of precedence of a fused elementwise kernel.
 ROLES = tuple(OperatorRole)
-#: Products that stand side by side have a name of their own.
+#: Joined names of sibling products (products of one input) -> name of the fused product.
 SIBLING_NAMES = {
     "q_proj+k_proj+v_proj": "qkv_proj",
     "q_a_proj+kv_a_proj": "qkv_a_proj",
@@ -23,33 +23,33 @@ SIBLING_NAMES = {
     "shared_gate_proj+shared_up_proj": "shared_gate_up_proj",
     "gate_proj+up_proj": "gate_up_proj",
 }
-#: Leaves its block beside the last operator's output.
+#: Tensor that later blocks read in addition to the output of the last operator.
 SECOND_OUTPUT = "per_layer_inputs"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
-    """The operators of one block; a place is an operator's index among them."""
+    """Data flow of the operators of one block; a place is the index of an operator."""
 
     operators: tuple[Operator, ...]
 
     @property
     def places(self) -> dict[str, int]:
-        """Name -> place."""
+        """Operator name -> place in the block."""
         return {op.name: place for place, op in enumerate(self.operators)}
 
     def made_by(self, place: int) -> list[int]:
-        """The operators that make the activations which `place` reads, in order."""
+        """The places of operators that write the activations read by `place`, in order."""
         read = {a.tensor.name for a in self.operators[place].reads if a.tensor.role is Role.ACTIVATION}
         return [k for k, op in enumerate(self.operators[:place]) if read & _made(op)]
 
     def read_by(self, place: int) -> list[int]:
-        """The operators that read the activations which `place` makes, in order."""
+        """The places of operators that read the activations written by `place`, in order."""
         made = _made(self.operators[place])
         return [k for k, op in enumerate(self.operators) if k > place and made & _names(op.reads)]
 
     def position(self, members: tuple[int, ...]) -> int | None:
-        """Where they can run as one: with the last, else with the first of them; None: something stands between."""
+        """Place at which members can run as one kernel: the last or the first; None if another operator prevents it."""
         inside = [self.operators[k] for k in members]
         made = set().union(*(_names(op.writes) for op in inside))
         read = set().union(*(_names(op.reads) for op in inside))
@@ -62,24 +62,24 @@ class Flow:
         return [self.operators[k] for k in range(members[0], members[-1]) if k not in members]
 
     def conflict(self, members: tuple[int, ...]) -> str:
-        """Why these cannot be one kernel, whatever their sizes; empty: they can."""
+        """The reason why members cannot be one kernel for any sizes; empty if they can."""
         inside = [self.operators[k] for k in members]
         linears = [op for op in inside if op.kind is Kind.GEMM]
         if len({op.inputs for op in linears}) > 1:
-            return "two products, one after the other"
+            return "two products in sequence"
         rowwise = [op.name for op in inside if op.kind is Kind.NORM or op.role is OperatorRole.QUANTIZE]
         if linears and any(name in rowwise for name in (op.name for op in inside[inside.index(linears[0]) :])):
-            return f"a tile of {linears[0].name} holds no whole row"
+            return f"a tile of {linears[0].name} has no whole row"
         if rowwise and any(op.kind is Kind.ATTENTION for op in inside):
-            return f"{rowwise[0]} is in the kernel of rope already"
+            return f"{rowwise[0]} is already fused with rope"
         if _reads_more(inside):
-            return f"only a part of what {inside[-1].name} reads is made there"
+            return f"{inside[-1].name} reads a tensor of which only a part is computed there"
         if self.position(members) is None:
-            return f"{self._between(members)[0].name} stands between"
+            return f"{self._between(members)[0].name} runs between them"
         return ""
 
     def kept(self, members: tuple[int, ...]) -> dict[str, str]:
-        """Intermediates of a kernel that are written all the same -> who else reads them."""
+        """Intermediates of a kernel that must still be written -> name of another reader."""
         made = {name for k in members for name in _made(self.operators[k])}
         used = {name for k in members for name in _names(self.operators[k].reads)} & made
         outside = [op for k, op in enumerate(self.operators) if k not in members]
@@ -88,7 +88,7 @@ class Flow:
         return found | {name: "the next block" for name in used if name in (last, SECOND_OUTPUT)}
 
     def merged(self, members: tuple[int, ...]) -> Operator:
-        """One kernel: what its members made for each other is not read again, and not written if nobody else reads."""
+        """One kernel for the members; intermediates are not read, and only written if another operator reads them."""
         if len(members) == 1:
             return self.operators[members[0]]
         inside = [self.operators[k] for k in members]
@@ -114,7 +114,7 @@ class Flow:
 
 
 def joined_name(names: Iterable[str]) -> str:
-    """`attn_norm+qkv_proj`."""
+    """The name of a fused kernel, such as `attn_norm+qkv_proj`."""
     name = "+".join(names)
     for long, short in SIBLING_NAMES.items():
         name = name.replace(long, short)
@@ -134,7 +134,7 @@ def _made(operator: Operator) -> set[str]:
 
 
 def _reads(inside: list[Operator]) -> list[Access]:
-    """What comes from outside; products side by side read their input once."""
+    """The accesses to tensors from outside the kernel; sibling products read their input once."""
     made: set[str] = set()
     by_products: set[str] = set()
     reads: list[Access] = []
@@ -152,9 +152,10 @@ def _reads(inside: list[Operator]) -> list[Access]:
 
 
 def _reads_more(inside: list[Operator]) -> bool:
-    """Whether one reads more of a tensor than another made of it: rope makes a part of latent attention's queries.
+    """Whether an operator reads more of a tensor than another wrote: rope writes a part of latent attention's queries.
 
-    Where the form of latent attention leaves nothing to read it is the same, or a point would depend on its neighbours.
+    A read of 0 elements, which a form of latent attention can have, counts too: otherwise the result for a point would
+    depend on the other points.
     """
     made = {a.tensor.name: a.elements for op in inside for a in op.writes if a.tensor.role is Role.ACTIVATION}
     read = [a for op in inside for a in op.reads if a.tensor.name in made]
@@ -162,7 +163,7 @@ def _reads_more(inside: list[Operator]) -> bool:
 
 
 def _output_shape(inside: list[Operator]) -> tuple[Count, ...]:
-    """That of the last; of products side by side their columns together."""
+    """The output shape of the last operator; the columns of sibling products are added."""
     *_, last = inside
     if last.kind is not Kind.GEMM:
         return last.output_shape
@@ -171,7 +172,7 @@ def _output_shape(inside: list[Operator]) -> tuple[Count, ...]:
 
 
 def _shape(inside: list[Operator], head: Operator) -> object:
-    """The product's, or attention's."""
+    """The shape of the matrix product, with the columns of all siblings, or of attention."""
     if not isinstance(head.shape, GemmShape):
         return head.shape
     columns = sum(op.shape.n for op in inside if isinstance(op.shape, GemmShape))

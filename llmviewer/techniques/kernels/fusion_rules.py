@@ -1,7 +1,7 @@
-"""Which operators fusion may put in one kernel: one rule each, what it asks of the graph and of the chip.
+"""Fusion rules: patterns of operators that can be one kernel, and the on-chip memory that they need.
 
-A rule names candidates: operators of a block, the bytes of intermediate tile that a unit must hold meanwhile, or the
-reason for which they stay apart whatever the sizes.
+A rule yields candidates: operators of a block with the bytes of the intermediate tile that a unit must store, or with
+the reason why they cannot be fused for any sizes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MATRIX_ROWS = 16.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidate:
-    """Operators for one kernel, by their places in the block.
+    """Operators that can be one kernel, by their places in the block.
 
-    tile_bytes: intermediate bytes that one unit holds on the chip.  refused: why never.
+    tile_bytes: intermediate bytes that one unit stores on the chip.  refused: reason why they cannot be fused.
     """
 
     operators: tuple[int, ...]
@@ -43,7 +43,7 @@ Match: TypeAlias = Callable[[Flow], Iterator[Candidate]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionRule:
-    """A declared fusion.  missing: what to say where no operator is of its kind."""
+    """A pattern of operators that one kernel replaces.  missing: the reason reported if a graph has no candidate."""
 
     name: str
     summary: str
@@ -53,7 +53,7 @@ class FusionRule:
 
 
 def _siblings(*sets: tuple[str, ...]) -> Match:
-    """Products of one input, side by side in one matrix: the input is read once; no tile is kept."""
+    """Match products of one input, stored as one matrix: the input is read once; no tile is stored."""
 
     def match(flow: Flow) -> Iterator[Candidate]:
         for names in sets:
@@ -76,7 +76,7 @@ def _linear_activation(flow: Flow) -> Iterator[Candidate]:
 
 
 def _output_tile(flow: Flow, linears: list[int]) -> Count:
-    """A tile of the outputs of linear layers."""
+    """Bytes of a tile of the outputs of linear layers."""
     tile: Count = 0.0
     for place in linears:
         operator = flow.operators[place]
@@ -100,7 +100,7 @@ def _bias_residual(flow: Flow) -> Iterator[Candidate]:
             yield Candidate(operators=(linears[-1], place), tile_bytes=_output_tile(flow, linears[-1:]))
         elif makers:
             name = flow.operators[makers[-1]].name
-            yield Candidate(operators=(makers[-1], place), refused=f"{name} is no linear layer")
+            yield Candidate(operators=(makers[-1], place), refused=f"{name} is not a linear layer")
 
 
 def _is_sum(operator: Operator) -> bool:
@@ -116,7 +116,7 @@ def _residual_norm(flow: Flow) -> Iterator[Candidate]:
 
 
 def _row_bytes(operator: Operator) -> Count:
-    """A row of what an operator makes."""
+    """Bytes of one row of an operator's output."""
     return operator.output_shape[-1] * operator.output.dtype.bytes
 
 
@@ -132,11 +132,13 @@ def _norm_linear(flow: Flow) -> Iterator[Candidate]:
             assert isinstance(shape, GemmShape)
             yield Candidate(operators=plain[0], tile_bytes=_rows(linear, TILE_ROWS) * (shape.k * low.bytes))
         elif chains:
-            yield Candidate(operators=chains[0], refused="experts gather rows: each would be normalised again for each")
+            yield Candidate(
+                operators=chains[0], refused="experts gather rows: a row would be normalised once per expert"
+            )
 
 
 def _to_linears(flow: Flow, place: int) -> Iterator[tuple[int, ...]]:
-    """(norm, linear) and (norm, quantize, linear), in the order of the block."""
+    """Chains (norm, linear) and (norm, quantize, linear) after `place`, in the order of the block."""
     for reader in flow.read_by(place):
         operator = flow.operators[reader]
         if operator.kind is Kind.GEMM:
@@ -156,7 +158,7 @@ def _quantize(flow: Flow) -> Iterator[Candidate]:
         for maker in flow.made_by(place) if is_quantize(operator) else ():
             source = flow.operators[maker]
             rowwise = source.kind in (Kind.NORM, Kind.ELEMENTWISE)
-            refused = "" if rowwise else f"a tile of {source.name} holds no whole row, which the scale needs"
+            refused = "" if rowwise else f"a tile of {source.name} has no whole row, which the scale needs"
             yield Candidate(operators=(maker, place), tile_bytes=_row_bytes(source), refused=refused)
 
 
@@ -196,18 +198,18 @@ def _rope_attention(flow: Flow) -> Iterator[Candidate]:
 
 _DEEP_FUSION = "DeepSpeed-Inference Deep-Fusion, arXiv 2207.00032"
 
-#: In the order in which they are applied: what was fused first may keep a later rule from its operators.
+#: All rules in the order of application; an earlier rule may fuse operators that a later one could use.
 RULES: tuple[FusionRule, ...] = (
     FusionRule(
         name="qkv",
-        summary="q, k and v (of latent attention the two down-projections) as one product",
+        summary="q, k and v (in latent attention the two down-projections) as one product",
         source=_DEEP_FUSION,
         missing="no q, k and v projections side by side, or the checkpoint already holds one matrix",
         match=_siblings(("q_proj", "k_proj", "v_proj"), ("q_a_proj", "kv_a_proj"), ("q_proj", "kv_a_proj")),
     ),
     FusionRule(
         name="gate-up",
-        summary="gate and up as one product, of experts and shared experts too",
+        summary="gate and up as one product, also in experts and shared experts",
         source="vLLM MergedColumnParallelLinear",
         missing="no gate and up projections side by side, or the checkpoint already holds one matrix",
         match=_siblings(*((f"{p}gate_proj", f"{p}up_proj") for p in ("", "expert_", "shared_"))),
@@ -216,40 +218,40 @@ RULES: tuple[FusionRule, ...] = (
         name="softmax",
         summary="the eager kernels in one: no scores move, masked pairs are still computed",
         source="arXiv 2402.16363, section 5.1",
-        missing="attention is one kernel already (--attention eager has three), or there is none",
+        missing="attention is already one kernel (--attention eager has three), or there is none",
         match=_softmax,
     ),
     FusionRule(
         name="linear-activation",
-        summary="the activation at the end of the linear layer that feeds it",
+        summary="an activation in the epilogue of the linear layer before it",
         source="arXiv 2402.16363, figure 14",
         missing="no activation follows a linear layer",
         match=_linear_activation,
     ),
     FusionRule(
         name="bias-residual",
-        summary="bias and residual sum at the end of the linear layer that closes a branch",
+        summary="bias and residual sum in the epilogue of the last linear layer of a branch",
         source=_DEEP_FUSION,
         missing="no residual sum",
         match=_bias_residual,
     ),
     FusionRule(
         name="residual-norm",
-        summary="a residual sum and the norm beside it",
+        summary="a residual sum and the adjacent norm",
         source="vLLM fused_add_rms_norm",
-        missing="no residual sum beside a norm within a layer",
+        missing="no residual sum next to a norm within a layer",
         match=_residual_norm,
     ),
     FusionRule(
         name="quantize",
-        summary="a norm or activation and the low-bit input made of it",
+        summary="a norm or activation and the quantization of its output",
         source="vLLM rms_norm_dynamic_per_token_quant",
-        missing="no low-bit inputs are made",
+        missing="no inputs are quantized",
         match=_quantize,
     ),
     FusionRule(
         name="norm-linear",
-        summary="the norm at the start of the linear layer that reads it first",
+        summary="a norm in the prologue of the first linear layer that reads it",
         source=_DEEP_FUSION,
         missing="no norm feeds a linear layer",
         match=_norm_linear,
@@ -258,13 +260,13 @@ RULES: tuple[FusionRule, ...] = (
         name="qk-norm-rope",
         summary="norms of queries and keys, rope and the write to the cache",
         source="TensorRT-LLM fused_qk_norm_rope",
-        missing="queries and keys are not normalised before rope; rope writes the cache already",
+        missing="queries and keys are not normalised before rope; rope already writes the cache",
         match=_qk_norm_rope,
     ),
     FusionRule(
         name="rope-attention",
-        summary="rope at the start of attention",
-        source="flash_attn_with_kvcache; in the place of DeepSpeed's transposition, which is no operator here",
+        summary="rope in the prologue of attention",
+        source="flash_attn_with_kvcache; replaces DeepSpeed's transposition, which is not an operator here",
         missing="no rope before attention",
         match=_rope_attention,
     ),
