@@ -30,7 +30,7 @@ def test_a_curve_multiplies_its_rates() -> None:
     assert Acceptance(rates=(0.8, 0.5, 0.25)).tokens(3.0) == pytest.approx(2.3, rel=1e-14)
 
 
-def test_a_curve_goes_on_with_its_last_rate() -> None:
+def test_a_curve_continues_with_its_last_rate() -> None:
     """0.8, 0.5, 0.5: 1 + 0.8 + 0.4 + 0.2"""
     curve = Acceptance(rates=(0.8, 0.5))
     assert [curve.at(position) for position in (1, 2, 3, 9)] == [0.8, 0.5, 0.5, 0.5]
@@ -48,7 +48,7 @@ def test_all_accepted_gives_one_token_more_than_drafted(drafted: int) -> None:
 
 
 @given(curve=curves)
-def test_nothing_drafted_gives_the_one_token_of_plain_decoding(curve: tuple[float, ...]) -> None:
+def test_no_draft_tokens_give_one_token_per_pass(curve: tuple[float, ...]) -> None:
     assert Acceptance(rates=curve).tokens(0.0) == 1.0
 
 
@@ -59,31 +59,31 @@ def test_more_acceptance_never_gives_fewer_tokens(curve: tuple[float, ...], draf
 
 
 @given(curve=curves, drafted=st.lists(drafts, min_size=1, max_size=5))
-def test_a_sweep_of_drafts_is_the_same_call_as_a_point(curve: tuple[float, ...], drafted: list[int]) -> None:
+def test_an_array_of_draft_lengths_equals_single_calls(curve: tuple[float, ...], drafted: list[int]) -> None:
     acceptance = Acceptance(rates=curve)
     swept = acceptance.tokens(np.array(drafted, dtype=np.float64))
     assert list(np.ravel(swept)) == [acceptance.tokens(float(n)) for n in drafted]
 
 
 @given(curve=curves, more=st.integers(1, 5), drafted=drafts)
-def test_a_token_more_drafted_never_gives_fewer(curve: tuple[float, ...], more: int, drafted: int) -> None:
+def test_drafting_one_more_token_never_gives_fewer(curve: tuple[float, ...], more: int, drafted: int) -> None:
     acceptance = Acceptance(rates=curve)
     assert acceptance.tokens(float(drafted + more)) >= acceptance.tokens(float(drafted))
 
 
-def test_distillation_takes_away_a_share_of_the_rejections() -> None:
+def test_distillation_removes_a_share_of_the_rejections() -> None:
     """A quarter of 40 % rejections disappears: 70 % accepted."""
     assert Acceptance(rates=(0.6,)).distilled(0.25).rates == pytest.approx((0.7,))
     assert Acceptance(rates=(0.6,)).distilled(1.0).rates == (1.0,)
     assert Acceptance(rates=(0.6,)).distilled(0.0).rates == (0.6,)
 
 
-def test_three_samples_of_a_draft_accept_seven_eighths_of_what_one_accepts_half_of() -> None:
+def test_three_samples_at_rate_one_half_accept_seven_eighths() -> None:
     assert ranks.from_independent_draws(Acceptance(rates=(0.5,)), 3).rates == ((0.5, 0.25, 0.125),)
     assert ranks.from_independent_draws(Acceptance(rates=(0.5,)), 1).rates == ((0.5,),)
 
 
-def test_a_curve_of_lengths_is_inverted_gain_by_gain() -> None:
+def test_acceptance_lengths_are_inverted_to_rates_gain_by_gain() -> None:
     """InferenceX, Kimi K2.5 with EAGLE-3: 1.83, 2.43, 2.88: 0.83 / 1, 0.60 / 0.83, 0.45 / 0.60"""
     acceptance = from_lengths({1: 1.83, 2: 2.43, 3: 2.88})
     assert acceptance.rates == pytest.approx((0.83, 0.60 / 0.83, 0.75))
@@ -94,31 +94,31 @@ def test_a_single_length_is_inverted_to_one_rate() -> None:
     assert from_lengths({3: 1.875}).rates == pytest.approx((0.5, 0.5, 0.5), abs=1e-12)
 
 
-def test_between_lengths_far_apart_the_rate_is_constant() -> None:
+def test_the_rate_is_constant_between_distant_lengths() -> None:
     """After 0.8: 1.8 + 0.8 (0.5 + 0.25 + 0.125) = 2.5"""
     assert from_lengths({1: 1.8, 4: 2.5}).rates == pytest.approx((0.8, 0.5, 0.5, 0.5), abs=1e-12)
 
 
 @given(curve=st.lists(st.floats(0.05, 1.0), min_size=1, max_size=6).map(tuple))
-def test_lengths_say_the_rates_they_come_from(curve: tuple[float, ...]) -> None:
+def test_lengths_invert_to_the_rates_they_were_computed_from(curve: tuple[float, ...]) -> None:
     acceptance = Acceptance(rates=curve)
     found = from_lengths({n: float(acceptance.tokens(float(n))) for n in range(1, len(curve) + 1)})
     assert found.rates == pytest.approx(curve, abs=1e-7)
 
 
 @given(a=rates, drafted=st.integers(1, 12))
-def test_one_length_says_the_rate_it_comes_from(a: float, drafted: int) -> None:
+def test_one_length_inverts_to_its_constant_rate(a: float, drafted: int) -> None:
     length = float(Acceptance(rates=(a,)).tokens(float(drafted)))
     assert from_lengths({drafted: length}).tokens(float(drafted)) == pytest.approx(length, rel=1e-9)
 
 
 @pytest.mark.parametrize("lengths", [{2: 3.5}, {1: 0.9}, {1: 1.8, 2: 1.7}, {1: 1.5, 2: 2.2}])
-def test_lengths_that_no_rates_explain_are_refused(lengths: dict[int, float]) -> None:
+def test_impossible_lengths_are_rejected(lengths: dict[int, float]) -> None:
     with pytest.raises(UserError, match="no rates from 0 to 1"):
         from_lengths(lengths)
 
 
-def test_acceptance_is_read_as_people_type_it() -> None:
+def test_spellings_of_acceptance_are_parsed() -> None:
     assert read_acceptance("--speculative", "0.8").rates == (0.8,)
     assert read_acceptance("--speculative", "0.8/0.7/0.6").rates == (0.8, 0.7, 0.6)
     assert read_acceptance("--speculative", "eagle3-kimi-k2.5").tokens(4.0) == pytest.approx(3.24)
@@ -139,7 +139,7 @@ def test_acceptance_is_read_as_people_type_it() -> None:
         ("", "acceptance is missing; write acceptance=0.8"),
     ],
 )
-def test_bad_acceptance_is_one_clear_line(text: str, said: str) -> None:
+def test_bad_acceptance_is_a_one_line_error(text: str, said: str) -> None:
     with pytest.raises(UserError, match=said) as raised:
         read_acceptance("--speculative", text)
     assert "\n" not in str(raised.value)
@@ -152,24 +152,24 @@ def test_success_rates_of_the_first_choices_become_rates_by_rank() -> None:
     assert found.at(7, 2) == found.at(1, 2)
 
 
-def test_ranks_are_read_as_people_type_them() -> None:
+def test_spellings_of_ranks_are_parsed() -> None:
     assert read_ranks("--speculative", "0.6/0.15/0.05").rates == ((0.6, 0.15, 0.05),)
     assert read_ranks("--speculative", "medusa-vicuna-7b").at(2, 1) == 0.316
 
 
 @pytest.mark.parametrize("text", ["0.5/0.6", "0.9/0.2", "1.5", "-0.1", "nan"])
-def test_ranks_that_rise_or_sum_to_over_1_are_refused(text: str) -> None:
+def test_ranks_that_rise_or_sum_to_over_1_are_rejected(text: str) -> None:
     with pytest.raises(UserError, match="must fall from rank to rank"):
         read_ranks("--speculative", text)
 
 
-def test_an_unknown_name_of_ranks_is_refused_with_the_nearest() -> None:
+def test_an_unknown_name_of_ranks_suggests_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'medusa-vicuna-7b'"):
         read_ranks("--speculative", "medusa-vicuna7b")
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_says_where_it_is_from_and_what_it_counts(name: str) -> None:
+def test_a_preset_states_its_source_and_counting_rule(name: str) -> None:
     preset = PRESETS[name]
     assert "arXiv " in preset.source or "https://" in preset.source
     assert preset.convention in CONVENTIONS
@@ -178,7 +178,7 @@ def test_a_preset_says_where_it_is_from_and_what_it_counts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_presets_rates_give_its_lengths_back_bonus_included(name: str) -> None:
+def test_a_presets_rates_reproduce_its_lengths_with_the_bonus_token(name: str) -> None:
     preset = PRESETS[name]
     for drafted, length in preset.lengths.items():
         assert 1.0 <= length <= drafted + 1.0
@@ -186,17 +186,17 @@ def test_a_presets_rates_give_its_lengths_back_bonus_included(name: str) -> None
 
 
 @pytest.mark.parametrize("name", RANKS)
-def test_ranks_say_where_they_are_from(name: str) -> None:
+def test_ranks_state_their_source(name: str) -> None:
     assert "arXiv " in RANKS[name].source or "https://" in RANKS[name].source
     assert RANKS[name].target and RANKS[name].dataset
 
 
-def test_names_stand_once() -> None:
+def test_preset_names_are_unique() -> None:
     text = Path(FILE).read_text(encoding="utf-8")
     assert text.count("name: ") == len(PRESETS) + len(RANKS)
 
 
-def test_a_source_that_leaves_the_bonus_token_out_gets_it_added() -> None:
+def test_the_bonus_token_is_added_for_sources_that_exclude_it() -> None:
     assert CONVENTIONS["without bonus token"] - CONVENTIONS["with bonus token"] == 1.0
 
 
@@ -205,6 +205,6 @@ def test_leviathans_acceptance_of_t5_small_gives_3_6_tokens_with_7_drafted() -> 
     assert read_acceptance("", "draft-t5-small-translation").tokens(7.0) == pytest.approx(3.5995, abs=1e-4)
 
 
-def test_deepseek_v3_gets_its_18_times_the_tokens() -> None:
+def test_deepseek_v3_reaches_1_8_times_the_tokens() -> None:
     """85 % of second tokens accepted: 1.85 tokens a pass; the report says 1.8 times the tokens per second."""
     assert read_acceptance("", "mtp-deepseek-v3").tokens(1.0) == 1.85

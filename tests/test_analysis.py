@@ -78,7 +78,7 @@ def test_survey_per_layer(
     assert row["bound"] == bound
 
 
-def test_the_decode_stage_has_input_len_keys(survey: dict[str, Any]) -> None:
+def test_the_decode_stage_attends_to_input_len_keys(survey: dict[str, Any]) -> None:
     stage = survey["stages"]["decode"]
     assert (stage["new_tokens"], stage["cached_tokens"]) == (1, 2047)
     assert operators(survey, "decode")["qk_matmul"]["output_shape"] == [1, 32, 2048]
@@ -102,7 +102,7 @@ def test_stage_totals_are_operators_times_layers(model: str, attention: str) -> 
             )
 
 
-def test_totals_of_whole_numbers_are_exact(survey: dict[str, Any]) -> None:
+def test_integer_totals_are_exact(survey: dict[str, Any]) -> None:
     for stage in survey["stages"].values():
         for quantity in ("flops", "matmul_flops", "traffic_bytes"):
             assert stage[quantity] == sum(row[quantity] * row["layers"] for row in stage["operators"])
@@ -138,7 +138,7 @@ def loaded(name: str) -> models.Model:
     budget=st.sampled_from([0, 2048]),
     scheme=st.sampled_from(["none", "w4a16", "w8a8kv8"]),
 )
-def test_a_point_alone_and_inside_a_sweep_are_bit_identical(
+def test_a_single_point_and_the_same_point_of_a_sweep_are_bit_identical(
     name: str, points: list[tuple[int, int, int]], chip: str, attention: str, budget: int, scheme: str
 ) -> None:
     options: dict[str, Any] = {"attention": attention, "max_num_batched_tokens": budget, "quantization": scheme}
@@ -155,7 +155,7 @@ def test_a_point_alone_and_inside_a_sweep_are_bit_identical(
 
 
 @pytest.mark.parametrize("name", models.names())
-def test_every_model_has_finite_times_and_gains_by_flash_attention(name: str) -> None:
+def test_every_model_has_finite_times_and_is_faster_with_flash_attention(name: str) -> None:
     """One token, a middling and a long batch, on chips that publish much and little."""
     sizes: dict[str, Any] = {"batch_size": [1, 3, 64], "input_len": [1, 1000, 8000], "output_len": [2, 5, 3]}
     for chip in ("h100-sxm", "tpu-v5e"):
@@ -185,13 +185,13 @@ def test_tpot_is_the_mean_of_single_steps(model: models.Model, attention: str) -
     assert found["e2e_s"] == pytest.approx(found["ttft_s"] + sum(steps), rel=1e-12)
 
 
-def test_one_output_token_has_no_time_per_further_token() -> None:
+def test_a_single_output_token_has_no_tpot() -> None:
     found = answer("llama-2-7b", "a6000", output_len=1)["metrics"]
     assert found["tpot_s"] is None
     assert found["e2e_s"] == found["ttft_s"]
 
 
-def test_throughput_is_tokens_of_the_batch_over_end_to_end_time() -> None:
+def test_throughput_is_batch_tokens_over_end_to_end_time() -> None:
     found = answer("llama-2-7b", "a6000", batch_size=16, input_len=512, output_len=128)["metrics"]
     assert found["output_tokens_per_s"] == pytest.approx(16 * 128 / found["e2e_s"])
     assert found["output_tokens_per_s_per_user"] == pytest.approx(128 / found["e2e_s"])
@@ -207,7 +207,7 @@ def test_utilizations_are_fractions_of_the_data_sheet() -> None:
     assert 0.99 < found["metrics"]["decode_mbu"] < 1
 
 
-def test_bandwidth_utilization_is_of_the_real_decode_steps() -> None:
+def test_bandwidth_utilization_uses_the_real_decode_steps() -> None:
     """Prompt 2048, 3 tokens: the real steps read 2049 and 2050 keys, as those shown after prompts of 2049 and 2050."""
     asked = {"batch_size": 64, "quantization": "w4a16"}
     shown = [answer("llama-2-7b", "a100", input_len=n, **asked)["stages"]["decode"] for n in (2049, 2050)]
@@ -222,7 +222,7 @@ def test_bandwidth_utilization_is_of_the_real_decode_steps() -> None:
     assert alone["decode_mbu"] is None, "one output token takes no decode step"
 
 
-def test_every_flop_is_measured_at_the_peak_of_its_own_dtype() -> None:
+def test_mfu_divides_every_flop_by_the_peak_of_its_own_dtype() -> None:
     """w8a8 on the A100: projections at 624 TOPS, attention and head at 312.  With 312 for all, MFU would pass 1; what
     decode or another point of a sweep multiplies in changes nothing."""
     found = analyze("qwen3-30b-a3b", "a100", batch_size=64, input_len=[1, 8000], quantization="w8a8")
@@ -235,7 +235,7 @@ def test_every_flop_is_measured_at_the_peak_of_its_own_dtype() -> None:
         assert found.to_dict(at)["roofline"]["compute_dtype"] == "int8"
 
 
-def test_masked_pairs_of_eager_attention_are_no_model_flops() -> None:
+def test_masked_pairs_of_eager_attention_are_not_model_flops() -> None:
     flash, eager = (answer("llama-2-7b", "a100", input_len=2048, attention=a) for a in ("flash", "eager"))
     useful = [found["metrics"]["prefill_mfu"] * found["metrics"]["ttft_s"] for found in (flash, eager)]
     assert useful[0] == pytest.approx(useful[1], rel=1e-12)
@@ -270,7 +270,7 @@ def test_a_larger_batch_takes_longer_and_yields_more(batch: int, prompt: int, ou
     assert found["output_tokens_per_s"][0] <= found["output_tokens_per_s"][1] * (1 + 1e-12)
 
 
-def test_moe_reads_the_experts_that_tokens_meet_in_expectation() -> None:
+def test_moe_reads_the_expected_number_of_distinct_experts() -> None:
     """128 experts, 8 per token: one token meets 8, 64 tokens 128 (1 - (1 - 8/128)^64) = 125.9; FLOPs are 64 x 8."""
     one, many = (
         {row["name"]: row for row in answer("qwen3-30b-a3b", "h200", batch_size=b)["stages"]["decode"]["operators"]}
@@ -292,7 +292,7 @@ def test_moe_reads_the_experts_that_tokens_meet_in_expectation() -> None:
         "pass,tokens=3,acceptance=0.5",
     ],
 )
-def test_what_drafts_runs_on_the_hypothetical_chip_of_its_point(speculative: str) -> None:
+def test_a_draft_runs_on_the_hypothetical_chip_of_its_point(speculative: str) -> None:
     h100, factors = specs.load("h100"), (1.0, 8.0, 0.5)
     several = replace(h100, bandwidth_bytes_per_s=np.array(factors) * h100.bandwidth_bytes_per_s)
     sizes = {"batch_size": 64, "input_len": 500, "output_len": 4, "speculative": speculative}
@@ -303,7 +303,7 @@ def test_what_drafts_runs_on_the_hypothetical_chip_of_its_point(speculative: str
 
 
 @pytest.mark.parametrize("figure", ["bandwidth_bytes_per_s", "memory_bytes", "l2_bytes", "units", "matrix_flops_per_s"])
-def test_a_hypothetical_chip_among_others_answers_as_if_alone(figure: str) -> None:
+def test_a_hypothetical_chip_in_an_array_matches_the_single_chip(figure: str) -> None:
     """H100s that differ in one figure, by factors of 1 and 2: the second answers like a chip that has twice as much."""
     chip, name = specs.load("h100"), "gemma-3-12b"
 

@@ -38,7 +38,7 @@ import llmviewer as lv
         ({"batchsize": 4}, "unknown option 'batchsize'"),
     ],
 )
-def test_a_wrong_option_names_the_value_and_what_is_allowed(options: dict[str, Any], said: str) -> None:
+def test_an_invalid_option_names_the_value_and_what_is_allowed(options: dict[str, Any], said: str) -> None:
     with pytest.raises(lv.UserError, match=said) as error:
         lv.analyze("llama-2-7b", "a6000", **options)
     assert "\n" not in str(error.value)
@@ -62,7 +62,7 @@ def test_a_wrong_option_names_the_value_and_what_is_allowed(options: dict[str, A
     ],
     ids=lambda value: str(value)[:20].replace("\0", "?"),
 )
-def test_a_wrong_name_is_one_line_with_the_nearest_one(model: str, chip: str, said: str) -> None:
+def test_an_unknown_name_is_a_one_line_error_with_the_nearest_name(model: str, chip: str, said: str) -> None:
     with pytest.raises(lv.UserError, match=said) as error:
         lv.analyze(model, chip)
     assert "\n" not in str(error.value)

@@ -66,7 +66,7 @@ def test_flash_prefill_by_hand() -> None:
     assert op.vector_flops == 5 * 32 * (2048 * 2049 // 2)
 
 
-def test_grouped_queries_read_kv_heads() -> None:
+def test_grouped_query_attention_reads_kv_heads_only() -> None:
     """Llama-2-70b at 2048 keys: 8 KV heads x 128 x 2 bytes x 2 (K and V) = 8.39 MB, not 64 heads' 67.1."""
     assert flash(GQA, decode(1.0, 2047.0)).read_bytes(Role.CACHE) == 2 * 2 * 2048 * 8 * 128
     ops = eager(GQA, decode(1.0, 2047.0))
@@ -74,7 +74,7 @@ def test_grouped_queries_read_kv_heads() -> None:
     assert ops["qk_matmul"].read_bytes(Role.ACTIVATION) == 2 * 64 * 128
 
 
-def test_grouping_heads_changes_no_flop() -> None:
+def test_grouped_query_attention_changes_no_flops() -> None:
     mha = replace(GQA, kv_heads=64)
     for step in (prefill(2.0, 300.0), decode(5.0, 1000.0)):
         assert flash(GQA, step).matmul_flops == flash(mha, step).matmul_flops
@@ -87,7 +87,7 @@ def test_decode_attention_has_two_flops_per_query_head_and_kv_byte_pair() -> Non
         assert op.matmul_flops / op.read_bytes(Role.CACHE) == 64 / 8
 
 
-def test_a_window_bounds_cache_reads_and_flops_of_decode() -> None:
+def test_a_window_limits_cache_reads_and_flops_of_decode() -> None:
     sliding = replace(MHA, window=512.0)
     op = flash(sliding, decode(1.0, 10000.0))
     assert op.read_bytes(Role.CACHE) == 2 * 2 * 512 * 4096
@@ -95,7 +95,7 @@ def test_a_window_bounds_cache_reads_and_flops_of_decode() -> None:
     assert sliding.states()[0].resident_bytes(10000.0) == 2 * 512 * 4096
 
 
-def test_a_chunk_bounds_the_pairs_of_prefill() -> None:
+def test_chunked_attention_limits_the_pairs_of_prefill() -> None:
     """4 chunks of 256: 4 x 256 x 257 / 2 pairs; the whole prompt would have 1024 x 1025 / 2."""
     op = flash(replace(MHA, chunk=256), prefill(1.0, 1024.0))
     assert op.matmul_flops == 4 * 4096 * (4 * 256 * 257 // 2)
@@ -120,7 +120,7 @@ def test_sinks_and_qk_norms_are_weights_that_are_read() -> None:
     assert ops["q_norm"].read_bytes(Role.WEIGHT) == ops["k_norm"].read_bytes(Role.WEIGHT) == 2 * 128
 
 
-def test_partial_rotation_turns_fewer_pairs() -> None:
+def test_partial_rope_rotates_fewer_pairs() -> None:
     full, half = (eager(a, decode(1.0, 99.0))["rope"].flops for a in (MHA, replace(MHA, rotary_dim=64)))
     assert full == 6 * (32 + 32) * 64
     assert half == full / 2
@@ -181,14 +181,14 @@ def test_a_sarathi_batch_reads_projection_weights_once() -> None:
     assert together.read_bytes(Role.WEIGHT) == 2 * 4096 * 4096
 
 
-def test_verification_of_drafts_is_a_short_prefill_on_a_cache() -> None:
+def test_verification_of_draft_tokens_is_a_short_prefill_on_a_cache() -> None:
     """3 drafts and the last token over 100 cached: 4 x 100 + 4 x 5 / 2 = 410 pairs; weights read once for 4 tokens."""
     step = verify(1.0, 100.0, draft_tokens=3.0)
     assert flash(MHA, step).matmul_flops == 4 * 4096 * 410
     assert eager(MHA, step)["q_proj"].read_bytes(Role.WEIGHT) == 2 * 4096 * 4096
 
 
-def test_flash_reads_no_chunk_but_those_of_the_new_tokens() -> None:
+def test_flash_reads_only_the_chunks_of_the_new_tokens() -> None:
     """Chunks of 8192 after 9000 tokens: the next one sees keys 8192 ... 9000, 809 of them; 300 more up to 9299, 1108.
     The first token of a chunk sees itself alone.  Eager kernels multiply the whole cache of a chunk."""
     chunked = replace(MHA, chunk=8192)
@@ -235,7 +235,7 @@ def test_decode_rereads_nothing() -> None:
     assert op.moved_bytes(Place.L2) == 0
 
 
-def test_a_cache_beyond_the_l2_is_read_again_from_device_memory_in_waves() -> None:
+def test_a_cache_larger_than_the_l2_is_reread_from_device_memory_in_waves() -> None:
     """A6000, 6 MiB of L2: 8 query heads share 65,536 keys of one KV head, 33.6 MB; their rows are 4096 blocks of 128,
     49 waves of 84.  A causal wave reads half of the keys on average: 49 x 0.500008 reads, 23.5 more than the first."""
     op = flash(GQA, prefill(1.0, 65536.0), "a6000")
@@ -243,7 +243,7 @@ def test_a_cache_beyond_the_l2_is_read_again_from_device_memory_in_waves() -> No
     assert op.traffic_bytes - once == pytest.approx(again * 2 * 2 * 65536 * 1024)
 
 
-def test_a_window_that_fits_the_l2_is_never_read_again_from_device_memory() -> None:
+def test_a_window_that_fits_the_l2_is_not_reread_from_device_memory() -> None:
     """A6000, window 1024: a wave of 84 blocks of 128 rows (16 tokens x 8 heads) sweeps 1024 + 1344 keys, 1.2 MB."""
     op = flash(replace(GQA, window=1024.0), prefill(1.0, 131072.0), "a6000")
     assert op.traffic_bytes == 2 * 131072 * (8192 + 1024 + 1024 + 8192)
@@ -255,7 +255,7 @@ CACHES_AND_UNITS = [n for n in specs.names() if specs.load(n).l2_bytes and specs
 @pytest.mark.parametrize("name", CACHES_AND_UNITS)
 @pytest.mark.parametrize("window", [float("inf"), 1024.0, 4096.0])
 @pytest.mark.parametrize("attention", [MHA, GQA, replace(GQA, heads=16, head_dim=256)], ids=["mha", "gqa", "wide"])
-def test_further_row_blocks_never_set_the_time(name: str, window: float, attention: Attention) -> None:
+def test_rereads_by_further_row_blocks_are_never_the_bound(name: str, window: float, attention: Attention) -> None:
     """A block of 128 rows does 128 FLOP and more per byte it reads again: K and V read once are the bound."""
     chip = specs.load(name)
     tokens = np.exp2(np.arange(7.0, 21.0, dtype=np.float64))

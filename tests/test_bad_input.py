@@ -69,7 +69,7 @@ SWEEP = ["sweep", "llama-2-7b", "--hardware", "a6000", "--format", "csv"]
     "value", ["", " ", "x", "nan", "inf", "-1", "0", "1.5", "1_000", "٣", "1,2", 10**30, "1" * 5000]
 )
 @pytest.mark.parametrize("option", ["--batch-size", "--input-len", "--output-len"])
-def test_a_size_that_is_no_whole_number_from_1_up_is_refused(run: Run, option: str, value: object) -> None:
+def test_a_size_that_is_not_a_positive_integer_is_rejected(run: Run, option: str, value: object) -> None:
     name = option[2:].replace("-", "_")
     refused(run(*ANALYZE, f"{option}={value}"), f"{name} is ")
     refused(run(*ANALYZE, f"{option}={value}"), "allowed: whole numbers from 1 to 1,000,000,000")
@@ -89,7 +89,7 @@ def test_a_size_that_is_no_whole_number_from_1_up_is_refused(run: Run, option: s
         ("lora", "adapters=3", "rank is missing; write --lora rank=..."),
     ],
 )
-def test_an_option_that_lacks_something_says_what_to_write(run: Run, option: str, text: str, said: str) -> None:
+def test_an_incomplete_option_says_what_to_write(run: Run, option: str, text: str, said: str) -> None:
     refused(run("analyze", "llama-2-7b", "--hardware", "a6000", f"--{option}", text), said)
 
 
@@ -125,7 +125,7 @@ def test_a_utilization_is_a_fraction(run: Run, value: str) -> None:
         ([*SWEEP, "--dtype", ",".join(["fp16"] * 10001)], "10,001 configurations; allowed: at most 10,000"),
     ],
 )
-def test_wrong_words_are_one_line(run: Run, words: list[object], said: str) -> None:
+def test_wrong_arguments_are_a_one_line_error(run: Run, words: list[object], said: str) -> None:
     refused(run(*words), said)
 
 
@@ -146,7 +146,7 @@ def test_wrong_words_are_one_line(run: Run, words: list[object], said: str) -> N
         ("1:10000000,1:10000000", "has over 10,000,000 values"),
     ],
 )
-def test_a_wrong_range_is_one_line(run: Run, text: str, said: str) -> None:
+def test_a_wrong_range_is_a_one_line_error(run: Run, text: str, said: str) -> None:
     refused(run(*SWEEP, f"--batch-size={text}"), said)
 
 
@@ -159,11 +159,11 @@ def test_a_wrong_range_is_one_line(run: Run, text: str, said: str) -> None:
         ["--hardware", "a6000,no-such-chip"],
     ],
 )
-def test_a_sweep_that_cannot_end_does_not_begin(run: Run, words: list[str], form: str) -> None:
+def test_a_sweep_that_is_too_large_is_rejected_at_the_start(run: Run, words: list[str], form: str) -> None:
     refused(run("sweep", "llama-2-7b", "--hardware", "a6000", "--format", form, *words), "")
 
 
-def test_a_sweep_of_many_chunks_of_prompts_is_split_by_its_passes(run: Run) -> None:
+def test_a_sweep_of_chunked_prompts_is_split_by_its_forward_passes(run: Run) -> None:
     words = ["--batch-size", "1:1000", "--input-len", "20000", "--max-num-batched-tokens", "32", "--output-len", "1"]
     status, out, _ = run(*SWEEP, *words)
     assert (status, len(out.splitlines())) == (0, 1001)
@@ -175,7 +175,7 @@ def test_a_sweep_warns_once_of_a_context_beyond_the_maximum(run: Run) -> None:
     assert err == "warning: context 5128 is beyond the model's maximum of 4096 tokens\n"
 
 
-def test_an_error_stands_alone_whatever_there_is_to_warn_of(run: Run) -> None:
+def test_an_error_is_printed_without_warnings(run: Run) -> None:
     refused(run(*SWEEP, "--input-len", "5000", "-o", "missing/x.csv"), "cannot write 'missing/x.csv'")
 
 
@@ -183,7 +183,7 @@ def test_an_error_stands_alone_whatever_there_is_to_warn_of(run: Run) -> None:
     "model", ["llama-2-7b", "mamba-2.8b", "llama-4-scout", "deepseek-v2-lite", "gemma-3-1b", "dbrx"]
 )
 @pytest.mark.parametrize("attention", ["flash", "eager"])
-def test_absurd_but_allowed_sizes_are_answered(run: Run, model: str, attention: str) -> None:
+def test_extreme_but_allowed_sizes_are_answered(run: Run, model: str, attention: str) -> None:
     sizes = ["--batch-size", 10**9, "--input-len", 10**9, "--attention", attention]
     status, out, err = run("analyze", model, "--hardware", "a6000", *sizes, "--format", "json")
     assert (status, err) == (1, "")
@@ -249,7 +249,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_broken_file_is_one_line_as_a_model_and_as_a_chip(run: Run, name: str) -> None:
+def test_a_broken_file_is_a_one_line_error_for_models_and_chips(run: Run, name: str) -> None:
     content, said = FILES[name]
     Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
     refused(run("analyze", name, "--hardware", "a6000"), said)
@@ -258,7 +258,7 @@ def test_a_broken_file_is_one_line_as_a_model_and_as_a_chip(run: Run, name: str)
     refused(run("hardware", "show", name), "")
 
 
-def test_no_file_hangs_or_runs_code(run: Run) -> None:
+def test_no_file_hangs_the_reader_or_runs_code(run: Run) -> None:
     Path("broken.json").symlink_to("nowhere")
     Path("loop.json").symlink_to("loop.json")
     os.mkfifo("pipe.json")
@@ -273,7 +273,7 @@ def test_no_file_hangs_or_runs_code(run: Run) -> None:
     refused(run("hardware", "show", "pipe.json"), "is a device or a pipe")
 
 
-def test_a_mark_of_byte_order_dates_and_exponents_are_read() -> None:
+def test_byte_order_marks_dates_and_exponents_are_read() -> None:
     assert parsing.from_yaml("a: 2024-02-30\nb: 1e12\nc: &x [1]\nd: *x") == {
         "a": "2024-02-30",
         "b": 1e12,
@@ -282,7 +282,7 @@ def test_a_mark_of_byte_order_dates_and_exponents_are_read() -> None:
     }
 
 
-def test_a_config_saved_with_a_mark_of_byte_order_is_read(run: Run) -> None:
+def test_a_config_with_a_byte_order_mark_is_read(run: Run) -> None:
     Path("marked.json").write_text(json.dumps(LLAMA), encoding="utf-8-sig")
     assert run("models", "show", "marked.json")[0] == 0
 
@@ -295,13 +295,13 @@ JSON_VALUES = st.recursive(
 
 
 @given(JSON_VALUES)
-def test_what_json_can_say_reads_as_it_was_written(value: object) -> None:
+def test_json_values_round_trip_through_the_yaml_reader(value: object) -> None:
     text = json.dumps(value)
     assert parsing.from_json(text) == value
 
 
 @given(st.text(alphabet='{}[]:,-?&*!<>|"# \n\tab1.0e', max_size=60))
-def test_any_text_is_a_value_or_one_line(text: str) -> None:
+def test_any_text_is_parsed_or_a_one_line_error(text: str) -> None:
     for read in (parsing.from_json, parsing.from_yaml):
         try:
             read(text)
@@ -314,7 +314,7 @@ def test_any_text_is_a_value_or_one_line(text: str) -> None:
 
 @pytest.mark.parametrize("place", ["mine/config.json", "link.json", "chip.yaml"])
 @pytest.mark.parametrize("command", ["analyze", "compare", "sweep"])
-def test_an_answer_never_replaces_what_it_is_about(run: Run, command: str, place: str) -> None:
+def test_output_never_overwrites_an_input_file(run: Run, command: str, place: str) -> None:
     Path("mine").mkdir()
     Path("mine/config.json").write_text(json.dumps(LLAMA))
     Path("link.json").symlink_to("mine/config.json")
@@ -330,14 +330,14 @@ def test_an_answer_never_replaces_what_it_is_about(run: Run, command: str, place
 @pytest.mark.parametrize(
     "words", [ANALYZE, SWEEP, [*SWEEP[:-1], "parquet"], ["hardware", "list"], ["models", "show", "gpt2"]]
 )
-def test_what_cannot_be_written_is_one_line_and_leaves_nothing(run: Run, words: list[str], place: str) -> None:
+def test_an_unwritable_path_is_a_one_line_error_and_leaves_no_file(run: Run, words: list[str], place: str) -> None:
     pytest.importorskip("pyarrow")
     Path("file").write_text("")
     refused(run(*words, "-o", place), "cannot write")
     assert os.listdir() == ["file"]  # noqa: PTH208
 
 
-def test_a_fault_of_ours_is_one_line_and_status_70(
+def test_an_unexpected_exception_is_one_line_and_status_70(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(words: list[str]) -> int:
@@ -365,7 +365,7 @@ WRONG_SIZES = (
 
 @pytest.mark.parametrize("value", WRONG_SIZES, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("name", ["batch_size", "input_len", "output_len"])
-def test_sizes_of_a_wrong_type_are_one_line(name: str, value: Any) -> None:
+def test_sizes_of_a_wrong_type_are_a_one_line_error(name: str, value: Any) -> None:
     with pytest.raises(UserError, match=f"^{name} is .*; allowed: ") as error:
         analyze("llama-2-7b", "a6000", **{name: value})
     one_line(error.value)
@@ -374,7 +374,7 @@ def test_sizes_of_a_wrong_type_are_one_line(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "value", [3, np.int32(3), 3.0, np.float64(3), np.array(3), np.array([3]), [3], (3,), range(3, 4)]
 )
-def test_a_number_is_a_number_however_it_is_held(value: Any) -> None:
+def test_all_numeric_types_are_accepted(value: Any) -> None:
     assert analyze("llama-2-7b", "a6000", batch_size=value).to_dict()["workload"]["batch_size"] == 3
 
 
@@ -386,27 +386,27 @@ def test_a_number_is_a_number_however_it_is_held(value: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["dtype", "quantization", "kv_cache_dtype", "attention", "latent_attention", "efficiency", "no_such_option"]
 )
-def test_options_of_a_wrong_type_are_one_line(name: str, value: Any) -> None:
+def test_options_of_a_wrong_type_are_a_one_line_error(name: str, value: Any) -> None:
     with pytest.raises(UserError, match=name.replace("kv_cache_dtype", "kv_cache_dtype|KV cache dtype")) as error:
         analyze("llama-2-7b", "a6000", **{name: value})
     one_line(error.value)
 
 
 @pytest.mark.parametrize("value", [None, 5, [], {}, b"llama-2-7b", 1.5, object(), True])
-def test_a_model_or_a_chip_of_a_wrong_type_is_one_line(value: Any) -> None:
+def test_a_model_or_chip_of_a_wrong_type_is_a_one_line_error(value: Any) -> None:
     for model, chip, what in ((value, "a6000", "model"), ("llama-2-7b", value, "hardware")):
         with pytest.raises(UserError, match=f"^{what} is .*; expected a name, a path") as error:
             analyze(model, chip)
         one_line(error.value)
 
 
-def test_a_path_object_is_a_path(tmp_path: Path) -> None:
+def test_path_objects_are_accepted(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "chip.yaml").write_text(json.dumps(H100))
     assert analyze(tmp_path, tmp_path / "chip.yaml").fits
 
 
-def test_chips_and_requests_of_two_lengths_are_one_line() -> None:
+def test_chip_and_request_arrays_of_different_lengths_are_a_one_line_error() -> None:
     from dataclasses import replace
 
     chip = specs.load("a6000")
@@ -423,16 +423,16 @@ def test_chips_and_requests_of_two_lengths_are_one_line() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_a_value_is_quoted_as_its_writer_wrote_it(value: object, said: str) -> None:
+def test_error_messages_quote_values_as_written(value: object, said: str) -> None:
     assert quoted(value) == said
 
 
-def test_a_column_of_a_frame_is_a_sequence() -> None:
+def test_dataframe_columns_are_accepted_as_sizes() -> None:
     pd = pytest.importorskip("pandas")
     assert len(analyze("llama-2-7b", "a6000", batch_size=pd.Series([1, 2]))) == 2
 
 
-def test_the_nearest_name_is_a_near_one() -> None:
+def test_only_close_names_are_suggested() -> None:
     assert nearest("lama-2-7b", ["llama-2-7b", "gpt2"]) == "llama-2-7b"
     assert nearest("foo", ["olmoe", "gpt2"]) is None
     assert nearest("x" * 10**6, ["olmoe"]) is None
@@ -444,7 +444,7 @@ def test_the_nearest_name_is_a_near_one() -> None:
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
-def test_names_from_files_do_not_reach_the_terminal_raw(run: Run) -> None:
+def test_control_characters_in_names_do_not_reach_the_terminal(run: Run) -> None:
     hostile = "\x1b[2J\x07\n\r\x9bRED"
     Path("model.json").write_text(json.dumps({**LLAMA, "architectures": [hostile], "_name_or_path": hostile}))
     Path("chip.yaml").write_text(json.dumps({**H100, "name": hostile, "generation": hostile}))

@@ -108,14 +108,14 @@ def simulated(users: int, prompt: int, output: int, budget: int) -> tuple[float,
 
 
 class TestChunked:
-    def test_nobody_waits_while_prompts_are_rarer_than_steps(self) -> None:
+    def test_there_is_no_queue_while_prompts_need_fewer_steps_than_decoding(self) -> None:
         # 8 users, prompts of 1024, steps of 512: 7 decode beside a chunk of 505, so a prompt takes 3 steps;
         # of 127 + 3 steps of a cycle 8 x 3 are mixed
         found = plan_chunks(8.0, 1024.0, 127.0, 512.0)
         assert (found.chunks, found.prompts_per_pass, found.decodes, found.chunk_tokens) == (3.0, 1.0, 7.0, 505.0)
         assert found.share == pytest.approx(24 / 130)
 
-    def test_its_times(self) -> None:
+    def test_ttft_and_tpot_by_hand(self) -> None:
         # 3 mixed steps hold 1024 + 3 x 7 tokens: 30 + 104.5 ms; a pure step of 8 takes 10.8 ms.  Between the 127 steps
         # of an answer the 7 others' prompts take 21
         times = served(Chunked(tokens=512), asked(8, 1024, 128), machine())
@@ -123,7 +123,7 @@ class TestChunked:
         assert times.generation_s == pytest.approx(7 * 0.1345 + (127 - 21) * 0.0108)
         assert times.tpot_s == pytest.approx((7 * 0.1345 + 106 * 0.0108) / 127)
 
-    def test_every_step_is_mixed_and_prompts_queue_where_prompts_are_long(self) -> None:
+    def test_with_long_prompts_every_step_is_mixed_and_prompts_queue(self) -> None:
         # 64 users, prompts of 4096, answers of 65 tokens: k = (4096 + 64) / 512 = 8.125 full steps a prompt,
         # 64 x 8.125 > 64 + 9: all mixed, 64 / 8.125 decode beside a chunk
         found = plan_chunks(64.0, 4096.0, 64.0, 512.0)
@@ -135,22 +135,22 @@ class TestChunked:
         assert e2e_s(times) == pytest.approx(64 * prefill), "a prompt begins every 8.125 steps, 64 users take turns"
         assert times.tpot_s == pytest.approx(FIXED + 512 * TOKEN), "every token waits for a full step"
 
-    def test_short_prompts_share_a_step_when_several_come_in_one(self) -> None:
+    def test_several_short_prompts_share_a_step(self) -> None:
         # 64 users, answers of 8 tokens: 64 / 8 = 8 prompts come in every step; 8 x (32 + 7) tokens fit 512
         found = plan_chunks(64.0, 32.0, 7.0, 512.0)
         assert (found.chunks, found.prompts_per_pass, found.share) == (1.0, 8.0, 1.0)
         assert found.decodes == pytest.approx(56.0)
 
-    def test_one_user_alone_is_prefilled_in_chunks_and_then_decodes_undisturbed(self) -> None:
+    def test_a_single_user_is_prefilled_in_chunks_and_decodes_without_interference(self) -> None:
         times = served(Chunked(tokens=512), asked(1, 1024, 128), machine())
         assert times.ttft_s == pytest.approx(2 * FIXED + 1024 * TOKEN)
         assert times.generation_s == pytest.approx(127 * (FIXED + TOKEN))
 
-    def test_a_budget_without_bound_makes_one_chunk_of_every_prompt(self) -> None:
+    def test_an_unlimited_budget_makes_one_chunk_of_every_prompt(self) -> None:
         found = plan_chunks(8.0, 1024.0, 127.0, 1e12)
         assert (found.chunks, found.chunk_tokens, found.decodes) == (1.0, 1024.0, 7.0)
 
-    def test_answers_of_one_token_decode_nothing(self) -> None:
+    def test_single_token_answers_have_no_decode_steps(self) -> None:
         times = served(Chunked(tokens=512), asked(8, 1024, 1), machine())
         assert np.isnan(times.tpot_s).all()
         assert e2e_s(times) == pytest.approx(8 * (2 * FIXED + 1024 * TOKEN))
@@ -160,7 +160,7 @@ class TestChunked:
         users=st.integers(1, 4096), prompt=st.integers(1, 10**5), steps=st.integers(0, 10**4),
         budget=st.integers(16, 8192),
     )  # fmt: skip
-    def test_no_step_exceeds_its_budget_and_the_chunks_make_the_prompt(
+    def test_no_step_exceeds_its_budget_and_chunks_add_up_to_the_prompt(
         self, users: int, prompt: int, steps: int, budget: int
     ) -> None:
         found = plan_chunks(float(users), float(prompt), float(steps), float(budget))
@@ -188,7 +188,7 @@ class TestChunked:
             (128, 128, 128, 512),  # a whole prompt in every step
         ],
     )
-    def test_a_simulated_engine_is_as_fast(self, users: int, prompt: int, output: int, budget: int) -> None:
+    def test_the_formula_matches_a_simulated_engine(self, users: int, prompt: int, output: int, budget: int) -> None:
         times = served(Chunked(tokens=budget), asked(users, prompt, output), machine())
         first, token, rate = simulated(users, prompt, output, budget)
         assert users / e2e_s(times) == pytest.approx(rate, rel=0.01)
@@ -197,7 +197,7 @@ class TestChunked:
 
     @settings(deadline=None)  # the machine may be busy
     @given(users=st.integers(1, 512), prompt=st.integers(1, 20000), output=st.integers(1, 2000))
-    def test_users_are_throughput_times_end_to_end_time(self, users: int, prompt: int, output: int) -> None:
+    def test_littles_law_holds(self, users: int, prompt: int, output: int) -> None:
         """Little: in a cycle of A places A requests end; a place waits, prefills or generates all the time."""
         times = served(Chunked(tokens=512), asked(users, prompt, output), machine(places=64.0))
         running = min(users, 64)
@@ -228,20 +228,20 @@ def decode_s(batches: Array) -> Array:
 
 
 class TestDisaggregated:
-    def test_the_decode_batch_follows_from_what_prefill_feeds(self) -> None:
+    def test_the_decode_batch_follows_from_the_prefill_rate(self) -> None:
         # X = 2 / 0.1 = 20 requests/s; b / (100 (10 + 0.1 b) ms) = 20 -> b = 20 (1 + 0.01 b) -> b = 25
         assert load().batch(decode_s) == pytest.approx(25.0, rel=1e-6)
 
-    def test_too_few_users_keep_nobody_waiting(self) -> None:
+    def test_few_users_do_not_queue(self) -> None:
         # X (0.1 + 0.02) + b = 8 and X = b / (1 + 0.01 b): b^2 - b(8 - 1.12 / 0.01 ...) solved by hand below
         (batch,) = load(users=np.array([8.0])).batch(decode_s)
         rate = batch / (1.0 + 0.01 * batch)
         assert rate * 0.12 + batch == pytest.approx(8.0, rel=1e-6)
 
-    def test_a_sequence_alone_decodes_in_a_batch_of_one(self) -> None:
+    def test_a_single_sequence_decodes_in_a_batch_of_one(self) -> None:
         assert load(users=np.array([1.0])).batch(decode_s) == pytest.approx(1.0)
 
-    def test_there_are_no_more_sequences_than_places(self) -> None:
+    def test_sequences_never_exceed_the_cache_slots(self) -> None:
         assert load(places=np.array([4.0])).batch(decode_s) == pytest.approx(4.0)
 
     @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ class TestDisaggregated:
             (8192, 1025, 1e12, 1e6, "users"),
         ],
     )
-    def test_the_slowest_resource_bounds_the_throughput(
+    def test_the_slowest_resource_limits_the_throughput(
         self, prompt: int, output: int, link: float, places: float, bound: str
     ) -> None:
         batching = Disaggregated(prefill=2.0, decode=2.0, link_bytes_per_s=link)
@@ -269,7 +269,7 @@ class TestDisaggregated:
         users=st.integers(1, 512), prefill=st.integers(1, 8), decode=st.integers(1, 8),
         prompt=st.integers(1, 20000), output=st.integers(1, 1000),
     )  # fmt: skip
-    def test_nothing_serves_more_than_its_slowest_part_and_nobody_waits_less_than_nothing(
+    def test_throughput_is_at_most_that_of_the_slowest_part_and_waits_are_not_negative(
         self, users: int, prefill: int, decode: int, prompt: int, output: int
     ) -> None:
         batching = Disaggregated(prefill=float(prefill), decode=float(decode), link_bytes_per_s=5e10)
@@ -325,7 +325,7 @@ class TestModels:
         )
         assert chunks <= whole
 
-    def test_a_budget_as_long_as_everything_makes_one_chunk(self, name: str) -> None:
+    def test_a_budget_of_all_tokens_makes_one_chunk(self, name: str) -> None:
         whole, chunk = (served_by(name, way, batch_size=1) for way in ("static", "chunked,tokens=100000"))
         assert chunk["serving"]["chunks"] == 1
         for metric in ("ttft_s", "tpot_s", "e2e_s"):
@@ -344,13 +344,13 @@ class TestModels:
                 one - head - weights_read(model.graph(chunk(1.0, 271.0, 512.0)), ("embedding",))
             )
 
-    def test_the_longest_member_as_long_as_the_mean_changes_nothing(self, name: str) -> None:
+    def test_max_output_equal_to_the_mean_changes_nothing(self, name: str) -> None:
         plain, named = (served_by(name, way) for way in ("static", "static,longest=128"))
         assert named["serving"] == {"longest_output_tokens": 128, "empty_slots": 0}
         for part in ("metrics", "memory", "stages"):
             assert named[part] == plain[part]
 
-    def test_a_longer_member_holds_everyone_s_slot(self, name: str) -> None:
+    def test_a_static_batch_waits_for_its_longest_sequence(self, name: str) -> None:
         plain, longer, whole = (
             served_by(name, way, output_len=output)
             for way, output in (("static", 128), ("static,longest=256", 128), ("static", 256))
@@ -361,7 +361,7 @@ class TestModels:
         assert longer["metrics"]["output_tokens_per_s"] < plain["metrics"]["output_tokens_per_s"]
 
     @pytest.mark.parametrize("batching", ["continuous", "chunked", "disaggregated"])
-    def test_users_are_throughput_times_e2e_and_a_point_is_its_place_in_a_sweep(self, name: str, batching: str) -> None:
+    def test_littles_law_holds_and_single_points_match_the_sweep(self, name: str, batching: str) -> None:
         users = [1, 7, 64]
         swept = analyze(name, "a100-sxm", batch_size=users, input_len=1024, output_len=128, batching=batching)
         for at, batch in enumerate(users):
@@ -371,7 +371,7 @@ class TestModels:
             rate = point["metrics"]["output_tokens_per_s"] / 128
             assert rate * point["metrics"]["e2e_s"] == pytest.approx(batch)
 
-    def test_an_endless_link_costs_nothing_and_decoding_apart_is_never_slower_than_beside_prompts(
+    def test_an_infinite_link_costs_nothing_and_disaggregated_decode_is_never_slower_than_chunked(
         self, name: str
     ) -> None:
         apart = served_by(name, "disaggregated,link=1000000")
@@ -381,7 +381,7 @@ class TestModels:
         assert apart["metrics"]["tpot_s"] <= min(beside["metrics"]["tpot_s"], static["metrics"]["tpot_s"] * 1.001)
         assert apart["parallelism"]["devices"] == 2
 
-    def test_more_instances_of_both_pools_serve_as_many_more_users_alike(self, name: str) -> None:
+    def test_scaling_both_pools_and_users_keeps_latencies(self, name: str) -> None:
         one, three = (
             served_by(name, f"disaggregated,prefill={n},decode={n},link=50", batch_size=16 * n) for n in (1, 3)
         )
@@ -391,7 +391,7 @@ class TestModels:
         )
 
 
-def test_full_steps_hold_a_prompt_and_its_answer() -> None:
+def test_full_steps_contain_prompts_and_their_answers_in_proportion() -> None:
     """64 users of Llama-3.1-8b: a prompt takes 8.125 steps of 512 tokens, in which one answer of 65 is decoded as well:
     linear layers see S + n tokens, flash attention the pairs of both."""
     found = answer("llama-3.1-8b", "b200", batch_size=64, input_len=4096, output_len=65, batching="chunked")
@@ -467,32 +467,32 @@ class TestBadInput:
             ("disaggregated,link=infinband-ndr", "did you mean 'infiniband-ndr'"),
         ],
     )
-    def test_a_wrong_word_is_one_clear_line(self, batching: str, message: str) -> None:
+    def test_a_wrong_option_text_is_a_one_line_error(self, batching: str, message: str) -> None:
         with pytest.raises(UserError, match=re.escape(message)) as raised:
             served_by("llama-2-7b", batching)
         assert "\n" not in str(raised.value)
 
-    def test_two_budgets_of_a_step_are_told(self) -> None:
+    def test_two_token_budgets_are_an_error(self) -> None:
         with pytest.raises(UserError, match="both set the token budget of a step; remove one of them"):
             served_by("llama-2-7b", "chunked,tokens=512", max_num_batched_tokens=256)
         alone = served_by("llama-2-7b", "chunked", max_num_batched_tokens=256)
         assert alone["serving"]["token_budget"] == 256
 
     @pytest.mark.parametrize("batching", ["chunked", "disaggregated"])
-    def test_what_is_not_modelled_together_is_refused(self, batching: str) -> None:
+    def test_unmodelled_combinations_are_rejected(self, batching: str) -> None:
         with pytest.raises(UserError, match="micro-batches of a pipeline are not modelled"):
             served_by("llama-2-7b", batching, pipeline_parallel_size="2,microbatches=4")
         with pytest.raises(UserError, match="are not modelled together; remove one of them"):
             served_by("llama-2-7b", batching, speculative="draft=tinyllama-1.1b,tokens=4,acceptance=0.8")
 
-    def test_a_chip_without_a_link_needs_one(self) -> None:
+    def test_a_chip_without_a_link_is_rejected(self) -> None:
         chip = replace(specs.load("a100-sxm"), links={}, default_link="")
         with pytest.raises(UserError, match="publishes no link; give link="):
             analyze("llama-2-7b", chip, batching="disaggregated")
 
 
 @pytest.mark.parametrize("batching", ["continuous", "chunked", "disaggregated"])
-def test_whoever_runs_fits_and_the_page_says_what_bounds_it(batching: str) -> None:
+def test_running_sequences_fit_the_cache_and_the_page_names_the_limit(batching: str) -> None:
     """1,000 users on one card: as many run as the cache holds; at 80 and 160 columns every line fits."""
     result = analyze("llama-2-13b", "a100-sxm", batch_size=1000, input_len=1024, output_len=128, batching=batching)
     assert result.fits
@@ -514,7 +514,7 @@ def test_calibrated_answers_have_intervals_under_every_batching() -> None:
             assert low <= found["metrics"][name] <= high or name == "ttft_s"
 
 
-def test_a_way_of_batching_without_words_of_its_own_is_said_plainly() -> None:
+def test_a_batching_policy_without_report_texts_is_still_reported() -> None:
     """A new way touches its file and the registry; words in reports are a choice."""
     found = {"batching": "rolling", "serving": {"queue_s": 0.25, "bound": "link"}, "workload": {"batch_size": 8}}
     (facts,) = serving.serving(found)

@@ -48,7 +48,7 @@ def alike(found: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in ("passes", "generation")}
 
 
-def test_the_passes_of_an_outline_and_three_points_of_eight_tokens() -> None:
+def test_passes_of_an_outline_and_three_points_of_eight_tokens() -> None:
     # 2 requests of 10 tokens, answers of 12: 4 of the outline, then points of 3, 3 and 2; templates of 5 tokens.
     # prefill gives the first token; the other 3 of the outline over 10, 11, 12; 2 x 3 prompts of 10 + 4 + 5 = 19
     # tokens give a token each; all 6 decode over 19; the 2 x 2 longer ones over 20: 2 + 3 x 2 + 6 + 6 + 4 = 24 tokens
@@ -59,7 +59,7 @@ def test_the_passes_of_an_outline_and_three_points_of_eight_tokens() -> None:
     assert passes(plan(shared, 2, 10, 12)) == [*outline, (6, 6, 13), (6, 1, 19), (4, 1, 20)]
 
 
-def test_the_passes_of_a_forked_answer() -> None:
+def test_passes_of_a_forked_answer() -> None:
     # 16 tokens, three quarters of them by 2.4 branches: 4 alone, then 12 / 2.4 = 5 passes
     found = passes(plan(apar(2.4, 0.75), 1, 100, 16))
     assert found[:3] == [(1, 1, 100), (1, 1, 101), (1, 1, 102)]
@@ -75,7 +75,7 @@ def test_the_passes_of_a_forked_answer() -> None:
     shared=st.sampled_from(("off", "on")),
     batch=st.integers(1, 5),
 )
-def test_every_token_of_the_answer_is_decoded_once_and_the_longest_branch_decides(
+def test_every_token_is_decoded_once_and_the_longest_branch_sets_the_number_of_passes(
     output: int, outline: int, points: int, prompt: int, shared: str, batch: int
 ) -> None:
     found = plan(replace(skeleton(outline, points, prompt), shared=shared == "on"), batch, 20, output)
@@ -87,7 +87,7 @@ def test_every_token_of_the_answer_is_decoded_once_and_the_longest_branch_decide
 
 
 @given(output=st.integers(1, 300), branches=st.floats(1, 40), parallel=st.floats(0, 1))
-def test_a_mean_number_of_branches_decodes_every_token_as_well(output: int, branches: float, parallel: float) -> None:
+def test_a_mean_number_of_branches_also_decodes_every_token_once(output: int, branches: float, parallel: float) -> None:
     found = plan(apar(branches, parallel), 1, 20, output)
     sequences = [of for of, _, _ in passes(found)]
     assert sum(sequences) == pytest.approx(output - 1, abs=1e-3)
@@ -100,7 +100,7 @@ class TestEveryModel:
         "one",
         ["skeleton,outline=8,points=1,shared=on", "apar,1", "apar,1,parallel=0.5", "skeleton,outline=40,points=5"],
     )
-    def test_one_branch_that_finds_all_in_the_cache_or_no_branch_is_plain_decoding_bit_for_bit(
+    def test_one_fully_cached_branch_or_none_equals_plain_decoding_bit_for_bit(
         self, model: str, one: str
     ) -> None:
         plain = analyze(model, "h100", kv_block_size=16, **SIZES)
@@ -109,7 +109,7 @@ class TestEveryModel:
             assert alike(other.to_dict(point)) == alike(plain.to_dict(point))
 
     @pytest.mark.parametrize("asked", ["skeleton,outline=8,points=3,prompt=7", "apar,branches=2.5,parallel=0.6"])
-    def test_a_point_and_the_same_point_of_a_sweep_are_equal_bit_for_bit(self, model: str, asked: str) -> None:
+    def test_a_single_point_equals_the_same_point_of_a_sweep_bit_for_bit(self, model: str, asked: str) -> None:
         options: dict[str, Any] = {"branches": asked, "max_num_batched_tokens": 2048}
         sweep = analyze(model, "h100", **SIZES, **options)
         for point in range(3):
@@ -118,7 +118,7 @@ class TestEveryModel:
 
     @pytest.mark.parametrize("asked", ["skeleton,outline=8,points=3,prompt=7", "skeleton,outline=8,points=7,shared=on"])
     @pytest.mark.parametrize("budget", [0, 512])
-    def test_memory_knows_the_worst_pass_without_all_of_them(self, model: str, asked: str, budget: int) -> None:
+    def test_peak_memory_needs_only_the_largest_passes(self, model: str, asked: str, budget: int) -> None:
         options: dict[str, Any] = {"branches": asked, "max_num_batched_tokens": budget, "attention": "eager"}
         chosen = configuration(model, "h100", **options)
         every = analyze(model, "h100", **SIZES, **options).analysis.memory
@@ -126,7 +126,7 @@ class TestEveryModel:
         for part in ("activations_bytes", "kv_cache_bytes", "weights_bytes"):
             assert np.asarray(getattr(every, part)).tolist() == np.asarray(getattr(ends, part)).tolist()
 
-    def test_bandwidth_is_never_used_more_than_fully(self, model: str) -> None:
+    def test_bandwidth_utilization_is_at_most_one(self, model: str) -> None:
         found = analyze(model, "h100", branches="skeleton,outline=4,points=4,prompt=9", **SIZES)
         used = found.analysis.decode_mbu[:2]
         assert ((used > 0.0) & (used <= 1.0)).all()
@@ -137,7 +137,7 @@ def model_of(chosen: Any) -> models.model.Model:
     return found
 
 
-def test_an_answer_takes_what_its_parts_take() -> None:
+def test_the_time_of_an_answer_is_the_sum_of_its_parts() -> None:
     # 36 tokens of outline as an answer of their own, then 6 prompts of 171 + 36 + 45 = 252 tokens with 36 tokens each
     sizes = {"input_len": 171, "output_len": 36 + 6 * 36}
     whole = analyze("llama-2-7b", "a100", branches="skeleton,outline=36,points=6,prompt=45", **sizes).metrics()
@@ -177,7 +177,7 @@ def test_shared_pages_are_whole_and_prefixes_of_all_requests_are_stored_once() -
     assert once["kv_cache_bytes"] == (80 + 2 * (171 - 80 + 4 * 12)) * TOKEN
 
 
-def test_prompts_of_points_obey_the_token_budget() -> None:
+def test_prompts_of_points_respect_the_token_budget() -> None:
     # 6 prompts of 252 tokens: in passes of 504 two by two, in passes of 100 alone and in chunks of 100, 100 and 52
     (two_by_two,) = (p for p in passes(plan(skeleton(36, 6, 45), 1, 171, 256, 504)) if p[1] > 1)
     assert two_by_two == (2, 252, 0)
@@ -206,7 +206,7 @@ def test_the_largest_batch_and_context_fit_and_one_more_does_not(asked: str, bud
         assert np.asarray(held.fits).tolist() == [1.0, 0.0]
 
 
-def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_evaluated_in_chunks_are_bit_identical(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {"batch_size": [1, 3], "input_len": 1000, "output_len": [900, 1]}
     asked |= {"branches": "skeleton,outline=50,points=3", "max_num_batched_tokens": 700}
     whole = analyze("gemma-2-2b", "a6000", **asked)
@@ -216,7 +216,7 @@ def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch: pytest.Monke
         assert pieces.to_dict(point) == whole.to_dict(point)
 
 
-def test_branches_compose_with_other_techniques_and_machines() -> None:
+def test_branches_compose_with_other_techniques_and_parallelism() -> None:
     asked: dict[str, Any] = {"input_len": 200, "output_len": 120, "batch_size": 8}
     for options in (
         {"quantization": "w4a16", "tensor_parallel_size": 2, "kv_cache_dtype": "fp8"},
@@ -234,12 +234,12 @@ def test_branches_compose_with_other_techniques_and_machines() -> None:
 class TestPublished:
     """Statements of the papers, on the roofline: bounds of what their slower kernels could reach."""
 
-    def test_batched_decoding_of_up_to_16_sequences_takes_about_as_long_as_of_one(self) -> None:
+    def test_decoding_up_to_16_sequences_takes_about_as_long_as_one(self) -> None:
         # Skeleton-of-Thought, appendix E and figure 10a: LLaMA-7B, A100, 128 tokens read and 64 written
         found = analyze("llama-2-7b", "a100-sxm", batch_size=[1, 16], input_len=128, output_len=64).analysis.tpot_s
         assert found[1] < 1.15 * found[0]
 
-    def test_an_answer_cut_into_segments_is_decoded_almost_that_much_faster(self) -> None:
+    def test_decoding_b_segments_in_a_batch_is_almost_b_times_faster(self) -> None:
         # appendix E: "if we cut the answer into B segments ... and decode them as a batch, we can get a B x speed-up"
         asked: dict[str, Any] = {"input_len": 128, "output_len": 512}
         plain = analyze("llama-2-7b", "a100-sxm", **asked).metrics()["tpot_s"]
@@ -247,7 +247,7 @@ class TestPublished:
             cut = analyze("llama-2-7b", "a100-sxm", branches=f"apar,branches={segments}", **asked).metrics()["tpot_s"]
             assert 0.93 * segments < plain / cut <= segments
 
-    def test_the_best_speedup_of_the_paper_lies_between_those_of_its_shortest_and_longest_answers(self) -> None:
+    def test_the_published_speedup_is_between_those_of_shortest_and_longest_answers(self) -> None:
         # up to 2.39 x (section 3.1.1); LLaMA2-Chat and Vicuna 7B write fewer than 6 points, and answers 1 to 2 times
         # as long as normal ones (figure 11).  A normal answer of 256 tokens, 13 tokens of question, 171 with the
         # outline's template (table 7); outline and point templates of some 36 and 45 tokens are ours.  The range is
@@ -273,7 +273,7 @@ class TestPublished:
         )
         assert 1.0 < float(np.max(split.total_bytes / plain.total_bytes)) < 1.11
 
-    def test_forks_reach_the_speedup_of_two_where_half_of_the_passes_are_left(self) -> None:
+    def test_forks_reach_a_speedup_of_two_with_half_of_the_passes(self) -> None:
         # APAR: up to 2 x with Vicuna.  How much of an answer its branches write is not printed in the abstract; 3 of
         # them that write three quarters leave 64 + 192 / 3 = 128 passes of 256
         asked: dict[str, Any] = {"input_len": 64, "output_len": 256}
@@ -307,19 +307,19 @@ class TestPublished:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(options: dict[str, Any], says: str) -> None:
+def test_invalid_combinations_are_a_one_line_error(options: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError) as raised:
         analyze("llama-2-7b", "a100", **options)
     assert says in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_more_chunks_than_anyone_waits_for_are_refused_before_they_are_laid_out() -> None:
+def test_too_many_chunks_are_rejected_before_they_are_scheduled() -> None:
     asked = {"branches": "skeleton,outline=4,points=2,prompt=1000000", "max_num_batched_tokens": 1}
     with pytest.raises(UserError, match="forward passes; allowed: at most 262,144"):
         analyze("llama-2-7b", "a100", input_len=10, output_len=40, **asked)
 
 
-def test_the_command_line_says_what_a_pass_brings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_reports_tokens_per_pass(capsys: pytest.CaptureFixture[str]) -> None:
     words = (
         "analyze llama-2-7b --hardware a100 --input-len 64 --output-len 256 --branches apar,branches=3,parallel=0.75"
     )

@@ -95,7 +95,7 @@ def test_a_kernel_that_cannot_be_captured_is_timed_call_by_call(device: Device) 
     assert sample() == 2e-3
 
 
-def test_out_of_memory_in_a_capture_is_the_kernels_own(device: Device) -> None:
+def test_out_of_memory_during_capture_is_raised_as_the_kernels_error(device: Device) -> None:
     def run(i: int) -> None:
         if "capture" in device.log:
             raise torch.OutOfMemoryError

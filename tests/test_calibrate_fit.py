@@ -116,7 +116,7 @@ def error_line(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return said
 
 
-def test_constants_that_made_the_rows_are_found_again(fitted: tuple[Path, dict[str, Any]]) -> None:
+def test_the_constants_that_generated_the_rows_are_recovered(fitted: tuple[Path, dict[str, Any]]) -> None:
     profile = profiles.load(fitted[0])
     stream = profile.fit("streaming/add/torch").constants
     assert stream["floor"] == pytest.approx(3.0, rel=0.05)
@@ -124,7 +124,7 @@ def test_constants_that_made_the_rows_are_found_again(fitted: tuple[Path, dict[s
     assert profile.fit("gemm/bf16/torch").constants["floor"] == pytest.approx(5.0, rel=0.25)
 
 
-def test_the_error_on_rows_not_fitted_on_is_that_of_the_noise(fitted: tuple[Path, dict[str, Any]]) -> None:
+def test_the_held_out_error_equals_the_noise(fitted: tuple[Path, dict[str, Any]]) -> None:
     """Noise of 4 % makes a mean error of 0.04 x sqrt(2 / pi) = 3.2 %."""
     fits = {(fit["fit"], fit["regime"]): fit for fit in fitted[1]["fits"]}
     for key in ("gemm/bf16/torch", "streaming/add/torch"):
@@ -132,12 +132,12 @@ def test_the_error_on_rows_not_fitted_on_is_that_of_the_noise(fitted: tuple[Path
         assert abs(fits[key, "all"]["bias"]) < 0.02
 
 
-def test_about_four_fifths_of_the_rows_lie_in_the_interval_of_the_others(fitted: tuple[Path, dict[str, Any]]) -> None:
+def test_about_80_percent_of_held_out_rows_are_in_the_80_percent_interval(fitted: tuple[Path, dict[str, Any]]) -> None:
     fits = {(fit["fit"], fit["regime"]): fit for fit in fitted[1]["fits"]}
     assert 0.7 <= fits["gemm/bf16/torch", "all"]["covered80"] <= 0.92
 
 
-def test_a_profile_says_where_it_comes_from(fitted: tuple[Path, dict[str, Any]]) -> None:
+def test_a_profile_states_its_provenance(fitted: tuple[Path, dict[str, Any]]) -> None:
     said = profiles.load(fitted[0]).provenance
     assert said["kind"] == "fitted"
     assert said["by"].endswith("calibrate fit")
@@ -148,7 +148,7 @@ def test_a_profile_says_where_it_comes_from(fitted: tuple[Path, dict[str, Any]])
     assert profiles.load(fitted[0]).chip == "h100-sxm"
 
 
-def test_analyze_uses_a_profile_of_ones_own(
+def test_analyze_uses_a_user_profile(
     fitted: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["analyze", "llama-3.2-1b", "--hardware", "h100", "--profile", str(fitted[0]), "--format", "json"]
@@ -163,7 +163,7 @@ def test_a_profile_of_another_chip_is_transferred(
     assert "borrowed from" in " ".join(capsys.readouterr().out.split())
 
 
-def test_coverage_takes_the_interval_of_the_other_folds() -> None:
+def test_coverage_uses_the_interval_of_the_other_folds() -> None:
     """Fold 0 holds 1 to 9; of fold 1, 5 lies within and 100 beyond; of fold 0, all but 1..4 lie within 5 to 100."""
     ratio = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 5.0, 100.0])
     folds = np.array([0.0] * 9 + [1.0, 1.0])
@@ -171,7 +171,7 @@ def test_coverage_takes_the_interval_of_the_other_folds() -> None:
     assert conformal.coverage(ratio, np.zeros(11)) == {}
 
 
-def test_unstable_rows_are_left_out_where_most_are_stable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unstable_rows_are_excluded_if_most_rows_are_stable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame = timed(sums(), NOISE)
     rows = [*rows_of(frame[:20], "elementwise"), *rows_of(frame[20:], "elementwise", stable=False)]
     document = fit_of(written(tmp_path / "s", *rows), capsys)
@@ -179,7 +179,7 @@ def test_unstable_rows_are_left_out_where_most_are_stable(tmp_path: Path, capsys
     assert document["fits"][0]["rows"] == 20
 
 
-def test_unstable_rows_are_fitted_where_most_are_unstable_and_it_says_so(
+def test_unstable_rows_are_fitted_with_a_warning_if_most_rows_are_unstable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     frame = timed(sums(), NOISE)
@@ -198,7 +198,7 @@ def fit_of(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dic
     return found
 
 
-def test_rows_that_no_formula_describes_are_named_and_counted(
+def test_rows_without_a_formula_are_named_and_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     frame = timed(sums(), NOISE)
@@ -210,7 +210,7 @@ def test_rows_that_no_formula_describes_are_named_and_counted(
     assert counts["rows of w4a16 without `group`, the number of weights per scale"] == 1
 
 
-def test_of_the_backends_of_torch_the_fastest_at_each_shape_counts() -> None:
+def test_the_fastest_torch_backend_is_used_at_each_shape() -> None:
     common = {"device": "h100_sxm", "engine": "torch 2.9", "dtype": "bfloat16", "kv_dtype": "bfloat16", "window": 0}
     shape = {"batch": 1, "context": 512, "heads": 32, "kv_heads": 8, "head_dim": 128, "v_head_dim": 128}
     rows = [
@@ -231,7 +231,7 @@ def operator_of(row: Row) -> Operator:
     return part.operators[-1]
 
 
-def test_of_experts_the_active_ones_are_read() -> None:
+def test_only_active_experts_are_read() -> None:
     row = {"dtype": "bfloat16", "kernel": "torch._grouped_mm", "m": 64, "n": 10, "k": 20, "experts": 16, "active": 4}
     operator = operator_of(row)
     assert float(operator.read_bytes(Role.WEIGHT)[0]) == 4 * 10 * 20 * 2
@@ -262,7 +262,7 @@ def test_absorbed_latent_attention_reads_its_latent_once() -> None:
     assert FAMILIES["attention_decode"].variant(operator) == "bf16-mla"
 
 
-def test_samples_of_several_devices_are_refused_unless_one_is_asked_for(
+def test_samples_of_several_devices_need_a_device_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = written(tmp_path / "a", *rows_of(timed(sums(), NOISE), "elementwise"))
@@ -317,7 +317,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     return folder, said_of(folder, folder.parent / "profile.yaml")
 
 
-def test_a_device_without_a_data_sheet_gets_one_of_measured_figures(
+def test_a_device_without_a_data_sheet_gets_a_spec_of_measured_figures(
     measured: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder, document), tmp_path = measured, measured[0].parent
@@ -337,7 +337,7 @@ def test_a_device_without_a_data_sheet_gets_one_of_measured_figures(
     assert "kernels measured on cpu" in " ".join(capsys.readouterr().out.split())
 
 
-def test_layers_and_models_are_predicted_and_nothing_is_fitted_on_them(measured: tuple[Path, dict[str, Any]]) -> None:
+def test_layers_and_models_are_predicted_but_not_fitted(measured: tuple[Path, dict[str, Any]]) -> None:
     """A prefill of 64 tokens: 2 x 64 x 15.7 M weights at 100 GFLOP/s is 20 ms, reading 63 MB at 20 GB/s 3 ms."""
     (row,) = measured[1]["whole"]
     assert (row["table"], row["layers"], row["stage"], row["tokens"]) == ("block", 1, "prefill", 64)
@@ -347,7 +347,7 @@ def test_layers_and_models_are_predicted_and_nothing_is_fitted_on_them(measured:
     assert low < row["predicted_us"] < high
 
 
-def test_validate_takes_samples_with_their_layers_and_models(
+def test_validate_accepts_samples_with_layers_and_models(
     measured: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = measured[0]
@@ -362,7 +362,7 @@ def test_validate_takes_samples_with_their_layers_and_models(
     assert {"predicted_us", "low80_us", "high80_us"} <= set(pd.read_csv(rows).columns)
 
 
-def test_a_file_of_the_users_own_is_never_replaced_by_measured_figures(
+def test_a_user_file_is_never_replaced_by_measured_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, output = processor(tmp_path / "s"), tmp_path / "profile.yaml"
@@ -373,7 +373,7 @@ def test_a_file_of_the_users_own_is_never_replaced_by_measured_figures(
     assert "choose another name" in error_line(capsys, "calibrate", "fit", folder, "-o", tmp_path / "cpu.yaml")
 
 
-def test_tables_of_others_are_fitted_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_third_party_tables_can_be_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "elementwise.csv"
     timed(sums(), NOISE).assign(engine="vllm 0.9").to_csv(table, index=False)
     document = fit_of(table, capsys, "--title", "By others")
@@ -394,7 +394,7 @@ def test_tables_of_others_are_fitted_too(tmp_path: Path, capsys: pytest.CaptureF
         (lambda text: text.replace('"m": ', '"rows": '), "rows of gemm without m"),
     ],
 )
-def test_wrong_samples_are_one_line(
+def test_wrong_samples_are_a_one_line_error(
     spoil: Any, said: str, samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (samples / record.FILE).read_text(encoding="utf-8")
@@ -419,14 +419,14 @@ def test_wrong_samples_are_one_line(
         ("device,m,n,k,dtype,engine,latency_us\nh100_sxm,8,64,64,fp99,x,3\n", "unknown dtype 'fp99'"),
     ],
 )
-def test_wrong_tables_are_one_line(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_tables_are_a_one_line_error(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "gemm.csv"
     table.write_text(text, encoding="utf-8")
     assert said in error_line(capsys, "calibrate", "fit", table, "-o", tmp_path / "profile.yaml")
     assert "no file" in error_line(capsys, "calibrate", "fit", tmp_path / "none.csv", "-o", tmp_path / "p.yaml")
 
 
-def test_a_profile_that_cannot_be_written_is_not_fitted_first(
+def test_an_unwritable_profile_path_is_rejected_before_fitting(
     samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llmviewer.calibrate.profiling.fit_profile", None)  # a call would raise TypeError
@@ -434,20 +434,20 @@ def test_a_profile_that_cannot_be_written_is_not_fitted_first(
         assert "cannot write" in error_line(capsys, "calibrate", "fit", samples, "-o", output)
 
 
-def test_nothing_is_fitted_on_whole_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_end_to_end_tables_are_not_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "e2e.csv"
     table.write_text(f"{','.join(REQUEST_COLUMNS)}\n{','.join('1' for _ in REQUEST_COLUMNS)}\n", encoding="utf-8")
     line = error_line(capsys, "calibrate", "fit", table, "-o", tmp_path / "profile.yaml")
     assert "contains whole requests" in line
 
 
-def test_a_table_without_rows_is_not_validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_table_is_not_validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "gemm.csv"
     table.write_text("device,m,n,k,latency_us\n", encoding="utf-8")
     assert "has no rows" in error_line(capsys, "calibrate", "validate", table)
 
 
-def test_rows_are_not_predicted_for_a_chip_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_an_unknown_chip_are_not_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "sums.csv"
     timed(sums(), NOISE).assign(engine="vllm 0.9").to_csv(table, index=False)
     rows = tmp_path / "rows.csv"
@@ -456,7 +456,7 @@ def test_rows_are_not_predicted_for_a_chip_nobody_knows(tmp_path: Path, capsys: 
     assert not rows.exists()
 
 
-def test_a_cut_last_line_is_said_and_the_rest_fitted(
+def test_a_truncated_last_line_is_reported_and_the_rest_fitted(
     samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / record.FILE
@@ -490,7 +490,7 @@ def without(text: str, name: str) -> str:
         (lambda text: text.replace("fit: gemm/bf16/torch", "fit: gemm"), "expected fit: family/variant/engine"),
     ],
 )
-def test_wrong_profiles_are_one_line(
+def test_wrong_profiles_are_a_one_line_error(
     spoil: Any,
     said: str,
     fitted: tuple[Path, dict[str, Any]],
@@ -503,7 +503,7 @@ def test_wrong_profiles_are_one_line(
     assert said in error_line(capsys, *words)
 
 
-def test_a_profile_that_is_written_again_is_read_again(fitted: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_a_rewritten_profile_is_reloaded(fitted: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     path = tmp_path / "profile.yaml"
     text = fitted[0].read_text(encoding="utf-8")
     path.write_text(text, encoding="utf-8")
@@ -512,7 +512,7 @@ def test_a_profile_that_is_written_again_is_read_again(fitted: tuple[Path, dict[
     assert profiles.load(path).chip == "another"
 
 
-def test_without_scipy_the_extra_is_named(
+def test_without_scipy_the_error_names_the_extra(
     samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "scipy"]:
@@ -522,7 +522,7 @@ def test_without_scipy_the_extra_is_named(
     assert said == "error: calibration needs scipy: pip install 'llmviewer[calibrate]'"
 
 
-def test_a_device_names_no_file_outside_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_name_cannot_escape_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = processor(tmp_path / "s")
     text = (folder / record.FILE).read_text(encoding="utf-8").replace('"cpu"', '"../../Big One"')
     (folder / record.FILE).write_text(text, encoding="utf-8")

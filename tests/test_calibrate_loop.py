@@ -27,7 +27,7 @@ SMALL = sizes.RunSize(
 )  # fmt: skip
 
 
-def test_a_model_of_torch_is_predicted_from_its_kernels(
+def test_a_torch_model_is_predicted_from_its_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("llmviewer.calibrate.environment.cpu_cache_bytes", lambda: 2**22)

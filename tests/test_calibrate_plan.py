@@ -65,12 +65,12 @@ def test_every_case_is_a_row_of_a_table_made_by_a_kernel(size: sizes.RunSize) ->
     assert len({record.row_key({"table": c.table, **c.columns}) for c in cases}) == len(cases)
 
 
-def test_quick_is_a_minute_on_a_processor_and_five_on_a_gpu() -> None:
+def test_quick_plans_take_a_minute_on_a_cpu_and_five_on_a_gpu() -> None:
     assert sizes.size_named("cpu", "quick").budget_s < 60.0
     assert sizes.size_named("cuda", "quick").budget_s < 300.0
 
 
-def test_half_of_a_plan_holds_half_of_the_rows_of_each_length() -> None:
+def test_half_of_a_plan_contains_half_of_the_rows_of_each_length() -> None:
     """The time limit is spread over all shapes, not spent on the small ones first."""
     cases = [c for c in plan.cases(sizes.size_named("cuda", "default")) if c.table == "gemm" and c.kernel == "linear"]
     half = [c.columns["m"] for c in cases[: len(cases) // 2]]
@@ -93,7 +93,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("stage", ["prefill", "decode"])
-def test_the_measured_model_does_the_products_that_ours_counts(stage: str) -> None:
+def test_the_measured_model_has_the_matmul_flops_of_our_graph(stage: str) -> None:
     """PyTorch's counter over what is timed, against the graph built from the row's config."""
     columns = {"config": SMALL, "dtype": "float32", "batch": 3, "stage": stage, "graph": False}
     columns |= {"seq": 8} if stage == "prefill" else {"context": 9}
@@ -108,7 +108,7 @@ def test_the_measured_model_does_the_products_that_ours_counts(stage: str) -> No
     assert counter.get_total_flops() == sum(operator.matmul_flops * block.repeats for block, operator in graph)
 
 
-def test_a_config_of_a_row_builds_the_model_that_was_measured() -> None:
+def test_a_rows_config_builds_the_measured_model() -> None:
     config = plan.llama_config("tinyllama-1.1b", 3, "bfloat16")
     built = LlamaConfig.from_json(config)
     weights = sum(a * (b[0] if b else 1) for a, *b in built.layer_shapes()) * 3
@@ -116,7 +116,7 @@ def test_a_config_of_a_row_builds_the_model_that_was_measured() -> None:
     assert parse(config, "x").parameters == weights + tables
 
 
-def test_decoding_token_by_token_gives_what_prefill_gives() -> None:
+def test_decoding_token_by_token_equals_prefill() -> None:
     """The cache, the rotation and the mask of the measured layer are those of a real one."""
     from llmviewer.calibrate.kernels import llama
 
@@ -143,7 +143,7 @@ def test_more_than_one_device_adds_the_all_reduce() -> None:
     assert not [c for c in plan.cases(tiny, gpus=1) if c.table == "allreduce"]
 
 
-def test_a_drafted_token_sees_the_cache_and_the_tokens_before_it() -> None:
+def test_a_draft_token_attends_to_the_cache_and_earlier_tokens() -> None:
     """Four queries behind a prefix of 100 are the last four of a prompt of 104."""
     heads = {"dtype": "float32", "heads": 4, "kv_heads": 2, "head_dim": 16, "v_head_dim": 16}
     case = plan.prefill("sdpa_math", heads, 2, 4, 100)
@@ -162,5 +162,5 @@ def test_a_drafted_token_sees_the_cache_and_the_tokens_before_it() -> None:
     assert seen[0].sum(-1).tolist() == [101, 102, 103, 104]
 
 
-def test_work_that_may_draw_too_much_power_is_settled_on_a_gpu() -> None:
+def test_power_limited_work_is_warmed_up_on_a_gpu() -> None:
     assert all(sizes.size_named("cuda", name).settle_s > 0.2 for name in ("quick", "default", "full"))

@@ -81,7 +81,7 @@ def test_read_gives_the_environment_and_a_table_of_each_kind(measured: Path) -> 
     assert tables["block"]["config"][0]["model_type"] == "llama"
 
 
-def test_a_killed_run_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_a_killed_run_resumes(tmp_path: Path) -> None:
     def killed(progress: Progress) -> None:
         if progress.done == 4:
             raise KeyboardInterrupt
@@ -98,7 +98,7 @@ def test_a_killed_run_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert run(tmp_path, "cpu", TINY).kept == len(keys)
 
 
-def test_a_cut_last_line_is_mended_by_the_next_run(file: Path) -> None:
+def test_a_truncated_last_line_is_repaired_by_the_next_run(file: Path) -> None:
     whole = lines(file.parent)
     os.truncate(file, file.stat().st_size - 9)
     summary = run(file.parent, "cpu", TINY)
@@ -106,13 +106,13 @@ def test_a_cut_last_line_is_mended_by_the_next_run(file: Path) -> None:
     assert [record.row_key(row) for row in lines(file.parent)[1:]] == [record.row_key(row) for row in whole[1:]]
 
 
-def test_a_first_line_that_was_never_finished_is_written_anew(tmp_path: Path) -> None:
+def test_an_unfinished_first_line_is_rewritten(tmp_path: Path) -> None:
     (tmp_path / record.FILE).write_text('{"schema": "llmviewer.samp', encoding="utf-8")
     run(tmp_path, "cpu", TINY)
     assert lines(tmp_path)[0]["schema"] == record.SCHEMA
 
 
-def test_a_cut_last_line_is_left_out_and_said(file: Path) -> None:
+def test_a_truncated_last_line_is_skipped_and_reported(file: Path) -> None:
     said: list[str] = []
     rows = len(lines(file.parent))
     os.truncate(file, file.stat().st_size - 9)
@@ -128,7 +128,7 @@ def rewritten(file: Path, change: Callable[[dict[str, Any]], None], line: int = 
 
 
 @pytest.mark.parametrize("value", [math.nan, -1.0, 0.0, math.inf, "fast", None, True])
-def test_a_latency_that_is_none_names_its_line(file: Path, value: object) -> None:
+def test_an_invalid_latency_names_its_line(file: Path, value: object) -> None:
     rewritten(file, lambda row: row.update(latency_us=value))
     with pytest.raises(UserError, match="line 2"):
         record.read(file)
@@ -147,13 +147,13 @@ def test_a_latency_that_is_none_names_its_line(file: Path, value: object) -> Non
         ('{"schema": "llmviewer.samples/1", "environment": {}}\n{"table": "gemm"}\n', "latency_us is null"),
     ],
 )
-def test_another_file_is_refused_in_one_line(tmp_path: Path, content: str, why: str) -> None:
+def test_a_file_of_another_kind_is_a_one_line_error(tmp_path: Path, content: str, why: str) -> None:
     (tmp_path / record.FILE).write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=why):
         record.read(tmp_path)
 
 
-def test_another_devices_file_is_left_alone(file: Path) -> None:
+def test_another_devices_file_is_not_modified(file: Path) -> None:
     rewritten(file, lambda row: row["environment"].update(device="h200", device_name="NVIDIA H200"), line=0)
     before = file.read_bytes()
     with pytest.raises(UserError, match="device: h200 in the file, cpu now"):
@@ -180,7 +180,7 @@ def test_a_shape_that_does_not_fit_the_memory_is_skipped(tmp_path: Path, monkeyp
     assert any(reason.startswith("out of memory: needs") for reason in summary.skipped)
 
 
-def test_rows_without_time_are_left_out_and_measured_by_the_next_run(tmp_path: Path) -> None:
+def test_rows_beyond_the_time_limit_are_measured_by_the_next_run(tmp_path: Path) -> None:
     from dataclasses import replace
 
     first = run(tmp_path, "cpu", replace(TINY, budget_s=0.0))
@@ -207,7 +207,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return err
 
 
-def test_the_command_measures_and_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_measures_and_reports_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", "run", "--quick", "--device", "cpu", "-o", str(tmp_path / "new" / "folder")]) == 0
     out = capsys.readouterr().out
     assert "gemm: " in out
@@ -215,7 +215,7 @@ def test_the_command_measures_and_says_what_it_wrote(tmp_path: Path, capsys: pyt
     assert record.read(tmp_path / "new" / "folder")[1]
 
 
-def test_without_torch_the_extra_is_named(
+def test_without_torch_the_error_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -224,11 +224,11 @@ def test_without_torch_the_extra_is_named(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
-def test_without_cuda_the_device_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_cuda_the_device_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no CUDA" in refused(capsys, "--device", "cuda", "-o", str(tmp_path / "x"))
 
 
-def test_wrong_words_are_refused_before_anything_is_measured(
+def test_wrong_arguments_are_rejected_before_measuring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "file"

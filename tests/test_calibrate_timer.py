@@ -65,7 +65,7 @@ def test_a_steady_kernel_takes_twenty_samples_and_is_stable() -> None:
     assert timing.stable
 
 
-def test_a_kernel_whose_times_lie_apart_is_sampled_longer_and_marked_unstable() -> None:
+def test_a_kernel_with_a_large_spread_is_sampled_longer_and_marked_unstable() -> None:
     timing, _ = timed(50e-6, 100e-6)
     assert len(timing.samples_us) == 40
     assert timing.spread == pytest.approx((100.0 - 50.0) / 75.0)
@@ -78,24 +78,24 @@ def test_one_slow_sample_in_ten_changes_nothing() -> None:
     assert timing.stable
 
 
-def test_a_sample_holds_as_many_calls_as_its_length_asks_for() -> None:
+def test_a_sample_contains_enough_calls_for_its_duration() -> None:
     _, watch = timed(50e-6, sample_s=1e-3)
     assert watch.calls == [1, 20]
 
 
-def test_copies_that_fit_the_cache_are_taken_once_a_sample() -> None:
+def test_copies_that_fit_the_cache_are_used_once_per_sample() -> None:
     """Eight copies of 10 bytes stay in a cache of 100: within a sample none is read twice."""
     _, watch = timed(50e-6, work=PreparedKernel(run=lambda i: None, copies=8, rotated_bytes=80.0), sample_s=1e-3)
     assert watch.calls[-1] == 8
 
 
-def test_a_kernel_that_takes_too_long_is_given_up_before_its_samples() -> None:
+def test_a_kernel_that_is_too_slow_is_aborted_before_sampling() -> None:
     with pytest.raises(TooLongError):
         timed(1.0, max_s=10.0)
 
 
 @pytest.mark.parametrize("each", [1.0, 7.0, 99.0, 100.0, 200.0, 5000.0])
-def test_copies_are_together_just_larger_than_twice_the_cache(each: float) -> None:
+def test_all_copies_are_just_larger_than_twice_the_cache(each: float) -> None:
     count = copies(each, cache_bytes=100.0)
     assert count * each > 200.0
     assert (count - 1) * each <= 200.0
@@ -111,13 +111,13 @@ def test_rotating_inputs_are_larger_than_twice_the_cache_and_do_not_overlap() ->
     assert all(tensor.isfinite().all() for pair in rotation.tensors for tensor in pair)
 
 
-def test_what_does_not_fit_the_memory_is_refused_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_that_do_not_fit_are_rejected_before_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmviewer.calibrate.buffers.free_bytes", lambda: 1e6)
     with pytest.raises(TooLargeError, match=r"out of memory: needs 4\.0 GiB"):
         Buffers("cpu", 64 * KIB).empty(torch.float32, (2**30,))
 
 
-def test_the_processor_runs_all_copies_in_turn_from_sample_to_sample() -> None:
+def test_the_cpu_rotates_through_all_copies_across_samples() -> None:
     seen: list[int] = []
     _, sample = CpuStopwatch(10.0).prepare(PreparedKernel(run=seen.append, copies=3), 2)
     assert sample() > 0.0
@@ -125,7 +125,7 @@ def test_the_processor_runs_all_copies_in_turn_from_sample_to_sample() -> None:
     assert seen == [0, 1, 2, 0]
 
 
-def test_the_last_cache_counts_every_instance_once(tmp_path: Path) -> None:
+def test_every_last_level_cache_is_counted_once(tmp_path: Path) -> None:
     """Four cores, two of them under each L3 of 32 MiB."""
     for core, shared in enumerate(("0-1", "0-1", "2-3", "2-3")):
         for index, (level, size, kind, cores) in enumerate(
@@ -148,7 +148,7 @@ def test_the_last_cache_counts_every_instance_once(tmp_path: Path) -> None:
         ("NVIDIA Something 9", "nvidia-something-9"),
     ],
 )
-def test_a_device_goes_by_our_name_for_it(title: str, name: str) -> None:
+def test_device_titles_map_to_chip_names(title: str, name: str) -> None:
     assert environment.chip_name(title) == name
 
 
@@ -158,7 +158,7 @@ def test_the_active_experts_have_equal_shares_of_the_rows() -> None:
     assert row_ends(8, 4, 1) == [8, 8, 8, 8]
 
 
-def test_lasting_work_runs_until_power_has_settled_before_it_is_timed() -> None:
+def test_sustained_work_is_timed_after_power_has_settled() -> None:
     """The clock of a card falls while it computes: what comes first is thrown away."""
     timing, _ = timed(1e-3, settle_s=0.02)
     assert timing.settled_s >= 0.02

@@ -18,7 +18,7 @@ TOKENS = 2048
 
 @pytest.mark.parametrize("stage", ["prefill", "decode"])
 @pytest.mark.parametrize("hardware", ["h200", "l40s"])
-def test_the_scored_interval_of_a_whole_model_is_the_printed_one(hardware: str, stage: str) -> None:
+def test_the_scored_interval_of_a_model_equals_the_printed_one(hardware: str, stage: str) -> None:
     """Kernels of the H200 were measured; those of the L40S are transferred, and their deviations add up."""
     pandas = pytest.importorskip("pandas")
     config = data.read_yaml(data.folder("model_configs") / f"{MODEL}.yaml")["config"]

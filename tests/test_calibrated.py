@@ -74,7 +74,7 @@ def test_techniques_are_calibrated_too(options: dict[str, Any], chip: str) -> No
 
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "deepseek-v2-lite", "gpt-oss-20b", "qwen3-30b-a3b"])
-def test_a_point_alone_is_the_point_of_a_sweep(model: str) -> None:
+def test_a_single_point_equals_the_point_of_a_sweep(model: str) -> None:
     batches, prompts = [1, 3, 64, 2], [7, 300, 2048, 4097]
     swept = lv.analyze(model, "h100", batch_size=batches, input_len=prompts, output_len=3)
     for at, (batch, prompt) in enumerate(zip(batches, prompts, strict=True)):
@@ -85,7 +85,7 @@ def test_a_point_alone_is_the_point_of_a_sweep(model: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "name"), [("llama-2-7b", "h100"), ("gpt-oss-20b", "a100")])
-def test_a_hypothetical_chip_among_others_is_calibrated_as_if_alone(model: str, name: str) -> None:
+def test_a_hypothetical_chip_in_an_array_is_calibrated_like_the_single_chip(model: str, name: str) -> None:
     chip = specs.load(name)
     several = replace(chip, bandwidth_bytes_per_s=np.array([1.0, 2.0, 4.0]) * chip.bandwidth_bytes_per_s)
     swept = lv.analyze(model, several, **SIZES)
@@ -105,7 +105,7 @@ def named(found: dict[str, Any], operator: str, stage: str = "decode") -> dict[s
     return next(row for row in found["stages"][stage]["operators"] if row["name"] == operator)
 
 
-def test_constants_from_another_chip_have_wider_intervals_and_say_so() -> None:
+def test_constants_of_another_chip_have_wider_intervals_and_are_marked() -> None:
     own, lent = (answer("llama-2-7b", chip, input_len=2048) for chip in ("h100", "h200"))
     assert own["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "measured"
     assert lent["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "transferred"
@@ -114,13 +114,13 @@ def test_constants_from_another_chip_have_wider_intervals_and_say_so() -> None:
     assert "measured on h100-sxm" in own["provenance"]["times"]
 
 
-def test_beyond_what_was_measured_the_interval_widens() -> None:
+def test_the_interval_widens_outside_the_measured_range() -> None:
     """Rows of products were measured up to some 30,000 tokens; a prefill of a million tokens is far outside."""
     near, far = (answer("llama-2-7b", "h100", batch_size=b, input_len=2048) for b in (1, 512))
     assert width(named(far, "down_proj", "prefill")) > 1.2 * width(named(near, "down_proj", "prefill"))
 
 
-def test_a_kernel_that_nobody_measured_is_called_assumed() -> None:
+def test_an_unmeasured_kernel_is_marked_assumed() -> None:
     found = answer("mamba-2.8b", "h100") if "mamba-2.8b" in models.names() else answer("qwen3-next-80b-a3b", "h100")
     assumed = [key for key, kernel in found["efficiency"]["kernels"].items() if kernel["basis"] == "assumed"]
     assert assumed
@@ -128,26 +128,26 @@ def test_a_kernel_that_nobody_measured_is_called_assumed() -> None:
 
 
 @pytest.mark.parametrize("chip", ["tpu-v5e", "tpu-v4", "trainium2", "inferentia2", "gaudi-2"])
-def test_a_chip_of_a_few_large_units_still_draws_most_of_its_bandwidth(chip: str) -> None:
+def test_a_chip_with_few_large_units_reaches_most_of_its_bandwidth(chip: str) -> None:
     """As multiprocessors, which ask for 100 byte a clock, the unit of a TPU v5e would draw 0.15 of its bandwidth."""
     stage = answer("llama-3.1-8b", chip)["stages"]["decode"]
     assert stage["time_s"] < 2.0 * stage["ideal_time_s"]
 
 
-def test_a_chip_of_a_million_tiny_units_does_not_give_one_of_them_a_whole_tile() -> None:
+def test_a_chip_with_a_million_tiny_units_does_not_run_a_tile_on_one_unit() -> None:
     product = named(answer("llama-3.1-8b", "cerebras-wse-3"), "lm_head")
     assert product["time_s"] < 10e-6
 
 
 @pytest.mark.parametrize("chip", ["tpu-v5e", "cerebras-wse-3", "epyc-9654", "m4-max"])
-def test_kernels_of_gpus_are_only_assumed_of_what_is_none(chip: str) -> None:
+def test_gpu_kernels_are_only_assumed_on_other_hardware(chip: str) -> None:
     found = answer("llama-3.2-1b", chip)
     assert {kernel["basis"] for kernel in found["efficiency"]["kernels"].values()} == {"assumed"}
     assert any(f"not measured on {chip} or a similar chip" in said for said in found["provenance"]["assumed"])
     assert width(named(found, "down_proj")) > 1.5 * width(named(answer("llama-3.2-1b", "v100"), "down_proj"))
 
 
-def test_a_recurrence_of_one_token_keeps_all_units_busy() -> None:
+def test_a_recurrence_of_one_token_uses_all_units() -> None:
     """Its 4.2 MB of state go by channels; on a single unit, as a norm's row is, they would take 328 us."""
     found = answer("mamba-codestral-7b", "h100", batch_size=1)
     assert named(found, "recurrence")["time_s"] < 10e-6
@@ -162,7 +162,7 @@ def test_ideal_has_neither_interval_nor_profile() -> None:
     assert found["stages"]["decode"]["time_s"] == found["stages"]["decode"]["ideal_time_s"]
 
 
-def test_what_has_no_work_is_neither_launched_nor_listed() -> None:
+def test_operators_without_work_are_neither_launched_nor_listed() -> None:
     """Exits are checked at decode alone: at prefill their kernels move nothing and took a floor each."""
     found = answer("llama-2-7b", "a6000", early_exit="mean=0.6")
     prefill, decode = ({row["block"] for row in found["stages"][name]["operators"]} for name in ("prefill", "decode"))
@@ -175,7 +175,7 @@ def test_every_technique_s_example_prints_a_calibrated_answer(name: str, capsys:
     assert "calibrated" in capsys.readouterr().out
 
 
-def test_a_table_of_prompts_is_predicted_by_the_kernel_of_prompts() -> None:
+def test_prefill_rows_are_predicted_by_the_prefill_kernel() -> None:
     """A chunk of one token over 1,023 cached ones moves what a decode step does; engines run another kernel for it."""
     from llmviewer.calibrate import predict, tables
 
@@ -188,7 +188,7 @@ def test_a_table_of_prompts_is_predicted_by_the_kernel_of_prompts() -> None:
     assert prompts["predicted_us"][0] > 1.3 * steps["predicted_us"][0]
 
 
-def test_a_short_prompt_runs_the_kernel_of_prompts_and_drafted_tokens_that_of_decode_steps() -> None:
+def test_short_prompts_use_the_prefill_kernel_and_draft_tokens_the_decode_kernel() -> None:
     prompt, drafted, step = prefill(1.0, 8.0).groups[0], verify(1.0, 100.0, 7.0).groups[0], decode(1.0, 100.0).groups[0]
     assert [bool(attention.is_decode(group)) for group in (prompt, drafted, step)] == [False, True, True]
 
@@ -205,7 +205,7 @@ def kernel_of(efficiency: Calibrated, family: str, variant: str) -> tuple[str, s
     return found.basis, f"{found.chip}: {found.fit.key}"
 
 
-def test_an_engine_takes_its_own_kernels_from_its_generation_before_another_s_from_its_chip() -> None:
+def test_an_engine_prefers_its_own_kernels_of_the_generation_to_others_on_the_chip() -> None:
     vllm = lent("vllm", "h200", "h200", "h100-sxm", "a100-80gb-sxm")
     assert kernel_of(vllm, "gemm", "bf16") == ("transferred", "h100-sxm: gemm/bf16/vllm")
     assert kernel_of(vllm, "attention_decode", "bf16") == ("transferred", "h100-sxm: attention_decode/bf16/vllm")
@@ -214,7 +214,7 @@ def test_an_engine_takes_its_own_kernels_from_its_generation_before_another_s_fr
     assert kernel_of(torch, "gemm", "bf16") == ("measured", "h200: gemm/bf16/torch")
 
 
-def test_chains_of_eager_kernels_serve_only_who_runs_them() -> None:
+def test_eager_kernel_chains_apply_only_to_eager_engines() -> None:
     chips = ("h200", "h100-sxm", "a100-80gb-sxm")
     assert kernel_of(lent("torch-unfused", "h200", *chips), "streaming", "rope")[1] == (
         "h200: streaming/rope/torch-unfused"
@@ -223,7 +223,7 @@ def test_chains_of_eager_kernels_serve_only_who_runs_them() -> None:
         assert kernel_of(lent(engine, "h200", *chips), "streaming", "rope")[1] == "h200: streaming/rope/torch-compile"
 
 
-def test_an_engine_of_an_h100_borrows_what_was_measured_on_an_h200_alone() -> None:
+def test_an_engine_on_an_h100_uses_constants_measured_on_an_h200() -> None:
     torch = lent("torch", "h100-sxm", "h100-sxm", "a100-80gb-sxm", "h200")
     assert kernel_of(torch, "gemm", "tf32") == ("transferred", "h200: gemm/tf32/torch")
     assert kernel_of(torch, "gemm", "bf16") == ("transferred", "h200: gemm/bf16/torch")

@@ -36,7 +36,7 @@ def test_prefill_and_decode_flops_equal_those_of_pytorch(stem: str) -> None:
     assert (ours.linear, ours.attention, ours.lm_head) == headings(decode)
 
 
-def test_windows_shorter_than_the_context_are_counted_as_pytorch_runs_them(stem: str) -> None:
+def test_windows_shorter_than_the_context_match_pytorch(stem: str) -> None:
     config = published_config(stem)
     if narrowed(config, WINDOW) == config:
         pytest.skip("no window")
@@ -49,7 +49,7 @@ def test_windows_shorter_than_the_context_are_counted_as_pytorch_runs_them(stem:
     assert (ours.linear, ours.attention, ours.lm_head) == headings(decode)
 
 
-def test_parameters_equal_those_of_the_module_at_full_depth(stem: str) -> None:
+def test_parameters_equal_those_of_the_full_module(stem: str) -> None:
     try:
         counted = parameter_count(published_config(stem))
     except UnavailableError as reason:

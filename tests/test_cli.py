@@ -71,7 +71,7 @@ SCHEMA = {
 }
 
 
-def test_analyze_json_holds_every_key_of_the_public_schema(answered):
+def test_analyze_json_has_every_key_of_the_public_schema(answered):
     answer = answered("analyze", *LLAMA)
     assert answer["schema"] == "llmviewer.analysis/1"
     assert {"warnings", "passes", "provenance"} <= set(answer)
@@ -106,7 +106,7 @@ def test_analyze_csv_has_a_row_per_stage_and_operator_with_the_same_numbers(run,
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
-def test_what_does_not_fit_is_answered_in_full_with_status_1(run, form):
+def test_a_workload_that_does_not_fit_is_answered_in_full_with_status_1(run, form):
     status, out, err = run("analyze", *LLAMA, "--batch-size", 64, "--format", form)
     fits_status, fits_out, _ = run("analyze", *LLAMA, "--format", form)
     assert (status, fits_status, err) == (1, 0, "")
@@ -155,7 +155,7 @@ def test_wrong_input_is_one_line_on_stderr_and_status_2(run, words, said):
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["models"], ["hardware"], *([name, "--help"] for name in COMMANDS)])
-def test_help_is_no_error(run, words):
+def test_help_exits_0(run, words):
     status, out, err = run(*words)
     assert (status, err) == (0, "")
     assert "Usage: llmviewer" in out
@@ -175,7 +175,7 @@ def test_a_configuration_compared_with_itself_has_ratio_1(answered):
     assert first == second
 
 
-def test_a_comparison_holds_the_analysis_of_every_configuration(answered):
+def test_a_comparison_contains_the_analysis_of_every_configuration(answered):
     answer = answered("compare", "llama-2-7b,llama-3.2-1b", "--hardware", "a6000,h100", "--quantization", "none,w4a16")
     found = [(c["model"]["name"], c["hardware"]["name"], c["quantization"]) for c in answer["configurations"]]
     assert found == [
@@ -195,13 +195,13 @@ def test_ratios_are_to_the_first_configuration(answered):
     assert h100["ratio_to_first"]["ttft_s"] == h100["metrics"]["ttft_s"] / a6000["metrics"]["ttft_s"]
 
 
-def test_a_ratio_of_what_does_not_exist_is_null(answered):
+def test_a_ratio_of_undefined_metrics_is_null(answered):
     answer = answered("compare", "llama-2-7b", "--hardware", "a6000,h100", "--output-len", 1)
     assert [c["ratio_to_first"]["tpot_s"] for c in answer["configurations"]] == [None, None]
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
-def test_a_configuration_that_does_not_fit_is_shown_beside_one_that_does(run, form):
+def test_a_comparison_shows_configurations_that_do_not_fit(run, form):
     words = ["compare", "llama-2-7b", "--hardware", "t4,h100", "--batch-size", 8, "--format", form]
     status, out, err = run(*words)
     assert (status, err) == (1, "")
@@ -210,7 +210,7 @@ def test_a_configuration_that_does_not_fit_is_shown_beside_one_that_does(run, fo
     assert run(*words, "--no-fit-check")[0] == 0
 
 
-def test_a_comparison_of_more_than_twelve_is_refused_with_its_count(run):
+def test_a_comparison_of_more_than_twelve_is_rejected_with_its_count(run):
     words = ["compare", "llama-2-7b", "--hardware", "t4,l4,a10,h100,a40", "--quantization", "none,w8a8,w4a16"]
     assert run(*words) == (
         2,
@@ -234,7 +234,7 @@ def test_every_model_is_listed_and_read(answered):
         assert set(SCHEMA["model"].split()) <= set(entry)
 
 
-def test_a_model_that_cannot_be_read_does_not_spoil_the_list(run, monkeypatch):
+def test_an_unreadable_model_does_not_break_the_list(run, monkeypatch):
     load = models.load
 
     def failing(name, **options):
@@ -257,7 +257,7 @@ def test_every_chip_is_listed_with_its_figures(answered):
         assert set(SCHEMA["hardware"].split()) <= set(entry)
 
 
-def test_a_model_is_shown_with_its_config_and_what_is_published(answered):
+def test_a_model_is_shown_with_its_config_and_published_figures(answered):
     card = answered("models", "show", "meta-llama/Llama-2-7b-hf")
     assert card["name"] == "llama-2-7b"
     assert card["parameters"] == card["published_parameters"]["value"] == 6_738_415_616
@@ -282,7 +282,7 @@ def test_cards_come_in_every_format(run, words, form):
     assert ANSI not in out
 
 
-def test_a_config_of_ones_own_is_shown_and_analyzed(run, answered, tmp_path):
+def test_a_user_config_is_shown_and_analyzed(run, answered, tmp_path):
     config = answered("models", "show", "llama-3.2-1b")["config"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text(json.dumps(config))
@@ -293,7 +293,7 @@ def test_a_config_of_ones_own_is_shown_and_analyzed(run, answered, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
-def test_a_file_holds_what_the_terminal_would_show_and_nothing_is_printed(run, tmp_path, form):
+def test_an_output_file_has_the_terminal_text_and_nothing_is_printed(run, tmp_path, form):
     target = tmp_path / "answer"
     assert run("hardware", "list", "--format", form, "-o", target) == (0, "", "")
     text = target.read_text()
@@ -328,7 +328,7 @@ def test_a_pipe_is_written_to_and_not_replaced(run, tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_a_link_keeps_pointing_where_it_did(run, tmp_path):
+def test_a_symbolic_link_is_kept(run, tmp_path):
     (tmp_path / "link").symlink_to("target")
     assert run("hardware", "show", "a6000", "-o", tmp_path / "link")[0] == 0
     assert (tmp_path / "link").is_symlink()
@@ -343,7 +343,7 @@ def test_a_pipe_gets_no_colours_and_the_width_of_columns():
 
 
 @pytest.mark.parametrize(("variable", "coloured"), [("COLORTERM", True), ("NO_COLOR", False)])
-def test_a_terminal_gets_colours_unless_it_declines(variable, coloured):
+def test_a_terminal_gets_colours_unless_disabled(variable, coloured):
     output = on_a_terminal("hardware", "show", "a6000", **{variable: "1", "TERM": "xterm-256color"})
     assert b"RTX A6000" in output
     assert (ANSI.encode() in output) is coloured
@@ -378,7 +378,7 @@ def test_a_terminal_without_utf8_gets_plain_characters():
     assert " us " in text
 
 
-def test_a_reader_that_leaves_early_is_no_error():
+def test_a_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -c 'from llmviewer.cli import run; run()' analyze llama-2-7b --hardware a6000"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command} --format json | head -1"], capture_output=True, check=False
@@ -387,7 +387,7 @@ def test_a_reader_that_leaves_early_is_no_error():
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
-def test_a_full_disk_is_one_line():
+def test_a_full_disk_is_a_one_line_error():
     with Path("/dev/full").open("wb") as full:
         command = [sys.executable, "-c", "from llmviewer.cli import run; run()", "hardware", "show", "a6000"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
@@ -415,7 +415,7 @@ def test_a_sweep_shows_its_progress_on_stderr_once_it_takes_over_a_second(run, m
     assert ("2/2" in err) == shown
 
 
-def test_a_sweep_writes_nothing_where_a_row_could_not_be_written(run):
+def test_a_sweep_with_an_impossible_point_writes_nothing(run):
     status, out, err = run(
         "sweep", "deepseek-v2-lite", "--hardware", "groq-lpu", "--prune", "heads=0.5", "--format", "json"
     )
@@ -423,7 +423,7 @@ def test_a_sweep_writes_nothing_where_a_row_could_not_be_written(run):
     assert "no matrix rate for 'fp32'" in err
 
 
-def test_calibrated_rows_say_so_and_have_a_column_for_each_end_of_an_interval(
+def test_calibrated_rows_are_marked_and_have_columns_for_interval_bounds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for words in (
@@ -438,7 +438,7 @@ def test_calibrated_rows_say_so_and_have_a_column_for_each_end_of_an_interval(
             assert float(row[f"{name}_low80_s"]) <= float(row[f"{name}_s"]) <= float(row[f"{name}_high80_s"])
 
 
-def test_every_chip_of_a_comparison_says_whose_kernels_its_times_are_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_states_the_origin_of_each_chips_constants(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "llama-3.2-1b", "--hardware", "h100,l40s", "--efficiency", "calibrated"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "h100-sxm: kernels measured on h100-sxm" in said

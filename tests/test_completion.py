@@ -53,7 +53,7 @@ def test_the_last_name_of_a_comma_list_is_completed() -> None:
 
 
 @pytest.mark.parametrize(("shell", "sign"), [("zsh", '"llama-2-7b"'), ("fish", "llama-2-7b")])
-def test_other_shells_get_the_same_names_in_their_own_form(shell: str, sign: str) -> None:
+def test_other_shells_get_the_same_names_in_their_own_format(shell: str, sign: str) -> None:
     line = {"_TYPER_COMPLETE_ARGS": "llmviewer analyze llama-2", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     done = run(_LLMVIEWER_COMPLETE=f"complete_{shell}", **line)
     assert done.returncode == 0 and sign in done.stdout
@@ -69,7 +69,7 @@ def test_scripts_are_shown_and_installed(shell: str, tmp_path: Path) -> None:
     assert installed.read_text(encoding="utf-8").strip() == script.strip()
 
 
-def test_an_unknown_shell_is_one_line_with_status_2() -> None:
+def test_an_unknown_shell_is_a_one_line_error_with_status_2() -> None:
     done = run("--install-completion", "tcsh")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: unknown shell 'tcsh'; allowed: bash, fish, zsh")

@@ -33,7 +33,7 @@ def prepared(name: str, asked: dict[str, str]) -> Graph:
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 @pytest.mark.parametrize("asked", TOGETHER, ids="+".join)
-def test_every_operator_reads_what_another_wrote_and_none_is_negative(name: str, asked: dict[str, str]) -> None:
+def test_every_operator_input_was_written_and_no_count_is_negative(name: str, asked: dict[str, str]) -> None:
     try:
         graph = prepared(name, asked)
     except UserError as error:
@@ -45,7 +45,7 @@ def test_every_operator_reads_what_another_wrote_and_none_is_negative(name: str,
 
 
 @pytest.mark.parametrize("asked", [{"lora": "8,adapters=4"}, {"low_rank": "256"}, {"prune": "width=0.5"}])
-def test_two_devices_together_do_the_work_of_one_and_what_both_repeat(asked: dict[str, str]) -> None:
+def test_two_devices_do_the_work_of_one_plus_replicated_work(asked: dict[str, str]) -> None:
     """Llama-2-7B: nothing is repeated by pruning; of factors and adapters the whole ones: A before a layer split by
     columns, B after one split by rows."""
     one, two = (prepared("llama-2-7b", asked | {"tensor_parallel_size": size}) for size in ("1", "2"))

@@ -28,23 +28,23 @@ def without(name: str) -> dict[str, Any]:
     return {key: value for key, value in LLAMA.items() if key != name}
 
 
-def test_a_field_nobody_read_is_an_error_that_names_it_and_the_way_on() -> None:
+def test_an_unknown_field_is_an_error_that_names_the_field_and_the_option() -> None:
     with pytest.raises(UserError, match=r"mine: field 'number_of_magic_heads' is not supported.*--ignore-field number"):
         parse({**LLAMA, "number_of_magic_heads": 3}, "mine")
 
 
-def test_an_ignored_field_goes_on() -> None:
+def test_an_ignored_field_is_accepted() -> None:
     model = parse({**LLAMA, "number_of_magic_heads": 3}, "mine", ignored=("number_of_magic_heads",))
     assert model.parameters == 6738415616
 
 
-def test_fields_of_a_nested_config_count_as_well() -> None:
+def test_fields_of_a_nested_config_are_checked_too() -> None:
     whole = config(text_config={"hidden_size": 8, "magic": 1})
     assert whole.section("text_config").count("hidden_size") == 8
     assert whole.unread_fields() == ["magic"]
 
 
-def test_bookkeeping_gives_its_reason_and_changes_nothing() -> None:
+def test_irrelevant_fields_have_a_reason_and_change_nothing() -> None:
     assert all(IGNORED_FIELDS.values())
     assert parse({**LLAMA, "transformers_version": "5.0", "eos_token_id": [1, 2]}, "mine").parameters == 6738415616
 
@@ -58,13 +58,13 @@ def test_a_missing_field_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, True, "4096", [4096], {}, float("nan"), float("inf"), 10**9, 10**400])
-def test_a_size_is_a_whole_number_from_1_up(value: object) -> None:
+def test_a_size_is_a_positive_integer(value: object) -> None:
     with pytest.raises(UserError, match=r"mine: field 'hidden_size' is .*expected"):
         parse({**LLAMA, "hidden_size": value}, "mine")
 
 
 @given(st.one_of(st.none(), st.booleans(), st.text(), st.floats(), st.integers(), st.lists(st.integers())))
-def test_whatever_a_field_holds_is_a_count_or_one_line(value: object) -> None:
+def test_any_field_value_is_a_count_or_a_one_line_error(value: object) -> None:
     try:
         assert config(size=value).count("size") >= 1
     except UserError as error:
@@ -72,7 +72,7 @@ def test_whatever_a_field_holds_is_a_count_or_one_line(value: object) -> None:
 
 
 @given(st.one_of(st.none(), st.booleans(), st.text(), st.floats(), st.integers(), st.lists(st.integers())))
-def test_whatever_a_config_holds_it_is_a_model_or_one_line(value: object) -> None:
+def test_any_config_is_a_model_or_a_one_line_error(value: object) -> None:
     for name in ("num_key_value_heads", "head_dim", "hidden_act", "tie_word_embeddings", "torch_dtype", "model_type"):
         try:
             parse({**LLAMA, name: value}, "mine")
@@ -99,7 +99,7 @@ def variants(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("model_type", CONFIGS)
-def test_a_broken_field_is_one_line_or_a_model(model_type: str) -> None:
+def test_a_broken_field_is_a_one_line_error_or_a_model(model_type: str) -> None:
     for fields in variants(CONFIGS[model_type]):
         try:
             parse(fields, "mine")
@@ -108,7 +108,7 @@ def test_a_broken_field_is_one_line_or_a_model(model_type: str) -> None:
 
 
 @pytest.mark.parametrize("model_type", CONFIGS)
-def test_a_hundred_million_layers_are_refused_before_they_are_listed(model_type: str) -> None:
+def test_a_hundred_million_layers_are_rejected_before_they_are_built(model_type: str) -> None:
     fields = dict(CONFIGS[model_type])
     if "text_config" in fields:
         fields["text_config"] = dict(fields["text_config"])
@@ -119,17 +119,17 @@ def test_a_hundred_million_layers_are_refused_before_they_are_listed(model_type:
         parse(fields, "mine")
 
 
-def test_a_float_that_is_whole_is_a_count() -> None:
+def test_an_integral_float_is_a_count() -> None:
     assert config(size=4096.0).count("size") == 4096
 
 
-def test_null_is_missing() -> None:
+def test_a_null_field_counts_as_missing() -> None:
     assert config(size=None).count("size", 7) == 7
     with pytest.raises(UserError, match="missing field 'size'"):
         config(size=None).count("size")
 
 
-def test_flags_words_and_numbers_are_of_their_kind() -> None:
+def test_booleans_strings_and_numbers_are_type_checked() -> None:
     with pytest.raises(UserError, match="expected true or false"):
         config(bias="yes").flag("bias", default=False)
     with pytest.raises(UserError, match="expected a string"):
@@ -138,13 +138,13 @@ def test_flags_words_and_numbers_are_of_their_kind() -> None:
         config(factor="half").number("factor", 1.0)
 
 
-def test_a_field_understood_at_one_value_only_is_refused_at_others() -> None:
+def test_a_field_supported_at_one_value_is_rejected_at_others() -> None:
     config(scale="linear").expect("scale", "linear")
     with pytest.raises(UserError, match="field 'scale' is 'cubic'; supported: linear"):
         config(scale="cubic").expect("scale", "linear")
 
 
-def test_an_unknown_model_type_is_never_a_silent_llama() -> None:
+def test_an_unknown_model_type_is_an_error_not_a_llama() -> None:
     with pytest.raises(UserError, match=r"mine: unknown model_type 'lama'; .*did you mean 'llama'"):
         parse({**LLAMA, "model_type": "lama"}, "mine")
 
@@ -160,7 +160,7 @@ def test_an_unknown_model_type_is_never_a_silent_llama() -> None:
         ("float16", "fp32", "fp32"),
     ],
 )
-def test_the_dtype_is_the_checkpoints_unless_asked(stated: str | None, asked: str, dtype: str) -> None:
+def test_the_dtype_is_the_checkpoints_by_default(stated: str | None, asked: str, dtype: str) -> None:
     """A missing one and float32 become 16 bit, with a note, as vLLM does."""
     model = parse({**LLAMA, "torch_dtype": stated}, "mine", dtype=asked)
     assert model.dtype.name == dtype
@@ -176,7 +176,7 @@ def test_a_folder_or_a_config_json_loads(tmp_path: Path) -> None:
         assert (model.name, model.parameters) == ("my-llama", 6738415616)
 
 
-def test_a_folder_is_not_searched_for_words_in_its_path(tmp_path: Path) -> None:
+def test_the_family_does_not_depend_on_the_path(tmp_path: Path) -> None:
     folder = tmp_path / "opt" / "llama-2-7b-experiments"
     folder.mkdir(parents=True)
     with pytest.raises(UserError, match="is a directory"):

@@ -48,7 +48,7 @@ PREFILL, DECODE = prefill(2.0, 4096.0), decode(8.0, 4095.0)
 
 @pytest.mark.parametrize("built", [plain, eager], ids=["flash", "eager"])
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_no_count_grows_and_recurrent_models_are_refused(name: str, built: Callable[[str, Step], Graph]) -> None:
+def test_no_count_grows_and_recurrent_models_are_rejected(name: str, built: Callable[[str, Step], Graph]) -> None:
     for step in (PREFILL, DECODE):
         graph = built(name, step)
         if recurrent(graph):
@@ -69,7 +69,7 @@ def test_no_count_grows_and_recurrent_models_are_refused(name: str, built: Calla
                 assert part.resident_bytes(100.0) == pytest.approx(state.resident_bytes(100.0) / 4)
 
 
-def test_a_long_prompt_takes_a_quarter_of_all_products_on_four_devices() -> None:
+def test_four_devices_each_do_a_quarter_of_a_long_prompt() -> None:
     for name in ("llama-3.1-8b", "mixtral-8x7b", "gemma-2-9b"):
         whole, four = plain(name, PREFILL), context_parallel(4, 8.0)(plain(name, PREFILL))
         flops = [sum(number(op.matmul_flops) * b.repeats for b, op in g if op.name != "lm_head") for g in (whole, four)]
@@ -90,7 +90,7 @@ def test_prefill_gathers_keys_and_values_and_decode_combines_partial_outputs() -
         assert all(number(op.traffic_bytes) == 0.0 for op in found.values())
 
 
-def test_a_verification_is_shared_as_the_decode_step_it_stands_for() -> None:
+def test_a_verification_is_split_like_a_decode_step() -> None:
     """Five tokens a sequence: keys stay where they are, five times as many partial outputs are combined."""
     of = {"input_len": 100000, "context_parallel_size": 4}
     one = answer("llama-3.1-8b", "h100-sxm", **of)
@@ -102,7 +102,7 @@ def test_a_verification_is_shared_as_the_decode_step_it_stands_for() -> None:
     assert five["generation"]["pass_s"] < 1.1 * one["stages"]["decode"]["time_s"]
 
 
-def test_heads_that_draft_run_whole_on_every_device() -> None:
+def test_draft_heads_are_replicated_on_every_device() -> None:
     one, two = (
         answer("llama-3.1-8b", "h100-sxm", speculative="medusa", context_parallel_size=devices)["generation"]
         for devices in (1, 2)
@@ -110,7 +110,7 @@ def test_heads_that_draft_run_whole_on_every_device() -> None:
     assert one["drafts"][0]["pass_s"] == two["drafts"][0]["pass_s"]
 
 
-def test_an_exchange_that_does_not_happen_takes_no_time() -> None:
+def test_unused_exchanges_take_no_time() -> None:
     """Prefill gathers keys, decode combines outputs; neither waits for the other's messages."""
     for name in ("llama-3.1-8b", "gpt-oss-20b"):
         found = lv.analyze(name, "h100-sxm", input_len=64, context_parallel_size=2).to_dict()
@@ -132,7 +132,7 @@ def test_a_decode_step_reads_its_share_of_the_cache_and_all_weights() -> None:
 
 @pytest.mark.parametrize("name", ["llama-2-70b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-j-6b"])
 @pytest.mark.parametrize("step", [PREFILL, DECODE], ids=["prefill", "decode"])
-def test_tensor_and_context_parallelism_go_together(name: str, step: Step) -> None:
+def test_tensor_and_context_parallelism_compose(name: str, step: Step) -> None:
     two = shard(Sharding(tensor=2))(plain(name, step))
     both = context_parallel(2, 4.0)(two)
     check(both)
@@ -141,7 +141,7 @@ def test_tensor_and_context_parallelism_go_together(name: str, step: Step) -> No
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "deepseek-v2-lite"])
-def test_a_point_alone_is_the_point_of_a_sweep(name: str) -> None:
+def test_a_single_point_equals_the_point_of_a_sweep(name: str) -> None:
     model, new = models.load(name), np.array([1.0, 3.0, 1000.0])
     together = context_parallel(4, 8.0)(model.graph(prefill(2.0, new, 500.0)))
     for at, tokens in enumerate(new):

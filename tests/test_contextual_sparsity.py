@@ -55,20 +55,20 @@ def test_tokens_read_the_union_of_their_columns(tokens: float, read: float) -> N
         assert after.matmul_flops == pytest.approx(read * before.matmul_flops)
 
 
-def test_heads_make_half_of_the_queries_and_all_keys_and_values() -> None:
+def test_head_sparsity_halves_queries_but_not_keys_and_values() -> None:
     """Llama-2-7B, one token, half of 32 heads: q_proj and o_proj read 4096 x 2048 weights, k_proj and v_proj all."""
     found = sparse("llama-2-7b", decode(1.0, 9.0))
     read = {name: operator(found, name).read_bytes(Role.WEIGHT) for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
     assert read == {"q_proj": 4096**2, "k_proj": 2 * 4096**2, "v_proj": 2 * 4096**2, "o_proj": 4096**2}
 
 
-def test_of_a_fused_matrix_only_the_queries_are_sparse() -> None:
+def test_only_the_queries_of_a_fused_matrix_are_sparse() -> None:
     """Phi-3-mini, qkv_proj of 3 x 3072 columns: (0.5 + 1 + 1) / 3 of it."""
     before, after = pair("phi-3-mini", decode(1.0, 9.0), "qkv_proj")
     assert after.matmul_flops == pytest.approx(2.5 / 3 * before.matmul_flops)
 
 
-def test_a_sequence_reads_the_cache_of_the_heads_that_its_own_tokens_use() -> None:
+def test_a_sequence_reads_the_cache_of_its_own_active_heads() -> None:
     """8 sequences of Llama-2-7B: each reads half of its cache, whatever the others use; 1000 keys, 32 heads of 128."""
     found = sparse("llama-2-7b", decode(8.0, 999.0))
     for name in ("qk_matmul", "sv_matmul"):
@@ -76,7 +76,7 @@ def test_a_sequence_reads_the_cache_of_the_heads_that_its_own_tokens_use() -> No
     assert operator(found, "qk_matmul").matmul_flops == 0.5 * 2 * 8 * 1000 * 4096
 
 
-def test_a_kv_head_is_read_if_any_of_its_queries_is_used() -> None:
+def test_a_kv_head_is_read_if_any_of_its_query_heads_is_active() -> None:
     """Llama-3.1-8B: 4 query heads share one: 1 - 0.5^4 = 0.9375 of 8 KV heads of 128, but half of the FLOPs."""
     before, after = pair("llama-3.1-8b", decode(1.0, 999.0), "qk_matmul")
     assert after.read_bytes(Role.CACHE) == 0.9375 * 1000 * 1024 * 2
@@ -90,7 +90,7 @@ def test_flash_attention_runs_the_same_heads() -> None:
     assert attention.read_bytes(Role.CACHE) == 0.5 * 2 * 1000 * 4096 * 2
 
 
-def test_in_a_mixed_batch_every_group_counts_by_its_keys() -> None:
+def test_each_group_of_a_mixed_batch_is_counted_by_its_own_keys() -> None:
     """A chunk of 64 uses all heads of its own 64 keys, three decodes half of their 100 each."""
     found = operator(sparse("llama-2-7b", mixed(chunk(1.0, 64.0, 0.0), decode(3.0, 99.0))), "qk_matmul")
     assert found.read_bytes(Role.CACHE) == pytest.approx((64 + 0.5 * 300) * 4096 * 2)
@@ -106,7 +106,7 @@ def test_a_predictor_is_two_matrices_of_width_1000() -> None:
     assert stored[1] - stored[0] == 32 * 1000 * (4096 + 32 + 4096 + 11008)
 
 
-def test_a_prefill_gains_nothing_and_pays_for_the_predictors() -> None:
+def test_prefill_gains_nothing_and_pays_for_the_predictors() -> None:
     step = prefill(1.0, 2048.0)
     plain, free, found = (
         load("llama-2-7b").graph(step),
@@ -117,7 +117,7 @@ def test_a_prefill_gains_nothing_and_pays_for_the_predictors() -> None:
     assert flops[0] == pytest.approx(flops[1], rel=1e-12) and flops[2] > flops[0]
 
 
-def test_deja_vu_makes_a_large_opt_twice_as_fast_and_the_gain_dies_with_the_batch() -> None:
+def test_deja_vu_doubles_the_speed_of_opt_66b_and_the_gain_vanishes_with_batch_size() -> None:
     """Deja Vu: over 2 times on OPT with three quarters of the parameters left out.  Half of the heads and a tenth of
     the columns of OPT-66B, h = 9216: q, o 1 + k, v 2 + feed-forward 0.8 = 3.8 h^2 and predictors of (6 h + 72) 1000 =
     0.65 h^2, of 12 h^2: 2.7 times less.  32 sequences use 97 % of the columns: the predictors cost more than that."""
@@ -131,20 +131,20 @@ def test_deja_vu_makes_a_large_opt_twice_as_fast_and_the_gain_dies_with_the_batc
     assert list(gain) == sorted(gain, reverse=True) and gain[2] < 1.0
 
 
-def test_what_is_not_read_is_not_converted() -> None:
+def test_weights_that_are_not_read_are_not_dequantized() -> None:
     """w4a16, one token: 2 FLOP for a tenth of the weights of up_proj."""
     found = operator(quantize(parse_scheme("w4a16"))(sparse("llama-2-7b", decode(1.0, 9.0))), "up_proj")
     assert found.vector_flops == pytest.approx(2 * 0.1 * 4096 * 11008)
 
 
 @pytest.mark.parametrize("text", ["attention=1", "1,mlp=1.0", "mlp=1,predictor=64"])
-def test_who_uses_everything_changes_nothing(text: str) -> None:
+def test_full_density_changes_nothing(text: str) -> None:
     plain = analyze("llama-2-7b", "a6000", output_len=4).to_dict()
     assert analyze("llama-2-7b", "a6000", output_len=4, contextual_sparsity=text).to_dict() == plain
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_either_half_applies_or_says_why_not(name: str) -> None:
+def test_head_or_column_sparsity_applies_or_is_rejected_with_a_reason(name: str) -> None:
     """More tokens read more, never more than everything; predictors aside, nothing is stored anew; later passes take
     the graph."""
     for sparsity, why in ((Sparsity(mlp=0.2), DENSE_MLP), (Sparsity(attention=0.5), OWN_HEADS)):
@@ -190,17 +190,17 @@ UNEVEN = frozenset(name for name in models.names() if not shards(name))
         ("llama-2-7b", "mpl=0.5", "mlp"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(name: str, text: str, message: str) -> None:
+def test_invalid_options_are_rejected_with_a_reason(name: str, text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         analyze(name, "h200", contextual_sparsity=text)
 
 
-def test_factors_have_no_columns() -> None:
+def test_low_rank_factors_have_no_sparse_columns() -> None:
     with pytest.raises(UserError, match="low-rank"):
         analyze("llama-2-7b", "h200", contextual_sparsity="mlp=0.1", low_rank="512")
 
 
-def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
+def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
     options: dict[str, Any] = {"output_len": 4, "contextual_sparsity": "attention=0.5,mlp=0.1"}
     batches = [1, 3, 64]
     sweep = analyze("llama-3.1-8b", "a6000", batch_size=batches, **options)
@@ -209,5 +209,5 @@ def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
         assert sweep.metrics(at) == alone.metrics() and sweep.stage("decode", at) == alone.stage("decode")
 
 
-def test_the_union_of_many_is_everything() -> None:
+def test_the_union_over_many_tokens_is_everything() -> None:
     assert union_share(0.1, np.array([0.0, 1.0, 2.0, 1e4])) == pytest.approx([0.0, 0.1, 0.19, 1.0])

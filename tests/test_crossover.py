@@ -41,7 +41,7 @@ def test_four_bit_weights_win_at_batch_1_and_all_int8_wins_once_compute_bounds_t
     assert [found.names[int(w)] for w in found.winner[0]] == ["w4a16", "w8a8"]
 
 
-def test_one_configuration_is_refused() -> None:
+def test_one_configuration_is_rejected() -> None:
     with pytest.raises(UserError, match="two configurations or more"):
         crossover({"alone": api.configuration("llama-2-7b", "a100")}, BATCHES, CONTEXTS, "decode_time_s")
 
@@ -55,7 +55,7 @@ def test_the_command_writes_axes_winners_and_values(capsys: pytest.CaptureFixtur
     assert np.shape(answer["values"]) == (2, 3, 2)
 
 
-def test_configurations_are_named_by_what_differs_and_none_says_of_what() -> None:
+def test_configurations_are_named_by_their_differing_options() -> None:
     plain = {"model": "llama-2-7b", "quantization": "none", "speculative": "none", "hardware": "a100"}
     assert configuration_names([plain, {**plain, "quantization": "w4a16"}]) == ["none", "w4a16"]
     drafted = {**plain, "speculative": "eagle,tokens=4", "hardware": "h100"}
@@ -67,7 +67,7 @@ def test_configurations_are_named_by_what_differs_and_none_says_of_what() -> Non
 
 
 @pytest.mark.parametrize("metric", CROSSOVER_METRICS)
-def test_the_map_says_in_words_what_is_least(metric: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_map_names_the_metric_that_is_minimized(metric: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = "crossover llama-2-7b --hardware a100 --quantization none,w4a16 --batch-size 1 --context 512 --metric"
     assert main([*words.split(), metric]) == 0
     shown = capsys.readouterr().out
@@ -75,7 +75,7 @@ def test_the_map_says_in_words_what_is_least(metric: str, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("command", ["analyze", "sweep", "compare", "crossover"])
-def test_help_is_in_paragraphs_without_holes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_paragraphs_have_no_gaps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     said, _, options = capsys.readouterr().out.partition("Arguments:")
     assert "   " not in said.replace("\n  ", "\n")

@@ -56,7 +56,7 @@ def test_python_of_the_docs_runs(code: str, capsys: pytest.CaptureFixture[str]) 
     assert "ttft_s" in capsys.readouterr().out
 
 
-def test_the_first_screen_shows_what_the_command_prints(
+def test_the_readme_output_matches_the_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lines of the README's output are lines of the real one, in order; `...` and bars at their end are omitted."""
@@ -75,7 +75,7 @@ def shown_outputs() -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(("command", "lines"), shown_outputs(), ids=lambda value: str(value)[:30])
-def test_output_in_the_examples_is_what_the_command_prints(
+def test_example_output_matches_the_command(
     command: str, lines: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
@@ -105,13 +105,13 @@ def test_every_quantization_name_is_in_the_docs(name: str) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
-def test_links_between_pages_lead_somewhere(page: str) -> None:
+def test_links_between_pages_resolve(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!http|#)([^)#]+)", text):
         assert (ROOT / "docs" / target).exists(), target
 
 
-def test_links_of_the_readme_lead_somewhere() -> None:
+def test_links_of_the_readme_resolve() -> None:
     for target in re.findall(r"\]\((?!http|#)([^)#]+)", README):
         assert (ROOT / target).exists(), target
 

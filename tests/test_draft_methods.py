@@ -71,7 +71,7 @@ def measured_speedup(model: str, chip: str, text: str, **more: Any) -> float:
 
 
 @pytest.mark.parametrize("kind", COUNTED)
-def test_nothing_drafted_is_plain_decoding_bit_for_bit(kind: str) -> None:
+def test_no_draft_tokens_equal_plain_decoding_bit_for_bit(kind: str) -> None:
     plain, none = (
         analyze("llama-3.1-8b", "h100", **SIZES),
         analyze("llama-3.1-8b", "h100", speculative=asked(kind, 0), **SIZES),
@@ -82,7 +82,7 @@ def test_nothing_drafted_is_plain_decoding_bit_for_bit(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CHAINS)
-def test_a_token_costs_less_the_more_is_accepted(kind: str) -> None:
+def test_time_per_token_falls_with_acceptance(kind: str) -> None:
     times = [
         analyze("llama-3.1-8b", "h100", speculative=asked(kind, 4, rate), **SIZES).analysis.tpot_s
         for rate in (0.0, 0.5, 1.0)
@@ -91,14 +91,14 @@ def test_a_token_costs_less_the_more_is_accepted(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CHAINS)
-def test_where_all_is_accepted_a_round_brings_one_token_more_than_was_drafted(kind: str) -> None:
+def test_with_full_acceptance_a_round_yields_one_token_more_than_drafted(kind: str) -> None:
     """PaSS makes another one in its first pass."""
     assert generation(asked(kind, 4, 1.0)).tokens == 5.0 + (kind == "pass")
     assert generation(asked(kind, 4, 0.0)).tokens == 1.0 + (kind == "pass")
 
 
 @pytest.mark.parametrize("kind", CHAINS)
-def test_verification_computes_what_was_drafted_and_the_token_before(kind: str) -> None:
+def test_verification_computes_the_draft_tokens_and_the_last_token(kind: str) -> None:
     shape = generation(asked(kind, 4)).shape
     assert shape.new_tokens == shape.logit_positions == 5.0
     pairs = shape.attended_new_pairs
@@ -112,7 +112,7 @@ def test_a_tree_with_a_node_on_every_level_is_a_chain(depth: int) -> None:
     assert tree.attended_new_pairs is chain.attended_new_pairs is None
 
 
-def test_the_tree_of_medusas_code_by_hand() -> None:
+def test_medusas_published_tree_by_hand() -> None:
     """mc_sim_7b_63 has 10, 28, 23 and 2 nodes on its levels; with the root 64 tokens, and a node at depth d sees d + 1:
     1 + 10 x 2 + 28 x 3 + 23 x 4 + 2 x 5 = 207 pairs."""
     found = generation("medusa")
@@ -120,7 +120,7 @@ def test_the_tree_of_medusas_code_by_hand() -> None:
     assert found.tokens == pytest.approx(2.32)  # Spec-Bench, Vicuna-7B
 
 
-def test_the_first_pass_of_a_round_takes_in_what_the_one_before_has_brought() -> None:
+def test_the_first_draft_pass_processes_the_tokens_of_the_previous_round() -> None:
     """Four tokens, 0.5 each: E = 1.9375; then three passes of one token, one token further on each time: 0, 1, 2."""
     first, later = generation("eagle,tokens=4,acceptance=0.5").drafts
     assert (first.passes, first.shape.new_tokens, later.passes) == (1.0, 1.9375, 3.0)
@@ -129,13 +129,13 @@ def test_the_first_pass_of_a_round_takes_in_what_the_one_before_has_brought() ->
     assert (tree.new_tokens, tree.logit_positions, tree.attended_new_pairs) == (8.0, 8.0, 8.0)
 
 
-def test_modules_of_their_own_take_turns() -> None:
+def test_separate_modules_draft_in_turn() -> None:
     """Three tokens of two modules: the first drafts the first and the third."""
     passes = [draft.passes for draft in generation("mtp,tokens=3,modules=2,acceptance=0.8").drafts]
     assert passes == [1.0, 1.0, 1.0, 0.0]
 
 
-def test_memory_is_that_of_what_is_not_the_models() -> None:
+def test_only_extra_parameters_and_caches_add_memory() -> None:
     """Llama-2-7b, fp16.  Medusa: 4 (h h + h + V h); EAGLE: 0.236e9 and a layer of cache, 2 x 4,096 per token; the model
     itself nothing.  Five tokens of room: four that may be rejected."""
     h, v = 4096, 32000
@@ -152,14 +152,14 @@ def test_memory_is_that_of_what_is_not_the_models() -> None:
         assert found["kv_cache_bytes"] == pytest.approx(held * 2 * 4096 * 2, rel=1e-3)
 
 
-def test_layers_fill_their_cache_from_the_prompt_and_heads_have_none() -> None:
+def test_draft_layers_are_prefilled_and_draft_heads_have_no_cache() -> None:
     plain = answer("llama-2-7b", "a100")["metrics"]["ttft_s"]
     assert answer("llama-2-7b", "a100", speculative="medusa")["metrics"]["ttft_s"] == plain
     with_layer = answer("llama-2-7b", "a100", speculative="eagle,tokens=4")["metrics"]["ttft_s"]
     assert 1.0 + 1.0 / 32.0 < with_layer / plain < 1.0 + 2.0 / 32.0  # a layer, fc, one row of logits
 
 
-def test_a_model_that_drafts_for_itself_does_so_in_its_own_formats() -> None:
+def test_self_drafting_uses_the_models_own_formats() -> None:
     """A w4a16 Llama-2-7b looks ahead by w4a16 passes, as long as the one that verifies; EAGLE's layer stays in fp16."""
     own = answer("llama-2-7b", "a100", quantization="w4a16", speculative="pass,tokens=4,acceptance=0.5")["generation"]
     assert own["drafts"][0]["pass_s"] == pytest.approx(own["pass_s"], rel=1e-3)
@@ -175,14 +175,14 @@ def test_a_model_that_drafts_for_itself_does_so_in_its_own_formats() -> None:
     [{"skip_layers": 0.5}, {"early_exit": "mean=0.5"}, {"offload": "weights=0.5"}, {"offload": "flexgen"}],
     ids=str,
 )
-def test_looking_ahead_takes_what_a_pass_of_the_model_takes_whatever_runs_of_it_and_wherever_it_lies(
+def test_lookahead_passes_cost_the_same_as_model_passes_with_any_technique(
     more: dict[str, Any],
 ) -> None:
     found = answer("llama-2-70b", "h100", output_len=8, speculative="pass,tokens=4,acceptance=0.5", **more)
     assert found["generation"]["drafts"][0]["pass_s"] == pytest.approx(found["generation"]["pass_s"], rel=1e-3)
 
 
-def test_layers_that_every_step_leaves_out_are_left_out_of_the_models_own_draft() -> None:
+def test_layers_skipped_in_every_step_are_skipped_in_the_self_draft() -> None:
     """Half of the layers that drafting has left, half of those that verify."""
     text = asked("self")
     whole, half = (answer("llama-2-7b", "a100", speculative=text, skip_layers=share) for share in (0, 0.5))
@@ -190,13 +190,13 @@ def test_layers_that_every_step_leaves_out_are_left_out_of_the_models_own_draft(
     assert ratios[0] == pytest.approx(ratios[1], rel=0.02) and ratios[1] < 0.55
 
 
-def test_looking_ahead_in_vain_costs_what_its_tokens_do() -> None:
+def test_lookahead_without_acceptance_costs_as_much_as_plain_decoding() -> None:
     """Two passes of five tokens for two tokens, where nothing is accepted: as plain decoding while weights are what is
     read (arXiv 2311.13581)."""
     assert speedup("llama-2-7b", "a100", "pass,tokens=4,acceptance=0") == pytest.approx(1.0, abs=0.02)
 
 
-def test_skipping_nothing_drafts_at_the_price_of_a_token() -> None:
+def test_drafting_without_skipped_layers_costs_one_pass_per_token() -> None:
     """g full passes and a verification, all accepted: (4 + 1) / 5 = 1."""
     text = "self,attention=0,mlp=0,tokens=4,acceptance=1"
     assert speedup("llama-2-7b", "a100", text) == pytest.approx(1.0, abs=0.01)
@@ -234,7 +234,7 @@ def test_eagle_on_llama_2_70b_gains_what_the_paper_measured(batch: int, publishe
     assert found == pytest.approx(published, rel=0.15)
 
 
-def test_the_module_of_deepseek_v3_gains_what_the_report_says() -> None:
+def test_the_mtp_module_of_deepseek_v3_gains_what_the_report_states() -> None:
     """arXiv 2412.19437, 5.4.3: 85 to 90 % of second tokens accepted, 1.8 times the tokens per second; the module and
     the second token take a part of the 1.85 to 1.9.  Of a few sequences less, as two tokens meet more experts than one.
     """
@@ -250,14 +250,14 @@ def test_medusa_gains_on_vicuna_7b_what_spec_bench_measured() -> None:
     assert measured_speedup("llama-2-7b", "a100", "medusa") == pytest.approx(1.78, rel=0.1)
 
 
-def test_verification_meets_more_experts_than_a_token() -> None:
+def test_verification_reads_more_experts_than_one_token() -> None:
     """EAGLE on Mixtral-8x7B: 3.25 tokens a pass, but far less faster (1.50 in arXiv 2401.15077, table 3)."""
     text = "eagle,tokens=5,topk=4,nodes=25,acceptance=eagle-mixtral-8x7b"
     assert speedup("mixtral-8x7b", "a100", text, tensor_parallel_size=2) < 1.6
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_methods_go_with_other_techniques(text: str) -> None:
+def test_methods_compose_with_other_techniques(text: str) -> None:
     more = {
         "quantization": "w4a16",
         "tensor_parallel_size": 4,
@@ -270,14 +270,14 @@ def test_methods_go_with_other_techniques(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_point_alone_is_the_point_of_a_sweep(text: str) -> None:
+def test_a_single_point_equals_the_point_of_a_sweep(text: str) -> None:
     swept = analyze("llama-3.1-8b", "h100", speculative=text, **SIZES).analysis
     for at, batch in enumerate(SIZES["batch_size"]):
         alone = analyze("llama-3.1-8b", "h100", speculative=text, **{**SIZES, "batch_size": batch}).analysis
         assert (alone.tpot_s[0], alone.ttft_s[0]) == (swept.tpot_s[at], swept.ttft_s[at])
 
 
-def test_the_best_number_of_tokens_is_none_worse() -> None:
+def test_the_best_number_of_tokens_is_at_least_as_fast_as_any_other() -> None:
     """At every batch as fast as the best of those asked for one by one, none included."""
     best = analyze("llama-3.1-8b", "h100", speculative="eagle,tokens=best,acceptance=0.7", **SIZES).analysis.tpot_s
     others = [
@@ -287,7 +287,7 @@ def test_the_best_number_of_tokens_is_none_worse() -> None:
     assert (best <= np.min(others, axis=0) * (1.0 + 1e-12)).all()
 
 
-def test_a_model_of_any_architecture_is_drafted_for() -> None:
+def test_every_architecture_supports_drafting() -> None:
     for name in (
         "opt-350m",
         "mamba-2.8b",
@@ -329,13 +329,13 @@ def test_a_model_of_any_architecture_is_drafted_for() -> None:
         ("self,attention=1,mlp=0,tokens=2,acceptance=0.4", "attention is '1'; allowed: a number from 0 to 0.99"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(text: str, why: str) -> None:
+def test_invalid_texts_are_a_one_line_error(text: str, why: str) -> None:
     with pytest.raises(UserError) as raised:
         analyze("llama-2-7b", "a100", speculative=text)
     assert why in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_a_draft_pass_of_a_layer_is_one_token_of_that_layer() -> None:
+def test_a_draft_pass_of_a_layer_costs_one_token_of_that_layer() -> None:
     """The module's own graph is timed: EAGLE's later passes read 0.236e9 weights and the model's head."""
     later = generation("eagle,tokens=2").drafts[1]
     read = sum(

@@ -92,7 +92,7 @@ def test_an_eagle3_head_by_hand() -> None:
     assert by_hand - later == 3 * h * h
 
 
-def test_experts_are_drafted_for_by_a_dense_layer() -> None:
+def test_moe_models_are_drafted_by_a_dense_layer() -> None:
     """Qwen3-235B-A22B: 24,576, six times its 4,096 (SpecForge); DeepSeek-V3: the width of its own dense layers."""
     wide = {op.name: op.shape for _, op in eagle3(models.load("qwen3-235b-a22b")).graph(decode(1.0, 1.0))}
     assert wide["gate_proj"].n == 24576  # type: ignore[attr-defined]
@@ -112,7 +112,7 @@ def test_medusa_heads_by_hand() -> None:
     assert own_parameters(two_blocks, ()) == 5 * (2 * (h * h + h) + v * h)
 
 
-def test_a_block_of_heads_by_hand() -> None:
+def test_a_block_of_draft_heads_by_hand() -> None:
     """k = 4 outputs of Llama-2-7b, f = 11,008 each: 4 f (h + 1) + 4 h (4 f + 1), and three rows of the model's head."""
     h, f, v, k = 4096, 11008, 32000, 4
     heads = block_heads(models.load("llama-2-7b"), k, f)
@@ -131,14 +131,14 @@ def test_the_speculator_of_llama_2_13b_is_as_large_as_its_checkpoint() -> None:
     assert matmul_flops(built.graph(decode(1.0, 50.0))) == 2 * (h * d + 2 * d * d + 3 * v * d)
 
 
-def test_tied_stages_are_stored_once_and_computed_as_often() -> None:
+def test_tied_stages_are_stored_once_and_computed_every_time() -> None:
     target, d, v = models.load("llama-3-8b"), 3072, 128256
     own, tied = (speculator(target, 4, d, way) for way in Embeddings)
     assert own_parameters(tied, ()) == 2 * v * d + 2 * d + 4096 * d + d * d
     assert matmul_flops(own.graph(decode(2.0, 7.0))) == matmul_flops(tied.graph(decode(2.0, 7.0)))
 
 
-def test_the_module_of_deepseek_v3_has_the_published_parameters() -> None:
+def test_the_mtp_module_of_deepseek_v3_has_the_published_parameters() -> None:
     """README_WEIGHTS.md: 11.5e9 parameters of its own, 2.4e9 active with the shared 0.9e9 of table and head each;
     both as they are without eh_proj's 2 x 7,168 x 7,168."""
     module = mtp(models.load("deepseek-v3"))
@@ -147,7 +147,7 @@ def test_the_module_of_deepseek_v3_has_the_published_parameters() -> None:
     assert (module.active_parameters - eh_proj) / 1e9 == pytest.approx(2.4, abs=0.05)
 
 
-def test_the_module_of_mimo_v2_flash_is_the_published_light_one() -> None:
+def test_the_mtp_module_of_mimo_v2_flash_has_the_published_size() -> None:
     """0.33e9 parameters a module, dense, a window of 128 tokens beside its own: arXiv 2601.02780."""
     module = mtp(models.load("mimo-v2-flash"))
     assert own_parameters(module) / 1e9 == pytest.approx(0.33, abs=0.005)
@@ -165,7 +165,7 @@ def test_a_module_is_stored_in_the_formats_of_the_models_last_layer() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "falcon-7b", "deepseek-v3", "qwen3-next-80b-a3b"])
-def test_skipping_nothing_is_the_model_and_skipping_half_is_half_its_layers(name: str) -> None:
+def test_skipping_no_layers_is_the_model_and_skipping_half_is_half_its_layers(name: str) -> None:
     target, step = models.load(name), decode(2.0, 100.0)
     whole = target.graph(step)
     assert matmul_flops(with_parts_skipped(target, 0.0, 0.0).graph(step)) == matmul_flops(whole)
@@ -177,7 +177,7 @@ def test_skipping_nothing_is_the_model_and_skipping_half_is_half_its_layers(name
     assert sum(times.values()) == sum(block.repeats - round(block.repeats * 0.5) for block in layers)
 
 
-def test_attention_and_feed_forward_parts_are_skipped_apart() -> None:
+def test_attention_and_feed_forward_parts_are_skipped_independently() -> None:
     """Llama-2-13b without 24 of its 40 attentions and 10 of its feed-forward parts: 16 whole layers and 14 without
     attention."""
     target, step = models.load("llama-2-13b"), decode(1.0, 0.0)
@@ -195,7 +195,7 @@ def test_attention_and_feed_forward_parts_are_skipped_apart() -> None:
 @pytest.mark.parametrize("asked", ASKED, ids=["w4a16", "w8a8"])
 @pytest.mark.parametrize("kind", MODULES)
 @pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3", "gpt-oss-20b", "qwen3-next-80b-a3b", "opt-6.7b"])
-def test_modules_go_through_the_passes_of_models(name: str, kind: str, asked: dict[str, str]) -> None:
+def test_graph_passes_apply_to_draft_modules(name: str, kind: str, asked: dict[str, str]) -> None:
     system = System(chip=specs.load("h100-sxm"))
     for change in registry.changes(asked):
         system = change(system)
@@ -209,7 +209,7 @@ def test_modules_go_through_the_passes_of_models(name: str, kind: str, asked: di
 
 
 @pytest.mark.parametrize("kind", MODULES)
-def test_devices_together_compute_and_store_what_one_does_but_for_what_is_replicated(kind: str) -> None:
+def test_two_devices_compute_and_store_what_one_does_plus_replicated_parts(kind: str) -> None:
     """Replicated: fc, eh_proj, residual blocks, projections of the state, norms."""
     module = MODULES[kind](models.load("llama-2-7b"))
     one, two = prepared(module, 4.0, 99.0), prepared(module, 4.0, 99.0, tensor_parallel_size="2")
@@ -224,7 +224,7 @@ def test_devices_together_compute_and_store_what_one_does_but_for_what_is_replic
 
 
 @pytest.mark.parametrize("kind", MODULES)
-def test_a_point_alone_is_the_point_of_a_sweep(kind: str) -> None:
+def test_a_single_point_equals_the_point_of_a_sweep(kind: str) -> None:
     module = MODULES[kind](models.load("llama-3-8b"))
     batches, cached = np.array([1.0, 8.0, 64.0]), np.array([10.0, 100.0, 1000.0])
     swept = total(op.traffic_bytes * block.repeats for block, op in module.graph(decode(batches, cached)))
@@ -234,7 +234,7 @@ def test_a_point_alone_is_the_point_of_a_sweep(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
-def test_layers_that_draft_keep_a_cache_and_heads_keep_none(kind: str) -> None:
+def test_draft_layers_have_a_cache_and_draft_heads_have_none(kind: str) -> None:
     target = models.load("llama-3-8b")
     states = [state for block in MODULES[kind](target).graph(decode(1.0, 0.0)).blocks for state in block.states]
     assert sum(state.per_token for state in states) == 2 * 1024
@@ -242,7 +242,7 @@ def test_layers_that_draft_keep_a_cache_and_heads_keep_none(kind: str) -> None:
     assert not [state for block in heads.blocks for state in block.states]
 
 
-def test_modules_have_no_quantized_parts_of_a_quantized_checkpoint_but_mtp() -> None:
+def test_only_mtp_modules_are_quantized_in_a_quantized_checkpoint() -> None:
     target = models.load("deepseek-v3")
     assert isinstance(target.checkpoint, Checkpoint)
     low = [t.name for t, _ in eagle(target).graph(decode(1.0, 0.0)).stored_weights() if t.dtype.bits < 16]
@@ -250,12 +250,12 @@ def test_modules_have_no_quantized_parts_of_a_quantized_checkpoint_but_mtp() -> 
 
 
 @pytest.mark.parametrize("kind", MODULES)
-def test_a_chunk_that_asks_for_no_logits_has_counts_like_any_other(kind: str) -> None:
+def test_a_chunk_without_logits_has_valid_counts(kind: str) -> None:
     step = chunk(np.array([1.0, 2.0]), np.array([64.0, 1.0]), np.array([0.0, 64.0]))
     for _, operator in MODULES[kind](models.load("llama-3-8b")).graph(step):
         assert all(np.isfinite(dimension).all() for dimension in map(np.asarray, operator.output_shape))
 
 
-def test_heads_that_do_not_divide_are_refused_as_the_models_are() -> None:
+def test_indivisible_draft_heads_are_rejected_like_the_models_heads() -> None:
     with pytest.raises(UserError, match="71 do not"):
         prepared(eagle(models.load("falcon-7b")), 1.0, 1.0, tensor_parallel_size="2")

@@ -32,11 +32,11 @@ def test_an_integer_cache_keeps_a_scale_and_a_zero_point_per_head() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["bfloat16", "torch.bfloat16", "BF16", "bf16"])
-def test_configs_and_sheets_spell_one_format_in_many_ways(spelling: str) -> None:
+def test_spellings_of_number_formats_are_accepted(spelling: str) -> None:
     assert dtypes.get_dtype(spelling) is DTYPES["bf16"]
 
 
-def test_an_unknown_format_is_an_error_that_names_the_known_ones() -> None:
+def test_an_unknown_format_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"unknown dtype 'fp17'.*did you mean 'fp1?6?"):
         dtypes.get_dtype("fp17")
 
@@ -56,7 +56,7 @@ def test_an_unknown_format_is_an_error_that_names_the_known_ones() -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Dtype) else value,
 )
-def test_a_product_runs_in_the_class_of_its_wider_operand(left: Dtype, right: Dtype, units: str) -> None:
+def test_a_matmul_runs_on_the_units_of_its_wider_operand(left: Dtype, right: Dtype, units: str) -> None:
     assert dtypes.operand_class(left, right) == units
 
 
@@ -81,13 +81,13 @@ def test_a_product_runs_in_the_class_of_its_wider_operand(left: Dtype, right: Dt
         ("mi300x", "fp32", "fp32"),
     ],
 )
-def test_a_missing_width_is_converted_upward_never_sped_up(chip: str, wanted: str, runs_as: str) -> None:
+def test_an_unsupported_width_runs_at_a_wider_one_never_faster(chip: str, wanted: str, runs_as: str) -> None:
     assert specs.load(chip).compute_dtype(wanted) == runs_as
 
 
 @pytest.mark.parametrize("name", specs.names())
 @pytest.mark.parametrize("wanted", ["int4", "int8", "fp4", "fp8", "fp16", "bf16"])
-def test_every_chip_multiplies_every_format_no_faster_than_its_own_units(name: str, wanted: str) -> None:
+def test_no_chip_multiplies_a_format_faster_than_its_own_units(name: str, wanted: str) -> None:
     chip = specs.load(name)
     used = chip.compute_dtype(wanted)
     bits = {"int4": 4, "fp4": 4, "fp6": 6, "int8": 8, "fp8": 8, "fp16": 16, "bf16": 16, "tf32": 19, "fp32": 32}
@@ -95,11 +95,11 @@ def test_every_chip_multiplies_every_format_no_faster_than_its_own_units(name: s
     assert chip.matrix_rate(wanted) == chip.matrix_flops_per_s[used]
 
 
-def test_fp32_runs_on_the_vector_units_not_rounded_to_tf32() -> None:
+def test_fp32_runs_on_the_vector_units_not_as_tf32() -> None:
     """A100: 19.5 TFLOP/s; tf32 (19 bits) would be 156."""
     assert specs.load("a100").matrix_rate("fp32") == 19.5e12
 
 
-def test_a_width_that_nothing_replaces_is_an_error() -> None:
+def test_a_width_without_a_wider_substitute_is_an_error() -> None:
     with pytest.raises(UserError, match=r"cerebras-wse-3 has no matrix rate for 'fp32' nor a wider one; it has: fp16"):
         specs.load("cerebras-wse-3").matrix_rate("fp32")

@@ -49,30 +49,30 @@ def predicted(**changes: Any) -> Any:
         ("vllm 0.5.4", "", "vllm-v0"),
     ],
 )
-def test_engines_go_by_the_beginning_of_their_name(text: str, note: str, preset: str) -> None:
+def test_engines_are_matched_by_name_prefix(text: str, note: str, preset: str) -> None:
     assert e2e_rows.preset_of(text, note) == preset
 
 
-def test_a_checkpoint_that_is_published_narrow_stays_as_it_is() -> None:
+def test_a_quantized_checkpoint_keeps_its_formats() -> None:
     said = {"weight_dtype": "fp8", "model": "MiniMaxAI/MiniMax-M2.5"}
     assert dict(e2e_rows.case_of(row(**said)).options)["quantization"] == "none"
     assert dict(e2e_rows.case_of(row(weight_dtype="fp8")).options)["quantization"] == "fp8"
 
 
-def test_the_name_of_a_checkpoint_says_its_format() -> None:
+def test_the_name_of_a_checkpoint_gives_its_format() -> None:
     case = e2e_rows.case_of(row(model="Qwen/Qwen3-235B-A22B-FP8", weight_dtype=np.nan))
     assert case.model == "qwen3-235b-a22b"
     assert dict(case.options)["quantization"] == "fp8-block"
 
 
-def test_notes_deal_experts_out() -> None:
+def test_notes_set_expert_parallelism() -> None:
     note = "attention_dp=nan; moe_tp=1.0; moe_ep=4.0; moe_dtype=nan; serving with continuous batching"
     case = e2e_rows.case_of(row(model="Qwen/Qwen3-235B-A22B-FP8", tp=4.0, note=note))
     assert dict(case.options)["expert_parallel_size"] == "4"
     assert case.batching == "continuous"
 
 
-def test_a_static_answer_is_that_of_analyze() -> None:
+def test_a_static_row_is_predicted_like_analyze() -> None:
     found = predicted(metric="ttft_ms", note="static batch", engine="vllm 0.12")
     same = api.analyze(
         "llama-3-8b", "h100-sxm", batch_size=8, input_len=512, output_len=64, efficiency="calibrated", engine="vllm"
@@ -80,7 +80,7 @@ def test_a_static_answer_is_that_of_analyze() -> None:
     assert found.predicted == pytest.approx(float(same.analysis.ttft_s[0]) * 1e3)
 
 
-def test_a_served_answer_is_that_of_analyze() -> None:
+def test_a_continuous_row_is_predicted_like_analyze() -> None:
     same = api.analyze(
         "llama-3-8b", "h100-sxm", batch_size=8, input_len=512, output_len=64, efficiency="calibrated", engine="vllm",
         batching="continuous",
@@ -88,30 +88,30 @@ def test_a_served_answer_is_that_of_analyze() -> None:
     assert predicted().predicted == pytest.approx(float(same.analysis.tpot_s[0]) * 1e3)
 
 
-def test_metrics_of_one_run_agree() -> None:
+def test_metrics_of_one_run_are_consistent() -> None:
     static = {"note": "static batch", "batch": 8.0}
     latency = predicted(metric="latency_ms", **static).predicted
     assert predicted(metric="throughput_tok_s", **static).predicted == pytest.approx(8 * 64 / latency * 1e3)
 
 
-def test_an_interval_holds_its_prediction_and_the_wider_one_the_narrower() -> None:
+def test_intervals_are_nested_and_contain_the_prediction() -> None:
     for metric in ("tpot_ms", "throughput_tok_s"):
         found = predicted(metric=metric)
         assert 0 < found.low95 <= found.low80 <= found.high80 <= found.high95
         assert found.ideal > 0
 
 
-def test_a_rate_is_below_and_a_time_above_the_data_sheet() -> None:
+def test_rates_are_below_and_times_above_the_data_sheet() -> None:
     assert predicted(metric="tpot_ms").predicted > predicted(metric="tpot_ms").ideal
     assert predicted(metric="throughput_tok_s").predicted < predicted(metric="throughput_tok_s").ideal
 
 
-def test_a_batch_that_nobody_states_is_the_one_that_fits() -> None:
+def test_an_unstated_batch_size_is_the_largest_that_fits() -> None:
     unsaid = {"batch": np.nan, "metric": "throughput_tok_s", "note": "maximum load, in-flight batching"}
     assert predicted(**unsaid).predicted > predicted(metric="throughput_tok_s").predicted
 
 
-def test_prompts_alone_and_tokens_alone_are_llama_bench() -> None:
+def test_prefill_only_and_decode_only_rows_are_llama_bench() -> None:
     said = {"engine": "llama.cpp (May 2024)", "note": "", "batch": 1.0, "weight_dtype": "q4_k_m", "device": "rtx4090"}
     prompt = predicted(metric="throughput_tok_s", input_len=1024, output_len=0, **said)
     tokens = predicted(metric="decode_tok_s", input_len=0, output_len=512, **said)
@@ -129,13 +129,13 @@ def test_prompts_alone_and_tokens_alone_are_llama_bench() -> None:
         ({"tp": 3.0}, "3"),
     ],
 )
-def test_what_cannot_be_predicted_comes_back_with_the_reason(changes: dict[str, Any], reason: str) -> None:
+def test_unpredictable_rows_are_returned_with_the_reason(changes: dict[str, Any], reason: str) -> None:
     found = predicted(**changes)
     assert np.isnan(found.predicted)
     assert reason in found.reason
 
 
-def test_no_row_is_dropped_and_the_order_stays() -> None:
+def test_no_row_is_dropped_or_reordered() -> None:
     frame = pd.DataFrame([row(), row(engine="tgi"), row(batch=4.0)], index=[7, 3, 5])
     found = e2e.predict(frame, ANY)
     assert list(found.index) == [7, 3, 5]
@@ -150,7 +150,7 @@ def test_a_missing_column_and_an_impossible_value_are_named() -> None:
         predicted(value=-1.0)
 
 
-def test_constants_come_back_from_rows_made_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fitting_recovers_the_constants_of_generated_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows predicted with 900 us a step and 40 us a sequence, and with no other time, are fitted with these."""
     monkeypatch.setitem(fit_engines.FREE, "vllm-v0", ("step", "sequence"))
     made = fit_engines.with_values(engine.load("vllm-v0"), {"step": 900.0, "sequence": 40.0})
@@ -168,7 +168,7 @@ def test_constants_come_back_from_rows_made_with_them(monkeypatch: pytest.Monkey
     assert dict(found.constants) == pytest.approx({"step": 900.0, "sequence": 40.0}, rel=1e-2)
 
 
-def test_a_fitted_preset_is_written_as_it_is_read() -> None:
+def test_a_fitted_preset_round_trips() -> None:
     preset = fit_engines.with_values(engine.load("vllm"), {"step": 12.0, "interference": 0.5})
     ones = np.ones(12)
     outcome = engine_file.EngineFit(

@@ -61,7 +61,7 @@ def decoded(**options: Any) -> float:
 # --- depth ------------------------------------------------------------------------------------------------------------
 
 
-def test_two_exits_read_the_weights_of_8_layers_and_those_of_24_sometimes() -> None:
+def test_two_exits_read_8_layers_always_and_24_with_their_probability() -> None:
     """70 % leave Llama-2-7B after 8 of 32 layers: 8 + 0.3 x 24 = 15.2 layers.  With 4 sequences someone goes on with
     1 - 0.7^4 = 0.7599: 8 + 0.7599 x 24 = 26.24 layers."""
     norms = 2 * 4096
@@ -70,7 +70,7 @@ def test_two_exits_read_the_weights_of_8_layers_and_those_of_24_sometimes() -> N
         assert read == pytest.approx(depth * (LAYER_7B + norms) * 2)
 
 
-def test_several_exits_add_up() -> None:
+def test_depths_of_several_exits_add_up() -> None:
     """30 % leave after 8, 40 % after 16: 8 + 0.7 x 8 + 0.3 x 16 = 18.4 layers."""
     reach = parse("exits=16:0.4/8:0.3").exits.reach(32)
     assert sum(reach) == pytest.approx(18.4)
@@ -85,13 +85,13 @@ def test_a_mean_is_a_geometric_depth_with_that_mean(mean: float) -> None:
     assert np.allclose(reach[1:] / reach[:-1], reach[1])
 
 
-def test_a_batch_goes_as_deep_as_its_deepest_member() -> None:
+def test_a_batch_goes_as_deep_as_its_deepest_sequence() -> None:
     """One token goes on with 0.3, someone of 2 with 0.51, of 8 with 0.942."""
     asked = StepTokens(tokens=np.array([1.0, 2.0, 8.0]), logits=np.array([1.0, 2.0, 8.0]))
     assert asked.deepest(0.3) == pytest.approx([0.3, 0.51, 1 - 0.7**8])
 
 
-def test_only_steps_in_which_every_token_asks_for_logits_leave_early() -> None:
+def test_only_steps_with_logits_for_every_token_exit_early() -> None:
     """Decode and verification do; a prefill, a chunk, and a batch with a chunk in it run all layers."""
     text = "two-exit=8:0.7,kv=none"
     for step, tokens in ((decode(2.0, 9.0), 2), (verify(1.0, 9.0, 3.0), 4)):
@@ -104,7 +104,7 @@ def test_only_steps_in_which_every_token_asks_for_logits_leave_early() -> None:
         assert sum(op.flops * b.repeats for b, op in exits) == sum(op.flops * b.repeats for b, op in plain)
 
 
-def test_layers_are_told_apart_by_their_number() -> None:
+def test_exits_count_layers_by_their_index() -> None:
     """Gemma 2 alternates windowed and full layers: an exit after 1 of its 26 layers leaves one windowed layer."""
     found = graph("gemma-2-2b", decode(1.0, 100.0), "two-exit=1:1.0,kv=none")
     plain = load("gemma-2-2b").graph(decode(1.0, 100.0))
@@ -113,7 +113,7 @@ def test_layers_are_told_apart_by_their_number() -> None:
     assert ratios == pytest.approx([1 / 13, 0.0])
 
 
-def test_of_a_model_pruned_in_depth_the_layers_left_are_counted() -> None:
+def test_exits_of_a_depth_pruned_model_count_the_remaining_layers() -> None:
     """Half of Gemma 2's 26 layers: 13, of which an exit after 1 leaves 1."""
     pruned = graph("llama-2-7b", decode(1.0, 9.0), "mean=0.5", fewer_layers(0.5))
     assert [(block.name, block.repeats) for block in pruned.blocks][1::2] == [("layer", 16), ("exit_check", 15)]
@@ -137,7 +137,7 @@ def test_a_classifier_is_two_products_of_the_hidden_state() -> None:
     assert stored[1] - stored[0] == 31 * 4096 * 2
 
 
-def test_a_softmax_is_the_head_once_more_for_every_checked_layer_and_stores_nothing() -> None:
+def test_softmax_confidence_runs_the_head_for_every_checked_layer_and_stores_nothing() -> None:
     """One token that never leaves: 1 check reads 32000 x 4096 weights and the final norm's 4096."""
     found = graph("llama-2-7b", decode(1.0, 9.0), "two-exit=8:0.5,confidence=softmax")
     assert weights_read(found, "exit_check") == 2 * (HEAD_7B + 4096)
@@ -156,19 +156,19 @@ def test_similarity_is_three_inner_products() -> None:
     assert operator(found, "exit_check", "exit_confidence").vector_flops == 6 * 4096
 
 
-def test_a_check_runs_where_the_batch_gets_to() -> None:
+def test_checks_run_only_in_layers_that_the_batch_reaches() -> None:
     """Exits after 8 (0.6) and 16: the first check always runs, the second for 40 %: 0.7 of each on average."""
     found = graph("llama-2-7b", decode(1.0, 9.0), "exits=8:0.6/16:0.2")
     assert operator(found, "exit_check", "exit_classifier").matmul_flops == pytest.approx(0.7 * 2 * 4096 * 2)
 
 
-def test_nobody_is_asked_during_prefill() -> None:
+def test_prefill_has_no_confidence_checks() -> None:
     found = graph("llama-2-7b", prefill(1.0, 9.0), "mean=0.5,confidence=softmax,jump")
     for block in found.blocks[-2:]:
         assert sum(op.flops for op in block.operators) == sum(op.traffic_bytes for op in block.operators) == 0
 
 
-def test_asking_the_whole_head_after_every_layer_costs_more_than_leaving_saves() -> None:
+def test_running_the_head_after_every_layer_costs_more_than_exits_save() -> None:
     """The survey, section 4.1.1: the confidence of every layer diminishes the benefit.  Llama-2-7B: lm_head has 0.65 of
     a layer's weights, so 0.6 x 32 layers with as many checks are 0.6 x 32 x 1.65 = 31.6 layers; a classifier is
     nearly free, and two exits need one check."""
@@ -178,7 +178,7 @@ def test_asking_the_whole_head_after_every_layer_costs_more_than_leaving_saves()
     assert decoded(early_exit="two-exit=8:0.53,confidence=softmax") < 0.7 * plain  # 0.6 of the layers as well
 
 
-def test_a_jump_is_one_matrix_of_those_stored_for_whoever_leaves() -> None:
+def test_exiting_tokens_run_one_of_the_stored_jump_matrices() -> None:
     """70 % leave after 8: 0.7 x 4096 x 4096 weights; two exits store two matrices and run one."""
     one = graph("llama-2-7b", decode(1.0, 9.0), "two-exit=8:0.7,jump")
     two = graph("llama-2-7b", decode(1.0, 9.0), "exits=8:0.3/16:0.4,jump")
@@ -227,21 +227,21 @@ def test_recurrent_layers_cannot_skip_a_token() -> None:
 
 
 @pytest.mark.parametrize("text", ["mean=1", "exits=8:0", "two-exit=8:0.0,jump"])
-def test_who_never_leaves_changes_nothing(text: str) -> None:
+def test_zero_exit_probability_changes_nothing(text: str) -> None:
     plain = analyze("llama-2-7b", "a6000", output_len=4).to_dict()
     assert analyze("llama-2-7b", "a6000", output_len=4, early_exit=text).to_dict() == plain
     assert analyze("llama-2-7b", "a6000", output_len=4, skip_layers="0.0").to_dict() == plain
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_every_layer_of_a_model_has_a_number(name: str) -> None:
+def test_every_layer_of_a_model_has_an_index(name: str) -> None:
     found = layers(load(name).graph(decode(1.0, 9.0)))
     numbers = sorted(n for block in found for n in (block.numbers or range(block.repeats)))
     assert numbers == list(range(sum(block.repeats for block in found)))
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_work_falls_as_the_probability_says_and_never_below_nothing(name: str) -> None:
+def test_work_falls_with_the_exit_probability_and_is_never_negative(name: str) -> None:
     """Half leave after half of the layers, recomputed; the footprint stays, later passes take the graph."""
     step = decode(2.0, 300.0)
     plain = load(name).graph(step)
@@ -262,7 +262,7 @@ def test_work_falls_as_the_probability_says_and_never_below_nothing(name: str) -
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 @pytest.mark.parametrize("confidence", ["classifier", "softmax"])
-def test_later_passes_take_the_checked_graph(name: str, confidence: str) -> None:
+def test_later_passes_accept_the_graph_with_checks(name: str, confidence: str) -> None:
     """Quantized (checks are not), flash, shared by two devices: every operator reads what another wrote."""
     for scheme, step in (("w4a16", decode(2.0, 100.0)), ("w8a8", prefill(1.0, 9.0))):
         passes = [quantize(parse_scheme(scheme)), flash_attention(specs.load("h100-sxm"))]
@@ -276,7 +276,7 @@ def test_later_passes_take_the_checked_graph(name: str, confidence: str) -> None
         check(graph(name, step, text, *passes, shard(Sharding(tensor=2))))
 
 
-def test_the_collectives_of_a_skipped_layer_are_skipped_with_it() -> None:
+def test_collectives_of_a_skipped_layer_are_skipped() -> None:
     found = graph("llama-2-7b", decode(1.0, 9.0), "two-exit=8:1.0,kv=none", shard(Sharding(tensor=2)))
     full = shard(Sharding(tensor=2))(load("llama-2-7b").graph(decode(1.0, 9.0)))
     name = "attn_all_reduce"
@@ -302,7 +302,7 @@ def test_two_exits_after_half_of_the_layers_halve_the_time_of_the_layers(other: 
     assert after == pytest.approx(before / 2)
 
 
-def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
+def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
     options: dict[str, Any] = {"output_len": 4, "early_exit": "mean=0.6,confidence=softmax,jump"}
     batches = [1, 3, 64]
     sweep = analyze("llama-2-7b", "a6000", batch_size=batches, **options)
@@ -311,7 +311,7 @@ def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
         assert sweep.metrics(at) == alone.metrics() and sweep.stage("decode", at) == alone.stage("decode")
 
 
-def test_prefill_and_memory_are_those_of_the_whole_model() -> None:
+def test_prefill_and_memory_equal_those_of_the_full_model() -> None:
     plain = analyze("llama-2-7b", "a6000", output_len=4)
     early = analyze("llama-2-7b", "a6000", output_len=4, early_exit="two-exit=8:0.7,confidence=softmax")
     assert early.analysis.ttft_s == plain.analysis.ttft_s and early.analysis.tpot_s < plain.analysis.tpot_s
@@ -332,7 +332,7 @@ def test_skipping_a_quarter_of_the_layers_skips_a_quarter_of_their_time() -> Non
     assert shares == sorted(shares, reverse=True)
 
 
-def test_a_pipeline_is_refused_and_a_replica_exits_by_its_own_batch() -> None:
+def test_pipelines_are_rejected_and_each_replica_exits_by_its_own_batch() -> None:
     with pytest.raises(UserError, match="--pipeline-parallel-size"):
         decoded(early_exit="mean=0.6", pipeline_parallel_size=2)
     two = decoded(early_exit="mean=0.6", data_parallel_size=2, batch_size=2)
@@ -342,7 +342,7 @@ def test_a_pipeline_is_refused_and_a_replica_exits_by_its_own_batch() -> None:
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_text_is_read() -> None:
+def test_option_texts_are_parsed() -> None:
     plan = parse("mean=0.6, confidence=softmax, kv=none, jump")
     assert plan == EarlyExit(exits=Exits(mean=0.6), confidence=Confidence.SOFTMAX, fill=Fill.NONE, jump=True)
 
@@ -365,19 +365,19 @@ def test_a_text_is_read() -> None:
         ("mean=0.01", "less than one layer"),
     ],
 )
-def test_a_wrong_text_is_told_what_is_allowed(text: str, message: str) -> None:
+def test_a_wrong_text_is_an_error_that_states_what_is_allowed(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         analyze("llama-2-7b", "a6000", early_exit=text)
 
 
-def test_a_kernel_that_does_not_run_at_the_first_point_has_outputs_at_others() -> None:
+def test_a_kernel_that_runs_only_at_some_points_has_outputs_there() -> None:
     """A fused kernel's counts are zero where it does not run."""
     swept = analyze("llama-3.1-8b", "h200", batch_size=[1, 64], output_len=2, fusion="all", early_exit="mean=0.6")
     alone = analyze("llama-3.1-8b", "h200", batch_size=64, output_len=2, fusion="all", early_exit="mean=0.6")
     assert swept.analysis.tpot_s[1] == alone.analysis.tpot_s[0]
 
 
-def test_keys_and_values_of_tokens_that_left_are_taken_to_the_host_too() -> None:
+def test_keys_and_values_of_exited_tokens_are_offloaded_too() -> None:
     """Kept in the cache they cross the link like all others; only the copy of what attention reads is spared."""
     found = [
         analyze("llama-2-7b", "a6000", output_len=2, offload="kv=1", early_exit=text).stage("decode")

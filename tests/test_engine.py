@@ -43,7 +43,7 @@ def answer(batching: str = "static", batch: float = 16.0, **changes: Any) -> Ana
     return analysis.analyze(configuration.model, replace(configuration.system, engine=preset), request)
 
 
-def test_each_constant_is_paid_as_often_as_its_meaning_says() -> None:
+def test_each_engine_constant_is_counted_by_its_definition() -> None:
     # 32 layers of 12 kernels, the embedding before them, the norm and the head behind; 4 sequences, 4 rows of logits
     kernels = sum(block.repeats * len(block.operators) for block in GRAPH.blocks)
     paid = {"launch": kernels, "layer": 32, "step": 1, "sequence": 4, "sampling": 4}
@@ -51,11 +51,11 @@ def test_each_constant_is_paid_as_often_as_its_meaning_says() -> None:
     assert found == pytest.approx({name: count * 2e-6 for name, count in paid.items()})
 
 
-def test_one_device_tells_no_others_and_waits_for_none() -> None:
+def test_a_single_device_has_no_broadcast_or_synchronization_time() -> None:
     assert not terms(Engine(name="x", constants={"group": 5.0, "collective": 5.0}))
 
 
-def test_devices_that_share_a_pass_are_told_once_and_wait_at_every_exchange() -> None:
+def test_tensor_parallel_devices_pay_one_broadcast_and_every_exchange() -> None:
     found = api.configuration("llama-2-7b", "h100-sxm", tensor_parallel_size=2)
     shared = found.system.prepared(found.model.graph(decode(1.0, 100.0)))
     preset = Engine(name="x", constants={"group": 5.0, "collective": 1.0})
@@ -64,7 +64,7 @@ def test_devices_that_share_a_pass_are_told_once_and_wait_at_every_exchange() ->
     assert seconds == pytest.approx({"group": 5e-6, "collective": (1 + 2 * 32 + 1) * 1e-6})
 
 
-def test_a_host_that_launches_slower_than_kernels_run_is_waited_for() -> None:
+def test_slow_kernel_launches_of_the_host_are_the_bound() -> None:
     kernels = sum(block.repeats * len(block.operators) for block in GRAPH.blocks)
     slow = Engine(name="x", constants={"eager": 10.0}, graph_tokens=0.0)
     assert terms(slow, kernels_s=1e-3) == pytest.approx({"host": kernels * 10e-6 - 1e-3})
@@ -72,12 +72,12 @@ def test_a_host_that_launches_slower_than_kernels_run_is_waited_for() -> None:
     assert not terms(replace(slow, graph_tokens=512.0), kernels_s=1e-3)
 
 
-def test_kernels_of_its_own_take_their_factor_of_the_time() -> None:
+def test_engine_kernels_are_scaled_by_their_factor() -> None:
     found = terms(Engine(name="x", factors={"gemm": 1.5}), kernels_s=2e-3)
     assert found == pytest.approx({"own gemm kernels": 1e-3})
 
 
-def test_a_matrix_vector_kernel_of_its_own_is_bound_by_units_or_bandwidth() -> None:
+def test_an_engines_matrix_vector_kernel_is_bound_by_units_or_bandwidth() -> None:
     # 132 units x 1.83 GHz x 2 bytes = 483 GB/s are less than 0.9 x 3350 GB/s
     preset = Engine(name="x", unit_bytes=2.0, share=0.9)
     weights = sum(
@@ -93,25 +93,25 @@ def test_a_matrix_vector_kernel_of_its_own_is_bound_by_units_or_bandwidth() -> N
     assert fast == pytest.approx(weights / (0.9 * 3.35e12))
 
 
-def test_the_data_sheet_has_no_terms_of_an_engine() -> None:
+def test_ideal_times_have_no_engine_terms() -> None:
     ideal = api.configuration("llama-2-7b", "h100-sxm", efficiency="ideal").answer(api.request(4, 128, 16)).analysis
     assert not ideal.evaluation.served
     with pytest.raises(UserError, match="it needs efficiency calibrated"):
         api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="ideal")
 
 
-def test_terms_stand_by_name_in_a_calibrated_answer() -> None:
+def test_calibrated_results_list_engine_terms_by_name() -> None:
     found = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated")
     served = dict(found.answer(api.request(4, 128, 16)).analysis.evaluation.served)
     assert {"step", "sequence"} <= set(served)
 
 
-def test_kernels_alone_add_nothing() -> None:
+def test_the_kernels_preset_adds_no_time() -> None:
     found = api.configuration("llama-2-7b", "h100-sxm", engine="kernels", efficiency="calibrated")
     assert not found.answer(api.request(4, 128, 16)).analysis.evaluation.served
 
 
-def test_an_engine_brings_its_fusions_unless_others_are_asked_for() -> None:
+def test_an_engine_sets_the_default_fusions() -> None:
     own = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated").system
     assert any("gate-up" in applied.name for applied in own.passes)
     asked = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated", fusion="qkv").system
@@ -119,7 +119,7 @@ def test_an_engine_brings_its_fusions_unless_others_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("name", engine.names())
-def test_every_preset_loads_and_its_constants_have_a_meaning(name: str) -> None:
+def test_every_preset_loads_and_its_constants_are_defined(name: str) -> None:
     preset = engine.load(name)
     assert preset.title
     assert set(preset.constants) <= set(CONSTANTS)
@@ -128,7 +128,7 @@ def test_every_preset_loads_and_its_constants_have_a_meaning(name: str) -> None:
             assert list(bounds) == sorted(bounds) and len(bounds) == 4
 
 
-def test_an_unknown_engine_is_answered_with_the_nearest() -> None:
+def test_an_unknown_engine_suggests_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'vllm'"):
         engine.load("vlllm")
 
@@ -143,12 +143,12 @@ def test_an_unknown_engine_is_answered_with_the_nearest() -> None:
         ({"graph_tokens": "many"}, "expected numbers"),
     ],
 )
-def test_a_wrong_preset_file_is_one_clear_line(changes: dict[str, Any], message: str) -> None:
+def test_a_wrong_preset_file_is_a_one_line_error(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         engine.parse("x", file(**changes))
 
 
-def test_continuous_batching_adds_the_others_prefill() -> None:
+def test_continuous_batching_adds_prefill_interference() -> None:
     # 4 users; each prefill takes 10 ms; 9 steps of 5 ms: the other three's prefill lies between the tokens
     times = RequestTimes(
         prefill_s=np.array([0.010]), decode_s=np.array([0.045]), steps=np.array([9.0]), users=4.0, running=4.0,
@@ -161,7 +161,7 @@ def test_continuous_batching_adds_the_others_prefill() -> None:
     assert first.tpot_s == pytest.approx(0.005)
 
 
-def test_whoever_finds_no_room_in_the_cache_waits() -> None:
+def test_requests_beyond_the_cache_capacity_wait() -> None:
     # 6 users share 2 places: two cycles of waiting for each of service, of 20 ms prefill and 40 ms of steps
     times = RequestTimes(
         prefill_s=np.array([0.010]), decode_s=np.array([0.040]), steps=np.array([8.0]), users=6.0, running=2.0,
@@ -175,20 +175,20 @@ def test_a_continuous_batch_takes_no_less_per_token_than_a_static_one() -> None:
     assert (answer("continuous").tpot_s >= answer("static").tpot_s).all()
 
 
-def test_the_others_prefill_grows_with_the_batch() -> None:
+def test_prefill_interference_grows_with_the_batch() -> None:
     gaps = [
         float((answer("continuous", batch).tpot_s - answer("static", batch).tpot_s)[0]) for batch in (1.0, 4.0, 16.0)
     ]
     assert gaps[0] == 0.0 < gaps[1] < gaps[2]
 
 
-def test_one_user_alone_is_served_as_a_static_batch_of_one() -> None:
+def test_a_single_user_is_served_like_a_static_batch_of_one() -> None:
     alone, one = answer("continuous", 1.0), answer("static", 1.0)
     assert alone.ttft_s == pytest.approx(one.ttft_s)
     assert alone.tpot_s == pytest.approx(one.tpot_s)
 
 
-def test_more_users_than_the_cache_holds_share_its_places() -> None:
+def test_users_beyond_the_cache_capacity_share_its_slots() -> None:
     crowd = answer("continuous", 4096.0)
     assert crowd.running is not None and crowd.running.request.batch_size[0] < 4096.0  # type: ignore[index]
     assert float(crowd.times.queue_s[0]) > 0.0
@@ -196,12 +196,12 @@ def test_more_users_than_the_cache_holds_share_its_places() -> None:
     assert few.running is not None and few.running.request.batch_size[0] == 8.0  # type: ignore[index]
 
 
-def test_an_unknown_way_of_batching_names_the_known_ones() -> None:
+def test_an_unknown_batching_policy_lists_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"unknown method of --batching 'dynamic'.*continuous"):
         api.configuration("llama-2-7b", "h100-sxm", batching="dynamic")
 
 
-def test_a_prefill_pays_for_its_own_pass() -> None:
+def test_a_prefill_pays_the_overheads_of_its_own_pass() -> None:
     configuration = api.configuration("llama-2-7b", "h100-sxm")
     step = prefill(2.0, 128.0)
     found = dict(
@@ -210,7 +210,7 @@ def test_a_prefill_pays_for_its_own_pass() -> None:
     assert found == pytest.approx({"sequence": 6e-6})
 
 
-def test_a_draft_s_passes_are_part_of_the_model_s_step() -> None:
+def test_draft_passes_belong_to_the_models_step() -> None:
     """The host schedules and prepares a step once; a draft's passes pay launches and layers, not that."""
     preset = engine.load("vllm")
     inside = preset.without_step_terms()

@@ -39,14 +39,14 @@ def read(graph: Graph) -> float:
     return float(sum(op.read_bytes(Role.WEIGHT) * block.repeats for block, op in graph))
 
 
-def test_alpha_1_over_8_experts_of_which_2_are_chosen() -> None:
+def test_choice_probabilities_of_2_of_8_experts_at_alpha_1() -> None:
     """Weights 1, 1/2, ... 1/8 sum to H_8 = 2.717857: the first expert is chosen with 2 / 2.717857 = 0.7359, the last
     with an eighth of it."""
     p = selection_probabilities(1.0, 8, 2)
     assert p[0] == pytest.approx(2 / 2.7178571) and p[7] == pytest.approx(p[0] / 8) and p.sum() == pytest.approx(2.0)
 
 
-def test_an_expert_is_chosen_once_a_token_at_most() -> None:
+def test_a_token_chooses_an_expert_at_most_once() -> None:
     """alpha 3, 2 of 8: 2 / 1.1952 > 1, so the first is always chosen and the others share one choice:
     1/8 / 0.1952 = 0.6405 for the second."""
     p = selection_probabilities(3.0, 8, 2)
@@ -56,12 +56,12 @@ def test_an_expert_is_chosen_once_a_token_at_most() -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize(("count", "chosen"), [(8, 1), (8, 2), (8, 8), (256, 8), (512, 10)])
-def test_one_token_meets_as_many_experts_as_it_chooses(alpha: float, count: int, chosen: int) -> None:
+def test_one_token_reads_as_many_experts_as_it_chooses(alpha: float, count: int, chosen: int) -> None:
     assert selection_probabilities(alpha, count, chosen).sum() == pytest.approx(chosen)
     assert distinct_experts(selection_probabilities(alpha, count, chosen), 1.0) == pytest.approx(chosen)
 
 
-def test_two_tokens_of_a_skewed_mixtral_meet_3_17_experts_instead_of_3_5() -> None:
+def test_two_tokens_of_a_skewed_mixtral_read_3_17_experts_instead_of_3_5() -> None:
     """Uniform: 8 (1 - 0.75^2) = 3.5.  alpha 1: sum of 2p - p^2 = 4 - (2/H_8)^2 (1 + 1/4 + ... + 1/64) = 4 - 0.5415 x
     1.5274 = 3.1729."""
     squares = sum(i**-2.0 for i in range(1, 9))
@@ -71,7 +71,7 @@ def test_two_tokens_of_a_skewed_mixtral_meet_3_17_experts_instead_of_3_5() -> No
     assert distinct_experts(selection_probabilities(0.0, 8, 2), 2.0) == pytest.approx(3.5)
 
 
-def test_without_skew_it_is_the_expectation_of_uniform_routing() -> None:
+def test_without_skew_the_number_of_experts_is_that_of_uniform_routing() -> None:
     """DeepSeek-V3, 8 of 256: 16 tokens meet 102, 64 meet 222."""
     tokens = np.array([1.0, 16.0, 64.0, 256.0])
     assert distinct_experts(selection_probabilities(0.0, 256, 8), tokens) == pytest.approx(
@@ -80,7 +80,7 @@ def test_without_skew_it_is_the_expectation_of_uniform_routing() -> None:
     assert np.round(distinct_experts(selection_probabilities(0.0, 256, 8), tokens)).tolist() == [8, 102, 222, 256]
 
 
-def test_the_busiest_rank_has_its_share_and_more() -> None:
+def test_the_busiest_rank_has_more_than_its_share() -> None:
     """4 ranks, 8 experts, alpha 1, one chosen: the first rank holds experts 1 and 5: (1 + 1/5) / H_8 = 0.4415."""
     assert busiest_rank_share(1.0, 8, 4) == pytest.approx(1.2 / 2.7178571)
     assert busiest_rank_share(0.0, 8, 4) == pytest.approx(0.25)
@@ -95,7 +95,7 @@ def expert_gate(alpha: str, batch: int) -> dict[str, Any]:
     return next(op for op in found.stage("decode")["operators"] if op["name"] == "expert_gate_proj")
 
 
-def test_with_whole_experts_the_device_of_the_most_popular_one_is_counted() -> None:
+def test_expert_parallelism_counts_the_device_with_the_most_popular_expert() -> None:
     """The first of 4 devices holds experts 1 and 5 of Mixtral: p = 0.7359 and 0.1472 of 2 choices, 44.15 % of all rows
     instead of 25 %; 64 sequences meet both, 1 - (1 - 0.1472)^64 of the second."""
     even, skewed = expert_gate("0", 64), expert_gate("1", 64)
@@ -104,12 +104,12 @@ def test_with_whole_experts_the_device_of_the_most_popular_one_is_counted() -> N
     assert skewed["weight_read_bytes"] == pytest.approx((1 + second) * 4096 * 14336 * 2)
 
 
-def test_no_skew_changes_nothing() -> None:
+def test_zero_skew_changes_nothing() -> None:
     plain = analyze("mixtral-8x7b", "h200", batch_size=4)
     assert analyze("mixtral-8x7b", "h200", batch_size=4, expert_skew="alpha=0").to_dict() == plain.to_dict()
 
 
-def test_a_model_without_experts_is_told_so() -> None:
+def test_a_model_without_experts_is_rejected() -> None:
     with pytest.raises(UserError, match="no routed experts"):
         analyze("llama-2-7b", "h100", expert_skew="1")
     with pytest.raises(UserError, match="alpha is '-1'"):
@@ -118,7 +118,7 @@ def test_a_model_without_experts_is_told_so() -> None:
 
 @pytest.mark.parametrize("name", MIXTURES)
 @pytest.mark.parametrize("step", [decode(7.0, 100.0), prefill(1.0, 33.0)], ids=["decode", "prefill"])
-def test_skew_reads_fewer_experts_and_keeps_flops_and_what_is_stored(name: str, step: Step) -> None:
+def test_skew_reads_fewer_experts_and_keeps_flops_and_footprint(name: str, step: Step) -> None:
     plain = load(name).graph(step)
     skewed = [expert_skew(alpha)(plain) for alpha in (0.0, 0.7, 1.5)]
     for graph in skewed:
@@ -134,7 +134,7 @@ def test_skew_reads_fewer_experts_and_keeps_flops_and_what_is_stored(name: str, 
 
 
 @pytest.mark.parametrize("name", MIXTURES)
-def test_later_passes_take_the_skewed_graph(name: str) -> None:
+def test_later_passes_accept_the_skewed_graph(name: str) -> None:
     skewed = expert_skew(1.0)(load(name).graph(decode(4.0, 100.0)))
     for scheme in ("w4a16", "w8a8"):
         low = flash_attention(specs.load("h100-sxm"))(quantize(parse_scheme(scheme))(skewed))
@@ -142,7 +142,7 @@ def test_later_passes_take_the_skewed_graph(name: str) -> None:
         check(shard(Sharding(tensor=2))(low))
 
 
-def test_a_count_has_the_same_bits_beside_other_counts() -> None:
+def test_counts_are_bit_identical_inside_larger_arrays() -> None:
     """A power of an array is computed by vectors, whose last bit depends on where in it a number stands."""
     counts = np.array([8.0, 16.0, 37.0, 64.0, 1000.0])
     for experts, chosen in ((8, 2), (31, 2), (32, 2), (160, 6)):
@@ -152,7 +152,7 @@ def test_a_count_has_the_same_bits_beside_other_counts() -> None:
             assert distinct_experts(popularity, count) == together[at]
 
 
-def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
+def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
     batches = [1, 3, 64, 3]
     sweep = analyze("mixtral-8x7b", "h200", batch_size=batches, output_len=4, expert_skew="0.8")
     for at, batch in enumerate(batches):

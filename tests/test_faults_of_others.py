@@ -131,14 +131,14 @@ def test_norms_read_their_weights(eager: dict[str, Any]) -> None:
         assert operators(eager, "decode")[name]["weight_read_bytes"] == 8192
 
 
-def test_flash_attention_does_not_multiply_what_the_mask_discards(flash: dict[str, Any]) -> None:
+def test_flash_attention_does_not_compute_masked_pairs(flash: dict[str, Any]) -> None:
     """68.7 GFLOP of the full square per layer; 2048 x 2049 / 2 pairs x 4 x 4096 are 34.4."""
     row = operators(flash, "prefill")["attention"]
     assert row["matmul_flops"] == 4 * HIDDEN * (2048 * 2049 // 2)
     assert row["matmul_flops"] == pytest.approx(34.4 * GFLOP, rel=1e-3)
 
 
-def test_activations_are_those_alive_at_once(flash: dict[str, Any], eager: dict[str, Any]) -> None:
+def test_activation_memory_counts_only_live_tensors(flash: dict[str, Any], eager: dict[str, Any]) -> None:
     """The sum of all outputs of a layer: 778 MB, with flash 761.  Alive at once: 554 and 152."""
     assert eager["memory"]["activations_bytes"] == pytest.approx(553.6 * MB, rel=1e-3)
     assert flash["memory"]["activations_bytes"] == pytest.approx(152.0 * MB, rel=1e-3)
@@ -151,7 +151,7 @@ def test_opt_has_no_gate() -> None:
     assert "gate_proj" not in operators(found, "prefill")
 
 
-def test_the_head_size_is_the_configs() -> None:
+def test_the_head_size_is_read_from_the_config() -> None:
     """Mistral-Nemo: 5120 wide, 32 heads of 128, not of 160: 1.185 TFLOP per layer, not 1.256; cache 336 MB, not 419."""
     found = answer("mistral-nemo", "a100", input_len=2048, output_len=1, attention="eager")
     layer = sum(row["matmul_flops"] for row in operators(found, "prefill").values() if row["layers"] == 40)
@@ -196,7 +196,7 @@ def test_head_and_attention_are_not_quantized_with_the_linear_layers() -> None:
     assert rows["lm_head"]["weight_read_bytes"] == 2 * VOCABULARY * HIDDEN
 
 
-def test_generation_is_511_steps_of_which_the_first_sees_513_keys() -> None:
+def test_generation_is_511_steps_and_the_first_reads_513_keys() -> None:
     """512 + 512 on the A100: 3.4463 s by 512 steps from 512 keys; 3.4397 s by 511 from 513 (the first token is
     prefill's).  By bytes alone: 511 steps of 13.215 GB of weights and (513 + ... + 1023) x 512 KiB of cache, 3.4127 s,
     and 0.0225 s of matmuls in prefill."""
@@ -211,7 +211,7 @@ def test_generation_is_511_steps_of_which_the_first_sees_513_keys() -> None:
     assert metrics["e2e_s"] < 3.4463
 
 
-def test_generation_knows_flash_attention() -> None:
+def test_generation_uses_flash_attention() -> None:
     """The generate task ignored the option: flash must change every decode step, not prefill alone."""
     fast, slow = (
         answer("llama-2-7b", "a100", input_len=512, output_len=512, attention=kind)["metrics"]["tpot_s"]
@@ -220,7 +220,7 @@ def test_generation_knows_flash_attention() -> None:
     assert fast < slow
 
 
-def test_stages_keep_their_own_totals_and_memory_is_no_sum_over_steps() -> None:
+def test_stages_have_separate_totals_and_memory_is_not_summed_over_steps() -> None:
     """A chat of 512 + 512: 'prefill' 3.446 s, memory 6.85 TB, cache 206.6 GB.  Prefill takes 0.023 s; the cache at
     1023 tokens is 0.54 GB, everything about 14.2."""
     found = answer("llama-2-7b", "a100", input_len=512, output_len=512)
@@ -235,13 +235,13 @@ def test_every_operator_is_listed_once(flash: dict[str, Any]) -> None:
         assert len({row["name"] for row in stage["operators"]}) == len(stage["operators"]) == 17
 
 
-def test_the_cache_holds_generated_tokens_too() -> None:
+def test_the_cache_includes_generated_tokens() -> None:
     """Sized for the prompt alone: 512 tokens; the last step has 512 + 511."""
     found = answer("llama-2-7b", "a100", input_len=512, output_len=512)
     assert found["memory"]["kv_cache_bytes"] == (512 + 511) * 512 * 2**10
 
 
-def test_rope_look_up_and_final_norm_are_operators(eager: dict[str, Any]) -> None:
+def test_rope_embedding_and_final_norm_are_operators(eager: dict[str, Any]) -> None:
     """Counted as nothing; rope 6 FLOP for each of 2 x 32 x 64 pairs, the look-up one row of 8,192 B."""
     rows = operators(eager, "decode")
     assert rows["rope"]["flops"] == 6 * 2 * 32 * 64
@@ -259,7 +259,7 @@ def test_biases_experts_and_latents_are_counted(model: str, operator: str) -> No
     assert operator in {row["name"] for row in listed}
 
 
-def test_biases_are_vector_work() -> None:
+def test_biases_are_vector_flops() -> None:
     """Qwen2.5-7b adds 28 x 128 biases to the queries of one token."""
     row = operators(answer("qwen2.5-7b", "a100"), "decode")["q_proj"]
     assert row["flops"] - row["matmul_flops"] == 28 * 128
@@ -292,14 +292,14 @@ def test_l4_does_not_move_what_an_h100_moves() -> None:
     assert specs.load("l4").bandwidth_bytes_per_s == 300e9
 
 
-def test_v100_and_processors_have_their_own_peaks() -> None:
+def test_v100_and_cpus_have_their_own_peaks() -> None:
     """V100 SXM: 112 in a table, 125 on the sheet.  A desktop CPU without an int8 rate failed with KeyError: 'INT8'."""
     assert specs.load("v100").matrix_flops_per_s["fp16"] == 125 * TFLOP
     row = operators(answer("llama-2-7b", "epyc-9654", quantization="w8a8kv8"), "prefill")["q_proj"]
     assert row["compute_dtype"] == "bf16"
 
 
-def test_a_name_is_a_name_not_a_part_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parser_is_not_chosen_by_parts_of_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parser was chosen by a substring of the path, the last match wins, upper case misses."""
     (tmp_path / "opt").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -316,7 +316,7 @@ def test_bandwidth_is_decimal() -> None:
     assert found["time_s"] == pytest.approx(7.008e-3, rel=1e-3)
 
 
-def test_a_look_up_is_no_product_over_the_vocabulary(eager: dict[str, Any]) -> None:
+def test_an_embedding_lookup_is_not_a_matmul_over_the_vocabulary(eager: dict[str, Any]) -> None:
     """GenZ charges 0.537 TFLOP for the embedding."""
     assert operators(eager, "prefill")["embedding"]["flops"] == 0
 
@@ -359,7 +359,7 @@ def test_gigabytes_are_decimal_and_gibibytes_are_not(flash: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("chip", "prefill_ms", "decode_ms"), [("a100", 92.07, 7.008), ("h100", 29.03, 4.265), ("a6000", 185.5, 18.61)]
 )
-def test_ideal_times_lie_just_above_the_bounds_by_hand(chip: str, prefill_ms: float, decode_ms: float) -> None:
+def test_ideal_times_are_just_above_the_bounds_by_hand(chip: str, prefill_ms: float, decode_ms: float) -> None:
     """28.73 TFLOP over the peak, 14.288 GB over the bandwidth.  Eager prefill moves scores besides (LLM-Viewer: 15 % on
     the A100, 40 % on the H100, and flash changes nothing); flash multiplies 4 % less than the full square."""
     eager, flash = (answer("llama-2-7b", chip, input_len=2048, attention=kind)["stages"] for kind in ("eager", "flash"))

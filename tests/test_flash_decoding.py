@@ -43,7 +43,7 @@ def named(of: Graph, name: str) -> Operator:
     return next(op for _, op in of if op.name == name)
 
 
-def test_one_sequence_of_llama_2_7b_is_split_over_the_units_that_32_heads_leave_idle() -> None:
+def test_one_sequence_of_llama_2_7b_is_split_over_idle_units() -> None:
     """108 units / 32 heads = 3 splits: 3 x 32 x (128 + 2) x 4 bytes written, and read again."""
     graph = split("llama-2-7b", decode(1.0, 4095.0))
     combine, attention = named(graph, "attention_combine"), named(graph, "attention")
@@ -66,14 +66,14 @@ def test_a_batch_that_fills_the_units_and_a_prefill_are_not_split() -> None:
 
 
 @pytest.mark.parametrize("splits", (2.0, 8.0, 32.0))
-def test_so_many_splits_as_asked_for(splits: float) -> None:
+def test_a_given_number_of_splits_is_used(splits: float) -> None:
     graph = split("llama-2-7b", PREFILL_AND_DECODE, splits)
     combine = named(graph, "attention_combine")
     assert list(np.asarray(combine.special_ops)) == [0.0, splits * 32]
     assert list(np.asarray(combine.traffic_bytes)) == [0.0, splits * 32 * 130 * 4 + 4096 * 2]
 
 
-def test_one_split_is_flash_attention_to_the_bit() -> None:
+def test_one_split_equals_flash_attention_bit_for_bit() -> None:
     one, flash = (analyze("llama-2-7b", "a100", attention=text).to_dict() for text in ("flash-decoding=1", "flash"))
     assert one["passes"] != flash["passes"]
     for name in ("stages", "memory", "metrics"):
@@ -81,7 +81,7 @@ def test_one_split_is_flash_attention_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_it_adds_its_partial_results_and_no_product(name: str) -> None:
+def test_splits_add_partial_results_and_no_matmul_flops(name: str) -> None:
     plain = quantize(parse_scheme("w8a8"))(load(name).graph(PREFILL_AND_DECODE))
     before = flash_attention(A100)(plain)
     after = flash_decoding(A100, 4.0)(before)
@@ -95,27 +95,27 @@ def test_it_adds_its_partial_results_and_no_product(name: str) -> None:
         assert counts[1][0] == counts[0][0]
 
 
-def test_under_ideal_it_gains_nothing_and_costs_its_partial_results() -> None:
+def test_splits_gain_nothing_under_ideal_and_cost_their_partial_results() -> None:
     times = [analyze("llama-2-7b", "a100", attention=f"flash-decoding={n}").analysis.tpot_s[0] for n in (1, 2, 4, 8)]
     assert times == sorted(times)
     assert times[-1] < 1.01 * times[0]
 
 
-def test_a_point_alone_is_the_point_in_a_sweep() -> None:
+def test_a_single_point_equals_the_point_in_a_sweep() -> None:
     options = {"input_len": 1000, "output_len": 8, "attention": "flash-decoding", "fusion": "all"}
     both = analyze("llama-2-7b", "a100", batch_size=[1, 8], **options)
     for point, batch in enumerate((1, 8)):
         assert both.to_dict(point) == analyze("llama-2-7b", "a100", batch_size=batch, **options).to_dict()
 
 
-def test_a_chip_whose_units_are_unknown_needs_a_number() -> None:
+def test_a_chip_with_unknown_units_needs_a_number_of_splits() -> None:
     unknown = next(name for name in specs.names() if specs.load(name).units is None)
     with pytest.raises(UserError, match="flash-decoding=8"):
         flash_decoding(specs.load(unknown))
 
 
 @pytest.mark.parametrize("chip", ["groq-lpu", "tpu-v5e", "v100", "m3-max"])
-def test_a_chip_whose_row_blocks_nobody_publishes_is_refused(chip: str) -> None:
+def test_a_chip_with_unpublished_row_blocks_is_rejected(chip: str) -> None:
     with pytest.raises(UserError, match="row blocks"):
         flash_decoding(specs.load(chip), 4.0)
 
@@ -128,13 +128,13 @@ def test_a_chip_whose_row_blocks_nobody_publishes_is_refused(chip: str) -> None:
         ("flashdecoding", "did you mean 'flash-decoding'"),
     ),
 )
-def test_a_wrong_text_is_refused_with_the_reason(text: str, message: str) -> None:
+def test_a_wrong_text_is_rejected_with_a_reason(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         analyze("llama-2-7b", "a100", attention=text)
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_a_step_without_decodes_beside_its_chunk_splits_nothing_of_them() -> None:
+def test_a_chunk_without_decode_sequences_has_no_splits() -> None:
     """A chunked batch's pure steps have no sequence in the group of riders, and warn of nothing."""
     found = analyze("llama-2-7b", "a100", batch_size=4, input_len=64, output_len=3, batching="chunked",
                     attention="flash-decoding")  # fmt: skip

@@ -89,7 +89,7 @@ def test_fusion_adds_no_bytes_and_keeps_work_and_weights(name: str) -> None:
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 @pytest.mark.parametrize("step", (prefill(1.0, 1024.0), decode(4.0, 1023.0)), ids=("prefill", "decode"))
-def test_one_device_of_two_fuses_what_it_has(name: str, step: Step) -> None:
+def test_one_of_two_devices_fuses_its_own_operators(name: str, step: Step) -> None:
     try:
         before = shard(Sharding(tensor=2))(VARIANTS["flash w8a8"](load(name).graph(step)))
     except UserError as error:
@@ -102,7 +102,7 @@ def test_one_device_of_two_fuses_what_it_has(name: str, step: Step) -> None:
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_fusing_twice_is_fusing_once(name: str) -> None:
+def test_fusion_is_idempotent(name: str) -> None:
     once = fused(name, THREE)
     twice = fuse(ALL, A6000)(once)
     for block, again in zip(once.blocks, twice.blocks, strict=True):
@@ -126,14 +126,14 @@ def test_every_rule_is_reported_with_where_and_why(name: str) -> None:
         assert row.kernel if np.any(row.where) else row.reason, row
 
 
-def test_none_is_the_default_to_the_bit() -> None:
+def test_fuse_none_equals_the_default_bit_for_bit() -> None:
     plain, none = analyze("llama-2-7b", "a6000"), analyze("llama-2-7b", "a6000", fusion="none")
     assert plain.to_json() == none.to_json()
     assert plain.to_dict()["fusions"] == []
 
 
 @pytest.mark.parametrize("name", ("llama-2-7b", "gemma-2-9b", "qwen3-next-80b-a3b", "deepseek-v3", "falcon-7b"))
-def test_a_point_alone_is_the_point_in_a_sweep(name: str) -> None:
+def test_a_single_point_equals_the_point_in_a_sweep(name: str) -> None:
     """Batches of 8 and 64: norms join the linear layers of one and not of the other."""
     both = analyze(name, "h100-sxm", batch_size=[8, 64], input_len=256, output_len=4, fusion="all")
     for point, batch in enumerate((8, 64)):
@@ -141,7 +141,7 @@ def test_a_point_alone_is_the_point_in_a_sweep(name: str) -> None:
         assert both.to_dict(point) == alone
 
 
-def test_a_point_does_not_depend_on_the_form_of_latent_attention_of_its_neighbours() -> None:
+def test_a_point_does_not_depend_on_the_latent_attention_form_of_other_points() -> None:
     """One prompt token leaves no latent to absorb: nothing is quantized of what rope makes, and nothing fused to it."""
     sizes = {"output_len": 1, "fusion": "all"}
     both = analyze("deepseek-v3", "h200", batch_size=7, input_len=[1, 100], **sizes)
@@ -159,7 +159,7 @@ def test_qkv_reads_its_input_once() -> None:
     assert "k_proj" not in names(after)
 
 
-def test_gate_up_and_activation_in_one_write_only_the_product() -> None:
+def test_fused_gate_up_and_activation_write_only_their_product() -> None:
     """gate, up: written and read, 4 x 1024 x 11008 x 2 bytes, and one of two reads of the input, 8 MiB."""
     step = prefill(1.0, 1024.0)
     before, after = graph("llama-2-7b", step), fused("llama-2-7b", step, ("gate-up", "linear-activation"))
@@ -169,7 +169,7 @@ def test_gate_up_and_activation_in_one_write_only_the_product() -> None:
     assert [a.tensor.name for a in one.writes] == ["mlp_act"]
 
 
-def test_the_sum_that_a_later_operator_reads_is_still_written() -> None:
+def test_a_residual_sum_that_is_read_later_is_still_written() -> None:
     """attn_add goes on to mlp_add: fused with mlp_norm only its read is saved, 1024 x 4096 x 2 bytes."""
     step = prefill(1.0, 1024.0)
     before, after = graph("llama-2-7b", step), fused("llama-2-7b", step, ("residual-norm",))
@@ -179,7 +179,7 @@ def test_the_sum_that_a_later_operator_reads_is_still_written() -> None:
     assert row.reason == "attn_add is still written: mlp_add reads it"
 
 
-def test_a_norm_joins_its_linear_layer_where_the_rows_fit_the_chip() -> None:
+def test_a_norm_is_fused_with_its_linear_layer_if_the_rows_fit_a_unit() -> None:
     """A unit of an A6000 holds 100 KiB: 12 rows of 4096 x 2 bytes, not 13."""
     step = decode(np.array([1.0, 12.0, 13.0]), 100.0)
     rows = [row for row in report(graph("llama-2-7b", step), ("norm-linear",), A6000) if row.block == "layer"]
@@ -190,7 +190,7 @@ def test_a_norm_joins_its_linear_layer_where_the_rows_fit_the_chip() -> None:
     assert list(np.asarray(named(both, "attn_norm").flops) > 0) == [False, False, True]
 
 
-def test_a_chip_that_does_not_say_what_a_unit_holds_is_taken_to_hold_the_tile() -> None:
+def test_a_chip_with_unknown_unit_memory_is_assumed_to_fit_the_tile() -> None:
     result = analyze("llama-2-7b", "gaudi-3", fusion="norm-linear").to_dict()
     assert specs.load("gaudi-3").on_chip_bytes_per_unit is None
     assert all(row["assumed"] and row["prefill"] == "always" for row in result["fusions"])
@@ -199,7 +199,7 @@ def test_a_chip_that_does_not_say_what_a_unit_holds_is_taken_to_hold_the_tile() 
     )
 
 
-def test_an_all_reduce_stands_between_a_linear_layer_and_its_sum() -> None:
+def test_an_all_reduce_prevents_fusing_a_linear_layer_with_its_sum() -> None:
     sharded = shard(Sharding(tensor=2))(graph("llama-2-7b"))
     rows = report(sharded, ("bias-residual",), A6000)
     assert {row.reason for row in rows} == {
@@ -209,7 +209,7 @@ def test_an_all_reduce_stands_between_a_linear_layer_and_its_sum() -> None:
     assert "qkv_proj" in names(fuse(ALL, A6000)(sharded))
 
 
-def test_the_softmax_rule_moves_no_scores_and_computes_the_masked_pairs() -> None:
+def test_the_softmax_rule_moves_no_scores_but_computes_masked_pairs() -> None:
     """Llama-2-7B, 1024 tokens: 32 x 1024 x 1024 scores written and read twice, 2 bytes each."""
     step = prefill(1.0, 1024.0)
     before, after = graph("llama-2-7b", step, flash=False), fused("llama-2-7b", step, ("softmax",), flash=False)
@@ -221,14 +221,14 @@ def test_the_softmax_rule_moves_no_scores_and_computes_the_masked_pairs() -> Non
     assert named(graph("llama-2-7b", step), "attention").matmul_flops < one.matmul_flops
 
 
-def test_scores_of_a_long_prompt_do_not_fit_the_chip() -> None:
+def test_scores_of_a_long_prompt_do_not_fit_a_unit() -> None:
     """16 rows of scores of 2 bytes: 100 KiB hold 3200 keys."""
     step = prefill(1.0, np.array([3200.0, 3201.0]))
     (row,) = report(graph("llama-2-7b", step, flash=False), ("softmax",), A6000)
     assert list(row.where) == [1.0, 0.0]
 
 
-def test_low_bit_inputs_are_made_by_the_norm() -> None:
+def test_the_norm_quantizes_low_bit_inputs() -> None:
     low = quantize(parse_scheme("w8a8"))(load("llama-2-7b").graph(prefill(1.0, 1024.0)))
     one = named(fuse(("quantize",), A6000)(low), "attn_norm+attn_norm_quantize")
     assert [a.tensor.name for a in one.writes] == ["attn_norm_quantize"]
@@ -255,7 +255,7 @@ def test_every_rule_is_in_the_docs(rule: str) -> None:
         ("qkv+", "unknown rule of --fusion ''"),
     ),
 )
-def test_a_wrong_rule_is_refused_with_the_reason(text: str, message: str) -> None:
+def test_a_wrong_rule_is_rejected_with_a_reason(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse_rules(text)
 

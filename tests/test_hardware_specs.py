@@ -52,7 +52,7 @@ def test_at_least_35_devices() -> None:
 
 
 @pytest.mark.parametrize("name", ASKED_FOR)
-def test_every_device_asked_for_is_there(name: str) -> None:
+def test_every_requested_device_exists(name: str) -> None:
     assert specs.load(name).bandwidth_bytes_per_s
 
 
@@ -72,7 +72,7 @@ def test_every_figure_is_positive_and_has_its_own_page(folder: str, stem: str) -
 
 
 @pytest.mark.parametrize("stem", CHIPS)
-def test_no_rate_or_size_stands_without_a_source(stem: str) -> None:
+def test_every_rate_and_size_has_a_source(stem: str) -> None:
     bare = {
         key: value
         for key, value in spec("hardware_specs", stem).items()
@@ -92,7 +92,7 @@ def test_a_chip_loads_with_the_figures_a_roofline_needs(stem: str) -> None:
 
 
 @pytest.mark.parametrize("stem", having("matrix_flop_per_unit_cycle"))
-def test_a_dense_rate_is_units_times_clock_so_a_sparse_figure_cannot_slip_in(stem: str) -> None:
+def test_dense_rates_equal_units_times_clock_so_sparse_figures_are_excluded(stem: str) -> None:
     fields = spec("hardware_specs", stem)
     for dtype, figure in fields["matrix_flop_per_unit_cycle"].items():
         derived = fields["units"]["value"] * fields["clock_ghz"]["value"] * figure["value"] * 1e-3
@@ -105,7 +105,7 @@ def test_most_chips_are_cross_checked() -> None:
 
 
 @pytest.mark.parametrize("stem", having("vector_clock_ghz"))
-def test_vector_clock_times_lanes_is_the_vector_rate(stem: str) -> None:
+def test_vector_rate_is_clock_times_lanes(stem: str) -> None:
     """A lane does one fused multiply-add, 2 FLOP: 128 lanes per SM on Hopper and Blackwell."""
     fields = spec("hardware_specs", stem)
     derived = fields["units"]["value"] * 128 * 2 * fields["vector_clock_ghz"]["value"] * 1e-3
@@ -114,7 +114,7 @@ def test_vector_clock_times_lanes_is_the_vector_rate(stem: str) -> None:
 
 
 @pytest.mark.parametrize("stem", CHIPS)
-def test_narrower_numbers_are_never_slower(stem: str) -> None:
+def test_narrower_formats_are_never_slower(stem: str) -> None:
     """Except where a maker has taken units out: B300 and GB300 keep a twentieth of their int8 rate."""
     rates = dict(specs.load(stem).matrix_flops_per_s)
     if stem in ("b300", "gb300"):
@@ -132,7 +132,7 @@ def test_stems_are_lower_case_words_without_a_maker(folder: str, stem: str) -> N
         assert not stem.startswith(MAKERS)
 
 
-def test_no_two_chips_answer_to_one_name() -> None:
+def test_chip_names_and_aliases_are_unique() -> None:
     index = data.aliases("hardware_specs")
     names = [*CHIPS, *(alias for listed in index.values() for alias in listed)]
     folded = [name.lower().replace("_", "-").replace(" ", "-") for name in names]
@@ -202,7 +202,7 @@ def test_exponentials_run_at_the_clock_of_the_vector_units() -> None:
     assert specs.load("mi300x").special_ops_per_s is None
 
 
-def test_hosts_and_networks_say_how_fast_they_are() -> None:
+def test_hosts_and_networks_have_bandwidths() -> None:
     hosts = [spec("hardware_specs/hosts", stem) for stem in data.stems("hardware_specs/hosts")]
     networks = [spec("hardware_specs/networks", stem) for stem in data.stems("hardware_specs/networks")]
     assert all({"memory_bandwidth_gb_per_s", "disk_read_gb_per_s"} & set(host) for host in hosts)
@@ -217,13 +217,13 @@ def test_links_are_per_direction() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), 10**400, True, "fast", None, [1]])
-def test_a_figure_that_is_no_positive_number_is_refused(value: object) -> None:
+def test_a_figure_that_is_not_a_positive_number_is_rejected(value: object) -> None:
     fields = spec("hardware_specs", "a6000")
     fields["memory_bandwidth_gb_per_s"] = {"value": value, "source": "https://example.org"}
     with pytest.raises(UserError, match="memory_bandwidth_gb_per_s: expected a positive number"):
         specs.parse(fields, stem="mine")
 
 
-def test_a_key_nobody_reads_is_an_error_with_the_nearest_one() -> None:
+def test_an_unknown_key_is_an_error_with_the_nearest_one() -> None:
     with pytest.raises(UserError, match="did you mean 'memory_bandwidth_gb_per_s'"):
         specs.parse({**spec("hardware_specs", "a6000"), "memory_bandwidth_gbps": 1}, stem="mine")

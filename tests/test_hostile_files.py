@@ -110,7 +110,7 @@ def neighbours(value: Any) -> Iterator[Any]:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(broken_configs(), st.sampled_from(["flash", "eager"]))
-def test_whatever_a_config_says_the_answer_is_finite_or_one_line(fields: dict[str, Any], attention: str) -> None:
+def test_any_config_gives_a_finite_result_or_a_one_line_error(fields: dict[str, Any], attention: str) -> None:
     try:
         model = parse(fields, "mine")
         found = lv.analyze(model, "h100", batch_size=2, input_len=5, output_len=3, attention=attention)
@@ -165,7 +165,7 @@ def test_a_config_that_contradicts_itself_names_the_field(name: str, changes: di
         "re:\\",
     ],
 )
-def test_a_pattern_that_could_take_for_ever_is_refused(pattern: str) -> None:
+def test_a_pattern_with_exponential_backtracking_is_rejected(pattern: str) -> None:
     stored = {**QUANTIZED[-1], "ignore": [pattern]}
     with pytest.raises(
         UserError, match=r"may be too slow to match; allowed: at most|is not a regular expression"
@@ -180,7 +180,7 @@ def test_a_list_of_fifty_thousand_modules_is_read(entry: str) -> None:
     assert parse({**LLAMA, "quantization_config": stored}, "mine").parameters == 6738415616
 
 
-def test_five_hundred_patterns_are_enough() -> None:
+def test_more_than_five_hundred_patterns_are_rejected() -> None:
     stored = {**QUANTIZED[-1], "ignore": [f"re:.*{number}" for number in range(501)]}
     with pytest.raises(UserError, match="a module list has more than 500 patterns"):
         parse({**LLAMA, "quantization_config": stored}, "mine")
@@ -199,7 +199,7 @@ def test_five_hundred_patterns_are_enough() -> None:
         max_size=2,
     )
 )
-def test_whatever_a_spec_says_the_answer_is_finite_or_one_line(changes: list[tuple[tuple[str, ...], Any]]) -> None:
+def test_any_spec_gives_a_finite_result_or_a_one_line_error(changes: list[tuple[tuple[str, ...], Any]]) -> None:
     fields = H100
     for path, value in changes:
         fields = changed(fields, path, value)
@@ -231,7 +231,7 @@ def test_whatever_a_spec_says_the_answer_is_finite_or_one_line(changes: list[tup
         ("name", 3, "mine: name: expected text, got 3"),
     ],
 )  # fmt: skip
-def test_a_spec_that_is_wrong_names_the_key(path: str, value: Any, said: str) -> None:
+def test_an_error_in_a_spec_names_the_key(path: str, value: Any, said: str) -> None:
     with pytest.raises(UserError) as error:
         lv.analyze(MODEL, specs.parse(changed(H100, tuple(path.split(".")), value), stem="mine"))
     one_line(error.value)

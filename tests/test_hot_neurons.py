@@ -51,7 +51,7 @@ def opt(hot: str = "", **options: Any) -> Any:
     return analyze("opt-30b", "rtx-4090", output_len=2, **{"batch_size": 1, **asked, **options})
 
 
-def test_a_quarter_of_the_neurons_makes_four_fifths_of_the_activations() -> None:
+def test_a_quarter_of_the_neurons_has_four_fifths_of_the_activations() -> None:
     """The curve goes through the paper's point for OPT-30B and through everything."""
     assert PAPER.hot_use * 0.26 == pytest.approx(0.8 * 0.1)
     assert PAPER.cold_use * 0.74 == pytest.approx(0.2 * 0.1)
@@ -59,7 +59,7 @@ def test_a_quarter_of_the_neurons_makes_four_fifths_of_the_activations() -> None
     assert both.hot_use * 0.43 + both.cold_use * 0.57 == pytest.approx(0.1)
 
 
-def test_hot_neurons_are_never_used_more_than_always() -> None:
+def test_hot_neurons_have_activation_probability_at_most_one() -> None:
     """A tenth on the device, half in use: all hot ones, 0.4 / 0.9 of the cold ones."""
     neurons = HotNeurons(gpu=0.1, active=0.5)
     assert neurons.hot_use == 1.0 and neurons.cold_use == pytest.approx(0.4 / 0.9)
@@ -89,7 +89,7 @@ def test_the_host_reads_the_union_of_the_cold_neurons(tokens: float) -> None:
         assert found.moved_bytes(Place.HOST) == pytest.approx(0.74 * (1 - (1 - 0.02 / 0.74) ** tokens) * MATRIX)
 
 
-def test_the_slower_side_takes_the_time() -> None:
+def test_the_slower_of_host_and_device_sets_the_time() -> None:
     """One token, DDR5 of 96 GB/s: 8.22 MB in 85.6 us on the host, beside 32.9 MB in 32.6 us on the device; on an EPYC
     of 460.8 GB/s the host needs 17.8 us, and the device decides."""
     text = "gpu=0.26,active=0.1,predictor=0"
@@ -105,7 +105,7 @@ def test_a_token_crosses_the_link_once_each_way() -> None:
         assert {k: v for k, v in crossing.items() if np.any(v)} == {"down_proj": 2 * 3 * hidden * 2}
 
 
-def test_what_crosses_takes_its_time_on_pcie() -> None:
+def test_transfers_take_time_on_pcie() -> None:
     """One token: 14.3 kB each way at 31.5 GB/s, beside the work of both sides."""
     rows = opt("gpu=0.26,active=0.1").analysis.evaluation.rows
     resources = next(dict(row.timing.resources) for row in rows if row.operator.name == "down_proj")
@@ -121,16 +121,16 @@ def test_a_host_with_known_rates_multiplies_no_faster_than_they_allow() -> None:
     assert found["time_s"] == pytest.approx(1024 * 0.74 * MATRIX / rate, rel=1e-6)
 
 
-def test_all_neurons_on_the_device_is_contextual_sparsity() -> None:
+def test_all_neurons_on_the_device_equals_contextual_sparsity() -> None:
     both = [opt(hot_neurons="gpu=1,active=0.1"), opt(contextual_sparsity="mlp=0.1")]
     assert both[0].stage("decode") == both[1].stage("decode") and both[0].metrics() == both[1].metrics()
 
 
-def test_everything_on_the_device_and_in_use_changes_nothing() -> None:
+def test_all_neurons_on_the_device_and_active_changes_nothing() -> None:
     assert opt("gpu=1,active=1").to_dict() == opt().to_dict()
 
 
-def test_more_on_the_device_is_never_slower_on_the_host() -> None:
+def test_a_larger_device_share_is_never_slower_on_the_host() -> None:
     """And a larger batch takes the gain away: the host reads more for it."""
     step = decode(np.array([1.0, 4.0, 16.0, 64.0]), 9.0)
     read = [
@@ -141,7 +141,7 @@ def test_more_on_the_device_is_never_slower_on_the_host() -> None:
     assert all(np.all(np.diff(each) > 0) for each in read)
 
 
-def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
+def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
     text, batches = "gpu=0.3,active=0.1", [1, 3, 64]
     sweep = opt(text, batch_size=batches)
     for at, batch in enumerate(batches):
@@ -150,7 +150,7 @@ def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_both_sides_together_hold_and_multiply_what_was_there(name: str) -> None:
+def test_host_and_device_together_store_and_compute_the_original_work(name: str) -> None:
     """With every neuron in use; and later passes take the graph, the cold weights in the format of the hot ones."""
     for step in (decode(2.0, 300.0), prefill(1.0, 64.0)):
         plain = load(name).graph(step)
@@ -182,12 +182,12 @@ def test_both_sides_together_hold_and_multiply_what_was_there(name: str) -> None
         ("opt-30b", {"contextual_sparsity": "mlp=0.1"}, "remove mlp"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(name: str, options: dict[str, str], message: str) -> None:
+def test_invalid_options_are_rejected_with_a_reason(name: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         analyze(name, "rtx-4090", **{"hot_neurons": "gpu=0.3,active=0.1", **options})
 
 
-def test_a_chip_without_a_link_to_a_host_says_so() -> None:
+def test_a_chip_without_a_host_link_is_rejected() -> None:
     with pytest.raises(UserError, match="no link to a host"):
         analyze("opt-30b", "tpu-v5e", hot_neurons="gpu=0.3,active=0.1")
 
@@ -204,7 +204,7 @@ def test_a_chip_without_a_link_to_a_host_says_so() -> None:
         {"contextual_sparsity": "attention=0.5"},
     ],
 )
-def test_it_goes_with_other_techniques(options: dict[str, str]) -> None:
+def test_hot_neurons_compose_with_other_techniques(options: dict[str, str]) -> None:
     """The device stores less than without it, and decoding waits for the host all the same."""
     text = {"hot_neurons": "gpu=0.1,active=0.3,predictor=0"}
     both, other = (analyze("llama-2-7b", "rtx-4090", output_len=2, **{**options, **more}) for more in (text, {}))
@@ -213,7 +213,7 @@ def test_it_goes_with_other_techniques(options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("options", "kept"), [({"matformer": "0.5"}, 0.5), ({"quantization": "w8a16"}, 0.5)])
-def test_less_of_the_matrices_is_less_on_the_host_and_the_same_on_the_link(
+def test_smaller_matrices_reduce_host_work_but_not_link_traffic(
     options: dict[str, str], kept: float
 ) -> None:
     """Llama-2-7B, half of the channels or of the bits (and a scale per group): x and the sum stay 4096 wide, 2 byte."""

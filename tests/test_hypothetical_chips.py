@@ -36,7 +36,7 @@ def run(chip: Chip, **options: object) -> Result:
 
 @pytest.mark.parametrize("efficiency", ["ideal", "calibrated"])
 @pytest.mark.parametrize("name", FIGURES)
-def test_an_array_of_chips_is_every_chip_alone(name: str, efficiency: str) -> None:
+def test_an_array_of_chips_equals_the_single_chips(name: str, efficiency: str) -> None:
     together = run(scaled(name, FACTORS), efficiency=efficiency)
     for at, factor in enumerate(FACTORS):
         alone = run(scaled(name, float(factor)), efficiency=efficiency)
@@ -46,7 +46,7 @@ def test_an_array_of_chips_is_every_chip_alone(name: str, efficiency: str) -> No
         assert together.to_dict(at)["hardware"] == alone.to_dict()["hardware"]
 
 
-def test_an_array_of_links_is_every_link_alone() -> None:
+def test_an_array_of_links_equals_the_single_links() -> None:
     together = run(with_link(FACTORS))
     times = [together.metrics(at)["ttft_s"] for at in range(3)]
     assert times == [run(with_link(float(factor))).metrics()["ttft_s"] for factor in FACTORS]
@@ -54,6 +54,6 @@ def test_an_array_of_links_is_every_link_alone() -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_has_a_label_and_a_unit_that_tables_can_write(name: str) -> None:
+def test_every_figure_has_a_label_and_a_printable_unit(name: str) -> None:
     assert FIGURES[name].label
     assert FIGURES[name].unit in {*UNITS, "FLOP/s"}

@@ -50,7 +50,7 @@ def test_stored_bits_may_be_a_fraction() -> None:
 
 
 @pytest.mark.parametrize("place", [Place.L2, Place.LINK, Place.HOST, Place.DISK])
-def test_bytes_elsewhere_are_no_traffic_of_device_memory(place: Place) -> None:
+def test_bytes_in_other_places_are_not_device_memory_traffic(place: Place) -> None:
     op = operator("op", (whole(activation("x", 10.0, place)),), (whole(activation("y")),))
     assert op.traffic_bytes == 2 * 10
     assert op.moved_bytes(place) == 2 * 10
@@ -83,14 +83,14 @@ def test_a_tied_table_is_stored_once_and_weights_of_every_layer() -> None:
     assert sum(tensor.elements * times for tensor, times in graph.stored_weights()) == 100 + 32 * 100
 
 
-def test_a_graph_in_which_nobody_wrote_what_is_read_is_refused() -> None:
+def test_a_graph_that_reads_an_unwritten_tensor_is_rejected() -> None:
     good = chain("a", "b", "c")
     check(Graph(blocks=(good,)))
     with pytest.raises(AssertionError, match="b"):
         check(Graph(blocks=(replace(good, operators=(good.operators[0], good.operators[2])),)))
 
 
-def test_state_grows_with_the_context_up_to_a_window() -> None:
+def test_the_cache_grows_with_the_context_up_to_a_window() -> None:
     grows = State(name="k", dtype=FP16, per_token=8.0)
     slides = State(name="k", dtype=FP16, per_token=8.0, window=100.0)
     stays = State(name="s", dtype=FP16, per_sequence=50.0)

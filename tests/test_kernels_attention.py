@@ -65,7 +65,7 @@ def part_of(operator: Operator, chip: Chip, constants: Mapping[str, float]) -> a
     return module.group_time(shape.groups[0], operator, chip, constants)
 
 
-def test_a_prompt_takes_its_tiles_over_the_units_and_the_longest_of_them() -> None:
+def test_prefill_time_is_tiles_over_units_plus_the_longest_tile() -> None:
     # 16 heads x 1024 / 128 = 128 tiles; a query sees 512.5 keys on average, a tile 64 more for its diagonal and 64 for
     # the last block: 640.5.  128 rows x 2 (128 + 128) FLOP / 10 TFLOP/s of a unit = 6.5536 ns a key.
     op = kernel(prefill(1.0, 1024.0).groups, ROUND, heads=16.0, kv_heads=16.0)
@@ -88,14 +88,14 @@ def test_heads_that_share_keys_fill_one_tile_with_few_queries() -> None:
     assert alone.tiles_s == pytest.approx(32 * (1e-6 + each * key) / 100 + 1e-6 + (16 + 64) * key)
 
 
-def test_tokens_written_to_the_cache_cost_by_the_elements_of_their_keys() -> None:
+def test_cache_writes_cost_by_the_elements_of_their_keys() -> None:
     op = kernel(prefill(2.0, 1000.0).groups, ROUND, heads=8.0, kv_heads=2.0)
     part = part_of(op, ROUND, PLAIN | {"token": 3.0, "cache": 1.0, "floor": 10.0})
     # 2 heads x 128 elements are half of 512: (3 + 1) / 2 ns for each of 2000 tokens
     assert part.fixed_s == pytest.approx(10e-6 + 2000 * 2e-9)
 
 
-def test_a_decode_step_takes_its_tasks_over_the_units() -> None:
+def test_decode_time_is_tasks_over_units() -> None:
     # 64 sequences x 8 KV heads = 512 tasks of 2 us and 4097 keys x 10 ns
     op = kernel(decode(64.0, 4096.0).groups, ROUND)
     part = part_of(op, ROUND, BARE | {"task": 2.0, "key": 10.0, "splits": 32.0})
@@ -104,7 +104,7 @@ def test_a_decode_step_takes_its_tasks_over_the_units() -> None:
     assert part.tiles_s == pytest.approx(total + longest)
 
 
-def test_a_single_sequence_divides_its_keys_into_no_more_parts_than_the_kernel_can() -> None:
+def test_key_splits_of_a_single_sequence_are_limited_by_the_kernel() -> None:
     op = kernel(decode(1.0, 99999.0).groups, ROUND, heads=8.0, kv_heads=1.0)
     part = part_of(op, ROUND, BARE | {"key": 10.0, "splits": 32.0, "split": 3.0})
     assert part.tiles_s == pytest.approx(1e-3 / 100 + 1e-3 / 32 + 3e-6)
@@ -122,7 +122,7 @@ def test_tensorrt_llm_runs_48_heads_of_a_group_one_by_one() -> None:
     ).tiles_s == pytest.approx(float(few.tiles_s))
 
 
-def test_tensorrt_llm_starts_blocks_of_keys_by_the_length_of_a_sequence_even_beyond_a_window() -> None:
+def test_tensorrt_llm_key_blocks_depend_on_the_length_even_beyond_a_window() -> None:
     # 128 tasks: 2048 keys are worth 16 blocks, the root of 8 x 16 is 11, 8 x 100 / 128 are 6: each starts for 2 us
     constants = BARE | {"task": 2.0, "waves": 8.0}
     for window in (np.inf, 128.0):
@@ -133,7 +133,7 @@ def test_tensorrt_llm_starts_blocks_of_keys_by_the_length_of_a_sequence_even_bey
     assert key.tiles_s == pytest.approx(2048 * 1e-8 / 100 + 2048 * 1e-8 / 11 + 3e-6)
 
 
-def test_heads_of_64_elements_may_take_a_kernel_before() -> None:
+def test_heads_of_64_elements_may_need_an_extra_kernel() -> None:
     constants = BARE | {"floor": 5.0, "narrow": 2.0, "apart": 1.0, "head_floor": 9.0}
     launches = [
         float(part_of(kernel(decode(256.0, 1000.0).groups, ROUND, kv_heads=k, dims=(d, d)), ROUND, constants).fixed_s)
@@ -157,7 +157,7 @@ def replace_place(access: object) -> object:
     return replace(access, tensor=tensor.at(Place.L2))  # type: ignore[type-var]
 
 
-def test_a_chip_of_a_few_large_units_or_of_tiny_ones_is_priced_as_one_of_many() -> None:
+def test_chips_of_few_large_or_many_tiny_units_are_priced_like_common_ones() -> None:
     op = kernel(decode(32.0, 4096.0).groups, ROUND)
     chips = [replace(ROUND, units=units) for units in (2.0, 900_000.0, None, clock.A100_UNITS)]
     assert len({float(part_of(op, chip, DECODE.start_values()).tiles_s) for chip in chips}) == 1
@@ -169,7 +169,7 @@ LENGTHS = np.array([1.0, 16.0, 17.0, 127.0, 128.0, 129.0, 500.0, 2048.0, 16384.0
 @pytest.mark.parametrize("window", [np.inf, 128.0])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(32.0, 32.0), (32.0, 8.0), (64.0, 1.0)])
 @pytest.mark.parametrize("dims", [(64.0, 64.0), (128.0, 128.0), (576.0, 512.0)])
-def test_no_kernel_beats_the_data_sheet(
+def test_no_kernel_is_faster_than_the_data_sheet_bound(
     window: float, heads: float, kv_heads: float, dims: tuple[float, float]
 ) -> None:
     for family, step in (
@@ -184,7 +184,7 @@ def test_no_kernel_beats_the_data_sheet(
 
 @pytest.mark.parametrize("window", [np.inf, 1024.0])
 @pytest.mark.parametrize("cached", [0.0, 1000.0])
-def test_more_tokens_keys_or_sequences_take_no_less_time(window: float, cached: float) -> None:
+def test_time_never_falls_with_tokens_keys_or_sequences(window: float, cached: float) -> None:
     n = np.arange(32.0, 4096.0, 32.0)
     prompts = kernel(chunk(16.0, n, cached).groups, H100, window=window)
     steps = kernel(decode(16.0, n + cached).groups, H100, window=window)
@@ -194,7 +194,7 @@ def test_more_tokens_keys_or_sequences_take_no_less_time(window: float, cached: 
         assert (np.diff(time) >= -1e-3 * time[1:]).all(), family.name
 
 
-def test_a_chunk_among_decodes_takes_the_time_of_both_kernels() -> None:
+def test_a_mixed_step_takes_the_time_of_both_kernels() -> None:
     source = calibrated(H100)
     chunk_step, decode_step = chunk(1.0, 512.0, 1000.0), decode(31.0, 2000.0)
     together = kernel(mixed(chunk_step, decode_step).groups, H100)
@@ -204,7 +204,7 @@ def test_a_chunk_among_decodes_takes_the_time_of_both_kernels() -> None:
     assert float(both.time_s) == pytest.approx(sum(each), rel=0.02)
 
 
-def test_passes_of_one_group_take_the_kernel_of_their_own_number_of_queries() -> None:
+def test_single_group_passes_use_the_kernel_of_their_number_of_queries() -> None:
     source = calibrated(H100)
     group = Group(
         batch_size=np.array([2.0, 64.0]), new_tokens=np.array([2048.0, 1.0]),
@@ -216,7 +216,7 @@ def test_passes_of_one_group_take_the_kernel_of_their_own_number_of_queries() ->
     assert np.asarray(roofline.time_operator(op, H100, source, op.traffic_bytes).time_s) == pytest.approx(expected)
 
 
-def test_products_of_eager_attention_are_batched_products_that_nobody_measured() -> None:
+def test_eager_attention_products_are_unmeasured_batched_gemms() -> None:
     op = kernel(prefill(1.0, 512.0).groups, H100)
     shape = op.shape
     assert isinstance(shape, AttentionShape)
@@ -232,7 +232,7 @@ def test_products_of_eager_attention_are_batched_products_that_nobody_measured()
     assert source.primary_fit(scores).basis == "assumed"
 
 
-def test_constants_of_hopper_change_for_kernels_of_other_generations() -> None:
+def test_hopper_constants_are_adjusted_for_other_generations() -> None:
     base = PREFILL.start_values()
     ampere = adapt_constants(base, "attention_prefill", "h100-sxm", "ampere")
     assert ampere["compute"] == pytest.approx(0.75 * base["compute"]) and ampere["floor"] == base["floor"]
@@ -241,7 +241,7 @@ def test_constants_of_hopper_change_for_kernels_of_other_generations() -> None:
     assert adapt_constants(base, "attention_prefill", "a100-80gb-sxm", "ampere") is base
 
 
-def test_every_constant_lies_within_its_bounds_and_says_what_it_means() -> None:
+def test_every_constant_is_within_bounds_and_documented() -> None:
     for family in FAMILIES.values():
         for constant in family.constants:
             assert constant.low <= constant.start <= constant.high and constant.meaning and constant.unit, constant

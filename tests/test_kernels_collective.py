@@ -47,7 +47,7 @@ def all_reduce(constants: Constants, devices: float, size: Count, chip: str = "h
     return seconds(constants, exchanged(Collective.ALL_REDUCE, devices, size, loaded.near), loaded)
 
 
-def test_latency_is_a_start_and_a_message_after_another() -> None:
+def test_latency_is_a_start_time_plus_sequential_messages() -> None:
     """H100 at 1.98 GHz: 9,900 cycles 5 us, 1,386 cycles 0.7 us; rings of 2, 4, 8 send 2, 6, 14 messages."""
     for devices, expected in ((2.0, 6.4e-6), (4.0, 9.2e-6), (8.0, 14.8e-6)):
         assert all_reduce(NCCL, devices, 1e-3) == pytest.approx(expected, rel=1e-3)
@@ -58,7 +58,7 @@ def test_latency_is_counted_in_cycles() -> None:
     assert all_reduce(NCCL, 2.0, 1e-3, "a100-80gb-sxm") == pytest.approx(6.4e-6 * 1.98 / 1.41, rel=1e-3)
 
 
-def test_a_ring_copies_a_part_of_its_own_chunk_beside_those_it_sends() -> None:
+def test_a_ring_adds_a_copy_of_part_of_its_own_chunk() -> None:
     """1 GB: n = 2 sends 1 GB in 2 chunks of 2.35, n = 4 1.5 GB in 6 of 6.35; latency then counts little (0.6)."""
     for devices, sent in ((2.0, 1.0 * 2.35 / 2.0), (4.0, 1.5 * 6.35 / 6.0)):
         sending = sent * 1e9 / (0.8 * 450e9)
@@ -67,7 +67,7 @@ def test_a_ring_copies_a_part_of_its_own_chunk_beside_those_it_sends() -> None:
         assert all_reduce(NCCL, devices, 1e9) == pytest.approx(expected)
 
 
-def test_the_switch_adds_for_eight_devices_where_it_can() -> None:
+def test_a_switch_with_in_network_reduction_speeds_up_eight_devices() -> None:
     """H100: 1.75 GB at 0.95 of 450 GB/s; an A100's switch only forwards: 14 chunks of 14.35 at 0.8 of 300 GB/s."""
     far = 1e15
     assert all_reduce(NCCL, 8.0, far) == pytest.approx(1.75 * far / (0.95 * 450e9), rel=1e-2)
@@ -75,7 +75,7 @@ def test_the_switch_adds_for_eight_devices_where_it_can() -> None:
     assert all_reduce(NCCL, 8.0, far, "a100-80gb-sxm") == pytest.approx(expected, rel=1e-2)
 
 
-def test_cards_without_links_of_their_own_share_the_host_s_bridges() -> None:
+def test_cards_without_links_share_the_hosts_pcie() -> None:
     """L40S over PCIe, measured 20 / 3 / less than 1 GB/s of all-reduce on 2 / 4 / 8 cards."""
     size = 1e12
     reached = [size / float(all_reduce(NCCL, n, size, "l40s")) / 1e9 for n in (2.0, 4.0, 8.0)]
@@ -91,28 +91,28 @@ def test_two_devices_of_a_mesh_have_one_of_its_links() -> None:
     assert all_reduce(NCCL, 2.0, size, "mi300x") == pytest.approx(expected, rel=1e-2)
 
 
-def test_an_engine_s_own_kernel_sends_small_tensors_at_once() -> None:
+def test_an_engines_own_all_reduce_is_one_shot_for_small_tensors() -> None:
     """4 devices, 64 KiB: a round of 3 us, 3 x 64 KiB at 0.7 of 450 GB/s; a NCCL ring would take 9.2 us and more."""
     expected = 3e-6 + 3.0 * 65536.0 / (0.7 * 450e9)
     assert all_reduce(ENGINE, 4.0, 65536.0) == pytest.approx(expected)
     assert all_reduce(NCCL, 4.0, 65536.0) > 9.2e-6
 
 
-def test_larger_tensors_take_two_rounds_and_the_largest_the_library() -> None:
+def test_larger_tensors_use_two_shot_and_the_largest_nccl() -> None:
     """8 devices: two rounds of 3 us, 1.75 x 4 MiB at 0.6 of 450 GB/s; beyond 16 MiB as NCCL."""
     size = 4.0 * 2.0**20
     assert all_reduce(ENGINE, 8.0, size) == pytest.approx(6e-6 + 1.75 * size / (0.6 * 450e9))
     assert all_reduce(ENGINE, 8.0, 17.0 * 2.0**20) == all_reduce(NCCL, 8.0, 17.0 * 2.0**20)
 
 
-def test_own_kernels_are_for_all_reduces_within_one_link() -> None:
+def test_engine_kernels_apply_only_to_all_reduces_within_one_link() -> None:
     h100 = load("h100-sxm")
     gather = exchanged(Collective.ALL_GATHER, 8.0, 1e5, h100.near)
     assert seconds(ENGINE, gather, h100) == seconds(NCCL, gather, h100)
     assert all_reduce(ENGINE, 4.0, 1e5, "l40s") == all_reduce(NCCL, 4.0, 1e5, "l40s"), "engines turn them off"
 
 
-def test_what_a_host_launches_takes_at_least_the_launch() -> None:
+def test_host_launched_exchanges_take_at_least_the_launch_time() -> None:
     """20 us and 1 us per device; what takes longer hides it."""
     eager = NCCL | {"host": 20.0, "host_device": 1.0}
     assert all_reduce(eager, 2.0, 1e3) == pytest.approx(22e-6)
@@ -129,7 +129,7 @@ def test_a_network_has_its_own_latency_and_share() -> None:
     assert seconds(NCCL, large, chip) == pytest.approx(1e12 / (0.92 * 50e9), rel=1e-3)
 
 
-def test_the_fastest_of_the_kernels_ways_counts() -> None:
+def test_the_fastest_algorithm_is_used() -> None:
     shape = CollectiveShape(pattern=Collective.ALL_REDUCE, devices=4.0, size_bytes=np.array([1e3, 1e6]))
     sheet = ideal(exchanged(Collective.ALL_REDUCE, 4.0, 1.0), load("h100-sxm"))
     algorithms = (AlgorithmRates(latency_s=9e-6, link=1.5), AlgorithmRates(latency_s=3e-6, link=3.0, largest_bytes=1e4))
@@ -164,7 +164,7 @@ def profile(chip: str, *keys: str) -> Profile:
     return Profile(chip=chip, title=chip, generation="", provenance={}, texts=dict.fromkeys(keys, text), path="test")
 
 
-def test_what_a_host_launched_serves_no_graph() -> None:
+def test_host_launched_measurements_are_not_used_for_cuda_graphs() -> None:
     """Asked for by name it is found; else another chip's kernels in a graph come before it."""
     own = profile("a100-80gb-sxm", "collective/all_reduce/vidur-host")
     lent = profile("h100-sxm", "collective/all_reduce/nccl", "collective/all_reduce/vllm-eager")
@@ -177,7 +177,7 @@ def test_what_a_host_launched_serves_no_graph() -> None:
     assert (asked.fit.engine, asked.basis) == ("vidur-host", "measured")
 
 
-def test_a_pattern_nobody_measured_takes_the_nearest() -> None:
+def test_an_unmeasured_pattern_uses_the_nearest() -> None:
     lent = profile("h100-sxm", "collective/all_reduce/nccl", "collective/all_gather/nccl")
     found = Calibrated(sources=(lent,), chip="h100-sxm").select_fit("collective", exchanged(Collective.SEND, 2.0, 1e6))
     assert (found.fit.variant, found.basis) == ("all_gather", "assumed")

@@ -45,7 +45,7 @@ def microseconds(operator: Operator, chip: specs.Chip = H100, **constants: float
     return float(np.asarray(timing.time_s).item()) * 1e6
 
 
-def test_tiles_per_unit_are_whole_where_all_of_them_is_paid_for_and_exact_where_nothing_is() -> None:
+def test_tiles_per_unit_range_from_exact_to_rounded_up_by_the_ragged_share() -> None:
     pace = (100.0, 1e15, 1e13, 2.0, 0.0)
     whole = tiles.tiles_per_unit(tiles.cached_grid(300.0, 64.0, (*pace, 1.0)), 130.0, 1.0)
     # 130 x 300 in 128 x 128: 2 x 3 tiles; in 32 x 64: 5 x 5; on 100 units
@@ -54,7 +54,7 @@ def test_tiles_per_unit_are_whole_where_all_of_them_is_paid_for_and_exact_where_
     assert exact[2, 0] == pytest.approx(130 * 300 / 128 / 128 / 100)
 
 
-def test_a_tile_takes_the_slower_of_multiplying_and_being_fed() -> None:
+def test_tile_time_is_the_slower_of_compute_and_loading() -> None:
     grid = tiles.cached_grid(4096.0, 100.0, (100.0, 1e15, 2e13, 2.0, 0.0, 1.0))
     # depth 100 in steps of 64: 128.  256 x 128: 2 x 256 x 128 x 128 / (1e15 / 100) = 0.839 us;
     # 32 x 64: (32 + 64) x 2 B x 128 / (2e13 / 100) = 0.123 us, longer than its 0.052 us of multiplying
@@ -70,13 +70,13 @@ def test_a_large_product_runs_at_the_share_of_the_peak_that_power_leaves() -> No
     assert seconds == pytest.approx(2 * 8192.0**3 / (989.4e6 * 0.80), rel=1e-3)
 
 
-def test_many_kernels_of_one_deep_column_split_the_depth() -> None:
+def test_deep_narrow_products_are_split_along_k() -> None:
     deep = product(16.0, 64.0, 65536.0)
     assert microseconds(deep, split=200.0) > 2.0 * microseconds(deep, split=2.0)
     assert microseconds(deep, by_rows=1.0) > 2.0 * microseconds(deep)
 
 
-def test_experts_share_no_tile() -> None:
+def test_experts_do_not_share_tiles() -> None:
     together = product(128.0, 4096.0, 4096.0)
     apart = product(128.0, 4096.0, 4096.0, experts=64.0, active=64.0)
     units = np.ones(1)
@@ -97,7 +97,7 @@ def test_eight_bit_inputs_cost_their_conversion() -> None:
     assert microseconds(in_a_graph, convert=2.0) == microseconds(in_a_graph, convert=0.0)
 
 
-def test_variants_are_told_apart_by_formats_and_blocks() -> None:
+def test_variants_are_distinguished_by_formats_and_blocks() -> None:
     block = dtypes.scaled("fp8", 8, group=128.0 * 128.0, scale_bits=32, name="fp8-128x128")
     assert gemm.variant(product(1.0, 64.0, 64.0)) == "bf16"
     assert (
@@ -109,7 +109,7 @@ def test_variants_are_told_apart_by_formats_and_blocks() -> None:
     assert gemm.variant(product(1.0, 64.0, 64.0, Format(weights=mxfp4, activations=mxfp4))) == "fp4"
 
 
-def test_block_scales_hide_behind_the_host_that_launches_them() -> None:
+def test_block_scale_time_is_hidden_by_host_launches() -> None:
     block = dtypes.scaled("fp8", 8, group=128.0 * 128.0, scale_bits=32, name="fp8-128x128")
     low = Format(weights=block, activations=dtypes.get_dtype("fp8"))
     small, large = layer(product(8.0, 512.0, 512.0, low)), layer(product(8192.0, 8192.0, 8192.0, low))
@@ -121,7 +121,7 @@ def test_block_scales_hide_behind_the_host_that_launches_them() -> None:
 
 @given(m=SIZES, n=SIZES, k=SIZES, ragged=st.sampled_from((0.0, 0.3, 1.0)), by_rows=st.sampled_from((0.0, 1.0)))
 @settings(deadline=None, max_examples=60)
-def test_never_faster_than_the_data_sheet_and_never_faster_for_twice_the_work(
+def test_time_is_at_least_the_bound_and_never_falls_for_twice_the_work(
     m: float, n: float, k: float, ragged: float, by_rows: float
 ) -> None:
     chosen = {"compute": 1.25, "memory": 1.15, "floor": 0.0, "ragged": ragged, "by_rows": by_rows}
@@ -133,7 +133,7 @@ def test_never_faster_than_the_data_sheet_and_never_faster_for_twice_the_work(
         assert microseconds(larger, **chosen) >= seconds * 0.98
 
 
-def test_numbers_and_arrays_of_shapes_agree() -> None:
+def test_scalars_and_arrays_of_shapes_agree() -> None:
     shapes = [(1.0, 4096.0, 4096.0), (513.0, 6144.0, 768.0), (8192.0, 512.0, 16384.0)]
     m, n, k = (np.array(column) for column in zip(*shapes, strict=True))
     together = gemm.rates(product(m, n, k), H100, PLAIN)  # type: ignore[arg-type]
@@ -143,19 +143,19 @@ def test_numbers_and_arrays_of_shapes_agree() -> None:
         assert np.asarray(together.fixed_s)[at] == pytest.approx(np.asarray(alone.fixed_s).item())
 
 
-def test_a_card_with_less_power_for_the_same_peak_sustains_less_of_it() -> None:
+def test_less_power_for_the_same_peak_lowers_the_sustained_rate() -> None:
     assert power.sustained_share(specs.load("h100-pcie")) < power.sustained_share(H100) == pytest.approx(0.80)
     weak = replace(H100, tdp_w=350.0)
     assert power.sustained_share(weak) == pytest.approx(0.80 * (350.0 / 989.4 / 0.7075) ** 0.45, rel=1e-3)
 
 
-def test_more_bandwidth_for_the_same_units_is_drawn_less_fully() -> None:
+def test_more_bandwidth_for_the_same_units_lowers_its_utilization() -> None:
     # 3350 GB/s over 132 SM x 1.83 GHz: 13.9 bytes per clock of the 100 that a unit asks for
     assert power.reachable_share(H100) == pytest.approx(1 / 1.139, rel=1e-3)
     assert power.reachable_share(specs.load("h200")) < power.reachable_share(H100)
 
 
-def test_where_tiles_are_slow_a_few_rows_are_multiplied_as_vectors() -> None:
+def test_few_rows_use_matrix_vector_kernels_on_chips_with_slow_tiles() -> None:
     """An M4 Max does 30 FLOP per byte: one row in a tile of 32 would take twice as long as its weights from memory."""
     chip = specs.load("m4-max")
     matrix_s = 2.0 * 4096 * 14336 / 546e9
@@ -164,7 +164,7 @@ def test_where_tiles_are_slow_a_few_rows_are_multiplied_as_vectors() -> None:
     assert nine > 1.3 * eight  # the matrix is read again, or tiles are filled in vain
 
 
-def test_where_memory_is_slower_than_a_tile_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_bound_chips_do_not_use_matrix_vector_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """H100 and A100, on which constants are fitted."""
     for chip in (H100, specs.load("a100-80gb-sxm")):
         operator = product(4.0, 4096.0, 4096.0)

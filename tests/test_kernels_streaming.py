@@ -51,7 +51,7 @@ def test_large_tensors_take_a_floor_and_a_share_of_the_bandwidth() -> None:
     assert seconds(operator, load("a100-80gb-sxm")) == pytest.approx(2e-6 + 6.0 * 65536 * 8192 / (0.8 * 2039e9))
 
 
-def test_what_stays_in_the_l2_is_faster() -> None:
+def test_tensors_in_the_l2_are_faster() -> None:
     """512 x 4,096: 12.6 MB, below 3/4 of 40 MiB: 1.5 x 0.8 of 2039 GB/s."""
     operator = summed(512.0, 4096.0)
     assert seconds(operator, load("a100-80gb-sxm")) == pytest.approx(2e-6 + 6.0 * 512 * 4096 / (1.2 * 2039e9))
@@ -69,7 +69,7 @@ def test_a_chip_of_unknown_l2_reads_from_memory() -> None:
     assert seconds(summed(512.0, 4096.0), chip) == pytest.approx(2e-6 + 6.0 * 512 * 4096 / (0.8 * 2039e9))
 
 
-def test_one_row_is_one_unit_s_work() -> None:
+def test_one_row_is_processed_by_one_unit() -> None:
     """One token of 16,384: 98 kB, in the L2, at 1.5 x 20 byte x 1.41 GHz; 58 tokens, on 58 of 108 units, take as long:
     58 units move 1.64 TB/s, more than 0.8 of the bandwidth."""
     expected = 2e-6 + 6.0 * 16384 / (1.5 * 20.0 * 1.41e9)
@@ -78,7 +78,7 @@ def test_one_row_is_one_unit_s_work() -> None:
     assert seconds(summed(59.0, 16384.0), load("a100-80gb-sxm")) > expected * 1.001
 
 
-def test_scores_have_a_row_for_every_head() -> None:
+def test_softmax_has_one_row_per_head() -> None:
     """Softmax of one query, 32 heads, 4,000 keys: 32 rows on as many units, as of 32 tokens."""
     scores = Tensor(name="scores", elements=32.0 * 4000.0, dtype=FP16)
     by_token = add("scores", scores, scores, 32.0)
@@ -88,7 +88,7 @@ def test_scores_have_a_row_for_every_head() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.CONV, Kind.RECURRENCE])
-def test_one_token_of_a_mixer_is_the_work_of_all_units(kind: Kind) -> None:
+def test_one_token_of_a_mixer_uses_all_units(kind: Kind) -> None:
     operator = replace(summed(1.0, 1e6), kind=kind)
     assert seconds(operator, load("h100")) == seconds(summed(132.0, 1e6 / 132.0), load("h100"), PLAIN | {"row": 0.0})
 
@@ -99,7 +99,7 @@ def test_a_row_may_be_spread_over_all_units() -> None:
     assert seconds(summed(1.0, 16384.0), load("a100-80gb-sxm"), PLAIN | {"spread": 1.0}) == pytest.approx(expected)
 
 
-def test_a_unit_moves_by_its_clock_not_by_the_memory_behind_it() -> None:
+def test_unit_throughput_depends_on_its_clock_not_on_memory() -> None:
     """A kernel of 5 byte a cycle: 132 units at 1.98 GHz move 1.31 TB/s, on an H100 as on an H200 of 4.8 TB/s."""
     slow = PLAIN | {"unit": 5.0}
     for chip in ("h100-sxm", "h200"):
@@ -107,13 +107,13 @@ def test_a_unit_moves_by_its_clock_not_by_the_memory_behind_it() -> None:
         assert seconds(summed(65536.0, 8192.0), load(chip), slow) == pytest.approx(2e-6 + moved / (5 * 132 * 1.98e9))
 
 
-def test_a_chip_of_one_large_core_resembles_an_a100() -> None:
+def test_a_chip_with_one_large_core_is_priced_like_an_a100() -> None:
     """A TPU v5e of 819 GB/s: 20 of 13.4 byte are 1.5 times the bandwidth over 108 rows, 0.8 is less."""
     moved = 6.0 * 65536 * 8192
     assert seconds(summed(65536.0, 8192.0), load("tpu-v5e")) == pytest.approx(2e-6 + moved / (0.8 * 819e9), rel=1e-2)
 
 
-def test_many_short_rows_cost_a_block_each() -> None:
+def test_many_short_rows_cost_one_block_each() -> None:
     """100,000 rows of 8 over 108 units, 100 ns each: 92.6 us; their 4.8 MB take 2 us."""
     assert seconds(summed(1e5, 8.0), load("a100-80gb-sxm")) == pytest.approx(2e-6 + 1e5 / 108.0 * 100e-9)
 
@@ -135,7 +135,7 @@ def test_a_point_and_a_sweep_agree() -> None:
     assert list(np.asarray(swept)) == [float(seconds(summed(t, 4096.0), load("h100-sxm"))) for t in tokens]
 
 
-def test_sorts_of_work_are_told_by_kind_and_name() -> None:
+def test_streaming_variants_are_chosen_by_kind_and_name() -> None:
     x = Tensor(name="x", elements=4096.0, dtype=FP16)
     assert streaming.variant(rms_norm("attn_norm", 4096.0, FP16).operator(x, 1.0)) == "norm"
     assert streaming.variant(layer_norm("attn_norm", 4096.0, FP16).operator(x, 1.0)) == "norm"
@@ -143,7 +143,7 @@ def test_sorts_of_work_are_told_by_kind_and_name() -> None:
     assert streaming.variant(summed(1.0, 4096.0)) == "add"
 
 
-def test_every_kernel_of_models_is_of_a_known_sort() -> None:
+def test_every_streaming_operator_has_a_known_variant() -> None:
     """Plain, quantized and fused; a kernel that holds a norm is a norm, one that rotates a rotation."""
     known = {*streaming.FAMILY.substitutes, "softmax", "conv", "recurrence"}
     chip = load("h100-sxm")
@@ -161,7 +161,7 @@ def test_every_kernel_of_models_is_of_a_known_sort() -> None:
                     assert expected.get(operator.name, sort) == sort, operator.name
 
 
-def test_a_row_that_one_block_goes_along_takes_its_length_however_few_rows_there_are() -> None:
+def test_single_block_rows_take_time_by_length_for_any_number_of_rows() -> None:
     """2 us + 14,336 elements of 2 cycles at 1.98 GHz each, for one row as for a hundred."""
     along = {**PLAIN, "along": 2.0, "unit": 200.0}
     for tokens in (1.0, 100.0):

@@ -26,7 +26,7 @@ BF16 = DTYPES["bf16"]
 STEP = decode(2.0, 64.0)
 
 
-def test_a_kind_without_a_fact_cannot_be_declared() -> None:
+def test_a_kind_needs_all_of_its_facts() -> None:
     with pytest.raises(TypeError, match=r"missing .* required keyword-only"):
         KindFacts(matrix_units=False)  # type: ignore[call-arg]
 
@@ -67,7 +67,7 @@ def test_a_kind_that_needs_whole_rows_runs_after_the_all_gather() -> None:
     assert head(Kind.SOFTMAX.facts)[:2] == ["lm_head", "sampling"]
 
 
-def test_map_work_scales_every_count_of_work_and_no_other_field() -> None:
+def test_map_work_scales_only_counts_of_work() -> None:
     operator = Operator(
         name="all", kind=Kind.GEMM, reads=(), writes=(), output_shape=(1.0,), matmul_flops=2.0, vector_flops=3.0,
         recurrence_flops=5.0, conv_flops=7.0, special_ops=11.0, masked_flops=13.0,
@@ -78,7 +78,7 @@ def test_map_work_scales_every_count_of_work_and_no_other_field() -> None:
     assert doubled.flops == 2.0 * operator.flops == 2.0 * (2 + 3 + 5 + 7)
 
 
-def test_map_work_leaves_a_plain_zero_alone() -> None:
+def test_map_work_keeps_plain_zeros() -> None:
     operator = Operator(name="sum", kind=Kind.ELEMENTWISE, reads=(), writes=(), output_shape=(1.0,), vector_flops=4.0)
     changed = operator.map_work(lambda count: count * np.ones(3))
     assert isinstance(changed.vector_flops, np.ndarray)

@@ -58,7 +58,7 @@ def state(window: float = np.inf) -> State:
 # pages
 
 
-def test_a_sequence_holds_whole_pages() -> None:
+def test_a_sequence_allocates_whole_pages() -> None:
     """Llama-2-7B keeps 512 KiB a token; 500 + 127 tokens lie on 40 pages of 16 = 640 tokens, 13 of them empty."""
     found = held("llama-2-7b", input_len=500, kv_block_size="16")
     assert found["kv_cache_bytes"] == 640 * 512 * 2**10
@@ -82,14 +82,14 @@ def test_pages_of_16_waste_less_than_4_percent() -> None:
 
 @settings(deadline=None)
 @given(block=st.integers(1, 40), window=st.integers(1, 200), longest=st.integers(1, 400))
-def test_a_window_holds_the_pages_it_lies_on_at_its_worst_moment(block: int, window: int, longest: int) -> None:
+def test_a_window_allocates_the_most_pages_it_ever_spans(block: int, window: int, longest: int) -> None:
     """Token positions c - w ... c - 1, page = position // block, for every context c on the way."""
     touched = max(len({position // block for position in range(max(c - window, 0), c)}) for c in range(1, longest + 1))
     own, _ = KvCache(block_size=float(block)).allocated_tokens(state(window), float(longest), 0.0)
     assert own == touched * block
 
 
-def test_gemma_2_rounds_windowed_and_full_layers() -> None:
+def test_gemma_2_rounds_windowed_and_full_layers_to_pages() -> None:
     """21 layers of 4096 tokens window, 21 of all; 2 x 8 x 256 elements of 2 bytes.  6127 tokens lie on 383 pages; a
     window of 4096 on 256 + 1."""
     found = held("gemma-2-9b", input_len=6000, kv_block_size="16")
@@ -105,7 +105,7 @@ def test_recurrent_state_has_no_pages() -> None:
 # reservations
 
 
-def test_opt_13b_keeps_800_kib_a_token_and_1_6_gib_at_most() -> None:
+def test_opt_13b_stores_800_kib_per_token_and_at_most_1_6_gib() -> None:
     """arXiv 2309.06180, section 3: 2 (K, V) x 5120 x 40 layers x 2 bytes = 800 KB a token, 1.6 GB at 2048 tokens."""
     found = held("opt-13b", input_len=161, output_len=338, kv_reserve="max")
     assert found["kv_cache_bytes"] == 2048 * 819200 == 1.5625 * GIB
@@ -127,7 +127,7 @@ def test_a_windowed_layer_reserves_its_window() -> None:
     assert found["kv_cache_bytes"] == 21 * (8192 + 4096) * 2 * 8 * 256 * 2
 
 
-def test_the_maximum_of_a_model_that_states_none_is_asked_for() -> None:
+def test_reservation_needs_a_maximum_context() -> None:
     """Mamba states none and keeps no tokens: there is nothing to reserve."""
     assert held("mamba-2.8b", kv_reserve="max") == held("mamba-2.8b")
 
@@ -135,7 +135,7 @@ def test_the_maximum_of_a_model_that_states_none_is_asked_for() -> None:
 # a prefix found in the cache
 
 
-def test_half_of_the_prompt_found_halves_the_linear_layers_not_the_attention() -> None:
+def test_a_half_cached_prompt_halves_linear_layers_but_not_attention() -> None:
     """2048 tokens, 1024 found.  q_proj: 2 x 1024 x 4096^2.  Attention: 1024 x 1024 + 1024 x 1025 / 2 of the
     2048 x 2049 / 2 pairs.  Keys and values of all 2048 tokens are read."""
     plain, found = (answer("llama-2-7b", "a6000", input_len=2048, prefix_cache=rate) for rate in ("0", "0.5"))
@@ -156,13 +156,13 @@ def test_half_of_the_prompt_found_halves_the_linear_layers_not_the_attention() -
     ("rate", "prompt", "block", "found"),
     [(0.5, 7, 1, 3), (0.29, 100, 1, 29), (1.0, 100, 1, 99), (0.5, 1000, 16, 496), (1.0, 64, 16, 48), (0.1, 5, 1, 0)],
 )
-def test_whole_tokens_on_whole_pages_are_found_and_never_the_last(
+def test_prefix_hits_are_whole_pages_and_never_the_last_token(
     rate: float, prompt: int, block: int, found: int
 ) -> None:
     assert KvCache(hit_rate=rate, block_size=float(block)).prefix_hit(np.array([float(prompt)])) == found
 
 
-def test_a_token_budget_splits_what_is_left_of_the_prompt() -> None:
+def test_a_token_budget_splits_the_uncached_part_of_the_prompt() -> None:
     """4096 tokens, 1024 found, 1024 at most: three chunks after 1024, 2048, 3072 cached ones."""
     system = api.system(specs.load("a6000"), api.options_of({"prefix_cache": "0.25"}))
     request = Request(batch_size=np.ones(1), input_len=np.array([4096.0]), output_len=np.ones(1))
@@ -180,7 +180,7 @@ def test_a_shared_prefix_is_stored_once() -> None:
     assert alone["kv_cache_bytes"] == held("llama-2-7b", input_len=2048)["kv_cache_bytes"]
 
 
-def test_a_prefix_that_has_left_the_window_is_not_kept() -> None:
+def test_a_prefix_outside_the_window_is_not_stored() -> None:
     """Gemma-2-9B, 6127 tokens, 1000 shared: windowed layers hold 4096 own tokens a sequence and none of the prefix."""
     found = held("gemma-2-9b", input_len=6000, batch_size=4, prefix_cache=str(1 / 6) + ",shared")
     assert found["kv_cache_bytes"] == 21 * (4 * (6127 - 1000) + 1000 + 4 * 4096) * 2 * 8 * 256 * 2
@@ -189,7 +189,7 @@ def test_a_prefix_that_has_left_the_window_is_not_kept() -> None:
 # eviction
 
 
-def test_a_decode_step_reads_what_eviction_has_left() -> None:
+def test_a_decode_step_reads_the_tokens_kept_by_eviction() -> None:
     """4097 prompt tokens, one fifth kept: the step shown attends to floor(0.2 x 4096) = 819 cached keys and its own."""
     found = answer("llama-2-7b", "a6000", input_len=4097, kv_evict="0.2", attention="eager")
     step = operators(found, "decode")
@@ -198,12 +198,12 @@ def test_a_decode_step_reads_what_eviction_has_left() -> None:
     assert found["stages"]["decode"]["cached_tokens"] == 819
 
 
-def test_prefill_attends_in_full() -> None:
+def test_eviction_does_not_change_prefill_attention() -> None:
     plain, evicting = (answer("llama-2-7b", "a6000", kv_evict=kept)["stages"]["prefill"] for kept in ("1", "0.2"))
     assert plain == evicting
 
 
-def test_opt_30b_with_20_percent_keeps_a_fifth_of_180_gb() -> None:
+def test_opt_30b_with_20_percent_stores_a_fifth_of_180_gb() -> None:
     """arXiv 2306.14048, section 1: batch 128, 1024 tokens: 180 GB of cache for 30 billion parameters."""
     sizes: dict[str, Any] = {"batch_size": 128, "input_len": 1024, "output_len": 1}
     whole, fifth = (held("opt-30b", kv_evict=kept, **sizes)["kv_cache_bytes"] for kept in ("1", "0.2"))
@@ -218,7 +218,7 @@ def test_one_token_is_always_kept() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 30), st.integers(0, 60), st.integers(1, 25), st.floats(0.05, 1.0))
-def test_the_new_tokens_of_a_begun_chunk_miss_its_evicted_tokens(
+def test_new_tokens_of_a_chunk_do_not_see_its_evicted_tokens(
     new: int, cached: int, chunk: int, kept: float
 ) -> None:
     group = Group(batch_size=1.0, new_tokens=float(new), cached_tokens=float(cached), logit_positions=1.0, kept=kept)
@@ -247,7 +247,7 @@ def test_keeping_fewer_tokens_never_adds_work_or_memory(model: str) -> None:
 # budgets
 
 
-def test_tensorrt_llm_counts_a_fraction_of_what_is_free() -> None:
+def test_tensorrt_llm_budgets_a_fraction_of_free_memory() -> None:
     """cache budget = 0.9 (capacity - weights - activations - framework); vLLM's = 0.9 capacity - them."""
     found = held("llama-2-7b", "a100", kv_cache_free_gpu_memory_fraction="0.9")
     others = found["weights_bytes"] + found["activations_bytes"] + found["framework_bytes"]
@@ -256,7 +256,7 @@ def test_tensorrt_llm_counts_a_fraction_of_what_is_free() -> None:
     assert found["budget_bytes"] == pytest.approx(others + found["kv_cache_budget_bytes"], rel=1e-12)
 
 
-def test_a_fraction_of_what_is_free_cannot_hold_a_model_larger_than_the_memory() -> None:
+def test_a_fraction_of_free_memory_cannot_fit_a_model_larger_than_memory() -> None:
     found = held("llama-2-70b", "a6000", kv_cache_free_gpu_memory_fraction="0.9")
     assert (found["fits"], found["max_batch_size"], found["max_concurrent_requests"]) == (False, 0, 0)
     assert found["kv_cache_budget_bytes"] == 0
@@ -268,7 +268,7 @@ def test_opt_13b_has_about_15_700_slots_on_an_a100_of_40_gb() -> None:
     assert slots == pytest.approx(15700, rel=0.03)
 
 
-def test_concurrent_requests_are_the_budget_over_the_cache_of_one() -> None:
+def test_max_concurrency_is_the_kv_budget_over_the_cache_per_request() -> None:
     """Llama-2-7B, A6000, 2048 + 127 tokens, steps of 2048: budget 0.9 x 48 GiB - 13.477 GB - activations of one prompt
     - 0.16 GiB, over 2175 x 512 KiB."""
     found = held("llama-2-7b", "a6000", input_len=2048, max_num_batched_tokens=2048)
@@ -279,7 +279,7 @@ def test_concurrent_requests_are_the_budget_over_the_cache_of_one() -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("way", WAYS, ids=ids)
-def test_as_many_requests_fit_the_budget_at_once_and_no_more(model: str, way: dict[str, str]) -> None:
+def test_max_concurrency_fits_and_one_more_request_does_not(model: str, way: dict[str, str]) -> None:
     options: dict[str, Any] = {"input_len": 3000, "output_len": 200, "max_num_batched_tokens": 2048, **way}
     most = held(model, **options)["max_concurrent_requests"]
     if not most:
@@ -304,7 +304,7 @@ def test_identity_parameters_change_nothing(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", REPRESENTATIVE)
-def test_every_way_keeps_graphs_sound_and_waste_within_the_cache(model: str) -> None:
+def test_every_cache_option_keeps_graphs_valid_and_waste_within_the_cache(model: str) -> None:
     sizes: dict[str, Any] = {"batch_size": [1, 5], "input_len": [100, 5000], "output_len": [20, 2]}
     for way in (WAYS[3], WAYS[6], {"kv_reserve": "5000", "kv_block_size": "16", "kv_evict": "0.5"}):
         result = analyze(model, "h200", quantization="w8a8", **sizes, **way)
@@ -349,7 +349,7 @@ def test_cache_bytes_fall_with_stored_bits(model: str, way: dict[str, str]) -> N
 
 @pytest.mark.parametrize("way", WAYS, ids=ids)
 @pytest.mark.parametrize("budget", [np.inf, 512.0])
-def test_memory_alone_is_the_memory_of_the_whole_analysis(way: dict[str, str], budget: float) -> None:
+def test_memory_computed_separately_equals_that_of_the_analysis(way: dict[str, str], budget: float) -> None:
     system = api.system(specs.load("h200"), api.options_of(way))
     request = Request(
         batch_size=np.array([1.0, 7.0, 64.0]),
@@ -365,7 +365,7 @@ def test_memory_alone_is_the_memory_of_the_whole_analysis(way: dict[str, str], b
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("way", WAYS, ids=ids)
-def test_a_point_of_a_sweep_is_the_point_alone(model: str, way: dict[str, str]) -> None:
+def test_a_point_of_a_sweep_equals_the_single_point(model: str, way: dict[str, str]) -> None:
     sizes = [(1, 30, 3), (4, 5000, 2), (16, 700, 1)]
     batch, prompt, output = (list(column) for column in zip(*sizes, strict=True))
     swept = analyze(model, "h200", batch_size=batch, input_len=prompt, output_len=output, **way)
@@ -390,18 +390,18 @@ def test_a_point_of_a_sweep_is_the_point_alone(model: str, way: dict[str, str]) 
         ("kv_cache_free_gpu_memory_fraction", "1.1", "to 1"),
     ],
 )
-def test_a_wrong_parameter_is_refused_with_what_is_allowed(option: str, text: str, says: str) -> None:
+def test_a_wrong_parameter_is_an_error_that_states_what_is_allowed(option: str, text: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         analyze("llama-2-7b", "a6000", **{option: text})
 
 
 @pytest.mark.parametrize("other", [{"kv_reserve": "max"}, {"kv_evict": "0.5"}])
-def test_what_cannot_share_a_prefix_is_refused(other: dict[str, str]) -> None:
+def test_options_without_prefix_sharing_are_rejected(other: dict[str, str]) -> None:
     with pytest.raises(UserError, match="shared"):
         analyze("llama-2-7b", "a6000", prefix_cache="0.5,shared", **other)
 
 
-def test_what_is_off_is_not_imported() -> None:
+def test_unused_techniques_are_not_imported() -> None:
     code = (
         "import sys, llmviewer as lv; lv.analyze('llama-2-7b', 'a6000').to_json();"
         "print([name for name in sys.modules if 'techniques.kv_cache.' in name])"

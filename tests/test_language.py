@@ -34,7 +34,7 @@ def test_docstrings_begin_with_a_plain_sentence(path: Path) -> None:
     assert not odd
 
 
-def test_the_glossary_names_one_noun_once() -> None:
+def test_the_glossary_lists_every_noun_once() -> None:
     page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     nouns = re.findall(r"^\| ([^|]+) \|", page, flags=re.MULTILINE)
     nouns = [noun.strip() for noun in nouns if noun.strip() not in ("noun", "---")]

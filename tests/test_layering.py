@@ -30,7 +30,7 @@ MOST_ROOMS = 14
 HEAVY = ("torch", "pandas", "matplotlib", "typer", "rich", "transformers", "scipy", "pyarrow")
 
 
-def test_the_page_has_a_floor_for_every_room() -> None:
+def test_the_architecture_page_has_a_level_for_every_room() -> None:
     assert {room_of(module) for module in FILES} - TOP == set(FLOORS)
 
 
@@ -39,7 +39,7 @@ def test_the_package_has_few_rooms() -> None:
     assert len([path for path in folders if path.name != "__pycache__"]) <= MOST_ROOMS
 
 
-def test_no_file_imports_itself_through_others() -> None:
+def test_there_are_no_import_cycles() -> None:
     assert circles() == []
 
 

@@ -67,13 +67,13 @@ def test_the_ledger_spreads_over_chips_models_engines_metrics_and_batches() -> N
     assert sum(batch > 1 for batch in batches) >= 60
 
 
-def test_no_chip_has_most_of_the_rows() -> None:
+def test_no_chip_dominates_the_rows() -> None:
     _, most = Counter(row.hardware for _, row in ROWS).most_common(1)[0]
     assert most < len(ROWS) / 2
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-def test_a_source_says_where_it_is_and_what_its_figures_include(source: ledger.PublishedTable) -> None:
+def test_a_source_states_its_address_and_what_its_figures_include(source: ledger.PublishedTable) -> None:
     assert "http" in source.source
     assert len(source.conditions) > 40
     assert all(row.where for row in source.rows)
@@ -82,18 +82,18 @@ def test_a_source_says_where_it_is_and_what_its_figures_include(source: ledger.P
         assert len(commit) == 40
 
 
-def test_no_figure_stands_twice() -> None:
+def test_no_figure_is_listed_twice() -> None:
     seen = Counter((source.engine, source.engine_version, row.key) for source, row in ROWS)
     assert not [key for key, times in seen.items() if times > 1]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-def test_a_row_is_what_analyze_takes(source: ledger.PublishedTable) -> None:
+def test_every_row_is_a_valid_analyze_request(source: ledger.PublishedTable) -> None:
     row = source.rows[-1]
     assert analyze(**{"batch_size": 1, **row.arguments()}).metrics()  # type: ignore[arg-type]
 
 
-def test_an_empty_context_is_one_token_and_a_prompt_alone_has_one_output_token() -> None:
+def test_prefill_only_and_decode_only_rows_have_minimal_lengths() -> None:
     (row,) = ledger.parse(good(input_len=0), "x").rows
     assert row.arguments()["input_len"] == 1
     (row,) = ledger.parse(good(input_len=512, output_len=0, metric="throughput_tok_s"), "x").rows
@@ -132,19 +132,19 @@ def test_an_empty_context_is_one_token_and_a_prompt_alone_has_one_output_token()
         ({key: value for key, value in good().items() if key != "source"}, "missing source"),
     ],
 )
-def test_a_wrong_file_is_one_line_that_names_it(file: dict[str, Any], message: str) -> None:
+def test_a_wrong_file_is_a_one_line_error_that_names_it(file: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as raised:
         ledger.parse(file, "wrong")
     line = str(raised.value)
     assert line.startswith("calibrate/ledger/wrong.yaml") and message in line and "\n" not in line
 
 
-def test_an_engine_of_another_name_needs_the_preset_that_stands_for_it() -> None:
+def test_an_engine_without_a_preset_needs_a_stand_in_preset() -> None:
     source = ledger.parse(good(top={"engine": "tgi", "nearest": "vllm"}), "x")
     assert (source.engine, source.preset) == ("tgi", "vllm")
 
 
-def test_options_are_part_of_what_was_run_and_a_row_without_them_is_the_plain_run() -> None:
+def test_options_identify_a_row_and_a_row_without_options_is_the_plain_run() -> None:
     options = {"speculative": "ngram,tokens=4,acceptance=0.5"}
     (row,) = ledger.parse(good(options=options, metric="speedup", value=1.5), "x").rows
     assert row.options == tuple(options.items()) and row.without_options.options == ()
@@ -153,7 +153,7 @@ def test_options_are_part_of_what_was_run_and_a_row_without_them_is_the_plain_ru
     assert "speculative" not in row.without_options.arguments()
 
 
-def test_drafts_offloading_and_plain_runs_are_all_held_against_figures() -> None:
+def test_speculation_offloading_and_plain_runs_are_all_scored() -> None:
     asked = Counter(name for _, row in ROWS for name, _ in row.options)
     assert asked["speculative"] >= 30 and asked["offload"] >= 10
     assert {row.metric for _, row in ROWS if row.options} >= {"speedup", "tpot_ms", "throughput_tok_s"}
@@ -175,7 +175,7 @@ def _weights(text: str) -> str:
 
 
 @pytest.mark.skipif(not FITTED_ON.exists(), reason="the development rows are not beside the checkout")
-def test_no_row_is_one_that_is_fitted_on() -> None:
+def test_no_row_is_part_of_the_fitting_data() -> None:
     fitted = set()
     with FITTED_ON.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):

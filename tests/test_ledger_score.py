@@ -36,12 +36,12 @@ def test_every_figure_is_predicted_or_has_a_reason(scored: list[ledger_score.Sco
     assert sum(bool(one.reason) for one in scored) == 0
 
 
-def test_the_roofline_is_further_off_than_we_are(scored: list[ledger_score.ScoredFigure]) -> None:
+def test_the_roofline_has_larger_errors_than_calibrated_times(scored: list[ledger_score.ScoredFigure]) -> None:
     total = ledger_score.summary(scored)
     assert total["mape"] < 0.5 * total["ideal_mape"]
 
 
-def test_a_score_says_what_was_published_and_what_we_say(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_score_lists_published_and_predicted_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", "ledger", "--source", "gpt-fast", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (source,) = found["sources"]
@@ -69,7 +69,7 @@ def test_a_speedup_is_the_plain_time_over_that_with_options_on_the_roofline_too(
     assert one.low80 < one.predicted < one.high80
 
 
-def test_what_is_chosen_for_each_request_is_not_predicted() -> None:
+def test_rows_with_per_request_choices_are_not_predicted() -> None:
     (source, *_) = ledger.load()
     row = replace(source.rows[0], options=(("speculative", "ngram,tokens=best,acceptance=0.5"),))
     (one,) = ledger_score.score([replace(source, rows=(row,))])

@@ -43,7 +43,7 @@ def operator(of: Graph, name: str) -> Operator:
     return next(op for _, op in of if op.name == name)
 
 
-def test_an_adapter_of_rank_16_costs_32_flop_per_token_and_side() -> None:
+def test_a_rank_16_adapter_costs_32_flop_per_token_and_element() -> None:
     """Llama-2-7B, 10 tokens: 32 layers x 2 x 10 x 16 x 78,080 matmul FLOP; outputs once more on vector units."""
     plain = load("llama-2-7b").graph(prefill(1.0, 10.0))
     adapted = lora(Adapters(rank=16.0))(plain)
@@ -69,7 +69,7 @@ def test_no_more_adapters_are_read_than_there_are_or_than_there_are_sequences(co
     assert 1 - 1e-9 <= read <= min(count, sequences) + 1e-9
 
 
-def test_adapters_stay_in_16_bit_and_read_16_bit_inputs_beside_a_low_bit_base() -> None:
+def test_adapters_stay_in_16_bit_on_a_low_bit_base() -> None:
     """QLoRA: 4.127-bit base, 16-bit adapters; under W8A8 the base reads the quantized input, the adapter the plain."""
     adapted = lora(Adapters(rank=64.0))(load("llama-2-7b").graph(decode(1.0, 9.0)))
     low = quantize(parse_scheme("qlora"))(adapted)
@@ -80,14 +80,14 @@ def test_adapters_stay_in_16_bit_and_read_16_bit_inputs_beside_a_low_bit_base() 
     assert operator(w8a8, "q_proj_lora_b").compute == "fp16"
 
 
-def test_chosen_targets_alone_get_adapters() -> None:
+def test_only_chosen_targets_get_adapters() -> None:
     found = operators(answer("llama-2-7b", "a6000", lora="rank=8,adapters=2,targets=q_proj+v_proj"), "decode")
     adapted = {name.removesuffix("_lora_a") for name in found if name.endswith("_lora_a")}
     assert adapted == {"q_proj", "v_proj"}
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_on_every_model_work_is_added_exactly_and_every_operator_reads_what_another_wrote(name: str) -> None:
+def test_work_is_added_exactly_and_graphs_stay_valid_on_every_model(name: str) -> None:
     for step in (prefill(2.0, 33.0), decode(4.0, 100.0)):
         plain = load(name).graph(step)
         adapted = lora(Adapters(rank=8.0, count=3.0))(plain)
@@ -102,7 +102,7 @@ def test_on_every_model_work_is_added_exactly_and_every_operator_reads_what_anot
 
 
 @pytest.mark.parametrize("name", ["llama-2-70b", "mixtral-8x7b", "deepseek-v2-lite", "qwen3.5-27b"])
-def test_over_two_devices_an_adapter_needs_no_further_all_reduce(name: str) -> None:
+def test_an_adapter_on_two_devices_needs_no_further_all_reduce(name: str) -> None:
     graph = flash_attention(H100)(load(name).graph(decode(4.0, 100.0)))
     adapted = flash_attention(H100)(lora(Adapters(rank=8.0))(load(name).graph(decode(4.0, 100.0))))
     plain, both = (shard(Sharding(tensor=2))(g) for g in (graph, adapted))
@@ -120,7 +120,7 @@ def test_more_adapters_or_a_higher_rank_are_never_faster() -> None:
     assert times[0] > analyze("llama-2-7b", "a6000", batch_size=8).analysis.e2e_s[0]
 
 
-def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
+def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
     sweep = analyze("mixtral-8x7b", "a100", lora="16,adapters=4", batch_size=[1, 7], input_len=[99, 1000])
     for at, (batch, length) in enumerate(((1, 99), (7, 1000))):
         alone = analyze("mixtral-8x7b", "a100", lora="16,adapters=4", batch_size=batch, input_len=length)
@@ -139,7 +139,7 @@ def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
         ("targets=q_proj", r"unknown parameter of --lora ''|--lora: rank"),
     ],
 )
-def test_a_wrong_parameter_is_one_line_that_says_what_is_allowed(text: str, message: str) -> None:
+def test_a_wrong_parameter_is_a_one_line_error_that_states_what_is_allowed(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         analyze("llama-2-7b", "a100", lora=text).to_dict()
     assert "\n" not in str(caught.value)

@@ -50,7 +50,7 @@ def test_rank_512_turns_16_8_million_weights_of_q_proj_into_4_2_million() -> Non
     assert b.output.name == "q_proj" and b.inputs == ("q_proj_low_a",)
 
 
-def test_only_layers_it_makes_smaller_are_factored() -> None:
+def test_only_layers_that_become_smaller_are_factored() -> None:
     """Llama-2-70B, rank 1000: k_proj of 8192 x 1024 would need 1000 x 9216 > 8192 x 1024 weights and stays whole;
     q_proj, 1000 x 16384 < 8192^2, goes."""
     names = {op.name for _, op in low_rank(1000.0)(load("llama-2-70b").graph(STEPS[1]))}
@@ -70,7 +70,7 @@ def test_work_and_weights_fall_together_on_every_model(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_every_operator_still_reads_what_another_wrote(name: str) -> None:
+def test_every_operator_input_is_still_written_by_another(name: str) -> None:
     for step in STEPS:
         factored = low_rank(256.0)(load(name).graph(step))
         for scheme in ("none", "w4a16", "w8a8"):
@@ -80,7 +80,7 @@ def test_every_operator_still_reads_what_another_wrote(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama-2-70b", "mixtral-8x7b", "deepseek-v2-lite", "qwen3.5-27b"])
-def test_over_two_devices_the_factors_are_shared_as_what_they_replace(name: str) -> None:
+def test_factors_are_split_over_two_devices_like_the_layer_they_replace(name: str) -> None:
     """A column-parallel layer splits its second factor, a row-parallel layer its first; the other factor is whole."""
     factored = low_rank(256.0)(load(name).graph(STEPS[1]))
     half = shard(Sharding(tensor=2))(flash_attention(H100)(factored))
@@ -97,12 +97,12 @@ def test_quantized_factors_are_stored_in_fewer_bits_and_take_quantized_inputs() 
     assert operator(low, "q_proj_low_a").compute == operator(low, "q_proj_low_b").compute == "int8"
 
 
-def test_a_rank_that_saves_nowhere_changes_nothing() -> None:
+def test_a_rank_that_saves_nothing_changes_nothing() -> None:
     whole, none = (answer("llama-2-7b", "a100", low_rank=text) for text in ("100000", "none"))
     assert whole["stages"] == none["stages"] and whole["memory"] == none["memory"]
 
 
-def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
+def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
     sweep = analyze("mixtral-8x7b", "a100", low_rank=512, batch_size=[1, 7], input_len=[99, 1000])
     for at, (batch, length) in enumerate(((1, 99), (7, 1000))):
         alone = analyze("mixtral-8x7b", "a100", low_rank="rank=512", batch_size=batch, input_len=length)
@@ -111,7 +111,7 @@ def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "1.5", "rank=", "rnk=4", ""])
-def test_a_wrong_rank_is_one_line(text: str) -> None:
+def test_a_wrong_rank_is_a_one_line_error(text: str) -> None:
     with pytest.raises(UserError) as caught:
         analyze("llama-2-7b", "a100", low_rank=text).to_dict()
     assert "\n" not in str(caught.value)

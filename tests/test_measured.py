@@ -72,7 +72,7 @@ def test_no_measured_decode_of_attention_beats_the_bound() -> None:
         assert bound_us(attention(row, chip_of(row), step.groups), chip_of(row)) <= row.latency_us, row
 
 
-def test_no_measured_gemm_beats_the_bound_unless_its_weights_wait_in_the_l2() -> None:
+def test_no_measured_gemm_beats_the_bound_unless_its_weights_are_in_the_l2() -> None:
     """Up to five copies of small weights were timed in turn: under a fifth of the L2 they are not read from memory."""
     for row in timings("gemm"):
         chip, dtype = chip_of(row), dtypes.get_dtype(FORMATS[row.dtype])

@@ -36,7 +36,7 @@ def kernel(name: str, reads: dict[str, float], writes: dict[str, float]) -> Oper
     )
 
 
-def test_only_what_somebody_still_reads_is_alive() -> None:
+def test_only_tensors_that_are_read_later_are_live() -> None:
     """a(10) -> b(100) -> c(1), and d reads a and c: at b 10 + 100 are alive, at c 10 + 100 + 1, at d 10 + 1 + 7."""
     block = Block(
         name="layer",
@@ -83,12 +83,12 @@ WORST = {
 
 
 @pytest.mark.parametrize("name", WORST)
-def test_the_worst_moment_by_hand(name: str) -> None:
+def test_peak_activations_by_hand(name: str) -> None:
     graph = flash_attention(specs.load("h200"))(models.load(name).graph(prefill(1.0, 2048.0)))
     assert memory.peak_activations(graph) == 2 * 2048 * WORST[name]
 
 
-def test_what_a_block_receives_is_alive_from_its_start() -> None:
+def test_inputs_of_a_block_are_live_from_its_start() -> None:
     """a(10) -> b(100) -> c(1), and d reads c and e(50), which nobody here made: at b 10 + 100 + 50 are alive."""
     block = Block(
         name="layer",
@@ -108,7 +108,7 @@ def test_keys_and_values_belong_to_the_cache_not_to_activations() -> None:
     assert short == long
 
 
-def test_llama_2_7b_keeps_512_kib_per_token_and_2_gib_at_4096() -> None:
+def test_llama_2_7b_stores_512_kib_per_token_and_2_gib_at_4096() -> None:
     """2 (K, V) x 32 layers x 4096 x 2 bytes."""
     found = answer("llama-2-7b", "a6000", input_len=4000, output_len=97)
     assert found["model"]["kv_cache_bytes_per_token"] == 512 * 2**10 == 2 * 32 * 4096 * 2
@@ -151,7 +151,7 @@ def test_the_largest_that_fits_is_found(limit: int, top: int) -> None:
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-12b", "deepseek-v2-lite", "jamba-v0.1"])
 @pytest.mark.parametrize("attention", ["flash", "eager"])
 @pytest.mark.parametrize(("batch", "budget"), [(1, 8192), (4, 8192), (64, 8192), (7, 1000)])
-def test_no_longer_context_fits_than_the_largest(name: str, attention: str, batch: int, budget: int) -> None:
+def test_no_context_longer_than_max_context_fits(name: str, attention: str, batch: int, budget: int) -> None:
     """Under a token budget of 8192 four prompts of 2048 go together, of 2049 three: memory falls there by hundreds of
     MB.  Capacities are set so that the limit lies beside such falls."""
     model = models.load(name)
@@ -170,7 +170,7 @@ def test_no_longer_context_fits_than_the_largest(name: str, attention: str, batc
         assert fits.tolist() == [True, False]
 
 
-def test_an_engine_on_a_gpu_holds_memory_of_its_own() -> None:
+def test_an_engine_on_a_gpu_needs_framework_memory() -> None:
     held = {name: answer("qwen2.5-0.5b", name)["memory"]["framework_bytes"] for name in ("a100", "mi300x", "epyc-9654")}
     assert held == {"a100": 0.16 * GIB, "mi300x": 0.16 * GIB, "epyc-9654": 0}
 
@@ -206,7 +206,7 @@ def test_a_model_larger_than_the_memory_fits_at_no_batch_and_no_context() -> Non
     assert (found["fits"], found["max_batch_size"], found["max_context_len"]) == (False, 0, 0)
 
 
-def test_the_parts_add_up_and_utilization_bounds_them() -> None:
+def test_memory_parts_add_up_and_are_limited_by_utilization() -> None:
     for utilization in (0.25, 0.3, 0.9, 1.0):
         found = answer("llama-2-7b", "a6000", gpu_memory_utilization=utilization)["memory"]
         parts = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes")
@@ -228,7 +228,7 @@ points = st.lists(st.tuples(st.integers(1, 64), st.integers(1, 9000), st.integer
 @settings(deadline=None, max_examples=30)
 @given(points, st.sampled_from(["llama-2-7b", "qwen3-30b-a3b", "gemma-3-4b"]), st.sampled_from(["flash", "eager"]))
 @pytest.mark.parametrize("budget", [np.inf, 512.0])
-def test_memory_alone_is_the_memory_of_the_whole_analysis(
+def test_memory_computed_separately_equals_that_of_the_analysis(
     budget: float, sizes: list[tuple[int, int, int]], name: str, attention: str
 ) -> None:
     model, on = models.load(name), api.system(specs.load("h200"), api.options_of({"attention": attention}))
@@ -239,7 +239,7 @@ def test_memory_alone_is_the_memory_of_the_whole_analysis(
     assert list(np.asarray(alone.total_bytes)) == list(np.asarray(within.total_bytes))
 
 
-def test_scores_of_the_last_decode_step_may_be_the_worst() -> None:
+def test_scores_of_the_last_decode_step_may_be_the_peak() -> None:
     """A prompt of one token, 4096 generated, eager: at the last step 32 heads x 4096 keys, scores and probabilities,
     beside the residual stream of 4096."""
     found = answer("llama-2-7b", "a6000", input_len=1, output_len=4096, attention="eager")

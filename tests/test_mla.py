@@ -72,7 +72,7 @@ def cache_read(graph: Graph) -> float:
 
 
 @pytest.mark.parametrize("form", list(MlaForm))
-def test_both_forms_hold_the_same_weights_and_the_same_cache(model: Model, form: MlaForm) -> None:
+def test_both_forms_store_the_same_weights_and_cache(model: Model, form: MlaForm) -> None:
     changed = with_mla_form(model, form)
     assert changed.parameters == model.parameters
     states = [state for block in changed.graph(decode(1.0, 1.0)).blocks for state in block.states]

@@ -104,7 +104,7 @@ def test_every_family_has_a_model(family: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_file_says_where_it_comes_from(name: str) -> None:
+def test_every_file_states_its_source(name: str) -> None:
     fields = spec(name)
     assert fields["name"]
     assert fields["source"].startswith("https://")
@@ -125,7 +125,7 @@ def test_parameters_are_the_published_number(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_field_beside_the_known_ones_is_never_passed_over(name: str) -> None:
+def test_an_additional_field_is_never_ignored(name: str) -> None:
     """The config as it stands has no leftovers (it loads); one more field is an error."""
     fields = spec(name)["config"]
     parse(fields, name)
@@ -134,7 +134,7 @@ def test_a_field_beside_the_known_ones_is_never_passed_over(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_graph_holds_together(name: str) -> None:
+def test_every_graph_is_valid(name: str) -> None:
     """Every activation is written before it is read, eager or fused; blocks and operators have their own names."""
     model = models.load(name)
     fuse = flash_attention(specs.load("h100"))
@@ -161,7 +161,7 @@ def test_a_16_bit_checkpoint_takes_two_bytes_a_parameter(name: str) -> None:
     assert 2 * model.parameters <= stored <= 2 * model.parameters * (1 + 1e-6)
 
 
-def test_no_two_models_answer_to_one_name() -> None:
+def test_model_names_and_aliases_are_unique() -> None:
     index = data.aliases("model_configs")
     names = [*NAMES, *(alias for listed in index.values() for alias in listed)]
     folded = [name.lower().replace("_", "-").replace(" ", "-") for name in names]

@@ -35,7 +35,7 @@ def linear_operators(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", models.names())
-def test_layers_of_all_kinds_together_are_numbered_from_first_to_last(name: str) -> None:
+def test_layer_indices_of_all_kinds_cover_the_model(name: str) -> None:
     kinds = models.load(name).layers
     numbers = sorted(n for kind in kinds for n in kind.numbers or range(kind.repeats))
     assert numbers == list(range(sum(kind.repeats for kind in kinds)))
@@ -48,7 +48,7 @@ def test_every_linear_operator_has_a_name_in_checkpoints(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ONE_OF_EACH)
-def test_names_are_those_of_the_librarys_modules(kind: str) -> None:
+def test_names_match_the_librarys_modules(kind: str) -> None:
     """Each operator's matrix is a module of the library's own class, and each linear module is some operator's."""
     nn = pytest.importorskip("torch").nn
     pytest.importorskip("transformers")

@@ -55,7 +55,7 @@ def summed(stage: dict[str, Any]) -> float:
     return kernels + float(sum(stage["served_s"].values())) - side_by_side
 
 
-def test_a_layer_of_7b_brings_two_fifths_of_its_weights_in_5_milliseconds() -> None:
+def test_a_layer_of_7b_loads_two_fifths_of_its_weights_in_5_milliseconds() -> None:
     """0.4 x 404.8 MB / 31.5 GB/s = 5.140 ms, while its kernels take 0.55 ms: 32 layers wait 164.5 ms."""
     stage = decode("llama-2-7b", "weights=0.4")
     copy = row(stage, "load_weights")
@@ -76,7 +76,7 @@ def test_without_overlap_a_layer_waits_for_its_weights() -> None:
     assert stage["served_s"] == {} and stage["bound"] == "link"
 
 
-def test_whole_layers_stream_while_the_layers_before_them_compute() -> None:
+def test_whole_layers_are_loaded_while_earlier_layers_compute() -> None:
     """ceil(0.4 x 32) = 13 layers come whole; 19 are there and take their kernels' time."""
     stage = decode("llama-2-7b", "weights=0.4,overlap=layer")
     copy = row(stage, "load_weights")
@@ -102,14 +102,14 @@ def test_a_prefill_on_the_host_is_bound_by_its_cpu() -> None:
     assert row(stage, "q_proj")["time_s"] == pytest.approx(2 * 1024 * 4096**2 / rate)
 
 
-def test_half_the_cache_of_a_step_crosses_the_link() -> None:
+def test_half_of_the_cache_is_transferred_per_step() -> None:
     """1023 cached tokens x 2 x 4096 x 2 bytes a layer, half of them: 8.4 MB in, one token's 8 kB out."""
     stage = decode("llama-2-7b", "kv=0.5")
     assert row(stage, "load_kv")["time_s"] == pytest.approx(0.5 * 1023 * 4 * 4096 / LINK)
     assert row(stage, "store_kv")["time_s"] == pytest.approx(0.5 * 4 * 4096 / LINK)
 
 
-def test_a_prompt_leaves_its_keys_and_values_and_brings_none() -> None:
+def test_prefill_stores_keys_and_values_on_the_host_and_loads_none() -> None:
     stage = answer("llama-2-7b", "a6000", output_len=2, offload="kv=0.5")["stages"]["prefill"]
     assert "load_kv" not in {row["name"] for row in stage["operators"]}
     assert row(stage, "store_kv")["time_s"] == pytest.approx(0.5 * 1024 * 4 * 4096 / LINK)
@@ -136,13 +136,13 @@ def test_a_disk_is_slower_than_the_link_it_feeds() -> None:
 
 
 @pytest.mark.parametrize("text", ["weights=0", "weights=0,kv=0,compute=host", "activations=0,to=disk"])
-def test_offloading_nothing_is_no_offloading(text: str) -> None:
+def test_offloading_nothing_equals_no_offloading(text: str) -> None:
     plain, offloaded = (analyze("llama-2-7b", "a6000", **options).to_json() for options in ({}, {"offload": text}))
     assert plain == offloaded
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_offloading_nothing_or_next_to_nothing_leaves_every_model_as_it_is(name: str) -> None:
+def test_offloading_almost_nothing_changes_almost_nothing(name: str) -> None:
     """Bit for bit, and in the limit: the passes that move tensors change nothing else."""
     plain, nothing, little = (
         analyze(name, "b200", output_len=3, batch_size=2, **options)
@@ -155,7 +155,7 @@ def test_offloading_nothing_or_next_to_nothing_leaves_every_model_as_it_is(name:
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 @pytest.mark.parametrize("text", ["weights=0.5,kv=0.5,activations=1", "weights=0.3,compute=host"])
-def test_every_model_keeps_its_weights_its_cache_and_its_sums(name: str, text: str) -> None:
+def test_offloading_conserves_weights_and_cache_and_totals_add_up(name: str, text: str) -> None:
     """Device, host and disk together store what the device stored; a stage is the sum of what it lists."""
     plain = analyze(name, "b200", output_len=2)
     found = analyze(name, "b200", output_len=2, offload=text)
@@ -197,7 +197,7 @@ def test_streaming_is_never_faster_than_the_link_nor_than_the_kernels(name: str,
 
 @settings(max_examples=25, deadline=None)
 @given(low=st.floats(0.01, 0.99), more=st.floats(0.0, 1.0), name=st.sampled_from(("weights", "kv")))
-def test_offloading_more_is_never_faster_and_leaves_no_less_room(low: float, more: float, name: str) -> None:
+def test_offloading_more_is_never_faster_and_never_uses_more_memory(low: float, more: float, name: str) -> None:
     """More bytes cross; the device stores fewer (buffers aside, which hold what a layer brings)."""
     high = low + more * (1.0 - low)
     some, rest = (analyze("llama-2-7b", "a6000", output_len=2, offload=f"{name}={share}") for share in (low, high))
@@ -208,7 +208,7 @@ def test_offloading_more_is_never_faster_and_leaves_no_less_room(low: float, mor
 
 
 @pytest.mark.parametrize("text", ["weights=0.4", "weights=0.4,compute=host", "kv=1,compute=host", "kv=0.5,overlap=off"])
-def test_a_point_and_a_sweep_agree_to_the_bit(text: str) -> None:
+def test_a_point_and_a_sweep_agree_bit_for_bit(text: str) -> None:
     batches = [1, 7, 64]
     swept = analyze("llama-2-7b", "a6000", batch_size=batches, output_len=3, offload=text).analysis
     for at, batch in enumerate(batches):
@@ -216,7 +216,7 @@ def test_a_point_and_a_sweep_agree_to_the_bit(text: str) -> None:
         assert (alone.ttft_s[0], alone.tpot_s[0]) == (swept.ttft_s[at], swept.tpot_s[at])
 
 
-def test_two_buffers_hold_what_a_layer_brings() -> None:
+def test_two_buffers_store_the_loaded_layers() -> None:
     """The weights a device keeps, and twice what comes: 2 x 0.4 x 404.8 MB beside the activations."""
     plain, found = (answer("llama-2-7b", "a6000", **o)["memory"] for o in ({}, {"offload": "weights=0.4"}))
     more = found["activations_bytes"] - plain["activations_bytes"]
@@ -225,7 +225,7 @@ def test_two_buffers_hold_what_a_layer_brings() -> None:
     assert plain["weights_bytes"] - found["weights_bytes"] == pytest.approx(found["host_bytes"])
 
 
-def test_a_host_that_is_too_small_is_an_answer_no() -> None:
+def test_a_host_that_is_too_small_does_not_fit() -> None:
     """Llama-3.1-405b: 0.9 of 812 GB on a desktop of 128 GiB."""
     found = answer("llama-3.1-405b", "b200", offload="weights=0.9,host=desktop-ddr5-6000")["memory"]
     assert found["total_bytes"] < found["budget_bytes"] and found["host_bytes"] > found["host_capacity_bytes"]
@@ -241,7 +241,7 @@ def decode_of_13b(batch: int, how: str) -> float:
     )
 
 
-def test_streaming_wins_at_large_batch_and_the_host_at_batch_1() -> None:
+def test_streaming_is_faster_at_large_batch_and_host_compute_at_batch_1() -> None:
     """Figure 18 of the survey (arXiv 2402.16363).  25.7 GB a step: 408 ms over PCIe 5.0, 56 ms from the host's memory;
     the host's 21.8 TFLOP/s pay 1.18 ms for every sequence, so from 346 of them on the copy is faster."""
     assert decode_of_13b(1, "device") > 7 * decode_of_13b(1, "host")
@@ -250,13 +250,13 @@ def test_streaming_wins_at_large_batch_and_the_host_at_batch_1() -> None:
     assert decode_of_13b(1024, "device") < decode_of_13b(1024, "host") / 2
 
 
-def test_zero_inference_pays_for_its_weights_once_a_pass_whatever_the_batch() -> None:
+def test_zero_inference_loads_its_weights_once_per_pass_at_any_batch_size() -> None:
     one, many = (decode("llama-2-70b", "zero-inference", batch_size=batch) for batch in (1, 64))
     assert many["time_by_bound_s"]["link"] == pytest.approx(one["time_by_bound_s"]["link"])
     assert many["time_s"] < 1.01 * one["time_s"]
 
 
-def test_devices_that_share_a_host_have_links_of_their_own() -> None:
+def test_devices_that_share_a_host_have_separate_links() -> None:
     """Two devices: each brings half over its own PCIe; the memory of the host serves both."""
     one, two = (decode("llama-2-7b", "weights=1", tensor_parallel_size=n) for n in (1, 2))
     assert row(two, "load_weights")["time_s"] == pytest.approx(row(one, "load_weights")["time_s"] / 2, rel=1e-3)
@@ -283,7 +283,7 @@ def test_devices_that_share_a_host_have_links_of_their_own() -> None:
     ids="+".join,
 )
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b"])
-def test_offloading_composes_with_what_changes_kernels_and_bytes(name: str, others: dict[str, str]) -> None:
+def test_offloading_composes_with_techniques_that_change_kernels_and_bytes(name: str, others: dict[str, str]) -> None:
     """Stored bytes are kept, and the stage is never faster than without."""
     plain, found = (
         analyze(name, "h100-sxm", output_len=2, **others, **o) for o in ({}, {"offload": "weights=0.5,kv=0.5"})
@@ -295,13 +295,13 @@ def test_offloading_composes_with_what_changes_kernels_and_bytes(name: str, othe
     assert found.analysis.tpot_s >= plain.analysis.tpot_s * (1 - CLOSE)
 
 
-def test_a_low_bit_checkpoint_streams_faster() -> None:
+def test_a_quantized_model_streams_faster() -> None:
     """4.125 bits for 16: what crosses falls by 3.9 in all matrices."""
     whole, small = (row(decode("llama-2-7b", "weights=1", quantization=q), "load_weights") for q in ("none", "w4a16"))
     assert whole["time_s"] / small["time_s"] == pytest.approx(16 / 4.125, rel=1e-3)
 
 
-def test_a_verification_brings_the_target_once_for_all_drafted_tokens() -> None:
+def test_a_verification_loads_the_target_once_for_all_draft_tokens() -> None:
     """A target that streams takes no longer for five tokens than for one: the gain is the expected tokens."""
     speculative = {"speculative": "draft=llama-3.2-1b,tokens=4,acceptance=1"}
     plain, found = (
@@ -311,7 +311,7 @@ def test_a_verification_brings_the_target_once_for_all_drafted_tokens() -> None:
     assert float(plain.tpot_s[0] / found.tpot_s[0]) == pytest.approx(5.0, rel=0.06)
 
 
-def test_a_draft_stays_on_the_device_while_its_target_comes_from_a_disk_for_every_verification() -> None:
+def test_a_draft_stays_on_the_device_while_its_target_streams_from_disk() -> None:
     """The edge: Llama-3.1-70b on an RTX 4090.  80 layers of 1.711 GB and a head of 2.1 GB over 14 GB/s are 9.93 s a
     round, whatever it verifies; Llama-3.2-1b drafts 4 times from 2.47 GB of its own at 1.008 TB/s, 0.10 % of that."""
     options = {"output_len": 65, "offload": "weights=1,to=disk"}
@@ -360,7 +360,7 @@ def test_offloading_composes_with_low_bits_drafts_pages_and_devices() -> None:
     assert after["kv_cache_bytes"] == 69 * pages + draft["kv_cache_bytes"]
 
 
-def test_experts_of_a_step_are_read_where_they_are_stored() -> None:
+def test_experts_are_computed_where_they_are_stored() -> None:
     """Mixtral, one token: 2 of 8 experts of 3 x 4096 x 14336 weights, from the host's memory."""
     stage = decode("mixtral-8x7b", "experts")
     there = [row for row in stage["operators"] if row["name"].startswith("expert_")]
@@ -371,7 +371,7 @@ def test_experts_of_a_step_are_read_where_they_are_stored() -> None:
     assert streamed["time_s"] == pytest.approx(read / LINK, rel=1e-6)
 
 
-def test_half_of_the_experts_on_the_host_leaves_half_of_the_work() -> None:
+def test_half_of_the_experts_on_the_host_halves_device_work() -> None:
     stage, plain = decode("mixtral-8x7b", "experts,weights=0.5"), decode("mixtral-8x7b", "weights=0")
     here, whole = row(stage, "expert_up_proj"), row(plain, "expert_up_proj")
     assert here["flops"] == pytest.approx(whole["flops"] / 2)
@@ -442,7 +442,7 @@ def feasible(asked: placement.Problem, shares: placement.Shares) -> bool:
 
 
 @pytest.mark.parametrize(("model", "batch"), [("opt-6.7b", 2), ("opt-6.7b", 16), ("opt-30b", 16), ("opt-30b", 144)])
-def test_no_placement_of_a_grid_is_better_than_the_program_s(gcp: str, model: str, batch: int) -> None:
+def test_no_placement_of_a_grid_is_better_than_the_linear_program(gcp: str, model: str, batch: int) -> None:
     """All placements in quarters, by its own cost."""
     asked = problem(model, batch, gcp)
     best = asked.solve()
@@ -454,7 +454,7 @@ def test_no_placement_of_a_grid_is_better_than_the_program_s(gcp: str, model: st
     assert asked.cost(best).time_s <= min(times) * (1 + 1e-6)
 
 
-def test_the_program_s_cost_is_what_the_analysis_says(gcp: str) -> None:
+def test_the_cost_of_the_linear_program_equals_the_analysis(gcp: str) -> None:
     """Layers of OPT are alike: the sum of their maxima is the maximum of their sums; embedding and head come on top."""
     asked = problem("opt-30b", 144, gcp)
     found = analyze("opt-30b", "t4", batch_size=144, input_len=512, output_len=32, offload=f"flexgen,{gcp}")
@@ -463,17 +463,17 @@ def test_the_program_s_cost_is_what_the_analysis_says(gcp: str) -> None:
     assert asked.cost(asked.solve()).time_s <= whole
 
 
-def test_what_fits_on_the_device_is_not_moved() -> None:
+def test_models_that_fit_the_device_are_not_offloaded() -> None:
     found = analyze("opt-1.3b", "t4", offload="flexgen")
     assert "all on the device" in found.to_dict()["passes"][-1]
     assert found.analysis.tpot_s == analyze("opt-1.3b", "t4").analysis.tpot_s
 
 
-def test_what_fits_nowhere_is_an_answer_no() -> None:
+def test_models_that_fit_nowhere_do_not_fit() -> None:
     assert not analyze("opt-66b", "t4", batch_size=256, input_len=512, output_len=32, offload="flexgen").fits
 
 
-def test_flash_keeps_half_of_opt_6_7b_in_memory() -> None:
+def test_llm_in_a_flash_keeps_half_of_opt_6_7b_in_memory() -> None:
     """LLM in a flash, section 4.1: embeddings 3 %, attention 32.3 %, 0.24 of the feed-forward part, 64.6 %: 50.8 % of
     the model, the predictor (1.25 %) aside."""
     options = {"contextual_sparsity": "mlp=0.1,predictor=0", "offload": "flash"}
@@ -491,7 +491,7 @@ def test_a_token_reads_2_4_percent_of_the_neurons_from_flash() -> None:
     assert stages["decode"]["bound"] == "disk"
 
 
-def test_calibrated_copies_are_those_of_the_data_sheet() -> None:
+def test_calibrated_copies_use_the_data_sheet_rate() -> None:
     """Nobody has measured them: the interval begins at the bound."""
     found = api.analyze("llama-2-7b", "a6000", output_len=2, offload="weights=0.4").to_dict()
     stage = found["stages"]["decode"]
@@ -501,7 +501,7 @@ def test_calibrated_copies_are_those_of_the_data_sheet() -> None:
     assert any("copies" in text for text in found["provenance"]["assumed"])
 
 
-def test_an_engine_s_published_errors_do_not_make_copies_certain() -> None:
+def test_intervals_of_an_engine_include_those_of_copies() -> None:
     """Its figures are of models on the device: an interval holds that of the copies."""
     for options in ({}, {"engine": "vllm"}):
         found = api.analyze("llama-2-7b", "a6000", output_len=9, offload="weights=1", **options).to_dict()["metrics"]
@@ -527,7 +527,7 @@ def test_an_engine_s_published_errors_do_not_make_copies_certain() -> None:
         ("", "unknown word of --offload ''; allowed: activations=..."),
     ],
 )
-def test_bad_words_are_one_line(text: str, said: str) -> None:
+def test_bad_options_are_a_one_line_error(text: str, said: str) -> None:
     with pytest.raises(UserError) as caught:
         technique("offload").make(text)(api.configuration("llama-2-7b", "a6000").system)
     assert said in str(caught.value) and "\n" not in str(caught.value)
@@ -542,12 +542,12 @@ def test_bad_words_are_one_line(text: str, said: str) -> None:
     ],
     ids=["shared", "hot neurons", "two requests"],
 )
-def test_combinations_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
+def test_invalid_combinations_are_rejected(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         analyze("llama-2-7b", "a6000", **options)
 
 
-def test_a_chip_that_shares_its_memory_has_no_host_but_may_have_a_disk() -> None:
+def test_a_chip_with_unified_memory_has_no_host_but_may_have_a_disk() -> None:
     with pytest.raises(UserError, match="takes to=disk"):
         analyze("llama-2-7b", "m2-ultra", offload="weights=0.4")
     stage = decode("llama-2-7b", "weights=0.4,to=disk,disk=samsung-990-pro", chip="m2-ultra")
@@ -559,12 +559,12 @@ def test_a_model_without_experts_has_none_to_offload() -> None:
         analyze("llama-2-7b", "a6000", offload="experts")
 
 
-def test_latents_are_not_attended_to_on_the_host() -> None:
+def test_latent_attention_is_not_supported_on_the_host() -> None:
     with pytest.raises(UserError, match="latents"):
         analyze("deepseek-v2-lite", "a6000", offload="kv=1,compute=host")
 
 
-def test_a_layer_of_a_graph_without_layers_is_left_alone() -> None:
+def test_embedding_and_head_stay_on_the_device() -> None:
     """Embedding and head stay on the device for less than all weights; a tied head always."""
     graph = load("llama-3.2-1b")._graph()
     there = stream(Streams(weights=OffloadShares(host=1.0)))(graph)
@@ -577,7 +577,7 @@ ENGINES = ("vllm", "trtllm", "gpt-fast", "llama.cpp", "deepspeed-mii", "torch-ea
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("text", ["weights=1,kv=0.5", "weights=0.02", "weights=1,to=disk"])
-def test_an_engine_that_streams_is_not_faster_than_the_link(engine: str, text: str) -> None:
+def test_a_streaming_engine_is_not_faster_than_the_link(engine: str, text: str) -> None:
     """Its own kernels and its gaps lie beside the copies of a layer; what it adds before and after does not."""
     options = {"batch_size": 8, "output_len": 2, "engine": engine}
     for name in ("llama-3.1-8b", "deepseek-v2-lite"):
@@ -592,7 +592,7 @@ def test_an_engine_that_streams_is_not_faster_than_the_link(engine: str, text: s
             assert stage["time_s"] >= loaded
 
 
-def test_the_gaps_of_an_engine_hide_behind_longer_copies() -> None:
+def test_engine_overheads_overlap_with_longer_copies() -> None:
     """Llama-2-7b on an A6000: what is paid for every kernel and layer lies within the 12.85 ms of a layer's copy."""
     stage = api.analyze("llama-2-7b", "a6000", output_len=2, engine="torch-eager", offload="weights=1").stage("decode")
     assert stage["served_s"]["host"] > 1e-3
@@ -619,7 +619,7 @@ def test_the_table_shows_layers_that_add_up_to_the_stage(text: str) -> None:
     assert percent == pytest.approx(100.0, abs=0.5)
 
 
-def test_a_link_that_is_waited_for_is_the_host_s_or_that_between_devices() -> None:
+def test_host_link_and_device_link_bounds_are_distinguished() -> None:
     """Copies of 98 % of a step of tensor parallelism are no more than 98 % of it, and exchanges are not the host's."""
     found = answer("llama-3.1-8b", "h100-sxm", tensor_parallel_size="4", offload="weights=0.4")
     assert re.search(r"link to the host, 9\d(\.\d)? % in load_weights\.", bottleneck.sentence(found))
@@ -628,7 +628,7 @@ def test_a_link_that_is_waited_for_is_the_host_s_or_that_between_devices() -> No
     assert "send less between devices" in bottleneck.advice(found)
 
 
-def test_an_engine_s_own_kernels_are_not_the_host_s() -> None:
+def test_engine_kernel_factors_do_not_apply_to_the_host() -> None:
     """The correction for an engine's own kernels applies to kernels of the device only."""
     fast, slow = (
         api.analyze("llama-2-7b", "a100", engine="vllm", offload=f"weights=1,compute=host,host={host}")
@@ -637,7 +637,7 @@ def test_an_engine_s_own_kernels_are_not_the_host_s() -> None:
     assert fast.stage("decode")["served_s"] == pytest.approx(slow.stage("decode")["served_s"])
 
 
-def test_compare_answers_stream_or_compute(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_contrasts_streaming_and_host_compute(capsys: pytest.CaptureFixture[str]) -> None:
     words = "compare llama-2-13b --hardware a6000 --format json --offload weights=1;weights=1,compute=host"
     assert cli.main(words.split()) == 0
     first, second = json.loads(capsys.readouterr().out)["configurations"]

@@ -45,7 +45,7 @@ def test_a_bias_adds_a_vector_flop_per_output_and_is_read() -> None:
     assert with_bias.traffic_bytes - without.traffic_bytes == 2 * 32
 
 
-def test_stored_bits_of_the_weights_alone_shrink_when_they_are_quantized() -> None:
+def test_quantizing_weights_shrinks_only_their_stored_bits() -> None:
     """4096 x 4096 at 4 + 16/128 bits: 8.65 MB instead of 33.6; inputs and outputs stay, and so do the units."""
     layer = Linear(name="proj", in_features=4096, out_features=4096, dtype=grouped_int(4))
     operator = layer.operator(tensor(4096.0), 1.0)
@@ -54,7 +54,7 @@ def test_stored_bits_of_the_weights_alone_shrink_when_they_are_quantized() -> No
     assert operator.compute == "fp16"
 
 
-def test_a_grouped_product_reads_the_experts_it_meets_and_stores_them_all() -> None:
+def test_a_grouped_matmul_reads_chosen_experts_and_stores_all() -> None:
     layer = Linear(name="proj", in_features=64, out_features=32, dtype=FP16, experts=8)
     operator = layer.operator(tensor(6 * 64.0), 6.0, active=3.0)
     assert operator.read_bytes(Role.WEIGHT) == 2 * 3 * 64 * 32
@@ -85,7 +85,7 @@ def test_a_residual_sum_reads_two_inputs() -> None:
     assert operator.traffic_bytes == 2 * 3 * 4096
 
 
-def test_silu_times_up_is_five_flops_of_which_one_exponential() -> None:
+def test_silu_times_up_is_five_flops_including_one_exponential() -> None:
     gate, up, y = tensor(11008.0, "gate"), tensor(11008.0, "up"), tensor(11008.0, "mlp_act")
     operator = gated("mlp_act", (whole(gate), whole(up)), y, 1.0, activation("silu"))
     assert operator.vector_flops == 5 * 11008
@@ -93,7 +93,7 @@ def test_silu_times_up_is_five_flops_of_which_one_exponential() -> None:
     assert operator.traffic_bytes == 2 * 3 * 11008
 
 
-def test_gelu_is_eight_flops_of_which_one_exponential() -> None:
+def test_gelu_is_eight_flops_including_one_exponential() -> None:
     operator = activate("mlp_act", tensor(100.0), 1.0, activation("gelu"))
     assert (operator.vector_flops, operator.special_ops) == (800, 100)
 
@@ -114,7 +114,7 @@ def test_rope_is_six_flops_per_rotated_pair() -> None:
     assert rope("rope", (whole(x),), (whole(y),), 1.0, 64.0).vector_flops == 6 * 64
 
 
-def test_a_look_up_gathers_rows_and_multiplies_nothing() -> None:
+def test_an_embedding_lookup_gathers_rows_without_matmul_flops() -> None:
     """32,000 rows are stored, 5 are read."""
     table = Tensor(name="embedding.weight", elements=32000.0 * 4096, dtype=FP16, role=Role.WEIGHT)
     operator = embedding("embedding", (table,), tensor(5 * 4096.0, "embedding"), 5.0)
@@ -123,7 +123,7 @@ def test_a_look_up_gathers_rows_and_multiplies_nothing() -> None:
 
 
 @given(sizes=st.lists(size, min_size=1, max_size=5))
-def test_one_operator_may_hold_many_points(sizes: list[int]) -> None:
+def test_operator_counts_may_be_arrays_of_points(sizes: list[int]) -> None:
     tokens = np.array(sizes, dtype=np.float64)
     layer = Linear(name="proj", in_features=4096, out_features=11008, dtype=FP16, bias=True)
     many = layer.operator(tensor(tokens * 4096), tokens)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ def parameters() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_the_command_line_offers_what_is_declared(name: str, parameters: dict[str, Any]) -> None:
+def test_the_command_line_has_every_declared_option(name: str, parameters: dict[str, Any]) -> None:
     option, declaration = parameters[name], OPTIONS[name]
     assert option.help == declaration.help
     assert option.default == OWN_DEFAULTS.get(name, None if declaration.default == () else declaration.default)
@@ -38,13 +38,13 @@ def test_the_command_line_offers_what_is_declared(name: str, parameters: dict[st
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_the_python_signature_names_it_with_its_default(name: str) -> None:
+def test_the_python_signature_has_every_option_with_its_default(name: str) -> None:
     parameter = inspect.signature(lv.analyze).parameters[name]
     assert parameter.default == OWN_DEFAULTS.get(name, OPTIONS[name].default)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_the_page_of_options_lists_it(name: str) -> None:
+def test_the_options_page_lists_every_option(name: str) -> None:
     declaration = OPTIONS[name]
     flag = declaration.flags[0] if declaration.kind is ValueKind.WORDS else "--" + name.replace("_", "-")
     row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{flag}`"))
@@ -66,7 +66,7 @@ def test_every_technique_has_an_option_and_every_option_a_group() -> None:
         (["--batch-size", "0"], "batch_size is 0; allowed: whole numbers from 1"),
     ],
 )
-def test_a_value_out_of_range_is_refused_alike(
+def test_an_out_of_range_value_gives_the_same_error_everywhere(
     words: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = refusal(["analyze", "llama-2-7b", "--hardware", "a6000", *words], capsys)

@@ -50,7 +50,7 @@ def test_every_package_with_data_exists_and_its_patterns_match(package: str) -> 
     assert all(any(folder.glob(pattern)) for pattern in DATA[package])
 
 
-def test_links_of_the_package_lead_to_the_folders_of_the_checkout() -> None:
+def test_links_of_the_package_point_to_folders_of_the_checkout() -> None:
     for name in LINKED:
         assert (ROOT / "llmviewer" / name).resolve() == ROOT / name
 

@@ -84,12 +84,12 @@ def moved(found: Evaluation, role: Role, *, written: bool = False) -> float:
 
 
 @pytest.mark.parametrize("name", UNREAD)
-def test_a_decode_step_reads_every_weight_once_but_what_nobody_asks_for(name: str) -> None:
+def test_a_decode_step_reads_every_used_weight_once(name: str) -> None:
     read = moved(step(name, decode(float(BATCH), KEYS - 1.0)), Role.WEIGHT)
     assert read == pytest.approx(2 * (published(name) - UNREAD[name]), rel=1e-12)
 
 
-def test_four_bit_experts_are_read_at_four_and_a_quarter_bits() -> None:
+def test_four_bit_experts_are_read_at_4_25_bits() -> None:
     """GPT-OSS-20B: 24 layers of 32 experts of 3 x 2880 x 2880 in MXFP4, biases and all else in 16 bit."""
     matrices, biases, share = 24 * 32 * 3 * 2880 * 2880, 24 * 32 * 3 * 2880, met(32, 4) / 32
     rest = published("gpt-oss-20b") - matrices - biases - (201088 - BATCH) * 2880
@@ -98,7 +98,7 @@ def test_four_bit_experts_are_read_at_four_and_a_quarter_bits() -> None:
 
 
 @pytest.mark.parametrize("name", KEYS_AND_VALUES)
-def test_a_decode_step_reads_what_its_token_sees_and_writes_one_token(name: str) -> None:
+def test_a_decode_step_reads_its_context_and_writes_one_token(name: str) -> None:
     found, state = step(name, decode(float(BATCH), KEYS - 1.0)), STATE.get(name, 0)
     assert moved(found, Role.CACHE) == 2 * BATCH * (KEYS_AND_VALUES[name] + state)
     full = analyze(name, "h200").to_dict()["model"]["kv_cache_bytes_per_token"]
@@ -106,7 +106,7 @@ def test_a_decode_step_reads_what_its_token_sees_and_writes_one_token(name: str)
 
 
 @pytest.mark.parametrize("form", ["naive", "absorbed"])
-def test_latent_attention_moves_what_its_form_says(form: str) -> None:
+def test_latent_attention_traffic_matches_its_form(form: str) -> None:
     """DeepSeek-V3, one layer: naive attention reads 128 heads' keys and values of 128 that kv_b_proj has just written,
     and 64 rotated elements; absorbed, queries of 512 + 64 per head and the latent of 576."""
     model = api.configuration("deepseek-v3", "h200", latent_attention=form).model
@@ -180,7 +180,7 @@ def test_more_work_never_takes_less_time(model: str, chip: str, scheme: str, att
         assert (np.diff(grown) >= -1e-12 * grown[1:]).all()
 
 
-def test_a_token_that_begins_a_chunk_decodes_faster_than_the_one_that_fills_it() -> None:
+def test_the_first_token_of_a_chunk_decodes_faster_than_the_last() -> None:
     """Llama-4-Scout: 36 of 48 layers see 8192 keys at the end of a chunk and 1 after it."""
     full, fresh = (float(step("llama-4-scout", decode(64.0, c)).time_s) for c in (8191.0, 8192.0))
     assert fresh < full

@@ -30,7 +30,7 @@ def on_stages(count: int) -> System:
     return System(chip=load("h100-sxm"), parallelism=Parallelism(pipeline=count))
 
 
-def test_layers_are_dealt_as_vllm_deals_them() -> None:
+def test_layers_are_assigned_to_stages_like_in_vllm() -> None:
     """Layers left over go to the stages before the last, which has the head."""
     assert layers_of(4, 32) == [8, 8, 8, 8]
     assert layers_of(4, 30) == [7, 8, 8, 7]
@@ -41,7 +41,7 @@ def test_layers_are_dealt_as_vllm_deals_them() -> None:
 
 @pytest.mark.parametrize("stages", [2, 3, 5, 8])
 @pytest.mark.parametrize("layers", [8, 31, 80])
-def test_the_fullest_stage_holds_the_layers_over_the_stages_rounded_up(stages: int, layers: int) -> None:
+def test_the_largest_stage_has_layers_over_stages_rounded_up(stages: int, layers: int) -> None:
     dealt = layers_of(stages, layers)
     assert sum(dealt) == layers
     assert max(dealt) == -(-layers // stages)
@@ -49,7 +49,7 @@ def test_the_fullest_stage_holds_the_layers_over_the_stages_rounded_up(stages: i
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_all_stages_together_are_the_model_and_what_is_sent(name: str) -> None:
+def test_all_stages_add_up_to_the_model_plus_sends(name: str) -> None:
     graph = models.load(name).graph(decode(4.0, 100.0))
     stages = stages_of(graph, on_stages(3))
     work = [float(sum(np.max(op.flops) * block.repeats for block, op in g)) for g in (graph, *stages)]
@@ -63,7 +63,7 @@ def test_all_stages_together_are_the_model_and_what_is_sent(name: str) -> None:
     assert stages[0].blocks[0].name == "embedding" and stages[-1].blocks[-1].name == "head"
 
 
-def test_layers_of_two_kinds_keep_their_places() -> None:
+def test_layers_of_two_kinds_keep_their_order() -> None:
     """DeepSeek-V3: three dense layers first, so of four stages of 15, 15, 16 and 15 layers only the first has them."""
     graph = models.load("deepseek-v3").graph(decode(1.0, 10.0))
     stages = stages_of(graph, on_stages(4))
@@ -73,14 +73,14 @@ def test_layers_of_two_kinds_keep_their_places() -> None:
     assert fullest(stages) == 2
 
 
-def test_one_token_takes_as_long_but_for_the_sends() -> None:
+def test_a_pipeline_adds_only_sends_to_the_time_of_one_token() -> None:
     """Llama-2-70b, 4 stages: 3 sends of 8 x 8192 x 2 bytes at 450 GB/s beside the same layers."""
     one, four = metrics(), metrics(pipeline_parallel_size=4)
     assert four["tpot_s"] - one["tpot_s"] == pytest.approx(3 * 8 * 8192 * 2 / 450e9, rel=1e-6)
     assert four["ttft_s"] - one["ttft_s"] == pytest.approx(3 * 8 * 512 * 8192 * 2 / 450e9, rel=1e-6)
 
 
-def test_micro_batches_fill_the_stages() -> None:
+def test_micro_batches_reduce_the_pipeline_bubble() -> None:
     """Layers alike on all stages: (m + p - 1) / (m p) of the time of one device; the head makes the last stage longer,
     the bubble of 3/7 at m = 4 and 3/11 at m = 8 is the rest."""
     one = metrics(input_len=4096)["ttft_s"]
@@ -102,7 +102,7 @@ def test_a_batch_has_no_more_micro_batches_than_sequences() -> None:
     assert eight == metrics(batch_size=2, pipeline_parallel_size="4,microbatches=2")
 
 
-def test_counts_are_those_of_the_fullest_stage() -> None:
+def test_counts_are_those_of_the_largest_stage() -> None:
     """Llama-2-70b, 4 stages of 20 layers; the last has the head of 32000 x 8192 as well."""
     found = answer("llama-2-70b", "h100-sxm", pipeline_parallel_size=4)
     layer = 8192 * 8192 * 2 + 8192 * 1024 * 2 + 3 * 8192 * 28672 + 2 * 8192
@@ -135,7 +135,7 @@ def test_the_largest_batch_of_a_pipeline_fits_and_one_more_does_not() -> None:
 
 
 @pytest.mark.parametrize("options", [{"pipeline_parallel_size": "3,microbatches=4"}, {"data_parallel_size": 2}])
-def test_a_point_alone_is_the_point_of_a_sweep(options: dict[str, Any]) -> None:
+def test_a_single_point_equals_the_point_of_a_sweep(options: dict[str, Any]) -> None:
     batches, prompts = [1, 5, 64], [100, 2000, 33]
     together = analyze("llama-2-13b", "h100-sxm", batch_size=batches, input_len=prompts, **options)
     for at, (batch, prompt) in enumerate(zip(batches, prompts, strict=True)):
@@ -143,21 +143,21 @@ def test_a_point_alone_is_the_point_of_a_sweep(options: dict[str, Any]) -> None:
         assert alone.to_dict() == together.to_dict(at) | {"memory": alone.to_dict()["memory"]}
 
 
-def test_chunks_of_a_prompt_follow_each_other_through_the_stages() -> None:
+def test_chunks_of_a_prompt_are_pipelined() -> None:
     """A pipeline overlaps the chunks of one prompt, which one device runs in turn."""
     chunked = {"input_len": 8192, "batch_size": 1, "max_num_batched_tokens": 512}
     whole, parts = metrics(**chunked), metrics(**chunked, pipeline_parallel_size=4)
     assert whole["ttft_s"] / 4 < parts["ttft_s"] < whole["ttft_s"] / 2
 
 
-def test_sends_cross_the_network_where_stages_lie_in_different_groups() -> None:
+def test_sends_between_groups_use_the_network() -> None:
     """16 devices in two groups of 8, 4 stages of 4: of three sends only the second crosses."""
     system = System(chip=load("h100-sxm"), parallelism=Parallelism(pipeline=4, tensor=4))
     stages = stages_of(models.load("llama-2-70b").graph(decode(1.0, 10.0)), system)
     assert [stage.blocks[-1].operators[0].shape.near == 1.0 for stage in stages[:-1]] == [False, True, False]  # type: ignore[attr-defined]
 
 
-def test_wrong_stages_are_refused_with_the_reason() -> None:
+def test_wrong_numbers_of_stages_are_rejected_with_a_reason() -> None:
     wrong = {
         "81: the model has 80 layers": "81",
         "unknown parameter of --pipeline-parallel-size 'microbatch'": "4,microbatch=2",
@@ -179,7 +179,7 @@ SEVERAL = ("llama-2-7b", "qwen3-4b", "gemma-4-26b-a4b", "deepseek-v2-lite", "mix
 
 @pytest.mark.parametrize("options", TOGETHER, ids="+".join)
 @pytest.mark.parametrize("name", [name for name in SEVERAL if name in models.names()])
-def test_techniques_go_together_and_a_point_alone_is_the_point_of_a_sweep(name: str, options: dict[str, Any]) -> None:
+def test_techniques_compose_and_single_points_equal_the_sweep(name: str, options: dict[str, Any]) -> None:
     two = analyze(name, "h100-sxm", batch_size=[1, 6], input_len=[300, 40], output_len=3, **options)
     for at, (batch, prompt) in enumerate(((1, 300), (6, 40))):
         alone = analyze(name, "h100-sxm", batch_size=batch, input_len=prompt, output_len=3, **options)
@@ -187,7 +187,7 @@ def test_techniques_go_together_and_a_point_alone_is_the_point_of_a_sweep(name: 
         assert alone.to_dict()["stages"] == two.to_dict(at)["stages"]
 
 
-def test_replicas_that_share_experts_are_answered_for_two_requests_at_once() -> None:
+def test_replicas_that_share_experts_accept_two_requests() -> None:
     options = {"tensor_parallel_size": 2, "data_parallel_size": 2, "expert_parallel_size": 4, "quantization": "w8a8"}
     two = analyze("deepseek-v2-lite", "h100-sxm", batch_size=[1, 6], output_len=3, **options)
     for at, batch in enumerate((1, 6)):

@@ -25,10 +25,10 @@ def test_rows_without_a_figure_or_a_prediction_are_left_out(tmp_path: Path) -> N
     assert (tmp_path / "ledger.png").is_file()
 
 
-def test_a_table_of_nothing_but_such_rows_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_without_usable_rows_is_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert drawn(tmp_path, "a,ttft_ms,10,0,,,h100\n") == 2
     assert capsys.readouterr().err == "error: no row has a prediction\n"
 
 
-def test_every_kind_of_operator_has_a_mark_in_pictures_and_on_the_page() -> None:
+def test_every_operator_kind_has_a_marker_in_plots_and_on_the_page() -> None:
     assert set(marks.KINDS) == set(SYMBOLS) == {kind.value for kind in Kind}

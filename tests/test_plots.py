@@ -69,7 +69,7 @@ def module(kind: str):
 
 
 def of_results() -> list[str]:
-    return [name for name, kind in KINDS.items() if kind.given in (PlotData.POINT, PlotData.CURVE)]
+    return [name for name, kind in KINDS.items() if kind.data in (PlotData.POINT, PlotData.CURVE)]
 
 
 def words(figure) -> list[str]:
@@ -84,22 +84,22 @@ def key(figure) -> list[str]:
 # words
 
 
-def test_a_title_says_the_techniques_that_are_on_and_no_others() -> None:
+def test_a_title_lists_only_active_techniques() -> None:
     """Four chips must not look like one."""
     title = latency.picture({"a": result("tensor parallel", points=True)}, HALF).get_suptitle().replace("\n", " ")
     assert title == "llama-2-70b on h100-sxm, tensor parallel size 4, input 512, output 16, ideal"
 
 
-def test_one_hollow_line_has_a_key() -> None:
+def test_a_single_hollow_curve_has_a_legend() -> None:
     figure = latency.picture({"a": result("does not fit", points=True)}, HALF)
     assert key(figure) == ["does not fit in memory"]
 
 
-def test_the_key_says_what_the_rings_of_bandwidths_are() -> None:
+def test_the_legend_explains_the_rings_of_real_bandwidths() -> None:
     assert "bandwidth of the real chip" in key(bandwidth.picture({"a": result("dense")}, HALF))
 
 
-def test_ticks_need_no_exponent() -> None:
+def test_ticks_have_no_offset_exponent() -> None:
     assert [ticks.plain(value) for value in (1e6, 0.1 + 0.2, 2048.0)] == ["1,000,000", "0.3", "2,048"]
 
 
@@ -108,8 +108,8 @@ def test_ticks_need_no_exponent() -> None:
 
 @pytest.mark.parametrize("kind", of_results())
 @pytest.mark.parametrize("name", RUN)
-def test_every_picture_shows_every_kind_of_result(kind: str, name: str) -> None:
-    curve = KINDS[kind].given is PlotData.CURVE and kind != "bandwidth"
+def test_every_plot_draws_every_kind_of_result(kind: str, name: str) -> None:
+    curve = KINDS[kind].data is PlotData.CURVE and kind != "bandwidth"
     results = {name: result(name, curve)}
     if KINDS[kind].fewest == 2:
         results = {"dense": result("dense"), name + " ": result(name)}
@@ -120,7 +120,7 @@ def test_every_picture_shows_every_kind_of_result(kind: str, name: str) -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("size", SIZES)
-def test_every_size_and_theme_is_drawn_as_wide_as_it_says(theme: str, size: str, tmp_path: Path) -> None:
+def test_every_size_and_theme_has_the_stated_width(theme: str, size: str, tmp_path: Path) -> None:
     style = Style(theme=THEMES[theme], size=SIZES[size])
     figure = roofline.picture({"dense": result("dense")}, style)
     assert figure.get_figwidth() == SIZES[size].width
@@ -145,7 +145,7 @@ def test_roofline_has_a_roof_for_every_unit_and_memory_that_is_published() -> No
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("chips", [("a6000",), ("a100-80gb-sxm", "h100-sxm"), ("a6000", "h100-sxm", "mi300x")])
-def test_words_of_a_roofline_overlap_no_others(size: str, chips: tuple[str, ...]) -> None:
+def test_labels_of_a_roofline_do_not_overlap(size: str, chips: tuple[str, ...]) -> None:
     results = {chip: api.analyze("llama-3.1-8b", chip, batch_size=16) for chip in chips}
     figure = roofline.picture(results, Style(size=SIZES[size]))
     (axes,) = figure.axes
@@ -168,13 +168,13 @@ def test_roofline_has_a_marker_for_every_operator_of_both_stages() -> None:
     assert drawn == len(expected)
 
 
-def test_no_operator_stands_above_its_roof() -> None:
+def test_no_operator_is_above_its_roof() -> None:
     rows = roofline.frame({"a": result("dense")})
     one = result("dense").to_dict()["hardware"]
     assert (rows["performance"] <= rows["arithmetic_intensity"] * one["bandwidth_bytes_per_s"] * (1 + 1e-9)).all()
 
 
-def test_measured_points_stand_at_their_own_rate_joined_to_the_prediction() -> None:
+def test_measured_points_are_at_their_own_rate_and_joined_to_the_prediction() -> None:
     """An operator that was measured at twice its predicted time has half its performance."""
     rows = roofline.frame({"a": result("dense")})
     measured = rows[["stage", "name", "time_s"]].assign(time_s=2.0 * rows["time_s"]).query("name == 'q_proj'")
@@ -189,7 +189,7 @@ def test_measured_points_stand_at_their_own_rate_joined_to_the_prediction() -> N
 # curves
 
 
-def test_a_curve_has_a_line_and_an_entry_for_every_configuration() -> None:
+def test_every_configuration_has_a_curve_and_a_legend_entry() -> None:
     results = {name: result(name, points=True) for name in ("dense", "calibrated")}
     figure = module("latency").picture(results, HALF)
     assert [axes.get_ylabel().split()[0] for axes in figure.axes] == ["TTFT", "TPOT"]
@@ -198,7 +198,7 @@ def test_a_curve_has_a_line_and_an_entry_for_every_configuration() -> None:
     assert [len(axes.collections) for axes in figure.axes] == [1, 1]  # the band of the calibrated one
 
 
-def test_points_that_do_not_fit_are_hollow_and_the_key_says_so() -> None:
+def test_points_that_do_not_fit_are_hollow_and_explained_in_the_legend() -> None:
     figure = module("throughput").picture({"a": result("does not fit", points=True)}, HALF)
     assert not result("does not fit", points=True).fits
     hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == HALF.theme.paper]
@@ -209,12 +209,12 @@ def test_points_that_do_not_fit_are_hollow_and_the_key_says_so() -> None:
     )
 
 
-def test_units_of_a_time_suit_its_values() -> None:
+def test_time_units_match_the_values() -> None:
     rows = pd.DataFrame({"a": [2e-3, 4.0], "b": [3.0, 4.0], "c": [4e-6, 1e-3]})
     assert [curves.of_time(rows, "", name, "").unit for name in "abc"] == ["ms", "s", "µs"]
 
 
-def test_hypothetical_chips_differ_in_bandwidth_alone(tmp_path: Path) -> None:
+def test_hypothetical_chips_differ_only_in_bandwidth(tmp_path: Path) -> None:
     """Twice the bandwidth halves a decode step that memory bounds."""
     from llmviewer.cli.plot import given
 
@@ -229,7 +229,7 @@ def test_hypothetical_chips_differ_in_bandwidth_alone(tmp_path: Path) -> None:
     assert rows["decode_time_s"][0] == pytest.approx(2.0 * rows["decode_time_s"][1], rel=0.01)
 
 
-def test_one_output_token_has_no_time_per_further_one() -> None:
+def test_one_output_token_has_no_tpot() -> None:
     alone = api.analyze(*DENSE, batch_size=[1, 2], output_len=1)
     assert [axes.get_ylabel() for axes in module("latency").picture({"a": alone}, HALF).axes] == ["TTFT (ms)"]
 
@@ -255,7 +255,7 @@ def test_stacked_operators_add_up_to_the_stage(name: str) -> None:
         assert spent == pytest.approx(result(name).stage(stage)["time_s"], rel=1e-9)
 
 
-def test_what_is_left_of_many_parts_is_one_part() -> None:
+def test_small_parts_are_merged_into_one() -> None:
     table = pd.DataFrame({f"p{at}": [float(at + 1)] for at in range(10)})
     found = bars.parts(table, 4)
     assert [part.name for part in found] == ["p9", "p8", "p7", bars.OTHER]
@@ -273,19 +273,19 @@ def test_a_waterfall_adds_up_from_one_configuration_to_the_other(name: str, metr
     assert found["change"].iloc[:-1].sum() == pytest.approx(second.metrics()[metric], rel=1e-9)
 
 
-def test_the_figure_above_the_first_bar_of_a_waterfall_has_room_below_the_title() -> None:
+def test_the_value_above_the_first_waterfall_bar_does_not_touch_the_title() -> None:
     axes = waterfall.picture({"a": result("moe"), "b": result("dense")}, HALF).axes[0]
     top = max(bar.get_y() + bar.get_height() for bar in axes.patches)
     assert axes.get_ylim()[0] == 0.0
     assert axes.get_ylim()[1] > 1.05 * top
 
 
-def test_a_waterfall_of_what_did_not_change_has_no_step() -> None:
+def test_a_waterfall_without_changes_has_no_steps() -> None:
     found = waterfall.steps(waterfall.frame({"a": result("dense"), "b": result("dense")}))
     assert list(found["name"]) == ["a", "b"]
 
 
-def test_halved_weights_halve_the_projections_alone() -> None:
+def test_halved_weights_halve_only_the_projections() -> None:
     """w8a16 reads half the bytes of linear layers; attention and lm_head stay."""
     rows = waterfall.frame(
         {
@@ -301,7 +301,7 @@ def test_halved_weights_halve_the_projections_alone() -> None:
 # Pareto, crossover
 
 
-def test_nothing_beats_the_frontier_in_both() -> None:
+def test_no_point_dominates_the_pareto_frontier() -> None:
     rows = curves.frame({name: result(name, points=True) for name in ("dense", "moe", "engine")})
     best = pareto.frontier(rows)
     assert best[pareto.USER].is_monotonic_decreasing
@@ -338,7 +338,7 @@ def validated() -> pd.DataFrame:
     )
 
 
-def test_parity_counts_errors_and_intervals_of_what_was_predicted() -> None:
+def test_parity_counts_errors_and_intervals_of_predicted_rows() -> None:
     rows = parity.frame(validated())
     assert parity.title(rows) == "3 rows: mean error 20.0%, 67% inside the 80 % interval"
     figure = parity.draw(rows, HALF)
@@ -346,7 +346,7 @@ def test_parity_counts_errors_and_intervals_of_what_was_predicted() -> None:
     assert key(figure)[:2] == ["a", "b"]
 
 
-def test_the_ledger_turns_rates_into_times() -> None:
+def test_the_ledger_converts_rates_to_times() -> None:
     """Twice the published tokens per second is half the published time."""
     table = pd.DataFrame(
         {
@@ -437,7 +437,7 @@ def test_wrong_input_is_one_line_and_writes_nothing(
     assert {entry.name for entry in tmp_path.iterdir()} == set(FILES)
 
 
-def test_measurements_of_other_operators_are_left_out_with_a_warning(
+def test_measurements_of_other_operators_are_omitted_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows, path = tmp_path / "rows.csv", str(tmp_path / "x.svg")
@@ -446,19 +446,19 @@ def test_measurements_of_other_operators_are_left_out_with_a_warning(
     assert "1 of 2 measured rows match no operator and are left out: 'prefill nothing'" in capsys.readouterr().err
 
 
-def test_the_same_configuration_twice_is_one(tmp_path: Path) -> None:
+def test_duplicate_configurations_are_merged(tmp_path: Path) -> None:
     path = str(tmp_path / "x.png")
     assert main(["plot", "roofline", DENSE[0], "--hardware", "a6000,a6000", "-o", path]) == 0
 
 
-def test_a_policy_that_places_point_by_point_is_drawn_too(tmp_path: Path) -> None:
+def test_a_policy_that_places_tensors_per_point_is_drawn(tmp_path: Path) -> None:
     path = tmp_path / "x.svg"
     words = "throughput llama-2-13b --hardware rtx-4090 --offload flexgen --batch-size 1,4 --output-len 4"
     assert main(["plot", *words.split(), "-o", str(path)]) == 0
 
 
 @pytest.mark.parametrize("kind", ["roofline", "latency", "operators"])
-def test_a_name_with_dollars_is_no_formula(kind: str, tmp_path: Path) -> None:
+def test_a_name_with_dollar_signs_is_not_a_formula(kind: str, tmp_path: Path) -> None:
     sheet = (ROOT / "hardware_specs" / "a6000.yaml").read_text(encoding="utf-8")
     chip = tmp_path / "mine.yaml"
     chip.write_text(f"name: 'x$\\frac{{$<b>'\n{sheet.partition(chr(10))[2]}", encoding="utf-8")

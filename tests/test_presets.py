@@ -40,13 +40,13 @@ def test_a_method_of_the_survey_is_a_preset(name: str) -> None:
 
 
 @pytest.mark.parametrize("method", PUBLISHED_SCHEMES, ids=lambda method: str(method.names[0]))
-def test_a_preset_names_its_source_and_no_name_stands_twice(method: object) -> None:
+def test_a_preset_names_its_source_and_names_are_unique(method: object) -> None:
     names = [name for row in PUBLISHED_SCHEMES for name in row.names]
     assert len(names) == len(set(names)) == len(PRESETS)
     assert method in PUBLISHED_SCHEMES and next(row for row in PUBLISHED_SCHEMES if row is method).source
 
 
-def test_spqr_stores_what_its_formula_says() -> None:
+def test_spqr_stores_3_945_bits_per_weight() -> None:
     """3-bit weights, 3-bit scale and zero per 16, 64 bits of statistics per 16 groups of those, 1 % outliers of 32
     bits: 3 + 6/16 + 64/256 + 0.32 = 3.945 bits, the 3.94 of its tables.  6.476e9 weights take 3.19 GB."""
     low = quantize(parse_scheme("spqr"))(models.load("llama-2-7b").graph(decode(1.0, 9.0)))
@@ -59,7 +59,7 @@ def test_qlora_stores_4_bits_and_0_127_of_scales() -> None:
     assert weights is not None and weights.bits == pytest.approx(4 + 0.127, abs=1e-3)
 
 
-def test_a_preset_of_the_cache_states_its_own_scales() -> None:
+def test_a_cache_preset_states_its_own_scales() -> None:
     """KIVI: 2 bits and 32 bits per 32 elements are 3, whatever the head's width; nothing else changes."""
     low = quantize(parse_scheme("KIVI"))(models.load("llama-2-7b").graph(decode(1.0, 9.0)))
     assert {state.dtype.bits for state in low.blocks[1].states} == {3.0}
@@ -69,7 +69,7 @@ def test_a_preset_of_the_cache_states_its_own_scales() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_runs_on_experts_and_latents_too(name: str) -> None:
+def test_every_preset_runs_on_moe_and_latent_attention(name: str) -> None:
     graph = models.load("deepseek-v2-lite").graph(decode(2.0, 9.0))
     low = quantize(PRESETS[name])(graph)
     check(low)
@@ -96,7 +96,7 @@ def test_the_default_path_reads_no_preset() -> None:
 
 
 @pytest.mark.parametrize("name", specs.names())
-def test_every_chip_finds_units_for_every_preset(name: str) -> None:
+def test_every_chip_has_units_for_every_preset(name: str) -> None:
     chip = specs.load(name)
     for scheme in PRESETS.values():
         for _, op in quantize(scheme)(models.load("llama-2-7b").graph(decode(1.0, 9.0))):

@@ -21,7 +21,7 @@ def a_fault(**changed: str) -> Fault:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_changes_one_place_and_leaves_valid_python(fault: Fault) -> None:
+def test_a_fault_changes_one_place_and_is_valid_python(fault: Fault) -> None:
     text = (ROOT / fault.path).read_text(encoding="utf-8")
     wrong = fault.planted(text)
     assert wrong != text

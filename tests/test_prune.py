@@ -88,7 +88,7 @@ def plain(name: str) -> Model:
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_half_the_channels_are_the_model_of_half_the_intermediate_size(name: str) -> None:
+def test_half_the_channels_equal_a_model_of_half_the_intermediate_size(name: str) -> None:
     model = plain(name)
     built = replace(
         model, layers=tuple(replace(x, feed_forward=halved_feed_forward(x.feed_forward)) for x in model.layers)
@@ -102,7 +102,7 @@ def has_one_kv_head(model: Model) -> bool:
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_half_the_heads_are_the_model_of_half_the_heads(name: str) -> None:
+def test_half_the_heads_equal_a_model_of_half_the_heads(name: str) -> None:
     model = plain(name)
     if has_one_kv_head(model):
         with pytest.raises(UserError, match="one KV head serves all query heads"):
@@ -117,7 +117,7 @@ def test_half_the_heads_are_the_model_of_half_the_heads(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-def test_depth_keeps_the_wanted_number_of_layers_and_nearly_the_proportions(name: str) -> None:
+def test_depth_keeps_the_requested_number_of_layers_and_approximate_proportions(name: str) -> None:
     before = load(name).graph(STEPS[1])
     after = fewer_layers(0.75)(before)
     layers = {block.name: block.repeats for block in before.blocks if block.is_layer}
@@ -131,7 +131,7 @@ def test_depth_keeps_the_wanted_number_of_layers_and_nearly_the_proportions(name
 @pytest.mark.parametrize(
     "make", [two_of_four(A100), unstructured(0.5), narrower_feed_forward(0.75)], ids=["2:4", "unstructured", "width"]
 )
-def test_every_operator_still_reads_what_another_wrote(name: str, make: Any) -> None:
+def test_every_operator_input_is_still_written_by_another(name: str, make: Any) -> None:
     for scheme in ("none", "w4a16", "w8a8"):
         low = make(quantize(parse_scheme(scheme))(load(name).graph(STEPS[1])))
         check(low)
@@ -178,7 +178,7 @@ def test_2_of_4_doubles_the_speed_of_a_compute_bound_product_and_no_other() -> N
     assert sparse["lm_head"] == dense["lm_head"]
 
 
-def test_2_of_4_needs_a_chip_with_sparse_units_and_says_which_has_none() -> None:
+def test_2_of_4_on_a_chip_without_sparse_units_is_rejected() -> None:
     with pytest.raises(UserError, match=r"v100-32gb-sxm publishes no sparse rate"):
         analyze("llama-2-7b", "v100", prune="2:4").to_dict()
 
@@ -218,14 +218,14 @@ def test_llama_2_70b_keeps_six_of_eight_kv_heads_with_their_query_heads() -> Non
 @pytest.mark.parametrize(
     "text", ["none", "width=1", "depth=1.0", "heads=1", "unstructured=0", "width=1+heads=1", "unstructured=0+depth=1"]
 )
-def test_what_prunes_nothing_changes_nothing(text: str) -> None:
+def test_pruning_nothing_changes_nothing(text: str) -> None:
     pruned, as_it_is = (answer("qwen1.5-moe-a2.7b", "a100", prune=p, batch_size=3) for p in (text, "none"))
     for key in ("stages", "memory", "metrics", "passes"):
         assert pruned[key] == as_it_is[key]
 
 
 @pytest.mark.parametrize("text", ["2:4", "unstructured=0.6", "width=0.7", "heads=0.5", "depth=0.5", "width=0.5+2:4"])
-def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone(text: str) -> None:
+def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point(text: str) -> None:
     sweep = analyze("qwen1.5-moe-a2.7b", "a100", prune=text, batch_size=[1, 7], input_len=[99, 1000])
     for at, (batch, length) in enumerate(((1, 99), (7, 1000))):
         alone = analyze("qwen1.5-moe-a2.7b", "a100", prune=text, batch_size=batch, input_len=length)
@@ -255,13 +255,13 @@ def test_matformer_half_is_width_half() -> None:
         ({"matformer": "2"}, r"--matformer: share is '2'; allowed"),
     ],
 )
-def test_a_wrong_parameter_is_one_line_that_says_what_is_allowed(options: dict[str, str], message: str) -> None:
+def test_a_wrong_parameter_is_a_one_line_error_that_states_what_is_allowed(options: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         analyze("llama-2-7b", "a100", **options)
     assert "\n" not in str(caught.value)
 
 
-def test_a_step_of_several_groups_is_pruned_alike() -> None:
+def test_all_groups_of_a_step_are_pruned_equally() -> None:
     mixed = Step((*prefill(1.0, 40.0).groups, *decode(3.0, 70.0).groups))
     model = plain("llama-2-70b")
     built = replace(model, layers=tuple(replace(x, mixer=halved_heads(x.mixer)) for x in model.layers))

@@ -56,7 +56,7 @@ def layers(of: Model) -> tuple[Block, ...]:
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_every_quantized_checkpoint_of_ours_is_understood_without_a_warning(name: str) -> None:
+def test_every_quantized_model_config_is_read_without_a_warning(name: str) -> None:
     loaded, plain = (
         models.load(name),
         parse({k: v for k, v in published(name).items() if k != QUANTIZATION_FIELD}, name),
@@ -169,7 +169,7 @@ NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size
         ({**CHANNEL, "strategy": "block", "block_structure": [128, 128]}, TOKEN, 8 + 16 / 128**2, "fp8"),
     ],
 )
-def test_compressed_tensors_say_numbers_of_weights_and_of_inputs(
+def test_compressed_tensors_give_formats_of_weights_and_inputs(
     weights: dict[str, Any], inputs: dict[str, Any] | None, stored: float, compute: str
 ) -> None:
     groups = {"group_0": group(["Linear"], weights, inputs)}
@@ -179,7 +179,7 @@ def test_compressed_tensors_say_numbers_of_weights_and_of_inputs(
     assert bits(found, "lm_head") == 16
 
 
-def test_compressed_tensors_quantize_the_head_unless_told_not_to() -> None:
+def test_compressed_tensors_quantize_the_head_unless_ignored() -> None:
     groups = {"group_0": group(["Linear"], GROUP)}
     assert bits(stored_as("llama-3.1-8b", quant_method="compressed-tensors", config_groups=groups), "lm_head") == 4.125
     assert bits(stored_as("llama-3.2-1b", quant_method="compressed-tensors", config_groups=groups), "lm_head") == 16
@@ -196,7 +196,7 @@ def test_groups_of_compressed_tensors_may_give_one_input_in_two_formats() -> Non
     assert operator(found, "up_proj").inputs == ("mlp_norm_int8_quantize",)
 
 
-def test_experts_alone_are_4_bit_where_the_list_of_kimi_k2_thinking_leaves_the_rest_out() -> None:
+def test_only_experts_of_kimi_k2_thinking_are_4_bit() -> None:
     """Its `ignore`: attention, shared experts, and the dense layer, told from experts by the path."""
     ignore = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
     groups = {"group_0": group(["Linear"], {**GROUP, "group_size": 32})}
@@ -207,7 +207,7 @@ def test_experts_alone_are_4_bit_where_the_list_of_kimi_k2_thinking_leaves_the_r
     assert {bits(dense, name) for name in ("q_a_proj", "gate_proj", "down_proj")} == {16}
 
 
-def test_a_list_of_some_layers_splits_their_kind() -> None:
+def test_a_list_of_some_layers_splits_their_block() -> None:
     """Llama 3.1 405B FP8 keeps all attention and the first and last layer in 16 bit: 124 of 126 layers have 8-bit
     feed-forward parts.  3 x 16384 x 53248 weights each at one byte: 2.617 GB a layer saved, 324.5 GB in all."""
     kept = [f"model.layers.{n}.self_attn.{p}_proj" for n in range(126) for p in "qkvo"]
@@ -251,13 +251,13 @@ def test_a_cache_may_be_quantized_by_the_checkpoint() -> None:
         ("model.embed_tokens", []),
     ],
 )
-def test_an_entry_means_whole_words_of_a_path(entry: str, left_out: list[str]) -> None:
+def test_an_entry_matches_whole_components_of_a_path(entry: str, left_out: list[str]) -> None:
     found = stored_as("llama-2-7b", quant_method="awq", bits=4, group_size=128, modules_to_not_convert=[entry])
     names = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     assert [name for name in names if bits(found, name) == 16] == left_out
 
 
-def test_a_list_holds_names_with_a_number_only_in_that_layer() -> None:
+def test_a_name_with_a_layer_index_matches_only_that_layer() -> None:
     found = module_list(["model.layers.1.", "model.layers.12.mlp", "transformer.h.3.attn"], "here")
     assert (
         found.distinguishes_layers
@@ -268,7 +268,7 @@ def test_a_list_holds_names_with_a_number_only_in_that_layer() -> None:
     assert found.contains(("attn.c_attn",), 3) and not found.has_head()
 
 
-def test_an_entry_that_names_nothing_is_told() -> None:
+def test_an_entry_that_matches_nothing_is_a_warning() -> None:
     """A layer beyond the last (further-token heads), norms and other towers are named for good reason."""
     entries = ["model.layers.61.mlp", "model.layers.0.input_layernorm", "visual", "mlp.gate", "no_such_proj"]
     found = stored_as("deepseek-v3", quant_method="fp8", activation_scheme="dynamic", modules_to_not_convert=entries)
@@ -293,12 +293,12 @@ def test_the_users_scheme_wins_over_the_checkpoint(name: str, scheme: str) -> No
         assert np.allclose(a.flops, b.flops, rtol=1e-13), a.name
 
 
-def test_without_a_scheme_the_checkpoint_stays() -> None:
+def test_without_a_scheme_the_checkpoint_is_unchanged() -> None:
     graph = models.load("deepseek-v3").graph(STEP)
     assert quantize(parse_scheme("none"))(graph).blocks[1].operators == graph.blocks[1].operators
 
 
-def test_nested_configs_are_found() -> None:
+def test_nested_quantization_configs_are_found() -> None:
     fields = published("gemma-3-12b")
     quantization = {"quant_method": "awq", "bits": 4, "group_size": 128}
     inner = fields.get("text_config")
@@ -344,18 +344,18 @@ def test_nested_configs_are_found() -> None:
         ),
     ],
 )
-def test_what_is_not_understood_is_one_line_naming_it(fields: dict[str, Any], message: str) -> None:
+def test_an_unsupported_field_is_a_one_line_error_that_names_it(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         stored_as("llama-2-7b", **fields)
     assert "\n" not in str(caught.value)
 
 
-def test_a_quantization_can_be_left_out_by_name() -> None:
+def test_a_quantization_config_can_be_ignored_by_name() -> None:
     fields = {**published("llama-2-7b"), QUANTIZATION_FIELD: {"quant_method": "gguf"}}
     assert bits(parse(fields, "mine", ignored=(QUANTIZATION_FIELD,)), "q_proj") == 16
 
 
-def test_weights_are_the_only_bytes_a_weight_only_checkpoint_changes() -> None:
+def test_a_weight_only_checkpoint_changes_only_weight_bytes() -> None:
     step = prefill(1.0, 256.0)
     plain, low = models.load("llama-2-7b"), stored_as("llama-2-7b", quant_method="gptq", bits=4, group_size=128)
     for (_, a), (_, b) in zip(plain.graph(step), low.graph(step), strict=True):

@@ -55,7 +55,7 @@ SIXTEEN = ("fp16", 16)
         ("bitsandbytes-8bit", ("int8", 8), ("int8", 8), None),
     ],
 )
-def test_a_name_means_stored_bits_and_units(text: str, weights: object, activations: object, cache: object) -> None:
+def test_a_scheme_name_sets_stored_bits_and_units(text: str, weights: object, activations: object, cache: object) -> None:
     assert described(text) == (weights, activations, cache)
 
 
@@ -72,7 +72,7 @@ def test_a_name_means_stored_bits_and_units(text: str, weights: object, activati
         ("w99999999999a8", r"unknown quantization"),
     ],
 )
-def test_a_misspelled_scheme_is_one_line_that_says_what_is_allowed(text: str, message: str) -> None:
+def test_a_misspelled_scheme_is_a_one_line_error_that_states_what_is_allowed(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         parse_scheme(text)
     assert "\n" not in str(caught.value)
@@ -95,11 +95,11 @@ def test_every_combination_of_bits_is_a_scheme(weights: int, activations: int, c
     assert (scheme.activations.bits, scheme.cache.bits) == (activations, cache)
 
 
-def test_presets_go_by_their_own_name() -> None:
+def test_presets_keep_their_own_name() -> None:
     assert all(parse_scheme(name.upper()).name == name for name in PRESETS)
 
 
-def test_vllm_names_of_the_cache() -> None:
+def test_vllm_names_of_cache_formats_are_accepted() -> None:
     assert parse_cache_dtype("auto") is None
     for name in ("fp8", "fp8_e4m3", "fp8_e5m2"):
         found = parse_cache_dtype(name)

@@ -118,7 +118,7 @@ def test_w8a8_with_a_16_bit_cache_runs_on_the_int8_units_of_an_a100() -> None:
         ("w16a8", "fp16"),
     ],
 )
-def test_a_product_runs_in_the_class_its_operands_share_else_in_that_of_the_wider(scheme: str, compute: str) -> None:
+def test_a_matmul_runs_on_units_of_its_wider_operand(scheme: str, compute: str) -> None:
     assert operator(quantized("llama-2-7b", decode(1.0, 9.0), scheme), "up_proj").compute == compute
 
 
@@ -140,14 +140,14 @@ def test_weight_only_schemes_convert_every_weight_once_per_tile_of_128_rows() ->
     assert operator(quantized("llama-2-7b", prefill(1.0, 2048.0), "w8a8"), "o_proj").vector_flops == 0
 
 
-def test_a_bias_is_neither_quantized_nor_lost() -> None:
+def test_a_bias_is_kept_unquantized() -> None:
     """q_proj of Qwen2-7B: 3584 x 3584 weights and 3584 biases; over 10 tokens 10 x 3584 FLOP of bias."""
     op = operator(quantized("qwen2-7b", prefill(1.0, 10.0), "w4a16"), "q_proj")
     assert op.read_bytes(Role.WEIGHT) == 3584 * 3584 * 4.125 / 8 + 3584 * 2
     assert op.vector_flops == 10 * 3584 + 2 * 3584 * 3584
 
 
-def test_experts_convert_the_weights_they_read_per_row_of_one_expert() -> None:
+def test_experts_dequantize_the_weights_they_read_per_tile_of_rows() -> None:
     """Mixtral: 2 of 8 experts a token.  With 1024 tokens 2048 rows meet all 8 experts (to within 1e-120): 256 rows
     each, 2 tiles of all weights.  With 1 token 2 rows meet 2 experts: 1 tile of two experts' weights."""
     matrix = 4096 * 14336
@@ -197,7 +197,7 @@ def test_a_cached_latent_is_one_head_of_its_whole_width() -> None:
     assert state.per_token == 576 and state.dtype.bits == 8 + 32 / 576
 
 
-def test_recurrent_state_is_no_cache_of_keys() -> None:
+def test_recurrent_state_is_not_quantized_like_the_kv_cache() -> None:
     plain, low = (
         layer(g) for g in (graph("mamba-2.8b", decode(1.0, 9.0)), quantized("mamba-2.8b", decode(1.0, 9.0), "w8a8kv8"))
     )
@@ -206,14 +206,14 @@ def test_recurrent_state_is_no_cache_of_keys() -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("scheme", ["none", "fp16", "bf16", "w16a16", "w16a16kv16"])
-def test_16_bits_leave_a_16_bit_model_as_it_is(model: str, scheme: str) -> None:
+def test_16_bit_schemes_do_not_change_a_16_bit_model(model: str, scheme: str) -> None:
     step = prefill(np.array([1.0, 3.0]), np.array([7.0, 300.0]))
     assert_equal(graph(model, step), quantized(model, step, scheme))
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("first", SCHEMES)
-def test_a_scheme_over_another_is_as_if_the_other_had_never_been(model: str, first: str) -> None:
+def test_a_second_scheme_replaces_the_first(model: str, first: str) -> None:
     """w16a16kv16 after any scheme gives the plain graph back; w4a8kv4 after it gives w4a8kv4."""
     step = prefill(np.array([1.0, 3.0]), np.array([7.0, 300.0]))
     low = quantized(model, step, first)
@@ -235,7 +235,7 @@ def assert_equal(left: Graph, right: Graph) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_operator_still_reads_what_another_wrote(model: str, scheme: str) -> None:
+def test_every_operator_input_is_still_written_by_another(model: str, scheme: str) -> None:
     chip = specs.load("h100-sxm")
     for step in (prefill(1.0, 33.0), decode(4.0, 100.0)):
         low = quantized(model, step, scheme)
@@ -246,7 +246,7 @@ def test_every_operator_still_reads_what_another_wrote(model: str, scheme: str) 
                 assert len({op.name for op in block.operators}) == len(block.operators)
 
 
-def test_after_flash_attention_the_quantize_operator_takes_its_name() -> None:
+def test_the_quantize_operator_after_flash_attention_is_named_after_it() -> None:
     chip = specs.load("h100-sxm")
     low = quantized("llama-2-7b", prefill(1.0, 64.0), "w8a8")
     names = [op.name for op in layer(flash_attention(chip)(low)).operators]
@@ -273,7 +273,7 @@ def test_quantizing_keeps_matmul_flops_and_never_grows_weights(batch: int, new: 
 
 @patient
 @given(points=st.lists(st.tuples(st.integers(1, 64), st.integers(1, 3000)), min_size=1, max_size=4))
-def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone(points: list[tuple[int, int]]) -> None:
+def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point(points: list[tuple[int, int]]) -> None:
     batch, new = (np.array(column, dtype=float) for column in zip(*points, strict=True))
     sweep = quantized("mixtral-8x7b", prefill(batch, new), "w4a8kv4")
     for at in range(len(points)):
@@ -283,7 +283,7 @@ def test_a_point_of_a_sweep_has_the_bits_of_the_point_alone(points: list[tuple[i
             assert np.broadcast_to(a.traffic_bytes, batch.shape)[at] == np.broadcast_to(b.traffic_bytes, (1,))[0]
 
 
-def test_none_leaves_a_role_as_it_is() -> None:
+def test_none_keeps_the_format_of_a_role() -> None:
     """Activations alone: weights keep 16 bits; weights alone: no quantize operator."""
     step = decode(1.0, 9.0)
     inputs = quantize(QuantizationScheme(name="inputs", activations=DTYPES["int8"]))(graph("llama-2-7b", step))

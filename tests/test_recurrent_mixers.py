@@ -51,7 +51,7 @@ def test_lightning_attention_keeps_a_square_per_head() -> None:
 @pytest.mark.parametrize(
     ("model", "block"), [("mamba-2.8b", "mamba"), ("qwen3-next-80b-a3b", "linear"), ("minimax-text-01", "linear")]
 )
-def test_state_moves_once_in_and_once_out_per_sequence_whatever_the_tokens(model: str, block: str) -> None:
+def test_state_is_read_and_written_once_per_sequence(model: str, block: str) -> None:
     step = mixed(prefill(3.0, 500.0), decode(4.0, 9000.0))
     operator = _recurrence(model, block, step)
     state = 7 * _block(models.load(model), block, step).states[0].per_sequence * 2
@@ -73,7 +73,7 @@ def test_convolution_is_two_flops_per_tap_and_keeps_kernel_columns() -> None:
     assert operator.write_bytes(Role.CACHE) == 2 * 40 * 2
 
 
-def test_recurrent_state_takes_as_much_for_any_context() -> None:
+def test_recurrent_state_size_does_not_depend_on_context() -> None:
     block = _block(models.load("nemotron-h-8b"), "mamba", decode(1.0, 1.0))
     contexts = np.array([1.0, 1e6])
     assert [state.resident_bytes(contexts[0]) for state in block.states] == [

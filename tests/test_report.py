@@ -144,18 +144,18 @@ def test_every_section_is_there(elements: Elements) -> None:
     assert len(elements.of("h1")) == 1
 
 
-def test_every_link_inside_the_page_leads_somewhere(elements: Elements) -> None:
+def test_every_link_inside_the_page_resolves(elements: Elements) -> None:
     names = {attributes["id"] for _, attributes in elements.found if "id" in attributes}
     inside = {a["href"][1:] for a in elements.of("a") if a["href"] and a["href"].startswith("#")}  # type: ignore[index]
     assert inside - names == set()
 
 
-def test_no_name_in_the_page_is_given_twice(elements: Elements) -> None:
+def test_element_ids_are_unique(elements: Elements) -> None:
     names = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
     assert len(names) == len(set(names))
 
 
-def test_every_chart_has_words_and_a_table_beside_it(elements: Elements) -> None:
+def test_every_chart_has_a_description_and_a_table(elements: Elements) -> None:
     plots = [attributes for attributes in elements.of("div") if attributes.get("class") == "plot"]
     assert len(plots) == 7
     assert all(attributes["role"] == "group" and attributes["aria-label"] for attributes in plots)
@@ -166,7 +166,7 @@ def test_the_table_has_a_row_for_every_operator(two: Report, elements: Elements)
     assert len(rows) == sum(len(s["operators"]) for a in two.configurations for s in a["stages"].values())
 
 
-def test_every_layer_has_a_box_for_every_operator_that_leads_to_its_row(two: Report, elements: Elements) -> None:
+def test_every_operator_has_a_box_that_links_to_its_row(two: Report, elements: Elements) -> None:
     boxes = [attributes for attributes in elements.of("a") if (attributes.get("class") or "").startswith("op ")]
     alone = sum(
         sum(o["block"] == block for o in stage["operators"]) == 1
@@ -185,7 +185,7 @@ def figures(html: str) -> dict[str, dict[str, Any]]:
     return {figure["key"]: figure for figure in json.loads(found[1])}
 
 
-def test_plotly_itself_takes_every_figure(html: str) -> None:
+def test_plotly_accepts_every_figure(html: str) -> None:
     """Names and values as its own schema has them; colours of the style sheet become one."""
     import plotly.graph_objects as go
 
@@ -201,7 +201,7 @@ def test_every_colour_of_a_figure_is_in_the_style_sheet(html: str) -> None:
         assert css.count(f"{colour}:") >= 2, colour  # light and dark
 
 
-def test_a_marker_of_the_roofline_stands_where_its_operator_does(two: Report, html: str) -> None:
+def test_a_roofline_marker_is_at_its_operators_intensity_and_rate(two: Report, html: str) -> None:
     trace = next(trace for trace in figures(html)["roofline"]["data"] if trace.get("name") == "first, prefill")
     at = next(at for at, text in enumerate(trace["hovertext"]) if text.startswith("<b>q_proj</b>"))
     operators = two.configurations[0]["stages"]["prefill"]["operators"]
@@ -219,7 +219,7 @@ def test_the_page_carries_all_points(two: Report, html: str) -> None:
     assert len(rows) == 1 + len(two.points["batch_size"])
 
 
-def test_every_figure_of_a_chip_has_its_page(two: Report, html: str) -> None:
+def test_every_figure_of_a_chip_has_its_source(two: Report, html: str) -> None:
     for answer in two.configurations:
         for figure in answer["provenance"]["figures"].values():
             assert figure["source"].replace("&", "&amp;") in html
@@ -228,7 +228,7 @@ def test_every_figure_of_a_chip_has_its_page(two: Report, html: str) -> None:
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'{{7*7}}<b>"
 
 
-def test_a_hostile_name_is_text(tmp_path: Path) -> None:
+def test_a_hostile_name_is_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "=cmd()&<svg onload=alert(1)>"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(published_config("llama-2-7b")), encoding="utf-8")
@@ -246,7 +246,7 @@ def test_a_hostile_name_is_text(tmp_path: Path) -> None:
         assert "<img" not in json.dumps(trace)
 
 
-def test_addresses_become_links_and_nothing_else_does() -> None:
+def test_only_web_addresses_become_links() -> None:
     assert provenance.link("see https://a.b/c?d=1&e, or <x>") == (
         'see <a href="https://a.b/c?d=1&amp;e" rel="noreferrer">https://a.b/c?d=1&amp;e</a>, or &lt;x&gt;'
     )
@@ -301,13 +301,13 @@ def themes() -> dict[str, dict[str, str]]:
     }
 
 
-def test_contrast_is_measured_as_the_guidelines_do() -> None:
+def test_contrast_follows_wcag() -> None:
     assert contrast("#ffffff", "#000000") == pytest.approx(21.0)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_and_lines_stand_out(theme: str) -> None:
+def test_text_and_lines_have_enough_contrast(theme: str) -> None:
     """AA: 4.5 of text, 3 of what pictures are made of."""
     colours = themes()[theme]
     tints = [name for name in colours if name.endswith("-tint")]
@@ -323,7 +323,7 @@ def test_text_and_lines_stand_out(theme: str) -> None:
         assert contrast(colours[f"series-{at}"], colours["paper"]) >= 3.0, at
 
 
-def test_both_themes_name_the_same_colours() -> None:
+def test_both_themes_define_the_same_colours() -> None:
     assert themes()["light"].keys() == themes()["dark"].keys()
 
 
@@ -331,7 +331,7 @@ def operator(name: str, inputs: list[str], outputs: list[str] | None = None) -> 
     return {"name": name, "inputs": inputs, "outputs": outputs or [name]}
 
 
-def test_edges_run_from_writers_to_readers() -> None:
+def test_edges_go_from_writers_to_readers() -> None:
     listed = [
         operator("norm", ["hidden"]),
         operator("v", ["norm"], ["cache"]),
@@ -343,7 +343,7 @@ def test_edges_run_from_writers_to_readers() -> None:
     ]
 
 
-def test_arrows_point_down_and_boxes_keep_apart() -> None:
+def test_arrows_point_down_and_boxes_do_not_overlap() -> None:
     for model in ("llama-3.1-8b", "deepseek-v3", "qwen3-next-80b-a3b", "gemma-3-12b"):
         stage = lv.analyze(model, "h200").to_dict()["stages"]["prefill"]
         for block in {o["block"] for o in stage["operators"]}:
@@ -359,12 +359,12 @@ def test_arrows_point_down_and_boxes_keep_apart() -> None:
                 assert across[-1] <= drawn.width - layers.WIDTH / 2.0
 
 
-def test_operators_that_nothing_connects_are_drawn_as_well() -> None:
+def test_unconnected_operators_are_drawn() -> None:
     drawn = layers.drawing([operator("load", []), operator("norm", ["hidden"])])
     assert {box.name for box in drawn.boxes} == {"load", "norm", "[hidden]"}
 
 
-def test_thinning_out_keeps_ends_and_extremes() -> None:
+def test_thinning_keeps_endpoints_and_extremes() -> None:
     values = np.sin(np.linspace(0.0, 20.0, 10_001))
     values[5_000] = 9.0
     kept = curves.thinned(values, 200)
@@ -386,7 +386,7 @@ def many() -> Report:
     return Report(results={"one": one.answer(api.request(1, 64, 2))}, points=points)
 
 
-def test_ten_thousand_points_are_drawn_thinly_and_said_to_be(many: Report) -> None:
+def test_ten_thousand_points_are_thinned_with_a_note(many: Report) -> None:
     text = page.text(many)
     drawn = figures(text)
     for metric in curves.CURVES:
@@ -395,7 +395,7 @@ def test_ten_thousand_points_are_drawn_thinly_and_said_to_be(many: Report) -> No
     assert len(text.encode()) < MOST_BYTES
 
 
-def test_ten_thousand_points_are_written_whole(many: Report) -> None:
+def test_ten_thousand_points_are_written_to_csv_completely(many: Report) -> None:
     assert len(TABLES["points"](many)) == 10_000
     assert len(many.to_dict()["points"]) == 10_000
 
@@ -407,7 +407,7 @@ def test_a_metric_that_no_point_has_is_not_drawn() -> None:
     assert "curve-tpot_s" not in drawn
 
 
-def test_curves_of_twelve_configurations_are_told_apart(two: Report) -> None:
+def test_curves_of_twelve_configurations_are_distinguishable(two: Report) -> None:
     kept = [(str(at), at, np.array([0])) for at in range(12)]
     assert len(set(curves._looks(kept, 12))) == 12
     several = [(f"{at} {size}", at, np.array([0])) for at in range(3) for size in range(4)]
@@ -430,7 +430,7 @@ def test_curves_of_twelve_configurations_are_told_apart(two: Report) -> None:
         ("layers", "layers"),
     ],
 )
-def test_units_stand_in_headings(name: str, said: str) -> None:
+def test_units_are_in_headings(name: str, said: str) -> None:
     assert units.heading(name) == said
 
 
@@ -470,20 +470,20 @@ COMMAND = "report llama-2-7b --hardware a6000,a100 --efficiency ideal --batch-si
         ("r.xlsx", b"PK"),
     ],
 )
-def test_the_ending_says_the_format(tmp_path: Path, name: str, begins: bytes) -> None:
+def test_the_suffix_sets_the_format(tmp_path: Path, name: str, begins: bytes) -> None:
     assert main([*COMMAND, "-o", str(tmp_path / name)]) == 0
     assert (tmp_path / name).read_bytes().startswith(begins)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_text_formats_are_printed_and_csv_holds_the_table_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_formats_are_printed_and_csv_has_the_requested_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND, "--format", "csv", "--table", "operators"]) == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert {row["stage"] for row in rows} == {"prefill", "decode"}
     assert {row["configuration"] for row in rows} == {"a6000", "a100"}
 
 
-def test_json_is_the_analysis_of_each_and_a_row_a_point(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_analysis_and_a_row_per_point(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "llmviewer.report/1"
@@ -493,7 +493,7 @@ def test_json_is_the_analysis_of_each_and_a_row_a_point(capsys: pytest.CaptureFi
     ]
 
 
-def test_what_does_not_fit_is_written_and_answered_with_no(tmp_path: Path) -> None:
+def test_a_configuration_that_does_not_fit_is_written_with_status_1(tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     words = ["report", "llama-2-70b", "--hardware", "a6000", "--efficiency", "ideal", "-o", str(path)]
     assert main(words) == 1
@@ -514,7 +514,7 @@ def test_what_does_not_fit_is_written_and_answered_with_no(tmp_path: Path) -> No
         (["--dtype", "bf16,fp16", "--quantization", "none,w4a16,w8a8,w4a4", "-o", "r.html"], "at most 12"),
     ],
 )
-def test_bad_input_is_one_line_and_writes_nothing(
+def test_bad_input_is_a_one_line_error_and_writes_nothing(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -526,7 +526,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_heading_of_one_configuration_says_how_many_devices_it_takes_and_what_is_on() -> None:
+def test_the_heading_of_one_configuration_lists_devices_and_techniques() -> None:
     """Four chips must not look like one."""
     found = page.text(report(a={"model": "llama-2-7b", "hardware": "h100-sxm", "tensor_parallel_size": "4"}))
     lead = re.search(r'<p class="lead">(.*?)</p>', found)
@@ -534,7 +534,7 @@ def test_the_heading_of_one_configuration_says_how_many_devices_it_takes_and_wha
     assert "; 4 devices; passes: flash_attention, shard(tensor=4)." in lead[1]
 
 
-def test_the_ridge_is_named_where_no_roof_is() -> None:
+def test_the_ridge_label_does_not_overlap_roofs() -> None:
     """Left of the ridge and above: the other units' roofs, with their names, begin right of it."""
     one = report(a={"model": "deepseek-v2-lite", "hardware": "h100-sxm", "quantization": "w8a8-fp8"})
     answers = one.configurations

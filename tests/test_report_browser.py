@@ -94,7 +94,7 @@ def test_every_chart_is_drawn(opened: Opened) -> None:
     assert opened.page.locator("#plot-roofline .point").count() > 30
 
 
-def test_no_button_sends_anything_away(opened: Opened) -> None:
+def test_no_button_uploads_data(opened: Opened) -> None:
     """plotly.js 4 has one that uploads the chart to its maker's server, on unless it is switched off."""
     buttons = opened.page.locator(".modebar-btn")
     titles = buttons.evaluate_all("buttons => buttons.map(button => button.dataset.title)")
@@ -102,7 +102,7 @@ def test_no_button_sends_anything_away(opened: Opened) -> None:
     assert not [title for title in titles if "hare" in title or "loud" in title or "Plotly" in title]
 
 
-def test_a_heading_sorts_and_sorts_the_other_way(opened: Opened) -> None:
+def test_clicking_a_heading_twice_reverses_the_order(opened: Opened) -> None:
     button = opened.page.get_by_role("button", name="All layers")
     button.click()
     assert opened.values("All layers") == sorted(opened.values("All layers"), reverse=True)
@@ -111,7 +111,7 @@ def test_a_heading_sorts_and_sorts_the_other_way(opened: Opened) -> None:
     assert opened.values("All layers") == sorted(opened.values("All layers"))
 
 
-def test_the_keyboard_sorts(opened: Opened) -> None:
+def test_sorting_works_by_keyboard(opened: Opened) -> None:
     opened.page.locator("#operators th button", has_text="Operator").focus()
     opened.page.keyboard.press("Enter")
     names = opened.texts("Operator")
@@ -119,7 +119,7 @@ def test_the_keyboard_sorts(opened: Opened) -> None:
     assert opened.page.evaluate("document.activeElement.tagName") == "BUTTON"
 
 
-def test_lists_and_words_filter(opened: Opened) -> None:
+def test_lists_and_text_fields_filter_rows(opened: Opened) -> None:
     bar = opened.page.locator('.filters[data-table="operators"]')
     everything = len(opened.texts("Operator"))
     bar.get_by_label("Stage").select_option("decode")
@@ -152,7 +152,7 @@ def centre(opened: Opened, name: str) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def test_hovering_tells_flops_bytes_time_and_formula(opened: Opened) -> None:
+def test_hover_text_has_flops_bytes_time_and_formula(opened: Opened) -> None:
     opened.page.locator("#plot-roofline").scroll_into_view_if_needed()
     opened.page.mouse.move(*centre(opened, "attention"))
     opened.page.wait_for_selector("#plot-roofline .hovertext")
@@ -184,7 +184,7 @@ def test_a_click_on_a_box_shows_its_figures_and_its_edges(opened: Opened) -> Non
     assert ends == {("rope", "attention"), ("v_proj", "attention"), ("attention", "o_proj")}
 
 
-def test_the_keyboard_chooses_a_box_and_its_link_leads_to_the_row(opened: Opened) -> None:
+def test_a_box_is_chosen_by_keyboard_and_links_to_its_row(opened: Opened) -> None:
     opened.page.locator('.filters[data-table="operators"]').get_by_label("Stage").select_option("prefill")
     box = opened.page.locator(
         'figure.layer[data-stage="decode"]:visible a.op[data-name="lm_head"], '
@@ -199,7 +199,7 @@ def test_the_keyboard_chooses_a_box_and_its_link_leads_to_the_row(opened: Opened
     assert opened.page.locator(f"#{key}").is_visible()
 
 
-def test_layers_of_another_configuration_are_chosen(opened: Opened) -> None:
+def test_layers_of_another_configuration_can_be_selected(opened: Opened) -> None:
     bar = opened.page.locator("#layer-filters")
     bar.get_by_label("Configuration").select_option("a100-80gb-sxm")
     bar.get_by_label("Stage").select_option("decode")
@@ -209,7 +209,7 @@ def test_layers_of_another_configuration_are_chosen(opened: Opened) -> None:
     assert shown.get_attribute("data-stage") == "decode"
 
 
-def test_the_points_are_downloaded_whole(opened: Opened) -> None:
+def test_all_points_can_be_downloaded(opened: Opened) -> None:
     with opened.page.expect_download() as waiting:
         opened.page.locator("#download").click()
     lines = Path(waiting.value.path()).read_text(encoding="utf-8").splitlines()
@@ -218,7 +218,7 @@ def test_the_points_are_downloaded_whole(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "paper"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 26)")])
-def test_it_follows_the_colour_scheme(browser: Any, path: Path, scheme: str, paper: str) -> None:
+def test_the_page_follows_the_colour_scheme(browser: Any, path: Path, scheme: str, paper: str) -> None:
     one = Opened(browser, path, color_scheme=scheme)
     assert one.page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
     drawn = one.page.evaluate("getComputedStyle(document.querySelector('#plot-roofline .main-svg')).backgroundColor")
@@ -233,7 +233,7 @@ def test_charts_follow_when_the_scheme_changes(opened: Opened) -> None:
     )
 
 
-def test_on_paper_everything_is_open_and_light(browser: Any, path: Path) -> None:
+def test_in_print_everything_is_expanded_and_light(browser: Any, path: Path) -> None:
     one = Opened(browser, path, color_scheme="dark")
     one.page.emulate_media(media="print", color_scheme="dark")
     one.until("document.querySelectorAll('details:not([open])').length === 0")
@@ -245,7 +245,7 @@ def test_on_paper_everything_is_open_and_light(browser: Any, path: Path) -> None
     one.close()
 
 
-def test_no_box_of_text_sticks_out_of_a_narrow_screen(browser: Any, path: Path) -> None:
+def test_no_text_box_overflows_a_narrow_screen(browser: Any, path: Path) -> None:
     one = Opened(browser, path)
     one.page.set_viewport_size({"width": 420, "height": 800})
     one.until("document.documentElement.scrollWidth <= 420")
@@ -267,7 +267,7 @@ def test_an_audit_of_accessibility_finds_nothing(browser: Any, path: Path, schem
     context.close()
 
 
-def test_without_scripts_tables_and_layers_are_there(browser: Any, path: Path) -> None:
+def test_tables_and_layers_work_without_scripts(browser: Any, path: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(path.as_uri())
@@ -277,7 +277,7 @@ def test_without_scripts_tables_and_layers_are_there(browser: Any, path: Path) -
     context.close()
 
 
-def test_a_hostile_name_does_nothing(browser: Any, tmp_path: Path) -> None:
+def test_a_hostile_name_runs_no_code(browser: Any, tmp_path: Path) -> None:
     import json
 
     from tests.certificate.our_counts import published_config

@@ -39,14 +39,14 @@ def bound(timing: Timing) -> str:
     return BOUNDS[int(timing.bound[0])]  # type: ignore[index]
 
 
-def test_a_large_product_takes_flops_over_peak() -> None:
+def test_a_large_matmul_takes_flops_over_peak() -> None:
     """2 x 2048 x 4096^2 / 154.8e12 on the A6000: 0.444 ms."""
     timing = timed(square(2048.0), "a6000")
     assert timing.time_s == 2 * 2048 * 4096**2 / 154.8e12
     assert bound(timing) == "compute"
 
 
-def test_a_product_of_one_token_takes_bytes_over_bandwidth() -> None:
+def test_a_matmul_of_one_token_takes_bytes_over_bandwidth() -> None:
     """(4096^2 + 2 x 4096) x 2 bytes / 768e9 on the A6000: 43.7 us."""
     timing = timed(square(1.0), "a6000")
     assert timing.time_s == 2 * (4096**2 + 2 * 4096) / 768e9
@@ -64,7 +64,7 @@ def test_the_bound_changes_at_the_ridge_point(chip: str, ridge: float) -> None:
         assert bound(timed(op, chip)) == ("compute" if intensity > ridge else "memory")
 
 
-def test_time_is_the_slowest_resource_not_their_sum() -> None:
+def test_time_is_that_of_the_slowest_resource_not_the_sum() -> None:
     timing = timed(square(300.0), "a6000")
     assert timing.time_s == max(seconds for _, seconds in timing.resources)
 
@@ -102,7 +102,7 @@ def test_unknown_terms_are_listed_as_assumed() -> None:
     assert not any("special" in line for line in answer("llama-2-7b", "a100")["provenance"]["assumed"])
 
 
-def test_attainable_rate_is_the_roof_above_the_operator() -> None:
+def test_attainable_rate_is_the_roof_at_the_operators_intensity() -> None:
     for row in operators(answer("llama-2-7b", "a6000", input_len=2048), "prefill").values():
         if row["bound"] == "memory" and row["flops"]:
             assert row["attainable_flops_per_s"] == pytest.approx(row["arithmetic_intensity"] * 768e9, rel=1e-9)
@@ -145,7 +145,7 @@ def test_more_bandwidth_or_flops_is_never_slower(
         assert after[metric] <= before[metric] * (1 + 1e-12)
 
 
-def test_twice_as_fast_in_everything_halves_the_time() -> None:
+def test_doubling_every_rate_halves_the_time() -> None:
     chip = specs.load("tpu-v5e")  # publishes neither vector nor special-function nor L2 rates
     before, after = (analyze(MODEL, c, input_len=999).columns()["e2e_s"][0] for c in (chip, FASTER["all"](chip, 2)))
     assert after == pytest.approx(before / 2)

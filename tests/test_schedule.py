@@ -12,7 +12,7 @@ from llmviewer.serving.schedule import schedule
 from .answers import analyze
 
 
-def test_equal_passes_of_one_kind_count_as_often_as_they_run():
+def test_equal_passes_are_stored_once_with_their_number():
     # 8 prompts of 1024 under a budget of 2048 tokens: four passes of two prompts
     plan = schedule(Request(batch_size=8.0, input_len=1024.0, output_len=1.0), 2048.0)
     assert plan.prefill(np.full(2, 3.0)).tolist() == [12.0]
@@ -39,14 +39,14 @@ def test_a_token_budget_changes_no_matmul_flops_of_linear_layers_and_never_short
         {"batch_size": [1] * 150_000, "output_len": 1},
     ],
 )
-def test_more_passes_than_anyone_waits_for_are_refused_before_they_are_laid_out(sizes):
+def test_too_many_passes_are_rejected_before_they_are_scheduled(sizes):
     with pytest.raises(lv.UserError, match=r"takes [\d,]+ forward passes; allowed: at most (1,048,576|262,144)"):
         analyze("llama-2-7b", "a6000", **sizes)
 
 
 @pytest.mark.parametrize("budget", [0, 700])
 @pytest.mark.parametrize("model", ["llama-2-7b", "gemma-2-2b", "deepseek-v2-lite"])
-def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch, model, budget):
+def test_passes_evaluated_in_chunks_are_bit_identical(monkeypatch, model, budget):
     asked = {"batch_size": [1, 3], "input_len": 1000, "output_len": [600, 1], "max_num_batched_tokens": budget}
     whole = analyze(model, "a6000", **asked)
     monkeypatch.setattr("llmviewer.serving.schedule.MAX_PASSES_AT_ONCE", 100)
@@ -71,14 +71,14 @@ def test_passes_evaluated_in_pieces_give_the_same_bits(monkeypatch, model, budge
     ],
     ids=str,
 )
-def test_pieces_with_other_ways_to_run_give_the_same_bits(monkeypatch, options):
+def test_chunked_evaluation_with_techniques_is_bit_identical(monkeypatch, options):
     asked = {"batch_size": 2, "input_len": 1000, "output_len": 600, **options}
     whole = analyze("llama-2-7b", "h100", **asked).to_dict()
     monkeypatch.setattr("llmviewer.serving.schedule.MAX_PASSES_AT_ONCE", 100)
     assert analyze("llama-2-7b", "h100", **asked).to_dict() == whole
 
 
-def test_hypothetical_chips_keep_their_own_figures_in_every_piece(monkeypatch):
+def test_hypothetical_chips_keep_their_figures_in_every_chunk(monkeypatch):
     chip = specs.load("a6000")
     chips = replace(chip, bandwidth_bytes_per_s=chip.bandwidth_bytes_per_s * np.array([1.0, 2.0]))
     whole = analyze("llama-2-7b", chips, output_len=300).to_frame()
@@ -87,7 +87,7 @@ def test_hypothetical_chips_keep_their_own_figures_in_every_piece(monkeypatch):
 
 
 @pytest.mark.parametrize("prompt", [511, 512, 513, 1023, 1024, 1025, 4000])
-def test_chunks_are_the_whole_prompt_and_the_last_one_asks_for_logits(prompt):
+def test_chunks_add_up_to_the_prompt_and_only_the_last_computes_logits(prompt):
     group = schedule(Request(batch_size=3.0, input_len=float(prompt), output_len=1.0), 512.0).step.groups[0]
     chunks = slice(0, -1)  # the decode step shown comes last
     new, cached, logits = group.new_tokens[chunks], group.cached_tokens[chunks], group.logit_positions[chunks]
@@ -99,7 +99,7 @@ def test_chunks_are_the_whole_prompt_and_the_last_one_asks_for_logits(prompt):
     assert logits[-1] == 1
 
 
-def test_a_split_prefill_shows_rows_added_up_and_other_dimensions_once():
+def test_a_chunked_prefill_shows_summed_rows_and_other_dimensions_unchanged():
     """4096 tokens in chunks of 1000: q_proj makes 4096 x 4096; the last of five chunks multiplies with 4096 keys."""
     found = analyze("llama-2-7b", "a6000", input_len=4096, max_num_batched_tokens=1000, attention="eager")
     shapes = {row["name"]: row["output_shape"] for row in found.stage("prefill")["operators"]}
@@ -109,7 +109,7 @@ def test_a_split_prefill_shows_rows_added_up_and_other_dimensions_once():
 
 
 @pytest.mark.parametrize(("batch", "budget"), [(1, 8192), (5, 100), (7, 1000), (64, 512), (1000, 64)])
-def test_memory_may_fall_only_where_one_prompt_less_goes_into_a_pass(batch, budget):
+def test_memory_falls_only_when_fewer_prompts_fit_a_pass(batch, budget):
     lengths = np.arange(1, budget + 2)
     together = np.minimum(budget // lengths, batch)
     assert prompt_thresholds(batch, budget).tolist() == [n for n in lengths[:-1] if together[n] < together[n - 1]]

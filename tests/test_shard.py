@@ -67,7 +67,7 @@ def kept(name: str, stage: str) -> list[tuple[Block, Operator, Operator]]:
 
 @pytest.mark.parametrize("stage", STEPS)
 @pytest.mark.parametrize("name", NAMES)
-def test_sharding_keeps_matmul_flops_but_for_what_is_replicated(name: str, stage: str) -> None:
+def test_sharding_keeps_matmul_flops_except_replicated_ones(name: str, stage: str) -> None:
     for block, whole, one in kept(name, stage):
         if whole.name in REPLICATED:
             assert number(one.matmul_flops) == number(whole.matmul_flops)
@@ -78,7 +78,7 @@ def test_sharding_keeps_matmul_flops_but_for_what_is_replicated(name: str, stage
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sharding_keeps_weight_bytes_but_for_what_is_replicated(name: str) -> None:
+def test_sharding_keeps_weight_bytes_except_replicated_ones(name: str) -> None:
     for block, whole, one in kept(name, "decode"):
         parts = {a.tensor.name: number(a.tensor.elements) for a in one.reads if a.tensor.role is Role.WEIGHT}
         for access in (a for a in whole.reads if a.tensor.role is Role.WEIGHT):
@@ -105,7 +105,7 @@ def test_no_count_of_a_device_grows_and_none_is_negative(name: str, stage: str) 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_block_has_no_two_operators_of_one_name_and_states_are_shared(name: str) -> None:
+def test_operator_names_are_unique_and_states_are_split(name: str) -> None:
     whole, one = two_devices(name, "decode")
     for before, after in zip(whole.blocks, one.blocks, strict=True):
         assert not [name for name, count in Counter(op.name for op in after.operators).items() if count > 1]
@@ -116,7 +116,7 @@ def test_a_block_has_no_two_operators_of_one_name_and_states_are_shared(name: st
 
 @pytest.mark.parametrize("scheme", ["w4a16", "w8a8", "w8a8kv8"])
 @pytest.mark.parametrize("name", NAMES)
-def test_quantized_models_are_sharded_too(name: str, scheme: str) -> None:
+def test_quantized_models_can_be_sharded(name: str, scheme: str) -> None:
     if name in ODD:
         pytest.skip("odd heads")
     for step in STEPS.values():
@@ -127,7 +127,7 @@ def test_quantized_models_are_sharded_too(name: str, scheme: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "mixtral-8x7b", "deepseek-v2-lite", "jamba-v0.1"])
 @pytest.mark.parametrize("technique", [{"lora": "rank=16,adapters=4"}, {"low_rank": "256"}], ids=str)
-def test_factors_are_split_where_they_meet_the_split_dimension(name: str, technique: dict[str, str]) -> None:
+def test_factors_are_split_along_the_split_dimension(name: str, technique: dict[str, str]) -> None:
     one = answer(name, "h100-sxm", **technique)["stages"]["prefill"]["operators"]
     two = answer(name, "h100-sxm", **technique, tensor_parallel_size=2)["stages"]["prefill"]["operators"]
     whole = {(op["block"], op["name"]): op["matmul_flops"] for op in one}
@@ -149,7 +149,7 @@ def test_one_device_is_the_same_graph() -> None:
     assert shard(Sharding(tensor=1))(graph) is graph
 
 
-def test_a_layer_ends_its_two_branches_in_all_reduces() -> None:
+def test_both_branches_of_a_layer_end_in_an_all_reduce() -> None:
     _, one = two_devices("llama-2-7b", "prefill")
     assert collectives(one, "embedding") == ["embedding_all_reduce"]
     assert collectives(one, "layer") == ["attn_all_reduce", "mlp_all_reduce"]
@@ -172,7 +172,7 @@ def test_mamba_reduces_time_steps_b_and_c_in_one_message() -> None:
     assert number(reduce.moved_bytes(Place.LINK)) == sum(number(a.elements) for a in made.writes) * 2.0 * 2 * 1 / 2
 
 
-def test_two_branches_side_by_side_have_collectives_of_their_own_names() -> None:
+def test_parallel_branches_have_collectives_with_distinct_names() -> None:
     _, one = two_devices("gemma-4-26b-a4b", "decode")
     assert collectives(one, "full") == ["attn_all_reduce", "mlp_all_reduce", "expert_combine_all_reduce"]
 
@@ -207,7 +207,7 @@ def test_an_all_reduce_sends_twice_its_share_of_tokens_times_hidden() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sequence_parallelism_sends_as_many_bytes_and_shares_norms(name: str) -> None:
+def test_sequence_parallelism_sends_the_same_bytes_and_splits_norms(name: str) -> None:
     _, plain = two_devices(name, "prefill")
     _, shared = two_devices(name, "prefill", sequence=True)
     if name in SEQUENTIAL:
@@ -225,7 +225,7 @@ def test_a_single_token_is_not_divided_by_sequence_parallelism() -> None:
     assert number(norm.vector_flops) == 7 * 4096
 
 
-def test_heads_that_do_not_divide_are_named() -> None:
+def test_indivisible_heads_are_named_in_the_error() -> None:
     for name, heads in ODD.items():
         with pytest.raises(UserError, match=f"not {heads}"):
             shard(Sharding(tensor=2))(built(name, "decode"))
@@ -233,7 +233,7 @@ def test_heads_that_do_not_divide_are_named() -> None:
         shard(Sharding(tensor=4))(built("phi-4", "decode"))
 
 
-def test_whole_experts_keep_the_weights_and_the_fullest_device_has_one_active_expert() -> None:
+def test_expert_parallelism_keeps_weights_and_counts_the_busiest_device() -> None:
     """Mixtral, 4 devices: 2 of 8 experts each.  One token meets 2: the fullest device reads one of them and computes
     half the rows; at 8192 tokens all are met and each device has a quarter."""
     model = models.load("mixtral-8x7b")
@@ -266,7 +266,7 @@ def test_replicas_that_share_experts_exchange_rows_twice() -> None:
     assert number(up.read_bytes(Role.WEIGHT)) == pytest.approx(read)
 
 
-def test_devices_of_a_tensor_group_share_the_rows_of_a_replica() -> None:
+def test_devices_of_a_tensor_group_split_the_rows_of_a_replica() -> None:
     """Mixtral, 2 replicas of 64 sequences on 2 devices each: a device sends half of 64 x 2 rows, 3/4 over the link."""
     whole = models.load("mixtral-8x7b").graph(decode(64.0, 100.0))
     one = shard(Sharding(tensor=2, data=2, expert=4))(whole)
@@ -300,7 +300,7 @@ def test_expert_parallelism_keeps_the_data_flow_and_all_expert_weights(name: str
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ODD])
 @pytest.mark.parametrize("devices", [2])
-def test_a_point_alone_is_the_point_of_a_sweep(name: str, devices: int) -> None:
+def test_a_single_point_equals_the_point_of_a_sweep(name: str, devices: int) -> None:
     model, contexts = models.load(name), np.array([1.0, 100.0, 5000.0])
     plain: dict[str, int] = {"expert": devices} if name == "mixtral-8x7b" else {}
     for how in (plain, {"sequence": True}):
@@ -324,13 +324,13 @@ def test_devices_beyond_the_link_need_a_network() -> None:
     assert reduce["bound"] == "link"
 
 
-def test_a_network_is_not_used_where_the_link_reaches() -> None:
+def test_a_network_is_not_used_within_the_link() -> None:
     plain = answer("llama-2-70b", "h100-sxm", tensor_parallel_size=8)
     joined = answer("llama-2-70b", "h100-sxm", tensor_parallel_size=8, network="ethernet-10g")
     assert joined["metrics"] == plain["metrics"]
 
 
-def test_wrong_degrees_are_refused_with_the_reason() -> None:
+def test_wrong_parallel_sizes_are_rejected_with_a_reason() -> None:
     wrong = {
         "needs --tensor-parallel-size > 1": {"sequence_parallel": "on"},
         "allowed: 1, or 2 = tensor 2 x data 1": {"tensor_parallel_size": 2, "expert_parallel_size": 4},
@@ -343,7 +343,7 @@ def test_wrong_degrees_are_refused_with_the_reason() -> None:
             answer("mixtral-8x7b", **({"hardware": "h100-sxm"} | options))  # type: ignore[arg-type]
 
 
-def test_collectives_without_latency_take_the_ring() -> None:
+def test_collectives_without_latency_use_the_ring() -> None:
     from llmviewer.ops.collective import CollectiveShape
 
     shape = CollectiveShape(pattern=Collective.ALL_REDUCE, devices=8.0, size_bytes=1e6)
@@ -351,7 +351,7 @@ def test_collectives_without_latency_take_the_ring() -> None:
     assert ways == {"ring": (14.0, 1.75), "tree": (6.0, 2.0), "one-shot": (1.0, 7.0)}
 
 
-def test_with_latency_small_messages_go_at_once_and_large_ones_around() -> None:
+def test_with_latency_small_messages_are_one_shot_and_large_ones_use_the_ring() -> None:
     """8 devices, 450 GB/s, 5 us: one-shot 5 us + 7 s/b; tree 30 us + 2 s/b; ring 70 us + 1.75 s/b."""
     from dataclasses import replace
 
@@ -377,7 +377,7 @@ def test_aggregate_bandwidth_speeds_decode(devices: int) -> None:
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_a_pass_without_logits_shares_none() -> None:
+def test_a_pass_without_logits_has_no_logit_collectives() -> None:
     """Medusa's heads compute nothing for a chunk; nothing of nothing is no number to divide by."""
     found = analyze("gemma-2-9b", "h100", output_len=3, max_num_batched_tokens=256, tensor_parallel_size="2",
                     sequence_parallel="on", speculative="medusa")  # fmt: skip

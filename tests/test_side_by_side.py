@@ -28,7 +28,7 @@ def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return run
 
 
-def test_a_sweep_says_how_many_tokens_are_drafted_at_every_batch(printed: Print) -> None:
+def test_a_sweep_lists_draft_tokens_at_every_batch_size(printed: Print) -> None:
     words = ("sweep", *MODEL, "--batch-size", "1,256", "--speculative", f"none;{BEST}", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(printed(*words))))
     found = [(float(row["drafted_tokens"]), float(row["tokens_per_round"])) for row in rows]
@@ -46,28 +46,28 @@ def test_a_sweep_says_how_many_tokens_are_drafted_at_every_batch(printed: Print)
     assert found[2][0] > found[3][0] >= 0, "the larger the batch, the fewer are worth it"
 
 
-def test_tokens_of_a_round_of_branches_are_the_mean_of_all_passes(printed: Print) -> None:
+def test_tokens_per_round_of_branches_are_the_mean_over_passes(printed: Print) -> None:
     words = ("sweep", "llama-2-7b", "--hardware", "a100", "--output-len", "101", "--branches", "apar,branches=4")
     (row,) = csv.DictReader(io.StringIO(printed(*words, "--format", "csv")))
     # one token of the prefill, then 100 of four branches in 25 passes
     assert float(row["tokens_per_round"]) == 4
 
 
-def test_a_sweep_names_what_is_asked_for_and_no_default(printed: Print) -> None:
+def test_a_sweep_shows_only_options_that_differ_from_defaults(printed: Print) -> None:
     head, _, table = printed("sweep", *MODEL, "--speculative", f"none;{BEST}").partition("\nSpeculative\n")
     assert "Devices               4" in head and "Expert skew" not in head
     assert f"A  none\nB  {BEST}\n" in table
     assert max(map(len, table.splitlines())) <= 80
 
 
-def test_a_sweep_over_ways_that_take_several_devices_says_how_many(printed: Print) -> None:
+def test_a_sweep_with_several_devices_has_a_devices_column(printed: Print) -> None:
     words = ("sweep", "llama-2-7b", "--hardware", "h100", "--batch-size", "8")
     text = printed(*words, "--batching", "continuous;disaggregated,prefill=2,decode=1", columns=120)
     assert [line.split()[4] for line in text.splitlines()[-2:]] == ["1", "3"]
     assert "Devices" not in printed(*words, columns=120)
 
 
-def test_a_comparison_of_long_texts_is_one_table_on_a_narrow_screen(printed: Print) -> None:
+def test_a_comparison_with_long_option_values_is_one_table_on_a_narrow_screen(printed: Print) -> None:
     texts = (BEST, BEST.replace("1b", "3b"), BEST.replace("0.75", "0.8"), "eagle3,tokens=3")
     lines = printed("compare", *MODEL, "--speculative", ";".join(texts)).splitlines()
     rows = {line[:16].strip(): line[16:].split() for line in lines}
@@ -77,21 +77,21 @@ def test_a_comparison_of_long_texts_is_one_table_on_a_narrow_screen(printed: Pri
     assert max(map(len, lines)) <= 120  # sentences; the table is narrower
 
 
-def test_rows_of_drafts_devices_and_hosts_are_for_those_that_have_them(printed: Print) -> None:
+def test_rows_of_drafts_devices_and_hosts_appear_only_where_used(printed: Print) -> None:
     plain = printed("compare", "llama-2-7b", "--hardware", "a6000,a100")
     assert not any(word in plain for word in ("Devices", "per device", "Drafted", "Host memory"))
     away = printed("compare", "llama-2-7b", "--hardware", "a6000", "--offload", "none;weights=0.5")
     assert "Host memory" in away
 
 
-def test_a_row_of_a_comparison_says_devices_and_tokens_of_a_round() -> None:
+def test_comparison_rows_have_devices_and_tokens_per_round() -> None:
     results = [analyze("llama-2-7b", "a100", speculative=text) for text in ("none", "jacobi,tokens=8,iterations=4")]
     plain, blocks = Comparison(results=tuple(results)).rows()
     assert (plain["devices"], plain["drafted_tokens"], plain["tokens_per_round"]) == (1, 0, 1)
     assert (blocks["drafted_tokens"], blocks["tokens_per_round"]) == (7, 2)
 
 
-def test_letters_stand_for_long_texts_alone() -> None:
+def test_letters_replace_only_long_texts() -> None:
     assert letters(["none", "w4a16"]) == {}
     assert letters(["none", "x" * (MAX_TEXT_LENGTH + 1), "none"]) == {"none": "A", "x" * (MAX_TEXT_LENGTH + 1): "B"}
     assert letters([f"{number:040}" for number in range(27)]) == {}

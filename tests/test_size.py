@@ -40,7 +40,7 @@ def is_command(path: Path, function: Function) -> bool:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_or_function_is_small_or_says_why(path: Path) -> None:
+def test_every_file_and_function_is_small_or_has_a_reason(path: Path) -> None:
     name = str(path.relative_to(ROOT))
     too_large = {}
     lines = len(path.read_text(encoding="utf-8").splitlines())
@@ -56,7 +56,7 @@ def test_a_file_or_function_is_small_or_says_why(path: Path) -> None:
     assert not {key: why for key, why in too_large.items() if key not in REASONS}
 
 
-def test_no_reason_outlives_what_it_excuses() -> None:
+def test_every_size_exception_is_still_needed() -> None:
     for key in REASONS:
         path, _, function = key.partition("::")
         assert (ROOT / path).exists()
@@ -96,6 +96,6 @@ def test_a_short_file_has_a_reason(path: Path) -> None:
         assert name in SHORT, f"{lines} lines; which file is it a part of?"
 
 
-def test_no_reason_for_a_short_file_outlives_it() -> None:
+def test_every_short_file_exception_is_still_needed() -> None:
     for name in SHORT:
         assert (ROOT / name).exists() and len((ROOT / name).read_text(encoding="utf-8").splitlines()) < MIN_LINES, name

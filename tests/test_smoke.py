@@ -43,29 +43,29 @@ def runs(line: str) -> bool:
     return main(shlex.split(line)) in (0, 1)
 
 
-def test_every_command_is_run_here_or_elsewhere() -> None:
+def test_every_command_is_run_here_or_in_another_file() -> None:
     assert set(LINES) | set(ELSEWHERE) == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", LINES)
-def test_a_command_runs(command: str) -> None:
+def test_every_command_runs(command: str) -> None:
     assert runs(LINES[command])
 
 
 @pytest.mark.parametrize("kind", ["roofline", "latency", "memory"])
-def test_a_plot_is_drawn(kind: str) -> None:
+def test_every_plot_is_drawn(kind: str) -> None:
     assert kind in KINDS
     assert runs(f"plot {kind} {MODEL} -o picture.png")
     assert Path("picture.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize("preset", engine.names())
-def test_an_engine_serves(preset: str) -> None:
+def test_every_engine_preset_runs(preset: str) -> None:
     assert runs(f"analyze {MODEL} {SIZES} --engine {preset}")
 
 
 @pytest.mark.parametrize("name", [*TECHNIQUES, *(m for methods in METHODS.values() for m in methods)])
-def test_a_technique_answers(name: str) -> None:
+def test_every_technique_runs(name: str) -> None:
     words = shlex.split(load(name).example)[1:]
     assert words[0] == "analyze"
     assert main([*words, "--efficiency", "ideal", "--format", "json", "-o", "answer.json"]) in (0, 1)

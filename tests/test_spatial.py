@@ -18,7 +18,7 @@ def on_chips(model: str, hardware: str, **options: Any) -> dict[str, Any]:
     return answer(model, hardware, **(PIECES | {"spatial": "on"} | options))
 
 
-def test_the_chips_hold_all_weights() -> None:
+def test_the_chips_store_all_weights() -> None:
     """Llama-2-70b: 138 GB over 864 chips of 230 MB x 0.9, in stages of 32 that hold three layers each."""
     found = on_chips("llama-2-70b", "groq-lpu")
     sizes, memory = found["parallelism"], found["memory"]
@@ -29,7 +29,7 @@ def test_the_chips_hold_all_weights() -> None:
         on_chips("llama-2-70b", "groq-lpu", pipeline_parallel_size="2")
 
 
-def test_what_groq_reports_lies_within_the_bounds() -> None:
+def test_groqs_reported_speed_is_within_the_bounds() -> None:
     """Over 300 tokens/s per user on Llama-2-70b (survey, section 6.1).  Streamed from one chip after another, 137.95 GB
     at 80 TB/s allow 580; from chips side by side more, for a bound has no latency."""
     found = on_chips("llama-2-70b", "groq-lpu")
@@ -39,7 +39,7 @@ def test_what_groq_reports_lies_within_the_bounds() -> None:
     assert 300 < one_after_another < per_user < one_after_another * found["parallelism"]["tensor"]
 
 
-def test_a_token_streams_all_weights_and_crosses_all_stages() -> None:
+def test_a_token_reads_all_weights_and_passes_all_stages() -> None:
     """TPOT: (weights + collectives of 80 layers + 26 sends), each stage after the other."""
     found = on_chips("llama-2-70b", "groq-lpu")
     stages, tensor = found["parallelism"]["pipeline"], found["parallelism"]["tensor"]
@@ -63,7 +63,7 @@ def test_a_model_that_fits_one_chip_needs_one() -> None:
     )
 
 
-def test_a_chosen_width_is_kept() -> None:
+def test_a_given_tensor_parallel_size_is_kept() -> None:
     assert on_chips("llama-2-7b", "graphcore-bow", tensor_parallel_size=4)["parallelism"]["tensor"] == 4
 
 
@@ -76,12 +76,12 @@ def test_a_full_pipeline_serves_as_many_users_as_stages() -> None:
     assert full["metrics"]["output_tokens_per_s"] > 0.8 * stages * alone["metrics"]["output_tokens_per_s"]
 
 
-def test_a_layer_too_large_for_any_width_says_so() -> None:
+def test_a_layer_too_large_for_any_tensor_parallel_size_is_an_error() -> None:
     with pytest.raises(UserError, match=r"--spatial: .*more memory or weights in fewer bits"):
         on_chips("falcon-7b", "groq-lpu")
 
 
-def test_devices_on_the_bus_are_told() -> None:
+def test_devices_without_a_link_are_a_warning() -> None:
     found = answer("llama-2-7b", "a6000", tensor_parallel_size=2)
     assert "2 devices exchange data over pcie, 31.5 GB/s each way; nvlink would join 2" in found["warnings"]
     assert not answer("llama-2-7b", "h100-sxm", tensor_parallel_size=2)["warnings"]

@@ -32,7 +32,7 @@ def answer(model: str, speculative: str = "none", **options: Any) -> Analysis:
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "gemma-2-9b", "qwen3-30b-a3b", "deepseek-v2-lite", "jamba-v0.1"])
 @pytest.mark.parametrize("rates", ["0.7", "0.8/0.6/0.3"])
-def test_a_tree_of_width_one_is_a_chain_bit_for_bit(model: str, rates: str) -> None:
+def test_a_tree_of_width_one_equals_a_chain_bit_for_bit(model: str, rates: str) -> None:
     batches = {"batch_size": [1, 40], "input_len": [300, 6000]}
     chain = answer(model, f"draft=tinyllama-1.1b,tokens=4,acceptance={rates}", **batches)
     for text in ("widths=1/1/1/1", "budget=4,depth=4"):
@@ -76,7 +76,7 @@ def test_every_node_with_children_is_processed_once_and_sees_its_path(widths: li
     assert [one.caches for one in drafts] == [True] + [False] * (len(drafts) - 1)
 
 
-def test_specinfer_is_as_published() -> None:
+def test_specinfer_matches_published_values() -> None:
     """Table 2 of arXiv 2305.09781, Alpaca: <1,1,k,1,1,1,1,1> from the success rates of table 1, bonus token counted.
 
     Sampling rejects some of the drafts that table 1 counts as successes, most where there is one alone.
@@ -91,7 +91,7 @@ def test_specinfer_is_as_published() -> None:
 
 
 @given(RATES, RATES, WIDTHS)
-def test_more_acceptance_is_more_tokens_and_certain_acceptance_the_depth_and_one(
+def test_tokens_rise_with_acceptance_up_to_depth_plus_one(
     one: float, other: float, widths: list[int]
 ) -> None:
     tree = trees.full(widths)
@@ -105,7 +105,7 @@ def test_more_acceptance_is_more_tokens_and_certain_acceptance_the_depth_and_one
 
 
 @given(st.integers(1, 30), st.floats(0.05, 0.95))
-def test_the_best_tree_is_worth_at_least_every_full_tree_of_its_size(budget: int, rate: float) -> None:
+def test_the_best_tree_yields_at_least_as_many_tokens_as_any_full_tree_of_its_size(budget: int, rate: float) -> None:
     rates = ranks.from_independent_draws(Acceptance(rates=(rate,)), budget)
     best = trees.expected(trees.best(budget, rates, 8), rates)
     for widths in ([budget], [1] * min(budget, 8), [2, 2, 2, 2], [3, 1, 1, 1]):
@@ -113,7 +113,7 @@ def test_the_best_tree_is_worth_at_least_every_full_tree_of_its_size(budget: int
         assert len(tree) > budget or trees.expected(tree, rates) <= best + 1e-12
 
 
-def test_all_passes_that_draft_a_tree_keep_the_formats_of_the_draft() -> None:
+def test_all_draft_passes_of_a_tree_keep_the_drafts_formats() -> None:
     """--quantization speaks of the model; the pass over three nodes reads the same weights as those over one."""
     words = {"quantization": "w4a16", "tensor_parallel_size": 4}
     one, three = answer("llama-2-70b", "tree,draft=tinyllama-1.1b,widths=1/1/3/1", **words).drafts
@@ -122,7 +122,7 @@ def test_all_passes_that_draft_a_tree_keep_the_formats_of_the_draft() -> None:
     )
 
 
-def test_two_drafts_are_stored_and_run_both_and_share_the_root() -> None:
+def test_two_drafts_are_both_stored_and_run_and_share_the_root() -> None:
     both = answer("llama-2-7b", "tree,draft=tinyllama-1.1b+opt-125m,widths=1/1,acceptance=0.6+0.5")
     alone = [answer("llama-2-7b", f"tree,draft={name},widths=1/1") for name in ("tinyllama-1.1b", "opt-125m")]
     plain = answer("llama-2-7b")
@@ -139,7 +139,7 @@ def test_two_drafts_are_stored_and_run_both_and_share_the_root() -> None:
     assert same.system.generation.tokens == 1 + 0.6 + 0.36 and same.system.generation.shape.new_tokens == 3.0
 
 
-def test_trees_bring_more_at_small_batches_and_cost_more_at_large_ones() -> None:
+def test_trees_gain_more_at_small_batches_and_cost_more_at_large_ones() -> None:
     words = {"batch_size": [1, 256], "tensor_parallel_size": 4}
     chain, tree, plain = (
         answer("llama-2-70b", text, **words)
@@ -154,7 +154,7 @@ def test_trees_bring_more_at_small_batches_and_cost_more_at_large_ones() -> None
 
 
 @given(RATES, RATES, st.integers(1, 8))
-def test_a_draft_that_stops_counts_as_when_every_course_is_written_down(
+def test_a_stopping_draft_matches_enumeration_of_all_outcomes(
     fallback: float, rollback: float, most: int
 ) -> None:
     """Every sequence of confident or not, and every place at which the model takes something back."""
@@ -175,13 +175,13 @@ def test_a_draft_that_stops_counts_as_when_every_course_is_written_down(
 
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "gemma-2-9b", "qwen3-30b-a3b"])
-def test_a_draft_that_never_stops_is_a_chain_bit_for_bit(model: str) -> None:
+def test_a_draft_that_never_stops_equals_a_chain_bit_for_bit(model: str) -> None:
     chain = answer(model, "draft=tinyllama-1.1b,tokens=6,acceptance=0.75", input_len=5000)
     never = answer(model, "fallback,draft=tinyllama-1.1b,fallback=0,rollback=0.25,tokens=6", input_len=5000)
     assert never.tpot_s == chain.tpot_s and never.ttft_s == chain.ttft_s
 
 
-def test_a_draft_that_is_never_confident_costs_its_one_pass_beside_plain_decoding() -> None:
+def test_a_never_confident_draft_adds_one_pass_to_plain_decoding() -> None:
     never = answer("llama-2-7b", "fallback,draft=tinyllama-1.1b,fallback=1")
     alone, draft = answer("llama-2-7b"), answer("tinyllama-1.1b")
     assert never.tpot_s[0] == pytest.approx(alone.tpot_s[0] + draft.tpot_s[0])
@@ -189,7 +189,7 @@ def test_a_draft_that_is_never_confident_costs_its_one_pass_beside_plain_decodin
 
 
 @given(RATES, RATES, RATES)
-def test_fewer_tokens_taken_back_are_more_tokens(fallback: float, one: float, other: float) -> None:
+def test_fewer_rollbacks_yield_more_tokens(fallback: float, one: float, other: float) -> None:
     many, few = (fallback_round(SMALL, fallback, rate, 10.0).tokens for rate in (min(one, other), max(one, other)))
     assert 1.0 <= few <= many + 1e-12
 
@@ -212,5 +212,5 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_cannot_be_is_refused_in_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_a_one_line_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert REFUSED[text] in refusal(["analyze", "llama-2-7b", "--hardware", "h100", "--speculative", text], capsys)

@@ -54,7 +54,7 @@ def answer(model: str, speculative: str = "none", **options: Any) -> Analysis:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("nothing", NOTHING)
-def test_nothing_drafted_is_plain_decoding_bit_for_bit(model: str, nothing: str) -> None:
+def test_no_draft_tokens_equal_plain_decoding_bit_for_bit(model: str, nothing: str) -> None:
     own, plain = answer(model, nothing), answer(model)
     assert (own.tpot_s, own.ttft_s, own.e2e_s) == (plain.tpot_s, plain.ttft_s, plain.e2e_s)
     for figure in fields(plain.memory):
@@ -63,7 +63,7 @@ def test_nothing_drafted_is_plain_decoding_bit_for_bit(model: str, nothing: str)
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("method", SOMETHING)
-def test_a_point_is_the_same_inside_a_sweep_and_a_round_is_never_cheaper_than_a_step(model: str, method: str) -> None:
+def test_single_points_equal_the_sweep_and_rounds_cost_at_least_a_step(model: str, method: str) -> None:
     batches, prompts = [1, 8, 300], [100, 2000, 5000]
     swept = answer(model, method, batch_size=batches, input_len=prompts)
     for at, (batch, prompt) in enumerate(zip(batches, prompts, strict=True)):
@@ -77,7 +77,7 @@ def test_a_point_is_the_same_inside_a_sweep_and_a_round_is_never_cheaper_than_a_
 
 
 @given(RATES, RATES, TOKENS, st.floats(0.0, 1.0))
-def test_more_acceptance_is_more_tokens_and_certain_acceptance_all_of_them(
+def test_tokens_rise_with_acceptance_up_to_all_draft_tokens(
     one: float, other: float, tokens: float, match: float
 ) -> None:
     def expected(rate: float) -> tuple[Any, ...]:
@@ -90,7 +90,7 @@ def test_more_acceptance_is_more_tokens_and_certain_acceptance_all_of_them(
     assert most == pytest.approx((1.0 + match * tokens, tokens + 1.0, tokens + 1.0))
 
 
-def test_copied_tokens_are_a_chain_and_passes_without_a_match_bring_one_token() -> None:
+def test_copied_tokens_are_a_chain_and_passes_without_a_match_yield_one_token() -> None:
     rates = Acceptance(rates=(0.5,))
     always, seldom = lookup_round(2.0, rates, 1.0, 0.0), lookup_round(2.0, rates, 0.25, 3e-6)
     assert (always.tokens, always.shape.new_tokens, always.shape.attended_new_pairs) == (1.75, 3.0, None)
@@ -106,7 +106,7 @@ def test_a_search_on_the_host_adds_to_every_round() -> None:
     assert asked.tpot_s[0] == pytest.approx(free.tpot_s[0] + 90e-6 / 1.5)
 
 
-def test_phrases_of_a_datastore_part_at_the_root() -> None:
+def test_phrases_of_a_datastore_branch_at_the_root() -> None:
     """Two phrases of three tokens: the tokens of each see 2, 3 and 4 tokens, the root itself."""
     found = retrieval_round(6.0, 3.0, Acceptance(rates=(0.5,)), 0.0)
     assert found.shape.attended_new_pairs == 1 + 2 * (2 + 3 + 4)
@@ -114,7 +114,7 @@ def test_phrases_of_a_datastore_part_at_the_root() -> None:
     assert found.tokens == 1 + 0.5 + 0.25 + 0.125
 
 
-def test_rest_is_as_published() -> None:
+def test_rest_matches_published_values() -> None:
     """Spec-Bench, Vicuna-7B: 1.82 tokens a pass, 1.48 times as fast; the datastore takes nothing of the device."""
     own, plain = answer("llama-2-7b", "rest", hardware="a100"), answer("llama-2-7b", hardware="a100")
     assert own.system.generation.tokens == pytest.approx(1.82)
@@ -123,7 +123,7 @@ def test_rest_is_as_published() -> None:
     assert own.memory.weights_bytes == plain.memory.weights_bytes
 
 
-def test_lookahead_sees_its_row_and_its_column() -> None:
+def test_lookahead_tokens_attend_to_their_row_and_column() -> None:
     """Window 2, 3-grams, 1 guess.  Rows: t0 t1, a0 a1; the guess: g1 g2.
 
     t0 sees itself; t1 t0 t1; a0 t0 a0; a1 t0 t1 a1; g1 t0 g1; g2 t0 g1 g2: 1 + 2 + 2 + 3 + 2 + 3.
@@ -134,7 +134,7 @@ def test_lookahead_sees_its_row_and_its_column() -> None:
 
 
 @given(st.integers(1, 20), st.integers(2, 8), st.integers(0, 20))
-def test_pairs_of_lookahead_are_those_of_its_mask(window: int, ngram: int, guesses: int) -> None:
+def test_lookahead_pairs_match_its_mask(window: int, ngram: int, guesses: int) -> None:
     rows = ngram - 1
     branch = sum((place + 1) + row for row in range(rows) for place in range(window))
     verification = guesses * sum(1 + place for place in range(1, rows + 1))
@@ -144,7 +144,7 @@ def test_pairs_of_lookahead_are_those_of_its_mask(window: int, ngram: int, guess
 
 
 @given(RATES, st.integers(2, 8).map(float), st.integers(0, 20).map(float))
-def test_guesses_are_accepted_as_the_paper_says(rate: float, ngram: float, guesses: float) -> None:
+def test_lookahead_acceptance_matches_the_paper(rate: float, ngram: float, guesses: float) -> None:
     """E = (gamma + 1) - sum (1 - a^i)^b of b speculations of gamma tokens (arXiv 2402.02057)."""
     rates = Acceptance(rates=(rate,))
     paper = ngram - sum((1.0 - rate**i) ** guesses for i in range(1, int(ngram)))
@@ -152,7 +152,7 @@ def test_guesses_are_accepted_as_the_paper_says(rate: float, ngram: float, guess
     assert expected_from_guesses(rates, ngram, 1.0) == pytest.approx(rates.tokens(ngram - 1.0))
 
 
-def test_a_published_length_of_lookahead_is_of_all_guesses_together() -> None:
+def test_a_published_lookahead_length_covers_all_guesses() -> None:
     published = answer("llama-2-7b", "lookahead,window=7,acceptance=lookahead-vicuna-7b").system.generation
     given_so = answer("llama-2-7b", "lookahead,window=7,compression=1.66").system.generation
     assert published.tokens == pytest.approx(given_so.tokens) == pytest.approx(1.66)
@@ -160,14 +160,14 @@ def test_a_published_length_of_lookahead_is_of_all_guesses_together() -> None:
 
 
 @given(st.integers(1, 64).map(float), st.floats(0.0, 1.0))
-def test_a_block_brings_its_tokens_after_its_iterations(tokens: float, share: float) -> None:
+def test_a_jacobi_block_yields_its_tokens_after_its_iterations(tokens: float, share: float) -> None:
     iterations = 1.0 + share * (tokens - 1.0)
     block = jacobi_round(tokens, iterations)
     assert block.tokens == tokens / iterations and 1.0 - 1e-12 <= block.tokens <= tokens
     assert (block.shape.new_tokens, block.shape.attended_new_pairs) == (tokens, None)
 
 
-def test_jacobi_without_luck_is_slower_than_plain_decoding_and_in_one_iteration_fastest() -> None:
+def test_jacobi_is_slower_than_plain_decoding_at_worst_and_fastest_with_one_iteration() -> None:
     plain = answer("llama-2-7b").tpot_s[0]
     best, worst = (answer("llama-2-7b", f"jacobi,iterations={passes}").tpot_s[0] for passes in (1, 16))
     assert best < plain / 15 and plain < worst < 1.1 * plain
@@ -201,10 +201,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_cannot_be_is_refused_in_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_a_one_line_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert REFUSED[text] in refusal(["analyze", "llama-2-7b", "--hardware", "h100", "--speculative", text], capsys)
 
 
-def test_generations_say_what_they_verify() -> None:
+def test_generations_state_their_verification_step() -> None:
     made: Generation = answer("llama-2-7b", "ngram").system.generation
     assert made.facts["drafted_tokens"] == 10.0 and made.facts["acceptance"] == "ngram-vicuna-7b"

@@ -60,7 +60,7 @@ def all_trees(nodes: int, depth: int) -> list[Tree]:
     return [tree for tree in found if max(trees.depths(tree), default=0) <= depth]
 
 
-def test_a_tree_of_two_by_two_attends_17_pairs_and_is_worth_2_3125_tokens() -> None:
+def test_a_tree_of_two_by_two_has_17_pairs_and_yields_2_3125_tokens() -> None:
     """Root 1, two children 2 each, four grandchildren 3 each: 1 + 4 + 12 = 17.  1 + 0.75 + 0.75^2 = 2.3125."""
     tree = trees.full((2, 2))
     assert tree == (0, 0, 1, 1, 2, 2)
@@ -77,20 +77,20 @@ def test_specinfers_expansion_2_2_1_has_ten_nodes_and_four_sequences() -> None:
 
 
 @given(drafted=st.integers(0, 30))
-def test_a_tree_of_width_1_is_the_causal_chain(drafted: int) -> None:
+def test_a_tree_of_width_1_equals_the_causal_chain(drafted: int) -> None:
     new_tokens = drafted + 1
     assert trees.full((1,) * drafted) == trees.chain(drafted)
     assert trees.pairs(trees.chain(drafted)) == new_tokens * (new_tokens + 1) / 2
 
 
 @given(drafted=st.integers(0, 30), curve=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6))
-def test_a_chain_is_worth_exactly_what_acceptance_says(drafted: int, curve: list[float]) -> None:
+def test_a_chain_yields_the_expected_tokens_of_its_acceptance(drafted: int, curve: list[float]) -> None:
     acceptance = Acceptance(rates=tuple(curve))
     assert trees.expected(trees.chain(drafted), one_choice(acceptance)) == acceptance.tokens(float(drafted))
 
 
 @given(rates=some_ranks, budget=st.integers(0, 5), depth=st.integers(1, 4))
-def test_no_tree_of_the_same_size_is_worth_more_than_the_best(rates: Ranks, budget: int, depth: int) -> None:
+def test_no_tree_of_the_same_size_yields_more_than_the_best(rates: Ranks, budget: int, depth: int) -> None:
     best = trees.best(budget, rates, depth)
     most = max(trees.expected(tree, rates) for tree in all_trees(budget, depth))
     assert trees.expected(best, rates) == pytest.approx(most, rel=1e-12)
@@ -99,13 +99,13 @@ def test_no_tree_of_the_same_size_is_worth_more_than_the_best(rates: Ranks, budg
 
 
 @given(rates=some_ranks, budget=st.integers(1, 40))
-def test_the_best_tree_is_never_worth_less_than_a_chain(rates: Ranks, budget: int) -> None:
+def test_the_best_tree_never_yields_less_than_a_chain(rates: Ranks, budget: int) -> None:
     best = trees.expected(trees.best(budget, rates, budget), rates)
     assert best >= trees.expected(trees.chain(budget), rates) * (1 - 1e-12)
 
 
 @given(rates=some_ranks, budget=st.integers(1, 30))
-def test_a_larger_budget_is_never_worth_less(rates: Ranks, budget: int) -> None:
+def test_a_larger_budget_never_yields_less(rates: Ranks, budget: int) -> None:
     larger, smaller = (trees.expected(trees.best(size, rates, 6), rates) for size in (budget + 1, budget))
     assert larger >= smaller * (1 - 1e-12)
 
@@ -115,7 +115,7 @@ def test_the_best_tree_of_three_takes_the_largest_products() -> None:
     assert trees.expected(trees.best(3, HALF_AND_QUARTER, 5), HALF_AND_QUARTER) == 2.0
 
 
-def test_a_draft_with_one_choice_has_a_chain_for_its_best_tree() -> None:
+def test_the_best_tree_of_a_draft_with_one_choice_is_a_chain() -> None:
     assert trees.best(6, one_choice(Acceptance(rates=(0.7,))), 4) == trees.chain(4)
 
 
@@ -124,7 +124,7 @@ def test_paths_of_ranks_become_a_tree_whatever_their_order() -> None:
     assert of_paths([[0], [1], [0, 0], [0, 1], [1, 0], [1, 1]]) == trees.full((2, 2))
 
 
-def test_medusas_tree_with_its_heads_accuracy_is_worth_what_spec_bench_measured() -> None:
+def test_medusas_tree_and_head_accuracy_reproduce_spec_bench() -> None:
     """Spec-Bench: 2.32 tokens a pass for Vicuna-7B, 2.39 for 13B; the log has the first five choices of ten."""
     tree = of_paths(MEDUSA_63)
     assert len(tree) == 63
@@ -134,13 +134,13 @@ def test_medusas_tree_with_its_heads_accuracy_is_worth_what_spec_bench_measured(
 
 
 @pytest.mark.parametrize(("width", "measured"), [(1, 2.95), (2, 3.07), (3, 3.21), (4, 3.33), (5, 3.43)])
-def test_specinfers_trees_with_its_success_rates_are_worth_what_it_measured(width: int, measured: float) -> None:
+def test_specinfers_trees_and_success_rates_reproduce_its_measurements(width: int, measured: float) -> None:
     """arXiv 2305.09781, tables 1 and 2: LLaMA-68M for LLaMA-7B, Alpaca, greedy, <1, 1, k, 1, 1, 1, 1, 1>."""
     tree = trees.full((1, 1, width, 1, 1, 1, 1, 1))
     assert trees.expected(tree, RANKS["draft-llama-68m"].ranks) == pytest.approx(measured, rel=0.09)
 
 
-def test_two_drafts_that_know_nothing_of_each_other_add_up() -> None:
+def test_tokens_of_two_independent_drafts_add_up() -> None:
     """Chains of 2 with 0.5 and 0.4: 1 + (1 - 0.5 x 0.6) + (1 - 0.75 x 0.84) = 2.07; 5 tokens, 1 + 2 (2 + 3) pairs."""
     both = MergedTrees(trees=(trees.chain(2), trees.chain(2)))
     rates = [Ranks(rates=((0.5,),)), Ranks(rates=((0.4,),))]
@@ -149,7 +149,7 @@ def test_two_drafts_that_know_nothing_of_each_other_add_up() -> None:
     assert both.pairs == 11.0
 
 
-def test_drafts_that_say_the_same_are_one_tree() -> None:
+def test_identical_drafts_are_one_tree() -> None:
     tree, rates = trees.full((2, 2)), HALF_AND_QUARTER
     same = MergedTrees(trees=(tree, tree, tree), overlap=1.0)
     assert same.new_tokens == len(tree) + 1
@@ -158,7 +158,7 @@ def test_drafts_that_say_the_same_are_one_tree() -> None:
 
 
 @given(rates=some_ranks, budget=st.integers(1, 8), overlap=st.floats(0.0, 1.0))
-def test_another_draft_never_makes_a_pass_worth_less_nor_more_than_both_alone(
+def test_a_second_draft_adds_between_nothing_and_its_own_tokens(
     rates: Ranks, budget: int, overlap: float
 ) -> None:
     tree = trees.best(budget, rates, 4)

@@ -43,7 +43,7 @@ def without_names(found: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("model", "draft"), PAIRS)
 class TestEveryPair:
-    def test_nothing_drafted_is_plain_decoding_bit_for_bit(self, model: str, draft: str) -> None:
+    def test_no_draft_tokens_equal_plain_decoding_bit_for_bit(self, model: str, draft: str) -> None:
         plain, none = (
             analyze(model, "h100", **SIZES),
             analyze(model, "h100", speculative=speculative(draft, 0), **SIZES),
@@ -51,18 +51,18 @@ class TestEveryPair:
         for point in range(3):
             assert without_names(none.to_dict(point)) == without_names(plain.to_dict(point))
 
-    def test_a_token_costs_less_the_more_is_accepted(self, model: str, draft: str) -> None:
+    def test_time_per_token_falls_with_acceptance(self, model: str, draft: str) -> None:
         rates = (0.0, 0.3, 0.6, 0.9, 1.0)
         times = [
             analyze(model, "h100", speculative=speculative(draft, 4, rate), **SIZES).analysis.tpot_s for rate in rates
         ]
         assert (np.diff(np.array(times), axis=0) < 0).all()
 
-    def test_where_all_is_accepted_a_round_brings_one_token_more_than_was_drafted(self, model: str, draft: str) -> None:
+    def test_with_full_acceptance_a_round_yields_one_token_more_than_drafted(self, model: str, draft: str) -> None:
         found = answer(model, "h100", speculative=speculative(draft, 5, 1))["generation"]
         assert found["tokens_per_round"] == 6 == found["new_tokens"]
 
-    def test_a_verification_multiplies_every_token_and_is_never_cheaper_than_a_step(
+    def test_a_verification_computes_every_token_and_costs_at_least_a_step(
         self, model: str, draft: str
     ) -> None:
         found = answer(model, "h100", speculative=speculative(draft, 4), batch_size=3)
@@ -73,7 +73,7 @@ class TestEveryPair:
         assert found["stages"]["decode"]["time_s"] > plain["stages"]["decode"]["time_s"]
         assert found["generation"]["pass_s"] == pytest.approx(found["stages"]["decode"]["time_s"], rel=1e-12)
 
-    def test_both_models_and_both_caches_are_in_memory(self, model: str, draft: str) -> None:
+    def test_memory_contains_both_models_and_both_caches(self, model: str, draft: str) -> None:
         """300 + 9 - 1 tokens, and 4 that may all be rejected; of a recurrent layer a state before and after each."""
         sizes = {"batch_size": 3, "input_len": 300}
         found = answer(model, "h100", speculative=speculative(draft, 4), output_len=9, **sizes)["memory"]
@@ -82,7 +82,7 @@ class TestEveryPair:
         states = 5 if model.startswith("mamba") else 1
         assert found["kv_cache_bytes"] == states * (one["kv_cache_bytes"] + other["kv_cache_bytes"])
 
-    def test_a_point_is_the_same_inside_a_sweep(self, model: str, draft: str) -> None:
+    def test_a_single_point_equals_the_point_of_a_sweep(self, model: str, draft: str) -> None:
         for tokens in (3, "best"):
             words = speculative(draft, tokens)
             together = analyze(model, "h100", speculative=words, **SIZES).analysis
@@ -90,14 +90,14 @@ class TestEveryPair:
                 alone = analyze(model, "h100", speculative=words, **SIZES | {"batch_size": batch}).analysis
                 assert alone.tpot_s[0] == together.tpot_s[at] and alone.ttft_s[0] == together.ttft_s[at]
 
-    def test_the_best_number_is_never_slower_than_any_other(self, model: str, draft: str) -> None:
+    def test_the_best_number_of_draft_tokens_is_never_slower_than_another(self, model: str, draft: str) -> None:
         best = analyze(model, "h100", speculative=speculative(draft, "best"), **SIZES).analysis.tpot_s
         for tokens in (0, 1, 2, 4, 8, 16):
             other = analyze(model, "h100", speculative=speculative(draft, tokens), **SIZES).analysis.tpot_s
             assert (best <= other * (1 + 1e-12)).all()
 
 
-def test_the_talk_on_specinfer_counts_three_tokens_for_one_and_a_half_passes() -> None:
+def test_the_specinfer_talk_example() -> None:
     """A draft at 0.1 of the cost, five drafted, three accepted: 5 x 0.1 + 1 = 1.5 for 3 tokens, a gain of 2.
 
     The talk counts accepted tokens alone and takes verification for free; with the token that the model adds itself,
@@ -110,7 +110,7 @@ def test_the_talk_on_specinfer_counts_three_tokens_for_one_and_a_half_passes() -
         assert one / round_.per_token(one, [0.1 * one]) == pytest.approx(gain)
 
 
-def test_expected_tokens_are_those_of_the_paper() -> None:
+def test_expected_tokens_match_the_paper() -> None:
     """Leviathan et al., equation 1: (1 - 0.8^5) / (1 - 0.8) = 3.3616 of four drafted."""
     draft = Draft(name="small", model=models.load("opt-125m"))
     found = draft_round(draft, 4.0, Acceptance(rates=(0.8,)))
@@ -144,11 +144,11 @@ class TestLlama70b:
             "llama-2-70b", "h100", batch_size=batch, input_len=1024, tensor_parallel_size=8, speculative=words
         )["generation"]
 
-    def test_speculation_helps_at_batch_1_and_less_at_256(self) -> None:
+    def test_speculation_gains_more_at_batch_1_than_at_256(self) -> None:
         gains = {batch: self.found(batch)["speedup"] for batch in (1, 256)}
         assert gains[1] > 2.0 and gains[256] < 0.6 * gains[1]
 
-    def test_beyond_the_batch_at_which_it_stops_paying_plain_decoding_is_faster(self) -> None:
+    def test_plain_decoding_is_faster_beyond_the_break_even_batch_size(self) -> None:
         pays = self.found(1)["pays_up_to_batch_size"]
         assert 64 <= pays < 1024
         assert self.found(pays)["speedup"] >= 0.99 and self.found(pays + 8)["speedup"] < 1.01
@@ -167,14 +167,14 @@ class TestLlama70b:
         ]
         assert best == sorted(best, reverse=True) and best[0] > best[-1] == 0
 
-    def test_the_draft_is_sharded_as_the_model_unless_said_otherwise(self) -> None:
+    def test_the_draft_is_sharded_like_the_model_by_default(self) -> None:
         shared, whole = (self.found(1, **more)["drafts"][0] for more in ({}, {"tensor_parallel_size": 1}))
         assert whole["weights_bytes"] > 7 * shared["weights_bytes"]
         assert whole["pass_s"] > shared["pass_s"]
 
 
 @pytest.mark.parametrize("more", [{"sequence_parallel": "on"}, {"expert_parallel_size": 4}], ids=str)
-def test_a_draft_on_a_device_of_its_own_has_nobody_to_share_tokens_or_experts_with(more: dict[str, Any]) -> None:
+def test_a_draft_on_one_device_has_no_context_or_expert_parallelism(more: dict[str, Any]) -> None:
     words = {"tensor_parallel_size": 4, "input_len": 64, "output_len": 2}
     alone, beside = (
         answer(
@@ -197,7 +197,7 @@ def test_a_draft_keeps_its_own_formats() -> None:
     assert plain == 2 * models.load("llama-3.2-1b").parameters > 1.5 * narrow
 
 
-def test_replicas_hold_as_many_requests_as_one_does_each_with_the_cache_of_its_draft() -> None:
+def test_capacity_of_replicas_includes_the_drafts_cache() -> None:
     one, two = (
         answer("llama-3.1-8b", "h100", speculative=speculative("llama-3.2-1b"), data_parallel_size=replicas)["memory"]
         for replicas in (1, 2)
@@ -205,7 +205,7 @@ def test_replicas_hold_as_many_requests_as_one_does_each_with_the_cache_of_its_d
     assert two["max_concurrent_requests"] == 2 * one["max_concurrent_requests"]
 
 
-def test_the_best_number_is_sought_where_the_request_has_its_tensors() -> None:
+def test_the_best_number_of_draft_tokens_uses_the_requests_tensor_placement() -> None:
     """FlexGen places them for every number that is tried: streamed weights pay for more tokens than resident ones."""
     words = {"batch_size": 64, "input_len": 64, "output_len": 8}
     found = {
@@ -217,7 +217,7 @@ def test_the_best_number_is_sought_where_the_request_has_its_tensors() -> None:
     assert found["best"] <= min(found.values()) * (1.0 + 1e-9)
 
 
-def test_recurrent_layers_keep_a_state_for_every_token_that_may_be_rejected() -> None:
+def test_recurrent_layers_store_a_state_per_rejectable_token() -> None:
     """Qwen3.5-397B, 45 recurrent layers of 2 MiB: 90 MiB a sequence, 360 MiB for three drafted tokens and 1.3 GiB for a
     tree of 14 (https://github.com/vllm-project/vllm/issues/54080); beside them columns of convolutions, 5 %.
 
@@ -251,7 +251,7 @@ def test_a_distilled_draft_is_rejected_less_often() -> None:
     assert raised == pytest.approx(direct)
 
 
-def test_what_composes_in_one_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_compose_in_one_command(capsys: pytest.CaptureFixture[str]) -> None:
     words = (
         "analyze llama-3.1-70b --hardware h100 --quantization w4a16 -tp 4 --kv-block-size 16 --batch-size 8 "
         "--speculative draft=llama-3.2-1b,tokens=4,acceptance=0.8 --batching continuous"
@@ -274,18 +274,18 @@ def test_what_composes_in_one_command(capsys: pytest.CaptureFixture[str]) -> Non
         ("tokens=4", "method of --speculative"),
     ],
 )
-def test_bad_words_get_one_line(words: str, says: str) -> None:
+def test_bad_options_are_a_one_line_error(words: str, says: str) -> None:
     with pytest.raises(UserError, match=says) as error:
         analyze("llama-3.1-8b", "h100", speculative=words)
     assert "\n" not in str(error.value)
 
 
-def test_two_schemes_at_once_and_a_draft_in_a_pipeline_are_refused() -> None:
+def test_two_generation_schemes_and_pipelined_drafts_are_rejected() -> None:
     with pytest.raises(UserError, match="pipeline"):
         analyze("llama-3.1-8b", "h100", speculative=speculative("llama-3.2-1b"), pipeline_parallel_size=2)
 
 
-def test_words_know_where_the_search_for_the_batch_that_pays_ends() -> None:
+def test_the_report_states_the_limit_of_the_break_even_search() -> None:
     from llmviewer.reports import generation
 
     assert generation.MAX_BATCH_SIZE == speculation_report.MAX_BATCH_SIZE

@@ -44,14 +44,14 @@ def everything() -> list[SurveySection]:
     return [found(name) for name in FIGURES]
 
 
-def test_every_figure_and_table_that_llm_viewer_made_is_there() -> None:
+def test_every_figure_and_table_of_llm_viewer_exists() -> None:
     figures = (5, 6, 7, 8, 9, 11, 15, 16, 18, 19, 20)
     assert tuple(f"figure_{number}" for number in figures) == FIGURES[1:]
     assert FIGURES[0] == "table_1"
 
 
 @pytest.mark.parametrize(("name", "claim"), CLAIMS, ids=[f"{name}: {claim.says}" for name, claim in CLAIMS])
-def test_a_conclusion_holds_or_the_page_says_that_it_does_not(name: str, claim: Any) -> None:
+def test_every_conclusion_holds_or_is_listed_as_not_holding(name: str, claim: Any) -> None:
     verdict = claim.check(found(name).frames)
     assert verdict.holds == (claim.says not in NOT_CONFIRMED.get(name, set())), verdict.because
     assert re.search(r"\d", verdict.because), "a verdict says its numbers"
@@ -91,7 +91,7 @@ def test_a_verdict_follows_the_data(case: str) -> None:
     assert claim.check(changed).holds is not claim.check(own.frames).holds
 
 
-def test_data_is_what_analyze_says() -> None:
+def test_figure_data_match_analyze() -> None:
     """Figure 8 at batch 16, figure 9 at 512 tokens, figure 11 at 50,000, Table 1's q_proj, figure 20 at 768 GB/s."""
     eager = {"attention": "eager"}
     step = found("figure_8").frames[""].query("quantization == 'w4a16' and batch_size == 16").iloc[0]
@@ -165,7 +165,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_folder_holds_the_page_and_picture_and_data_of_every_figure(folder: Path) -> None:
+def test_the_folder_has_page_picture_and_data_of_every_figure(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     stems = [name.replace("_", "-") for name in FIGURES]
     assert {f"{stem}.{ending}" for stem in stems for ending in ("png", "svg", "csv")} | {
@@ -176,7 +176,7 @@ def test_the_folder_holds_the_page_and_picture_and_data_of_every_figure(folder: 
 
 
 @pytest.mark.parametrize("page", ["index.md", "index.html"])
-def test_the_page_leads_to_files_that_are_there_and_names_every_claim(folder: Path, page: str) -> None:
+def test_links_of_the_page_resolve_and_every_claim_is_listed(folder: Path, page: str) -> None:
     text = (folder / page).read_text(encoding="utf-8")
     targets = re.findall(r'(?:src|href)="([^"]+)"', text) + re.findall(r"\]\(([^)]+)\)", text)
     local = {target for target in targets if not target.startswith(("http", "#"))}
@@ -185,13 +185,13 @@ def test_the_page_leads_to_files_that_are_there_and_names_every_claim(folder: Pa
     assert all(load(name).title in text for name in FIGURES)
 
 
-def test_the_page_loads_nothing_from_elsewhere_and_describes_its_pictures(folder: Path) -> None:
+def test_the_page_loads_no_external_files_and_describes_its_pictures(folder: Path) -> None:
     text = (folder / "index.html").read_text(encoding="utf-8")
     assert not re.findall(r'src="http|<script|<link|@import|url\(', text)
     assert len(re.findall(r'<img src="[^"]+" alt="[^"]{20,}"', text)) == len(FIGURES)
 
 
-def test_a_second_survey_takes_the_place_of_the_first_and_is_the_same(folder: Path) -> None:
+def test_a_second_survey_replaces_the_first_identically(folder: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert main(["survey", "-o", str(folder)]) == 0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
@@ -205,20 +205,20 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0]
 
 
-def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "thesis.tex").write_text("mine", encoding="utf-8")
     assert "thesis.tex" in refused(["-o", str(tmp_path)], capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.parametrize("words", [["-o", "{}/file"], ["-o", "{}/file/below"], ["-o", "{}/new", "--theme", "pink"]])
-def test_what_cannot_be_is_one_line(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_a_one_line_error(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     refused([word.format(tmp_path) for word in words], capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_survey_that_breaks_off_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_survey_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -227,13 +227,13 @@ def test_a_survey_that_breaks_off_leaves_nothing(tmp_path: Path, monkeypatch: py
     assert not list(tmp_path.iterdir())
 
 
-def test_docs_hold_the_page_as_it_is() -> None:
+def test_the_docs_contain_the_current_page() -> None:
     """`make docs` writes it."""
     page = Path(__file__).resolve().parent.parent / "docs" / "survey.md"
     assert page.read_text(encoding="utf-8") == as_markdown(everything(), pictures=False)
 
 
-def test_markup_in_words_is_text() -> None:
+def test_markup_is_escaped() -> None:
     assert "<0.1" not in as_html(everything())
 
 
@@ -274,12 +274,12 @@ class TestLlmViewer:
         return case, whole
 
     @pytest.mark.parametrize("one", PEERS, ids=str)
-    def test_a_number_is_what_it_printed(self, one: peer.Peer) -> None:
+    def test_a_number_equals_the_printed_one(self, one: peer.Peer) -> None:
         case, _ = self.record(one)
         assert one.theirs == pytest.approx(case["total_results"][one.stage][KEYS[one.quantity]], rel=1e-7)
 
     @pytest.mark.parametrize("one", [one for one in PEERS if one.quantity not in peer.MEMORY], ids=str)
-    def test_the_operators_named_account_for_nine_tenths_of_a_difference(self, one: peer.Peer) -> None:
+    def test_the_named_operators_explain_nine_tenths_of_a_difference(self, one: peer.Peer) -> None:
         case, whole = self.record(one)
         options = dict(one.query.options)
         del options["efficiency"]

@@ -26,7 +26,7 @@ class TestFigure7:
 
     @pytest.mark.parametrize(("batch", "length"), [(1, 1024), (1, 4096), (16, 1024), (64, 4096)])
     @pytest.mark.parametrize("quantization", ["none", "w8a8kv8", "w4a16kv4"])
-    def test_they_are_below_two_percent_of_both_together(self, batch: int, length: int, quantization: str) -> None:
+    def test_activations_are_below_two_percent_of_weights_and_cache(self, batch: int, length: int, quantization: str) -> None:
         """One decode step alone: a prefill of one token at most, so the worst step is the decode step."""
         found = answer(
             "llama-2-13b",
@@ -43,7 +43,7 @@ class TestFigure8:
     """Decode of Llama-2-13B on an A6000, sequence length 1024: fewer bits of weights help a small batch only."""
 
     @pytest.mark.parametrize("after", ["w2a16", "w1a16"])
-    def test_the_whole_step_gains_less_the_larger_the_batch_is(self, after: str) -> None:
+    def test_the_gain_of_a_step_falls_with_the_batch_size(self, after: str) -> None:
         gains = [decode_time(batch, "w4a16") / decode_time(batch, after) for batch in (1, 8, 64, 512)]
         assert gains == sorted(gains, reverse=True)
         assert gains[0] > 1.5 and gains[-1] == pytest.approx(1.0, abs=1e-3)
@@ -55,7 +55,7 @@ class TestFigure19:
     BATCHES = (1, 2, 4, 8, 16, 32)
 
     @pytest.mark.parametrize("batching", ["static", "continuous", "chunked"])
-    def test_batch_raises_throughput_latency_and_memory(self, batching: str) -> None:
+    def test_batch_size_raises_throughput_latency_and_memory(self, batching: str) -> None:
         found = analyze(
             "llama-2-13b", "h200", batch_size=self.BATCHES, input_len=1024, output_len=128, batching=batching
         )
@@ -87,7 +87,7 @@ def test_w4a16_stops_paying_at_large_batch_even_on_the_data_sheet() -> None:
     assert list(gain) == sorted(gain, reverse=True)
 
 
-def test_distillation_from_70_to_7_billion_saves_what_their_sizes_say() -> None:
+def test_distillation_from_70b_to_7b_saves_in_proportion_to_size() -> None:
     """Section 3.4: a student is a model of its own; at batch 1 decode follows the bytes of the weights."""
     teacher, student = (answer(name, "h100", output_len=2) for name in ("llama-2-70b", "llama-2-7b"))
     sizes = teacher["memory"]["weights_bytes"] / student["memory"]["weights_bytes"]

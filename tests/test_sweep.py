@@ -26,13 +26,13 @@ def test_the_batch_size_varies_fastest_then_the_prompt_then_the_output() -> None
     assert triples(grid().points(7, 8)) == [(8.0, 16.0, 5.0)]
 
 
-def test_chunks_are_the_points_in_order() -> None:
+def test_chunks_contain_the_points_in_order() -> None:
     pieces = list(grid().chunks(max_points=5.0))
     assert [len(triples(piece)) for piece in pieces] == [5, 5, 2]
     assert [point for piece in pieces for point in triples(piece)] == triples(grid().points(0, 12))
 
 
-def test_a_chunk_has_about_as_many_forward_passes_as_caches_hold() -> None:
+def test_a_chunk_has_about_as_many_forward_passes_as_fit_the_cpu_cache() -> None:
     """4096 answers of 63 tokens: a prefill pass, the decode step shown and 62 steps each, so 16384 / 64 per chunk."""
     many = Grid(batch_sizes=np.arange(1.0, 4097.0), input_lens=np.array([16.0]), output_lens=np.array([63.0]))
     assert [len(triples(piece)) for piece in many.chunks()] == [CHUNK_PASSES // 64] * 16

@@ -69,18 +69,18 @@ def stage_rows(text, stage):
         (fmt.times, 0.2832, "0.283×"),
     ],
 )
-def test_numbers_carry_their_prefix_and_three_or_four_digits(show, value, text):
+def test_numbers_have_a_prefix_and_three_or_four_digits(show, value, text):
     assert show(value) == text
 
 
 @pytest.mark.parametrize(
     "show", [fmt.count, fmt.memory, fmt.traffic, fmt.duration, fmt.intensity, fmt.share, fmt.times, fmt.whole, fmt.tera]
 )
-def test_what_does_not_exist_is_a_dash(show):
+def test_undefined_values_are_a_dash(show):
     assert show(None) == fmt.DASH
 
 
-def test_no_plausible_number_breaks_a_format():
+def test_formats_accept_every_plausible_number():
     for value in (*np.logspace(-30, 40, 281), *range(2000)):
         for show in (fmt.count, fmt.parameters, fmt.traffic, fmt.memory, fmt.bandwidth, fmt.duration, fmt.intensity):
             text = show(float(value))
@@ -90,14 +90,14 @@ def test_no_plausible_number_breaks_a_format():
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("width", [80, 160])
-def test_no_line_is_wider_than_the_screen_but_an_address(model, width):
+def test_only_addresses_may_be_wider_than_the_screen(model, width):
     for line in printed(model, width=width, batch_size=64, output_len=1024).splitlines():
         assert len(line) <= width or "https://" in line, line
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("width", [60, 80, 120, 160])
-def test_every_operator_stands_in_the_table_with_its_bound_and_time(model, width):
+def test_every_operator_is_in_the_table_with_bound_and_time(model, width):
     result, text = analyze(model, "h100"), printed(model, width=width)
     for stage, title in (("prefill", "Prefill"), ("decode", "Decode step")):
         rows = [line.split() for line in stage_rows(text, title)]
@@ -123,7 +123,7 @@ def test_shares_of_a_stage_add_up_to_the_whole():
     assert sum(stage["time_by_bound_s"].values()) == pytest.approx(stage["time_s"])
 
 
-def test_the_table_says_what_was_asked_and_what_holds_it_up():
+def test_the_table_states_the_workload_and_its_bottleneck():
     text = " ".join(printed("llama-2-7b", "a6000", input_len=2048).split())
     assert "6.738B parameters, fp16" in text
     assert "154.8 TFLOP/s dense fp16, 768 GB/s, 48 GiB" in text
@@ -136,13 +136,13 @@ def test_the_table_says_what_was_asked_and_what_holds_it_up():
     assert "L2 bandwidth: unknown for a6000" in text
 
 
-def test_layers_of_different_kinds_are_told_apart():
+def test_layers_of_different_kinds_have_separate_rows():
     text = printed("deepseek-v2-lite")
     assert "dense × 1" in text
     assert "moe × 26" in text
 
 
-def test_a_workload_that_does_not_fit_says_what_is_missing_and_why():
+def test_a_workload_that_does_not_fit_states_the_missing_memory_and_its_cause():
     text = printed("llama-2-7b", "a6000", batch_size=64)
     assert "DOES NOT FIT" in text
     assert "Warning  does not fit: 53.2 GiB needed, budget 43.2 GiB; largest part: KV" in text
@@ -152,7 +152,7 @@ def test_one_output_token_has_no_time_per_output_token():
     assert re.search(r"TPOT +– +no decode steps", printed("llama-2-7b", output_len=1))
 
 
-def test_a_token_budget_is_said_where_it_splits_the_prefill():
+def test_a_token_budget_is_shown_if_it_splits_the_prefill():
     text = printed("llama-2-7b", batch_size=8, max_num_batched_tokens=2048)
     assert "in passes of at most 2,048 tokens" in text
     assert "in one pass" not in text
@@ -164,7 +164,7 @@ def test_the_advice_for_compute_bound_work_names_faster_formats_of_the_chip():
     assert "fp8 (--quantization w8a8-fp8) at 1,979 TFLOP/s (2.00×)" in bottleneck.advice(answer)
 
 
-def test_the_advice_for_memory_bound_work_names_what_is_moved():
+def test_the_advice_for_memory_bound_work_names_the_largest_traffic():
     small = analyze("llama-2-7b", "a6000").to_dict()
     assert "of the bytes are weights" in bottleneck.advice(small)
     large = analyze("llama-2-7b", "b200", batch_size=64, input_len=3000, output_len=2000).to_dict()
@@ -172,13 +172,13 @@ def test_the_advice_for_memory_bound_work_names_what_is_moved():
 
 
 @pytest.mark.parametrize(("scheme", "stored"), [("w4a16", "int4-g128"), ("w8a16", None), ("none", None)])
-def test_no_advice_to_quantize_what_has_four_bits_already(scheme: str, stored: str | None) -> None:
+def test_weights_of_four_bits_get_no_advice_to_quantize(scheme: str, stored: str | None) -> None:
     said = bottleneck.advice(analyze("llama-2-7b", "a6000", quantization=scheme).to_dict())
     assert ("--quantization w4a16" in said) is (stored is None)
     assert (f"are weights, already {stored}: amortize each read" in said) is (stored is not None)
 
 
-def test_every_bound_has_a_resource_and_an_advice():
+def test_every_bound_has_a_resource_and_advice():
     from llmviewer.timing.roofline import BOUNDS
 
     answer = analyze("llama-2-7b", "a6000").to_dict()
@@ -191,7 +191,7 @@ def test_every_bound_has_a_resource_and_an_advice():
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_markdown_tables_have_a_delimiter_row_and_equally_many_cells(model):
+def test_markdown_tables_have_a_delimiter_row_and_equal_numbers_of_cells(model):
     text = markdown.text(page(model))
     tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     assert len(tables) == 3  # prefill, decode, memory
@@ -202,17 +202,17 @@ def test_markdown_tables_have_a_delimiter_row_and_equally_many_cells(model):
     assert ANSI not in text
 
 
-def test_markdown_escapes_what_would_end_a_cell():
+def test_markdown_escapes_cell_separators():
     table = Table(columns=(left("a|b"), right("n")), rows=(Row(cells=("x|y*z", "<0.1 %")),))
     assert markdown.text((table,)).splitlines()[2] == r"| x\|y\*z | \<0.1 % |"
 
 
-def test_a_name_cannot_move_the_cursor():
+def test_control_characters_in_names_are_not_printed():
     facts = Facts(lines=(("Model", "evil\x1b[2J\rname\nline"),))
     assert terminal.text((facts,), Screen(width=80, colour=False)) == "Model  evil?[2J?name?line\n"
 
 
-def test_columns_of_the_highest_rank_go_first():
+def test_columns_of_the_lowest_priority_are_dropped_first():
     columns = (left("name"), Column(title="minor", rank=2), Column(title="major", rank=1))
     table = Table(columns=columns, rows=(Row(cells=("abcd", "12345", "12345")),))
     widths = terminal.column_widths([table])
@@ -222,12 +222,12 @@ def test_columns_of_the_highest_rank_go_first():
     assert terminal.fitted(table, widths, 3) == [[0]]
 
 
-def test_a_comparison_too_wide_becomes_several_tables_that_repeat_the_labels():
+def test_a_wide_comparison_is_split_into_tables_with_repeated_labels():
     table = Table(columns=tuple(map(left, "abcd")), rows=(Row(cells=("label", "123", "456", "789")),), keep=1)
     assert terminal.fitted(table, [5, 3, 3, 3], 15) == [[0, 1, 2], [0, 3]]
 
 
-def test_a_bar_is_as_long_as_the_screen_and_shows_every_part_that_is_there():
+def test_a_bar_has_the_width_of_the_screen_and_shows_every_part():
     segments = tuple(Segment(label=g, value=v, glyph=g, style="") for g, v in (("A", 50.0), ("B", 0.1), ("C", 0.0)))
     bar = Bar(segments=segments, scale=100.0, mark=90.0, mark_label="limit")
     line, under = (str(text) for text in terminal.bar_lines(bar, 40))
@@ -236,7 +236,7 @@ def test_a_bar_is_as_long_as_the_screen_and_shows_every_part_that_is_there():
     assert under.index("▲") == 36  # 90 % of 40
 
 
-def test_a_small_part_of_a_full_bar_is_still_seen():
+def test_a_small_part_of_a_full_bar_is_visible():
     parts = (("A", 1000.0), ("B", 0.1), ("C", 0.1))
     segments = tuple(Segment(label=g, value=v, glyph=g, style="") for g, v in parts)
     bar = Bar(segments=segments, scale=1000.2, mark=500.0, mark_label="limit")
@@ -252,7 +252,7 @@ def test_the_mark_of_a_bar_stays_on_the_screen(mark, width):
     assert len(under) <= width
 
 
-def test_colours_appear_only_where_they_are_welcome(monkeypatch):
+def test_colours_are_used_only_on_terminals_that_allow_them(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -266,19 +266,19 @@ def test_colours_appear_only_where_they_are_welcome(monkeypatch):
     assert not Screen.from_stream(Terminal()).colour
 
 
-def test_colours_change_no_character(monkeypatch):
+def test_colours_do_not_change_the_text(monkeypatch):
     plain = terminal.text(page("llama-2-7b"), Screen(width=100, colour=False))
     coloured = terminal.text(page("llama-2-7b"), Screen(width=100, colour=True))
     bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
     assert [line.rstrip() for line in bare.splitlines()] == plain.splitlines()
 
 
-def test_columns_set_the_width(monkeypatch):
+def test_the_columns_variable_sets_the_width(monkeypatch):
     monkeypatch.setenv("COLUMNS", "133")
     assert Screen.from_stream(io.StringIO()).width == 133
 
 
-def test_a_comparison_has_one_column_per_configuration_and_bounds_in_words():
+def test_a_comparison_has_a_column_per_configuration_and_named_bounds():
     results = tuple(analyze("llama-2-7b", name) for name in ("a6000", "h100", "t4"))
     text = terminal.text(comparison_page.page(Comparison(results=results)), Screen(width=80, colour=False))
     rows = {line[:16].strip(): line[16:].split() for line in text.splitlines()}

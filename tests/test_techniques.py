@@ -27,14 +27,14 @@ def output(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_an_entry_says_what_why_and_where_it_is_written(name: str) -> None:
+def test_an_entry_has_summary_formula_and_source(name: str) -> None:
     technique = load(name)
     assert isinstance(technique, Technique)
     assert all(getattr(technique, field) for field in FIELDS)
     assert "arXiv" in technique.source or "http" in technique.source
 
 
-def test_the_example_runs_and_asks_for_the_technique_and_changes_the_answer(
+def test_the_example_uses_the_technique_and_changes_the_result(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = shlex.split(load(name).example)[1:]
@@ -50,7 +50,7 @@ def test_the_example_runs_and_asks_for_the_technique_and_changes_the_answer(
     assert asked != capsys.readouterr().out
 
 
-def test_asking_for_nothing_changes_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disabled_technique_changes_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = "analyze llama-2-7b --hardware a6000 --input-len 64 --output-len 4".split()
     option = TECHNIQUES[name]
     plain = [*words, "--attention", "eager"] if name == "attention" else words
@@ -58,7 +58,7 @@ def test_asking_for_nothing_changes_nothing(name: str, capsys: pytest.CaptureFix
     assert output([*words, flag, option.off], capsys) == output(plain, capsys)
 
 
-def test_the_docs_have_a_section_for_it(name: str) -> None:
+def test_every_technique_has_a_section_in_the_docs(name: str) -> None:
     assert f"## {name.replace('_', ' ')}\n" in DOCS.read_text(encoding="utf-8")
 
 
@@ -66,8 +66,8 @@ def test_the_docs_have_a_section_for_it(name: str) -> None:
 def test_a_technique_without_an_option_is_documented_and_its_example_runs(
     other: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    test_an_entry_says_what_why_and_where_it_is_written(other)
-    test_the_docs_have_a_section_for_it(other)
+    test_an_entry_has_summary_formula_and_source(other)
+    test_every_technique_has_a_section_in_the_docs(other)
     assert other not in TECHNIQUES and output(shlex.split(load(other).example)[1:], capsys)
     assert main(["techniques", "list"]) == 0
     assert f"\n{other} " in capsys.readouterr().out
@@ -81,6 +81,6 @@ def test_the_registry_names_every_parameter_of_a_method_and_no_other(method: str
     assert set(load(method).parameters) == set(names.split(", ") if listed else ())
 
 
-def test_the_list_is_of_sentences_and_shows_no_grammar() -> None:
+def test_the_list_contains_sentences_without_option_syntax() -> None:
     for name in (*TECHNIQUES, *WITHOUT_OPTION):
         assert "[," not in load(name).summary and len(load(name).summary) <= 170, name

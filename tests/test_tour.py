@@ -36,26 +36,26 @@ def shown(notebook: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def test_the_tour_runs_and_shows_what_is_stored() -> None:
+def test_the_tour_runs_and_reproduces_its_stored_output() -> None:
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     assert shown(executed()) == shown(TOUR), "run `make docs`"
 
 
-def test_the_tour_shows_tables_and_pictures() -> None:
+def test_the_tour_shows_tables_and_plots() -> None:
     kinds = [set(output["data"]) for cell in TOUR["cells"] for output in cell.get("outputs", [])]
     assert sum("image/png" in kind for kind in kinds) == 2
     assert sum("text/html" in kind for kind in kinds) >= 6
     assert (DOCS / "tour.ipynb").stat().st_size < 400_000
 
 
-def test_links_of_the_tour_lead_somewhere() -> None:
+def test_links_of_the_tour_resolve() -> None:
     text = "".join("".join(cell["source"]) for cell in TOUR["cells"] if cell["cell_type"] == "markdown")
     targets = re.findall(r"\]\((?!http|#)([^)#]+)", text)
     assert targets and all((DOCS / target).exists() for target in targets)
 
 
-def test_the_sizing_question_is_answered() -> None:
+def test_the_tour_answers_the_sizing_question() -> None:
     """Fewest chips that serve all users, by parallelism: 200 / users of a replica x its devices."""
     answer = next(words for words in shown(TOUR).values() if "h100s" in words)
     rows = [line.split() for line in answer.splitlines()[2:]]
@@ -74,7 +74,7 @@ def test_one_point_shows_metrics_memory_and_folded_stages_with_units() -> None:
         assert len(re.findall(rf"<{tag}[ >]", page)) == page.count(f"</{tag}>")
 
 
-def test_many_points_show_the_first_rows_and_say_how_many_more_there_are() -> None:
+def test_many_points_show_the_first_rows_and_the_number_of_others() -> None:
     page = lv.analyze("llama-2-7b", "a6000", batch_size=range(1, 61))._repr_html_()
     body = page[page.index("<tbody>") : page.index("</tbody>")]
     assert body.count("<tr>") == 20
@@ -82,12 +82,12 @@ def test_many_points_show_the_first_rows_and_say_how_many_more_there_are() -> No
     assert "ms" in body and "GiB" in body
 
 
-def test_what_does_not_fit_is_said() -> None:
+def test_a_result_that_does_not_fit_is_marked() -> None:
     assert "does not fit" in lv.analyze("llama-2-70b", "a6000")._repr_html_()
     assert ">NO<" in lv.analyze("llama-2-7b", "a6000", batch_size=[1, 4096])._repr_html_()
 
 
-def test_names_are_text_not_markup(tmp_path: Path) -> None:
+def test_names_are_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "<b>bold"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(published_config("mistral-7b")), encoding="utf-8")

@@ -101,7 +101,7 @@ every_way = pytest.mark.parametrize("way", WAYS)
 
 
 @every_way
-def test_events_of_a_track_stand_within_each_other_or_apart(case: Case) -> None:
+def test_events_of_a_track_are_nested_or_disjoint(case: Case) -> None:
     for events in by_track(case.document).values():
         open_ends: list[int] = []
         for start, end in events:
@@ -133,13 +133,13 @@ def steps_of(case: Case) -> list[dict[str, Any]]:
 
 
 @every_way
-def test_prefill_takes_what_the_analysis_says(case: Case) -> None:
+def test_prefill_duration_equals_the_analysis(case: Case) -> None:
     prefills = [row for row in steps_of(case) if row["name"].startswith("prefill")]
     assert prefills[-1]["end_s"] == case.result.analysis.prefill_s[0]
 
 
 @every_way
-def test_a_step_takes_its_time_exactly(case: Case) -> None:
+def test_step_durations_equal_the_analysis(case: Case) -> None:
     """Plain steps: time_s of the pass over input_len, input_len + 1 ... cached tokens."""
     a = case.result.analysis
     steps = [row for row in steps_of(case) if not row["name"].startswith("prefill")]
@@ -171,7 +171,7 @@ def test_kernels_and_the_engine_fill_the_passes(case: Case) -> None:
 
 
 @every_way
-def test_work_of_a_pass_is_in_its_operators(case: Case) -> None:
+def test_the_work_of_a_pass_is_the_sum_of_its_operators(case: Case) -> None:
     """FLOPs and bytes of the operators of a decode step, layer by layer, are those of the pass."""
     rows = case.rows
     if case.result.analysis.system.parallelism.pipeline > 1:
@@ -185,7 +185,7 @@ def test_work_of_a_pass_is_in_its_operators(case: Case) -> None:
         assert counted == pytest.approx(last["facts"][name], rel=1e-9)
 
 
-def test_layers_of_several_kinds_stand_in_their_true_order() -> None:
+def test_layers_of_several_kinds_are_in_model_order() -> None:
     """Qwen3-Next: every fourth of 48 layers attends, the others are gated delta nets (its config.json)."""
     rows = [row for row in drawn("hybrid").rows if row["kind"] == "layer"][1:49]
     assert [row["facts"]["layer"] for row in rows] == list(range(48))
@@ -193,14 +193,14 @@ def test_layers_of_several_kinds_stand_in_their_true_order() -> None:
     assert [at for at, kind in enumerate(kinds) if kind == kinds[3]] == list(range(3, 48, 4))
 
 
-def test_stages_of_a_pipeline_hold_the_layers_one_after_another() -> None:
+def test_pipeline_stages_contain_consecutive_layers() -> None:
     """40 layers of Llama-2-13b on 3 stages as vLLM deals them: 13, 14, 13."""
     rows = [row for row in drawn("pipeline").rows if row["kind"] == "layer" and "layer" in row["facts"]][:40]
     assert [row["facts"]["layer"] for row in rows] == list(range(40))
     assert [row["stage"] for row in rows] == [0] * 13 + [1] * 14 + [2] * 13
 
 
-def test_micro_batches_follow_each_other_through_the_stages() -> None:
+def test_micro_batches_are_pipelined() -> None:
     passes = [row for row in drawn("micro-batches").rows if row["name"] == "decode step 1, micro-batch 2 of 3"]
     first = [row for row in drawn("micro-batches").rows if row["name"] == "decode step 1, micro-batch 1 of 3"]
     assert [row["stage"] for row in passes] == [0, 1, 2, 3]
@@ -208,14 +208,14 @@ def test_micro_batches_follow_each_other_through_the_stages() -> None:
     assert passes[0]["start_s"] < first[-1]["end_s"]  # side by side
 
 
-def test_contexts_grow_from_step_to_step() -> None:
+def test_contexts_grow_with_every_step() -> None:
     passes = [row for row in drawn("dense").rows if row["kind"] == "pass"]
     assert [row["facts"]["cached_tokens"] for row in passes] == [0, 300, 301, 302]
     reads = [row["facts"]["kv_read_bytes"] for row in drawn("dense").rows if row["name"] == "attention"]
     assert reads[16] < reads[32] < reads[48]
 
 
-def test_a_round_drafts_then_verifies() -> None:
+def test_a_round_is_draft_passes_then_verification() -> None:
     """4 passes of the draft, then one of 5 tokens; rounds of 3.3616 expected tokens begin 0, 3 and 6 tokens later."""
     rows = [row for row in drawn("draft").rows if row["kind"] == "pass"]
     names = [row["name"] for row in rows]
@@ -239,14 +239,14 @@ def test_copies_run_beside_kernels_on_their_own_track() -> None:
     assert copied > 0.98 * whole > computed
 
 
-def test_an_engine_stands_in_the_gaps() -> None:
+def test_engine_overheads_are_in_the_gaps() -> None:
     rows = [row for row in drawn("engine").rows if row["kind"] == "engine"]
     served = drawn("engine").result.stage("decode")["served_s"]
     assert {row["name"] for row in rows} >= {name for name, seconds in served.items() if name in ("step", "sequence")}
     assert {row["track"] for row in rows} == {"engine"}
 
 
-def test_every_chip_of_a_stage_has_its_streams() -> None:
+def test_every_chip_of_a_stage_has_its_tracks() -> None:
     document = written(answered("tensor parallel"), chips=4)
     names = [event["args"]["name"] for event in document["traceEvents"] if event["name"] == "thread_name"]
     assert [name for name in names if "compute" in name] == [f"chip {chip}: compute" for chip in range(4)]
@@ -257,7 +257,7 @@ def test_every_chip_of_a_stage_has_its_streams() -> None:
     assert all(len(chips) == 4 for chips in alike.values())
 
 
-def test_an_operator_says_its_counts() -> None:
+def test_operator_events_have_their_counts() -> None:
     """q_proj of Llama-2-7b, one token: 2 x 4096 x 4096 FLOP; its weights and two vectors in 16 bit."""
     document = written(lv.analyze("llama-2-7b", "a6000", efficiency="ideal", batch_size=1, input_len=64, output_len=4))
     event = [event for event in document["traceEvents"] if event["name"] == "q_proj"][-1]
@@ -268,7 +268,7 @@ def test_an_operator_says_its_counts() -> None:
     assert event["dur"] == pytest.approx(event["args"]["traffic_bytes"] / 768e9 * 1e6, abs=1e-3)
 
 
-def test_a_reader_that_cuts_fractions_off_gets_every_nanosecond() -> None:
+def test_truncating_fractions_keeps_every_nanosecond() -> None:
     for nanoseconds in (0, 1, 290, 570, 1001, 4_503_599_627_370, *range(10**9, 10**9 + 2000)):
         assert int(float(repr(trace.microseconds(nanoseconds))) * 1e3) == nanoseconds
 
@@ -281,7 +281,7 @@ def test_the_command_writes_a_file(tmp_path: Path) -> None:
     assert document["otherData"]["model"] == "llama-3.2-1b"
 
 
-def test_eighty_layers_and_five_passes_are_fine(tmp_path: Path) -> None:
+def test_eighty_layers_and_five_passes_are_within_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     words = f"trace llama-3.1-70b --hardware h100 -tp 8 --engine vllm --steps 4 --chips 1 -o {path}"
     assert main(words.split()) == 0
@@ -299,7 +299,7 @@ def test_eighty_layers_and_five_passes_are_fine(tmp_path: Path) -> None:
         ("-o /nowhere/trace.json", "cannot write"),
     ],
 )
-def test_bad_input_is_one_clear_line(words: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bad_input_is_a_one_line_error(words: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     output = [] if "-o" in words else ["-o", str(tmp_path / "trace.json")]
     assert main(["trace", "llama-3.2-1b", "--hardware", "h100", "--no-fit-check", *words.split(), *output]) == 2
     error = capsys.readouterr().err
@@ -307,12 +307,12 @@ def test_bad_input_is_one_clear_line(words: str, said: str, capsys: pytest.Captu
     assert not list(tmp_path.iterdir())
 
 
-def test_many_steps_end_with_the_answer(tmp_path: Path) -> None:
+def test_more_steps_than_the_request_has_are_truncated(tmp_path: Path) -> None:
     rows = lv.analyze("llama-3.2-1b", "h100", input_len=16, output_len=3).timeline(steps=10**9)
     assert [row["name"] for row in rows if row["kind"] == "step"] == ["prefill", "decode step 1", "decode step 2"]
 
 
-def test_steps_of_an_answer_of_many_pieces_are_priced_too() -> None:
+def test_steps_of_a_chunked_schedule_have_operators() -> None:
     """40,000 steps are priced in pieces of which only times are kept; a timeline prices its own again."""
     result = lv.analyze("llama-3.2-1b", "h100", input_len=16, output_len=40_000)
     step = next(row for row in result.timeline(2) if row["name"] == "decode step 2" and row["kind"] == "pass")
@@ -320,7 +320,7 @@ def test_steps_of_an_answer_of_many_pieces_are_priced_too() -> None:
     assert step["end_s"] - step["start_s"] == pytest.approx(float(result.analysis.passes.time_s[first + 1]), rel=1e-12)  # type: ignore[index]
 
 
-def test_points_of_a_sweep_have_timelines_of_their_own() -> None:
+def test_points_of_a_sweep_have_separate_timelines() -> None:
     many = lv.analyze("llama-3.2-1b", "h100", batch_size=[1, 8], input_len=[64, 200], output_len=[4, 6])
     alone = lv.analyze("llama-3.2-1b", "h100", batch_size=8, input_len=200, output_len=6)
     assert many.timeline(3, point=1) == alone.timeline(3)
@@ -330,7 +330,7 @@ DOCS = (Path(__file__).resolve().parent.parent / "docs" / "trace.md").read_text(
 
 
 @pytest.mark.parametrize("line", [line for line in DOCS.splitlines() if line.startswith("llmviewer ")])
-def test_commands_of_the_page_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_the_trace_page_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(line.split()[1:]) == 0
     assert [json.loads(path.read_text(encoding="utf-8"))["traceEvents"] for path in tmp_path.iterdir()]

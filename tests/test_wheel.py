@@ -86,7 +86,7 @@ def hostile(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_everything_lies_under_one_import_name(wheel: Path) -> None:
+def test_all_code_is_under_one_import_name(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
     assert {name.split("/")[0] for name in names} == {"llmviewer"}
@@ -97,17 +97,17 @@ def test_everything_lies_under_one_import_name(wheel: Path) -> None:
     assert "llmviewer/py.typed" in names
 
 
-def test_every_command_has_a_line() -> None:
+def test_every_command_has_an_example_line() -> None:
     assert set(LINES) == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", LINES)
-def test_a_command_of_the_wheel_runs_beside_hostile_folders(command: str, installed: Path, hostile: Path) -> None:
+def test_a_command_of_the_wheel_runs_next_to_conflicting_folders(command: str, installed: Path, hostile: Path) -> None:
     done(str(installed / "llmviewer"), *shlex.split(LINES[command]), folder=hostile)
     done(str(installed / "python"), "-m", "llmviewer", *shlex.split(LINES[command]), folder=hostile)
 
 
-def test_a_notebook_result_is_drawn_beside_hostile_folders(installed: Path, hostile: Path) -> None:
+def test_a_notebook_result_is_drawn_next_to_conflicting_folders(installed: Path, hostile: Path) -> None:
     code = (
         "import llmviewer as lv; r = lv.analyze('llama-2-7b', 'a6000');"
         "print(lv.__version__, len(r._repr_html_()) > 1000)"

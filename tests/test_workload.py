@@ -39,29 +39,29 @@ def brute_force(new_tokens: int, cached_tokens: int, *, window: int = 10**9, chu
 
 
 @given(n=new, c=cached)
-def test_causal_pairs_are_counted_one_by_one(n: int, c: int) -> None:
+def test_causal_pairs_match_brute_force(n: int, c: int) -> None:
     assert group(n, c).attended_pairs() == brute_force(n, c) == n * c + n * (n + 1) // 2
 
 
 @given(n=new, c=cached, w=limit)
-def test_a_token_sees_itself_and_a_window_before_it(n: int, c: int, w: int) -> None:
+def test_windowed_pairs_match_brute_force(n: int, c: int, w: int) -> None:
     assert group(n, c).attended_pairs(float(w)) == brute_force(n, c, window=w)
 
 
 @given(n=new, c=cached, size=limit)
-def test_a_token_sees_only_its_own_chunk(n: int, c: int, size: int) -> None:
+def test_chunked_pairs_match_brute_force(n: int, c: int, size: int) -> None:
     assert group(n, c).chunked_pairs(float(size)) == brute_force(n, c, chunk=size)
 
 
 @given(n=new, c=cached, w=limit)
-def test_eager_kernels_multiply_at_least_the_attended_pairs(n: int, c: int, w: int) -> None:
+def test_eager_kernels_compute_at_least_the_attended_pairs(n: int, c: int, w: int) -> None:
     """keys = min(cached, window - 1) + new, for every new token."""
     assert group(n, c).keys(float(w)) == min(c, w - 1) + n
     assert group(n, c).attended_pairs(float(w)) <= n * group(n, c).keys(float(w))
 
 
 @pytest.mark.parametrize("cached", [0, 1, 4, 7, 8, 12, 1000])
-def test_a_tree_of_drafts_sees_no_more_than_a_window_or_its_chunk(cached: int) -> None:
+def test_a_draft_tree_attends_within_its_window_or_chunk(cached: int) -> None:
     """Two children of two children: tokens whose paths have 1, 2, 2, 3, 3, 3, 3 tokens, themselves included."""
     paths = (1, 2, 2, 3, 3, 3, 3)
     tree = group(7, cached, pairs=sum(paths))
@@ -74,7 +74,7 @@ def test_a_tree_of_drafts_sees_no_more_than_a_window_or_its_chunk(cached: int) -
     assert tree.chunked_pairs(8.0) <= 7 * 8
 
 
-def test_a_tree_of_drafts_gives_its_own_pairs() -> None:
+def test_a_draft_tree_has_explicit_pairs() -> None:
     """Two chains of two after one root: the root sees itself, the others 2, 3, 2, 3 of the new tokens: 11, not 15."""
     tree = group(5, 100, pairs=1 + 2 + 3 + 2 + 3)
     assert tree.attended_pairs() == 5 * 100 + 11
@@ -82,14 +82,14 @@ def test_a_tree_of_drafts_gives_its_own_pairs() -> None:
 
 
 @given(n=st.integers(1, 64), c=cached, w=limit, parts=st.integers(1, 64))
-def test_chunks_of_a_prompt_attend_to_as_many_pairs_as_the_whole(n: int, c: int, w: int, parts: int) -> None:
+def test_chunks_of_a_prompt_attend_to_the_same_pairs_as_the_whole(n: int, c: int, w: int, parts: int) -> None:
     ends = sorted({round(n * i / parts) for i in range(parts + 1)})
     pieces = [group(stop - start, c + start) for start, stop in pairwise(ends)]
     for size in (float(w), np.inf):
         assert sum(float(piece.attended_pairs(size)) for piece in pieces) == group(n, c).attended_pairs(size)
 
 
-def test_steps_differ_only_in_numbers() -> None:
+def test_step_kinds_differ_only_in_sizes() -> None:
     """(batch, new, cached, logits) of each kind of pass."""
     expected = {
         workload.prefill(4.0, 512.0): (4, 512, 0, 1),
@@ -110,7 +110,7 @@ def test_a_mixed_step_is_the_sum_of_its_groups() -> None:
 
 
 @pytest.mark.parametrize("kind", [workload.prefill, workload.decode])
-def test_a_step_may_hold_many_points(kind: Callable[..., workload.Step]) -> None:
+def test_a_step_may_contain_many_points(kind: Callable[..., workload.Step]) -> None:
     sizes = np.array([1.0, 7.0, 4096.0])
     many = kind(2.0, sizes).groups[0]
     alone = [kind(2.0, size).groups[0] for size in sizes]
@@ -118,7 +118,7 @@ def test_a_step_may_hold_many_points(kind: Callable[..., workload.Step]) -> None
     assert list(np.broadcast_to(many.attended_pairs(64.0), 3)) == [one.attended_pairs(64.0) for one in alone]
 
 
-def test_some_passes_of_a_group_keep_its_eviction_and_its_mask() -> None:
+def test_selected_passes_of_a_group_keep_eviction_and_mask() -> None:
     group = Group(
         batch_size=np.array([1.0, 2.0, 3.0]),
         new_tokens=np.array([4.0, 5.0, 6.0]),
