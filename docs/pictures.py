@@ -86,7 +86,7 @@ def draw(name: str, kind: PlotKind) -> None:
     """Draw the example of a kind with a reduced palette."""
     with tempfile.TemporaryDirectory() as folder:
         words, target = kind.example, Path(folder) / "picture.png"
-        if kind.given is PlotData.TABLE:
+        if kind.data is PlotData.TABLE:
             if not MEASURED.exists():
                 return
             words = f"{folder}/predicted.csv"

@@ -1,4 +1,4 @@
-"""Answers of the public entry point in the form tests read them."""
+"""Helpers that return results of the public entry point."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from llmviewer.cli import main
 
 
 def answer(model: str, hardware: str, **options: Any) -> dict[str, Any]:
-    """The analysis object of one point, on the data sheet's roofline."""
+    """The JSON object of one point, with ideal times."""
     return analyze(model, hardware, **options).to_dict()
 
 
-#: Facts about counts and bounds are stated on the roofline; what calibration changes has tests of its own.
+#: Counts and bounds are tested with ideal times; calibrated times have separate tests.
 analyze = partial(lv.analyze, efficiency="ideal")
 
 
@@ -28,7 +28,7 @@ def operators(found: dict[str, Any], stage: str) -> dict[str, dict[str, Any]]:
 
 
 def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that a wrong command line gets."""
+    """The one-line error of a wrong command line."""
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line

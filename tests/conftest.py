@@ -1,4 +1,4 @@
-"""Closing lines of a run of the whole suite."""
+"""Summary lines at the end of a test run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say that the report was not opened in a browser, and how to get one."""
+    """Print a note if the report was not tested in a browser, and how to install one."""
     if not (os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")):
         terminalreporter.write_line(
             "The HTML report was not tested in a browser: there is no Chromium. Install it (apt-get install chromium), "

@@ -1,4 +1,4 @@
-"""The import graph of the package, read from its files: which file imports which, string registries included."""
+"""The import graph of the package, read from its files, including registries of module names."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Folders of the checkout that hold code of the package; `llmviewer/reports` and `llmviewer/calibrate` are links.
+#: Folders of the checkout with code of the package; `llmviewer/reports` and `llmviewer/calibrate` are links.
 FOLDERS = ("llmviewer", "reports", "calibrate")
 
 
 def module_of(path: Path) -> str:
-    """`llmviewer.reports.page` of reports/page.py."""
+    """Module name of a file: `llmviewer.reports.page` for reports/page.py."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     named = parts if parts[0] == "llmviewer" else ("llmviewer", *parts)
     return ".".join(named).removesuffix(".__init__")
 
 
-#: Every module of the package and its file; `rglob` does not follow links, so each file stands here once.
+#: Every module of the package and its file; `rglob` does not follow links, so each file occurs once.
 FILES: dict[str, Path] = {module_of(path): path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
 
 
 def room_of(module: str) -> str:
-    """`timing` of llmviewer.timing.roofline; `llmviewer` of the package itself."""
+    """Room of a module: `timing` for llmviewer.timing.roofline; `llmviewer` for the package itself."""
     return module.split(".")[1] if "." in module else module
 
 
@@ -44,7 +44,7 @@ def _named(node: ast.AST) -> Iterator[str]:
 
 
 def _prefixes(tree: ast.Module) -> list[str]:
-    """`llmviewer.techniques` of import_module(f"llmviewer.techniques.{name}")."""
+    """Package prefixes of dynamic imports: `llmviewer.techniques` for import_module(f"llmviewer.techniques.{name}")."""
     calls = (
         node for node in ast.walk(tree) if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func)
     )
@@ -74,7 +74,7 @@ def circles() -> list[list[str]]:
 
 
 def longest_chain() -> list[str]:
-    """The longest chain of files of which each imports the next."""
+    """The longest chain of files in which each imports the next."""
     import networkx
 
     graph = networkx.DiGraph((module, other) for module in FILES for other in imports(module))

@@ -1,4 +1,4 @@
-"""A dozen and a half models, one for each kind of architecture.
+"""Eighteen models, one for each kind of architecture.
 
 Cross products of technique and model run over these; parameters, the certificate and configs are tested for all models.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 REPRESENTATIVE = (
     "llama-2-7b",  # multi-head attention
     "llama-3.1-70b",  # grouped-query attention
-    "falcon-7b",  # one KV head, attention and feed-forward part side by side
+    "falcon-7b",  # one KV head, attention and feed-forward part in parallel
     "bloom-7b1",  # ALiBi, biases, tied table
-    "opt-350m",  # projections around the layers, norms after the sums
+    "opt-350m",  # projections around the layers, norms after the residual sums
     "gemma-3-4b",  # windows, norms of queries and keys, norms after each part
     "gemma-4-e2b",  # shared caches, inputs per layer
     "gpt-oss-20b",  # sinks, experts with biases

@@ -1,4 +1,4 @@
-"""Expected tokens of a pass, worked by hand; relations; every published preset says where it is from."""
+"""Expected tokens per pass, calculated by hand and by relations; sources of published presets."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_drafting_one_more_token_never_gives_fewer(curve: tuple[float, ...], mor
 
 
 def test_distillation_removes_a_share_of_the_rejections() -> None:
-    """A quarter of 40 % rejections disappears: 70 % accepted."""
+    """A quarter of 40 % rejections is removed: 70 % accepted."""
     assert Acceptance(rates=(0.6,)).distilled(0.25).rates == pytest.approx((0.7,))
     assert Acceptance(rates=(0.6,)).distilled(1.0).rates == (1.0,)
     assert Acceptance(rates=(0.6,)).distilled(0.0).rates == (0.6,)
@@ -206,5 +206,5 @@ def test_leviathans_acceptance_of_t5_small_gives_3_6_tokens_with_7_drafted() -> 
 
 
 def test_deepseek_v3_reaches_1_8_times_the_tokens() -> None:
-    """85 % of second tokens accepted: 1.85 tokens a pass; the report says 1.8 times the tokens per second."""
+    """85 % of second tokens accepted: 1.85 tokens per pass; the report states 1.8 times the tokens per second."""
     assert read_acceptance("", "mtp-deepseek-v3").tokens(1.0) == 1.85

@@ -1,4 +1,4 @@
-"""The whole composition: the survey's case to the byte, totals, points and sweeps, exact decode steps."""
+"""The analysis as a whole: the survey's example to the byte, totals, points and sweeps, exact decode steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llmviewer.hardware import specs
 from .answers import analyze, answer, operators
 
 SURVEY: dict[str, Any] = {"batch_size": 1, "input_len": 2048, "attention": "eager"}
-#: Windows, chunks, experts, latents, recurrences, quantized checkpoints.
+#: Models with windows, chunks, experts, latent attention, recurrence, quantized checkpoints.
 VARIED = """
     llama-2-7b qwen3-30b-a3b deepseek-v2-lite jamba-v0.1 qwen3.5-9b gemma-3-4b gpt-oss-20b llama-4-scout bloom-7b1
     mamba-2.8b minimax-text-01 deepseek-v3
@@ -120,7 +120,7 @@ point = st.tuples(st.integers(1, 512), st.integers(1, 20000), st.integers(1, 40)
 
 
 def same_bits(left: Any, right: Any) -> bool:
-    """Equal, or both not a number (TPOT of a single output token)."""
+    """True if equal, or both NaN (TPOT of a single output token)."""
     return left == right or (left != left and right != right)  # noqa: PLR0124
 
 
@@ -156,7 +156,7 @@ def test_a_single_point_and_the_same_point_of_a_sweep_are_bit_identical(
 
 @pytest.mark.parametrize("name", models.names())
 def test_every_model_has_finite_times_and_is_faster_with_flash_attention(name: str) -> None:
-    """One token, a middling and a long batch, on chips that publish much and little."""
+    """A single token, a medium and a long batch, on chips with many and few published figures."""
     sizes: dict[str, Any] = {"batch_size": [1, 3, 64], "input_len": [1, 1000, 8000], "output_len": [2, 5, 3]}
     for chip in ("h100-sxm", "tpu-v5e"):
         flash, eager = (analyze(loaded(name), chip, attention=kind, **sizes).columns() for kind in ("flash", "eager"))
@@ -168,7 +168,7 @@ def test_every_model_has_finite_times_and_is_faster_with_flash_attention(name: s
 
 
 def step_time(model: models.Model, chip: str, step: Any, attention: str) -> float:
-    """One forward pass, evaluated alone."""
+    """Time of one forward pass, evaluated separately [s]."""
     on = api.system(specs.load(chip), api.options_of({"attention": attention}))
     rows = evaluate(model, on, step).rows
     return float(sum(np.asarray(row.timing.time_s).reshape(-1)[0] * row.block.repeats for row in rows))
@@ -177,7 +177,7 @@ def step_time(model: models.Model, chip: str, step: Any, attention: str) -> floa
 @pytest.mark.parametrize("model", [DENSE, MOE, LATENT], ids=lambda model: model.name)
 @pytest.mark.parametrize("attention", ["flash", "eager"])
 def test_tpot_is_the_mean_of_single_steps(model: models.Model, attention: str) -> None:
-    """12 output tokens after 100: 11 steps over 100 ... 110 cached tokens; the first token comes from prefill."""
+    """12 output tokens after a prompt of 100: 11 steps over 100 ... 110 cached tokens; prefill gives the first token."""
     found = analyze(model, "a6000", batch_size=4, input_len=100, output_len=12, attention=attention).metrics()
     steps = [step_time(model, "a6000", decode(4.0, 100.0 + i), attention) for i in range(11)]
     assert found["tpot_s"] == pytest.approx(np.mean(steps), rel=1e-12)
@@ -208,7 +208,7 @@ def test_utilizations_are_fractions_of_the_data_sheet() -> None:
 
 
 def test_bandwidth_utilization_uses_the_real_decode_steps() -> None:
-    """Prompt 2048, 3 tokens: the real steps read 2049 and 2050 keys, as those shown after prompts of 2049 and 2050."""
+    """Prompt 2048, 3 tokens: the real steps read 2049 and 2050 keys, like the steps shown for prompts of 2049 and 2050."""
     asked = {"batch_size": 64, "quantization": "w4a16"}
     shown = [answer("llama-2-7b", "a100", input_len=n, **asked)["stages"]["decode"] for n in (2049, 2050)]
     read = sum(
@@ -223,8 +223,8 @@ def test_bandwidth_utilization_uses_the_real_decode_steps() -> None:
 
 
 def test_mfu_divides_every_flop_by_the_peak_of_its_own_dtype() -> None:
-    """w8a8 on the A100: projections at 624 TOPS, attention and head at 312.  With 312 for all, MFU would pass 1; what
-    decode or another point of a sweep multiplies in changes nothing."""
+    """w8a8 on the A100: projections at 624 TOPS, attention and head at 312.  With 312 for all, MFU would exceed 1; the
+    formats of decode or of other points of a sweep do not matter."""
     found = analyze("qwen3-30b-a3b", "a100", batch_size=64, input_len=[1, 8000], quantization="w8a8")
     for at in range(2):
         stage = found.stage("prefill", at)
@@ -304,7 +304,7 @@ def test_a_draft_runs_on_the_hypothetical_chip_of_its_point(speculative: str) ->
 
 @pytest.mark.parametrize("figure", ["bandwidth_bytes_per_s", "memory_bytes", "l2_bytes", "units", "matrix_flops_per_s"])
 def test_a_hypothetical_chip_in_an_array_matches_the_single_chip(figure: str) -> None:
-    """H100s that differ in one figure, by factors of 1 and 2: the second answers like a chip that has twice as much."""
+    """H100s that differ in one figure, by factors of 1 and 2: the second result equals that of a chip with twice as much."""
     chip, name = specs.load("h100"), "gemma-3-12b"
 
     def times(factor: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The Python entry point: wrong input is one line that says what is allowed."""
+"""The Python entry point: wrong input is a one-line error that states what is allowed."""
 
 from __future__ import annotations
 

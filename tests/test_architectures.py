@@ -1,4 +1,4 @@
-"""The table of architectures names functions that exist, and leads multimodal configs to a language model."""
+"""The table of architectures names existing functions and maps multimodal configs to their language model."""
 
 from __future__ import annotations
 

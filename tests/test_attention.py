@@ -1,4 +1,4 @@
-"""Attention: eager kernels move the full score matrix, the flash kernel none of it; grouped heads, windows, chunks."""
+"""Attention: eager kernels move the full score matrix, the flash kernel none; grouped heads, windows, chunks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_flash_prefill_by_hand() -> None:
 
 
 def test_grouped_query_attention_reads_kv_heads_only() -> None:
-    """Llama-2-70b at 2048 keys: 8 KV heads x 128 x 2 bytes x 2 (K and V) = 8.39 MB, not 64 heads' 67.1."""
+    """Llama-2-70b at 2048 keys: 8 KV heads x 128 x 2 bytes x 2 (K and V) = 8.39 MB, not 67.1 MB of 64 heads."""
     assert flash(GQA, decode(1.0, 2047.0)).read_bytes(Role.CACHE) == 2 * 2 * 2048 * 8 * 128
     ops = eager(GQA, decode(1.0, 2047.0))
     assert ops["qk_matmul"].read_bytes(Role.CACHE) == 2 * 2048 * 8 * 128
@@ -81,7 +81,7 @@ def test_grouped_query_attention_changes_no_flops() -> None:
 
 
 def test_decode_attention_has_two_flops_per_query_head_and_kv_byte_pair() -> None:
-    """Intensity = 4 h d / (4 h_kv d) = h / h_kv FLOP per byte at 16 bit, whatever the batch and the context."""
+    """Intensity = 4 h d / (4 h_kv d) = h / h_kv FLOP per byte at 16 bit, for any batch size and context."""
     for batch, context in ((1.0, 1000.0), (64.0, 30000.0)):
         op = flash(GQA, decode(batch, context))
         assert op.matmul_flops / op.read_bytes(Role.CACHE) == 64 / 8
@@ -190,7 +190,7 @@ def test_verification_of_draft_tokens_is_a_short_prefill_on_a_cache() -> None:
 
 def test_flash_reads_only_the_chunks_of_the_new_tokens() -> None:
     """Chunks of 8192 after 9000 tokens: the next one sees keys 8192 ... 9000, 809 of them; 300 more up to 9299, 1108.
-    The first token of a chunk sees itself alone.  Eager kernels multiply the whole cache of a chunk."""
+    The first token of a chunk attends only to itself.  Eager kernels multiply the whole cache of a chunk."""
     chunked = replace(MHA, chunk=8192)
     for step, keys in (
         (decode(1.0, 9000.0), 809),
@@ -204,7 +204,7 @@ def test_flash_reads_only_the_chunks_of_the_new_tokens() -> None:
 
 def test_row_blocks_reread_keys_and_values_from_the_l2() -> None:
     """H100, heads of 128: blocks of 128 query rows. 2048 queries are 16 blocks; a causal block reads half of the keys
-    on average, (2048 x 2049 / 2) / 2048^2 of them: 16 x 0.50024 - 1 = 7.0039 further reads of K and V, 33.6 MB each."""
+    on average, (2048 x 2049 / 2) / 2048^2: 16 x 0.50024 - 1 = 7.0039 further reads of K and V, 33.6 MB each."""
     op = flash(MHA, prefill(1.0, 2048.0), "h100-sxm")
     again = 16 * (2048 * 2049 / 2) / 2048**2 - 1
     assert op.moved_bytes(Place.L2) == pytest.approx(again * 2 * 2 * 2048 * 4096)
@@ -256,7 +256,7 @@ CACHES_AND_UNITS = [n for n in specs.names() if specs.load(n).l2_bytes and specs
 @pytest.mark.parametrize("window", [float("inf"), 1024.0, 4096.0])
 @pytest.mark.parametrize("attention", [MHA, GQA, replace(GQA, heads=16, head_dim=256)], ids=["mha", "gqa", "wide"])
 def test_rereads_by_further_row_blocks_are_never_the_bound(name: str, window: float, attention: Attention) -> None:
-    """A block of 128 rows does 128 FLOP and more per byte it reads again: K and V read once are the bound."""
+    """A block of 128 rows does at least 128 FLOP per byte that it rereads, so rereads are never the bound."""
     chip = specs.load(name)
     tokens = np.exp2(np.arange(7.0, 21.0, dtype=np.float64))
     for new, cached in ((tokens, 0.0 * tokens), (1.0 + 0.0 * tokens, tokens), (2048.0 + 0.0 * tokens, tokens)):

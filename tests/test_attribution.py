@@ -1,4 +1,4 @@
-"""Contributions of operators to a metric add up to it, without a remainder where passes follow one another."""
+"""Contributions of operators to a metric add up to it, exactly if passes are sequential."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any input gets an answer, or one line that says what is wrong and what is allowed."""
+"""Any input gives a result, or a one-line error that states what is wrong and what is allowed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ H100: dict[str, Any] = {
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """Run words in this process, in an empty folder: (exit status, stdout, stderr)."""
+    """Runs a command in this process, in an empty folder: (exit status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: object) -> tuple[int, str, str]:
@@ -46,7 +46,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def refused(answer: tuple[int, str, str], said: str) -> None:
-    """Status 2, nothing on stdout, one printable line on stderr that holds `said`."""
+    """Asserts status 2, empty stdout, and one printable line on stderr that contains `said`."""
     status, out, err = answer
     assert (status, out) == (2, "")
     assert err.startswith("error: ") and err.endswith("\n") and err.rstrip("\n").isprintable()
@@ -59,7 +59,7 @@ def one_line(error: UserError) -> None:
     assert len(str(error)) < 600
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
+# --- arguments -----------------------------------------------------------------------------------------------------------
 
 ANALYZE = ["analyze", "llama-2-7b", "--hardware", "a6000"]
 SWEEP = ["sweep", "llama-2-7b", "--hardware", "a6000", "--format", "csv"]
@@ -209,7 +209,7 @@ MERGES = "a: &a {x: 1}\n" + "".join(
     f"{name}: &{name} {{<<: [{', '.join([f'*{before}'] * 10)}]}}\n"
     for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
-#: name -> content, what is said.
+#: name -> content, expected message.
 FILES: dict[str, tuple[str | bytes, str]] = {
     "empty.json": ("", "is empty"),
     "blank.yaml": (" \n\n", "is empty"),
@@ -309,7 +309,7 @@ def test_any_text_is_parsed_or_a_one_line_error(text: str) -> None:
             assert printable(error, 500).isprintable()
 
 
-# --- what is written -------------------------------------------------------------------------------------------------
+# --- output files -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", ["mine/config.json", "link.json", "chip.yaml"])
@@ -341,7 +341,7 @@ def test_an_unexpected_exception_is_one_line_and_status_70(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(words: list[str]) -> int:
-        raise KeyError("what\nnobody foresaw")
+        raise KeyError("unexpected\nerror")
 
     monkeypatch.setattr(cli, "main", broken)
     monkeypatch.delenv("LLMVIEWER_DEBUG", raising=False)
@@ -441,7 +441,7 @@ def test_only_close_names_are_suggested() -> None:
     )
 
 
-# --- what is printed -------------------------------------------------------------------------------------------------
+# --- terminal output -------------------------------------------------------------------------------------------------
 
 
 def test_control_characters_in_names_do_not_reach_the_terminal(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""How sequences share a machine: numbers worked by hand on a machine whose steps take a + b tokens, and relations."""
+"""Batching policies: numbers calculated by hand for a replica whose steps take a + b tokens, and relations."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from llmviewer.techniques.batching.disaggregated import Disaggregated
 from llmviewer.techniques.batching.pools import BOUNDS, Load
 from tests.answers import analyze, answer
 
-#: Seconds of a pass of the machine that is worked by hand: 10 ms and 0.1 ms a token.
+#: Time of a pass of the example replica: 10 ms plus 0.1 ms per token [s].
 FIXED, TOKEN = 0.010, 0.0001
 
 
 def step_s(step: Step) -> Count:
-    """a + b tokens."""
+    """Time of a step: a + b tokens [s]."""
     return FIXED + TOKEN * step.tokens
 
 
-def asked(users: float, prompt: float, output: float) -> Request:
+def request_of(users: float, prompt: float, output: float) -> Request:
     return Request(batch_size=np.array([users]), input_len=np.array([prompt]), output_len=np.array([output]))
 
 
 def machine(places: float = np.inf, prompt_bytes: float = 1e9) -> Replica:
-    """Linear in tokens; so many places."""
+    """A replica with times linear in tokens and this number of cache slots."""
     return Replica(
         max_sequences=lambda request, budget: places + 0.0 * request.batch_size,
         prefill_s=lambda request: np.asarray(FIXED + TOKEN * request.batch_size * request.input_len),
@@ -52,7 +52,7 @@ def machine(places: float = np.inf, prompt_bytes: float = 1e9) -> Replica:
 
 
 def served(batching: Batching, request: Request, on: Replica) -> RequestTimes:
-    """The request on the machine that is worked by hand; its mixed steps hold the riders beside the chunks."""
+    """The request on the example replica; its mixed steps contain decode sequences and prompt chunks."""
     running = batching.admit(request, on)
     assert running is not None
     steps = request.output_len - 1.0
@@ -65,7 +65,7 @@ def served(batching: Batching, request: Request, on: Replica) -> RequestTimes:
 
 
 def _prefill(running: Running, request: Request) -> Count:
-    """k passes, each with its riders: the tokens of the prompts and k times those beside them."""
+    """k passes with decode sequences: the tokens of the prompts plus k times the decode tokens."""
     assert isinstance(running, chunked.ChunkedRunning)
     chunks = running.plan.chunks
     return chunks * FIXED + TOKEN * (running.prompts_per_pass * request.input_len + chunks * running.decodes)
@@ -76,11 +76,13 @@ def e2e_s(times: RequestTimes) -> float:
 
 
 def simulated(users: int, prompt: int, output: int, budget: int) -> tuple[float, float, float]:
-    """TTFT, TPOT [s] and requests a second of an engine that runs step by step: decodes first, then tokens of the
-    prompts in the order in which they came; every user asks again when the answer is there."""
+    """TTFT, TPOT [s] and requests per second of an engine simulated step by step: decodes first, then tokens of the
+    prompts in order of arrival; every user sends the next request when the answer is complete."""
     steps, now, ended = output - 1, 0.0, 0
-    left = dict.fromkeys(range(users), 0)  # prompt tokens of each user to do
-    answer = {user: max(1, round(steps * (user + 1) / users)) for user in left}  # all over their answers at first
+    left = dict.fromkeys(range(users), 0)  # remaining prompt tokens of each user
+    answer = {
+        user: max(1, round(steps * (user + 1) / users)) for user in left
+    }  # users start at different positions of their answers
     asked_at, first_at = dict.fromkeys(left, 0.0), dict.fromkeys(left, 0.0)
     queue = [] if steps else list(left)
     left.update(dict.fromkeys(queue, prompt))
@@ -109,40 +111,40 @@ def simulated(users: int, prompt: int, output: int, budget: int) -> tuple[float,
 
 class TestChunked:
     def test_there_is_no_queue_while_prompts_need_fewer_steps_than_decoding(self) -> None:
-        # 8 users, prompts of 1024, steps of 512: 7 decode beside a chunk of 505, so a prompt takes 3 steps;
-        # of 127 + 3 steps of a cycle 8 x 3 are mixed
+        # 8 users, prompts of 1024, steps of 512: 7 decode with a chunk of 505, so a prompt takes 3 steps;
+        # 8 x 3 of the 127 + 3 steps of a cycle are mixed
         found = plan_chunks(8.0, 1024.0, 127.0, 512.0)
         assert (found.chunks, found.prompts_per_pass, found.decodes, found.chunk_tokens) == (3.0, 1.0, 7.0, 505.0)
         assert found.share == pytest.approx(24 / 130)
 
     def test_ttft_and_tpot_by_hand(self) -> None:
-        # 3 mixed steps hold 1024 + 3 x 7 tokens: 30 + 104.5 ms; a pure step of 8 takes 10.8 ms.  Between the 127 steps
+        # 3 mixed steps have 1024 + 3 x 7 tokens: 30 + 104.5 ms; a pure step of 8 takes 10.8 ms.  Between the 127 steps
         # of an answer the 7 others' prompts take 21
-        times = served(Chunked(tokens=512), asked(8, 1024, 128), machine())
+        times = served(Chunked(tokens=512), request_of(8, 1024, 128), machine())
         assert times.ttft_s == pytest.approx(0.1345)
         assert times.generation_s == pytest.approx(7 * 0.1345 + (127 - 21) * 0.0108)
         assert times.tpot_s == pytest.approx((7 * 0.1345 + 106 * 0.0108) / 127)
 
     def test_with_long_prompts_every_step_is_mixed_and_prompts_queue(self) -> None:
-        # 64 users, prompts of 4096, answers of 65 tokens: k = (4096 + 64) / 512 = 8.125 full steps a prompt,
-        # 64 x 8.125 > 64 + 9: all mixed, 64 / 8.125 decode beside a chunk
+        # 64 users, prompts of 4096, answers of 65 tokens: k = (4096 + 64) / 512 = 8.125 full steps per prompt,
+        # 64 x 8.125 > 64 + 9: all mixed, 64 / 8.125 decode with a chunk
         found = plan_chunks(64.0, 4096.0, 64.0, 512.0)
         assert (found.chunks, found.share, found.filled) == (8.125, 1.0, 1.0)
         assert found.decodes == pytest.approx(64 / 8.125)
-        times = served(Chunked(tokens=512), asked(64, 4096, 65), machine())
+        times = served(Chunked(tokens=512), request_of(64, 4096, 65), machine())
         prefill = 8.125 * FIXED + TOKEN * (4096 + 64)
         assert times.prefill_s == pytest.approx(prefill)
         assert e2e_s(times) == pytest.approx(64 * prefill), "a prompt begins every 8.125 steps, 64 users take turns"
         assert times.tpot_s == pytest.approx(FIXED + 512 * TOKEN), "every token waits for a full step"
 
     def test_several_short_prompts_share_a_step(self) -> None:
-        # 64 users, answers of 8 tokens: 64 / 8 = 8 prompts come in every step; 8 x (32 + 7) tokens fit 512
+        # 64 users, answers of 8 tokens: 64 / 8 = 8 prompts arrive per step; 8 x (32 + 7) tokens fit 512
         found = plan_chunks(64.0, 32.0, 7.0, 512.0)
         assert (found.chunks, found.prompts_per_pass, found.share) == (1.0, 8.0, 1.0)
         assert found.decodes == pytest.approx(56.0)
 
     def test_a_single_user_is_prefilled_in_chunks_and_decodes_without_interference(self) -> None:
-        times = served(Chunked(tokens=512), asked(1, 1024, 128), machine())
+        times = served(Chunked(tokens=512), request_of(1, 1024, 128), machine())
         assert times.ttft_s == pytest.approx(2 * FIXED + 1024 * TOKEN)
         assert times.generation_s == pytest.approx(127 * (FIXED + TOKEN))
 
@@ -151,11 +153,11 @@ class TestChunked:
         assert (found.chunks, found.chunk_tokens, found.decodes) == (1.0, 1024.0, 7.0)
 
     def test_single_token_answers_have_no_decode_steps(self) -> None:
-        times = served(Chunked(tokens=512), asked(8, 1024, 1), machine())
+        times = served(Chunked(tokens=512), request_of(8, 1024, 1), machine())
         assert np.isnan(times.tpot_s).all()
         assert e2e_s(times) == pytest.approx(8 * (2 * FIXED + 1024 * TOKEN))
 
-    @settings(deadline=None)  # the machine may be busy
+    @settings(deadline=None)  # the test machine may be busy
     @given(
         users=st.integers(1, 4096), prompt=st.integers(1, 10**5), steps=st.integers(0, 10**4),
         budget=st.integers(16, 8192),
@@ -189,26 +191,26 @@ class TestChunked:
         ],
     )
     def test_the_formula_matches_a_simulated_engine(self, users: int, prompt: int, output: int, budget: int) -> None:
-        times = served(Chunked(tokens=budget), asked(users, prompt, output), machine())
+        times = served(Chunked(tokens=budget), request_of(users, prompt, output), machine())
         first, token, rate = simulated(users, prompt, output, budget)
         assert users / e2e_s(times) == pytest.approx(rate, rel=0.01)
         assert float(times.ttft_s[0]) == pytest.approx(first, rel=0.1)
         assert float(np.nan_to_num(times.tpot_s)[0]) == pytest.approx(token, rel=0.01)
 
-    @settings(deadline=None)  # the machine may be busy
+    @settings(deadline=None)  # the test machine may be busy
     @given(users=st.integers(1, 512), prompt=st.integers(1, 20000), output=st.integers(1, 2000))
     def test_littles_law_holds(self, users: int, prompt: int, output: int) -> None:
-        """Little: in a cycle of A places A requests end; a place waits, prefills or generates all the time."""
-        times = served(Chunked(tokens=512), asked(users, prompt, output), machine(places=64.0))
+        """Little's law: users = throughput x end-to-end time."""
+        times = served(Chunked(tokens=512), request_of(users, prompt, output), machine(places=64.0))
         running = min(users, 64)
         assert e2e_s(times) == pytest.approx(float(times.cycle_s[0]) * users / running)
         assert (times.queue_s >= 0.0).all() and (times.waiting_s >= 0.0).all()  # type: ignore[attr-defined]
 
     def test_decode_maximal_batches_serve_more_than_prompts_between_decode_steps(self) -> None:
-        """Sarathi (arXiv 2308.16369): decodes ride on the weights that a chunk reads anyway."""
+        """Sarathi (arXiv 2308.16369): decode sequences use the weights that a chunk reads anyway."""
         from llmviewer.techniques.batching.continuous import Continuous
 
-        request = asked(16, 1024, 256)
+        request = request_of(16, 1024, 256)
         apart = replace(served(Continuous(), request, machine()), interference=1.0)
         assert e2e_s(served(Chunked(tokens=512), request, machine())) < e2e_s(apart)
 
@@ -223,7 +225,7 @@ def load(**changes: Any) -> Load:
 
 
 def decode_s(batches: Array) -> Array:
-    """Generation takes 100 steps."""
+    """Time of a generation of 100 steps [s]."""
     return 100.0 * (FIXED + TOKEN * batches)
 
 
@@ -257,14 +259,14 @@ class TestDisaggregated:
         self, prompt: int, output: int, link: float, places: float, bound: str
     ) -> None:
         batching = Disaggregated(prefill=2.0, decode=2.0, link_bytes_per_s=link)
-        times = served(batching, asked(16, prompt, output), machine(places))
+        times = served(batching, request_of(16, prompt, output), machine(places))
         assert isinstance(times, disaggregated.DisaggregatedTimes)
         rates = dict(zip(BOUNDS, times.load.rates(times.decode_s), strict=True))
         assert times.facts()["bound"] == [bound] == [min(rates, key=lambda name: float(rates[name][0]))]
         assert times.requests_per_s == pytest.approx(rates[bound])
         assert 16 / e2e_s(times) == pytest.approx(float(times.requests_per_s[0])), "Little"
 
-    @settings(deadline=None)  # the machine may be busy
+    @settings(deadline=None)  # the test machine may be busy
     @given(
         users=st.integers(1, 512), prefill=st.integers(1, 8), decode=st.integers(1, 8),
         prompt=st.integers(1, 20000), output=st.integers(1, 1000),
@@ -273,7 +275,7 @@ class TestDisaggregated:
         self, users: int, prefill: int, decode: int, prompt: int, output: int
     ) -> None:
         batching = Disaggregated(prefill=float(prefill), decode=float(decode), link_bytes_per_s=5e10)
-        times = served(batching, asked(users, prompt, output), machine(places=32.0))
+        times = served(batching, request_of(users, prompt, output), machine(places=32.0))
         assert isinstance(times, disaggregated.DisaggregatedTimes)
         rate = float(times.requests_per_s[0])
         for allowed in times.load.rates(times.decode_s):
@@ -283,14 +285,14 @@ class TestDisaggregated:
 
     def test_the_transfer_delays_the_second_token_and_not_the_first(self) -> None:
         slow, fast = (
-            served(Disaggregated(link_bytes_per_s=link), asked(1, 1024, 101), machine()) for link in (1e9, np.inf)
+            served(Disaggregated(link_bytes_per_s=link), request_of(1, 1024, 101), machine()) for link in (1e9, np.inf)
         )
         assert slow.ttft_s == fast.ttft_s
         assert slow.generation_s - fast.generation_s == pytest.approx(1.0)  # 1e9 bytes at 1e9 bytes/s
 
 
 def served_by(model: str, batching: str, **options: Any) -> dict[str, Any]:
-    """One point on the data sheet's roofline of an A100."""
+    """One point on an A100, ideal times."""
     sizes = {"batch_size": 16, "input_len": 1024, "output_len": 128}
     return answer(model, "a100-sxm", batching=batching, **(sizes | options))
 
@@ -301,7 +303,7 @@ MODELS = ("llama-2-7b", "qwen3-30b-a3b", "deepseek-v2-lite", "gemma-2-9b", "mamb
 @pytest.mark.parametrize("name", [name for name in MODELS if name in models.names()])
 class TestModels:
     def test_chunks_keep_linear_flops_and_flash_attention_flops(self, name: str) -> None:
-        """One user: no decode rides.  Latent attention may run in another form for a chunk, so one is asked for."""
+        """One user, so no decode sequences.  The form of latent attention is fixed, since a chunk may use another form."""
         kept = {"latent_attention": "absorbed"} if "deepseek" in name else {}
         whole, chunks = (
             served_by(name, way, batch_size=1, input_len=2048, **kept)["stages"]["prefill"]
@@ -315,7 +317,7 @@ class TestModels:
         assert chunks["traffic_bytes"] > whole["traffic_bytes"], "weights and keys are read again"
 
     def test_eager_attention_computes_fewer_pairs_in_chunks(self, name: str) -> None:
-        """A chunk's rectangle ends at its own last key; the whole prompt's is the full square."""
+        """A chunk computes a rectangle up to its own last key; the whole prompt the full square."""
         if not any(op["kind"] == "attention" for op in served_by(name, "static")["stages"]["prefill"]["operators"]):
             pytest.skip("nothing attends")
         kept = {"latent_attention": "absorbed"} if "deepseek" in name else {}
@@ -332,7 +334,7 @@ class TestModels:
             assert chunk["metrics"][metric] == whole["metrics"][metric]
 
     def test_a_mixed_step_reads_weights_once(self, name: str) -> None:
-        """Dense weights: those of a chunk alone.  Of experts the union of those that all its tokens meet."""
+        """Dense weights as for the chunk only; experts: the union over all tokens of the step."""
         model = models.load(name)
         both = mixed(chunk(1.0, 256.0, 512.0), decode(15.0, 1024.0))
         read = [weights_read(model.graph(step)) for step in (chunk(1.0, 256.0, 512.0), decode(15.0, 1024.0), both)]
@@ -392,8 +394,8 @@ class TestModels:
 
 
 def test_full_steps_contain_prompts_and_their_answers_in_proportion() -> None:
-    """64 users of Llama-3.1-8b: a prompt takes 8.125 steps of 512 tokens, in which one answer of 65 is decoded as well:
-    linear layers see S + n tokens, flash attention the pairs of both."""
+    """64 users of Llama-3.1-8b: a prompt takes 8.125 steps of 512 tokens, in which one answer of 65 tokens is decoded too:
+    linear layers process S + n tokens, flash attention the pairs of both."""
     found = answer("llama-3.1-8b", "b200", batch_size=64, input_len=4096, output_len=65, batching="chunked")
     assert found["serving"]["running"] == 64 and found["serving"]["chunks"] == 8.125
     run = {row["name"]: row for row in found["stages"]["prefill"]["operators"]}
@@ -406,7 +408,7 @@ def test_full_steps_contain_prompts_and_their_answers_in_proportion() -> None:
 
 
 def weights_read(graph: Graph, names: tuple[str, ...] = ()) -> float:
-    """Bytes of weights that a pass reads, of all operators or those named."""
+    """Weight bytes that a pass reads, of all operators or the given ones."""
     return sum(
         float(np.max(op.read_bytes(Role.WEIGHT))) * block.repeats
         for block, op in graph
@@ -415,10 +417,10 @@ def weights_read(graph: Graph, names: tuple[str, ...] = ()) -> float:
 
 
 class TestPublished:
-    """Directions and bounds that the papers state."""
+    """Trends and bounds stated by the papers."""
 
     def test_sarathi_chunks_of_512_and_256_lose_little_of_the_prefill(self) -> None:
-        """arXiv 2308.16369: at most 10 and 20 %; on the roofline less, whose kernels do not lose efficiency with fewer
+        """arXiv 2308.16369: at most 10 and 20 %; less on the roofline, where kernels do not lose efficiency with fewer
         rows.  LLaMA 13B has the shapes of Llama-2 13B."""
         whole = served_by("llama-2-13b", "continuous", batch_size=1, input_len=2048)["metrics"]["ttft_s"]
         for tokens, most in ((512, 0.10), (256, 0.20)):
@@ -493,7 +495,7 @@ class TestBadInput:
 
 @pytest.mark.parametrize("batching", ["continuous", "chunked", "disaggregated"])
 def test_running_sequences_fit_the_cache_and_the_page_names_the_limit(batching: str) -> None:
-    """1,000 users on one card: as many run as the cache holds; at 80 and 160 columns every line fits."""
+    """1,000 users on one card: only as many run as fit the cache; every line fits 80 and 160 columns."""
     result = analyze("llama-2-13b", "a100-sxm", batch_size=1000, input_len=1024, output_len=128, batching=batching)
     assert result.fits
     page = analysis_page.page(result)
@@ -515,7 +517,7 @@ def test_calibrated_answers_have_intervals_under_every_batching() -> None:
 
 
 def test_a_batching_policy_without_report_texts_is_still_reported() -> None:
-    """A new way touches its file and the registry; words in reports are a choice."""
+    """A new policy needs only its file and a registry entry; report texts are optional."""
     found = {"batching": "rolling", "serving": {"queue_s": 0.25, "bound": "link"}, "workload": {"batch_size": 8}}
     (facts,) = serving.serving(found)
     assert facts.lines == (("Users", "8"), ("queue s", "0.25"), ("bound", "link"))

@@ -1,4 +1,4 @@
-"""An outline and then branches of the answer at once: the passes, whole tokens, memory, and what was published."""
+"""Parallel branches of an answer after an outline: passes, token counts, memory, and published values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from llmviewer.techniques.branching.skeleton import skeleton
 
 from .answers import analyze
 
-#: Full, windowed and latent attention, experts, recurrent layers.
+#: Models with full, windowed and latent attention, experts, recurrent layers.
 MODELS = ("llama-2-7b", "gemma-2-2b", "deepseek-v2-lite", "mixtral-8x7b", "mamba-130m", "qwen3-next-80b-a3b")
 SIZES: dict[str, Any] = {"batch_size": [1, 3, 16], "input_len": [300, 1500, 40], "output_len": [9, 40, 1]}
 #: Bytes of one token in llama-2-7b's cache: 2 x 32 layers x 4096 x 2.
@@ -37,30 +37,30 @@ def plan(branches: Branches, batch: float, prompt: float, output: float, budget:
 
 
 def passes(found: Schedule) -> list[tuple[float, ...]]:
-    """(sequences, new tokens, cached tokens) of the passes after prefill, in order."""
+    """(sequences, new tokens, cached tokens) of each pass after prefill, in order."""
     (group,) = found.step.groups
     columns = (group.batch_size, group.new_tokens, group.cached_tokens)
     return list(zip(*(np.asarray(column)[found.shown :].tolist() for column in columns), strict=True))
 
 
-def alike(found: dict[str, Any]) -> dict[str, Any]:
-    """An answer less the words that say what was asked."""
+def without_option_texts(found: dict[str, Any]) -> dict[str, Any]:
+    """A result without the texts of the requested options."""
     return {name: value for name, value in found.items() if name not in ("passes", "generation")}
 
 
 def test_passes_of_an_outline_and_three_points_of_eight_tokens() -> None:
-    # 2 requests of 10 tokens, answers of 12: 4 of the outline, then points of 3, 3 and 2; templates of 5 tokens.
+    # 2 requests of 10 tokens, answers of 12: 4 for the outline, then points of 3, 3 and 2; templates of 5 tokens.
     # prefill gives the first token; the other 3 of the outline over 10, 11, 12; 2 x 3 prompts of 10 + 4 + 5 = 19
-    # tokens give a token each; all 6 decode over 19; the 2 x 2 longer ones over 20: 2 + 3 x 2 + 6 + 6 + 4 = 24 tokens
+    # tokens give one token each; all 6 decode over 19; the 2 x 2 longer ones over 20: 2 + 3 x 2 + 6 + 6 + 4 = 24 tokens
     outline = [(2, 1, 10), (2, 1, 11), (2, 1, 12)]
     assert passes(plan(skeleton(4, 3, 5), 2, 10, 12)) == [*outline, (6, 19, 0), (6, 1, 19), (4, 1, 20)]
-    # shared: 13 tokens are found, the outline's last one and the template are not
+    # shared: 13 tokens are in the cache; the outline's last token and the template are not
     shared = replace(skeleton(4, 3, 5), shared=True)
     assert passes(plan(shared, 2, 10, 12)) == [*outline, (6, 6, 13), (6, 1, 19), (4, 1, 20)]
 
 
 def test_passes_of_a_forked_answer() -> None:
-    # 16 tokens, three quarters of them by 2.4 branches: 4 alone, then 12 / 2.4 = 5 passes
+    # 16 tokens, three quarters in 2.4 branches: 4 sequentially, then 12 / 2.4 = 5 passes
     found = passes(plan(apar(2.4, 0.75), 1, 100, 16))
     assert found[:3] == [(1, 1, 100), (1, 1, 101), (1, 1, 102)]
     assert [cached for _, _, cached in found[3:]] == [103, 104, 105, 106, 107]
@@ -100,13 +100,11 @@ class TestEveryModel:
         "one",
         ["skeleton,outline=8,points=1,shared=on", "apar,1", "apar,1,parallel=0.5", "skeleton,outline=40,points=5"],
     )
-    def test_one_fully_cached_branch_or_none_equals_plain_decoding_bit_for_bit(
-        self, model: str, one: str
-    ) -> None:
+    def test_one_fully_cached_branch_or_none_equals_plain_decoding_bit_for_bit(self, model: str, one: str) -> None:
         plain = analyze(model, "h100", kv_block_size=16, **SIZES)
         other = analyze(model, "h100", kv_block_size=16, branches=one, **SIZES)
         for point in range(3):
-            assert alike(other.to_dict(point)) == alike(plain.to_dict(point))
+            assert without_option_texts(other.to_dict(point)) == without_option_texts(plain.to_dict(point))
 
     @pytest.mark.parametrize("asked", ["skeleton,outline=8,points=3,prompt=7", "apar,branches=2.5,parallel=0.6"])
     def test_a_single_point_equals_the_same_point_of_a_sweep_bit_for_bit(self, model: str, asked: str) -> None:
@@ -138,7 +136,7 @@ def model_of(chosen: Any) -> models.model.Model:
 
 
 def test_the_time_of_an_answer_is_the_sum_of_its_parts() -> None:
-    # 36 tokens of outline as an answer of their own, then 6 prompts of 171 + 36 + 45 = 252 tokens with 36 tokens each
+    # 36 tokens of outline as a separate answer, then 6 prompts of 171 + 36 + 45 = 252 tokens with 36 tokens each
     sizes = {"input_len": 171, "output_len": 36 + 6 * 36}
     whole = analyze("llama-2-7b", "a100", branches="skeleton,outline=36,points=6,prompt=45", **sizes).metrics()
     outline = analyze("llama-2-7b", "a100", input_len=171, output_len=36).metrics()
@@ -152,11 +150,11 @@ def test_the_time_of_an_answer_is_the_sum_of_its_parts() -> None:
     ("asked", "tokens"),
     [
         ("none", 171 + 256 - 1),
-        # 220 tokens left: the longest of 6 points has 37; the last one of a branch is never cached
+        # 220 tokens remain: the longest of 6 points has 37; the last token of a branch is never cached
         ("skeleton,outline=36,points=6,prompt=45", 6 * (171 + 36 + 45 + 37 - 1)),
-        # question and outline once, but for the outline's last token, which every point reads with its template
+        # question and outline once, except for the outline's last token, which every point reads with its template
         ("skeleton,outline=36,points=6,prompt=45,shared=on", 171 + 36 - 1 + 6 * (1 + 45 + 37 - 1)),
-        # 192 tokens by 3 branches: what they have in common once, so as many as without
+        # 192 tokens in 3 branches: the common part is stored once, so as many as without branches
         ("apar,branches=3,parallel=0.75", 171 + 256 - 1),
         # no longer than the outline
         ("skeleton,outline=256,points=6", 171 + 256 - 1),
@@ -169,7 +167,7 @@ def test_the_cache_at_the_end_by_hand(asked: str, tokens: int) -> None:
 
 def test_shared_pages_are_whole_and_prefixes_of_all_requests_are_stored_once() -> None:
     asked: dict[str, Any] = {"input_len": 160, "output_len": 60, "branches": "apar,branches=4,parallel=0.8"}
-    # 12 tokens alone, 48 by 4: 183 tokens each at the end, 171 in common. Pages of 16: 12 each, of which 10 in common
+    # 12 tokens sequentially, 48 in 4 branches: 183 tokens each at the end, 171 in common. Pages of 16: 12 each, 10 in common
     paged = analyze("llama-2-7b", "a100", batch_size=2, kv_block_size=16, **asked).to_dict()["memory"]
     assert paged["kv_cache_bytes"] == 2 * (10 + 4 * 2) * 16 * TOKEN
     # 80 of the 160 tokens of both prompts are the same
@@ -178,7 +176,7 @@ def test_shared_pages_are_whole_and_prefixes_of_all_requests_are_stored_once() -
 
 
 def test_prompts_of_points_respect_the_token_budget() -> None:
-    # 6 prompts of 252 tokens: in passes of 504 two by two, in passes of 100 alone and in chunks of 100, 100 and 52
+    # 6 prompts of 252 tokens: two per pass of 504; with passes of 100 one at a time in chunks of 100, 100 and 52
     (two_by_two,) = (p for p in passes(plan(skeleton(36, 6, 45), 1, 171, 256, 504)) if p[1] > 1)
     assert two_by_two == (2, 252, 0)
     found = plan(skeleton(36, 6, 45), 1, 171, 256, 504)
@@ -227,12 +225,12 @@ def test_branches_compose_with_other_techniques_and_parallelism() -> None:
     ):
         plain = analyze("llama-2-7b", "h100", **asked, **options).metrics()
         forked = analyze("llama-2-7b", "h100", branches="apar,branches=3", **asked, **options).metrics()
-        assert forked["ttft_s"] <= plain["ttft_s"] * (1 + 1e-12)  # less, where others wait for the end of an answer
+        assert forked["ttft_s"] <= plain["ttft_s"] * (1 + 1e-12)  # less if other requests wait for the end of an answer
         assert plain["tpot_s"] / 3 < forked["tpot_s"] < plain["tpot_s"]
 
 
 class TestPublished:
-    """Statements of the papers, on the roofline: bounds of what their slower kernels could reach."""
+    """Statements of the papers, on the roofline, which bounds their slower kernels."""
 
     def test_decoding_up_to_16_sequences_takes_about_as_long_as_one(self) -> None:
         # Skeleton-of-Thought, appendix E and figure 10a: LLaMA-7B, A100, 128 tokens read and 64 written
@@ -251,7 +249,7 @@ class TestPublished:
         # up to 2.39 x (section 3.1.1); LLaMA2-Chat and Vicuna 7B write fewer than 6 points, and answers 1 to 2 times
         # as long as normal ones (figure 11).  A normal answer of 256 tokens, 13 tokens of question, 171 with the
         # outline's template (table 7); outline and point templates of some 36 and 45 tokens are ours.  The range is
-        # wide: their lengths are in figures alone, so this excludes a wrong model, it does not confirm a right one.
+        # wide: lengths are published only as plots, so this can exclude a wrong model but not confirm a right one.
         normal = analyze("llama-2-7b", "a100-sxm", input_len=13, output_len=256).metrics()["e2e_s"]
         asked = "skeleton,outline=36,points=5,prompt=45"
         speedups = [
@@ -274,8 +272,8 @@ class TestPublished:
         assert 1.0 < float(np.max(split.total_bytes / plain.total_bytes)) < 1.11
 
     def test_forks_reach_a_speedup_of_two_with_half_of_the_passes(self) -> None:
-        # APAR: up to 2 x with Vicuna.  How much of an answer its branches write is not printed in the abstract; 3 of
-        # them that write three quarters leave 64 + 192 / 3 = 128 passes of 256
+        # APAR: up to 2 x with Vicuna.  The abstract does not state the share of an answer written by branches; 3 of
+        # them for three quarters of the answer leave 64 + 192 / 3 = 128 passes of 256
         asked: dict[str, Any] = {"input_len": 64, "output_len": 256}
         plain, forked = (
             analyze("llama-2-7b", "a100-sxm", branches=branches, **asked).metrics()["e2e_s"]
@@ -325,5 +323,5 @@ def test_the_command_line_reports_tokens_per_pass(capsys: pytest.CaptureFixture[
     )
     assert main(words.split()) == 0
     said = capsys.readouterr().out
-    # 255 tokens after the first, in 63 passes alone and 64 together
+    # 255 tokens after the first, in 63 sequential passes and 64 parallel ones
     assert "branches 3, parallel 0.75" in said and "2.01 tokens per pass on average" in said

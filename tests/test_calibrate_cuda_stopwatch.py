@@ -1,4 +1,4 @@
-"""The protocol on CUDA, on a device that only writes down what it is told: it runs where there is none."""
+"""The CUDA measurement protocol on a fake device that records calls, so that it runs without a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmviewer.calibrate.timer import DeviceReading, PreparedKernel  # noqa: E40
 
 
 class Device:
-    """Stands for torch.cuda; `log` holds what happened, in order."""
+    """Fake torch.cuda; `log` lists the calls in order."""
 
     def __init__(self) -> None:
         self.log: list[str] = []

@@ -1,4 +1,4 @@
-"""calibrate fit: constants are found again, errors are those of rows not fitted on, what is left out is said."""
+"""calibrate fit: constants are recovered, errors come from held-out rows, and excluded rows are reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from llmviewer.timing import profile as profiles
 from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 
-#: Known constants, of which the rows below are made.
+#: Known constants from which the rows below are generated.
 TRUE: dict[str, Mapping[str, float]] = {
     "streaming": FAMILIES["streaming"].start_values()
     | {"floor": 3.0, "memory": 0.7, "warm": 1.0, "unit": 30.0, "along": 0.0},
@@ -44,7 +44,7 @@ def known(operator: Operator, chip: Chip) -> Rates:
 
 
 def timed(frame: pd.DataFrame, noise: float, chip: Chip | str = "") -> pd.DataFrame:
-    """The rows with the latencies that the known constants give, and noise."""
+    """The rows with latencies by the known constants, plus noise."""
     rng = np.random.default_rng(7)
     answered = frame.assign(latency_us=1.0)
     for part in row_groups(answered, chip):
@@ -75,7 +75,7 @@ def rows_of(frame: pd.DataFrame, table: str, *, stable: bool = True) -> Iterator
 
 
 def written(folder: Path, *rows: Row, device: str = "h100_sxm", **environment: object) -> Path:
-    """A samples file."""
+    """Writes a samples file."""
     folder.mkdir(parents=True, exist_ok=True)
     said = {"device": device, "device_name": "A device", "torch": "2.9", "driver": "580.1", "date": "2026-01-02"}
     header = {"schema": record.SCHEMA, "environment": said | environment}
@@ -92,13 +92,13 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fitted(samples: Path) -> tuple[Path, dict[str, Any]]:
-    """A profile, and what the command said of it."""
+    """A fitted profile and the output of the command."""
     path = samples.parent / "profile.yaml"
-    return path, said_of(samples, path)
+    return path, fit_json(samples, path)
 
 
-def said_of(folder: Path, output: Path) -> dict[str, Any]:
-    """JSON of the fit command."""
+def fit_json(folder: Path, output: Path) -> dict[str, Any]:
+    """JSON output of the fit command."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         assert main(["calibrate", "fit", str(folder), "-o", str(output), "--format", "json"]) == 0
@@ -107,7 +107,7 @@ def said_of(folder: Path, output: Path) -> dict[str, Any]:
 
 
 def error_line(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """The one line of a wrong input."""
+    """The one-line error of a wrong input."""
     assert main([str(word) for word in words]) == 2
     said = capsys.readouterr().err.strip()
     assert "\n" not in said
@@ -148,9 +148,7 @@ def test_a_profile_states_its_provenance(fitted: tuple[Path, dict[str, Any]]) ->
     assert profiles.load(fitted[0]).chip == "h100-sxm"
 
 
-def test_analyze_uses_a_user_profile(
-    fitted: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_analyze_uses_a_user_profile(fitted: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     words = ["analyze", "llama-3.2-1b", "--hardware", "h100", "--profile", str(fitted[0]), "--format", "json"]
     assert main(words) == 0
     assert str(fitted[0]) in capsys.readouterr().out
@@ -164,7 +162,7 @@ def test_a_profile_of_another_chip_is_transferred(
 
 
 def test_coverage_uses_the_interval_of_the_other_folds() -> None:
-    """Fold 0 holds 1 to 9; of fold 1, 5 lies within and 100 beyond; of fold 0, all but 1..4 lie within 5 to 100."""
+    """Fold 0 has 1 to 9; of fold 1, 5 is inside and 100 outside; of fold 0, all but 1..4 are in 5 to 100."""
     ratio = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 5.0, 100.0])
     folds = np.array([0.0] * 9 + [1.0, 1.0])
     assert conformal.coverage(ratio, folds) == {"covered80": round(6 / 11, 4)}
@@ -191,16 +189,14 @@ def test_unstable_rows_are_fitted_with_a_warning_if_most_rows_are_unstable(
 
 
 def fit_of(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    """Summary of a fit."""
+    """Summary of one fit."""
     output = str(folder.parent / "profile.yaml")
     assert main(["calibrate", "fit", str(folder), "-o", output, "--format", "json", *words]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
-def test_rows_without_a_formula_are_named_and_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_without_a_formula_are_named_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame = timed(sums(), NOISE)
     strange = {**next(rows_of(frame, "elementwise")), "op": "fft"}
     w4a16 = {**next(rows_of(timed(products(), 0.0), "gemm")), "dtype": "w4a16"}
@@ -262,9 +258,7 @@ def test_absorbed_latent_attention_reads_its_latent_once() -> None:
     assert FAMILIES["attention_decode"].variant(operator) == "bf16-mla"
 
 
-def test_samples_of_several_devices_need_a_device_option(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_samples_of_several_devices_need_a_device_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = written(tmp_path / "a", *rows_of(timed(sums(), NOISE), "elementwise"))
     other = written(tmp_path / "b", *rows_of(timed(sums("a100_sxm"), NOISE), "elementwise"), device="a100_sxm")
     output = tmp_path / "profile.yaml"
@@ -282,7 +276,7 @@ def test_samples_of_several_devices_need_a_device_option(
 
 
 def processor(folder: Path) -> Path:
-    """Samples of a device that no file describes: 100 GFLOP/s, 20 GB/s."""
+    """Samples of a device without a spec file: 100 GFLOP/s, 20 GB/s."""
     rows: list[Row] = []
     for dtype, rate in (("float32", 1e11), ("bfloat16", 5e10)):
         width = 4 if dtype == "float32" else 2
@@ -312,9 +306,9 @@ def processor(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The folder of samples of such a device, its profile beside it, and what the fit said."""
+    """The folder of samples of such a device, its profile, and the output of the fit."""
     folder = processor(tmp_path_factory.mktemp("cpu") / "samples")
-    return folder, said_of(folder, folder.parent / "profile.yaml")
+    return folder, fit_json(folder, folder.parent / "profile.yaml")
 
 
 def test_a_device_without_a_data_sheet_gets_a_spec_of_measured_figures(
@@ -362,9 +356,7 @@ def test_validate_accepts_samples_with_layers_and_models(
     assert {"predicted_us", "low80_us", "high80_us"} <= set(pd.read_csv(rows).columns)
 
 
-def test_a_user_file_is_never_replaced_by_measured_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_user_file_is_never_replaced_by_measured_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, output = processor(tmp_path / "s"), tmp_path / "profile.yaml"
     (tmp_path / "cpu.yaml").write_text("name: mine\n", encoding="utf-8")
     assert "no fit wrote it" in error_line(capsys, "calibrate", "fit", folder, "-o", output)
@@ -419,7 +411,9 @@ def test_wrong_samples_are_a_one_line_error(
         ("device,m,n,k,dtype,engine,latency_us\nh100_sxm,8,64,64,fp99,x,3\n", "unknown dtype 'fp99'"),
     ],
 )
-def test_wrong_tables_are_a_one_line_error(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_tables_are_a_one_line_error(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = tmp_path / "gemm.csv"
     table.write_text(text, encoding="utf-8")
     assert said in error_line(capsys, "calibrate", "fit", table, "-o", tmp_path / "profile.yaml")
@@ -465,8 +459,8 @@ def test_a_truncated_last_line_is_reported_and_the_rest_fitted(
     assert "truncated" in capsys.readouterr().err
 
 
-def without(text: str, name: str) -> str:
-    """The text of a profile in which one constant has another name."""
+def with_renamed_constant(text: str, name: str) -> str:
+    """The text of a profile with one constant renamed."""
     return text.replace(f"{name}: ", f"not_{name}: ")
 
 

@@ -1,6 +1,6 @@
-"""The loop on this processor: measure torch's kernels, fit them, predict a layer and a small model of torch.
+"""The whole loop on this CPU: measure torch's kernels, fit them, predict a layer and a small torch model.
 
-The machine is noisy: errors are reported, and asserted only to be no nonsense.
+The test machine is noisy: errors are printed and only checked for plausibility.
 """
 
 from __future__ import annotations

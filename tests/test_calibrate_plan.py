@@ -1,4 +1,4 @@
-"""The plan: shapes of real models, every row of a known table, blocks that our own model can be built for."""
+"""The measurement plan: shapes of real models, rows of known tables, and blocks that llmviewer can model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llmviewer.core.workload import decode, prefill
 from llmviewer.models.load import parse
 
 ALL = [pytest.param(size, id=" ".join(name)) for name, size in sizes.SIZES.items()]
-#: Columns that a reader of measured tables finds in them.
+#: Columns of the measured tables.
 COLUMNS = {
     "gemm": "dtype kernel m n k",
     "attention_prefill": "dtype kv_dtype kernel batch seq heads kv_heads head_dim window prefix",
@@ -94,7 +94,7 @@ SMALL = {
 
 @pytest.mark.parametrize("stage", ["prefill", "decode"])
 def test_the_measured_model_has_the_matmul_flops_of_our_graph(stage: str) -> None:
-    """PyTorch's counter over what is timed, against the graph built from the row's config."""
+    """PyTorch's FLOP counter over the timed model, against the graph built from the row's config."""
     columns = {"config": SMALL, "dtype": "float32", "batch": 3, "stage": stage, "graph": False}
     columns |= {"seq": 8} if stage == "prefill" else {"context": 9}
     work = KERNELS["model"](columns, Buffers("cpu", 1024))
@@ -117,7 +117,7 @@ def test_a_rows_config_builds_the_measured_model() -> None:
 
 
 def test_decoding_token_by_token_equals_prefill() -> None:
-    """The cache, the rotation and the mask of the measured layer are those of a real one."""
+    """The measured layer has a correct cache, rotation and mask."""
     from llmviewer.calibrate.kernels import llama
 
     made = LlamaConfig.from_json(SMALL)
@@ -144,7 +144,7 @@ def test_more_than_one_device_adds_the_all_reduce() -> None:
 
 
 def test_a_draft_token_attends_to_the_cache_and_earlier_tokens() -> None:
-    """Four queries behind a prefix of 100 are the last four of a prompt of 104."""
+    """Four queries after a prefix of 100 equal the last four of a prompt of 104."""
     heads = {"dtype": "float32", "heads": 4, "kv_heads": 2, "head_dim": 16, "v_head_dim": 16}
     case = plan.prefill("sdpa_math", heads, 2, 4, 100)
     assert case.flops == 2.0 * 2 * 4 * (4 * 104) * 32

@@ -1,4 +1,4 @@
-"""`calibrate run` and its file: rows as they come, resumed after a kill, wrong files refused in one line."""
+"""`calibrate run` and its file: rows written one by one, resuming after a kill, one-line errors for wrong files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llmviewer.calibrate.timer import PreparedKernel
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 
-#: One or two rows of every table, of no more time than tests have.
+#: One or two fast rows of every table.
 TINY = sizes.RunSize(
     samples=3, sample_s=1e-5, warmup_s=0.0, graphs=False, compiled=False, max_flops=1e8,
     models=("pythia-1.4b",), dtypes=("float32",), tokens=(1,), attention_models=("qwen2.5-0.5b",),
@@ -34,7 +34,7 @@ TINY = sizes.RunSize(
 
 @pytest.fixture(autouse=True)
 def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rotating through twice a small cache keeps the tests quick."""
+    """Uses a small cache size, so that rotating buffers stay small and tests fast."""
     monkeypatch.setattr("llmviewer.calibrate.environment.cpu_cache_bytes", lambda: 2**16)
     monkeypatch.setattr("llmviewer.calibrate.environment.physical_cores", lambda: 1)
     monkeypatch.setitem(sizes.SIZES, ("cpu", "quick"), TINY)
@@ -56,7 +56,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def file(measured: Path, tmp_path: Path) -> Path:
-    """A samples file of one's own to spoil."""
+    """A copy of the samples file that a test may change."""
     copy = tmp_path / record.FILE
     copy.write_bytes((measured / record.FILE).read_bytes())
     return copy
@@ -198,7 +198,7 @@ def test_progress_ends_when_everything_is_done(tmp_path: Path) -> None:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line on stderr of a command that exits 2."""
+    """The one-line error of a command that exits 2."""
     assert main(["calibrate", "run", *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -228,9 +228,7 @@ def test_without_cuda_the_device_is_rejected(tmp_path: Path, capsys: pytest.Capt
     assert "no CUDA" in refused(capsys, "--device", "cuda", "-o", str(tmp_path / "x"))
 
 
-def test_wrong_arguments_are_rejected_before_measuring(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_arguments_are_rejected_before_measuring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "file"
     file.write_text("mine", encoding="utf-8")
     assert "cannot write" in refused(capsys, "--device", "cpu", "-o", str(file))

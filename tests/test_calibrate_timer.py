@@ -1,4 +1,4 @@
-"""Timing: samples, spread, cold copies; with a clock that a test sets."""
+"""Timing: samples, spread, cold copies; with a fake clock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KIB = 2**10
 
 
 class FakeStopwatch:
-    """A clock on which one call takes the given seconds, in turn."""
+    """A fake clock on which successive calls take the given times [s]."""
 
     cache_bytes = 100.0
 
@@ -84,7 +84,7 @@ def test_a_sample_contains_enough_calls_for_its_duration() -> None:
 
 
 def test_copies_that_fit_the_cache_are_used_once_per_sample() -> None:
-    """Eight copies of 10 bytes stay in a cache of 100: within a sample none is read twice."""
+    """Eight copies of 10 bytes stay in a cache of 100 bytes, so no copy is read twice within a sample."""
     _, watch = timed(50e-6, work=PreparedKernel(run=lambda i: None, copies=8, rotated_bytes=80.0), sample_s=1e-3)
     assert watch.calls[-1] == 8
 
@@ -159,7 +159,7 @@ def test_the_active_experts_have_equal_shares_of_the_rows() -> None:
 
 
 def test_sustained_work_is_timed_after_power_has_settled() -> None:
-    """The clock of a card falls while it computes: what comes first is thrown away."""
+    """The clock of a card falls under load, so the first calls are discarded."""
     timing, _ = timed(1e-3, settle_s=0.02)
     assert timing.settled_s >= 0.02
     assert timed(1e-3)[0].settled_s == 0.0

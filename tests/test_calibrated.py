@@ -1,4 +1,4 @@
-"""Calibrated answers: never faster than the data sheet, an interval around every time, and no silent guess."""
+"""Calibrated results: never faster than the data sheet, an interval around every time, and no silent guess."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def answer(model: str, chip: str, **options: Any) -> dict[str, Any]:
 
 
 def check(found: dict[str, Any]) -> None:
-    """Invariants of every calibrated answer."""
+    """Asserts the invariants of every calibrated result."""
     for stage in found["stages"].values():
         assert stage["time_s"] >= stage["ideal_time_s"] * (1 - 1e-9)
         assert stage["bound"] in BOUNDS
@@ -115,7 +115,7 @@ def test_constants_of_another_chip_have_wider_intervals_and_are_marked() -> None
 
 
 def test_the_interval_widens_outside_the_measured_range() -> None:
-    """Rows of products were measured up to some 30,000 tokens; a prefill of a million tokens is far outside."""
+    """GEMMs were measured up to some 30,000 tokens; a prefill of a million tokens is far outside."""
     near, far = (answer("llama-2-7b", "h100", batch_size=b, input_len=2048) for b in (1, 512))
     assert width(named(far, "down_proj", "prefill")) > 1.2 * width(named(near, "down_proj", "prefill"))
 
@@ -129,7 +129,7 @@ def test_an_unmeasured_kernel_is_marked_assumed() -> None:
 
 @pytest.mark.parametrize("chip", ["tpu-v5e", "tpu-v4", "trainium2", "inferentia2", "gaudi-2"])
 def test_a_chip_with_few_large_units_reaches_most_of_its_bandwidth(chip: str) -> None:
-    """As multiprocessors, which ask for 100 byte a clock, the unit of a TPU v5e would draw 0.15 of its bandwidth."""
+    """With the 100 byte per clock of a GPU multiprocessor, the unit of a TPU v5e would reach 0.15 of its bandwidth."""
     stage = answer("llama-3.1-8b", chip)["stages"]["decode"]
     assert stage["time_s"] < 2.0 * stage["ideal_time_s"]
 
@@ -148,7 +148,7 @@ def test_gpu_kernels_are_only_assumed_on_other_hardware(chip: str) -> None:
 
 
 def test_a_recurrence_of_one_token_uses_all_units() -> None:
-    """Its 4.2 MB of state go by channels; on a single unit, as a norm's row is, they would take 328 us."""
+    """Its 4.2 MB of state are split by channels; on a single unit, like a row of a norm, they would take 328 us."""
     found = answer("mamba-codestral-7b", "h100", batch_size=1)
     assert named(found, "recurrence")["time_s"] < 10e-6
     assert named(found, "conv")["time_s"] < 5e-6
@@ -163,7 +163,7 @@ def test_ideal_has_neither_interval_nor_profile() -> None:
 
 
 def test_operators_without_work_are_neither_launched_nor_listed() -> None:
-    """Exits are checked at decode alone: at prefill their kernels move nothing and took a floor each."""
+    """Exits are checked only in decode; in prefill their kernels move nothing, so they must not cost a launch."""
     found = answer("llama-2-7b", "a6000", early_exit="mean=0.6")
     prefill, decode = ({row["block"] for row in found["stages"][name]["operators"]} for name in ("prefill", "decode"))
     assert decode - prefill == {"exit_check"}
@@ -176,7 +176,7 @@ def test_every_technique_s_example_prints_a_calibrated_answer(name: str, capsys:
 
 
 def test_prefill_rows_are_predicted_by_the_prefill_kernel() -> None:
-    """A chunk of one token over 1,023 cached ones moves what a decode step does; engines run another kernel for it."""
+    """A chunk of one token over 1,023 cached ones has the traffic of a decode step, but engines run another kernel."""
     from llmviewer.calibrate import predict, tables
 
     shared = {"device": "h100_sxm", "engine": "trtllm", "dtype": "bfloat16", "batch": 8, "latency_us": 10.0}
@@ -194,7 +194,7 @@ def test_short_prompts_use_the_prefill_kernel_and_draft_tokens_the_decode_kernel
 
 
 def lent(engine: str, chip: str, *others: str) -> Calibrated:
-    """An efficiency from the shipped profiles of these chips, nearest first."""
+    """Efficiency from the shipped profiles of these chips, nearest first."""
     found = tuple(profile for profile in map(profiles.shipped, others) if profile is not None)
     assert len(found) == len(others)
     return Calibrated(sources=found, engine=engine, chip=chip, generation=specs.load(chip).generation)

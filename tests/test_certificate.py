@@ -1,4 +1,4 @@
-"""The counter certificate: our matmul FLOPs and parameters are those of the library's own code, as integers."""
+"""The certificate: our matmul FLOPs and parameters equal those of the library's own code, as integers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.certificate.reductions import narrowed
 from tests.certificate.torch_counts import TorchCounts, count_decode, count_prefill, parameter_count, reduced
 
 PROMPT, CACHED, BATCH = 48, 40, 2
-#: Short enough that a cache of CACHED tokens is longer.
+#: Shorter than a cache of CACHED tokens.
 WINDOW = 16
 
 

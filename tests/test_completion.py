@@ -1,4 +1,4 @@
-"""Tab completion: what the shells' scripts get back, and how the scripts are installed."""
+"""Tab completion: the replies to the shells' scripts, and installation of the scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def bash(*words: str) -> list[str]:
-    """Completions of the last word, asked for as bash asks: all words in one variable, one a line."""
+    """Completions of the last word, requested like bash does: all words in one variable; one reply per line."""
     line = {"COMP_WORDS": "\n".join(("llmviewer", *words)), "COMP_CWORD": str(len(words))}
     done = run(_LLMVIEWER_COMPLETE="complete_bash", **line)
     assert (done.returncode, done.stderr) == (0, "")

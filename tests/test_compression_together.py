@@ -1,4 +1,4 @@
-"""Compression techniques with each other, with quantization, fusion and two devices, on every model."""
+"""Combinations of compression techniques with quantization, fusion and two devices, on every model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_operator_input_was_written_and_no_count_is_negative(name: str, as
 
 @pytest.mark.parametrize("asked", [{"lora": "8,adapters=4"}, {"low_rank": "256"}, {"prune": "width=0.5"}])
 def test_two_devices_do_the_work_of_one_plus_replicated_work(asked: dict[str, str]) -> None:
-    """Llama-2-7B: nothing is repeated by pruning; of factors and adapters the whole ones: A before a layer split by
+    """Llama-2-7B: pruning replicates nothing; factors and adapters replicate the whole one: A before a layer split by
     columns, B after one split by rows."""
     one, two = (prepared("llama-2-7b", asked | {"tensor_parallel_size": size}) for size in ("1", "2"))
 

@@ -1,4 +1,4 @@
-"""Reading a config.json: every field is understood, known not to matter, or an error in one line."""
+"""Reading a config.json: every field is used, known to be irrelevant, or a one-line error."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ HOSTILE = (0, -1, 2.5, True, "x", [], [{}], {"a": 1}, float("nan"), float("inf")
 
 
 def variants(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The config with one field, or one of a nested part, replaced or left out."""
+    """The config with one field, also of a nested config, replaced or removed."""
     for name, value in fields.items():
         yield {key: kept for key, kept in fields.items() if key != name}
         yield from ({**fields, name: hostile} for hostile in HOSTILE)
@@ -161,7 +161,7 @@ def test_an_unknown_model_type_is_an_error_not_a_llama() -> None:
     ],
 )
 def test_the_dtype_is_the_checkpoints_by_default(stated: str | None, asked: str, dtype: str) -> None:
-    """A missing one and float32 become 16 bit, with a note, as vLLM does."""
+    """A missing dtype and float32 become 16 bit with a note, as in vLLM."""
     model = parse({**LLAMA, "torch_dtype": stated}, "mine", dtype=asked)
     assert model.dtype.name == dtype
     assert bool(model.notes) == (asked == "auto" and stated in (None, "float32"))

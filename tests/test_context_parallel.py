@@ -1,4 +1,4 @@
-"""The tokens of a sequence dealt to devices: what each works on, and what it must hear from the others."""
+"""Context parallelism: tokens of a sequence split over devices, the work of each, and the exchanges."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_prefill_gathers_keys_and_values_and_decode_combines_partial_outputs() -
 
 
 def test_a_verification_is_split_like_a_decode_step() -> None:
-    """Five tokens a sequence: keys stay where they are, five times as many partial outputs are combined."""
+    """Five tokens per sequence: keys are not exchanged, five times as many partial outputs are combined."""
     of = {"input_len": 100000, "context_parallel_size": 4}
     one = answer("llama-3.1-8b", "h100-sxm", **of)
     five = answer("llama-3.1-8b", "h100-sxm", speculative="ngram,tokens=4", **of)
@@ -111,7 +111,7 @@ def test_draft_heads_are_replicated_on_every_device() -> None:
 
 
 def test_unused_exchanges_take_no_time() -> None:
-    """Prefill gathers keys, decode combines outputs; neither waits for the other's messages."""
+    """Prefill gathers keys, decode combines outputs; neither pays for the other's messages."""
     for name in ("llama-3.1-8b", "gpt-oss-20b"):
         found = lv.analyze(name, "h100-sxm", input_len=64, context_parallel_size=2).to_dict()
         for stage in found["stages"].values():
@@ -153,7 +153,7 @@ def test_a_single_point_equals_the_point_of_a_sweep(name: str) -> None:
 
 @pytest.mark.parametrize("efficiency", ["ideal", "calibrated"])
 def test_the_exchange_of_the_other_stage_takes_no_time(efficiency: str) -> None:
-    """Prefill gathers keys, decode combines sums: of each stage the operators x layers make up its time exactly."""
+    """Prefill gathers keys, decode combines sums: operators x layers add up to the time of each stage exactly."""
     result = lv.analyze("llama-3.1-8b", "h100", input_len=4096, context_parallel_size=4, efficiency=efficiency)
     for name in ("prefill", "decode"):
         stage = result.stage(name)

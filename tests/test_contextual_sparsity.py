@@ -1,4 +1,4 @@
-"""Contextual sparsity: the union of what a step's tokens use, what the predictors cost, when the gain is gone."""
+"""Contextual sparsity: the union over the tokens of a step, the cost of predictors, and where the gain ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def operator(of: Graph, name: str) -> Operator:
 
 
 def pair(name: str, step: Step, called: str, sparsity: Sparsity = HALF) -> tuple[Operator, Operator]:
-    """An operator before and after."""
+    """One operator without and with sparsity."""
     return operator(load(name).graph(step), called), operator(sparse(name, step, sparsity), called)
 
 
@@ -69,7 +69,7 @@ def test_only_the_queries_of_a_fused_matrix_are_sparse() -> None:
 
 
 def test_a_sequence_reads_the_cache_of_its_own_active_heads() -> None:
-    """8 sequences of Llama-2-7B: each reads half of its cache, whatever the others use; 1000 keys, 32 heads of 128."""
+    """8 sequences of Llama-2-7B: each reads half of its own cache, independent of the others; 1000 keys, 32 heads of 128."""
     found = sparse("llama-2-7b", decode(8.0, 999.0))
     for name in ("qk_matmul", "sv_matmul"):
         assert operator(found, name).read_bytes(Role.CACHE) == 0.5 * 8 * 1000 * 4096 * 2
@@ -118,9 +118,9 @@ def test_prefill_gains_nothing_and_pays_for_the_predictors() -> None:
 
 
 def test_deja_vu_doubles_the_speed_of_opt_66b_and_the_gain_vanishes_with_batch_size() -> None:
-    """Deja Vu: over 2 times on OPT with three quarters of the parameters left out.  Half of the heads and a tenth of
+    """Deja Vu: over 2 times on OPT with three quarters of the parameters skipped.  Half of the heads and a tenth of
     the columns of OPT-66B, h = 9216: q, o 1 + k, v 2 + feed-forward 0.8 = 3.8 h^2 and predictors of (6 h + 72) 1000 =
-    0.65 h^2, of 12 h^2: 2.7 times less.  32 sequences use 97 % of the columns: the predictors cost more than that."""
+    0.65 h^2, instead of 12 h^2: 2.7 times less.  32 sequences use 97 % of the columns: the predictors cost more than that."""
     batches = [1, 8, 32]
     plain, found = (
         analyze("opt-66b", "b200", batch_size=batches, input_len=64, output_len=2, **options).analysis.tpot_s
@@ -145,7 +145,7 @@ def test_full_density_changes_nothing(text: str) -> None:
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_head_or_column_sparsity_applies_or_is_rejected_with_a_reason(name: str) -> None:
-    """More tokens read more, never more than everything; predictors aside, nothing is stored anew; later passes take
+    """More tokens read more, never more than everything; only predictors add storage; later passes accept
     the graph."""
     for sparsity, why in ((Sparsity(mlp=0.2), DENSE_MLP), (Sparsity(attention=0.5), OWN_HEADS)):
         try:
@@ -169,7 +169,7 @@ def test_head_or_column_sparsity_applies_or_is_rejected_with_a_reason(name: str)
 
 
 def shards(name: str) -> bool:
-    """Whether its heads can be dealt to two devices."""
+    """True if the heads can be split over two devices."""
     try:
         shard(Sharding(tensor=2))(load(name)._graph())
     except UserError:

@@ -1,4 +1,4 @@
-"""The map of winners is what single analyses say, and refuses to compare one thing with itself."""
+"""The crossover map agrees with single analyses and needs at least two configurations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_winner_is_the_configuration_with_the_least_decode_time_among_those_
 
 
 def test_four_bit_weights_win_at_batch_1_and_all_int8_wins_once_compute_bounds_the_layers() -> None:
-    """A100: at batch 1 bytes decide, w4a16 moves the fewest; at batch 512 and short context int8 units decide."""
+    """A100: at batch 1 traffic decides and w4a16 has the least; at batch 512 and short context int8 units decide."""
     configurations = {scheme: api.configuration("llama-2-7b", "a100", quantization=scheme) for scheme in SCHEMES}
     found = crossover(configurations, np.array([1.0, 512.0]), np.array([32.0]), "decode_time_s")
     assert [found.names[int(w)] for w in found.winner[0]] == ["w4a16", "w8a8"]
@@ -85,7 +85,7 @@ def test_help_paragraphs_have_no_gaps(command: str, capsys: pytest.CaptureFixtur
 def test_speculation_wins_at_small_batches_with_many_tokens_and_loses_at_large_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """On, off and the number of drafted tokens in one map; `best` is the least of all at every point."""
+    """Off and several numbers of draft tokens in one map; `best` is the fastest at every point."""
     drafts = [f"draft=tinyllama-1.1b,tokens={tokens},acceptance=0.7" for tokens in ("2", "8", "best")]
     words = "crossover llama-2-70b --hardware h100 -tp 8 --batch-size 1,64,512 --context 128 --format json".split()
     assert main([*words, "--speculative", ";".join(["none", *drafts])]) == 0

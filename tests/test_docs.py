@@ -1,4 +1,4 @@
-"""The documentation is executed, and names everything there is."""
+"""The documentation: its examples run, and it names every command, model, chip and technique."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str, *pages: str) -> list[str]:
-    """Fenced blocks of the README and of the examples, or of these pages."""
+    """Fenced blocks of the README and the examples, or of the given pages."""
     text = "\n".join(pages or (README, EXAMPLES))
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
     return [text for kind, text in fenced if kind == language]
@@ -59,7 +59,7 @@ def test_python_of_the_docs_runs(code: str, capsys: pytest.CaptureFixture[str]) 
 def test_the_readme_output_matches_the_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lines of the README's output are lines of the real one, in order; `...` and bars at their end are omitted."""
+    """The README's output lines occur in the real output in order; `...` and trailing bars are ignored."""
     monkeypatch.setenv("COLUMNS", "120")
     command, *lines = blocks("", README)[0].splitlines()
     assert command == "$ llmviewer analyze llama-2-7b --hardware a6000 --batch-size 1 --input-len 2048"

@@ -1,4 +1,4 @@
-"""Methods that draft by heads, layers or the model itself: what holds for each, and published statements."""
+"""Methods that draft by heads, layers or the model itself: common properties and published statements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llmviewer.techniques.speculation.verification import tree_verification_pass
 
 from .answers import analyze, answer
 
-#: A method that drafts `tokens` tokens, accepted with `rate`.
+#: Option texts of methods with `tokens` draft tokens and acceptance `rate`.
 CHAINS = {
     "self": "self,attention=0.5,mlp=0.25,tokens={tokens},acceptance={rate}",
     "medusa": "medusa,heads={tokens},nodes={tokens},acceptance={rate}",
@@ -28,10 +28,10 @@ CHAINS = {
     "speculator": "speculator,heads={tokens},acceptance={rate}",
     "pass": "pass,tokens={tokens},acceptance={rate}",
 }
-#: A method that can be asked to draft nothing.
+#: Methods that accept zero draft tokens.
 COUNTED = ("self", "eagle", "eagle3", "mtp", "pass")
 SIZES: dict[str, Any] = {"batch_size": [1, 3, 64], "input_len": 300, "output_len": 9}
-#: Some of the texts of every method.
+#: Some option texts of every method.
 TEXTS = (
     *(text.format(tokens=4, rate=0.8) for text in CHAINS.values()),
     "medusa",
@@ -45,12 +45,12 @@ TEXTS = (
 )
 
 
-def asked(kind: str, tokens: int = 4, rate: object = 0.8) -> str:
+def option_text(kind: str, tokens: int = 4, rate: object = 0.8) -> str:
     return CHAINS[kind].format(tokens=tokens, rate=rate)
 
 
 def generation(text: str, model: str = "llama-2-7b") -> Generation:
-    """The round that a text asks for."""
+    """The round of an option text."""
     from llmviewer.hardware import specs
 
     scheme = methods.make("speculative", text)(System(chip=specs.load("a100"))).scheme
@@ -59,13 +59,13 @@ def generation(text: str, model: str = "llama-2-7b") -> Generation:
 
 
 def speedup(model: str, chip: str, text: str, **more: Any) -> float:
-    """On the data sheet's roofline."""
+    """Speedup with ideal times."""
     plain, fast = analyze(model, chip, **more), analyze(model, chip, speculative=text, **more)
     return float(plain.analysis.tpot_s[0] / fast.analysis.tpot_s[0])
 
 
 def measured_speedup(model: str, chip: str, text: str, **more: Any) -> float:
-    """By what kernels were measured to reach."""
+    """Speedup with calibrated times."""
     plain, fast = lv.analyze(model, chip, **more), lv.analyze(model, chip, speculative=text, **more)
     return float(plain.analysis.tpot_s[0] / fast.analysis.tpot_s[0])
 
@@ -74,7 +74,7 @@ def measured_speedup(model: str, chip: str, text: str, **more: Any) -> float:
 def test_no_draft_tokens_equal_plain_decoding_bit_for_bit(kind: str) -> None:
     plain, none = (
         analyze("llama-3.1-8b", "h100", **SIZES),
-        analyze("llama-3.1-8b", "h100", speculative=asked(kind, 0), **SIZES),
+        analyze("llama-3.1-8b", "h100", speculative=option_text(kind, 0), **SIZES),
     )
     for of in ("ttft_s", "tpot_s", "e2e_s"):
         assert (getattr(plain.analysis, of) == getattr(none.analysis, of)).all()
@@ -84,7 +84,7 @@ def test_no_draft_tokens_equal_plain_decoding_bit_for_bit(kind: str) -> None:
 @pytest.mark.parametrize("kind", CHAINS)
 def test_time_per_token_falls_with_acceptance(kind: str) -> None:
     times = [
-        analyze("llama-3.1-8b", "h100", speculative=asked(kind, 4, rate), **SIZES).analysis.tpot_s
+        analyze("llama-3.1-8b", "h100", speculative=option_text(kind, 4, rate), **SIZES).analysis.tpot_s
         for rate in (0.0, 0.5, 1.0)
     ]
     assert (np.diff(np.array(times), axis=0) < 0).all()
@@ -92,14 +92,14 @@ def test_time_per_token_falls_with_acceptance(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CHAINS)
 def test_with_full_acceptance_a_round_yields_one_token_more_than_drafted(kind: str) -> None:
-    """PaSS makes another one in its first pass."""
-    assert generation(asked(kind, 4, 1.0)).tokens == 5.0 + (kind == "pass")
-    assert generation(asked(kind, 4, 0.0)).tokens == 1.0 + (kind == "pass")
+    """PaSS yields one more in its first pass."""
+    assert generation(option_text(kind, 4, 1.0)).tokens == 5.0 + (kind == "pass")
+    assert generation(option_text(kind, 4, 0.0)).tokens == 1.0 + (kind == "pass")
 
 
 @pytest.mark.parametrize("kind", CHAINS)
 def test_verification_computes_the_draft_tokens_and_the_last_token(kind: str) -> None:
-    shape = generation(asked(kind, 4)).shape
+    shape = generation(option_text(kind, 4)).shape
     assert shape.new_tokens == shape.logit_positions == 5.0
     pairs = shape.attended_new_pairs
     assert pairs is None or pairs == 15.0  # 5 x 6 / 2, causal
@@ -130,7 +130,7 @@ def test_the_first_draft_pass_processes_the_tokens_of_the_previous_round() -> No
 
 
 def test_separate_modules_draft_in_turn() -> None:
-    """Three tokens of two modules: the first drafts the first and the third."""
+    """Three tokens of two modules: the first module drafts tokens 1 and 3."""
     passes = [draft.passes for draft in generation("mtp,tokens=3,modules=2,acceptance=0.8").drafts]
     assert passes == [1.0, 1.0, 1.0, 0.0]
 
@@ -160,7 +160,7 @@ def test_draft_layers_are_prefilled_and_draft_heads_have_no_cache() -> None:
 
 
 def test_self_drafting_uses_the_models_own_formats() -> None:
-    """A w4a16 Llama-2-7b looks ahead by w4a16 passes, as long as the one that verifies; EAGLE's layer stays in fp16."""
+    """Lookahead passes of a w4a16 Llama-2-7b take as long as the verification; EAGLE's layer stays in fp16."""
     own = answer("llama-2-7b", "a100", quantization="w4a16", speculative="pass,tokens=4,acceptance=0.5")["generation"]
     assert own["drafts"][0]["pass_s"] == pytest.approx(own["pass_s"], rel=1e-3)
     text = "eagle,tokens=4"
@@ -183,16 +183,16 @@ def test_lookahead_passes_cost_the_same_as_model_passes_with_any_technique(
 
 
 def test_layers_skipped_in_every_step_are_skipped_in_the_self_draft() -> None:
-    """Half of the layers that drafting has left, half of those that verify."""
-    text = asked("self")
+    """Half of the draft's remaining layers and half of the verified ones."""
+    text = option_text("self")
     whole, half = (answer("llama-2-7b", "a100", speculative=text, skip_layers=share) for share in (0, 0.5))
     ratios = [half["generation"][name] / whole["generation"][name] for name in ("token_s", "plain_token_s")]
     assert ratios[0] == pytest.approx(ratios[1], rel=0.02) and ratios[1] < 0.55
 
 
 def test_lookahead_without_acceptance_costs_as_much_as_plain_decoding() -> None:
-    """Two passes of five tokens for two tokens, where nothing is accepted: as plain decoding while weights are what is
-    read (arXiv 2311.13581)."""
+    """Two passes of five tokens for two tokens, none accepted: as plain decoding while weights dominate the
+    traffic (arXiv 2311.13581)."""
     assert speedup("llama-2-7b", "a100", "pass,tokens=4,acceptance=0") == pytest.approx(1.0, abs=0.02)
 
 
@@ -204,9 +204,9 @@ def test_drafting_without_skipped_layers_costs_one_pass_per_token() -> None:
 
 def test_the_speculator_nearly_doubles_llama_2_13b_and_loses_beyond_batch_64() -> None:
     """https://pytorch.org/blog/hitchhikers-guide-speculative-decoding/: three to four heads, nearly twice as fast at
-    small batch, throughput falls beyond 64.  A100, prompts of 64 tokens and answers of 256 (short, so that weights and
-    not the cache are what is read), two candidates of three tokens verified (a single one loses beyond 128 only);
-    0.7/0.6/0.5 accepted, which is our choice: 2.33 tokens a pass.  On the roofline; by measured kernels 2.26 at batch 1
+    small batch, throughput falls beyond 64.  A100, prompts of 64 tokens and answers of 256 (short, so that weights
+    dominate the traffic, not the cache), two candidates of three tokens verified (a single one loses beyond 128 only);
+    0.7/0.6/0.5 accepted, which we chose: 2.33 tokens per pass.  On the roofline; with calibrated kernels 2.26 at batch 1
     and 0.92 at 64.
     """
     sizes = {"input_len": 64, "output_len": 256}
@@ -226,7 +226,7 @@ def test_the_speculator_nearly_doubles_llama_2_13b_and_loses_beyond_batch_64() -
 
 @pytest.mark.parametrize(("batch", "published"), [(1, 3.01), (2, 2.81), (3, 2.50), (4, 2.40)])
 def test_eagle_on_llama_2_70b_gains_what_the_paper_measured(batch: int, published: float) -> None:
-    """arXiv 2401.15077, MT-bench at temperature 0, four A100, a tree of 25 nodes in five levels, 3.81 tokens a pass."""
+    """arXiv 2401.15077, MT-bench at temperature 0, four A100, a tree of 25 nodes in five levels, 3.81 tokens per pass."""
     text = "eagle,tokens=5,topk=4,nodes=25,acceptance=eagle-llama2-70b"
     found = measured_speedup(
         "llama-2-70b", "a100", text, tensor_parallel_size=4, batch_size=batch, input_len=100, output_len=300
@@ -236,7 +236,7 @@ def test_eagle_on_llama_2_70b_gains_what_the_paper_measured(batch: int, publishe
 
 def test_the_mtp_module_of_deepseek_v3_gains_what_the_report_states() -> None:
     """arXiv 2412.19437, 5.4.3: 85 to 90 % of second tokens accepted, 1.8 times the tokens per second; the module and
-    the second token take a part of the 1.85 to 1.9.  Of a few sequences less, as two tokens meet more experts than one.
+    the second token cost part of the 1.85 to 1.9.  Less for few sequences, as two tokens use more experts than one.
     """
     found = {
         batch: speedup("deepseek-v3", "h200", "mtp,acceptance=0.9", tensor_parallel_size=8, batch_size=batch)
@@ -246,12 +246,12 @@ def test_the_mtp_module_of_deepseek_v3_gains_what_the_report_states() -> None:
 
 
 def test_medusa_gains_on_vicuna_7b_what_spec_bench_measured() -> None:
-    """1.78 times on an A100, with 2.32 tokens a pass (https://github.com/hemingkx/Spec-Bench, Leaderboard.md)."""
+    """1.78 times on an A100, with 2.32 tokens per pass (https://github.com/hemingkx/Spec-Bench, Leaderboard.md)."""
     assert measured_speedup("llama-2-7b", "a100", "medusa") == pytest.approx(1.78, rel=0.1)
 
 
 def test_verification_reads_more_experts_than_one_token() -> None:
-    """EAGLE on Mixtral-8x7B: 3.25 tokens a pass, but far less faster (1.50 in arXiv 2401.15077, table 3)."""
+    """EAGLE on Mixtral-8x7B: 3.25 tokens per pass, but a much smaller speedup (1.50 in arXiv 2401.15077, table 3)."""
     text = "eagle,tokens=5,topk=4,nodes=25,acceptance=eagle-mixtral-8x7b"
     assert speedup("mixtral-8x7b", "a100", text, tensor_parallel_size=2) < 1.6
 
@@ -278,10 +278,10 @@ def test_a_single_point_equals_the_point_of_a_sweep(text: str) -> None:
 
 
 def test_the_best_number_of_tokens_is_at_least_as_fast_as_any_other() -> None:
-    """At every batch as fast as the best of those asked for one by one, none included."""
+    """At every batch size as fast as the best single number, including none."""
     best = analyze("llama-3.1-8b", "h100", speculative="eagle,tokens=best,acceptance=0.7", **SIZES).analysis.tpot_s
     others = [
-        analyze("llama-3.1-8b", "h100", speculative=asked("eagle", tokens, 0.7), **SIZES).analysis.tpot_s
+        analyze("llama-3.1-8b", "h100", speculative=option_text("eagle", tokens, 0.7), **SIZES).analysis.tpot_s
         for tokens in range(9)
     ]
     assert (best <= np.min(others, axis=0) * (1.0 + 1e-12)).all()

@@ -28,7 +28,7 @@ from llmviewer.techniques.speculation.mtp import mtp
 from llmviewer.techniques.speculation.self_speculative import with_parts_skipped
 from llmviewer.techniques.speculation.speculator import Embeddings, speculator
 
-#: Name -> what drafts for a model.
+#: name -> draft module of a model.
 MODULES: dict[str, Callable[[Model], Model]] = {
     "medusa": lambda target: medusa_heads(target, 4),
     "blockwise": lambda target: block_heads(target, 4, 512),
@@ -47,7 +47,7 @@ ASKED = (
 
 
 def prepared(model: Model, batch: float, cached: float, **asked: str) -> Graph:
-    """A decode step after the techniques that are asked for."""
+    """A decode step after the requested techniques."""
     system = System(chip=specs.load("h100-sxm"))
     for change in registry.changes({"attention": "eager", **asked}):
         system = change(system)
@@ -57,7 +57,7 @@ def prepared(model: Model, batch: float, cached: float, **asked: str) -> Graph:
 
 
 def own_parameters(model: Model, shared: Collection[str] = VOCABULARY) -> float:
-    """Parameters that a module stores itself: all but those called as in `shared`."""
+    """Parameters that a module stores itself: all except those named in `shared`."""
     stored = model.graph(decode(1.0, 0.0)).stored_weights()
     return float(sum(tensor.elements * times for tensor, times in stored if tensor.name not in shared))
 
@@ -103,7 +103,7 @@ def test_moe_models_are_drafted_by_a_dense_layer() -> None:
 
 
 def test_medusa_heads_by_hand() -> None:
-    """Vicuna-7b's shapes (Llama-2-7b): a head is h h + h and V h; a token takes 2 FLOP for each matrix element."""
+    """Vicuna-7b's shapes (Llama-2-7b): a head is h h + h and V h; a token takes 2 FLOP per matrix element."""
     h, v = 4096, 32000
     heads = medusa_heads(models.load("llama-2-7b"), 5)
     assert own_parameters(heads, ()) == 5 * (h * h + h + v * h)
@@ -140,7 +140,7 @@ def test_tied_stages_are_stored_once_and_computed_every_time() -> None:
 
 def test_the_mtp_module_of_deepseek_v3_has_the_published_parameters() -> None:
     """README_WEIGHTS.md: 11.5e9 parameters of its own, 2.4e9 active with the shared 0.9e9 of table and head each;
-    both as they are without eh_proj's 2 x 7,168 x 7,168."""
+    both without eh_proj's 2 x 7,168 x 7,168."""
     module = mtp(models.load("deepseek-v3"))
     eh_proj = 2 * 7168 * 7168
     assert (own_parameters(module) - eh_proj) / 1e9 == pytest.approx(11.5, abs=0.05)
@@ -148,7 +148,7 @@ def test_the_mtp_module_of_deepseek_v3_has_the_published_parameters() -> None:
 
 
 def test_the_mtp_module_of_mimo_v2_flash_has_the_published_size() -> None:
-    """0.33e9 parameters a module, dense, a window of 128 tokens beside its own: arXiv 2601.02780."""
+    """0.33e9 parameters per module, dense, a window of 128 tokens plus its own: arXiv 2601.02780."""
     module = mtp(models.load("mimo-v2-flash"))
     assert own_parameters(module) / 1e9 == pytest.approx(0.33, abs=0.005)
     assert {state.window for block in module.graph(decode(1.0, 1.0)).blocks for state in block.states} == {128.0 + 1.0}

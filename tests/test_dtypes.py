@@ -1,4 +1,4 @@
-"""Number formats: stored bits with scales, spellings, which units multiply two operands."""
+"""Number formats: stored bits with scales, spellings, and the units that multiply two operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of published end-to-end figures: what was run, what is predicted or why not; engines fitted on invented rows."""
+"""Rows of published end-to-end figures: parsing, prediction or reason for none, and fits on synthetic rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANY = PredictionOptions()
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    """An invented row."""
+    """A synthetic row."""
     return {
         "device": "h100_sxm", "tp": 1.0, "pp": 1.0, "model": "meta-llama/Meta-Llama-3-8B", "weight_dtype": "fp16",
         "kv_dtype": np.nan, "engine": "vllm 0.12", "batch": 8.0, "input_len": 512, "output_len": 64,
@@ -29,7 +29,7 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 def predicted(**changes: Any) -> Any:
-    """The answer to one row."""
+    """The prediction of one row."""
     return e2e.predict(pd.DataFrame([row(**changes)]), ANY).iloc[0]
 
 
@@ -151,7 +151,7 @@ def test_a_missing_column_and_an_impossible_value_are_named() -> None:
 
 
 def test_fitting_recovers_the_constants_of_generated_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows predicted with 900 us a step and 40 us a sequence, and with no other time, are fitted with these."""
+    """Rows generated with only 900 us per step and 40 us per sequence are fitted with these."""
     monkeypatch.setitem(fit_engines.FREE, "vllm-v0", ("step", "sequence"))
     made = fit_engines.with_values(engine.load("vllm-v0"), {"step": 900.0, "sequence": 40.0})
     sizes = [(1.0, 128), (16.0, 128), (64.0, 128), (1.0, 512), (16.0, 512), (64.0, 512)]
@@ -210,6 +210,6 @@ def test_every_published_row_is_predicted_or_has_a_reason(shared: Any) -> None:
 )
 def test_errors_by_engine_stay_below_loose_bounds(shared: Any, preset: str, metric: str, bound: float) -> None:
     rows = shared[(shared.preset == preset) & (shared.metric == metric)]
-    over = rows.value / rows.ideal  # a run that stopped early is no measurement
+    over = rows.value / rows.ideal  # a run that stopped early is not a measurement
     rows = rows[(over > 0.95) if metric.endswith("_ms") else (over < 1.05)]
     assert (rows.predicted / rows.value - 1.0).abs().mean() < bound

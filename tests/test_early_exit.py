@@ -1,4 +1,4 @@
-"""Early exit and skipped layers: how deep a batch goes, what the checks cost, what becomes of the cache."""
+"""Early exit and skipped layers: depth of a batch, cost of the checks, and the cache of skipped layers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def decoded(**options: Any) -> float:
 
 
 def test_two_exits_read_8_layers_always_and_24_with_their_probability() -> None:
-    """70 % leave Llama-2-7B after 8 of 32 layers: 8 + 0.3 x 24 = 15.2 layers.  With 4 sequences someone goes on with
+    """70 % exit Llama-2-7B after 8 of 32 layers: 8 + 0.3 x 24 = 15.2 layers.  With 4 sequences, one continues with
     1 - 0.7^4 = 0.7599: 8 + 0.7599 x 24 = 26.24 layers."""
     norms = 2 * 4096
     for batch, depth in ((1.0, 15.2), (4.0, 8 + (1 - 0.7**4) * 24)):
@@ -71,7 +71,7 @@ def test_two_exits_read_8_layers_always_and_24_with_their_probability() -> None:
 
 
 def test_depths_of_several_exits_add_up() -> None:
-    """30 % leave after 8, 40 % after 16: 8 + 0.7 x 8 + 0.3 x 16 = 18.4 layers."""
+    """30 % exit after 8, 40 % after 16: 8 + 0.7 x 8 + 0.3 x 16 = 18.4 layers."""
     reach = parse("exits=16:0.4/8:0.3").exits.reach(32)
     assert sum(reach) == pytest.approx(18.4)
     assert reach[7] == 1.0 and reach[8] == pytest.approx(0.7) and reach[16] == pytest.approx(0.3)
@@ -79,14 +79,14 @@ def test_depths_of_several_exits_add_up() -> None:
 
 @pytest.mark.parametrize("mean", [0.05, 0.3, 0.6, 0.95])
 def test_a_mean_is_a_geometric_depth_with_that_mean(mean: float) -> None:
-    """Each layer ends the same share of those that are left: reach l+1 / reach l is constant, the first always runs."""
+    """Each layer ends the same share of remaining sequences: reach l+1 / reach l is constant, the first always runs."""
     reach = np.array(Exits(mean=mean).reach(40))
     assert reach.mean() == pytest.approx(mean) and reach[0] == 1.0
     assert np.allclose(reach[1:] / reach[:-1], reach[1])
 
 
 def test_a_batch_goes_as_deep_as_its_deepest_sequence() -> None:
-    """One token goes on with 0.3, someone of 2 with 0.51, of 8 with 0.942."""
+    """One token continues with probability 0.3, one of 2 with 0.51, one of 8 with 0.942."""
     asked = StepTokens(tokens=np.array([1.0, 2.0, 8.0]), logits=np.array([1.0, 2.0, 8.0]))
     assert asked.deepest(0.3) == pytest.approx([0.3, 0.51, 1 - 0.7**8])
 
@@ -105,7 +105,7 @@ def test_only_steps_with_logits_for_every_token_exit_early() -> None:
 
 
 def test_exits_count_layers_by_their_index() -> None:
-    """Gemma 2 alternates windowed and full layers: an exit after 1 of its 26 layers leaves one windowed layer."""
+    """Gemma 2 alternates windowed and full layers: an exit after 1 of its 26 layers runs one windowed layer."""
     found = graph("gemma-2-2b", decode(1.0, 100.0), "two-exit=1:1.0,kv=none")
     plain = load("gemma-2-2b").graph(decode(1.0, 100.0))
     ratios = [sum(op.flops for op in a.operators) / sum(op.flops for op in b.operators)
@@ -114,7 +114,7 @@ def test_exits_count_layers_by_their_index() -> None:
 
 
 def test_exits_of_a_depth_pruned_model_count_the_remaining_layers() -> None:
-    """Half of Gemma 2's 26 layers: 13, of which an exit after 1 leaves 1."""
+    """Half of Gemma 2's 26 layers: 13 remain, and an exit after 1 runs 1."""
     pruned = graph("llama-2-7b", decode(1.0, 9.0), "mean=0.5", fewer_layers(0.5))
     assert [(block.name, block.repeats) for block in pruned.blocks][1::2] == [("layer", 16), ("exit_check", 15)]
     blocks = [
@@ -128,7 +128,7 @@ def test_exits_of_a_depth_pruned_model_count_the_remaining_layers() -> None:
 
 
 def test_a_classifier_is_two_products_of_the_hidden_state() -> None:
-    """4096 x 2 weights for each of the 31 layers but the last: 2 x 4096 x 2 FLOP, and a softmax of two."""
+    """4096 x 2 weights for each of the first 31 layers: 2 x 4096 x 2 FLOP, and a softmax of two."""
     built = exit_checks(Exits(mean=0.6), Confidence.CLASSIFIER, jump=False)(load("llama-2-7b").graph(decode(3.0, 9.0)))
     block = built.blocks[-1]
     assert (block.name, block.repeats) == ("exit_check", 31)
@@ -138,7 +138,7 @@ def test_a_classifier_is_two_products_of_the_hidden_state() -> None:
 
 
 def test_softmax_confidence_runs_the_head_for_every_checked_layer_and_stores_nothing() -> None:
-    """One token that never leaves: 1 check reads 32000 x 4096 weights and the final norm's 4096."""
+    """One token that never exits: 1 check reads 32000 x 4096 weights and the final norm's 4096."""
     found = graph("llama-2-7b", decode(1.0, 9.0), "two-exit=8:0.5,confidence=softmax")
     assert weights_read(found, "exit_check") == 2 * (HEAD_7B + 4096)
     assert operator(found, "exit_check", "exit_confidence").vector_flops == 5 * 32000
@@ -157,7 +157,7 @@ def test_similarity_is_three_inner_products() -> None:
 
 
 def test_checks_run_only_in_layers_that_the_batch_reaches() -> None:
-    """Exits after 8 (0.6) and 16: the first check always runs, the second for 40 %: 0.7 of each on average."""
+    """Exits after 8 (0.6) and 16: the first check always runs, the second for 40 %: each runs 0.7 times on average."""
     found = graph("llama-2-7b", decode(1.0, 9.0), "exits=8:0.6/16:0.2")
     assert operator(found, "exit_check", "exit_classifier").matmul_flops == pytest.approx(0.7 * 2 * 4096 * 2)
 
@@ -171,7 +171,7 @@ def test_prefill_has_no_confidence_checks() -> None:
 def test_running_the_head_after_every_layer_costs_more_than_exits_save() -> None:
     """The survey, section 4.1.1: the confidence of every layer diminishes the benefit.  Llama-2-7B: lm_head has 0.65 of
     a layer's weights, so 0.6 x 32 layers with as many checks are 0.6 x 32 x 1.65 = 31.6 layers; a classifier is
-    nearly free, and two exits need one check."""
+    nearly free, and two exits need only one check."""
     plain, every = decoded(), decoded(early_exit="mean=0.6,confidence=softmax")
     assert every > plain
     assert decoded(early_exit="mean=0.6,confidence=classifier") < 0.7 * plain
@@ -179,7 +179,7 @@ def test_running_the_head_after_every_layer_costs_more_than_exits_save() -> None
 
 
 def test_exiting_tokens_run_one_of_the_stored_jump_matrices() -> None:
-    """70 % leave after 8: 0.7 x 4096 x 4096 weights; two exits store two matrices and run one."""
+    """70 % exit after 8: 0.7 x 4096 x 4096 weights; two exits store two matrices and run one."""
     one = graph("llama-2-7b", decode(1.0, 9.0), "two-exit=8:0.7,jump")
     two = graph("llama-2-7b", decode(1.0, 9.0), "exits=8:0.3/16:0.4,jump")
     for found in (one, two):
@@ -242,7 +242,7 @@ def test_every_layer_of_a_model_has_an_index(name: str) -> None:
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_work_falls_with_the_exit_probability_and_is_never_negative(name: str) -> None:
-    """Half leave after half of the layers, recomputed; the footprint stays, later passes take the graph."""
+    """Half exit after half of the layers, with recomputation; the footprint is unchanged, later passes accept the graph."""
     step = decode(2.0, 300.0)
     plain = load(name).graph(step)
     total = sum(block.repeats for block in layers(plain))
@@ -263,7 +263,7 @@ def test_work_falls_with_the_exit_probability_and_is_never_negative(name: str) -
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 @pytest.mark.parametrize("confidence", ["classifier", "softmax"])
 def test_later_passes_accept_the_graph_with_checks(name: str, confidence: str) -> None:
-    """Quantized (checks are not), flash, shared by two devices: every operator reads what another wrote."""
+    """Quantized (except the checks), flash, split over two devices: every operator input was written by another."""
     for scheme, step in (("w4a16", decode(2.0, 100.0)), ("w8a8", prefill(1.0, 9.0))):
         passes = [quantize(parse_scheme(scheme)), flash_attention(specs.load("h100-sxm"))]
         text = f"mean=0.5,jump,kv=recompute,confidence={confidence}"
@@ -288,7 +288,7 @@ def test_collectives_of_a_skipped_layer_are_skipped() -> None:
     "other", [{"fusion": "all"}, {"sequence_parallel": "on"}, {"fusion": "all", "quantization": "w8a8"}], ids=str
 )
 def test_two_exits_after_half_of_the_layers_halve_the_time_of_the_layers(other: Any, confidence: str) -> None:
-    """With any other technique, all tokens leave Llama-2-7B after 16 layers, or none during prefill."""
+    """With any other technique, all tokens exit Llama-2-7B after 16 layers in decode, and none in prefill."""
     options = {"output_len": 2, "tensor_parallel_size": 2, "batch_size": 2, **other}
     plain = analyze("llama-2-7b", "a100-80gb-sxm", **options)
     early = analyze(
@@ -319,7 +319,7 @@ def test_prefill_and_memory_equal_those_of_the_full_model() -> None:
 
 
 def test_skipping_a_quarter_of_the_layers_skips_a_quarter_of_their_time() -> None:
-    """The survey, section 4.1: the time falls in proportion, in prefill as in decode; embedding and head stay."""
+    """The survey, section 4.1: the time falls in proportion in prefill and decode; embedding and head stay."""
     for stage in ("prefill", "decode"):
         plain, skipped = (
             analyze("llama-2-7b", "a6000", output_len=2, skip_layers=text).stage(stage) for text in ("0", "0.25")
@@ -339,7 +339,7 @@ def test_pipelines_are_rejected_and_each_replica_exits_by_its_own_batch() -> Non
     assert two == decoded(early_exit="mean=0.6", batch_size=1)
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- option texts ------------------------------------------------------------------------------------------------------------
 
 
 def test_option_texts_are_parsed() -> None:
@@ -371,14 +371,14 @@ def test_a_wrong_text_is_an_error_that_states_what_is_allowed(text: str, message
 
 
 def test_a_kernel_that_runs_only_at_some_points_has_outputs_there() -> None:
-    """A fused kernel's counts are zero where it does not run."""
+    """A fused kernel's counts are zero at points where it does not run."""
     swept = analyze("llama-3.1-8b", "h200", batch_size=[1, 64], output_len=2, fusion="all", early_exit="mean=0.6")
     alone = analyze("llama-3.1-8b", "h200", batch_size=64, output_len=2, fusion="all", early_exit="mean=0.6")
     assert swept.analysis.tpot_s[1] == alone.analysis.tpot_s[0]
 
 
 def test_keys_and_values_of_exited_tokens_are_offloaded_too() -> None:
-    """Kept in the cache they cross the link like all others; only the copy of what attention reads is spared."""
+    """They are transferred like all others; only the copy that attention would read is saved."""
     found = [
         analyze("llama-2-7b", "a6000", output_len=2, offload="kv=1", early_exit=text).stage("decode")
         for text in ("none", "mean=0.5")

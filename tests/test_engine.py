@@ -1,4 +1,4 @@
-"""Engine times in addition to kernels: terms worked by hand; continuous batching against a static batch."""
+"""Engine times in addition to kernels: terms calculated by hand; continuous against static batching."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ GRAPH = api.configuration("llama-2-7b", "h100-sxm").model.graph(decode(4.0, 100.
 
 
 def file(**changes: Any) -> dict[str, Any]:
-    """A preset's file that is right but for `changes`."""
+    """A valid preset file with `changes`."""
     return {"title": "x", "kernels": "vllm", "constants": {"step": 100.0}, "source": "x"} | changes
 
 
 def terms(preset: Engine, tokens: float = 4.0, kernels_s: float = 0.0) -> dict[str, float]:
-    """The terms of a decode step of so many sequences whose kernels take kernels_s."""
+    """Terms of a decode step of `tokens` sequences whose kernels take kernels_s."""
     step = decode(tokens, 100.0)
     found = preset.terms(GRAPH, step, H100, lambda kinds: kernels_s)
     return {name: float(np.max(seconds)) for name, seconds in found}
 
 
 def answer(batching: str = "static", batch: float = 16.0, **changes: Any) -> Analysis:
-    """Llama-2 7B on an H100, prompts of 1024 tokens and answers of 128, with constants of an engine of its own."""
+    """Llama-2 7B on an H100, prompts of 1024 tokens and answers of 128, with the constants of a test engine."""
     configuration = api.configuration("llama-2-7b", "h100-sxm", batching=batching)
     preset = Engine(name="x", constants={"step": 1000.0}, **changes)
     request = Request(batch_size=np.array([batch]), input_len=np.array([1024.0]), output_len=np.array([128.0]))
@@ -44,7 +44,7 @@ def answer(batching: str = "static", batch: float = 16.0, **changes: Any) -> Ana
 
 
 def test_each_engine_constant_is_counted_by_its_definition() -> None:
-    # 32 layers of 12 kernels, the embedding before them, the norm and the head behind; 4 sequences, 4 rows of logits
+    # 32 layers of 12 kernels, plus embedding, norm and head; 4 sequences, 4 rows of logits
     kernels = sum(block.repeats * len(block.operators) for block in GRAPH.blocks)
     paid = {"launch": kernels, "layer": 32, "step": 1, "sequence": 4, "sampling": 4}
     found = terms(Engine(name="x", constants=dict.fromkeys(paid, 2.0)))
@@ -60,7 +60,7 @@ def test_tensor_parallel_devices_pay_one_broadcast_and_every_exchange() -> None:
     shared = found.system.prepared(found.model.graph(decode(1.0, 100.0)))
     preset = Engine(name="x", constants={"group": 5.0, "collective": 1.0})
     seconds = dict(preset.terms(shared, decode(1.0, 100.0), H100, lambda kinds: 0.0))
-    # the embedding, two in each of 32 layers, and the gathering of logits
+    # the embedding, two in each of 32 layers, and the all-gather of logits
     assert seconds == pytest.approx({"group": 5e-6, "collective": (1 + 2 * 32 + 1) * 1e-6})
 
 
@@ -149,7 +149,7 @@ def test_a_wrong_preset_file_is_a_one_line_error(changes: dict[str, Any], messag
 
 
 def test_continuous_batching_adds_prefill_interference() -> None:
-    # 4 users; each prefill takes 10 ms; 9 steps of 5 ms: the other three's prefill lies between the tokens
+    # 4 users; each prefill takes 10 ms; 9 steps of 5 ms: the prefill of the other three is between the tokens
     times = RequestTimes(
         prefill_s=np.array([0.010]), decode_s=np.array([0.045]), steps=np.array([9.0]), users=4.0, running=4.0,
         interference=1.0,
@@ -162,7 +162,7 @@ def test_continuous_batching_adds_prefill_interference() -> None:
 
 
 def test_requests_beyond_the_cache_capacity_wait() -> None:
-    # 6 users share 2 places: two cycles of waiting for each of service, of 20 ms prefill and 40 ms of steps
+    # 6 users share 2 slots: each waits two cycles per cycle of service, which is 20 ms prefill and 40 ms of steps
     times = RequestTimes(
         prefill_s=np.array([0.010]), decode_s=np.array([0.040]), steps=np.array([8.0]), users=6.0, running=2.0,
         interference=1.0,
@@ -211,7 +211,7 @@ def test_a_prefill_pays_the_overheads_of_its_own_pass() -> None:
 
 
 def test_draft_passes_belong_to_the_models_step() -> None:
-    """The host schedules and prepares a step once; a draft's passes pay launches and layers, not that."""
+    """The host schedules a step once; draft passes pay only launches and per-layer time."""
     preset = engine.load("vllm")
     inside = preset.without_step_terms()
     assert "step" in preset.constants

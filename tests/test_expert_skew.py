@@ -1,4 +1,4 @@
-"""Experts of unequal popularity: how many a step meets, what it reads of them, and the load of the busiest device."""
+"""Experts of unequal popularity: distinct experts per step, their traffic, and the load of the busiest device."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_two_tokens_of_a_skewed_mixtral_read_3_17_experts_instead_of_3_5() -> No
 
 
 def test_without_skew_the_number_of_experts_is_that_of_uniform_routing() -> None:
-    """DeepSeek-V3, 8 of 256: 16 tokens meet 102, 64 meet 222."""
+    """DeepSeek-V3, 8 of 256: 16 tokens use 102, 64 use 222."""
     tokens = np.array([1.0, 16.0, 64.0, 256.0])
     assert distinct_experts(selection_probabilities(0.0, 256, 8), tokens) == pytest.approx(
         moe.distinct_experts(256.0, 8.0, tokens)
@@ -81,7 +81,7 @@ def test_without_skew_the_number_of_experts_is_that_of_uniform_routing() -> None
 
 
 def test_the_busiest_rank_has_more_than_its_share() -> None:
-    """4 ranks, 8 experts, alpha 1, one chosen: the first rank holds experts 1 and 5: (1 + 1/5) / H_8 = 0.4415."""
+    """4 ranks, 8 experts, alpha 1, one chosen: the first rank has experts 1 and 5: (1 + 1/5) / H_8 = 0.4415."""
     assert busiest_rank_share(1.0, 8, 4) == pytest.approx(1.2 / 2.7178571)
     assert busiest_rank_share(0.0, 8, 4) == pytest.approx(0.25)
     assert busiest_rank_share(0.0, 256, 8, chosen=8) == pytest.approx(1 / 8)
@@ -89,15 +89,15 @@ def test_the_busiest_rank_has_more_than_its_share() -> None:
 
 
 def expert_gate(alpha: str, batch: int) -> dict[str, Any]:
-    """One device's expert_gate_proj in decode, of 4 that share Mixtral's 8 experts whole."""
+    """expert_gate_proj in decode on one of 4 expert-parallel devices, Mixtral."""
     found = analyze("mixtral-8x7b", "h200", batch_size=batch, tensor_parallel_size=4, expert_parallel_size=4,
                        expert_skew=alpha)  # fmt: skip
     return next(op for op in found.stage("decode")["operators"] if op["name"] == "expert_gate_proj")
 
 
 def test_expert_parallelism_counts_the_device_with_the_most_popular_expert() -> None:
-    """The first of 4 devices holds experts 1 and 5 of Mixtral: p = 0.7359 and 0.1472 of 2 choices, 44.15 % of all rows
-    instead of 25 %; 64 sequences meet both, 1 - (1 - 0.1472)^64 of the second."""
+    """The first of 4 devices has experts 1 and 5 of Mixtral: p = 0.7359 and 0.1472 of 2 choices, 44.15 % of all rows
+    instead of 25 %; 64 sequences use both, 1 - (1 - 0.1472)^64 of the second."""
     even, skewed = expert_gate("0", 64), expert_gate("1", 64)
     assert skewed["flops"] / even["flops"] == pytest.approx(4 * 1.2 / 2.7178571)
     second = 1 - (1 - 0.4 / 2.7178571) ** 64
@@ -143,7 +143,7 @@ def test_later_passes_accept_the_skewed_graph(name: str) -> None:
 
 
 def test_counts_are_bit_identical_inside_larger_arrays() -> None:
-    """A power of an array is computed by vectors, whose last bit depends on where in it a number stands."""
+    """Powers of arrays use SIMD code, where the last bit may depend on the position in the array."""
     counts = np.array([8.0, 16.0, 37.0, 64.0, 1000.0])
     for experts, chosen in ((8, 2), (31, 2), (32, 2), (160, 6)):
         popularity = selection_probabilities(0.5, experts, chosen)

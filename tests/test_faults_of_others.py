@@ -1,6 +1,6 @@
-"""Miscounts of other tools, each with their number and the right one.
+"""Miscounts of other tools, each with the wrong number and the right one.
 
-Most are of LLM-Viewer (read in its code and run); some of GenZ and llm-analysis.  S = 2048 tokens, batch 1, fp16.
+Most are from LLM-Viewer (found in its code and by running it), some from GenZ and llm-analysis.  S = 2048 tokens, batch 1, fp16.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_lm_head_reads_and_writes_every_sequence_of_the_batch() -> None:
 
 
 def test_prefill_computes_logits_for_the_last_token_only(eager: dict[str, Any]) -> None:
-    """GenZ and llm-analysis run the head over all 2048 prompt tokens: 536.9 GFLOP.  Generation needs one row."""
+    """GenZ and llm-analysis run the head on all 2048 prompt tokens: 536.9 GFLOP.  Generation needs one row."""
     assert operators(eager, "prefill")["lm_head"]["matmul_flops"] == 2 * HIDDEN * VOCABULARY
 
 
@@ -79,7 +79,7 @@ def test_flash_moves_q_k_v_and_o(flash: dict[str, Any]) -> None:
 
 
 def test_flash_saves_nearly_all_attention_bytes(flash: dict[str, Any], eager: dict[str, Any]) -> None:
-    """Saved 4.4 % of them and 0.7 % of the time (105.9 -> 105.2 ms); it saves 94 %, and prefill falls below 95 ms."""
+    """Counted as 4.4 % saved and 0.7 % of the time (105.9 -> 105.2 ms); it is 94 %, and prefill falls below 95 ms."""
     before, after = (
         sum(row["traffic_bytes"] for name, row in operators(found, "prefill").items() if name in ATTENTION)
         for found in (eager, flash)
@@ -96,7 +96,7 @@ def test_flash_reads_kv_heads_under_grouped_queries() -> None:
 
 
 def test_flash_makes_grouped_decode_faster_not_slower() -> None:
-    """Llama-2-70b, batch 64, 8192 keys on the A100: 748 ms with flash, 163.5 without.  Ours is below both."""
+    """Llama-2-70b, batch 64, 8192 keys, A100: 748 ms with flash, 163.5 without.  Ours is below both."""
     fast, slow = (
         answer("llama-2-70b", "a100", batch_size=64, input_len=8192, attention=kind)["stages"]["decode"]["time_s"]
         for kind in ("flash", "eager")
@@ -139,7 +139,7 @@ def test_flash_attention_does_not_compute_masked_pairs(flash: dict[str, Any]) ->
 
 
 def test_activation_memory_counts_only_live_tensors(flash: dict[str, Any], eager: dict[str, Any]) -> None:
-    """The sum of all outputs of a layer: 778 MB, with flash 761.  Alive at once: 554 and 152."""
+    """The sum of all outputs of a layer: 778 MB, with flash 761.  Live at once: 554 and 152."""
     assert eager["memory"]["activations_bytes"] == pytest.approx(553.6 * MB, rel=1e-3)
     assert flash["memory"]["activations_bytes"] == pytest.approx(152.0 * MB, rel=1e-3)
 
@@ -170,7 +170,7 @@ def test_int8_products_run_on_int8_units_whatever_the_cache(scheme: str) -> None
 
 @pytest.mark.parametrize(("scheme", "chip", "peak"), [("w8a8-fp8", "h100", 1978.9), ("w4a4", "a100", 1248)])
 def test_fp8_and_int4_units_exist(scheme: str, chip: str, peak: float) -> None:
-    """Never used by a tool that knows 16 bit and int8 only."""
+    """Never used by a tool that has only 16 bit and int8."""
     row = operators(answer("llama-2-7b", chip, batch_size=8, input_len=2048, quantization=scheme), "prefill")["q_proj"]
     assert row["attainable_flops_per_s"] == pytest.approx(peak * TFLOP)
 
@@ -212,7 +212,7 @@ def test_generation_is_511_steps_and_the_first_reads_513_keys() -> None:
 
 
 def test_generation_uses_flash_attention() -> None:
-    """The generate task ignored the option: flash must change every decode step, not prefill alone."""
+    """The generate task ignored the option: flash must change every decode step, not only prefill."""
     fast, slow = (
         answer("llama-2-7b", "a100", input_len=512, output_len=512, attention=kind)["metrics"]["tpot_s"]
         for kind in ("flash", "eager")
@@ -242,7 +242,7 @@ def test_the_cache_includes_generated_tokens() -> None:
 
 
 def test_rope_embedding_and_final_norm_are_operators(eager: dict[str, Any]) -> None:
-    """Counted as nothing; rope 6 FLOP for each of 2 x 32 x 64 pairs, the look-up one row of 8,192 B."""
+    """Not counted; rope is 6 FLOP for each of 2 x 32 x 64 pairs, the lookup one row of 8,192 B."""
     rows = operators(eager, "decode")
     assert rows["rope"]["flops"] == 6 * 2 * 32 * 64
     assert rows["embedding"]["weight_read_bytes"] == 8192
@@ -254,7 +254,7 @@ def test_rope_embedding_and_final_norm_are_operators(eager: dict[str, Any]) -> N
     [("qwen2.5-7b", "q_proj"), ("mixtral-8x7b", "expert_up_proj"), ("deepseek-v2-lite", "kv_a_proj")],
 )
 def test_biases_experts_and_latents_are_counted(model: str, operator: str) -> None:
-    """Absent or taken for a plain Llama."""
+    """Missing, or the model was treated as a plain Llama."""
     listed = answer(model, "h200")["stages"]["prefill"]["operators"]
     assert operator in {row["name"] for row in listed}
 
@@ -266,7 +266,7 @@ def test_biases_are_vector_flops() -> None:
 
 
 def test_a_tied_head_is_not_stored_twice() -> None:
-    """Llama-3.2-1b: 1.236 billion parameters, 1.498 with the head of its own it does not have."""
+    """Llama-3.2-1b: 1.236 billion parameters; 1.498 with a separate head, which it does not have."""
     assert models.load("llama-3.2-1b").parameters == 1_235_814_400
 
 
@@ -283,7 +283,7 @@ def test_elementwise_work_does_not_run_at_the_tensor_core_peak() -> None:
 
 
 def test_h100_moves_3_35_terabytes_per_second() -> None:
-    """A table has 3072 GB/s; the data sheet 3350."""
+    """A table has 3072 GB/s, the data sheet 3350."""
     assert specs.load("h100").bandwidth_bytes_per_s == 3350e9
 
 
@@ -300,7 +300,7 @@ def test_v100_and_cpus_have_their_own_peaks() -> None:
 
 
 def test_the_parser_is_not_chosen_by_parts_of_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parser was chosen by a substring of the path, the last match wins, upper case misses."""
+    """The parser was chosen by a substring of the path: the last match won, upper case did not match."""
     (tmp_path / "opt").mkdir()
     monkeypatch.chdir(tmp_path)
     assert models.load("llama-2-7b").architecture == "LlamaForCausalLM"
@@ -360,8 +360,8 @@ def test_gigabytes_are_decimal_and_gibibytes_are_not(flash: dict[str, Any]) -> N
     ("chip", "prefill_ms", "decode_ms"), [("a100", 92.07, 7.008), ("h100", 29.03, 4.265), ("a6000", 185.5, 18.61)]
 )
 def test_ideal_times_are_just_above_the_bounds_by_hand(chip: str, prefill_ms: float, decode_ms: float) -> None:
-    """28.73 TFLOP over the peak, 14.288 GB over the bandwidth.  Eager prefill moves scores besides (LLM-Viewer: 15 % on
-    the A100, 40 % on the H100, and flash changes nothing); flash multiplies 4 % less than the full square."""
+    """28.73 TFLOP over the peak, 14.288 GB over the bandwidth.  Eager prefill also moves scores (LLM-Viewer: 15 % on
+    the A100, 40 % on the H100, and flash changes nothing); flash computes 4 % less than the full square."""
     eager, flash = (answer("llama-2-7b", chip, input_len=2048, attention=kind)["stages"] for kind in ("eager", "flash"))
     assert prefill_ms < eager["prefill"]["time_s"] * 1e3 < prefill_ms * 1.45
     assert prefill_ms * 0.96 < flash["prefill"]["time_s"] * 1e3 < prefill_ms * 1.09

@@ -1,4 +1,4 @@
-"""Flash-Decoding: how often the context is split, and what the partial results cost."""
+"""Flash-Decoding: number of splits of the context and cost of the partial results."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_wrong_text_is_rejected_with_a_reason(text: str, message: str) -> None
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_chunk_without_decode_sequences_has_no_splits() -> None:
-    """A chunked batch's pure steps have no sequence in the group of riders, and warn of nothing."""
+    """Steps of a chunked batch without decode sequences have no splits and no warning."""
     found = analyze("llama-2-7b", "a100", batch_size=4, input_len=64, output_len=3, batching="chunked",
                     attention="flash-decoding")  # fmt: skip
     assert float(found.analysis.tpot_s[0]) > 0.0

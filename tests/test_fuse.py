@@ -1,4 +1,4 @@
-"""Fusion: what a kernel no longer moves, where it applies, what stands against it."""
+"""Fusion: saved traffic, where rules apply, and what prevents them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .answers import analyze
 ALL = tuple(rule.name for rule in RULES)
 load = functools.cache(models.load)
 A6000, A100, H100 = (specs.load(name) for name in ("a6000", "a100-80gb-sxm", "h100-sxm"))
-#: A prefill, a decode step, a large batch of decode steps.
+#: A prefill, a decode step, a decode step of a large batch.
 THREE = Step(
     (
         Group(
@@ -134,7 +134,7 @@ def test_fuse_none_equals_the_default_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("name", ("llama-2-7b", "gemma-2-9b", "qwen3-next-80b-a3b", "deepseek-v3", "falcon-7b"))
 def test_a_single_point_equals_the_point_in_a_sweep(name: str) -> None:
-    """Batches of 8 and 64: norms join the linear layers of one and not of the other."""
+    """Batches of 8 and 64: norms are fused with linear layers in one and not in the other."""
     both = analyze(name, "h100-sxm", batch_size=[8, 64], input_len=256, output_len=4, fusion="all")
     for point, batch in enumerate((8, 64)):
         alone = analyze(name, "h100-sxm", batch_size=batch, input_len=256, output_len=4, fusion="all").to_dict()
@@ -142,7 +142,7 @@ def test_a_single_point_equals_the_point_in_a_sweep(name: str) -> None:
 
 
 def test_a_point_does_not_depend_on_the_latent_attention_form_of_other_points() -> None:
-    """One prompt token leaves no latent to absorb: nothing is quantized of what rope makes, and nothing fused to it."""
+    """A prompt of one token uses the other form: the output of rope is not quantized, and nothing is fused to it."""
     sizes = {"output_len": 1, "fusion": "all"}
     both = analyze("deepseek-v3", "h200", batch_size=7, input_len=[1, 100], **sizes)
     assert both.to_dict(0) == analyze("deepseek-v3", "h200", batch_size=7, input_len=1, **sizes).to_dict()
@@ -160,7 +160,7 @@ def test_qkv_reads_its_input_once() -> None:
 
 
 def test_fused_gate_up_and_activation_write_only_their_product() -> None:
-    """gate, up: written and read, 4 x 1024 x 11008 x 2 bytes, and one of two reads of the input, 8 MiB."""
+    """Saved: gate and up written and read, 4 x 1024 x 11008 x 2 bytes, and one of two reads of the input, 8 MiB."""
     step = prefill(1.0, 1024.0)
     before, after = graph("llama-2-7b", step), fused("llama-2-7b", step, ("gate-up", "linear-activation"))
     apart = sum(float(named(before, name).traffic_bytes) for name in ("gate_proj", "up_proj", "mlp_act"))
@@ -170,7 +170,7 @@ def test_fused_gate_up_and_activation_write_only_their_product() -> None:
 
 
 def test_a_residual_sum_that_is_read_later_is_still_written() -> None:
-    """attn_add goes on to mlp_add: fused with mlp_norm only its read is saved, 1024 x 4096 x 2 bytes."""
+    """mlp_add also reads attn_add: fusing it with mlp_norm saves only one read, 1024 x 4096 x 2 bytes."""
     step = prefill(1.0, 1024.0)
     before, after = graph("llama-2-7b", step), fused("llama-2-7b", step, ("residual-norm",))
     apart = float(named(before, "attn_add").traffic_bytes) + float(named(before, "mlp_norm").traffic_bytes)
@@ -180,7 +180,7 @@ def test_a_residual_sum_that_is_read_later_is_still_written() -> None:
 
 
 def test_a_norm_is_fused_with_its_linear_layer_if_the_rows_fit_a_unit() -> None:
-    """A unit of an A6000 holds 100 KiB: 12 rows of 4096 x 2 bytes, not 13."""
+    """A unit of an A6000 has 100 KiB: 12 rows of 4096 x 2 bytes, not 13."""
     step = decode(np.array([1.0, 12.0, 13.0]), 100.0)
     rows = [row for row in report(graph("llama-2-7b", step), ("norm-linear",), A6000) if row.block == "layer"]
     assert [list(row.where) for row in rows] == [[1.0, 1.0, 0.0]] * 2
@@ -222,7 +222,7 @@ def test_the_softmax_rule_moves_no_scores_but_computes_masked_pairs() -> None:
 
 
 def test_scores_of_a_long_prompt_do_not_fit_a_unit() -> None:
-    """16 rows of scores of 2 bytes: 100 KiB hold 3200 keys."""
+    """16 rows of scores of 2 bytes: 100 KiB fit 3200 keys."""
     step = prefill(1.0, np.array([3200.0, 3201.0]))
     (row,) = report(graph("llama-2-7b", step, flash=False), ("softmax",), A6000)
     assert list(row.where) == [1.0, 0.0]
@@ -261,7 +261,7 @@ def test_a_wrong_rule_is_rejected_with_a_reason(text: str, message: str) -> None
 
 
 def test_fusion_helps_memory_bound_operators_not_compute_bound_ones() -> None:
-    """Survey, figure 15: the products of a long prefill take as long as before, elementwise work beside them vanishes;
+    """Survey, figure 15: the matmuls of a long prefill take as long as before, elementwise work disappears;
     in decode every byte saved is time saved."""
     rows = {}
     for fusion in ("none", "gate-up+linear-activation"):

@@ -1,4 +1,4 @@
-"""Every file of hardware_specs/: figures, sources, names; and the rates that other tools have wrong."""
+"""Every file of hardware_specs/: figures, sources, names; and rates that other tools have wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHIPS = specs.names()
 FOLDERS = ("hardware_specs", "hardware_specs/hosts", "hardware_specs/networks")
 FILES = [(folder, stem) for folder in FOLDERS for stem in data.stems(folder)]
 
-#: The devices of the first issue, by the names a person may type.
+#: Devices required by the first issue, by names that users may type.
 ASKED_FOR = """
     rtx-a6000 a40 a100-40gb-sxm a100-80gb-sxm a100-40gb-pcie a100-80gb-pcie a800 a30 a10 v100 t4 l4 l40 l40s rtx-3090
     rtx-4090 rtx-5090 rtx-6000-ada rtx-pro-6000 h20 h100-sxm h100-pcie h100-nvl h800 h200 gh200 b200 b300 gb200
@@ -35,7 +35,7 @@ def spec(folder: str, stem: str) -> dict[str, Any]:
 
 
 def figures(tree: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every mapping that holds a value, with the path of keys to it."""
+    """Every mapping with a value, with the path of its keys."""
     if isinstance(tree, dict):
         if "value" in tree:
             yield path, tree
@@ -115,7 +115,7 @@ def test_vector_rate_is_clock_times_lanes(stem: str) -> None:
 
 @pytest.mark.parametrize("stem", CHIPS)
 def test_narrower_formats_are_never_slower(stem: str) -> None:
-    """Except where a maker has taken units out: B300 and GB300 keep a twentieth of their int8 rate."""
+    """Except where the vendor removed units: B300 and GB300 have a twentieth of the int8 rate."""
     rates = dict(specs.load(stem).matrix_flops_per_s)
     if stem in ("b300", "gb300"):
         assert float(rates.pop("int8")) < float(rates["bf16"])

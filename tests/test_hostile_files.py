@@ -1,4 +1,4 @@
-"""Any config or spec gives finite numbers, or one line that names the field."""
+"""Any config or spec gives finite numbers, or a one-line error that names the field."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LLAMA, MODEL = of_model("llama-2-7b"), models.load("llama-2-7b")
 H100 = data.read_yaml(data.folder("hardware_specs") / "h100-sxm.yaml")
 H100.pop("sources", None)
 
-#: One of every kind of layer.
+#: Models that cover every kind of layer.
 CONFIGS: dict[str, dict[str, Any]] = {
     name: of_model(name)
     for name in (
@@ -75,7 +75,7 @@ def paths(fields: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def changed(fields: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """The fields with one replaced; left out where `value` is Ellipsis."""
+    """The fields with one replaced, or removed if `value` is Ellipsis."""
     first, *rest = path
     if rest:
         inner = fields.get(first)
@@ -86,7 +86,7 @@ def changed(fields: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[s
 
 @st.composite
 def broken_configs(draw: st.DrawFn) -> dict[str, Any]:
-    """A real config, perhaps quantized, with one to three fields that are missing, hostile, or near what they were."""
+    """A real config, possibly quantized, with one to three fields missing, hostile or slightly changed."""
     fields = CONFIGS[draw(st.sampled_from(sorted(CONFIGS)))]
     if draw(st.integers(0, 3)) == 0:
         fields = {**fields, "quantization_config": draw(st.sampled_from(QUANTIZED))}
@@ -100,7 +100,7 @@ def broken_configs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def neighbours(value: Any) -> Iterator[Any]:
-    """Values of the same kind."""
+    """Similar values of the same type."""
     yield value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
         yield from (value + 1, value * 2, -value, value * 10**5, value * 1.5, str(value))

@@ -1,4 +1,4 @@
-"""Hot neurons (PowerInfer): what either side stores, reads, multiplies; who waits for whom; what crosses."""
+"""Hot neurons (PowerInfer): work and memory of device and host, their overlap, and the transfers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .answers import analyze
 
 load = functools.cache(models.load)
 flash: Pass = flash_attention(specs.load("rtx-4090"))
-#: Of 26 % of the neurons 80 % of the activations, as the paper found in OPT-30B.
+#: 26 % of the neurons have 80 % of the activations (the paper, OPT-30B).
 PAPER = HotNeurons(gpu=0.26, active=0.1, predictor=0)
 #: OPT-30B: hidden 7168, 28672 neurons, 48 layers, 2 bytes per weight.
 MATRIX = 7168 * 28672 * 2
@@ -52,7 +52,7 @@ def opt(hot: str = "", **options: Any) -> Any:
 
 
 def test_a_quarter_of_the_neurons_has_four_fifths_of_the_activations() -> None:
-    """The curve goes through the paper's point for OPT-30B and through everything."""
+    """The curve goes through the paper's point for OPT-30B and through (1, 1)."""
     assert PAPER.hot_use * 0.26 == pytest.approx(0.8 * 0.1)
     assert PAPER.cold_use * 0.74 == pytest.approx(0.2 * 0.1)
     both = HotNeurons(gpu=0.43, active=0.1, hit=0.8)
@@ -60,7 +60,7 @@ def test_a_quarter_of_the_neurons_has_four_fifths_of_the_activations() -> None:
 
 
 def test_hot_neurons_have_activation_probability_at_most_one() -> None:
-    """A tenth on the device, half in use: all hot ones, 0.4 / 0.9 of the cold ones."""
+    """A tenth on the device, half active: all hot ones and 0.4 / 0.9 of the cold ones."""
     neurons = HotNeurons(gpu=0.1, active=0.5)
     assert neurons.hot_use == 1.0 and neurons.cold_use == pytest.approx(0.4 / 0.9)
 
@@ -90,7 +90,7 @@ def test_the_host_reads_the_union_of_the_cold_neurons(tokens: float) -> None:
 
 
 def test_the_slower_of_host_and_device_sets_the_time() -> None:
-    """One token, DDR5 of 96 GB/s: 8.22 MB in 85.6 us on the host, beside 32.9 MB in 32.6 us on the device; on an EPYC
+    """One token, DDR5 of 96 GB/s: 8.22 MB in 85.6 us on the host, in parallel with 32.9 MB in 32.6 us on the device; on an EPYC
     of 460.8 GB/s the host needs 17.8 us, and the device decides."""
     text = "gpu=0.26,active=0.1,predictor=0"
     slow, fast = row(opt(text), "up_proj"), row(opt(f"{text},host=epyc-9654-ddr5"), "up_proj")
@@ -99,14 +99,14 @@ def test_the_slower_of_host_and_device_sets_the_time() -> None:
 
 
 def test_a_token_crosses_the_link_once_each_way() -> None:
-    """7168 halves to the host and as many back, with two matrices as with three; both stand at the last."""
+    """7168 fp16 values each way, with two matrices and with three; both are counted at the last."""
     for name, hidden in (("opt-30b", 7168), ("llama-2-7b", 4096)):
         crossing = {op.name: op.moved_bytes(Place.LINK) for _, op in split(name, decode(3.0, 9.0))}
         assert {k: v for k, v in crossing.items() if np.any(v)} == {"down_proj": 2 * 3 * hidden * 2}
 
 
 def test_transfers_take_time_on_pcie() -> None:
-    """One token: 14.3 kB each way at 31.5 GB/s, beside the work of both sides."""
+    """One token: 14.3 kB each way at 31.5 GB/s, in parallel with compute."""
     rows = opt("gpu=0.26,active=0.1").analysis.evaluation.rows
     resources = next(dict(row.timing.resources) for row in rows if row.operator.name == "down_proj")
     assert resources["link"][-1] == pytest.approx(2 * 7168 * 2 / 31.5e9)
@@ -131,7 +131,7 @@ def test_all_neurons_on_the_device_and_active_changes_nothing() -> None:
 
 
 def test_a_larger_device_share_is_never_slower_on_the_host() -> None:
-    """And a larger batch takes the gain away: the host reads more for it."""
+    """A larger batch reduces the gain, because the host reads more."""
     step = decode(np.array([1.0, 4.0, 16.0, 64.0]), 9.0)
     read = [
         operator(split("opt-30b", step, HotNeurons(gpu=gpu, active=0.1)), "up_proj").moved_bytes(Place.HOST)
@@ -151,7 +151,7 @@ def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
 
 @pytest.mark.parametrize("name", DENSE)
 def test_host_and_device_together_store_and_compute_the_original_work(name: str) -> None:
-    """With every neuron in use; and later passes take the graph, the cold weights in the format of the hot ones."""
+    """With every neuron active; later passes accept the graph, and cold weights have the format of hot ones."""
     for step in (decode(2.0, 300.0), prefill(1.0, 64.0)):
         plain = load(name).graph(step)
         found = hot_neurons(HotNeurons(gpu=0.25, active=1.0))(plain)
@@ -205,7 +205,7 @@ def test_a_chip_without_a_host_link_is_rejected() -> None:
     ],
 )
 def test_hot_neurons_compose_with_other_techniques(options: dict[str, str]) -> None:
-    """The device stores less than without it, and decoding waits for the host all the same."""
+    """The device stores less than without it, and decode still waits for the host."""
     text = {"hot_neurons": "gpu=0.1,active=0.3,predictor=0"}
     both, other = (analyze("llama-2-7b", "rtx-4090", output_len=2, **{**options, **more}) for more in (text, {}))
     assert both.memory()["weights_bytes"] < other.memory()["weights_bytes"]
@@ -213,10 +213,8 @@ def test_hot_neurons_compose_with_other_techniques(options: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize(("options", "kept"), [({"matformer": "0.5"}, 0.5), ({"quantization": "w8a16"}, 0.5)])
-def test_smaller_matrices_reduce_host_work_but_not_link_traffic(
-    options: dict[str, str], kept: float
-) -> None:
-    """Llama-2-7B, half of the channels or of the bits (and a scale per group): x and the sum stay 4096 wide, 2 byte."""
+def test_smaller_matrices_reduce_host_work_but_not_link_traffic(options: dict[str, str], kept: float) -> None:
+    """Llama-2-7B, half of the channels or of the bits (and a scale per group): input and sum stay 4096 elements of 2 bytes."""
     for name in ("gate_proj", "up_proj", "down_proj"):
         both = [
             next(row.operator for row in answer.analysis.evaluation.rows if row.operator.name == name)

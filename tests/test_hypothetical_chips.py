@@ -1,4 +1,4 @@
-"""Every figure of a chip may be an array: many hypothetical chips in one analysis, each like the chip alone."""
+"""Every figure of a chip may be an array: many hypothetical chips in one analysis, each equal to the single chip."""
 
 from __future__ import annotations
 

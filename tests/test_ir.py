@@ -1,4 +1,4 @@
-"""Tensors, accesses, operators, graphs: bytes are derived from what an operator declares."""
+"""Tensors, accesses, operators, graphs: bytes follow from the accesses of an operator."""
 
 from __future__ import annotations
 

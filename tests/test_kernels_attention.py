@@ -1,4 +1,4 @@
-"""Kernels of attention: tiles and tasks over units, worked by hand; never faster than the data sheet."""
+"""Attention kernels: tiles and tasks over units, calculated by hand; never faster than the data sheet."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from llmviewer.timing.kernels.cross_generation import adapt_constants
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 
 H100 = specs.load("h100-sxm")
-#: A chip to calculate with: 100 units, 1 PFLOP/s, 1 TB/s, no exponentials.
+#: A chip with round figures: 100 units, 1 PFLOP/s, 1 TB/s, no rate of exponentials.
 ROUND = replace(
     H100, units=100.0, matrix_flops_per_s={"bf16": 1e15}, bandwidth_bytes_per_s=1e12, special_ops_per_s=None
 )
 PREFILL, DECODE = attention_prefill.FAMILY, attention_decode.FAMILY
-#: Nothing but tiles or tasks: all costs beside them zero, all shares 1.
+#: Only tiles or tasks: all other costs zero, all shares 1.
 NO_COST = dict.fromkeys(("floor", "tile", "token", "cache", "uneven", "window", "skipped", "split"), 0.0)
 PLAIN = PREFILL.start_values() | NO_COST | {"compute": 1.0, "memory": 1.0, "sharpness": 1.0, "rows": 128.0}
 NO_TASK = dict.fromkeys(("floor", "width", "uneven", "sequence", "task", "output", "key", "key_width", "window"), 0.0)
@@ -81,7 +81,7 @@ def test_heads_that_share_keys_fill_one_tile_with_few_queries() -> None:
     alone = part_of(op, ROUND, PLAIN | {"tile": 1.0})
     key = 6.5536e-9
     each = 8.5 + 8 + 64  # keys seen on average, half the diagonal, half a block
-    # 4 tiles on 100 units divide their keys: the longest then takes its own microsecond and 1.15 of all tiles' share
+    # 4 tiles on 100 units split their keys: the longest takes its own microsecond plus 1.15 of the mean share
     all_tiles = 4 * (1e-6 + each * key) / 100
     longest = min(1e-6 + (16 + 64) * key, 1e-6 + 1.15 * all_tiles)
     assert packed.tiles_s == pytest.approx(all_tiles + longest)
@@ -123,7 +123,7 @@ def test_tensorrt_llm_runs_48_heads_of_a_group_one_by_one() -> None:
 
 
 def test_tensorrt_llm_key_blocks_depend_on_the_length_even_beyond_a_window() -> None:
-    # 128 tasks: 2048 keys are worth 16 blocks, the root of 8 x 16 is 11, 8 x 100 / 128 are 6: each starts for 2 us
+    # 128 tasks: 2048 keys make 16 blocks, sqrt(8 x 16) is 11, 8 x 100 / 128 is 6: each starts in 2 us
     constants = BARE | {"task": 2.0, "waves": 8.0}
     for window in (np.inf, 128.0):
         op = kernel(decode(16.0, 2047.0).groups, ROUND, window=window)

@@ -1,4 +1,4 @@
-"""Exchanges as kernels run them: latency, chunks, topology, an engine's own kernels, the host's launch."""
+"""Collectives as kernels: latency, chunks, topology, an engine's own kernels, and host launches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from llmviewer.timing.kernels.family import Constants
 from llmviewer.timing.profile import Profile
 from llmviewer.timing.roofline import collective_time
 
-#: Near what NCCL on an H100 is fitted to: no own kernels, no launch by the host.
+#: Close to the fit of NCCL on an H100: no engine kernels, no host launch.
 NCCL: dict[str, float] = {
     "start": 9.9, "hop": 1.386, "link": 0.8, "switch": 0.95, "host": 0.0, "host_device": 0.0,
     "own_start": 5.94, "one_shot": 0.7, "two_shot": 0.6, "own_most": 0.0,
@@ -85,14 +85,14 @@ def test_cards_without_links_share_the_hosts_pcie() -> None:
 
 
 def test_two_devices_of_a_mesh_have_one_of_its_links() -> None:
-    """Two MI300X share 64 of 448 GB/s."""
+    """Two MI300X have one link: 64 of 448 GB/s."""
     size = 1e13
     expected = size * 2.35 / 2.0 / (0.8 * 448e9 / 7.0)
     assert all_reduce(NCCL, 2.0, size, "mi300x") == pytest.approx(expected, rel=1e-2)
 
 
 def test_an_engines_own_all_reduce_is_one_shot_for_small_tensors() -> None:
-    """4 devices, 64 KiB: a round of 3 us, 3 x 64 KiB at 0.7 of 450 GB/s; a NCCL ring would take 9.2 us and more."""
+    """4 devices, 64 KiB: one round of 3 us, 3 x 64 KiB at 0.7 of 450 GB/s; a NCCL ring would take over 9.2 us."""
     expected = 3e-6 + 3.0 * 65536.0 / (0.7 * 450e9)
     assert all_reduce(ENGINE, 4.0, 65536.0) == pytest.approx(expected)
     assert all_reduce(NCCL, 4.0, 65536.0) > 9.2e-6
@@ -113,7 +113,7 @@ def test_engine_kernels_apply_only_to_all_reduces_within_one_link() -> None:
 
 
 def test_host_launched_exchanges_take_at_least_the_launch_time() -> None:
-    """20 us and 1 us per device; what takes longer hides it."""
+    """20 us plus 1 us per device; longer exchanges hide it."""
     eager = NCCL | {"host": 20.0, "host_device": 1.0}
     assert all_reduce(eager, 2.0, 1e3) == pytest.approx(22e-6)
     assert all_reduce(eager, 2.0, 1e9) == all_reduce(NCCL, 2.0, 1e9)
@@ -165,7 +165,7 @@ def profile(chip: str, *keys: str) -> Profile:
 
 
 def test_host_launched_measurements_are_not_used_for_cuda_graphs() -> None:
-    """Asked for by name it is found; else another chip's kernels in a graph come before it."""
+    """It is found by name; otherwise another chip's graph kernels are preferred."""
     own = profile("a100-80gb-sxm", "collective/all_reduce/vidur-host")
     lent = profile("h100-sxm", "collective/all_reduce/nccl", "collective/all_reduce/vllm-eager")
     operator = exchanged(Collective.ALL_REDUCE, 2.0, 1e6)

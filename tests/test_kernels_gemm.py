@@ -1,4 +1,4 @@
-"""Matrix products in tiles: numbers worked by hand, and what must hold of any shape."""
+"""Tiled matrix products: numbers calculated by hand, and properties of any shape."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def product(
 
 
 def layer(operator: Operator) -> Operator:
-    """The product as engines' layers were measured: launched by a host, making its own input."""
+    """The product as measured in engine layers: launched by the host and quantizing its own input."""
     assert isinstance(operator.shape, GemmShape)
     return replace(operator, shape=replace(operator.shape, converts=1.0))
 
@@ -93,7 +93,7 @@ def test_eight_bit_inputs_cost_their_conversion() -> None:
         operator, convert=1.0, convert_row=0.0
     )
     assert dearer == pytest.approx(3 * 4096 * 4096 / 3.35e6 + 4096 * 0.010, rel=1e-6)
-    in_a_graph = product(4096.0, 1024.0, 4096.0, fp8)  # the quantize operator before it pays
+    in_a_graph = product(4096.0, 1024.0, 4096.0, fp8)  # the quantize operator before it pays the conversion
     assert microseconds(in_a_graph, convert=2.0) == microseconds(in_a_graph, convert=0.0)
 
 
@@ -150,7 +150,7 @@ def test_less_power_for_the_same_peak_lowers_the_sustained_rate() -> None:
 
 
 def test_more_bandwidth_for_the_same_units_lowers_its_utilization() -> None:
-    # 3350 GB/s over 132 SM x 1.83 GHz: 13.9 bytes per clock of the 100 that a unit asks for
+    # 3350 GB/s over 132 SM x 1.83 GHz: 13.9 of the 100 bytes per clock that a unit can request
     assert power.reachable_share(H100) == pytest.approx(1 / 1.139, rel=1e-3)
     assert power.reachable_share(specs.load("h200")) < power.reachable_share(H100)
 
@@ -161,11 +161,11 @@ def test_few_rows_use_matrix_vector_kernels_on_chips_with_slow_tiles() -> None:
     matrix_s = 2.0 * 4096 * 14336 / 546e9
     one, eight, nine = (microseconds(product(m, 14336.0, 4096.0), chip) * 1e-6 for m in (1.0, 8.0, 9.0))
     assert one < eight < 1.4 * matrix_s
-    assert nine > 1.3 * eight  # the matrix is read again, or tiles are filled in vain
+    assert nine > 1.3 * eight  # the matrix is reread, or tiles are mostly padding
 
 
 def test_memory_bound_chips_do_not_use_matrix_vector_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """H100 and A100, on which constants are fitted."""
+    """H100 and A100, the chips with fitted constants."""
     for chip in (H100, specs.load("a100-80gb-sxm")):
         operator = product(4.0, 4096.0, 4096.0)
         before = microseconds(operator, chip)

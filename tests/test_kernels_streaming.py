@@ -1,4 +1,4 @@
-"""Memory-bound kernels: a floor, bandwidth, rows over units, a cost per row, and never faster than the data sheet."""
+"""Memory-bound kernels: minimum time, bandwidth, rows over units, cost per row; never faster than the data sheet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from llmviewer.timing.kernels import streaming
 from llmviewer.timing.kernels.family import Constants
 
 FP16 = DTYPES["fp16"]
-#: Two microseconds, 0.8 of the bandwidth, half as fast again in L2; a unit 20 byte a cycle; 100 ns a row.
+#: 2 us minimum, 0.8 of the bandwidth, 1.5 times that in L2; 20 byte per cycle and unit; 100 ns per row.
 PLAIN: dict[str, float] = {
     "floor": 2.0, "memory": 0.8, "warm": 1.5, "unit": 20.0, "spread": 0.0, "row": 100.0, "along": 0.0,
 }  # fmt: skip
@@ -46,7 +46,7 @@ def seconds(operator: Operator, chip: Chip, constants: Constants = PLAIN) -> Cou
 
 
 def test_large_tensors_take_a_floor_and_a_share_of_the_bandwidth() -> None:
-    """A sum of 65,536 x 8,192 halves moves 3.2 GB: 2 us + 3.2 GB / (0.8 x 2039 GB/s)."""
+    """A sum of 65,536 x 8,192 fp16 elements moves 3.2 GB: 2 us + 3.2 GB / (0.8 x 2039 GB/s)."""
     operator = summed(65536.0, 8192.0)
     assert seconds(operator, load("a100-80gb-sxm")) == pytest.approx(2e-6 + 6.0 * 65536 * 8192 / (0.8 * 2039e9))
 
@@ -79,7 +79,7 @@ def test_one_row_is_processed_by_one_unit() -> None:
 
 
 def test_softmax_has_one_row_per_head() -> None:
-    """Softmax of one query, 32 heads, 4,000 keys: 32 rows on as many units, as of 32 tokens."""
+    """Softmax of one query, 32 heads, 4,000 keys: 32 rows on 32 units, like 32 tokens."""
     scores = Tensor(name="scores", elements=32.0 * 4000.0, dtype=FP16)
     by_token = add("scores", scores, scores, 32.0)
     by_head = replace(by_token, kind=Kind.SOFTMAX, output_shape=(1.0, 32.0, 4000.0))
@@ -100,7 +100,7 @@ def test_a_row_may_be_spread_over_all_units() -> None:
 
 
 def test_unit_throughput_depends_on_its_clock_not_on_memory() -> None:
-    """A kernel of 5 byte a cycle: 132 units at 1.98 GHz move 1.31 TB/s, on an H100 as on an H200 of 4.8 TB/s."""
+    """A kernel of 5 byte per cycle: 132 units at 1.98 GHz move 1.31 TB/s, on an H100 and on an H200 of 4.8 TB/s."""
     slow = PLAIN | {"unit": 5.0}
     for chip in ("h100-sxm", "h200"):
         moved = 6.0 * 65536 * 8192
@@ -108,7 +108,7 @@ def test_unit_throughput_depends_on_its_clock_not_on_memory() -> None:
 
 
 def test_a_chip_with_one_large_core_is_priced_like_an_a100() -> None:
-    """A TPU v5e of 819 GB/s: 20 of 13.4 byte are 1.5 times the bandwidth over 108 rows, 0.8 is less."""
+    """A TPU v5e of 819 GB/s: 20 of 13.4 byte are 1.5 times the bandwidth at 108 rows; 0.8 of it is less."""
     moved = 6.0 * 65536 * 8192
     assert seconds(summed(65536.0, 8192.0), load("tpu-v5e")) == pytest.approx(2e-6 + moved / (0.8 * 819e9), rel=1e-2)
 
@@ -144,7 +144,7 @@ def test_streaming_variants_are_chosen_by_kind_and_name() -> None:
 
 
 def test_every_streaming_operator_has_a_known_variant() -> None:
-    """Plain, quantized and fused; a kernel that holds a norm is a norm, one that rotates a rotation."""
+    """Plain, quantized and fused; a fused kernel with a norm is a norm, one with rope is a rope kernel."""
     known = {*streaming.FAMILY.substitutes, "softmax", "conv", "recurrence"}
     chip = load("h100-sxm")
     expected = {
@@ -162,7 +162,7 @@ def test_every_streaming_operator_has_a_known_variant() -> None:
 
 
 def test_single_block_rows_take_time_by_length_for_any_number_of_rows() -> None:
-    """2 us + 14,336 elements of 2 cycles at 1.98 GHz each, for one row as for a hundred."""
+    """2 us + 14,336 elements of 2 cycles at 1.98 GHz each, for one row and for a hundred."""
     along = {**PLAIN, "along": 2.0, "unit": 200.0}
     for tokens in (1.0, 100.0):
         assert seconds(summed(tokens, 14336.0), load("h200"), along) == pytest.approx(2e-6 + 14336 * 2.0 / 1.98e9)

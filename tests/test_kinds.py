@@ -1,4 +1,4 @@
-"""A kind states every fact that other rooms need; graph passes choose operators by role."""
+"""Kinds have every property that other packages need; graph passes choose operators by role."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_no_two_kinds_share_a_rank_or_a_marker(fact: str) -> None:
 
 
 def sampling(logits: Operator, facts: Any) -> Operator:
-    """An operator of a new kind behind the head: one token per row of logits."""
+    """An operator of a new kind after the head: one token per row of logits."""
     y = Tensor(name="sampling", elements=logits.output_shape[0], dtype=DTYPES["fp32"])
     kind: Any = SimpleNamespace(value="sampling", facts=facts)
     return Operator(

@@ -1,4 +1,4 @@
-"""The cache in pages, reserved, found, evicted; and the budgets that engines give it."""
+"""KV cache: pages, reservation, prefix hits, eviction, and the memory budgets of engines."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.representative import REPRESENTATIVE
 from .answers import analyze, answer, operators
 
 GIB = 2.0**30
-#: Full attention, windows, latents, recurrence, both, chunks.
+#: Models with full attention, windows, latent attention, recurrence, both, chunks.
 MODELS = (
     "llama-2-7b", "gemma-2-9b", "deepseek-v2-lite", "mamba-2.8b", "jamba-v0.1", "qwen3-next-80b-a3b", "llama-4-scout",
 )  # fmt: skip
-#: Ways to keep the cache that go together.
+#: Combinations of cache options.
 WAYS: tuple[dict[str, str], ...] = (
     {"kv_block_size": "16"},
     {"kv_reserve": "4096"},
@@ -45,8 +45,8 @@ def ids(way: dict[str, str]) -> str:
     return " ".join(f"{name}={text}" for name, text in way.items())
 
 
-def held(model: str, chip: str = "h200", **options: Any) -> dict[str, Any]:
-    """The memory object."""
+def memory_result(model: str, chip: str = "h200", **options: Any) -> dict[str, Any]:
+    """Memory of a result."""
     found: dict[str, Any] = answer(model, chip, **options)["memory"]
     return found
 
@@ -59,8 +59,8 @@ def state(window: float = np.inf) -> State:
 
 
 def test_a_sequence_allocates_whole_pages() -> None:
-    """Llama-2-7B keeps 512 KiB a token; 500 + 127 tokens lie on 40 pages of 16 = 640 tokens, 13 of them empty."""
-    found = held("llama-2-7b", input_len=500, kv_block_size="16")
+    """Llama-2-7B keeps 512 KiB per token; 500 + 127 tokens need 40 pages of 16 = 640 tokens, 13 of them empty."""
+    found = memory_result("llama-2-7b", input_len=500, kv_block_size="16")
     assert found["kv_cache_bytes"] == 640 * 512 * 2**10
     assert found["kv_cache_used_bytes"] == 627 * 512 * 2**10
     assert found["kv_cache_waste_bytes"] == 13 * 512 * 2**10
@@ -68,7 +68,7 @@ def test_a_sequence_allocates_whole_pages() -> None:
 
 @pytest.mark.parametrize("block", [1, 8, 16, 32, 100])
 def test_the_mean_waste_is_half_a_page(block: int) -> None:
-    """(block - 1) / 2 tokens, over contexts that end anywhere in a page."""
+    """(block - 1) / 2 tokens, averaged over all context lengths."""
     contexts = np.arange(1.0, 7.0 * block + 1.0)
     kept, _ = KvCache(block_size=float(block)).allocated_tokens(state(), contexts, 0.0)
     assert np.mean(kept - contexts) == (block - 1) / 2
@@ -76,29 +76,29 @@ def test_the_mean_waste_is_half_a_page(block: int) -> None:
 
 def test_pages_of_16_waste_less_than_4_percent() -> None:
     """arXiv 2309.06180: "near-zero waste", under 4 % in section 1; a ShareGPT request has 161 + 338 tokens."""
-    found = held("opt-13b", input_len=161, output_len=338, kv_block_size="16")
+    found = memory_result("opt-13b", input_len=161, output_len=338, kv_block_size="16")
     assert 0 < found["kv_cache_waste_bytes"] / found["kv_cache_bytes"] < 0.04
 
 
 @settings(deadline=None)
 @given(block=st.integers(1, 40), window=st.integers(1, 200), longest=st.integers(1, 400))
 def test_a_window_allocates_the_most_pages_it_ever_spans(block: int, window: int, longest: int) -> None:
-    """Token positions c - w ... c - 1, page = position // block, for every context c on the way."""
+    """Token positions c - w ... c - 1, page = position // block, for every context c up to the longest."""
     touched = max(len({position // block for position in range(max(c - window, 0), c)}) for c in range(1, longest + 1))
     own, _ = KvCache(block_size=float(block)).allocated_tokens(state(window), float(longest), 0.0)
     assert own == touched * block
 
 
 def test_gemma_2_rounds_windowed_and_full_layers_to_pages() -> None:
-    """21 layers of 4096 tokens window, 21 of all; 2 x 8 x 256 elements of 2 bytes.  6127 tokens lie on 383 pages; a
-    window of 4096 on 256 + 1."""
-    found = held("gemma-2-9b", input_len=6000, kv_block_size="16")
+    """21 layers with a window of 4096 tokens, 21 full; 2 x 8 x 256 elements of 2 bytes.  6127 tokens need 383 pages, a
+    window of 4096 tokens 256 + 1."""
+    found = memory_result("gemma-2-9b", input_len=6000, kv_block_size="16")
     assert found["kv_cache_bytes"] == 21 * (383 * 16 + 257 * 16) * 2 * 8 * 256 * 2
     assert found["kv_cache_used_bytes"] == 21 * (6127 + 4096) * 2 * 8 * 256 * 2
 
 
 def test_recurrent_state_has_no_pages() -> None:
-    plain, paged = (held("mamba-2.8b", kv_block_size=size) for size in ("1", "64"))
+    plain, paged = (memory_result("mamba-2.8b", kv_block_size=size) for size in ("1", "64"))
     assert paged == plain
 
 
@@ -106,37 +106,37 @@ def test_recurrent_state_has_no_pages() -> None:
 
 
 def test_opt_13b_stores_800_kib_per_token_and_at_most_1_6_gib() -> None:
-    """arXiv 2309.06180, section 3: 2 (K, V) x 5120 x 40 layers x 2 bytes = 800 KB a token, 1.6 GB at 2048 tokens."""
-    found = held("opt-13b", input_len=161, output_len=338, kv_reserve="max")
+    """arXiv 2309.06180, section 3: 2 (K, V) x 5120 x 40 layers x 2 bytes = 800 KB per token, 1.6 GB at 2048 tokens."""
+    found = memory_result("opt-13b", input_len=161, output_len=338, kv_reserve="max")
     assert found["kv_cache_bytes"] == 2048 * 819200 == 1.5625 * GIB
     assert found["kv_cache_used_bytes"] == 498 * 819200
 
 
 def test_a_reservation_at_the_maximum_leaves_most_of_the_cache_empty() -> None:
     """A ShareGPT request fills 498 of 2048 tokens: 24.3 %; the paper measures 20.4 % to 38.2 % (Fig. 2)."""
-    found = held("opt-13b", input_len=161, output_len=338, kv_reserve="max")
+    found = memory_result("opt-13b", input_len=161, output_len=338, kv_reserve="max")
     assert 0.204 < found["kv_cache_used_bytes"] / found["kv_cache_bytes"] < 0.382
 
 
 def test_a_reservation_shorter_than_the_context_changes_nothing() -> None:
-    assert held("gemma-2-9b", kv_reserve="64") == held("gemma-2-9b")
+    assert memory_result("gemma-2-9b", kv_reserve="64") == memory_result("gemma-2-9b")
 
 
 def test_a_windowed_layer_reserves_its_window() -> None:
-    found = held("gemma-2-9b", input_len=100, output_len=1, kv_reserve="max")
+    found = memory_result("gemma-2-9b", input_len=100, output_len=1, kv_reserve="max")
     assert found["kv_cache_bytes"] == 21 * (8192 + 4096) * 2 * 8 * 256 * 2
 
 
 def test_reservation_needs_a_maximum_context() -> None:
-    """Mamba states none and keeps no tokens: there is nothing to reserve."""
-    assert held("mamba-2.8b", kv_reserve="max") == held("mamba-2.8b")
+    """Mamba states none and has no KV cache: there is nothing to reserve."""
+    assert memory_result("mamba-2.8b", kv_reserve="max") == memory_result("mamba-2.8b")
 
 
-# a prefix found in the cache
+# prefix hits
 
 
 def test_a_half_cached_prompt_halves_linear_layers_but_not_attention() -> None:
-    """2048 tokens, 1024 found.  q_proj: 2 x 1024 x 4096^2.  Attention: 1024 x 1024 + 1024 x 1025 / 2 of the
+    """2048 tokens, 1024 cached.  q_proj: 2 x 1024 x 4096^2.  Attention: 1024 x 1024 + 1024 x 1025 / 2 of the
     2048 x 2049 / 2 pairs.  Keys and values of all 2048 tokens are read."""
     plain, found = (answer("llama-2-7b", "a6000", input_len=2048, prefix_cache=rate) for rate in ("0", "0.5"))
     before, after = operators(plain, "prefill"), operators(found, "prefill")
@@ -156,14 +156,12 @@ def test_a_half_cached_prompt_halves_linear_layers_but_not_attention() -> None:
     ("rate", "prompt", "block", "found"),
     [(0.5, 7, 1, 3), (0.29, 100, 1, 29), (1.0, 100, 1, 99), (0.5, 1000, 16, 496), (1.0, 64, 16, 48), (0.1, 5, 1, 0)],
 )
-def test_prefix_hits_are_whole_pages_and_never_the_last_token(
-    rate: float, prompt: int, block: int, found: int
-) -> None:
+def test_prefix_hits_are_whole_pages_and_never_the_last_token(rate: float, prompt: int, block: int, found: int) -> None:
     assert KvCache(hit_rate=rate, block_size=float(block)).prefix_hit(np.array([float(prompt)])) == found
 
 
 def test_a_token_budget_splits_the_uncached_part_of_the_prompt() -> None:
-    """4096 tokens, 1024 found, 1024 at most: three chunks after 1024, 2048, 3072 cached ones."""
+    """4096 tokens, 1024 cached, budget 1024: three chunks after 1024, 2048, 3072 cached tokens."""
     system = api.system(specs.load("a6000"), api.options_of({"prefix_cache": "0.25"}))
     request = Request(batch_size=np.ones(1), input_len=np.array([4096.0]), output_len=np.ones(1))
     plan = analysis.analyze(models.load("llama-2-7b"), system, request, 1024.0).schedule
@@ -174,15 +172,15 @@ def test_a_token_budget_splits_the_uncached_part_of_the_prompt() -> None:
 
 def test_a_shared_prefix_is_stored_once() -> None:
     """8 sequences of 2048 + 127 tokens, 1024 of them shared: 8 x 1151 + 1024 tokens."""
-    found = held("llama-2-7b", input_len=2048, batch_size=8, prefix_cache="0.5,shared")
+    found = memory_result("llama-2-7b", input_len=2048, batch_size=8, prefix_cache="0.5,shared")
     assert found["kv_cache_bytes"] == (8 * 1151 + 1024) * 512 * 2**10
-    alone = held("llama-2-7b", input_len=2048, prefix_cache="0.5,shared")
-    assert alone["kv_cache_bytes"] == held("llama-2-7b", input_len=2048)["kv_cache_bytes"]
+    alone = memory_result("llama-2-7b", input_len=2048, prefix_cache="0.5,shared")
+    assert alone["kv_cache_bytes"] == memory_result("llama-2-7b", input_len=2048)["kv_cache_bytes"]
 
 
 def test_a_prefix_outside_the_window_is_not_stored() -> None:
-    """Gemma-2-9B, 6127 tokens, 1000 shared: windowed layers hold 4096 own tokens a sequence and none of the prefix."""
-    found = held("gemma-2-9b", input_len=6000, batch_size=4, prefix_cache=str(1 / 6) + ",shared")
+    """Gemma-2-9B, 6127 tokens, 1000 shared: windowed layers store 4096 own tokens per sequence and none of the prefix."""
+    found = memory_result("gemma-2-9b", input_len=6000, batch_size=4, prefix_cache=str(1 / 6) + ",shared")
     assert found["kv_cache_bytes"] == 21 * (4 * (6127 - 1000) + 1000 + 4 * 4096) * 2 * 8 * 256 * 2
 
 
@@ -190,7 +188,7 @@ def test_a_prefix_outside_the_window_is_not_stored() -> None:
 
 
 def test_a_decode_step_reads_the_tokens_kept_by_eviction() -> None:
-    """4097 prompt tokens, one fifth kept: the step shown attends to floor(0.2 x 4096) = 819 cached keys and its own."""
+    """4097 prompt tokens, one fifth kept: the step attends to floor(0.2 x 4096) = 819 cached keys and its own."""
     found = answer("llama-2-7b", "a6000", input_len=4097, kv_evict="0.2", attention="eager")
     step = operators(found, "decode")
     assert step["qk_matmul"]["matmul_flops"] == 2 * 32 * 128 * 820
@@ -206,7 +204,7 @@ def test_eviction_does_not_change_prefill_attention() -> None:
 def test_opt_30b_with_20_percent_stores_a_fifth_of_180_gb() -> None:
     """arXiv 2306.14048, section 1: batch 128, 1024 tokens: 180 GB of cache for 30 billion parameters."""
     sizes: dict[str, Any] = {"batch_size": 128, "input_len": 1024, "output_len": 1}
-    whole, fifth = (held("opt-30b", kv_evict=kept, **sizes)["kv_cache_bytes"] for kept in ("1", "0.2"))
+    whole, fifth = (memory_result("opt-30b", kv_evict=kept, **sizes)["kv_cache_bytes"] for kept in ("1", "0.2"))
     assert whole == pytest.approx(180e9, rel=0.01)
     assert fifth == whole * 204 / 1024
 
@@ -218,9 +216,7 @@ def test_one_token_is_always_kept() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 30), st.integers(0, 60), st.integers(1, 25), st.floats(0.05, 1.0))
-def test_new_tokens_of_a_chunk_do_not_see_its_evicted_tokens(
-    new: int, cached: int, chunk: int, kept: float
-) -> None:
+def test_new_tokens_of_a_chunk_do_not_see_its_evicted_tokens(new: int, cached: int, chunk: int, kept: float) -> None:
     group = Group(batch_size=1.0, new_tokens=float(new), cached_tokens=float(cached), logit_positions=1.0, kept=kept)
     begun = cached % chunk
     left = min(begun, max(int(np.floor(np.round(begun * kept, 6))), 1)) if begun else 0
@@ -249,7 +245,7 @@ def test_keeping_fewer_tokens_never_adds_work_or_memory(model: str) -> None:
 
 def test_tensorrt_llm_budgets_a_fraction_of_free_memory() -> None:
     """cache budget = 0.9 (capacity - weights - activations - framework); vLLM's = 0.9 capacity - them."""
-    found = held("llama-2-7b", "a100", kv_cache_free_gpu_memory_fraction="0.9")
+    found = memory_result("llama-2-7b", "a100", kv_cache_free_gpu_memory_fraction="0.9")
     others = found["weights_bytes"] + found["activations_bytes"] + found["framework_bytes"]
     assert found["kv_cache_budget_bytes"] == pytest.approx(0.9 * (80 * GIB - others), rel=1e-12)
     assert found["kv_cache_budget_of_total_bytes"] == pytest.approx(0.9 * 80 * GIB - others, rel=1e-12)
@@ -257,21 +253,21 @@ def test_tensorrt_llm_budgets_a_fraction_of_free_memory() -> None:
 
 
 def test_a_fraction_of_free_memory_cannot_fit_a_model_larger_than_memory() -> None:
-    found = held("llama-2-70b", "a6000", kv_cache_free_gpu_memory_fraction="0.9")
+    found = memory_result("llama-2-70b", "a6000", kv_cache_free_gpu_memory_fraction="0.9")
     assert (found["fits"], found["max_batch_size"], found["max_concurrent_requests"]) == (False, 0, 0)
     assert found["kv_cache_budget_bytes"] == 0
 
 
 def test_opt_13b_has_about_15_700_slots_on_an_a100_of_40_gb() -> None:
-    """arXiv 2309.06180, Table 1: 26 GB of parameters, 12 GB of cache, 15.7K slots.  Requests of one slot count them."""
-    slots = held("opt-13b", "a100-40gb-sxm", input_len=1, output_len=1)["max_concurrent_requests"]
+    """arXiv 2309.06180, Table 1: 26 GB of parameters, 12 GB of cache, 15.7K slots.  Requests of one token count the slots."""
+    slots = memory_result("opt-13b", "a100-40gb-sxm", input_len=1, output_len=1)["max_concurrent_requests"]
     assert slots == pytest.approx(15700, rel=0.03)
 
 
 def test_max_concurrency_is_the_kv_budget_over_the_cache_per_request() -> None:
     """Llama-2-7B, A6000, 2048 + 127 tokens, steps of 2048: budget 0.9 x 48 GiB - 13.477 GB - activations of one prompt
     - 0.16 GiB, over 2175 x 512 KiB."""
-    found = held("llama-2-7b", "a6000", input_len=2048, max_num_batched_tokens=2048)
+    found = memory_result("llama-2-7b", "a6000", input_len=2048, max_num_batched_tokens=2048)
     activations = 2 * (2048 * 4096 + 3 * 2048 * 11008)
     budget = 0.9 * 48 * GIB - 2 * 6738415616 - activations - 0.16 * GIB
     assert found["max_concurrent_requests"] == budget // (2175 * 512 * 2**10) == 28
@@ -281,14 +277,16 @@ def test_max_concurrency_is_the_kv_budget_over_the_cache_per_request() -> None:
 @pytest.mark.parametrize("way", WAYS, ids=ids)
 def test_max_concurrency_fits_and_one_more_request_does_not(model: str, way: dict[str, str]) -> None:
     options: dict[str, Any] = {"input_len": 3000, "output_len": 200, "max_num_batched_tokens": 2048, **way}
-    most = held(model, **options)["max_concurrent_requests"]
+    most = memory_result(model, **options)["max_concurrent_requests"]
     if not most:
-        assert not held(model, **options)["fits"]
+        assert not memory_result(model, **options)["fits"]
         return
     new = answer(model, "h200", **options)["stages"]["prefill"]["new_tokens"]
-    step = held(model, batch_size=max(2048 // new, 1), **options)  # as many whole prompts as the engine admits
+    step = memory_result(
+        model, batch_size=max(2048 // new, 1), **options
+    )  # the most whole prompts that the engine admits
     for requests, fits in ((most, True), (most + 1, False)):
-        cache = held(model, batch_size=requests, **options)["kv_cache_bytes"]
+        cache = memory_result(model, batch_size=requests, **options)["kv_cache_bytes"]
         assert (cache <= step["kv_cache_budget_bytes"]) is fits
 
 
@@ -297,7 +295,7 @@ def test_max_concurrency_fits_and_one_more_request_does_not(model: str, way: dic
 
 @pytest.mark.parametrize("model", REPRESENTATIVE)
 def test_identity_parameters_change_nothing(model: str) -> None:
-    """Written so that the technique is loaded and says itself that it is off."""
+    """Texts that load the technique, which then declares itself inactive."""
     plain = answer(model, "h200", batch_size=3, input_len=777, output_len=3)
     off = {"kv_block_size": "tokens=1", "kv_reserve": "0.0", "prefix_cache": "0.0", "kv_evict": "1.0"}
     assert answer(model, "h200", batch_size=3, input_len=777, output_len=3, **off) == plain
@@ -312,7 +310,7 @@ def test_every_cache_option_keeps_graphs_valid_and_waste_within_the_cache(model:
         memory = result.analysis.memory
         assert np.all(np.asarray(memory.kv_cache_used_bytes) >= 0)
         assert np.all(np.asarray(memory.kv_cache_waste_bytes) >= 0)
-        assert np.all(np.asarray(result.analysis.time_s) > 0)
+        assert np.all(np.asarray(result.analysis.passes.time_s) > 0)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -320,7 +318,7 @@ def test_every_cache_option_keeps_graphs_valid_and_waste_within_the_cache(model:
 def test_max_batch_size_fits_and_one_more_does_not(model: str, way: dict[str, str]) -> None:
     for budget in (0, 2048):
         options: dict[str, Any] = {"input_len": 1000, "max_num_batched_tokens": budget, **way}
-        most = held(model, **options)["max_batch_size"]
+        most = memory_result(model, **options)["max_batch_size"]
         fits = [not most or bool(analyze(model, "h200", batch_size=most, **options).fits)]
         fits += [bool(analyze(model, "h200", batch_size=most + 1, **options).fits)]
         assert fits == [True, False]
@@ -331,7 +329,7 @@ def test_max_batch_size_fits_and_one_more_does_not(model: str, way: dict[str, st
 @pytest.mark.parametrize("budget", [0, 300])
 def test_max_context_fits_and_one_more_does_not(model: str, way: dict[str, str], budget: int) -> None:
     options: dict[str, Any] = {"output_len": 10, "batch_size": 8, "max_num_batched_tokens": budget, **way}
-    longest = held(model, "a100", **options)["max_context_len"]
+    longest = memory_result(model, "a100", **options)["max_context_len"]
     assert longest > 10
     assert analyze(model, "a100", input_len=longest - 10, **options).fits
     assert not analyze(model, "a100", input_len=longest - 9, **options).fits
@@ -341,7 +339,7 @@ def test_max_context_fits_and_one_more_does_not(model: str, way: dict[str, str],
 @pytest.mark.parametrize("way", WAYS, ids=ids)
 def test_cache_bytes_fall_with_stored_bits(model: str, way: dict[str, str]) -> None:
     sizes = [
-        held(model, input_len=5000, batch_size=2, kv_cache_dtype=dtype, **way)["kv_cache_bytes"]
+        memory_result(model, input_len=5000, batch_size=2, kv_cache_dtype=dtype, **way)["kv_cache_bytes"]
         for dtype in ("kv16", "int8", "fp8", "kv4", "kv2")
     ]
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == len(sizes)
@@ -375,7 +373,7 @@ def test_a_point_of_a_sweep_equals_the_single_point(model: str, way: dict[str, s
         assert swept.to_dict(at)["memory"] == alone.to_dict()["memory"]
 
 
-# words
+# option texts
 
 
 @pytest.mark.parametrize(

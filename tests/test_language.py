@@ -1,4 +1,4 @@
-"""Docstrings are plain English: a sentence or noun phrase about what is returned or done."""
+"""Checks of language: docstrings start with a plain English sentence or noun phrase; the glossary is consistent."""
 
 from __future__ import annotations
 

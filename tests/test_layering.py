@@ -13,20 +13,20 @@ import pytest
 from tests.imports import FILES, ROOT, circles, imports, room_of, tree_of
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-#: room -> floor, from the table of docs/architecture.md.
+#: room -> level, from the table of docs/architecture.md.
 FLOORS: dict[str, int] = {
     room: int(floor)
     for floor, rooms in re.findall(r"^\| (\d+) \| ([a-z, ]+) \|$", PAGE, flags=re.MULTILINE)
     for room in rooms.split(", ")
 }
-#: The package's lazy public names and `python -m llmviewer` stand above all rooms.
+#: The package's lazy public names and `python -m llmviewer` are above all rooms.
 TOP = {"llmviewer", "__main__"}
 #: Rooms that only the command line and the lazy public names import.
 VIEWS = {"reports", "calibrate"}
-#: Files that a command imports in its body, so that they may import views at their top.
+#: Files that a command imports in its body and that may therefore import views at module level.
 BODIES = {"llmviewer.cli.plot.given"}
 MOST_ROOMS = 14
-#: Packages whose import alone costs a noticeable part of a second.
+#: Packages whose import takes a noticeable part of a second.
 HEAVY = ("torch", "pandas", "matplotlib", "typer", "rich", "transformers", "scipy", "pyarrow")
 
 
@@ -72,7 +72,7 @@ def test_reports_read_results_and_nothing_else(module: str) -> None:
 
 @pytest.mark.parametrize("module", FILES)
 def test_code_lives_under_one_import_name(module: str) -> None:
-    """A user's own `reports` must not be taken for ours, nor ours for his."""
+    """A user's own package `reports` must not be confused with ours."""
     names = {name.split(".")[0] for name in _all_imports(tree_of(module))}
     assert not names & {"reports", "calibrate", "hardware_specs", "model_configs"}
 
@@ -85,7 +85,7 @@ def _names(node: ast.stmt) -> Iterator[str]:
 
 
 def _top_level(tree: ast.Module) -> Iterator[str]:
-    """Modules that are imported when the file is, type hints aside."""
+    """Modules imported at module level, except for type hints."""
     for node in tree.body:
         yield from _names(node)
 
@@ -98,7 +98,7 @@ def _all_imports(tree: ast.Module) -> Iterator[str]:
 
 @pytest.mark.parametrize("module", FILES)
 def test_heavy_packages_are_imported_where_they_are_needed(module: str) -> None:
-    """Inside the function; the command line alone stands on typer.  calibrate/ is the place for torch."""
+    """Imported inside functions; only the command line imports typer, only calibrate/ imports torch."""
     allowed = {"cli": {"typer"}, "calibrate": {"torch", "scipy"}}.get(room_of(module), set())
     others = {name.split(".")[0] for name in _top_level(tree_of(module))} - set(sys.stdlib_module_names)
     assert not others - allowed - {"llmviewer", "numpy", "yaml"}

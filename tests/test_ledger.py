@@ -1,4 +1,4 @@
-"""The ledger of published figures: every row resolves, none is said twice, none is one that is fitted on."""
+"""The ledger of published figures: every row resolves, none occurs twice, none is used for fitting."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from llmviewer.timing import engine
 SOURCES = ledger.load()
 ROWS = list(ledger.rows(SOURCES))
 FITTED_ON = Path(__file__).resolve().parent.parent.parent / "shared" / "measured" / "e2e.csv"
-#: How tables begin the name of an engine -> its family.
+#: prefix of an engine's name in tables -> its family.
 FAMILIES = {"trtllm": "trtllm", "tensorrt": "trtllm", "llama.cpp": "llama.cpp", "gpt-fast": "gpt-fast", "vllm": "vllm"}
-#: Our words for a quantization -> what tables call the weights, where they name them.
+#: our quantization name -> weight format in tables that state it.
 WEIGHTS = {"w8a16": "int8", "fp8-block": "fp8_block"}
 
 
 def good(**changes: Any) -> dict[str, Any]:
-    """A file with one right row; `changes` go into the row, those of `top` into the file."""
+    """A file with one valid row; `changes` are applied to the row, `top` to the file."""
     top = changes.pop("top", {})
     row = {
         "hardware": "a100-80gb-sxm",
@@ -77,7 +77,7 @@ def test_a_source_states_its_address_and_what_its_figures_include(source: ledger
     assert "http" in source.source
     assert len(source.conditions) > 40
     assert all(row.where for row in source.rows)
-    if "github.com" in source.source and ".md @" in source.source:  # a file of a repository: at one commit
+    if "github.com" in source.source and ".md @" in source.source:  # a file in a repository must be at one commit
         commit = source.source.split("@")[1].split()[0].rstrip(")")
         assert len(commit) == 40
 
@@ -182,7 +182,7 @@ def test_no_row_is_part_of_the_fitting_data() -> None:
             run = (_stem("hardware_specs", row["device"]), _stem("model_configs", row["model"]), _family(row["engine"]))
             sizes = tuple(int(float(row[key])) if row[key] else None for key in ("tp", "pp", "batch", "input_len"))
             fitted.add((*run, *sizes, int(float(row["output_len"])), _weights(row["weight_dtype"]), row["metric"]))
-    assert len({key[0] for key in fitted} & set(data.stems("hardware_specs"))) >= 5  # the names do resolve
+    assert len({key[0] for key in fitted} & set(data.stems("hardware_specs"))) >= 5  # the names resolve
     assert len({key[1] for key in fitted} & set(data.stems("model_configs"))) >= 10
     for source, row in ROWS:
         run = (row.hardware, row.model, _family(source.engine))

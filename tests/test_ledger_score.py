@@ -1,4 +1,4 @@
-"""Every release is scored against the ledger, and never worse than the one before."""
+"""Scores against the ledger, which must not get worse than those of the last release."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmviewer.calibrate import ledger, ledger_score
 from llmviewer.cli import main
 from llmviewer.timing import engine
 
-#: Rounding of the record, and of sums in another order on another machine.
+#: Tolerance for rounding of the record and for another order of summation on other machines.
 ROUNDING = 0.0005
 
 
@@ -22,7 +22,7 @@ def scored() -> list[ledger_score.ScoredFigure]:
 
 
 def test_no_source_is_predicted_worse_than_recorded(scored: list[ledger_score.ScoredFigure]) -> None:
-    """An error that rises is a decision: `llmviewer calibrate ledger --record` keeps it, and the commit says why."""
+    """A larger error must be accepted explicitly by `llmviewer calibrate ledger --record`, with a reason in the commit."""
     last = ledger_score.recorded_errors()
     found = {source["source"]: source for source in ledger_score.document(scored)["sources"]}
     assert set(last) == {name for name, source in found.items() if source["rows"]}

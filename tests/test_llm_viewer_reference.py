@@ -1,7 +1,6 @@
-"""Every number LLM-Viewer prints for a 16-bit model beside ours: they differ where it is known to be wrong, only there.
+"""Every number LLM-Viewer prints for a 16-bit model against ours: they differ only where it is known to be wrong.
 
-../shared/llm_viewer_reference holds what it printed (numbers, no code); what is wrong and what is right stands in
-test_faults_of_others.py, a test for each.
+../shared/llm_viewer_reference has its printed numbers (no code); test_faults_of_others.py has a test for each fault.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .answers import analyze
 FOLDER = Path(__file__).resolve().parent.parent.parent / "shared" / "llm_viewer_reference"
 REFERENCES = sorted(FOLDER.glob("*.json"))
 pytestmark = pytest.mark.skipif(not REFERENCES, reason="the numbers of LLM-Viewer are not here")
-#: Their columns -> ours.
+#: LLM-Viewer's columns -> ours.
 COLUMNS = {
     "OPs": "flops",
     "load_weight": "weight_read_bytes",
@@ -27,7 +26,7 @@ COLUMNS = {
     "store_kv_cache": "kv_write_bytes",
 }
 NAMES = {"out_proj": "o_proj", "fused_attention": "attention"}
-#: (operator, column) that they count wrong -> their number over ours (None: depends on the lengths), and why.
+#: (operator, column) that it counts wrong -> its number over ours (None: depends on the lengths), and the reason.
 FAULTS: dict[tuple[str, str], tuple[float | None, str]] = {
     ("lm_head", "OPs"): (0.5, "one operation per multiply-add"),
     ("lm_head", "load_act"): (None, "one sequence, whatever the batch"),
@@ -45,7 +44,7 @@ FAULTS: dict[tuple[str, str], tuple[float | None, str]] = {
     ("fused_attention", "load_kv_cache"): (None, "every row block reads device memory"),
     ("fused_attention", "store_act"): (None, "the output is sized by the length, not by head_dim"),
 }
-#: Operators they do not have.
+#: Operators that it does not have.
 ABSENT = {"embedding", "rope", "final_norm"}
 
 
@@ -70,7 +69,7 @@ def test_differences_from_llm_viewer_are_its_known_faults(path: Path) -> None:
                     right = ours[NAMES.get(name, name)][field]
                     if theirs[column] == right:
                         continue
-                    ratio, _ = FAULTS[name, column]  # a KeyError here is a difference nobody has explained
+                    ratio, _ = FAULTS[name, column]  # a KeyError here is an unexplained difference
                     assert ratio is None or theirs[column] == pytest.approx(ratio * right)
                     seen.add((name, column))
     assert seen == set(FAULTS)

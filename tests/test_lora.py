@@ -1,4 +1,4 @@
-"""LoRA adapters beside the linear layers: two thin products each, weights of the distinct adapters of a step."""
+"""LoRA adapters of linear layers: two low-rank products each, and the weights of a step's distinct adapters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def operator(of: Graph, name: str) -> Operator:
 
 
 def test_a_rank_16_adapter_costs_32_flop_per_token_and_element() -> None:
-    """Llama-2-7B, 10 tokens: 32 layers x 2 x 10 x 16 x 78,080 matmul FLOP; outputs once more on vector units."""
+    """Llama-2-7B, 10 tokens: 32 layers x 2 x 10 x 16 x 78,080 matmul FLOP, and one vector FLOP per output."""
     plain = load("llama-2-7b").graph(prefill(1.0, 10.0))
     adapted = lora(Adapters(rank=16.0))(plain)
     assert total(adapted, "matmul_flops") - total(plain, "matmul_flops") == 32 * 2 * 10 * 16 * SIDES
@@ -54,7 +54,7 @@ def test_a_rank_16_adapter_costs_32_flop_per_token_and_element() -> None:
 
 
 def test_all_adapters_are_stored_and_the_distinct_ones_of_a_step_are_read() -> None:
-    """8 adapters of rank 16 and a batch of 4: 8 (1 - (7/8)^4) = 3.3105 of them are read."""
+    """8 adapters of rank 16, batch 4: 8 (1 - (7/8)^4) = 3.3105 of them are read."""
     adapted = lora(Adapters(rank=16.0, count=8.0))(load("llama-2-7b").graph(decode(4.0, 9.0)))
     a = operator(adapted, "q_proj_lora_a")
     (weight,) = (access for access in a.reads if access.tensor.role is Role.WEIGHT)
@@ -70,7 +70,7 @@ def test_no_more_adapters_are_read_than_there_are_or_than_there_are_sequences(co
 
 
 def test_adapters_stay_in_16_bit_on_a_low_bit_base() -> None:
-    """QLoRA: 4.127-bit base, 16-bit adapters; under W8A8 the base reads the quantized input, the adapter the plain."""
+    """QLoRA: 4.127-bit base, 16-bit adapters; under W8A8 the base reads the quantized input, the adapter the 16-bit one."""
     adapted = lora(Adapters(rank=64.0))(load("llama-2-7b").graph(decode(1.0, 9.0)))
     low = quantize(parse_scheme("qlora"))(adapted)
     assert {a.tensor.dtype.bits for a in operator(low, "q_proj_lora_a").reads} == {16}

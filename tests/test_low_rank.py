@@ -1,4 +1,4 @@
-"""Low-rank factors in the place of linear layers."""
+"""Low-rank factors instead of linear layers."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_rank_512_turns_16_8_million_weights_of_q_proj_into_4_2_million() -> Non
 
 
 def test_only_layers_that_become_smaller_are_factored() -> None:
-    """Llama-2-70B, rank 1000: k_proj of 8192 x 1024 would need 1000 x 9216 > 8192 x 1024 weights and stays whole;
-    q_proj, 1000 x 16384 < 8192^2, goes."""
+    """Llama-2-70B, rank 1000: k_proj of 8192 x 1024 would need 1000 x 9216 > 8192 x 1024 weights and is not factored;
+    q_proj, 1000 x 16384 < 8192^2, is."""
     names = {op.name for _, op in low_rank(1000.0)(load("llama-2-70b").graph(STEPS[1]))}
     assert {"k_proj", "v_proj", "q_proj_low_a", "q_proj_low_b", "lm_head"} <= names
     assert "q_proj" not in names

@@ -1,7 +1,7 @@
-"""No kernel that somebody measured is faster than the bound of the data sheet.
+"""No measured kernel is faster than the data-sheet bound.
 
-../shared/measured holds timings of GEMM and attention kernels by other projects (its README names them); without the
-folder there is nothing to compare with.
+../shared/measured has timings of GEMM and attention kernels by other projects (named in its README); the tests are
+skipped without it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMATS = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp
 
 
 def timings(name: str) -> list[Any]:
-    """Rows of a table, every fifth: shapes stand in order, so all sizes remain."""
+    """Every fifth row of a table; rows are sorted by shape, so all sizes remain."""
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
     return list(pandas.read_parquet(MEASURED / f"{name}.parquet").iloc[::5].itertuples())
@@ -73,7 +73,7 @@ def test_no_measured_decode_of_attention_beats_the_bound() -> None:
 
 
 def test_no_measured_gemm_beats_the_bound_unless_its_weights_are_in_the_l2() -> None:
-    """Up to five copies of small weights were timed in turn: under a fifth of the L2 they are not read from memory."""
+    """Up to five copies of the weights were timed in turn: weights under a fifth of the L2 are not read from memory."""
     for row in timings("gemm"):
         chip, dtype = chip_of(row), dtypes.get_dtype(FORMATS[row.dtype])
         linear = Linear(name="gemm", in_features=float(row.k), out_features=float(row.n), dtype=dtype)

@@ -1,4 +1,4 @@
-"""Resident memory: weights, cache, activations alive at the worst moment; and the largest request that fits."""
+"""Memory: weights, cache, peak activations, and the largest request that fits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def kernel(name: str, reads: dict[str, float], writes: dict[str, float]) -> Oper
 
 
 def test_only_tensors_that_are_read_later_are_live() -> None:
-    """a(10) -> b(100) -> c(1), and d reads a and c: at b 10 + 100 are alive, at c 10 + 100 + 1, at d 10 + 1 + 7."""
+    """a(10) -> b(100) -> c(1), and d reads a and c: at b 10 + 100 are live, at c 10 + 100 + 1, at d 10 + 1 + 7."""
     block = Block(
         name="layer",
         operators=(
@@ -69,7 +69,7 @@ def test_flash_prefill_peaks_at_the_feed_forward_activation() -> None:
     assert found["memory"]["activations_bytes"] == pytest.approx(152.0 * MB, rel=1e-3)
 
 
-#: Elements alive per token at the worst operator of a flash prefill of 2048 tokens, and the operator.
+#: Peak live elements per token in a flash prefill of 2048 tokens, and the operator at the peak.
 WORST = {
     # expert_act: residual, router weights of 8 experts, gate, up and their product of 2 chosen experts
     "mixtral-8x7b": 4096 + 8 + 3 * 2 * 14336,
@@ -77,7 +77,7 @@ WORST = {
     "qwen3-next-80b-a3b": 2048 + 2048 + 512 + 10 * 512 + 10 * 2048,
     # attention in naive form: residual, queries, keys and values of 128 heads, output
     "deepseek-v3": 7168 + 128 * (128 + 64) + 128 * 128 + 128 * 128 + 128 * 128,
-    # mlp_act of a layer twice as wide: residual, gate, up, product; the inputs of all 35 layers wait beside
+    # mlp_act of a layer twice as wide: residual, gate, up, product; the inputs of all 35 layers are also live
     "gemma-4-e2b": 1536 + 3 * 2 * 6144 + 35 * 256,
 }
 
@@ -89,7 +89,7 @@ def test_peak_activations_by_hand(name: str) -> None:
 
 
 def test_inputs_of_a_block_are_live_from_its_start() -> None:
-    """a(10) -> b(100) -> c(1), and d reads c and e(50), which nobody here made: at b 10 + 100 + 50 are alive."""
+    """a(10) -> b(100) -> c(1), and d reads c and e(50), an input of the block: at b 10 + 100 + 50 are live."""
     block = Block(
         name="layer",
         operators=(
@@ -152,8 +152,8 @@ def test_the_largest_that_fits_is_found(limit: int, top: int) -> None:
 @pytest.mark.parametrize("attention", ["flash", "eager"])
 @pytest.mark.parametrize(("batch", "budget"), [(1, 8192), (4, 8192), (64, 8192), (7, 1000)])
 def test_no_context_longer_than_max_context_fits(name: str, attention: str, batch: int, budget: int) -> None:
-    """Under a token budget of 8192 four prompts of 2048 go together, of 2049 three: memory falls there by hundreds of
-    MB.  Capacities are set so that the limit lies beside such falls."""
+    """With a token budget of 8192, four prompts of 2048 share a pass but only three of 2049: memory falls there by
+    hundreds of MB.  Capacities are set so that the limit is next to such a step."""
     model = models.load(name)
     on = api.system(specs.load("h200"), api.options_of({"attention": attention, "gpu_memory_utilization": 1.0}))
     lengths = np.unique(np.concatenate((np.arange(1.0, 33.0), np.geomspace(33, 3 * budget, 1500).round())))
@@ -241,6 +241,6 @@ def test_memory_computed_separately_equals_that_of_the_analysis(
 
 def test_scores_of_the_last_decode_step_may_be_the_peak() -> None:
     """A prompt of one token, 4096 generated, eager: at the last step 32 heads x 4096 keys, scores and probabilities,
-    beside the residual stream of 4096."""
+    plus the residual stream of 4096."""
     found = answer("llama-2-7b", "a6000", input_len=1, output_len=4096, attention="eager")
     assert found["memory"]["activations_bytes"] == 2 * (4096 + 2 * 32 * 4096)

@@ -1,4 +1,4 @@
-"""Latent attention: DeepSeek-V2-Lite's shapes by hand, H = 16 heads, r = 512, nope 128, rope 64, v 128."""
+"""Latent attention of DeepSeek-V2-Lite by hand: H = 16 heads, r = 512, nope 128, rope 64, v 128."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_flash_attention_reads_the_latent_cache_once_in_absorbed_form(model: Mod
 
 
 def cache_read(graph: Graph) -> float:
-    """Bytes that attention reads of the cache in one layer."""
+    """Cache bytes that attention reads in one layer."""
     attention = next(op for _, op in graph if op.kind is Kind.ATTENTION)
     return float(np.sum(attention.read_bytes(Role.CACHE)))
 

@@ -1,4 +1,4 @@
-"""Every file of model_configs/: it loads, nothing in it is left unread, its parameters are the published number."""
+"""Every file of model_configs/: it loads, every field is read, and the parameters are the published number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmviewer.models.load import parse
 from llmviewer.techniques.kernels.flash_attention import flash_attention
 
 NAMES = models.names()
-#: Families of the first issue -> one of their models.
+#: Model families required by the first issue -> one of their models.
 FAMILIES = {
     "GPT-2": "gpt2",
     "OPT": "opt-13b",
@@ -115,7 +115,7 @@ def test_every_file_states_its_source(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_are_the_published_number(name: str) -> None:
-    """Exactly; within 2 % where the maker prints a rounded one."""
+    """Exactly, or within 2 % if the published number is rounded."""
     published = spec(name)["parameters"]
     counted = models.load(name).parameters
     if published.get("rounded"):
@@ -126,7 +126,7 @@ def test_parameters_are_the_published_number(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_additional_field_is_never_ignored(name: str) -> None:
-    """The config as it stands has no leftovers (it loads); one more field is an error."""
+    """The config loads, so all fields are read; one more field is an error."""
     fields = spec(name)["config"]
     parse(fields, name)
     with pytest.raises(Exception, match="'attention_of_a_new_kind' is not supported"):
@@ -135,7 +135,7 @@ def test_an_additional_field_is_never_ignored(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_graph_is_valid(name: str) -> None:
-    """Every activation is written before it is read, eager or fused; blocks and operators have their own names."""
+    """Every activation is written before it is read, eager or fused; names of blocks and operators are unique."""
     model = models.load(name)
     fuse = flash_attention(specs.load("h100"))
     for step in (prefill(2.0, 300.0), decode(8.0, 5000.0), mixed(chunk(1.0, 64.0, 100.0), decode(3.0, 9.0))):
@@ -155,7 +155,7 @@ def test_one_token_uses_at_most_all_parameters(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "quantization_config" not in str(spec(name))])
 def test_a_16_bit_checkpoint_takes_two_bytes_a_parameter(name: str) -> None:
-    """Buffers that are no parameters (a router's correction) come on top; they are few."""
+    """Buffers that are not parameters (a router's correction) add little."""
     model = models.load(name)
     stored = weights_bytes(model.graph(decode(1.0, 0.0)))
     assert 2 * model.parameters <= stored <= 2 * model.parameters * (1 + 1e-6)

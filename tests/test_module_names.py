@@ -1,4 +1,4 @@
-"""Lists of modules in quantization configs speak of checkpoints: every linear operator must know its name there."""
+"""Module lists in quantization configs use checkpoint names, so every linear operator must have one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmviewer.formats.linear import is_linear
 from llmviewer.models.load import parse
 from llmviewer.models.module_names import MODULES, names_of
 
-#: The one name that differs between two kinds of layers with the same operator: lightning attention of MiniMax-Text-01.
+#: The only name that differs between two layer kinds with the same operator: lightning attention of MiniMax-Text-01.
 UNNAMED = {("minimax_text_01", "out_proj")}
 
 
@@ -49,7 +49,7 @@ def test_every_linear_operator_has_a_name_in_checkpoints(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ONE_OF_EACH)
 def test_names_match_the_librarys_modules(kind: str) -> None:
-    """Each operator's matrix is a module of the library's own class, and each linear module is some operator's."""
+    """Each operator's matrix is a module of the library's class, and each linear module belongs to an operator."""
     nn = pytest.importorskip("torch").nn
     pytest.importorskip("transformers")
     from tests.certificate.families import Code
@@ -73,5 +73,5 @@ def _graph(fields: dict[str, Any]) -> Any:
 
 
 def _is_conv1d(module: Any) -> bool:
-    """GPT-2's linear layer is called so."""
+    """True for the class name of GPT-2's linear layer."""
     return type(module).__name__ == "Conv1D"

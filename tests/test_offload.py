@@ -1,4 +1,4 @@
-"""Offloading: what crosses the link, who waits for whom, what is stored where, and what the host computes."""
+"""Offloading: transfers, overlap, placement of tensors, and compute on the host."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LINK, DDR = 31.5e9, 307.2e9
 #: A layer of Llama-2-7b: 4 x 4096^2 + 3 x 4096 x 11008 weights and two norms, 2 bytes each.
 LAYER = 2 * (4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096)
 SOME = ("llama-2-7b", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma-2-9b", "jamba-v0.1", "opt-1.3b")
-#: Sizes at which a sum in another order may differ.
+#: Sizes at which sums may differ by the order of summation.
 CLOSE = 1e-12
 
 
@@ -48,7 +48,7 @@ def row(stage: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def summed(stage: dict[str, Any]) -> float:
-    """Operators over layers and what an engine adds, less what of them runs side by side."""
+    """Sum of operator and engine times minus the overlapped time [s]."""
     layers = {row["block"]: row["layers"] for row in stage["operators"]}
     kernels: float = sum(row["time_s"] * row["layers"] for row in stage["operators"])
     side_by_side = sum(seconds * layers[block] for block, seconds in stage["overlap_s"].items())
@@ -56,7 +56,7 @@ def summed(stage: dict[str, Any]) -> float:
 
 
 def test_a_layer_of_7b_loads_two_fifths_of_its_weights_in_5_milliseconds() -> None:
-    """0.4 x 404.8 MB / 31.5 GB/s = 5.140 ms, while its kernels take 0.55 ms: 32 layers wait 164.5 ms."""
+    """0.4 x 404.8 MB / 31.5 GB/s = 5.140 ms, and its kernels take 0.55 ms: 32 layers take 164.5 ms."""
     stage = decode("llama-2-7b", "weights=0.4")
     copy = row(stage, "load_weights")
     assert copy["time_s"] == pytest.approx(0.4 * LAYER / LINK)
@@ -69,7 +69,7 @@ def test_a_layer_of_7b_loads_two_fifths_of_its_weights_in_5_milliseconds() -> No
 
 
 def test_without_overlap_a_layer_waits_for_its_weights() -> None:
-    """Kernels as ever, and the copies one after another with them."""
+    """Kernel times are unchanged, and copies are added sequentially."""
     plain = answer("llama-2-7b", "a6000", output_len=2)["stages"]["decode"]["time_s"]
     stage = decode("llama-2-7b", "weights=0.4,overlap=off")
     assert stage["time_s"] == pytest.approx(plain + 32 * 0.4 * LAYER / LINK)
@@ -77,7 +77,7 @@ def test_without_overlap_a_layer_waits_for_its_weights() -> None:
 
 
 def test_whole_layers_are_loaded_while_earlier_layers_compute() -> None:
-    """ceil(0.4 x 32) = 13 layers come whole; 19 are there and take their kernels' time."""
+    """ceil(0.4 x 32) = 13 layers are loaded whole; 19 are resident and take their kernel time."""
     stage = decode("llama-2-7b", "weights=0.4,overlap=layer")
     copy = row(stage, "load_weights")
     assert copy["layers"] == 13 and copy["time_s"] == pytest.approx(LAYER / LINK)
@@ -87,7 +87,7 @@ def test_whole_layers_are_loaded_while_earlier_layers_compute() -> None:
 
 
 def test_the_host_runs_whole_layers_at_the_rate_of_its_memory() -> None:
-    """llama.cpp -ngl 19: 13 layers of 404.8 MB, their cache and activations over 307.2 GB/s, hidden twice over PCIe."""
+    """llama.cpp -ngl 19: 13 layers of 404.8 MB, their cache and activations over 307.2 GB/s; hidden states cross PCIe twice."""
     stage = decode("llama-2-7b", "weights=0.4,compute=host")
     there = [row for row in stage["operators"] if row["block"] == "layer on host"]
     assert {row["layers"] for row in there} == {13} and {row["bound"] for row in there} == {"host"}
@@ -103,7 +103,7 @@ def test_a_prefill_on_the_host_is_bound_by_its_cpu() -> None:
 
 
 def test_half_of_the_cache_is_transferred_per_step() -> None:
-    """1023 cached tokens x 2 x 4096 x 2 bytes a layer, half of them: 8.4 MB in, one token's 8 kB out."""
+    """1023 cached tokens x 2 x 4096 x 2 bytes a layer, half of them: 8.4 MB in, 8 kB of one token out."""
     stage = decode("llama-2-7b", "kv=0.5")
     assert row(stage, "load_kv")["time_s"] == pytest.approx(0.5 * 1023 * 4 * 4096 / LINK)
     assert row(stage, "store_kv")["time_s"] == pytest.approx(0.5 * 4 * 4096 / LINK)
@@ -143,7 +143,7 @@ def test_offloading_nothing_equals_no_offloading(text: str) -> None:
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_offloading_almost_nothing_changes_almost_nothing(name: str) -> None:
-    """Bit for bit, and in the limit: the passes that move tensors change nothing else."""
+    """Bit for bit for nothing, and approximately for almost nothing: moving tensors changes nothing else."""
     plain, nothing, little = (
         analyze(name, "b200", output_len=3, batch_size=2, **options)
         for options in ({}, {"offload": "weights=0,kv=0"}, {"offload": "weights=1e-12,kv=1e-12,activations=1e-12"})
@@ -156,7 +156,7 @@ def test_offloading_almost_nothing_changes_almost_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 @pytest.mark.parametrize("text", ["weights=0.5,kv=0.5,activations=1", "weights=0.3,compute=host"])
 def test_offloading_conserves_weights_and_cache_and_totals_add_up(name: str, text: str) -> None:
-    """Device, host and disk together store what the device stored; a stage is the sum of what it lists."""
+    """Device, host and disk together store what the device stored; operators add up to the stage."""
     plain = analyze(name, "b200", output_len=2)
     found = analyze(name, "b200", output_len=2, offload=text)
     before, after = plain.analysis.memory, found.analysis.memory
@@ -175,7 +175,7 @@ def test_offloading_conserves_weights_and_cache_and_totals_add_up(name: str, tex
 
 
 def crossing(found: Any, way: str) -> float:
-    """Bytes over the link in the decode step that is shown, by the direction of the copies."""
+    """Link bytes of the shown decode step, by direction."""
     pick = found.analysis.schedule.decode
     ops = ((block, op) for block, op in found.analysis.evaluation.graph if op.name.startswith(way))
     return sum(float(pick(op.moved_bytes(Place.LINK))[0]) * block.repeats for block, op in ops)
@@ -184,7 +184,7 @@ def crossing(found: Any, way: str) -> float:
 @pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("text", ["weights=0.6", "weights=1,kv=1", "kv=0.7,activations=1", "zero-inference"])
 def test_streaming_is_never_faster_than_the_link_nor_than_the_kernels(name: str, text: str) -> None:
-    """With overlap a pass takes at least either, and at most both."""
+    """With overlap a pass takes at least the longer and at most the sum."""
     fast, slow = (analyze(name, "h100", output_len=2, offload=f"{text}{more}") for more in ("", ",overlap=off"))
     plain = analyze(name, "h100", output_len=2).stage("decode")["time_s"]
     link = specs.load("h100").host_link_rate
@@ -198,7 +198,7 @@ def test_streaming_is_never_faster_than_the_link_nor_than_the_kernels(name: str,
 @settings(max_examples=25, deadline=None)
 @given(low=st.floats(0.01, 0.99), more=st.floats(0.0, 1.0), name=st.sampled_from(("weights", "kv")))
 def test_offloading_more_is_never_faster_and_never_uses_more_memory(low: float, more: float, name: str) -> None:
-    """More bytes cross; the device stores fewer (buffers aside, which hold what a layer brings)."""
+    """More bytes are transferred; the device stores fewer, except for the buffers of a layer."""
     high = low + more * (1.0 - low)
     some, rest = (analyze("llama-2-7b", "a6000", output_len=2, offload=f"{name}={share}") for share in (low, high))
     assert some.analysis.ttft_s <= rest.analysis.ttft_s * (1 + CLOSE)
@@ -217,7 +217,7 @@ def test_a_point_and_a_sweep_agree_bit_for_bit(text: str) -> None:
 
 
 def test_two_buffers_store_the_loaded_layers() -> None:
-    """The weights a device keeps, and twice what comes: 2 x 0.4 x 404.8 MB beside the activations."""
+    """Resident weights, plus buffers of 2 x 0.4 x 404.8 MB, plus activations."""
     plain, found = (answer("llama-2-7b", "a6000", **o)["memory"] for o in ({}, {"offload": "weights=0.4"}))
     more = found["activations_bytes"] - plain["activations_bytes"]
     assert more == pytest.approx(2 * 0.4 * LAYER, rel=1e-6)
@@ -233,7 +233,7 @@ def test_a_host_that_is_too_small_does_not_fit() -> None:
 
 
 def decode_of_13b(batch: int, how: str) -> float:
-    """A step of Llama-2-13b whose weights are all on an EPYC 9654 beside an H100, 16 tokens before it [s]."""
+    """Time of a decode step of Llama-2-13b with all weights on an EPYC 9654 host of an H100, 16 cached tokens [s]."""
     return float(
         decode(
             "llama-2-13b", f"weights=1,compute={how},host=epyc-9654-ddr5", "h100-sxm", batch_size=batch, input_len=16
@@ -243,7 +243,7 @@ def decode_of_13b(batch: int, how: str) -> float:
 
 def test_streaming_is_faster_at_large_batch_and_host_compute_at_batch_1() -> None:
     """Figure 18 of the survey (arXiv 2402.16363).  25.7 GB a step: 408 ms over PCIe 5.0, 56 ms from the host's memory;
-    the host's 21.8 TFLOP/s pay 1.18 ms for every sequence, so from 346 of them on the copy is faster."""
+    the host's 21.8 TFLOP/s take 1.18 ms per sequence, so from 346 sequences on the copy is faster."""
     assert decode_of_13b(1, "device") > 7 * decode_of_13b(1, "host")
     assert decode_of_13b(300, "device") > decode_of_13b(300, "host")
     assert decode_of_13b(400, "device") < decode_of_13b(400, "host")
@@ -257,7 +257,7 @@ def test_zero_inference_loads_its_weights_once_per_pass_at_any_batch_size() -> N
 
 
 def test_devices_that_share_a_host_have_separate_links() -> None:
-    """Two devices: each brings half over its own PCIe; the memory of the host serves both."""
+    """Two devices: each loads half over its own PCIe; both use the memory of the host."""
     one, two = (decode("llama-2-7b", "weights=1", tensor_parallel_size=n) for n in (1, 2))
     assert row(two, "load_weights")["time_s"] == pytest.approx(row(one, "load_weights")["time_s"] / 2, rel=1e-3)
     slow = decode("llama-2-7b", "weights=1,host=desktop-ddr4-3200", tensor_parallel_size=2)
@@ -284,7 +284,7 @@ def test_devices_that_share_a_host_have_separate_links() -> None:
 )
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b"])
 def test_offloading_composes_with_techniques_that_change_kernels_and_bytes(name: str, others: dict[str, str]) -> None:
-    """Stored bytes are kept, and the stage is never faster than without."""
+    """Stored bytes are conserved, and the stage is never faster than without offloading."""
     plain, found = (
         analyze(name, "h100-sxm", output_len=2, **others, **o) for o in ({}, {"offload": "weights=0.5,kv=0.5"})
     )
@@ -296,13 +296,13 @@ def test_offloading_composes_with_techniques_that_change_kernels_and_bytes(name:
 
 
 def test_a_quantized_model_streams_faster() -> None:
-    """4.125 bits for 16: what crosses falls by 3.9 in all matrices."""
+    """4.125 instead of 16 bits: transfers of all matrices shrink 3.9 times."""
     whole, small = (row(decode("llama-2-7b", "weights=1", quantization=q), "load_weights") for q in ("none", "w4a16"))
     assert whole["time_s"] / small["time_s"] == pytest.approx(16 / 4.125, rel=1e-3)
 
 
 def test_a_verification_loads_the_target_once_for_all_draft_tokens() -> None:
-    """A target that streams takes no longer for five tokens than for one: the gain is the expected tokens."""
+    """A streamed target takes no longer for five tokens than for one, so the speedup is the expected tokens."""
     speculative = {"speculative": "draft=llama-3.2-1b,tokens=4,acceptance=1"}
     plain, found = (
         analyze("llama-3.1-70b", "a6000", output_len=65, offload="zero-inference", **o).analysis
@@ -312,8 +312,8 @@ def test_a_verification_loads_the_target_once_for_all_draft_tokens() -> None:
 
 
 def test_a_draft_stays_on_the_device_while_its_target_streams_from_disk() -> None:
-    """The edge: Llama-3.1-70b on an RTX 4090.  80 layers of 1.711 GB and a head of 2.1 GB over 14 GB/s are 9.93 s a
-    round, whatever it verifies; Llama-3.2-1b drafts 4 times from 2.47 GB of its own at 1.008 TB/s, 0.10 % of that."""
+    """Llama-3.1-70b on an RTX 4090.  80 layers of 1.711 GB and a head of 2.1 GB over 14 GB/s are 9.93 s per
+    round for any number of tokens; Llama-3.2-1b drafts 4 times from 2.47 GB at 1.008 TB/s, 0.10 % of that."""
     options = {"output_len": 65, "offload": "weights=1,to=disk"}
     plain = analyze("llama-3.1-70b", "rtx-4090", **options)
     found = analyze(
@@ -339,8 +339,8 @@ def test_a_draft_stays_on_the_device_while_its_target_streams_from_disk() -> Non
 
 
 def test_offloading_composes_with_low_bits_drafts_pages_and_devices() -> None:
-    """All at once: the copies of a verification are the plain step's, 4.125 bits of a quarter of each layer's weights;
-    the draft keeps its format and lies on the devices whole."""
+    """Everything combined: a verification copies as much as a plain step, 4.125 bits of a quarter of the layer weights;
+    the draft keeps its format and stays on the devices."""
     words = {"quantization": "w4a16", "tensor_parallel_size": "4", "kv_block_size": "16", "offload": "weights=0.4"}
     speculative = {"speculative": "draft=llama-3.2-1b,tokens=4,acceptance=0.8"}
     plain, found = (analyze("llama-3.1-70b", "h100", output_len=65, **words, **o) for o in ({}, speculative))
@@ -354,7 +354,7 @@ def test_offloading_composes_with_low_bits_drafts_pages_and_devices() -> None:
     assert draft["weights_bytes"] == pytest.approx(2.4716e9 / 4, rel=1e-3)
     stages = (found.stage("decode")["time_s"] + 4 * draft["stage"]["time_s"]) / 3.3616
     assert found.analysis.tpot_s[0] == pytest.approx(stages, rel=5e-3)
-    # a context of 1088 tokens takes 68 pages, that of a verification with room for four more 69
+    # a context of 1088 tokens takes 68 pages; a verification with four more tokens takes 69
     pages = 2 * 80 * 2 * 128 * 2 * 16
     assert before["kv_cache_bytes"] == 68 * pages
     assert after["kv_cache_bytes"] == 69 * pages + draft["kv_cache_bytes"]
@@ -403,7 +403,7 @@ disk_write_gb_per_s: {value: 1, source: "arXiv 2303.06865, section 6"}
 
 @pytest.fixture
 def gcp(tmp_path: Path) -> str:
-    """The machine of FlexGen's paper."""
+    """The machine of the FlexGen paper."""
     (tmp_path / "gcp.yaml").write_text(GCP)
     (tmp_path / "ssd.yaml").write_text(SSD)
     return f"host={tmp_path / 'gcp.yaml'},disk={tmp_path / 'ssd.yaml'}"
@@ -427,7 +427,7 @@ def test_zero_inference_of_opt_30b_on_a_t4_stays_below_its_bound(gcp: str) -> No
 
 
 def problem(model: str, batch: int, where: str) -> placement.Problem:
-    """FlexGen's program of a request on a T4."""
+    """FlexGen's linear program for a request on a T4."""
     from llmviewer.techniques.offload.flexgen import _placed
 
     configuration = api.configuration(model, "t4", offload=f"flexgen,{where}")
@@ -436,14 +436,14 @@ def problem(model: str, batch: int, where: str) -> placement.Problem:
 
 
 def feasible(asked: placement.Problem, shares: placement.Shares) -> bool:
-    """Whether device and host hold it."""
+    """True if the placement fits device and host."""
     cost = asked.cost(shares)
     return cost.device_bytes <= asked.device_bytes and cost.host_bytes <= asked.host_bytes
 
 
 @pytest.mark.parametrize(("model", "batch"), [("opt-6.7b", 2), ("opt-6.7b", 16), ("opt-30b", 16), ("opt-30b", 144)])
 def test_no_placement_of_a_grid_is_better_than_the_linear_program(gcp: str, model: str, batch: int) -> None:
-    """All placements in quarters, by its own cost."""
+    """All placements in steps of a quarter, by the program's cost."""
     asked = problem(model, batch, gcp)
     best = asked.solve()
     assert feasible(asked, best)
@@ -455,7 +455,7 @@ def test_no_placement_of_a_grid_is_better_than_the_linear_program(gcp: str, mode
 
 
 def test_the_cost_of_the_linear_program_equals_the_analysis(gcp: str) -> None:
-    """Layers of OPT are alike: the sum of their maxima is the maximum of their sums; embedding and head come on top."""
+    """Layers of OPT are equal, so the sum of maxima is the maximum of sums; embedding and head are added."""
     asked = problem("opt-30b", 144, gcp)
     found = analyze("opt-30b", "t4", batch_size=144, input_len=512, output_len=32, offload=f"flexgen,{gcp}")
     whole = float(found.analysis.e2e_s[0])
@@ -475,7 +475,7 @@ def test_models_that_fit_nowhere_do_not_fit() -> None:
 
 def test_llm_in_a_flash_keeps_half_of_opt_6_7b_in_memory() -> None:
     """LLM in a flash, section 4.1: embeddings 3 %, attention 32.3 %, 0.24 of the feed-forward part, 64.6 %: 50.8 % of
-    the model, the predictor (1.25 %) aside."""
+    the model, without the predictor (1.25 %)."""
     options = {"contextual_sparsity": "mlp=0.1,predictor=0", "offload": "flash"}
     whole, part = (answer("opt-6.7b", "m2-ultra", **o)["memory"]["weights_bytes"] for o in ({}, options))
     assert part / whole == pytest.approx(0.508, abs=0.01)
@@ -492,7 +492,7 @@ def test_a_token_reads_2_4_percent_of_the_neurons_from_flash() -> None:
 
 
 def test_calibrated_copies_use_the_data_sheet_rate() -> None:
-    """Nobody has measured them: the interval begins at the bound."""
+    """Copies are not measured, so the interval starts at the bound."""
     found = api.analyze("llama-2-7b", "a6000", output_len=2, offload="weights=0.4").to_dict()
     stage = found["stages"]["decode"]
     assert row(stage, "load_weights")["time_s"] == pytest.approx(0.4 * LAYER / LINK)
@@ -502,7 +502,7 @@ def test_calibrated_copies_use_the_data_sheet_rate() -> None:
 
 
 def test_intervals_of_an_engine_include_those_of_copies() -> None:
-    """Its figures are of models on the device: an interval holds that of the copies."""
+    """Its published figures are for models on the device, so the interval must contain that of the copies."""
     for options in ({}, {"engine": "vllm"}):
         found = api.analyze("llama-2-7b", "a6000", output_len=9, offload="weights=1", **options).to_dict()["metrics"]
         low, high = found["intervals"]["tpot_s"]["80"]
@@ -565,7 +565,7 @@ def test_latent_attention_is_not_supported_on_the_host() -> None:
 
 
 def test_embedding_and_head_stay_on_the_device() -> None:
-    """Embedding and head stay on the device for less than all weights; a tied head always."""
+    """Embedding and head stay on the device unless all weights are offloaded; a tied head always stays."""
     graph = load("llama-3.2-1b")._graph()
     there = stream(Streams(weights=OffloadShares(host=1.0)))(graph)
     stored = {tensor.name: tensor.place for tensor, _ in there.stored_weights() if tensor.role is Role.WEIGHT}
@@ -578,7 +578,7 @@ ENGINES = ("vllm", "trtllm", "gpt-fast", "llama.cpp", "deepspeed-mii", "torch-ea
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("text", ["weights=1,kv=0.5", "weights=0.02", "weights=1,to=disk"])
 def test_a_streaming_engine_is_not_faster_than_the_link(engine: str, text: str) -> None:
-    """Its own kernels and its gaps lie beside the copies of a layer; what it adds before and after does not."""
+    """Its kernels and overheads within layers overlap with copies; those before and after do not."""
     options = {"batch_size": 8, "output_len": 2, "engine": engine}
     for name in ("llama-3.1-8b", "deepseek-v2-lite"):
         found = api.analyze(name, "a6000", offload=text, **options)
@@ -593,7 +593,7 @@ def test_a_streaming_engine_is_not_faster_than_the_link(engine: str, text: str) 
 
 
 def test_engine_overheads_overlap_with_longer_copies() -> None:
-    """Llama-2-7b on an A6000: what is paid for every kernel and layer lies within the 12.85 ms of a layer's copy."""
+    """Llama-2-7b on an A6000: per-kernel and per-layer overheads fit within the 12.85 ms copy of a layer."""
     stage = api.analyze("llama-2-7b", "a6000", output_len=2, engine="torch-eager", offload="weights=1").stage("decode")
     assert stage["served_s"]["host"] > 1e-3
     ends = {name: stage["served_s"].get(name, 0.0) for name in ("step", "group", "sequence", "sampling")}
@@ -607,7 +607,7 @@ def test_engine_overheads_overlap_with_longer_copies() -> None:
     ["weights=0.4", "weights=0.4,compute=host", "weights=1,compute=host", "kv=1", "kv=1,compute=host", "activations=1"],
 )
 def test_the_table_shows_layers_that_add_up_to_the_stage(text: str) -> None:
-    """Work of the host moves nothing in device memory; a layer takes the longer of copies and kernels."""
+    """Host work has no device traffic; a layer takes the longer of copies and kernels."""
     result = analyze("llama-2-7b", "a6000", output_len=2, offload=text)
     found = terminal.text(analysis_page.page(result), Screen(width=80, colour=False))
     assert max(map(len, found.splitlines())) <= 80
@@ -620,7 +620,7 @@ def test_the_table_shows_layers_that_add_up_to_the_stage(text: str) -> None:
 
 
 def test_host_link_and_device_link_bounds_are_distinguished() -> None:
-    """Copies of 98 % of a step of tensor parallelism are no more than 98 % of it, and exchanges are not the host's."""
+    """Copies bound 98 % of a tensor-parallel step, not more, and exchanges are not counted as host link."""
     found = answer("llama-3.1-8b", "h100-sxm", tensor_parallel_size="4", offload="weights=0.4")
     assert re.search(r"link to the host, 9\d(\.\d)? % in load_weights\.", bottleneck.sentence(found))
     found = answer("llama-2-7b", "l40s", tensor_parallel_size="8", offload="weights=0.01", batch_size=8, output_len=2)

@@ -1,4 +1,4 @@
-"""Operators outside attention: FLOPs and bytes from their sizes alone."""
+"""Operators outside attention: FLOPs and bytes from their sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""True counts of twelve models, made once with the library's code and kept as numbers beside the repository."""
+"""Reference counts of twelve models, generated once with the library's code and stored outside the repository."""
 
 from __future__ import annotations
 

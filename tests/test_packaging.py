@@ -1,4 +1,4 @@
-"""An installed copy holds every file that the program reads, and says its licence."""
+"""An installed package has every file that the program reads, and its licence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmviewer import __version__
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 DATA: dict[str, list[str]] = PYPROJECT["tool"]["setuptools"]["package-data"]
-#: Folders of the package that are links to folders of the checkout, which `rglob` does not follow.
+#: Folders of the package that are symbolic links, which `rglob` does not follow.
 LINKED = ("calibrate", "hardware_specs", "model_configs", "reports")
 
 
@@ -29,7 +29,7 @@ def data_files() -> Iterator[str]:
 
 
 def installed_by(package: str, path: str) -> bool:
-    """True where a pattern of the package matches a path below llmviewer/, folder by folder."""
+    """True if a pattern of the package matches a path below llmviewer/, folder by folder."""
     before = package.replace(".", "/").removeprefix("llmviewer").lstrip("/")
     rest = path.removeprefix(f"{before}/")
     inside = not before or rest != path

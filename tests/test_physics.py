@@ -1,4 +1,4 @@
-"""Traffic of a step, worked out from configs alone, and relations that every bound obeys."""
+"""Traffic of a step calculated from configs, and relations that hold for every bound."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ BATCH, KEYS = 4, 9000
 
 
 def met(experts: int, chosen: int) -> float:
-    """Experts that four tokens meet in expectation."""
+    """Expected number of distinct experts of four tokens."""
     return experts * (1 - (1 - chosen / experts) ** BATCH)
 
 
 def published(name: str) -> int:
-    """Parameters of the checkpoint, as its maker states them."""
+    """Published number of parameters of the checkpoint."""
     path, _, _ = data.find("model_configs", name, "model")
     return int(data.read_yaml(path)["parameters"]["value"])
 
 
-#: Parameters a step does not read: rows of embeddings nobody asks for, experts nobody meets; of tied tables the head
-#: reads all rows, and the look-up some of them again.
+#: Parameters that a step does not read: unused embedding rows and experts.  Of tied tables the head reads all rows, and
+#: the lookup reads some of them again.
 UNREAD = {
     "llama-2-7b": (32000 - BATCH) * 4096,
     "llama-2-70b": (32000 - BATCH) * 8192,
@@ -137,7 +137,7 @@ SCHEMES = ["none", "w8a8", "w8a8-fp8", "w4a16", "w4a8", "w4a4", "nvfp4", "mxfp4"
 def test_no_utilization_exceeds_one(
     model: str, chip: str, scheme: str, attention: str, sizes: list[tuple[int, int, int]], budget: int
 ) -> None:
-    """Neither MFU nor MBU, for any model, chip, number format and workload: else a time is no bound."""
+    """Neither MFU nor MBU, for any model, chip, number format and workload; otherwise a time is not a bound."""
     batch, prompt, output = (list(column) for column in zip(*sizes, strict=True))
     asked: dict[str, Any] = {"batch_size": batch, "input_len": prompt, "output_len": output}
     options: dict[str, Any] = {"quantization": scheme, "attention": attention, "max_num_batched_tokens": budget}
@@ -148,8 +148,8 @@ def test_no_utilization_exceeds_one(
     assert (found["ttft_s"] > 0).all()
 
 
-#: Whose time may fall as the context grows: a new chunk begins with one key (Llama 4), and latent attention changes
-#: its form, chosen by FLOPs, in chunks of about 170 tokens.
+#: Models whose time may fall as the context grows: a new chunk begins with one key (Llama 4), and latent attention
+#: changes its form, chosen by FLOPs, in chunks of about 170 tokens.
 CHUNKED = [name for name in NAMES if name.startswith("llama-4")]
 SIZES = np.unique(np.concatenate((np.arange(1.0, 65.0), np.geomspace(64, 2**20, 200).round())))
 GROWING = {

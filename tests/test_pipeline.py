@@ -1,4 +1,4 @@
-"""Pipelines and replicas: counts of the fullest device, times of the whole machine."""
+"""Pipelines and replicas: counts of the largest stage, times of the whole system."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def on_stages(count: int) -> System:
 
 
 def test_layers_are_assigned_to_stages_like_in_vllm() -> None:
-    """Layers left over go to the stages before the last, which has the head."""
+    """Remaining layers go to the stages before the last, which has the head."""
     assert layers_of(4, 32) == [8, 8, 8, 8]
     assert layers_of(4, 30) == [7, 8, 8, 7]
     assert layers_of(3, 80) == [27, 27, 26]
@@ -56,7 +56,7 @@ def test_all_stages_add_up_to_the_model_plus_sends(name: str) -> None:
     assert work[0] == pytest.approx(sum(work[1:]), rel=1e-12)
     stored = [sum(float(t.elements) * times for t, times in g.stored_weights()) for g in (graph, *stages)]
     tied = stored[0] < sum(float(t.elements) * b.repeats for b in graph.blocks for t in b.weights().values())
-    assert sum(stored[1:]) == pytest.approx(stored[0]) or tied  # a tied table stands on the first and the last stage
+    assert sum(stored[1:]) == pytest.approx(stored[0]) or tied  # a tied table is stored on the first and the last stage
     for stage in stages:
         check(stage)
     assert [stage.blocks[-1].name for stage in stages[:-1]] == ["send", "send"]
@@ -74,14 +74,14 @@ def test_layers_of_two_kinds_keep_their_order() -> None:
 
 
 def test_a_pipeline_adds_only_sends_to_the_time_of_one_token() -> None:
-    """Llama-2-70b, 4 stages: 3 sends of 8 x 8192 x 2 bytes at 450 GB/s beside the same layers."""
+    """Llama-2-70b, 4 stages: 3 sends of 8 x 8192 x 2 bytes at 450 GB/s plus the same layers."""
     one, four = metrics(), metrics(pipeline_parallel_size=4)
     assert four["tpot_s"] - one["tpot_s"] == pytest.approx(3 * 8 * 8192 * 2 / 450e9, rel=1e-6)
     assert four["ttft_s"] - one["ttft_s"] == pytest.approx(3 * 8 * 512 * 8192 * 2 / 450e9, rel=1e-6)
 
 
 def test_micro_batches_reduce_the_pipeline_bubble() -> None:
-    """Layers alike on all stages: (m + p - 1) / (m p) of the time of one device; the head makes the last stage longer,
+    """Equal stages: (m + p - 1) / (m p) of the time of one device; the head makes the last stage longer;
     the bubble of 3/7 at m = 4 and 3/11 at m = 8 is the rest."""
     one = metrics(input_len=4096)["ttft_s"]
     for parts in (4, 8):

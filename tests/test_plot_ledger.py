@@ -1,4 +1,4 @@
-"""The picture of the ledger takes tables that people have edited."""
+"""The ledger plot accepts tables edited by users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures, by their structure: roofs, markers, words, limits.  Never by pixels."""
+"""Plots, tested by structure: roofs, markers, texts, limits; never by pixels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from llmviewer.result.result import Result
 ROOT = Path(__file__).resolve().parent.parent
 HALF = Style(size=SIZES["half"])
 DENSE = ("llama-3.2-1b", "a6000")
-#: What configurations may be -> model, chip, options.
+#: kind of configuration -> model, chip, options.
 RUN = {
     "dense": (*DENSE, {}),
     "moe": ("qwen3-30b-a3b", "h100-sxm", {}),
@@ -73,7 +73,7 @@ def of_results() -> list[str]:
 
 
 def words(figure) -> list[str]:
-    """Every text of a figure."""
+    """All texts of a figure."""
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
@@ -81,11 +81,11 @@ def key(figure) -> list[str]:
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
-# words
+# texts
 
 
 def test_a_title_lists_only_active_techniques() -> None:
-    """Four chips must not look like one."""
+    """Results of four chips must not look like those of one."""
     title = latency.picture({"a": result("tensor parallel", points=True)}, HALF).get_suptitle().replace("\n", " ")
     assert title == "llama-2-70b on h100-sxm, tensor parallel size 4, input 512, output 16, ideal"
 
@@ -103,7 +103,7 @@ def test_ticks_have_no_offset_exponent() -> None:
     assert [ticks.plain(value) for value in (1e6, 0.1 + 0.2, 2048.0)] == ["1,000,000", "0.3", "2,048"]
 
 
-# every kind with every kind of result
+# every plot with every kind of result
 
 
 @pytest.mark.parametrize("kind", of_results())
@@ -215,7 +215,7 @@ def test_time_units_match_the_values() -> None:
 
 
 def test_hypothetical_chips_differ_only_in_bandwidth(tmp_path: Path) -> None:
-    """Twice the bandwidth halves a decode step that memory bounds."""
+    """Twice the bandwidth halves a memory-bound decode step."""
     from llmviewer.cli.plot import given
 
     sizes = {"batch_size": "", "input_len": "", "output_len": "", "bandwidth": "384,768"}
@@ -223,7 +223,7 @@ def test_hypothetical_chips_differ_only_in_bandwidth(tmp_path: Path) -> None:
     asked = given.PlotRequest(
         kind=KINDS["bandwidth"], model="llama-2-7b", hardware="a6000", sizes=sizes, metric="", options=options
     )
-    (found,) = given.load_data(asked).of["llama-2-7b on a6000"]
+    (found,) = given.load_data(asked).data["llama-2-7b on a6000"]
     rows = found.to_frame()
     assert list(rows["bandwidth_bytes_per_s"]) == [384e9, 768e9]
     assert rows["decode_time_s"][0] == pytest.approx(2.0 * rows["decode_time_s"][1], rel=0.01)
@@ -326,7 +326,7 @@ def test_a_map_has_a_cell_for_every_batch_and_context() -> None:
 
 
 def validated() -> pd.DataFrame:
-    """Four rows: on the spot, 10 % slow, 50 % fast, and one that could not be predicted."""
+    """Four rows: exact, 10 % slow, 50 % fast, and one without a prediction."""
     return pd.DataFrame(
         {
             "kernel": ["a", "a", "b", "b"],
@@ -410,7 +410,7 @@ WRONG = [
 ]
 
 
-#: Tables that fit nowhere.
+#: Invalid tables.
 FILES = {
     "wrong.csv": "a,b\n1,2\n",
     "words.csv": "stage,name,time_s\nprefill,q_proj,soon\n",

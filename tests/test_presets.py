@@ -1,4 +1,4 @@
-"""Published quantization methods by name: every row is sourced, and stores what its paper says."""
+"""Published quantization methods by name: every preset has a source and the bits of its paper."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MATRICES = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
 
 
 def weight_bytes(graph: Graph) -> float:
-    """Bytes of the matrices of the layers, norms aside."""
+    """Bytes of the layers' matrices, without norms."""
     block = graph.blocks[1]
     matrices = [t for name, t in block.weights().items() if not name.endswith("norm.weight")]
     return float(sum(t.elements * t.dtype.bytes for t in matrices)) * block.repeats
@@ -60,7 +60,7 @@ def test_qlora_stores_4_bits_and_0_127_of_scales() -> None:
 
 
 def test_a_cache_preset_states_its_own_scales() -> None:
-    """KIVI: 2 bits and 32 bits per 32 elements are 3, whatever the head's width; nothing else changes."""
+    """KIVI: 2 bits and 32 bits per 32 elements are 3 bits for any head width; nothing else changes."""
     low = quantize(parse_scheme("KIVI"))(models.load("llama-2-7b").graph(decode(1.0, 9.0)))
     assert {state.dtype.bits for state in low.blocks[1].states} == {3.0}
     assert weight_bytes(low) == 2 * MATRICES

@@ -1,6 +1,6 @@
 """The mutation proof stays applicable: every fault still fits the code, and docs/proof.md lists all of them as noticed.
 
-No fault is run here; `make prove` does that.
+Faults are not run here; `make prove` runs them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pruning: what is stored, what is skipped, and that a narrower graph is the graph of the narrower model."""
+"""Pruning: stored and skipped work, and equality of a pruned graph with the graph of a smaller model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import llmviewer as lv
 from llmviewer import models
 from llmviewer.analysis.memory import cache_bytes
 from llmviewer.core.errors import UserError
@@ -48,7 +49,7 @@ def stored_bytes(of: Graph) -> float:
 
 
 def halved_feed_forward(part: Any) -> Any:
-    """A feed-forward part of half the channels, built anew."""
+    """A feed-forward part built with half the channels."""
     if isinstance(part, Mlp):
         return replace(part, intermediate=part.intermediate // 2)
     if isinstance(part, Moe):
@@ -60,14 +61,14 @@ def halved_feed_forward(part: Any) -> Any:
 
 
 def halved_heads(part: Any) -> Any:
-    """A mixer of half the heads, built anew."""
+    """A mixer built with half the heads."""
     if isinstance(part, Attention):
         return replace(part, heads=part.heads // 2, kv_heads=part.kv_heads // 2)
     return replace(part, heads=part.heads // 2) if isinstance(part, Mla) else part
 
 
 def same(left: Graph, right: Graph) -> None:
-    """Operator for operator the same work, bytes and shapes."""
+    """True if all operators have the same work, bytes and shapes."""
     for (_, a), (_, b) in zip(left, right, strict=True):
         assert (a.name, a.compute, a.inputs) == (b.name, b.compute, b.inputs)
         for what in ("traffic_bytes", "matmul_flops", "vector_flops", "special_ops", "masked_flops"):
@@ -83,7 +84,7 @@ def stored(operator: Any) -> list[tuple[str, float]]:
 
 
 def plain(name: str) -> Model:
-    """The model in its own 16 bits: formats of checkpoints go by layer and are tested apart."""
+    """The model in 16 bits; formats of quantized checkpoints go by layer and are tested separately."""
     return replace(load(name), checkpoint=lambda graph: graph)
 
 
@@ -184,7 +185,7 @@ def test_2_of_4_on_a_chip_without_sparse_units_is_rejected() -> None:
 
 
 def test_4_bit_floats_keep_their_dense_rate() -> None:
-    """Sparse nvfp4 is 4/3 of dense on a GB300 and absent on an MI350X: the bytes shrink, the products do not."""
+    """Sparse nvfp4 is 4/3 of dense on a GB300 and missing on an MI350X, so bytes shrink but matmul time does not."""
     chip = specs.load("b200")
     low = quantize(parse_scheme("nvfp4"))(load("llama-2-7b").graph(STEPS[0]))
     assert total(two_of_four(chip)(low), "matmul_flops") == total(low, "matmul_flops")
@@ -198,7 +199,7 @@ def test_unstructured_half_stores_9_of_16_bits_and_keeps_all_flops() -> None:
 
 
 def test_a_bitmap_that_saves_nothing_is_not_stored() -> None:
-    """5 % of 16 bits are 0.8, less than the bit of the bitmap."""
+    """5 % of 16 bits are 0.8 bits, less than the one bit of the bitmap."""
     graph = load("llama-2-7b").graph(decode(1.0, 9.0))
     assert stored_bytes(unstructured(0.05)(graph)) == stored_bytes(graph)
     sizes = [stored_bytes(unstructured(s)(graph)) for s in (0.1, 0.3, 0.5, 0.7, 0.9)]
@@ -234,7 +235,7 @@ def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point(text: str) -> N
 
 
 def test_matformer_half_is_width_half() -> None:
-    """Llama-2-7B: 5504 of 11008 channels; 32 x 3 x 4096 x 5504 weights of 2 bytes go."""
+    """Llama-2-7B: 5504 of 11008 channels; 32 x 3 x 4096 x 5504 weights of 2 bytes are removed."""
     slice_, narrow, whole = (
         answer("llama-2-7b", "a6000", **options) for options in ({"matformer": "0.5"}, {"prune": "width=0.5"}, {})
     )
@@ -255,7 +256,9 @@ def test_matformer_half_is_width_half() -> None:
         ({"matformer": "2"}, r"--matformer: share is '2'; allowed"),
     ],
 )
-def test_a_wrong_parameter_is_a_one_line_error_that_states_what_is_allowed(options: dict[str, str], message: str) -> None:
+def test_a_wrong_parameter_is_a_one_line_error_that_states_what_is_allowed(
+    options: dict[str, str], message: str
+) -> None:
     with pytest.raises(UserError, match=message) as caught:
         analyze("llama-2-7b", "a100", **options)
     assert "\n" not in str(caught.value)
@@ -266,3 +269,10 @@ def test_all_groups_of_a_step_are_pruned_equally() -> None:
     model = plain("llama-2-70b")
     built = replace(model, layers=tuple(replace(x, mixer=halved_heads(x.mixer)) for x in model.layers))
     same(fewer_heads(0.5)(model.graph(mixed)), built.graph(mixed))
+
+
+def test_fewer_heads_of_latent_attention_need_no_other_matrix_rate() -> None:
+    """Operators without products keep a plain zero: a chip without fp32 products runs the pruned model as the whole."""
+    whole = lv.analyze("deepseek-v2-lite", "groq-lpu", efficiency="ideal", output_len=2)
+    pruned = lv.analyze("deepseek-v2-lite", "groq-lpu", efficiency="ideal", output_len=2, prune="heads=0.5")
+    assert pruned.metrics()["ttft_s"] < whole.metrics()["ttft_s"]

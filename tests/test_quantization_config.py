@@ -1,4 +1,4 @@
-"""Quantized checkpoints: `quantization_config` decides how linear layers are stored and which inputs they take."""
+"""Quantized checkpoints: `quantization_config` sets the formats of weights and inputs of linear layers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def published(name: str) -> dict[str, Any]:
 
 
 def stored_as(name: str, **quantization: Any) -> Model:
-    """The published model `name` as a checkpoint with this quantization_config would be."""
+    """The published model `name` with this quantization_config."""
     return parse({**published(name), QUANTIZATION_FIELD: quantization}, name)
 
 
@@ -139,7 +139,7 @@ def test_gptq_may_quantize_the_head_or_some_matrices_only() -> None:
 def test_bitsandbytes_stores_a_scale_per_64_and_may_quantize_scales_again(
     fields: dict[str, Any], stored: float
 ) -> None:
-    for named in ({"quant_method": "bitsandbytes"}, {}):  # the first ones did not say what they are
+    for named in ({"quant_method": "bitsandbytes"}, {}):  # the first checkpoints lack the type
         found = stored_as("llama-2-7b", **named, **fields, llm_int8_skip_modules=["o_proj"])
         assert [bits(found, name) for name in ("q_proj", "o_proj", "lm_head")] == [stored, 16, 16]
         assert operator(found.graph(STEP), "q_proj").compute == ("int8" if stored == 8 else "fp16")
@@ -186,7 +186,7 @@ def test_compressed_tensors_quantize_the_head_unless_ignored() -> None:
 
 
 def test_groups_of_compressed_tensors_may_give_one_input_in_two_formats() -> None:
-    """mlp_norm feeds gate_proj as fp8 and up_proj as int8: two quantize operators, each named after its numbers."""
+    """mlp_norm feeds gate_proj as fp8 and up_proj as int8: two quantize operators, each named after its format."""
     groups = {"a": group(["re:.*up_proj"], {**CHANNEL, "type": "int"}, {**TOKEN, "type": "int"}),
               "b": group(["Linear"], CHANNEL, TOKEN)}  # fmt: skip
     found = stored_as("llama-3.1-8b", quant_method="compressed-tensors", config_groups=groups).graph(STEP)
@@ -197,7 +197,7 @@ def test_groups_of_compressed_tensors_may_give_one_input_in_two_formats() -> Non
 
 
 def test_only_experts_of_kimi_k2_thinking_are_4_bit() -> None:
-    """Its `ignore`: attention, shared experts, and the dense layer, told from experts by the path."""
+    """Its `ignore` lists attention, shared experts, and the dense layer, which differs from experts by the path."""
     ignore = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
     groups = {"group_0": group(["Linear"], {**GROUP, "group_size": 32})}
     found = stored_as("kimi-k2", quant_method="compressed-tensors", config_groups=groups, ignore=ignore)
@@ -209,7 +209,7 @@ def test_only_experts_of_kimi_k2_thinking_are_4_bit() -> None:
 
 def test_a_list_of_some_layers_splits_their_block() -> None:
     """Llama 3.1 405B FP8 keeps all attention and the first and last layer in 16 bit: 124 of 126 layers have 8-bit
-    feed-forward parts.  3 x 16384 x 53248 weights each at one byte: 2.617 GB a layer saved, 324.5 GB in all."""
+    feed-forward parts.  3 x 16384 x 53248 weights at one byte each: 2.617 GB saved per layer, 324.5 GB in all."""
     kept = [f"model.layers.{n}.self_attn.{p}_proj" for n in range(126) for p in "qkvo"]
     kept += [f"model.layers.{n}.mlp.{p}_proj" for n in (0, 125) for p in ("gate", "up", "down")]
     plain = models.load("llama-3.1-405b")
@@ -269,7 +269,7 @@ def test_a_name_with_a_layer_index_matches_only_that_layer() -> None:
 
 
 def test_an_entry_that_matches_nothing_is_a_warning() -> None:
-    """A layer beyond the last (further-token heads), norms and other towers are named for good reason."""
+    """Layers beyond the last (MTP heads), norms and other towers are listed legitimately and give no warning."""
     entries = ["model.layers.61.mlp", "model.layers.0.input_layernorm", "visual", "mlp.gate", "no_such_proj"]
     found = stored_as("deepseek-v3", quant_method="fp8", activation_scheme="dynamic", modules_to_not_convert=entries)
     assert len(found.notes) == 1 and "no_such_proj" in found.notes[0] and "layernorm" not in found.notes[0]

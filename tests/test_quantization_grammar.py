@@ -55,7 +55,9 @@ SIXTEEN = ("fp16", 16)
         ("bitsandbytes-8bit", ("int8", 8), ("int8", 8), None),
     ],
 )
-def test_a_scheme_name_sets_stored_bits_and_units(text: str, weights: object, activations: object, cache: object) -> None:
+def test_a_scheme_name_sets_stored_bits_and_units(
+    text: str, weights: object, activations: object, cache: object
+) -> None:
     assert described(text) == (weights, activations, cache)
 
 

@@ -1,4 +1,4 @@
-"""Quantization as a pass: what changes dtype and what does not, who makes low-bit inputs, what conversion costs."""
+"""The quantization pass: which tensors change format, which operators quantize inputs, and conversion costs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from llmviewer.techniques.quantization.presets import PRESETS
 from llmviewer.techniques.quantization.quantize import QuantizationScheme, quantize
 
 SCHEMES = ("w8a8", "fp8", "w4a16", "awq", "mxfp4", "nvfp4", "w4a8kv4", "w8a16kv8-fp8", "w16a8", "w3a16kv2")
-#: Grouped-query attention, experts with a shared one, latent attention, fused matrices, no rope, recurrence.
+#: Models with grouped-query attention, shared experts, latent attention, fused matrices, no rope, recurrence.
 MODELS = ("llama-2-70b", "qwen1.5-moe-a2.7b", "mixtral-8x7b", "deepseek-v2-lite", "phi-3-mini", "mamba-2.8b")
 
 
@@ -86,7 +86,7 @@ def test_q_k_and_v_share_one_quantized_input() -> None:
 
 
 def test_w8a8_adds_only_the_flops_of_the_quantize_operators() -> None:
-    """Llama-2-7B, per layer and token: 3 x (4096 + 4096 + 4096 + 11008) FLOP on the vector units, nothing else."""
+    """Llama-2-7B, per layer and token: 3 x (4096 + 4096 + 4096 + 11008) vector FLOP, nothing else."""
     step = prefill(1.0, 10.0)
     before, after = graph("llama-2-7b", step), quantized("llama-2-7b", step, "w8a8")
     assert total(after, "flops") - total(before, "flops") == 32 * 10 * 3 * (3 * 4096 + 11008)
@@ -148,8 +148,8 @@ def test_a_bias_is_kept_unquantized() -> None:
 
 
 def test_experts_dequantize_the_weights_they_read_per_tile_of_rows() -> None:
-    """Mixtral: 2 of 8 experts a token.  With 1024 tokens 2048 rows meet all 8 experts (to within 1e-120): 256 rows
-    each, 2 tiles of all weights.  With 1 token 2 rows meet 2 experts: 1 tile of two experts' weights."""
+    """Mixtral: 2 of 8 experts a token.  1024 tokens give 2048 rows for all 8 experts (to within 1e-120): 256 rows
+    each, 2 tiles of all weights.  1 token gives 2 rows for 2 experts: 1 tile of two experts' weights."""
     matrix = 4096 * 14336
     many = operator(quantized("mixtral-8x7b", prefill(1.0, 1024.0), "w4a16"), "expert_up_proj")
     assert many.vector_flops == pytest.approx(2 * 2 * 8 * matrix, rel=1e-12)
@@ -214,7 +214,7 @@ def test_16_bit_schemes_do_not_change_a_16_bit_model(model: str, scheme: str) ->
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("first", SCHEMES)
 def test_a_second_scheme_replaces_the_first(model: str, first: str) -> None:
-    """w16a16kv16 after any scheme gives the plain graph back; w4a8kv4 after it gives w4a8kv4."""
+    """w16a16kv16 after any scheme restores the plain graph; w4a8kv4 after it gives w4a8kv4."""
     step = prefill(np.array([1.0, 3.0]), np.array([7.0, 300.0]))
     low = quantized(model, step, first)
     assert_equal(graph(model, step), quantize(parse_scheme("w16a16kv16"))(low))
@@ -222,12 +222,12 @@ def test_a_second_scheme_replaces_the_first(model: str, first: str) -> None:
 
 
 def assert_equal(left: Graph, right: Graph) -> None:
-    """Equal operators with equal numbers, to the last bit where counts are whole."""
+    """Asserts equal operators and counts, bit for bit if counts are integers."""
     for (_, a), (_, b) in zip(left, right, strict=True):
         assert (a.name, a.compute, a.inputs) == (b.name, b.compute, b.inputs)
         assert np.array_equal(a.traffic_bytes, b.traffic_bytes), a.name
         assert np.array_equal(a.matmul_flops, b.matmul_flops), a.name
-        # experts met in expectation are no whole number: a conversion taken back may leave its last bit
+        # expected numbers of experts are fractions: undoing a conversion may change the last bit
         assert np.allclose(a.vector_flops, b.vector_flops, rtol=1e-12, atol=1e-3), a.name
     states = [[(s.name, s.dtype) for block in g.blocks for s in block.states] for g in (left, right)]
     assert states[0] == states[1]
@@ -284,7 +284,7 @@ def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point(points: list[tu
 
 
 def test_none_keeps_the_format_of_a_role() -> None:
-    """Activations alone: weights keep 16 bits; weights alone: no quantize operator."""
+    """Only activations: weights keep 16 bits; only weights: no quantize operator."""
     step = decode(1.0, 9.0)
     inputs = quantize(QuantizationScheme(name="inputs", activations=DTYPES["int8"]))(graph("llama-2-7b", step))
     assert weight(operator(inputs, "q_proj")).bits == 16

@@ -1,4 +1,4 @@
-"""Recurrent mixers: numbers worked by hand for one layer, and what their state costs."""
+"""Recurrent mixers: one layer calculated by hand, and the cost of the state."""
 
 from __future__ import annotations
 

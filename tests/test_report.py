@@ -1,4 +1,4 @@
-"""The report: one file that loads nothing, says all, and takes every name as text."""
+"""The report: one self-contained file with all results, in which every name is escaped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_BYTES = 8_000_000
 
 
 def report(batch_sizes: tuple[int, ...] = (1, 64), **configurations: dict[str, Any]) -> Report:
-    """name -> options of api.configuration; answered as the command does."""
+    """A report built like the command does.  Keywords: name -> options of api.configuration."""
     columns: dict[str, list[Any]] = {}
     results = {}
     for name, options in configurations.items():
@@ -44,7 +44,7 @@ def report(batch_sizes: tuple[int, ...] = (1, 64), **configurations: dict[str, A
 
 
 class Elements(HTMLParser):
-    """Every start tag with its attributes, and which are left open."""
+    """Every start tag with its attributes, and the unclosed ones."""
 
     VOID = frozenset("meta link img br hr input path rect".split())
 
@@ -186,7 +186,7 @@ def figures(html: str) -> dict[str, dict[str, Any]]:
 
 
 def test_plotly_accepts_every_figure(html: str) -> None:
-    """Names and values as its own schema has them; colours of the style sheet become one."""
+    """Names and values follow its schema; colours of the style sheet are replaced by one colour."""
     import plotly.graph_objects as go
 
     for figure in figures(html).values():
@@ -308,7 +308,7 @@ def test_contrast_follows_wcag() -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_and_lines_have_enough_contrast(theme: str) -> None:
-    """AA: 4.5 of text, 3 of what pictures are made of."""
+    """AA: 4.5 for text, 3 for graphical elements."""
     colours = themes()[theme]
     tints = [name for name in colours if name.endswith("-tint")]
     for words in ("ink", "soft", "link"):
@@ -401,7 +401,7 @@ def test_ten_thousand_points_are_written_to_csv_completely(many: Report) -> None
 
 
 def test_a_metric_that_no_point_has_is_not_drawn() -> None:
-    """A single output token has no time per output token."""
+    """A single output token has no TPOT."""
     drawn = figures(page.text(report(alone={**LLAMA, "output_len": 1})))
     assert "curve-ttft_s" in drawn
     assert "curve-tpot_s" not in drawn
@@ -527,7 +527,7 @@ def test_bad_input_is_a_one_line_error_and_writes_nothing(
 
 
 def test_the_heading_of_one_configuration_lists_devices_and_techniques() -> None:
-    """Four chips must not look like one."""
+    """Results of four chips must not look like those of one."""
     found = page.text(report(a={"model": "llama-2-7b", "hardware": "h100-sxm", "tensor_parallel_size": "4"}))
     lead = re.search(r'<p class="lead">(.*?)</p>', found)
     assert lead is not None
@@ -535,7 +535,7 @@ def test_the_heading_of_one_configuration_lists_devices_and_techniques() -> None
 
 
 def test_the_ridge_label_does_not_overlap_roofs() -> None:
-    """Left of the ridge and above: the other units' roofs, with their names, begin right of it."""
+    """The label is left of and above the ridge, because other roofs and their names begin right of it."""
     one = report(a={"model": "deepseek-v2-lite", "hardware": "h100-sxm", "quantization": "w8a8-fp8"})
     answers = one.configurations
     layout = roofline.chart(answers, operators.lines(answers)).layout

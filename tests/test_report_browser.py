@@ -16,7 +16,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium, or CHROMIUM=path")
 
-#: Long enough for a machine that does other things as well [ms].
+#: Long enough for a busy machine [ms].
 PATIENCE = 60_000
 
 
@@ -37,7 +37,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Opened:
-    """A page and whatever it complained of or asked the network for."""
+    """An open page with its console errors and network requests."""
 
     def __init__(self, browser: Any, path: Path, **look: Any) -> None:
         self.page = browser.new_page(viewport={"width": 1360, "height": 900}, **look)
@@ -63,14 +63,14 @@ class Opened:
         return list(cells.all_inner_texts())
 
     def values(self, column: str) -> list[float]:
-        """The numbers by which a column sorts."""
+        """Sort values of a column."""
         heads = self.page.locator("#operators thead th").all_inner_texts()
         at = [head.split("\n")[0].strip(" ↕▲▼") for head in heads].index(column)
         cells = self.page.locator(f"#operators tbody tr:visible td:nth-child({at + 1})")
         return [float(value) for value in cells.evaluate_all("cells => cells.map(cell => cell.dataset.v)")]
 
     def until(self, true: str) -> None:
-        """Wait for an expression; the page's policy forbids the driver's own way, which evaluates text inside it."""
+        """Wait until an expression is true; the page's policy forbids the driver's method, which evaluates text."""
         for _ in range(PATIENCE // 100):
             if self.page.evaluate(true):
                 return
@@ -95,7 +95,7 @@ def test_every_chart_is_drawn(opened: Opened) -> None:
 
 
 def test_no_button_uploads_data(opened: Opened) -> None:
-    """plotly.js 4 has one that uploads the chart to its maker's server, on unless it is switched off."""
+    """plotly.js 4 has a button that uploads the chart to its vendor's server unless disabled."""
     buttons = opened.page.locator(".modebar-btn")
     titles = buttons.evaluate_all("buttons => buttons.map(button => button.dataset.title)")
     assert "Reset axes" in titles
@@ -256,7 +256,7 @@ def test_no_text_box_overflows_a_narrow_screen(browser: Any, path: Path) -> None
 def test_an_audit_of_accessibility_finds_nothing(browser: Any, path: Path, scheme: str) -> None:
     """axe-core's rules of WCAG 2.2 AA and good practice, with everything open and an operator chosen."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install '.[dev]'")
-    context = browser.new_context(bypass_csp=True, color_scheme=scheme)  # the audit is a script of its own
+    context = browser.new_context(bypass_csp=True, color_scheme=scheme)  # the audit is a separate script
     page = context.new_page()
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-drawn]", state="attached", timeout=PATIENCE)
@@ -294,7 +294,7 @@ def test_a_hostile_name_runs_no_code(browser: Any, tmp_path: Path) -> None:
 
 
 def test_ten_thousand_points_stay_responsive(browser: Any, tmp_path: Path) -> None:
-    """Charts draw few points, so that clicks are answered quickly."""
+    """Charts draw few points, so that clicks respond quickly."""
     path = tmp_path / "many.html"
     words = "report llama-2-7b --hardware a6000 --efficiency ideal --batch-size 1:10000 --input-len 16 --output-len 2"
     assert main([*words.split(), "--no-fit-check", "-o", str(path)]) == 0

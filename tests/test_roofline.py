@@ -1,4 +1,4 @@
-"""Time is the slowest resource; what is faster on the sheet is never slower in the answer."""
+"""Roofline: time is that of the slowest resource, and faster hardware is never slower."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_attainable_rate_is_the_roof_at_the_operators_intensity() -> None:
             assert row["attainable_flops_per_s"] == pytest.approx(154.8e12, rel=1e-9)
 
 
-#: (what is made faster, how)
+#: (name, function that makes part of a chip faster)
 FASTER = {
     "bandwidth": lambda chip, by: replace(chip, bandwidth_bytes_per_s=chip.bandwidth_bytes_per_s * by),
     "matrix": lambda chip, by: replace(

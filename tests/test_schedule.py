@@ -60,7 +60,7 @@ def test_passes_evaluated_in_chunks_are_bit_identical(monkeypatch, model, budget
 @pytest.mark.parametrize(
     "options",
     [
-        {"speculative": "medusa,heads=4"},  # heads take the same in all passes
+        {"speculative": "medusa,heads=4"},  # heads take the same time in all passes
         {"speculative": "draft=tinyllama-1.1b,tokens=3,acceptance=0.8"},
         {"offload": "weights=0.4,kv=0.5"},
         {"offload": "weights=0.4,compute=host"},

@@ -1,4 +1,4 @@
-"""One device's share of a model: what is split, what is replicated, and which collectives join the devices."""
+"""Tensor and expert parallelism: split and replicated operators of one device, and collectives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.representative import REPRESENTATIVE
 from .answers import analyze, answer, operators
 
 NAMES = REPRESENTATIVE
-#: Models of 16 bit whose layers have one norm a branch; models whose heads are odd in number.
+#: 16-bit models with one norm per branch; models with an odd number of heads.
 SEQUENTIAL = ("llama-2-7b", "llama-2-70b", "mixtral-8x7b", "gemma-2-9b", "jamba-v0.1", "mamba-2.8b", "olmo-2-7b")
 ODD = {"falcon-7b": 71, "gpt2-xl": 25}
 STEPS = {"prefill": prefill(2.0, 384.0), "decode": decode(8.0, 1023.0)}
@@ -39,7 +39,7 @@ def built(name: str, stage: str) -> Graph:
 
 
 def two_devices(name: str, stage: str, **how: object) -> tuple[Graph, Graph]:
-    """The graph of a model on one device, and that of one of two."""
+    """Graphs of a model on one device and on one of two devices."""
     if name in ODD:
         pytest.skip(f"{ODD[name]} heads do not divide by 2")
     graph = built(name, stage)
@@ -234,8 +234,8 @@ def test_indivisible_heads_are_named_in_the_error() -> None:
 
 
 def test_expert_parallelism_keeps_weights_and_counts_the_busiest_device() -> None:
-    """Mixtral, 4 devices: 2 of 8 experts each.  One token meets 2: the fullest device reads one of them and computes
-    half the rows; at 8192 tokens all are met and each device has a quarter."""
+    """Mixtral, 4 devices: 2 of 8 experts each.  One token uses 2: the busiest device reads one of them and computes
+    half the rows; at 8192 tokens all are used and each device has a quarter."""
     model = models.load("mixtral-8x7b")
     for tokens, share in ((1.0, 1 / 2), (8192.0, 1 / 4)):
         whole = model.graph(decode(tokens, 100.0))
@@ -248,7 +248,7 @@ def test_expert_parallelism_keeps_weights_and_counts_the_busiest_device() -> Non
 
 
 def test_replicas_that_share_experts_exchange_rows_twice() -> None:
-    """Mixtral, 4 replicas of 64 sequences: 64 x 2 rows of 4096 leave a device, 3/4 of them over the link."""
+    """Mixtral, 4 replicas of 64 sequences: a device sends 64 x 2 rows of 4096, 3/4 of them over the link."""
     whole = models.load("mixtral-8x7b").graph(decode(64.0, 100.0))
     one = shard(Sharding(tensor=1, data=4, expert=4))(whole)
     check(one)
@@ -258,10 +258,10 @@ def test_replicas_that_share_experts_exchange_rows_twice() -> None:
         assert number(operator.moved_bytes(Place.LINK)) == pytest.approx(64 * 2 * 4096 * 2 * 3 / 4)
     up = next(op for _, op in one if op.name == "expert_up_proj")
     before = next(op for _, op in whole if op.name == "expert_up_proj")
-    # rows of 4 replicas over 4 devices are those of one
+    # rows of 4 replicas over 4 devices equal those of one
     assert number(up.matmul_flops) == pytest.approx(number(before.matmul_flops))
     assert up.reads[1].tensor.elements == 8 * 4096 * 14336 / 4
-    # 256 tokens meet all but 8 (3/4)^256 of the experts, of which a device holds a quarter
+    # 256 tokens use all but 8 (3/4)^256 of the experts, and a device has a quarter of them
     read = 8 * (1 - (1 - 2 / 8) ** 256) / 4 * 4096 * 14336 * 2
     assert number(up.read_bytes(Role.WEIGHT)) == pytest.approx(read)
 
@@ -318,7 +318,7 @@ def test_devices_beyond_the_link_need_a_network() -> None:
         answer("llama-2-70b", "h100-sxm", tensor_parallel_size=16)
     found = answer("llama-2-70b", "h100-sxm", tensor_parallel_size=16, network="infiniband-ndr")
     reduce = operators(found, "prefill")["attn_all_reduce"]
-    # two groups of 8: 2 x 7/8 of 16.8 MB at 450 GB/s inside; 2 x 1/2 of an eighth at 50 GB/s across; side by side
+    # two groups of 8: 2 x 7/8 of 16.8 MB at 450 GB/s inside; 2 x 1/2 of an eighth at 50 GB/s across; overlapped
     size = 1024 * 8192 * 2
     assert reduce["time_s"] == pytest.approx(max(2 * 7 / 8 * size / 450e9, 2 * 1 / 2 * size / 8 / 50e9))
     assert reduce["bound"] == "link"
@@ -369,7 +369,7 @@ def test_with_latency_small_messages_are_one_shot_and_large_ones_use_the_ring() 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
 def test_aggregate_bandwidth_speeds_decode(devices: int) -> None:
-    """Survey, section 6.1 and Fig. 20: n memories side by side read the weights n times as fast."""
+    """Survey, section 6.1 and Fig. 20: n memories in parallel read the weights n times as fast."""
     one = answer("llama-2-70b", "h100-sxm")["stages"]["decode"]["time_s"]
     several = answer("llama-2-70b", "h100-sxm", tensor_parallel_size=devices)["stages"]["decode"]["time_s"]
     assert one / several == pytest.approx(devices, rel=0.02)
@@ -378,7 +378,7 @@ def test_aggregate_bandwidth_speeds_decode(devices: int) -> None:
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_pass_without_logits_has_no_logit_collectives() -> None:
-    """Medusa's heads compute nothing for a chunk; nothing of nothing is no number to divide by."""
+    """Medusa's heads compute nothing for a chunk without logits, which must not lead to a division by zero."""
     found = analyze("gemma-2-9b", "h100", output_len=3, max_num_batched_tokens=256, tensor_parallel_size="2",
                     sequence_parallel="on", speculative="medusa")  # fmt: skip
     assert float(found.analysis.tpot_s[0]) > 0.0

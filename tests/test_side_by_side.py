@@ -1,4 +1,4 @@
-"""Sweeps and comparisons say what a choice came to: tokens drafted, devices, the host; long texts are letters."""
+"""Sweeps and comparisons show draft tokens, devices and host memory; letters replace long option values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_sweep_lists_draft_tokens_at_every_batch_size(printed: Print) -> None:
             efficiency="ideal",
         ).to_dict()["generation"]
         assert (drafted, tokens) == (alone["drafted_tokens"], alone["tokens_per_round"])
-    assert found[2][0] > found[3][0] >= 0, "the larger the batch, the fewer are worth it"
+    assert found[2][0] > found[3][0] >= 0, "larger batches use fewer draft tokens"
 
 
 def test_tokens_per_round_of_branches_are_the_mean_over_passes(printed: Print) -> None:

@@ -1,4 +1,4 @@
-"""Files and functions small enough to read at once.  Something larger must say why."""
+"""Size limits of files and functions; exceptions need a reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILES = sorted(
 MOST_LINES_OF_A_FILE = 300
 MOST_LINES_OF_A_FUNCTION = 50
 MOST_PARAMETERS = 7
-#: path or path::function -> why it is larger.
+#: path or path::function -> reason for its size.
 REASONS: dict[str, str] = {}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -64,9 +64,9 @@ def test_every_size_exception_is_still_needed() -> None:
 
 
 MIN_LINES = 40
-#: Folders whose files are entries of a registry, or kernels of one table each: an entry may stand alone.
+#: Folders whose files are registry entries or kernels of one table each, and may be short.
 ENTRIES = ("llmviewer/techniques/", "calibrate/kernels/", "reports/plots/", "llmviewer/timing/kernels/")
-#: path -> why so short a file is not part of another.
+#: path -> reason why the short file is not part of another.
 SHORT: dict[str, str] = {
     "llmviewer/__main__.py": "`python -m llmviewer`",
     "llmviewer/cli/calibrate/group.py": "the registry of calibrate's commands",

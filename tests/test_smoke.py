@@ -15,7 +15,7 @@ from llmviewer.timing import engine
 
 MODEL = "llama-3.2-1b --hardware a100-80gb-sxm"
 SIZES = "--batch-size 2 --input-len 64 --output-len 4"
-#: command -> words that run it; those that stand on other data are left to the whole suite.
+#: command -> arguments; commands that need other data are tested elsewhere.
 LINES = {
     "analyze": f"analyze {MODEL} {SIZES}",
     "sweep": f"sweep {MODEL} --batch-size 1,2 --input-len 64 --output-len 4",

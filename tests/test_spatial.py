@@ -1,4 +1,4 @@
-"""Spatial machines: how many chips hold a model in on-chip memory, and how fast a token can pass through them."""
+"""Dataflow systems: number of chips whose on-chip memory fits a model, and the time of a token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmviewer.core.errors import UserError
 
 from .answers import answer
 
-#: Prompts go through in pieces: on-chip memory has no room for the activations of a long one.
+#: Prompts are chunked: on-chip memory does not fit the activations of a long one.
 PIECES = {"max_num_batched_tokens": 64}
 
 
@@ -19,7 +19,7 @@ def on_chips(model: str, hardware: str, **options: Any) -> dict[str, Any]:
 
 
 def test_the_chips_store_all_weights() -> None:
-    """Llama-2-70b: 138 GB over 864 chips of 230 MB x 0.9, in stages of 32 that hold three layers each."""
+    """Llama-2-70b: 138 GB over 864 chips of 230 MB x 0.9, in stages of 32 chips with three layers each."""
     found = on_chips("llama-2-70b", "groq-lpu")
     sizes, memory = found["parallelism"], found["memory"]
     assert sizes["devices"] == sizes["tensor"] * sizes["pipeline"] == 32 * 27
@@ -30,8 +30,8 @@ def test_the_chips_store_all_weights() -> None:
 
 
 def test_groqs_reported_speed_is_within_the_bounds() -> None:
-    """Over 300 tokens/s per user on Llama-2-70b (survey, section 6.1).  Streamed from one chip after another, 137.95 GB
-    at 80 TB/s allow 580; from chips side by side more, for a bound has no latency."""
+    """Over 300 tokens/s per user on Llama-2-70b (survey, section 6.1).  Read from one chip after another, 137.95 GB
+    at 80 TB/s allow 580; from chips in parallel more, because a bound has no latency."""
     found = on_chips("llama-2-70b", "groq-lpu")
     one_after_another = 80e12 / 137.95e9
     assert one_after_another == pytest.approx(580, rel=0.01)
@@ -56,7 +56,7 @@ def test_fewer_bits_need_fewer_chips_and_more_cache_needs_more() -> None:
 
 
 def test_a_model_that_fits_one_chip_needs_one() -> None:
-    """44 GB of a wafer hold the 26 GB of Llama-2-13b; its answer is that of the wafer alone."""
+    """44 GB of a wafer fit the 26 GB of Llama-2-13b; the result is that of the single wafer."""
     assert (
         on_chips("llama-2-13b", "cerebras-wse-3")["metrics"]
         == answer("llama-2-13b", "cerebras-wse-3", **PIECES)["metrics"]
@@ -68,7 +68,7 @@ def test_a_given_tensor_parallel_size_is_kept() -> None:
 
 
 def test_a_full_pipeline_serves_as_many_users_as_stages() -> None:
-    """With a micro-batch in every stage tokens leave once a stage, not once a machine."""
+    """With a micro-batch in every stage, tokens are produced once per stage time."""
     alone = on_chips("llama-2-7b", "graphcore-bow", output_len=512)
     stages = alone["parallelism"]["pipeline"]
     full = on_chips("llama-2-7b", "graphcore-bow", batch_size=stages, output_len=512, input_len=64,

@@ -1,4 +1,4 @@
-"""Trees of drafted tokens, several drafts, drafts that stop when they are not confident."""
+"""Trees of draft tokens, several drafts, and drafts that stop at low confidence."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_the_published_expansion_by_hand() -> None:
     made = tree_round([SMALL], [tree], [ranks.from_independent_draws(Acceptance(rates=(0.5,)), 3)], 0.0)
     assert made.shape.new_tokens == made.shape.logit_positions == 9.0
     assert made.shape.attended_new_pairs == 1 + 2 + 3 + 3 * 4 + 3 * 5
-    # 0.5, 0.25, then one of three draws is right with 1 - 0.5^3, then each with 0.5
+    # 0.5, 0.25, then one of three samples is accepted with 1 - 0.5^3, then each with 0.5
     assert made.tokens == pytest.approx(1 + 0.5 + 0.25 + 0.25 * 0.875 + 0.25 * 0.875 * 0.5)
     one, three = made.drafts
     assert (one.passes, one.shape.new_tokens, one.shape.ahead, one.shape.attended_new_pairs) == (3.0, 1.0, 1.0, None)
-    # the fourth pass: three nodes at depth 3, which see the root, depths 1 and 2, and themselves; the root and depths
+    # the fourth pass: three nodes at depth 3, which attend to the root, depths 1 and 2, and themselves; root and depths
     # 1 and 2 are in the cache
     assert (three.passes, three.shape.new_tokens, three.shape.ahead) == (1.0, 3.0, 3.0)
     assert three.shape.attended_new_pairs == 3.0
@@ -79,7 +79,7 @@ def test_every_node_with_children_is_processed_once_and_sees_its_path(widths: li
 def test_specinfer_matches_published_values() -> None:
     """Table 2 of arXiv 2305.09781, Alpaca: <1,1,k,1,1,1,1,1> from the success rates of table 1, bonus token counted.
 
-    Sampling rejects some of the drafts that table 1 counts as successes, most where there is one alone.
+    Sampling rejects some drafts that table 1 counts as successes, most if there is only one.
     """
     published = {"draft-llama-68m": (2.95, 3.07, 3.21, 3.33, 3.43), "draft-llama-68m-sampled": (1.79, 2.11, 2.26, 2.32)}
     within = {"draft-llama-68m": 0.06, "draft-llama-68m-sampled": 0.22}
@@ -91,9 +91,7 @@ def test_specinfer_matches_published_values() -> None:
 
 
 @given(RATES, RATES, WIDTHS)
-def test_tokens_rise_with_acceptance_up_to_depth_plus_one(
-    one: float, other: float, widths: list[int]
-) -> None:
+def test_tokens_rise_with_acceptance_up_to_depth_plus_one(one: float, other: float, widths: list[int]) -> None:
     tree = trees.full(widths)
 
     def expected(rate: float) -> float:
@@ -114,7 +112,7 @@ def test_the_best_tree_yields_at_least_as_many_tokens_as_any_full_tree_of_its_si
 
 
 def test_all_draft_passes_of_a_tree_keep_the_drafts_formats() -> None:
-    """--quantization speaks of the model; the pass over three nodes reads the same weights as those over one."""
+    """--quantization applies to the model; the pass over three nodes reads the same weights as those over one."""
     words = {"quantization": "w4a16", "tensor_parallel_size": 4}
     one, three = answer("llama-2-70b", "tree,draft=tinyllama-1.1b,widths=1/1/3/1", **words).drafts
     assert one[1].schedule.decode(one[1].passes.read_bytes)[0] == pytest.approx(
@@ -154,10 +152,8 @@ def test_trees_gain_more_at_small_batches_and_cost_more_at_large_ones() -> None:
 
 
 @given(RATES, RATES, st.integers(1, 8))
-def test_a_stopping_draft_matches_enumeration_of_all_outcomes(
-    fallback: float, rollback: float, most: int
-) -> None:
-    """Every sequence of confident or not, and every place at which the model takes something back."""
+def test_a_stopping_draft_matches_enumeration_of_all_outcomes(fallback: float, rollback: float, most: int) -> None:
+    """Enumerates every sequence of confident and unconfident tokens and every position of a rollback."""
     passes = kept = pairs = tokens = 0.0
     for confident in product((True, False), repeat=most):
         chance = np.prod([1.0 - fallback if each else fallback for each in confident])

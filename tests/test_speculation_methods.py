@@ -1,4 +1,4 @@
-"""Methods of --speculative without a model of their own that drafts, and what holds for every method."""
+"""Methods of --speculative without a draft model, and properties of every method."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llmviewer.techniques.speculation.rest import retrieval_round
 from tests.answers import analyze, refusal
 
 MODELS = ("llama-2-7b", "gemma-2-9b", "qwen3-30b-a3b", "deepseek-v2-lite", "jamba-v0.1")
-#: Of every method what drafts nothing, or one token from each pass.
+#: Option texts of every method with no draft tokens or one token per pass.
 NOTHING = (
     "draft=tinyllama-1.1b,tokens=0,acceptance=0.7",
     "tree,draft=tinyllama-1.1b,budget=0",
@@ -95,7 +95,7 @@ def test_copied_tokens_are_a_chain_and_passes_without_a_match_yield_one_token() 
     always, seldom = lookup_round(2.0, rates, 1.0, 0.0), lookup_round(2.0, rates, 0.25, 3e-6)
     assert (always.tokens, always.shape.new_tokens, always.shape.attended_new_pairs) == (1.75, 3.0, None)
     assert seldom.tokens == 1.0 + 0.25 * 0.75
-    # 3 tokens in a quarter of the passes, which see 1 + 2 + 3 keys among them; one token, itself, in the others
+    # 3 tokens in a quarter of the passes, with 1 + 2 + 3 pairs among them; one token in the others
     assert seldom.shape.new_tokens == seldom.shape.logit_positions == 0.25 * 3 + 0.75
     assert seldom.shape.attended_new_pairs == 0.25 * 6 + 0.75
     assert seldom.extra_s == 3e-6
@@ -107,7 +107,7 @@ def test_a_search_on_the_host_adds_to_every_round() -> None:
 
 
 def test_phrases_of_a_datastore_branch_at_the_root() -> None:
-    """Two phrases of three tokens: the tokens of each see 2, 3 and 4 tokens, the root itself."""
+    """Two phrases of three tokens: their tokens attend to 2, 3 and 4 tokens, the root to itself."""
     found = retrieval_round(6.0, 3.0, Acceptance(rates=(0.5,)), 0.0)
     assert found.shape.attended_new_pairs == 1 + 2 * (2 + 3 + 4)
     assert found.shape.new_tokens == found.shape.logit_positions == 7.0
@@ -115,7 +115,7 @@ def test_phrases_of_a_datastore_branch_at_the_root() -> None:
 
 
 def test_rest_matches_published_values() -> None:
-    """Spec-Bench, Vicuna-7B: 1.82 tokens a pass, 1.48 times as fast; the datastore takes nothing of the device."""
+    """Spec-Bench, Vicuna-7B: 1.82 tokens per pass, 1.48 times as fast; the datastore needs no device memory."""
     own, plain = answer("llama-2-7b", "rest", hardware="a100"), answer("llama-2-7b", hardware="a100")
     assert own.system.generation.tokens == pytest.approx(1.82)
     assert plain.tpot_s[0] / own.tpot_s[0] == pytest.approx(1.48, rel=0.1)
@@ -126,7 +126,7 @@ def test_rest_matches_published_values() -> None:
 def test_lookahead_tokens_attend_to_their_row_and_column() -> None:
     """Window 2, 3-grams, 1 guess.  Rows: t0 t1, a0 a1; the guess: g1 g2.
 
-    t0 sees itself; t1 t0 t1; a0 t0 a0; a1 t0 t1 a1; g1 t0 g1; g2 t0 g1 g2: 1 + 2 + 2 + 3 + 2 + 3.
+    Attended tokens: t0 t0; t1 t0 t1; a0 t0 a0; a1 t0 t1 a1; g1 t0 g1; g2 t0 g1 g2: 1 + 2 + 2 + 3 + 2 + 3.
     """
     one = lookahead_round(2.0, 3.0, 1.0, 1.0)
     assert one.shape.new_tokens == one.shape.logit_positions == 6.0 == (2 + 1) * (3 - 1)

@@ -1,4 +1,4 @@
-"""Trees of drafted tokens: pairs and expected tokens worked by hand, and none worth more than the best."""
+"""Trees of draft tokens: pairs and expected tokens by hand, and optimality of the best tree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmviewer.techniques.speculation.acceptance_presets import RANKS
 from llmviewer.techniques.speculation.ranks import Ranks
 from llmviewer.techniques.speculation.trees import MergedTrees, Tree
 
-#: Medusa's tree of 63 drafted tokens, https://github.com/FasterDecoding/Medusa (medusa/model/medusa_choices.py).
+#: Medusa's tree of 63 draft tokens, https://github.com/FasterDecoding/Medusa (medusa/model/medusa_choices.py).
 MEDUSA_63 = [
     *([0], [0, 0], [1], [0, 1], [2], [0, 0, 0], [1, 0], [0, 2], [3], [0, 3], [4], [0, 4], [2, 0], [0, 5], [0, 0, 1]),
     *([5], [0, 6], [6], [0, 7], [0, 1, 0], [1, 1], [7], [0, 8], [0, 0, 2], [3, 0], [0, 9], [8], [9], [1, 0, 0]),
@@ -27,7 +27,7 @@ MEDUSA_63 = [
 
 
 def row(weights: list[float]) -> tuple[float, ...]:
-    """Rates that fall and sum to less than 1."""
+    """Decreasing rates that sum to less than 1."""
     return tuple(sorted((weight / (sum(weights) + 0.3) for weight in weights), reverse=True))
 
 
@@ -50,12 +50,12 @@ def widths(tree: Tree) -> tuple[int, ...]:
 
 
 def one_choice(acceptance: Acceptance) -> Ranks:
-    """A draft with one choice alone."""
+    """A draft with a single choice."""
     return Ranks(rates=tuple((rate,) for rate in acceptance.rates))
 
 
 def all_trees(nodes: int, depth: int) -> list[Tree]:
-    """Every list of parents that is a tree, many of them more than once."""
+    """Every list of parents that forms a tree; many occur more than once."""
     found = product(*(range(number) for number in range(1, nodes + 1)))
     return [tree for tree in found if max(trees.depths(tree), default=0) <= depth]
 
@@ -125,7 +125,7 @@ def test_paths_of_ranks_become_a_tree_whatever_their_order() -> None:
 
 
 def test_medusas_tree_and_head_accuracy_reproduce_spec_bench() -> None:
-    """Spec-Bench: 2.32 tokens a pass for Vicuna-7B, 2.39 for 13B; the log has the first five choices of ten."""
+    """Spec-Bench: 2.32 tokens per pass for Vicuna-7B, 2.39 for 13B; the log has the first five choices of ten."""
     tree = of_paths(MEDUSA_63)
     assert len(tree) == 63
     assert widths(tree) == medusa.LEVELS == (10, 28, 23, 2)
@@ -158,9 +158,7 @@ def test_identical_drafts_are_one_tree() -> None:
 
 
 @given(rates=some_ranks, budget=st.integers(1, 8), overlap=st.floats(0.0, 1.0))
-def test_a_second_draft_adds_between_nothing_and_its_own_tokens(
-    rates: Ranks, budget: int, overlap: float
-) -> None:
+def test_a_second_draft_adds_between_nothing_and_its_own_tokens(rates: Ranks, budget: int, overlap: float) -> None:
     tree = trees.best(budget, rates, 4)
     alone = trees.expected(tree, rates)
     both = MergedTrees(trees=(tree, tree), overlap=overlap).expected([rates, rates])

@@ -1,4 +1,4 @@
-"""A draft model and a verification: what holds for every pair, and published statements."""
+"""Draft models: properties of every pair of models, and published statements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llmviewer.techniques.speculation.draft_model import draft_round
 
 from .answers import analyze, answer
 
-#: Models and something small that could draft for them.
+#: Models and small draft models.
 PAIRS = (
     ("llama-2-70b", "tinyllama-1.1b"),
     ("llama-3.1-8b", "llama-3.2-1b"),
@@ -36,8 +36,8 @@ def speculative(draft: str, tokens: object = 4, acceptance: object = 0.8, **more
     return ",".join(f"{name}={value}" for name, value in words.items())
 
 
-def without_names(found: dict[str, Any]) -> dict[str, Any]:
-    """An answer less the words that say what was asked."""
+def without_option_texts(found: dict[str, Any]) -> dict[str, Any]:
+    """A result without the texts of the requested options."""
     return {name: value for name, value in found.items() if name not in ("passes", "generation")}
 
 
@@ -49,7 +49,7 @@ class TestEveryPair:
             analyze(model, "h100", speculative=speculative(draft, 0), **SIZES),
         )
         for point in range(3):
-            assert without_names(none.to_dict(point)) == without_names(plain.to_dict(point))
+            assert without_option_texts(none.to_dict(point)) == without_option_texts(plain.to_dict(point))
 
     def test_time_per_token_falls_with_acceptance(self, model: str, draft: str) -> None:
         rates = (0.0, 0.3, 0.6, 0.9, 1.0)
@@ -62,9 +62,7 @@ class TestEveryPair:
         found = answer(model, "h100", speculative=speculative(draft, 5, 1))["generation"]
         assert found["tokens_per_round"] == 6 == found["new_tokens"]
 
-    def test_a_verification_computes_every_token_and_costs_at_least_a_step(
-        self, model: str, draft: str
-    ) -> None:
+    def test_a_verification_computes_every_token_and_costs_at_least_a_step(self, model: str, draft: str) -> None:
         found = answer(model, "h100", speculative=speculative(draft, 4), batch_size=3)
         plain = answer(model, "h100", batch_size=3)
         for one, other in zip(*(answered["stages"]["decode"]["operators"] for answered in (found, plain)), strict=True):
@@ -74,7 +72,7 @@ class TestEveryPair:
         assert found["generation"]["pass_s"] == pytest.approx(found["stages"]["decode"]["time_s"], rel=1e-12)
 
     def test_memory_contains_both_models_and_both_caches(self, model: str, draft: str) -> None:
-        """300 + 9 - 1 tokens, and 4 that may all be rejected; of a recurrent layer a state before and after each."""
+        """300 + 9 - 1 tokens, plus 4 that may be rejected; recurrent layers store a state before and after each."""
         sizes = {"batch_size": 3, "input_len": 300}
         found = answer(model, "h100", speculative=speculative(draft, 4), output_len=9, **sizes)["memory"]
         one, other = (answer(name, "h100", output_len=13, **sizes)["memory"] for name in (model, draft))
@@ -98,10 +96,10 @@ class TestEveryPair:
 
 
 def test_the_specinfer_talk_example() -> None:
-    """A draft at 0.1 of the cost, five drafted, three accepted: 5 x 0.1 + 1 = 1.5 for 3 tokens, a gain of 2.
+    """A draft at 0.1 of the cost, five tokens drafted, three accepted: 5 x 0.1 + 1 = 1.5 for 3 tokens, a speedup of 2.
 
-    The talk counts accepted tokens alone and takes verification for free; with the token that the model adds itself,
-    as everywhere here, a round brings 4 and the gain is 2.67.
+    The talk counts only accepted tokens; with the bonus token, which we always count, a round yields 4 and the speedup
+    is 2.67.
     """
     one = np.ones(1)
     for tokens, gain in ((3.0, 2.0), (4.0, 4.0 / 1.5)):
@@ -111,7 +109,7 @@ def test_the_specinfer_talk_example() -> None:
 
 
 def test_expected_tokens_match_the_paper() -> None:
-    """Leviathan et al., equation 1: (1 - 0.8^5) / (1 - 0.8) = 3.3616 of four drafted."""
+    """Leviathan et al., equation 1: (1 - 0.8^5) / (1 - 0.8) = 3.3616 tokens for four drafted."""
     draft = Draft(name="small", model=models.load("opt-125m"))
     found = draft_round(draft, 4.0, Acceptance(rates=(0.8,)))
     assert found.tokens == pytest.approx(3.3616)
@@ -136,7 +134,7 @@ def test_a_round_is_the_sum_of_its_passes_at_every_position() -> None:
 
 
 class TestLlama70b:
-    """Llama-2-70b on eight H100, a draft of 1.1 B that is right seven times of ten."""
+    """Llama-2-70b on eight H100, a draft of 1.1 B with acceptance 0.7."""
 
     def found(self, batch: int, **more: object) -> dict[str, Any]:
         words = speculative("tinyllama-1.1b", 4, 0.7, **more)
@@ -186,7 +184,7 @@ def test_a_draft_on_one_device_has_no_context_or_expert_parallelism(more: dict[s
 
 
 def test_a_draft_keeps_its_own_formats() -> None:
-    """Its checkpoint is not the model's: --quantization speaks of the model."""
+    """The draft has its own checkpoint; --quantization applies to the model."""
 
     def of_the_draft(**more: str) -> float:
         words = {"quantization": "w4a16", "input_len": 64, "output_len": 2}
@@ -206,7 +204,7 @@ def test_capacity_of_replicas_includes_the_drafts_cache() -> None:
 
 
 def test_the_best_number_of_draft_tokens_uses_the_requests_tensor_placement() -> None:
-    """FlexGen places them for every number that is tried: streamed weights pay for more tokens than resident ones."""
+    """FlexGen places tensors for every number tried: with streamed weights more draft tokens pay off."""
     words = {"batch_size": 64, "input_len": 64, "output_len": 8}
     found = {
         tokens: analyze(
@@ -218,10 +216,10 @@ def test_the_best_number_of_draft_tokens_uses_the_requests_tensor_placement() ->
 
 
 def test_recurrent_layers_store_a_state_per_rejectable_token() -> None:
-    """Qwen3.5-397B, 45 recurrent layers of 2 MiB: 90 MiB a sequence, 360 MiB for three drafted tokens and 1.3 GiB for a
-    tree of 14 (https://github.com/vllm-project/vllm/issues/54080); beside them columns of convolutions, 5 %.
+    """Qwen3.5-397B, 45 recurrent layers of 2 MiB: 90 MiB per sequence, 360 MiB for three drafted tokens and 1.3 GiB for a
+    tree of 14 (https://github.com/vllm-project/vllm/issues/54080); plus columns of convolutions, 5 %.
 
-    A pass that verifies writes them all, and reads one.
+    A verification writes all of them and reads one.
     """
     plain, three, tree = (
         answer("qwen3.5-397b-a17b", "h200", input_len=1000, output_len=8, tensor_parallel_size=1, speculative=text)
@@ -240,7 +238,7 @@ def test_recurrent_layers_store_a_state_per_rejectable_token() -> None:
 
 
 def test_a_distilled_draft_is_rejected_less_often() -> None:
-    """Half of the rejections gone: 0.6 becomes 0.8."""
+    """Half of the rejections are removed: 0.6 becomes 0.8."""
     raised, direct = (
         answer("llama-3.1-8b", "h100", speculative=words)["generation"]["tokens_per_round"]
         for words in (

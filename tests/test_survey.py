@@ -1,4 +1,4 @@
-"""The survey recomputed: every figure is there, its data is what analyze says, its conclusions are judged on it."""
+"""The survey recomputed: every figure exists, its data match analyze, and its conclusions are checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .answers import analyze
 REFERENCE = Path(__file__).resolve().parent.parent.parent / "shared" / "llm_viewer_reference"
 ASKED: dict[Any, Any] = {}
 SECTIONS: dict[str, SurveySection] = {}
-#: What the survey concludes and our counts do not confirm.
+#: Conclusions of the survey that our counts do not confirm.
 NOT_CONFIRMED = {
     "figure_7": {"Temporary activations take relatively little memory in general."},
     "figure_8": {"This is because the network is then compute-bound."},
@@ -34,7 +34,7 @@ CLAIMS = [(name, claim) for name in FIGURES for claim in load(name).claims]
 
 
 def found(name: str) -> SurveySection:
-    """A figure with its answers, computed once."""
+    """A figure with its data, computed once."""
     if name not in SECTIONS:
         SECTIONS[name] = section(name, ASKED)
     return SECTIONS[name]
@@ -58,7 +58,7 @@ def test_every_conclusion_holds_or_is_listed_as_not_holding(name: str, claim: An
 
 
 FLASH = "Flash attention significantly decreases memory access and time of prefill"
-#: Figure, conclusion (its first words), what is changed in the rows: the conclusion follows the data.
+#: Figure, conclusion (its first words), change of the rows that must change the verdict.
 CHANGES: dict[str, tuple[str, str, Any]] = {
     "prefill bound by memory": ("table_1", "During the prefill", {"bound": "memory"}),
     "a compute-bound decode": ("table_1", "In the decode", {"bound": "compute"}),
@@ -111,7 +111,7 @@ def test_figure_data_match_analyze() -> None:
 
 
 def test_the_cache_of_50_thousand_tokens_is_41_gigabytes() -> None:
-    """2 x 40 layers x 5120 x 2 bytes = 819,200 bytes a token, beside 26 GB of weights: 61 %."""
+    """2 x 40 layers x 5120 x 2 bytes = 819,200 bytes per token, with 26 GB of weights: 61 %."""
     rows = found("figure_11").frames[""].query("quantization == 'w16 kv16' and length == 50000")
     assert rows["kv_cache_bytes"].iloc[0] == 819_200 * 50_000
 
@@ -212,7 +212,9 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("words", [["-o", "{}/file"], ["-o", "{}/file/below"], ["-o", "{}/new", "--theme", "pink"]])
-def test_wrong_arguments_are_a_one_line_error(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_a_one_line_error(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     refused([word.format(tmp_path) for word in words], capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -237,7 +239,7 @@ def test_markup_is_escaped() -> None:
     assert "<0.1" not in as_html(everything())
 
 
-#: Our names -> those of LLM-Viewer's totals.
+#: our names -> LLM-Viewer's names of totals.
 KEYS = {
     "flops": "OPs",
     "traffic_bytes": "memory_access",
@@ -250,13 +252,13 @@ PEERS = list(dict.fromkeys(one for name in FIGURES for one in load(name).peers))
 
 
 class TestLlmViewer:
-    """Shipped numbers of LLM-Viewer are those it printed, and the named reasons account for the differences."""
+    """Shipped numbers of LLM-Viewer are those it printed, and the named reasons explain the differences."""
 
     pytestmark = pytest.mark.skipif(not REFERENCE.exists(), reason="the numbers of LLM-Viewer are not here")
 
     @staticmethod
     def record(one: peer.Peer) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The case as it printed it, and the whole file."""
+        """The printed case, and the whole file."""
         name = {"llama-2-7b": "Llama-2-7b", "llama-2-13b": "Llama-2-13b"}[one.model]
         whole = json.loads((REFERENCE / f"{name}-hf__nvidia_A6000.json").read_text())
         asked = (one.batch_size, one.input_len, one.bits, one.attention == "flash")

@@ -1,6 +1,6 @@
 """Statements of the survey (LLM Inference Unveiled, arXiv 2402.16363) outside its figures or at other settings.
 
-The relations of its figures at its own settings stand in reports/survey/, judged by test_survey.py.
+Relations of its figures at its own settings are in reports/survey/ and tested by test_survey.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .answers import analyze, answer
 
 
 def decode_time(batch: int, quantization: str, **options: Any) -> float:
-    """One decode step of Llama-2-13B on an A6000, 1024 tokens in the cache [s] (Fig. 8)."""
+    """Time of one decode step of Llama-2-13B on an A6000, 1024 tokens in the cache [s] (Fig. 8)."""
     found = answer(
         "llama-2-13b", "a6000", batch_size=batch, input_len=1024, output_len=1, quantization=quantization, **options
     )
@@ -22,12 +22,14 @@ def decode_time(batch: int, quantization: str, **options: Any) -> float:
 
 
 class TestFigure7:
-    """Temporary activations are small beside weights and cache in decode: their life is short."""
+    """Activations are small compared with weights and cache in decode, because they are short-lived."""
 
     @pytest.mark.parametrize(("batch", "length"), [(1, 1024), (1, 4096), (16, 1024), (64, 4096)])
     @pytest.mark.parametrize("quantization", ["none", "w8a8kv8", "w4a16kv4"])
-    def test_activations_are_below_two_percent_of_weights_and_cache(self, batch: int, length: int, quantization: str) -> None:
-        """One decode step alone: a prefill of one token at most, so the worst step is the decode step."""
+    def test_activations_are_below_two_percent_of_weights_and_cache(
+        self, batch: int, length: int, quantization: str
+    ) -> None:
+        """One decode step: the prefill has at most one token, so the peak is in the decode step."""
         found = answer(
             "llama-2-13b",
             "a6000",
@@ -40,7 +42,7 @@ class TestFigure7:
 
 
 class TestFigure8:
-    """Decode of Llama-2-13B on an A6000, sequence length 1024: fewer bits of weights help a small batch only."""
+    """Decode of Llama-2-13B on an A6000, sequence length 1024: lower-bit weights help only a small batch."""
 
     @pytest.mark.parametrize("after", ["w2a16", "w1a16"])
     def test_the_gain_of_a_step_falls_with_the_batch_size(self, after: str) -> None:
@@ -73,7 +75,7 @@ class TestFigure19:
 
 def test_w4a16_stops_paying_at_large_batch_even_on_the_data_sheet() -> None:
     """A100, Llama-2-7B, 128 tokens in the cache: W4A16 is 3 times faster at batch 1; at batch 4096 both run at the
-    16-bit peak and nothing is gained.  (That it becomes slower is a matter of kernels, which `ideal` leaves out.)"""
+    16-bit peak and nothing is gained.  (A slowdown would be due to kernels, which `ideal` ignores.)"""
     batches = [1, 16, 128, 1024, 4096]
 
     def times(quantization: str) -> Any:
@@ -88,7 +90,7 @@ def test_w4a16_stops_paying_at_large_batch_even_on_the_data_sheet() -> None:
 
 
 def test_distillation_from_70b_to_7b_saves_in_proportion_to_size() -> None:
-    """Section 3.4: a student is a model of its own; at batch 1 decode follows the bytes of the weights."""
+    """Section 3.4: a student is a separate model; at batch 1 decode time follows weight bytes."""
     teacher, student = (answer(name, "h100", output_len=2) for name in ("llama-2-70b", "llama-2-7b"))
     sizes = teacher["memory"]["weights_bytes"] / student["memory"]["weights_bytes"]
     speeds = teacher["metrics"]["tpot_s"] / student["metrics"]["tpot_s"]

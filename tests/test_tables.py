@@ -27,7 +27,7 @@ def printed(model, hardware="h100", width=80, **options):
 
 
 def stage_rows(text, stage):
-    """Lines of a stage's operators, from below its heading to its total."""
+    """Lines of a stage's operators, between its heading and its total."""
     after = text[text.index(f"\n{stage}") :]
     heading = after.index("\n─")
     return after[heading:].split("\n\n")[0].splitlines()[2:]

@@ -1,4 +1,4 @@
-"""Every technique of the registry is documented, its example runs and changes what it says it changes."""
+"""Every technique of the registry is documented, and its example runs and changes the result."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ def test_an_entry_has_summary_formula_and_source(name: str) -> None:
     assert "arXiv" in technique.source or "http" in technique.source
 
 
-def test_the_example_uses_the_technique_and_changes_the_result(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_uses_the_technique_and_changes_the_result(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(load(name).example)[1:]
     flags = {"--" + name.replace("_", "-"), *TECHNIQUES[name].flags}
     assert flags & set(words), "the example must use the option"
@@ -46,7 +44,7 @@ def test_the_example_uses_the_technique_and_changes_the_result(
     if TECHNIQUES[name].default != off:
         without += ["--" + name.replace("_", "-"), off]
     asked = output(words, capsys)
-    assert main([*without, "--format", "json"]) in (0, 1, 2)  # 2: what the technique makes possible
+    assert main([*without, "--format", "json"]) in (0, 1, 2)  # 2: only possible with the technique
     assert asked != capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""Notebooks: how a Result shows itself, and the tour, which runs."""
+"""Notebooks: the display of a Result, and the tour."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOUR: dict[str, Any] = json.loads((DOCS / "tour.ipynb").read_text(encoding="utf-
 
 
 def executed() -> dict[str, Any]:
-    """The tour as `make docs` runs it."""
+    """The tour, executed like `make docs` does."""
     spec = importlib.util.spec_from_file_location("tour", DOCS / "tour.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -56,7 +56,7 @@ def test_links_of_the_tour_resolve() -> None:
 
 
 def test_the_tour_answers_the_sizing_question() -> None:
-    """Fewest chips that serve all users, by parallelism: 200 / users of a replica x its devices."""
+    """Fewest chips that serve all users: 200 / users per replica x devices per replica."""
     answer = next(words for words in shown(TOUR).values() if "h100s" in words)
     rows = [line.split() for line in answer.splitlines()[2:]]
     assert len(rows) >= 3

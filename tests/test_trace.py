@@ -1,4 +1,4 @@
-"""`llmviewer trace`: the timeline of a request by the rules of the Trace Event Format."""
+"""`llmviewer trace`: the timeline of a request in the Trace Event Format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llmviewer.result.result import Result
 #: Tracks of copies that run beside kernels.
 BESIDE = {"link in", "link out", "host memory", "disk"}
 SMALL: dict[str, Any] = {"batch_size": 2, "input_len": 300, "output_len": 8}
-#: Every way of running that a timeline knows.
+#: Configurations that cover every kind of event.
 WAYS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "dense": ("llama-3.2-1b", "a100-sxm", {}),
     "ideal": ("llama-3.2-1b", "h100", {"efficiency": "ideal"}),
@@ -68,7 +68,7 @@ def written(result: Result, steps: int = 3, chips: int = 1) -> dict[str, Any]:
 
 
 def by_track(document: dict[str, Any]) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """Beginning and end of the events of each track, in whole nanoseconds as a reader makes them."""
+    """Start and end of the events of each track, in integer nanoseconds as a viewer reads them."""
     tracks = defaultdict(list)
     for event in document["traceEvents"]:
         if event["ph"] == "X":
@@ -79,7 +79,7 @@ def by_track(document: dict[str, Any]) -> dict[tuple[int, int], list[tuple[int, 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """An answer, its timeline of three steps, and the document of that."""
+    """A result, its timeline of three steps, and the JSON document."""
 
     result: Result
     rows: list[dict[str, Any]]
@@ -114,7 +114,7 @@ def test_events_of_a_track_are_nested_or_disjoint(case: Case) -> None:
 
 @every_way
 def test_events_are_sorted_and_well_formed(case: Case) -> None:
-    """https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: what X and M events have."""
+    """https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: fields of X and M events."""
     document = case.document
     assert document["displayTimeUnit"] in ("ns", "ms")
     complete = [event for event in document["traceEvents"] if event["ph"] == "X"]
@@ -154,7 +154,7 @@ def test_step_durations_equal_the_analysis(case: Case) -> None:
 
 @every_way
 def test_kernels_and_the_engine_fill_the_passes(case: Case) -> None:
-    """Events of one device add up to its passes; overlapping copies may make it wait."""
+    """Events of one device add up to its passes, except for waits for copies."""
     rows = case.rows
     passes = sum(row["end_s"] - row["start_s"] for row in rows if row["kind"] == "pass")
     layers = sum(row["end_s"] - row["start_s"] for row in rows if row["kind"] == "layer")
@@ -175,7 +175,7 @@ def test_the_work_of_a_pass_is_the_sum_of_its_operators(case: Case) -> None:
     """FLOPs and bytes of the operators of a decode step, layer by layer, are those of the pass."""
     rows = case.rows
     if case.result.analysis.system.parallelism.pipeline > 1:
-        return  # a pass says what its fullest stage does
+        return  # counts of a pass are those of the largest stage
     last = [row for row in rows if row["kind"] == "pass"][-1]
     inside = [row for row in rows if "inputs" in row["facts"] and row["start_s"] >= last["start_s"]]
     copies = {(row["name"], row["facts"].get("layer")): row for row in inside if row["track"] in BESIDE}
@@ -186,7 +186,7 @@ def test_the_work_of_a_pass_is_the_sum_of_its_operators(case: Case) -> None:
 
 
 def test_layers_of_several_kinds_are_in_model_order() -> None:
-    """Qwen3-Next: every fourth of 48 layers attends, the others are gated delta nets (its config.json)."""
+    """Qwen3-Next: every fourth of 48 layers is attention, the others are gated delta nets (its config.json)."""
     rows = [row for row in drawn("hybrid").rows if row["kind"] == "layer"][1:49]
     assert [row["facts"]["layer"] for row in rows] == list(range(48))
     kinds = [row["name"].partition(" (")[2].rstrip(")") for row in rows]
@@ -194,7 +194,7 @@ def test_layers_of_several_kinds_are_in_model_order() -> None:
 
 
 def test_pipeline_stages_contain_consecutive_layers() -> None:
-    """40 layers of Llama-2-13b on 3 stages as vLLM deals them: 13, 14, 13."""
+    """40 layers of Llama-2-13b on 3 stages as in vLLM: 13, 14, 13."""
     rows = [row for row in drawn("pipeline").rows if row["kind"] == "layer" and "layer" in row["facts"]][:40]
     assert [row["facts"]["layer"] for row in rows] == list(range(40))
     assert [row["stage"] for row in rows] == [0] * 13 + [1] * 14 + [2] * 13
@@ -205,7 +205,7 @@ def test_micro_batches_are_pipelined() -> None:
     first = [row for row in drawn("micro-batches").rows if row["name"] == "decode step 1, micro-batch 1 of 3"]
     assert [row["stage"] for row in passes] == [0, 1, 2, 3]
     assert all(row["start_s"] >= before["end_s"] for row, before in zip(passes, first, strict=True))
-    assert passes[0]["start_s"] < first[-1]["end_s"]  # side by side
+    assert passes[0]["start_s"] < first[-1]["end_s"]  # in parallel
 
 
 def test_contexts_grow_with_every_step() -> None:
@@ -227,7 +227,7 @@ def test_a_round_is_draft_passes_then_verification() -> None:
 
 
 def test_copies_run_beside_kernels_on_their_own_track() -> None:
-    """All weights of llama-2-13b stream over PCIe while the layer before computes: the link is never idle in decode."""
+    """All weights of llama-2-13b are loaded over PCIe during the previous layer: the link is never idle in decode."""
     rows = drawn("offloaded weights").rows
     step = next(row for row in rows if row["name"] == "decode step 2" and row["kind"] == "step")
     inside = [row for row in rows if step["start_s"] <= row["start_s"] < step["end_s"]]
@@ -299,7 +299,9 @@ def test_eighty_layers_and_five_passes_are_within_the_limit(tmp_path: Path) -> N
         ("-o /nowhere/trace.json", "cannot write"),
     ],
 )
-def test_bad_input_is_a_one_line_error(words: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bad_input_is_a_one_line_error(
+    words: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     output = [] if "-o" in words else ["-o", str(tmp_path / "trace.json")]
     assert main(["trace", "llama-3.2-1b", "--hardware", "h100", "--no-fit-check", *words.split(), *output]) == 2
     error = capsys.readouterr().err
@@ -313,7 +315,7 @@ def test_more_steps_than_the_request_has_are_truncated(tmp_path: Path) -> None:
 
 
 def test_steps_of_a_chunked_schedule_have_operators() -> None:
-    """40,000 steps are priced in pieces of which only times are kept; a timeline prices its own again."""
+    """40,000 steps are evaluated in chunks that keep only times; the timeline re-evaluates its steps."""
     result = lv.analyze("llama-3.2-1b", "h100", input_len=16, output_len=40_000)
     step = next(row for row in result.timeline(2) if row["name"] == "decode step 2" and row["kind"] == "pass")
     first = int(result.analysis.schedule.decode_starts[0])

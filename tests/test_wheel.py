@@ -1,4 +1,4 @@
-"""A wheel built from a clean tree works alone, beside a user's folders of the same names as ours."""
+"""A wheel built from a clean tree works next to user folders with the names of ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmviewer.core.version import __version__
 from tests.imports import FILES, ROOT
 
 pytestmark = pytest.mark.slow
-#: A module of the user's that must neither be taken for ours nor break ours.
+#: A user module that must neither be imported as ours nor break ours.
 HOSTILE = "raise ImportError('this is the user\\'s own module')\n"
 MODEL = "llama-3.2-1b --hardware h100"
 LINES = {
@@ -47,7 +47,7 @@ def done(*words: str, folder: Path) -> str:
 
 
 def clean_tree(folder: Path) -> Path:
-    """The files that git tracks or would track, links as links."""
+    """Copy of the files that git tracks or would track; symbolic links stay links."""
     listed = done("git", "ls-files", "--cached", "--others", "--exclude-standard", folder=ROOT).splitlines()
     for name in filter(lambda name: (ROOT / name).exists(), listed):
         target = folder / name
@@ -70,7 +70,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an empty environment's programs, with the wheel and what it needs."""
+    """The bin folder of a fresh environment with the wheel and its dependencies."""
     home = tmp_path_factory.mktemp("environment")
     done(sys.executable, "-m", "venv", ".", folder=home)
     done("bin/python", "-m", "pip", "install", "--quiet", str(wheel), folder=home)
@@ -79,7 +79,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A working directory with packages of the user's that have the names of our folders."""
+    """A working directory with user packages named like our folders."""
     for name in ("reports", "calibrate", "hardware_specs", "model_configs", "tests"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(HOSTILE, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Steps and groups: which query-key pairs a mask lets through, against counting them one by one."""
+"""Steps and groups: numbers of attended query-key pairs against brute force."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_eager_kernels_compute_at_least_the_attended_pairs(n: int, c: int, w: in
 
 @pytest.mark.parametrize("cached", [0, 1, 4, 7, 8, 12, 1000])
 def test_a_draft_tree_attends_within_its_window_or_chunk(cached: int) -> None:
-    """Two children of two children: tokens whose paths have 1, 2, 2, 3, 3, 3, 3 tokens, themselves included."""
+    """Two children of two children: tokens whose paths have 1, 2, 2, 3, 3, 3, 3 tokens, including themselves."""
     paths = (1, 2, 2, 3, 3, 3, 3)
     tree = group(7, cached, pairs=sum(paths))
     seen = sum(min(cached + path, 8) for path in paths)
@@ -75,7 +75,7 @@ def test_a_draft_tree_attends_within_its_window_or_chunk(cached: int) -> None:
 
 
 def test_a_draft_tree_has_explicit_pairs() -> None:
-    """Two chains of two after one root: the root sees itself, the others 2, 3, 2, 3 of the new tokens: 11, not 15."""
+    """Two chains of two after one root: tokens attend to 1, 2, 3, 2, 3 of the new tokens: 11 pairs, not 15."""
     tree = group(5, 100, pairs=1 + 2 + 3 + 2 + 3)
     assert tree.attended_pairs() == 5 * 100 + 11
     assert group(5, 100).attended_pairs() == 5 * 100 + 15
@@ -104,7 +104,7 @@ def test_step_kinds_differ_only_in_sizes() -> None:
 
 
 def test_a_mixed_step_is_the_sum_of_its_groups() -> None:
-    """A chunk of 256 tokens beside 8 decodes: 264 tokens, 8 rows of logits, 9 sequences."""
+    """A chunk of 256 tokens with 8 decodes: 264 tokens, 8 rows of logits, 9 sequences."""
     step = workload.mixed(workload.chunk(1.0, 256.0, 0.0), workload.decode(8.0, 1000.0))
     assert (step.tokens, step.logits, step.sequences) == (264, 8, 9)
 

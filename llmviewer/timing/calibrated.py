@@ -187,7 +187,7 @@ class Calibrated:
             return f"kernels measured on {self.chip}" if measured else ""
         borrowed = f"efficiencies borrowed from {donors}, intervals widened"
         if measured:
-            return f"kernels measured on {self.chip}; for others {borrowed}"
+            return f"kernels measured on {self.chip}; other kernels: {borrowed}"
         return f"kernels not measured on this chip; {borrowed}"
 
     def assumptions(self) -> list[str]:

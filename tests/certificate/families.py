@@ -1,9 +1,9 @@
 """Facts that the certificate needs about each architecture: one row per `model_type`.
 
-`layers` names what tells layers apart (nothing: all alike). `fields` turns a published config into the fields of the
-class. `cut` does what a reduction needs beyond dropping layers. `experts_chosen` is the share of the experts' products
+`layers` lists functions that distinguish layers (none: all equal). `fields` turns a published config into the fields of the
+class. `cut` changes further fields of a reduced config. `experts_chosen` is the share of the experts' products
 that belong to chosen experts (1 unless the library runs them all). `stand_ins` replaces the forward pass of modules
-that cannot run without data. `code` says whether the class is the model's own or one of the same shapes.
+that cannot run without data. `code` states whether the class is the model's own or an equivalent of the same shapes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .stand_ins import dbrx_experts
 
 
 class Code(Enum):
-    """Whose code is run."""
+    """Origin of the code that is run."""
 
     OWN = "own class"
     EQUIVALENT = "equivalent class of the same shapes"
@@ -33,7 +33,7 @@ def every_expert_runs(resolved: Any) -> Fraction:
 
 
 def only_chosen_run(resolved: Any) -> Fraction:
-    """The usual case."""
+    """The default: the library runs only the chosen experts."""
     return Fraction(1)
 
 
@@ -51,7 +51,7 @@ class Family:
 
 
 FAMILIES: dict[str, Family] = {
-    # dense, all layers alike
+    # dense, all layers equal
     "gpt2": Family(model_class="GPT2LMHeadModel"),
     "opt": Family(model_class="OPTForCausalLM"),
     "gptj": Family(model_class="GPTJForCausalLM"),

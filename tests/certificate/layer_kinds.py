@@ -17,12 +17,12 @@ SHALLOWEST = 2
 
 
 def layer_types(resolved: Any) -> Labels:
-    """The library's names: full_attention, sliding_attention, chunked_attention, linear_attention, moe, mlp."""
+    """Names used by the library: full_attention, sliding_attention, chunked_attention, linear_attention, moe, mlp."""
     return tuple(resolved.layer_types)
 
 
 def mlp_types(resolved: Any) -> Labels:
-    """dense or sparse, where the config object holds the list."""
+    """Label per layer, dense or sparse, from the list in the config object."""
     return tuple(resolved.mlp_layer_types)
 
 
@@ -37,7 +37,7 @@ def expert_counts(resolved: Any) -> Labels:
 
 
 def dense_first(resolved: Any) -> Labels:
-    """DeepSeek and its heirs: `first_k_dense_replace` dense layers, experts in the others."""
+    """DeepSeek and its descendants: `first_k_dense_replace` dense layers, experts in the others."""
     return [layer >= resolved.first_k_dense_replace for layer in range(resolved.num_hidden_layers)]
 
 
@@ -62,7 +62,7 @@ def cache_sharing(resolved: Any) -> Labels:
 
 
 def covering_depth(resolved: Any, labels: Sequence[LayerLabels]) -> int:
-    """The fewest first layers that hold every kind of layer of the model."""
+    """The smallest number of first layers that contain every kind of layer."""
     depth: int = resolved.num_hidden_layers
     kinds = list(zip(*(label(resolved) for label in labels), strict=True)) if labels else [()] * depth
     last_new = max(kinds.index(kind) for kind in set(kinds))

@@ -50,7 +50,7 @@ class ProductFiling(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _heading(self, packet: Any, args: tuple[Any, ...]) -> Heading:
-        """The first rule that applies."""
+        """Heading of a product by the first rule that applies."""
         if packet in (aten.convolution, aten._convolution):
             return Heading.CONVOLUTION
         if self._inside(ROTARY_CLASSES):
@@ -77,7 +77,7 @@ class ProductFiling(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def following(self, model: nn.Module) -> Iterator[None]:
-        """Keeps the stack of running modules up to date; hooks are removed on leaving."""
+        """Tracks the stack of running modules by hooks, which are removed on exit."""
         handles = []
         for name, module in model.named_modules():
             handles.append(module.register_forward_pre_hook(partial(self._enter, name)))
@@ -96,5 +96,5 @@ class ProductFiling(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """Identity of the memory behind a tensor: a transposed or sliced weight has its parameter's."""
+    """Identity of a tensor's memory; a transposed or sliced weight has that of its parameter."""
     return int(tensor.untyped_storage()._cdata)

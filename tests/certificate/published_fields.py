@@ -1,6 +1,6 @@
-"""Published configs rewritten for the class that runs them: other names, or another model's class of the same shapes.
+"""Converts published configs for the class that runs them: renamed fields, or another model's class of equal shapes.
 
-Parameter counts are checked against the published ones, so a wrong mapping does not pass unseen.
+Parameter counts are checked against the published ones, so a wrong mapping is noticed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ Fields = dict[str, Any]
 
 
 def as_published(config: Fields) -> Fields:
-    """The library's class reads the config as it is."""
+    """The unchanged config, which the library's class reads."""
     return config
 
 

@@ -1,4 +1,4 @@
-"""Fewer layers, every kind of layer, real widths: done on the published config, so both sides read the same one."""
+"""Reduces the layers of a published config, keeping every kind of layer and real widths, for both sides."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ WINDOW_FIELDS = ("sliding_window", "sliding_window_size", "attention_chunk_size"
 
 
 def nothing_else(fields: Fields, resolved: Any) -> Fields:
-    """Depth and per-layer lists are all there is to reduce."""
+    """No reduction beyond depth and per-layer lists."""
     return fields
 
 
 def windows_from_second_layer(fields: Fields, resolved: Any) -> Fields:
-    """Qwen: where windows are in use they start at `max_window_layers`; let that be the second layer."""
+    """Qwen: where windows are in use they start at `max_window_layers`; this is set to the second layer."""
     return {**fields, "max_window_layers": 1} if fields.get("use_sliding_window") else fields
 
 
 def shared_tail(fields: Fields, resolved: Any) -> Fields:
-    """Gemma 4: one period of layers with a cache of their own, then one period of layers that share it."""
+    """Gemma 4: one period of layers with their own cache, then one period of layers that share it."""
     if not resolved.num_kv_shared_layers:
         return fields
     period = resolved.layer_types.index("full_attention") + 1
@@ -52,5 +52,5 @@ def narrowed(config: Mapping[str, Any], window: int) -> Fields:
 
 
 def _per_layer(name: str, value: Any, full_depth: int) -> bool:
-    """Whether a field is a list or a pattern with one entry per layer."""
+    """True if a field is a list or a pattern with one entry per layer."""
     return (isinstance(value, list) or name in PATTERN_FIELDS) and len(value) == full_depth

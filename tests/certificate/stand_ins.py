@@ -1,7 +1,6 @@
-"""Forward passes for modules whose own code cannot run on the meta device because it looks at the routing.
+"""Forward passes for modules whose code cannot run on the meta device because it depends on routing data.
 
-Products are the same for every routing: each token goes through k experts of one shape. So every choice falls on
-expert 0.
+Products are the same for every routing: each token uses k experts of one shape. So expert 0 is always chosen.
 """
 
 from __future__ import annotations

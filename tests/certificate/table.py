@@ -1,4 +1,4 @@
-"""`make docs`: prints docs/certificate.md, our counts and PyTorch's at full depth, side by side."""
+"""Prints docs/certificate.md for `make docs`: our counts and PyTorch's at full depth."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ experts, the full query-key rectangle of eager attention, and the head on the la
 
 
 def main() -> None:
-    """One row per model."""
+    """Print one row per model."""
     versions = {name: version(name) for name in ("transformers", "torch")}
     print(HEADER.format(prompt=PROMPT, batch=BATCH, cached=CACHED, **versions))  # noqa: T201
     for stem in models.names():
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def row(stem: str) -> str:
-    """One model's counts."""
+    """Table row of one model's counts."""
     config = published_config(stem)
     cells = [stem, code_of(config), f"{our_parameters(stem):,}", f"{parameter_count(config):,}"]
     cells += _pair(our_prefill(config, 1, PROMPT), count_prefill(config, 1, PROMPT))

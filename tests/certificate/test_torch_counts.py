@@ -1,4 +1,4 @@
-"""The PyTorch side by itself: numbers worked by hand, and relations that must hold before it may judge anything."""
+"""The PyTorch side of the certificate: numbers calculated by hand, and relations that validate it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WEIGHTS_PER_LAYER = 4 * 4096**2 + 3 * 4096 * 11008
 
 @pytest.fixture(autouse=True)
 def library() -> None:
-    """Skips, naming the reason, where torch or transformers is missing."""
+    """Skips with the reason if torch or transformers is missing."""
     try:
         model_class(FAMILIES["llama"])
     except UnavailableError as reason:

@@ -1,4 +1,4 @@
-"""FLOPs and parameters of a model as PyTorch sees them when the library's own code runs on the meta device.
+"""FLOPs and parameters of a model by PyTorch, from the library's own code on the meta device.
 
 Conventions: 2 FLOPs per multiply-add; only matrix products and convolutions; eager attention over the full new x keys
 square; chosen experts only, plus routers and shared experts; no multi-token-prediction blocks, no vision or audio.
@@ -45,7 +45,7 @@ class TorchCounts:
 
 
 def reduced(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with the first few layers, enough to hold every kind of layer, at real widths."""
+    """The config with the first few layers, enough to contain every kind of layer, at real widths."""
     family = family_of(config)
     text = text_config(config)
     fields = family.cut(text, resolved_config(text))
@@ -73,7 +73,7 @@ def count_step(config: Mapping[str, Any], batch: int, new: int, cached: int) -> 
 
 
 def code_of(config: Mapping[str, Any]) -> str:
-    """Which class is run, and whether it is the model's own or an equivalent of the same shapes."""
+    """The class that is run, and whether it is the model's own or an equivalent of the same shapes."""
     family = family_of(config)
     return f"{family.model_class}: {family.code.value}"
 
@@ -85,7 +85,7 @@ def parameter_count(config: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """A forward pass of `batch` sequences alike."""
+    """A forward pass of `batch` equal sequences."""
 
     batch: int
     new: int
@@ -93,7 +93,7 @@ class _Step:
 
 
 def _counted(config: Mapping[str, Any], step: _Step) -> TorchCounts:
-    """Runs one step under our filing and under PyTorch's counter; both must see the same FLOPs."""
+    """Counts one step by our filing and by PyTorch's counter, which must agree."""
     model = build(config)
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -112,7 +112,7 @@ def _counted(config: Mapping[str, Any], step: _Step) -> TorchCounts:
 
 
 def _filled_cache(model: Any, step: _Step) -> dict[str, Any]:
-    """The cache argument that a prefill of `step.cached` tokens hands back; nothing if there are none."""
+    """The cache argument returned by a prefill of `step.cached` tokens; empty if there are none."""
     if not step.cached:
         return {}
     output = model(**_inputs(model, step.batch, step.cached), use_cache=True)
@@ -121,7 +121,7 @@ def _filled_cache(model: Any, step: _Step) -> dict[str, Any]:
 
 
 def _inputs(model: Any, batch: int, tokens: int) -> dict[str, Any]:
-    """Token ids on the meta device, and the request for one logit where the model takes one.
+    """Token ids on the meta device, and the request for one logit if the model supports it.
 
     The request is a position, not the number 1: given a number, Gemma 4 also drops the other positions from the layers
     that share a cache, and the count would no longer be that of all tokens in all layers.
@@ -139,7 +139,7 @@ def _takes_one_logit(model: Any) -> bool:
 
 
 def _tally(filed: Filed, step: _Step, experts_chosen: Fraction, head_rows: int) -> TorchCounts:
-    """Adds up each heading."""
+    """Sum of each heading."""
     total = {heading: sum(flops for (of, _), flops in filed.items() if of is heading) for heading in Heading}
     routed = total[Heading.EXPERTS] * experts_chosen
     expansion = sum(flops for (_, module), flops in filed.items() if module.endswith("kv_b_proj"))
@@ -158,7 +158,7 @@ def _tally(filed: Filed, step: _Step, experts_chosen: Fraction, head_rows: int) 
 
 
 def _whole(value: Fraction | int) -> int:
-    """A share of a count is a count again; anything else means the share is wrong."""
+    """An integral count; a fraction means that the share of experts is wrong."""
     if value != int(value):
         raise CounterDisagreesError(f"{value} is not a whole number of FLOPs")
     return int(value)

@@ -1,4 +1,4 @@
-"""Measuring on a CUDA device: graphs, cold weights, every kernel runs or says why not."""
+"""Measuring on a CUDA device: graphs, cold weights, and every kernel runs or gives a reason."""
 
 from __future__ import annotations
 

@@ -20,9 +20,19 @@ def main(words: Sequence[str] | None = None) -> int:
     """Exit status 1 if a fault survives."""
     parser = argparse.ArgumentParser(prog="python -m tests.prove", description="Plant faults; the tests must fail.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="faults to plant (default: all)")
-    parser.add_argument("--jobs", type=int, default=1, help="copies of the checkout that run side by side")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        choices=range(1, 17),
+        metavar="N",
+        help="copies of the checkout that run side by side",
+    )
     given = parser.parse_args(words)
-    faults = select(given.names)
+    try:
+        faults = select(given.names)
+    except ValueError as error:
+        parser.error(str(error))
     with tempfile.TemporaryDirectory(prefix="prove-") as folder:
         copies = [Checkout.copied(Path(folder) / str(number) / "checkout") for number in range(given.jobs)]
         noticed = plant_all(faults, copies)

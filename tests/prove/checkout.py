@@ -45,7 +45,7 @@ class Checkout:
         return checkout
 
     def _compile(self) -> None:
-        """Byte code that is valid by the hash of its source, not by time and size, which a fault may leave as they are.
+        """Compile to byte code validated by source hash, because a fault may keep time and size of a file.
 
         No other byte code is written.
         """

@@ -9,6 +9,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = Path(__file__).resolve().parent / "faults"
+#: Files of faults in the order of the page: counts of operators, times and memory, techniques and answers.
+FILES = ("counts", "times", "answers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +42,10 @@ class Fault:
         return text.replace(self.old, self.new)
 
 
-def read_faults(folder: Path = FOLDER) -> tuple[Fault, ...]:
+def read_faults() -> tuple[Fault, ...]:
     """All faults, file by file.  Raises ValueError for a name that occurs twice."""
-    rows = [row for path in sorted(folder.glob("*.yaml")) for row in yaml.safe_load(path.read_text(encoding="utf-8"))]
+    texts = ((FOLDER / f"{name}.yaml").read_text(encoding="utf-8") for name in FILES)
+    rows = [row for text in texts for row in yaml.safe_load(text)]
     faults = tuple(Fault(**{**row, "tests": tuple(row["tests"].split())}) for row in rows)
     names = [fault.name for fault in faults]
     if repeated := {name for name in names if names.count(name) > 1}:
@@ -51,8 +54,11 @@ def read_faults(folder: Path = FOLDER) -> tuple[Fault, ...]:
 
 
 def select(names: list[str]) -> tuple[Fault, ...]:
-    """The faults of these names, or all.  Raises ValueError for an unknown name."""
+    """The faults of these names, or all.  Raises ValueError for an unknown name and for a fault that does not fit."""
     known = {fault.name: fault for fault in read_faults()}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"unknown fault {', '.join(unknown)}; known: {', '.join(known)}")
-    return tuple(known[name] for name in names) if names else tuple(known.values())
+    selected = [known[name] for name in names or known]
+    for fault in selected:
+        fault.planted((ROOT / fault.path).read_text(encoding="utf-8"))
+    return tuple(selected)
