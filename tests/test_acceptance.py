@@ -129,7 +129,7 @@ def test_spellings_of_acceptance_are_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("1.2", r"--speculative: acceptance is '1.2'; allowed: rates from 0 to 1"),
         ("0.8/-0.1", "allowed: rates from 0 to 1"),
@@ -139,8 +139,8 @@ def test_spellings_of_acceptance_are_parsed() -> None:
         ("", "acceptance is missing; write acceptance=0.8"),
     ],
 )
-def test_bad_acceptance_is_a_one_line_error(text: str, said: str) -> None:
-    with pytest.raises(UserError, match=said) as raised:
+def test_bad_acceptance_is_a_one_line_error(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
         read_acceptance("--speculative", text)
     assert "\n" not in str(raised.value)
 

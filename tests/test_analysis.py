@@ -147,11 +147,11 @@ def test_a_single_point_and_the_same_point_of_a_sweep_are_bit_identical(
     sweep = analyze(model, chip, batch_size=batches, input_len=prompts, output_len=outputs, **options)
     columns = sweep.columns()
     for at, (batch, prompt, output) in enumerate(points):
-        alone = analyze(model, chip, batch_size=batch, input_len=prompt, output_len=output, **options)
-        for column, values in alone.columns().items():
+        single = analyze(model, chip, batch_size=batch, input_len=prompt, output_len=output, **options)
+        for column, values in single.columns().items():
             assert same_bits(values[0], columns[column][at]), column
         for stage in ("prefill", "decode"):
-            assert alone.stage(stage) == sweep.stage(stage, at)
+            assert single.stage(stage) == sweep.stage(stage, at)
 
 
 @pytest.mark.parametrize("name", models.names())
@@ -177,7 +177,7 @@ def step_time(model: models.Model, chip: str, step: Any, attention: str) -> floa
 @pytest.mark.parametrize("model", [DENSE, MOE, LATENT], ids=lambda model: model.name)
 @pytest.mark.parametrize("attention", ["flash", "eager"])
 def test_tpot_is_the_mean_of_single_steps(model: models.Model, attention: str) -> None:
-    """12 output tokens after a prompt of 100: 11 steps over 100 ... 110 cached tokens; prefill gives the first token."""
+    """12 output tokens, prompt of 100: 11 steps over 100 ... 110 cached tokens; prefill gives the first token."""
     found = analyze(model, "a6000", batch_size=4, input_len=100, output_len=12, attention=attention).metrics()
     steps = [step_time(model, "a6000", decode(4.0, 100.0 + i), attention) for i in range(11)]
     assert found["tpot_s"] == pytest.approx(np.mean(steps), rel=1e-12)
@@ -208,18 +208,18 @@ def test_utilizations_are_fractions_of_the_data_sheet() -> None:
 
 
 def test_bandwidth_utilization_uses_the_real_decode_steps() -> None:
-    """Prompt 2048, 3 tokens: the real steps read 2049 and 2050 keys, like the steps shown for prompts of 2049 and 2050."""
-    asked = {"batch_size": 64, "quantization": "w4a16"}
-    shown = [answer("llama-2-7b", "a100", input_len=n, **asked)["stages"]["decode"] for n in (2049, 2050)]
+    """Prompt 2048, 3 tokens: the real steps read 2049 and 2050 keys, as shown for prompts of 2049 and 2050."""
+    requested = {"batch_size": 64, "quantization": "w4a16"}
+    shown = [answer("llama-2-7b", "a100", input_len=n, **requested)["stages"]["decode"] for n in (2049, 2050)]
     read = sum(
         (row["weight_read_bytes"] + row["kv_read_bytes"]) * row["layers"]
         for stage in shown
         for row in stage["operators"]
     )
-    found = answer("llama-2-7b", "a100", input_len=2048, output_len=3, **asked)["metrics"]
+    found = answer("llama-2-7b", "a100", input_len=2048, output_len=3, **requested)["metrics"]
     assert found["decode_mbu"] == pytest.approx(read / (sum(stage["time_s"] for stage in shown) * 2039e9), rel=1e-12)
-    alone = answer("llama-2-7b", "a100", input_len=2048, output_len=1, **asked)["metrics"]
-    assert alone["decode_mbu"] is None, "one output token takes no decode step"
+    single = answer("llama-2-7b", "a100", input_len=2048, output_len=1, **requested)["metrics"]
+    assert single["decode_mbu"] is None, "one output token takes no decode step"
 
 
 def test_mfu_divides_every_flop_by_the_peak_of_its_own_dtype() -> None:
@@ -304,14 +304,14 @@ def test_a_draft_runs_on_the_hypothetical_chip_of_its_point(speculative: str) ->
 
 @pytest.mark.parametrize("figure", ["bandwidth_bytes_per_s", "memory_bytes", "l2_bytes", "units", "matrix_flops_per_s"])
 def test_a_hypothetical_chip_in_an_array_matches_the_single_chip(figure: str) -> None:
-    """H100s that differ in one figure, by factors of 1 and 2: the second result equals that of a chip with twice as much."""
+    """H100s with one figure times 1 and 2: the second result equals that of a single chip with twice as much."""
     chip, name = specs.load("h100"), "gemma-3-12b"
 
     def times(factor: Any) -> Any:
         value = getattr(chip, figure)
         return {dtype: rate * factor for dtype, rate in value.items()} if isinstance(value, dict) else value * factor
 
-    both, alone = (replace(chip, **{figure: times(factor)}) for factor in (np.array([1.0, 2.0]), 2.0))
-    found, expected = (analyze(name, c, input_len=40000, batch_size=8) for c in (both, alone))
+    both, single = (replace(chip, **{figure: times(factor)}) for factor in (np.array([1.0, 2.0]), 2.0))
+    found, expected = (analyze(name, c, input_len=40000, batch_size=8) for c in (both, single))
     assert found.to_dict(1) == expected.to_dict()
     assert found.columns()["ttft_s"][1] == expected.columns()["ttft_s"][0]

@@ -10,7 +10,7 @@ import llmviewer as lv
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size is 0; allowed: whole numbers from 1"),
         ({"batch_size": -3}, "batch_size is -3; allowed"),
@@ -38,14 +38,14 @@ import llmviewer as lv
         ({"batchsize": 4}, "unknown option 'batchsize'"),
     ],
 )
-def test_an_invalid_option_names_the_value_and_what_is_allowed(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(lv.UserError, match=said) as error:
+def test_an_invalid_option_names_the_value_and_what_is_allowed(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(lv.UserError, match=message) as error:
         lv.analyze("llama-2-7b", "a6000", **options)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("model", "chip", "said"),
+    ("model", "chip", "message"),
     [
         ("lama-2-7b", "a6000", "unknown model 'lama-2-7b'; did you mean 'llama-2-7b'"),
         ("llama-2-7b", "a600", "unknown chip 'a600'; did you mean 'a6000'"),
@@ -62,8 +62,8 @@ def test_an_invalid_option_names_the_value_and_what_is_allowed(options: dict[str
     ],
     ids=lambda value: str(value)[:20].replace("\0", "?"),
 )
-def test_an_unknown_name_is_a_one_line_error_with_the_nearest_name(model: str, chip: str, said: str) -> None:
-    with pytest.raises(lv.UserError, match=said) as error:
+def test_an_unknown_name_is_a_one_line_error_with_the_nearest_name(model: str, chip: str, message: str) -> None:
+    with pytest.raises(lv.UserError, match=message) as error:
         lv.analyze(model, chip)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400

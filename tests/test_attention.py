@@ -167,10 +167,10 @@ def test_attention_of_a_mixed_step_is_the_sum_of_its_groups(
     steps = [chunk(*map(float, size)) for size in (first, second)]
     for name in ("qk_matmul", "softmax", "sv_matmul"):
         together = eager(GQA, mixed(*steps))[name]
-        alone = [eager(GQA, step)[name] for step in steps]
-        assert together.flops == sum(op.flops for op in alone)
-        assert together.masked_flops == sum(op.masked_flops for op in alone)
-        assert together.traffic_bytes == sum(op.traffic_bytes for op in alone)
+        single = [eager(GQA, step)[name] for step in steps]
+        assert together.flops == sum(op.flops for op in single)
+        assert together.masked_flops == sum(op.masked_flops for op in single)
+        assert together.traffic_bytes == sum(op.traffic_bytes for op in single)
     assert flash(GQA, mixed(*steps)).matmul_flops == sum(flash(GQA, step).matmul_flops for step in steps)
 
 

@@ -45,13 +45,13 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     return run
 
 
-def refused(answer: tuple[int, str, str], said: str) -> None:
+def refused(answer: tuple[int, str, str], message: str) -> None:
     """Asserts status 2, empty stdout, and one printable line on stderr that contains `said`."""
     status, out, err = answer
     assert (status, out) == (2, "")
     assert err.startswith("error: ") and err.endswith("\n") and err.rstrip("\n").isprintable()
     assert len(err) < 600
-    assert said in err
+    assert message in err
 
 
 def one_line(error: UserError) -> None:
@@ -59,7 +59,7 @@ def one_line(error: UserError) -> None:
     assert len(str(error)) < 600
 
 
-# --- arguments -----------------------------------------------------------------------------------------------------------
+# --- arguments -------------------------------------------------------------------------------------------------------
 
 ANALYZE = ["analyze", "llama-2-7b", "--hardware", "a6000"]
 SWEEP = ["sweep", "llama-2-7b", "--hardware", "a6000", "--format", "csv"]
@@ -76,7 +76,7 @@ def test_a_size_that_is_not_a_positive_integer_is_rejected(run: Run, option: str
 
 
 @pytest.mark.parametrize(
-    ("option", "text", "said"),
+    ("option", "text", "message"),
     [
         ("speculative", "llama-3.2-1b", "a smaller model: draft=NAME,"),
         ("speculative", "draft", "draft is missing; write draft=NAME of a model"),
@@ -89,8 +89,8 @@ def test_a_size_that_is_not_a_positive_integer_is_rejected(run: Run, option: str
         ("lora", "adapters=3", "rank is missing; write --lora rank=..."),
     ],
 )
-def test_an_incomplete_option_says_what_to_write(run: Run, option: str, text: str, said: str) -> None:
-    refused(run("analyze", "llama-2-7b", "--hardware", "a6000", f"--{option}", text), said)
+def test_an_incomplete_option_says_what_to_write(run: Run, option: str, text: str, message: str) -> None:
+    refused(run("analyze", "llama-2-7b", "--hardware", "a6000", f"--{option}", text), message)
 
 
 @pytest.mark.parametrize("value", ["", "x", "nan", "inf", "-1", "0", "1.1", "90"])
@@ -99,7 +99,7 @@ def test_a_utilization_is_a_fraction(run: Run, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([""], "unknown command ''; allowed: analyze"),
         (["help"], "--help"),
@@ -125,12 +125,12 @@ def test_a_utilization_is_a_fraction(run: Run, value: str) -> None:
         ([*SWEEP, "--dtype", ",".join(["fp16"] * 10001)], "10,001 configurations; allowed: at most 10,000"),
     ],
 )
-def test_wrong_arguments_are_a_one_line_error(run: Run, words: list[object], said: str) -> None:
-    refused(run(*words), said)
+def test_wrong_arguments_are_a_one_line_error(run: Run, words: list[object], message: str) -> None:
+    refused(run(*words), message)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "batch_size is ''"),
         (",,", "a number between the commas is missing"),
@@ -146,8 +146,8 @@ def test_wrong_arguments_are_a_one_line_error(run: Run, words: list[object], sai
         ("1:10000000,1:10000000", "has over 10,000,000 values"),
     ],
 )
-def test_a_wrong_range_is_a_one_line_error(run: Run, text: str, said: str) -> None:
-    refused(run(*SWEEP, f"--batch-size={text}"), said)
+def test_a_wrong_range_is_a_one_line_error(run: Run, text: str, message: str) -> None:
+    refused(run(*SWEEP, f"--batch-size={text}"), message)
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "table"])
@@ -250,10 +250,10 @@ FILES: dict[str, tuple[str | bytes, str]] = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_broken_file_is_a_one_line_error_for_models_and_chips(run: Run, name: str) -> None:
-    content, said = FILES[name]
+    content, message = FILES[name]
     Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    refused(run("analyze", name, "--hardware", "a6000"), said)
-    refused(run("models", "show", name), said)
+    refused(run("analyze", name, "--hardware", "a6000"), message)
+    refused(run("models", "show", name), message)
     refused(run("analyze", "llama-2-7b", "--hardware", name), "")
     refused(run("hardware", "show", name), "")
 
@@ -416,15 +416,15 @@ def test_chip_and_request_arrays_of_different_lengths_are_a_one_line_error() -> 
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("x", "'x'"), (None, "null"), (True, "true"), (3, "3"), (0.5, "0.5"), ([1], "a list"), ({}, "a mapping"),
         (np.ones(1), "an array"), (10**5000, "a number of thousands of digits"), ("a\nb\x1b", "'a?b?'"),
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_error_messages_quote_values_as_written(value: object, said: str) -> None:
-    assert quoted(value) == said
+def test_error_messages_quote_values_as_written(value: object, message: str) -> None:
+    assert quoted(value) == message
 
 
 def test_dataframe_columns_are_accepted_as_sizes() -> None:

@@ -40,7 +40,7 @@ def request_of(users: float, prompt: float, output: float) -> Request:
     return Request(batch_size=np.array([users]), input_len=np.array([prompt]), output_len=np.array([output]))
 
 
-def machine(places: float = np.inf, prompt_bytes: float = 1e9) -> Replica:
+def example_replica(places: float = np.inf, prompt_bytes: float = 1e9) -> Replica:
     """A replica with times linear in tokens and this number of cache slots."""
     return Replica(
         max_sequences=lambda request, budget: places + 0.0 * request.batch_size,
@@ -51,13 +51,13 @@ def machine(places: float = np.inf, prompt_bytes: float = 1e9) -> Replica:
     )
 
 
-def served(batching: Batching, request: Request, on: Replica) -> RequestTimes:
+def request_times(batching: Batching, request: Request, replica: Replica) -> RequestTimes:
     """The request on the example replica; its mixed steps contain decode sequences and prompt chunks."""
-    running = batching.admit(request, on)
+    running = batching.admit(request, replica)
     assert running is not None
     steps = request.output_len - 1.0
     decode_s = steps * (FIXED + TOKEN * running.request.batch_size)
-    prefill_s = _prefill(running, request) if isinstance(running, chunked.ChunkedRunning) else on.prefill_s(
+    prefill_s = _prefill(running, request) if isinstance(running, chunked.ChunkedRunning) else replica.prefill_s(
         replace(request, batch_size=running.prompts_per_pass)
     )  # fmt: skip
     passes = RequestTimes(prefill_s=np.asarray(prefill_s), decode_s=np.asarray(decode_s), steps=np.asarray(steps))
@@ -75,7 +75,7 @@ def e2e_s(times: RequestTimes) -> float:
     return float((times.ttft_s + times.generation_s)[0])
 
 
-def simulated(users: int, prompt: int, output: int, budget: int) -> tuple[float, float, float]:
+def simulate_engine(users: int, prompt: int, output: int, budget: int) -> tuple[float, float, float]:
     """TTFT, TPOT [s] and requests per second of an engine simulated step by step: decodes first, then tokens of the
     prompts in order of arrival; every user sends the next request when the answer is complete."""
     steps, now, ended = output - 1, 0.0, 0
@@ -110,7 +110,7 @@ def simulated(users: int, prompt: int, output: int, budget: int) -> tuple[float,
 
 
 class TestChunked:
-    def test_there_is_no_queue_while_prompts_need_fewer_steps_than_decoding(self) -> None:
+    def test_chunk_plan_with_rare_prompts(self) -> None:
         # 8 users, prompts of 1024, steps of 512: 7 decode with a chunk of 505, so a prompt takes 3 steps;
         # 8 x 3 of the 127 + 3 steps of a cycle are mixed
         found = plan_chunks(8.0, 1024.0, 127.0, 512.0)
@@ -120,7 +120,7 @@ class TestChunked:
     def test_ttft_and_tpot_by_hand(self) -> None:
         # 3 mixed steps have 1024 + 3 x 7 tokens: 30 + 104.5 ms; a pure step of 8 takes 10.8 ms.  Between the 127 steps
         # of an answer the 7 others' prompts take 21
-        times = served(Chunked(tokens=512), request_of(8, 1024, 128), machine())
+        times = request_times(Chunked(tokens=512), request_of(8, 1024, 128), example_replica())
         assert times.ttft_s == pytest.approx(0.1345)
         assert times.generation_s == pytest.approx(7 * 0.1345 + (127 - 21) * 0.0108)
         assert times.tpot_s == pytest.approx((7 * 0.1345 + 106 * 0.0108) / 127)
@@ -131,7 +131,7 @@ class TestChunked:
         found = plan_chunks(64.0, 4096.0, 64.0, 512.0)
         assert (found.chunks, found.share, found.filled) == (8.125, 1.0, 1.0)
         assert found.decodes == pytest.approx(64 / 8.125)
-        times = served(Chunked(tokens=512), request_of(64, 4096, 65), machine())
+        times = request_times(Chunked(tokens=512), request_of(64, 4096, 65), example_replica())
         prefill = 8.125 * FIXED + TOKEN * (4096 + 64)
         assert times.prefill_s == pytest.approx(prefill)
         assert e2e_s(times) == pytest.approx(64 * prefill), "a prompt begins every 8.125 steps, 64 users take turns"
@@ -144,7 +144,7 @@ class TestChunked:
         assert found.decodes == pytest.approx(56.0)
 
     def test_a_single_user_is_prefilled_in_chunks_and_decodes_without_interference(self) -> None:
-        times = served(Chunked(tokens=512), request_of(1, 1024, 128), machine())
+        times = request_times(Chunked(tokens=512), request_of(1, 1024, 128), example_replica())
         assert times.ttft_s == pytest.approx(2 * FIXED + 1024 * TOKEN)
         assert times.generation_s == pytest.approx(127 * (FIXED + TOKEN))
 
@@ -153,7 +153,7 @@ class TestChunked:
         assert (found.chunks, found.chunk_tokens, found.decodes) == (1.0, 1024.0, 7.0)
 
     def test_single_token_answers_have_no_decode_steps(self) -> None:
-        times = served(Chunked(tokens=512), request_of(8, 1024, 1), machine())
+        times = request_times(Chunked(tokens=512), request_of(8, 1024, 1), example_replica())
         assert np.isnan(times.tpot_s).all()
         assert e2e_s(times) == pytest.approx(8 * (2 * FIXED + 1024 * TOKEN))
 
@@ -191,8 +191,8 @@ class TestChunked:
         ],
     )
     def test_the_formula_matches_a_simulated_engine(self, users: int, prompt: int, output: int, budget: int) -> None:
-        times = served(Chunked(tokens=budget), request_of(users, prompt, output), machine())
-        first, token, rate = simulated(users, prompt, output, budget)
+        times = request_times(Chunked(tokens=budget), request_of(users, prompt, output), example_replica())
+        first, token, rate = simulate_engine(users, prompt, output, budget)
         assert users / e2e_s(times) == pytest.approx(rate, rel=0.01)
         assert float(times.ttft_s[0]) == pytest.approx(first, rel=0.1)
         assert float(np.nan_to_num(times.tpot_s)[0]) == pytest.approx(token, rel=0.01)
@@ -201,7 +201,7 @@ class TestChunked:
     @given(users=st.integers(1, 512), prompt=st.integers(1, 20000), output=st.integers(1, 2000))
     def test_littles_law_holds(self, users: int, prompt: int, output: int) -> None:
         """Little's law: users = throughput x end-to-end time."""
-        times = served(Chunked(tokens=512), request_of(users, prompt, output), machine(places=64.0))
+        times = request_times(Chunked(tokens=512), request_of(users, prompt, output), example_replica(places=64.0))
         running = min(users, 64)
         assert e2e_s(times) == pytest.approx(float(times.cycle_s[0]) * users / running)
         assert (times.queue_s >= 0.0).all() and (times.waiting_s >= 0.0).all()  # type: ignore[attr-defined]
@@ -211,8 +211,8 @@ class TestChunked:
         from llmviewer.techniques.batching.continuous import Continuous
 
         request = request_of(16, 1024, 256)
-        apart = replace(served(Continuous(), request, machine()), interference=1.0)
-        assert e2e_s(served(Chunked(tokens=512), request, machine())) < e2e_s(apart)
+        separate = replace(request_times(Continuous(), request, example_replica()), interference=1.0)
+        assert e2e_s(request_times(Chunked(tokens=512), request, example_replica())) < e2e_s(separate)
 
 
 def load(**changes: Any) -> Load:
@@ -259,7 +259,7 @@ class TestDisaggregated:
         self, prompt: int, output: int, link: float, places: float, bound: str
     ) -> None:
         batching = Disaggregated(prefill=2.0, decode=2.0, link_bytes_per_s=link)
-        times = served(batching, request_of(16, prompt, output), machine(places))
+        times = request_times(batching, request_of(16, prompt, output), example_replica(places))
         assert isinstance(times, disaggregated.DisaggregatedTimes)
         rates = dict(zip(BOUNDS, times.load.rates(times.decode_s), strict=True))
         assert times.facts()["bound"] == [bound] == [min(rates, key=lambda name: float(rates[name][0]))]
@@ -275,7 +275,7 @@ class TestDisaggregated:
         self, users: int, prefill: int, decode: int, prompt: int, output: int
     ) -> None:
         batching = Disaggregated(prefill=float(prefill), decode=float(decode), link_bytes_per_s=5e10)
-        times = served(batching, request_of(users, prompt, output), machine(places=32.0))
+        times = request_times(batching, request_of(users, prompt, output), example_replica(places=32.0))
         assert isinstance(times, disaggregated.DisaggregatedTimes)
         rate = float(times.requests_per_s[0])
         for allowed in times.load.rates(times.decode_s):
@@ -285,7 +285,8 @@ class TestDisaggregated:
 
     def test_the_transfer_delays_the_second_token_and_not_the_first(self) -> None:
         slow, fast = (
-            served(Disaggregated(link_bytes_per_s=link), request_of(1, 1024, 101), machine()) for link in (1e9, np.inf)
+            request_times(Disaggregated(link_bytes_per_s=link), request_of(1, 1024, 101), example_replica())
+            for link in (1e9, np.inf)
         )
         assert slow.ttft_s == fast.ttft_s
         assert slow.generation_s - fast.generation_s == pytest.approx(1.0)  # 1e9 bytes at 1e9 bytes/s
@@ -303,7 +304,7 @@ MODELS = ("llama-2-7b", "qwen3-30b-a3b", "deepseek-v2-lite", "gemma-2-9b", "mamb
 @pytest.mark.parametrize("name", [name for name in MODELS if name in models.names()])
 class TestModels:
     def test_chunks_keep_linear_flops_and_flash_attention_flops(self, name: str) -> None:
-        """One user, so no decode sequences.  The form of latent attention is fixed, since a chunk may use another form."""
+        """One user, so no decode sequences.  The form of latent attention is fixed, as chunks may use another."""
         kept = {"latent_attention": "absorbed"} if "deepseek" in name else {}
         whole, chunks = (
             served_by(name, way, batch_size=1, input_len=2048, **kept)["stages"]["prefill"]
@@ -376,12 +377,14 @@ class TestModels:
     def test_an_infinite_link_costs_nothing_and_disaggregated_decode_is_never_slower_than_chunked(
         self, name: str
     ) -> None:
-        apart = served_by(name, "disaggregated,link=1000000")
-        beside = served_by(name, "continuous")
+        separate = served_by(name, "disaggregated,link=1000000")
+        interleaved = served_by(name, "continuous")
         static = served_by(name, "static", batch_size=16)
-        assert apart["serving"]["transfer_s"] < 1e-4
-        assert apart["metrics"]["tpot_s"] <= min(beside["metrics"]["tpot_s"], static["metrics"]["tpot_s"] * 1.001)
-        assert apart["parallelism"]["devices"] == 2
+        assert separate["serving"]["transfer_s"] < 1e-4
+        assert separate["metrics"]["tpot_s"] <= min(
+            interleaved["metrics"]["tpot_s"], static["metrics"]["tpot_s"] * 1.001
+        )
+        assert separate["parallelism"]["devices"] == 2
 
     def test_scaling_both_pools_and_users_keeps_latencies(self, name: str) -> None:
         one, three = (
@@ -394,7 +397,7 @@ class TestModels:
 
 
 def test_full_steps_contain_prompts_and_their_answers_in_proportion() -> None:
-    """64 users of Llama-3.1-8b: a prompt takes 8.125 steps of 512 tokens, in which one answer of 65 tokens is decoded too:
+    """64 users of Llama-3.1-8b: a prompt takes 8.125 steps of 512 tokens, which also decode one answer of 65:
     linear layers process S + n tokens, flash attention the pairs of both."""
     found = answer("llama-3.1-8b", "b200", batch_size=64, input_len=4096, output_len=65, batching="chunked")
     assert found["serving"]["running"] == 64 and found["serving"]["chunks"] == 8.125
@@ -477,8 +480,8 @@ class TestBadInput:
     def test_two_token_budgets_are_an_error(self) -> None:
         with pytest.raises(UserError, match="both set the token budget of a step; remove one of them"):
             served_by("llama-2-7b", "chunked,tokens=512", max_num_batched_tokens=256)
-        alone = served_by("llama-2-7b", "chunked", max_num_batched_tokens=256)
-        assert alone["serving"]["token_budget"] == 256
+        single = served_by("llama-2-7b", "chunked", max_num_batched_tokens=256)
+        assert single["serving"]["token_budget"] == 256
 
     @pytest.mark.parametrize("batching", ["chunked", "disaggregated"])
     def test_unmodelled_combinations_are_rejected(self, batching: str) -> None:

@@ -32,8 +32,8 @@ TOKEN = 524288
 
 
 def plan(branches: Branches, batch: float, prompt: float, output: float, budget: float = np.inf) -> Schedule:
-    asked = Request(batch_size=batch, input_len=prompt, output_len=output)
-    return schedule(asked, budget, generation=Generation(branches=branches))
+    requested = Request(batch_size=batch, input_len=prompt, output_len=output)
+    return schedule(requested, budget, generation=Generation(branches=branches))
 
 
 def passes(found: Schedule) -> list[tuple[float, ...]]:
@@ -80,8 +80,8 @@ def test_every_token_is_decoded_once_and_the_longest_branch_sets_the_number_of_p
 ) -> None:
     found = plan(replace(skeleton(outline, points, prompt), shared=shared == "on"), batch, 20, output)
     (group,) = found.step.groups
-    asked = np.asarray(group.batch_size * group.logit_positions)[found.shown :]
-    assert asked.sum() == batch * (output - 1)
+    requested = np.asarray(group.batch_size * group.logit_positions)[found.shown :]
+    assert requested.sum() == batch * (output - 1)
     rest = max(output - outline, 0)
     assert found.decode_steps.tolist() == [min(outline, output) - 1 + -(-rest // points)]
 
@@ -106,18 +106,20 @@ class TestEveryModel:
         for point in range(3):
             assert without_option_texts(other.to_dict(point)) == without_option_texts(plain.to_dict(point))
 
-    @pytest.mark.parametrize("asked", ["skeleton,outline=8,points=3,prompt=7", "apar,branches=2.5,parallel=0.6"])
-    def test_a_single_point_equals_the_same_point_of_a_sweep_bit_for_bit(self, model: str, asked: str) -> None:
-        options: dict[str, Any] = {"branches": asked, "max_num_batched_tokens": 2048}
+    @pytest.mark.parametrize("requested", ["skeleton,outline=8,points=3,prompt=7", "apar,branches=2.5,parallel=0.6"])
+    def test_a_single_point_equals_the_same_point_of_a_sweep_bit_for_bit(self, model: str, requested: str) -> None:
+        options: dict[str, Any] = {"branches": requested, "max_num_batched_tokens": 2048}
         sweep = analyze(model, "h100", **SIZES, **options)
         for point in range(3):
             own = {name: values[point] for name, values in SIZES.items()}
             assert analyze(model, "h100", **own, **options).to_dict() == sweep.to_dict(point)
 
-    @pytest.mark.parametrize("asked", ["skeleton,outline=8,points=3,prompt=7", "skeleton,outline=8,points=7,shared=on"])
+    @pytest.mark.parametrize(
+        "requested", ["skeleton,outline=8,points=3,prompt=7", "skeleton,outline=8,points=7,shared=on"]
+    )
     @pytest.mark.parametrize("budget", [0, 512])
-    def test_peak_memory_needs_only_the_largest_passes(self, model: str, asked: str, budget: int) -> None:
-        options: dict[str, Any] = {"branches": asked, "max_num_batched_tokens": budget, "attention": "eager"}
+    def test_peak_memory_needs_only_the_largest_passes(self, model: str, requested: str, budget: int) -> None:
+        options: dict[str, Any] = {"branches": requested, "max_num_batched_tokens": budget, "attention": "eager"}
         chosen = configuration(model, "h100", **options)
         every = analyze(model, "h100", **SIZES, **options).analysis.memory
         ends = limits.memory_of(model_of(chosen), chosen.system, request(**SIZES), budget or np.inf)
@@ -147,7 +149,7 @@ def test_the_time_of_an_answer_is_the_sum_of_its_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "tokens"),
+    ("requested", "tokens"),
     [
         ("none", 171 + 256 - 1),
         # 220 tokens remain: the longest of 6 points has 37; the last token of a branch is never cached
@@ -160,18 +162,18 @@ def test_the_time_of_an_answer_is_the_sum_of_its_parts() -> None:
         ("skeleton,outline=256,points=6", 171 + 256 - 1),
     ],
 )
-def test_the_cache_at_the_end_by_hand(asked: str, tokens: int) -> None:
-    found = analyze("llama-2-7b", "a100", batch_size=2, input_len=171, output_len=256, branches=asked)
+def test_the_cache_at_the_end_by_hand(requested: str, tokens: int) -> None:
+    found = analyze("llama-2-7b", "a100", batch_size=2, input_len=171, output_len=256, branches=requested)
     assert found.to_dict()["memory"]["kv_cache_bytes"] == 2 * tokens * TOKEN
 
 
 def test_shared_pages_are_whole_and_prefixes_of_all_requests_are_stored_once() -> None:
-    asked: dict[str, Any] = {"input_len": 160, "output_len": 60, "branches": "apar,branches=4,parallel=0.8"}
-    # 12 tokens sequentially, 48 in 4 branches: 183 tokens each at the end, 171 in common. Pages of 16: 12 each, 10 in common
-    paged = analyze("llama-2-7b", "a100", batch_size=2, kv_block_size=16, **asked).to_dict()["memory"]
+    requested: dict[str, Any] = {"input_len": 160, "output_len": 60, "branches": "apar,branches=4,parallel=0.8"}
+    # 12 tokens sequentially, 48 in 4 branches: 183 tokens each at the end, 171 shared. Pages of 16: 12 each, 10 shared
+    paged = analyze("llama-2-7b", "a100", batch_size=2, kv_block_size=16, **requested).to_dict()["memory"]
     assert paged["kv_cache_bytes"] == 2 * (10 + 4 * 2) * 16 * TOKEN
     # 80 of the 160 tokens of both prompts are the same
-    once = analyze("llama-2-7b", "a100", batch_size=2, prefix_cache="0.5,shared", **asked).to_dict()["memory"]
+    once = analyze("llama-2-7b", "a100", batch_size=2, prefix_cache="0.5,shared", **requested).to_dict()["memory"]
     assert once["kv_cache_bytes"] == (80 + 2 * (171 - 80 + 4 * 12)) * TOKEN
 
 
@@ -193,29 +195,29 @@ def test_prompts_of_points_respect_the_token_budget() -> None:
 
 
 @pytest.mark.parametrize("budget", [0, 700])
-@pytest.mark.parametrize("asked", ["skeleton,outline=20,points=5,prompt=40", "apar,branches=3"])
-def test_the_largest_batch_and_context_fit_and_one_more_does_not(asked: str, budget: int) -> None:
-    options: dict[str, Any] = {"branches": asked, "max_num_batched_tokens": budget}
+@pytest.mark.parametrize("requested", ["skeleton,outline=20,points=5,prompt=40", "apar,branches=3"])
+def test_the_largest_batch_and_context_fit_and_one_more_does_not(requested: str, budget: int) -> None:
+    options: dict[str, Any] = {"branches": requested, "max_num_batched_tokens": budget}
     found = analyze("llama-2-7b", "rtx-3090", input_len=200, output_len=100, **options).to_dict()["memory"]
     batch, context = found["max_batch_size"], found["max_context_len"]
     assert batch > 1 and context > 1000
     for sizes in ({"batch_size": [batch, batch + 1], "input_len": 200}, {"input_len": [context - 100, context - 99]}):
-        held = analyze("llama-2-7b", "rtx-3090", output_len=100, **sizes, **options).analysis.memory
-        assert np.asarray(held.fits).tolist() == [1.0, 0.0]
+        stored = analyze("llama-2-7b", "rtx-3090", output_len=100, **sizes, **options).analysis.memory
+        assert np.asarray(stored.fits).tolist() == [1.0, 0.0]
 
 
 def test_passes_evaluated_in_chunks_are_bit_identical(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {"batch_size": [1, 3], "input_len": 1000, "output_len": [900, 1]}
-    asked |= {"branches": "skeleton,outline=50,points=3", "max_num_batched_tokens": 700}
-    whole = analyze("gemma-2-2b", "a6000", **asked)
+    requested: dict[str, Any] = {"batch_size": [1, 3], "input_len": 1000, "output_len": [900, 1]}
+    requested |= {"branches": "skeleton,outline=50,points=3", "max_num_batched_tokens": 700}
+    whole = analyze("gemma-2-2b", "a6000", **requested)
     monkeypatch.setattr("llmviewer.serving.schedule.MAX_PASSES_AT_ONCE", 100)
-    pieces = analyze("gemma-2-2b", "a6000", **asked)
+    pieces = analyze("gemma-2-2b", "a6000", **requested)
     for point in range(2):
         assert pieces.to_dict(point) == whole.to_dict(point)
 
 
 def test_branches_compose_with_other_techniques_and_parallelism() -> None:
-    asked: dict[str, Any] = {"input_len": 200, "output_len": 120, "batch_size": 8}
+    requested: dict[str, Any] = {"input_len": 200, "output_len": 120, "batch_size": 8}
     for options in (
         {"quantization": "w4a16", "tensor_parallel_size": 2, "kv_cache_dtype": "fp8"},
         {"pipeline_parallel_size": "2,microbatches=4"},
@@ -223,8 +225,8 @@ def test_branches_compose_with_other_techniques_and_parallelism() -> None:
         {"early_exit": "mean=0.6"},
         {"batching": "continuous"},
     ):
-        plain = analyze("llama-2-7b", "h100", **asked, **options).metrics()
-        forked = analyze("llama-2-7b", "h100", branches="apar,branches=3", **asked, **options).metrics()
+        plain = analyze("llama-2-7b", "h100", **requested, **options).metrics()
+        forked = analyze("llama-2-7b", "h100", branches="apar,branches=3", **requested, **options).metrics()
         assert forked["ttft_s"] <= plain["ttft_s"] * (1 + 1e-12)  # less if other requests wait for the end of an answer
         assert plain["tpot_s"] / 3 < forked["tpot_s"] < plain["tpot_s"]
 
@@ -239,10 +241,12 @@ class TestPublished:
 
     def test_decoding_b_segments_in_a_batch_is_almost_b_times_faster(self) -> None:
         # appendix E: "if we cut the answer into B segments ... and decode them as a batch, we can get a B x speed-up"
-        asked: dict[str, Any] = {"input_len": 128, "output_len": 512}
-        plain = analyze("llama-2-7b", "a100-sxm", **asked).metrics()["tpot_s"]
+        requested: dict[str, Any] = {"input_len": 128, "output_len": 512}
+        plain = analyze("llama-2-7b", "a100-sxm", **requested).metrics()["tpot_s"]
         for segments in (2, 4, 8):
-            cut = analyze("llama-2-7b", "a100-sxm", branches=f"apar,branches={segments}", **asked).metrics()["tpot_s"]
+            cut = analyze("llama-2-7b", "a100-sxm", branches=f"apar,branches={segments}", **requested).metrics()[
+                "tpot_s"
+            ]
             assert 0.93 * segments < plain / cut <= segments
 
     def test_the_published_speedup_is_between_those_of_shortest_and_longest_answers(self) -> None:
@@ -251,10 +255,10 @@ class TestPublished:
         # outline's template (table 7); outline and point templates of some 36 and 45 tokens are ours.  The range is
         # wide: lengths are published only as plots, so this can exclude a wrong model but not confirm a right one.
         normal = analyze("llama-2-7b", "a100-sxm", input_len=13, output_len=256).metrics()["e2e_s"]
-        asked = "skeleton,outline=36,points=5,prompt=45"
+        requested = "skeleton,outline=36,points=5,prompt=45"
         speedups = [
             normal
-            / analyze("llama-2-7b", "a100-sxm", input_len=171, output_len=256 * times, branches=asked).metrics()[
+            / analyze("llama-2-7b", "a100-sxm", input_len=171, output_len=256 * times, branches=requested).metrics()[
                 "e2e_s"
             ]
             for times in (1, 2)
@@ -266,24 +270,24 @@ class TestPublished:
         # below 1.11 x in all models and categories, as summaries of the paper say (its own text: figure 10c, "at a slow
         # pace"); 6.8 points on average (appendix H): 7, of prompts of 10 + 36 + 45 tokens and answers of 36 + 7 x 36
         plain, split = (
-            analyze("llama-2-7b", "a100-sxm", input_len=171, output_len=36 + 7 * 36, branches=asked).analysis.memory
-            for asked in ("none", "skeleton,outline=36,points=7,prompt=45")
+            analyze("llama-2-7b", "a100-sxm", input_len=171, output_len=36 + 7 * 36, branches=requested).analysis.memory
+            for requested in ("none", "skeleton,outline=36,points=7,prompt=45")
         )
         assert 1.0 < float(np.max(split.total_bytes / plain.total_bytes)) < 1.11
 
     def test_forks_reach_a_speedup_of_two_with_half_of_the_passes(self) -> None:
         # APAR: up to 2 x with Vicuna.  The abstract does not state the share of an answer written by branches; 3 of
         # them for three quarters of the answer leave 64 + 192 / 3 = 128 passes of 256
-        asked: dict[str, Any] = {"input_len": 64, "output_len": 256}
+        requested: dict[str, Any] = {"input_len": 64, "output_len": 256}
         plain, forked = (
-            analyze("llama-2-7b", "a100-sxm", branches=branches, **asked).metrics()["e2e_s"]
+            analyze("llama-2-7b", "a100-sxm", branches=branches, **requested).metrics()["e2e_s"]
             for branches in ("none", "apar,branches=3,parallel=0.75")
         )
         assert plain / forked == pytest.approx(2.0, rel=0.02)
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"branches": "trees"}, "unknown method of --branches 'trees'; allowed: apar, skeleton"),
         ({"branches": "skeleton"}, "outline is missing"),
@@ -305,16 +309,16 @@ class TestPublished:
         ),
     ],
 )
-def test_invalid_combinations_are_a_one_line_error(options: dict[str, Any], says: str) -> None:
+def test_invalid_combinations_are_a_one_line_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as raised:
         analyze("llama-2-7b", "a100", **options)
-    assert says in str(raised.value) and "\n" not in str(raised.value)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_too_many_chunks_are_rejected_before_they_are_scheduled() -> None:
-    asked = {"branches": "skeleton,outline=4,points=2,prompt=1000000", "max_num_batched_tokens": 1}
+    requested = {"branches": "skeleton,outline=4,points=2,prompt=1000000", "max_num_batched_tokens": 1}
     with pytest.raises(UserError, match="forward passes; allowed: at most 262,144"):
-        analyze("llama-2-7b", "a100", input_len=10, output_len=40, **asked)
+        analyze("llama-2-7b", "a100", input_len=10, output_len=40, **requested)
 
 
 def test_the_command_line_reports_tokens_per_pass(capsys: pytest.CaptureFixture[str]) -> None:
@@ -322,6 +326,6 @@ def test_the_command_line_reports_tokens_per_pass(capsys: pytest.CaptureFixture[
         "analyze llama-2-7b --hardware a100 --input-len 64 --output-len 256 --branches apar,branches=3,parallel=0.75"
     )
     assert main(words.split()) == 0
-    said = capsys.readouterr().out
+    message = capsys.readouterr().out
     # 255 tokens after the first, in 63 sequential passes and 64 parallel ones
-    assert "branches 3, parallel 0.75" in said and "2.01 tokens per pass on average" in said
+    assert "branches 3, parallel 0.75" in message and "2.01 tokens per pass on average" in message

@@ -32,7 +32,7 @@ class Device:
             self.log.append("captured")
 
         @contextmanager
-        def stream(of: object):
+        def stream(value: object):
             yield
 
         cuda = SimpleNamespace(

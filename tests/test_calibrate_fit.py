@@ -38,7 +38,7 @@ NOISE = 0.04
 Row = dict[str, Any]
 
 
-def known(operator: Operator, chip: Chip) -> Rates:
+def known_times(operator: Operator, chip: Chip) -> Rates:
     name = families_of(operator)[0]
     return FAMILIES[name].rates(operator, chip, TRUE[name]) if name in TRUE else ideal(operator, chip)
 
@@ -49,12 +49,12 @@ def timed(frame: pd.DataFrame, noise: float, chip: Chip | str = "") -> pd.DataFr
     answered = frame.assign(latency_us=1.0)
     for part in row_groups(answered, chip):
         assert isinstance(part, RowGroup)
-        latency, _ = predicted_seconds(part, known)
+        latency, _ = predicted_seconds(part, known_times)
         answered.loc[part.index, "latency_us"] = latency * 1e6 * np.exp(noise * rng.standard_normal(len(part.index)))
     return answered
 
 
-def products(device: str = "h100_sxm", dtype: str = "bfloat16") -> pd.DataFrame:
+def gemm_rows(device: str = "h100_sxm", dtype: str = "bfloat16") -> pd.DataFrame:
     shapes = [(n, k) for n in (1024, 4096, 6144, 14336) for k in (2048, 4096, 8192)]
     rows = [
         {"m": m, "n": n, "k": k, "experts": 1, "active": 1} for m in (1, 8, 64, 200, 512, 2048, 8192) for n, k in shapes
@@ -63,7 +63,7 @@ def products(device: str = "h100_sxm", dtype: str = "bfloat16") -> pd.DataFrame:
     return pd.DataFrame(rows).assign(**common)
 
 
-def sums(device: str = "h100_sxm") -> pd.DataFrame:
+def add_rows(device: str = "h100_sxm") -> pd.DataFrame:
     rows = [{"tokens": t, "width": w} for t in (1, 4, 16, 64, 256, 1024, 4096, 16384) for w in (1024, 2048, 4096, 8192)]
     common = {"device": device, "source": "llmviewer", "engine": "torch 2.9", "op": "add", "kernel": "add"}
     return pd.DataFrame(rows).assign(**common, dtype="bfloat16")
@@ -74,11 +74,11 @@ def rows_of(frame: pd.DataFrame, table: str, *, stable: bool = True) -> Iterator
         yield {"table": table, **row, "samples_us": [row["latency_us"]], "spread": 0.01, "stable": stable}
 
 
-def written(folder: Path, *rows: Row, device: str = "h100_sxm", **environment: object) -> Path:
+def write_samples(folder: Path, *rows: Row, device: str = "h100_sxm", **environment: object) -> Path:
     """Writes a samples file."""
     folder.mkdir(parents=True, exist_ok=True)
-    said = {"device": device, "device_name": "A device", "torch": "2.9", "driver": "580.1", "date": "2026-01-02"}
-    header = {"schema": record.SCHEMA, "environment": said | environment}
+    message = {"device": device, "device_name": "A device", "torch": "2.9", "driver": "580.1", "date": "2026-01-02"}
+    header = {"schema": record.SCHEMA, "environment": message | environment}
     lines = [json.dumps(line) for line in (header, *rows)]
     (folder / record.FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
@@ -87,7 +87,9 @@ def written(folder: Path, *rows: Row, device: str = "h100_sxm", **environment: o
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("h100") / "samples"
-    return written(folder, *rows_of(timed(products(), NOISE), "gemm"), *rows_of(timed(sums(), NOISE), "elementwise"))
+    return write_samples(
+        folder, *rows_of(timed(gemm_rows(), NOISE), "gemm"), *rows_of(timed(add_rows(), NOISE), "elementwise")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -99,21 +101,21 @@ def fitted(samples: Path) -> tuple[Path, dict[str, Any]]:
 
 def fit_json(folder: Path, output: Path) -> dict[str, Any]:
     """JSON output of the fit command."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    message = io.StringIO()
+    with contextlib.redirect_stdout(message):
         assert main(["calibrate", "fit", str(folder), "-o", str(output), "--format", "json"]) == 0
-    found: dict[str, Any] = json.loads(said.getvalue())
+    found: dict[str, Any] = json.loads(message.getvalue())
     return found
 
 
 def error_line(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     """The one-line error of a wrong input."""
     assert main([str(word) for word in words]) == 2
-    said = capsys.readouterr().err.strip()
-    assert "\n" not in said
-    assert said.startswith("error: ")
-    assert "fault" not in said
-    return said
+    message = capsys.readouterr().err.strip()
+    assert "\n" not in message
+    assert message.startswith("error: ")
+    assert "fault" not in message
+    return message
 
 
 def test_the_constants_that_generated_the_rows_are_recovered(fitted: tuple[Path, dict[str, Any]]) -> None:
@@ -138,11 +140,11 @@ def test_about_80_percent_of_held_out_rows_are_in_the_80_percent_interval(fitted
 
 
 def test_a_profile_states_its_provenance(fitted: tuple[Path, dict[str, Any]]) -> None:
-    said = profiles.load(fitted[0]).provenance
-    assert said["kind"] == "fitted"
-    assert said["by"].endswith("calibrate fit")
-    assert said["rows"] == {"fitted": 84 + 32, "unstable_among_them": 0}
-    (source,) = said["sources"]
+    message = profiles.load(fitted[0]).provenance
+    assert message["kind"] == "fitted"
+    assert message["by"].endswith("calibrate fit")
+    assert message["rows"] == {"fitted": 84 + 32, "unstable_among_them": 0}
+    (source,) = message["sources"]
     assert (source["device"], source["engine"], source["date"]) == (["h100_sxm"], ["torch 2.9"], "2026-01-02")
     assert source["environment"]["driver"] == "580.1"
     assert profiles.load(fitted[0]).chip == "h100-sxm"
@@ -170,9 +172,9 @@ def test_coverage_uses_the_interval_of_the_other_folds() -> None:
 
 
 def test_unstable_rows_are_excluded_if_most_rows_are_stable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = timed(sums(), NOISE)
+    frame = timed(add_rows(), NOISE)
     rows = [*rows_of(frame[:20], "elementwise"), *rows_of(frame[20:], "elementwise", stable=False)]
-    document = fit_of(written(tmp_path / "s", *rows), capsys)
+    document = fit_of(write_samples(tmp_path / "s", *rows), capsys)
     assert document["left_out"] == {"streaming/add/torch: marked unstable": 12}
     assert document["fits"][0]["rows"] == 20
 
@@ -180,9 +182,9 @@ def test_unstable_rows_are_excluded_if_most_rows_are_stable(tmp_path: Path, caps
 def test_unstable_rows_are_fitted_with_a_warning_if_most_rows_are_unstable(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    frame = timed(sums(), NOISE)
+    frame = timed(add_rows(), NOISE)
     rows = [*rows_of(frame[:10], "elementwise"), *rows_of(frame[10:], "elementwise", stable=False)]
-    document = fit_of(written(tmp_path / "s", *rows), capsys)
+    document = fit_of(write_samples(tmp_path / "s", *rows), capsys)
     assert document["left_out"] == {}
     assert document["unstable"] == {"streaming/add/torch": 22}
     assert document["fits"][0]["rows"] == 32
@@ -197,10 +199,10 @@ def fit_of(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dic
 
 
 def test_rows_without_a_formula_are_named_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = timed(sums(), NOISE)
+    frame = timed(add_rows(), NOISE)
     strange = {**next(rows_of(frame, "elementwise")), "op": "fft"}
-    w4a16 = {**next(rows_of(timed(products(), 0.0), "gemm")), "dtype": "w4a16"}
-    document = fit_of(written(tmp_path / "s", *rows_of(frame, "elementwise"), strange, strange, w4a16), capsys)
+    w4a16 = {**next(rows_of(timed(gemm_rows(), 0.0), "gemm")), "dtype": "w4a16"}
+    document = fit_of(write_samples(tmp_path / "s", *rows_of(frame, "elementwise"), strange, strange, w4a16), capsys)
     counts = {reason.partition(";")[0]: rows for reason, rows in document["left_out"].items()}
     assert counts["unknown elementwise op 'fft'"] == 2
     assert counts["rows of w4a16 without `group`, the number of weights per scale"] == 1
@@ -259,11 +261,13 @@ def test_absorbed_latent_attention_reads_its_latent_once() -> None:
 
 
 def test_samples_of_several_devices_need_a_device_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = written(tmp_path / "a", *rows_of(timed(sums(), NOISE), "elementwise"))
-    other = written(tmp_path / "b", *rows_of(timed(sums("a100_sxm"), NOISE), "elementwise"), device="a100_sxm")
+    one = write_samples(tmp_path / "a", *rows_of(timed(add_rows(), NOISE), "elementwise"))
+    other = write_samples(
+        tmp_path / "b", *rows_of(timed(add_rows("a100_sxm"), NOISE), "elementwise"), device="a100_sxm"
+    )
     output = tmp_path / "profile.yaml"
-    said = error_line(capsys, "calibrate", "fit", one, other, "-o", output)
-    assert said == (
+    message = error_line(capsys, "calibrate", "fit", one, other, "-o", output)
+    assert message == (
         "error: samples of several devices: h100_sxm (32 rows), a100_sxm (32 rows); choose one with --hardware"
     )
     assert not output.exists()
@@ -275,12 +279,12 @@ def test_samples_of_several_devices_need_a_device_option(tmp_path: Path, capsys:
     assert "no rows of l40s" in error_line(capsys, "calibrate", "fit", one, "-o", output, "--hardware", "l40s")
 
 
-def processor(folder: Path) -> Path:
+def cpu_samples(folder: Path) -> Path:
     """Samples of a device without a spec file: 100 GFLOP/s, 20 GB/s."""
     rows: list[Row] = []
     for dtype, rate in (("float32", 1e11), ("bfloat16", 5e10)):
         width = 4 if dtype == "float32" else 2
-        frame = products("cpu", dtype).query("n < 5000")
+        frame = gemm_rows("cpu", dtype).query("n < 5000")
         work, moved = 2.0 * frame["m"] * frame["n"] * frame["k"], width * frame["n"] * frame["k"]
         rows += rows_of(frame.assign(latency_us=(work / rate + moved / 2e10) * 1e6 + 3.0), "gemm")
     copy = {
@@ -300,14 +304,14 @@ def processor(folder: Path) -> Path:
         "config": config, "dtype": "float32", "kernel": "eager", "graph": False, "stage": "prefill", "batch": 1,
         "seq": 64, "latency_us": 2.2e4, "stable": True,
     }  # fmt: skip
-    said = {"kind": "cpu", "threads": 2, "cache_bytes": 2**25, "memory_bytes": 2**34, "clock_mhz": 2500.0}
-    return written(folder, *rows, copy, launch, block, device="cpu", **said)
+    message = {"kind": "cpu", "threads": 2, "cache_bytes": 2**25, "memory_bytes": 2**34, "clock_mhz": 2500.0}
+    return write_samples(folder, *rows, copy, launch, block, device="cpu", **message)
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The folder of samples of such a device, its profile, and the output of the fit."""
-    folder = processor(tmp_path_factory.mktemp("cpu") / "samples")
+    folder = cpu_samples(tmp_path_factory.mktemp("cpu") / "samples")
     return folder, fit_json(folder, folder.parent / "profile.yaml")
 
 
@@ -357,7 +361,7 @@ def test_validate_accepts_samples_with_layers_and_models(
 
 
 def test_a_user_file_is_never_replaced_by_measured_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, output = processor(tmp_path / "s"), tmp_path / "profile.yaml"
+    folder, output = cpu_samples(tmp_path / "s"), tmp_path / "profile.yaml"
     (tmp_path / "cpu.yaml").write_text("name: mine\n", encoding="utf-8")
     assert "no fit wrote it" in error_line(capsys, "calibrate", "fit", folder, "-o", output)
     assert (tmp_path / "cpu.yaml").read_text(encoding="utf-8") == "name: mine\n"
@@ -367,14 +371,14 @@ def test_a_user_file_is_never_replaced_by_measured_figures(tmp_path: Path, capsy
 
 def test_third_party_tables_can_be_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "elementwise.csv"
-    timed(sums(), NOISE).assign(engine="vllm 0.9").to_csv(table, index=False)
+    timed(add_rows(), NOISE).assign(engine="vllm 0.9").to_csv(table, index=False)
     document = fit_of(table, capsys, "--title", "By others")
     assert document["fits"][0]["fit"] == "streaming/add/vllm"
     assert profiles.load(tmp_path / "profile.yaml").title == "By others"
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda text: text.replace("samples/1", "samples/9", 1), "has schema 'llmviewer.samples/9'"),
         (lambda text: text[:40], "its first line is missing or truncated"),
@@ -387,18 +391,18 @@ def test_third_party_tables_can_be_fitted(tmp_path: Path, capsys: pytest.Capture
     ],
 )
 def test_wrong_samples_are_a_one_line_error(
-    spoil: Any, said: str, samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spoil: Any, message: str, samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (samples / record.FILE).read_text(encoding="utf-8")
     file = tmp_path / record.FILE
     file.write_text(spoil(text), encoding="utf-8")
     output = tmp_path / "profile.yaml"
-    assert said in error_line(capsys, "calibrate", "fit", file, "-o", output)
+    assert message in error_line(capsys, "calibrate", "fit", file, "-o", output)
     assert not output.exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("device,m,n,k,latency_us\nh100_sxm,1,2,x,3\n", "column k contains a value that is not a number"),
         ("device,m,n,k,latency_us\nh100_sxm,1,2,3,nan\n", "latency_us of row 1 is nan"),
@@ -412,11 +416,11 @@ def test_wrong_samples_are_a_one_line_error(
     ],
 )
 def test_wrong_tables_are_a_one_line_error(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "gemm.csv"
     table.write_text(text, encoding="utf-8")
-    assert said in error_line(capsys, "calibrate", "fit", table, "-o", tmp_path / "profile.yaml")
+    assert message in error_line(capsys, "calibrate", "fit", table, "-o", tmp_path / "profile.yaml")
     assert "no file" in error_line(capsys, "calibrate", "fit", tmp_path / "none.csv", "-o", tmp_path / "p.yaml")
 
 
@@ -443,7 +447,7 @@ def test_an_empty_table_is_not_validated(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_rows_of_an_unknown_chip_are_not_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "sums.csv"
-    timed(sums(), NOISE).assign(engine="vllm 0.9").to_csv(table, index=False)
+    timed(add_rows(), NOISE).assign(engine="vllm 0.9").to_csv(table, index=False)
     rows = tmp_path / "rows.csv"
     line = error_line(capsys, "calibrate", "validate", table, "--hardware", "nope", "-o", rows)
     assert "unknown chip 'nope'" in line
@@ -465,13 +469,13 @@ def with_renamed_constant(text: str, name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda text: text.replace("profile/1", "profile/7"), "has schema 'llmviewer.profile/7'"),
         (lambda text: text.replace("{floor: ", "{floor: .nan, x: "), "constants.floor is nan"),
         (lambda text: text.replace("{floor: ", "{floor: -"), "expected a finite positive number"),
         (lambda text: text.replace("{floor: ", "{floor: word, x: "), "expected numbers"),
-        (lambda text: without(text, "sharpness"), "lacks sharpness"),
+        (lambda text: with_renamed_constant(text, "sharpness"), "lacks sharpness"),
         (lambda text: text.replace("{floor: ", "{flor: 1, floor: "), "unknown constant of gemm/bf16/torch 'flor'"),
         (lambda text: text.replace("{floor: ", "{floor: 99"), "allowed: 0 to"),
         (lambda text: text.replace("fit: gemm/", "fit: gem/"), "unknown kernel family 'gem'"),
@@ -486,7 +490,7 @@ def with_renamed_constant(text: str, name: str) -> str:
 )
 def test_wrong_profiles_are_a_one_line_error(
     spoil: Any,
-    said: str,
+    message: str,
     fitted: tuple[Path, dict[str, Any]],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -494,7 +498,7 @@ def test_wrong_profiles_are_a_one_line_error(
     profile = tmp_path / "profile.yaml"
     profile.write_text(spoil(fitted[0].read_text(encoding="utf-8")), encoding="utf-8")
     words = ("analyze", "llama-3.2-1b", "--hardware", "h100", "--profile", profile)
-    assert said in error_line(capsys, *words)
+    assert message in error_line(capsys, *words)
 
 
 def test_a_rewritten_profile_is_reloaded(fitted: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
@@ -512,14 +516,14 @@ def test_without_scipy_the_error_names_the_extra(
     for name in [name for name in sys.modules if name.split(".")[0] == "scipy"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "scipy", None)
-    said = error_line(capsys, "calibrate", "fit", samples, "-o", tmp_path / "profile.yaml")
-    assert said == "error: calibration needs scipy: pip install 'llmviewer[calibrate]'"
+    message = error_line(capsys, "calibrate", "fit", samples, "-o", tmp_path / "profile.yaml")
+    assert message == "error: calibration needs scipy: pip install 'llmviewer[calibrate]'"
 
 
 def test_a_device_name_cannot_escape_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = processor(tmp_path / "s")
+    folder = cpu_samples(tmp_path / "s")
     text = (folder / record.FILE).read_text(encoding="utf-8").replace('"cpu"', '"../../Big One"')
     (folder / record.FILE).write_text(text, encoding="utf-8")
     (tmp_path / "big-one.yaml").write_text("name: mine\n", encoding="utf-8")
-    said = error_line(capsys, "calibrate", "fit", folder, "-o", tmp_path / "profile.yaml")
-    assert "would be overwritten by the chip spec, and no fit wrote it" in said
+    message = error_line(capsys, "calibrate", "fit", folder, "-o", tmp_path / "profile.yaml")
+    assert "would be overwritten by the chip spec, and no fit wrote it" in message

@@ -113,12 +113,12 @@ def test_an_unfinished_first_line_is_rewritten(tmp_path: Path) -> None:
 
 
 def test_a_truncated_last_line_is_skipped_and_reported(file: Path) -> None:
-    said: list[str] = []
+    message: list[str] = []
     rows = len(lines(file.parent))
     os.truncate(file, file.stat().st_size - 9)
-    _, tables = record.read(file, said.append)
+    _, tables = record.read(file, message.append)
     assert sum(map(len, tables.values())) <= rows - 2
-    assert "truncated" in said[0]
+    assert "truncated" in message[0]
 
 
 def rewritten(file: Path, change: Callable[[dict[str, Any]], None], line: int = 1) -> None:

@@ -29,7 +29,7 @@ def answer(model: str, chip: str, **options: Any) -> dict[str, Any]:
     return lv.analyze(model, chip, **{**SIZES, **options}).to_dict()
 
 
-def check(found: dict[str, Any]) -> None:
+def check_invariants(found: dict[str, Any]) -> None:
     """Asserts the invariants of every calibrated result."""
     for stage in found["stages"].values():
         assert stage["time_s"] >= stage["ideal_time_s"] * (1 - 1e-9)
@@ -46,12 +46,12 @@ def check(found: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("chip", specs.names())
 def test_every_chip_has_a_calibrated_answer(chip: str) -> None:
-    check(answer("llama-3.2-1b", chip))
+    check_invariants(answer("llama-3.2-1b", chip))
 
 
 @pytest.mark.parametrize("model", REPRESENTATIVE)
 def test_every_model_has_a_calibrated_answer(model: str) -> None:
-    check(answer(model, "h100"))
+    check_invariants(answer(model, "h100"))
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_a_single_point_equals_the_point_of_a_sweep(model: str) -> None:
     batches, prompts = [1, 3, 64, 2], [7, 300, 2048, 4097]
     swept = lv.analyze(model, "h100", batch_size=batches, input_len=prompts, output_len=3)
     for at, (batch, prompt) in enumerate(zip(batches, prompts, strict=True)):
-        alone = lv.analyze(model, "h100", batch_size=batch, input_len=prompt, output_len=3)
-        assert swept.stage("decode", at) == alone.stage("decode")
-        assert swept.stage("prefill", at) == alone.stage("prefill")
-        assert swept.metrics(at) == alone.metrics()
+        single = lv.analyze(model, "h100", batch_size=batch, input_len=prompt, output_len=3)
+        assert swept.stage("decode", at) == single.stage("decode")
+        assert swept.stage("prefill", at) == single.stage("prefill")
+        assert swept.metrics(at) == single.metrics()
 
 
 @pytest.mark.parametrize(("model", "name"), [("llama-2-7b", "h100"), ("gpt-oss-20b", "a100")])
@@ -91,8 +91,8 @@ def test_a_hypothetical_chip_in_an_array_is_calibrated_like_the_single_chip(mode
     swept = lv.analyze(model, several, **SIZES)
     for at, factor in enumerate((1.0, 2.0, 4.0)):
         one = replace(chip, bandwidth_bytes_per_s=factor * chip.bandwidth_bytes_per_s)
-        alone = lv.analyze(model, one, **SIZES)
-        assert swept.metrics(at)["tpot_s"] == pytest.approx(alone.metrics()["tpot_s"], rel=1e-12)
+        single = lv.analyze(model, one, **SIZES)
+        assert swept.metrics(at)["tpot_s"] == pytest.approx(single.metrics()["tpot_s"], rel=1e-12)
     assert swept.metrics(2)["tpot_s"] < swept.metrics(1)["tpot_s"] < swept.metrics(0)["tpot_s"]
 
 
@@ -101,30 +101,32 @@ def width(timed: dict[str, Any]) -> float:
     return float(np.log(high / low))
 
 
-def named(found: dict[str, Any], operator: str, stage: str = "decode") -> dict[str, Any]:
+def operator_named(found: dict[str, Any], operator: str, stage: str = "decode") -> dict[str, Any]:
     return next(row for row in found["stages"][stage]["operators"] if row["name"] == operator)
 
 
 def test_constants_of_another_chip_have_wider_intervals_and_are_marked() -> None:
-    own, lent = (answer("llama-2-7b", chip, input_len=2048) for chip in ("h100", "h200"))
+    own, efficiency_of = (answer("llama-2-7b", chip, input_len=2048) for chip in ("h100", "h200"))
     assert own["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "measured"
-    assert lent["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "transferred"
-    assert width(named(lent, "down_proj")) > 1.2 * width(named(own, "down_proj"))
-    assert "borrowed from" in lent["provenance"]["times"]
+    assert efficiency_of["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "transferred"
+    assert width(operator_named(efficiency_of, "down_proj")) > 1.2 * width(operator_named(own, "down_proj"))
+    assert "borrowed from" in efficiency_of["provenance"]["times"]
     assert "measured on h100-sxm" in own["provenance"]["times"]
 
 
 def test_the_interval_widens_outside_the_measured_range() -> None:
     """GEMMs were measured up to some 30,000 tokens; a prefill of a million tokens is far outside."""
     near, far = (answer("llama-2-7b", "h100", batch_size=b, input_len=2048) for b in (1, 512))
-    assert width(named(far, "down_proj", "prefill")) > 1.2 * width(named(near, "down_proj", "prefill"))
+    assert width(operator_named(far, "down_proj", "prefill")) > 1.2 * width(
+        operator_named(near, "down_proj", "prefill")
+    )
 
 
 def test_an_unmeasured_kernel_is_marked_assumed() -> None:
     found = answer("mamba-2.8b", "h100") if "mamba-2.8b" in models.names() else answer("qwen3-next-80b-a3b", "h100")
     assumed = [key for key, kernel in found["efficiency"]["kernels"].items() if kernel["basis"] == "assumed"]
     assert assumed
-    assert all(any(key in said for said in found["provenance"]["assumed"]) for key in assumed)
+    assert all(any(key in message for message in found["provenance"]["assumed"]) for key in assumed)
 
 
 @pytest.mark.parametrize("chip", ["tpu-v5e", "tpu-v4", "trainium2", "inferentia2", "gaudi-2"])
@@ -135,23 +137,25 @@ def test_a_chip_with_few_large_units_reaches_most_of_its_bandwidth(chip: str) ->
 
 
 def test_a_chip_with_a_million_tiny_units_does_not_run_a_tile_on_one_unit() -> None:
-    product = named(answer("llama-3.1-8b", "cerebras-wse-3"), "lm_head")
+    product = operator_named(answer("llama-3.1-8b", "cerebras-wse-3"), "lm_head")
     assert product["time_s"] < 10e-6
 
 
 @pytest.mark.parametrize("chip", ["tpu-v5e", "cerebras-wse-3", "epyc-9654", "m4-max"])
-def test_gpu_kernels_are_only_assumed_on_other_hardware(chip: str) -> None:
+def test_kernels_of_chips_other_than_gpus_are_assumed(chip: str) -> None:
     found = answer("llama-3.2-1b", chip)
     assert {kernel["basis"] for kernel in found["efficiency"]["kernels"].values()} == {"assumed"}
-    assert any(f"not measured on {chip} or a similar chip" in said for said in found["provenance"]["assumed"])
-    assert width(named(found, "down_proj")) > 1.5 * width(named(answer("llama-3.2-1b", "v100"), "down_proj"))
+    assert any(f"not measured on {chip} or a similar chip" in message for message in found["provenance"]["assumed"])
+    assert width(operator_named(found, "down_proj")) > 1.5 * width(
+        operator_named(answer("llama-3.2-1b", "v100"), "down_proj")
+    )
 
 
 def test_a_recurrence_of_one_token_uses_all_units() -> None:
     """Its 4.2 MB of state are split by channels; on a single unit, like a row of a norm, they would take 328 us."""
     found = answer("mamba-codestral-7b", "h100", batch_size=1)
-    assert named(found, "recurrence")["time_s"] < 10e-6
-    assert named(found, "conv")["time_s"] < 5e-6
+    assert operator_named(found, "recurrence")["time_s"] < 10e-6
+    assert operator_named(found, "conv")["time_s"] < 5e-6
 
 
 def test_ideal_has_neither_interval_nor_profile() -> None:
@@ -193,7 +197,7 @@ def test_short_prompts_use_the_prefill_kernel_and_draft_tokens_the_decode_kernel
     assert [bool(attention.is_decode(group)) for group in (prompt, drafted, step)] == [False, True, True]
 
 
-def lent(engine: str, chip: str, *others: str) -> Calibrated:
+def efficiency_of(engine: str, chip: str, *others: str) -> Calibrated:
     """Efficiency from the shipped profiles of these chips, nearest first."""
     found = tuple(profile for profile in map(profiles.shipped, others) if profile is not None)
     assert len(found) == len(others)
@@ -206,24 +210,27 @@ def kernel_of(efficiency: Calibrated, family: str, variant: str) -> tuple[str, s
 
 
 def test_an_engine_prefers_its_own_kernels_of_the_generation_to_others_on_the_chip() -> None:
-    vllm = lent("vllm", "h200", "h200", "h100-sxm", "a100-80gb-sxm")
+    vllm = efficiency_of("vllm", "h200", "h200", "h100-sxm", "a100-80gb-sxm")
     assert kernel_of(vllm, "gemm", "bf16") == ("transferred", "h100-sxm: gemm/bf16/vllm")
     assert kernel_of(vllm, "attention_decode", "bf16") == ("transferred", "h100-sxm: attention_decode/bf16/vllm")
     assert kernel_of(vllm, "streaming", "norm") == ("other engine", "h200: streaming/norm/torch")
-    torch = lent("torch-unfused", "h200", "h200", "h100-sxm")
+    torch = efficiency_of("torch-unfused", "h200", "h200", "h100-sxm")
     assert kernel_of(torch, "gemm", "bf16") == ("measured", "h200: gemm/bf16/torch")
 
 
 def test_eager_kernel_chains_apply_only_to_eager_engines() -> None:
     chips = ("h200", "h100-sxm", "a100-80gb-sxm")
-    assert kernel_of(lent("torch-unfused", "h200", *chips), "streaming", "rope")[1] == (
+    assert kernel_of(efficiency_of("torch-unfused", "h200", *chips), "streaming", "rope")[1] == (
         "h200: streaming/rope/torch-unfused"
     )
     for engine in ("vllm", "torch", "torch-compile"):
-        assert kernel_of(lent(engine, "h200", *chips), "streaming", "rope")[1] == "h200: streaming/rope/torch-compile"
+        assert (
+            kernel_of(efficiency_of(engine, "h200", *chips), "streaming", "rope")[1]
+            == "h200: streaming/rope/torch-compile"
+        )
 
 
-def test_an_engine_on_an_h100_uses_constants_measured_on_an_h200() -> None:
-    torch = lent("torch", "h100-sxm", "h100-sxm", "a100-80gb-sxm", "h200")
+def test_an_h100_uses_constants_that_only_an_h200_has() -> None:
+    torch = efficiency_of("torch", "h100-sxm", "h100-sxm", "a100-80gb-sxm", "h200")
     assert kernel_of(torch, "gemm", "tf32") == ("transferred", "h200: gemm/tf32/torch")
     assert kernel_of(torch, "gemm", "bf16") == ("transferred", "h200: gemm/bf16/torch")

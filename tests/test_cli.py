@@ -1,3 +1,5 @@
+"""Commands of the command line: output, exit statuses, files."""
+
 import csv
 import io
 import json
@@ -35,15 +37,15 @@ def run(capsys, monkeypatch):
 
 
 @pytest.fixture
-def answered(run):
+def run_json(run):
     """JSON output of a command that exits 0."""
 
-    def answered(*words):
+    def run_json(*words):
         status, out, err = run(*words, "--format", "json")
         assert (status, err) == (0, "")
         return json.loads(out)
 
-    return answered
+    return run_json
 
 
 def process(*words, **environment):
@@ -71,8 +73,8 @@ SCHEMA = {
 }
 
 
-def test_analyze_json_has_every_key_of_the_public_schema(answered):
-    answer = answered("analyze", *LLAMA)
+def test_analyze_json_has_every_key_of_the_public_schema(run_json):
+    answer = run_json("analyze", *LLAMA)
     assert answer["schema"] == "llmviewer.analysis/1"
     assert {"warnings", "passes", "provenance"} <= set(answer)
     for part, keys in SCHEMA.items():
@@ -85,8 +87,8 @@ def test_analyze_json_has_every_key_of_the_public_schema(answered):
 
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "deepseek-v2-lite", "gemma-2-2b", "jamba-v0.1"])
-def test_stage_totals_are_exactly_the_sum_of_operators_times_layers(answered, model):
-    answer = answered("analyze", model, "--hardware", "h100", "--no-fit-check")
+def test_stage_totals_are_exactly_the_sum_of_operators_times_layers(run_json, model):
+    answer = run_json("analyze", model, "--hardware", "h100", "--no-fit-check")
     for stage in answer["stages"].values():
         for field in ("flops", "matmul_flops", "traffic_bytes"):
             assert stage[field] == sum(row[field] * row["layers"] for row in stage["operators"]), field
@@ -94,8 +96,8 @@ def test_stage_totals_are_exactly_the_sum_of_operators_times_layers(answered, mo
         assert stage["time_s"] == pytest.approx(math.fsum(times), rel=1e-14)  # the order of additions
 
 
-def test_analyze_csv_has_a_row_per_stage_and_operator_with_the_same_numbers(run, answered):
-    answer = answered("analyze", *LLAMA)
+def test_analyze_csv_has_a_row_per_stage_and_operator_with_the_same_numbers(run, run_json):
+    answer = run_json("analyze", *LLAMA)
     rows = list(csv.DictReader(io.StringIO(run("analyze", *LLAMA, "--format", "csv")[1])))
     operators = [(name, row) for name, stage in answer["stages"].items() for row in stage["operators"]]
     assert len(rows) == len(operators)
@@ -115,7 +117,7 @@ def test_a_workload_that_does_not_fit_is_answered_in_full_with_status_1(run, for
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["analyse"], "unknown command 'analyse'; allowed: analyze"),
         (["analyze"], "Missing"),
@@ -145,13 +147,13 @@ def test_a_workload_that_does_not_fit_is_answered_in_full_with_status_1(run, for
         (["hardware", "list", "extra"], "extra"),
     ],
 )
-def test_wrong_input_is_one_line_on_stderr_and_status_2(run, words, said):
+def test_wrong_input_is_one_line_on_stderr_and_status_2(run, words, message):
     status, out, err = run(*words)
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert err.rstrip("\n").isprintable()
-    assert said in err
+    assert message in err
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["models"], ["hardware"], *([name, "--help"] for name in COMMANDS)])
@@ -167,16 +169,16 @@ def test_the_version_is_printed(run):
     assert run("--version") == (0, f"{llmviewer.__version__}\n", "")
 
 
-def test_a_configuration_compared_with_itself_has_ratio_1(answered):
-    answer = answered("compare", "llama-2-7b", "--hardware", "a6000,a6000")
+def test_a_configuration_compared_with_itself_has_ratio_1(run_json):
+    answer = run_json("compare", "llama-2-7b", "--hardware", "a6000,a6000")
     assert answer["schema"] == "llmviewer.comparison/1"
     first, second = answer["configurations"]
     assert set(second["ratio_to_first"].values()) == {1.0}
     assert first == second
 
 
-def test_a_comparison_contains_the_analysis_of_every_configuration(answered):
-    answer = answered("compare", "llama-2-7b,llama-3.2-1b", "--hardware", "a6000,h100", "--quantization", "none,w4a16")
+def test_a_comparison_contains_the_analysis_of_every_configuration(run_json):
+    answer = run_json("compare", "llama-2-7b,llama-3.2-1b", "--hardware", "a6000,h100", "--quantization", "none,w4a16")
     found = [(c["model"]["name"], c["hardware"]["name"], c["quantization"]) for c in answer["configurations"]]
     assert found == [
         (model, chip, scheme)
@@ -184,19 +186,19 @@ def test_a_comparison_contains_the_analysis_of_every_configuration(answered):
         for chip in ("a6000", "h100-sxm")
         for scheme in ("none", "w4a16")
     ]
-    alone = answered("analyze", "llama-3.2-1b", "--hardware", "h100", "--efficiency", "ideal")
-    assert {key: answer["configurations"][6][key] for key in alone} == alone
+    single = run_json("analyze", "llama-3.2-1b", "--hardware", "h100", "--efficiency", "ideal")
+    assert {key: answer["configurations"][6][key] for key in single} == single
 
 
-def test_ratios_are_to_the_first_configuration(answered):
-    a6000, h100 = answered("compare", "llama-2-7b", "--hardware", "a6000,h100")["configurations"]
+def test_ratios_are_to_the_first_configuration(run_json):
+    a6000, h100 = run_json("compare", "llama-2-7b", "--hardware", "a6000,h100")["configurations"]
     # both memory-bound: 768 GB/s against 3350 GB/s
     assert h100["ratio_to_first"]["tpot_s"] == pytest.approx(768 / 3350)
     assert h100["ratio_to_first"]["ttft_s"] == h100["metrics"]["ttft_s"] / a6000["metrics"]["ttft_s"]
 
 
-def test_a_ratio_of_undefined_metrics_is_null(answered):
-    answer = answered("compare", "llama-2-7b", "--hardware", "a6000,h100", "--output-len", 1)
+def test_a_ratio_of_undefined_metrics_is_null(run_json):
+    answer = run_json("compare", "llama-2-7b", "--hardware", "a6000,h100", "--output-len", 1)
     assert [c["ratio_to_first"]["tpot_s"] for c in answer["configurations"]] == [None, None]
 
 
@@ -226,8 +228,8 @@ def test_a_comparison_in_csv_has_a_row_per_configuration(run):
     assert float(rows[0]["ttft_s_ratio_to_first"]) == 1.0
 
 
-def test_every_model_is_listed_and_read(answered):
-    objects = answered("models", "list")
+def test_every_model_is_listed_and_read(run_json):
+    objects = run_json("models", "list")
     assert [entry["name"] for entry in objects] == models.names()
     assert [entry for entry in objects if "error" in entry] == []
     for entry in objects:
@@ -250,15 +252,15 @@ def test_an_unreadable_model_does_not_break_the_list(run, monkeypatch):
         assert "llama-2-7b" in out
 
 
-def test_every_chip_is_listed_with_its_figures(answered):
-    objects = answered("hardware", "list")
+def test_every_chip_is_listed_with_its_figures(run_json):
+    objects = run_json("hardware", "list")
     assert len(objects) >= 35
     for entry in objects:
         assert set(SCHEMA["hardware"].split()) <= set(entry)
 
 
-def test_a_model_is_shown_with_its_config_and_published_figures(answered):
-    card = answered("models", "show", "meta-llama/Llama-2-7b-hf")
+def test_a_model_is_shown_with_its_config_and_published_figures(run_json):
+    card = run_json("models", "show", "meta-llama/Llama-2-7b-hf")
     assert card["name"] == "llama-2-7b"
     assert card["parameters"] == card["published_parameters"]["value"] == 6_738_415_616
     assert card["config"]["num_hidden_layers"] == 32
@@ -266,8 +268,8 @@ def test_a_model_is_shown_with_its_config_and_published_figures(answered):
     assert card["kv_cache_bytes_per_token"] == 512 * 1024
 
 
-def test_a_chip_is_shown_with_a_source_for_every_figure(answered):
-    card = answered("hardware", "show", "a6000")
+def test_a_chip_is_shown_with_a_source_for_every_figure(run_json):
+    card = run_json("hardware", "show", "a6000")
     assert card["peak_flops_per_s"]["fp16"] == 154.8e12
     for figure in card["figures"].values():
         assert figure["source"].startswith("https://")
@@ -282,11 +284,11 @@ def test_cards_come_in_every_format(run, words, form):
     assert ANSI not in out
 
 
-def test_a_user_config_is_shown_and_analyzed(run, answered, tmp_path):
-    config = answered("models", "show", "llama-3.2-1b")["config"]
+def test_a_user_config_is_shown_and_analyzed(run, run_json, tmp_path):
+    config = run_json("models", "show", "llama-3.2-1b")["config"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text(json.dumps(config))
-    assert answered("models", "show", tmp_path / "mine")["parameters"] == 1_235_814_400
+    assert run_json("models", "show", tmp_path / "mine")["parameters"] == 1_235_814_400
     status, out, _ = run("analyze", tmp_path / "mine" / "config.json", "--hardware", "a6000")
     assert status == 0
     assert "mine (LlamaForCausalLM)" in out
@@ -438,6 +440,6 @@ def test_calibrated_rows_are_marked_and_have_columns_for_interval_bounds(
 
 def test_a_comparison_states_the_origin_of_each_chips_constants(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "llama-3.2-1b", "--hardware", "h100,l40s", "--efficiency", "calibrated"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "h100-sxm: kernels measured on h100-sxm" in said
-    assert "l40s: kernels not measured on this chip" in said
+    message = " ".join(capsys.readouterr().out.split())
+    assert "h100-sxm: kernels measured on h100-sxm" in message
+    assert "l40s: kernels not measured on this chip" in message

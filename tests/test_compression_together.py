@@ -16,7 +16,7 @@ from tests.representative import REPRESENTATIVE
 
 CHIP = specs.load("h100-sxm")
 ALL = {"lora": "8,adapters=4", "low_rank": "256", "prune": "depth=0.5+2:4", "matformer": "0.5"}
-TOGETHER = (
+COMBINATIONS = (
     ALL,
     ALL | {"quantization": "w8a8", "tensor_parallel_size": "2"},
     {"lora": "8", "prune": "heads=0.5", "quantization": "w4a16", "fusion": "all"},
@@ -24,18 +24,18 @@ TOGETHER = (
 )
 
 
-def prepared(name: str, asked: dict[str, str]) -> Graph:
+def prepared(name: str, requested: dict[str, str]) -> Graph:
     system = System(chip=CHIP)
-    for change in registry.changes(asked):
+    for change in registry.changes(requested):
         system = change(system)
     return system.prepared(models.load(name).graph(decode(4.0, 100.0)))
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-@pytest.mark.parametrize("asked", TOGETHER, ids="+".join)
-def test_every_operator_input_was_written_and_no_count_is_negative(name: str, asked: dict[str, str]) -> None:
+@pytest.mark.parametrize("requested", COMBINATIONS, ids="+".join)
+def test_every_operator_input_was_written_and_no_count_is_negative(name: str, requested: dict[str, str]) -> None:
     try:
-        graph = prepared(name, asked)
+        graph = prepared(name, requested)
     except UserError as error:
         assert "heads" in str(error), "nothing but heads that cannot be shared or dropped stands in the way"
         return
@@ -44,11 +44,11 @@ def test_every_operator_input_was_written_and_no_count_is_negative(name: str, as
         assert np.all(np.asarray(operator.flops) >= 0) and np.all(np.asarray(operator.traffic_bytes) >= 0)
 
 
-@pytest.mark.parametrize("asked", [{"lora": "8,adapters=4"}, {"low_rank": "256"}, {"prune": "width=0.5"}])
-def test_two_devices_do_the_work_of_one_plus_replicated_work(asked: dict[str, str]) -> None:
+@pytest.mark.parametrize("requested", [{"lora": "8,adapters=4"}, {"low_rank": "256"}, {"prune": "width=0.5"}])
+def test_two_devices_do_the_work_of_one_plus_replicated_work(requested: dict[str, str]) -> None:
     """Llama-2-7B: pruning replicates nothing; factors and adapters replicate the whole one: A before a layer split by
     columns, B after one split by rows."""
-    one, two = (prepared("llama-2-7b", asked | {"tensor_parallel_size": size}) for size in ("1", "2"))
+    one, two = (prepared("llama-2-7b", requested | {"tensor_parallel_size": size}) for size in ("1", "2"))
 
     def flops(graph: Graph, *repeated: str) -> float:
         return float(sum(op.matmul_flops * b.repeats for b, op in graph if not repeated or op.name in repeated))

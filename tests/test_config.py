@@ -150,7 +150,7 @@ def test_an_unknown_model_type_is_an_error_not_a_llama() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stated", "asked", "dtype"),
+    ("stated", "requested", "dtype"),
     [
         ("bfloat16", "auto", "bf16"),
         ("float16", "auto", "fp16"),
@@ -160,11 +160,11 @@ def test_an_unknown_model_type_is_an_error_not_a_llama() -> None:
         ("float16", "fp32", "fp32"),
     ],
 )
-def test_the_dtype_is_the_checkpoints_by_default(stated: str | None, asked: str, dtype: str) -> None:
+def test_the_dtype_is_the_checkpoints_by_default(stated: str | None, requested: str, dtype: str) -> None:
     """A missing dtype and float32 become 16 bit with a note, as in vLLM."""
-    model = parse({**LLAMA, "torch_dtype": stated}, "mine", dtype=asked)
+    model = parse({**LLAMA, "torch_dtype": stated}, "mine", dtype=requested)
     assert model.dtype.name == dtype
-    assert bool(model.notes) == (asked == "auto" and stated in (None, "float32"))
+    assert bool(model.notes) == (requested == "auto" and stated in (None, "float32"))
 
 
 def test_a_folder_or_a_config_json_loads(tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ def test_a_single_point_equals_the_point_of_a_sweep(name: str) -> None:
     model, new = models.load(name), np.array([1.0, 3.0, 1000.0])
     together = context_parallel(4, 8.0)(model.graph(prefill(2.0, new, 500.0)))
     for at, tokens in enumerate(new):
-        alone = context_parallel(4, 8.0)(model.graph(prefill(2.0, np.array([tokens]), 500.0)))
-        for (_, a), (_, b) in zip(alone, together, strict=True):
+        single = context_parallel(4, 8.0)(model.graph(prefill(2.0, np.array([tokens]), 500.0)))
+        for (_, a), (_, b) in zip(single, together, strict=True):
             for of in ("flops", "traffic_bytes"):
                 assert number(getattr(a, of)) == np.broadcast_to(getattr(b, of), new.shape)[at]
 

@@ -26,24 +26,24 @@ load = functools.cache(models.load)
 flash: Pass = flash_attention(specs.load("h100-sxm"))
 HALF = Sparsity(attention=0.5, mlp=0.1)
 DENSE_MLP = "no dense feed-forward part"
-OWN_HEADS = "no softmax attention with separate heads"
+OWN_HEADS = "no attention with separate heads"
 
 
 def sparse(name: str, step: Step, sparsity: Sparsity = HALF) -> Graph:
     return contextual_sparsity(sparsity)(load(name).graph(step))
 
 
-def operator(of: Graph, name: str) -> Operator:
-    return next(op for _, op in of if op.name == name)
+def operator(graph: Graph, name: str) -> Operator:
+    return next(op for _, op in graph if op.name == name)
 
 
-def pair(name: str, step: Step, called: str, sparsity: Sparsity = HALF) -> tuple[Operator, Operator]:
+def pair(name: str, step: Step, operator_name: str, sparsity: Sparsity = HALF) -> tuple[Operator, Operator]:
     """One operator without and with sparsity."""
-    return operator(load(name).graph(step), called), operator(sparse(name, step, sparsity), called)
+    return operator(load(name).graph(step), operator_name), operator(sparse(name, step, sparsity), operator_name)
 
 
-def weights_read(of: Graph) -> Any:
-    return sum(op.read_bytes(Role.WEIGHT) * block.repeats for block, op in of)
+def weights_read(graph: Graph) -> Any:
+    return sum(op.read_bytes(Role.WEIGHT) * block.repeats for block, op in graph)
 
 
 @pytest.mark.parametrize(("tokens", "read"), [(1.0, 0.1), (2.0, 0.19), (8.0, 1 - 0.9**8), (1024.0, 1.0)])
@@ -69,7 +69,7 @@ def test_only_the_queries_of_a_fused_matrix_are_sparse() -> None:
 
 
 def test_a_sequence_reads_the_cache_of_its_own_active_heads() -> None:
-    """8 sequences of Llama-2-7B: each reads half of its own cache, independent of the others; 1000 keys, 32 heads of 128."""
+    """8 sequences of Llama-2-7B: each reads half of its own cache; 1000 keys, 32 heads of 128."""
     found = sparse("llama-2-7b", decode(8.0, 999.0))
     for name in ("qk_matmul", "sv_matmul"):
         assert operator(found, name).read_bytes(Role.CACHE) == 0.5 * 8 * 1000 * 4096 * 2
@@ -120,7 +120,7 @@ def test_prefill_gains_nothing_and_pays_for_the_predictors() -> None:
 def test_deja_vu_doubles_the_speed_of_opt_66b_and_the_gain_vanishes_with_batch_size() -> None:
     """Deja Vu: over 2 times on OPT with three quarters of the parameters skipped.  Half of the heads and a tenth of
     the columns of OPT-66B, h = 9216: q, o 1 + k, v 2 + feed-forward 0.8 = 3.8 h^2 and predictors of (6 h + 72) 1000 =
-    0.65 h^2, instead of 12 h^2: 2.7 times less.  32 sequences use 97 % of the columns: the predictors cost more than that."""
+    0.65 h^2, instead of 12 h^2: 2.7 times less.  32 sequences use 97 % of the columns: predictors cost more."""
     batches = [1, 8, 32]
     plain, found = (
         analyze("opt-66b", "b200", batch_size=batches, input_len=64, output_len=2, **options).analysis.tpot_s
@@ -205,8 +205,8 @@ def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
     batches = [1, 3, 64]
     sweep = analyze("llama-3.1-8b", "a6000", batch_size=batches, **options)
     for at, batch in enumerate(batches):
-        alone = analyze("llama-3.1-8b", "a6000", batch_size=batch, **options)
-        assert sweep.metrics(at) == alone.metrics() and sweep.stage("decode", at) == alone.stage("decode")
+        single = analyze("llama-3.1-8b", "a6000", batch_size=batch, **options)
+        assert sweep.metrics(at) == single.metrics() and sweep.stage("decode", at) == single.stage("decode")
 
 
 def test_the_union_over_many_tokens_is_everything() -> None:

@@ -77,8 +77,8 @@ def test_the_map_names_the_metric_that_is_minimized(metric: str, capsys: pytest.
 @pytest.mark.parametrize("command", ["analyze", "sweep", "compare", "crossover"])
 def test_help_paragraphs_have_no_gaps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
-    said, _, options = capsys.readouterr().out.partition("Arguments:")
-    assert "   " not in said.replace("\n  ", "\n")
+    message, _, options = capsys.readouterr().out.partition("Arguments:")
+    assert "   " not in message.replace("\n  ", "\n")
     assert "di\n" not in options, "no word is cut"
 
 

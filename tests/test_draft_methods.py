@@ -148,8 +148,8 @@ def test_only_extra_parameters_and_caches_add_memory() -> None:
     ):
         found = answer("llama-2-7b", "a100", input_len=1000, output_len=25, speculative=text)["memory"]
         assert found["weights_bytes"] == plain["weights_bytes"] + more
-        held = 1024 * 32 + 4 * 32 + (layers - 32) * 1024
-        assert found["kv_cache_bytes"] == pytest.approx(held * 2 * 4096 * 2, rel=1e-3)
+        cached = 1024 * 32 + 4 * 32 + (layers - 32) * 1024
+        assert found["kv_cache_bytes"] == pytest.approx(cached * 2 * 4096 * 2, rel=1e-3)
 
 
 def test_draft_layers_are_prefilled_and_draft_heads_have_no_cache() -> None:
@@ -206,7 +206,7 @@ def test_the_speculator_nearly_doubles_llama_2_13b_and_loses_beyond_batch_64() -
     """https://pytorch.org/blog/hitchhikers-guide-speculative-decoding/: three to four heads, nearly twice as fast at
     small batch, throughput falls beyond 64.  A100, prompts of 64 tokens and answers of 256 (short, so that weights
     dominate the traffic, not the cache), two candidates of three tokens verified (a single one loses beyond 128 only);
-    0.7/0.6/0.5 accepted, which we chose: 2.33 tokens per pass.  On the roofline; with calibrated kernels 2.26 at batch 1
+    0.7/0.6/0.5 accepted (our choice): 2.33 tokens per pass.  On the roofline; with calibrated kernels 2.26 at batch 1
     and 0.92 at 64.
     """
     sizes = {"input_len": 64, "output_len": 256}
@@ -219,14 +219,14 @@ def test_the_speculator_nearly_doubles_llama_2_13b_and_loses_beyond_batch_64() -
     four = "speculator,heads=4,candidates=2,acceptance=0.7/0.6/0.5/0.4"
     assert 1.9 < speedup("llama-2-13b", "a100", four, batch_size=1, **sizes) < 2.45
     assert speedup("llama-2-13b", "a100", four, batch_size=65, **sizes) < 1.0
-    alone = "speculator,heads=3,acceptance=0.7/0.6/0.5"
-    assert speedup("llama-2-13b", "a100", alone, batch_size=64, **sizes) > 1.0
-    assert speedup("llama-2-13b", "a100", alone, batch_size=512, **sizes) < 1.0
+    single = "speculator,heads=3,acceptance=0.7/0.6/0.5"
+    assert speedup("llama-2-13b", "a100", single, batch_size=64, **sizes) > 1.0
+    assert speedup("llama-2-13b", "a100", single, batch_size=512, **sizes) < 1.0
 
 
 @pytest.mark.parametrize(("batch", "published"), [(1, 3.01), (2, 2.81), (3, 2.50), (4, 2.40)])
 def test_eagle_on_llama_2_70b_gains_what_the_paper_measured(batch: int, published: float) -> None:
-    """arXiv 2401.15077, MT-bench at temperature 0, four A100, a tree of 25 nodes in five levels, 3.81 tokens per pass."""
+    """arXiv 2401.15077, MT-bench, temperature 0, four A100, a tree of 25 nodes in five levels, 3.81 tokens per pass."""
     text = "eagle,tokens=5,topk=4,nodes=25,acceptance=eagle-llama2-70b"
     found = measured_speedup(
         "llama-2-70b", "a100", text, tensor_parallel_size=4, batch_size=batch, input_len=100, output_len=300
@@ -273,8 +273,8 @@ def test_methods_compose_with_other_techniques(text: str) -> None:
 def test_a_single_point_equals_the_point_of_a_sweep(text: str) -> None:
     swept = analyze("llama-3.1-8b", "h100", speculative=text, **SIZES).analysis
     for at, batch in enumerate(SIZES["batch_size"]):
-        alone = analyze("llama-3.1-8b", "h100", speculative=text, **{**SIZES, "batch_size": batch}).analysis
-        assert (alone.tpot_s[0], alone.ttft_s[0]) == (swept.tpot_s[at], swept.ttft_s[at])
+        single = analyze("llama-3.1-8b", "h100", speculative=text, **{**SIZES, "batch_size": batch}).analysis
+        assert (single.tpot_s[0], single.ttft_s[0]) == (swept.tpot_s[at], swept.ttft_s[at])
 
 
 def test_the_best_number_of_tokens_is_at_least_as_fast_as_any_other() -> None:

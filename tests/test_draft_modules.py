@@ -40,16 +40,16 @@ MODULES: dict[str, Callable[[Model], Model]] = {
     "mtp": mtp,
     "self": lambda target: with_parts_skipped(target, 0.3, 0.5),
 }
-ASKED = (
+TECHNIQUES = (
     {"attention": "flash", "quantization": "w4a16", "tensor_parallel_size": "2", "fusion": "all"},
     {"attention": "flash", "quantization": "w8a8-fp8", "tensor_parallel_size": "2", "sequence_parallel": "on"},
 )
 
 
-def prepared(model: Model, batch: float, cached: float, **asked: str) -> Graph:
+def prepared(model: Model, batch: float, cached: float, **requested: str) -> Graph:
     """A decode step after the requested techniques."""
     system = System(chip=specs.load("h100-sxm"))
-    for change in registry.changes({"attention": "eager", **asked}):
+    for change in registry.changes({"attention": "eager", **requested}):
         system = change(system)
     graph = system.prepared(model.graph(decode(batch, cached)))
     ir.check(graph)
@@ -192,12 +192,12 @@ def test_attention_and_feed_forward_parts_are_skipped_independently() -> None:
     assert matmul_flops(with_parts_skipped(target, 0.6, 0.25).graph(step)) == 2 * (attention + 30 * 3 * h * f + v * h)
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=["w4a16", "w8a8"])
+@pytest.mark.parametrize("requested", TECHNIQUES, ids=["w4a16", "w8a8"])
 @pytest.mark.parametrize("kind", MODULES)
 @pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3", "gpt-oss-20b", "qwen3-next-80b-a3b", "opt-6.7b"])
-def test_graph_passes_apply_to_draft_modules(name: str, kind: str, asked: dict[str, str]) -> None:
+def test_graph_passes_apply_to_draft_modules(name: str, kind: str, requested: dict[str, str]) -> None:
     system = System(chip=specs.load("h100-sxm"))
-    for change in registry.changes(asked):
+    for change in registry.changes(requested):
         system = change(system)
     module = MODULES[kind](models.load(name))
     for step in (decode(4.0, 100.0), prefill(2.0, 64.0)):
@@ -229,8 +229,8 @@ def test_a_single_point_equals_the_point_of_a_sweep(kind: str) -> None:
     batches, cached = np.array([1.0, 8.0, 64.0]), np.array([10.0, 100.0, 1000.0])
     swept = total(op.traffic_bytes * block.repeats for block, op in module.graph(decode(batches, cached)))
     for at in range(3):
-        alone = module.graph(decode(batches[at], cached[at]))
-        assert np.asarray(swept)[at] == total(op.traffic_bytes * block.repeats for block, op in alone)
+        single = module.graph(decode(batches[at], cached[at]))
+        assert np.asarray(swept)[at] == total(op.traffic_bytes * block.repeats for block, op in single)
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])

@@ -54,8 +54,8 @@ def test_engines_are_matched_by_name_prefix(text: str, note: str, preset: str) -
 
 
 def test_a_quantized_checkpoint_keeps_its_formats() -> None:
-    said = {"weight_dtype": "fp8", "model": "MiniMaxAI/MiniMax-M2.5"}
-    assert dict(e2e_rows.case_of(row(**said)).options)["quantization"] == "none"
+    message = {"weight_dtype": "fp8", "model": "MiniMaxAI/MiniMax-M2.5"}
+    assert dict(e2e_rows.case_of(row(**message)).options)["quantization"] == "none"
     assert dict(e2e_rows.case_of(row(weight_dtype="fp8")).options)["quantization"] == "fp8"
 
 
@@ -112,9 +112,15 @@ def test_an_unstated_batch_size_is_the_largest_that_fits() -> None:
 
 
 def test_prefill_only_and_decode_only_rows_are_llama_bench() -> None:
-    said = {"engine": "llama.cpp (May 2024)", "note": "", "batch": 1.0, "weight_dtype": "q4_k_m", "device": "rtx4090"}
-    prompt = predicted(metric="throughput_tok_s", input_len=1024, output_len=0, **said)
-    tokens = predicted(metric="decode_tok_s", input_len=0, output_len=512, **said)
+    message = {
+        "engine": "llama.cpp (May 2024)",
+        "note": "",
+        "batch": 1.0,
+        "weight_dtype": "q4_k_m",
+        "device": "rtx4090",
+    }
+    prompt = predicted(metric="throughput_tok_s", input_len=1024, output_len=0, **message)
+    tokens = predicted(metric="decode_tok_s", input_len=0, output_len=512, **message)
     assert prompt.predicted > 10 * tokens.predicted > 0
 
 

@@ -20,9 +20,10 @@ from llmviewer.techniques.kernels.flash_attention import flash_attention
 from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
-from llmviewer.techniques.sparsity.early_exit import EarlyExit, Fill, early_exit, parse
+from llmviewer.techniques.sparsity.early_exit import EarlyExit, Fill, early_exit
 from llmviewer.techniques.sparsity.exit_checks import Confidence, exit_checks
 from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
+from llmviewer.techniques.sparsity.exit_options import parse
 from llmviewer.techniques.sparsity.skip_layers import skip_layers
 from tests.representative import REPRESENTATIVE
 
@@ -42,16 +43,18 @@ def graph(name: str, step: Step, text: str, *between: Pass) -> Graph:
     return early_exit(plan)(built)
 
 
-def layers(of: Graph) -> list[Block]:
-    return [block for block in of.blocks if block.is_layer]
+def layers(graph: Graph) -> list[Block]:
+    return [block for block in graph.blocks if block.is_layer]
 
 
-def weights_read(of: Graph, block: str = "") -> Any:
-    return sum(op.read_bytes(Role.WEIGHT) * b.repeats for b, op in of if b.name == block or (not block and b.is_layer))
+def weights_read(graph: Graph, block: str = "") -> Any:
+    return sum(
+        op.read_bytes(Role.WEIGHT) * b.repeats for b, op in graph if b.name == block or (not block and b.is_layer)
+    )
 
 
-def operator(of: Graph, block: str, name: str) -> Operator:
-    return next(op for b, op in of if b.name == block and op.name == name)
+def operator(graph: Graph, block: str, name: str) -> Operator:
+    return next(op for b, op in graph if b.name == block and op.name == name)
 
 
 def decoded(**options: Any) -> float:
@@ -87,8 +90,8 @@ def test_a_mean_is_a_geometric_depth_with_that_mean(mean: float) -> None:
 
 def test_a_batch_goes_as_deep_as_its_deepest_sequence() -> None:
     """One token continues with probability 0.3, one of 2 with 0.51, one of 8 with 0.942."""
-    asked = StepTokens(tokens=np.array([1.0, 2.0, 8.0]), logits=np.array([1.0, 2.0, 8.0]))
-    assert asked.deepest(0.3) == pytest.approx([0.3, 0.51, 1 - 0.7**8])
+    requested = StepTokens(tokens=np.array([1.0, 2.0, 8.0]), logits=np.array([1.0, 2.0, 8.0]))
+    assert requested.deepest(0.3) == pytest.approx([0.3, 0.51, 1 - 0.7**8])
 
 
 def test_only_steps_with_logits_for_every_token_exit_early() -> None:
@@ -242,7 +245,7 @@ def test_every_layer_of_a_model_has_an_index(name: str) -> None:
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_work_falls_with_the_exit_probability_and_is_never_negative(name: str) -> None:
-    """Half exit after half of the layers, with recomputation; the footprint is unchanged, later passes accept the graph."""
+    """Half exit after half of the layers, with recomputation; the footprint stays, later passes accept the graph."""
     step = decode(2.0, 300.0)
     plain = load(name).graph(step)
     total = sum(block.repeats for block in layers(plain))
@@ -307,8 +310,8 @@ def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
     batches = [1, 3, 64]
     sweep = analyze("llama-2-7b", "a6000", batch_size=batches, **options)
     for at, batch in enumerate(batches):
-        alone = analyze("llama-2-7b", "a6000", batch_size=batch, **options)
-        assert sweep.metrics(at) == alone.metrics() and sweep.stage("decode", at) == alone.stage("decode")
+        single = analyze("llama-2-7b", "a6000", batch_size=batch, **options)
+        assert sweep.metrics(at) == single.metrics() and sweep.stage("decode", at) == single.stage("decode")
 
 
 def test_prefill_and_memory_equal_those_of_the_full_model() -> None:
@@ -339,7 +342,7 @@ def test_pipelines_are_rejected_and_each_replica_exits_by_its_own_batch() -> Non
     assert two == decoded(early_exit="mean=0.6", batch_size=1)
 
 
-# --- option texts ------------------------------------------------------------------------------------------------------------
+# --- option texts -----------------------------------------------------------------------------------------------------
 
 
 def test_option_texts_are_parsed() -> None:
@@ -373,8 +376,8 @@ def test_a_wrong_text_is_an_error_that_states_what_is_allowed(text: str, message
 def test_a_kernel_that_runs_only_at_some_points_has_outputs_there() -> None:
     """A fused kernel's counts are zero at points where it does not run."""
     swept = analyze("llama-3.1-8b", "h200", batch_size=[1, 64], output_len=2, fusion="all", early_exit="mean=0.6")
-    alone = analyze("llama-3.1-8b", "h200", batch_size=64, output_len=2, fusion="all", early_exit="mean=0.6")
-    assert swept.analysis.tpot_s[1] == alone.analysis.tpot_s[0]
+    single = analyze("llama-3.1-8b", "h200", batch_size=64, output_len=2, fusion="all", early_exit="mean=0.6")
+    assert swept.analysis.tpot_s[1] == single.analysis.tpot_s[0]
 
 
 def test_keys_and_values_of_exited_tokens_are_offloaded_too() -> None:

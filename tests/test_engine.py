@@ -114,8 +114,8 @@ def test_the_kernels_preset_adds_no_time() -> None:
 def test_an_engine_sets_the_default_fusions() -> None:
     own = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated").system
     assert any("gate-up" in applied.name for applied in own.passes)
-    asked = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated", fusion="qkv").system
-    assert not any("gate-up" in applied.name for applied in asked.passes)
+    requested = api.configuration("llama-2-7b", "h100-sxm", engine="vllm", efficiency="calibrated", fusion="qkv").system
+    assert not any("gate-up" in applied.name for applied in requested.passes)
 
 
 @pytest.mark.parametrize("name", engine.names())
@@ -183,9 +183,9 @@ def test_prefill_interference_grows_with_the_batch() -> None:
 
 
 def test_a_single_user_is_served_like_a_static_batch_of_one() -> None:
-    alone, one = answer("continuous", 1.0), answer("static", 1.0)
-    assert alone.ttft_s == pytest.approx(one.ttft_s)
-    assert alone.tpot_s == pytest.approx(one.tpot_s)
+    single, one = answer("continuous", 1.0), answer("static", 1.0)
+    assert single.ttft_s == pytest.approx(one.ttft_s)
+    assert single.tpot_s == pytest.approx(one.tpot_s)
 
 
 def test_users_beyond_the_cache_capacity_share_its_slots() -> None:

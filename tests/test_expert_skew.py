@@ -35,7 +35,7 @@ def experts(graph: Graph) -> list[Operator]:
     return [op for _, op in graph if op.name.startswith("expert_") and op.name.endswith("_proj")]
 
 
-def read(graph: Graph) -> float:
+def experts_read(graph: Graph) -> float:
     return float(sum(op.read_bytes(Role.WEIGHT) * block.repeats for block, op in graph))
 
 
@@ -126,7 +126,7 @@ def test_skew_reads_fewer_experts_and_keeps_flops_and_footprint(name: str, step:
             assert after.flops == before.flops and after.inputs == before.inputs
         kept = [sum(t.elements * times for t, times in g.stored_weights()) for g in (plain, graph)]
         assert kept[0] == kept[1]
-    reads = [read(plain), *map(read, skewed)]
+    reads = [experts_read(plain), *map(experts_read, skewed)]
     assert reads[1] == pytest.approx(reads[0], rel=1e-12)
     assert 0 < reads[3] < reads[2] < reads[1]
     others = [[op.read_bytes(Role.WEIGHT) for _, op in g if op not in experts(g)] for g in (plain, skewed[2])]
@@ -156,6 +156,6 @@ def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
     batches = [1, 3, 64, 3]
     sweep = analyze("mixtral-8x7b", "h200", batch_size=batches, output_len=4, expert_skew="0.8")
     for at, batch in enumerate(batches):
-        alone = analyze("mixtral-8x7b", "h200", batch_size=batch, output_len=4, expert_skew="0.8")
-        assert sweep.metrics(at) == alone.metrics()
-        assert sweep.stage("decode", at) == alone.stage("decode")
+        single = analyze("mixtral-8x7b", "h200", batch_size=batch, output_len=4, expert_skew="0.8")
+        assert sweep.metrics(at) == single.metrics()
+        assert sweep.stage("decode", at) == single.stage("decode")

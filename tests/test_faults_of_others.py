@@ -1,6 +1,6 @@
 """Miscounts of other tools, each with the wrong number and the right one.
 
-Most are from LLM-Viewer (found in its code and by running it), some from GenZ and llm-analysis.  S = 2048 tokens, batch 1, fp16.
+Most are from LLM-Viewer (by its code and output), some from GenZ and llm-analysis.  S = 2048 tokens, batch 1, fp16.
 """
 
 from __future__ import annotations

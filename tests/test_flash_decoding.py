@@ -39,17 +39,17 @@ def split(model: str, step: Step, splits: float | None = None) -> Graph:
     return flash_decoding(A100, splits)(flash_attention(A100)(load(model).graph(step)))
 
 
-def named(of: Graph, name: str) -> Operator:
-    return next(op for _, op in of if op.name == name)
+def operator_named(graph: Graph, name: str) -> Operator:
+    return next(op for _, op in graph if op.name == name)
 
 
 def test_one_sequence_of_llama_2_7b_is_split_over_idle_units() -> None:
     """108 units / 32 heads = 3 splits: 3 x 32 x (128 + 2) x 4 bytes written, and read again."""
     graph = split("llama-2-7b", decode(1.0, 4095.0))
-    combine, attention = named(graph, "attention_combine"), named(graph, "attention")
+    combine, attention = operator_named(graph, "attention_combine"), operator_named(graph, "attention")
     partials = 3 * 32 * 130 * 4
     assert combine.traffic_bytes == partials + 4096 * 2
-    plain = named(flash_attention(A100)(load("llama-2-7b").graph(decode(1.0, 4095.0))), "attention")
+    plain = operator_named(flash_attention(A100)(load("llama-2-7b").graph(decode(1.0, 4095.0))), "attention")
     assert attention.traffic_bytes - plain.traffic_bytes == partials - 4096 * 2
     assert combine.vector_flops == 3 * 32 * (2 * 128 + 4) + 4096
     assert combine.special_ops == 3 * 32
@@ -57,7 +57,7 @@ def test_one_sequence_of_llama_2_7b_is_split_over_idle_units() -> None:
 
 def test_a_short_context_is_split_into_blocks_of_128_keys() -> None:
     graph = split("llama-3.1-8b", decode(1.0, 255.0))
-    assert named(graph, "attention_combine").special_ops == 2 * 32
+    assert operator_named(graph, "attention_combine").special_ops == 2 * 32
 
 
 def test_a_batch_that_fills_the_units_and_a_prefill_are_not_split() -> None:
@@ -68,7 +68,7 @@ def test_a_batch_that_fills_the_units_and_a_prefill_are_not_split() -> None:
 @pytest.mark.parametrize("splits", (2.0, 8.0, 32.0))
 def test_a_given_number_of_splits_is_used(splits: float) -> None:
     graph = split("llama-2-7b", PREFILL_AND_DECODE, splits)
-    combine = named(graph, "attention_combine")
+    combine = operator_named(graph, "attention_combine")
     assert list(np.asarray(combine.special_ops)) == [0.0, splits * 32]
     assert list(np.asarray(combine.traffic_bytes)) == [0.0, splits * 32 * 130 * 4 + 4096 * 2]
 

@@ -29,7 +29,7 @@ ALL = tuple(rule.name for rule in RULES)
 load = functools.cache(models.load)
 A6000, A100, H100 = (specs.load(name) for name in ("a6000", "a100-80gb-sxm", "h100-sxm"))
 #: A prefill, a decode step, a decode step of a large batch.
-THREE = Step(
+STEPS = Step(
     (
         Group(
             batch_size=np.array([1.0, 1.0, 64.0]),
@@ -41,7 +41,7 @@ THREE = Step(
 )
 
 
-def graph(model: str, step: Step = THREE, chip: Chip = A6000, *, flash: bool = True) -> Graph:
+def graph(model: str, step: Step = STEPS, chip: Chip = A6000, *, flash: bool = True) -> Graph:
     plain = load(model).graph(step)
     return flash_attention(chip)(plain) if flash else plain
 
@@ -50,16 +50,16 @@ def fused(model: str, step: Step, rules: tuple[str, ...] = ALL, chip: Chip = A60
     return fuse(rules, chip)(graph(model, step, chip, flash=flash))
 
 
-def total(of: Graph, what: Callable[[Operator], object]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return sum(np.ones(3) * np.asarray(what(op)) * block.repeats for block, op in of)  # type: ignore[return-value]
+def total(graph: Graph, field: Callable[[Operator], object]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    return sum(np.ones(3) * np.asarray(field(op)) * block.repeats for block, op in graph)  # type: ignore[return-value]
 
 
-def named(of: Graph, name: str) -> Operator:
-    return next(op for _, op in of if op.name == name)
+def operator_named(graph: Graph, name: str) -> Operator:
+    return next(op for _, op in graph if op.name == name)
 
 
-def names(of: Graph, block: int = 1) -> list[str]:
-    return [op.name for op in of.blocks[block].operators]
+def operator_names(graph: Graph, block: int = 1) -> list[str]:
+    return [op.name for op in graph.blocks[block].operators]
 
 
 VARIANTS: dict[str, Callable[[Graph], Graph]] = {
@@ -72,7 +72,7 @@ VARIANTS: dict[str, Callable[[Graph], Graph]] = {
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_fusion_adds_no_bytes_and_keeps_work_and_weights(name: str) -> None:
-    plain = load(name).graph(THREE)
+    plain = load(name).graph(STEPS)
     for variant in VARIANTS.values():
         before = variant(plain)
         after = fuse(ALL, A6000)(before)
@@ -103,7 +103,7 @@ def test_one_of_two_devices_fuses_its_own_operators(name: str, step: Step) -> No
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_fusion_is_idempotent(name: str) -> None:
-    once = fused(name, THREE)
+    once = fused(name, STEPS)
     twice = fuse(ALL, A6000)(once)
     for block, again in zip(once.blocks, twice.blocks, strict=True):
         assert [op.name for op in block.operators] == [op.name for op in again.operators]
@@ -137,8 +137,8 @@ def test_a_single_point_equals_the_point_in_a_sweep(name: str) -> None:
     """Batches of 8 and 64: norms are fused with linear layers in one and not in the other."""
     both = analyze(name, "h100-sxm", batch_size=[8, 64], input_len=256, output_len=4, fusion="all")
     for point, batch in enumerate((8, 64)):
-        alone = analyze(name, "h100-sxm", batch_size=batch, input_len=256, output_len=4, fusion="all").to_dict()
-        assert both.to_dict(point) == alone
+        single = analyze(name, "h100-sxm", batch_size=batch, input_len=256, output_len=4, fusion="all").to_dict()
+        assert both.to_dict(point) == single
 
 
 def test_a_point_does_not_depend_on_the_latent_attention_form_of_other_points() -> None:
@@ -152,19 +152,19 @@ def test_qkv_reads_its_input_once() -> None:
     """Llama-2-7B, 1024 tokens: three products read 1024 x 4096 x 2 = 8 MiB each, one reads it once."""
     step = prefill(1.0, 1024.0)
     before, after = graph("llama-2-7b", step), fused("llama-2-7b", step, ("qkv",))
-    apart = sum(float(named(before, name).traffic_bytes) for name in ("q_proj", "k_proj", "v_proj"))
-    one = named(after, "qkv_proj")
+    apart = sum(float(operator_named(before, name).traffic_bytes) for name in ("q_proj", "k_proj", "v_proj"))
+    one = operator_named(after, "qkv_proj")
     assert apart - one.traffic_bytes == 2 * 8 * 2**20
     assert one.output_shape == (1024, 3 * 4096)
-    assert "k_proj" not in names(after)
+    assert "k_proj" not in operator_names(after)
 
 
 def test_fused_gate_up_and_activation_write_only_their_product() -> None:
     """Saved: gate and up written and read, 4 x 1024 x 11008 x 2 bytes, and one of two reads of the input, 8 MiB."""
     step = prefill(1.0, 1024.0)
     before, after = graph("llama-2-7b", step), fused("llama-2-7b", step, ("gate-up", "linear-activation"))
-    apart = sum(float(named(before, name).traffic_bytes) for name in ("gate_proj", "up_proj", "mlp_act"))
-    one = named(after, "gate_up_proj+mlp_act")
+    apart = sum(float(operator_named(before, name).traffic_bytes) for name in ("gate_proj", "up_proj", "mlp_act"))
+    one = operator_named(after, "gate_up_proj+mlp_act")
     assert apart - one.traffic_bytes == 4 * 1024 * 11008 * 2 + 1024 * 4096 * 2
     assert [a.tensor.name for a in one.writes] == ["mlp_act"]
 
@@ -173,8 +173,10 @@ def test_a_residual_sum_that_is_read_later_is_still_written() -> None:
     """mlp_add also reads attn_add: fusing it with mlp_norm saves only one read, 1024 x 4096 x 2 bytes."""
     step = prefill(1.0, 1024.0)
     before, after = graph("llama-2-7b", step), fused("llama-2-7b", step, ("residual-norm",))
-    apart = float(named(before, "attn_add").traffic_bytes) + float(named(before, "mlp_norm").traffic_bytes)
-    assert apart - named(after, "attn_add+mlp_norm").traffic_bytes == 1024 * 4096 * 2
+    apart = float(operator_named(before, "attn_add").traffic_bytes) + float(
+        operator_named(before, "mlp_norm").traffic_bytes
+    )
+    assert apart - operator_named(after, "attn_add+mlp_norm").traffic_bytes == 1024 * 4096 * 2
     (row, *_) = report(graph("llama-2-7b", step), ("residual-norm",), A6000)
     assert row.reason == "attn_add is still written: mlp_add reads it"
 
@@ -185,9 +187,9 @@ def test_a_norm_is_fused_with_its_linear_layer_if_the_rows_fit_a_unit() -> None:
     rows = [row for row in report(graph("llama-2-7b", step), ("norm-linear",), A6000) if row.block == "layer"]
     assert [list(row.where) for row in rows] == [[1.0, 1.0, 0.0]] * 2
     both = fused("llama-2-7b", step, ("qkv", "norm-linear"))
-    assert list(np.asarray(named(both, "attn_norm+qkv_proj").flops) > 0) == [True, True, False]
-    assert list(np.asarray(named(both, "qkv_proj").flops) > 0) == [False, False, True]
-    assert list(np.asarray(named(both, "attn_norm").flops) > 0) == [False, False, True]
+    assert list(np.asarray(operator_named(both, "attn_norm+qkv_proj").flops) > 0) == [True, True, False]
+    assert list(np.asarray(operator_named(both, "qkv_proj").flops) > 0) == [False, False, True]
+    assert list(np.asarray(operator_named(both, "attn_norm").flops) > 0) == [False, False, True]
 
 
 def test_a_chip_with_unknown_unit_memory_is_assumed_to_fit_the_tile() -> None:
@@ -206,19 +208,19 @@ def test_an_all_reduce_prevents_fusing_a_linear_layer_with_its_sum() -> None:
         "attn_all_reduce is not a linear layer",
         "mlp_all_reduce is not a linear layer",
     }
-    assert "qkv_proj" in names(fuse(ALL, A6000)(sharded))
+    assert "qkv_proj" in operator_names(fuse(ALL, A6000)(sharded))
 
 
 def test_the_softmax_rule_moves_no_scores_but_computes_masked_pairs() -> None:
     """Llama-2-7B, 1024 tokens: 32 x 1024 x 1024 scores written and read twice, 2 bytes each."""
     step = prefill(1.0, 1024.0)
     before, after = graph("llama-2-7b", step, flash=False), fused("llama-2-7b", step, ("softmax",), flash=False)
-    one = named(after, "qk_matmul+softmax+sv_matmul")
-    apart = sum(float(named(before, name).traffic_bytes) for name in ("qk_matmul", "softmax", "sv_matmul"))
+    one = operator_named(after, "qk_matmul+softmax+sv_matmul")
+    apart = sum(float(operator_named(before, name).traffic_bytes) for name in ("qk_matmul", "softmax", "sv_matmul"))
     assert apart - one.traffic_bytes == 4 * 32 * 1024 * 1024 * 2
     assert one.matmul_flops == 4 * 32 * 128 * 1024 * 1024
     assert one.masked_flops > 0
-    assert named(graph("llama-2-7b", step), "attention").matmul_flops < one.matmul_flops
+    assert operator_named(graph("llama-2-7b", step), "attention").matmul_flops < one.matmul_flops
 
 
 def test_scores_of_a_long_prompt_do_not_fit_a_unit() -> None:
@@ -230,12 +232,12 @@ def test_scores_of_a_long_prompt_do_not_fit_a_unit() -> None:
 
 def test_the_norm_quantizes_low_bit_inputs() -> None:
     low = quantize(parse_scheme("w8a8"))(load("llama-2-7b").graph(prefill(1.0, 1024.0)))
-    one = named(fuse(("quantize",), A6000)(low), "attn_norm+attn_norm_quantize")
+    one = operator_named(fuse(("quantize",), A6000)(low), "attn_norm+attn_norm_quantize")
     assert [a.tensor.name for a in one.writes] == ["attn_norm_quantize"]
 
 
 def test_latent_attention_fuses_its_two_down_projections() -> None:
-    assert "qkv_a_proj" in names(fused("deepseek-v2", THREE, ("qkv",)))
+    assert "qkv_a_proj" in operator_names(fused("deepseek-v2", STEPS, ("qkv",)))
     (row,) = [row for row in report(graph("deepseek-v2"), ("rope-attention",), A6000) if row.block == "dense"]
     assert "part" in row.reason
 

@@ -16,7 +16,7 @@ FOLDERS = ("hardware_specs", "hardware_specs/hosts", "hardware_specs/networks")
 FILES = [(folder, stem) for folder in FOLDERS for stem in data.stems(folder)]
 
 #: Devices required by the first issue, by names that users may type.
-ASKED_FOR = """
+REQUIRED = """
     rtx-a6000 a40 a100-40gb-sxm a100-80gb-sxm a100-40gb-pcie a100-80gb-pcie a800 a30 a10 v100 t4 l4 l40 l40s rtx-3090
     rtx-4090 rtx-5090 rtx-6000-ada rtx-pro-6000 h20 h100-sxm h100-pcie h100-nvl h800 h200 gh200 b200 b300 gb200
     jetson-agx-orin mi210 mi250x mi300x mi325x mi355x gaudi-2 gaudi-3 tpu-v4 tpu-v5e tpu-v5p tpu-v6e m2-ultra m3-max
@@ -27,7 +27,7 @@ MEASURED = """
     a100_sxm a100_pcie a100_sxm_40gb h100_sxm h200_sxm b200_sxm gb200 gh200 l40s l4 a40 rtx_a6000 rtx4090 rtx_pro_6000
     mi250 mi300x apple_m2_ultra nvidia_A6000 h100 a100 gaudi2 b300_sxm
 """.split()
-MAKERS = ("nvidia", "amd", "intel", "google", "apple", "aws", "huawei", "geforce", "tesla", "instinct")
+VENDORS = ("nvidia", "amd", "intel", "google", "apple", "aws", "huawei", "geforce", "tesla", "instinct")
 
 
 def spec(folder: str, stem: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def figures(tree: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
             yield from figures(child, f"{path}.{key}")
 
 
-def having(key: str) -> list[str]:
+def figures_with(key: str) -> list[str]:
     return [stem for stem in CHIPS if key in spec("hardware_specs", stem)]
 
 
@@ -51,7 +51,7 @@ def test_at_least_35_devices() -> None:
     assert len(CHIPS) >= 35
 
 
-@pytest.mark.parametrize("name", ASKED_FOR)
+@pytest.mark.parametrize("name", REQUIRED)
 def test_every_requested_device_exists(name: str) -> None:
     assert specs.load(name).bandwidth_bytes_per_s
 
@@ -91,7 +91,7 @@ def test_a_chip_loads_with_the_figures_a_roofline_needs(stem: str) -> None:
         assert figure.source
 
 
-@pytest.mark.parametrize("stem", having("matrix_flop_per_unit_cycle"))
+@pytest.mark.parametrize("stem", figures_with("matrix_flop_per_unit_cycle"))
 def test_dense_rates_equal_units_times_clock_so_sparse_figures_are_excluded(stem: str) -> None:
     fields = spec("hardware_specs", stem)
     for dtype, figure in fields["matrix_flop_per_unit_cycle"].items():
@@ -101,10 +101,10 @@ def test_dense_rates_equal_units_times_clock_so_sparse_figures_are_excluded(stem
 
 def test_most_chips_are_cross_checked() -> None:
     """The others publish no clock or no FLOP per clock."""
-    assert len(having("matrix_flop_per_unit_cycle")) >= 40
+    assert len(figures_with("matrix_flop_per_unit_cycle")) >= 40
 
 
-@pytest.mark.parametrize("stem", having("vector_clock_ghz"))
+@pytest.mark.parametrize("stem", figures_with("vector_clock_ghz"))
 def test_vector_rate_is_clock_times_lanes(stem: str) -> None:
     """A lane does one fused multiply-add, 2 FLOP: 128 lanes per SM on Hopper and Blackwell."""
     fields = spec("hardware_specs", stem)
@@ -129,7 +129,7 @@ def test_narrower_formats_are_never_slower(stem: str) -> None:
 def test_stems_are_lower_case_words_without_a_maker(folder: str, stem: str) -> None:
     assert stem == stem.lower() and "_" not in stem and " " not in stem
     if folder == "hardware_specs":
-        assert not stem.startswith(MAKERS)
+        assert not stem.startswith(VENDORS)
 
 
 def test_chip_names_and_aliases_are_unique() -> None:

@@ -25,19 +25,19 @@ def one_line(error: UserError) -> None:
     assert len(str(error)) < 600
 
 
-def of_model(name: str) -> dict[str, Any]:
+def config_of(name: str) -> dict[str, Any]:
     """The config of a model."""
     fields: dict[str, Any] = data.read_yaml(data.folder("model_configs") / f"{name}.yaml")["config"]
     return fields
 
 
-LLAMA, MODEL = of_model("llama-2-7b"), models.load("llama-2-7b")
+LLAMA, MODEL = config_of("llama-2-7b"), models.load("llama-2-7b")
 H100 = data.read_yaml(data.folder("hardware_specs") / "h100-sxm.yaml")
 H100.pop("sources", None)
 
 #: Models that cover every kind of layer.
 CONFIGS: dict[str, dict[str, Any]] = {
-    name: of_model(name)
+    name: config_of(name)
     for name in (
         "llama-3.1-8b", "gpt2", "opt-350m", "falcon-40b", "chatglm3-6b", "dbrx", "gemma-3-4b",
         "gemma-4-e4b", "phi-3-mini",
@@ -74,12 +74,12 @@ def paths(fields: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple
             yield from paths(value, (*above, name))
 
 
-def changed(fields: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+def with_change(fields: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
     """The fields with one replaced, or removed if `value` is Ellipsis."""
     first, *rest = path
     if rest:
         inner = fields.get(first)
-        return {**fields, first: changed(inner, tuple(rest), value)} if isinstance(inner, dict) else fields
+        return {**fields, first: with_change(inner, tuple(rest), value)} if isinstance(inner, dict) else fields
     kept = {name: old for name, old in fields.items() if name != first}
     return kept if value is ... else {**kept, first: value}
 
@@ -95,7 +95,7 @@ def broken_configs(draw: st.DrawFn) -> dict[str, Any]:
         for name in path:
             before = before.get(name) if isinstance(before, dict) else None
         near = st.sampled_from(list(neighbours(before)))
-        fields = changed(fields, path, draw(st.sampled_from(HOSTILE) | st.just(...) | near))
+        fields = with_change(fields, path, draw(st.sampled_from(HOSTILE) | st.just(...) | near))
     return fields
 
 
@@ -127,7 +127,7 @@ def test_any_config_gives_a_finite_result_or_a_one_line_error(fields: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "said"),
+    ("name", "changes", "message"),
     [
         ("llama-3.1-8b", {"num_attention_heads": 0}, "field 'num_attention_heads' is 0, expected 1 to"),
         ("llama-3.1-8b", {"num_attention_heads": 33, "head_dim": ...}, "are not divisible by 33 heads"),
@@ -142,14 +142,14 @@ def test_any_config_gives_a_finite_result_or_a_one_line_error(fields: dict[str, 
         ("mamba-codestral-7b", {"n_groups": 7}, "128 heads are not divisible by 7 n_groups"),
     ],
 )
-def test_a_config_that_contradicts_itself_names_the_field(name: str, changes: dict[str, Any], said: str) -> None:
-    fields = of_model(name)
+def test_a_config_that_contradicts_itself_names_the_field(name: str, changes: dict[str, Any], message: str) -> None:
+    fields = config_of(name)
     for field, value in changes.items():
-        fields = changed(fields, (field,), value)
+        fields = with_change(fields, (field,), value)
     with pytest.raises(UserError) as error:
         parse(fields, "mine")
     one_line(error.value)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_more_than_five_hundred_patterns_are_rejected() -> None:
 def test_any_spec_gives_a_finite_result_or_a_one_line_error(changes: list[tuple[tuple[str, ...], Any]]) -> None:
     fields = H100
     for path, value in changes:
-        fields = changed(fields, path, value)
+        fields = with_change(fields, path, value)
     try:
         chip = specs.parse(fields, stem="mine")
         answer = lv.analyze(MODEL, chip, batch_size=2, input_len=5, output_len=3).to_dict()
@@ -214,7 +214,7 @@ def test_any_spec_gives_a_finite_result_or_a_one_line_error(changes: list[tuple[
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         ("memory_bandwidth_gb_per_s", -1, "_per_s: expected a positive number (1e-6 to 1e15), got -1"),
         ("memory_bandwidth_gb_per_s", "fast", "got 'fast'"),
@@ -231,8 +231,8 @@ def test_any_spec_gives_a_finite_result_or_a_one_line_error(changes: list[tuple[
         ("name", 3, "mine: name: expected text, got 3"),
     ],
 )  # fmt: skip
-def test_an_error_in_a_spec_names_the_key(path: str, value: Any, said: str) -> None:
+def test_an_error_in_a_spec_names_the_key(path: str, value: Any, message: str) -> None:
     with pytest.raises(UserError) as error:
-        lv.analyze(MODEL, specs.parse(changed(H100, tuple(path.split(".")), value), stem="mine"))
+        lv.analyze(MODEL, specs.parse(with_change(H100, tuple(path.split(".")), value), stem="mine"))
     one_line(error.value)
-    assert said in str(error.value)
+    assert message in str(error.value)

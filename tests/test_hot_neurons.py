@@ -38,8 +38,8 @@ def split(name: str, step: Step, neurons: HotNeurons = PAPER) -> Graph:
     return hot_neurons(neurons)(load(name).graph(step))
 
 
-def operator(of: Graph, name: str) -> Operator:
-    return next(op for _, op in of if op.name == name)
+def operator(graph: Graph, name: str) -> Operator:
+    return next(op for _, op in graph if op.name == name)
 
 
 def row(answer: Any, name: str) -> dict[str, Any]:
@@ -47,8 +47,8 @@ def row(answer: Any, name: str) -> dict[str, Any]:
 
 
 def opt(hot: str = "", **options: Any) -> Any:
-    asked = {"hot_neurons": hot} if hot else {}
-    return analyze("opt-30b", "rtx-4090", output_len=2, **{"batch_size": 1, **asked, **options})
+    requested = {"hot_neurons": hot} if hot else {}
+    return analyze("opt-30b", "rtx-4090", output_len=2, **{"batch_size": 1, **requested, **options})
 
 
 def test_a_quarter_of_the_neurons_has_four_fifths_of_the_activations() -> None:
@@ -90,7 +90,7 @@ def test_the_host_reads_the_union_of_the_cold_neurons(tokens: float) -> None:
 
 
 def test_the_slower_of_host_and_device_sets_the_time() -> None:
-    """One token, DDR5 of 96 GB/s: 8.22 MB in 85.6 us on the host, in parallel with 32.9 MB in 32.6 us on the device; on an EPYC
+    """One token, DDR5 of 96 GB/s: 8.22 MB in 85.6 us on the host and 32.9 MB in 32.6 us on the device; on an EPYC
     of 460.8 GB/s the host needs 17.8 us, and the device decides."""
     text = "gpu=0.26,active=0.1,predictor=0"
     slow, fast = row(opt(text), "up_proj"), row(opt(f"{text},host=epyc-9654-ddr5"), "up_proj")
@@ -145,8 +145,8 @@ def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
     text, batches = "gpu=0.3,active=0.1", [1, 3, 64]
     sweep = opt(text, batch_size=batches)
     for at, batch in enumerate(batches):
-        alone = opt(text, batch_size=batch)
-        assert sweep.metrics(at) == alone.metrics() and sweep.stage("decode", at) == alone.stage("decode")
+        single = opt(text, batch_size=batch)
+        assert sweep.metrics(at) == single.metrics() and sweep.stage("decode", at) == single.stage("decode")
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -214,7 +214,7 @@ def test_hot_neurons_compose_with_other_techniques(options: dict[str, str]) -> N
 
 @pytest.mark.parametrize(("options", "kept"), [({"matformer": "0.5"}, 0.5), ({"quantization": "w8a16"}, 0.5)])
 def test_smaller_matrices_reduce_host_work_but_not_link_traffic(options: dict[str, str], kept: float) -> None:
-    """Llama-2-7B, half of the channels or of the bits (and a scale per group): input and sum stay 4096 elements of 2 bytes."""
+    """Llama-2-7B, half of the channels or bits (plus scales per group): input and sum stay 4096 elements of 2 bytes."""
     for name in ("gate_proj", "up_proj", "down_proj"):
         both = [
             next(row.operator for row in answer.analysis.evaluation.rows if row.operator.name == name)

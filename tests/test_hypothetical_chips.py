@@ -39,11 +39,11 @@ def run(chip: Chip, **options: object) -> Result:
 def test_an_array_of_chips_equals_the_single_chips(name: str, efficiency: str) -> None:
     together = run(scaled(name, FACTORS), efficiency=efficiency)
     for at, factor in enumerate(FACTORS):
-        alone = run(scaled(name, float(factor)), efficiency=efficiency)
-        assert together.metrics(at)["tpot_s"] == alone.metrics()["tpot_s"]
-        assert together.metrics(at)["ttft_s"] == alone.metrics()["ttft_s"]
-        assert together.memory(at)["capacity_bytes"] == alone.memory()["capacity_bytes"]
-        assert together.to_dict(at)["hardware"] == alone.to_dict()["hardware"]
+        single = run(scaled(name, float(factor)), efficiency=efficiency)
+        assert together.metrics(at)["tpot_s"] == single.metrics()["tpot_s"]
+        assert together.metrics(at)["ttft_s"] == single.metrics()["ttft_s"]
+        assert together.memory(at)["capacity_bytes"] == single.memory()["capacity_bytes"]
+        assert together.to_dict(at)["hardware"] == single.to_dict()["hardware"]
 
 
 def test_an_array_of_links_equals_the_single_links() -> None:

@@ -52,8 +52,8 @@ def kernel(
 
 
 def seconds(operator: Operator, chip: Chip, family: object, constants: Mapping[str, float]) -> Array:
-    def efficiency(op: Operator, on: Chip) -> Rates:
-        return family.rates(op, on, constants)  # type: ignore[attr-defined,no-any-return]
+    def efficiency(op: Operator, chip: Chip) -> Rates:
+        return family.rates(op, chip, constants)  # type: ignore[attr-defined,no-any-return]
 
     return np.asarray(roofline.time_operator(operator, chip, efficiency, operator.traffic_bytes).time_s)
 
@@ -78,14 +78,14 @@ def test_heads_that_share_keys_fill_one_tile_with_few_queries() -> None:
     # 16 queries x 8 heads of a group are 128 rows: one tile for each of 4 KV heads, not one for each of 32 heads
     op = kernel(prefill(1.0, 16.0).groups, ROUND, heads=32.0, kv_heads=4.0)
     packed = part_of(op, replace(ROUND, generation="ampere"), PLAIN | {"rows": 0.0, "tile": 1.0, "compute": 1.0})
-    alone = part_of(op, ROUND, PLAIN | {"tile": 1.0})
+    single = part_of(op, ROUND, PLAIN | {"tile": 1.0})
     key = 6.5536e-9
     each = 8.5 + 8 + 64  # keys seen on average, half the diagonal, half a block
     # 4 tiles on 100 units split their keys: the longest takes its own microsecond plus 1.15 of the mean share
     all_tiles = 4 * (1e-6 + each * key) / 100
     longest = min(1e-6 + (16 + 64) * key, 1e-6 + 1.15 * all_tiles)
     assert packed.tiles_s == pytest.approx(all_tiles + longest)
-    assert alone.tiles_s == pytest.approx(32 * (1e-6 + each * key) / 100 + 1e-6 + (16 + 64) * key)
+    assert single.tiles_s == pytest.approx(32 * (1e-6 + each * key) / 100 + 1e-6 + (16 + 64) * key)
 
 
 def test_cache_writes_cost_by_the_elements_of_their_keys() -> None:
@@ -211,8 +211,8 @@ def test_single_group_passes_use_the_kernel_of_their_number_of_queries() -> None
         cached_tokens=np.array([0.0, 2048.0]), logit_positions=1.0,
     )  # fmt: skip
     op = kernel((group,), H100)
-    alone = [kernel(step.groups, H100) for step in (prefill(2.0, 2048.0), decode(64.0, 2048.0))]
-    expected = [float(roofline.time_operator(o, H100, source, o.traffic_bytes).time_s) for o in alone]
+    single = [kernel(step.groups, H100) for step in (prefill(2.0, 2048.0), decode(64.0, 2048.0))]
+    expected = [float(roofline.time_operator(o, H100, source, o.traffic_bytes).time_s) for o in single]
     assert np.asarray(roofline.time_operator(op, H100, source, op.traffic_bytes).time_s) == pytest.approx(expected)
 
 

@@ -171,10 +171,10 @@ def test_host_launched_measurements_are_not_used_for_cuda_graphs() -> None:
     operator = exchanged(Collective.ALL_REDUCE, 2.0, 1e6)
     served = Calibrated(sources=(own, lent), engine="vllm", chip="a100-80gb-sxm").select_fit("collective", operator)
     assert (served.fit.engine, served.basis) == ("nccl", "transferred")
-    asked = Calibrated(sources=(own, lent), engine="vidur-host", chip="a100-80gb-sxm").select_fit(
+    requested = Calibrated(sources=(own, lent), engine="vidur-host", chip="a100-80gb-sxm").select_fit(
         "collective", operator
     )
-    assert (asked.fit.engine, asked.basis) == ("vidur-host", "measured")
+    assert (requested.fit.engine, requested.basis) == ("vidur-host", "measured")
 
 
 def test_an_unmeasured_pattern_uses_the_nearest() -> None:

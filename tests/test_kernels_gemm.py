@@ -138,9 +138,11 @@ def test_scalars_and_arrays_of_shapes_agree() -> None:
     m, n, k = (np.array(column) for column in zip(*shapes, strict=True))
     together = gemm.rates(product(m, n, k), H100, PLAIN)  # type: ignore[arg-type]
     for at, shape in enumerate(shapes):
-        alone = gemm.rates(product(*shape), H100, PLAIN)
-        assert np.asarray(together.matrix_flops_per_s)[at] == pytest.approx(np.asarray(alone.matrix_flops_per_s).item())
-        assert np.asarray(together.fixed_s)[at] == pytest.approx(np.asarray(alone.fixed_s).item())
+        single = gemm.rates(product(*shape), H100, PLAIN)
+        assert np.asarray(together.matrix_flops_per_s)[at] == pytest.approx(
+            np.asarray(single.matrix_flops_per_s).item()
+        )
+        assert np.asarray(together.fixed_s)[at] == pytest.approx(np.asarray(single.fixed_s).item())
 
 
 def test_less_power_for_the_same_peak_lowers_the_sustained_rate() -> None:

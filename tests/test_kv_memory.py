@@ -30,7 +30,7 @@ MODELS = (
     "llama-2-7b", "gemma-2-9b", "deepseek-v2-lite", "mamba-2.8b", "jamba-v0.1", "qwen3-next-80b-a3b", "llama-4-scout",
 )  # fmt: skip
 #: Combinations of cache options.
-WAYS: tuple[dict[str, str], ...] = (
+COMBINATIONS: tuple[dict[str, str], ...] = (
     {"kv_block_size": "16"},
     {"kv_reserve": "4096"},
     {"prefix_cache": "0.5"},
@@ -41,8 +41,8 @@ WAYS: tuple[dict[str, str], ...] = (
 )
 
 
-def ids(way: dict[str, str]) -> str:
-    return " ".join(f"{name}={text}" for name, text in way.items())
+def ids(combination: dict[str, str]) -> str:
+    return " ".join(f"{name}={text}" for name, text in combination.items())
 
 
 def memory_result(model: str, chip: str = "h200", **options: Any) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def test_a_windowed_layer_reserves_its_window() -> None:
     assert found["kv_cache_bytes"] == 21 * (8192 + 4096) * 2 * 8 * 256 * 2
 
 
-def test_reservation_needs_a_maximum_context() -> None:
+def test_reservation_changes_nothing_for_a_model_without_a_maximum_context() -> None:
     """Mamba states none and has no KV cache: there is nothing to reserve."""
     assert memory_result("mamba-2.8b", kv_reserve="max") == memory_result("mamba-2.8b")
 
@@ -174,12 +174,12 @@ def test_a_shared_prefix_is_stored_once() -> None:
     """8 sequences of 2048 + 127 tokens, 1024 of them shared: 8 x 1151 + 1024 tokens."""
     found = memory_result("llama-2-7b", input_len=2048, batch_size=8, prefix_cache="0.5,shared")
     assert found["kv_cache_bytes"] == (8 * 1151 + 1024) * 512 * 2**10
-    alone = memory_result("llama-2-7b", input_len=2048, prefix_cache="0.5,shared")
-    assert alone["kv_cache_bytes"] == memory_result("llama-2-7b", input_len=2048)["kv_cache_bytes"]
+    single = memory_result("llama-2-7b", input_len=2048, prefix_cache="0.5,shared")
+    assert single["kv_cache_bytes"] == memory_result("llama-2-7b", input_len=2048)["kv_cache_bytes"]
 
 
 def test_a_prefix_outside_the_window_is_not_stored() -> None:
-    """Gemma-2-9B, 6127 tokens, 1000 shared: windowed layers store 4096 own tokens per sequence and none of the prefix."""
+    """Gemma-2-9B, 6127 tokens, 1000 shared: windowed layers store 4096 tokens per sequence and no prefix."""
     found = memory_result("gemma-2-9b", input_len=6000, batch_size=4, prefix_cache=str(1 / 6) + ",shared")
     assert found["kv_cache_bytes"] == 21 * (4 * (6127 - 1000) + 1000 + 4 * 4096) * 2 * 8 * 256 * 2
 
@@ -259,7 +259,7 @@ def test_a_fraction_of_free_memory_cannot_fit_a_model_larger_than_memory() -> No
 
 
 def test_opt_13b_has_about_15_700_slots_on_an_a100_of_40_gb() -> None:
-    """arXiv 2309.06180, Table 1: 26 GB of parameters, 12 GB of cache, 15.7K slots.  Requests of one token count the slots."""
+    """arXiv 2309.06180, Table 1: 26 GB of parameters, 12 GB of cache, 15.7K slots, counted by requests of one token."""
     slots = memory_result("opt-13b", "a100-40gb-sxm", input_len=1, output_len=1)["max_concurrent_requests"]
     assert slots == pytest.approx(15700, rel=0.03)
 
@@ -274,9 +274,9 @@ def test_max_concurrency_is_the_kv_budget_over_the_cache_per_request() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("way", WAYS, ids=ids)
-def test_max_concurrency_fits_and_one_more_request_does_not(model: str, way: dict[str, str]) -> None:
-    options: dict[str, Any] = {"input_len": 3000, "output_len": 200, "max_num_batched_tokens": 2048, **way}
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=ids)
+def test_max_concurrency_fits_and_one_more_request_does_not(model: str, combination: dict[str, str]) -> None:
+    options: dict[str, Any] = {"input_len": 3000, "output_len": 200, "max_num_batched_tokens": 2048, **combination}
     most = memory_result(model, **options)["max_concurrent_requests"]
     if not most:
         assert not memory_result(model, **options)["fits"]
@@ -304,8 +304,12 @@ def test_identity_parameters_change_nothing(model: str) -> None:
 @pytest.mark.parametrize("model", REPRESENTATIVE)
 def test_every_cache_option_keeps_graphs_valid_and_waste_within_the_cache(model: str) -> None:
     sizes: dict[str, Any] = {"batch_size": [1, 5], "input_len": [100, 5000], "output_len": [20, 2]}
-    for way in (WAYS[3], WAYS[6], {"kv_reserve": "5000", "kv_block_size": "16", "kv_evict": "0.5"}):
-        result = analyze(model, "h200", quantization="w8a8", **sizes, **way)
+    for combination in (
+        COMBINATIONS[3],
+        COMBINATIONS[6],
+        {"kv_reserve": "5000", "kv_block_size": "16", "kv_evict": "0.5"},
+    ):
+        result = analyze(model, "h200", quantization="w8a8", **sizes, **combination)
         check(result.analysis.evaluation.graph)
         memory = result.analysis.memory
         assert np.all(np.asarray(memory.kv_cache_used_bytes) >= 0)
@@ -314,10 +318,10 @@ def test_every_cache_option_keeps_graphs_valid_and_waste_within_the_cache(model:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("way", WAYS, ids=ids)
-def test_max_batch_size_fits_and_one_more_does_not(model: str, way: dict[str, str]) -> None:
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=ids)
+def test_max_batch_size_fits_and_one_more_does_not(model: str, combination: dict[str, str]) -> None:
     for budget in (0, 2048):
-        options: dict[str, Any] = {"input_len": 1000, "max_num_batched_tokens": budget, **way}
+        options: dict[str, Any] = {"input_len": 1000, "max_num_batched_tokens": budget, **combination}
         most = memory_result(model, **options)["max_batch_size"]
         fits = [not most or bool(analyze(model, "h200", batch_size=most, **options).fits)]
         fits += [bool(analyze(model, "h200", batch_size=most + 1, **options).fits)]
@@ -325,10 +329,10 @@ def test_max_batch_size_fits_and_one_more_does_not(model: str, way: dict[str, st
 
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "gemma-2-9b"])
-@pytest.mark.parametrize("way", WAYS, ids=ids)
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=ids)
 @pytest.mark.parametrize("budget", [0, 300])
-def test_max_context_fits_and_one_more_does_not(model: str, way: dict[str, str], budget: int) -> None:
-    options: dict[str, Any] = {"output_len": 10, "batch_size": 8, "max_num_batched_tokens": budget, **way}
+def test_max_context_fits_and_one_more_does_not(model: str, combination: dict[str, str], budget: int) -> None:
+    options: dict[str, Any] = {"output_len": 10, "batch_size": 8, "max_num_batched_tokens": budget, **combination}
     longest = memory_result(model, "a100", **options)["max_context_len"]
     assert longest > 10
     assert analyze(model, "a100", input_len=longest - 10, **options).fits
@@ -336,19 +340,19 @@ def test_max_context_fits_and_one_more_does_not(model: str, way: dict[str, str],
 
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "gemma-2-9b", "deepseek-v2-lite", "jamba-v0.1"])
-@pytest.mark.parametrize("way", WAYS, ids=ids)
-def test_cache_bytes_fall_with_stored_bits(model: str, way: dict[str, str]) -> None:
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=ids)
+def test_cache_bytes_fall_with_stored_bits(model: str, combination: dict[str, str]) -> None:
     sizes = [
-        memory_result(model, input_len=5000, batch_size=2, kv_cache_dtype=dtype, **way)["kv_cache_bytes"]
+        memory_result(model, input_len=5000, batch_size=2, kv_cache_dtype=dtype, **combination)["kv_cache_bytes"]
         for dtype in ("kv16", "int8", "fp8", "kv4", "kv2")
     ]
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == len(sizes)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=ids)
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=ids)
 @pytest.mark.parametrize("budget", [np.inf, 512.0])
-def test_memory_computed_separately_equals_that_of_the_analysis(way: dict[str, str], budget: float) -> None:
-    system = api.system(specs.load("h200"), api.options_of(way))
+def test_memory_computed_separately_equals_that_of_the_analysis(combination: dict[str, str], budget: float) -> None:
+    system = api.system(specs.load("h200"), api.options_of(combination))
     request = Request(
         batch_size=np.array([1.0, 7.0, 64.0]),
         input_len=np.array([3.0, 5001.0, 640.0]),
@@ -356,28 +360,28 @@ def test_memory_computed_separately_equals_that_of_the_analysis(way: dict[str, s
     )
     for name in ("gemma-2-9b", "deepseek-v2-lite"):
         model = models.load(name)
-        alone = memory_of(model, system, request, budget)
+        single = memory_of(model, system, request, budget)
         within = analysis.analyze(model, system, request, budget).memory
-        assert list(np.asarray(alone.total_bytes)) == list(np.asarray(within.total_bytes))
+        assert list(np.asarray(single.total_bytes)) == list(np.asarray(within.total_bytes))
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("way", WAYS, ids=ids)
-def test_a_point_of_a_sweep_equals_the_single_point(model: str, way: dict[str, str]) -> None:
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=ids)
+def test_a_point_of_a_sweep_equals_the_single_point(model: str, combination: dict[str, str]) -> None:
     sizes = [(1, 30, 3), (4, 5000, 2), (16, 700, 1)]
     batch, prompt, output = (list(column) for column in zip(*sizes, strict=True))
-    swept = analyze(model, "h200", batch_size=batch, input_len=prompt, output_len=output, **way)
+    swept = analyze(model, "h200", batch_size=batch, input_len=prompt, output_len=output, **combination)
     for at, (b, s, n) in enumerate(sizes):
-        alone = analyze(model, "h200", batch_size=b, input_len=s, output_len=n, **way)
-        assert swept.to_dict(at)["stages"] == alone.to_dict()["stages"]
-        assert swept.to_dict(at)["memory"] == alone.to_dict()["memory"]
+        single = analyze(model, "h200", batch_size=b, input_len=s, output_len=n, **combination)
+        assert swept.to_dict(at)["stages"] == single.to_dict()["stages"]
+        assert swept.to_dict(at)["memory"] == single.to_dict()["memory"]
 
 
 # option texts
 
 
 @pytest.mark.parametrize(
-    ("option", "text", "says"),
+    ("option", "text", "message"),
     [
         ("kv_block_size", "0", "allowed: a whole number from 1"),
         ("kv_block_size", "16.5", "allowed: a whole number"),
@@ -388,8 +392,8 @@ def test_a_point_of_a_sweep_equals_the_single_point(model: str, way: dict[str, s
         ("kv_cache_free_gpu_memory_fraction", "1.1", "to 1"),
     ],
 )
-def test_a_wrong_parameter_is_an_error_that_states_what_is_allowed(option: str, text: str, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_a_wrong_parameter_is_an_error_that_states_what_is_allowed(option: str, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         analyze("llama-2-7b", "a6000", **{option: text})
 
 

@@ -14,7 +14,7 @@ from tests.imports import FILES, ROOT, circles, imports, room_of, tree_of
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 #: room -> level, from the table of docs/architecture.md.
-FLOORS: dict[str, int] = {
+LEVELS: dict[str, int] = {
     room: int(floor)
     for floor, rooms in re.findall(r"^\| (\d+) \| ([a-z, ]+) \|$", PAGE, flags=re.MULTILINE)
     for room in rooms.split(", ")
@@ -25,18 +25,18 @@ TOP = {"llmviewer", "__main__"}
 VIEWS = {"reports", "calibrate"}
 #: Files that a command imports in its body and that may therefore import views at module level.
 BODIES = {"llmviewer.cli.plot.given"}
-MOST_ROOMS = 14
+MAX_ROOMS = 14
 #: Packages whose import takes a noticeable part of a second.
 HEAVY = ("torch", "pandas", "matplotlib", "typer", "rich", "transformers", "scipy", "pyarrow")
 
 
 def test_the_architecture_page_has_a_level_for_every_room() -> None:
-    assert {room_of(module) for module in FILES} - TOP == set(FLOORS)
+    assert {room_of(module) for module in FILES} - TOP == set(LEVELS)
 
 
 def test_the_package_has_few_rooms() -> None:
     folders = [path for path in (ROOT / "llmviewer").iterdir() if path.is_dir() and not path.is_symlink()]
-    assert len([path for path in folders if path.name != "__pycache__"]) <= MOST_ROOMS
+    assert len([path for path in folders if path.name != "__pycache__"]) <= MAX_ROOMS
 
 
 def test_there_are_no_import_cycles() -> None:
@@ -49,7 +49,7 @@ def test_imports_run_downward_only(module: str) -> None:
     if own in TOP:
         return
     others = {other: room_of(other) for other in imports(module) if room_of(other) != own}
-    upward = [other for other, room in others.items() if room in TOP or FLOORS[room] >= FLOORS[own]]
+    upward = [other for other, room in others.items() if room in TOP or LEVELS[room] >= LEVELS[own]]
     assert not upward, f"{own} stands on floor {FLOORS[own]}"
 
 

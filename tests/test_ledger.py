@@ -24,7 +24,7 @@ FAMILIES = {"trtllm": "trtllm", "tensorrt": "trtllm", "llama.cpp": "llama.cpp", 
 WEIGHTS = {"w8a16": "int8", "fp8-block": "fp8_block"}
 
 
-def good(**changes: Any) -> dict[str, Any]:
+def valid_file(**changes: Any) -> dict[str, Any]:
     """A file with one valid row; `changes` are applied to the row, `top` to the file."""
     top = changes.pop("top", {})
     row = {
@@ -94,42 +94,42 @@ def test_every_row_is_a_valid_analyze_request(source: ledger.PublishedTable) -> 
 
 
 def test_prefill_only_and_decode_only_rows_have_minimal_lengths() -> None:
-    (row,) = ledger.parse(good(input_len=0), "x").rows
+    (row,) = ledger.parse(valid_file(input_len=0), "x").rows
     assert row.arguments()["input_len"] == 1
-    (row,) = ledger.parse(good(input_len=512, output_len=0, metric="throughput_tok_s"), "x").rows
+    (row,) = ledger.parse(valid_file(input_len=512, output_len=0, metric="throughput_tok_s"), "x").rows
     assert row.arguments()["output_len"] == 1
 
 
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        (good(hardware="a100"), "unknown hardware 'a100'"),
-        (good(model="llama-2-7"), "unknown model 'llama-2-7'; did you mean 'llama-2-7b'?"),
-        (good(metric="tokens"), "unknown metric 'tokens'; allowed: decode_tok_s"),
-        (good(batching="dynamic"), "unknown batching 'dynamic'"),
-        (good(quantization="q5"), "row 1: unknown quantization 'q5'"),
-        (good(kv_cache_dtype="fp9"), "unknown KV cache dtype 'fp9'"),
-        (good(devices=4), "tp 2 x pp 1 is not 4 devices"),
-        (good(batch=None), "batch may be null only for"),
-        (good(batch=0), "batch is 0; expected a whole number of at least 1"),
-        (good(tp=True), "tp is true"),
-        (good(value=float("nan")), "value is nan; expected a number above 0"),
-        (good(value=-1), "value is -1"),
-        (good(where=" "), "where is ' '; expected text"),
-        (good(input_len=0, metric="latency_ms"), "latency_ms needs a prompt"),
-        (good(output_len=1), "decode_tok_s needs an output_len of at least 2"),
-        (good(metric="speedup"), "a speedup is relative to the run without options, but the row has no options"),
-        (good(options={"speculation": "x"}), "unknown option 'speculation'; did you mean 'speculative'?"),
-        (good(options={"quantization": "fp8"}), "unknown option 'quantization'"),
-        (good(options="speculative"), "options is 'speculative'; expected technique options by name"),
-        (good(options={"offload": 1}), "offload is 1; expected text"),
-        (good(top={"source": "a talk"}), "has no http(s) address"),
-        (good(top={"engine": "tgi"}), "unknown engine 'tgi'"),
-        (good(top={"schema": "llmviewer.ledger/2"}), "unknown schema"),
-        (good(top={"rows": []}), "expected a list of figures"),
-        (good(top={"rows": [3]}), "row 1 is 3; expected a mapping of fields"),
-        (good(top={"author": "x"}), "unknown key 'author'"),
-        ({key: value for key, value in good().items() if key != "source"}, "missing source"),
+        (valid_file(hardware="a100"), "unknown hardware 'a100'"),
+        (valid_file(model="llama-2-7"), "unknown model 'llama-2-7'; did you mean 'llama-2-7b'?"),
+        (valid_file(metric="tokens"), "unknown metric 'tokens'; allowed: decode_tok_s"),
+        (valid_file(batching="dynamic"), "unknown batching 'dynamic'"),
+        (valid_file(quantization="q5"), "row 1: unknown quantization 'q5'"),
+        (valid_file(kv_cache_dtype="fp9"), "unknown KV cache dtype 'fp9'"),
+        (valid_file(devices=4), "tp 2 x pp 1 is not 4 devices"),
+        (valid_file(batch=None), "batch may be null only for"),
+        (valid_file(batch=0), "batch is 0; expected a whole number of at least 1"),
+        (valid_file(tp=True), "tp is true"),
+        (valid_file(value=float("nan")), "value is nan; expected a number above 0"),
+        (valid_file(value=-1), "value is -1"),
+        (valid_file(where=" "), "where is ' '; expected text"),
+        (valid_file(input_len=0, metric="latency_ms"), "latency_ms needs a prompt"),
+        (valid_file(output_len=1), "decode_tok_s needs an output_len of at least 2"),
+        (valid_file(metric="speedup"), "a speedup is relative to the run without options, but the row has no options"),
+        (valid_file(options={"speculation": "x"}), "unknown option 'speculation'; did you mean 'speculative'?"),
+        (valid_file(options={"quantization": "fp8"}), "unknown option 'quantization'"),
+        (valid_file(options="speculative"), "options is 'speculative'; expected technique options by name"),
+        (valid_file(options={"offload": 1}), "offload is 1; expected text"),
+        (valid_file(top={"source": "a talk"}), "has no http(s) address"),
+        (valid_file(top={"engine": "tgi"}), "unknown engine 'tgi'"),
+        (valid_file(top={"schema": "llmviewer.ledger/2"}), "unknown schema"),
+        (valid_file(top={"rows": []}), "expected a list of figures"),
+        (valid_file(top={"rows": [3]}), "row 1 is 3; expected a mapping of fields"),
+        (valid_file(top={"author": "x"}), "unknown key 'author'"),
+        ({key: value for key, value in valid_file().items() if key != "source"}, "missing source"),
     ],
 )
 def test_a_wrong_file_is_a_one_line_error_that_names_it(file: dict[str, Any], message: str) -> None:
@@ -139,14 +139,14 @@ def test_a_wrong_file_is_a_one_line_error_that_names_it(file: dict[str, Any], me
     assert line.startswith("calibrate/ledger/wrong.yaml") and message in line and "\n" not in line
 
 
-def test_an_engine_without_a_preset_needs_a_stand_in_preset() -> None:
-    source = ledger.parse(good(top={"engine": "tgi", "nearest": "vllm"}), "x")
+def test_an_engine_without_a_preset_names_the_nearest_preset() -> None:
+    source = ledger.parse(valid_file(top={"engine": "tgi", "nearest": "vllm"}), "x")
     assert (source.engine, source.preset) == ("tgi", "vllm")
 
 
 def test_options_identify_a_row_and_a_row_without_options_is_the_plain_run() -> None:
     options = {"speculative": "ngram,tokens=4,acceptance=0.5"}
-    (row,) = ledger.parse(good(options=options, metric="speedup", value=1.5), "x").rows
+    (row,) = ledger.parse(valid_file(options=options, metric="speedup", value=1.5), "x").rows
     assert row.options == tuple(options.items()) and row.without_options.options == ()
     assert row.key != row.without_options.key
     assert row.arguments()["speculative"] == options["speculative"]
@@ -154,8 +154,8 @@ def test_options_identify_a_row_and_a_row_without_options_is_the_plain_run() -> 
 
 
 def test_speculation_offloading_and_plain_runs_are_all_scored() -> None:
-    asked = Counter(name for _, row in ROWS for name, _ in row.options)
-    assert asked["speculative"] >= 30 and asked["offload"] >= 10
+    requested = Counter(name for _, row in ROWS for name, _ in row.options)
+    assert requested["speculative"] >= 30 and requested["offload"] >= 10
     assert {row.metric for _, row in ROWS if row.options} >= {"speedup", "tpot_ms", "throughput_tok_s"}
 
 

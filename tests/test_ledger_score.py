@@ -22,7 +22,7 @@ def scored() -> list[ledger_score.ScoredFigure]:
 
 
 def test_no_source_is_predicted_worse_than_recorded(scored: list[ledger_score.ScoredFigure]) -> None:
-    """A larger error must be accepted explicitly by `llmviewer calibrate ledger --record`, with a reason in the commit."""
+    """A larger error must be accepted by `llmviewer calibrate ledger --record`, with a reason in the commit."""
     last = ledger_score.recorded_errors()
     found = {source["source"]: source for source in ledger_score.document(scored)["sources"]}
     assert set(last) == {name for name, source in found.items() if source["rows"]}
@@ -58,10 +58,10 @@ def test_a_speedup_is_the_plain_time_over_that_with_options_on_the_roofline_too(
     sizes = {"batch": 1, "input_len": 64, "output_len": 64}
     row = replace(source.rows[0], metric="speedup", value=1.5, options=tuple(options.items()), **run, **sizes)
     (one,) = ledger_score.score([replace(source, preset="vllm", rows=(row,))])
-    asked = {"input_len": 64, "output_len": 64, "fusion": engine.load("vllm").fusion}
+    requested = {"input_len": 64, "output_len": 64, "fusion": engine.load("vllm").fusion}
 
     def speedup(**how: str) -> float:
-        plain, own = (analyze("llama-3.1-8b", "h200", **asked, **how, **more) for more in ({}, options))
+        plain, own = (analyze("llama-3.1-8b", "h200", **requested, **how, **more) for more in ({}, options))
         return float(plain.metrics()["tpot_s"] / own.metrics()["tpot_s"])
 
     assert one.predicted == pytest.approx(speedup(engine="vllm"), rel=1e-6)

@@ -57,9 +57,9 @@ def cases(path: Path) -> list[dict[str, Any]]:
 def test_differences_from_llm_viewer_are_its_known_faults(path: Path) -> None:
     reference, seen = json.loads(path.read_text()), set()
     for case in cases(path):
-        asked = {"batch_size": case["batchsize"], "input_len": case["seqlen"]}
+        requested = {"batch_size": case["batchsize"], "input_len": case["seqlen"]}
         kind = "flash" if case["use_flashattention"] else "eager"
-        found = analyze(reference["model"], "a6000", **asked, attention=kind)
+        found = analyze(reference["model"], "a6000", **requested, attention=kind)
         for stage in ("prefill", "decode"):
             ours = {row["name"]: row for row in found.stage(stage)["operators"]}
             assert set(ours) - {NAMES.get(name, name) for name in case[stage]} == ABSENT

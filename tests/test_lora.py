@@ -31,16 +31,16 @@ H100 = specs.load("h100-sxm")
 SIDES = 4 * (4096 + 4096) + 3 * (4096 + 11008)
 
 
-def total(of: Graph, what: str) -> Any:
-    return sum(getattr(op, what) * block.repeats for block, op in of)
+def total(graph: Graph, field: str) -> Any:
+    return sum(getattr(op, field) * block.repeats for block, op in graph)
 
 
-def parameters(of: Graph) -> float:
-    return float(sum(t.elements * n for t, n in of.stored_weights()))
+def parameters(graph: Graph) -> float:
+    return float(sum(t.elements * n for t, n in graph.stored_weights()))
 
 
-def operator(of: Graph, name: str) -> Operator:
-    return next(op for _, op in of if op.name == name)
+def operator(graph: Graph, name: str) -> Operator:
+    return next(op for _, op in graph if op.name == name)
 
 
 def test_a_rank_16_adapter_costs_32_flop_per_token_and_element() -> None:
@@ -70,7 +70,7 @@ def test_no_more_adapters_are_read_than_there_are_or_than_there_are_sequences(co
 
 
 def test_adapters_stay_in_16_bit_on_a_low_bit_base() -> None:
-    """QLoRA: 4.127-bit base, 16-bit adapters; under W8A8 the base reads the quantized input, the adapter the 16-bit one."""
+    """QLoRA: 4.127-bit base, 16-bit adapters; with W8A8 the base reads quantized inputs, adapters 16-bit ones."""
     adapted = lora(Adapters(rank=64.0))(load("llama-2-7b").graph(decode(1.0, 9.0)))
     low = quantize(parse_scheme("qlora"))(adapted)
     assert {a.tensor.dtype.bits for a in operator(low, "q_proj_lora_a").reads} == {16}
@@ -123,9 +123,9 @@ def test_more_adapters_or_a_higher_rank_are_never_faster() -> None:
 def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
     sweep = analyze("mixtral-8x7b", "a100", lora="16,adapters=4", batch_size=[1, 7], input_len=[99, 1000])
     for at, (batch, length) in enumerate(((1, 99), (7, 1000))):
-        alone = analyze("mixtral-8x7b", "a100", lora="16,adapters=4", batch_size=batch, input_len=length)
-        assert sweep.analysis.ttft_s[at] == alone.analysis.ttft_s[0]
-        assert sweep.analysis.tpot_s[at] == alone.analysis.tpot_s[0]
+        single = analyze("mixtral-8x7b", "a100", lora="16,adapters=4", batch_size=batch, input_len=length)
+        assert sweep.analysis.ttft_s[at] == single.analysis.ttft_s[0]
+        assert sweep.analysis.tpot_s[at] == single.analysis.tpot_s[0]
 
 
 @pytest.mark.parametrize(

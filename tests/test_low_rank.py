@@ -28,16 +28,16 @@ H100 = specs.load("h100-sxm")
 STEPS = (prefill(2.0, 33.0), decode(4.0, 100.0))
 
 
-def total(of: Graph, what: str) -> Any:
-    return sum(getattr(op, what) * block.repeats for block, op in of)
+def total(graph: Graph, field: str) -> Any:
+    return sum(getattr(op, field) * block.repeats for block, op in graph)
 
 
-def parameters(of: Graph) -> float:
-    return float(sum(t.elements * n for t, n in of.stored_weights()))
+def parameters(graph: Graph) -> float:
+    return float(sum(t.elements * n for t, n in graph.stored_weights()))
 
 
-def operator(of: Graph, name: str) -> Operator:
-    return next(op for _, op in of if op.name == name)
+def operator(graph: Graph, name: str) -> Operator:
+    return next(op for _, op in graph if op.name == name)
 
 
 def test_rank_512_turns_16_8_million_weights_of_q_proj_into_4_2_million() -> None:
@@ -105,9 +105,9 @@ def test_a_rank_that_saves_nothing_changes_nothing() -> None:
 def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
     sweep = analyze("mixtral-8x7b", "a100", low_rank=512, batch_size=[1, 7], input_len=[99, 1000])
     for at, (batch, length) in enumerate(((1, 99), (7, 1000))):
-        alone = analyze("mixtral-8x7b", "a100", low_rank="rank=512", batch_size=batch, input_len=length)
-        assert sweep.analysis.ttft_s[at] == alone.analysis.ttft_s[0]
-        assert sweep.analysis.tpot_s[at] == alone.analysis.tpot_s[0]
+        single = analyze("mixtral-8x7b", "a100", low_rank="rank=512", batch_size=batch, input_len=length)
+        assert sweep.analysis.ttft_s[at] == single.analysis.ttft_s[0]
+        assert sweep.analysis.tpot_s[at] == single.analysis.tpot_s[0]
 
 
 @pytest.mark.parametrize("text", ["0", "1.5", "rank=", "rnk=4", ""])

@@ -70,7 +70,7 @@ def test_flash_prefill_peaks_at_the_feed_forward_activation() -> None:
 
 
 #: Peak live elements per token in a flash prefill of 2048 tokens, and the operator at the peak.
-WORST = {
+PEAKS = {
     # expert_act: residual, router weights of 8 experts, gate, up and their product of 2 chosen experts
     "mixtral-8x7b": 4096 + 8 + 3 * 2 * 14336,
     # expert_down_proj: residual, its norm (the shared expert reads it later), router weights, 10 products in and out
@@ -82,10 +82,10 @@ WORST = {
 }
 
 
-@pytest.mark.parametrize("name", WORST)
+@pytest.mark.parametrize("name", PEAKS)
 def test_peak_activations_by_hand(name: str) -> None:
     graph = flash_attention(specs.load("h200"))(models.load(name).graph(prefill(1.0, 2048.0)))
-    assert memory.peak_activations(graph) == 2 * 2048 * WORST[name]
+    assert memory.peak_activations(graph) == 2 * 2048 * PEAKS[name]
 
 
 def test_inputs_of_a_block_are_live_from_its_start() -> None:
@@ -157,22 +157,24 @@ def test_no_context_longer_than_max_context_fits(name: str, attention: str, batc
     model = models.load(name)
     on = api.system(specs.load("h200"), api.options_of({"attention": attention, "gpu_memory_utilization": 1.0}))
     lengths = np.unique(np.concatenate((np.arange(1.0, 33.0), np.geomspace(33, 3 * budget, 1500).round())))
-    asked = Request(batch_size=batch + 0 * lengths, input_len=lengths, output_len=1 + 0 * lengths)
-    needed = np.asarray(memory_of(model, on, asked, float(budget)).total_bytes)
+    requests = Request(batch_size=batch + 0 * lengths, input_len=lengths, output_len=1 + 0 * lengths)
+    needed = np.asarray(memory_of(model, on, requests, float(budget)).total_bytes)
     one = Request(batch_size=np.full(1, float(batch)), input_len=np.ones(1), output_len=np.ones(1))
     for capacity in needed[:: len(needed) // 15]:
         chip = replace(on.chip, memory_bytes=float(capacity))
         found = limits.max_context_len(model, replace(on, chip=chip), one, float(budget)) - 1.0
         assert found >= lengths[needed <= capacity].max()
         just = np.array([found, found + 1.0])
-        asked = Request(batch_size=batch + 0 * just, input_len=just, output_len=1 + 0 * just)
-        fits = np.asarray(memory_of(model, on, asked, float(budget)).total_bytes) <= capacity
+        requests = Request(batch_size=batch + 0 * just, input_len=just, output_len=1 + 0 * just)
+        fits = np.asarray(memory_of(model, on, requests, float(budget)).total_bytes) <= capacity
         assert fits.tolist() == [True, False]
 
 
 def test_an_engine_on_a_gpu_needs_framework_memory() -> None:
-    held = {name: answer("qwen2.5-0.5b", name)["memory"]["framework_bytes"] for name in ("a100", "mi300x", "epyc-9654")}
-    assert held == {"a100": 0.16 * GIB, "mi300x": 0.16 * GIB, "epyc-9654": 0}
+    framework = {
+        name: answer("qwen2.5-0.5b", name)["memory"]["framework_bytes"] for name in ("a100", "mi300x", "epyc-9654")
+    }
+    assert framework == {"a100": 0.16 * GIB, "mi300x": 0.16 * GIB, "epyc-9654": 0}
 
 
 SYSTEMS = [("llama-2-7b", "a6000"), ("llama-3.1-8b", "l4"), ("deepseek-v2-lite", "a100-40gb-sxm"), ("qwen3-8b", "t4")]
@@ -234,9 +236,9 @@ def test_memory_computed_separately_equals_that_of_the_analysis(
     model, on = models.load(name), api.system(specs.load("h200"), api.options_of({"attention": attention}))
     batch, prompt, output = np.array(sizes, dtype=np.float64).T
     request = Request(batch_size=batch, input_len=prompt, output_len=output)
-    alone = memory_of(model, on, request, budget)
+    single = memory_of(model, on, request, budget)
     within = analysis.analyze(model, on, request, budget).memory
-    assert list(np.asarray(alone.total_bytes)) == list(np.asarray(within.total_bytes))
+    assert list(np.asarray(single.total_bytes)) == list(np.asarray(within.total_bytes))
 
 
 def test_scores_of_the_last_decode_step_may_be_the_peak() -> None:

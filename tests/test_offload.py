@@ -33,9 +33,9 @@ load = functools.cache(models.load)
 LINK, DDR = 31.5e9, 307.2e9
 #: A layer of Llama-2-7b: 4 x 4096^2 + 3 x 4096 x 11008 weights and two norms, 2 bytes each.
 LAYER = 2 * (4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096)
-SOME = ("llama-2-7b", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma-2-9b", "jamba-v0.1", "opt-1.3b")
+MODELS = ("llama-2-7b", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma-2-9b", "jamba-v0.1", "opt-1.3b")
 #: Sizes at which sums may differ by the order of summation.
-CLOSE = 1e-12
+TOLERANCE = 1e-12
 
 
 def decode(model: str, offload: str, chip: str = "a6000", **options: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def row(stage: dict[str, Any], name: str) -> dict[str, Any]:
     return next(row for row in stage["operators"] if row["name"] == name)
 
 
-def summed(stage: dict[str, Any]) -> float:
+def sum_of_parts(stage: dict[str, Any]) -> float:
     """Sum of operator and engine times minus the overlapped time [s]."""
     layers = {row["block"]: row["layers"] for row in stage["operators"]}
     kernels: float = sum(row["time_s"] * row["layers"] for row in stage["operators"])
@@ -87,7 +87,7 @@ def test_whole_layers_are_loaded_while_earlier_layers_compute() -> None:
 
 
 def test_the_host_runs_whole_layers_at_the_rate_of_its_memory() -> None:
-    """llama.cpp -ngl 19: 13 layers of 404.8 MB, their cache and activations over 307.2 GB/s; hidden states cross PCIe twice."""
+    """llama.cpp -ngl 19: 13 layers of 404.8 MB, cache and activations at 307.2 GB/s; hidden states cross PCIe twice."""
     stage = decode("llama-2-7b", "weights=0.4,compute=host")
     there = [row for row in stage["operators"] if row["block"] == "layer on host"]
     assert {row["layers"] for row in there} == {13} and {row["bound"] for row in there} == {"host"}
@@ -169,19 +169,19 @@ def test_offloading_conserves_weights_and_cache_and_totals_add_up(name: str, tex
     check(graph)
     for part in ("prefill", "decode"):
         stage = found.stage(part)
-        assert summed(stage) == pytest.approx(stage["time_s"], rel=CLOSE)
-        assert sum(stage["time_by_bound_s"].values()) == pytest.approx(stage["time_s"], rel=CLOSE)
+        assert sum_of_parts(stage) == pytest.approx(stage["time_s"], rel=TOLERANCE)
+        assert sum(stage["time_by_bound_s"].values()) == pytest.approx(stage["time_s"], rel=TOLERANCE)
         assert stage["flops"] == pytest.approx(plain.stage(part)["flops"])
 
 
-def crossing(found: Any, way: str) -> float:
+def link_bytes(found: Any, direction: str) -> float:
     """Link bytes of the shown decode step, by direction."""
     pick = found.analysis.schedule.decode
-    ops = ((block, op) for block, op in found.analysis.evaluation.graph if op.name.startswith(way))
+    ops = ((block, op) for block, op in found.analysis.evaluation.graph if op.name.startswith(direction))
     return sum(float(pick(op.moved_bytes(Place.LINK))[0]) * block.repeats for block, op in ops)
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("text", ["weights=0.6", "weights=1,kv=1", "kv=0.7,activations=1", "zero-inference"])
 def test_streaming_is_never_faster_than_the_link_nor_than_the_kernels(name: str, text: str) -> None:
     """With overlap a pass takes at least the longer and at most the sum."""
@@ -189,10 +189,10 @@ def test_streaming_is_never_faster_than_the_link_nor_than_the_kernels(name: str,
     plain = analyze(name, "h100", output_len=2).stage("decode")["time_s"]
     link = specs.load("h100").host_link_rate
     over, serial = fast.stage("decode")["time_s"], slow.stage("decode")["time_s"]
-    bytes_in = crossing(fast, "load")
-    assert over >= bytes_in / link * (1 - CLOSE) and over >= plain * (1 - CLOSE)
-    assert over <= serial * (1 + CLOSE)
-    assert serial >= plain + bytes_in / link * (1 - CLOSE)
+    bytes_in = link_bytes(fast, "load")
+    assert over >= bytes_in / link * (1 - TOLERANCE) and over >= plain * (1 - TOLERANCE)
+    assert over <= serial * (1 + TOLERANCE)
+    assert serial >= plain + bytes_in / link * (1 - TOLERANCE)
 
 
 @settings(max_examples=25, deadline=None)
@@ -201,8 +201,8 @@ def test_offloading_more_is_never_faster_and_never_uses_more_memory(low: float, 
     """More bytes are transferred; the device stores fewer, except for the buffers of a layer."""
     high = low + more * (1.0 - low)
     some, rest = (analyze("llama-2-7b", "a6000", output_len=2, offload=f"{name}={share}") for share in (low, high))
-    assert some.analysis.ttft_s <= rest.analysis.ttft_s * (1 + CLOSE)
-    assert some.analysis.tpot_s <= rest.analysis.tpot_s * (1 + CLOSE)
+    assert some.analysis.ttft_s <= rest.analysis.ttft_s * (1 + TOLERANCE)
+    assert some.analysis.tpot_s <= rest.analysis.tpot_s * (1 + TOLERANCE)
     stored = [np.max(r.analysis.memory.weights_bytes + r.analysis.memory.kv_cache_bytes) for r in (some, rest)]
     assert stored[0] >= stored[1]
 
@@ -212,8 +212,8 @@ def test_a_point_and_a_sweep_agree_bit_for_bit(text: str) -> None:
     batches = [1, 7, 64]
     swept = analyze("llama-2-7b", "a6000", batch_size=batches, output_len=3, offload=text).analysis
     for at, batch in enumerate(batches):
-        alone = analyze("llama-2-7b", "a6000", batch_size=batch, output_len=3, offload=text).analysis
-        assert (alone.ttft_s[0], alone.tpot_s[0]) == (swept.ttft_s[at], swept.tpot_s[at])
+        single = analyze("llama-2-7b", "a6000", batch_size=batch, output_len=3, offload=text).analysis
+        assert (single.ttft_s[0], single.tpot_s[0]) == (swept.ttft_s[at], swept.tpot_s[at])
 
 
 def test_two_buffers_store_the_loaded_layers() -> None:
@@ -232,7 +232,7 @@ def test_a_host_that_is_too_small_does_not_fit() -> None:
     assert not found["fits"]
 
 
-def decode_of_13b(batch: int, how: str) -> float:
+def decode_of_13b(batch: int, placement_text: str) -> float:
     """Time of a decode step of Llama-2-13b with all weights on an EPYC 9654 host of an H100, 16 cached tokens [s]."""
     return float(
         decode(
@@ -292,7 +292,7 @@ def test_offloading_composes_with_techniques_that_change_kernels_and_bytes(name:
     check(found.analysis.evaluation.graph)
     stored = after.weights_bytes + after.kv_cache_bytes + after.host_bytes
     assert stored == pytest.approx(before.weights_bytes + before.kv_cache_bytes)
-    assert found.analysis.tpot_s >= plain.analysis.tpot_s * (1 - CLOSE)
+    assert found.analysis.tpot_s >= plain.analysis.tpot_s * (1 - TOLERANCE)
 
 
 def test_a_quantized_model_streams_faster() -> None:
@@ -331,11 +331,11 @@ def test_a_draft_stays_on_the_device_while_its_target_streams_from_disk() -> Non
     assert draft["stage"]["time_s"] >= 2.47e9 / 1.008e12
     assert found["metrics"]["tpot_s"] == pytest.approx((copied + 4 * draft["stage"]["time_s"]) / expected, rel=2e-3)
     assert found["metrics"]["tpot_s"] == pytest.approx(plain.analysis.tpot_s[0] / expected, rel=5e-3)
-    held, alone = found["memory"], plain.memory()
-    assert held["disk_bytes"] == alone["disk_bytes"] == pytest.approx(80 * layer + head)
-    assert held["host_bytes"] == 0
-    assert held["weights_bytes"] - alone["weights_bytes"] == pytest.approx(2.4716e9, rel=1e-3)
-    assert held["fits"]
+    offloaded_memory, single = found["memory"], plain.memory()
+    assert offloaded_memory["disk_bytes"] == single["disk_bytes"] == pytest.approx(80 * layer + head)
+    assert offloaded_memory["host_bytes"] == 0
+    assert offloaded_memory["weights_bytes"] - single["weights_bytes"] == pytest.approx(2.4716e9, rel=1e-3)
+    assert offloaded_memory["fits"]
 
 
 def test_offloading_composes_with_low_bits_drafts_pages_and_devices() -> None:
@@ -426,7 +426,7 @@ def test_zero_inference_of_opt_30b_on_a_t4_stays_below_its_bound(gcp: str) -> No
     assert 0.5 * bound < 0.60 < bound
 
 
-def problem(model: str, batch: int, where: str) -> placement.Problem:
+def problem(model: str, batch: int, folder: str) -> placement.Problem:
     """FlexGen's linear program for a request on a T4."""
     from llmviewer.techniques.offload.flexgen import _placed
 
@@ -435,32 +435,32 @@ def problem(model: str, batch: int, where: str) -> placement.Problem:
     return placement.problem(configuration.model, request, np.inf, lambda s: _placed(configuration.system, s))
 
 
-def feasible(asked: placement.Problem, shares: placement.Shares) -> bool:
+def feasible(program: placement.Problem, shares: placement.Shares) -> bool:
     """True if the placement fits device and host."""
-    cost = asked.cost(shares)
-    return cost.device_bytes <= asked.device_bytes and cost.host_bytes <= asked.host_bytes
+    cost = program.cost(shares)
+    return cost.device_bytes <= program.device_bytes and cost.host_bytes <= program.host_bytes
 
 
 @pytest.mark.parametrize(("model", "batch"), [("opt-6.7b", 2), ("opt-6.7b", 16), ("opt-30b", 16), ("opt-30b", 144)])
 def test_no_placement_of_a_grid_is_better_than_the_linear_program(gcp: str, model: str, batch: int) -> None:
     """All placements in steps of a quarter, by the program's cost."""
-    asked = problem(model, batch, gcp)
-    best = asked.solve()
-    assert feasible(asked, best)
+    program = problem(model, batch, gcp)
+    best = program.solve()
+    assert feasible(program, best)
     quarters = [(h / 4, d / 4) for h in range(5) for d in range(5 - h)]
     others = [sum(shares, ()) for shares in itertools.product(quarters, quarters, quarters)]
-    times = [asked.cost(shares).time_s for shares in others if feasible(asked, shares)]
+    times = [program.cost(shares).time_s for shares in others if feasible(program, shares)]
     assert times
-    assert asked.cost(best).time_s <= min(times) * (1 + 1e-6)
+    assert program.cost(best).time_s <= min(times) * (1 + 1e-6)
 
 
 def test_the_cost_of_the_linear_program_equals_the_analysis(gcp: str) -> None:
     """Layers of OPT are equal, so the sum of maxima is the maximum of sums; embedding and head are added."""
-    asked = problem("opt-30b", 144, gcp)
+    program = problem("opt-30b", 144, gcp)
     found = analyze("opt-30b", "t4", batch_size=144, input_len=512, output_len=32, offload=f"flexgen,{gcp}")
     whole = float(found.analysis.e2e_s[0])
-    assert asked.cost(asked.solve()).time_s == pytest.approx(whole, rel=0.02)
-    assert asked.cost(asked.solve()).time_s <= whole
+    assert program.cost(program.solve()).time_s == pytest.approx(whole, rel=0.02)
+    assert program.cost(program.solve()).time_s <= whole
 
 
 def test_models_that_fit_the_device_are_not_offloaded() -> None:
@@ -510,7 +510,7 @@ def test_intervals_of_an_engine_include_those_of_copies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("weights=2", "weights is '2'; allowed: a number from 0 to 1"),
         ("wights=0.4", "did you mean 'weights'?"),
@@ -527,14 +527,14 @@ def test_intervals_of_an_engine_include_those_of_copies() -> None:
         ("", "unknown word of --offload ''; allowed: activations=..."),
     ],
 )
-def test_bad_options_are_a_one_line_error(text: str, said: str) -> None:
+def test_bad_options_are_a_one_line_error(text: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         technique("offload").make(text)(api.configuration("llama-2-7b", "a6000").system)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"offload": "weights=0.4,compute=host", "tensor_parallel_size": "2"}, "use one device"),
         ({"offload": "weights=0.4", "hot_neurons": "gpu=0.5,active=0.1"}, "remove one"),
@@ -542,13 +542,13 @@ def test_bad_options_are_a_one_line_error(text: str, said: str) -> None:
     ],
     ids=["shared", "hot neurons", "two requests"],
 )
-def test_invalid_combinations_are_rejected(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_invalid_combinations_are_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         analyze("llama-2-7b", "a6000", **options)
 
 
 def test_a_chip_with_unified_memory_has_no_host_but_may_have_a_disk() -> None:
-    with pytest.raises(UserError, match="takes to=disk"):
+    with pytest.raises(UserError, match="use to=disk"):
         analyze("llama-2-7b", "m2-ultra", offload="weights=0.4")
     stage = decode("llama-2-7b", "weights=0.4,to=disk,disk=samsung-990-pro", chip="m2-ultra")
     assert row(stage, "load_weights")["time_s"] == pytest.approx(0.4 * LAYER / 7.45e9)
@@ -584,10 +584,10 @@ def test_a_streaming_engine_is_not_faster_than_the_link(engine: str, text: str) 
         found = api.analyze(name, "a6000", offload=text, **options)
         for part in ("prefill", "decode"):
             stage = found.stage(part)
-            assert stage["time_s"] >= stage["ideal_time_s"] * (1 - CLOSE)
-            assert summed(stage) == pytest.approx(stage["time_s"], rel=CLOSE)
-            assert sum(stage["time_by_bound_s"].values()) == pytest.approx(stage["time_s"], rel=CLOSE)
-            assert min(stage["time_by_bound_s"].values()) > -CLOSE
+            assert stage["time_s"] >= stage["ideal_time_s"] * (1 - TOLERANCE)
+            assert sum_of_parts(stage) == pytest.approx(stage["time_s"], rel=TOLERANCE)
+            assert sum(stage["time_by_bound_s"].values()) == pytest.approx(stage["time_s"], rel=TOLERANCE)
+            assert min(stage["time_by_bound_s"].values()) > -TOLERANCE
             loaded = sum(row["time_s"] * row["layers"] for row in stage["operators"] if row["name"].startswith("load"))
             assert stage["time_s"] >= loaded
 

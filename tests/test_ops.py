@@ -128,5 +128,5 @@ def test_operator_counts_may_be_arrays_of_points(sizes: list[int]) -> None:
     layer = Linear(name="proj", in_features=4096, out_features=11008, dtype=FP16, bias=True)
     many = layer.operator(tensor(tokens * 4096), tokens)  # type: ignore[arg-type]
     for at, count in enumerate(tokens):
-        alone = layer.operator(tensor(count * 4096), float(count))
-        assert (many.flops[at], many.traffic_bytes[at]) == (alone.flops, alone.traffic_bytes)
+        single = layer.operator(tensor(count * 4096), float(count))
+        assert (many.flops[at], many.traffic_bytes[at]) == (single.flops, single.traffic_bytes)

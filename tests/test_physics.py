@@ -22,12 +22,12 @@ from .answers import analyze
 BATCH, KEYS = 4, 9000
 
 
-def met(experts: int, chosen: int) -> float:
+def distinct_experts(experts: int, chosen: int) -> float:
     """Expected number of distinct experts of four tokens."""
     return experts * (1 - (1 - chosen / experts) ** BATCH)
 
 
-def published(name: str) -> int:
+def published_parameters(name: str) -> int:
     """Published number of parameters of the checkpoint."""
     path, _, _ = data.find("model_configs", name, "model")
     return int(data.read_yaml(path)["parameters"]["value"])
@@ -41,10 +41,10 @@ UNREAD = {
     "falcon-7b": -BATCH * 4544,
     "gemma-2-9b": -BATCH * 3584,
     "opt-350m": (2050 - BATCH) * 1024 - BATCH * 512,
-    "mixtral-8x7b": (32000 - BATCH) * 4096 + 32 * (8 - met(8, 2)) * 3 * 4096 * 14336,
-    "qwen3-next-80b-a3b": (151936 - BATCH) * 2048 + 48 * (512 - met(512, 10)) * 3 * 2048 * 512,
-    "jamba-v0.1": (65536 - BATCH) * 4096 + 16 * (16 - met(16, 2)) * 3 * 4096 * 14336,
-    "llama-4-scout": (202048 - BATCH) * 5120 + 48 * (16 - met(16, 1)) * 3 * 5120 * 8192,
+    "mixtral-8x7b": (32000 - BATCH) * 4096 + 32 * (8 - distinct_experts(8, 2)) * 3 * 4096 * 14336,
+    "qwen3-next-80b-a3b": (151936 - BATCH) * 2048 + 48 * (512 - distinct_experts(512, 10)) * 3 * 2048 * 512,
+    "jamba-v0.1": (65536 - BATCH) * 4096 + 16 * (16 - distinct_experts(16, 2)) * 3 * 4096 * 14336,
+    "llama-4-scout": (202048 - BATCH) * 5120 + 48 * (16 - distinct_experts(16, 1)) * 3 * 5120 * 8192,
     "mamba-codestral-7b": (32768 - BATCH) * 4096,
 }
 #: Elements of keys, values and latents that one sequence reads: layers x 2 x KV heads x head_dim x keys.
@@ -76,7 +76,7 @@ def step(name: str, what: Step, chip: str = "h200", **options: Any) -> Evaluatio
     return evaluate(models.load(name), api.system(specs.load(chip), api.options_of(options)), what)
 
 
-def moved(found: Evaluation, role: Role, *, written: bool = False) -> float:
+def traffic_elements(found: Evaluation, role: Role, *, written: bool = False) -> float:
     def of(operator: Any) -> float:
         return float(operator.write_bytes(role) if written else operator.read_bytes(role))
 
@@ -85,24 +85,24 @@ def moved(found: Evaluation, role: Role, *, written: bool = False) -> float:
 
 @pytest.mark.parametrize("name", UNREAD)
 def test_a_decode_step_reads_every_used_weight_once(name: str) -> None:
-    read = moved(step(name, decode(float(BATCH), KEYS - 1.0)), Role.WEIGHT)
-    assert read == pytest.approx(2 * (published(name) - UNREAD[name]), rel=1e-12)
+    read = traffic_elements(step(name, decode(float(BATCH), KEYS - 1.0)), Role.WEIGHT)
+    assert read == pytest.approx(2 * (published_parameters(name) - UNREAD[name]), rel=1e-12)
 
 
 def test_four_bit_experts_are_read_at_4_25_bits() -> None:
     """GPT-OSS-20B: 24 layers of 32 experts of 3 x 2880 x 2880 in MXFP4, biases and all else in 16 bit."""
-    matrices, biases, share = 24 * 32 * 3 * 2880 * 2880, 24 * 32 * 3 * 2880, met(32, 4) / 32
-    rest = published("gpt-oss-20b") - matrices - biases - (201088 - BATCH) * 2880
-    read = moved(step("gpt-oss-20b", decode(float(BATCH), KEYS - 1.0)), Role.WEIGHT)
+    matrices, biases, share = 24 * 32 * 3 * 2880 * 2880, 24 * 32 * 3 * 2880, distinct_experts(32, 4) / 32
+    rest = published_parameters("gpt-oss-20b") - matrices - biases - (201088 - BATCH) * 2880
+    read = traffic_elements(step("gpt-oss-20b", decode(float(BATCH), KEYS - 1.0)), Role.WEIGHT)
     assert read == pytest.approx(matrices * share * 4.25 / 8 + 2 * (biases * share + rest), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", KEYS_AND_VALUES)
 def test_a_decode_step_reads_its_context_and_writes_one_token(name: str) -> None:
     found, state = step(name, decode(float(BATCH), KEYS - 1.0)), STATE.get(name, 0)
-    assert moved(found, Role.CACHE) == 2 * BATCH * (KEYS_AND_VALUES[name] + state)
+    assert traffic_elements(found, Role.CACHE) == 2 * BATCH * (KEYS_AND_VALUES[name] + state)
     full = analyze(name, "h200").to_dict()["model"]["kv_cache_bytes_per_token"]
-    assert moved(found, Role.CACHE, written=True) == BATCH * (full + 2 * state)
+    assert traffic_elements(found, Role.CACHE, written=True) == BATCH * (full + 2 * state)
 
 
 @pytest.mark.parametrize("form", ["naive", "absorbed"])
@@ -139,9 +139,9 @@ def test_no_utilization_exceeds_one(
 ) -> None:
     """Neither MFU nor MBU, for any model, chip, number format and workload; otherwise a time is not a bound."""
     batch, prompt, output = (list(column) for column in zip(*sizes, strict=True))
-    asked: dict[str, Any] = {"batch_size": batch, "input_len": prompt, "output_len": output}
+    requested: dict[str, Any] = {"batch_size": batch, "input_len": prompt, "output_len": output}
     options: dict[str, Any] = {"quantization": scheme, "attention": attention, "max_num_batched_tokens": budget}
-    found = analyze(model, chip, **asked, **options).columns()
+    found = analyze(model, chip, **requested, **options).columns()
     assert (found["prefill_mfu"] <= 1 + 1e-12).all()
     assert (found["decode_mbu"][np.array(output) > 1] <= 1 + 1e-12).all()
     assert np.isfinite(found["ttft_s"]).all()

@@ -139,8 +139,8 @@ def test_a_single_point_equals_the_point_of_a_sweep(options: dict[str, Any]) -> 
     batches, prompts = [1, 5, 64], [100, 2000, 33]
     together = analyze("llama-2-13b", "h100-sxm", batch_size=batches, input_len=prompts, **options)
     for at, (batch, prompt) in enumerate(zip(batches, prompts, strict=True)):
-        alone = analyze("llama-2-13b", "h100-sxm", batch_size=batch, input_len=prompt, **options)
-        assert alone.to_dict() == together.to_dict(at) | {"memory": alone.to_dict()["memory"]}
+        single = analyze("llama-2-13b", "h100-sxm", batch_size=batch, input_len=prompt, **options)
+        assert single.to_dict() == together.to_dict(at) | {"memory": single.to_dict()["memory"]}
 
 
 def test_chunks_of_a_prompt_are_pipelined() -> None:
@@ -182,16 +182,16 @@ SEVERAL = ("llama-2-7b", "qwen3-4b", "gemma-4-26b-a4b", "deepseek-v2-lite", "mix
 def test_techniques_compose_and_single_points_equal_the_sweep(name: str, options: dict[str, Any]) -> None:
     two = analyze(name, "h100-sxm", batch_size=[1, 6], input_len=[300, 40], output_len=3, **options)
     for at, (batch, prompt) in enumerate(((1, 300), (6, 40))):
-        alone = analyze(name, "h100-sxm", batch_size=batch, input_len=prompt, output_len=3, **options)
-        assert alone.to_dict()["metrics"] == two.to_dict(at)["metrics"]
-        assert alone.to_dict()["stages"] == two.to_dict(at)["stages"]
+        single = analyze(name, "h100-sxm", batch_size=batch, input_len=prompt, output_len=3, **options)
+        assert single.to_dict()["metrics"] == two.to_dict(at)["metrics"]
+        assert single.to_dict()["stages"] == two.to_dict(at)["stages"]
 
 
-def test_replicas_that_share_experts_accept_two_requests() -> None:
+def test_replicas_that_share_experts_match_single_requests() -> None:
     options = {"tensor_parallel_size": 2, "data_parallel_size": 2, "expert_parallel_size": 4, "quantization": "w8a8"}
     two = analyze("deepseek-v2-lite", "h100-sxm", batch_size=[1, 6], output_len=3, **options)
     for at, batch in enumerate((1, 6)):
-        alone = analyze("deepseek-v2-lite", "h100-sxm", batch_size=batch, output_len=3, **options)
-        assert alone.to_dict()["stages"] == two.to_dict(at)["stages"]
+        single = analyze("deepseek-v2-lite", "h100-sxm", batch_size=batch, output_len=3, **options)
+        assert single.to_dict()["stages"] == two.to_dict(at)["stages"]
     names = [op["name"] for op in two.to_dict()["stages"]["decode"]["operators"]]
     assert "dispatch_all_to_all" in names and "combine_all_to_all" in names

@@ -68,7 +68,7 @@ def module(kind: str):
     return import_module(f"llmviewer.reports.plots.{KINDS[kind].module}")
 
 
-def of_results() -> list[str]:
+def plots_of_results() -> list[str]:
     return [name for name, kind in KINDS.items() if kind.data in (PlotData.POINT, PlotData.CURVE)]
 
 
@@ -106,7 +106,7 @@ def test_ticks_have_no_offset_exponent() -> None:
 # every plot with every kind of result
 
 
-@pytest.mark.parametrize("kind", of_results())
+@pytest.mark.parametrize("kind", plots_of_results())
 @pytest.mark.parametrize("name", RUN)
 def test_every_plot_draws_every_kind_of_result(kind: str, name: str) -> None:
     curve = KINDS[kind].data is PlotData.CURVE and kind != "bandwidth"
@@ -135,12 +135,12 @@ def test_every_size_and_theme_has_the_stated_width(theme: str, size: str, tmp_pa
 def test_roofline_has_a_roof_for_every_unit_and_memory_that_is_published() -> None:
     """The A100's sheet: device memory and L2; tensor tf32, bf16 and fp16 together, int8, int4 ...; the ridge."""
     one = api.analyze("llama-2-7b", "a100-80gb-sxm")
-    said = words(roofline.picture({"a": one}, Style(size=SIZES["slide"])))
+    message = words(roofline.picture({"a": one}, Style(size=SIZES["slide"])))
     for _, roof in one.roofs().iterrows():
         if not roof["what"].endswith("fp64"):
-            assert any(text.startswith(roof["what"]) for text in said), roof["what"]
-    assert "ridge 153 FLOP/B" in said  # 312e12 / 2.039e12
-    assert {"memory-bound", "compute-bound"} <= set(said)
+            assert any(text.startswith(roof["what"]) for text in message), roof["what"]
+    assert "ridge 153 FLOP/B" in message  # 312e12 / 2.039e12
+    assert {"memory-bound", "compute-bound"} <= set(message)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -154,8 +154,8 @@ def test_labels_of_a_roofline_do_not_overlap(size: str, chips: tuple[str, ...]) 
     from matplotlib.text import Text
 
     boxes = {text.get_text() + str(at): Text.get_window_extent(text, renderer) for at, text in enumerate(flat)}
-    for (one, box), (other, beside) in combinations(boxes.items(), 2):
-        assert not box.overlaps(beside), (one, other)
+    for (one, box), (other, mixed) in combinations(boxes.items(), 2):
+        assert not box.overlaps(mixed), (one, other)
     inside = axes.get_window_extent().padded(4.0)
     assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes.values())
 
@@ -220,18 +220,18 @@ def test_hypothetical_chips_differ_only_in_bandwidth(tmp_path: Path) -> None:
 
     sizes = {"batch_size": "", "input_len": "", "output_len": "", "bandwidth": "384,768"}
     options = {"dtype": "auto", **{name: option.default for name, option in api.TECHNIQUES.items()}}
-    asked = given.PlotRequest(
+    requested = given.PlotRequest(
         kind=KINDS["bandwidth"], model="llama-2-7b", hardware="a6000", sizes=sizes, metric="", options=options
     )
-    (found,) = given.load_data(asked).data["llama-2-7b on a6000"]
+    (found,) = given.load_data(requested).data["llama-2-7b on a6000"]
     rows = found.to_frame()
     assert list(rows["bandwidth_bytes_per_s"]) == [384e9, 768e9]
     assert rows["decode_time_s"][0] == pytest.approx(2.0 * rows["decode_time_s"][1], rel=0.01)
 
 
 def test_one_output_token_has_no_tpot() -> None:
-    alone = api.analyze(*DENSE, batch_size=[1, 2], output_len=1)
-    assert [axes.get_ylabel() for axes in module("latency").picture({"a": alone}, HALF).axes] == ["TTFT (ms)"]
+    single = api.analyze(*DENSE, batch_size=[1, 2], output_len=1)
+    assert [axes.get_ylabel() for axes in module("latency").picture({"a": single}, HALF).axes] == ["TTFT (ms)"]
 
 
 # bars
@@ -419,9 +419,9 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(("line", "said"), WRONG, ids=[line[:60] for line, _ in WRONG])
+@pytest.mark.parametrize(("line", "message"), WRONG, ids=[line[:60] for line, _ in WRONG])
 def test_wrong_input_is_one_line_and_writes_nothing(
-    line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import shlex
 
@@ -431,9 +431,9 @@ def test_wrong_input_is_one_line_and_writes_nothing(
     if "''" in line:
         line = line.replace("''", ",")
     assert main(["plot", *shlex.split(line)]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert said in told
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
     assert {entry.name for entry in tmp_path.iterdir()} == set(FILES)
 
 

@@ -40,12 +40,12 @@ STEPS = (prefill(2.0, 33.0), decode(4.0, 100.0))
 MATRICES = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
 
 
-def total(of: Graph, what: str) -> Any:
-    return sum(getattr(op, what) * block.repeats for block, op in of)
+def total(graph: Graph, field: str) -> Any:
+    return sum(getattr(op, field) * block.repeats for block, op in graph)
 
 
-def stored_bytes(of: Graph) -> float:
-    return float(sum(t.elements * t.dtype.bytes * n for t, n in of.stored_weights()))
+def stored_bytes(graph: Graph) -> float:
+    return float(sum(t.elements * t.dtype.bytes * n for t, n in graph.stored_weights()))
 
 
 def halved_feed_forward(part: Any) -> Any:
@@ -67,7 +67,7 @@ def halved_heads(part: Any) -> Any:
     return replace(part, heads=part.heads // 2) if isinstance(part, Mla) else part
 
 
-def same(left: Graph, right: Graph) -> None:
+def same_work(left: Graph, right: Graph) -> None:
     """True if all operators have the same work, bytes and shapes."""
     for (_, a), (_, b) in zip(left, right, strict=True):
         assert (a.name, a.compute, a.inputs) == (b.name, b.compute, b.inputs)
@@ -83,19 +83,19 @@ def stored(operator: Any) -> list[tuple[str, float]]:
     return [(t.name, round(float(t.elements), 6)) for t in weights]
 
 
-def plain(name: str) -> Model:
+def plain_model(name: str) -> Model:
     """The model in 16 bits; formats of quantized checkpoints go by layer and are tested separately."""
     return replace(load(name), checkpoint=lambda graph: graph)
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_half_the_channels_equal_a_model_of_half_the_intermediate_size(name: str) -> None:
-    model = plain(name)
+    model = plain_model(name)
     built = replace(
         model, layers=tuple(replace(x, feed_forward=halved_feed_forward(x.feed_forward)) for x in model.layers)
     )
     for step in STEPS:
-        same(narrower_feed_forward(0.5)(model.graph(step)), built.graph(step))
+        same_work(narrower_feed_forward(0.5)(model.graph(step)), built.graph(step))
 
 
 def has_one_kv_head(model: Model) -> bool:
@@ -104,7 +104,7 @@ def has_one_kv_head(model: Model) -> bool:
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_half_the_heads_equal_a_model_of_half_the_heads(name: str) -> None:
-    model = plain(name)
+    model = plain_model(name)
     if has_one_kv_head(model):
         with pytest.raises(UserError, match="one KV head serves all query heads"):
             fewer_heads(0.5)(model.graph(STEPS[0]))
@@ -114,7 +114,7 @@ def test_half_the_heads_equal_a_model_of_half_the_heads(name: str) -> None:
         pytest.skip("an odd number of KV heads has no half")
     built = replace(model, layers=tuple(replace(x, mixer=halved_heads(x.mixer)) for x in model.layers))
     for step in STEPS:
-        same(fewer_heads(0.5)(model.graph(step)), built.graph(step))
+        same_work(fewer_heads(0.5)(model.graph(step)), built.graph(step))
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
@@ -229,9 +229,9 @@ def test_pruning_nothing_changes_nothing(text: str) -> None:
 def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point(text: str) -> None:
     sweep = analyze("qwen1.5-moe-a2.7b", "a100", prune=text, batch_size=[1, 7], input_len=[99, 1000])
     for at, (batch, length) in enumerate(((1, 99), (7, 1000))):
-        alone = analyze("qwen1.5-moe-a2.7b", "a100", prune=text, batch_size=batch, input_len=length)
-        assert sweep.analysis.ttft_s[at] == alone.analysis.ttft_s[0]
-        assert sweep.analysis.tpot_s[at] == alone.analysis.tpot_s[0]
+        single = analyze("qwen1.5-moe-a2.7b", "a100", prune=text, batch_size=batch, input_len=length)
+        assert sweep.analysis.ttft_s[at] == single.analysis.ttft_s[0]
+        assert sweep.analysis.tpot_s[at] == single.analysis.tpot_s[0]
 
 
 def test_matformer_half_is_width_half() -> None:
@@ -266,9 +266,9 @@ def test_a_wrong_parameter_is_a_one_line_error_that_states_what_is_allowed(
 
 def test_all_groups_of_a_step_are_pruned_equally() -> None:
     mixed = Step((*prefill(1.0, 40.0).groups, *decode(3.0, 70.0).groups))
-    model = plain("llama-2-70b")
+    model = plain_model("llama-2-70b")
     built = replace(model, layers=tuple(replace(x, mixer=halved_heads(x.mixer)) for x in model.layers))
-    same(fewer_heads(0.5)(model.graph(mixed)), built.graph(mixed))
+    same_work(fewer_heads(0.5)(model.graph(mixed)), built.graph(mixed))
 
 
 def test_fewer_heads_of_latent_attention_need_no_other_matrix_rate() -> None:

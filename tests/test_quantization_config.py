@@ -40,19 +40,19 @@ def stored_bytes(model: Model) -> float:
     return float(sum(t.elements * t.dtype.bytes * n for t, n in model.graph(STEP).stored_weights()))
 
 
-def operator(of: Graph | Block, name: str) -> Operator:
-    found = of.operators if isinstance(of, Block) else tuple(op for _, op in of)
+def operator(graph: Graph | Block, name: str) -> Operator:
+    found = graph.operators if isinstance(graph, Block) else tuple(op for _, op in graph)
     return next(op for op in found if op.name == name)
 
 
-def bits(of: Model | Block, name: str) -> float:
+def bits(model: Model | Block, name: str) -> float:
     """Stored bits of an operator's weights."""
-    op = operator(of.graph(STEP) if isinstance(of, Model) else of, name)
+    op = operator(model.graph(STEP) if isinstance(model, Model) else model, name)
     return next(a.tensor.dtype.bits for a in op.reads if a.tensor.name.endswith(".weight"))
 
 
-def layers(of: Model) -> tuple[Block, ...]:
-    return of.graph(STEP).blocks[1:-1]
+def layers(model: Model) -> tuple[Block, ...]:
+    return model.graph(STEP).blocks[1:-1]
 
 
 @pytest.mark.parametrize("name", QUANTIZED)

@@ -37,20 +37,20 @@ def quantized(model: str, step: Step, scheme: str) -> Graph:
     return quantize(parse_scheme(scheme))(graph(model, step))
 
 
-def layer(of: Graph) -> Block:
-    return of.blocks[-2]
+def layer(graph: Graph) -> Block:
+    return graph.blocks[-2]
 
 
-def operator(of: Graph, name: str) -> Operator:
-    return next(op for _, op in of if op.name == name)
+def operator(graph: Graph, name: str) -> Operator:
+    return next(op for _, op in graph if op.name == name)
 
 
 def weight(op: Operator) -> Dtype:
     return next(a.tensor.dtype for a in op.reads if a.tensor.name.endswith(".weight"))
 
 
-def total(of: Graph, what: str) -> float:
-    return float(sum(getattr(op, what) * block.repeats for block, op in of))
+def total(graph: Graph, field: str) -> float:
+    return float(sum(getattr(op, field) * block.repeats for block, op in graph))
 
 
 def weight_bytes(block: Block) -> float:
@@ -277,8 +277,8 @@ def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point(points: list[tu
     batch, new = (np.array(column, dtype=float) for column in zip(*points, strict=True))
     sweep = quantized("mixtral-8x7b", prefill(batch, new), "w4a8kv4")
     for at in range(len(points)):
-        alone = quantized("mixtral-8x7b", prefill(batch[at : at + 1], new[at : at + 1]), "w4a8kv4")
-        for (_, a), (_, b) in zip(sweep, alone, strict=True):
+        single = quantized("mixtral-8x7b", prefill(batch[at : at + 1], new[at : at + 1]), "w4a8kv4")
+        for (_, a), (_, b) in zip(sweep, single, strict=True):
             assert np.broadcast_to(a.flops, batch.shape)[at] == np.broadcast_to(b.flops, (1,))[0]
             assert np.broadcast_to(a.traffic_bytes, batch.shape)[at] == np.broadcast_to(b.traffic_bytes, (1,))[0]
 

@@ -25,7 +25,7 @@ from llmviewer.result.sweep import Grid
 from tests.certificate.our_counts import published_config
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_BYTES = 8_000_000
+MAX_BYTES = 8_000_000
 
 
 def report(batch_sizes: tuple[int, ...] = (1, 64), **configurations: dict[str, Any]) -> Report:
@@ -86,13 +86,13 @@ LLAMA = {"model": "llama-3.1-8b", "hardware": "h100-sxm"}
 
 
 @pytest.fixture(scope="module")
-def two() -> Report:
+def report_of_two() -> Report:
     return report(first=LLAMA, second={**LLAMA, "hardware": "a100-80gb-sxm", "quantization": "w4a16"})
 
 
 @pytest.fixture(scope="module")
-def html(two: Report) -> str:
-    return page.text(two)
+def html(report_of_two: Report) -> str:
+    return page.text(report_of_two)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def elements(html: str) -> Elements:
 
 def test_the_page_is_one_file_below_eight_megabytes(html: str) -> None:
     assert html.startswith("<!DOCTYPE html>")
-    assert len(html.encode()) < MOST_BYTES
+    assert len(html.encode()) < MAX_BYTES
 
 
 def test_the_page_loads_nothing(elements: Elements) -> None:
@@ -161,21 +161,21 @@ def test_every_chart_has_a_description_and_a_table(elements: Elements) -> None:
     assert all(attributes["role"] == "group" and attributes["aria-label"] for attributes in plots)
 
 
-def test_the_table_has_a_row_for_every_operator(two: Report, elements: Elements) -> None:
+def test_the_table_has_a_row_for_every_operator(report_of_two: Report, elements: Elements) -> None:
     rows = [attributes for attributes in elements.of("tr") if (attributes.get("id") or "").startswith("op")]
-    assert len(rows) == sum(len(s["operators"]) for a in two.configurations for s in a["stages"].values())
+    assert len(rows) == sum(len(s["operators"]) for a in report_of_two.configurations for s in a["stages"].values())
 
 
-def test_every_operator_has_a_box_that_links_to_its_row(two: Report, elements: Elements) -> None:
+def test_every_operator_has_a_box_that_links_to_its_row(report_of_two: Report, elements: Elements) -> None:
     boxes = [attributes for attributes in elements.of("a") if (attributes.get("class") or "").startswith("op ")]
-    alone = sum(
+    single = sum(
         sum(o["block"] == block for o in stage["operators"]) == 1
-        for answer in two.configurations
+        for answer in report_of_two.configurations
         for stage in answer["stages"].values()
         for block in {o["block"] for o in stage["operators"]}
     )
     rows = [attributes for attributes in elements.of("tr") if (attributes.get("id") or "").startswith("op")]
-    assert len(boxes) == len(rows) - alone
+    assert len(boxes) == len(rows) - single
     assert all("-bound" in (attributes["aria-label"] or "") for attributes in boxes)
 
 
@@ -201,26 +201,26 @@ def test_every_colour_of_a_figure_is_in_the_style_sheet(html: str) -> None:
         assert css.count(f"{colour}:") >= 2, colour  # light and dark
 
 
-def test_a_roofline_marker_is_at_its_operators_intensity_and_rate(two: Report, html: str) -> None:
+def test_a_roofline_marker_is_at_its_operators_intensity_and_rate(report_of_two: Report, html: str) -> None:
     trace = next(trace for trace in figures(html)["roofline"]["data"] if trace.get("name") == "first, prefill")
     at = next(at for at, text in enumerate(trace["hovertext"]) if text.startswith("<b>q_proj</b>"))
-    operators = two.configurations[0]["stages"]["prefill"]["operators"]
+    operators = report_of_two.configurations[0]["stages"]["prefill"]["operators"]
     q_proj = next(operator for operator in operators if operator["name"] == "q_proj")
     assert trace["x"][at] == q_proj["arithmetic_intensity"]
     assert trace["y"][at] == pytest.approx(q_proj["flops"] / q_proj["time_s"] / 1e12, rel=1e-12)
-    for said in ("34.4 GFLOP", "50.3 MB", "2 · tokens · inputs · outputs", "max(compute 34.7 µs"):
-        assert said in trace["hovertext"][at], said
+    for message in ("34.4 GFLOP", "50.3 MB", "2 · tokens · inputs · outputs", "max(compute 34.7 µs"):
+        assert message in trace["hovertext"][at], message
 
 
-def test_the_page_carries_all_points(two: Report, html: str) -> None:
+def test_the_page_carries_all_points(report_of_two: Report, html: str) -> None:
     packed = re.search(r'<script type="text/plain" id="points-csv">(.*?)</script>', html, flags=re.DOTALL)
     assert packed is not None
     rows = list(csv.reader(gzip.decompress(base64.b64decode(packed[1])).decode().splitlines()))
-    assert len(rows) == 1 + len(two.points["batch_size"])
+    assert len(rows) == 1 + len(report_of_two.points["batch_size"])
 
 
-def test_every_figure_of_a_chip_has_its_source(two: Report, html: str) -> None:
-    for answer in two.configurations:
+def test_every_figure_of_a_chip_has_its_source(report_of_two: Report, html: str) -> None:
+    for answer in report_of_two.configurations:
         for figure in answer["provenance"]["figures"].values():
             assert figure["source"].replace("&", "&amp;") in html
 
@@ -273,7 +273,7 @@ def test_every_kind_of_result_renders(kind: str) -> None:
     made = report(**{kind: KINDS[kind]})
     text = page.text(made)
     parsed(text)
-    assert len(text.encode()) < MOST_BYTES
+    assert len(text.encode()) < MAX_BYTES
     assert "nan" not in re.sub(r'id="plotly">.*?</script>', "", text, flags=re.DOTALL).lower().split()
     assert markdown.text(report_page.page(made)).startswith("## ")
     assert all(TABLES[name](made) for name in TABLES)
@@ -375,7 +375,7 @@ def test_thinning_keeps_endpoints_and_extremes() -> None:
 
 
 @pytest.fixture(scope="module")
-def many() -> Report:
+def report_of_many() -> Report:
     """10,000 points of one configuration."""
     one = api.configuration("llama-2-7b", "a6000", efficiency="ideal")
     grid = Grid(batch_sizes=np.arange(1.0, 10_001.0), input_lens=np.array([64.0]), output_lens=np.array([2.0]))
@@ -386,28 +386,28 @@ def many() -> Report:
     return Report(results={"one": one.answer(api.request(1, 64, 2))}, points=points)
 
 
-def test_ten_thousand_points_are_thinned_with_a_note(many: Report) -> None:
-    text = page.text(many)
+def test_ten_thousand_points_are_thinned_with_a_note(report_of_many: Report) -> None:
+    text = page.text(report_of_many)
     drawn = figures(text)
     for metric in curves.CURVES:
         assert sum(len(trace["x"]) for trace in drawn[f"curve-{metric}"]["data"]) <= 2 * curves.MAX_POINTS + 2
     assert "The download and other formats contain all 10,000 points." in text
-    assert len(text.encode()) < MOST_BYTES
+    assert len(text.encode()) < MAX_BYTES
 
 
-def test_ten_thousand_points_are_written_to_csv_completely(many: Report) -> None:
-    assert len(TABLES["points"](many)) == 10_000
-    assert len(many.to_dict()["points"]) == 10_000
+def test_ten_thousand_points_are_written_to_csv_completely(report_of_many: Report) -> None:
+    assert len(TABLES["points"](report_of_many)) == 10_000
+    assert len(report_of_many.to_dict()["points"]) == 10_000
 
 
 def test_a_metric_that_no_point_has_is_not_drawn() -> None:
     """A single output token has no TPOT."""
-    drawn = figures(page.text(report(alone={**LLAMA, "output_len": 1})))
+    drawn = figures(page.text(report(single={**LLAMA, "output_len": 1})))
     assert "curve-ttft_s" in drawn
     assert "curve-tpot_s" not in drawn
 
 
-def test_curves_of_twelve_configurations_are_distinguishable(two: Report) -> None:
+def test_curves_of_twelve_configurations_are_distinguishable(report_of_two: Report) -> None:
     kept = [(str(at), at, np.array([0])) for at in range(12)]
     assert len(set(curves._looks(kept, 12))) == 12
     several = [(f"{at} {size}", at, np.array([0])) for at in range(3) for size in range(4)]
@@ -415,7 +415,7 @@ def test_curves_of_twelve_configurations_are_distinguishable(two: Report) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("time_s", "time (s)"),
         ("prefill_traffic_bytes", "prefill traffic (byte)"),
@@ -430,8 +430,8 @@ def test_curves_of_twelve_configurations_are_distinguishable(two: Report) -> Non
         ("layers", "layers"),
     ],
 )
-def test_units_are_in_headings(name: str, said: str) -> None:
-    assert units.heading(name) == said
+def test_units_are_in_headings(name: str, message: str) -> None:
+    assert units.heading(name) == message
 
 
 def test_every_kind_of_operator_has_a_formula() -> None:
@@ -440,12 +440,15 @@ def test_every_kind_of_operator_has_a_formula() -> None:
     assert set(formulas.FLOPS) == {kind.value for kind in Kind}
 
 
-def test_an_excel_file_has_a_sheet_a_table_and_no_formulas(tmp_path: Path, two: Report) -> None:
+def test_an_excel_file_has_a_sheet_a_table_and_no_formulas(tmp_path: Path, report_of_two: Report) -> None:
     from openpyxl import load_workbook
 
     path = tmp_path / "r.xlsx"
     excel.write(
-        {"points": TABLES["points"](two), "said": [{"text": "=1+1", "time_s": 2.5}, {"text": "\x07x", "time_s": None}]},
+        {
+            "points": TABLES["points"](report_of_two),
+            "said": [{"text": "=1+1", "time_s": 2.5}, {"text": "\x07x", "time_s": None}],
+        },
         path,
     )
     book = load_workbook(path)
@@ -454,7 +457,7 @@ def test_an_excel_file_has_a_sheet_a_table_and_no_formulas(tmp_path: Path, two: 
     assert book["said"]["A2"].data_type == "s"
     assert book["said"]["A2"].value == "=1+1"
     assert book["said"]["A3"].value == "?x"
-    assert book["points"].max_row == 1 + len(two.points["batch_size"])
+    assert book["points"].max_row == 1 + len(report_of_two.points["batch_size"])
 
 
 COMMAND = "report llama-2-7b --hardware a6000,a100 --efficiency ideal --batch-size 1,4".split()
@@ -502,7 +505,7 @@ def test_a_configuration_that_does_not_fit_is_written_with_status_1(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["-o", "r.pdf"], "allowed: a name that ends in .html"),
         (["--format", "pdf"], "pdf"),
@@ -515,12 +518,12 @@ def test_a_configuration_that_does_not_fit_is_written_with_status_1(tmp_path: Pa
     ],
 )
 def test_bad_input_is_a_one_line_error_and_writes_nothing(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["report", "llama-2-7b", "--hardware", "a6000,a100", *words]) == 2
     answer = capsys.readouterr()
-    assert said in answer.err
+    assert message in answer.err
     assert answer.err.count("\n") == 1
     assert answer.out == ""
     assert list(tmp_path.iterdir()) == []

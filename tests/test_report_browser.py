@@ -23,9 +23,9 @@ PATIENCE = 60_000
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+        open_page = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield open_page
+        open_page.close()
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-class Opened:
+class OpenPage:
     """An open page with its console errors and network requests."""
 
     def __init__(self, browser: Any, path: Path, **look: Any) -> None:
@@ -44,14 +44,15 @@ class Opened:
         self.page.set_default_timeout(PATIENCE)
         self.faults: list[str] = []
         self.page.on(
-            "console", lambda said: self.faults.append(said.text) if said.type in ("error", "warning") else None
+            "console",
+            lambda message: self.faults.append(message.text) if message.type in ("error", "warning") else None,
         )
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("request", lambda asked: self._asked(asked.url))
+        self.page.on("request", lambda requested: self._record_request(requested.url))
         self.page.goto(path.as_uri())
         self.page.wait_for_selector("html[data-drawn]", state="attached")
 
-    def _asked(self, url: str) -> None:
+    def _record_request(self, url: str) -> None:
         if not url.startswith(("file:", "data:", "blob:")):
             self.faults.append(f"asked the network for {url}")
 
@@ -83,61 +84,61 @@ class Opened:
 
 
 @pytest.fixture
-def opened(browser: Any, path: Path) -> Iterator[Opened]:
-    one = Opened(browser, path)
+def open_page(browser: Any, path: Path) -> Iterator[OpenPage]:
+    one = OpenPage(browser, path)
     yield one
     one.close()
 
 
-def test_every_chart_is_drawn(opened: Opened) -> None:
-    assert opened.page.locator(".plot .main-svg").count() >= 7
-    assert opened.page.locator("#plot-roofline .point").count() > 30
+def test_every_chart_is_drawn(open_page: OpenPage) -> None:
+    assert open_page.page.locator(".plot .main-svg").count() >= 7
+    assert open_page.page.locator("#plot-roofline .point").count() > 30
 
 
-def test_no_button_uploads_data(opened: Opened) -> None:
+def test_no_button_uploads_data(open_page: OpenPage) -> None:
     """plotly.js 4 has a button that uploads the chart to its vendor's server unless disabled."""
-    buttons = opened.page.locator(".modebar-btn")
+    buttons = open_page.page.locator(".modebar-btn")
     titles = buttons.evaluate_all("buttons => buttons.map(button => button.dataset.title)")
     assert "Reset axes" in titles
     assert not [title for title in titles if "hare" in title or "loud" in title or "Plotly" in title]
 
 
-def test_clicking_a_heading_twice_reverses_the_order(opened: Opened) -> None:
-    button = opened.page.get_by_role("button", name="All layers")
+def test_clicking_a_heading_twice_reverses_the_order(open_page: OpenPage) -> None:
+    button = open_page.page.get_by_role("button", name="All layers")
     button.click()
-    assert opened.values("All layers") == sorted(opened.values("All layers"), reverse=True)
-    assert opened.page.locator("#operators th[aria-sort=descending]").inner_text().startswith("All layers")
+    assert open_page.values("All layers") == sorted(open_page.values("All layers"), reverse=True)
+    assert open_page.page.locator("#operators th[aria-sort=descending]").inner_text().startswith("All layers")
     button.click()
-    assert opened.values("All layers") == sorted(opened.values("All layers"))
+    assert open_page.values("All layers") == sorted(open_page.values("All layers"))
 
 
-def test_sorting_works_by_keyboard(opened: Opened) -> None:
-    opened.page.locator("#operators th button", has_text="Operator").focus()
-    opened.page.keyboard.press("Enter")
-    names = opened.texts("Operator")
+def test_sorting_works_by_keyboard(open_page: OpenPage) -> None:
+    open_page.page.locator("#operators th button", has_text="Operator").focus()
+    open_page.page.keyboard.press("Enter")
+    names = open_page.texts("Operator")
     assert names == sorted(names)
-    assert opened.page.evaluate("document.activeElement.tagName") == "BUTTON"
+    assert open_page.page.evaluate("document.activeElement.tagName") == "BUTTON"
 
 
-def test_lists_and_text_fields_filter_rows(opened: Opened) -> None:
-    bar = opened.page.locator('.filters[data-table="operators"]')
-    everything = len(opened.texts("Operator"))
+def test_lists_and_text_fields_filter_rows(open_page: OpenPage) -> None:
+    bar = open_page.page.locator('.filters[data-table="operators"]')
+    everything = len(open_page.texts("Operator"))
     bar.get_by_label("Stage").select_option("decode")
     bar.get_by_label("Configuration").select_option("h100-sxm")
-    assert set(opened.texts("Stage")) == {"decode"}
-    assert set(opened.texts("Configuration")) == {"h100-sxm"}
+    assert set(open_page.texts("Stage")) == {"decode"}
+    assert set(open_page.texts("Configuration")) == {"h100-sxm"}
     bar.get_by_label("Contains").fill("proj")
-    names = opened.texts("Operator")
+    names = open_page.texts("Operator")
     assert 0 < len(names) < everything
     assert all("proj" in name for name in names)
     assert bar.locator("output").inner_text() == f"{len(names)} of {everything} rows"
     bar.get_by_role("button", name="Show all").click()
-    assert len(opened.texts("Operator")) == everything
+    assert len(open_page.texts("Operator")) == everything
 
 
-def centre(opened: Opened, name: str) -> tuple[float, float]:
+def centre(open_page: OpenPage, name: str) -> tuple[float, float]:
     """Position of a roofline marker, found by its hover text."""
-    found = opened.page.evaluate(
+    found = open_page.page.evaluate(
         """name => {
             const plot = document.getElementById("plot-roofline");
             const trace = plot.data.findIndex(t => t.name === "h100-sxm, prefill");
@@ -152,66 +153,66 @@ def centre(opened: Opened, name: str) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def test_hover_text_has_flops_bytes_time_and_formula(opened: Opened) -> None:
-    opened.page.locator("#plot-roofline").scroll_into_view_if_needed()
-    opened.page.mouse.move(*centre(opened, "attention"))
-    opened.page.wait_for_selector("#plot-roofline .hovertext")
-    said = opened.page.locator("#plot-roofline .hovertext").text_content()
+def test_hover_text_has_flops_bytes_time_and_formula(open_page: OpenPage) -> None:
+    open_page.page.locator("#plot-roofline").scroll_into_view_if_needed()
+    open_page.page.mouse.move(*centre(open_page, "attention"))
+    open_page.page.wait_for_selector("#plot-roofline .hovertext")
+    message = open_page.page.locator("#plot-roofline .hovertext").text_content()
     for words in ("attention", "FLOP", "MB", "FLOP/B", "-bound", "Time =", "max("):
-        assert words in said, words
+        assert words in message, words
 
 
-def test_a_click_on_a_marker_shows_its_figures(opened: Opened) -> None:
-    opened.page.locator("#plot-roofline").scroll_into_view_if_needed()
-    opened.page.mouse.move(*centre(opened, "attention"))
-    opened.page.wait_for_selector("#plot-roofline .hovertext")
-    opened.page.mouse.click(*centre(opened, "attention"))
-    opened.page.wait_for_selector("#roofline-panel h3")
-    assert opened.page.locator("#roofline-panel h3").inner_text() == "attention"
-    assert opened.page.locator("tr.chosen").count() == 1
+def test_a_click_on_a_marker_shows_its_figures(open_page: OpenPage) -> None:
+    open_page.page.locator("#plot-roofline").scroll_into_view_if_needed()
+    open_page.page.mouse.move(*centre(open_page, "attention"))
+    open_page.page.wait_for_selector("#plot-roofline .hovertext")
+    open_page.page.mouse.click(*centre(open_page, "attention"))
+    open_page.page.wait_for_selector("#roofline-panel h3")
+    assert open_page.page.locator("#roofline-panel h3").inner_text() == "attention"
+    assert open_page.page.locator("tr.chosen").count() == 1
 
 
-def test_a_click_on_a_box_shows_its_figures_and_its_edges(opened: Opened) -> None:
-    box = opened.page.locator('figure.layer:visible a.op[data-name="attention"]').first
+def test_a_click_on_a_box_shows_its_figures_and_its_edges(open_page: OpenPage) -> None:
+    box = open_page.page.locator('figure.layer:visible a.op[data-name="attention"]').first
     box.click()
-    panel = opened.page.locator("#layer-panel")
+    panel = open_page.page.locator("#layer-panel")
     assert panel.locator("h3").inner_text() == "attention"
-    said = panel.inner_text()
+    message = panel.inner_text()
     for words in ("h100-sxm", "prefill", "FLOP =", "Bytes =", "Time =", "Roofline"):
-        assert words in said, words
-    near = opened.page.locator("figure.layer:visible .edge.near")
+        assert words in message, words
+    near = open_page.page.locator("figure.layer:visible .edge.near")
     ends = {(edge.get_attribute("data-from"), edge.get_attribute("data-to")) for edge in near.all()}
     assert ends == {("rope", "attention"), ("v_proj", "attention"), ("attention", "o_proj")}
 
 
-def test_a_box_is_chosen_by_keyboard_and_links_to_its_row(opened: Opened) -> None:
-    opened.page.locator('.filters[data-table="operators"]').get_by_label("Stage").select_option("prefill")
-    box = opened.page.locator(
+def test_a_box_is_chosen_by_keyboard_and_links_to_its_row(open_page: OpenPage) -> None:
+    open_page.page.locator('.filters[data-table="operators"]').get_by_label("Stage").select_option("prefill")
+    box = open_page.page.locator(
         'figure.layer[data-stage="decode"]:visible a.op[data-name="lm_head"], '
         'figure.layer[data-stage="decode"]:visible a.op[data-name="q_proj"]'
     ).first
     box.focus()
-    opened.page.keyboard.press("Enter")
+    open_page.page.keyboard.press("Enter")
     key = box.get_attribute("data-key")
-    link = opened.page.locator("#layer-panel a")
+    link = open_page.page.locator("#layer-panel a")
     assert link.get_attribute("href") == f"#{key}"
     link.click()
-    assert opened.page.locator(f"#{key}").is_visible()
+    assert open_page.page.locator(f"#{key}").is_visible()
 
 
-def test_layers_of_another_configuration_can_be_selected(opened: Opened) -> None:
-    bar = opened.page.locator("#layer-filters")
+def test_layers_of_another_configuration_can_be_selected(open_page: OpenPage) -> None:
+    bar = open_page.page.locator("#layer-filters")
     bar.get_by_label("Configuration").select_option("a100-80gb-sxm")
     bar.get_by_label("Stage").select_option("decode")
-    shown = opened.page.locator("figure.layer:visible")
+    shown = open_page.page.locator("figure.layer:visible")
     assert shown.count() == 1
     assert shown.get_attribute("data-configuration") == "a100-80gb-sxm"
     assert shown.get_attribute("data-stage") == "decode"
 
 
-def test_all_points_can_be_downloaded(opened: Opened) -> None:
-    with opened.page.expect_download() as waiting:
-        opened.page.locator("#download").click()
+def test_all_points_can_be_downloaded(open_page: OpenPage) -> None:
+    with open_page.page.expect_download() as waiting:
+        open_page.page.locator("#download").click()
     lines = Path(waiting.value.path()).read_text(encoding="utf-8").splitlines()
     assert len(lines) == 1 + 2 * 3
     assert lines[0].startswith("configuration,")
@@ -219,22 +220,22 @@ def test_all_points_can_be_downloaded(opened: Opened) -> None:
 
 @pytest.mark.parametrize(("scheme", "paper"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 26)")])
 def test_the_page_follows_the_colour_scheme(browser: Any, path: Path, scheme: str, paper: str) -> None:
-    one = Opened(browser, path, color_scheme=scheme)
+    one = OpenPage(browser, path, color_scheme=scheme)
     assert one.page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
     drawn = one.page.evaluate("getComputedStyle(document.querySelector('#plot-roofline .main-svg')).backgroundColor")
     assert drawn == paper
     one.close()
 
 
-def test_charts_follow_when_the_scheme_changes(opened: Opened) -> None:
-    opened.page.emulate_media(color_scheme="dark")
-    opened.until(
+def test_charts_follow_when_the_scheme_changes(open_page: OpenPage) -> None:
+    open_page.page.emulate_media(color_scheme="dark")
+    open_page.until(
         "getComputedStyle(document.querySelector('#plot-roofline .main-svg')).backgroundColor === 'rgb(20, 23, 26)'"
     )
 
 
 def test_in_print_everything_is_expanded_and_light(browser: Any, path: Path) -> None:
-    one = Opened(browser, path, color_scheme="dark")
+    one = OpenPage(browser, path, color_scheme="dark")
     one.page.emulate_media(media="print", color_scheme="dark")
     one.until("document.querySelectorAll('details:not([open])').length === 0")
     assert one.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -246,7 +247,7 @@ def test_in_print_everything_is_expanded_and_light(browser: Any, path: Path) -> 
 
 
 def test_no_text_box_overflows_a_narrow_screen(browser: Any, path: Path) -> None:
-    one = Opened(browser, path)
+    one = OpenPage(browser, path)
     one.page.set_viewport_size({"width": 420, "height": 800})
     one.until("document.documentElement.scrollWidth <= 420")
     one.close()
@@ -287,7 +288,7 @@ def test_a_hostile_name_runs_no_code(browser: Any, tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(published_config("llama-2-7b")), encoding="utf-8")
     path = tmp_path / "hostile.html"
     assert main(["report", str(folder), "--hardware", "a6000", "-o", str(path)]) == 0
-    one = Opened(browser, path)
+    one = OpenPage(browser, path)
     assert "pwned" not in one.page.title().split("'")[0]
     assert one.page.locator("img").count() == 0
     one.close()
@@ -298,7 +299,7 @@ def test_ten_thousand_points_stay_responsive(browser: Any, tmp_path: Path) -> No
     path = tmp_path / "many.html"
     words = "report llama-2-7b --hardware a6000 --efficiency ideal --batch-size 1:10000 --input-len 16 --output-len 2"
     assert main([*words.split(), "--no-fit-check", "-o", str(path)]) == 0
-    one = Opened(browser, path)
+    one = OpenPage(browser, path)
     assert one.page.evaluate("document.querySelectorAll('*').length") < 20_000
     one.page.get_by_role("button", name="All layers").click()
     assert one.values("All layers") == sorted(one.values("All layers"), reverse=True)

@@ -1,3 +1,5 @@
+"""Schedules: forward passes of a request, and their evaluation in chunks."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -47,10 +49,10 @@ def test_too_many_passes_are_rejected_before_they_are_scheduled(sizes):
 @pytest.mark.parametrize("budget", [0, 700])
 @pytest.mark.parametrize("model", ["llama-2-7b", "gemma-2-2b", "deepseek-v2-lite"])
 def test_passes_evaluated_in_chunks_are_bit_identical(monkeypatch, model, budget):
-    asked = {"batch_size": [1, 3], "input_len": 1000, "output_len": [600, 1], "max_num_batched_tokens": budget}
-    whole = analyze(model, "a6000", **asked)
+    requested = {"batch_size": [1, 3], "input_len": 1000, "output_len": [600, 1], "max_num_batched_tokens": budget}
+    whole = analyze(model, "a6000", **requested)
     monkeypatch.setattr("llmviewer.serving.schedule.MAX_PASSES_AT_ONCE", 100)
-    pieces = analyze(model, "a6000", **asked)
+    pieces = analyze(model, "a6000", **requested)
     assert len(pieces.analysis.evaluation.time_s) < 100 < len(whole.analysis.evaluation.time_s)
     for point in range(2):
         assert pieces.to_dict(point) == whole.to_dict(point)
@@ -72,10 +74,10 @@ def test_passes_evaluated_in_chunks_are_bit_identical(monkeypatch, model, budget
     ids=str,
 )
 def test_chunked_evaluation_with_techniques_is_bit_identical(monkeypatch, options):
-    asked = {"batch_size": 2, "input_len": 1000, "output_len": 600, **options}
-    whole = analyze("llama-2-7b", "h100", **asked).to_dict()
+    requested = {"batch_size": 2, "input_len": 1000, "output_len": 600, **options}
+    whole = analyze("llama-2-7b", "h100", **requested).to_dict()
     monkeypatch.setattr("llmviewer.serving.schedule.MAX_PASSES_AT_ONCE", 100)
-    assert analyze("llama-2-7b", "h100", **asked).to_dict() == whole
+    assert analyze("llama-2-7b", "h100", **requested).to_dict() == whole
 
 
 def test_hypothetical_chips_keep_their_figures_in_every_chunk(monkeypatch):

@@ -34,16 +34,16 @@ STEPS = {"prefill": prefill(2.0, 384.0), "decode": decode(8.0, 1023.0)}
 
 
 @cache
-def built(name: str, stage: str) -> Graph:
+def graph_of(name: str, stage: str) -> Graph:
     return flash_attention(load("h100-sxm"))(models.load(name).graph(STEPS[stage]))
 
 
-def two_devices(name: str, stage: str, **how: object) -> tuple[Graph, Graph]:
+def two_devices(name: str, stage: str, **sizes: object) -> tuple[Graph, Graph]:
     """Graphs of a model on one device and on one of two devices."""
     if name in ODD:
         pytest.skip(f"{ODD[name]} heads do not divide by 2")
-    graph = built(name, stage)
-    return graph, shard(Sharding(tensor=2, **how))(graph)  # type: ignore[arg-type]
+    graph = graph_of(name, stage)
+    return graph, shard(Sharding(tensor=2, **sizes))(graph)  # type: ignore[arg-type]
 
 
 def kv_heads(block: Block) -> float:
@@ -55,7 +55,7 @@ def number(count: Count) -> float:
     return float(np.ravel(count)[0])
 
 
-def kept(name: str, stage: str) -> list[tuple[Block, Operator, Operator]]:
+def operator_pairs(name: str, stage: str) -> list[tuple[Block, Operator, Operator]]:
     """(block, operator on one device, the same on one of two)."""
     whole, one = two_devices(name, stage)
     found = []
@@ -68,7 +68,7 @@ def kept(name: str, stage: str) -> list[tuple[Block, Operator, Operator]]:
 @pytest.mark.parametrize("stage", STEPS)
 @pytest.mark.parametrize("name", NAMES)
 def test_sharding_keeps_matmul_flops_except_replicated_ones(name: str, stage: str) -> None:
-    for block, whole, one in kept(name, stage):
+    for block, whole, one in operator_pairs(name, stage):
         if whole.name in REPLICATED:
             assert number(one.matmul_flops) == number(whole.matmul_flops)
         elif kv_heads(block) >= 2.0 or not {a.tensor.name for a in whole.writes} & KV_HEADS:
@@ -79,7 +79,7 @@ def test_sharding_keeps_matmul_flops_except_replicated_ones(name: str, stage: st
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sharding_keeps_weight_bytes_except_replicated_ones(name: str) -> None:
-    for block, whole, one in kept(name, "decode"):
+    for block, whole, one in operator_pairs(name, "decode"):
         parts = {a.tensor.name: number(a.tensor.elements) for a in one.reads if a.tensor.role is Role.WEIGHT}
         for access in (a for a in whole.reads if a.tensor.role is Role.WEIGHT):
             here, all_of_it = parts[access.tensor.name], number(access.tensor.elements)
@@ -145,7 +145,7 @@ def collectives(graph: Graph, block: str) -> list[str]:
 
 
 def test_one_device_is_the_same_graph() -> None:
-    graph = built("llama-2-7b", "decode")
+    graph = graph_of("llama-2-7b", "decode")
     assert shard(Sharding(tensor=1))(graph) is graph
 
 
@@ -179,7 +179,7 @@ def test_parallel_branches_have_collectives_with_distinct_names() -> None:
 
 def test_kv_heads_are_replicated_beyond_one_per_device() -> None:
     """Llama-2-70b has 8 KV heads of 128: on 16 devices each holds one of each, 256 elements per token."""
-    graph = shard(Sharding(tensor=16))(built("llama-2-70b", "decode"))
+    graph = shard(Sharding(tensor=16))(graph_of("llama-2-70b", "decode"))
     layer = next(block for block in graph.blocks if block.states)
     assert [state.per_token for state in layer.states] == [128.0, 128.0]
     k_proj = next(op for op in layer.operators if op.name == "k_proj")
@@ -199,7 +199,7 @@ def test_the_latent_of_mla_is_replicated() -> None:
 
 def test_an_all_reduce_sends_twice_its_share_of_tokens_times_hidden() -> None:
     """Llama-2-7b, 384 tokens x 2, hidden 4096, 2 bytes, 4 devices: 2 x 3/4 of 6,291,456 bytes."""
-    graph = shard(Sharding(tensor=4))(built("llama-2-7b", "prefill"))
+    graph = shard(Sharding(tensor=4))(graph_of("llama-2-7b", "prefill"))
     reduce = next(op for _, op in graph if op.name == "attn_all_reduce")
     assert number(reduce.moved_bytes(Place.LINK)) == 2 * 3 / 4 * (2 * 384 * 4096 * 2)
     assert number(reduce.vector_flops) == 3 / 4 * (2 * 384 * 4096)
@@ -228,9 +228,9 @@ def test_a_single_token_is_not_divided_by_sequence_parallelism() -> None:
 def test_indivisible_heads_are_named_in_the_error() -> None:
     for name, heads in ODD.items():
         with pytest.raises(UserError, match=f"not {heads}"):
-            shard(Sharding(tensor=2))(built(name, "decode"))
+            shard(Sharding(tensor=2))(graph_of(name, "decode"))
     with pytest.raises(UserError, match="10 KV heads cannot be split evenly over 4"):
-        shard(Sharding(tensor=4))(built("phi-4", "decode"))
+        shard(Sharding(tensor=4))(graph_of("phi-4", "decode"))
 
 
 def test_expert_parallelism_keeps_weights_and_counts_the_busiest_device() -> None:
@@ -276,15 +276,15 @@ def test_devices_of_a_tensor_group_split_the_rows_of_a_replica() -> None:
         assert number(operator.moved_bytes(Place.LINK)) == pytest.approx(64 * 2 * 4096 * 2 / 2 * 3 / 4)
 
 
-EXPERTS = [name for name in NAMES if any(op.name == "expert_down_proj" for _, op in built(name, "decode"))]
+EXPERTS = [name for name in NAMES if any(op.name == "expert_down_proj" for _, op in graph_of(name, "decode"))]
 
 
 @pytest.mark.parametrize("name", EXPERTS)
-@pytest.mark.parametrize("how", [(2, 1), (1, 2), (2, 2)], ids=str)
-def test_expert_parallelism_keeps_the_data_flow_and_all_expert_weights(name: str, how: tuple[int, int]) -> None:
-    tensor, data = how
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2), (2, 2)], ids=str)
+def test_expert_parallelism_keeps_the_data_flow_and_all_expert_weights(name: str, sizes: tuple[int, int]) -> None:
+    tensor, data = sizes
     for stage in STEPS:
-        graph = built(name, stage)
+        graph = graph_of(name, stage)
         for sequence in {False, tensor > 1}:
             one = shard(Sharding(tensor=tensor, data=data, expert=tensor * data, sequence=sequence))(graph)
             check(one)
@@ -303,11 +303,11 @@ def test_expert_parallelism_keeps_the_data_flow_and_all_expert_weights(name: str
 def test_a_single_point_equals_the_point_of_a_sweep(name: str, devices: int) -> None:
     model, contexts = models.load(name), np.array([1.0, 100.0, 5000.0])
     plain: dict[str, int] = {"expert": devices} if name == "mixtral-8x7b" else {}
-    for how in (plain, {"sequence": True}):
-        together = shard(Sharding(tensor=devices, **how))(model.graph(decode(4.0, contexts)))
+    for sizes in (plain, {"sequence": True}):
+        together = shard(Sharding(tensor=devices, **sizes))(model.graph(decode(4.0, contexts)))
         for at, context in enumerate(contexts):
-            alone = shard(Sharding(tensor=devices, **how))(model.graph(decode(4.0, np.array([context]))))
-            for (_, a), (_, b) in zip(alone, together, strict=True):
+            single = shard(Sharding(tensor=devices, **sizes))(model.graph(decode(4.0, np.array([context]))))
+            for (_, a), (_, b) in zip(single, together, strict=True):
                 for of in ("flops", "traffic_bytes"):
                     several = np.broadcast_to(getattr(b, of), contexts.shape)
                     assert number(getattr(a, of)) == several[at]
@@ -359,7 +359,7 @@ def test_with_latency_small_messages_are_one_shot_and_large_ones_use_the_ring() 
     from llmviewer.timing.efficiency import ideal
     from llmviewer.timing.roofline import collective_time
 
-    operator = next(op for _, op in shard(Sharding(tensor=8))(built("llama-2-7b", "decode"))
+    operator = next(op for _, op in shard(Sharding(tensor=8))(graph_of("llama-2-7b", "decode"))
                     if op.name == "attn_all_reduce")  # fmt: skip
     rates = replace(ideal(operator, load("h100-sxm")), hop_s=5e-6)
     for size, expected in ((1e4, 5e-6 + 7e4 / 450e9), (1e7, 30e-6 + 2e7 / 450e9), (1e9, 70e-6 + 1.75e9 / 450e9)):

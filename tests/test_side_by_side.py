@@ -34,7 +34,7 @@ def test_a_sweep_lists_draft_tokens_at_every_batch_size(printed: Print) -> None:
     found = [(float(row["drafted_tokens"]), float(row["tokens_per_round"])) for row in rows]
     assert found[:2] == [(0, 1), (0, 1)]
     for batch, (drafted, tokens) in zip((1, 256), found[2:], strict=True):
-        alone = analyze(
+        single = analyze(
             "llama-3.1-70b",
             "h100",
             batch_size=batch,
@@ -42,7 +42,7 @@ def test_a_sweep_lists_draft_tokens_at_every_batch_size(printed: Print) -> None:
             speculative=BEST,
             efficiency="ideal",
         ).to_dict()["generation"]
-        assert (drafted, tokens) == (alone["drafted_tokens"], alone["tokens_per_round"])
+        assert (drafted, tokens) == (single["drafted_tokens"], single["tokens_per_round"])
     assert found[2][0] > found[3][0] >= 0, "larger batches use fewer draft tokens"
 
 

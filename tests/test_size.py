@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted(
     path for folder in ("llmviewer", "reports", "calibrate", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 )
-MOST_LINES_OF_A_FILE = 300
-MOST_LINES_OF_A_FUNCTION = 50
-MOST_PARAMETERS = 7
+MAX_FILE_LINES = 300
+MAX_FUNCTION_LINES = 50
+MAX_PARAMETERS = 7
 #: path or path::function -> reason for its size.
 REASONS: dict[str, str] = {}
 
@@ -44,14 +44,14 @@ def test_every_file_and_function_is_small_or_has_a_reason(path: Path) -> None:
     name = str(path.relative_to(ROOT))
     too_large = {}
     lines = len(path.read_text(encoding="utf-8").splitlines())
-    if lines > MOST_LINES_OF_A_FILE:
+    if lines > MAX_FILE_LINES:
         too_large[name] = f"{lines} lines; which second concept is in it?"
     for function in functions(path):
         called = f"{name}::{function.name}"
         length = (function.end_lineno or function.lineno) - function.lineno + 1
-        if length > MOST_LINES_OF_A_FUNCTION and not is_command(path, function):
+        if length > MAX_FUNCTION_LINES and not is_command(path, function):
             too_large[called] = f"{length} lines; which part of it has a name of its own?"
-        if parameters(function) > MOST_PARAMETERS and not is_command(path, function):
+        if parameters(function) > MAX_PARAMETERS and not is_command(path, function):
             too_large[called] = f"{parameters(function)} parameters; which noun is missing?"
     assert not {key: why for key, why in too_large.items() if key not in REASONS}
 

@@ -69,11 +69,11 @@ def test_a_given_tensor_parallel_size_is_kept() -> None:
 
 def test_a_full_pipeline_serves_as_many_users_as_stages() -> None:
     """With a micro-batch in every stage, tokens are produced once per stage time."""
-    alone = on_chips("llama-2-7b", "graphcore-bow", output_len=512)
-    stages = alone["parallelism"]["pipeline"]
+    single = on_chips("llama-2-7b", "graphcore-bow", output_len=512)
+    stages = single["parallelism"]["pipeline"]
     full = on_chips("llama-2-7b", "graphcore-bow", batch_size=stages, output_len=512, input_len=64,
                     spatial=f"4096,microbatches={stages}")  # fmt: skip
-    assert full["metrics"]["output_tokens_per_s"] > 0.8 * stages * alone["metrics"]["output_tokens_per_s"]
+    assert full["metrics"]["output_tokens_per_s"] > 0.8 * stages * single["metrics"]["output_tokens_per_s"]
 
 
 def test_a_layer_too_large_for_any_tensor_parallel_size_is_an_error() -> None:
@@ -81,7 +81,7 @@ def test_a_layer_too_large_for_any_tensor_parallel_size_is_an_error() -> None:
         on_chips("falcon-7b", "groq-lpu")
 
 
-def test_devices_without_a_link_are_a_warning() -> None:
+def test_tensor_parallelism_over_pcie_gives_a_warning() -> None:
     found = answer("llama-2-7b", "a6000", tensor_parallel_size=2)
     assert "2 devices exchange data over pcie, 31.5 GB/s each way; nvlink would join 2" in found["warnings"]
     assert not answer("llama-2-7b", "h100-sxm", tensor_parallel_size=2)["warnings"]

@@ -122,17 +122,17 @@ def test_all_draft_passes_of_a_tree_keep_the_drafts_formats() -> None:
 
 def test_two_drafts_are_both_stored_and_run_and_share_the_root() -> None:
     both = answer("llama-2-7b", "tree,draft=tinyllama-1.1b+opt-125m,widths=1/1,acceptance=0.6+0.5")
-    alone = [answer("llama-2-7b", f"tree,draft={name},widths=1/1") for name in ("tinyllama-1.1b", "opt-125m")]
+    single = [answer("llama-2-7b", f"tree,draft={name},widths=1/1") for name in ("tinyllama-1.1b", "opt-125m")]
     plain = answer("llama-2-7b")
     for figure in ("weights_bytes", "kv_cache_bytes"):
-        own = [getattr(one.memory, figure) - getattr(plain.memory, figure) for one in alone]
+        own = [getattr(one.memory, figure) - getattr(plain.memory, figure) for one in single]
         assert getattr(both.memory, figure) > sum(own) + 0.99 * getattr(plain.memory, figure)
     made = both.system.generation
     # chains of two tokens: 1, then 1 - 0.4 x 0.5, then 1 - (1 - 0.36)(1 - 0.25)
     assert made.tokens == pytest.approx(1 + 0.8 + 1 - 0.64 * 0.75)
     assert made.shape.new_tokens == 5.0 and made.shape.attended_new_pairs == 1 + 2 * (2 + 3)
     assert [draft.name for draft in made.drafts] == ["tinyllama-1.1b", "opt-125m"]
-    assert both.ttft_s[0] == pytest.approx(sum(one.ttft_s[0] for one in alone) - plain.ttft_s[0])
+    assert both.ttft_s[0] == pytest.approx(sum(one.ttft_s[0] for one in single) - plain.ttft_s[0])
     same = answer("llama-2-7b", "tree,draft=tinyllama-1.1b+opt-125m,widths=1/1,acceptance=0.6+0.5,overlap=1")
     assert same.system.generation.tokens == 1 + 0.6 + 0.36 and same.system.generation.shape.new_tokens == 3.0
 
@@ -179,8 +179,8 @@ def test_a_draft_that_never_stops_equals_a_chain_bit_for_bit(model: str) -> None
 
 def test_a_never_confident_draft_adds_one_pass_to_plain_decoding() -> None:
     never = answer("llama-2-7b", "fallback,draft=tinyllama-1.1b,fallback=1")
-    alone, draft = answer("llama-2-7b"), answer("tinyllama-1.1b")
-    assert never.tpot_s[0] == pytest.approx(alone.tpot_s[0] + draft.tpot_s[0])
+    single, draft = answer("llama-2-7b"), answer("tinyllama-1.1b")
+    assert never.tpot_s[0] == pytest.approx(single.tpot_s[0] + draft.tpot_s[0])
     assert never.system.generation.tokens == never.system.generation.shape.new_tokens == 1.0
 
 
@@ -190,7 +190,7 @@ def test_fewer_rollbacks_yield_more_tokens(fallback: float, one: float, other: f
     assert 1.0 <= few <= many + 1e-12
 
 
-REFUSED = {
+INVALID = {
     "tree,widths=1/1": "draft is missing; write draft=NAME",
     "tree,draft=tinyllama-1.1b": "give widths=1/1/3/1 by level, or budget=16",
     "tree,draft=tinyllama-1.1b,widths=2,budget=4": "give widths=1/1/3/1 by level, or budget=16",
@@ -207,6 +207,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("text", REFUSED)
+@pytest.mark.parametrize("text", INVALID)
 def test_invalid_options_are_a_one_line_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert REFUSED[text] in refusal(["analyze", "llama-2-7b", "--hardware", "h100", "--speculative", text], capsys)
+    assert INVALID[text] in refusal(["analyze", "llama-2-7b", "--hardware", "h100", "--speculative", text], capsys)

@@ -21,7 +21,7 @@ from tests.answers import analyze, refusal
 
 MODELS = ("llama-2-7b", "gemma-2-9b", "qwen3-30b-a3b", "deepseek-v2-lite", "jamba-v0.1")
 #: Option texts of every method with no draft tokens or one token per pass.
-NOTHING = (
+WITHOUT_DRAFTS = (
     "draft=tinyllama-1.1b,tokens=0,acceptance=0.7",
     "tree,draft=tinyllama-1.1b,budget=0",
     "fallback,draft=tinyllama-1.1b,fallback=0.2,tokens=0",
@@ -31,7 +31,7 @@ NOTHING = (
     "lookahead,window=1,ngram=2,guesses=0,acceptance=0.7",
     "jacobi,tokens=1,iterations=1",
 )
-SOMETHING = (
+WITH_DRAFTS = (
     "draft=tinyllama-1.1b,tokens=4,acceptance=0.7",
     "tree,draft=tinyllama-1.1b,widths=2/2/1",
     "tree,draft=tinyllama-1.1b,budget=12,acceptance=0.6",
@@ -53,7 +53,7 @@ def answer(model: str, speculative: str = "none", **options: Any) -> Analysis:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("nothing", NOTHING)
+@pytest.mark.parametrize("nothing", WITHOUT_DRAFTS)
 def test_no_draft_tokens_equal_plain_decoding_bit_for_bit(model: str, nothing: str) -> None:
     own, plain = answer(model, nothing), answer(model)
     assert (own.tpot_s, own.ttft_s, own.e2e_s) == (plain.tpot_s, plain.ttft_s, plain.e2e_s)
@@ -62,7 +62,7 @@ def test_no_draft_tokens_equal_plain_decoding_bit_for_bit(model: str, nothing: s
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("method", SOMETHING)
+@pytest.mark.parametrize("method", WITH_DRAFTS)
 def test_single_points_equal_the_sweep_and_rounds_cost_at_least_a_step(model: str, method: str) -> None:
     batches, prompts = [1, 8, 300], [100, 2000, 5000]
     swept = answer(model, method, batch_size=batches, input_len=prompts)
@@ -102,8 +102,8 @@ def test_copied_tokens_are_a_chain_and_passes_without_a_match_yield_one_token() 
 
 
 def test_a_search_on_the_host_adds_to_every_round() -> None:
-    free, asked = (answer("llama-2-7b", f"ngram,acceptance=0.5,tokens=1,lookup_us={us}") for us in (0, 90))
-    assert asked.tpot_s[0] == pytest.approx(free.tpot_s[0] + 90e-6 / 1.5)
+    free, requested = (answer("llama-2-7b", f"ngram,acceptance=0.5,tokens=1,lookup_us={us}") for us in (0, 90))
+    assert requested.tpot_s[0] == pytest.approx(free.tpot_s[0] + 90e-6 / 1.5)
 
 
 def test_phrases_of_a_datastore_branch_at_the_root() -> None:
@@ -181,7 +181,7 @@ def test_the_best_number_of_copied_tokens_is_never_slower_than_another() -> None
     assert (np.diff(np.asarray(best.system.generation.shape.new_tokens)) <= 0).all()
 
 
-REFUSED = {
+INVALID = {
     "ngram,tokens=-1": "allowed: a whole number from 0",
     "ngram,acceptance=1.2": "allowed: rates from 0 to 1",
     "ngram,match=2": "match is '2'; allowed: a number from 0 to 1",
@@ -200,9 +200,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("text", REFUSED)
+@pytest.mark.parametrize("text", INVALID)
 def test_invalid_options_are_a_one_line_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert REFUSED[text] in refusal(["analyze", "llama-2-7b", "--hardware", "h100", "--speculative", text], capsys)
+    assert INVALID[text] in refusal(["analyze", "llama-2-7b", "--hardware", "h100", "--speculative", text], capsys)
 
 
 def test_generations_state_their_verification_step() -> None:

@@ -160,6 +160,6 @@ def test_identical_drafts_are_one_tree() -> None:
 @given(rates=some_ranks, budget=st.integers(1, 8), overlap=st.floats(0.0, 1.0))
 def test_a_second_draft_adds_between_nothing_and_its_own_tokens(rates: Ranks, budget: int, overlap: float) -> None:
     tree = trees.best(budget, rates, 4)
-    alone = trees.expected(tree, rates)
+    single = trees.expected(tree, rates)
     both = MergedTrees(trees=(tree, tree), overlap=overlap).expected([rates, rates])
-    assert alone * (1 - 1e-12) <= both <= (1.0 + 2.0 * (alone - 1.0)) * (1 + 1e-12)
+    assert single * (1 - 1e-12) <= both <= (1.0 + 2.0 * (single - 1.0)) * (1 + 1e-12)

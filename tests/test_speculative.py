@@ -85,8 +85,8 @@ class TestEveryPair:
             words = speculative(draft, tokens)
             together = analyze(model, "h100", speculative=words, **SIZES).analysis
             for at, batch in enumerate(SIZES["batch_size"]):
-                alone = analyze(model, "h100", speculative=words, **SIZES | {"batch_size": batch}).analysis
-                assert alone.tpot_s[0] == together.tpot_s[at] and alone.ttft_s[0] == together.ttft_s[at]
+                single = analyze(model, "h100", speculative=words, **SIZES | {"batch_size": batch}).analysis
+                assert single.tpot_s[0] == together.tpot_s[at] and single.ttft_s[0] == together.ttft_s[at]
 
     def test_the_best_number_of_draft_tokens_is_never_slower_than_another(self, model: str, draft: str) -> None:
         best = analyze(model, "h100", speculative=speculative(draft, "best"), **SIZES).analysis.tpot_s
@@ -174,13 +174,13 @@ class TestLlama70b:
 @pytest.mark.parametrize("more", [{"sequence_parallel": "on"}, {"expert_parallel_size": 4}], ids=str)
 def test_a_draft_on_one_device_has_no_context_or_expert_parallelism(more: dict[str, Any]) -> None:
     words = {"tensor_parallel_size": 4, "input_len": 64, "output_len": 2}
-    alone, beside = (
+    single, combined = (
         answer(
             "mixtral-8x7b", "h200", speculative=speculative("llama-3.2-1b", tensor_parallel_size=1), **words, **extra
         )
         for extra in ({}, more)
     )
-    assert alone["generation"]["drafts"] == beside["generation"]["drafts"]
+    assert single["generation"]["drafts"] == combined["generation"]["drafts"]
 
 
 def test_a_draft_keeps_its_own_formats() -> None:
@@ -216,7 +216,7 @@ def test_the_best_number_of_draft_tokens_uses_the_requests_tensor_placement() ->
 
 
 def test_recurrent_layers_store_a_state_per_rejectable_token() -> None:
-    """Qwen3.5-397B, 45 recurrent layers of 2 MiB: 90 MiB per sequence, 360 MiB for three drafted tokens and 1.3 GiB for a
+    """Qwen3.5-397B, 45 recurrent layers of 2 MiB: 90 MiB per sequence, 360 MiB for three draft tokens and 1.3 GiB for a
     tree of 14 (https://github.com/vllm-project/vllm/issues/54080); plus columns of convolutions, 5 %.
 
     A verification writes all of them and reads one.
@@ -260,7 +260,7 @@ def test_options_compose_in_one_command(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         ("draft=llama-3.2-1b,tokens=4", "acceptance is missing"),
         ("draft=llama-3.2-1b,acceptance=0.8", "write --speculative draft=NAME,tokens=..."),
@@ -272,8 +272,8 @@ def test_options_compose_in_one_command(capsys: pytest.CaptureFixture[str]) -> N
         ("tokens=4", "method of --speculative"),
     ],
 )
-def test_bad_options_are_a_one_line_error(words: str, says: str) -> None:
-    with pytest.raises(UserError, match=says) as error:
+def test_bad_options_are_a_one_line_error(words: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
         analyze("llama-3.1-8b", "h100", speculative=words)
     assert "\n" not in str(error.value)
 

@@ -18,7 +18,7 @@ from llmviewer.reports.survey.document import SurveySection, as_html, as_markdow
 from .answers import analyze
 
 REFERENCE = Path(__file__).resolve().parent.parent.parent / "shared" / "llm_viewer_reference"
-ASKED: dict[Any, Any] = {}
+RESULTS: dict[Any, Any] = {}
 SECTIONS: dict[str, SurveySection] = {}
 #: Conclusions of the survey that our counts do not confirm.
 NOT_CONFIRMED = {
@@ -36,7 +36,7 @@ CLAIMS = [(name, claim) for name in FIGURES for claim in load(name).claims]
 def found(name: str) -> SurveySection:
     """A figure with its data, computed once."""
     if name not in SECTIONS:
-        SECTIONS[name] = section(name, ASKED)
+        SECTIONS[name] = section(name, RESULTS)
     return SECTIONS[name]
 
 
@@ -95,14 +95,14 @@ def test_figure_data_match_analyze() -> None:
     """Figure 8 at batch 16, figure 9 at 512 tokens, figure 11 at 50,000, Table 1's q_proj, figure 20 at 768 GB/s."""
     eager = {"attention": "eager"}
     step = found("figure_8").frames[""].query("quantization == 'w4a16' and batch_size == 16").iloc[0]
-    asked = analyze("llama-2-13b", "a6000", batch_size=16, output_len=1, quantization="w4a16", **eager)
-    assert step["decode_time_s"] == asked.stage("decode")["time_s"]
+    expected = analyze("llama-2-13b", "a6000", batch_size=16, output_len=1, quantization="w4a16", **eager)
+    assert step["decode_time_s"] == expected.stage("decode")["time_s"]
     prompt = found("figure_9").frames[""].query("quantization == 'w8a8' and input_len == 512").iloc[0]
-    asked = analyze("llama-2-13b", "a6000", input_len=512, output_len=1, quantization="w8a8", **eager)
-    assert prompt["prefill_time_s"] == asked.stage("prefill")["time_s"]
+    expected = analyze("llama-2-13b", "a6000", input_len=512, output_len=1, quantization="w8a8", **eager)
+    assert prompt["prefill_time_s"] == expected.stage("prefill")["time_s"]
     memory = found("figure_11").frames[""].query("quantization == 'w16 kv8' and length == 50000").iloc[0]
-    asked = analyze("llama-2-13b", "a6000", input_len=1, output_len=50_000, quantization="w16a16kv8", **eager)
-    assert memory["kv_cache_bytes"] == asked.memory()["kv_cache_bytes"]
+    expected = analyze("llama-2-13b", "a6000", input_len=1, output_len=50_000, quantization="w16a16kv8", **eager)
+    assert memory["kv_cache_bytes"] == expected.memory()["kv_cache_bytes"]
     layer = found("table_1").frames[""].query("stage == 'prefill' and name == 'q_proj'").iloc[0]
     assert layer["flops"] == 2 * 2048 * 4096**2
     assert layer["traffic_bytes"] == 2 * (4096**2 + 2 * 2048 * 4096)
@@ -261,11 +261,11 @@ class TestLlmViewer:
         """The printed case, and the whole file."""
         name = {"llama-2-7b": "Llama-2-7b", "llama-2-13b": "Llama-2-13b"}[one.model]
         whole = json.loads((REFERENCE / f"{name}-hf__nvidia_A6000.json").read_text())
-        asked = (one.batch_size, one.input_len, one.bits, one.attention == "flash")
+        expected = (one.batch_size, one.input_len, one.bits, one.attention == "flash")
         (case,) = (
             case
             for case in whole["records"]
-            if asked
+            if expected
             == (
                 case["batchsize"],
                 case["seqlen"],

@@ -1,3 +1,5 @@
+"""Terminal and Markdown tables of a result."""
+
 import io
 import re
 from functools import cache
@@ -173,9 +175,9 @@ def test_the_advice_for_memory_bound_work_names_the_largest_traffic():
 
 @pytest.mark.parametrize(("scheme", "stored"), [("w4a16", "int4-g128"), ("w8a16", None), ("none", None)])
 def test_weights_of_four_bits_get_no_advice_to_quantize(scheme: str, stored: str | None) -> None:
-    said = bottleneck.advice(analyze("llama-2-7b", "a6000", quantization=scheme).to_dict())
-    assert ("--quantization w4a16" in said) is (stored is None)
-    assert (f"are weights, already {stored}: amortize each read" in said) is (stored is not None)
+    message = bottleneck.advice(analyze("llama-2-7b", "a6000", quantization=scheme).to_dict())
+    assert ("--quantization w4a16" in message) is (stored is None)
+    assert (f"are weights, already {stored}: amortize each read" in message) is (stored is not None)
 
 
 def test_every_bound_has_a_resource_and_advice():

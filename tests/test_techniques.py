@@ -43,9 +43,9 @@ def test_the_example_uses_the_technique_and_changes_the_result(name: str, capsys
     off = TECHNIQUES[name].off
     if TECHNIQUES[name].default != off:
         without += ["--" + name.replace("_", "-"), off]
-    asked = output(words, capsys)
+    requested = output(words, capsys)
     assert main([*without, "--format", "json"]) in (0, 1, 2)  # 2: only possible with the technique
-    assert asked != capsys.readouterr().out
+    assert requested != capsys.readouterr().out
 
 
 def test_a_disabled_technique_changes_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,10 +18,10 @@ from llmviewer.reports import trace
 from llmviewer.result.result import Result
 
 #: Tracks of copies that run beside kernels.
-BESIDE = {"link in", "link out", "host memory", "disk"}
+COPY_TRACKS = {"link in", "link out", "host memory", "disk"}
 SMALL: dict[str, Any] = {"batch_size": 2, "input_len": 300, "output_len": 8}
 #: Configurations that cover every kind of event.
-WAYS: dict[str, tuple[str, str, dict[str, Any]]] = {
+CONFIGURATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "dense": ("llama-3.2-1b", "a100-sxm", {}),
     "ideal": ("llama-3.2-1b", "h100", {"efficiency": "ideal"}),
     "experts": ("qwen3-30b-a3b", "h100", {"quantization": "fp8"}),
@@ -57,12 +57,12 @@ WAYS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def answered(way: str) -> Result:
-    model, hardware, options = WAYS[way]
+def result_of(configuration: str) -> Result:
+    model, hardware, options = CONFIGURATIONS[configuration]
     return lv.analyze(model, hardware, **{**SMALL, **options})
 
 
-def written(result: Result, steps: int = 3, chips: int = 1) -> dict[str, Any]:
+def document_of(result: Result, steps: int = 3, chips: int = 1) -> dict[str, Any]:
     read: dict[str, Any] = json.loads("\n".join(trace.lines(result, result.timeline(steps), chips)))
     return read
 
@@ -87,20 +87,20 @@ class Case:
 
 
 @cache
-def drawn(way: str) -> Case:
-    result = answered(way)
-    return Case(result=result, rows=result.timeline(3), document=written(result))
+def case_of(configuration: str) -> Case:
+    result = result_of(configuration)
+    return Case(result=result, rows=result.timeline(3), document=document_of(result))
 
 
 @pytest.fixture
-def case(way: str) -> Case:
-    return drawn(way)
+def case(configuration: str) -> Case:
+    return case_of(configuration)
 
 
-every_way = pytest.mark.parametrize("way", WAYS)
+every_configuration = pytest.mark.parametrize("configuration", CONFIGURATIONS)
 
 
-@every_way
+@every_configuration
 def test_events_of_a_track_are_nested_or_disjoint(case: Case) -> None:
     for events in by_track(case.document).values():
         open_ends: list[int] = []
@@ -112,7 +112,7 @@ def test_events_of_a_track_are_nested_or_disjoint(case: Case) -> None:
             open_ends.append(end)
 
 
-@every_way
+@every_configuration
 def test_events_are_sorted_and_well_formed(case: Case) -> None:
     """https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: fields of X and M events."""
     document = case.document
@@ -132,13 +132,13 @@ def steps_of(case: Case) -> list[dict[str, Any]]:
     return [row for row in case.rows if row["kind"] == "step"]
 
 
-@every_way
+@every_configuration
 def test_prefill_duration_equals_the_analysis(case: Case) -> None:
     prefills = [row for row in steps_of(case) if row["name"].startswith("prefill")]
     assert prefills[-1]["end_s"] == case.result.analysis.prefill_s[0]
 
 
-@every_way
+@every_configuration
 def test_step_durations_equal_the_analysis(case: Case) -> None:
     """Plain steps: time_s of the pass over input_len, input_len + 1 ... cached tokens."""
     a = case.result.analysis
@@ -152,7 +152,7 @@ def test_step_durations_equal_the_analysis(case: Case) -> None:
     assert all(two["start_s"] == one["end_s"] for one, two in pairwise(steps))
 
 
-@every_way
+@every_configuration
 def test_kernels_and_the_engine_fill_the_passes(case: Case) -> None:
     """Events of one device add up to its passes, except for waits for copies."""
     rows = case.rows
@@ -161,7 +161,7 @@ def test_kernels_and_the_engine_fill_the_passes(case: Case) -> None:
     chain = sum(
         row["end_s"] - row["start_s"]
         for row in rows
-        if row["kind"] not in ("step", "pass", "layer", "transfer") and row["track"] not in BESIDE
+        if row["kind"] not in ("step", "pass", "layer", "transfer") and row["track"] not in COPY_TRACKS
     )
     if case.result.analysis.evaluation.copying:
         assert chain <= passes * (1 + 1e-9)
@@ -170,7 +170,7 @@ def test_kernels_and_the_engine_fill_the_passes(case: Case) -> None:
     assert layers <= passes * (1 + 1e-9)
 
 
-@every_way
+@every_configuration
 def test_the_work_of_a_pass_is_the_sum_of_its_operators(case: Case) -> None:
     """FLOPs and bytes of the operators of a decode step, layer by layer, are those of the pass."""
     rows = case.rows
@@ -178,8 +178,8 @@ def test_the_work_of_a_pass_is_the_sum_of_its_operators(case: Case) -> None:
         return  # counts of a pass are those of the largest stage
     last = [row for row in rows if row["kind"] == "pass"][-1]
     inside = [row for row in rows if "inputs" in row["facts"] and row["start_s"] >= last["start_s"]]
-    copies = {(row["name"], row["facts"].get("layer")): row for row in inside if row["track"] in BESIDE}
-    kernels = [row for row in inside if row["track"] not in BESIDE]
+    copies = {(row["name"], row["facts"].get("layer")): row for row in inside if row["track"] in COPY_TRACKS}
+    kernels = [row for row in inside if row["track"] not in COPY_TRACKS]
     for name in ("flops", "traffic_bytes"):
         counted = sum(row["facts"][name] for row in (*kernels, *copies.values()))
         assert counted == pytest.approx(last["facts"][name], rel=1e-9)
@@ -187,7 +187,7 @@ def test_the_work_of_a_pass_is_the_sum_of_its_operators(case: Case) -> None:
 
 def test_layers_of_several_kinds_are_in_model_order() -> None:
     """Qwen3-Next: every fourth of 48 layers is attention, the others are gated delta nets (its config.json)."""
-    rows = [row for row in drawn("hybrid").rows if row["kind"] == "layer"][1:49]
+    rows = [row for row in case_of("hybrid").rows if row["kind"] == "layer"][1:49]
     assert [row["facts"]["layer"] for row in rows] == list(range(48))
     kinds = [row["name"].partition(" (")[2].rstrip(")") for row in rows]
     assert [at for at, kind in enumerate(kinds) if kind == kinds[3]] == list(range(3, 48, 4))
@@ -195,29 +195,29 @@ def test_layers_of_several_kinds_are_in_model_order() -> None:
 
 def test_pipeline_stages_contain_consecutive_layers() -> None:
     """40 layers of Llama-2-13b on 3 stages as in vLLM: 13, 14, 13."""
-    rows = [row for row in drawn("pipeline").rows if row["kind"] == "layer" and "layer" in row["facts"]][:40]
+    rows = [row for row in case_of("pipeline").rows if row["kind"] == "layer" and "layer" in row["facts"]][:40]
     assert [row["facts"]["layer"] for row in rows] == list(range(40))
     assert [row["stage"] for row in rows] == [0] * 13 + [1] * 14 + [2] * 13
 
 
 def test_micro_batches_are_pipelined() -> None:
-    passes = [row for row in drawn("micro-batches").rows if row["name"] == "decode step 1, micro-batch 2 of 3"]
-    first = [row for row in drawn("micro-batches").rows if row["name"] == "decode step 1, micro-batch 1 of 3"]
+    passes = [row for row in case_of("micro-batches").rows if row["name"] == "decode step 1, micro-batch 2 of 3"]
+    first = [row for row in case_of("micro-batches").rows if row["name"] == "decode step 1, micro-batch 1 of 3"]
     assert [row["stage"] for row in passes] == [0, 1, 2, 3]
     assert all(row["start_s"] >= before["end_s"] for row, before in zip(passes, first, strict=True))
     assert passes[0]["start_s"] < first[-1]["end_s"]  # in parallel
 
 
 def test_contexts_grow_with_every_step() -> None:
-    passes = [row for row in drawn("dense").rows if row["kind"] == "pass"]
+    passes = [row for row in case_of("dense").rows if row["kind"] == "pass"]
     assert [row["facts"]["cached_tokens"] for row in passes] == [0, 300, 301, 302]
-    reads = [row["facts"]["kv_read_bytes"] for row in drawn("dense").rows if row["name"] == "attention"]
+    reads = [row["facts"]["kv_read_bytes"] for row in case_of("dense").rows if row["name"] == "attention"]
     assert reads[16] < reads[32] < reads[48]
 
 
 def test_a_round_is_draft_passes_then_verification() -> None:
     """4 passes of the draft, then one of 5 tokens; rounds of 3.3616 expected tokens begin 0, 3 and 6 tokens later."""
-    rows = [row for row in drawn("draft").rows if row["kind"] == "pass"]
+    rows = [row for row in case_of("draft").rows if row["kind"] == "pass"]
     names = [row["name"] for row in rows]
     assert names[:2] == ["prefill", "prefill of llama-3.2-1b"]
     assert names[2:7] == [*(f"draft llama-3.2-1b, pass {at} of 4" for at in (1, 2, 3, 4)), "round 1"]
@@ -228,7 +228,7 @@ def test_a_round_is_draft_passes_then_verification() -> None:
 
 def test_copies_run_beside_kernels_on_their_own_track() -> None:
     """All weights of llama-2-13b are loaded over PCIe during the previous layer: the link is never idle in decode."""
-    rows = drawn("offloaded weights").rows
+    rows = case_of("offloaded weights").rows
     step = next(row for row in rows if row["name"] == "decode step 2" and row["kind"] == "step")
     inside = [row for row in rows if step["start_s"] <= row["start_s"] < step["end_s"]]
     copied = sum(row["end_s"] - row["start_s"] for row in inside if row["track"] == "link in")
@@ -240,14 +240,14 @@ def test_copies_run_beside_kernels_on_their_own_track() -> None:
 
 
 def test_engine_overheads_are_in_the_gaps() -> None:
-    rows = [row for row in drawn("engine").rows if row["kind"] == "engine"]
-    served = drawn("engine").result.stage("decode")["served_s"]
+    rows = [row for row in case_of("engine").rows if row["kind"] == "engine"]
+    served = case_of("engine").result.stage("decode")["served_s"]
     assert {row["name"] for row in rows} >= {name for name, seconds in served.items() if name in ("step", "sequence")}
     assert {row["track"] for row in rows} == {"engine"}
 
 
 def test_every_chip_of_a_stage_has_its_tracks() -> None:
-    document = written(answered("tensor parallel"), chips=4)
+    document = document_of(result_of("tensor parallel"), chips=4)
     names = [event["args"]["name"] for event in document["traceEvents"] if event["name"] == "thread_name"]
     assert [name for name in names if "compute" in name] == [f"chip {chip}: compute" for chip in range(4)]
     kernels = [event for event in document["traceEvents"] if event["name"] == "q_proj"]
@@ -259,7 +259,9 @@ def test_every_chip_of_a_stage_has_its_tracks() -> None:
 
 def test_operator_events_have_their_counts() -> None:
     """q_proj of Llama-2-7b, one token: 2 x 4096 x 4096 FLOP; its weights and two vectors in 16 bit."""
-    document = written(lv.analyze("llama-2-7b", "a6000", efficiency="ideal", batch_size=1, input_len=64, output_len=4))
+    document = document_of(
+        lv.analyze("llama-2-7b", "a6000", efficiency="ideal", batch_size=1, input_len=64, output_len=4)
+    )
     event = [event for event in document["traceEvents"] if event["name"] == "q_proj"][-1]
     assert event["cat"] == "gemm"
     assert event["args"]["flops"] == 2 * 4096 * 4096
@@ -289,7 +291,7 @@ def test_eighty_layers_and_five_passes_are_within_the_limit(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("--output-len 4000 --steps 3000", "events or more; allowed: at most 250,000"),
         ("--input-len 1000000 --max-num-batched-tokens 16", "events or more; allowed: at most 250,000"),
@@ -300,12 +302,12 @@ def test_eighty_layers_and_five_passes_are_within_the_limit(tmp_path: Path) -> N
     ],
 )
 def test_bad_input_is_a_one_line_error(
-    words: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    words: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     output = [] if "-o" in words else ["-o", str(tmp_path / "trace.json")]
     assert main(["trace", "llama-3.2-1b", "--hardware", "h100", "--no-fit-check", *words.split(), *output]) == 2
     error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
+    assert message in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -324,8 +326,8 @@ def test_steps_of_a_chunked_schedule_have_operators() -> None:
 
 def test_points_of_a_sweep_have_separate_timelines() -> None:
     many = lv.analyze("llama-3.2-1b", "h100", batch_size=[1, 8], input_len=[64, 200], output_len=[4, 6])
-    alone = lv.analyze("llama-3.2-1b", "h100", batch_size=8, input_len=200, output_len=6)
-    assert many.timeline(3, point=1) == alone.timeline(3)
+    single = lv.analyze("llama-3.2-1b", "h100", batch_size=8, input_len=200, output_len=6)
+    assert many.timeline(3, point=1) == single.timeline(3)
 
 
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "trace.md").read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=folder, env=outside, capture_output=True, text=True, check=False)
 
 
-def done(*words: str, folder: Path) -> str:
+def run_checked(*words: str, folder: Path) -> str:
     ran = run(*words, folder=folder)
     assert ran.returncode == 0, f"{shlex.join(words)}\n{ran.stderr[-2000:]}"
     return ran.stdout
@@ -48,7 +48,7 @@ def done(*words: str, folder: Path) -> str:
 
 def clean_tree(folder: Path) -> Path:
     """Copy of the files that git tracks or would track; symbolic links stay links."""
-    listed = done("git", "ls-files", "--cached", "--others", "--exclude-standard", folder=ROOT).splitlines()
+    listed = run_checked("git", "ls-files", "--cached", "--others", "--exclude-standard", folder=ROOT).splitlines()
     for name in filter(lambda name: (ROOT / name).exists(), listed):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,9 @@ def clean_tree(folder: Path) -> Path:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = clean_tree(tmp_path_factory.mktemp("tree"))
     made = tmp_path_factory.mktemp("wheel")
-    done(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(made), ".", folder=tree)
+    run_checked(
+        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(made), ".", folder=tree
+    )
     (found,) = made.glob("*.whl")
     return found
 
@@ -72,8 +74,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin folder of a fresh environment with the wheel and its dependencies."""
     home = tmp_path_factory.mktemp("environment")
-    done(sys.executable, "-m", "venv", ".", folder=home)
-    done("bin/python", "-m", "pip", "install", "--quiet", str(wheel), folder=home)
+    run_checked(sys.executable, "-m", "venv", ".", folder=home)
+    run_checked("bin/python", "-m", "pip", "install", "--quiet", str(wheel), folder=home)
     return home / "bin"
 
 
@@ -103,8 +105,8 @@ def test_every_command_has_an_example_line() -> None:
 
 @pytest.mark.parametrize("command", LINES)
 def test_a_command_of_the_wheel_runs_next_to_conflicting_folders(command: str, installed: Path, hostile: Path) -> None:
-    done(str(installed / "llmviewer"), *shlex.split(LINES[command]), folder=hostile)
-    done(str(installed / "python"), "-m", "llmviewer", *shlex.split(LINES[command]), folder=hostile)
+    run_checked(str(installed / "llmviewer"), *shlex.split(LINES[command]), folder=hostile)
+    run_checked(str(installed / "python"), "-m", "llmviewer", *shlex.split(LINES[command]), folder=hostile)
 
 
 def test_a_notebook_result_is_drawn_next_to_conflicting_folders(installed: Path, hostile: Path) -> None:
@@ -112,4 +114,4 @@ def test_a_notebook_result_is_drawn_next_to_conflicting_folders(installed: Path,
         "import llmviewer as lv; r = lv.analyze('llama-2-7b', 'a6000');"
         "print(lv.__version__, len(r._repr_html_()) > 1000)"
     )
-    assert done(str(installed / "python"), "-c", code, folder=hostile) == f"{__version__} True\n"
+    assert run_checked(str(installed / "python"), "-c", code, folder=hostile) == f"{__version__} True\n"

@@ -113,9 +113,9 @@ def test_a_mixed_step_is_the_sum_of_its_groups() -> None:
 def test_a_step_may_contain_many_points(kind: Callable[..., workload.Step]) -> None:
     sizes = np.array([1.0, 7.0, 4096.0])
     many = kind(2.0, sizes).groups[0]
-    alone = [kind(2.0, size).groups[0] for size in sizes]
-    assert list(np.broadcast_to(many.attended_pairs(), 3)) == [one.attended_pairs() for one in alone]
-    assert list(np.broadcast_to(many.attended_pairs(64.0), 3)) == [one.attended_pairs(64.0) for one in alone]
+    single = [kind(2.0, size).groups[0] for size in sizes]
+    assert list(np.broadcast_to(many.attended_pairs(), 3)) == [one.attended_pairs() for one in single]
+    assert list(np.broadcast_to(many.attended_pairs(64.0), 3)) == [one.attended_pairs(64.0) for one in single]
 
 
 def test_selected_passes_of_a_group_keep_eviction_and_mask() -> None:

@@ -19,10 +19,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
     ),
     # adapters and factors before number formats: adapters stay in 16 bits, factors get the format of what they replace
     "lora": TechniqueOption(
-        "compression.lora",
-        SharedBy.WEIGHTS,
-        "Unmerged adapters: rank=16,adapters=8,targets=q_proj+v_proj.",
-        separator=";",
+        "compression.lora", SharedBy.WEIGHTS, "Unmerged LoRA: rank=16,adapters=8,targets=q_proj+v_proj.", separator=";"
     ),
     "low_rank": TechniqueOption(
         "compression.low_rank", SharedBy.WEIGHTS, "Rank of the two factors that replace every linear layer: 1024."
@@ -153,7 +150,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "sparsity.skip_layers", SharedBy.WEIGHTS, "Share of the layers that every step skips.", "0", "0"
     ),
     "early_exit": TechniqueOption(
-        "sparsity.early_exit", SharedBy.LAYERS, "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", separator=";"
+        "sparsity.exit_options", SharedBy.LAYERS, "mean=0.6, exits=8:0.3/16:0.4, two-exit=8:0.7 ...", separator=";"
     ),
     # these choose the forward passes and change none of their operators
     "speculative": TechniqueOption(

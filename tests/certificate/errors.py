@@ -1,4 +1,7 @@
-"""Errors for configurations that cannot be counted. A test may skip on `UnavailableError`; on `BrokenCountError` it must fail."""
+"""Errors for configurations that cannot be counted.
+
+A test may skip on `UnavailableError`; on `BrokenCountError` it must fail.
+"""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def our_parameters(stem: str) -> int:
 
 
 def _counted(config: Mapping[str, Any], step: Step) -> OurCounts:
-    """Counts of one step, with latent attention in its naive form as in the library: kv_b_proj over all cached tokens."""
+    """Counts of one step; latent attention is in naive form as in the library: kv_b_proj over all cached tokens."""
     graph = with_mla_form(parse(config, "certificate"), MlaForm.NAIVE).graph(step)
     return OurCounts(
         linear=_sum(graph, lambda op: op.kind is Kind.GEMM and op.name != "lm_head"),

@@ -101,26 +101,25 @@ def split_states(states: tuple[State, ...], shares: OffloadShares) -> tuple[Stat
 def cache_accesses(block: Block, cached: Collection[str]) -> tuple[list[Access], list[Access]]:
     """Accesses of a layer to earlier cache entries, and to the entries that it adds.  cached: names of cache states."""
     read: dict[str, Access] = {}
-    made: dict[str, Access] = {}
+    written: dict[str, Access] = {}
     for operator in block.operators:
-        own: set[str] = set()  # only the first access of an operator counts: later ones read the same keys again
+        seen: set[str] = set()  # only the first access of an operator counts: later ones read the same keys again
         for access in operator.reads:
             name = access.tensor.name
-            if name in cached and access.tensor.role is Role.CACHE and name not in own:
-                own.add(name)
-                known = read.get(name)
-                read[name] = larger_access(known, access)
+            if name in cached and access.tensor.role is Role.CACHE and name not in seen:
+                seen.add(name)
+                read[name] = larger_access(read.get(name), access)
         for access in operator.writes:
             if access.tensor.name in cached:
-                known = made.get(access.tensor.name)
-                made[access.tensor.name] = larger_access(known, access)
-    old = [_without(access, made[name].elements if name in made else 0.0) for name, access in read.items()]
-    return old, list(made.values())
+                name = access.tensor.name
+                written[name] = larger_access(written.get(name), access)
+    earlier = [_without(access, written[name].elements if name in written else 0.0) for name, access in read.items()]
+    return earlier, list(written.values())
 
 
-def larger_access(known: Access | None, access: Access) -> Access:
-    """The larger of two accesses to a tensor.  known: None if `access` is the first."""
-    return access if known is None else Access(access.tensor, np.maximum(known.elements, access.elements))
+def larger_access(previous: Access | None, access: Access) -> Access:
+    """The larger of two accesses to a tensor.  previous: None if `access` is the first."""
+    return access if previous is None else Access(access.tensor, np.maximum(previous.elements, access.elements))
 
 
 def _without(access: Access, elements: Count) -> Access:

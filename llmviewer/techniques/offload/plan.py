@@ -72,7 +72,9 @@ class Offload:
     def make(self, chip: Chip) -> Pass:
         """The graph pass of this plan on a chip."""
         if self.flash is not None:
-            return load_neurons_from_disk(self.flash, TransferShape(direction=Direction.IN, over_link=_crosses(chip)))
+            return load_neurons_from_disk(
+                self.flash, TransferShape(direction=Direction.IN, over_link=_has_host_link(chip))
+            )
         passes = [*self._host_passes(), *self._copy_passes(chip)]
 
         def change(graph: Graph) -> Graph:
@@ -97,7 +99,7 @@ class Offload:
             kv=ON_DEVICE if self.on_host else self.kv,
             activations=self.activations,
             buffers=1.0 if self.overlap is Overlap.NOTHING else 2.0,
-            crosses=_crosses(chip),
+            over_link=_has_host_link(chip),
             selects=is_routed if self.experts else all_weights,
             whole_layers=self.overlap is Overlap.LAYER,
             head=self.head,
@@ -106,7 +108,7 @@ class Offload:
         return [] if idle else [stream(streams)]
 
 
-def _crosses(chip: Chip) -> bool:
+def _has_host_link(chip: Chip) -> bool:
     """Whether the device is connected to its host by a link, instead of sharing its memory."""
     return chip.host_link_rate is not None
 
@@ -124,7 +126,9 @@ def with_offload(system: System, plan: Offload, prefix: str = "") -> System:
     """The system with an offload plan.  prefix: of the plan in the name of the pass, such as `flexgen: `."""
     if system.chip.host_link_rate is None and plan.needs_host:
         chip = system.chip.name
-        raise UserError(f"{WHERE}: {chip} has no link to a host; a device that shares the host's memory takes to=disk")
+        raise UserError(
+            f"{WHERE}: {chip} has no link to a host; use to=disk if the device shares the memory of its host"
+        )
     host = system.chip.host
     assert host is not None
     where = f"host={host.name}" + (f", disk={host.disk.name}" if host.disk else "")

@@ -32,7 +32,7 @@ def all_weights(_: Operator) -> bool:
 class Streams:
     """Shares of every layer's tensors that are offloaded, and how they are copied.
 
-    buffers: number of device buffers for the copies of a layer.  crosses: copies go over a link; if device and host
+    buffers: number of device buffers for the copies of a layer.  over_link: copies go over a link; if device and host
     share a memory, the disk fills it directly.  selects: operators whose weights are offloaded.  whole_layers: the
     share of the weights is that of the layers, the first ones; otherwise it is a share of every layer's weights.
     head: lm_head is offloaded too if all weights of the layers are.
@@ -42,14 +42,14 @@ class Streams:
     kv: OffloadShares = ON_DEVICE
     activations: OffloadShares = ON_DEVICE
     buffers: float = 2.0
-    crosses: bool = True
+    over_link: bool = True
     selects: Callable[[Operator], bool] = all_weights
     whole_layers: bool = False
     head: bool = True
 
     def shape(self, direction: Direction) -> TransferShape:
         """The shape of a copy in this direction."""
-        return TransferShape(direction=direction, over_link=self.crosses)
+        return TransferShape(direction=direction, over_link=self.over_link)
 
 
 def stream(streams: Streams) -> Pass:
@@ -72,8 +72,8 @@ def stream(streams: Streams) -> Pass:
 
         def change_block(block: Block) -> Block:
             if block.is_layer:
-                here = streamed is not streams and block.name not in offloaded
-                return _streamed(block, without if here else streamed, cached)
+                stays = streamed is not streams and block.name not in offloaded
+                return _streamed(block, without if stays else streamed, cached)
             if block.name == "head" and streams.head and streams.weights.share == 1.0 and has_untied_head(graph):
                 return _streamed(block, replace(streams, activations=ON_DEVICE), ())
             return block
@@ -87,9 +87,9 @@ def _streamed(block: Block, streams: Streams, cached: Collection[str]) -> Block:
     operators, copies_in = _offload_weights(block, streams)
     out: list[Operator] = []
     if streams.kv.share:
-        kept, made = cache_accesses(block, cached)
-        copies_in += _loads("load_kv", kept, streams, streams.kv)
-        out += _stores("store_kv", made, streams, streams.kv)
+        earlier, added = cache_accesses(block, cached)
+        copies_in += _loads("load_kv", earlier, streams, streams.kv)
+        out += _stores("store_kv", added, streams, streams.kv)
     if streams.activations.share:
         received = [whole(a.tensor) for op in block.operators for a in op.reads if a.tensor.name == HIDDEN][:1]
         copies_in += _loads("load_hidden", received, streams, streams.activations)
@@ -127,10 +127,10 @@ def _loads(name: str, needed: list[Access], streams: Streams, shares: OffloadSha
     return [load(name, stored, streams.shape(Direction.IN), streams.buffers)]
 
 
-def _stores(name: str, made: list[Access], streams: Streams, shares: OffloadShares) -> list[Operator]:
-    if not made:
+def _stores(name: str, written: list[Access], streams: Streams, shares: OffloadShares) -> list[Operator]:
+    if not written:
         return []
-    parts = [part for access in made for part in _offloaded_parts(access, shares)]
+    parts = [part for access in written for part in _offloaded_parts(access, shares)]
     return [store(name, parts, streams.shape(Direction.OUT))]
 
 

@@ -61,10 +61,7 @@ def _tokens_share(groups: tuple[Group, ...], devices: int) -> Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ContextSplit:
-    """Split of a step over the devices of a context group.
-
-    share: of the step's tokens on a device, 1.0 if every device has all of them.  near: devices on one link.
-    """
+    """Split of a step over `devices`.  share: of its tokens, 1.0 if each has all.  near: devices on one link."""
 
     devices: float
     share: Count

@@ -13,10 +13,10 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Group
-from llmviewer.formats.linear import is_quantize, is_weight_matrix
+from llmviewer.formats.linear import is_weight_matrix
 from llmviewer.ops.attention import AttentionShape
-from llmviewer.ops.gemm import Linear
 from llmviewer.techniques.sparsity.expected_work import with_probability
+from llmviewer.techniques.sparsity.predictor import predictor
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 WHERE = "--contextual-sparsity"
@@ -52,14 +52,14 @@ def contextual_sparsity(sparsity: Sparsity) -> Pass:
     def change(graph: Graph) -> Graph:
         blocks = graph.blocks
         if sparsity.attention < 1.0:
-            blocks = _map_blocks_with(
+            blocks = _change_blocks(
                 blocks,
                 OperatorRole.QUERY,
                 lambda block: _sparse_heads(block, sparsity),
-                "softmax attention with separate heads",
+                "attention with separate heads",
             )
         if sparsity.mlp < 1.0:
-            blocks = _map_blocks_with(
+            blocks = _change_blocks(
                 blocks,
                 OperatorRole.FEED_FORWARD_INPUT,
                 lambda block: _sparse_columns(block, sparsity),
@@ -75,7 +75,7 @@ def union_share(share: float, tokens: Count) -> Count:
     return 1.0 - np.power(1.0 - share, tokens)
 
 
-def _map_blocks_with(
+def _change_blocks(
     blocks: tuple[Block, ...], first: OperatorRole, change: Callable[[Block], Block], what: str
 ) -> tuple[Block, ...]:
     found = tuple(any(op.role is first for op in b.operators) and _can_skip(b, first) for b in blocks)
@@ -99,11 +99,11 @@ def _sparse_heads(block: Block, sparsity: Sparsity) -> Block:
         shape = op.shape
         if op.role is OperatorRole.QUERY:
             heads = next(o.shape.heads for o in block.operators if isinstance(o.shape, AttentionShape))
-            predictor = _predictor("attn", _with_unquantized_input(block, op), heads, sparsity.predictor)
-            mask = predictor[-1].output if predictor else None
+            scores = predictor("attn", block, op, heads, sparsity.predictor)
+            mask = scores[-1].output if scores else None
             queries = op.writes[0].elements / sum(access.elements for access in op.writes)
             share = union_share(sparsity.attention, op.output_shape[0])
-            operators += (*predictor, _partial_product(op, 1.0 - queries + queries * share))
+            operators += (*scores, _partial_product(op, 1.0 - queries + queries * share))
         elif op.role is OperatorRole.ATTENTION_OUTPUT:
             operators.append(_partial_product(op, union_share(sparsity.attention, op.output_shape[0])))
         elif isinstance(shape, AttentionShape) and op.role in CORE:
@@ -147,9 +147,9 @@ def _sparse_columns(block: Block, sparsity: Sparsity) -> Block:
         if op.role is OperatorRole.FEED_FORWARD_INPUT:
             if mask is None:
                 down = next(o for o in block.operators if o.role is OperatorRole.FEED_FORWARD_OUTPUT)
-                predictor = _predictor("mlp", _with_unquantized_input(block, op), down.shape.k, sparsity.predictor)  # type: ignore[attr-defined]
-                mask = predictor[-1].output if predictor else None
-                operators += predictor
+                scores = predictor("mlp", block, op, down.shape.k, sparsity.predictor)  # type: ignore[attr-defined]
+                mask = scores[-1].output if scores else None
+                operators += scores
             operators.append(_partial_product(op, share))
         elif op.role is OperatorRole.FEED_FORWARD_OUTPUT:
             operators.append(_partial_product(op, share))
@@ -164,25 +164,6 @@ def _partial_product(operator: Operator, share: Count) -> Operator:
     """A matrix product with `share` of its matrix; the whole bias is added."""
     reads = tuple(Access(a.tensor, a.elements * share) if is_weight_matrix(a) else a for a in operator.reads)
     return replace(operator, reads=reads, matmul_flops=operator.matmul_flops * share)
-
-
-def _with_unquantized_input(block: Block, operator: Operator) -> Operator:
-    """The operator with its input before quantization, which is the input of the predictor."""
-    unquantized = {op.output.name: op.reads[0] for op in block.operators if is_quantize(op)}
-    first, *others = operator.reads
-    return replace(operator, reads=(unquantized.get(first.tensor.name, first), *others))
-
-
-def _predictor(part: str, before: Operator, outputs: float, width: float) -> tuple[Operator, ...]:
-    """Two linear layers without biases: hidden -> width -> one score per head or column."""
-    if not width:
-        return ()
-    x, tokens = before.reads[0].tensor, before.output_shape[0]
-    hidden = before.shape.k  # type: ignore[attr-defined]
-    into = Linear(name=f"{part}_predictor_in", in_features=hidden, out_features=width, dtype=x.dtype)
-    first = into.operator(x, tokens)
-    out = Linear(name=f"{part}_predictor_out", in_features=width, out_features=outputs, dtype=x.dtype)
-    return (first, out.operator(first.output, tokens))
 
 
 _PARAMETERS = (
