@@ -271,7 +271,7 @@ def test_a_larger_batch_takes_longer_and_yields_more(batch: int, prompt: int, ou
 
 
 def test_moe_reads_the_expected_number_of_distinct_experts() -> None:
-    """128 experts, 8 per token: one token meets 8, 64 tokens 128 (1 - (1 - 8/128)^64) = 125.9; FLOPs are 64 x 8."""
+    """128 experts, 8 per token: one token uses 8, 64 tokens 128 (1 - (1 - 8/128)^64) = 125.9; FLOPs are 64 x 8."""
     one, many = (
         {row["name"]: row for row in answer("qwen3-30b-a3b", "h200", batch_size=b)["stages"]["decode"]["operators"]}
         for b in (1, 64)

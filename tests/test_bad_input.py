@@ -46,7 +46,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def refused(answer: tuple[int, str, str], message: str) -> None:
-    """Asserts status 2, empty stdout, and one printable line on stderr that contains `said`."""
+    """Asserts status 2, empty stdout, and one printable line on stderr that contains `message`."""
     status, out, err = answer
     assert (status, out) == (2, "")
     assert err.startswith("error: ") and err.endswith("\n") and err.rstrip("\n").isprintable()

@@ -46,8 +46,8 @@ def test_every_operator_input_was_written_and_no_count_is_negative(name: str, re
 
 @pytest.mark.parametrize("requested", [{"lora": "8,adapters=4"}, {"low_rank": "256"}, {"prune": "width=0.5"}])
 def test_two_devices_do_the_work_of_one_plus_replicated_work(requested: dict[str, str]) -> None:
-    """Llama-2-7B: pruning replicates nothing; factors and adapters replicate the whole one: A before a layer split by
-    columns, B after one split by rows."""
+    """Llama-2-7B: pruning replicates nothing; one factor or adapter matrix is replicated: A before a layer
+    split by columns, B after one split by rows."""
     one, two = (prepared("llama-2-7b", requested | {"tensor_parallel_size": size}) for size in ("1", "2"))
 
     def flops(graph: Graph, *repeated: str) -> float:

@@ -198,7 +198,7 @@ def test_head_and_attention_are_not_quantized_with_the_linear_layers() -> None:
 
 def test_generation_is_511_steps_and_the_first_reads_513_keys() -> None:
     """512 + 512 on the A100: 3.4463 s by 512 steps from 512 keys; 3.4397 s by 511 from 513 (the first token is
-    prefill's).  By bytes alone: 511 steps of 13.215 GB of weights and (513 + ... + 1023) x 512 KiB of cache, 3.4127 s,
+    prefill's).  By traffic: 511 steps of 13.215 GB of weights and (513 + ... + 1023) x 512 KiB of cache, 3.4127 s,
     and 0.0225 s of matmuls in prefill."""
     found = answer("llama-2-7b", "a100", input_len=512, output_len=512)
     metrics = found["metrics"]
@@ -236,7 +236,7 @@ def test_every_operator_is_listed_once(flash: dict[str, Any]) -> None:
 
 
 def test_the_cache_includes_generated_tokens() -> None:
-    """Sized for the prompt alone: 512 tokens; the last step has 512 + 511."""
+    """Sized for the prompt only: 512 tokens; the last step has 512 + 511."""
     found = answer("llama-2-7b", "a100", input_len=512, output_len=512)
     assert found["memory"]["kv_cache_bytes"] == (512 + 511) * 512 * 2**10
 

@@ -78,13 +78,13 @@ def test_fusion_adds_no_bytes_and_keeps_work_and_weights(name: str) -> None:
         after = fuse(ALL, A6000)(before)
         check(after)
         for place in Place:
-            moved = [total(of, lambda op, at=place: op.moved_bytes(at)) for of in (before, after)]  # type: ignore[misc]
+            moved = [total(g, lambda op, at=place: op.moved_bytes(at)) for g in (before, after)]  # type: ignore[misc]
             assert (moved[1] <= moved[0] * (1.0 + 1e-12)).all(), place
-        for what in ("flops", "matmul_flops", "special_ops", "masked_flops"):
-            work = [total(of, lambda op, of=what: getattr(op, of)) for of in (before, after)]  # type: ignore[misc]
-            assert work[1] == pytest.approx(work[0], rel=1e-12), what
-        kept = [{t.name: (t.elements, t.dtype) for t, _ in of.stored_weights()} for of in (before, after)]
-        assert kept[0] == kept[1]
+        for field in ("flops", "matmul_flops", "special_ops", "masked_flops"):
+            work = [total(g, lambda op, name=field: getattr(op, name)) for g in (before, after)]  # type: ignore[misc]
+            assert work[1] == pytest.approx(work[0], rel=1e-12), field
+        weights = [{t.name: (t.elements, t.dtype) for t, _ in g.stored_weights()} for g in (before, after)]
+        assert weights[0] == weights[1]
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)

@@ -1,4 +1,4 @@
-"""Imports run downward only, in no circle, and the core needs numpy and yaml alone."""
+"""Imports run downward only and without cycles, and the core needs only numpy and yaml."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from tests.imports import FILES, ROOT, circles, imports, room_of, tree_of
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-#: room -> level, from the table of docs/architecture.md.
-LEVELS: dict[str, int] = {
+#: room -> floor, from the table of docs/architecture.md.
+FLOORS: dict[str, int] = {
     room: int(floor)
     for floor, rooms in re.findall(r"^\| (\d+) \| ([a-z, ]+) \|$", PAGE, flags=re.MULTILINE)
     for room in rooms.split(", ")
@@ -30,8 +30,8 @@ MAX_ROOMS = 14
 HEAVY = ("torch", "pandas", "matplotlib", "typer", "rich", "transformers", "scipy", "pyarrow")
 
 
-def test_the_architecture_page_has_a_level_for_every_room() -> None:
-    assert {room_of(module) for module in FILES} - TOP == set(LEVELS)
+def test_the_architecture_page_has_a_floor_for_every_room() -> None:
+    assert {room_of(module) for module in FILES} - TOP == set(FLOORS)
 
 
 def test_the_package_has_few_rooms() -> None:
@@ -49,8 +49,8 @@ def test_imports_run_downward_only(module: str) -> None:
     if own in TOP:
         return
     others = {other: room_of(other) for other in imports(module) if room_of(other) != own}
-    upward = [other for other, room in others.items() if room in TOP or LEVELS[room] >= LEVELS[own]]
-    assert not upward, f"{own} stands on floor {FLOORS[own]}"
+    upward = [other for other, room in others.items() if room in TOP or FLOORS[room] >= FLOORS[own]]
+    assert not upward, f"{own} is on floor {FLOORS[own]}"
 
 
 @pytest.mark.parametrize("module", FILES)

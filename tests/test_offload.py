@@ -103,7 +103,7 @@ def test_a_prefill_on_the_host_is_bound_by_its_cpu() -> None:
 
 
 def test_half_of_the_cache_is_transferred_per_step() -> None:
-    """1023 cached tokens x 2 x 4096 x 2 bytes a layer, half of them: 8.4 MB in, 8 kB of one token out."""
+    """1023 cached tokens x 2 x 4096 x 2 bytes per layer, half of them: 8.4 MB in, 8 kB of one token out."""
     stage = decode("llama-2-7b", "kv=0.5")
     assert row(stage, "load_kv")["time_s"] == pytest.approx(0.5 * 1023 * 4 * 4096 / LINK)
     assert row(stage, "store_kv")["time_s"] == pytest.approx(0.5 * 4 * 4096 / LINK)
@@ -232,17 +232,21 @@ def test_a_host_that_is_too_small_does_not_fit() -> None:
     assert not found["fits"]
 
 
-def decode_of_13b(batch: int, placement_text: str) -> float:
+def decode_of_13b(batch: int, compute: str) -> float:
     """Time of a decode step of Llama-2-13b with all weights on an EPYC 9654 host of an H100, 16 cached tokens [s]."""
     return float(
         decode(
-            "llama-2-13b", f"weights=1,compute={how},host=epyc-9654-ddr5", "h100-sxm", batch_size=batch, input_len=16
+            "llama-2-13b",
+            f"weights=1,compute={compute},host=epyc-9654-ddr5",
+            "h100-sxm",
+            batch_size=batch,
+            input_len=16,
         )["time_s"]
     )
 
 
 def test_streaming_is_faster_at_large_batch_and_host_compute_at_batch_1() -> None:
-    """Figure 18 of the survey (arXiv 2402.16363).  25.7 GB a step: 408 ms over PCIe 5.0, 56 ms from the host's memory;
+    """Figure 18 of the survey (arXiv 2402.16363).  25.7 GB per step: 408 ms over PCIe 5.0, 56 ms from host memory;
     the host's 21.8 TFLOP/s take 1.18 ms per sequence, so from 346 sequences on the copy is faster."""
     assert decode_of_13b(1, "device") > 7 * decode_of_13b(1, "host")
     assert decode_of_13b(300, "device") > decode_of_13b(300, "host")
@@ -420,17 +424,17 @@ def test_flexgen_on_a_t4_stays_below_its_bound(gcp: str, model: str, batch: int,
 
 
 def test_zero_inference_of_opt_30b_on_a_t4_stays_below_its_bound(gcp: str) -> None:
-    """DeepSpeed ZeRO-Inference, batch 4: 0.60 tokens/s measured (same table), 1.05 by PCIe 3.0 alone."""
+    """DeepSpeed ZeRO-Inference, batch 4: 0.60 tokens/s measured (same table), 1.05 by the PCIe 3.0 bound."""
     found = analyze("opt-30b", "t4", batch_size=4, input_len=512, output_len=32, offload=f"zero-inference,{gcp}")
     bound = float(found.analysis.output_tokens_per_s[0])
     assert 0.5 * bound < 0.60 < bound
 
 
-def problem(model: str, batch: int, folder: str) -> placement.Problem:
+def problem(model: str, batch: int, host_option: str) -> placement.Problem:
     """FlexGen's linear program for a request on a T4."""
     from llmviewer.techniques.offload.flexgen import _placed
 
-    configuration = api.configuration(model, "t4", offload=f"flexgen,{where}")
+    configuration = api.configuration(model, "t4", offload=f"flexgen,{host_option}")
     request = api.request(batch, 512, 32)
     return placement.problem(configuration.model, request, np.inf, lambda s: _placed(configuration.system, s))
 

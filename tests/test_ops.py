@@ -109,7 +109,7 @@ def test_an_unknown_activation_is_an_error_with_the_nearest_one() -> None:
 
 
 def test_rope_is_six_flops_per_rotated_pair() -> None:
-    """A head of 128 holds 64 pairs: 4 multiplications and 2 additions each."""
+    """A head of 128 has 64 pairs: 4 multiplications and 2 additions each."""
     x, y = tensor(128.0), tensor(128.0, "rope")
     assert rope("rope", (whole(x),), (whole(y),), 1.0, 64.0).vector_flops == 6 * 64
 

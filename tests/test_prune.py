@@ -207,7 +207,7 @@ def test_a_bitmap_that_saves_nothing_is_not_stored() -> None:
 
 
 def test_llama_2_70b_keeps_six_of_eight_kv_heads_with_their_query_heads() -> None:
-    """heads=0.75: 48 query heads over 6 KV heads; the cache is 6/8 of 327,680 bytes a token."""
+    """heads=0.75: 48 query heads over 6 KV heads; the cache is 6/8 of 327,680 bytes per token."""
     graph = fewer_heads(0.75)(load("llama-2-70b").graph(decode(1.0, 9.0)))
     (shape,) = {
         (op.shape.heads, float(op.shape.kv_heads)) for _, op in graph if type(op.shape).__name__ == "AttentionShape"

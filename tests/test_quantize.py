@@ -124,7 +124,7 @@ def test_a_matmul_runs_on_units_of_its_wider_operand(scheme: str, compute: str) 
 
 def test_4_bit_weights_carry_their_scales() -> None:
     """Matrices of the 32 layers of Llama-2-7B: 32 (4 x 4096^2 + 3 x 4096 x 11008) = 6.476e9 weights.  At 4 bits
-    3.238 GB, at 4 + 16/128 bits 3.339 GB, at 4 + 20/128 (awq, gptq) 3.364 GB; norms add 2 x 4096 x 2 bytes a layer."""
+    3.238 GB, at 4 + 16/128 bits 3.339 GB, at 4 + 20/128 (awq, gptq) 3.364 GB; norms add 16,384 bytes per layer."""
     matrices, norms = 32 * (4 * 4096**2 + 3 * 4096 * 11008), 32 * 2 * 4096 * 2
     assert matrices * 4 / 8 == pytest.approx(3.238e9, rel=1e-4)
     for scheme, bits, gigabytes in (("w4a16", 4.125, 3.339), ("awq", 4.15625, 3.364), ("gptq", 4.15625, 3.364)):
@@ -148,7 +148,7 @@ def test_a_bias_is_kept_unquantized() -> None:
 
 
 def test_experts_dequantize_the_weights_they_read_per_tile_of_rows() -> None:
-    """Mixtral: 2 of 8 experts a token.  1024 tokens give 2048 rows for all 8 experts (to within 1e-120): 256 rows
+    """Mixtral: 2 of 8 experts per token.  1024 tokens give 2048 rows for all 8 experts (to within 1e-120): 256 rows
     each, 2 tiles of all weights.  1 token gives 2 rows for 2 experts: 1 tile of two experts' weights."""
     matrix = 4096 * 14336
     many = operator(quantized("mixtral-8x7b", prefill(1.0, 1024.0), "w4a16"), "expert_up_proj")
@@ -172,7 +172,7 @@ def test_routers_gates_embeddings_heads_and_norms_keep_their_dtype() -> None:
 
 def test_an_integer_cache_stores_a_scale_and_a_zero_point_per_head() -> None:
     """Llama-2-70B, heads of 128: kv4 is 4 + 32/128 = 4.25 bits and kv8 8.25; fp8 is 8.  Its 80 layers keep 2 x 8 x 128
-    elements a token: 163840 x 4.25 / 8 = 87040 bytes instead of 327680."""
+    elements per token: 163840 x 4.25 / 8 = 87040 bytes instead of 327680."""
     for scheme, bits in (("w16a16kv4", 4.25), ("w16a16kv8", 8.25), ("w16a16kv8-fp8", 8.0), ("w16a16kv16", 16.0)):
         found = quantized("llama-2-70b", decode(1.0, 4095.0), scheme)
         states = layer(found).states
@@ -191,7 +191,7 @@ def test_a_scale_of_the_cache_is_as_wide_as_its_head() -> None:
 
 
 def test_a_cached_latent_is_one_head_of_its_whole_width() -> None:
-    """DeepSeek-V2-Lite caches 512 + 64 elements a token: kv8 is 8 + 32/576 bits."""
+    """DeepSeek-V2-Lite caches 512 + 64 elements per token: kv8 is 8 + 32/576 bits."""
     found = quantized("deepseek-v2-lite", decode(1.0, 100.0), "w16a16kv8")
     (state,) = layer(found).states
     assert state.per_token == 576 and state.dtype.bits == 8 + 32 / 576

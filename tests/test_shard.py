@@ -178,7 +178,7 @@ def test_parallel_branches_have_collectives_with_distinct_names() -> None:
 
 
 def test_kv_heads_are_replicated_beyond_one_per_device() -> None:
-    """Llama-2-70b has 8 KV heads of 128: on 16 devices each holds one of each, 256 elements per token."""
+    """Llama-2-70b has 8 KV heads of 128: on 16 devices each has one K and one V head, 256 elements per token."""
     graph = shard(Sharding(tensor=16))(graph_of("llama-2-70b", "decode"))
     layer = next(block for block in graph.blocks if block.states)
     assert [state.per_token for state in layer.states] == [128.0, 128.0]

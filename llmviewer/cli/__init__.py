@@ -22,10 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "survey": ("llmviewer.cli.survey", "Figures of the survey arXiv 2402.16363, recomputed."),
     "report": ("llmviewer.cli.report", "Full report in one file: HTML, Markdown, CSV, JSON, Excel."),
     "trace": ("llmviewer.cli.trace", "Predicted timeline for Perfetto and chrome://tracing."),
-    "calibrate": (
-        "llmviewer.cli.calibrate.group",
-        "Measure kernels, fit and validate a profile: run, fit, validate, ledger.",
-    ),
+    "calibrate": ("llmviewer.cli.calibrate.group", "Measure kernels, fit and validate profiles."),
     "models": ("llmviewer.cli.models", "Known models: list, show."),
     "hardware": ("llmviewer.cli.hardware", "Known chips: list, show."),
     "techniques": ("llmviewer.cli.techniques", "Techniques and their effects: list, show."),
