@@ -36,7 +36,7 @@ def parameters(function: Function) -> int:
 def is_command(path: Path, function: Function) -> bool:
     """A command's parameters are its options: typer reads them from the signature."""
     options = {argument.arg for argument in function.args.args}
-    return path.parent.name == "cli" and (function.name == "command" or "format" in options)
+    return "cli" in path.parts and (function.name == "command" or "format" in options)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

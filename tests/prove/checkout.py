@@ -18,7 +18,8 @@ from tests.prove.faults import ROOT, Fault
 OWN_TEST = "tests/test_prove.py"
 #: `FAILED tests/test_ops.py::test_name[case] - message` in pytest's summary.
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py::[^\s\[]+(?:\[.*?\])?)(?: - |$)", flags=re.MULTILINE)
-PASSED, SOME_FAILED = 0, 1
+#: Exit statuses of pytest; it is INTERRUPTED by an error during collection, or by `-x` with several workers.
+PASSED, SOME_FAILED, INTERRUPTED = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Checkout:
         options = ("-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", f"--ignore={OWN_TEST}")
         ran = self._python("-m", "pytest", *arguments, *options)
         failed = FAILED.findall(ran.stdout)
-        if ran.returncode not in (PASSED, SOME_FAILED) or bool(failed) != (ran.returncode == SOME_FAILED):
+        if ran.returncode not in (PASSED, SOME_FAILED, INTERRUPTED) or bool(failed) != (ran.returncode != PASSED):
             raise RuntimeError(f"pytest {' '.join(arguments)} ended with {ran.returncode}:\n{ran.stdout}{ran.stderr}")
         return failed
 
