@@ -5,7 +5,7 @@ Rows of one configuration are evaluated together as arrays.  Rows that cannot be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,7 +91,7 @@ def prediction_columns(group: CaseGroup, own_profile: Profile | None) -> dict[st
     preset = group.analysis.system.engine
     bases = [basis_of(case, own_profile) for case in group.cases]
     values = group.values(group.analysis.times)
-    ratios = interval_ratios(group)
+    ratios = interval_ratios(group, bases)
     is_rate = np.array([case.metric in RATE_METRICS for case in group.cases])
     bounds = np.where(is_rate[:, None], values[:, None] / ratios[:, ::-1], values[:, None] * ratios)
     return {
@@ -103,11 +103,20 @@ def prediction_columns(group: CaseGroup, own_profile: Profile | None) -> dict[st
     }
 
 
-def interval_ratios(group: CaseGroup) -> Array:
-    """Interval of every case over its value, shape (cases, 4): those that `analyze` prints for TTFT, TPOT and E2E."""
+def interval_ratios(group: CaseGroup, bases: Sequence[str]) -> Array:
+    """Interval of every case over its value, shape (cases, 4).
+
+    Times have the intervals that `analyze` prints, and rates their inverse.  `analyze` prints none for throughput, so
+    it has the engine's own residuals of throughput if there are any.
+    """
     times = metric_bounds(group.analysis)
     ratios = {name: bounds / getattr(group.analysis, name) for name, bounds in times.items()}
-    return np.array([ratios[TIME_OF_METRIC[case.metric]][:, at] for at, case in enumerate(group.cases)])
+    engine = group.analysis.system.engine
+    rows = []
+    for at, (case, basis) in enumerate(zip(group.cases, bases, strict=True)):
+        own = engine.residuals_of((case.metric,), basis) if case.metric == "throughput_tok_s" else None
+        rows.append(np.array(own) if own is not None else ratios[TIME_OF_METRIC[case.metric]][:, at])
+    return np.array(rows)
 
 
 def basis_of(case: RequestCase, own_profile: Profile | None = None) -> str:
