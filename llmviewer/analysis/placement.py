@@ -99,7 +99,7 @@ class Problem:
         return tuple(share + 0.0 for share in shares)  # no minus zero
 
     def _rows(self) -> tuple[Array, Array]:
-        """Constraints A x <= b: shares of a kind sum to at most 1, memory limits, no resource above its stage's time."""
+        """Constraints A x <= b: shares of a kind sum to at most 1, memory limits, resources within their stage."""
         count, rows, limits = len(NOTHING), [], []
         stages = np.eye(len(STAGES))
         for kind in range(len(KINDS)):
