@@ -16,6 +16,7 @@ from llmviewer.core.ir import BUFFER, Access, Block, Graph, Operator, Pass, Role
 from llmviewer.formats.linear import conversion, is_linear, is_weight_matrix, weight_access
 from llmviewer.hardware.chip import Chip
 from llmviewer.techniques.compression.narrow import fewer_heads, narrower_feed_forward, nearest_size
+from llmviewer.techniques.scaling import map_operators, scale_access
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass
 
 #: Two bits per kept element for its position among four.
@@ -79,12 +80,8 @@ def _pattern(weight: Access, dtype: Dtype, per_element: float) -> Tensor:
 
 def _stored(operator: Operator, share: float, pattern: Access) -> Operator:
     """The operator with `share` of its matrix and an access to the sparsity pattern."""
-    reads = tuple(_part(a, share) if is_weight_matrix(a) else a for a in operator.reads)
+    reads = tuple(scale_access(a, share) if is_weight_matrix(a) else a for a in operator.reads)
     return replace(operator, reads=(*reads, pattern))
-
-
-def _part(access: Access, share: float) -> Access:
-    return Access(replace(access.tensor, elements=access.tensor.elements * share), access.elements * share)
 
 
 def _map_linear_layers(change: Callable[[Operator], Operator]) -> Pass:
@@ -93,7 +90,7 @@ def _map_linear_layers(change: Callable[[Operator], Operator]) -> Pass:
     def change_block(block: Block) -> Block:
         if not block.is_layer:
             return block
-        return replace(block, operators=tuple(change(op) if is_linear(op) else op for op in block.operators))
+        return map_operators(block, lambda op: change(op) if is_linear(op) else op)
 
     return lambda graph: graph.map_blocks(change_block)
 

@@ -20,8 +20,7 @@ from llmviewer.techniques.offload.places import (
     split_layers,
     split_states,
 )
-from llmviewer.techniques.parallel.share import scale_access
-from llmviewer.techniques.sparsity.expected_work import with_probability
+from llmviewer.techniques.scaling import scale_access, with_probability
 
 #: Suffix of the names of blocks and operators that run on the host.
 ON_HOST = " on host"

@@ -17,7 +17,7 @@ from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.parallel.devices import parse_devices, with_parallelism
-from llmviewer.techniques.parallel.share import scale_access, scale_axis, scale_work
+from llmviewer.techniques.scaling import scale_access, scale_axis, scale_moved, scale_work
 from llmviewer.techniques.technique import Change, Technique
 
 #: Operators of the head, whose rows belong to the last tokens, which one device has.
@@ -155,7 +155,7 @@ class _ContextSplit:
         if access.tensor.role is not Role.WEIGHT:
             return scale_access(access, share)
         if operator.kind is Kind.EMBEDDING:
-            return Access(access.tensor, access.elements * share)
+            return scale_moved(access, share)
         if isinstance(shape, GemmShape) and shape.experts > 1.0:
             return Access(access.tensor, access.tensor.elements * (shape.active / shape.experts))
         return access

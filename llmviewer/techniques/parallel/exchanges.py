@@ -13,7 +13,7 @@ from llmviewer.ops.collective import Collective, CollectiveShape, collective
 from llmviewer.ops.gemm import GemmShape, is_routed
 from llmviewer.techniques.parallel.experts import dispatch_share
 from llmviewer.techniques.parallel.sharding import BRANCH_OUTPUTS, SCATTERED, Layout, Sharding, passes_partial_sums
-from llmviewer.techniques.parallel.share import scale_access
+from llmviewer.techniques.scaling import scale_access
 
 #: Base name of the all-gather of the head.
 LOGITS = "logits"

@@ -11,7 +11,7 @@ from llmviewer.core.counts import Count
 from llmviewer.core.ir import Access, Operator, Role
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.parallel.sharding import Sharding, check_divisible
-from llmviewer.techniques.parallel.share import scale_access, scale_axis, scale_work
+from llmviewer.techniques.scaling import scale_access, scale_axis, scale_work
 from llmviewer.techniques.sparsity.expert_skew import busiest_rank_experts, distinct_experts
 
 

@@ -30,7 +30,7 @@ from llmviewer.techniques.parallel.sharding import (
     linear_split,
     shared_residual_sums,
 )
-from llmviewer.techniques.parallel.share import scale_access, scale_axis, scale_work
+from llmviewer.techniques.scaling import scale_access, scale_axis, scale_moved, scale_work
 
 
 def shard(sharding: Sharding) -> Pass:
@@ -178,7 +178,7 @@ class _BlockSharding(Exchanges):
         rows = operator.kind is Kind.EMBEDDING
         reads = tuple(
             a if a.tensor.role is Role.WEIGHT and not rows
-            else Access(a.tensor, a.elements * share) if a.tensor.role is Role.WEIGHT else scale_access(a, share)
+            else scale_moved(a, share) if a.tensor.role is Role.WEIGHT else scale_access(a, share)
             for a in operator.reads
         )  # fmt: skip
         writes = tuple(scale_access(a, share) for a in operator.writes)

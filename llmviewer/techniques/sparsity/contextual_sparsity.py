@@ -15,7 +15,7 @@ from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Group
 from llmviewer.formats.linear import is_weight_matrix
 from llmviewer.ops.attention import AttentionShape
-from llmviewer.techniques.sparsity.expected_work import with_probability
+from llmviewer.techniques.scaling import scale_moved, with_probability
 from llmviewer.techniques.sparsity.predictor import predictor
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
@@ -162,7 +162,7 @@ def _sparse_columns(block: Block, sparsity: Sparsity) -> Block:
 
 def _partial_product(operator: Operator, share: Count) -> Operator:
     """A matrix product with `share` of its matrix; the whole bias is added."""
-    reads = tuple(Access(a.tensor, a.elements * share) if is_weight_matrix(a) else a for a in operator.reads)
+    reads = tuple(scale_moved(a, share) if is_weight_matrix(a) else a for a in operator.reads)
     return replace(operator, reads=reads, matmul_flops=operator.matmul_flops * share)
 
 

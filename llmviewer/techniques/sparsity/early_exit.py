@@ -11,11 +11,11 @@ import numpy as np
 from llmviewer.analysis.pipeline import layer_numbers
 from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role
+from llmviewer.core.ir import Block, Graph, Operator, Pass, Role
 from llmviewer.core.kinds import Kind
+from llmviewer.techniques.scaling import map_operators, scale_moved, with_probability
 from llmviewer.techniques.sparsity.exit_checks import Confidence
 from llmviewer.techniques.sparsity.exit_depth import Exits, StepTokens
-from llmviewer.techniques.sparsity.expected_work import map_operators, with_probability
 
 
 class Fill(Enum):
@@ -98,19 +98,15 @@ def _check_fill(block: Block, fill: Fill) -> Block:
 def _run_with_probability(operator: Operator, runs: Count, fill: Fill) -> Operator:
     """An operator of a layer that runs with probability `runs`."""
     if fill is Fill.RECOMPUTE:
-        reads = tuple(a if a.tensor.role is Role.ACTIVATION else _scale_access(a, runs) for a in operator.reads)
+        reads = tuple(a if a.tensor.role is Role.ACTIVATION else scale_moved(a, runs) for a in operator.reads)
         return replace(operator, reads=reads)
     kept = _cached_share(operator) if fill is Fill.PROPAGATE else 0.0
     if kept == 0.0:
         return with_probability(operator, runs)
     if kept == 1.0:
         return operator
-    writes = tuple(a if a.tensor.name in KEYS_AND_VALUES else _scale_access(a, runs) for a in operator.writes)
+    writes = tuple(a if a.tensor.name in KEYS_AND_VALUES else scale_moved(a, runs) for a in operator.writes)
     return replace(with_probability(operator, runs + (1.0 - runs) * kept), writes=writes)
-
-
-def _scale_access(access: Access, share: Count) -> Access:
-    return Access(access.tensor, access.elements * share)
 
 
 def _cached_share(operator: Operator) -> float:

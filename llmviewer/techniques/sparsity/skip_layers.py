@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmviewer.core.ir import Pass
-from llmviewer.techniques.sparsity.expected_work import map_operators, with_probability
+from llmviewer.techniques.scaling import map_operators, with_probability
 from llmviewer.techniques.technique import Change, Parameter, Technique, add_pass, parse_numbers
 
 _SHARE = Parameter(name="share", low=0.0, high=0.99)

@@ -1,0 +1,51 @@
+"""Scaling of accesses, of the work of operators and of their output shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from llmviewer.core.counts import Count
+from llmviewer.core.ir import Access, Block, Operator
+from llmviewer.ops.collective import CollectiveShape
+
+
+def scale_access(access: Access, share: Count) -> Access:
+    """The access with tensor and moved elements times `share`."""
+    tensor = access.tensor
+    return Access(replace(tensor, elements=tensor.elements * share), access.elements * share)
+
+
+def scale_moved(access: Access, share: Count) -> Access:
+    """The access with moved elements times `share` and an unchanged tensor."""
+    return Access(access.tensor, access.elements * share)
+
+
+def scale_work(operator: Operator, share: Count) -> Operator:
+    """The operator with its work times `share` and unchanged tensors."""
+    return operator.map_work(lambda count: count * share)
+
+
+def scale_axis(operator: Operator, axis: int, share: Count) -> Operator:
+    """The operator with one axis of its output shape times `share`."""
+    shape = list(operator.output_shape)
+    shape[axis] = shape[axis] * share
+    return replace(operator, output_shape=tuple(shape))
+
+
+def with_probability(operator: Operator, probability: Count) -> Operator:
+    """The operator with its work and accesses times `probability`; stored tensors are unchanged."""
+    shape = operator.shape
+    if isinstance(shape, CollectiveShape):
+        shape = replace(shape, size_bytes=shape.size_bytes * probability)
+    return replace(
+        scale_work(operator, probability),
+        shape=shape,
+        reads=tuple(scale_moved(a, probability) for a in operator.reads),
+        writes=tuple(scale_moved(a, probability) for a in operator.writes),
+    )
+
+
+def map_operators(block: Block, change: Callable[[Operator], Operator]) -> Block:
+    """The block with `change` applied to every operator."""
+    return replace(block, operators=tuple(change(operator) for operator in block.operators))
