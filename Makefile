@@ -14,7 +14,7 @@ test: $(VENV)/developed
 	$(BIN)/mypy
 	$(BIN)/pytest
 
-# the few tests that take over a minute; CI runs them after the others
+# the few tests that take longest; CI runs them after the others
 slow: $(VENV)/developed
 	$(BIN)/pytest -m slow -n 0
 

@@ -1,4 +1,4 @@
-"""Summary lines at the end of a test run."""
+"""Settings of hypothesis for all tests, and summary lines at the end of a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import os
 import shutil
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+settings.load_profile("untimed")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -130,7 +130,7 @@ def loaded(name: str) -> models.Model:
 
 
 @pytest.mark.parametrize("name", VARIED)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     points=st.lists(point, min_size=2, max_size=6),
     chip=st.sampled_from(["a6000", "h100-sxm", "mi300x"]),
@@ -244,7 +244,7 @@ def test_masked_pairs_of_eager_attention_are_not_model_flops() -> None:
 chunks = st.integers(1, 3000)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(batch=st.integers(1, 8), prompt=st.integers(1, 3000), budget=chunks, model=st.sampled_from([DENSE, MOE]))
 def test_chunked_prefill_keeps_flops_of_linear_layers_and_of_flash_attention(
     batch: int, prompt: int, budget: int, model: models.Model
@@ -261,7 +261,7 @@ def test_chunked_prefill_keeps_flops_of_linear_layers_and_of_flash_attention(
     assert whole.columns()["kv_cache_bytes"] == split.columns()["kv_cache_bytes"]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(batch=st.integers(1, 64), prompt=st.integers(1, 4096), output=st.integers(2, 64))
 def test_a_larger_batch_takes_longer_and_yields_more(batch: int, prompt: int, output: int) -> None:
     found = analyze(MOE, "h200", batch_size=[batch, batch + 1], input_len=prompt, output_len=output).columns()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmviewer.core.dtypes import DTYPES
@@ -144,7 +144,6 @@ def test_flash_keeps_the_attended_share_of_eager_matmul_flops(size: tuple[int, i
     assert flash(GQA, step).matmul_flops == kept
 
 
-@settings(deadline=None)
 @given(
     batch=st.integers(1, 16),
     new=st.integers(1, 8192),

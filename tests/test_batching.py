@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import llmviewer as lv
@@ -157,7 +157,6 @@ class TestChunked:
         assert np.isnan(times.tpot_s).all()
         assert e2e_s(times) == pytest.approx(8 * (2 * FIXED + 1024 * TOKEN))
 
-    @settings(deadline=None)  # the test machine may be busy
     @given(
         users=st.integers(1, 4096), prompt=st.integers(1, 10**5), steps=st.integers(0, 10**4),
         budget=st.integers(16, 8192),
@@ -197,7 +196,6 @@ class TestChunked:
         assert float(times.ttft_s[0]) == pytest.approx(first, rel=0.1)
         assert float(np.nan_to_num(times.tpot_s)[0]) == pytest.approx(token, rel=0.01)
 
-    @settings(deadline=None)  # the test machine may be busy
     @given(users=st.integers(1, 512), prompt=st.integers(1, 20000), output=st.integers(1, 2000))
     def test_littles_law_holds(self, users: int, prompt: int, output: int) -> None:
         """Little's law: users = throughput x end-to-end time."""
@@ -266,7 +264,6 @@ class TestDisaggregated:
         assert times.requests_per_s == pytest.approx(rates[bound])
         assert 16 / e2e_s(times) == pytest.approx(float(times.requests_per_s[0])), "Little"
 
-    @settings(deadline=None)  # the test machine may be busy
     @given(
         users=st.integers(1, 512), prefill=st.integers(1, 8), decode=st.integers(1, 8),
         prompt=st.integers(1, 20000), output=st.integers(1, 1000),

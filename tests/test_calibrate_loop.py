@@ -27,6 +27,7 @@ SMALL = sizes.RunSize(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_torch_model_is_predicted_from_its_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,7 +108,7 @@ def neighbours(value: Any) -> Iterator[Any]:
         yield from (value[:-1], value[::-1], value * 2, [None] * len(value), [True] * len(value), [-1] * len(value))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(broken_configs(), st.sampled_from(["flash", "eager"]))
 def test_any_config_gives_a_finite_result_or_a_one_line_error(fields: dict[str, Any], attention: str) -> None:
     try:
@@ -189,7 +189,7 @@ def test_more_than_five_hundred_patterns_are_rejected() -> None:
 # --- chips -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
         st.tuples(

@@ -120,7 +120,7 @@ def test_block_scale_time_is_hidden_by_host_launches() -> None:
 
 
 @given(m=SIZES, n=SIZES, k=SIZES, ragged=st.sampled_from((0.0, 0.3, 1.0)), by_rows=st.sampled_from((0.0, 1.0)))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_time_is_at_least_the_bound_and_never_falls_for_twice_the_work(
     m: float, n: float, k: float, ragged: float, by_rows: float
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmviewer import api, models
@@ -80,7 +80,6 @@ def test_pages_of_16_waste_less_than_4_percent() -> None:
     assert 0 < found["kv_cache_waste_bytes"] / found["kv_cache_bytes"] < 0.04
 
 
-@settings(deadline=None)
 @given(block=st.integers(1, 40), window=st.integers(1, 200), longest=st.integers(1, 400))
 def test_a_window_allocates_the_most_pages_it_ever_spans(block: int, window: int, longest: int) -> None:
     """Token positions c - w ... c - 1, page = position // block, for every context c up to the longest."""
@@ -214,7 +213,6 @@ def test_one_token_is_always_kept() -> None:
     assert Group(batch_size=1.0, new_tokens=5.0, cached_tokens=0.0, logit_positions=1.0, kept=0.01).keys() == 5
 
 
-@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(0, 60), st.integers(1, 25), st.floats(0.05, 1.0))
 def test_new_tokens_of_a_chunk_do_not_see_its_evicted_tokens(new: int, cached: int, chunk: int, kept: float) -> None:
     group = Group(batch_size=1.0, new_tokens=float(new), cached_tokens=float(cached), logit_positions=1.0, kept=kept)

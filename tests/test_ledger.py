@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,7 @@ def _family(engine: str) -> str:
     return next((family for start, family in FAMILIES.items() if engine.lower().startswith(start)), engine.lower())
 
 
+@cache
 def _stem(folder: str, name: str) -> str:
     try:
         return data.find(folder, name, "model" if folder == "model_configs" else "chip")[1]

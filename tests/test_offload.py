@@ -195,7 +195,7 @@ def test_streaming_is_never_faster_than_the_link_nor_than_the_kernels(name: str,
     assert serial >= plain + bytes_in / link * (1 - TOLERANCE)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(low=st.floats(0.01, 0.99), more=st.floats(0.0, 1.0), name=st.sampled_from(("weights", "kv")))
 def test_offloading_more_is_never_faster_and_never_uses_more_memory(low: float, more: float, name: str) -> None:
     """More bytes are transferred; the device stores fewer, except for the buffers of a layer."""

@@ -125,7 +125,7 @@ NAMES = models.names()
 SCHEMES = ["none", "w8a8", "w8a8-fp8", "w4a16", "w4a8", "w4a4", "nvfp4", "mxfp4", "w8a16kv8", "w4a4kv4"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     model=st.sampled_from(NAMES),
     chip=st.sampled_from(specs.names()),
@@ -163,7 +163,7 @@ GROWING = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     model=st.sampled_from(NAMES),
     chip=st.sampled_from(specs.names()),

@@ -26,7 +26,7 @@ MODELS = ("llama-2-70b", "qwen1.5-moe-a2.7b", "mixtral-8x7b", "deepseek-v2-lite"
 
 
 load = functools.cache(models.load)
-patient = settings(deadline=None, max_examples=40)  # each example builds whole models
+patient = settings(max_examples=40)  # each example builds whole models
 
 
 def graph(model: str, step: Step) -> Graph:

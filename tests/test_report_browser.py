@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-ge
 
 #: Long enough for a busy machine [ms].
 PATIENCE = 60_000
+VIEWPORT = {"width": 1360, "height": 900}
 
 
 @pytest.fixture(scope="module")
@@ -28,19 +29,29 @@ def browser() -> Iterator[Any]:
         open_page.close()
 
 
+def report(folder: Path, words: str) -> Path:
+    found = folder / "report.html"
+    assert main(["report", *words.split(), "--no-fit-check", "-o", str(found)]) == 0
+    return found
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("report") / "report.html"
-    words = "report llama-3.1-8b --hardware h100-sxm,a100-80gb-sxm --batch-size 1,8,64 --no-fit-check".split()
-    assert main([*words, "-o", str(found)]) == 0
-    return found
+    words = "llama-3.1-8b --hardware h100-sxm,a100-80gb-sxm --batch-size 1,8,64"
+    return report(tmp_path_factory.mktemp("report"), words)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with every kind of element in it, and few of each."""
+    return report(tmp_path_factory.mktemp("short"), "llama-3.1-8b --hardware h100-sxm --batch-size 1,8")
 
 
 class OpenPage:
     """An open page with its console errors and network requests."""
 
     def __init__(self, browser: Any, path: Path, **look: Any) -> None:
-        self.page = browser.new_page(viewport={"width": 1360, "height": 900}, **look)
+        self.page = browser.new_page(viewport=VIEWPORT, **look)
         self.page.set_default_timeout(PATIENCE)
         self.faults: list[str] = []
         self.page.on(
@@ -83,11 +94,19 @@ class OpenPage:
         assert self.faults == []
 
 
-@pytest.fixture
-def open_page(browser: Any, path: Path) -> Iterator[OpenPage]:
+@pytest.fixture(scope="module")
+def shared_page(browser: Any, path: Path) -> Iterator[OpenPage]:
     one = OpenPage(browser, path)
     yield one
     one.close()
+
+
+@pytest.fixture
+def open_page(shared_page: OpenPage) -> Iterator[OpenPage]:
+    """The page that all tests share (opening one takes seconds), with every row shown."""
+    shared_page.page.locator('.filters[data-table="operators"]').get_by_role("button", name="Show all").click()
+    yield shared_page
+    assert shared_page.faults == []
 
 
 def test_every_chart_is_drawn(open_page: OpenPage) -> None:
@@ -219,8 +238,8 @@ def test_all_points_can_be_downloaded(open_page: OpenPage) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "paper"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 26)")])
-def test_the_page_follows_the_colour_scheme(browser: Any, path: Path, scheme: str, paper: str) -> None:
-    one = OpenPage(browser, path, color_scheme=scheme)
+def test_the_page_follows_the_colour_scheme(browser: Any, short: Path, scheme: str, paper: str) -> None:
+    one = OpenPage(browser, short, color_scheme=scheme)
     assert one.page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
     drawn = one.page.evaluate("getComputedStyle(document.querySelector('#plot-roofline .main-svg')).backgroundColor")
     assert drawn == paper
@@ -232,10 +251,11 @@ def test_charts_follow_when_the_scheme_changes(open_page: OpenPage) -> None:
     open_page.until(
         "getComputedStyle(document.querySelector('#plot-roofline .main-svg')).backgroundColor === 'rgb(20, 23, 26)'"
     )
+    open_page.page.emulate_media(color_scheme="light")
 
 
-def test_in_print_everything_is_expanded_and_light(browser: Any, path: Path) -> None:
-    one = OpenPage(browser, path, color_scheme="dark")
+def test_in_print_everything_is_expanded_and_light(browser: Any, short: Path) -> None:
+    one = OpenPage(browser, short, color_scheme="dark")
     one.page.emulate_media(media="print", color_scheme="dark")
     one.until("document.querySelectorAll('details:not([open])').length === 0")
     assert one.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -246,20 +266,20 @@ def test_in_print_everything_is_expanded_and_light(browser: Any, path: Path) -> 
     one.close()
 
 
-def test_no_text_box_overflows_a_narrow_screen(browser: Any, path: Path) -> None:
-    one = OpenPage(browser, path)
-    one.page.set_viewport_size({"width": 420, "height": 800})
-    one.until("document.documentElement.scrollWidth <= 420")
-    one.close()
+def test_no_text_box_overflows_a_narrow_screen(open_page: OpenPage) -> None:
+    open_page.page.set_viewport_size({"width": 420, "height": 800})
+    open_page.until("document.documentElement.scrollWidth <= 420")
+    open_page.page.set_viewport_size(VIEWPORT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_audit_of_accessibility_finds_nothing(browser: Any, path: Path, scheme: str) -> None:
+def test_an_audit_of_accessibility_finds_nothing(browser: Any, short: Path, scheme: str) -> None:
     """axe-core's rules of WCAG 2.2 AA and good practice, with everything open and an operator chosen."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe: pip install '.[dev]'")
     context = browser.new_context(bypass_csp=True, color_scheme=scheme)  # the audit is a separate script
     page = context.new_page()
-    page.goto(path.as_uri())
+    page.goto(short.as_uri())
     page.wait_for_selector("html[data-drawn]", state="attached", timeout=PATIENCE)
     page.locator("figure.layer:visible a.op").nth(3).click()
     page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
@@ -294,6 +314,7 @@ def test_a_hostile_name_runs_no_code(browser: Any, tmp_path: Path) -> None:
     one.close()
 
 
+@pytest.mark.slow
 def test_ten_thousand_points_stay_responsive(browser: Any, tmp_path: Path) -> None:
     """Charts draw few points, so that clicks respond quickly."""
     path = tmp_path / "many.html"

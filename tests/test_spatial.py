@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from .answers import answer
 PIECES = {"max_num_batched_tokens": 64}
 
 
+@cache
 def on_chips(model: str, hardware: str, **options: Any) -> dict[str, Any]:
     return answer(model, hardware, **(PIECES | {"spatial": "on"} | options))
 

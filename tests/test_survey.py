@@ -191,6 +191,7 @@ def test_the_page_loads_no_external_files_and_describes_its_pictures(folder: Pat
     assert len(re.findall(r'<img src="[^"]+" alt="[^"]{20,}"', text)) == len(FIGURES)
 
 
+@pytest.mark.slow
 def test_a_second_survey_replaces_the_first_identically(folder: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert main(["survey", "-o", str(folder)]) == 0

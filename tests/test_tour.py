@@ -36,6 +36,7 @@ def shown(notebook: dict[str, Any]) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_the_tour_runs_and_reproduces_its_stored_output() -> None:
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
