@@ -49,25 +49,22 @@ def analyze(
     one length (one point each; a single number holds for all).  options: every option of
     `techniques/options.py` by name (quantization="w4a16", tensor_parallel_size=4).  Raises UserError.
     """
-    options = {**ANALYZE_DEFAULTS, **options}
     return configuration(model, hardware, **options).answer(request(batch_size, input_len, output_len))
 
 
-def _with_options(function: Callable[..., Any], **defaults: object) -> None:
-    """Give a function with **options a signature that names all options.  defaults: those that differ."""
+def _with_options(function: Callable[..., Any]) -> None:
+    """Give a function with **options a signature that names all options."""
     own = signature(function)
     kept = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
     added = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name, declaration.default))
+        Parameter(name, Parameter.KEYWORD_ONLY, default=declaration.default)
         for name, declaration in OPTIONS.items()
         if name not in own.parameters
     ]
     function.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
 
 
-#: `analyze` is calibrated by default; configurations of sweeps and comparisons are not.
-ANALYZE_DEFAULTS = {"efficiency": "calibrated"}
-_with_options(analyze, **ANALYZE_DEFAULTS)
+_with_options(analyze)
 
 
 def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:

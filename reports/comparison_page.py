@@ -25,6 +25,12 @@ PROPERTIES: dict[str, Show] = {
 }
 #: Label of ratios to the first configuration; trailing blanks make the keys distinct.
 RATIO = "  vs first"
+INTERVAL = "  80 %"
+#: Mark of a ratio whose 80 % intervals overlap, and its meaning.
+TIED = "≈"
+TIED_MEANING = "not separable from the first: the 80 % intervals overlap"
+#: Rows that are bounds where times are ideal.
+BOUNDS = ("TTFT", "TPOT", "E2E", "Output tokens/s")
 CHIP: dict[str, Show] = {
     "Devices": lambda c: fmt.whole(c["parallelism"]["devices"]),
     "Compute dtype": lambda c: str(c["roofline"]["compute_dtype"]),
@@ -51,12 +57,14 @@ TIMES: dict[str, Show] = {
     "Prefill bound": lambda c: str(c["stages"]["prefill"]["bound"]),
     "Decode bound": lambda c: str(c["stages"]["decode"]["bound"]),
     "TTFT": lambda c: fmt.duration(c["metrics"]["ttft_s"]),
-    RATIO: lambda c: fmt.times(c["ratio_to_first"]["ttft_s"]),
+    INTERVAL: lambda c: _interval(c, "ttft_s"),
+    RATIO: lambda c: _ratio(c, "ttft_s"),
     "TPOT": lambda c: fmt.duration(c["metrics"]["tpot_s"]),
-    RATIO + " ": lambda c: fmt.times(c["ratio_to_first"]["tpot_s"]),
+    INTERVAL + " ": lambda c: _interval(c, "tpot_s"),
+    RATIO + " ": lambda c: _ratio(c, "tpot_s"),
     "E2E": lambda c: fmt.duration(c["metrics"]["e2e_s"]),
     "Output tokens/s": lambda c: fmt.per_second(c["metrics"]["output_tokens_per_s"]),
-    RATIO + "  ": lambda c: fmt.times(c["ratio_to_first"]["output_tokens_per_s"]),
+    RATIO + "  ": lambda c: _ratio(c, "output_tokens_per_s"),
     "  per device": lambda c: fmt.per_second(c["metrics"]["output_tokens_per_s_per_device"]),
     "Prefill MFU": lambda c: fmt.share(c["metrics"]["prefill_mfu"]),
     "Decode MBU": lambda c: fmt.share(c["metrics"]["decode_mbu"]),
@@ -67,7 +75,19 @@ OPTIONAL_ROWS: dict[str, Callable[[Configuration], bool]] = {
     "  per device": lambda c: c["parallelism"]["devices"] > 1,
     "Host memory": lambda c: c["memory"]["host_bytes"] > 0,
     **dict.fromkeys(ROUND, lambda c: c["generation"] is not None),
+    **dict.fromkeys((INTERVAL, INTERVAL + " "), lambda c: bool(c["metrics"]["intervals"])),
 }
+
+
+def _interval(c: Configuration, metric: str) -> str:
+    return fmt.bounds(*c["metrics"]["intervals"][metric]["80"]) if c["metrics"]["intervals"] else fmt.DASH
+
+
+def _ratio(c: Configuration, metric: str) -> str:
+    """Returns the ratio to the first configuration, marked where it is not separable from 1."""
+    ratio = c["ratio_to_first"][metric]
+    tied = c["separable_from_first"][metric] is False and ratio != 1.0
+    return f"{TIED} {fmt.times(ratio)}" if tied else fmt.times(ratio)
 
 
 def _round(c: Configuration) -> tuple[float, float]:
@@ -140,7 +160,10 @@ def _table(configurations: list[Configuration], differing: list[str], short: Sho
     ]
     rows = [
         Row(
-            cells=(label.rstrip(), *(short.get(label, {}).get(show(c), show(c)) for c in configurations)),
+            cells=(
+                _label(label, configurations),
+                *(short.get(label, {}).get(show(c), show(c)) for c in configurations),
+            ),
             emphasis=_emphasis(label),
             closes=label == list(section)[-1] and section is not sections[-1],
         )
@@ -153,7 +176,14 @@ def _table(configurations: list[Configuration], differing: list[str], short: Sho
         Column(title=first, align=Align.LEFT),
         *(Column(title=short.get(first, {}).get(title, title), styles=STYLES) for title in titles),
     )
-    return Table(columns=columns, rows=tuple(rows), keep=1)
+    note = f"{TIED} {TIED_MEANING}" if any(TIED in cell for row in rows for cell in row.cells) else ""
+    return Table(columns=columns, rows=tuple(rows), keep=1, note=note)
+
+
+def _label(label: str, configurations: list[Configuration]) -> str:
+    """Returns the label of a row; times of the roofline are called bounds."""
+    ideal = all(c["efficiency"]["kind"] == "ideal" for c in configurations)
+    return f"{label}, bound" if ideal and label in BOUNDS else label.rstrip()
 
 
 def _is_shown(label: str, configurations: list[Configuration]) -> bool:

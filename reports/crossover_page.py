@@ -24,23 +24,42 @@ COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
 def page(found: Crossover) -> Page:
-    """Returns a legend with each configuration's share of the points, and the map."""
-    winner = found.winner.astype(int)
+    """Returns a legend with each configuration's share of the points and its lead, and the map; ties in lower case."""
+    winner, tied = found.winner.astype(int), found.tied
     letters = {index: ascii_uppercase[index] for index in range(len(found.names))} | {NO_WINNER: "·"}
-    lines = [
-        (letters[index], name, f"{fmt.share(float(np.mean(winner == index)))} of the points")
-        for index, name in enumerate(found.names)
-    ]
+    lines = [(letters[index], name, _share_and_lead(found, index)) for index, name in enumerate(found.names)]
     if (winner == NO_WINNER).any():
-        lines.append(
-            (letters[NO_WINNER], "no configuration fits in memory", f"{fmt.share(float(np.mean(winner == NO_WINNER)))}")
-        )
+        lines.append((letters[NO_WINNER], "no configuration fits in memory", _share(winner == NO_WINNER)))
     down, across = _picked(len(found.contexts), MAX_ROWS), _picked(len(found.batch_sizes), MAX_COLUMNS)
-    styles = {letters[index]: COLOURS[index % len(COLOURS)] for index in range(len(found.names))}
+    styles = {
+        text: COLOURS[index % len(COLOURS)]
+        for index in range(len(found.names))
+        for text in (letters[index], letters[index].lower())
+    }
     heads = (right("Context"), *(Column(title=fmt.whole(found.batch_sizes[j]), styles=styles) for j in across))
-    rows = tuple(Row(cells=(fmt.whole(found.contexts[i]), *(letters[int(winner[i, j])] for j in across))) for i in down)
-    note = f"lowest {METRIC_TITLES[found.metric]} ({found.efficiency}); one column per batch size"
+
+    def shown(i: int, j: int) -> str:
+        letter = letters[int(winner[i, j])]
+        return letter.lower() if tied[i, j] else letter
+
+    rows = tuple(Row(cells=(fmt.whole(found.contexts[i]), *(shown(i, j) for j in across))) for i in down)
+    kind = "ideal: lower bounds" if found.efficiency == "ideal" else found.efficiency
+    note = f"lowest {METRIC_TITLES[found.metric]} ({kind}); one column per batch size"
+    if tied.any():
+        note += f"; lower case: not separable, the 80 % interval of another overlaps ({_share(tied)})"
     return (Facts(lines=tuple(lines)), Table(columns=heads, rows=rows, note=note))
+
+
+def _share(points: np.ndarray) -> str:
+    return f"{fmt.share(float(np.mean(points)))} of the points"
+
+
+def _share_and_lead(found: Crossover, index: int) -> str:
+    """Returns the share of points that a configuration wins, and its median and largest lead over the second best."""
+    won = found.winner == index
+    leads = found.margin[won & np.isfinite(found.margin)] + 1.0
+    lead = f", by {fmt.times(float(np.median(leads)))}, at most {fmt.times(float(leads.max()))}" if leads.size else ""
+    return f"{_share(won)}{lead}"
 
 
 def _picked(count: int, limit: int) -> list[int]:

@@ -120,6 +120,11 @@ def durations(low: Number, high: Number) -> str:
     return f"{_fixed(float(low) / scale) if low else '0'} to {number} {unit}"
 
 
+def bounds(low: Number, high: Number) -> str:
+    """Formats an interval of times for the cell of a table: `40.1–47.3 ms`."""
+    return durations(low, high).replace(" to ", "–")
+
+
 def intensity(value: Number) -> str:
     """Formats FLOP per byte: `683`, `1,365`, `1.75`, `0.167`, `0`."""
     if value is None:

@@ -11,7 +11,7 @@ from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, righ
 from llmviewer.result.comparison import shown_when_shared
 
 #: Column -> (heading, rank, format).
-SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {
+SHOWN: dict[str, tuple[str, int, Callable[..., str]]] = {
     "batch_size": ("Batch", 0, fmt.whole),
     "input_len": ("Input", 0, fmt.whole),
     "output_len": ("Output", 0, fmt.whole),
@@ -19,7 +19,9 @@ SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {
     "drafted_tokens": ("Drafted", 1, fmt.digits),
     "tokens_per_round": ("Tokens/round", 2, fmt.digits),
     "ttft_s": ("TTFT", 0, fmt.duration),
+    "ttft_80": ("80 %", 3, fmt.bounds),
     "tpot_s": ("TPOT", 0, fmt.duration),
+    "tpot_80": ("80 %", 1, fmt.bounds),
     "e2e_s": ("E2E", 2, fmt.duration),
     "output_tokens_per_s": ("Tokens/s", 0, fmt.per_second),
     "prefill_mfu": ("MFU", 3, fmt.share),
@@ -27,6 +29,8 @@ SHOWN: dict[str, tuple[str, int, Callable[[Any], str]]] = {
     "kv_cache_bytes": ("KV cache", 4, fmt.memory),
     "total_bytes": ("Memory", 2, fmt.memory),
 }
+#: Columns that are bounds where times are ideal.
+IDEAL_IS_BOUND = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
 #: Columns that are omitted if every point has this value.
 OMITTED_VALUES = {"devices": 1, "drafted_tokens": 0, "tokens_per_round": 1}
 
@@ -38,23 +42,39 @@ def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
     alike = {name: columns[name][0] for name in texts if name not in varying}
     fixed = tuple((_title(name), text) for name, text in alike.items() if shown_when_shared(name, text))
     short = {_title(name): letters(columns[name]) for name in varying}
-    numbers = [name for name in SHOWN if name not in OMITTED_VALUES or set(columns[name]) != {OMITTED_VALUES[name]}]
+    numbers = [name for name in SHOWN if _is_shown(name, columns)]
     if len(set(columns["devices"])) == 1 and "devices" in numbers:
         numbers.remove("devices")
         fixed += (("Devices", fmt.whole(columns["devices"][0])),)
-    cells = [_texts(columns[name], short[_title(name)]) for name in varying] + [
-        [SHOWN[name][2](_known(value)) for value in columns[name]] for name in numbers
-    ]
+    cells = [_texts(columns[name], short[_title(name)]) for name in varying]
+    cells += [_formatted(name, columns) for name in numbers]
     cells.append(["yes" if fits else "NO" for fits in columns["fits"]])
     heads = (
         *(left(_title(name)) for name in varying),
-        *(right(title, rank) for title, rank, _ in map(SHOWN.__getitem__, numbers)),
+        *(right(_heading(name, alike.get("efficiency")), SHOWN[name][1]) for name in numbers),
         left("Fits"),
     )
     rest = (("", f"… {fmt.whole(more)} more points; --format csv, json or parquet contains all"),) if more else ()
     table = Table(columns=heads, rows=tuple(Row(cells=row) for row in zip(*cells, strict=True)))
     after = (Facts(lines=rest, emphasis=Emphasis.FAINT),) if rest else ()
     return (Facts(lines=fixed), *legend(short), table, *after)
+
+
+def _is_shown(name: str, columns: Mapping[str, Sequence[Any]]) -> bool:
+    if name.endswith("_80"):
+        return name.replace("_80", "_low80_s") in columns
+    return name not in OMITTED_VALUES or set(columns[name]) != {OMITTED_VALUES[name]}
+
+
+def _formatted(name: str, columns: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Returns the cells of a column; `tpot_80` is the interval of `tpot_s`."""
+    bounds = (name.replace("_80", "_low80_s"), name.replace("_80", "_high80_s"))
+    sources = bounds if name.endswith("_80") else (name,)
+    return [SHOWN[name][2](*map(_known, values)) for values in zip(*map(columns.__getitem__, sources), strict=True)]
+
+
+def _heading(name: str, efficiency: str | None) -> str:
+    return f"{SHOWN[name][0]}, bound" if name in IDEAL_IS_BOUND and efficiency == "ideal" else SHOWN[name][0]
 
 
 def _title(name: str) -> str:

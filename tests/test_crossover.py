@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -18,9 +19,13 @@ BATCHES, CONTEXTS = np.array([1.0, 16.0, 128.0]), np.array([512.0, 4096.0])
 SCHEMES = ("none", "w8a8", "w4a16")
 
 
+def roofline_of(schemes: Iterable[str], **options: str) -> dict[str, api.Configuration]:
+    options = {"efficiency": "ideal", **options}
+    return {scheme: api.configuration("llama-2-7b", "a100", quantization=scheme, **options) for scheme in schemes}
+
+
 def test_the_winner_is_the_configuration_with_the_least_decode_time_among_those_that_fit() -> None:
-    configurations = {scheme: api.configuration("llama-2-7b", "a100", quantization=scheme) for scheme in SCHEMES}
-    found = crossover(configurations, BATCHES, CONTEXTS, "decode_time_s")
+    found = crossover(roofline_of(SCHEMES), BATCHES, CONTEXTS, "decode_time_s")
     for i, context in enumerate(CONTEXTS):
         for j, batch in enumerate(BATCHES):
             answers = [
@@ -36,8 +41,7 @@ def test_the_winner_is_the_configuration_with_the_least_decode_time_among_those_
 
 def test_four_bit_weights_win_at_batch_1_and_all_int8_wins_once_compute_bounds_the_layers() -> None:
     """A100: at batch 1 traffic decides and w4a16 has the least; at batch 512 and short context int8 units decide."""
-    configurations = {scheme: api.configuration("llama-2-7b", "a100", quantization=scheme) for scheme in SCHEMES}
-    found = crossover(configurations, np.array([1.0, 512.0]), np.array([32.0]), "decode_time_s")
+    found = crossover(roofline_of(SCHEMES), np.array([1.0, 512.0]), np.array([32.0]), "decode_time_s")
     assert [found.names[int(w)] for w in found.winner[0]] == ["w4a16", "w8a8"]
 
 
@@ -88,8 +92,29 @@ def test_speculation_wins_at_small_batches_with_many_tokens_and_loses_at_large_o
     """Off and several numbers of draft tokens in one map; `best` is the fastest at every point."""
     drafts = [f"draft=tinyllama-1.1b,tokens={tokens},acceptance=0.7" for tokens in ("2", "8", "best")]
     words = "crossover llama-2-70b --hardware h100 -tp 8 --batch-size 1,64,512 --context 128 --format json".split()
+    words += ["--efficiency", "ideal"]
     assert main([*words, "--speculative", ";".join(["none", *drafts])]) == 0
     found = json.loads(capsys.readouterr().out)
     none, two, eight, best = (plane[0] for plane in found["values"])
     assert eight[0] < two[0] < none[0] and none[2] < two[2] < eight[2]
     assert all(least <= min(others) for least, *others in zip(best, none, two, eight, strict=True))
+
+
+def test_the_margin_is_the_lead_over_the_second_best() -> None:
+    """A100 at batch 1: weights of 4.16 bits are read in 0.27 of the time of 16 bits, 8-bit ones in half."""
+    found = crossover(roofline_of(SCHEMES), np.array([1.0]), np.array([32.0]), "decode_time_s")
+    best, second, _ = np.sort(found.values[:, 0, 0])
+    assert found.margin[0, 0] == second / best - 1.0 > 0.5
+    assert not found.tied.any(), "roofline times have no interval"
+
+
+def test_configurations_tie_where_their_intervals_overlap() -> None:
+    """A chip ties with itself; H100 and A100 separate at batch 1, where the interval of one ends before the other's."""
+    chips = {chip: api.configuration("llama-2-7b", chip) for chip in ("h100", "h100-sxm", "a100")}
+    twice = crossover(chips, BATCHES, CONTEXTS, "decode_time_s")
+    fitting = np.isfinite(twice.values).all(axis=0)
+    assert fitting.any() and (twice.margin[fitting] == 0.0).all() and twice.tied[fitting].all()
+    assert (twice.low < twice.values)[:, fitting].all() and (twice.values < twice.high)[:, fitting].all()
+    pair = crossover({chip: chips[chip] for chip in ("h100", "a100")}, BATCHES, CONTEXTS, "decode_time_s")
+    assert (pair.tied == (pair.low[1] <= pair.high[0]))[fitting].all()
+    assert not pair.tied[:, 0].any()

@@ -80,4 +80,4 @@ def test_an_out_of_range_value_gives_the_same_error_everywhere(
 
 def test_an_engine_needs_calibrated_times() -> None:
     with pytest.raises(lv.UserError, match="it needs efficiency calibrated, not ideal"):
-        Options(engine="vllm")
+        Options(engine="vllm", efficiency="ideal")

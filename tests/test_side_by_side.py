@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable
 
 import pytest
@@ -40,7 +41,6 @@ def test_a_sweep_lists_draft_tokens_at_every_batch_size(printed: Print) -> None:
             batch_size=batch,
             tensor_parallel_size=4,
             speculative=BEST,
-            efficiency="ideal",
         ).to_dict()["generation"]
         assert (drafted, tokens) == (single["drafted_tokens"], single["tokens_per_round"])
     assert found[2][0] > found[3][0] >= 0, "larger batches use fewer draft tokens"
@@ -95,3 +95,44 @@ def test_letters_replace_only_long_texts() -> None:
     assert letters(["none", "w4a16"]) == {}
     assert letters(["none", "x" * (MAX_TEXT_LENGTH + 1), "none"]) == {"none": "A", "x" * (MAX_TEXT_LENGTH + 1): "B"}
     assert letters([f"{number:040}" for number in range(27)]) == {}
+
+
+def test_a_comparison_marks_ratios_whose_intervals_overlap(printed: Print) -> None:
+    rows = list(
+        csv.DictReader(
+            io.StringIO(printed("compare", "llama-3.1-8b", "--hardware", "h100,h200,a100", "--format", "csv"))
+        )
+    )
+    for row in rows[1:]:
+        for metric in ("ttft", "tpot"):
+            apart = (
+                row[f"{metric}_low80_s"] > rows[0][f"{metric}_high80_s"]
+                or row[f"{metric}_high80_s"] < rows[0][f"{metric}_low80_s"]
+            )
+            assert row[f"{metric}_s_separable_from_first"] == str(apart)
+    assert {row["ttft_s_separable_from_first"] for row in rows[1:]} == {"True", "False"}
+    table = printed("compare", "llama-3.1-8b", "--hardware", "h100,h200,a100")
+    assert "≈ 0.9" in table and "not separable from the first: the 80 % intervals overlap" in table
+
+
+def test_bounds_are_called_bounds_and_calibrated_times_have_intervals(printed: Print) -> None:
+    words = ("llama-2-7b", "--hardware", "h100,a100")
+    for command in ("compare", "sweep"):
+        ideal, calibrated = (
+            printed(command, *words, "--efficiency", "ideal", columns=160),
+            printed(command, *words, columns=160),
+        )
+        assert "TPOT, bound" in ideal and "80 %" not in ideal
+        assert (
+            "bound" not in calibrated.replace("Prefill bound", "").replace("Decode bound", "") and "80 %" in calibrated
+        )
+
+
+def test_every_command_answers_alike(printed: Print) -> None:
+    """analyze, sweep and compare print one number for one question."""
+    words = ("llama-2-7b", "--hardware", "mi300x", "--batch-size", "4", "--format")
+    single = json.loads(printed("analyze", *words, "json"))["metrics"]["tpot_s"]
+    (swept,) = json.loads(printed("sweep", *words, "json"))["rows"]
+    (compared,) = json.loads(printed("compare", *words, "json"))["configurations"]
+    assert swept["tpot_s"] == pytest.approx(single, rel=1e-12)
+    assert compared["metrics"]["tpot_s"] == single

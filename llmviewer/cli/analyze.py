@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmviewer import api
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from llmviewer.reports.page import Page
 
 
-@partial(opt.with_run_options, efficiency=api.ANALYZE_DEFAULTS["efficiency"])
+@opt.with_run_options
 def command(
     model: opt.Model,
     hardware: opt.Hardware,

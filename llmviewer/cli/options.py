@@ -78,18 +78,15 @@ Output = Annotated[str | None, typer.Option("-o", "--output", help="Write to thi
 MAX_COMBINATIONS = 10**4
 
 
-def with_run_options(command: Callable[..., int], **defaults: str) -> Callable[..., int]:
-    """Add to a command every option of a run that it does not declare; the command receives them as **options.
-
-    defaults: values that replace the declared defaults.
-    """
+def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add to a command every option of a run that it does not declare; the command receives them as **options."""
     declared = signature(command, eval_str=True)
     kept = [p for p in declared.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     added = [
         Parameter(
             name,
             Parameter.KEYWORD_ONLY,
-            default=defaults.get(name, None if declaration.default == () else declaration.default),
+            default=None if declaration.default == () else declaration.default,
             annotation=annotation(name),
         )
         for name, declaration in OPTIONS.items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +36,7 @@ DEFAULT_FILES = {"html": "report.html", "xlsx": "report.xlsx"}
 Sizes = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
 
 
-@partial(opt.with_run_options, efficiency="calibrated")
+@opt.with_run_options
 def command(
     model: opt.Models,
     hardware: opt.Chips,

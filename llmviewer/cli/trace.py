@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +13,7 @@ from llmviewer.core.errors import UserError, quoted
 from llmviewer.result.timeline.traced import check_event_count
 
 
-@partial(opt.with_run_options, efficiency="calibrated")
+@opt.with_run_options
 def command(
     model: opt.Model,
     hardware: opt.Hardware,

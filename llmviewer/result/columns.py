@@ -72,7 +72,7 @@ def _stage_columns(a: Analysis) -> dict[str, Any]:
     return {
         f"{stage}_{name}": pick(getattr(a.evaluation, name))
         for stage, pick in (("prefill", a.schedule.prefill), ("decode", a.schedule.decode))
-        for name in ("time_s", "flops", "matmul_flops", "traffic_bytes")
+        for name in ("time_s", "ideal_time_s", "flops", "matmul_flops", "traffic_bytes")
     }
 
 

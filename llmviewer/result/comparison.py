@@ -11,6 +11,8 @@ from llmviewer.techniques.registry import TECHNIQUES
 SCHEMA = "llmviewer.comparison/1"
 #: Metrics with a ratio to the first configuration.
 COMPARED = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
+#: Compared metric -> the time whose interval decides whether two values differ.
+DECIDING = {**{name: name for name in COMPARED}, "output_tokens_per_s": "e2e_s"}
 #: Techniques that tables always name, even at their defaults.
 ALWAYS_SHOWN = ("quantization", "kv_cache_dtype")
 MEMORY_COLUMNS = (
@@ -55,6 +57,7 @@ class Comparison:
                 "techniques": {name: result.techniques[name] for name in self.techniques},
                 **result.techniques,
                 "ratio_to_first": {name: _ratio(answer["metrics"][name], first[name]) for name in COMPARED},
+                "separable_from_first": {name: _separable(answer["metrics"], first, name) for name in COMPARED},
                 **answer,
             }
             for result, answer in zip(self.results, answers, strict=True)
@@ -75,6 +78,20 @@ def _ratio(value: float | None, first: float | None) -> float | None:
     return None if value is None or first is None else value / first
 
 
+def _separable(one: dict[str, Any], first: dict[str, Any], metric: str) -> bool | None:
+    """Whether the 80 % intervals of two values have no common point; without intervals, whether the values differ.
+
+    None if either value is missing.
+    """
+    if one[metric] is None or first[metric] is None:
+        return None
+    known = [metrics["intervals"].get(DECIDING[metric]) for metrics in (one, first)]
+    if None in known:
+        return bool(one[metric] != first[metric])
+    (low, high), (first_low, first_high) = (levels["80"] for levels in known)
+    return bool(high < first_low or low > first_high)
+
+
 def _row(configuration: dict[str, Any]) -> dict[str, Any]:
     memory, stages, round_ = configuration["memory"], configuration["stages"], configuration["generation"]
     return {
@@ -90,6 +107,8 @@ def _row(configuration: dict[str, Any]) -> dict[str, Any]:
         "tokens_per_round": 1 if round_ is None else round_["tokens_per_round"],
         **{name: memory[name] for name in (*MEMORY_COLUMNS, "fits", "max_batch_size", "max_context_len")},
         **configuration["metrics"],
+        **{f"{name}_ideal_time_s": stage["ideal_time_s"] for name, stage in stages.items()},
         **{f"{name}_bound": stage["bound"] for name, stage in stages.items()},
         **{f"{name}_ratio_to_first": ratio for name, ratio in configuration["ratio_to_first"].items()},
+        **{f"{name}_separable_from_first": known for name, known in configuration["separable_from_first"].items()},
     }

@@ -25,6 +25,12 @@ CROSSOVER_METRICS: dict[str, Callable[[Analysis], Array]] = {
     "e2e_s": lambda a: a.e2e_s,
     "device_time_s": lambda a: a.token_s * a.system.parallelism.devices,
 }
+#: Metric -> the time whose prediction interval, in proportion, is that of the metric.
+INTERVAL_OF = {
+    "ttft_s": "ttft_s",
+    "e2e_s": "e2e_s",
+    **dict.fromkeys(("decode_time_s", "tpot_s", "device_time_s"), "tpot_s"),
+}
 #: Metrics of whole answers; the others are of prefill, or of one token of the decode step shown.
 ANSWER_METRICS = ("tpot_s", "e2e_s")
 #: Option values that need the option's name beside them where several options differ.
@@ -55,6 +61,7 @@ class Crossover:
     """Values of a metric by configuration, context length and batch size, and the winner at each point.
 
     values: shape (configurations, contexts, batch sizes); inf where the configuration does not fit in memory.
+    low, high: bounds of the 80 % intervals of `values`; the values themselves for ideal times.
     efficiency: ideal or calibrated.
     winner: index of the configuration with the least value, NO_WINNER where none fits; ties go to the first.
     """
@@ -65,12 +72,30 @@ class Crossover:
     batch_sizes: Array
     contexts: Array
     values: Array
+    low: Array
+    high: Array
 
     @property
     def winner(self) -> Array:
         """Index of the best configuration, shape (contexts, batch sizes)."""
         best = np.argmin(self.values, axis=0)
         return np.where(np.isfinite(np.min(self.values, axis=0)), best, NO_WINNER)
+
+    @property
+    def margin(self) -> Array:
+        """Second-best value over the best, minus 1, shape (contexts, batch sizes); inf where only one fits."""
+        best, second = np.partition(self.values, 1, axis=0)[:2]
+        lead: Array = np.divide(second, best, out=np.full(best.shape, np.inf), where=np.isfinite(best)) - 1.0
+        return lead
+
+    @property
+    def tied(self) -> Array:
+        """Whether the interval of another configuration overlaps that of the winner, shape (contexts, batch sizes)."""
+        best = np.argmin(self.values, axis=0)
+        others = np.arange(len(self.names))[:, None, None] != best
+        overlaps = self.low <= np.take_along_axis(self.high, best[None], axis=0)
+        tied: Array = (others & overlaps & np.isfinite(self.values)).any(axis=0)
+        return tied
 
     def to_dict(self) -> dict[str, Any]:
         """The crossover object: axes, names, winners, values (null where a configuration does not fit)."""
@@ -82,22 +107,31 @@ class Crossover:
             "batch_sizes": self.batch_sizes.astype(int).tolist(),
             "contexts": self.contexts.astype(int).tolist(),
             "winner": self.winner.astype(int).tolist(),
-            "values": np.where(np.isfinite(self.values), self.values, None).tolist(),  # type: ignore[call-overload]
+            "margin": _or_null(self.margin),
+            "tied": self.tied.tolist(),
+            **{name: _or_null(getattr(self, name)) for name in ("values", "low", "high")},
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """Table rows, one per point."""
-        winner = self.winner.astype(int)
+        winner, margin, tied = self.winner.astype(int), self.margin, self.tied
         return [
             {
                 "batch_size": int(batch),
                 "context": int(context),
                 "winner": self.names[winner[i, j]] if winner[i, j] != NO_WINNER else None,
+                "margin": float(margin[i, j]) if np.isfinite(margin[i, j]) else None,
+                "tied": bool(tied[i, j]),
                 **{name: float(self.values[k, i, j]) for k, name in enumerate(self.names)},
             }
             for i, context in enumerate(self.contexts)
             for j, batch in enumerate(self.batch_sizes)
         ]
+
+
+def _or_null(values: Array) -> Any:
+    """Nested lists of the values, with None for infinite ones."""
+    return np.where(np.isfinite(values), values, None).tolist()  # type: ignore[call-overload]
 
 
 def crossover(
@@ -122,7 +156,8 @@ def crossover(
     if len(grid) > MAX_MAP_POINTS:
         raise UserError(f"the map has {len(grid):,} points; allowed: at most {MAX_MAP_POINTS:,}")
     shape = (len(contexts), len(batch_sizes))
-    values = np.stack([_metric_values(c, grid, metric).reshape(shape) for c in configurations.values()])
+    found = np.stack([_metric_values(c, grid, metric).reshape(3, *shape) for c in configurations.values()], axis=1)
+    low, values, high = found
     return Crossover(
         names=tuple(configurations),
         metric=metric,
@@ -130,16 +165,30 @@ def crossover(
         batch_sizes=batch_sizes,
         contexts=contexts,
         values=values,
+        low=low,
+        high=high,
     )
 
 
 def _metric_values(configuration: Candidate, grid: Grid, metric: str) -> Array:
-    """Values of the metric for one configuration at every point; inf where it does not fit in memory."""
+    """Lower bound, value and upper bound of the metric at every point, shape (3, points); inf where it does not fit."""
     pieces = []
     for request in grid.chunks(max_points=configuration.most_points):
         analysis = configuration.answer(request).analysis
-        pieces.append(np.where(analysis.memory.fits, CROSSOVER_METRICS[metric](analysis), np.inf))
-    return np.concatenate(pieces)
+        values = CROSSOVER_METRICS[metric](analysis) * _ratios(analysis, INTERVAL_OF[metric])
+        pieces.append(np.where(analysis.memory.fits, values, np.inf))
+    return np.concatenate(pieces, axis=1)
+
+
+def _ratios(analysis: Analysis, metric: str) -> Array:
+    """Lower bound, value and upper bound of a metric over its value, shape (3, points); ones for ideal times."""
+    ones = np.ones((1, analysis.schedule.points))
+    if analysis.calibration is None:
+        return np.repeat(ones, 3, axis=0)
+    from llmviewer.result import interval  # ideal times have none
+
+    low, high = (interval.metric_ratios(analysis)[metric][at] for at in interval.LEVELS["80"])
+    return np.concatenate([low[None], ones, high[None]])
 
 
 def configuration_names(options: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -97,7 +97,12 @@ def _on_slower_side(evaluation: Evaluation, row: TimedOperator, pick: Pick) -> A
 
 
 def metric_bounds(analysis: Analysis) -> dict[str, Array]:
-    """Bounds of TTFT, TPOT and E2E [s], shape (4, points) each.
+    """Bounds of TTFT, TPOT and E2E [s], shape (4, points) each."""
+    return {name: ratios * getattr(analysis, name) for name, ratios in metric_ratios(analysis).items()}
+
+
+def metric_ratios(analysis: Analysis) -> dict[str, Array]:
+    """Bounds of TTFT, TPOT and E2E over their values, shape (4, points) each.
 
     They come from the residuals of the engine's published figures, else from the bounds of the stages in proportion.
     """
@@ -105,12 +110,8 @@ def metric_bounds(analysis: Analysis) -> dict[str, Array]:
     prefill = stage_bounds(analysis, "prefill")
     first = _metric_ratios(analysis, "ttft_s", prefill / plan.prefill(analysis.evaluation.time_s))
     further = _metric_ratios(analysis, "tpot_s", _round_ratios(analysis))
-    ttft, generation = analysis.ttft_s * first, analysis.generation_s * further
-    return {
-        "ttft_s": ttft,
-        "tpot_s": analysis.tpot_s * further,
-        "e2e_s": _metric_ratios(analysis, "e2e_s", (ttft + generation) / analysis.e2e_s) * analysis.e2e_s,
-    }
+    e2e = (analysis.ttft_s * first + analysis.generation_s * further) / analysis.e2e_s
+    return {"ttft_s": first, "tpot_s": further, "e2e_s": _metric_ratios(analysis, "e2e_s", e2e)}
 
 
 def _round_ratios(analysis: Analysis) -> Array:

@@ -75,8 +75,8 @@ class Options:
         "cheaper", "Form of MLA: cheaper (in FLOPs), naive, absorbed.", choices=("cheaper", "naive", "absorbed")
     )
     efficiency: str = _word(
-        "ideal",
-        "ideal: the data sheet's roofline, a bound; calibrated: what kernels reach.",
+        "calibrated",
+        "calibrated: what kernels reach; ideal: the data sheet's roofline, a lower bound.",
         choices=("calibrated", "ideal"),
         closed=True,
     )

@@ -54,7 +54,7 @@ KINDS: dict[str, PlotKind] = {
     "latency": PlotKind(
         module="latency",
         summary="TTFT and TPOT over batch size.",
-        example="llama-3.1-8b --hardware a100-80gb-sxm,h100-sxm --efficiency calibrated --engine vllm",
+        example="llama-3.1-8b --hardware a100-80gb-sxm,h100-sxm --engine vllm",
         axes=BATCH_OR_LENGTH,
     ),
     "throughput": PlotKind(
@@ -98,7 +98,7 @@ KINDS: dict[str, PlotKind] = {
     "pareto": PlotKind(
         module="pareto",
         summary="Tokens per second per user against those per device over batch size, with the Pareto frontier.",
-        example="llama-3.1-70b --hardware h100-sxm -tp 2,4,8 --efficiency calibrated --engine vllm",
+        example="llama-3.1-70b --hardware h100-sxm -tp 2,4,8 --engine vllm",
         axes=BATCH_OR_LENGTH,
     ),
     "crossover": PlotKind(
