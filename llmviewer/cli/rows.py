@@ -5,22 +5,48 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from llmviewer.cli.output import atomic_file, open_output
 from llmviewer.core.errors import UserError
+from llmviewer.result.columns import constant
 
 Columns = dict[str, Any]
 
+#: Characters for which a CSV cell is quoted.
+SPECIAL = set(',"\r\n')
 #: A terminal shows at most this many points; files contain all.
 MAX_TERMINAL_ROWS = 200
 
 
 def csv(chunks: Iterator[Columns], path: str | None) -> None:
-    """Write comma-separated values with a header."""
-    import pandas as pd
+    """Write comma-separated values with a header; undefined values are empty cells."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
 
     with open_output(path) as stream:
         for number, columns in enumerate(chunks):
-            pd.DataFrame(columns).to_csv(stream, index=False, header=number == 0)
+            if number == 0:
+                stream.write(",".join(columns) + "\n")
+            words = {
+                name: np.where(values, "True", "False") for name, values in columns.items() if values.dtype == bool
+            }
+            special = any(set(text) & SPECIAL for text in map(constant, columns.values()) if text)
+            options = arrow_csv.WriteOptions(include_header=False, quoting_style="needed" if special else "none")
+            sink = pa.BufferOutputStream()
+            arrow_csv.write_csv(_table_of(columns | words), sink, options)
+            stream.write(str(sink.getvalue(), "utf-8"))
+
+
+def _table_of(columns: Columns) -> Any:
+    """The columns as an Arrow table; a text is stored once per chunk, and NaN is null."""
+    import pyarrow as pa
+
+    arrays = {}
+    for name, values in columns.items():
+        text = constant(values)
+        arrays[name] = pa.array(values, from_pandas=True) if text is None else pa.repeat(text, len(values))
+    return pa.table(arrays)
 
 
 def json(chunks: Iterator[Columns], path: str | None) -> None:
@@ -41,15 +67,12 @@ def parquet(chunks: Iterator[Columns], path: str | None) -> None:
     """Write one Parquet file."""
     if path is None:
         raise UserError("--format parquet needs a file: -o sweep.parquet")
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise UserError("Parquet needs pyarrow: pip install 'llmviewer[parquet]'") from error
+    from pyarrow import parquet as pq
+
     with atomic_file(path) as temporary:
         writer = None
         for columns in chunks:
-            table = pa.table(columns)
+            table = _table_of(columns)
             writer = writer or pq.ParquetWriter(temporary, table.schema)
             writer.write_table(table)
         if writer is not None:

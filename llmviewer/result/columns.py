@@ -15,17 +15,28 @@ MEMORY_PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framewo
 RESULT_METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "prefill_mfu", "decode_mbu")
 
 
+#: Column -> field of `Parallelism`: sizes are numbers, also where an option's text says more.
+PARALLEL_SIZES = {f"{name}_parallel_size": name for name in ("tensor", "data", "expert", "context", "pipeline")}
+
+
 def columns(a: Analysis, efficiency: str, techniques: Mapping[str, str]) -> dict[str, Any]:
-    """Column name -> array over points.  efficiency, techniques: as given by the user."""
-    points = a.schedule.points
-    point = np.ones(points)
-    found: dict[str, Any] = {
-        "model": [a.model.name] * points,
-        "hardware": [a.system.chip.name] * points,
-        "dtype": [a.model.dtype.name] * points,
-        "efficiency": [efficiency] * points,
-        "engine": ["" if a.calibration is None else a.system.engine.name] * points,
-        **{name: [text] * points for name, text in techniques.items()},
+    """Column name -> array over points.  efficiency, techniques: as given by the user.
+
+    Texts are the same at all points; their arrays hold one element (strides of zero), which `constant` returns.
+    """
+    point = np.ones(a.schedule.points)
+    texts = {
+        "model": a.model.name,
+        "hardware": a.system.chip.name,
+        "dtype": a.model.dtype.name,
+        "efficiency": efficiency,
+        "engine": "" if a.calibration is None else a.system.engine.name,
+        **techniques,
+    }
+    found: dict[str, Any] = {name: np.broadcast_to(np.array(text, object), point.shape) for name, text in texts.items()}
+    found |= {name: (getattr(a.system.parallelism, size) * point).astype(int) for name, size in PARALLEL_SIZES.items()}
+    found |= {
+        "microbatches": (a.system.parallelism.microbatches * point).astype(int),
         "batch_size": (a.request.batch_size * point).astype(int),
         "input_len": (a.request.input_len * point).astype(int),
         "output_len": (a.request.output_len * point).astype(int),
@@ -37,6 +48,11 @@ def columns(a: Analysis, efficiency: str, techniques: Mapping[str, str]) -> dict
     found["output_tokens_per_s_per_user"] = rate / found["batch_size"]
     found["output_tokens_per_s_per_device"] = rate / a.system.parallelism.devices
     return found | _interval_columns(a) | _stage_columns(a) | _memory_columns(a)
+
+
+def constant(values: Any) -> str | None:
+    """The text that a column of `columns` has at all points; None for numbers."""
+    return str(values[0]) if values.dtype == object else None
 
 
 def _round_columns(a: Analysis) -> dict[str, Count]:
