@@ -15,17 +15,19 @@ CHIPS = specs.names()
 FOLDERS = ("hardware_specs", "hardware_specs/hosts", "hardware_specs/networks")
 FILES = [(folder, stem) for folder in FOLDERS for stem in data.stems(folder)]
 
-#: Devices required by the first issue, by names that users may type.
+#: Devices that users asked for, by names that they may type.
 REQUIRED = """
     rtx-a6000 a40 a100-40gb-sxm a100-80gb-sxm a100-40gb-pcie a100-80gb-pcie a800 a30 a10 v100 t4 l4 l40 l40s rtx-3090
     rtx-4090 rtx-5090 rtx-6000-ada rtx-pro-6000 h20 h100-sxm h100-pcie h100-nvl h800 h200 gh200 b200 b300 gb200
     jetson-agx-orin mi210 mi250x mi300x mi325x mi355x gaudi-2 gaudi-3 tpu-v4 tpu-v5e tpu-v5p tpu-v6e m2-ultra m3-max
-    m4-max ascend-910b groq-lpu cerebras-wse-3 graphcore-ipu epyc-9654 xeon-platinum-8480
+    m4-max ascend-910b groq-lpu cerebras-wse-3 graphcore-ipu epyc-9654 xeon-platinum-8480 v100-16gb v100-pcie-16gb
+    a10g l20 rtx-3060 rtx-3080 rtx-4060 rtx-4070 rtx-4080 rtx-5080 m1-pro m2-pro m3-pro m4-pro gb10 dgx-spark strix-halo
+    rx-7900-xtx arc-pro-b60
 """.split()
 #: Names that tables of published measurements use.
 MEASURED = """
     a100_sxm a100_pcie a100_sxm_40gb h100_sxm h200_sxm b200_sxm gb200 gh200 l40s l4 a40 rtx_a6000 rtx4090 rtx_pro_6000
-    mi250 mi300x apple_m2_ultra nvidia_A6000 h100 a100 gaudi2 b300_sxm
+    mi250 mi300x apple_m2_ultra nvidia_A6000 h100 a100 gaudi2 b300_sxm b60 rtx_pro_6000_server
 """.split()
 VENDORS = ("nvidia", "amd", "intel", "google", "apple", "aws", "huawei", "geforce", "tesla", "instinct")
 
@@ -169,6 +171,12 @@ def test_cards_whose_nvlink_needs_a_bridge_default_to_pcie(stem: str) -> None:
         ("rtx-4090", "fp16", 165.2, "330.3, with 16-bit accumulation"),
         ("mi300x", "bf16", 1307.4, "2614.9, the rate with sparsity"),
         ("v100", "fp16", 125, "112, of the PCIe card"),
+        ("a10g", "bf16", 70, "125, of the A10"),
+        ("rtx-3060", "fp16", 25.5, "102, with sparsity and 16-bit accumulation"),
+        ("rtx-4070", "fp16", 58.3, "466, with sparsity, 8 bit and 16-bit accumulation"),
+        ("rtx-5080", "fp16", 112.6, "225.1, with 16-bit accumulation"),
+        ("gb10", "bf16", 125, "213, of one benchmark, or 1000, of sparse fp4"),
+        ("rx-7900-xtx", "fp16", 122.9, "61.4, of the vector units"),
     ],
 )
 def test_matrix_rates_are_dense_with_32_bit_accumulation(
@@ -193,6 +201,13 @@ def test_bandwidth_is_decimal_and_capacity_binary(name: str, gb_per_s: float, gi
     chip = specs.load(name)
     assert chip.bandwidth_bytes_per_s == gb_per_s * 1e9
     assert chip.memory_bytes == gib * 2**30
+
+
+@pytest.mark.parametrize("kind", ["sxm", "pcie"])
+def test_a_v100_of_16_gib_is_that_of_32_gib_with_half_the_memory(kind: str) -> None:
+    small, large = (spec("hardware_specs", f"v100-{gib}gb-{kind}") for gib in (16, 32))
+    assert {key for key in large if small[key] != large[key]} == {"name", "memory_capacity_gib"}
+    assert small["memory_capacity_gib"]["value"] * 2 == large["memory_capacity_gib"]["value"] == 32
 
 
 def test_exponentials_run_at_the_clock_of_the_vector_units() -> None:
