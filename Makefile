@@ -32,6 +32,7 @@ bench: $(VENV)/installed
 docs: $(VENV)/developed
 	$(BIN)/python -m tests.certificate.table > docs/certificate.md
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/python_api.py
 	$(BIN)/python docs/ledger.py
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/tour.py

@@ -10,26 +10,68 @@ from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.version import __version__
 
-__all__ = ["Result", "UserError", "__version__", "analyze"]
+__all__ = [
+    "Comparison",
+    "Crossover",
+    "Result",
+    "Sweep",
+    "UserError",
+    "__version__",
+    "analyze",
+    "compare",
+    "crossover",
+    "list_engines",
+    "list_hardware",
+    "list_models",
+    "list_techniques",
+    "plot",
+    "sweep",
+]
 
 if TYPE_CHECKING:
-    from llmviewer.api import analyze
+    from llmviewer.api import (
+        analyze,
+        compare,
+        crossover,
+        list_engines,
+        list_hardware,
+        list_models,
+        list_techniques,
+        sweep,
+    )
     from llmviewer.core.errors import UserError
+    from llmviewer.reports.plots.plot import plot
+    from llmviewer.result.comparison import Comparison
+    from llmviewer.result.crossover import Crossover
     from llmviewer.result.result import Result
+    from llmviewer.result.sweep import Sweep
 
-#: Public names are imported when first used, so that the command line can set up the process before numpy loads.
-_HOME = {"analyze": "llmviewer.api", "UserError": "llmviewer.core.errors", "Result": "llmviewer.result.result"}
+#: Modules of public names that are not in `llmviewer.api`.
+_HOME = {
+    "Comparison": "llmviewer.result.comparison",
+    "Crossover": "llmviewer.result.crossover",
+    "Result": "llmviewer.result.result",
+    "Sweep": "llmviewer.result.sweep",
+    "UserError": "llmviewer.core.errors",
+    "plot": "llmviewer.reports.plots.plot",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    """A public name, imported when first used: the command line sets up the process before numpy loads."""
+    if name not in __all__:
         raise AttributeError(f"module 'llmviewer' has no attribute '{name}'")
     from importlib import import_module
 
-    found = getattr(import_module(_HOME[name]), name)
+    found = getattr(import_module(_HOME.get(name, "llmviewer.api")), name)
     if name != "UserError":
         import_module("llmviewer.result.result").Result.notebook_view = staticmethod(_notebook_view)
+    globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def _notebook_view(result: Result) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from llmviewer.reports import format as fmt
 from llmviewer.reports.letters import legend, letters
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
-from llmviewer.result.comparison import shown_when_shared
+from llmviewer.result.comparison import OPTION_COLUMNS, shown_when_shared
 
 #: Column -> (heading, rank, format).
 SHOWN: dict[str, tuple[str, int, Callable[..., str]]] = {
@@ -37,7 +37,8 @@ OMITTED_VALUES = {"devices": 1, "drafted_tokens": 0, "tokens_per_round": 1}
 
 def page(columns: Mapping[str, Sequence[Any]], more: int) -> Page:
     """Returns a table of points.  more: number of points that are not shown."""
-    texts = [name for name, values in columns.items() if isinstance(values[0], str)]
+    texts = [name for name, values in columns.items() if isinstance(values[0], str) or name in OPTION_COLUMNS]
+    columns = {**columns, **{name: list(map(str, columns[name])) for name in texts}}
     varying = [name for name in texts if len(set(columns[name])) > 1]
     alike = {name: columns[name][0] for name in texts if name not in varying}
     fixed = tuple((_title(name), text) for name, text in alike.items() if shown_when_shared(name, text))

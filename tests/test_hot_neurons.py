@@ -208,7 +208,7 @@ def test_hot_neurons_compose_with_other_techniques(options: dict[str, str]) -> N
     """The device stores less than without it, and decode still waits for the host."""
     text = {"hot_neurons": "gpu=0.1,active=0.3,predictor=0"}
     both, other = (analyze("llama-2-7b", "rtx-4090", output_len=2, **{**options, **more}) for more in (text, {}))
-    assert both.memory()["weights_bytes"] < other.memory()["weights_bytes"]
+    assert both.memory["weights_bytes"] < other.memory["weights_bytes"]
     assert "host" in both.stage("decode")["time_by_bound_s"]
 
 

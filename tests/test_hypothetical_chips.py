@@ -42,7 +42,7 @@ def test_an_array_of_chips_equals_the_single_chips(name: str, efficiency: str) -
         single = run(scaled(name, float(factor)), efficiency=efficiency)
         assert together.metrics(at)["tpot_s"] == single.metrics()["tpot_s"]
         assert together.metrics(at)["ttft_s"] == single.metrics()["ttft_s"]
-        assert together.memory(at)["capacity_bytes"] == single.memory()["capacity_bytes"]
+        assert together.memory_at(at)["capacity_bytes"] == single.memory["capacity_bytes"]
         assert together.to_dict(at)["hardware"] == single.to_dict()["hardware"]
 
 

@@ -351,7 +351,7 @@ def test_offloading_composes_with_low_bits_drafts_pages_and_devices() -> None:
     copies = [row(one.stage("decode"), "load_weights") for one in (plain, found)]
     matrices = (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672) * 4.125 / 8 / 4
     assert copies[0]["time_s"] == copies[1]["time_s"] == pytest.approx(0.4 * (matrices + 2 * 2 * 8192) / 63e9, rel=1e-6)
-    before, after = plain.memory(), found.memory()
+    before, after = plain.memory, found.memory
     assert after["host_bytes"] == before["host_bytes"] == pytest.approx(0.4 * 80 * (matrices + 2 * 2 * 8192), rel=1e-6)
     (draft,) = found.to_dict()["generation"]["drafts"]
     assert after["weights_bytes"] == pytest.approx(before["weights_bytes"] + draft["weights_bytes"])

@@ -69,6 +69,7 @@ ENTRIES = ("llmviewer/techniques/", "calibrate/kernels/", "reports/plots/", "llm
 #: path -> reason why the short file is not part of another.
 SHORT: dict[str, str] = {
     "llmviewer/__main__.py": "`python -m llmviewer`",
+    "llmviewer/api/catalog.py": "names that calls take, which need no analysis",
     "llmviewer/cli/calibrate/group.py": "the registry of calibrate's commands",
     "llmviewer/cli/extras.py": "the message of a missing extra, read by several commands",
     "llmviewer/core/counts.py": "the type that every formula uses; everything imports it",

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import rows, views
 from llmviewer.cli.output import print_warnings
-from llmviewer.core.workload import Request
-from llmviewer.result.sweep import Grid, parse_values
-from llmviewer.serving.schedule import check_passes
+from llmviewer.result.sweep import Grid, Sweep, parse_values
 
 Columns = dict[str, Any]
 
@@ -53,28 +49,13 @@ def command(
         input_lens=parse_values("input_len", input_len),
         output_lens=parse_values("output_len", output_len),
     )
-    configurations = [api.configuration(model, **chosen) for chosen in opt.combinations(options, hardware=hardware)]
-    warnings = [text for configuration in configurations for text in _check_largest(configuration, grid.largest())]
-    with progress(len(grid) * len(configurations)) as advance:
-        WRITERS[format](_chunks(configurations, grid, advance), output)
+    made = opt.combinations(options, hardware=hardware)
+    sweep = Sweep(configurations=tuple(api.configuration(model, **chosen) for chosen in made), grid=grid)
+    warnings = sweep.check()
+    with progress(len(sweep)) as advance:
+        WRITERS[format](sweep.chunks(advance), output)
     print_warnings(warnings)
     return 0
-
-
-def _check_largest(configuration: api.Configuration, largest: Request) -> tuple[str, ...]:
-    """Warnings of a configuration.  Raises UserError for the largest request before any row is written."""
-    check_passes(largest, configuration.token_budget)
-    configuration.answer(replace(largest, output_len=np.ones(1))).columns()
-    return api.warnings(configuration.model, largest)
-
-
-def _chunks(configurations: list[api.Configuration], grid: Grid, advance: Callable[[int], None]) -> Iterator[Columns]:
-    """Columns of all points, chunk by chunk.  advance: called with the number of points of each chunk."""
-    for configuration in configurations:
-        for request in grid.chunks(configuration.token_budget, configuration.most_points):
-            columns = configuration.answer(request).columns()
-            yield columns
-            advance(len(columns["batch_size"]))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from llmviewer.core import data
@@ -46,6 +47,12 @@ def load(name: str) -> Chip:
     """The chip called `name` (stem or alias in hardware_specs/), or in the YAML file at that path."""
     path, stem, aliases = data.find("hardware_specs", name, "chip")
     return parse(data.read_yaml(path), stem=stem, aliases=aliases, path=data.display_path(path))
+
+
+def from_fields(fields: Mapping[str, Any]) -> Chip:
+    """The chip with these fields of a spec file; its name in lower case with hyphens is the stem."""
+    name = _text(fields, "name", "hardware")
+    return parse(fields, stem="-".join(name.lower().split()) or "chip")
 
 
 def network(name: str) -> tuple[Link, Figure]:
@@ -134,11 +141,12 @@ def parse(spec: Mapping[str, Any], *, stem: str, aliases: tuple[str, ...] = (), 
             figures[target] = figure = _figure(spec[key], factor, f"{where}: {key}")
             fields[target] = figure.value
     for key, (target, factor) in RATE_KEYS.items():
-        fields[target] = {}
+        values: dict[str, float] = {}
         rates = _mapping(spec.get(key, {}), f"{where}: {key}", RATE_DTYPES)
         for dtype, entry in rates.items():
             figures[f"{target}.{dtype}"] = figure = _figure(entry, factor, f"{where}: {key}.{dtype}")
-            fields[target][dtype] = figure.value
+            values[dtype] = figure.value
+        fields[target] = MappingProxyType(values)
     special = _special(spec, fields, where)
     if special is not None:
         figures["special_ops_per_s"] = special
@@ -148,10 +156,10 @@ def parse(spec: Mapping[str, Any], *, stem: str, aliases: tuple[str, ...] = (), 
         title=_text(spec, "name", where),
         maker=_text(spec, "maker", where),
         generation=_text(spec, "generation", where),
-        links=_links(spec, where, figures),
+        links=MappingProxyType(_links(spec, where, figures)),  # chips are cached, so a caller must not change them
         default_link=spec.get("default_link") or "",
         aliases=aliases,
-        figures=figures,
+        figures=MappingProxyType(figures),
         path=path,
         **fields,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmviewer.models.load import load, names, read
+from llmviewer.models.load import from_fields, load, names, read
 from llmviewer.models.model import Model
 
-__all__ = ["Model", "load", "names", "read"]
+__all__ = ["Model", "from_fields", "load", "names", "read"]

@@ -33,6 +33,12 @@ def load(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Mo
     return replace(parse(card.config, card.name, dtype, ignored), source=card.source)
 
 
+def from_fields(fields: Mapping[str, Any], *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
+    """The model with these fields of a config.json, named by its `_name_or_path` or its model_type."""
+    name = next((str(fields[key]) for key in ("_name_or_path", "model_type") if fields.get(key)), "config")
+    return parse(fields, Path(name).name, dtype, ignored)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """A model's config and its source.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmviewer.result.result import Result
 from llmviewer.techniques.registry import TECHNIQUES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = "llmviewer.comparison/1"
 #: Metrics with a ratio to the first configuration.
@@ -15,6 +18,8 @@ COMPARED = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s")
 DECIDING = {**{name: name for name in COMPARED}, "output_tokens_per_s": "e2e_s"}
 #: Techniques that tables always name, even at their defaults.
 ALWAYS_SHOWN = ("quantization", "kv_cache_dtype")
+#: Columns with the value of a technique's option.
+OPTION_COLUMNS = tuple(TECHNIQUES)
 MEMORY_COLUMNS = (
     "weights_bytes",
     "kv_cache_bytes",
@@ -62,6 +67,12 @@ class Comparison:
             }
             for result, answer in zip(self.results, answers, strict=True)
         ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per configuration: metrics, their bounds and ratios to the first."""
+        import pandas as pd
+
+        return pd.json_normalize(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row per configuration."""

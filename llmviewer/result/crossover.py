@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
-from llmviewer.core.workload import Request
-from llmviewer.result.result import Result
-from llmviewer.result.sweep import Grid
+from llmviewer.result.sweep import Candidate, Grid
 from llmviewer.techniques.registry import TECHNIQUES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = "llmviewer.crossover/1"
 #: Metric -> its value per point; less is better.
@@ -39,21 +40,6 @@ AMBIGUOUS_VALUES = ("none", "off", "on", "auto")
 NO_WINNER = -1
 #: Points of one map: all are kept in memory, and a plot cannot resolve more.
 MAX_MAP_POINTS = 10**5
-
-
-class Candidate(Protocol):
-    """Interface of a configuration to compare; implemented by `api.Configuration`."""
-
-    @property
-    def efficiency(self) -> str:
-        """`ideal` or `calibrated`."""
-
-    @property
-    def most_points(self) -> float:
-        """Most requests per call of `answer`."""
-
-    def answer(self, workload: Request) -> Result:
-        """Predict the result of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,6 +97,12 @@ class Crossover:
             "tied": self.tied.tolist(),
             **{name: _or_null(getattr(self, name)) for name in ("values", "low", "high")},
         }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per point."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         """Table rows, one per point."""

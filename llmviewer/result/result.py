@@ -10,7 +10,7 @@ import numpy as np
 
 from llmviewer.analysis import capacity, limits
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.core.counts import Count
+from llmviewer.core.counts import Array, Count
 from llmviewer.result import provenance, stages
 from llmviewer.result.columns import MEMORY_PARTS, RESULT_METRICS, columns
 from llmviewer.result.describe import hardware_object, model_object, number, roof_object, roofs
@@ -27,7 +27,8 @@ SCHEMA = "llmviewer.analysis/1"
 class Result:
     """Result of an analysis at one or many points, with provenance.
 
-    to_dict(i): the analysis object of one point.  to_frame(): a row per point.  operators(): a row per operator.
+    Metrics are attributes (ttft_s, tpot_s, e2e_s, output_tokens_per_s); `memory` and `operators` say what they need.
+    to_dict(i): the analysis object of one point.  to_frame(): a row per point.
     """
 
     analysis: Analysis
@@ -50,6 +51,49 @@ class Result:
         """Whether every point fits in memory."""
         return bool(np.all(self.analysis.memory.fits))
 
+    @property
+    def ttft_s(self) -> float | Array:
+        """Time to the first token [s]; an array if there are several points, as for all metrics."""
+        return self._metric("ttft_s")
+
+    @property
+    def tpot_s(self) -> float | Array:
+        """Mean time per output token after the first [s]; NaN where output_len is 1."""
+        return self._metric("tpot_s")
+
+    @property
+    def e2e_s(self) -> float | Array:
+        """End-to-end latency of a request [s]."""
+        return self._metric("e2e_s")
+
+    @property
+    def output_tokens_per_s(self) -> float | Array:
+        """Output tokens of the whole batch per second of end-to-end latency."""
+        return self._metric("output_tokens_per_s")
+
+    def _metric(self, name: str) -> float | Array:
+        values = np.asarray(getattr(self.analysis, name)) * np.ones(len(self))
+        return float(values[0]) if len(self) == 1 else values
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """Memory use, capacity and limits of the first point [byte]; `memory_at(i)` for another point."""
+        return self.memory_at(0)
+
+    @property
+    def operators(self) -> pd.DataFrame:
+        """One row per point, stage, block and operator."""
+        import pandas as pd
+
+        run = {"model": self.analysis.model.name, "hardware": self.analysis.system.chip.name}
+        rows = [
+            {**run, **self._workload(point), "stage": stage, **row}
+            for point in range(len(self))
+            for stage in ("prefill", "decode")
+            for row in self.stage(stage, point)["operators"]
+        ]
+        return pd.DataFrame(rows)
+
     def to_dict(self, point: int = 0) -> dict[str, Any]:
         """The analysis object of one point."""
         chip, parallelism = system_at(self.analysis, point).chip, self.analysis.system.parallelism
@@ -70,7 +114,7 @@ class Result:
             "roofline": roof_object(chip, self.analysis.compute_dtype(point)),
             "provenance": provenance.provenance_object(self.analysis, chip, fusions),
             "stages": {"prefill": self.stage("prefill", point), "decode": self.stage("decode", point)},
-            "memory": self.memory(point),
+            "memory": self.memory_at(point),
             "metrics": self.metrics(point),
         }
 
@@ -106,19 +150,6 @@ class Result:
         import pandas as pd
 
         return pd.DataFrame(self.columns())
-
-    def operators(self) -> pd.DataFrame:
-        """One row per point, stage, block and operator."""
-        import pandas as pd
-
-        run = {"model": self.analysis.model.name, "hardware": self.analysis.system.chip.name}
-        rows = [
-            {**run, **self._workload(point), "stage": stage, **row}
-            for point in range(len(self))
-            for stage in ("prefill", "decode")
-            for row in self.stage(stage, point)["operators"]
-        ]
-        return pd.DataFrame(rows)
 
     def roofs(self) -> pd.DataFrame:
         """One row per roof of the chip: `roof` compute [FLOP/s] or memory [byte/s], `what`, `rate`."""
@@ -166,7 +197,7 @@ class Result:
         """Devices that share the layers of one pipeline stage; all run the same operators."""
         return self.analysis.system.parallelism.group
 
-    def memory(self, point: int = 0) -> dict[str, Any]:
+    def memory_at(self, point: int = 0) -> dict[str, Any]:
         """The memory object of one point."""
         memory = self.analysis.memory
         model, system, request = self.analysis.model, system_at(self.analysis, point), request_at(self.analysis, point)

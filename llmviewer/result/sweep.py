@@ -1,10 +1,11 @@
-"""Grids of requests for sweeps, evaluated in chunks to bound memory use."""
+"""Sweeps: all points of a grid on several configurations, evaluated in chunks to bound memory use."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -13,6 +14,12 @@ from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.malloc import keep_freed_memory
 from llmviewer.core.workload import Request
+from llmviewer.result.columns import constant
+from llmviewer.result.result import Result
+from llmviewer.serving.schedule import check_passes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Forward passes per evaluation: enough to amortize interpreter overhead, few enough for the CPU caches.
 CHUNK_PASSES = 16384
@@ -65,6 +72,77 @@ class Grid:
         size = int(min(max(1, CHUNK_PASSES // passes), max_points))
         for start in range(0, total, size):
             yield self.points(start, min(start + size, total))
+
+
+class Candidate(Protocol):
+    """Interface of a configuration that answers requests; implemented by `api.Configuration`."""
+
+    @property
+    def efficiency(self) -> str:
+        """`ideal` or `calibrated`."""
+
+    @property
+    def token_budget(self) -> float:
+        """Most tokens of one prefill pass."""
+
+    @property
+    def most_points(self) -> float:
+        """Most requests per call of `answer`."""
+
+    def warnings(self, workload: Request) -> tuple[str, ...]:
+        """Warnings about the model, the system and a request."""
+
+    def answer(self, workload: Request) -> Result:
+        """Predict the result of a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sweep:
+    """Every point of a grid on every configuration; nothing is evaluated before `chunks` or `to_frame`."""
+
+    configurations: tuple[Candidate, ...]
+    grid: Grid
+
+    def __len__(self) -> int:
+        return len(self.configurations) * len(self.grid)
+
+    def check(self) -> tuple[str, ...]:
+        """Warnings of all configurations.  Raises UserError for the largest request, before anything slow begins."""
+        largest, found = self.grid.largest(), list[str]()
+        for configuration in self.configurations:
+            check_passes(largest, configuration.token_budget)
+            configuration.answer(replace(largest, output_len=np.ones(1))).columns()
+            found += configuration.warnings(largest)
+        return tuple(dict.fromkeys(found))
+
+    def chunks(self, advance: Callable[[int], None] = lambda points: None) -> Iterator[dict[str, Any]]:
+        """Columns of all points, chunk by chunk.  advance: called with the number of points of each chunk."""
+        for configuration in self.configurations:
+            for request in self.grid.chunks(configuration.token_budget, configuration.most_points):
+                columns = configuration.answer(request).columns()
+                yield columns
+                advance(len(columns["batch_size"]))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per point, as of `Result.to_frame`; columns of text are categories."""
+        import pandas as pd
+
+        self.check()
+        chunks = list(self.chunks())
+        return pd.DataFrame({name: _joined([chunk[name] for chunk in chunks]) for name in chunks[0]}, copy=False)
+
+
+def _joined(pieces: list[Any]) -> Any:
+    """The pieces of a column, joined; texts become categories."""
+    import pandas as pd
+
+    texts = [constant(piece) for piece in pieces]
+    known = [text for text in texts if text is not None]
+    if len(known) < len(texts):
+        return np.concatenate(pieces)
+    categories = list(dict.fromkeys(known))
+    codes = np.repeat([categories.index(text) for text in known], [len(piece) for piece in pieces])
+    return pd.Categorical.from_codes(codes.astype(np.int16), categories=pd.Index(categories))
 
 
 def parse_values(name: str, text: str) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -166,7 +167,8 @@ class Calibrated:
         fit = source.fit(key)
         _check(fit, source)
         if source.chip != self.chip:
-            fit = replace(fit, constants=adapt_constants(fit.constants, fit.family, source.chip, self.generation))
+            own = adapt_constants(fit.constants, fit.family, source.chip, self.generation)
+            fit = replace(fit, constants=MappingProxyType(dict(own)))
         return SelectedFit(fit=fit, basis=basis, chip=source.chip)
 
     @property

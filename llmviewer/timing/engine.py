@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -240,8 +241,8 @@ def parse(name: str, content: Mapping[str, Any]) -> Engine:
             name=name,
             **texts,  # type: ignore[arg-type]
             **numbers,  # type: ignore[arg-type]
-            constants=_numbers(content["constants"]),
-            factors=_numbers(content.get("factors")),
+            constants=MappingProxyType(_numbers(content["constants"])),
+            factors=MappingProxyType(_numbers(content.get("factors"))),
             borrowed={str(key): str(other) for key, other in content.get("borrowed", {}).items()},
             error=content.get("error", {}),
             residuals={

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from llmviewer.core import data, parsing
+from llmviewer.core import data, files, parsing
 from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.hardware.chip import Chip
 
@@ -94,9 +94,14 @@ class Profile:
         yield from dict.fromkeys(key.split("/")[1] for key in self.texts if key.startswith(f"{family}/"))
 
 
+#: Profiles that were read.
+PROFILES: files.CacheOfFiles[Profile] = files.CacheOfFiles()
+
+
 def shipped(chip: str) -> Profile | None:
     """The profile of a chip that the package contains, or None."""
     path = data.folder(FOLDER) / f"{chip}.yaml"
+    files.record(path)
     return load(path) if path.is_file() else None
 
 
@@ -108,16 +113,8 @@ def sources(chip: Chip) -> tuple[Profile, ...]:
 
 def load(path: Path) -> Profile:
     """Read a profile; cached until the file changes.  Raises UserError for an invalid file."""
-    try:
-        state = path.stat()
-    except (OSError, ValueError):  # reading the file raises the error with its reason
-        return _load(path, 0, 0)
-    return _load(path, state.st_mtime_ns, state.st_size)
-
-
-@lru_cache(maxsize=16)
-def _load(path: Path, changed: int, size: int) -> Profile:
-    return parse(data.read_text(path, MAX_BYTES), path)
+    files.record(path)
+    return PROFILES.get(str(path), lambda: parse(data.read_text(path, MAX_BYTES), path))
 
 
 def parse(text: str, path: Path) -> Profile:
@@ -173,11 +170,14 @@ def _fit(key: str, content: Mapping[str, Any], path: str) -> Fit:
             family=family,
             variant=variant,
             engine=engine,
-            constants={str(name): float(value) for name, value in content["constants"].items()},
-            range={str(name): (float(low), float(high)) for name, (low, high) in content["range"].items()},
-            residuals={name: _quantiles(values) for name, values in content["residuals"].items()},
-            error=content.get("error", {}),
-            rows=content.get("rows", {}),
+            # profiles are cached, so a caller must not change them
+            constants=MappingProxyType({str(name): float(value) for name, value in content["constants"].items()}),
+            range=MappingProxyType(
+                {str(name): (float(low), float(high)) for name, (low, high) in content["range"].items()}
+            ),
+            residuals=MappingProxyType({name: _quantiles(values) for name, values in content["residuals"].items()}),
+            error=MappingProxyType(content.get("error", {})),
+            rows=MappingProxyType(content.get("rows", {})),
         )
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"'{printable(path)}': {key}: {printable(error, 120)}; expected numbers") from error

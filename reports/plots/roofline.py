@@ -36,7 +36,7 @@ def frame(results: Mapping[str, Result]) -> pd.DataFrame:
 
     rows = []
     for name, result in results.items():
-        operators = result.operators()
+        operators = result.operators
         operators["configuration"] = name
         spent = operators["time_s"] * operators["layers"]
         operators["share"] = spent / spent.groupby(operators["stage"]).transform("sum")

@@ -49,7 +49,7 @@ def frames(results: Results) -> Frames:
 
 
 def _rows(result: Any) -> Rows:
-    return result.operators().set_index(["stage", "name"])
+    return result.operators.set_index(["stage", "name"])
 
 
 def _fused(rule: str, plain: Rows, result: Any) -> Iterator[dict[str, Any]]:

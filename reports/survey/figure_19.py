@@ -31,7 +31,7 @@ def frames(results: Results) -> Frames:
     )
     rows["tokens_per_s"] = rows["batch_size"] / rows["decode_time_s"]
     rows["memory_bytes"] = rows["weights_bytes"] + rows["kv_cache_bytes"]
-    rows["capacity_bytes"] = result.memory()["capacity_bytes"]
+    rows["capacity_bytes"] = result.memory["capacity_bytes"]
     return {"": rows}
 
 

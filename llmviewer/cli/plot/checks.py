@@ -40,7 +40,7 @@ def _check_measured(results: Mapping[str, Result], rows: pd.DataFrame) -> tuple[
     invalid = np.flatnonzero(~(np.isfinite(times) & (times > 0.0)))
     if len(invalid):
         raise UserError(f"time_s is {quoted(rows['time_s'].iloc[invalid[0]])}; allowed: seconds above 0")
-    operators = pd.concat([one.operators()[["stage", "name"]] for one in results.values()])
+    operators = pd.concat([one.operators[["stage", "name"]] for one in results.values()])
     known = set(operators.itertuples(index=False, name=None))
     unmatched = [row for row in rows[["stage", "name"]].itertuples(index=False, name=None) if row not in known]
     if len(unmatched) == len(rows):

@@ -1,0 +1,127 @@
+"""Names, numbers and options -> the parts of a configuration: model, chip, checked options, system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from llmviewer import models
+from llmviewer.analysis.system import Drafter, System
+from llmviewer.core import arguments
+from llmviewer.core.errors import printable, unknown
+from llmviewer.core.workload import decode
+from llmviewer.hardware import specs as chips
+from llmviewer.hardware.chip import Chip
+from llmviewer.models.model import Model
+from llmviewer.serving.generation import Draft
+from llmviewer.techniques import registry
+from llmviewer.techniques.options import OPTIONS, RUN, Options
+from llmviewer.techniques.registry import TECHNIQUES
+from llmviewer.techniques.technique import SharedBy
+
+#: Techniques that an engine chooses unless the caller does -> their defaults.
+DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
+#: Options of a tensor group that a draft model with a group of its own does not inherit.
+TENSOR_GROUP_OPTIONS = ("sequence_parallel", "expert_parallel_size")
+
+
+def options_of(requested: Mapping[str, object]) -> Options:
+    """Options and techniques by name -> checked Options.  Raises UserError."""
+    given = dict(requested)
+    texts = {name: _text(name, given.pop(name)) for name in tuple(given) if name in TECHNIQUES}
+    for name in given:
+        if name not in RUN:
+            raise unknown("option", name, OPTIONS)
+    return Options(**given, techniques=texts)  # type: ignore[arg-type]
+
+
+def _text(name: str, value: object) -> str:
+    """The text of a technique's option; numbers are accepted too."""
+    return printable(value) if arguments.is_number(value) else arguments.word(name, value)
+
+
+def model_of(given: object, options: Options) -> Model:
+    """The model of a name, a path, the fields of a config.json, or a Model, in the requested form of MLA.
+
+    Raises UserError.
+    """
+    if isinstance(given, Model):
+        return _with_latent_attention(given, options)
+    if isinstance(given, Mapping):
+        found = models.from_fields(given, dtype=options.dtype, ignored=options.ignore_fields)
+    else:
+        name = arguments.path_or_name("model", given)
+        found = models.load(name, dtype=options.dtype, ignored=options.ignore_fields)
+    return _with_latent_attention(found, options)
+
+
+def chip_of(given: object) -> Chip:
+    """The chip of a name, a path, the content of a spec file, or a Chip.  Raises UserError."""
+    if isinstance(given, Chip):
+        return given
+    if isinstance(given, Mapping):
+        return chips.from_fields(given)
+    return chips.load(arguments.path_or_name("hardware", given))
+
+
+def _with_latent_attention(model: Model, options: Options) -> Model:
+    """The model with the requested form of latent attention; the default is the cheaper one."""
+    if options.latent_attention == "cheaper":
+        return model
+    from llmviewer.layers.mla import MlaForm
+    from llmviewer.models.model import with_mla_form
+
+    forms = {form.value: form for form in MlaForm}
+    if options.latent_attention not in forms:
+        raise unknown("latent_attention", options.latent_attention, ("cheaper", *forms))
+    return with_mla_form(model, forms[options.latent_attention])
+
+
+def system(chip: Chip, options: Options) -> System:
+    """The system of a chip and options; techniques are applied in the order of the registry."""
+    built = System(chip=chip, memory_utilization=options.gpu_memory_utilization)
+    if options.efficiency == "calibrated":
+        built = _calibrated(built, options)
+    own = {name: text for name in ("fusion", "attention") if (text := getattr(built.engine, name)) != DEFAULTS[name]}
+    requested = {name: text for name, text in options.techniques.items() if name not in own or text != DEFAULTS[name]}
+    for change in registry.changes({**own, **requested}):
+        built = change(built)
+    return built
+
+
+def _calibrated(built: System, options: Options) -> System:
+    """The system with measured efficiencies and the engine's times."""
+    from llmviewer.timing import calibrated, engine, profile  # the ideal roofline needs none of them
+
+    own = profile.load(Path(options.profile)) if options.profile else None
+    preset = engine.load(options.engine)
+    efficiency = calibrated.calibrated(built.chip, preset.kernels, own, preset.borrowed)
+    return replace(built, efficiency=efficiency, engine=preset)
+
+
+def drafter_of(draft: Draft, model: Model, chip: Chip, options: Options) -> Drafter:
+    """The draft model on the same chip and in the same engine steps, with number formats of its own."""
+    alike = SharedBy.LAYERS if draft.model is model else SharedBy.WEIGHTS if draft.same_weights else SharedBy.ENGINE
+    words = {name: text for name, text in options.techniques.items() if TECHNIQUES[name].shared_by <= alike}
+    if "tensor_parallel_size" in draft.techniques:
+        words = {name: text for name, text in words.items() if name not in TENSOR_GROUP_OPTIONS}
+    own = system(chip, replace(options, techniques={**words, **draft.techniques}))
+    return Drafter(draft=draft, system=replace(own, engine=own.engine.without_step_terms()))
+
+
+def spatial_system(model: Model, one: System, options: Options) -> System:
+    """The system of as many chips as hold the model.  one: a pipeline stage, as requested."""
+    from llmviewer.analysis import spatial  # only --spatial needs it
+    from llmviewer.techniques.parallel.devices import check_reach
+
+    def build(tensor: int, stages: int) -> System:
+        words = {**options.techniques, "tensor_parallel_size": str(tensor)}
+        built = system(one.chip, replace(options, techniques=words))
+        return replace(built, parallelism=replace(built.parallelism, pipeline=stages))
+
+    given = one.parallelism.tensor
+    degrees = (given,) if given > 1 else spatial.DEGREES
+    found = spatial.smallest_system(model.graph(decode(1.0, 0.0)), build, degrees)
+    check_reach(found.chip, found.parallelism)
+    return found

@@ -1,0 +1,169 @@
+"""Calls from Python: one request, grids of requests, configurations side by side, the fastest one over a map."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter, signature
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from llmviewer.api.configuration import configuration
+from llmviewer.core import arguments
+from llmviewer.core.arguments import Sizes
+from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.workload import Request
+from llmviewer.hardware.chip import Chip
+from llmviewer.models.model import Model
+from llmviewer.result.comparison import Comparison
+from llmviewer.result.crossover import CROSSOVER_METRICS, Crossover, configuration_names
+from llmviewer.result.crossover import crossover as crossover_of
+from llmviewer.result.result import Result
+from llmviewer.result.sweep import Grid, Sweep
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from llmviewer.api.keywords import RunOptionLists, RunOptions
+
+ModelName: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Model
+ChipName: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Chip
+
+BATCH_SIZE, INPUT_LEN, OUTPUT_LEN = (WORKLOAD[name].default for name in ("batch_size", "input_len", "output_len"))
+#: Maximum number of configurations of one call; all are loaded before the first is computed.
+MAX_CONFIGURATIONS = 10**4
+
+
+def analyze(
+    model: ModelName,
+    hardware: ChipName,
+    *,
+    batch_size: Sizes = BATCH_SIZE,
+    input_len: Sizes = INPUT_LEN,
+    output_len: Sizes = OUTPUT_LEN,
+    **options: Unpack[RunOptions],
+) -> Result:
+    """Prefill, decode and memory of `model` on a chip, by calibrated times unless efficiency="ideal".
+
+    model, hardware: names, paths, the fields of a config.json or spec file, or objects.  batch_size, input_len,
+    output_len: whole numbers, or sequences of one length (one point each; a single number holds for all).  options:
+    every option of `techniques/options.py` by name (quantization="w4a16", tensor_parallel_size=4).  Raises UserError.
+    """
+    return configuration(model, hardware, **options).answer(request(batch_size, input_len, output_len))
+
+
+def sweep(
+    model: ModelName | Sequence[ModelName],
+    hardware: ChipName | Sequence[ChipName],
+    *,
+    batch_size: Sizes = BATCH_SIZE,
+    input_len: Sizes = INPUT_LEN,
+    output_len: Sizes = OUTPUT_LEN,
+    **options: Unpack[RunOptionLists],
+) -> Sweep:
+    """All combinations of batch sizes, lengths, models, chips and lists of options; `to_frame()` evaluates them.
+
+    Arguments are those of `analyze`, each a value or a list of values.  Raises UserError.
+    """
+    grid = Grid(
+        batch_sizes=arguments.sizes("batch_size", batch_size),
+        input_lens=arguments.sizes("input_len", input_len),
+        output_lens=arguments.sizes("output_len", output_len),
+    )
+    made = combinations({"model": model, "hardware": hardware, **options})
+    return Sweep(configurations=tuple(configuration(**one) for one in made), grid=grid)
+
+
+def compare(
+    model: ModelName | Sequence[ModelName],
+    hardware: ChipName | Sequence[ChipName],
+    *,
+    batch_size: int = BATCH_SIZE,
+    input_len: int = INPUT_LEN,
+    output_len: int = OUTPUT_LEN,
+    **options: Unpack[RunOptionLists],
+) -> Comparison:
+    """One request on every combination of models, chips and lists of options, with ratios to the first.
+
+    Raises UserError.
+    """
+    sizes = request(batch_size, input_len, output_len)
+    made = combinations({"model": model, "hardware": hardware, **options})
+    return Comparison(results=tuple(configuration(**one).answer(sizes) for one in made))
+
+
+def crossover(
+    model: ModelName | Sequence[ModelName],
+    hardware: ChipName | Sequence[ChipName],
+    *,
+    batch_size: Sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    context: Sizes = (512, 1024, 2048, 4096, 8192, 16384, 32768),
+    metric: str = "decode_time_s",
+    output_len: int = OUTPUT_LEN,
+    **options: Unpack[RunOptionLists],
+) -> Crossover:
+    """The fastest combination of models, chips and lists of options at each batch size and context length.
+
+    metric: decode_time_s, ttft_s, tpot_s, e2e_s or device_time_s (decode time x devices).  Raises UserError.
+    """
+    if metric not in CROSSOVER_METRICS:
+        raise unknown("metric", metric, CROSSOVER_METRICS)
+    made = combinations({"model": model, "hardware": hardware, **options})
+    names = configuration_names(made)
+    return crossover_of(
+        {name: configuration(**one) for name, one in zip(names, made, strict=True)},
+        np.unique(arguments.sizes("batch_size", batch_size)),
+        np.unique(arguments.sizes("context", context)),
+        metric,
+        arguments.whole_number("output_len", output_len),
+    )
+
+
+def request(batch_size: Sizes, input_len: Sizes, output_len: Sizes) -> Request:
+    """The request of checked sizes.  Raises UserError."""
+    given = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len}
+    columns = {name: arguments.sizes(name, value) for name, value in given.items()}
+    lengths = {name: len(column) for name, column in columns.items() if len(column) > 1}
+    if len(set(lengths.values())) > 1:
+        raise UserError("sequences of one length are needed: " + ", ".join(f"{n} has {c}" for n, c in lengths.items()))
+    return Request(**columns)
+
+
+def combinations(lists: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Every combination of the values in lists; a value that is no list (and `ignore_fields`) holds for all.
+
+    Raises UserError for an empty list and for more than MAX_CONFIGURATIONS combinations.
+    """
+    values = {name: _values(name, given) for name, given in lists.items()}
+    count = math.prod(map(len, values.values()))
+    if count > MAX_CONFIGURATIONS:
+        raise UserError(f"the lists make {count:,} configurations; allowed: at most {MAX_CONFIGURATIONS:,}")
+    return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+
+
+def _values(name: str, given: object) -> Sequence[object]:
+    listed = isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) and name != "ignore_fields"
+    found = list(given) if listed else [given]  # type: ignore[call-overload]
+    if not found:
+        raise UserError(f"{name} is an empty list; give at least one value")
+    return found
+
+
+def _with_options(function: Callable[..., Any]) -> None:
+    """Give a function with **options a signature that names all options."""
+    own = signature(function)
+    kept = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
+    added = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=declaration.default)
+        for name, declaration in OPTIONS.items()
+        if name not in own.parameters and declaration.group != "workload"
+    ]
+    function.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+
+
+for _function in (analyze, sweep, compare, crossover):
+    _with_options(_function)

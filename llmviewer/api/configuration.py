@@ -1,0 +1,148 @@
+"""A configuration: a model on a system, ready to answer requests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from llmviewer.analysis import analysis
+from llmviewer.analysis.system import System
+from llmviewer.api import build
+from llmviewer.core.errors import UserError
+from llmviewer.core.files import CacheOfFiles
+from llmviewer.core.workload import Request
+from llmviewer.hardware.chip import Chip
+from llmviewer.models.model import Model
+from llmviewer.result.result import Result
+from llmviewer.serving.generation import Generation, select_generation
+from llmviewer.techniques.options import Options
+from llmviewer.techniques.registry import TECHNIQUES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Configuration:
+    """A model on a system, built from options.
+
+    techniques: name -> text of its option, defaults included.  candidates: generations of which each point uses the
+    fastest.
+    """
+
+    model: Model
+    system: System
+    options: Options
+    techniques: Mapping[str, str]
+    candidates: tuple[Generation, ...] = ()
+
+    @property
+    def token_budget(self) -> float:
+        """Most tokens of one prefill pass."""
+        requested = float(self.options.max_num_batched_tokens)
+        return self.system.batching.budget(requested, self.system.engine.max_num_batched_tokens)
+
+    @property
+    def efficiency(self) -> str:
+        """`ideal` or `calibrated`: what turns rates of the data sheet into times."""
+        return self.options.efficiency
+
+    @property
+    def most_points(self) -> float:
+        """Points that may be answered together: one if a technique adapts to the request."""
+        return np.inf if self.system.policy is None else 1.0
+
+    def warnings(self, workload: Request) -> tuple[str, ...]:
+        """Warnings about the model, the system and a request."""
+        context = float(np.max(workload.input_len + workload.output_len))
+        notes = self.model.notes
+        if context > self.model.max_context:
+            beyond = f"context {context:.0f} is beyond the model's maximum of {self.model.max_context:.0f} tokens"
+            notes = (*notes, beyond)
+        return (*notes, *_slow_link(self.system))
+
+    def answer(self, workload: Request) -> Result:
+        """The Result of a request with its warnings."""
+        budget = self.token_budget
+        return Result(
+            analysis=analysis.analyze(self.model, self._best(workload), workload, budget),
+            warnings=self.warnings(workload),
+            token_budget=budget,
+            efficiency=self.options.efficiency,
+            techniques=self.techniques,
+        )
+
+    def _best(self, workload: Request) -> System:
+        """The system for the request; with several candidates, the fastest generation of each point."""
+        if not self.candidates:
+            return self._ready(self.system, workload)
+        ways = (self._ready(self.system.generating(generation), workload) for generation in self.candidates)
+        answers = (analysis.analyze(self.model, way, workload, self.token_budget) for way in ways)
+        times = np.array([np.where(one.schedule.tokens > 0, one.tpot_s, one.token_s) for one in answers])
+        return self._ready(
+            self.system.generating(select_generation(self.candidates, np.argmin(times, axis=0))), workload
+        )
+
+    def _ready(self, system: System, workload: Request) -> System:
+        """The system adapted to the request, if a technique depends on it."""
+        if system.policy is None:
+            return system
+        return system.policy(self.model, system, workload, self.token_budget)
+
+
+#: Configurations that were built, by model, chip and options.
+CACHE: CacheOfFiles[Configuration] = CacheOfFiles()
+
+
+def configuration(
+    model: str | os.PathLike[str] | Mapping[str, Any] | Model,
+    hardware: str | os.PathLike[str] | Mapping[str, Any] | Chip,
+    **options: object,
+) -> Configuration:
+    """The Configuration of a model, a chip and options; built again only after a file it was read from has changed.
+
+    model, hardware: names, paths, fields of a config.json or spec file, or objects.  Raises UserError.
+    """
+    return CACHE.get((model, hardware, options), lambda: _built(model, hardware, options))
+
+
+def _built(model: object, hardware: object, options: Mapping[str, object]) -> Configuration:
+    chosen = build.options_of(options)
+    loaded, chip = build.model_of(model, chosen), build.chip_of(hardware)
+    system = build.system(chip, chosen)
+    if system.spatial:
+        system = build.spatial_system(loaded, system, chosen)
+    if system.scheme is None:
+        return _configuration(loaded, system, chosen)
+    return _generating(loaded, system, chip, chosen)
+
+
+def _configuration(
+    model: Model, system: System, options: Options, candidates: tuple[Generation, ...] = ()
+) -> Configuration:
+    texts = {name: options.techniques.get(name, option.default) for name, option in TECHNIQUES.items()}
+    return Configuration(model=model, system=system, options=options, techniques=texts, candidates=candidates)
+
+
+def _generating(model: Model, built: System, chip: Chip, options: Options) -> Configuration:
+    """The model on a system with its generation scheme."""
+    scheme = built.scheme
+    assert scheme is not None
+    candidates = tuple(candidate.make(model) for candidate in scheme.candidates)
+    generation = candidates[0] if candidates else scheme.make(model)
+    if generation.drafts and (built.parallelism.pipeline > 1 or built.spatial):
+        raise UserError(f"{scheme.name}: speculation in a pipeline is not modelled; remove one of them")
+    drafters = tuple(build.drafter_of(draft, model, chip, options) for draft in generation.drafts)
+    built = replace(built, drafters=drafters).generating(generation)
+    return _configuration(model, built, options, candidates)
+
+
+def _slow_link(system: System) -> tuple[str, ...]:
+    """Warning that devices exchange data over the host's bus, which few readers expect."""
+    chip, devices = system.chip, system.parallelism.exchanging
+    if devices == 1 or not chip.default_link.startswith("pcie") or chip.link_rate is None:
+        return ()
+    bridged = [f"; {link.name} would join {link.devices}" for link in chip.links.values() if link.needs_bridge]
+    rate = float(np.max(chip.link_rate)) / 1e9
+    return (f"{devices} devices exchange data over {chip.default_link}, {rate:g} GB/s each way{''.join(bridged)}",)

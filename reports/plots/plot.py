@@ -1,0 +1,101 @@
+"""Plots from Python: results or a frame of points -> Figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from llmviewer.core.errors import UserError, unknown
+from llmviewer.reports.plots import KINDS, PlotData
+from llmviewer.reports.plots.style import SIZES, THEMES, Style
+from llmviewer.result.comparison import OPTION_COLUMNS, Comparison
+from llmviewer.result.crossover import Crossover
+from llmviewer.result.result import Result
+from llmviewer.result.sweep import Sweep
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    Drawable: TypeAlias = (
+        Result | Sequence[Result] | Mapping[str, Result] | Comparison | Sweep | Crossover | pd.DataFrame
+    )
+
+
+#: Columns that name a configuration where they differ, before the options of techniques.
+NAMING_COLUMNS = ("model", "hardware", "dtype", "efficiency", "engine")
+
+
+def plot(kind: str, data: Drawable, *, theme: str = "light", size: str = "page", **options: Any) -> Figure:
+    """The Figure of one kind of plot; show it in a notebook, or `figure.savefig("roofline.pdf")`.
+
+    kind: a name of `llmviewer plot list`.  data: a Result, several by name or in a list, a Comparison, a Sweep, a
+    Crossover (kind crossover), or a frame of points as of `to_frame()`.  theme: light or dark.  size: half, page,
+    slide.  options: of the kind (metric, measured, title).  Raises UserError.
+    """
+    if kind not in KINDS:
+        raise unknown("kind of plot", kind, KINDS)
+    for noun, word, known in (("theme", theme, THEMES), ("size", size, SIZES)):
+        if word not in known:
+            raise unknown(noun, word, known)
+    from matplotlib import rc_context
+
+    chosen, style = KINDS[kind], Style(theme=THEMES[theme], size=SIZES[size])
+    if chosen.metrics and chosen.data is PlotData.POINT:
+        options = {"metric": chosen.metrics[0], **options}
+    module = import_module(f"llmviewer.reports.plots.{chosen.module}")
+    drawn = _drawn(kind, chosen.data, data)
+    with rc_context({"text.parse_math": False}):  # a `$` in a name must not start a formula
+        draw = module.draw if _is_frame(drawn) and chosen.data is PlotData.CURVE else module.picture
+        figure: Figure = draw(drawn, style, **options)
+    return figure
+
+
+def _is_frame(data: object) -> bool:
+    return hasattr(data, "columns") and hasattr(data, "iloc")
+
+
+def _drawn(kind: str, needs: PlotData, data: Any) -> Any:
+    """The data as a kind of plot takes it.  Raises UserError for data of another kind."""
+    takes = {PlotData.MAP: "a Crossover", PlotData.TABLE: "a frame of rows", PlotData.LEDGER: "a frame of rows"}
+    if needs in takes:
+        if isinstance(data, Crossover) is (needs is PlotData.MAP) and (needs is PlotData.MAP or _is_frame(data)):
+            return data
+        raise UserError(f"plot {kind} takes {takes[needs]}, not a {type(data).__name__}")
+    if _is_frame(data) and needs is PlotData.CURVE:
+        return _with_names(data)
+    if isinstance(data, Sweep) and needs is PlotData.CURVE:
+        return _with_names(data.to_frame())
+    results = _results(data)
+    if results is None:
+        raise UserError(f"plot {kind} takes a Result or several, not a {type(data).__name__}")
+    return results
+
+
+def _results(data: Any) -> dict[str, Result] | None:
+    """Results by name; None for other data."""
+    if isinstance(data, Mapping):
+        return dict(data)
+    listed = data.results if isinstance(data, Comparison) else [data] if isinstance(data, Result) else data
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(one, Result) for one in listed):
+        return None
+    frames = _with_names(_frame_of(listed))
+    return dict(zip(frames["configuration"], listed, strict=True))
+
+
+def _frame_of(results: Sequence[Result]) -> pd.DataFrame:
+    """The first point of each result."""
+    import pandas as pd
+
+    return pd.concat([one.to_frame().head(1) for one in results], ignore_index=True)
+
+
+def _with_names(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a column `configuration`: the options that differ, else model and chip."""
+    if "configuration" in rows:
+        return rows
+    candidates = [name for name in (*NAMING_COLUMNS, *OPTION_COLUMNS) if name in rows]
+    names = [name for name in candidates if rows[name].nunique() > 1] or ["model", "hardware"]
+    joined = rows[names].astype(str).agg(", ".join, axis=1)
+    return rows.assign(configuration=joined)
