@@ -11,7 +11,7 @@ from llmviewer.cli.techniques import card
 from llmviewer.core.dtypes import Dtype
 from llmviewer.reports.survey import FIGURES
 from llmviewer.reports.survey.document import as_markdown
-from llmviewer.techniques.options import OPTIONS, ValueKind
+from llmviewer.techniques.options import OPTIONS
 from llmviewer.techniques.quantization.presets import PUBLISHED_SCHEMES
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
 from llmviewer.techniques.speculation.acceptance_presets import PRESETS, Preset
@@ -52,6 +52,10 @@ where a separator is given; in Python the sizes of the workload may be sequences
 `calibrated` by default in `analyze`, `report` and `trace`. What the text of a technique may hold:
 [techniques](techniques.md).
 
+Further spellings are aliases, most of them vLLM's; Python knows the first one, without dashes. Whole numbers on the
+command line may end in `k` (1024) or `m` (1024²), in lists and ranges too, because context lengths are named so: `4k` is
+4,096, `128k` is 131,072, `1m` is 1,048,576. (vLLM's `--max-model-len` reads `1K` so, but a small `1k` as 1,000.)
+
 | option | group | value | default | separator | meaning |
 |---|---|---|---|---|---|
 """
@@ -61,8 +65,7 @@ def options() -> str:
     """Table rows of all options of a run."""
     rows = []
     for name, one in OPTIONS.items():
-        flags = one.flags if one.kind is ValueKind.WORDS else ("--" + name.replace("_", "-"), *one.flags)
-        spelled = ", ".join(f"`{flag}`" for flag in flags)
+        spelled = ", ".join(f"`{spelling}`" for spelling in one.spellings(name))
         default = f"`{one.default}`" if one.default not in ("", ()) else ""
         separator = f"`{one.separator}`" if one.separator else "sequence" if one.array else ""
         meaning = one.help.replace("|", "\\|")

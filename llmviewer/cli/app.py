@@ -13,6 +13,15 @@ from llmviewer.core.errors import UserError, printable, unknown
 
 #: Messages of the parser repeat the word they reject, which may be long.
 MAX_MESSAGE_CHARACTERS = 300
+#: Options of servers and of their benchmarks that no command has -> the option to use.
+INSTEAD = {
+    "--concurrency": "--batch-size",
+    "--max-concurrency": "--batch-size",
+    "--max-num-seqs": "--batch-size",
+    "--max-model-len": "--input-len and --output-len",
+    "--device": "--hardware",
+    "--gpu": "--hardware",
+}
 
 
 def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
@@ -95,4 +104,7 @@ def _one_line(error: Exception) -> Exception:
     message = getattr(error, "format_message", None)
     if message is None:
         return error
+    unknown_option = getattr(error, "option_name", "")
+    if unknown_option in INSTEAD:
+        return UserError(f"no such option: {unknown_option}; use {INSTEAD[unknown_option]}")
     return UserError(printable(" ".join(str(message()).split()), MAX_MESSAGE_CHARACTERS))

@@ -10,6 +10,7 @@ from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
 from llmviewer.core.errors import unknown
 from llmviewer.techniques.methods import METHODS
+from llmviewer.techniques.options import OPTIONS
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION, load
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _row(card: dict[str, Any]) -> dict[str, Any]:
 def _command_line_option(name: str) -> str:
     """The command-line option of a technique, or ""."""
     if name in TECHNIQUES:
-        return " ".join(("--" + name.replace("_", "-"), *TECHNIQUES[name].flags))
+        return " ".join(OPTIONS[name].spellings(name))
     return next((f"--{option} {name}" for option, methods in METHODS.items() if name in methods), "")
 
 
