@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from llmviewer.cli.help import MAX_WIDTH, PanelCommand
 from llmviewer.core.errors import UserError, printable, unknown
 
 #: Messages of the parser repeat the word they reject, which may be long.
@@ -34,6 +35,10 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
         status = command(args=_checked(words, command), prog_name="llmviewer", standalone_mode=False)
     except SystemExit as stop:
         return int(stop.code or 0)
+    except UserError as error:
+        from llmviewer.cli.lists import advised
+
+        raise advised(words, error) from error
     except Exception as error:
         raise _one_line(error) from error
     return status if isinstance(status, int) else 0
@@ -46,7 +51,7 @@ def command_tree(commands: Mapping[str, tuple[str, str]], name: str) -> Any:
         rich_markup_mode=None,
         add_completion=False,
         help=HELP,
-        context_settings={"help_option_names": ["--help", "-h"]},
+        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": MAX_WIDTH},
     )
     app.callback()(_root)
     for known, (module, summary) in commands.items():
@@ -96,7 +101,9 @@ def _register(app: typer.Typer, name: str, module: str, summary: str) -> None:
     if hasattr(loaded, "app"):
         app.add_typer(loaded.app, name=name, help=summary)
     else:
-        app.command(name, help=f"{summary}\n\n{cleandoc(loaded.command.__doc__ or '')}")(loaded.command)
+        app.command(name, cls=PanelCommand, help=f"{summary}\n\n{cleandoc(loaded.command.__doc__ or '')}")(
+            loaded.command
+        )
 
 
 def _one_line(error: Exception) -> Exception:

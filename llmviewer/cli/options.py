@@ -15,6 +15,7 @@ from llmviewer.cli import candidates
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.techniques.options import OPTIONS, WORKLOAD, Declaration, ValueKind
+from llmviewer.techniques.panels import Panel
 
 #: Defaults that `--help` leaves out because they change nothing.
 SWITCHED_OFF = ("none", "off", "", ())
@@ -53,7 +54,9 @@ def listed(name: str, summary: str) -> Any:
 def integer_option(name: str, summary: str, *, least: int = 1) -> Any:
     """Typer option for an integer that only one command has."""
     declaration = Declaration(kind=ValueKind.WHOLE, default=None, help=summary, least=least)
-    return typer.Option(help=summary, parser=partial(_parsed, declaration, name), metavar=declaration.kind.value)
+    spellings = OPTIONS[name].spellings(name) if name in OPTIONS else ()
+    parser = partial(_parsed, declaration, name)
+    return typer.Option(*spellings, help=summary, parser=parser, metavar=declaration.kind.value)
 
 
 Model = Annotated[
@@ -72,7 +75,14 @@ Chips = Annotated[
 BatchSize, InputLen, OutputLen = map(annotation, WORKLOAD)
 BATCH_SIZE, INPUT_LEN, OUTPUT_LEN = (declaration.default for declaration in WORKLOAD.values())
 Dtype, IgnoreFields = annotation("dtype"), annotation("ignore_fields")
-NoFitCheck = Annotated[bool, typer.Option("--no-fit-check", help="Exit 0 even if the workload does not fit in memory.")]
+NoFitCheck = Annotated[
+    bool,
+    typer.Option(
+        "--no-fit-check",
+        rich_help_panel=Panel.OUTPUT.value,
+        help="Exit 0 even if the workload does not fit in memory.",
+    ),
+]
 Format = Annotated[
     str,
     typer.Option(
