@@ -65,7 +65,7 @@ class _TimelineBuilder:
     def prefill(self, plan: PassSelection) -> None:
         """Add the prefill passes of the model, then those of draft models with a KV cache, one after another."""
         pool = "prefill" if self.transfer_s is not None else ""
-        end = 0.0
+        end, facts = 0.0, dict[str, object]()
         for priced in (self.own, *(priced for draft, priced in self.drafts if draft.caches)):
             owner = "" if priced is self.own else f" of {priced.analysis.model.name}"
             start, end = end, end + float(priced.analysis.own_prefill_s[self.point])

@@ -160,8 +160,8 @@ class PricedPasses:
             values["decoding_beside"] = riders[0].batch_size
         totals = ("time_s", "ideal_time_s", "flops", "matmul_flops", "traffic_bytes")
         values |= {name: getattr(self.totals, name) for name in totals}
-        interval = {"time_interval_s": self._pass_interval(at)} if self.ratios else {}
-        return {name: number(self.value(count, at)) for name, count in values.items()} | interval
+        facts: dict[str, object] = {name: number(self.value(count, at)) for name, count in values.items()}
+        return facts | ({"time_interval_s": self._pass_interval(at)} if self.ratios else {})
 
     def _interval(self, at: int, row: TimedOperator) -> Interval:
         """Interval of the time of one run of an operator [s]."""
