@@ -11,7 +11,8 @@ from llmviewer.cli.techniques import card
 from llmviewer.core.dtypes import Dtype
 from llmviewer.reports.survey import FIGURES
 from llmviewer.reports.survey.document import as_markdown
-from llmviewer.techniques.options import OPTIONS, ValueKind
+from llmviewer.techniques.options import OPTIONS
+from llmviewer.techniques.panels import Panel
 from llmviewer.techniques.quantization.presets import PUBLISHED_SCHEMES
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION
 from llmviewer.techniques.speculation.acceptance_presets import PRESETS, Preset
@@ -51,21 +52,24 @@ an option is written `--batch-size 8`, in Python `batch_size=8`. `sweep`, `compa
 where a separator is given; in Python the sizes of the workload may be sequences, one value per point. Every command has
 the same defaults. What the text of a technique may hold: [techniques](techniques.md).
 
-| option | group | value | default | separator | meaning |
+Further spellings are aliases, most of them vLLM's; Python knows the first one, without dashes. Whole numbers on the
+command line may end in `k` (1024) or `m` (1024²), in lists and ranges too, because context lengths are named so: `4k`
+is 4,096, `128k` is 131,072, `1m` is 1,048,576. (vLLM's `--max-model-len` reads `1K` so, but a small `1k` as 1,000.)
+
+| option | panel of `--help` | value | default | separator | meaning |
 |---|---|---|---|---|---|
 """
 
 
 def options() -> str:
-    """Table rows of all options of a run."""
-    rows = []
-    for name, one in OPTIONS.items():
-        flags = one.flags if one.kind is ValueKind.WORDS else ("--" + name.replace("_", "-"), *one.flags)
-        spelled = ", ".join(f"`{flag}`" for flag in flags)
+    """Table rows of all options of a run, by panel."""
+    rows, order = [], list(Panel)
+    for name, one in sorted(OPTIONS.items(), key=lambda item: order.index(item[1].panel)):
+        spelled = ", ".join(f"`{spelling}`" for spelling in one.spellings(name))
         default = f"`{one.default}`" if one.default not in ("", ()) else ""
         separator = f"`{one.separator}`" if one.separator else "sequence" if one.array else ""
         meaning = one.help.replace("|", "\\|")
-        rows.append(f"| {spelled} | {one.group} | {one.kind.value} | {default} | {separator} | {meaning} |")
+        rows.append(f"| {spelled} | {one.panel.value} | {one.kind.value} | {default} | {separator} | {meaning} |")
     return "\n".join(rows) + "\n"
 
 

@@ -9,11 +9,12 @@ from llmviewer.reports.page import Facts, Page
 
 
 def listed(cards: Sequence[Mapping[str, Any]]) -> Page:
-    """Returns all techniques by kind, each with its summary."""
+    """Returns all techniques by kind, each with its summary, and the presets of those that have some."""
     kinds = dict.fromkeys(str(card["kind"]) for card in cards)
     groups = tuple(Facts(lines=_lines(cards, kind), title=kind.capitalize().replace("Kv", "KV")) for kind in kinds)
+    presets = tuple((_label(card), _value(card["presets"])) for card in cards if card["presets"] and card["default"])
     hint = (("", "llmviewer techniques show NAME: parameters, formula, source and an example command"),)
-    return (*groups, Facts(lines=hint))
+    return (*groups, Facts(title="Presets", lines=presets), Facts(lines=hint))
 
 
 def _lines(cards: Sequence[Mapping[str, Any]], kind: str) -> tuple[tuple[str, ...], ...]:
@@ -28,10 +29,11 @@ def _label(card: Mapping[str, Any]) -> str:
 
 
 def shown(card: Mapping[str, Any]) -> Page:
-    """Returns all fields of one technique, with its parameters as a separate list."""
-    lines = tuple((name.capitalize(), _value(value)) for name, value in card.items() if value and name != "parameters")
-    parameters = tuple((str(name), str(text)) for name, text in card["parameters"].items())
-    return (Facts(lines=lines), *((Facts(title="Parameters", lines=parameters),) if parameters else ()))
+    """Returns all fields of one technique, with its parameters and its methods as separate lists."""
+    lists = {name: value for name, value in card.items() if isinstance(value, Mapping)}
+    lines = tuple((name.capitalize(), _value(value)) for name, value in card.items() if value and name not in lists)
+    facts = (Facts(title=name.capitalize(), lines=tuple(value.items())) for name, value in lists.items() if value)
+    return (Facts(lines=lines), *facts)
 
 
 def _value(value: Any) -> str:

@@ -8,48 +8,53 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from math import inf, nextafter
-from typing import Any, TypeAlias
+from typing import Any
 
+from llmviewer.reports.trace_tracks import (
+    BOUND,
+    COLOURS,
+    REQUEST,
+    Event,
+    Process,
+    Sample,
+    bounds,
+    counters,
+    process_of,
+)
 from llmviewer.result.result import Result
-
-Event: TypeAlias = dict[str, Any]
-#: (instance of disaggregated serving or "", pipeline stage); stage None is the request as a whole.
-Process: TypeAlias = tuple[str, int | None]
 
 #: Fields of operators and forward passes that become arguments of an event.
 EVENT_FIELDS = (
     "layer", "block", "batch_size", "new_tokens", "cached_tokens", "decoding_beside", "expected_tokens",
     "flops", "matmul_flops", "traffic_bytes", "weight_read_bytes", "kv_read_bytes", "kv_write_bytes",
-    "arithmetic_intensity", "bound", "compute_dtype", "time_s", "ideal_time_s",
+    "arithmetic_intensity", "bound", "compute_dtype", "time_s", "time_interval_s", "ideal_time_s", "kv_cache_bytes",
 )  # fmt: skip
 #: Tracks of a chip from top to bottom.
-TRACKS = ("compute", "engine", "host", "copies", "link in", "link out", "host memory", "disk")
-REQUEST: Process = ("", None)
+TRACKS = ("compute", BOUND, "engine", "host", "copies", "link in", "link out", "host memory", "disk")
 
 
 def lines(result: Result, events: Sequence[Event], chips: int = 1) -> Iterator[str]:
-    """Yields the lines of the JSON object, one per event.
+    """Yields the lines of the JSON object, one per event, with the track of bounds, counters and arrows.
 
     events: of `result.timeline()`.  chips: chips per pipeline stage, which all do the same work.
     The request is one process, and so is each pipeline stage of each instance, with a thread per stream of each chip.
     Times are rounded to the nanoseconds that viewers keep.
     """
     answer = result.to_dict()
-    processes = list(dict.fromkeys((REQUEST, *sorted(map(_process, events), key=_order))))
+    processes = list(dict.fromkeys((REQUEST, *sorted(map(process_of, events), key=_order))))
+    events = sorted((*events, *bounds(events)), key=lambda event: (event["start_s"], -event["end_s"]))
+    samples = counters(events, 0.0 if result.analysis.running is None else answer["memory"]["kv_cache_bytes"])
     yield '{"displayTimeUnit": "ns",'
     yield f'"otherData": {json.dumps(_about(answer))},'
     yield '"traceEvents": ['
     last = ""
-    for event in (*_names(answer, events, processes, chips), *_drawn(events, processes, chips)):
+    drawn = (_drawn(events, processes, chips), _sampled(samples, processes))
+    for event in (*_names(answer, events, processes, chips), *(event for part in drawn for event in part)):
         if last:
             yield f"{last},"
         last = json.dumps(event)
     yield last
     yield "]}"
-
-
-def _process(event: Event) -> Process:
-    return event["machine"], event["stage"]
 
 
 def _order(process: Process) -> tuple[bool, str, int]:
@@ -59,7 +64,7 @@ def _order(process: Process) -> tuple[bool, str, int]:
 
 
 def _drawn(events: Sequence[Event], processes: list[Process], chips: int) -> Iterator[Event]:
-    """Yields complete events in the order of their start."""
+    """Yields complete events in the order of their start, each followed by the ends of its arrows."""
     for event in events:
         start, end = (round(event[name] * 1e9) for name in ("start_s", "end_s"))
         facts = event["facts"]
@@ -69,11 +74,38 @@ def _drawn(events: Sequence[Event], processes: list[Process], chips: int) -> Ite
             "ph": "X",
             "ts": microseconds(start),
             "dur": microseconds(end - start),
-            "pid": processes.index(_process(event)) + 1,
+            "pid": processes.index(process_of(event)) + 1,
         }
+        if facts.get("bound") in COLOURS:
+            fields["cname"] = COLOURS[facts["bound"]]
         args = {name: facts[name] for name in EVENT_FIELDS if facts.get(name) is not None}
         for chip in range(1 if event["stage"] is None else chips):
             yield {**fields, "tid": _thread(event["track"], chip), "args": args}
+        yield from _arrows(event, fields["pid"], (start, end))
+
+
+def _arrows(event: Event, pid: int, when: tuple[int, int]) -> Iterator[Event]:
+    """Yields flow events within the event on the first chip: arrows that arrive at its start, and leave at its end.
+
+    A viewer binds a flow event to the event that encloses its time, which ends one nanosecond after the last arrow.
+    """
+    where, (start, end) = {"cat": "flow", "pid": pid, "tid": _thread(event["track"], 0)}, when
+    for number, name in event["receives"]:
+        yield {**where, "name": name, "id": number, "ph": "f", "bp": "e", "ts": microseconds(start)}
+    for number, name in event["sends"]:
+        yield {**where, "name": name, "id": number, "ph": "s", "ts": microseconds(max(end - 1, start))}
+
+
+def _sampled(samples: Iterator[Sample], processes: list[Process]) -> Iterator[Event]:
+    """Yields counter events; a counter belongs to a process."""
+    for sample in samples:
+        yield {
+            "name": sample.counter,
+            "ph": "C",
+            "ts": microseconds(round(sample.time_s * 1e9)),
+            "pid": processes.index(sample.process) + 1,
+            "args": {"value": sample.value},
+        }
 
 
 def microseconds(nanoseconds: int) -> float:
@@ -89,7 +121,7 @@ def _thread(track: str, chip: int) -> int:
 
 def _names(answer: dict[str, Any], events: Sequence[Event], processes: list[Process], chips: int) -> Iterator[Event]:
     """Yields metadata events: names and order of processes and threads."""
-    tracks = {process: {event["track"] for event in events if _process(event) == process} for process in processes}
+    tracks = {process: {event["track"] for event in events if process_of(event) == process} for process in processes}
     for pid, process in enumerate(processes, 1):
         yield _metadata("process_name", pid, 0, {"name": _title(answer, process, processes)})
         yield _metadata("process_sort_index", pid, 0, {"sort_index": pid})

@@ -11,7 +11,7 @@ import typer
 
 import llmviewer as lv
 from llmviewer.cli import analyze as command
-from llmviewer.techniques.options import OPTIONS, WORKLOAD, Options, ValueKind
+from llmviewer.techniques.options import OPTIONS, WORKLOAD, Options
 from llmviewer.techniques.registry import TECHNIQUES
 from tests.answers import refusal
 
@@ -34,7 +34,7 @@ def test_the_command_line_has_every_declared_option(name: str, parameters: dict[
     option, declaration = parameters[name], OPTIONS[name]
     assert option.help == declaration.help
     assert option.default == OWN_DEFAULTS.get(name, None if declaration.default == () else declaration.default)
-    assert set(declaration.flags) <= set(option.opts)
+    assert set(declaration.spellings(name)) == set(option.opts)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -46,9 +46,9 @@ def test_the_python_signature_has_every_option_with_its_default(name: str) -> No
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_options_page_lists_every_option(name: str) -> None:
     declaration = OPTIONS[name]
-    flag = declaration.flags[0] if declaration.kind is ValueKind.WORDS else "--" + name.replace("_", "-")
-    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{flag}`"))
-    assert f"| {declaration.group} | {declaration.kind.value} |" in row
+    spelled = ", ".join(f"`{spelling}`" for spelling in declaration.spellings(name))
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| {spelled} |"))
+    assert f"| {declaration.panel.value} | {declaration.kind.value} |" in row
     assert declaration.help.replace("|", "\\|") in row
 
 

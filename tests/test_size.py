@@ -82,7 +82,6 @@ SHORT: dict[str, str] = {
     "reports/formulas.py": "formulas in words, for the report",
     "reports/fusions.py": "one table of the page",
     "reports/letters.py": "the only text that knows how wide a letter is",
-    "reports/techniques_page.py": "one page",
     "reports/units.py": "units of columns, read by plots and the report",
     "reports/survey/ask.py": "figures and peers both ask, and must not import each other",
     "reports/survey/roof_axes.py": "axes that four figures share",

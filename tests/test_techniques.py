@@ -10,6 +10,7 @@ import pytest
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.techniques.methods import METHODS
+from llmviewer.techniques.options import OPTIONS
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION, load
 from llmviewer.techniques.technique import Technique
 
@@ -36,7 +37,7 @@ def test_an_entry_has_summary_formula_and_source(name: str) -> None:
 
 def test_the_example_uses_the_technique_and_changes_the_result(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(load(name).example)[1:]
-    flags = {"--" + name.replace("_", "-"), *TECHNIQUES[name].flags}
+    flags = set(OPTIONS[name].spellings(name))
     assert flags & set(words), "the example must use the option"
     at = next(i for i, word in enumerate(words) if word in flags)
     without = [*words[:at], *words[at + 2 :]]

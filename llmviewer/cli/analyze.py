@@ -27,7 +27,7 @@ def command(
 ) -> int:
     """Prints FLOPs, bytes, intensity, bound and time of every operator in prefill and decode, memory, TTFT and TPOT.
 
-    Options from --expert-skew on are techniques: `llmviewer techniques show NAME` describes their values.
+    Most options are techniques: `llmviewer techniques show NAME` describes their values, `techniques list` all of them.
 
     Exits 1 if the workload does not fit in memory.
     """

@@ -9,10 +9,20 @@ from typing import Any
 
 import typer
 
+from llmviewer.cli.help import MAX_WIDTH, PanelCommand
 from llmviewer.core.errors import UserError, printable, unknown
 
 #: Messages of the parser repeat the word they reject, which may be long.
 MAX_MESSAGE_CHARACTERS = 300
+#: Options of servers and of their benchmarks that no command has -> the option to use.
+INSTEAD = {
+    "--concurrency": "--batch-size",
+    "--max-concurrency": "--batch-size",
+    "--max-num-seqs": "--batch-size",
+    "--max-model-len": "--input-len and --output-len",
+    "--device": "--hardware",
+    "--gpu": "--hardware",
+}
 
 
 def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
@@ -25,6 +35,10 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
         status = command(args=_checked(words, command), prog_name="llmviewer", standalone_mode=False)
     except SystemExit as stop:
         return int(stop.code or 0)
+    except UserError as error:
+        from llmviewer.cli.lists import advised
+
+        raise advised(words, error) from error
     except Exception as error:
         raise _one_line(error) from error
     return status if isinstance(status, int) else 0
@@ -37,7 +51,7 @@ def command_tree(commands: Mapping[str, tuple[str, str]], name: str) -> Any:
         rich_markup_mode=None,
         add_completion=False,
         help=HELP,
-        context_settings={"help_option_names": ["--help", "-h"]},
+        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": MAX_WIDTH},
     )
     app.callback()(_root)
     for known, (module, summary) in commands.items():
@@ -87,7 +101,9 @@ def _register(app: typer.Typer, name: str, module: str, summary: str) -> None:
     if hasattr(loaded, "app"):
         app.add_typer(loaded.app, name=name, help=summary)
     else:
-        app.command(name, help=f"{summary}\n\n{cleandoc(loaded.command.__doc__ or '')}")(loaded.command)
+        app.command(name, cls=PanelCommand, help=f"{summary}\n\n{cleandoc(loaded.command.__doc__ or '')}")(
+            loaded.command
+        )
 
 
 def _one_line(error: Exception) -> Exception:
@@ -95,4 +111,7 @@ def _one_line(error: Exception) -> Exception:
     message = getattr(error, "format_message", None)
     if message is None:
         return error
+    unknown_option = getattr(error, "option_name", "")
+    if unknown_option in INSTEAD:
+        return UserError(f"no such option: {unknown_option}; use {INSTEAD[unknown_option]}")
     return UserError(printable(" ".join(str(message()).split()), MAX_MESSAGE_CHARACTERS))

@@ -30,13 +30,13 @@ def techniques(incomplete: str) -> list[str]:
 
 
 def technique_values(technique: str) -> Callable[[str], list[str]]:
-    """Completion of a technique's option: its methods, or quantization presets; empty for other techniques."""
+    """Completion of a technique's option: its methods, or its presets if it has no methods."""
 
     def complete(incomplete: str) -> list[str]:
+        from llmviewer.techniques import presets
         from llmviewer.techniques.methods import METHODS
-        from llmviewer.techniques.quantization.presets import PRESETS
 
-        return _with_prefix(PRESETS if technique == "quantization" else METHODS.get(technique, ()), incomplete)
+        return _with_prefix(METHODS.get(technique) or presets.names(technique), incomplete)
 
     return complete
 

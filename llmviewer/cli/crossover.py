@@ -24,7 +24,7 @@ MAX_MAP_CONFIGURATIONS = 26
 def command(
     model: opt.Models,
     hardware: opt.Chips,
-    batch_size: Annotated[str, typer.Option(help="Batch sizes: a list or ranges.")] = "1:256:*2",
+    batch_size: Annotated[str, opt.listed("batch_size", "Batch sizes: a list or ranges.")] = "1:256:*2",
     context: Annotated[str, typer.Option(help="Tokens in the KV cache: a list or ranges.")] = "512:131072:*2",
     metric: Annotated[
         str,

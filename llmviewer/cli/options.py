@@ -15,36 +15,48 @@ from llmviewer.cli import candidates
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.techniques.options import OPTIONS, WORKLOAD, Declaration, ValueKind
+from llmviewer.techniques.panels import Panel
+
+#: Defaults that `--help` leaves out because they change nothing.
+SWITCHED_OFF = ("none", "off", "", ())
 
 
 def _parsed(declaration: Declaration, name: str, text: object) -> object:
     """Value of a numeric option; raises the same UserError as the Python API for a wrong one."""
-    return declaration.checked(name, arguments.parse_number(text) if isinstance(text, str) else text)
+    parse = arguments.parse_size if declaration.kind is ValueKind.WHOLE else arguments.parse_number
+    return declaration.checked(name, parse(text) if isinstance(text, str) else text)
 
 
 def annotation(name: str) -> Any:
     """Typer annotation of an option of a run."""
     declaration = OPTIONS[name]
-    flags = declaration.flags if declaration.kind is ValueKind.WORDS else (_flag(name), *declaration.flags)
+    option = partial(
+        typer.Option,
+        *declaration.spellings(name),
+        help=declaration.help,
+        rich_help_panel=declaration.panel.value,
+        show_default=declaration.default not in SWITCHED_OFF,
+    )
     if declaration.kind is ValueKind.WORDS:
-        return Annotated[list[str] | None, typer.Option(*flags, help=declaration.help)]
+        return Annotated[list[str] | None, option()]
     if declaration.kind is ValueKind.WORD:
-        words = candidates.for_option(name, declaration.choices)
-        return Annotated[str, typer.Option(*flags, autocompletion=words, help=declaration.help)]
-    parser = partial(_parsed, declaration, name)
+        return Annotated[str, option(autocompletion=candidates.for_option(name, declaration.choices))]
     kind = int if declaration.kind is ValueKind.WHOLE else float
-    option = typer.Option(*flags, help=declaration.help, parser=parser, metavar=declaration.kind.value)
-    return Annotated[kind, option]
+    return Annotated[kind, option(parser=partial(_parsed, declaration, name), metavar=declaration.kind.value)]
+
+
+def listed(name: str, summary: str) -> Any:
+    """Typer option for a size that may be a list or ranges."""
+    declaration = OPTIONS[name]
+    return typer.Option(*declaration.spellings(name), help=summary, rich_help_panel=declaration.panel.value)
 
 
 def integer_option(name: str, summary: str, *, least: int = 1) -> Any:
     """Typer option for an integer that only one command has."""
     declaration = Declaration(kind=ValueKind.WHOLE, default=None, help=summary, least=least)
-    return typer.Option(help=summary, parser=partial(_parsed, declaration, name), metavar=declaration.kind.value)
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    spellings = OPTIONS[name].spellings(name) if name in OPTIONS else ()
+    parser = partial(_parsed, declaration, name)
+    return typer.Option(*spellings, help=summary, parser=parser, metavar=declaration.kind.value)
 
 
 Model = Annotated[
@@ -63,7 +75,14 @@ Chips = Annotated[
 BatchSize, InputLen, OutputLen = map(annotation, WORKLOAD)
 BATCH_SIZE, INPUT_LEN, OUTPUT_LEN = (declaration.default for declaration in WORKLOAD.values())
 Dtype, IgnoreFields = annotation("dtype"), annotation("ignore_fields")
-NoFitCheck = Annotated[bool, typer.Option("--no-fit-check", help="Exit 0 even if the workload does not fit in memory.")]
+NoFitCheck = Annotated[
+    bool,
+    typer.Option(
+        "--no-fit-check",
+        rich_help_panel=Panel.OUTPUT.value,
+        help="Exit 0 even if the workload does not fit in memory.",
+    ),
+]
 Format = Annotated[
     str,
     typer.Option(

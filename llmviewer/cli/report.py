@@ -40,9 +40,11 @@ Sizes = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
 def command(
     model: opt.Models,
     hardware: opt.Chips,
-    batch_size: Annotated[str, typer.Option(help="Batch sizes: a list or ranges; the first is shown in detail.")] = "1",
-    input_len: Annotated[str, typer.Option(help="Prompt lengths: a list or ranges.")] = "1024",
-    output_len: Annotated[str, typer.Option(help="Output lengths: a list or ranges.")] = "128",
+    batch_size: Annotated[
+        str, opt.listed("batch_size", "Batch sizes: a list or ranges; the first is shown in detail.")
+    ] = "1",
+    input_len: Annotated[str, opt.listed("input_len", "Prompt lengths: a list or ranges.")] = "1024",
+    output_len: Annotated[str, opt.listed("output_len", "Output lengths: a list or ranges.")] = "128",
     format: Annotated[str, typer.Option("--format", help="html, markdown, csv, json, xlsx; else by -o.")] = "",  # noqa: A002
     table: Annotated[
         str, typer.Option(help="Table written to CSV: points, operators, summary, memory, sources.")

@@ -30,10 +30,10 @@ def command(
     model: opt.Model,
     hardware: opt.Chips,
     batch_size: Annotated[
-        str, typer.Option(help="Batch sizes: a list (1,2,4) or ranges (4:64:*2 doubles, 8:64:+8 adds 8).")
+        str, opt.listed("batch_size", "Batch sizes: a list (1,2,4) or ranges (4:64:*2 doubles, 8:64:+8 adds 8).")
     ] = "1",
-    input_len: Annotated[str, typer.Option(help="Prompt lengths: a list or ranges.")] = "1024",
-    output_len: Annotated[str, typer.Option(help="Output lengths: a list or ranges.")] = "128",
+    input_len: Annotated[str, opt.listed("input_len", "Prompt lengths: a list or ranges.")] = "1024",
+    output_len: Annotated[str, opt.listed("output_len", "Output lengths: a list or ranges.")] = "128",
     format: Annotated[str, typer.Option("--format", help="table, csv, json, parquet.")] = "table",  # noqa: A002
     output: opt.Output = None,
     **options: Any,

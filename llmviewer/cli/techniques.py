@@ -9,7 +9,9 @@ import typer
 from llmviewer.cli import candidates, views
 from llmviewer.cli import options as opt
 from llmviewer.core.errors import unknown
+from llmviewer.techniques import presets
 from llmviewer.techniques.methods import METHODS
+from llmviewer.techniques.options import OPTIONS
 from llmviewer.techniques.registry import TECHNIQUES, WITHOUT_OPTION, load
 
 if TYPE_CHECKING:
@@ -28,33 +30,24 @@ def card(name: str) -> dict[str, Any]:
         "default": option.default if option else "",
         "summary": technique.summary,
         "parameters": dict(technique.parameters),
-        "presets": _presets(name),
+        "methods": {method: load(method).summary for method in METHODS.get(name, ())},
+        "presets": list(presets.names(name)),
         "formula": technique.formula,
         "source": technique.source,
         "example": technique.example,
     }
 
 
-def _presets(name: str) -> list[str]:
-    """Names of published acceptance rates: those of one speculative method, or all for `speculative`."""
-    if name != "speculative" and name not in METHODS["speculative"]:
-        return []
-    from llmviewer.techniques.speculation.acceptance_presets import PRESETS
-
-    return [
-        preset.name for preset in PRESETS.values() if name in ("speculative", preset.method.replace("eagle2", "eagle"))
-    ]
-
-
 def _row(card: dict[str, Any]) -> dict[str, Any]:
     """The card as a row of a table of all techniques."""
-    return {**card, "parameters": "; ".join(f"{name}: {text}" for name, text in card["parameters"].items())}
+    texts = {key: "; ".join(f"{name}: {text}" for name, text in card[key].items()) for key in ("parameters", "methods")}
+    return {**card, **texts}
 
 
 def _command_line_option(name: str) -> str:
     """The command-line option of a technique, or ""."""
     if name in TECHNIQUES:
-        return " ".join(("--" + name.replace("_", "-"), *TECHNIQUES[name].flags))
+        return " ".join(OPTIONS[name].spellings(name))
     return next((f"--{option} {name}" for option, methods in METHODS.items() if name in methods), "")
 
 

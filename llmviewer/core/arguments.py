@@ -16,6 +16,8 @@ Sizes: TypeAlias = "int | Sequence[int] | np.ndarray[tuple[int, ...], np.dtype[n
 
 #: A larger size is a typing error.
 MAX_WHOLE_NUMBER = 10**9
+#: Suffixes of sizes on the command line.
+SUFFIXES = {"k": 1024, "m": 1024**2}
 
 
 def whole_number(name: str, value: Any, *, minimum: int = 1) -> int:
@@ -69,6 +71,17 @@ def parse_number(text: str) -> float | int | str:
         except ValueError:
             continue
     return text
+
+
+def parse_size(text: str) -> float | int | str:
+    """The number in a command-line argument that may end in k (1024) or m (1024²): 128k is 131,072.
+
+    Powers of two because context lengths have these names: 4k is 4096, 128k is 131,072, 1m is 1,048,576.
+    """
+    plain = text.strip()
+    factor = SUFFIXES.get(plain[-1:].lower(), 1)
+    number = parse_number(plain[:-1] if factor > 1 else plain)
+    return text if isinstance(number, str) else number * factor
 
 
 def word(name: str, value: object, allowed: Iterable[str] = (), *, hint: str = "") -> str:

@@ -106,12 +106,18 @@ def metric_ratios(analysis: Analysis) -> dict[str, Array]:
 
     They come from the residuals of the engine's published figures, else from the bounds of the stages in proportion.
     """
-    plan = analysis.schedule
-    prefill = stage_bounds(analysis, "prefill")
-    first = _metric_ratios(analysis, "ttft_s", prefill / plan.prefill(analysis.evaluation.time_s))
-    further = _metric_ratios(analysis, "tpot_s", _round_ratios(analysis))
+    first, further = step_ratios(analysis).values()
     e2e = (analysis.ttft_s * first + analysis.generation_s * further) / analysis.e2e_s
     return {"ttft_s": first, "tpot_s": further, "e2e_s": _metric_ratios(analysis, "e2e_s", e2e)}
+
+
+def step_ratios(analysis: Analysis) -> dict[str, Array]:
+    """Bounds over time of prefill and of a decode step or round, shape (4, points) each."""
+    prefill = stage_bounds(analysis, "prefill") / analysis.schedule.prefill(analysis.evaluation.time_s)
+    return {
+        "prefill": _metric_ratios(analysis, "ttft_s", prefill),
+        "decode": _metric_ratios(analysis, "tpot_s", _round_ratios(analysis)),
+    }
 
 
 def _round_ratios(analysis: Analysis) -> Array:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from llmviewer.core.arguments import parse_number, whole_number
+from llmviewer.core.arguments import parse_size, whole_number
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.core.malloc import keep_freed_memory
@@ -145,12 +145,14 @@ def _joined(pieces: list[Any]) -> Any:
     return pd.Categorical.from_codes(codes.astype(np.int16), categories=pd.Index(categories))
 
 
-def parse_values(name: str, text: str) -> Array:
-    """Parse a comma list with ranges: `4:64:*2` multiplies, `8:8192:+8` adds; both ends are included."""
+def parse_values(name: str, text: str, parse: Callable[[str], object] = parse_size) -> Array:
+    """Parse a comma list with ranges: `4:64:*2` multiplies, `8:8k:+8` adds; both ends are included.
+
+    parse: text of a number -> the number."""
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         raise UserError(f"{name} is {quoted(text)}: a number between the commas is missing")
-    ranges = [_range(name, part) for part in parts]
+    ranges = [_range(name, part, parse) for part in parts]
     if sum(map(len, ranges)) > MAX_VALUES:
         raise UserError(f"{name}: {quoted(text)} has over {MAX_VALUES:,} values")
     return np.concatenate([_array(numbers) for numbers in ranges])
@@ -163,12 +165,12 @@ def _array(numbers: Sequence[int]) -> Array:
     return np.array(numbers, dtype=np.float64)
 
 
-def _range(name: str, part: str) -> Sequence[int]:
+def _range(name: str, part: str, parse: Callable[[str], object]) -> Sequence[int]:
     pieces = part.split(":")
     step = pieces.pop() if len(pieces) == 3 else "+1"
     if len(pieces) > 2 or step[:1] not in ("+", "*"):
         raise UserError(f"{name}: {quoted(part)} is not a number or a range; allowed: 8, 1:64, 4:64:*2, 8:8192:+8")
-    first, last, by = (whole_number(name, parse_number(piece)) for piece in (pieces[0], pieces[-1], step[1:]))
+    first, last, by = (whole_number(name, parse(piece)) for piece in (pieces[0], pieces[-1], step[1:]))
     if step[0] == "*" and by < 2:
         raise UserError(f"{name}: {quoted(part)} multiplies by {by}; allowed: 2 or more")
     if last < first:

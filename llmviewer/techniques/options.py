@@ -9,6 +9,7 @@ from typing import Any
 
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
+from llmviewer.techniques.panels import Panel, panel_of
 from llmviewer.techniques.registry import TECHNIQUES
 
 
@@ -26,8 +27,9 @@ class Declaration:
     """Declaration of one option.
 
     group: workload, run or technique.  least: smallest whole number.  array: Python callers may pass a sequence, one
-    value per point.  choices: known values; `closed` refuses others.  flags: further spellings on the command line.
-    separator: between several values in sweeps and comparisons; "" where only one is allowed.
+    value per point.  choices: known values; `closed` refuses others.  aliases: further spellings on the command line,
+    after vLLM's names.  separator: between several values in sweeps and comparisons; "" where only one is allowed.
+    panel: where `--help` shows it.
     """
 
     kind: ValueKind
@@ -38,8 +40,14 @@ class Declaration:
     array: bool = False
     choices: tuple[str, ...] = ()
     closed: bool = False
-    flags: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     separator: str = ""
+    panel: Panel = Panel.KERNELS
+
+    def spellings(self, name: str) -> tuple[str, ...]:
+        """Spellings on the command line, the main one first; an option that is repeated is named in the singular."""
+        singular = name.removesuffix("s") if self.kind is ValueKind.WORDS else name
+        return ("--" + singular.replace("_", "-"), *self.aliases)
 
     def checked(self, name: str, value: object) -> Any:
         """The value of a single point.  Raises UserError for a wrong type, a value out of range or not allowed."""
@@ -70,6 +78,7 @@ class Options:
         "auto, bf16, fp16, fp32: dtype of weights and activations.",
         choices=("auto", "bf16", "fp16", "fp32"),
         separator=",",
+        panel=Panel.PRECISION,
     )
     latent_attention: str = _word(
         "cheaper", "Form of MLA: cheaper (in FLOPs), naive, absorbed.", choices=("cheaper", "naive", "absorbed")
@@ -80,10 +89,17 @@ class Options:
         choices=("calibrated", "ideal"),
         closed=True,
     )
-    engine: str = _word("kernels", "Serving engine, with calibrated: kernels (none), vllm, trtllm ...")
+    engine: str = _word(
+        "kernels", "Serving engine, with calibrated: kernels (none), vllm, trtllm ...", panel=Panel.COMMON
+    )
     profile: str = _word("", "A profile of your own, from `llmviewer calibrate fit`.")
     gpu_memory_utilization: float = _declared(
-        Declaration(kind=ValueKind.FRACTION, default=0.9, help="Fraction of the memory that an engine may use, 0 to 1.")
+        Declaration(
+            kind=ValueKind.FRACTION,
+            default=0.9,
+            help="Fraction of the memory that an engine may use, 0 to 1.",
+            panel=Panel.MEMORY,
+        )
     )
     max_num_batched_tokens: int = _declared(
         Declaration(
@@ -91,6 +107,7 @@ class Options:
             default=0,
             help="Most prompt tokens of one prefill pass; 0 = all prompts together.",
             least=0,
+            panel=Panel.GENERATION,
         )
     )
     ignore_fields: tuple[str, ...] = _declared(
@@ -98,7 +115,7 @@ class Options:
             kind=ValueKind.WORDS,
             default=(),
             help="Ignore this unknown field of the config.",
-            flags=("--ignore-field",),
+            panel=Panel.OUTPUT,
         )
     )
     techniques: Mapping[str, str] = field(default_factory=dict)
@@ -111,15 +128,23 @@ class Options:
                 raise UserError(f"{name} is {quoted(getattr(self, name))}; it needs efficiency calibrated, not ideal")
 
 
-def _size(default: int, summary: str) -> Declaration:
-    return Declaration(kind=ValueKind.WHOLE, default=default, help=summary, group="workload", array=True)
+def _size(default: int, summary: str, *aliases: str) -> Declaration:
+    return Declaration(
+        kind=ValueKind.WHOLE,
+        default=default,
+        help=summary,
+        group="workload",
+        array=True,
+        aliases=aliases,
+        panel=Panel.COMMON,
+    )
 
 
 #: Sizes of the workload.
 WORKLOAD: dict[str, Declaration] = {
-    "batch_size": _size(1, "Sequences in the batch."),
-    "input_len": _size(1024, "Prompt tokens of each sequence."),
-    "output_len": _size(128, "Tokens each sequence generates."),
+    "batch_size": _size(1, "Sequences in the batch.", "--batch"),
+    "input_len": _size(1024, "Prompt tokens of each sequence: 1024, 4k (k = 1024).", "--random-input-len"),
+    "output_len": _size(128, "Tokens each sequence generates.", "--random-output-len"),
 }
 #: Fields of `Options`.
 RUN: dict[str, Declaration] = {
@@ -135,8 +160,9 @@ OPTIONS: dict[str, Declaration] = {
             default=option.default,
             help=option.help,
             group="technique",
-            flags=option.flags,
+            aliases=option.aliases,
             separator=option.separator,
+            panel=panel_of(option.entry),
         )
         for name, option in TECHNIQUES.items()
     },

@@ -37,7 +37,10 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         separator=";",
     ),
     "quantization": TechniqueOption(
-        "quantization.quantization", SharedBy.WEIGHTS, "w4a16, w8a8-fp8, awq ...: none keeps the checkpoint's formats."
+        "quantization.quantization",
+        SharedBy.WEIGHTS,
+        "w4a16, w8a8-fp8, awq ...: none keeps the checkpoint's formats.",
+        aliases=("-q",),
     ),
     "kv_cache_dtype": TechniqueOption(
         "kv_cache.contents:DTYPE", SharedBy.ENGINE, "KV cache format: auto, fp8, int8, kv4 ...", "auto", "auto"
@@ -59,6 +62,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "Tokens per page of KV cache (PagedAttention); 1 = none.",
         "1",
         "1",
+        ("--block-size",),
     ),
     "kv_reserve": TechniqueOption(
         "kv_cache.allocation:RESERVATION",
@@ -93,13 +97,18 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "parallel.network", SharedBy.ENGINE, "Network between groups of devices on one link: infiniband-ndr ..."
     ),
     "tensor_parallel_size": TechniqueOption(
-        "parallel.sizes:TENSOR", SharedBy.ENGINE, "Devices that split heads, channels, vocabulary.", "1", "1", ("-tp",)
+        "parallel.sizes:TENSOR",
+        SharedBy.ENGINE,
+        "Devices that split heads, channels, vocabulary.",
+        "1",
+        "1",
+        ("-tp", "--tp"),
     ),
     "sequence_parallel": TechniqueOption(
         "parallel.sizes:SEQUENCE", SharedBy.ENGINE, "on: norms and residual sums split by tokens.", "off", "off"
     ),
     "data_parallel_size": TechniqueOption(
-        "parallel.sizes:DATA", SharedBy.ENGINE, "Replicas that divide the batch.", "1", "1", ("-dp",)
+        "parallel.sizes:DATA", SharedBy.ENGINE, "Replicas that divide the batch.", "1", "1", ("-dp", "--dp")
     ),
     "expert_parallel_size": TechniqueOption(
         "parallel.sizes:EXPERT",
@@ -107,7 +116,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "Devices that share out whole experts; 1 splits every expert.",
         "1",
         "1",
-        ("-ep",),
+        ("-ep", "--ep"),
     ),
     "context_parallel_size": TechniqueOption(
         "parallel.context_parallel",
@@ -115,7 +124,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "Devices that split the tokens of every sequence.",
         "1",
         "1",
-        ("-cp",),
+        ("-cp", "--cp"),
     ),
     "pipeline_parallel_size": TechniqueOption(
         "parallel.sizes:PIPELINE",
@@ -123,7 +132,7 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "Pipeline stages: 4, or 4,microbatches=8.",
         "1",
         "1",
-        ("-pp",),
+        ("-pp", "--pp"),
         separator=";",
     ),
     "spatial": TechniqueOption(

@@ -8,6 +8,7 @@ from enum import IntEnum, auto
 from typing import TypeAlias
 
 from llmviewer.analysis.system import AppliedTechnique, System
+from llmviewer.core.arguments import parse_size
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.ir import Pass, as_built
 from llmviewer.hardware.chip import Chip
@@ -57,7 +58,7 @@ class TechniqueOption:
     """Command-line option of a technique.
 
     entry: module within `llmviewer.techniques`, or `module:NAME`, of its Technique; NAME is TECHNIQUE by default.
-    help: one line.  off: the value that disables it.  default: its value if not given.  flags: further spellings.
+    help: one line.  off: the value that disables it.  default: its value if not given.  aliases: further spellings.
     separator: between several values of a sweep; `;` where one value may contain commas.
     """
 
@@ -66,7 +67,7 @@ class TechniqueOption:
     help: str
     off: str = "none"
     default: str = "none"
-    flags: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     separator: str = ","
 
 
@@ -124,8 +125,8 @@ class Parameter:
         kind = "a whole number" if self.whole else "a number"
         allowed = f"allowed: {kind} from {self.low:g} to {self.high:,.10g}"
         try:
-            number = float(text)
-        except ValueError:
+            number = float(parse_size(text) if self.whole else text)
+        except (ValueError, OverflowError):
             raise UserError(f"{where}: {self.name} is {quoted(text)}; {allowed}") from None
         if not self.low <= number <= self.high or (self.whole and number != int(number)):
             raise UserError(f"{where}: {self.name} is {quoted(text)}; {allowed}")

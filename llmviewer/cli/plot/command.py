@@ -35,9 +35,15 @@ def command(
         ),
     ] = "",
     hardware: opt.Chips = "",
-    batch_size: Annotated[str, typer.Option(help="Batch sizes: a list or ranges, if the plot has this axis.")] = "",
-    input_len: Annotated[str, typer.Option(help="Prompt lengths: a list or ranges, if the plot has this axis.")] = "",
-    output_len: Annotated[str, typer.Option(help="Output lengths: a list or ranges, if the plot has this axis.")] = "",
+    batch_size: Annotated[
+        str, opt.listed("batch_size", "Batch sizes: a list or ranges, if the plot has this axis.")
+    ] = "",
+    input_len: Annotated[
+        str, opt.listed("input_len", "Prompt lengths: a list or ranges, if the plot has this axis.")
+    ] = "",
+    output_len: Annotated[
+        str, opt.listed("output_len", "Output lengths: a list or ranges, if the plot has this axis.")
+    ] = "",
     bandwidth: Annotated[str, typer.Option(help="For bandwidth: GB/s, a list or ranges.")] = "",
     metric: Annotated[str, typer.Option(help="For crossover and waterfall: tpot_s, e2e_s, ttft_s ...")] = "",
     measured: Annotated[

@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli.plot import tables
+from llmviewer.core.arguments import parse_number
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
@@ -132,7 +133,7 @@ def _over_bandwidths(options: dict[str, Any], bandwidths: str, grid: Grid) -> li
     """Results of hypothetical chips that differ only in memory bandwidth.  bandwidths: list [GB/s], or ""."""
     chip = chips.load(options["hardware"])
     real = float(np.max(chip.bandwidth_bytes_per_s))
-    rates: Array = parse_values("bandwidth", bandwidths) * 1e9 if bandwidths else real * BANDWIDTH_FACTORS
+    rates: Array = parse_values("bandwidth", bandwidths, parse_number) * 1e9 if bandwidths else real * BANDWIDTH_FACTORS
     rates = np.unique(np.append(rates, real))
     if len(rates) > MAX_PLOT_POINTS:
         raise UserError(f"{len(rates):,} points; a plot draws at most {MAX_PLOT_POINTS:,}")

@@ -11,13 +11,14 @@ from typing import TypeAlias
 import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
-from llmviewer.analysis.evaluation import Evaluation, evaluate
+from llmviewer.analysis.evaluation import Evaluation, TimedOperator, evaluate
 from llmviewer.analysis.passes import system_per_pass
-from llmviewer.core.counts import Count
+from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Step
+from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import number
-from llmviewer.result.stages import system_at, value_at
+from llmviewer.result.stages import Interval, system_at, value_at
 from llmviewer.result.timeline.unrolled import UnrolledPass, unroll_pass
 from llmviewer.serving.generation import Draft
 
@@ -104,22 +105,29 @@ def _steps(analysis: Analysis, steps: int, point: int) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PricedPasses:
-    """Selected passes of one model, evaluated.  index: pass in the schedule -> position in the evaluation."""
+    """Selected passes of one model, evaluated.
+
+    index: pass in the schedule -> position in the evaluation.  ratios: id of a timed operator -> bounds of its time
+    over the time, shape (4, passes); empty for ideal times.
+    """
 
     analysis: Analysis
     totals: Evaluation
     step: Step
     index: Mapping[int, int]
     point: int
+    ratios: Mapping[int, Array]
 
     @classmethod
     def of(cls, analysis: Analysis, passes: tuple[int, ...], point: int) -> PricedPasses:
         """Evaluate the selected passes again, because an analysis of many passes keeps only their times."""
         selected = np.array(passes, dtype=np.intp)
         step = Step(tuple(group.select(selected) for group in analysis.schedule.step.groups))
-        totals = evaluate(analysis.model, system_per_pass(analysis.system, analysis.schedule, selected), step)
+        system = system_per_pass(analysis.system, analysis.schedule, selected)
+        totals = evaluate(analysis.model, system, step)
         index = {at: number for number, at in enumerate(passes)}
-        return cls(analysis=analysis, totals=totals, step=step, index=index, point=point)
+        ratios = _ratios(analysis, totals, system.chip)
+        return cls(analysis=analysis, totals=totals, step=step, index=index, point=point, ratios=ratios)
 
     @property
     def stages(self) -> tuple[Evaluation, ...]:
@@ -140,7 +148,7 @@ class PricedPasses:
         chip, value = system_at(self.analysis, self.point).chip, partial(self.value, at=at)
         first, stages = 0, []
         for evaluation in self.stages:
-            stages.append(unroll_pass(evaluation, chip, value, first))
+            stages.append(unroll_pass(evaluation, chip, value, partial(self._interval, at), first))
             first += sum(block.repeats for block in evaluation.graph.blocks if block.is_layer)
         return stages
 
@@ -152,4 +160,36 @@ class PricedPasses:
             values["decoding_beside"] = riders[0].batch_size
         totals = ("time_s", "ideal_time_s", "flops", "matmul_flops", "traffic_bytes")
         values |= {name: getattr(self.totals, name) for name in totals}
-        return {name: number(self.value(count, at)) for name, count in values.items()}
+        facts: dict[str, object] = {name: number(self.value(count, at)) for name, count in values.items()}
+        return facts | ({"time_interval_s": self._pass_interval(at)} if self.ratios else {})
+
+    def _interval(self, at: int, row: TimedOperator) -> Interval:
+        """Interval of the time of one run of an operator [s]."""
+        if not self.ratios:
+            return None
+        from llmviewer.result import interval  # ideal times have no interval
+
+        bounds = [[self.value(ratio * row.timing.time_s, at)] for ratio in self.ratios[id(row)]]
+        return interval.levels(np.array(bounds), 0)
+
+    def _pass_interval(self, at: int) -> Interval:
+        """Interval of the time of a whole pass [s]."""
+        from llmviewer.result import interval
+
+        def pick(count: Count) -> Array:
+            return np.array([self.value(count, at)])
+
+        calibration = self.analysis.calibration
+        assert calibration is not None
+        bounds = interval.sum_bounds(self.totals, calibration, self.ratios, pick, pick(self.totals.time_s))
+        return interval.levels(bounds, 0)
+
+
+def _ratios(analysis: Analysis, totals: Evaluation, chip: Chip) -> dict[int, Array]:
+    """Bounds over times of all operators of an evaluation and of its pipeline stages; none for ideal times."""
+    if analysis.calibration is None:
+        return {}
+    from llmviewer.result.interval import bound_ratios
+
+    found = [bound_ratios(evaluation, analysis.calibration, chip) for evaluation in (totals, *totals.stages)]
+    return {row: ratios for one in found for row, ratios in one.items()}

@@ -12,7 +12,7 @@ from llmviewer.core.ir import Block, Graph, Operator, Place
 from llmviewer.core.kinds import Kind
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.transfer import Direction, copy_direction
-from llmviewer.result.stages import ValueOf, does_run, operator_object
+from llmviewer.result.stages import Interval, ValueOf, does_run, operator_object
 from llmviewer.timing.engine import FACTORS, converts_input, unpacks_weights
 
 #: Engine term spent before kernels -> which kernels; other terms are spent before the pass, `sampling` after it.
@@ -28,6 +28,8 @@ INSIDE_KERNEL: dict[str, Callable[[Operator], bool]] = {
     "own matrix-vector kernels": lambda operator: operator.kind is Kind.GEMM,
     "unpacking weights": lambda operator: any(unpacks_weights(operator, access) for access in operator.reads),
 }
+#: An operator -> the interval of its time.
+IntervalOf: TypeAlias = Callable[[TimedOperator], Interval]
 #: Engine time as (name, seconds) pairs.
 EngineTerms: TypeAlias = tuple[tuple[str, float], ...]
 #: Resource -> track of copies that overlap with kernels; `link out` is the track of the other direction.
@@ -105,8 +107,11 @@ def blocks_in_order(graph: Graph, first: int = 0) -> Iterator[tuple[Block, int |
             layer += 1
 
 
-def unroll_pass(totals: Evaluation, chip: Chip, at: ValueOf, first: int = 0) -> UnrolledPass:
-    """Unroll one pass of an evaluation.  at: a count -> its value for this pass.  first: number of its first layer."""
+def unroll_pass(totals: Evaluation, chip: Chip, at: ValueOf, interval: IntervalOf, first: int = 0) -> UnrolledPass:
+    """Unroll one pass of an evaluation.
+
+    at: a count -> its value for this pass.  interval: that of an operator's time.  first: number of its first layer.
+    """
     rows = [row for row in totals.rows if does_run(row, at)]
     windows = {layer.block.name: at(layer.time_s) for layer in totals.copying}
     chain = [row for row in rows if row.block.name not in windows or copy_direction(row.operator) is None]
@@ -118,7 +123,11 @@ def unroll_pass(totals: Evaluation, chip: Chip, at: ValueOf, first: int = 0) -> 
     several_kinds = sum(block.is_layer for block in totals.graph.blocks) > 1
     templates = {
         block.name: _LayerTemplate(
-            kernels=tuple(_kernel(row, chip, at, engine) for row in rows if row.block.name == block.name),
+            kernels=tuple(
+                _kernel(row, operator_object(row, chip, at, at) | {"time_interval_s": interval(row)}, at, engine)
+                for row in rows
+                if row.block.name == block.name
+            ),
             title=f" ({block.name})" if several_kinds else "",
             window_s=windows.get(block.name, 0.0),
         )
@@ -204,8 +213,7 @@ def _own(name: str) -> Callable[[Operator], bool]:
     return lambda operator: operator.kind in kinds and operator.runs_on is Place.DEVICE
 
 
-def _kernel(row: TimedOperator, chip: Chip, at: ValueOf, engine: _EngineTimes) -> KernelRun:
-    counts = operator_object(row, chip, at, at)
+def _kernel(row: TimedOperator, counts: Mapping[str, object], at: ValueOf, engine: _EngineTimes) -> KernelRun:
     direction = copy_direction(row.operator)
     if direction is not None and row not in engine.chain:
         copies = {

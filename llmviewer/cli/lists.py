@@ -1,0 +1,62 @@
+"""Advice for lists given to `analyze`, which answers one point: the command that takes them, ready to type."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from llmviewer.core.errors import UserError, printable, quoted
+from llmviewer.techniques.options import OPTIONS, WORKLOAD
+
+#: Longest command that an error prints.
+MAX_COMMAND_CHARACTERS = 300
+#: Options of `analyze` that `sweep` does not have.
+NOT_IN_SWEEP = ("--no-fit-check",)
+
+
+def advised(words: list[str], error: UserError) -> UserError:
+    """The error of a command line, replaced by the command to use if it rejects a list."""
+    lists = {name: value for name, value in _given(words[1:]) if _is_list(name, value)} if words[0] == "analyze" else {}
+    rejected = next((name for name, value in lists.items() if _mentions(str(error), name, value)), None)
+    if rejected is None:
+        return error
+    command = "compare"
+    if not WORKLOAD.keys().isdisjoint(lists):
+        command = "report" if "model" in lists else "sweep"
+    kept = [word for word in words[1:] if command != "sweep" or word not in NOT_IN_SWEEP]
+    line = printable(shlex.join(["llmviewer", command, *kept]), MAX_COMMAND_CHARACTERS)
+    return UserError(
+        f"{rejected} is {quoted(lists[rejected])}; analyze takes one value; for lists use {command}: {line}"
+    )
+
+
+def _given(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Name and text of the model, the hardware and the options of a run on a command line."""
+    spelled = {spelling: name for name, one in OPTIONS.items() for spelling in one.spellings(name)}
+    spelled["--hardware"] = "hardware"
+    before = ""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in spelled and equals:
+            yield spelled[name], value
+        elif before in spelled:
+            yield spelled[before], word
+        elif not word.startswith("-") and not before.startswith("-"):
+            yield "model", word
+        before = "" if before in spelled else word
+
+
+def _is_list(name: str, value: str) -> bool:
+    """Whether the text is a list or a range to the commands that take them."""
+    if name in WORKLOAD:
+        return "," in value or ":" in value
+    if name in OPTIONS:
+        return bool(OPTIONS[name].separator) and OPTIONS[name].separator in value
+    return "," in value and not Path(value).exists()
+
+
+def _mentions(message: str, name: str, value: str) -> bool:
+    """Whether an error is about this value."""
+    names = (name, OPTIONS[name].spellings(name)[0]) if name in OPTIONS else ()
+    return any(text in message for text in (*names, quoted(value)))

@@ -1,0 +1,45 @@
+"""Panels of `--help` and of docs/options.md, and the one that shows the option of each technique."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Panel(Enum):
+    """Sections of `--help`, in their order; COMMON has the options that most questions need."""
+
+    COMMON = "Common options"
+    WORKLOAD = "Workload"
+    HARDWARE = "Hardware and scale"
+    PRECISION = "Precision and compression"
+    KERNELS = "Kernels"
+    MEMORY = "Memory"
+    GENERATION = "Generation and batching"
+    OUTPUT = "Output"
+
+
+#: Entry of a technique, or its folder for all others in it -> panel.
+PANELS = {
+    "quantization.quantization": Panel.COMMON,
+    "kv_cache.contents:DTYPE": Panel.COMMON,
+    "parallel.sizes:TENSOR": Panel.COMMON,
+    "kv_cache.contents:PREFIX": Panel.WORKLOAD,
+    "sparsity.expert_skew": Panel.WORKLOAD,
+    "sparsity.hot_neurons": Panel.MEMORY,
+    "sparsity.skip_layers": Panel.GENERATION,
+    "sparsity.exit_options": Panel.GENERATION,
+    "compression": Panel.PRECISION,
+    "sparsity": Panel.PRECISION,
+    "kv_cache": Panel.MEMORY,
+    "offload": Panel.MEMORY,
+    "kernels": Panel.KERNELS,
+    "parallel": Panel.HARDWARE,
+    "speculation": Panel.GENERATION,
+    "branching": Panel.GENERATION,
+    "batching": Panel.GENERATION,
+}
+
+
+def panel_of(entry: str) -> Panel:
+    """The panel of a technique by its registry entry; KeyError if neither it nor its folder has one."""
+    return PANELS.get(entry) or PANELS[entry.partition(".")[0]]
