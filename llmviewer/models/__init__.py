@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from llmviewer.models.load import load, names, read
+from llmviewer.models.card import read
+from llmviewer.models.load import build, load, names
 from llmviewer.models.model import Model
 
-__all__ = ["Model", "load", "names", "read"]
+__all__ = ["Model", "build", "load", "names", "read"]
