@@ -190,7 +190,13 @@ def _spatial(model: Model, one: System, options: Options) -> System:
 
 
 def _load(name: object, options: Options) -> Model:
-    return models.load(arguments.path_or_name("model", name), dtype=options.dtype, ignored=options.ignore_fields)
+    """The model of a name or path, with a note if --quantization takes precedence over a format that these state."""
+    loaded = models.load(arguments.path_or_name("model", name), dtype=options.dtype, ignored=options.ignore_fields)
+    quantization = options.techniques.get("quantization", "none")
+    if not loaded.named_format or quantization == "none":
+        return loaded
+    note = f"--quantization {quantization} takes precedence over {loaded.named_format}"
+    return replace(loaded, notes=(*loaded.notes, note))
 
 
 def _load_chip(name: object) -> Chip:
