@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-Format = Callable[[str, int], str]
 #: Layers of the small Llama of these tests.
 LAYERS = 4
 #: Llama of 4 layers: h = 512, 8 query and 2 key-value heads of 64, 1024 in the MLP, 1000 tokens.
@@ -32,7 +31,9 @@ NORMS = {"attn_norm": (512,), "ffn_norm": (512,)}
 OUTSIDE = {"token_embd.weight": (512, 1000), "output.weight": (512, 1000), "output_norm.weight": (512,)}
 
 
-def tensors(in_layer: Mapping[str, tuple[int, ...]], outside: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def tensors(
+    in_layer: Mapping[str, tuple[int, ...]], outside: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
     """Shapes of all tensors by name, innermost dimension first.  in_layer: names in each of the layers."""
     layers = {f"blk.{at}.{name}.weight": shape for at in range(LAYERS) for name, shape in in_layer.items()}
     return {**outside, **layers}
@@ -45,12 +46,12 @@ def written(
     fields: Mapping[str, object] = LLAMA,
     architecture: str = "llama",
 ) -> Path:
-    """Write the header of a GGUF file.  formats: name of a tensor -> its format."""
+    """Write the header of a GGUF file.  formats: name of a tensor -> its format; fields: `!` before a whole name."""
     import gguf
 
     writer = gguf.GGUFWriter(path, architecture)
     for name, value in fields.items():
-        writer.add_key_value(f"{architecture}.{name}", *_typed(value))
+        writer.add_key_value(name[1:] if name.startswith("!") else f"{architecture}.{name}", *_typed(value))
     writer.add_token_list([f"token {at}" for at in range(1000)])
     for name, shape in shapes.items():
         kind = gguf.GGMLQuantizationType[formats(name)]

@@ -29,7 +29,7 @@ def folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _expanded(path: str) -> Path:
-    return data.user_path(path) or Path(path)
+    return Path(os.path.expanduser(path))  # noqa: PTH111 (Path.expanduser raises for a user without a home)
 
 
 def snapshot(name: str) -> Path | None:
