@@ -24,7 +24,7 @@ MAX_HEADER_BYTES, MAX_INDEX_BYTES = 10**8, 2**26
 #: Scales, zero points and indices of quantized weights; buffers.
 _NOT_PARAMETERS = re.compile(
     r"(^|[._])(scales|(weight|input|output|[kqv]|kv)_scale(_inv|_2)?|qzeros|g_idx|weight_shape|\w*zero_points?|(nested_)?(absmax|quant_map)|SCB"
-    r"|weight_format|quant_state\.\w+|inv_freq|masked_bias|e_score_correction_bias)$"
+    r"|weight_format|layer_scalar|quant_state\.\w+|inv_freq|masked_bias|e_score_correction_bias)$"
 )
 #: Vision, audio and multi-token prediction, which are not counted.
 _OTHER_PARTS = re.compile(
