@@ -14,6 +14,7 @@ from llmviewer import models
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode, prefill
+from llmviewer.models.gguf_config import ARCHITECTURES
 from tests.gguf_files import LAYERS, LLAMA, MATRICES, NORMS, OUTSIDE, tensors, written
 
 pytest.importorskip("gguf")
@@ -121,6 +122,10 @@ OTHERS = {
         "qwen3_moe",
     ),
 }
+
+
+def test_every_architecture_has_a_header_here() -> None:
+    assert set(OTHERS) == set(ARCHITECTURES)  # plain Llama is above
 
 
 @pytest.mark.parametrize("architecture", OTHERS)

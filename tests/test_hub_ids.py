@@ -12,7 +12,8 @@ from llmviewer import models
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode
-from llmviewer.models import hub_cache, suffixes
+from llmviewer.models import hub, suffixes
+from llmviewer.models.gguf_config import ARCHITECTURES
 from llmviewer.models.model import Model
 
 REVISION = "89abcdef0123456789abcdef0123456789abcdef"
@@ -54,6 +55,16 @@ def test_suffixes_lead_to_a_model_and_its_stored_bits(name: str, stem: str, weig
     assert bits(loaded, "lm_head") == (16, 16)
 
 
+def test_llama_405b_in_fp8_keeps_attention_and_two_layers_in_16_bit() -> None:
+    """124 of 126 layers have 8-bit feed-forward parts, 3 x 16384 x 53248 weights (arXiv 2407.21783, section 6.2)."""
+    plain, found = (models.load(f"meta-llama/Llama-3.1-405B-Instruct{suffix}") for suffix in ("", "-FP8"))
+    stored = [
+        sum(t.elements * t.dtype.bytes * n for t, n in m.graph(decode(1.0, 0.0)).stored_weights())
+        for m in (plain, found)
+    ]
+    assert stored[0] - stored[1] == 124 * 3 * 16384 * 53248
+
+
 def test_the_name_of_a_result_resolves_to_the_same_model() -> None:
     loaded = models.load("Qwen/Qwen3-8B-FP8")
     assert loaded.name == "qwen3-8b-fp8-block"
@@ -70,13 +81,19 @@ def test_every_spelling_names_a_format() -> None:
     assert not set(suffixes.UNKNOWN_BITS) & (set(suffixes.FORMATS) | set(suffixes.SPELLINGS))
 
 
+@pytest.mark.parametrize("word", [*suffixes.FORMATS, *ARCHITECTURES])
+def test_every_format_and_architecture_is_in_the_docs(word: str) -> None:
+    page = (data.ROOT.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    assert f"-{word}`" in page.lower() or f".{word}`" in page.lower() or f" {word}" in page.split("**GGUF**")[1]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("turboderp/Llama-3.1-8B-exl2", "no stored bits are known for 'exl2': none are published"),
         ("TheBloke/Llama-2-7B-Chat-GGUF", "for 'gguf': such a repository holds several files; give the path of one"),
         ("unsloth/Llama-3.2-1B-Instruct-unsloth-bnb-4bit", "only its config.json lists the layers kept in 16 bit"),
-        ("meta-llama/Llama-3.1-405B-Instruct-FP8", "only its config.json lists the layers kept in 16 bit"),
+        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8", "only its config.json lists the layers kept in 16 bit"),
         ("my-lab/Llama-3.1-8B-AWQ-FP8", "names 2 formats: fp8, awq"),
         ("Qwen/Qwen2.5-32B-Instruct-AWX", "did you mean 'Qwen/Qwen2.5-32B-Instruct'?"),
         ("my-lab/Llama-3.1-8C-AWQ", "unknown model 'my-lab/Llama-3.1-8C-AWQ'"),
@@ -144,7 +161,7 @@ def test_a_cache_without_the_snapshot_is_an_unknown_model(
 
 def test_the_cache_stands_where_huggingface_hub_puts_it() -> None:
     home = Path("~").expanduser() / ".cache"
-    assert hub_cache.folder({}) == home / "huggingface" / "hub"
-    assert hub_cache.folder({"XDG_CACHE_HOME": "/x"}) == Path("/x/huggingface/hub")
-    assert hub_cache.folder({"HF_HOME": "/h", "XDG_CACHE_HOME": "/x"}) == Path("/h/hub")
-    assert hub_cache.folder({"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}) == Path("/c")
+    assert hub.folder({}) == home / "huggingface" / "hub"
+    assert hub.folder({"XDG_CACHE_HOME": "/x"}) == Path("/x/huggingface/hub")
+    assert hub.folder({"HF_HOME": "/h", "XDG_CACHE_HOME": "/x"}) == Path("/h/hub")
+    assert hub.folder({"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}) == Path("/c")

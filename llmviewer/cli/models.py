@@ -64,10 +64,10 @@ def fetch_model(
     """Downloads a model's config.json from the Hugging Face Hub: to the local cache, or to a folder (extra hub)."""
     from llmviewer import models
     from llmviewer.cli.output import print_warnings
-    from llmviewer.models import fetch
+    from llmviewer.models import hub
 
     target = None if output is None else _new_config(output)
-    found = fetch.config_file(model)
+    found = hub.fetched_config(model)
     if target is not None:
         found = _copied(found, target)
     print(found)  # noqa: T201

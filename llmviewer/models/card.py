@@ -130,9 +130,9 @@ def _in_gguf(path: Path) -> Card:
 
 def _in_cache(name: str) -> Card | None:
     """The Card of a Hub id from the local Hugging Face cache; None if it is not there."""
-    from llmviewer.models import hub_cache
+    from llmviewer.models import hub
 
-    folder = hub_cache.snapshot(name)
+    folder = hub.snapshot(name)
     card = _in_folder(folder, name.rpartition("/")[2]) if folder else None
     if folder is None or card is None:
         return None

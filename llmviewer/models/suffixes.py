@@ -40,6 +40,7 @@ _MXFP4 = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
 
 #: Format -> the fields that its checkpoints add to config.json, as their makers publish them: AWQ and GPTQ
 #: https://huggingface.co/Qwen/Qwen2.5-7B-Instruct-AWQ (groups of 128), w#a# and FP8-dynamic https://huggingface.co/RedHatAI,
+#: fp8-ffn arXiv 2407.21783 (section 6.2: no attention, neither the first nor the last of 126 layers),
 #: blocks https://huggingface.co/Qwen/Qwen3-8B-FP8, NVFP4 https://huggingface.co/nvidia, 4 bit https://huggingface.co/unsloth.
 FORMATS: dict[str, dict[str, Any]] = {
     "bf16": _plain("bfloat16"),
@@ -49,6 +50,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "gptq-int8": _stored("gptq", bits=8, group_size=128),
     "fp8": _stored("fp8"),
     "fp8-block": _stored("fp8", weight_block_size=[128, 128]),
+    "fp8-ffn": _stored("fbgemm_fp8", modules_to_not_convert=["self_attn", "layers.0", "layers.125"]),
     "fp8-kv": _stored("fp8", kv_cache_scheme={"num_bits": 8, "type": "float"}),
     "w4a16": _groups(_INT4),
     "w8a16": _groups(_INT8),
@@ -59,13 +61,14 @@ FORMATS: dict[str, dict[str, Any]] = {
     "bnb-4bit": _stored("bitsandbytes", load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True),
     "bnb-8bit": _stored("bitsandbytes", load_in_8bit=True),
 }
-#: Other spelling, or organisation/spelling -> format.
+#: Other spelling, organisation/spelling or organisation/model/spelling -> format.
 SPELLINGS: dict[str, str] = {
     **dict.fromkeys(("awq-int4", "awq-4bit", "int4-awq"), "awq"),
     **dict.fromkeys(("gptq", "gptq-4bit"), "gptq-int4"),
     "gptq-8bit": "gptq-int8",
     **dict.fromkeys(("fp8-dynamic", "w8a8-fp8", "w8a8-fp8-dynamic"), "fp8"),
     **dict.fromkeys(("qwen/fp8", "deepseek-ai/fp8"), "fp8-block"),
+    "meta-llama/llama-3.1-405b/fp8": "fp8-ffn",
     **dict.fromkeys(("quantized.w4a16", "w4a16-g128"), "w4a16"),
     "quantized.w8a16": "w8a16",
     **dict.fromkeys(("quantized.w8a8", "w8a8-int8"), "w8a8"),
@@ -113,7 +116,7 @@ def resolve(name: str) -> Resolved | None:
             return None
         removed.append(suffix)
         rest = rest[: -len(suffix) - 1]
-    formats = [_keyed(organisation, word) for word in removed if word not in VARIANTS]
+    formats = [_keyed(organisation, index[rest], word) for word in removed if word not in VARIANTS]
     for word in (word for word in formats if word in UNKNOWN_BITS):
         raise UserError(f"model '{printable(name)}': no stored bits are known for '{word}': {UNKNOWN_BITS[word]}{HELP}")
     if len(formats) > 1:
@@ -124,10 +127,10 @@ def resolve(name: str) -> Resolved | None:
 HELP = " (`llmviewer models fetch ID` downloads its config.json; or give a base model and --quantization)"
 
 
-def _keyed(organisation: str, suffix: str) -> str:
-    """The format of a suffix, in which the organisation may have a convention of its own."""
-    own = f"{organisation}/{suffix}"
-    key = own if own in SPELLINGS or own in UNKNOWN_BITS else suffix
+def _keyed(organisation: str, stem: str, suffix: str) -> str:
+    """The format of a suffix, in which an organisation may have a convention of its own, also for one model."""
+    keys = (f"{organisation}/{stem}/{suffix}", f"{organisation}/{suffix}", suffix)
+    key = next((key for key in keys if key in SPELLINGS or key in UNKNOWN_BITS), suffix)
     return SPELLINGS.get(key, key)
 
 
