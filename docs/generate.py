@@ -39,16 +39,16 @@ MODEL is looked up in this order:
    `-quantized.w4a16`, `-w8a16`, `-w8a8`, `-NVFP4`, `-NVFP4A16`, `-FP4`, `-MXFP4`, `-bnb-4bit`, `-bnb-8bit`, `-BF16`,
    `-FP16` name a stored format. What is left must be a name or an alias; nothing is guessed. A note says how the id was
    read. The format is that of all linear layers except `lm_head`, as its makers publish it; a checkpoint that keeps
-   more layers in 16 bit says so only in its own `config.json`. Formats without published bits (`-exl2`, `-mlx` ...) are an
-   error that names them.
+   more layers in 16 bit says so only in its own `config.json`. Formats without published bits (`-exl2`, `-mlx` ...) are
+   an error that names them.
 
 `llmviewer models fetch ID` downloads the `config.json` of a Hub id to the cache, or to a new folder with `-o FOLDER`
 (extra `hub`: `pip install 'llmviewer[hub]'`). `--quantization` takes precedence over a format in a name or a file, and
 a note says so.
 
 **GGUF** (extra `gguf`): fields and tensor types come from the header, for the architectures gemma, gemma2, gemma3,
-llama (Mixtral included), mistral3, phi3, qwen2, qwen2moe, qwen3 and qwen3moe. Every tensor has the bytes of its own type,
-layer by layer, so weights are exact; inputs of quantized matrices are 8 bit (q8_1), as llama.cpp multiplies them on
+llama (Mixtral included), mistral3, phi3, qwen2, qwen2moe, qwen3 and qwen3moe. Every tensor has the bytes of its own
+type, layer by layer, so weights are exact; inputs of quantized matrices are 8 bit (q8_1), as llama.cpp multiplies them on
 NVIDIA GPUs; keys and values are 16 bit. Files that were split are read together.
 
 ## Known models

@@ -103,8 +103,8 @@ class _Bounded(GGUFReader):
 
     infos: list[ReaderField]
 
-    def _get(self, offset: int, dtype: Any, count: int = 1, **order: Any) -> Any:
-        found = super()._get(offset, dtype, count, **order)
+    def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
+        found = super()._get(offset, dtype, count, override_order)
         if offset > MAX_HEADER_BYTES or len(found) < count:
             raise ValueError("its header is cut short or too long")
         return found

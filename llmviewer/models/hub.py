@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -56,13 +57,12 @@ def fetched_config(name: str) -> Path:
     """The config.json of the Hub id `name`, downloaded to the local Hugging Face cache.  Raises UserError."""
     if not HUB_ID.fullmatch(name):
         raise UserError(f"'{printable(name)}' is not a Hub id; expected ORGANISATION/NAME")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.utils import disable_progress_bars, logging
     except ImportError as error:
         raise UserError("fetching needs the package huggingface_hub: pip install 'llmviewer[hub]'") from error
-    disable_progress_bars()
-    logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     try:
         return Path(hf_hub_download(name, "config.json"))
     except Exception as error:  # its HTTP library, which has changed, raises errors of its own
