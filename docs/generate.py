@@ -48,8 +48,8 @@ a note says so.
 
 **GGUF** (extra `gguf`): fields and tensor types come from the header, for the architectures gemma, gemma2, gemma3,
 llama (Mixtral included), mistral3, phi3, qwen2, qwen2moe, qwen3 and qwen3moe. Every tensor has the bytes of its own
-type, layer by layer, so weights are exact; inputs of quantized matrices are 8 bit (q8_1), as llama.cpp multiplies them on
-NVIDIA GPUs; keys and values are 16 bit. Files that were split are read together.
+type, layer by layer, so weights are exact; inputs of quantized matrices are 8 bit (q8_1), as llama.cpp multiplies them
+on NVIDIA GPUs; keys and values are 16 bit. Files that were split are read together.
 
 ## Known models
 """
