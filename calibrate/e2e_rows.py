@@ -6,16 +6,16 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from llmviewer import models
-from llmviewer.core import data
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import Role
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode
 from llmviewer.hardware import specs
+from llmviewer.models import suffixes
 from llmviewer.models.model import Model
 
 #: Required columns, and allowed values of `metric`.
@@ -145,26 +145,10 @@ def checkpoint(name: str) -> tuple[str, str]:
 
     Requantized checkpoints keep the model's name under another owner (`nvidia/Llama-3.3-70B-Instruct-FP8`).
     """
-    try:
-        return _model_name(name), "none"
-    except UserError:
-        for suffix, stored in CHECKPOINT_SUFFIXES.items():
-            if name.lower().endswith(suffix):
-                bare = name[: -len(suffix)]
-                return _model_name(_hub_names().get(bare.rpartition("/")[2].lower(), bare)), stored
-        raise
-
-
-@cache
-def _hub_names() -> dict[str, str]:
-    """Last part of every Hugging Face name -> the full name."""
-    names = (alias for listed in data.aliases("model_configs").values() for alias in listed if "/" in alias)
-    return {alias.rpartition("/")[2].lower(): alias for alias in names}
-
-
-@lru_cache(maxsize=256)
-def _model_name(name: str) -> str:
-    return str(load(name).name)
+    loaded = load(name)
+    found = suffixes.resolve(name) if loaded.named_format else None
+    stored = next((word for suffix, word in CHECKPOINT_SUFFIXES.items() if name.lower().endswith(suffix)), None)
+    return (str(loaded.name), "none") if found is None or stored is None else (found.stem, stored)
 
 
 @lru_cache(maxsize=64)

@@ -103,7 +103,7 @@ def test_a_utilization_is_a_fraction(run: Run, value: str) -> None:
     [
         ([""], "unknown command ''; allowed: analyze"),
         (["help"], "--help"),
-        (["models", ""], "unknown models command ''; allowed: list, show"),
+        (["models", ""], "unknown models command ''; allowed: fetch, list, show"),
         ([*ANALYZE, "--dtype", "w4a16"], "narrower formats are quantizations"),
         ([*ANALYZE, "--no-such-option"], "No such option"),
         ([*ANALYZE, "--" + "x" * 5000], "No such option"),

@@ -139,7 +139,7 @@ def test_a_workload_that_does_not_fit_is_answered_in_full_with_status_1(run, for
         (["compare", "llama-2-7b", "--hardware", "a6000,h101"], "unknown chip 'h101'"),
         (["compare", "llama-2-7b", "--hardware", "t4", "--format", "yaml"], "unknown format 'yaml'"),
         (["compare", "llama-2-7b", "--hardware", "t4", "--batch-size", "0"], "batch_size is 0"),
-        (["models", "shwo"], "unknown models command 'shwo'; allowed: list, show; did you mean 'show'?"),
+        (["models", "shwo"], "unknown models command 'shwo'; allowed: fetch, list, show; did you mean 'show'?"),
         (["models", "show"], "Missing"),
         (["models", "show", "gpt5"], "unknown model 'gpt5'"),
         (["models", "list", "--format", "yml"], "unknown format 'yml'"),

@@ -52,8 +52,17 @@ def model_of(given: object, options: Options) -> Model:
         found = models.from_fields(given, dtype=options.dtype, ignored=options.ignore_fields)
     else:
         name = arguments.path_or_name("model", given)
-        found = models.load(name, dtype=options.dtype, ignored=options.ignore_fields)
+        found = _noted(models.load(name, dtype=options.dtype, ignored=options.ignore_fields), options)
     return _with_latent_attention(found, options)
+
+
+def _noted(model: Model, options: Options) -> Model:
+    """The model with a note if --quantization takes precedence over a format that its name or file states."""
+    quantization = options.techniques.get("quantization", "none")
+    if not model.named_format or quantization == "none":
+        return model
+    note = f"--quantization {quantization} takes precedence over {model.named_format}"
+    return replace(model, notes=(*model.notes, note))
 
 
 def chip_of(given: object) -> Chip:

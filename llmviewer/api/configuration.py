@@ -104,7 +104,8 @@ def configuration(
 
     model, hardware: names, paths, fields of a config.json or spec file, or objects.  Raises UserError.
     """
-    return CACHE.get((model, hardware, options), lambda: _built(model, hardware, options))
+    caches = (os.environ.get("HF_HOME"), os.environ.get("HF_HUB_CACHE"))  # where models of the Hub are looked up
+    return CACHE.get((model, hardware, options, caches), lambda: _built(model, hardware, options))
 
 
 def _built(model: object, hardware: object, options: Mapping[str, object]) -> Configuration:

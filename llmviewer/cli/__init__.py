@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("llmviewer.cli.report", "Full report in one file: HTML, Markdown, CSV, JSON, Excel."),
     "trace": ("llmviewer.cli.trace", "Predicted timeline for Perfetto and chrome://tracing."),
     "calibrate": ("llmviewer.cli.calibrate.group", "Measure kernels, fit and validate profiles."),
-    "models": ("llmviewer.cli.models", "Known models: list, show."),
+    "models": ("llmviewer.cli.models", "Known models: list, show; fetch others."),
     "hardware": ("llmviewer.cli.hardware", "Known chips: list, show."),
     "techniques": ("llmviewer.cli.techniques", "Techniques and their effects: list, show."),
 }

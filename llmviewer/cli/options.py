@@ -61,7 +61,9 @@ def integer_option(name: str, summary: str, *, least: int = 1) -> Any:
 
 Model = Annotated[
     str,
-    typer.Argument(autocompletion=candidates.models, help="Model name, or path to a config.json or its folder."),
+    typer.Argument(
+        autocompletion=candidates.models, help="Model name, Hub id, or path to a folder, config.json or GGUF file."
+    ),
 ]
 Hardware = Annotated[
     str, typer.Option("--hardware", autocompletion=candidates.chips, help="Chip name, or path to its YAML.")

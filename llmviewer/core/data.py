@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ALIASES = "aliases.yaml"
 #: Hint in the error for an unknown name.
 HINTS = {
-    "model": "see `llmviewer models list`, or download its config.json and pass the path",
+    "model": "`llmviewer models list`; `llmviewer models fetch ID`, or download its config.json and pass the path",
     "chip": "see `llmviewer hardware list`, or pass the path of your own YAML file",
 }
 #: Size limits [byte]: a config or spec has a few kilobytes.  YAML takes 30 times as long to read as JSON.
@@ -38,7 +38,8 @@ def aliases(name: str) -> dict[str, list[str]]:
     return {str(stem): [str(alias) for alias in others] for stem, others in read_yaml(path).items()}
 
 
-def _normalized(name: str) -> str:
+def normalized(name: str) -> str:
+    """The name as it is compared: lower case, with hyphens."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
@@ -57,9 +58,9 @@ def _is_path(name: str) -> bool:
 
 def find(directory: str, name: str, noun: str) -> tuple[Path, str, tuple[str, ...]]:
     """(file, stem, aliases) for a stem or alias in the data folder `directory`, or a path to the user's own file."""
-    wanted = _normalized(name)
+    wanted = normalized(name)
     index = aliases(directory)
-    for stem in (wanted, *(s for s, others in index.items() if wanted in map(_normalized, others))):
+    for stem in (wanted, *(s for s, others in index.items() if wanted in map(normalized, others))):
         path = folder(directory) / f"{stem}.yaml"
         if stem == Path(stem).name and stem != Path(ALIASES).stem and user_path(str(path)):
             return path, stem, tuple(index.get(stem, ()))

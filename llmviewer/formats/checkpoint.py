@@ -6,20 +6,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import Block, Graph, Operator
+from llmviewer.core.ir import Access, Block, Graph, Operator, Role
 from llmviewer.formats.cache import with_cache
-from llmviewer.formats.linear import Format, with_formats
+from llmviewer.formats.linear import Format, in_dtype, with_formats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """`repeats` layers of a block with equal formats.  formats: operator name -> format of the linear layer.
 
-    Operators that are not named keep the model's dtype.
+    weights: tensor name -> stored format of other weights (norms, biases, embedding).  Operators and tensors that are
+    not named keep the model's dtype.
     """
 
     repeats: int
     formats: Mapping[str, Format]
+    weights: Mapping[str, Dtype] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,4 +52,13 @@ def _in_variant(block: Block, variant: Variant) -> Block:
     def format_of(operator: Operator) -> Format:
         return variant.formats.get(operator.name, Format())
 
-    return with_formats(block, format_of)
+    changed = with_formats(block, format_of)
+    if not variant.weights:
+        return changed
+
+    def stored(access: Access) -> Access:
+        dtype = variant.weights.get(access.tensor.name)
+        return access if dtype is None or access.tensor.role is not Role.WEIGHT else in_dtype(access, dtype)
+
+    operators = (replace(op, reads=tuple(map(stored, op.reads))) for op in changed.operators)
+    return replace(changed, operators=tuple(operators))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from llmviewer.models.load import from_fields, load, names, read
+from llmviewer.models.card import read
+from llmviewer.models.load import build, from_fields, load, names
 from llmviewer.models.model import Model
 
-__all__ = ["Model", "from_fields", "load", "names", "read"]
+__all__ = ["Model", "build", "from_fields", "load", "names", "read"]

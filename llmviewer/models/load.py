@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from llmviewer.core import data, dtypes
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.errors import UserError, printable, unknown
+from llmviewer.core.errors import unknown
+from llmviewer.models.card import Card, read
 from llmviewer.models.config import QUANTIZATION_FIELD, Config
 from llmviewer.models.model import Model
 
@@ -24,65 +23,23 @@ def names() -> list[str]:
 
 
 def load(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
-    """The model called `name`: a stem or alias in model_configs/, a path to a config.json, or a folder with one.
+    """The model called `name`: a stem or alias in model_configs/, a path, or a Hub id, as `card.read` finds them.
 
     dtype: `auto` is the checkpoint's dtype; a missing one or float32 becomes 16 bit with a note, as in vLLM.
     ignored: unsupported fields to ignore.
     """
-    card = read(name)
-    return replace(parse(card.config, card.name, dtype, ignored), source=card.source)
+    return build(read(name), dtype=dtype, ignored=ignored)
+
+
+def build(card: Card, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
+    """The model that a Card describes; dtype and ignored as in `load`."""
+    return card.finish(replace(parse(card.config, card.name, dtype, ignored), source=card.source))
 
 
 def from_fields(fields: Mapping[str, Any], *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
     """The model with these fields of a config.json, named by its `_name_or_path` or its model_type."""
     name = next((str(fields[key]) for key in ("_name_or_path", "model_type") if fields.get(key)), "config")
-    return parse(fields, Path(name).name, dtype, ignored)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """A model's config and its source.
-
-    published: {value, source, note, rounded} of the parameter count; empty for a user's own config.
-    """
-
-    name: str
-    config: Mapping[str, Any]
-    title: str = ""
-    source: str = ""
-    published: Mapping[str, Any] = field(default_factory=dict)
-    aliases: tuple[str, ...] = ()
-
-
-def read(name: str) -> Card:
-    """The Card of the model called `name` (a name or path as in `load`)."""
-    own = data.user_path(name)
-    path = own or Path(name)
-    if own and data.user_path(str(own / "config.json")):
-        return Card(name=own.resolve().name, config=data.read_json(own / "config.json"))
-    if name.endswith(".json"):
-        return Card(name=_json_name(path), config=data.read_json(path))
-    found, stem, aliases = data.find("model_configs", name, "model")
-    if found == own and own.is_dir():
-        problem = "is a directory without a config.json" if os.access(own, os.X_OK) else "cannot be searched"
-        raise UserError(f"'{printable(found)}' {problem}")
-    spec = data.read_yaml(found)
-    config = spec.get("config", spec)
-    if not isinstance(config, Mapping):
-        raise UserError(f"'{printable(found)}': 'config' must be a mapping of the fields of config.json")
-    published = spec.get("parameters")
-    return Card(
-        name=stem,
-        config=config,
-        title=str(spec.get("name", "")),
-        source=str(spec.get("source", "")),
-        published=published if isinstance(published, Mapping) else {},
-        aliases=aliases,
-    )
-
-
-def _json_name(path: Path) -> str:
-    return path.resolve().parent.name if path.name == "config.json" else path.stem
+    return parse(fields, name.rpartition("/")[2] or name, dtype, ignored)
 
 
 def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:

@@ -111,6 +111,7 @@ class Model:
     """The shapes of a model as its config states them.  hidden: width of the residual stream.
 
     checkpoint: pass that stores linear layers and caches in the formats of a quantized checkpoint.
+    named_format: where that pass comes from if not from a config (`awq` of the model's id); empty: from the config.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Model:
     notes: tuple[str, ...] = ()
     source: str = ""
     checkpoint: Pass = as_built
+    named_format: str = ""
 
     def graph(self, step: Step) -> Graph:
         """The graph of one forward pass in the checkpoint's formats: embedding, each kind of layer, head."""

@@ -29,7 +29,7 @@ def _model(name: str) -> dict[str, Any]:
 def model_card(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> dict[str, Any]:
     """The model object with published parameter counts, layers, notes and the fields of its config."""
     card = models.read(name)
-    model = models.load(name, dtype=dtype, ignored=ignored)
+    model = models.build(card, dtype=dtype, ignored=ignored)
     return {
         **model_object(model),
         "title": card.title,

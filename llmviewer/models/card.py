@@ -1,0 +1,166 @@
+"""The config of a model by its name, path or Hub id, and its source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from llmviewer.core import data, files
+from llmviewer.core.errors import UserError, printable
+from llmviewer.models.model import Model
+
+CONFIG_FILE = "config.json"
+GGUF_MAGIC = b"GGUF"
+
+
+def unchanged(model: Model) -> Model:
+    """The model as it is parsed."""
+    return model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A model's config and its source.
+
+    published: {value, source, note, rounded} of the parameter count; empty for a user's own config.
+    finish: adds what the source says beside the config: stored formats, notes.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    title: str = ""
+    source: str = ""
+    published: Mapping[str, Any] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    finish: Callable[[Model], Model] = unchanged
+
+
+def read(name: str) -> Card:
+    """The Card of the model called `name`: a stem or alias in model_configs/, a path, or a Hub id.
+
+    Paths: a config.json or another JSON or YAML file, a GGUF file, a folder.  A Hub id that is no alias is looked up in
+    the local Hugging Face cache, then resolved by its suffixes.
+    """
+    own = data.user_path(name)
+    files.record(own or name)  # a folder changes when a file is added
+    found = _in_folder(own, own.resolve().name) if own and own.is_dir() else None
+    if found:
+        return found
+    if name.endswith(".json"):
+        return Card(name=_json_name(own or Path(name)), config=data.read_json(own or Path(name)))
+    if name.endswith(".gguf"):
+        return _in_gguf(own or Path(name))
+    try:
+        path, stem, aliases = data.find("model_configs", name, "model")
+    except UserError:
+        card = _in_cache(name) or _by_suffixes(name)
+        if card is None:
+            raise
+        return card
+    if path == own and own.is_dir():
+        raise UserError(f"'{printable(path)}' {_missing_config(own)}")
+    return _in_gguf(path) if path == own and _is_gguf(path) else _in_yaml(path, stem, aliases)
+
+
+def _in_yaml(path: Path, stem: str, aliases: tuple[str, ...]) -> Card:
+    spec = data.read_yaml(path)
+    config = spec.get("config", spec)
+    if not isinstance(config, Mapping):
+        raise UserError(f"'{printable(path)}': 'config' must be a mapping of the fields of config.json")
+    published = spec.get("parameters")
+    return Card(
+        name=stem,
+        config=config,
+        title=str(spec.get("name", "")),
+        source=str(spec.get("source", "")),
+        published=published if isinstance(published, Mapping) else {},
+        aliases=aliases,
+    )
+
+
+def _json_name(path: Path) -> str:
+    return path.resolve().parent.name if path.name == CONFIG_FILE else path.stem
+
+
+def _in_folder(folder: Path, name: str) -> Card | None:
+    """The Card of a checkpoint's folder: its config.json, else its only GGUF file; None if it has neither."""
+    if data.user_path(str(folder / CONFIG_FILE)):
+        from llmviewer.models.safetensors_folder import confirmed
+
+        config = data.read_json(folder / CONFIG_FILE)
+        return Card(name=name, config=config, finish=partial(confirmed, config=config, folder=folder))
+    found = [path for path in sorted(folder.glob("*.gguf")) if "-of-" not in path.stem or "-00001-of-" in path.stem]
+    if len(found) > 1:
+        shown = f"{printable(found[0].name)}, {printable(found[1].name)}{', …' if len(found) > 2 else ''}"
+        raise UserError(f"'{printable(folder)}' has {len(found)} GGUF files ({shown}); give the path of one")
+    return _in_gguf(found[0]) if found else None
+
+
+def _missing_config(folder: Path) -> str:
+    """The reason why a folder holds no model."""
+    if not os.access(folder, os.X_OK):
+        return "cannot be searched"
+    if data.user_path(str(folder / "adapter_config.json")):
+        return f"holds an adapter without a {CONFIG_FILE}; give the folder of its base model, with --lora"
+    return f"is a directory without a {CONFIG_FILE}"
+
+
+def _is_gguf(path: Path) -> bool:
+    """Whether a regular file begins as a GGUF file does, whatever its name."""
+    try:
+        with path.open("rb") if path.is_file() else open(os.devnull, "rb") as stream:  # noqa: PTH123
+            return stream.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    except OSError:
+        return False
+
+
+def _in_gguf(path: Path) -> Card:
+    """The Card of a GGUF file, with the stored formats of its tensors."""
+    files.record(path)
+    if path.exists() and not path.is_file():
+        raise UserError(f"'{printable(path)}' is a directory, a device or a pipe; expected a GGUF file")
+    from llmviewer.models import gguf_config, gguf_formats, gguf_header
+
+    header = gguf_header.read_parts(path)
+    formats = partial(gguf_formats.with_stored_formats, tensors=header.tensors)
+    return Card(name=path.stem, config=gguf_config.fields(header, path), finish=formats)
+
+
+def _in_cache(name: str) -> Card | None:
+    """The Card of a Hub id from the local Hugging Face cache; None if it is not there."""
+    from llmviewer.models import hub
+
+    folder = hub.snapshot(name)
+    card = _in_folder(folder, name.rpartition("/")[2]) if folder else None
+    if folder is None or card is None:
+        return None
+    note = f"{name} is read from the Hugging Face cache, revision {folder.name[:8]}"
+    return replace(card, finish=lambda model: _noted(card.finish(model), note))
+
+
+def _by_suffixes(name: str) -> Card | None:
+    """The Card of a Hub id whose suffixes lead to a known model; None if they do not."""
+    from llmviewer.models import suffixes
+
+    found = suffixes.resolve(name)
+    if found is None:
+        return None
+    card, note = read(found.stem), f"'{printable(name)}' is read as {found.stem}"
+    if not found.format:
+        return replace(card, finish=lambda model: _noted(model, note))
+    note += f" with linear layers stored as {found.format}; its own config.json may differ (`llmviewer models fetch`)"
+    return replace(
+        card,
+        name=f"{found.stem}-{found.format}",
+        config={**card.config, **found.fields},
+        aliases=(),
+        finish=lambda model: replace(_noted(model, note), named_format=f"{found.format} of the model's name"),
+    )
+
+
+def _noted(model: Model, note: str) -> Model:
+    return replace(model, notes=(*model.notes, note))

@@ -1,0 +1,136 @@
+"""From the fields of a GGUF header to those of a config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmviewer.core.errors import UserError, printable, quoted, unknown
+
+if TYPE_CHECKING:
+    from llmviewer.models.gguf_header import Header, StoredTensor
+
+#: Field of config.json -> field of the header below its architecture, for all architectures.
+COMMON = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+}
+_EXPERTS = {"num_experts_per_tok": "expert_used_count", "moe_intermediate_size": "expert_feed_forward_length"}
+_WINDOW = {"sliding_window": "attention.sliding_window"}
+
+
+class Source:
+    """The header of one file, and access to the fields of its architecture.  where: the file in error messages."""
+
+    def __init__(self, header: Header, where: str) -> None:
+        self.where = where
+        self.tensors: Mapping[str, StoredTensor] = header.tensors
+        self.fields = header.fields
+        self.architecture = str(header.fields.get("general.architecture", ""))
+
+    def get(self, name: str) -> Any:
+        """The value of a field of the architecture; a list of equal values is that value; None if missing."""
+        value = self.fields.get(f"{self.architecture}.{name}")
+        if isinstance(value, list):
+            if len(set(value)) != 1:
+                raise UserError(f"{self.where}: field '{name}' differs between layers, which is not supported")
+            return value[0]
+        return value
+
+    def renamed(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Fields of config.json that the header states.  names: field of config.json -> field of the header."""
+        return {ours: value for ours, theirs in names.items() if (value := self.get(theirs)) is not None}
+
+    def size(self, tensor: str, dimension: int) -> int:
+        """A dimension of a tensor.  Raises UserError if the file does not have it."""
+        found = self.tensors.get(tensor)
+        if found is None or dimension >= len(found.shape):
+            raise UserError(f"{self.where}: tensor '{printable(tensor)}' is missing")
+        return found.shape[dimension]
+
+
+def _llama(source: Source) -> dict[str, Any]:
+    """Llama, and Mixtral if there are experts."""
+    biases = {"attention_bias": "blk.0.attn_q.bias" in source.tensors}
+    experts = source.get("expert_count")
+    if not experts:
+        return {"model_type": "llama", **biases}
+    chosen = source.get("expert_used_count")
+    return {"model_type": "mixtral", "num_local_experts": experts, "num_experts_per_tok": chosen, **biases}
+
+
+def _mistral(source: Source) -> dict[str, Any]:
+    return {"model_type": "mistral", "sliding_window": source.get("attention.sliding_window")}
+
+
+def _qwen2_moe(source: Source) -> dict[str, Any]:
+    """Qwen1.5 and 2 with experts; older files do not state the experts' widths, but the tensors have them."""
+    return {
+        "model_type": "qwen2_moe",
+        "num_experts": source.get("expert_count"),
+        "moe_intermediate_size": source.size("blk.0.ffn_up_exps.weight", 1),
+        "shared_expert_intermediate_size": source.size("blk.0.ffn_up_shexp.weight", 1),
+        "num_experts_per_tok": source.get("expert_used_count"),
+    }
+
+
+def _qwen3_moe(source: Source) -> dict[str, Any]:
+    return {"model_type": "qwen3_moe", "num_experts": source.get("expert_count"), **source.renamed(_EXPERTS)}
+
+
+def _gemma2(source: Source) -> dict[str, Any]:
+    return {"model_type": "gemma2", **source.renamed(_WINDOW)}
+
+
+def _gemma3(source: Source) -> dict[str, Any]:
+    return {"model_type": "gemma3_text", **source.renamed(_WINDOW)}
+
+
+def _phi3(source: Source) -> dict[str, Any]:
+    """Phi-3 and 4; a window of 0 is none, and some sizes rotate a part of each head."""
+    sizes = [source.get(name) for name in ("rope.dimension_count", "attention.head_count", "embedding_length")]
+    stated = all(isinstance(size, int) and size > 0 for size in sizes)
+    partial = {"partial_rotary_factor": sizes[0] * sizes[1] / sizes[2]} if stated else {}
+    return {"model_type": "phi3", "sliding_window": source.get("attention.sliding_window") or None, **partial}
+
+
+#: `general.architecture` of llama.cpp -> the fields in addition to COMMON.
+ARCHITECTURES: dict[str, Callable[[Source], dict[str, Any]]] = {
+    "gemma": lambda _: {"model_type": "gemma"},
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "llama": _llama,
+    "mistral3": _mistral,
+    "phi3": _phi3,
+    "qwen2": lambda _: {"model_type": "qwen2"},
+    "qwen2moe": _qwen2_moe,
+    "qwen3": lambda _: {"model_type": "qwen3"},
+    "qwen3moe": _qwen3_moe,
+}
+
+
+def fields(header: Header, path: Path) -> dict[str, Any]:
+    """The fields of config.json that the header describes.  Raises UserError."""
+    source = Source(header, f"'{printable(path)}'")
+    if source.architecture not in ARCHITECTURES:
+        raise unknown("GGUF architecture", source.architecture, ARCHITECTURES, where=source.where)
+    stated = source.renamed(COMMON)
+    key, value = stated.get("head_dim"), source.get("attention.value_length")
+    if value not in (None, key):
+        raise UserError(
+            f"{source.where}: keys of {quoted(key)} and values of {quoted(value)} elements; supported: equal"
+        )
+    return {
+        "architectures": [f"{source.architecture} (GGUF)"],
+        "torch_dtype": "float16",
+        "vocab_size": source.size("token_embd.weight", 1),
+        "tie_word_embeddings": "output.weight" not in source.tensors,
+        **stated,
+        **ARCHITECTURES[source.architecture](source),
+    }

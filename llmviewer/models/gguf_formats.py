@@ -1,0 +1,117 @@
+"""Stored formats of a GGUF file's tensors, layer by layer, and the count of its parameters."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from llmviewer.core.dtypes import DTYPES, Dtype
+from llmviewer.core.ir import Block
+from llmviewer.core.workload import decode
+from llmviewer.formats.checkpoint import Checkpoint, Variant
+from llmviewer.formats.linear import Format, is_linear, weight_access
+from llmviewer.models.model import Model
+
+if TYPE_CHECKING:
+    from llmviewer.models.gguf_header import StoredTensor
+
+#: Operator -> name of its tensors in a layer of a GGUF file.
+LAYER_NAMES = {
+    "attn_norm": "attn_norm",
+    "attn_post_norm": "post_attention_norm",
+    "mlp_norm": "ffn_norm",
+    "mlp_post_norm": "post_ffw_norm",
+    "q_proj": "attn_q",
+    "k_proj": "attn_k",
+    "v_proj": "attn_v",
+    "qkv_proj": "attn_qkv",
+    "o_proj": "attn_output",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "gate_proj": "ffn_gate",
+    "up_proj": "ffn_up",
+    "gate_up_proj": "ffn_up",
+    "down_proj": "ffn_down",
+    "router": "ffn_gate_inp",
+    "expert_gate_proj": "ffn_gate_exps",
+    "expert_up_proj": "ffn_up_exps",
+    "expert_down_proj": "ffn_down_exps",
+    "shared_gate": "ffn_gate_inp_shexp",
+    "shared_gate_proj": "ffn_gate_shexp",
+    "shared_up_proj": "ffn_up_shexp",
+    "shared_down_proj": "ffn_down_shexp",
+}
+#: Operator -> name of its tensors outside the layers.
+MODEL_NAMES = {"embedding": "token_embd", "lm_head": "output", "final_norm": "output_norm"}
+#: Start of the names of tensors that are no parameters: factors of rope.
+UNCOUNTED = "rope_"
+#: Formats of GGUF that are plain numbers; they are multiplied without quantized inputs.
+PLAIN = {"F32": DTYPES["fp32"], "F16": DTYPES["fp16"], "BF16": DTYPES["bf16"], "F64": DTYPES["fp64"]}
+#: Inputs of quantized matrices in llama.cpp: 8 bit with a 16-bit scale and sum per 32.
+Q8_1 = Dtype(name="q8_1", bits=9.0, compute="int8")
+
+
+def with_stored_formats(model: Model, tensors: Mapping[str, StoredTensor]) -> Model:
+    """The model stored as in the file, with a note if file and fields disagree on the number of parameters or bytes."""
+    graph = model.graph(decode(1.0, 0.0))
+    blocks = {block.name: block for block in graph.blocks}
+    numbers = {layer.name: layer.numbers or tuple(range(layer.repeats)) for layer in model.layers}
+    variants = {name: _variants(block, numbers.get(name), tensors) for name, block in blocks.items()}
+    stored = replace(model, checkpoint=Checkpoint(variants=variants), named_format="the formats of the file")
+    return replace(stored, notes=(*stored.notes, *_disagreement(stored, tensors)))
+
+
+def dtype_of(tensor: StoredTensor) -> Dtype:
+    """The number format of a tensor, with the bits of its blocks: `Q4_K` has 144 bytes per 256 elements."""
+    digits = re.search(r"\d", tensor.format)
+    compute = f"int{digits[0]}" if digits else "int8"
+    return PLAIN.get(tensor.format) or Dtype(name=tensor.format.lower(), bits=tensor.bits, compute=compute)
+
+
+def _variants(block: Block, layers: tuple[int, ...] | None, tensors: Mapping[str, StoredTensor]) -> tuple[Variant, ...]:
+    """The distinct combinations of formats among a block's layers, the most common first; layers: None outside."""
+    names = tuple(block.weights())
+    kinds = Counter(
+        tuple(dtype_of(found) if (found := tensors.get(_stored_name(name, layer))) else None for name in names)
+        for layer in (layers if layers is not None else (None,))
+    )
+    return tuple(_variant(block, count, dict(zip(names, dtypes, strict=True))) for dtypes, count in kinds.most_common())
+
+
+def _variant(block: Block, repeats: int, dtypes: Mapping[str, Dtype | None]) -> Variant:
+    matrices = {
+        operator.name: weight_access(operator).tensor.name for operator in block.operators if is_linear(operator)
+    }
+    formats = {name: _format(dtypes[matrix]) for name, matrix in matrices.items()}
+    others = {n: dtype for n, dtype in dtypes.items() if dtype is not None and n not in matrices.values()}
+    return Variant(repeats=repeats, formats=formats, weights=others)
+
+
+def _format(stored: Dtype | None) -> Format:
+    """The format of a linear layer; the inputs of quantized matrices are quantized too."""
+    return Format(weights=stored, activations=None if stored is None or stored in PLAIN.values() else Q8_1)
+
+
+def _stored_name(weight: str, layer: int | None) -> str:
+    """The name in the file of a weight of the graph (`q_proj.weight`)."""
+    operator, _, part = weight.rpartition(".")
+    if layer is None:
+        return f"{MODEL_NAMES.get(operator, operator)}.{part}"
+    return f"blk.{layer}.{LAYER_NAMES.get(operator, operator)}.{part}"
+
+
+def _disagreement(model: Model, tensors: Mapping[str, StoredTensor]) -> tuple[str, ...]:
+    """A note if the tensors of the file hold other parameters or bytes than the model that its fields describe."""
+    counted = [tensor for name, tensor in tensors.items() if not name.startswith(UNCOUNTED)]
+    held = sum(tensor.elements for tensor in counted), sum(tensor.elements * tensor.bits / 8.0 for tensor in counted)
+    weights = tuple(model.graph(decode(1.0, 0.0)).stored_weights())
+    described = model.parameters, sum(tensor.elements * tensor.dtype.bytes * times for tensor, times in weights)
+    if held == described:
+        return ()
+    return (
+        f"the file holds {held[0]:,} parameters in {held[1]:,.0f} bytes, its fields describe {described[0]:,.0f} in "
+        f"{described[1]:,.0f}; the fields are used",
+    )
