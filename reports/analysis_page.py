@@ -21,13 +21,16 @@ from llmviewer.reports.serving import (
     ttft_parts,
 )
 from llmviewer.reports.stage_table import stage_table
+from llmviewer.reports.verdict import verdict
 from llmviewer.result.result import Result
+from llmviewer.result.verdict import Verdict
 
 
-def page(result: Result, point: int = 0) -> Page:
-    """Returns the page of one point of a Result."""
+def page(result: Result, point: int = 0, found: Verdict | None = None) -> Page:
+    """Returns the page of one point of a Result, after its verdict if there is one."""
     answer = result.to_dict(point)
-    return (header(answer), *stages(answer, result.token_budget), *details(answer, result.token_budget))
+    first = () if found is None else (verdict(found, answer),)
+    return (*first, header(answer), *stages(answer, result.token_budget), *details(answer, result.token_budget))
 
 
 def stages(answer: dict[str, Any], token_budget: float) -> Page:

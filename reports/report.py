@@ -9,6 +9,7 @@ from typing import Any
 
 from llmviewer.result.comparison import Comparison
 from llmviewer.result.result import Result
+from llmviewer.result.verdict import Verdict
 
 SCHEMA = "llmviewer.report/1"
 
@@ -18,11 +19,14 @@ class Report:
     """Results of all configurations.
 
     results: name -> Result of the request that is shown in detail.
+    verdicts: name -> verdict on that request.  command: the command that makes the report.
     points: `configuration` (the name) and the columns of Result.columns() over all sizes, which are the same for each
     configuration and in the same order.  All points are kept; only drawings thin them.
     """
 
     results: Mapping[str, Result]
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    command: str = ""
     points: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @cached_property

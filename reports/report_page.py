@@ -6,6 +6,7 @@ from llmviewer.reports import analysis_page, bottleneck, comparison_page, sweep_
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 from llmviewer.reports.report import Report
+from llmviewer.reports.verdict import verdict
 
 #: Points that the page shows.
 MAX_POINTS = 40
@@ -16,7 +17,8 @@ def page(report: Report) -> Page:
     answers = report.configurations
     several = len(answers) > 1
     verdicts = tuple((a["configuration"], f"{bottleneck.sentence(a)} {bottleneck.advice(a)}") for a in answers)
-    parts: Page = (Facts(title=report.title, lines=()),)
+    parts: Page = (Facts(title=report.title, lines=(("Command", report.command),) if report.command else ()),)
+    parts += opening(report)
     if several:
         parts = (*parts, *comparison_page.side_by_side(answers), Facts(title="Bottlenecks", lines=verdicts))
     for answer, result in zip(answers, report.results.values(), strict=True):
@@ -28,6 +30,16 @@ def page(report: Report) -> Page:
         )
         parts = (*parts, *title, *own)
     return (*parts, *_points(report), _sources(report))
+
+
+def opening(report: Report) -> Page:
+    """Returns the verdict on every configuration, after its name if there are several."""
+    several = len(report.verdicts) > 1
+    return tuple(
+        verdict(report.verdicts[name], answer, name if several else "")
+        for answer in report.configurations
+        if (name := answer["configuration"]) in report.verdicts
+    )
 
 
 def _points(report: Report) -> Page:

@@ -19,7 +19,7 @@ from matplotlib.text import Text
 import llmviewer as lv
 from llmviewer import api
 from llmviewer.api import keywords
-from llmviewer.core import data, files
+from llmviewer.core import data, file_cache
 from llmviewer.techniques.options import OPTIONS
 from tests.certificate.our_counts import published_config
 
@@ -150,10 +150,10 @@ def test_a_kept_configuration_is_one_of_the_same_options():
 
 
 def test_a_value_that_failed_is_not_kept_and_one_of_a_changed_file_is_read_again(tmp_path):
-    cache, path = files.CacheOfFiles(), tmp_path / "number"
+    cache, path = file_cache.CacheOfFiles(), tmp_path / "number"
 
     def read():
-        files.record(path)
+        file_cache.record(path)
         return int(path.read_text(encoding="utf-8"))
 
     with pytest.raises(OSError, match="number"):

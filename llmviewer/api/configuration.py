@@ -13,7 +13,7 @@ from llmviewer.analysis import analysis
 from llmviewer.analysis.system import System
 from llmviewer.api import build
 from llmviewer.core.errors import UserError
-from llmviewer.core.files import CacheOfFiles
+from llmviewer.core.file_cache import CacheOfFiles
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
@@ -27,11 +27,12 @@ from llmviewer.techniques.registry import TECHNIQUES
 class Configuration:
     """A model on a system, built from options.
 
-    techniques: name -> text of its option, defaults included.  candidates: generations of which each point uses the
-    fastest.
+    chip: the chip before techniques change it.  techniques: name -> text of its option, defaults included.  candidates:
+    generations of which each point uses the fastest.
     """
 
     model: Model
+    chip: Chip
     system: System
     options: Options
     techniques: Mapping[str, str]
@@ -52,6 +53,11 @@ class Configuration:
     def most_points(self) -> float:
         """Points that may be answered together: one if a technique adapts to the request."""
         return np.inf if self.system.policy is None else 1.0
+
+    def with_option(self, name: str, value: str) -> Configuration:
+        """The configuration with another value of a technique's option.  Raises UserError."""
+        options = replace(self.options, techniques={**self.options.techniques, name: value})
+        return _assembled(self.model, self.chip, options)
 
     def warnings(self, workload: Request) -> tuple[str, ...]:
         """Warnings about the model, the system and a request."""
@@ -110,33 +116,30 @@ def configuration(
 
 def _built(model: object, hardware: object, options: Mapping[str, object]) -> Configuration:
     chosen = build.options_of(options)
-    loaded, chip = build.model_of(model, chosen), build.chip_of(hardware)
-    system = build.system(chip, chosen)
+    return _assembled(build.model_of(model, chosen), build.chip_of(hardware), chosen)
+
+
+def _assembled(model: Model, chip: Chip, options: Options) -> Configuration:
+    """The configuration of a loaded model and chip."""
+    system = build.system(chip, options)
     if system.spatial:
-        system = build.spatial_system(loaded, system, chosen)
-    if system.scheme is None:
-        return _configuration(loaded, system, chosen)
-    return _generating(loaded, system, chip, chosen)
-
-
-def _configuration(
-    model: Model, system: System, options: Options, candidates: tuple[Generation, ...] = ()
-) -> Configuration:
+        system = build.spatial_system(model, system, options)
     texts = {name: options.techniques.get(name, option.default) for name, option in TECHNIQUES.items()}
-    return Configuration(model=model, system=system, options=options, techniques=texts, candidates=candidates)
+    found = Configuration(model=model, chip=chip, system=system, options=options, techniques=texts)
+    return found if system.scheme is None else _generating(found)
 
 
-def _generating(model: Model, built: System, chip: Chip, options: Options) -> Configuration:
-    """The model on a system with its generation scheme."""
-    scheme = built.scheme
+def _generating(one: Configuration) -> Configuration:
+    """The configuration with its generation scheme."""
+    model, scheme, parallelism = one.model, one.system.scheme, one.system.parallelism
     assert scheme is not None
     candidates = tuple(candidate.make(model) for candidate in scheme.candidates)
     generation = candidates[0] if candidates else scheme.make(model)
-    if generation.drafts and (built.parallelism.pipeline > 1 or built.spatial):
+    if generation.drafts and (parallelism.pipeline > 1 or one.system.spatial):
         raise UserError(f"{scheme.name}: speculation in a pipeline is not modelled; remove one of them")
-    drafters = tuple(build.drafter_of(draft, model, chip, options) for draft in generation.drafts)
-    built = replace(built, drafters=drafters).generating(generation)
-    return _configuration(model, built, options, candidates)
+    drafters = tuple(build.drafter_of(draft, model, one.chip, one.options) for draft in generation.drafts)
+    system = replace(one.system, drafters=drafters).generating(generation)
+    return replace(one, system=system, candidates=candidates)
 
 
 def _slow_link(system: System) -> tuple[str, ...]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from llmviewer import api
+from llmviewer.api.verdict import verdict
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.result.result import Result
+from llmviewer.result.verdict import Verdict
 
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
@@ -33,16 +36,17 @@ def command(
     """
     views.check_output(format, output, (model, hardware))
     request = api.request(batch_size, input_len, output_len)
-    result = api.configuration(model, hardware, **options).answer(request)
-    views.show(_views(result), format, output)
+    configuration = api.configuration(model, hardware, **options)
+    result = configuration.answer(request)
+    views.show(_views(result, lambda: verdict(configuration, request, result)), format, output)
     return 0 if result.fits or no_fit_check else 1
 
 
-def _views(result: Result) -> views.Views:
+def _views(result: Result, judged: Callable[[], Verdict]) -> views.Views:
     def page() -> Page:
         from llmviewer.reports import analysis_page
 
-        return analysis_page.page(result)
+        return analysis_page.page(result, found=judged())
 
     return views.Views(page=page, document=result.to_dict, rows=lambda: operator_rows(result.to_dict()))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import typer
 
 from llmviewer import api
+from llmviewer.api.verdict import verdict
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.output import atomic_file, print_warnings, write
@@ -102,7 +105,14 @@ def _report(sizes: Sizes, configurations: list[dict[str, Any]]) -> Report:
     results = {title: one.answer(request) for title, one in by_title.items()}
     with progress(len(grid) * len(by_title)) as advance:
         columns = _joined(_columns(by_title, grid, advance))
-    return Report(results=results, points=columns)
+    verdicts = {title: verdict(one, request, results[title]) for title, one in by_title.items()}
+    return Report(results=results, points=columns, verdicts=verdicts, command=_command())
+
+
+def _command() -> str:
+    """The command line of this process; empty if another program calls the command."""
+    name, *words = sys.argv
+    return shlex.join(("llmviewer", *words)) if Path(name).stem in ("llmviewer", "__main__") else ""
 
 
 def _grid(sizes: Sizes) -> Grid:

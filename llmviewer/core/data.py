@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core import files, parsing
+from llmviewer.core import file_cache, parsing
 from llmviewer.core.errors import UserError, printable, quoted, unknown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,7 +78,7 @@ def display_path(path: Path) -> str:
 
 def read_text(path: Path, max_bytes: int) -> str:
     """The text of a file; UserError if it cannot be read.  Devices and pipes are refused: they may never end."""
-    files.record(path)
+    file_cache.record(path)
     try:
         if path.is_dir():
             raise UserError(f"'{printable(path)}' is a directory; expected a file")

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core import data, files
+from llmviewer.core import data, file_cache
 from llmviewer.core.errors import UserError, printable
 from llmviewer.models.model import Model
 
@@ -46,7 +46,7 @@ def read(name: str) -> Card:
     the local Hugging Face cache, then resolved by its suffixes.
     """
     own = data.user_path(name)
-    files.record(own or name)  # a folder changes when a file is added
+    file_cache.record(own or name)  # a folder changes when a file is added
     found = _in_folder(own, own.resolve().name) if own and own.is_dir() else None
     if found:
         return found
@@ -120,7 +120,7 @@ def _is_gguf(path: Path) -> bool:
 
 def _in_gguf(path: Path) -> Card:
     """The Card of a GGUF file, with the stored formats of its tensors."""
-    files.record(path)
+    file_cache.record(path)
     if path.exists() and not path.is_file():
         raise UserError(f"'{printable(path)}' is a directory, a device or a pipe; expected a GGUF file")
     from llmviewer.models import gguf_config, gguf_formats, gguf_header

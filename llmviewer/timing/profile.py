@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from llmviewer.core import data, files, parsing
+from llmviewer.core import data, file_cache, parsing
 from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.hardware.chip import Chip
 
@@ -95,13 +95,13 @@ class Profile:
 
 
 #: Profiles that were read.
-PROFILES: files.CacheOfFiles[Profile] = files.CacheOfFiles()
+PROFILES: file_cache.CacheOfFiles[Profile] = file_cache.CacheOfFiles()
 
 
 def shipped(chip: str) -> Profile | None:
     """The profile of a chip that the package contains, or None."""
     path = data.folder(FOLDER) / f"{chip}.yaml"
-    files.record(path)
+    file_cache.record(path)
     return load(path) if path.is_file() else None
 
 
@@ -113,7 +113,7 @@ def sources(chip: Chip) -> tuple[Profile, ...]:
 
 def load(path: Path) -> Profile:
     """Read a profile; cached until the file changes.  Raises UserError for an invalid file."""
-    files.record(path)
+    file_cache.record(path)
     return PROFILES.get(str(path), lambda: parse(data.read_text(path, MAX_BYTES), path))
 
 

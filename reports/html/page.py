@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from llmviewer.reports import analysis_page, bottleneck, comparison_page
+from llmviewer.reports import analysis_page, bottleneck, comparison_page, report_page
 from llmviewer.reports import format as fmt
 from llmviewer.reports.html import charts, curves, operators, provenance, roofline
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
@@ -71,6 +71,8 @@ def text(report: Report) -> str:
         script=own,
         plotly=compressed(plotly),
         comparison=comparison_page.side_by_side(answers) if len(answers) > 1 else (),
+        command=report.command,
+        opening=report_page.opening(report),
         verdicts=[(a["configuration"], bottleneck.sentence(a), bottleneck.advice(a)) for a in answers],
         survey=bottleneck.SURVEY,
         details=_details(report),

@@ -1,0 +1,101 @@
+"""The verdict on a request in five lines: fit, speed, bottleneck, best single change, certainty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmviewer.reports import bottleneck
+from llmviewer.reports import format as fmt
+from llmviewer.reports.memory_bar import shortage
+from llmviewer.reports.page import Emphasis, Facts
+from llmviewer.result.verdict import Change, Verdict
+
+
+def verdict(found: Verdict, answer: dict[str, Any], name: str = "") -> Facts:
+    """Returns the five lines.  answer: the analysis object of the verdict's result.  name: of its configuration."""
+    fits = bool(answer["memory"]["fits"])
+    lines = (
+        *((("Configuration", name),) if name else ()),
+        ("Fits" if fits else "DOES NOT FIT", _fit(found, answer)),
+        ("Speed", _speed(answer)),
+        ("Bottleneck", bottleneck.sentence(answer)),
+        ("Best change", _best(found) if fits else "none tried: the workload has to fit first"),
+        ("Certainty", _certainty(answer)),
+    )
+    return Facts(lines=lines, emphasis=Emphasis.GROUP if fits else Emphasis.WARNING)
+
+
+def _fit(found: Verdict, answer: dict[str, Any]) -> str:
+    memory = answer["memory"]
+    if memory["fits"]:
+        used, budget = fmt.memory(memory["total_bytes"]), fmt.memory(memory["budget_bytes"])
+        concurrent = fmt.whole(memory["max_concurrent_requests"])
+        return f"{used} of a budget of {budget} per device; room for {concurrent} requests of this length at once"
+    remedies = " or ".join(change.option for change in found.remedies)
+    missing = shortage(memory).removeprefix("does not fit: ").partition(";")[0]
+    return (
+        f"{missing}; it fits with {remedies}"
+        if remedies
+        else f"{missing}; no single change that was tried makes it fit"
+    )
+
+
+def _speed(answer: dict[str, Any]) -> str:
+    """Returns decode rate per user and batch, and TTFT, each with its interval."""
+    metrics, batch = answer["metrics"], answer["workload"]["batch_size"]
+    ideal = answer["efficiency"]["kind"] == "ideal"
+    known = metrics["intervals"]
+    first = f"TTFT {fmt.duration(metrics['ttft_s'])}{_range(known.get('ttft_s'))}"
+    if metrics["tpot_s"] is None:
+        return f"{first}{' at least' if ideal else ''}; no decode steps"
+    seconds = [metrics["tpot_s"], *(reversed(known["tpot_s"]["80"]) if known else ())]
+    rate, *ends = (fmt.per_second(1.0 / one) for one in seconds)
+    interval = f" (80 % interval {' to '.join(ends)})" if ends else ""
+    whole = f", {fmt.per_second(batch / metrics['tpot_s'])} for the batch" if batch > 1 else ""
+    bound = "at most " if ideal else ""
+    return f"{bound}{rate} tokens/s per user{interval}{whole} in decode; {first}{' at least' if ideal else ''}"
+
+
+def _range(levels: dict[str, Any] | None) -> str:
+    return f" ({fmt.durations(*levels['80'])})" if levels else ""
+
+
+def _best(found: Verdict) -> str:
+    """Returns the best change on as many devices and the best on more, with the times they bring."""
+    named = [change for change in (found.best, found.best_with_more_devices) if change is not None]
+    tried = f"{len(found.changes)} changes of one option tried; quality of the output not judged"
+    if not named:
+        return f"none of those tried saves 2 % of the request's time ({tried})"
+    return (
+        f"{'; with more devices '.join(_gain(found, change) for change in named)} ({tried})"
+        if found.best
+        else (f"none on these devices; with more devices {_gain(found, named[0])} ({tried})")
+    )
+
+
+def _gain(found: Verdict, change: Change) -> str:
+    before, after = found.result, change.result
+    times = [
+        f"{name} {fmt.duration(_plain(getattr(before, metric)))} → {fmt.duration(_plain(getattr(after, metric)))}"
+        for name, metric in (("TPOT", "tpot_s"), ("TTFT", "ttft_s"))
+        if _plain(getattr(before, metric)) is not None
+    ]
+    factor = float(before.e2e_s) / float(after.e2e_s)
+    return f"{change.option}: {fmt.times(factor)} as fast ({', '.join(times)})"
+
+
+def _plain(value: Any) -> float | None:
+    number = float(value)
+    return None if number != number else number  # noqa: PLR0124
+
+
+def _certainty(answer: dict[str, Any]) -> str:
+    times, kind = answer["provenance"]["times"], answer["efficiency"]["kind"]
+    if kind == "ideal":
+        return "times are lower bounds from the data sheet; --efficiency calibrated predicts real ones"
+    known = answer["metrics"]["intervals"]
+    metric = "tpot_s" if answer["metrics"]["tpot_s"] else "ttft_s"
+    value = answer["metrics"][metric]
+    low, high = (fmt.percent(abs(bound / value - 1.0)) for bound in known[metric]["80"])
+    label = metric.removesuffix("_s").upper()
+    return f"80 % of such predictions lie within −{low} and +{high} of the measured {label}; {times}"
