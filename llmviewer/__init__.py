@@ -6,13 +6,14 @@ lv.analyze("llama-2-7b", "a6000", batch_size=[1, 8, 64], input_len=2048).to_fram
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from llmviewer.core.version import __version__
 
 __all__ = ["Result", "UserError", "__version__", "analyze"]
 
+TYPE_CHECKING = False  # `typing` takes as long to import as all of this, and Ctrl-C there prints a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from llmviewer.api import analyze
     from llmviewer.core.errors import UserError
     from llmviewer.result.result import Result

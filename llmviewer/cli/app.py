@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from llmviewer.cli import signals
 from llmviewer.core.errors import UserError, printable, unknown
 
 #: Messages of the parser repeat the word they reject, which may be long.
@@ -21,9 +22,13 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
     if words and not name.startswith("-") and name not in commands:
         raise unknown("command", name, commands, hint="see llmviewer --help")
     command = command_tree(commands, "" if name.startswith("-") else name)
+    checked = _checked(words, command)
+    signals.command_starts()
     try:
-        status = command(args=_checked(words, command), prog_name="llmviewer", standalone_mode=False)
+        status = command(args=checked, prog_name="llmviewer", standalone_mode=False)
     except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # the parser exits 1, which means `does not fit` here
+            raise stop.__context__ from None
         return int(stop.code or 0)
     except Exception as error:
         raise _one_line(error) from error

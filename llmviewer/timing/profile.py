@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core import data, parsing
+from llmviewer.core import data, files, parsing
 from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.hardware.chip import Chip
 
@@ -108,6 +108,7 @@ def sources(chip: Chip) -> tuple[Profile, ...]:
 
 def load(path: Path) -> Profile:
     """Read a profile; cached until the file changes.  Raises UserError for an invalid file."""
+    files.remember_input(path)
     try:
         state = path.stat()
     except (OSError, ValueError):  # reading the file raises the error with its reason
