@@ -11,6 +11,7 @@ from typing import Any
 
 from llmviewer import models
 from llmviewer.core import data
+from llmviewer.core.arguments import MAX_WHOLE_NUMBER
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import Role
 from llmviewer.core.kinds import Kind
@@ -103,7 +104,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     weights = quantization_of(row.get("weight_dtype"), stored, name)
     weights = "w8a16" if (weights, engine) == ("int8", "gpt-fast") else weights  # its int8 is weight-only
     batching = "continuous" if _continuous(row, note) else "static"
-    tensor, pipeline = (max(int(_number(row.get(key), 1.0)), 1) for key in ("tp", "pp"))
+    tensor, pipeline = (max(int(_size(row, key, 1.0)), 1) for key in ("tp", "pp"))
     options = {
         "quantization": weights,
         "kv_cache_dtype": cache_dtype_of(row.get("kv_dtype"), weights, engine),
@@ -113,8 +114,8 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     }
     if engine in IDENTICAL_PROMPT_ENGINES and batching == "static" and has_experts(name):
         options["expert_skew"] = "10"
-    prompt, output = float(row["input_len"]), float(row["output_len"])
-    if prompt < 0 or output < 0 or prompt + output < 1:
+    prompt, output = _size(row, "input_len"), _size(row, "output_len")
+    if prompt + output < 1:
         raise UserError(f"input_len {prompt:g} and output_len {output:g} are not a valid request")
     return RequestCase(
         hardware=chip.name,
@@ -122,7 +123,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         engine=engine,
         batching=batching,
         options=tuple(options.items()),
-        batch=_number(row.get("batch"), 0.0),
+        batch=_size(row, "batch", 0.0),
         input_len=prompt,
         output_len=output,
         metric=str(row["metric"]),
@@ -225,7 +226,7 @@ def _expert_parallel_size(note: str, tensor: int) -> int:
     Sources that state attention_dp in addition to the same number of tensor-parallel devices and one expert group
     publish times of the tensor-parallel group with expert parallelism (vLLM --enable-expert-parallel).
     """
-    found = {key: _number(match, 1.0) for key, match in re.findall(r"(attention_dp|moe_ep)=([\d.]+)", note)}
+    found = {key: number(key, match) for key, match in re.findall(r"(attention_dp|moe_ep)=([\d.]+)", note)}
     expert_parallel = found.get("moe_ep", 1.0) > 1.0 or found.get("attention_dp", 1.0) > 1.0
     return tensor if expert_parallel else 1
 
@@ -234,10 +235,20 @@ def _is_missing(value: object) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
-def _number(value: object, default: float) -> float:
-    if _is_missing(value):
+def _size(row: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    """A size of a run; `default` for an empty cell.  Raises UserError for one that no run has."""
+    value = row.get(key)
+    if _is_missing(value) and default is not None:
         return default
+    size = number(key, value)
+    if not 0.0 <= size <= MAX_WHOLE_NUMBER:
+        raise UserError(f"{key} is not a number from 0 to {MAX_WHOLE_NUMBER:,}")
+    return size
+
+
+def number(key: str, value: object) -> float:
+    """The number in a cell.  Raises UserError, without the value, so that equal faults are counted together."""
     try:
         return float(str(value))
     except ValueError as error:
-        raise UserError(f"'{value}' is not a number") from error
+        raise UserError(f"{key} is not a number") from error

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmviewer.core.errors import UserError
 from llmviewer.reports.page import plain
 from llmviewer.reports.units import heading
 
@@ -14,19 +15,33 @@ if TYPE_CHECKING:
 
 #: Maximum column width [characters].
 MAX_WIDTH = 60
+#: Rows of a sheet below its heading.
+MAX_ROWS = 2**20 - 1
 
 
 def write(tables: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     """Writes every table that has rows to a sheet of its name."""
+    import io
+
     import pandas as pd
 
-    with path.open("wb") as stream, pd.ExcelWriter(stream, engine="openpyxl") as writer:
+    for name, rows in tables.items():
+        check_rows(name, len(rows))
+    workbook = io.BytesIO()  # a full disk would leave the writer half closed, and it prints tracebacks then
+    with pd.ExcelWriter(workbook, engine="openpyxl") as writer:
         for name, rows in tables.items():
             if rows:
                 frame = pd.DataFrame([{column: _cell(value) for column, value in row.items()} for row in rows])
                 frame.columns = [heading(str(column)) for column in frame.columns]
                 frame.to_excel(writer, sheet_name=name, index=False, freeze_panes=(1, 1))
                 _format_sheet(writer.sheets[name], _formulas(frame))
+    path.write_bytes(workbook.getbuffer())
+
+
+def check_rows(name: str, count: int) -> None:
+    """Raise UserError for a table that is longer than a sheet."""
+    if count > MAX_ROWS:
+        raise UserError(f"{count:,} rows of {name}; an Excel sheet takes {MAX_ROWS:,}: write CSV or JSON instead")
 
 
 def _cell(value: Any) -> Any:

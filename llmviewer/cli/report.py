@@ -66,7 +66,12 @@ def command(
     sizes = {
         name: parse_values(name, text) for name, text in zip(SIZES, (batch_size, input_len, output_len), strict=True)
     }
-    report = _report(sizes, opt.combinations(options, model=model, hardware=hardware))
+    combinations = opt.combinations(options, model=model, hardware=hardware)
+    if kind == "xlsx":
+        from llmviewer.reports import excel
+
+        excel.check_rows("points", len(_grid(sizes)) * len(combinations))  # before they are computed
+    report = _report(sizes, combinations)
     print_warnings(text for result in report.results.values() for text in result.warnings)
     FORMATS[kind](report, path, table)
     return 0 if report.fits or no_fit_check else 1

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmviewer.cli.output import atomic_file, open_output
+from llmviewer.core.cells import safe_columns
 from llmviewer.core.errors import UserError
 
 Columns = dict[str, Any]
@@ -20,7 +21,7 @@ def csv(chunks: Iterator[Columns], path: str | None) -> None:
 
     with open_output(path) as stream:
         for number, columns in enumerate(chunks):
-            pd.DataFrame(columns).to_csv(stream, index=False, header=number == 0)
+            pd.DataFrame(safe_columns(columns)).to_csv(stream, index=False, header=number == 0)
 
 
 def json(chunks: Iterator[Columns], path: str | None) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.cli.output import check_not_an_input, check_writable, write
+from llmviewer.core.cells import safe_cell
 from llmviewer.core.errors import unknown
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     flattened = [flat(row) for row in rows]
     buffer = io.StringIO()
     names = list(dict.fromkeys(name for row in flattened for name in row))
-    writer = csv.DictWriter(buffer, fieldnames=names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flattened)
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(map(safe_cell, names))
+    writer.writerows([safe_cell(row.get(name)) for name in names] for row in flattened)
     return buffer.getvalue()
 
 
