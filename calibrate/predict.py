@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer.calibrate.fit import fit_key, predicted_seconds, with_constants
-from llmviewer.calibrate.tables import FORMULA_COLUMNS, RowGroup, SkippedRows, row_groups, table_of, with_default_columns
+from llmviewer.calibrate.tables import FORMULA_COLUMNS, RowGroup, SkippedRows, row_groups, table_of
 from llmviewer.calibrate.usable import usable_rows
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
@@ -50,7 +50,7 @@ def predict(
 
     on_progress: called with the number of rows done.
     """
-    usable, reasons = usable_rows(with_default_columns(frame), table_of(frame.columns))
+    usable, reasons = usable_rows(frame, table_of(frame.columns))
     predictions = frame.copy()
     for name in KERNEL_PREDICTION_COLUMNS:
         predictions[name] = np.nan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.calibrate.tables import SHAPES
+from llmviewer.calibrate.tables import SHAPES, with_default_columns
 from llmviewer.core.counts import Array
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def usable_rows(frame: pd.DataFrame, table: str) -> tuple[pd.DataFrame, pd.Serie
     import pandas as pd
 
     reasons = pd.Series("", index=frame.index, dtype=object)
-    clean = frame.copy()
+    clean = with_default_columns(frame.copy()) if table in SHAPES else frame.copy()
     for name in ("device", *NEEDED.get(table, ())):
         missing = clean[name].isna() | (clean[name].astype(str) == "") if name in clean.columns else True
         _mark(reasons, missing, f"{name} is missing")
