@@ -22,6 +22,8 @@ from llmviewer.models.model import Model
 #: Required columns, and allowed values of `metric`.
 REQUEST_COLUMNS = ("device", "model", "engine", "input_len", "output_len", "metric", "value")
 REQUEST_METRICS = ("ttft_ms", "tpot_ms", "decode_tok_s", "throughput_tok_s", "latency_ms")
+#: Sizes that have no mean.
+WHOLE_COLUMNS = ("tp", "pp")
 #: Prefix of an engine's name in tables -> preset; the first match counts.
 ENGINE_PRESETS: dict[str, str] = {
     "gpt-fast": "gpt-fast",
@@ -114,7 +116,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     }
     if engine in IDENTICAL_PROMPT_ENGINES and batching == "static" and has_experts(name):
         options["expert_skew"] = "10"
-    prompt, output = _size(row, "input_len"), _size(row, "output_len")
+    prompt, output = (float(round(_size(row, key))) for key in ("input_len", "output_len"))  # means may be fractions
     if prompt + output < 1:
         raise UserError(f"input_len {prompt:g} and output_len {output:g} are not a valid request")
     return RequestCase(
@@ -241,8 +243,8 @@ def _size(row: Mapping[str, Any], key: str, default: float | None = None) -> flo
     if _is_missing(value) and default is not None:
         return default
     size = number(key, value)
-    if not 0.0 <= size <= MAX_WHOLE_NUMBER:
-        raise UserError(f"{key} is not a number from 0 to {MAX_WHOLE_NUMBER:,}")
+    if not (size == 0.0 or 1.0 <= size <= MAX_WHOLE_NUMBER) or (key in WHOLE_COLUMNS and size % 1.0):
+        raise UserError(f"{key} is neither 0 nor a {'whole ' * (key in WHOLE_COLUMNS)}number from 1 to {MAX_WHOLE_NUMBER:,}")
     return size
 
 

@@ -92,11 +92,8 @@ def test_an_empty_engine_is_torch_and_a_lone_column_less_is_no_crash(
 ) -> None:
     found = scores(spoiled(table, engine=""), capsys)
     assert found["total"]["rows"] + sum(found["not_predicted"].values()) == 3
-    for name in ("engine", "dtype", "experts", "active", "kernel", "window", "impl"):
-        frame = spoiled(table).drop(columns=name, errors="ignore")
-        if name in frame.columns or name == "window" or (table, name) == ("attention_prefill", "prefix"):
-            continue
-        found = scores(frame, capsys)
+    for name in {"engine", "dtype", "experts", "active", "kernel", "impl"} & {*KERNELS[table]}:
+        found = scores(spoiled(table).drop(columns=name), capsys)
         assert (found["total"] or {"rows": 0})["rows"] + sum(found["not_predicted"].values()) == 3
 
 
@@ -148,14 +145,15 @@ def test_a_sample_of_a_layer_without_its_model_and_stage_is_left_out(capsys: pyt
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ({"input_len": np.nan}, "input_len is not a number from 0 to 1,000,000,000"),
+        ({"input_len": np.nan}, "input_len is neither 0 nor a number from 1 to 1,000,000,000"),
         ({"output_len": "many"}, "output_len is not a number"),
-        ({"output_len": 1e12}, "output_len is not a number from 0 to 1,000,000,000"),
+        ({"output_len": 1e12}, "output_len is neither 0 nor a number from 1 to 1,000,000,000"),
         ({"output_len": 10**8}, "the request takes"),
         ({"value": np.nan}, "value is not a number above 0"),
         ({"value": -1.0}, "value is not a number above 0"),
-        ({"batch": np.inf}, "batch is not a number from 0 to 1,000,000,000"),
-        ({"tp": -8}, "tp is not a number from 0 to 1,000,000,000"),
+        ({"batch": np.inf}, "batch is neither 0 nor a number from 1 to 1,000,000,000"),
+        ({"output_len": 0.5}, "output_len is neither 0 nor a number from 1 to 1,000,000,000"),
+        ({"tp": 1.5}, "tp is neither 0 nor a whole number from 1 to 1,000,000,000"),
         ({"engine": ""}, "unknown engine"),
         ({"model": ""}, "unknown model"),
         ({"metric": ""}, "unknown metric"),
@@ -169,6 +167,12 @@ def test_a_bad_cell_of_a_request_drops_its_row(
     ((stated, rows),) = found["not_predicted"].items()
     assert (rows, found["total"]["rows"]) == (1, 2)
     assert reason in stated
+
+
+def test_mean_lengths_are_rounded_to_tokens() -> None:
+    frame = pd.DataFrame([{**REQUEST, "output_len": 99.6, "input_len": 128.4}, {**REQUEST, "output_len": 100}])
+    mean, whole = e2e.predict(frame, PredictionOptions())["predicted"]
+    assert mean == whole
 
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "mamba-130m"])
