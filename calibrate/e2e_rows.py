@@ -244,7 +244,9 @@ def _size(row: Mapping[str, Any], key: str, default: float | None = None) -> flo
         return default
     size = number(key, value)
     if not (size == 0.0 or 1.0 <= size <= MAX_WHOLE_NUMBER) or (key in WHOLE_COLUMNS and size % 1.0):
-        raise UserError(f"{key} is neither 0 nor a {'whole ' * (key in WHOLE_COLUMNS)}number from 1 to {MAX_WHOLE_NUMBER:,}")
+        raise UserError(
+            f"{key} is neither 0 nor a {'whole ' * (key in WHOLE_COLUMNS)}number from 1 to {MAX_WHOLE_NUMBER:,}"
+        )
     return size
 
 

@@ -147,7 +147,9 @@ def _streams(sources: Sequence[TableSource]) -> Iterator[tuple[str, float]]:
     for source in sources:
         cache = _number(source.environment, "cache_bytes") or 0.0
         for frame in _tables([source], "copy"):
-            rotated = frame["rotated_bytes"].astype(float).fillna(np.inf) if "rotated_bytes" in frame.columns else np.inf
+            rotated = (
+                frame["rotated_bytes"].astype(float).fillna(np.inf) if "rotated_bytes" in frame.columns else np.inf
+            )
             beyond = frame[(rotated > cache) & frame["moved_bytes"].notna()]
             for op, moved, latency in zip(beyond["op"], beyond["moved_bytes"], beyond["latency_us"], strict=True):
                 yield str(op), float(moved) / (float(latency) * 1e-6)

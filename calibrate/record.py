@@ -10,6 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from io import BufferedWriter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,19 +66,13 @@ def row_key(row: Row) -> str:
 
 
 class Recorder:
-    """Writer of a samples file, which it locks until `close`.  done: keys of the rows in it.
-
-    Raises UserError if another process writes the file: two runs would measure each row twice and disturb each other.
-    """
+    """Writer of a samples file, which it locks until `close`.  done: keys of the rows in it."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
         self.done: set[str] = set()
         self.repaired = False
-        self._held = self.path.open("ab")
-        if not _locked(self._held.fileno()):
-            self.close()
-            raise UserError(f"another `calibrate run` writes to '{printable(folder)}'; wait for it, or give another one")
+        self._held = _locked(self.path)
 
     def close(self) -> None:
         """Release the file for other runs."""
@@ -127,30 +122,33 @@ class Recorder:
             raise UserError(f"cannot write '{printable(self.path)}': {error.strerror or error}") from error
 
 
-def _locked(descriptor: int) -> bool:
-    """Lock an open file for this process; False if another process holds it.  A file system without locks passes."""
+def _locked(path: Path) -> BufferedWriter:
+    """The file, locked until it is closed; a file system without locks gives it unlocked.
+
+    Raises UserError if another process holds it: two runs would measure each row twice and disturb each other.
+    """
+    stream = path.open("ab")
     try:
         import fcntl
-    except ImportError:  # Windows
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
+
+        fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        stream.close()
+        folder = printable(path.parent)
+        raise UserError(f"another `calibrate run` writes to '{folder}'; wait for it, or give another folder") from error
+    except (ImportError, OSError):  # Windows, some network file systems
+        return stream
+    return stream
 
 
 def prepare_folder(folder: str | Path) -> Path:
-    """Create the output directory and check that it is writable, before an hour of measuring."""
+    """Create the output directory and check that it is writable and free, before an hour of measuring."""
     path = Path(folder).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)
         if (path / FILE).exists() and not (path / FILE).is_file():  # opening a pipe would wait for its reader
             raise UserError(f"'{printable(path / FILE)}' is not a file")
-        with (path / FILE).open("ab"):
-            pass
+        _locked(path / FILE).close()
     except (OSError, ValueError) as error:
         raise UserError(
             f"cannot write to '{printable(folder)}': {getattr(error, 'strerror', None) or error}"

@@ -64,7 +64,11 @@ def usable_rows(frame: pd.DataFrame, table: str) -> tuple[pd.DataFrame, pd.Serie
     for name in {*clean.columns} & {*OPTIONAL_NUMBERS}:
         empty = clean[name].isna()
         clean[name] = _numbers(clean[name])
-        _mark(reasons, ~empty & ~_allowed(name, clean[name].to_numpy()), f"{name} is out of range; allowed: {_bounds(name)}")
+        _mark(
+            reasons,
+            ~empty & ~_allowed(name, clean[name].to_numpy()),
+            f"{name} is out of range; allowed: {_bounds(name)}",
+        )
     for name in {*clean.columns} & {"seq", "context"}:
         clean[name] = _numbers(clean[name])
     for condition, why in _contradictions(clean, table):
@@ -82,7 +86,7 @@ def _with_whole_sizes(rows: pd.DataFrame, table: str) -> pd.DataFrame:
 
 
 def counted(reasons: pd.Series[str]) -> Counter[str]:
-    """Reason -> rows."""
+    """Number of rows of every reason."""
     return Counter({str(reason): int(rows) for reason, rows in reasons.value_counts().items()})
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.core.errors import UserError
 from llmviewer.reports.page import plain
 from llmviewer.reports.units import heading
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Maximum column width [characters].
 MAX_WIDTH = 60
-#: Rows of a sheet below its heading.
+#: Rows of a sheet below its heading; callers refuse longer tables.
 MAX_ROWS = 2**20 - 1
 
 
@@ -25,8 +24,6 @@ def write(tables: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None
     """Writes every table that has rows to a sheet of its name.  Raises OSError if a disk is full."""
     import gc
 
-    for name, rows in tables.items():
-        check_rows(name, len(rows))
     failure, told = None, sys.unraisablehook
     sys.unraisablehook = lambda _: None  # a writer that meets a full disk prints tracebacks when it is collected
     try:
@@ -53,12 +50,6 @@ def _workbook(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
                 frame.to_excel(writer, sheet_name=name, index=False, freeze_panes=(1, 1))
                 _format_sheet(writer.sheets[name], _formulas(frame))
     return content.getvalue()
-
-
-def check_rows(name: str, count: int) -> None:
-    """Raise UserError for a table that is longer than a sheet."""
-    if count > MAX_ROWS:
-        raise UserError(f"{count:,} rows of {name}; an Excel sheet takes {MAX_ROWS:,}: write CSV or JSON instead")
 
 
 def _cell(value: Any) -> Any:

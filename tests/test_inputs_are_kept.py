@@ -91,7 +91,9 @@ def test_a_shipped_spec_that_was_read_by_its_name_is_kept(
 def test_another_file_is_written_and_a_later_command_may_replace_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["analyze", "model.json", "--hardware", "chip.yaml", "--format", "json", "-o", "answer.json"]
     assert [main(words), main(words)] == [0, 0]
-    assert main(["hardware", "show", "h100-sxm", "-o", "chip.yaml"]) == 0  # read by the commands before, not by this one
+    assert (
+        main(["hardware", "show", "h100-sxm", "-o", "chip.yaml"]) == 0
+    )  # read by the commands before, not by this one
     assert capsys.readouterr().err == ""
 
 

@@ -10,8 +10,10 @@ from types import FrameType
 
 import pytest
 
-pd = pytest.importorskip("pandas")
+pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
+
+import pandas as pd
 
 from llmviewer.calibrate import record, table_file
 from llmviewer.core import files
@@ -104,7 +106,7 @@ def test_rows_of_parquet_are_counted_before_they_are_read(capsys: pytest.Capture
 def test_a_csv_with_too_many_rows_or_columns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_file, "MAX_ROWS", 3)
     Path("rows.csv").write_text("a,b\n" + "1,2\n" * 4)
-    with pytest.raises(UserError, match="'rows.csv' has more than 3 rows"):
+    with pytest.raises(UserError, match=r"'rows.csv' has more than 3 rows"):
         table_file.read(Path("rows.csv"))
     Path("columns.csv").write_text(",".join(f"c{number}" for number in range(1001)) + "\n")
     with pytest.raises(UserError, match="has 1,001 columns; allowed: at most 1,000"):
@@ -142,7 +144,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([[2]])], names=["m", "m"]), "twice.parquet")
-    with pytest.raises(UserError, match="'twice.parquet' has several columns 'm'|cannot read"):
+    with pytest.raises(UserError, match=r"'twice.parquet' has several columns 'm'|cannot read"):
         table_file.read(Path("twice.parquet"))
 
 

@@ -45,7 +45,11 @@ def start(
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **given}
     return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
-        [sys.executable, *words], cwd=folder, env=environment, preexec_fn=in_child, **given
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment,
+        preexec_fn=in_child,  # noqa: PLW1509
+        **given,
     )
 
 
@@ -71,7 +75,7 @@ def test_a_signal_removes_temporary_files(sent: signal.Signals, tmp_path: Path) 
 def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
     """nohup starts a command with SIGHUP ignored."""
     code = (
-        "import signal; from llmviewer.cli import signals; signals.install(); "
+        "import signal; from llmviewer.cli import process; process.set_up(); "
         "print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
     )
     process = start(["-c", code], tmp_path, lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))

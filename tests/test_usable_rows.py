@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-pd = pytest.importorskip("pandas")
+pytest.importorskip("pandas")
 pytest.importorskip("scipy", reason="fitting needs scipy")
 import numpy as np
+import pandas as pd
 
 from llmviewer.calibrate import e2e, record
 from llmviewer.calibrate.predict import PredictionOptions

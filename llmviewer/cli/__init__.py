@@ -33,20 +33,18 @@ def run(arguments: list[str] | None = None) -> None:
     """Run the command line and exit.
 
     Status: 0 success, 1 negative answer (does not fit), 2 wrong input, 70 internal error (one line on stderr)."""
-    from llmviewer.cli import quiet, signals
+    from llmviewer.cli import process
 
-    signals.install()
+    process.set_up()
     words = sys.argv[1:] if arguments is None else arguments
     if sys.stdout is None:  # started with stdout closed
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-    os.environ["MPLBACKEND"] = "agg"  # plots go to files; a notebook exports a backend that this process may not have
-    quiet.silence_warnings()
     try:
         status = _run_guarded(words)
     finally:
-        signals.command_starts()
+        process.command_starts()
     sys.exit(status)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from llmviewer.cli import signals
+from llmviewer.cli import process
 from llmviewer.core.errors import UserError, printable, unknown
 
 #: Messages of the parser repeat the word they reject, which may be long.
@@ -23,7 +23,7 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
         raise unknown("command", name, commands, hint="see llmviewer --help")
     command = command_tree(commands, "" if name.startswith("-") else name)
     checked = _checked(words, command)
-    signals.command_starts()
+    process.command_starts()
     try:
         status = command(args=checked, prog_name="llmviewer", standalone_mode=False)
     except SystemExit as stop:

@@ -74,8 +74,8 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
 def atomic_file(path: str) -> Iterator[Path]:
     """Yield a temporary file next to `path` that replaces it at the end and is removed on any error.
 
-    Symbolic links are followed; a device or a pipe is written to, never replaced.  Raises UserError for a file that this
-    command has read, before and after its content is made.
+    Symbolic links are followed; a device or a pipe is written to, never replaced.  Raises UserError for a file
+    that this command has read, before and after its content is made.
     """
     temporary = None
     try:

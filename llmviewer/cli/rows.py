@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmviewer.cli.output import atomic_file, open_output
-from llmviewer.core.cells import safe_columns
 from llmviewer.core.errors import UserError
 
 Columns = dict[str, Any]
@@ -18,6 +17,8 @@ MAX_TERMINAL_ROWS = 200
 def csv(chunks: Iterator[Columns], path: str | None) -> None:
     """Write comma-separated values with a header."""
     import pandas as pd
+
+    from llmviewer.reports.cells import safe_columns
 
     with open_output(path) as stream:
         for number, columns in enumerate(chunks):

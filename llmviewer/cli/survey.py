@@ -12,7 +12,7 @@ import numpy as np
 import typer
 
 from llmviewer import api
-from llmviewer.cli import quiet
+from llmviewer.cli import process
 from llmviewer.cli.folder import atomic_folder, target_folder
 from llmviewer.core.errors import MAX_LINE_CHARACTERS, printable, unknown
 from llmviewer.hardware import specs
@@ -39,7 +39,7 @@ def command(
     if theme not in THEMES:
         raise unknown("theme", theme, THEMES)
     folder = target_folder(output, lambda path: path.is_file() and SURVEY_FILES.fullmatch(path.name) is not None)
-    quiet.silence_matplotlib()
+    process.silence_matplotlib()
     sections, results = [], dict[Any, Result]()
     with atomic_folder(folder) as temporary:
         for name in FIGURES:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.cli.output import check_not_an_input, check_writable, write
-from llmviewer.core.cells import safe_cell
 from llmviewer.core.errors import unknown
 
 if TYPE_CHECKING:
@@ -71,6 +70,8 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     empty cells for undefined values."""
     import csv
     import io
+
+    from llmviewer.reports.cells import safe_cell
 
     flattened = [flat(row) for row in rows]
     buffer = io.StringIO()

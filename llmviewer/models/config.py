@@ -174,7 +174,9 @@ class Config:
         """Raise if any field was not read, or if one of the `ignored` fields, which are excepted, is not there."""
         for name in ignored:
             if name not in self.names():
-                raise unknown("field to ignore", name, self.names(), where=self.where, hint="the config has no such field")
+                raise unknown(
+                    "field to ignore", name, self.names(), where=self.where, hint="the config has no such field"
+                )
         unread = [name for name in self.unread_fields() if name not in ignored]
         if unread:
             noun, verb = ("fields", "are") if len(unread) > 1 else ("field", "is")

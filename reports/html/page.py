@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core.cells import safe_columns
 from llmviewer.reports import analysis_page, bottleneck, comparison_page
 from llmviewer.reports import format as fmt
+from llmviewer.reports.cells import safe_columns
 from llmviewer.reports.html import charts, curves, operators, provenance, roofline
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.page import Page

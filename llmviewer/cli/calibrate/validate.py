@@ -10,7 +10,6 @@ import typer
 from llmviewer.cli import candidates, output, views
 from llmviewer.cli import options as opt
 from llmviewer.cli.extras import calibration_extra
-from llmviewer.core.cells import safe_cell
 from llmviewer.timing import profile as profiles
 
 if TYPE_CHECKING:
@@ -69,13 +68,17 @@ def _show(document: dict[str, Any], format: str, title: str) -> None:  # noqa: A
 
 def _safe(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows without cells that a spreadsheet would run."""
+    from llmviewer.reports.cells import safe_cell
+
     texts = [name for name, kind in rows.dtypes.items() if kind.kind == "O"]
     return rows.assign(**{str(name): rows[name].map(safe_cell) for name in texts}).rename(columns=safe_cell)
 
 
 def _of_one_type(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with text in columns that hold values of several types, which Parquet cannot store."""
-    mixed = [name for name in rows.columns if rows[name].dtype == object and rows[name].dropna().map(type).nunique() > 1]
+    mixed = [
+        name for name in rows.columns if rows[name].dtype == object and rows[name].dropna().map(type).nunique() > 1
+    ]
     return rows.assign(**{name: rows[name].map(str) for name in mixed})
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmviewer.cli import candidates, quiet
+from llmviewer.cli import candidates, process
 from llmviewer.cli import options as opt
 from llmviewer.cli.output import atomic_file, check_not_an_input, check_writable, print_warnings
 from llmviewer.core.errors import UserError, quoted, unknown
@@ -62,7 +62,7 @@ def command(
 
     path, plot_kind = output or f"{kind}.png", KINDS[kind]
     _check_path(path, (*model.split(","), *hardware.split(","), measured))
-    quiet.silence_matplotlib()
+    process.silence_matplotlib()
     style = _style(theme, size)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
     request = loading.PlotRequest(

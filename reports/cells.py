@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmviewer.core.arguments import parse_number
-
 #: First characters of a formula (OWASP, CSV injection: https://owasp.org/www-community/attacks/CSV_Injection).
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -15,9 +13,17 @@ def safe_cell(value: Any) -> Any:
     """Text without control characters, with an apostrophe before a formula, so that it is shown; numbers unchanged."""
     if not isinstance(value, str) or (value.isprintable() and not value.startswith(FORMULA_STARTS)):
         return value
-    is_formula = value.startswith(FORMULA_STARTS) and isinstance(parse_number(value), str)
+    is_formula = value.startswith(FORMULA_STARTS) and not _is_number(value)
     plain = "".join(character if character.isprintable() else "?" for character in value)
     return f"'{plain}" if is_formula else plain
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def safe_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
