@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.calibrate.tables import SHAPES, with_default_columns
-from llmviewer.core.counts import Array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,13 +59,13 @@ def usable_rows(frame: pd.DataFrame, table: str) -> tuple[pd.DataFrame, pd.Serie
     for name in ("latency_us", *NUMBERS.get(table, ())):
         clean[name] = _numbers(clean[name]) if name in clean.columns else np.nan
         _mark(reasons, clean[name].isna(), f"{name} is missing or no number")
-        _mark(reasons, ~_allowed(name, clean[name].to_numpy()), f"{name} is out of range; allowed: {_bounds(name)}")
+        _mark(reasons, ~_allowed(name, clean[name]), f"{name} is out of range; allowed: {_bounds(name)}")
     for name in {*clean.columns} & {*OPTIONAL_NUMBERS}:
         empty = clean[name].isna()
         clean[name] = _numbers(clean[name])
         _mark(
             reasons,
-            ~empty & ~_allowed(name, clean[name].to_numpy()),
+            ~empty & ~_allowed(name, clean[name]),
             f"{name} is out of range; allowed: {_bounds(name)}",
         )
     for name in {*clean.columns} & {"seq", "context"}:
@@ -108,7 +107,7 @@ def _contradictions(clean: pd.DataFrame, table: str) -> list[tuple[Any, str]]:
         seq, context = (clean.get(name, pd.Series(np.nan, index=clean.index)) for name in ("seq", "context"))
         length = seq.where(is_prefill, context)
         found.append((~is_prefill & (clean["stage"] != "decode"), "stage is neither prefill nor decode"))
-        found.append((~_allowed("seq", length.to_numpy()), f"seq or context is missing; allowed: {_bounds('seq')}"))
+        found.append((~_allowed("seq", length), f"seq or context is missing; allowed: {_bounds('seq')}"))
     return found
 
 
@@ -129,11 +128,10 @@ def _number(value: object) -> float:
         return math.nan
 
 
-def _allowed(name: str, values: Array) -> Array:
+def _allowed(name: str, values: pd.Series[float]) -> pd.Series[bool]:
     """Mask of the valid values of a column."""
     low = MIN_GPUS if name == "gpus" else 0.0
-    above = (values >= low) & ((values > 0.0) | (name in MAY_BE_ZERO))
-    return np.asarray(above & (values <= _most(name)))
+    return (values >= low) & ((values > 0.0) | (name in MAY_BE_ZERO)) & (values <= _most(name))
 
 
 def _most(name: str) -> float:

@@ -199,3 +199,13 @@ def test_predictions_of_mixed_cells_are_written_as_csv_and_parquet(capsys: pytes
     for name, read in (("rows.csv", pd.read_csv), ("rows.parquet", pd.read_parquet)):
         assert main(["calibrate", "validate", record.FILE, "-o", name]) == 0
         assert read(name)["m"].tolist() == ["64", "x"]
+
+
+def test_a_measured_point_without_a_time_is_left_out_of_the_roofline(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "stage,name,time_s\nprefill,q_proj,0.001\nprefill,k_proj,soon\nprefill,v_proj,-1\nprefill,o_proj,\n"
+    Path("measured.csv").write_text(rows)
+    words = "plot roofline llama-2-7b --hardware a6000 --measured measured.csv -o plot.png"
+    assert main(words.split()) == 0
+    warning = "warning: 3 of 4 measured rows are left out: time_s is no number of seconds above 0\n"
+    assert capsys.readouterr().err == warning
+    assert Path("plot.png").stat().st_size > 0

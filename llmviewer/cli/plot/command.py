@@ -69,8 +69,11 @@ def command(
         kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options
     )
     picture_options = loading.picture_options(request, measured)
+    left_out: tuple[str, ...] = ()
+    if measured:
+        picture_options["measured"], left_out = checks.timed_rows(picture_options["measured"])
     loaded = loading.load_data(request)
-    print_warnings((*loaded.warnings, *checks.check_drawable(loaded.data, picture_options)))
+    print_warnings((*loaded.warnings, *left_out, *checks.check_drawable(loaded.data, picture_options)))
     from matplotlib import rc_context
 
     with rc_context({"text.parse_math": False}):  # a `$` in a name must not start a formula
