@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS, RequestCase, case_of
+from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS, RequestCase, case_of, number
 from llmviewer.calibrate.e2e_runs import RATE_METRICS, CaseGroup, EvaluationOptions, evaluate_groups
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.core import data
@@ -53,7 +53,9 @@ def predict(
 
     on_progress: called with the number of rows done.
     """
-    check(frame)
+    missing = [name for name in REQUEST_COLUMNS if name not in frame.columns]
+    if missing:
+        raise UserError(f"end-to-end figures need the columns {', '.join(missing)}; see docs/calibration.md")
     device = options.hardware if isinstance(options.hardware, str) else options.hardware.name
     own_profile = options.profile
     predictions = frame.copy()
@@ -64,6 +66,7 @@ def predict(
     cases: dict[int, RequestCase] = {}
     for at, row in enumerate(frame.to_dict("records")):
         try:
+            check_value(row["value"])
             cases[at] = case_of({str(key): value for key, value in row.items()}, device)
         except UserError as error:
             predictions.loc[frame.index[at], "reason"] = str(error)
@@ -76,14 +79,10 @@ def predict(
     return predictions
 
 
-def check(frame: pd.DataFrame) -> None:
-    """Raise UserError for a missing column or an invalid value, naming the first such row."""
-    missing = [name for name in REQUEST_COLUMNS if name not in frame.columns]
-    if missing:
-        raise UserError(f"end-to-end figures need the columns {', '.join(missing)}; see docs/calibration.md")
-    for at, value in zip(frame.index, frame["value"], strict=True):
-        if not isinstance(value, (int, float)) or not np.isfinite(value) or value <= 0.0:
-            raise UserError(f"row {at}: value is {value}; expected a number above 0")
+def check_value(value: object) -> None:
+    """Raise UserError unless a published figure is a number above 0."""
+    if not 0.0 < number("value", value) < np.inf:
+        raise UserError("value is not a number above 0")
 
 
 def prediction_columns(group: CaseGroup, own_profile: Profile | None) -> dict[str, Any]:

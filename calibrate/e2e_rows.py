@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from llmviewer import models
+from llmviewer.core.arguments import MAX_WHOLE_NUMBER
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import Role
 from llmviewer.core.kinds import Kind
@@ -21,6 +22,8 @@ from llmviewer.models.model import Model
 #: Required columns, and allowed values of `metric`.
 REQUEST_COLUMNS = ("device", "model", "engine", "input_len", "output_len", "metric", "value")
 REQUEST_METRICS = ("ttft_ms", "tpot_ms", "decode_tok_s", "throughput_tok_s", "latency_ms")
+#: Sizes that have no mean.
+WHOLE_COLUMNS = ("tp", "pp")
 #: Prefix of an engine's name in tables -> preset; the first match counts.
 ENGINE_PRESETS: dict[str, str] = {
     "gpt-fast": "gpt-fast",
@@ -103,7 +106,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     weights = quantization_of(row.get("weight_dtype"), stored, name)
     weights = "w8a16" if (weights, engine) == ("int8", "gpt-fast") else weights  # its int8 is weight-only
     batching = "continuous" if _continuous(row, note) else "static"
-    tensor, pipeline = (max(int(_number(row.get(key), 1.0)), 1) for key in ("tp", "pp"))
+    tensor, pipeline = (max(int(_size(row, key, 1.0)), 1) for key in ("tp", "pp"))
     options = {
         "quantization": weights,
         "kv_cache_dtype": cache_dtype_of(row.get("kv_dtype"), weights, engine),
@@ -113,8 +116,8 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     }
     if engine in IDENTICAL_PROMPT_ENGINES and batching == "static" and has_experts(name):
         options["expert_skew"] = "10"
-    prompt, output = float(row["input_len"]), float(row["output_len"])
-    if prompt < 0 or output < 0 or prompt + output < 1:
+    prompt, output = (float(round(_size(row, key))) for key in ("input_len", "output_len"))  # means may be fractions
+    if prompt + output < 1:
         raise UserError(f"input_len {prompt:g} and output_len {output:g} are not a valid request")
     return RequestCase(
         hardware=chip.name,
@@ -122,7 +125,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         engine=engine,
         batching=batching,
         options=tuple(options.items()),
-        batch=_number(row.get("batch"), 0.0),
+        batch=_size(row, "batch", 0.0),
         input_len=prompt,
         output_len=output,
         metric=str(row["metric"]),
@@ -209,7 +212,7 @@ def _expert_parallel_size(note: str, tensor: int) -> int:
     Sources that state attention_dp in addition to the same number of tensor-parallel devices and one expert group
     publish times of the tensor-parallel group with expert parallelism (vLLM --enable-expert-parallel).
     """
-    found = {key: _number(match, 1.0) for key, match in re.findall(r"(attention_dp|moe_ep)=([\d.]+)", note)}
+    found = {key: number(key, match) for key, match in re.findall(r"(attention_dp|moe_ep)=([\d.]+)", note)}
     expert_parallel = found.get("moe_ep", 1.0) > 1.0 or found.get("attention_dp", 1.0) > 1.0
     return tensor if expert_parallel else 1
 
@@ -218,10 +221,22 @@ def _is_missing(value: object) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
-def _number(value: object, default: float) -> float:
-    if _is_missing(value):
+def _size(row: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    """A size of a run; `default` for an empty cell.  Raises UserError for one that no run has."""
+    value = row.get(key)
+    if _is_missing(value) and default is not None:
         return default
+    size = number(key, value)
+    if not (size == 0.0 or 1.0 <= size <= MAX_WHOLE_NUMBER) or (key in WHOLE_COLUMNS and size % 1.0):
+        raise UserError(
+            f"{key} is neither 0 nor a {'whole ' * (key in WHOLE_COLUMNS)}number from 1 to {MAX_WHOLE_NUMBER:,}"
+        )
+    return size
+
+
+def number(key: str, value: object) -> float:
+    """The number in a cell.  Raises UserError, without the value, so that equal faults are counted together."""
     try:
         return float(str(value))
     except ValueError as error:
-        raise UserError(f"'{value}' is not a number") from error
+        raise UserError(f"{key} is not a number") from error

@@ -11,6 +11,8 @@ import numpy as np
 from llmviewer import api
 from llmviewer.analysis import analysis, capacity, limits
 from llmviewer.analysis.analysis import Analysis
+from llmviewer.analysis.evaluation import Evaluation, evaluate
+from llmviewer.analysis.passes import system_per_pass
 from llmviewer.analysis.system import System
 from llmviewer.calibrate.e2e_rows import RequestCase, load
 from llmviewer.core.counts import Array, Count
@@ -19,6 +21,7 @@ from llmviewer.core.workload import Request
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.serving.batching import STATIC, RequestTimes
+from llmviewer.serving.schedule import check_passes
 from llmviewer.timing import calibrated, engine
 from llmviewer.timing.engine import Engine
 from llmviewer.timing.profile import Profile
@@ -87,11 +90,26 @@ class CaseGroup:
 
 def _on_the_roofline(priced: Analysis) -> Analysis:
     """The analysis with data-sheet times, including those of draft models."""
-    stages = priced.evaluation.stages or (priced.evaluation,)
-    ideal = [stage.ideal_time_s * np.ones(len(priced.schedule.repeats)) for stage in stages]
+    ideal = _ideal_times(priced)
     drafts = tuple((draft, _on_the_roofline(analysis)) for draft, analysis in priced.drafts)
     passes = replace(priced.passes, time_s=sum(ideal), busiest_s=np.max(ideal, axis=0))
     return replace(priced, passes=passes, running=None, drafts=drafts)
+
+
+def _ideal_times(priced: Analysis) -> list[Array]:
+    """Data-sheet time of every pass [s], by pipeline stage; an analysis of many passes keeps those of the first."""
+    if priced.passes.is_whole:
+        return _ideal_of_stages(priced.evaluation, len(priced.schedule.repeats))
+    pieces = (
+        _ideal_of_stages(evaluate(priced.model, system_per_pass(priced.system, priced.schedule, piece), step), passes)
+        for piece, step in priced.schedule.pieces()
+        for passes in (len(priced.schedule.repeats[piece]),)
+    )
+    return [np.concatenate(stage) for stage in zip(*pieces, strict=True)]
+
+
+def _ideal_of_stages(evaluation: Evaluation, passes: int) -> list[Array]:
+    return [stage.ideal_time_s * np.ones(passes) for stage in evaluation.stages or (evaluation,)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +142,28 @@ def evaluate_groups(
     for at, case in cases.items():
         runs.setdefault(case.run, []).append(at)
     for places in runs.values():
+        try:
+            _configured(cases[places[0]], options.presets(cases[places[0]].engine), options.profile)
+        except UserError as error:  # holds for every case of the run
+            yield RejectedCases(places=tuple(places), reason=str(error))
+            continue
         for part in _batches(places, cases):
-            try:
-                yield evaluate_group([cases[at] for at in part], part, options)
-            except UserError as error:
-                yield RejectedCases(places=tuple(part), reason=str(error))
+            yield from _evaluated(part, cases, options)
+
+
+def _evaluated(
+    places: Sequence[int], cases: Mapping[int, RequestCase], options: EvaluationOptions
+) -> Iterator[CaseGroup | RejectedCases]:
+    """Cases of one run, evaluated together; one that cannot be evaluated is rejected without the others."""
+    try:
+        yield evaluate_group([cases[at] for at in places], places, options)
+    except UserError as error:
+        if len(places) == 1:
+            yield RejectedCases(places=tuple(places), reason=str(error))
+            return
+        middle = len(places) // 2
+        for half in (places[:middle], places[middle:]):
+            yield from _evaluated(half, cases, options)
 
 
 def _batches(places: Sequence[int], cases: Mapping[int, RequestCase]) -> Iterator[list[int]]:
@@ -158,6 +193,7 @@ def evaluate_group(
         # analyze needs at least one prompt token and one output token
         output_len=np.array([max(case.output_len + (case.input_len < 1.0), 1.0) for case in cases]),
     )
+    check_passes(request, budget)
     fits = capacity.admitted(configuration.model, system, request, budget)
     unspecified = np.array([case.batch == 0.0 for case in cases])
     batch = np.where(unspecified, fits.batch_size, request.batch_size)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate import fit as fitting
+from llmviewer.calibrate import table_file
 from llmviewer.calibrate.tables import RowGroup, SkippedRows, row_groups, table_of, with_default_columns
 from llmviewer.core.errors import UserError, printable
 from llmviewer.core.ir import Operator
@@ -28,16 +29,7 @@ MIN_STABLE_SHARE = 0.5
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a CSV or Parquet table.  Raises UserError with the reason in one line."""
-    import pandas as pd
-
-    if not path.is_file():
-        raise UserError(f"no file '{printable(path)}'")
-    try:
-        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except ImportError as error:
-        raise UserError("reading Parquet needs pyarrow: pip install 'llmviewer[calibrate]'") from error
-    except Exception as error:
-        raise UserError(f"cannot read '{printable(path)}' as a table: {printable(error, 160)}") from error
+    frame = table_file.read(path)
     if frame.empty:
         raise UserError(f"'{printable(path)}' has no rows")
     return with_default_columns(frame)

@@ -88,11 +88,12 @@ def chip(text: str, name: str) -> Chip:
 
 def may_replace(path: Path) -> bool:
     """Whether a path may be written: no file exists, or a fit wrote it."""
+    if not path.is_file():
+        return not path.exists()
     try:
-        return path.read_text(encoding="utf-8").startswith(GENERATED_HEADER)
-    except FileNotFoundError:
-        return True
-    except (OSError, UnicodeDecodeError):
+        with path.open("rb") as stream:
+            return stream.read(len(GENERATED_HEADER)) == GENERATED_HEADER.encode()
+    except OSError:
         return False
 
 
@@ -146,6 +147,9 @@ def _streams(sources: Sequence[TableSource]) -> Iterator[tuple[str, float]]:
     for source in sources:
         cache = _number(source.environment, "cache_bytes") or 0.0
         for frame in _tables([source], "copy"):
-            beyond = frame[frame["rotated_bytes"].fillna(np.inf).astype(float) > cache]
+            rotated = (
+                frame["rotated_bytes"].astype(float).fillna(np.inf) if "rotated_bytes" in frame.columns else np.inf
+            )
+            beyond = frame[(rotated > cache) & frame["moved_bytes"].notna()]
             for op, moved, latency in zip(beyond["op"], beyond["moved_bytes"], beyond["latency_us"], strict=True):
                 yield str(op), float(moved) / (float(latency) * 1e-6)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmviewer.calibrate.fit import fit_key, predicted_seconds, with_constants
-from llmviewer.calibrate.tables import FORMULA_COLUMNS, SHAPES, RowGroup, SkippedRows, row_groups, table_of
+from llmviewer.calibrate.tables import FORMULA_COLUMNS, RowGroup, SkippedRows, row_groups, table_of
+from llmviewer.calibrate.usable import usable_rows
 from llmviewer.core.counts import Array
-from llmviewer.core.errors import UserError, printable
+from llmviewer.core.errors import UserError
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import roofline
 from llmviewer.timing.calibrated import Calibrated, calibrated
@@ -27,10 +28,6 @@ KERNEL_PREDICTION_COLUMNS = ("predicted_us", "low80_us", "high80_us", "low95_us"
 KERNEL_INFO_COLUMNS = ("ideal_us", "regime", "basis", "reason")
 #: Shorter kernels are a regime of their own.
 SHORT_US = 20.0
-#: Bounds of valid sizes: larger ones are taken as input errors; fewer devices exchange nothing.
-MAX_SIZE, MAX_BYTES, MIN_GPUS = 1e9, 1e15, 2.0
-#: Size columns that may be 0; all others are positive.
-MAY_BE_ZERO = ("window", "prefix")
 #: Columns that choose formulas but are not part of the kernel name in scores.
 NOT_IN_KERNEL_NAME = ("window", "impl", "gpus", "experts", "group")
 
@@ -53,51 +50,22 @@ def predict(
 
     on_progress: called with the number of rows done.
     """
-    check(frame)
+    usable, reasons = usable_rows(frame, table_of(frame.columns))
     predictions = frame.copy()
     for name in KERNEL_PREDICTION_COLUMNS:
         predictions[name] = np.nan
     predictions["ideal_us"] = np.nan
     for name in KERNEL_INFO_COLUMNS[1:]:
         predictions[name] = ""
-    for part in row_groups(frame, options.hardware):
+    predictions.loc[reasons.index, "reason"] = reasons
+    on_progress(len(reasons))
+    for part in row_groups(usable, options.hardware):
         if isinstance(part, SkippedRows):
             predictions.loc[part.index, "reason"] = part.reason
         else:
             _predict_group(part, options, predictions)
         on_progress(len(part.index))
     return predictions
-
-
-def check(frame: pd.DataFrame) -> None:
-    """Raise UserError for invalid latencies and sizes, naming the first such row."""
-    sizes = [name for name in SHAPES[table_of(frame.columns)] if name != "op"]
-    for name in ("latency_us", *sizes):
-        try:
-            values = np.asarray(frame[name], dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"column {name} contains a value that is not a number: {printable(error, 80)}") from error
-        wrong = np.logical_not(_allowed(name, values))
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            allowed = f"{_bounds(name)} ({int(wrong.sum())} such rows)"
-            raise UserError(f"{name} of row {row + 1} is {values[row]:g}; allowed: {allowed}")
-
-
-def _allowed(name: str, values: Array) -> Array:
-    """Mask of the valid values of a column."""
-    low = MIN_GPUS if name == "gpus" else 0.0
-    high = MAX_BYTES if name in ("bytes", "latency_us") else MAX_SIZE
-    above = (values >= low) & ((values > 0.0) | (name in MAY_BE_ZERO))
-    return np.asarray(above & (values <= high))
-
-
-def _bounds(name: str) -> str:
-    """Description of the valid values of a column."""
-    if name == "gpus":
-        return "2 or more"
-    high = f" up to {MAX_BYTES if name in ('bytes', 'latency_us') else MAX_SIZE:g}"
-    return f"{'numbers from 0' if name in MAY_BE_ZERO else 'positive numbers'}{high}"
 
 
 def _predict_group(rows: RowGroup, options: PredictionOptions, predictions: pd.DataFrame) -> None:
@@ -144,5 +112,5 @@ def kernel_names(frame: pd.DataFrame) -> pd.Series[str]:
     names = [
         name for name in ("engine", *FORMULA_COLUMNS[table]) if name in frame.columns and name not in NOT_IN_KERNEL_NAME
     ]
-    words = frame[names].astype(str).agg(" ".join, axis=1)
+    words = frame[names].astype(object).where(frame[names].notna(), "").astype(str).agg(" ".join, axis=1)
     return f"{table} " + words

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmviewer.calibrate import devices, fit_tables, measured_chip, profile_file, whole
 from llmviewer.calibrate.fit_tables import FitData
 from llmviewer.calibrate.predict import PredictionOptions
-from llmviewer.calibrate.sources import WHOLE_TABLES, TableSource, read_all
+from llmviewer.calibrate.sources import WHOLE_TABLES, TableSource, read_usable
 from llmviewer.core.errors import UserError
 from llmviewer.core.version import __version__
 from llmviewer.hardware.chip import Chip
@@ -62,7 +62,7 @@ def prepare(paths: Sequence[Path], hardware: str) -> FitInputs:
 
     hardware: a chip by name or path; empty for the only device of the samples.
     """
-    sources = read_all(paths)
+    sources, unusable = read_usable(paths)
     words = devices.rows_by_device(frame for source in sources for _, frame in source.kernels)
     chip, matching = devices.choose_chip(words, hardware)
     sources = [_rows_of_devices(source, matching) for source in sources]
@@ -72,6 +72,7 @@ def prepare(paths: Sequence[Path], hardware: str) -> FitInputs:
         chip_text = measured_chip.text_of(name, sources)
         chip = measured_chip.chip(chip_text, name)
     gathered = fit_tables.gather([frame for source in sources for _, frame in source.kernels], chip)
+    gathered.left_out.update(unusable)
     others = {word: rows for word, rows in words.items() if word not in matching}
     gathered.left_out.update({f"measured on {word}, not on {chip.name}": rows for word, rows in others.items()})
     if not gathered.samples:

@@ -10,12 +10,13 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from io import BufferedWriter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate.environment import identity_differences
-from llmviewer.core import parsing
-from llmviewer.core.errors import UserError, printable, quoted, unknown
+from llmviewer.core import files, parsing
+from llmviewer.core.errors import MAX_LINE_CHARACTERS, UserError, printable, quoted, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +53,9 @@ RESULT_FIELDS = (
 )
 #: A row takes a few kilobytes; longer lines are rejected.
 MAX_LINE_BYTES = 2**20
+#: A full run writes some ten megabytes.
+MAX_FILE_BYTES = 2**28
+NOT_SAMPLES = "not samples of `calibrate run`"
 
 Row = Mapping[str, Any]
 
@@ -62,12 +66,17 @@ def row_key(row: Row) -> str:
 
 
 class Recorder:
-    """Writer of a samples file.  done: keys of the rows in it."""
+    """Writer of a samples file, which it locks until `close`.  done: keys of the rows in it."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
         self.done: set[str] = set()
         self.repaired = False
+        self._held = _locked(self.path)
+
+    def close(self) -> None:
+        """Release the file for other runs."""
+        self._held.close()
 
     def start(self, environment: Row) -> None:
         """Write the header, or resume a file of the same environment, removing a truncated last line.
@@ -94,7 +103,7 @@ class Recorder:
     def _forget_cut_header(self) -> None:
         """Empty a file whose only line is a truncated header."""
         if self.path.exists() and not _complete_lines(self.path):
-            content = self.path.read_bytes()
+            content = files.content(self.path, MAX_FILE_BYTES, NOT_SAMPLES)
             if HEADER.startswith(content[: len(HEADER)]):
                 os.truncate(self.path, 0)
 
@@ -113,13 +122,33 @@ class Recorder:
             raise UserError(f"cannot write '{printable(self.path)}': {error.strerror or error}") from error
 
 
+def _locked(path: Path) -> BufferedWriter:
+    """The file, locked until it is closed; a file system without locks gives it unlocked.
+
+    Raises UserError if another process holds it: two runs would measure each row twice and disturb each other.
+    """
+    stream = path.open("ab")
+    try:
+        import fcntl
+
+        fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        stream.close()
+        folder = printable(path.parent)
+        raise UserError(f"another `calibrate run` writes to '{folder}'; wait for it, or give another folder") from error
+    except (ImportError, OSError):  # Windows, some network file systems
+        return stream
+    return stream
+
+
 def prepare_folder(folder: str | Path) -> Path:
-    """Create the output directory and check that it is writable, before an hour of measuring."""
+    """Create the output directory and check that it is writable and free, before an hour of measuring."""
     path = Path(folder).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with (path / FILE).open("ab"):
-            pass
+        if (path / FILE).exists() and not (path / FILE).is_file():  # opening a pipe would wait for its reader
+            raise UserError(f"'{printable(path / FILE)}' is not a file")
+        _locked(path / FILE).close()
     except (OSError, ValueError) as error:
         raise UserError(
             f"cannot write to '{printable(folder)}': {getattr(error, 'strerror', None) or error}"
@@ -128,7 +157,7 @@ def prepare_folder(folder: str | Path) -> Path:
 
 
 def _warn(text: str) -> None:
-    sys.stderr.write(f"warning: {text}\n")
+    sys.stderr.write(f"warning: {printable(text, MAX_LINE_CHARACTERS)}\n")
 
 
 def read(path: str | Path, warn: Callable[[str], None] = _warn) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
@@ -156,10 +185,7 @@ def read(path: str | Path, warn: Callable[[str], None] = _warn) -> tuple[dict[st
 
 def _complete_lines(path: Path) -> bytes:
     """Content of the file up to its last newline."""
-    try:
-        content = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read '{printable(path)}': {getattr(error, 'strerror', None) or error}") from error
+    content = files.content(path, MAX_FILE_BYTES, NOT_SAMPLES)
     return content[: content.rfind(b"\n") + 1]
 
 

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -62,7 +63,14 @@ def run(
     started_at = time.monotonic()
     kind = environment.choose_device(device)
     chosen = sizes.size_named(kind, size) if isinstance(size, str) else size
-    recorder = record.Recorder(record.prepare_folder(folder))
+    with closing(record.Recorder(record.prepare_folder(folder))) as recorder:
+        return _run(recorder, kind, chosen, started_at, on_progress)
+
+
+def _run(
+    recorder: record.Recorder, kind: str, chosen: RunSize, started_at: float, on_progress: Callable[[Progress], None]
+) -> Summary:
+    """Measure what the file lacks."""
     facts = environment.describe(kind)
     recorder.start(facts)
     summary = Summary(path=recorder.path, environment=facts, repaired=recorder.repaired)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate import record
 from llmviewer.calibrate.e2e import is_request_table
 from llmviewer.calibrate.fit_tables import read_table
-from llmviewer.calibrate.predict import check
 from llmviewer.calibrate.tables import SHAPES, table_of
+from llmviewer.calibrate.usable import counted, usable_rows
 from llmviewer.core.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -44,28 +45,28 @@ def read(path: Path) -> TableSource:
     """Read a samples file, its directory, or a CSV or Parquet table.  Raises UserError with the reason."""
     if is_samples(path):
         environment, tables = record.read(path)
-        for name, frame in tables.items():
-            _check_columns(name, frame, path)
         return TableSource(path=path, tables=tables, environment=environment)
     frame = read_table(path)
     if is_request_table(frame.columns):
         raise UserError(
             f"'{printable(path)}' contains whole requests, which are never fitted; use `calibrate validate`"
         )
-    table = table_of(frame.columns)
-    check(frame)
-    return TableSource(path=path, tables={table: frame})
+    return TableSource(path=path, tables={table_of(frame.columns): frame})
 
 
-def _check_columns(name: str, frame: pd.DataFrame, path: Path) -> None:
-    """Raise UserError for rows without the columns of their shape."""
-    missing = [column for column in (*SHAPES.get(name, ()), "device") if column not in frame.columns]
-    if missing:
-        raise UserError(f"'{printable(path)}': rows of {name} without {', '.join(missing)}")
-    if name in SHAPES:
-        check(frame)
+def read_usable(paths: Sequence[Path]) -> tuple[list[TableSource], Counter[str]]:
+    """The rows of every source that can be used, and how many of the others there are by reason; repeated paths once.
 
-
-def read_all(paths: Sequence[Path]) -> list[TableSource]:
-    """Read every source; repeated paths once."""
-    return [read(path) for path in dict.fromkeys(paths)]
+    Raises UserError if no row is left.
+    """
+    sources, unusable = [], Counter[str]()
+    for path in dict.fromkeys(paths):
+        source, tables = read(path), {}
+        for name, frame in source.tables.items():
+            tables[name], reasons = usable_rows(frame, name)
+            unusable += counted(reasons)
+        sources.append(replace(source, tables={name: frame for name, frame in tables.items() if len(frame)}))
+    if unusable and not any(source.tables for source in sources):
+        why = "; ".join(f"{rows} rows: {reason}" for reason, rows in unusable.items())
+        raise UserError(f"no row can be used: {why}")
+    return sources, unusable

@@ -35,7 +35,7 @@ def elementwise(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, 
     tokens, width = (group[name].to_numpy(dtype=np.float64) for name in ("tokens", "width"))
     if op not in ELEMENTWISE_OPERATORS:
         raise UserError(f"unknown elementwise op '{op}'; known: {', '.join(ELEMENTWISE_OPERATORS)}")
-    dtype = dtypes.get_dtype("bf16" if op == "scale_matrix" else first["dtype"])
+    dtype = dtypes.get_dtype("bf16" if op == "scale_matrix" else first.get("dtype", ""))
     x = Tensor(name="x", elements=tokens * width, dtype=dtype)
     return ELEMENTWISE_OPERATORS[op](x, tokens, width, dtype)
 

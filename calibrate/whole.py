@@ -17,6 +17,7 @@ from llmviewer.analysis.evaluation import Evaluation, evaluate
 from llmviewer.analysis.system import System
 from llmviewer.calibrate.predict import KERNEL_INFO_COLUMNS, KERNEL_PREDICTION_COLUMNS, SHORT_US, PredictionOptions
 from llmviewer.calibrate.tables import engine_of
+from llmviewer.calibrate.usable import usable_rows
 from llmviewer.core import dtypes
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
@@ -50,11 +51,16 @@ class PredictedStage:
 
 def predict(frame: pd.DataFrame, table: str, options: PredictionOptions) -> pd.DataFrame:
     """Rows of `block` or `model` with the prediction columns of kernel tables; no row is dropped."""
+    usable, reasons = usable_rows(frame, table)
     predictions = without_predictions(frame, "")
-    words = frame[["model", "dtype", "stage"]].astype(str).agg(" ".join, axis=1)
-    predictions["counted_as"] = f"{table} " + words + np.where(frame["graph"].astype(bool), " graph", "")
-    layers = [config.get("num_hidden_layers", 0) if isinstance(config, Mapping) else 0 for config in frame["config"]]
-    for _, group in frame.assign(layers=layers).groupby(list(GROUP_COLUMNS), dropna=False, sort=True):
+    predictions.loc[reasons.index, "reason"] = reasons
+    if usable.empty:
+        return predictions
+    words = usable[["model", "dtype", "stage"]].agg(" ".join, axis=1)
+    graph = np.where(usable["graph"].astype(bool), " graph", "")
+    predictions.loc[usable.index, "counted_as"] = f"{table} " + words + graph
+    layers = [_layers_in(config) for config in usable["config"]]
+    for _, group in usable.assign(layers=layers).groupby(list(GROUP_COLUMNS), dropna=False, sort=True):
         try:
             priced, basis = _predict_group(group, table, options)
         except UserError as error:
@@ -71,6 +77,12 @@ def predict(frame: pd.DataFrame, table: str, options: PredictionOptions) -> pd.D
         )
         predictions.loc[group.index, "basis"] = basis
     return predictions
+
+
+def _layers_in(config: object) -> int:
+    """Number of layers that a config states; 0 if it states none."""
+    layers = config.get("num_hidden_layers") if isinstance(config, Mapping) else None
+    return layers if isinstance(layers, int) else 0
 
 
 def without_predictions(frame: pd.DataFrame, reason: str) -> pd.DataFrame:
@@ -138,7 +150,7 @@ def report_rows(predictions: pd.DataFrame, table: str) -> list[dict[str, Any]]:
         tokens = row["seq"] if row["stage"] == "prefill" else row["context"]
         measured, predicted = float(row["latency_us"]), float(row["predicted_us"])
         found.append({
-            "table": table, "model": str(row["model"]), "layers": int(row["config"]["num_hidden_layers"]),
+            "table": table, "model": str(row["model"]), "layers": _layers_in(row["config"]),
             "dtype": str(row["dtype"]), "stage": str(row["stage"]), "graph": bool(row["graph"]),
             "batch": int(row["batch"]), "tokens": int(tokens), "stable": bool(row.get("stable", True)),
             "measured_us": measured, "predicted_us": round(predicted, 3) if known else None,

@@ -6,8 +6,6 @@ lv.analyze("llama-2-7b", "a6000", batch_size=[1, 8, 64], input_len=2048).to_fram
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from llmviewer.core.version import __version__
 
 __all__ = [
@@ -28,7 +26,10 @@ __all__ = [
     "sweep",
 ]
 
+TYPE_CHECKING = False  # `typing` takes as long to import as all of this, and Ctrl-C there prints a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from llmviewer.api import (
         analyze,
         compare,

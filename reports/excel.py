@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,19 +16,40 @@ if TYPE_CHECKING:
 
 #: Maximum column width [characters].
 MAX_WIDTH = 60
+#: Rows of a sheet below its heading; callers refuse longer tables.
+MAX_ROWS = 2**20 - 1
 
 
 def write(tables: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
-    """Writes every table that has rows to a sheet of its name."""
+    """Writes every table that has rows to a sheet of its name.  Raises OSError if a disk is full."""
+    import gc
+
+    failure, told = None, sys.unraisablehook
+    sys.unraisablehook = lambda _: None  # a writer that meets a full disk prints tracebacks when it is collected
+    try:
+        path.write_bytes(_workbook(tables))
+    except OSError as error:
+        failure = OSError(error.errno, error.strerror)
+    finally:
+        if failure:
+            gc.collect()
+        sys.unraisablehook = told
+    if failure:
+        raise failure
+
+
+def _workbook(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
     import pandas as pd
 
-    with path.open("wb") as stream, pd.ExcelWriter(stream, engine="openpyxl") as writer:
+    content = io.BytesIO()
+    with pd.ExcelWriter(content, engine="openpyxl") as writer:
         for name, rows in tables.items():
             if rows:
                 frame = pd.DataFrame([{column: _cell(value) for column, value in row.items()} for row in rows])
                 frame.columns = [heading(str(column)) for column in frame.columns]
                 frame.to_excel(writer, sheet_name=name, index=False, freeze_panes=(1, 1))
                 _format_sheet(writer.sheets[name], _formulas(frame))
+    return content.getvalue()
 
 
 def _cell(value: Any) -> Any:

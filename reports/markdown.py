@@ -53,6 +53,6 @@ def _line(cells: tuple[str, ...]) -> str:
 def _cell(words: str) -> str:
     """Returns text escaped for a table cell."""
     escaped = plain(words)
-    for mark in ("\\", "|", "*", "<", "`"):
+    for mark in ("\\", "|", "*", "<", "`", "[", "]"):  # brackets make links, of javascript: too
         escaped = escaped.replace(mark, f"\\{mark}")
     return escaped

@@ -161,6 +161,17 @@ def test_another_devices_file_is_not_modified(file: Path) -> None:
     assert file.read_bytes() == before
 
 
+def test_two_runs_do_not_write_to_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The lock is released when the other run ends, however it ends."""
+    other = record.Recorder(record.prepare_folder(tmp_path))
+    assert "another `calibrate run` writes to" in refused(capsys, "--quick", "--device", "cpu", "-o", str(tmp_path))
+    assert (tmp_path / record.FILE).read_bytes() == b""
+    other.close()
+    rows = len(lines(tmp_path)) if run(tmp_path, "cpu", TINY).measured else 0
+    run(tmp_path, "cpu", TINY)
+    assert len(lines(tmp_path)) == rows > 1
+
+
 def test_a_kernel_that_raises_is_skipped_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(columns: object, buffers: object) -> PreparedKernel:
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED\nwhen calling")

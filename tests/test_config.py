@@ -38,6 +38,14 @@ def test_an_ignored_field_is_accepted() -> None:
     assert model.parameters == 6738415616
 
 
+def test_a_field_to_ignore_that_is_not_there_is_an_error() -> None:
+    fields = {**LLAMA, "number_of_magic_heads": 3}
+    with pytest.raises(UserError, match=r"mine: unknown field to ignore 'zzz'.*the config has no such field"):
+        parse(fields, "mine", ignored=("number_of_magic_heads", "zzz"))
+    with pytest.raises(UserError, match="did you mean 'number_of_magic_heads'"):
+        parse(fields, "mine", ignored=("number_of_magic_head",))
+
+
 def test_fields_of_a_nested_config_are_checked_too() -> None:
     whole = config(text_config={"hidden_size": 8, "magic": 1})
     assert whole.section("text_config").count("hidden_size") == 8

@@ -78,6 +78,13 @@ def test_an_out_of_range_value_gives_the_same_error_everywhere(
     assert str(raised.value) in line
 
 
+@pytest.mark.parametrize("efficiency", ["ideal", "calibrated"])
+@pytest.mark.parametrize("value", [5, None, ["a"], b"a", True])
+def test_a_profile_that_is_no_text_is_named(value: Any, efficiency: str) -> None:
+    with pytest.raises(lv.UserError, match=r"^profile is .*; expected a string"):
+        lv.analyze("llama-2-7b", "a6000", profile=value, efficiency=efficiency)
+
+
 def test_an_engine_needs_calibrated_times() -> None:
     with pytest.raises(lv.UserError, match="it needs efficiency calibrated, not ideal"):
         Options(engine="vllm", efficiency="ideal")

@@ -79,6 +79,7 @@ SHORT: dict[str, str] = {
     "llmviewer/ops/embedding.py": "one family of kernels",
     "llmviewer/timing/regimes.py": "read by fits and by intervals, which must not import each other",
     "calibrate/profile_file.py": "the file format of profiles",
+    "reports/cells.py": "cells of CSV files, which the command line and the report write",
     "reports/formulas.py": "formulas in words, for the report",
     "reports/fusions.py": "one table of the page",
     "reports/letters.py": "the only text that knows how wide a letter is",

@@ -48,7 +48,7 @@ def model_of(given: object, options: Options) -> Model:
     """
     if isinstance(given, Model):
         return _with_latent_attention(given, options)
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) and given:
         found = models.from_fields(given, dtype=options.dtype, ignored=options.ignore_fields)
     else:
         name = arguments.path_or_name("model", given)
@@ -69,7 +69,7 @@ def chip_of(given: object) -> Chip:
     """The chip of a name, a path, the content of a spec file, or a Chip.  Raises UserError."""
     if isinstance(given, Chip):
         return given
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) and given:
         return chips.from_fields(given)
     return chips.load(arguments.path_or_name("hardware", given))
 

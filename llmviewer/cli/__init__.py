@@ -33,12 +33,19 @@ def run(arguments: list[str] | None = None) -> None:
     """Run the command line and exit.
 
     Status: 0 success, 1 negative answer (does not fit), 2 wrong input, 70 internal error (one line on stderr)."""
+    from llmviewer.cli import process
+
+    process.set_up()
     words = sys.argv[1:] if arguments is None else arguments
     if sys.stdout is None:  # started with stdout closed
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-    sys.exit(_run_guarded(words))
+    try:
+        status = _run_guarded(words)
+    finally:
+        process.command_starts()
+    sys.exit(status)
 
 
 def _run_guarded(words: list[str]) -> int:
@@ -59,23 +66,45 @@ def _run_guarded(words: list[str]) -> int:
 def main(words: list[str]) -> int:
     """Run one command and return its exit status."""
     from llmviewer.core.errors import UserError
+    from llmviewer.core.files import remembering_inputs
 
     try:
-        if _is_completion(words):
-            from llmviewer.cli import completion
-
-            return completion.run(words, COMMANDS)
-        from llmviewer.cli.app import command_for
-
-        return command_for(words, COMMANDS)
+        with remembering_inputs():
+            status = _answer(words)
+        sys.stdout.flush()  # while an error of the terminal can still be told
+        return status
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except BrokenPipeError:
+        _discard_stdout()
         return 0  # the reader of the pipe (head, less) has exited
+    except OSError as error:
+        _discard_stdout()
+        what = f"read or write '{error.filename}'" if error.filename else "write the output"
+        print(f"error: {UserError(f'cannot {what}: {error.strerror or error}')}", file=sys.stderr)  # noqa: T201
+        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 130
+
+
+def _answer(words: list[str]) -> int:
+    """Exit status of the command, or of a request for completion."""
+    if _is_completion(words):
+        from llmviewer.cli import completion
+
+        return completion.run(words, COMMANDS)
+    from llmviewer.cli.app import command_for
+
+    return command_for(words, COMMANDS)
+
+
+def _discard_stdout() -> None:
+    """Redirect stdout to the null device, because the interpreter flushes it once more on exit."""
+    from llmviewer.cli.output import discard_stdout
+
+    discard_stdout()
 
 
 def _is_completion(words: list[str]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from llmviewer.cli import process
 from llmviewer.cli.help import MAX_WIDTH, PanelCommand
 from llmviewer.core.errors import UserError, printable, unknown
 
@@ -31,9 +32,13 @@ def command_for(words: list[str], commands: dict[str, tuple[str, str]]) -> int:
     if words and not name.startswith("-") and name not in commands:
         raise unknown("command", name, commands, hint="see llmviewer --help")
     command = command_tree(commands, "" if name.startswith("-") else name)
+    checked = _checked(words, command)
+    process.command_starts()
     try:
-        status = command(args=_checked(words, command), prog_name="llmviewer", standalone_mode=False)
+        status = command(args=checked, prog_name="llmviewer", standalone_mode=False)
     except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # the parser exits 1, which means `does not fit` here
+            raise stop.__context__ from None
         return int(stop.code or 0)
     except UserError as error:
         from llmviewer.cli.lists import advised

@@ -8,28 +8,38 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from llmviewer.core import data
-from llmviewer.core.errors import UserError, printable
+from llmviewer.core import data, files
+from llmviewer.core.errors import MAX_LINE_CHARACTERS, UserError, printable
+
+#: Files that are read from a folder given as an input.
+INPUTS_IN_FOLDERS = ("config.json", "samples.jsonl")
 
 
 def check_not_an_input(path: str, inputs: Iterable[str]) -> None:
-    """Raise UserError if the output file is one of the inputs: a model's config or a chip's YAML."""
+    """Raise UserError, before anything is read, if the output file is one of the inputs.
+
+    `atomic_file` refuses every other file that was read meanwhile.
+    """
     output = data.user_path(path)
     for name in inputs:
         source = data.user_path(name)
-        for file in (source, source and data.user_path(str(source / "config.json"))):
+        for file in (source, *(source and data.user_path(str(source / part)) for part in INPUTS_IN_FOLDERS)):
             if output and file and file.samefile(output):
-                raise UserError(f"refusing to overwrite the input file '{printable(path)}'")
+                raise _overwriting(path)
+
+
+def _overwriting(path: str) -> UserError:
+    return UserError(f"refusing to overwrite the input file '{printable(path)}'; write to another one")
 
 
 def print_warnings(texts: Iterable[str]) -> None:
     """Print warnings on stderr, each text once."""
     for text in dict.fromkeys(texts):
-        print(f"warning: {text}", file=sys.stderr)  # noqa: T201
+        print(f"warning: {printable(text, MAX_LINE_CHARACTERS)}", file=sys.stderr)  # noqa: T201
 
 
 def write(text: str, path: str | None) -> None:
@@ -54,7 +64,7 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
         yield sys.stdout
         sys.stdout.flush()
     except OSError as error:
-        _discard_stdout()
+        discard_stdout()
         if isinstance(error, BrokenPipeError):
             raise
         raise UserError(f"cannot write to the terminal: {error.strerror or error}") from error
@@ -64,7 +74,8 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
 def atomic_file(path: str) -> Iterator[Path]:
     """Yield a temporary file next to `path` that replaces it at the end and is removed on any error.
 
-    Symbolic links are followed; a device or a pipe is written to, never replaced.
+    Symbolic links are followed; a device or a pipe is written to, never replaced.  Raises UserError for a file
+    that this command has read, before and after its content is made.
     """
     temporary = None
     try:
@@ -72,10 +83,12 @@ def atomic_file(path: str) -> Iterator[Path]:
         if target.exists() and not target.is_file():
             yield target
             return
+        _check_unread(target, path)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:32]}.")
         temporary = Path(name)
         os.close(handle)
         yield temporary
+        _check_unread(target, path)
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(target)
     except OSError as error:
@@ -83,6 +96,11 @@ def atomic_file(path: str) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def _check_unread(target: Path, path: str) -> None:
+    if files.is_input(target):
+        raise _overwriting(path)
 
 
 def check_writable(path: str) -> None:
@@ -109,9 +127,10 @@ def _target(path: str) -> Path:
     return target
 
 
-def _discard_stdout() -> None:
+def discard_stdout() -> None:
     """Redirect stdout to the null device, because the interpreter flushes it once more on exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError):  # a stream without a descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 #: Substitutes for characters that the terminal's encoding lacks.

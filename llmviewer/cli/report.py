@@ -70,7 +70,10 @@ def command(
     sizes = {
         name: parse_values(name, text) for name, text in zip(SIZES, (batch_size, input_len, output_len), strict=True)
     }
-    report = _report(sizes, opt.combinations(options, model=model, hardware=hardware))
+    combinations = opt.combinations(options, model=model, hardware=hardware)
+    if kind == "xlsx":
+        _check_rows("points", len(_grid(sizes)) * len(combinations))  # before they are computed
+    report = _report(sizes, combinations)
     print_warnings(text for result in report.results.values() for text in result.warnings)
     FORMATS[kind](report, path, table)
     return 0 if report.fits or no_fit_check else 1
@@ -180,11 +183,21 @@ def _csv(report: Report, path: str | None, table: str) -> None:
     write(views.csv_text(TABLES[table](report)), path)
 
 
+def _check_rows(name: str, count: int) -> None:
+    """Raise UserError for a table that is longer than a sheet of Excel."""
+    from llmviewer.reports.excel import MAX_ROWS
+
+    if count > MAX_ROWS:
+        raise UserError(f"{count:,} rows of {name}; an Excel sheet takes {MAX_ROWS:,}: write CSV or JSON instead")
+
+
 def _xlsx(report: Report, path: str | None, table: str) -> None:
     from llmviewer.reports import excel
     from llmviewer.reports.tables import TABLES
 
     tables = {name: [views.flat(row) for row in rows(report)] for name, rows in TABLES.items()}
+    for name, rows in tables.items():
+        _check_rows(name, len(rows))
     with atomic_file(path or DEFAULT_FILES["xlsx"]) as temporary:
         excel.write(tables, temporary)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,28 +24,30 @@ def csv(chunks: Iterator[Columns], path: str | None) -> None:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
+    from llmviewer.reports.cells import safe_cell
+
     with open_output(path) as stream:
         for number, columns in enumerate(chunks):
             if number == 0:
-                stream.write(",".join(columns) + "\n")
+                stream.write(",".join(map(safe_cell, columns)) + "\n")
             words = {
                 name: np.where(values, "True", "False") for name, values in columns.items() if values.dtype == bool
             }
             special = any(set(text) & SPECIAL for text in map(constant, columns.values()) if text)
             options = arrow_csv.WriteOptions(include_header=False, quoting_style="needed" if special else "none")
             sink = pa.BufferOutputStream()
-            arrow_csv.write_csv(_table_of(columns | words), sink, options)
+            arrow_csv.write_csv(_table_of(columns | words, safe_cell), sink, options)
             stream.write(str(sink.getvalue(), "utf-8"))
 
 
-def _table_of(columns: Columns) -> Any:
-    """The columns as an Arrow table; a text is stored once per chunk, and NaN is null."""
+def _table_of(columns: Columns, shown: Callable[[str], str] = str) -> Any:
+    """The columns as an Arrow table; a text is stored once per chunk, and NaN is null.  shown: changes texts."""
     import pyarrow as pa
 
     arrays = {}
     for name, values in columns.items():
         text = constant(values)
-        arrays[name] = pa.array(values, from_pandas=True) if text is None else pa.repeat(text, len(values))
+        arrays[name] = pa.array(values, from_pandas=True) if text is None else pa.repeat(shown(text), len(values))
     return pa.table(arrays)
 
 

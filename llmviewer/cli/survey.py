@@ -12,8 +12,9 @@ import numpy as np
 import typer
 
 from llmviewer import api
+from llmviewer.cli import process
 from llmviewer.cli.folder import atomic_folder, target_folder
-from llmviewer.core.errors import unknown
+from llmviewer.core.errors import MAX_LINE_CHARACTERS, printable, unknown
 from llmviewer.hardware import specs
 from llmviewer.result.result import Result
 
@@ -38,6 +39,7 @@ def command(
     if theme not in THEMES:
         raise unknown("theme", theme, THEMES)
     folder = target_folder(output, lambda path: path.is_file() and SURVEY_FILES.fullmatch(path.name) is not None)
+    process.silence_matplotlib()
     sections, results = [], dict[Any, Result]()
     with atomic_folder(folder) as temporary:
         for name in FIGURES:
@@ -89,4 +91,4 @@ def _write(section: SurveySection, folder: Path, style: Style) -> None:
 
 
 def _progress(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201
+    print(printable(text, MAX_LINE_CHARACTERS), file=sys.stderr)  # noqa: T201

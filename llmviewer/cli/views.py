@@ -71,12 +71,14 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     import csv
     import io
 
+    from llmviewer.reports.cells import safe_cell
+
     flattened = [flat(row) for row in rows]
     buffer = io.StringIO()
     names = list(dict.fromkeys(name for row in flattened for name in row))
-    writer = csv.DictWriter(buffer, fieldnames=names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flattened)
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(map(safe_cell, names))
+    writer.writerows([safe_cell(row.get(name)) for name in names] for row in flattened)
     return buffer.getvalue()
 
 

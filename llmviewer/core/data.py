@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core import file_cache, parsing
+from llmviewer.core import file_cache, files, parsing
 from llmviewer.core.errors import UserError, printable, quoted, unknown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,28 +76,13 @@ def display_path(path: Path) -> str:
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """The text of a file; UserError if it cannot be read.  Devices and pipes are refused: they may never end."""
+    """The text of a file; UserError if it cannot be read."""
     file_cache.record(path)
+    found = files.content(path, max_bytes, "not a config or a spec")
     try:
-        if path.is_dir():
-            raise UserError(f"'{printable(path)}' is a directory; expected a file")
-        if path.exists() and not path.is_file():
-            raise UserError(f"'{printable(path)}' is a device or a pipe; expected a file")
-        with open(path, "rb", opener=_open_nonblocking) as stream:
-            content: bytes = stream.read(max_bytes + 1) or b""  # None if reading would block
-    except (OSError, ValueError) as error:  # ValueError: a null character
-        raise UserError(f"cannot read '{printable(path)}': {getattr(error, 'strerror', None) or error}") from error
-    if len(content) > max_bytes:
-        raise UserError(f"'{printable(path)}' is larger than {max_bytes // 2**10:,} KiB; not a config or a spec")
-    try:
-        return content.decode("utf-8-sig")
+        return found.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"'{printable(path)}' is not text (UTF-8)") from error
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    """Open without blocking: a special file (/proc/kmsg) may wait for data for ever."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -9,10 +9,18 @@ from numbers import Number
 MAX_LISTED_NAMES = 16
 #: Names are compared up to this length: comparing long ones takes time.
 MAX_COMPARED_CHARACTERS = 100
+#: Longest line of an error or a warning: names in it come from files of others.
+MAX_LINE_CHARACTERS = 560
 
 
 class UserError(Exception):
-    """Wrong input.  `str()` is the line that the terminal shows; the command line exits with status 2."""
+    """Wrong input.  `str()` is the line that the terminal shows; the command line exits with status 2.
+
+    The line is printable and bounded whatever is in it, so that no file can send escape sequences to a terminal.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable(message, MAX_LINE_CHARACTERS))
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

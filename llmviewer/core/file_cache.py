@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from llmviewer.core import files
+
 #: Time of the last change [ns], size [byte] and inode of a file; None if there is no such file.
 State: TypeAlias = "tuple[int, int, int] | None"
 Value = TypeVar("Value")
@@ -67,12 +69,15 @@ class CacheOfFiles(Generic[Value]):
         except (TypeError, ValueError, OSError):  # not hashable, or no current directory
             return build()
         if entry is not None and all(state(path) == known for path, known in entry[1]):
+            if files.is_remembering():
+                for path, _ in entry[1]:
+                    files.remember_input(Path(path))
             return entry[0]
-        with recording() as files:
+        with recording() as read:
             value = build()
         while len(self._entries) >= self.MAX_ENTRIES:
             del self._entries[next(iter(self._entries))]
-        self._entries[hashable] = value, tuple(files.items())
+        self._entries[hashable] = value, tuple(read.items())
         return value
 
 

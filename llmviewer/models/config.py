@@ -166,8 +166,17 @@ class Config:
         own = [name for name in self.fields if name not in self.read and name not in IGNORED_FIELDS]
         return own + [name for section in self.sections.values() for name in section.unread_fields()]
 
+    def names(self) -> set[str]:
+        """Names of all fields, nested ones included."""
+        return {*self.fields}.union(*(section.names() for section in self.sections.values()))
+
     def check_all_read(self, ignored: tuple[str, ...] = ()) -> None:
-        """Raise if any field was not read; `ignored` fields are excepted."""
+        """Raise if any field was not read, or if one of the `ignored` fields, which are excepted, is not there."""
+        for name in ignored:
+            if name not in self.names():
+                raise unknown(
+                    "field to ignore", name, self.names(), where=self.where, hint="the config has no such field"
+                )
         unread = [name for name in self.unread_fields() if name not in ignored]
         if unread:
             noun, verb = ("fields", "are") if len(unread) > 1 else ("field", "is")

@@ -15,6 +15,7 @@ from typing import Any
 
 from llmviewer.reports import analysis_page, bottleneck, comparison_page, report_page
 from llmviewer.reports import format as fmt
+from llmviewer.reports.cells import safe_columns
 from llmviewer.reports.html import charts, curves, operators, provenance, roofline
 from llmviewer.reports.html.layers import HEIGHT, WIDTH, Drawing, drawing
 from llmviewer.reports.page import Page
@@ -178,7 +179,8 @@ def _metric_cell(value: Any, show: Any) -> operators.Cell:
 def _points_csv(report: Report) -> str:
     """Returns all points as compressed CSV; empty if the page would grow too large."""
     stream = io.StringIO()
-    _write(stream, report.points.keys(), zip(*report.points.values(), strict=True))
+    points = safe_columns(report.points)
+    _write(stream, points.keys(), zip(*points.values(), strict=True))
     content = compressed(stream.getvalue().encode("utf-8"))
     return content if len(content) <= MAX_CSV_LENGTH else ""
 

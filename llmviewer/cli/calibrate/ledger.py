@@ -10,7 +10,7 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.extras import calibration_extra
 from llmviewer.cli.output import write
-from llmviewer.core import data
+from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def command(
     if record:
         if source:
             raise UserError("--record needs the whole ledger; remove --source")
-        write(ledger_score.record_text(document), str(data.folder(ledger_score.RECORD)))
+        kept = data.folder(ledger_score.RECORD)
+        files.forget_input(kept)
+        write(ledger_score.record_text(document), str(kept))
 
     def page() -> Page:
         from llmviewer.reports import ledger_page

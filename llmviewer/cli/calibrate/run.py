@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmviewer.cli.output import print_warnings
-from llmviewer.core.errors import UserError
+from llmviewer.core.errors import MAX_LINE_CHARACTERS, UserError, printable
 
 if TYPE_CHECKING:
     from llmviewer.calibrate.run import Progress, Summary
@@ -61,7 +61,7 @@ def _tell(summary: Summary, size: str) -> None:
         named = ", ".join(f"{table} {rows}" for table, rows in summary.left_out.items())
         lines.append(f"left out: {left} rows for lack of time in a {size} run ({named}); run again to resume")
     lines.append(f"written: {summary.path}")
-    typer.echo("\n".join(lines))
+    typer.echo("\n".join(printable(line, MAX_LINE_CHARACTERS) for line in lines))
 
 
 @contextmanager

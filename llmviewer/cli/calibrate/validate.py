@@ -40,7 +40,7 @@ def command(
     Tables are those of docs/calibration.md: kernels, or whole requests.  No row is dropped: what cannot be predicted is
     named and counted.
     """
-    views.check_output(format, output, map(str, table))
+    views.check_output(format, output, (*map(str, table), profile))
     with calibration_extra():
         from llmviewer.calibrate import judge
 
@@ -66,6 +66,22 @@ def _show(document: dict[str, Any], format: str, title: str) -> None:  # noqa: A
     )
 
 
+def _safe(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without cells that a spreadsheet would run."""
+    from llmviewer.reports.cells import safe_cell
+
+    texts = [name for name, kind in rows.dtypes.items() if kind.kind == "O"]
+    return rows.assign(**{str(name): rows[name].map(safe_cell) for name in texts}).rename(columns=safe_cell)
+
+
+def _of_one_type(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with text in columns that hold values of several types, which Parquet cannot store."""
+    mixed = [
+        name for name in rows.columns if rows[name].dtype == object and rows[name].dropna().map(type).nunique() > 1
+    ]
+    return rows.assign(**{name: rows[name].map(str) for name in mixed})
+
+
 def _write(predictions: list[pd.DataFrame], path: str) -> None:
     """Write the rows of all tables, as Parquet or CSV depending on the file name."""
     import pandas as pd
@@ -73,6 +89,6 @@ def _write(predictions: list[pd.DataFrame], path: str) -> None:
     rows = predictions[0] if len(predictions) == 1 else pd.concat(predictions, ignore_index=True)
     with output.atomic_file(path) as temporary:
         if path.endswith(".parquet"):
-            rows.to_parquet(temporary)
+            _of_one_type(rows).to_parquet(temporary)
         else:
-            rows.to_csv(temporary, index=False)
+            _safe(rows).to_csv(temporary, index=False)

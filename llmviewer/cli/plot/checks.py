@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from llmviewer.result.result import Result
 
+#: Longest time of an operator that is no error of input.
+MAX_TIME_S = 1e6
+
 
 def check_drawable(data: Any, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Warnings about omitted rows.  Raises UserError if nothing can be drawn.
@@ -22,6 +25,19 @@ def check_drawable(data: Any, options: Mapping[str, Any]) -> tuple[str, ...]:
     if "metric" in options:
         _check_metric(data, str(options["metric"]))
     return _check_measured(data, options["measured"]) if "measured" in options else ()
+
+
+def timed_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The rows of a measured table with a time, and a warning with the number of the others."""
+    import pandas as pd
+
+    times = pd.to_numeric(rows["time_s"], errors="coerce")
+    is_time = (times > 0.0) & (times <= MAX_TIME_S)
+    if not is_time.any():
+        raise UserError(f"no row of --measured has a time_s above 0 and up to {MAX_TIME_S:,.0f} seconds")
+    unusable = int((~is_time).sum())
+    warning = f"{unusable} of {len(rows)} measured rows are left out: time_s is no number of seconds above 0"
+    return rows.assign(time_s=times)[is_time].reset_index(drop=True), (warning,) if unusable else ()
 
 
 def _check_metric(results: Mapping[str, Result], name: str) -> None:
@@ -36,10 +52,6 @@ def _check_measured(results: Mapping[str, Result], rows: pd.DataFrame) -> tuple[
     """Warnings about rows that match no operator.  rows: columns `stage`, `name`, `time_s`."""
     import pandas as pd
 
-    times = pd.to_numeric(rows["time_s"], errors="coerce").to_numpy(float)
-    invalid = np.flatnonzero(~(np.isfinite(times) & (times > 0.0)))
-    if len(invalid):
-        raise UserError(f"time_s is {quoted(rows['time_s'].iloc[invalid[0]])}; allowed: seconds above 0")
     operators = pd.concat([one.operators[["stage", "name"]] for one in results.values()])
     known = set(operators.itertuples(index=False, name=None))
     unmatched = [row for row in rows[["stage", "name"]].itertuples(index=False, name=None) if row not in known]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmviewer.cli import candidates
+from llmviewer.cli import candidates, process
 from llmviewer.cli import options as opt
 from llmviewer.cli.output import atomic_file, check_not_an_input, check_writable, print_warnings
 from llmviewer.core.errors import UserError, quoted, unknown
@@ -68,14 +68,18 @@ def command(
 
     path, plot_kind = output or f"{kind}.png", KINDS[kind]
     _check_path(path, (*model.split(","), *hardware.split(","), measured))
+    process.silence_matplotlib()
     style = _style(theme, size)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
     request = loading.PlotRequest(
         kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options
     )
     picture_options = loading.picture_options(request, measured)
+    left_out: tuple[str, ...] = ()
+    if measured:
+        picture_options["measured"], left_out = checks.timed_rows(picture_options["measured"])
     loaded = loading.load_data(request)
-    print_warnings((*loaded.warnings, *checks.check_drawable(loaded.data, picture_options)))
+    print_warnings((*loaded.warnings, *left_out, *checks.check_drawable(loaded.data, picture_options)))
     from matplotlib import rc_context
 
     with rc_context({"text.parse_math": False}):  # a `$` in a name must not start a formula

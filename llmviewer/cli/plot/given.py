@@ -21,6 +21,7 @@ from llmviewer.result.crossover import crossover
 from llmviewer.result.result import Result
 from llmviewer.result.sweep import Grid, parse_values
 from llmviewer.serving.schedule import check_passes
+from llmviewer.techniques.options import OPTIONS
 
 #: Maximum points per curve; more would not be visible.
 MAX_PLOT_POINTS = 20_000
@@ -51,6 +52,8 @@ class LoadedData:
 
 def load_data(request: PlotRequest) -> LoadedData:
     """The data that the requested kind of plot draws."""
+    if request.kind.data in (PlotData.TABLE, PlotData.LEDGER):
+        _check_only_a_file(request)
     return LOADERS[request.kind.data](request)
 
 
@@ -73,6 +76,17 @@ def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
 
 def _not_taken(name: str, text: str) -> UserError:
     return UserError(f"{name} is {quoted(text)}; this plot does not take it")
+
+
+def _check_only_a_file(request: PlotRequest) -> None:
+    """Raise UserError for an option of a run, which a plot of a table does not use."""
+    given: dict[str, Any] = {"hardware": request.hardware, **request.sizes}
+    for name, value in request.options.items():
+        if value not in (OPTIONS[name].default, None):
+            given[name] = value[0] if isinstance(value, tuple) else value
+    for name, value in given.items():
+        if value:
+            raise _not_taken(name, str(value))
 
 
 def _configurations(request: PlotRequest) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmviewer.core import data
@@ -14,13 +15,9 @@ if TYPE_CHECKING:
 
 def table(path: str, columns: Iterable[str] = ()) -> pd.DataFrame:
     """Rows of a CSV or Parquet file.  Raises UserError if one of `columns` is missing."""
-    import pandas as pd
+    from llmviewer.calibrate import table_file
 
-    try:
-        rows = pd.read_parquet(path) if path.endswith(".parquet") else pd.read_csv(path, low_memory=False)
-    except (OSError, ValueError, ImportError) as error:
-        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise UserError(f"cannot read '{printable(path)}': {printable(reason, 120)}") from error
+    rows = table_file.read(Path(path))
     missing = [name for name in columns if name not in rows.columns]
     if missing:
         raise UserError(f"'{printable(path)}' has no column {', '.join(missing)}")

@@ -1,0 +1,113 @@
+"""Opening files that the user names: regular files of bounded size, each of them remembered while a command runs.
+
+Every file that is read goes through `open_bounded`, so that nothing that was read can be written over.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from io import BufferedReader
+from pathlib import Path
+
+from llmviewer.core.errors import UserError, printable
+
+#: (device, inode) of the files that the running command has read; None outside a command.
+_READ: ContextVar[set[tuple[int, int]] | None] = ContextVar("read", default=None)
+
+
+def open_bounded(path: Path, max_bytes: int, kind: str) -> BufferedReader:
+    """A regular file of at most `max_bytes`, opened for reading.  kind: contents expected, for the error.
+
+    Devices and pipes are refused: they may never end.  Raises UserError.
+    """
+    try:
+        _check_regular(path, path.stat())  # before opening, which may act on a device
+        stream = open(path, "rb", opener=_open_nonblocking)  # noqa: SIM115
+        try:
+            found = os.fstat(stream.fileno())
+            _check_regular(path, found)
+            if found.st_size > max_bytes:
+                raise UserError(f"'{printable(path)}' is larger than {_size(max_bytes)}; {kind}")
+        except BaseException:
+            stream.close()
+            raise
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        raise UserError(f"cannot read '{printable(path)}': {getattr(error, 'strerror', None) or error}") from error
+    _remember(found)
+    return stream
+
+
+def content(path: Path, max_bytes: int, kind: str) -> bytes:
+    """All bytes of a regular file.  Raises UserError if there are more than `max_bytes`."""
+    with open_bounded(path, max_bytes, kind) as stream:
+        try:
+            read: bytes = stream.read(max_bytes + 1) or b""  # None if reading would block
+        except OSError as error:
+            raise UserError(f"cannot read '{printable(path)}': {error.strerror or error}") from error
+    if len(read) > max_bytes:  # files of /proc state no size
+        raise UserError(f"'{printable(path)}' is larger than {_size(max_bytes)}; {kind}")
+    return read
+
+
+@contextmanager
+def remembering_inputs() -> Iterator[None]:
+    """Remember the files that are read in this context, which is one command."""
+    token = _READ.set(set())
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
+def is_remembering() -> bool:
+    """Whether a command runs that remembers the files it reads."""
+    return _READ.get() is not None
+
+
+def remember_input(path: Path) -> None:
+    """Count a file as read by this command, although its content came from a cache."""
+    try:
+        _remember(path.stat())
+    except (OSError, ValueError):
+        return  # reading it raises the error with its reason
+
+
+def forget_input(path: Path) -> None:
+    """Let this command write over a file that it has read itself."""
+    found = path.stat()
+    (_READ.get() or set()).discard((found.st_dev, found.st_ino))
+
+
+def is_input(path: Path) -> bool:
+    """Whether the running command has read the file at `path`, by whatever name."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) in (_READ.get() or ())
+
+
+def _remember(found: os.stat_result) -> None:
+    read = _READ.get()
+    if read is not None:
+        read.add((found.st_dev, found.st_ino))
+
+
+def _check_regular(path: Path, found: os.stat_result) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise UserError(f"'{printable(path)}' is a directory; expected a file")
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"'{printable(path)}' is a device or a pipe; expected a file")
+
+
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open without blocking: a special file (/proc/kmsg) may wait for data for ever."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _size(count: int) -> str:
+    return f"{count // 2**20:,} MiB" if count >= 2**24 else f"{count // 2**10:,} KiB"

@@ -1,0 +1,39 @@
+"""Text cells of CSV files: names come from files of others, and a spreadsheet runs cells that begin like a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: First characters of a formula (OWASP, CSV injection: https://owasp.org/www-community/attacks/CSV_Injection).
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def safe_cell(value: Any) -> Any:
+    """Text without control characters, with an apostrophe before a formula, so that it is shown; numbers unchanged."""
+    if not isinstance(value, str) or (value.isprintable() and not value.startswith(FORMULA_STARTS)):
+        return value
+    is_formula = value.startswith(FORMULA_STARTS) and not _is_number(value)
+    plain = "".join(character if character.isprintable() else "?" for character in value)
+    return f"'{plain}" if is_formula else plain
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def safe_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns with safe text in their names and lists; each distinct text is looked at once."""
+    return {safe_cell(name): _safe_list(values) for name, values in columns.items()}
+
+
+def _safe_list(values: Any) -> Any:
+    first = next((value for value in values if value is not None), None) if isinstance(values, list) else None
+    if not isinstance(first, str):
+        return values
+    changed = {text: safe_cell(text) for text in set(values) if safe_cell(text) != text}
+    return [changed.get(text, text) for text in values] if changed else values
