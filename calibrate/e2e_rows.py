@@ -95,12 +95,13 @@ class RequestCase:
 def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     """Case of a row, on its own device or on `device`.  Raises UserError if it cannot be predicted."""
     note = str(row.get("note") or "")
-    engine = preset_of(str(row["engine"]), note)
+    engine = _text(row, "preset") or preset_of(str(row["engine"]), note)
     if row["metric"] not in REQUEST_METRICS:
         raise unknown("metric", row["metric"], REQUEST_METRICS)
-    chip = specs.load((device or str(row["device"])).replace("_", "-"))
+    hardware = device or str(row["device"])
+    chip = specs.load(hardware)
     name, stored = checkpoint(str(row["model"]))
-    weights = quantization_of(row.get("weight_dtype"), stored, name)
+    weights = _text(row, "quantization") or quantization_of(row.get("weight_dtype"), stored, name)
     weights = "w8a16" if (weights, engine) == ("int8", "gpt-fast") else weights  # its int8 is weight-only
     batching = "continuous" if _continuous(row, note) else "static"
     tensor, pipeline = (max(int(_number(row.get(key), 1.0)), 1) for key in ("tp", "pp"))
@@ -117,7 +118,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     if prompt < 0 or output < 0 or prompt + output < 1:
         raise UserError(f"input_len {prompt:g} and output_len {output:g} are not a valid request")
     return RequestCase(
-        hardware=chip.name,
+        hardware=hardware if data.user_path(hardware) else chip.name,
         model=name,
         engine=engine,
         batching=batching,
@@ -141,18 +142,37 @@ def preset_of(text: str, note: str = "") -> str:
 
 
 def checkpoint(name: str) -> tuple[str, str]:
-    """Known model name of a checkpoint, and the weight format stated in its name.
+    """Known model name of a checkpoint, or the user's path, and the weight format stated in its name.
 
-    Requantized checkpoints keep the model's name under another owner (`nvidia/Llama-3.3-70B-Instruct-FP8`).
+    Requantized checkpoints keep the model's name under another owner (`nvidia/Llama-3.3-70B-Instruct-FP8`), and so do
+    folders on the machine of a benchmark (`/models/Llama-3.3-70B-Instruct`).
     """
+    if data.user_path(name) and load(name):
+        return name, "none"
+    bare, stored = next(
+        ((name[: -len(suffix)], stored) for suffix, stored in CHECKPOINT_SUFFIXES.items() if _ends(name, suffix)),
+        (name, "none"),
+    )
+    last = bare.rpartition("/")[2].lower()
+    for candidate, stated in ((name, "none"), (bare, stored), (_hub_names().get(last, last), stored)):
+        if _is_model(candidate):
+            return _model_name(candidate), stated
+    return str(load(name).name), "none"  # raises for an unknown name
+
+
+def _ends(name: str, suffix: str) -> bool:
+    return name.lower().endswith(suffix)
+
+
+@lru_cache(maxsize=256)
+def _is_model(name: str) -> bool:
+    """Whether model_configs/ has a file for this name or alias."""
+    if name.endswith((".json", ".yaml", ".yml")) or name.startswith((".", "/", "~")):
+        return False
     try:
-        return _model_name(name), "none"
+        return bool(data.find("model_configs", name, "model"))
     except UserError:
-        for suffix, stored in CHECKPOINT_SUFFIXES.items():
-            if name.lower().endswith(suffix):
-                bare = name[: -len(suffix)]
-                return _model_name(_hub_names().get(bare.rpartition("/")[2].lower(), bare)), stored
-        raise
+        return False
 
 
 @cache
@@ -228,6 +248,11 @@ def _expert_parallel_size(note: str, tensor: int) -> int:
     found = {key: _number(match, 1.0) for key, match in re.findall(r"(attention_dp|moe_ep)=([\d.]+)", note)}
     expert_parallel = found.get("moe_ep", 1.0) > 1.0 or found.get("attention_dp", 1.0) > 1.0
     return tensor if expert_parallel else 1
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    """A column as text; empty if the table does not have it or leaves it empty."""
+    return "" if _is_missing(row.get(name)) else str(row[name])
 
 
 def _is_missing(value: object) -> bool:

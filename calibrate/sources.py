@@ -11,6 +11,7 @@ from llmviewer.calibrate import record
 from llmviewer.calibrate.e2e import is_request_table
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.predict import check
+from llmviewer.calibrate.readers.files import is_benchmark
 from llmviewer.calibrate.tables import SHAPES, table_of
 from llmviewer.core.errors import UserError, printable
 
@@ -42,16 +43,17 @@ def is_samples(path: Path) -> bool:
 
 def read(path: Path) -> TableSource:
     """Read a samples file, its directory, or a CSV or Parquet table.  Raises UserError with the reason."""
-    if is_samples(path):
+    if is_samples(path) and not is_benchmark(path):  # SGLang writes JSON lines too
         environment, tables = record.read(path)
         for name, frame in tables.items():
             _check_columns(name, frame, path)
         return TableSource(path=path, tables=tables, environment=environment)
+    whole_requests = f"'{printable(path)}' contains whole requests, which are never fitted; use `calibrate validate`"
+    if is_benchmark(path):
+        raise UserError(whole_requests)
     frame = read_table(path)
     if is_request_table(frame.columns):
-        raise UserError(
-            f"'{printable(path)}' contains whole requests, which are never fitted; use `calibrate validate`"
-        )
+        raise UserError(whole_requests)
     table = table_of(frame.columns)
     check(frame)
     return TableSource(path=path, tables={table: frame})

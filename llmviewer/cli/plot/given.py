@@ -161,7 +161,8 @@ def _crossover_map(request: PlotRequest) -> LoadedData:
 
 
 def _parity(request: PlotRequest) -> LoadedData:
-    return LoadedData(data=tables.parity_rows(request.model))
+    stated = {**request.options, **request.sizes, "hardware": request.hardware}
+    return LoadedData(data=tables.parity_rows(request.model, stated))
 
 
 def _ledger(request: PlotRequest) -> LoadedData:
