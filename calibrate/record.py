@@ -113,6 +113,12 @@ class Recorder:
             raise UserError(f"cannot write '{printable(self.path)}': {error.strerror or error}") from error
 
 
+def rows_kept(folder: Path) -> int:
+    """Number of whole rows in the samples file of a directory."""
+    file = folder / FILE
+    return max(file.read_bytes().count(b"\n") - 1, 0) if file.is_file() else 0
+
+
 def prepare_folder(folder: str | Path) -> Path:
     """Create the output directory and check that it is writable, before an hour of measuring."""
     path = Path(folder).expanduser()

@@ -31,6 +31,11 @@ class TableSource:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def folder(self) -> Path:
+        """The directory of the output of `calibrate run`."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    @property
     def kernels(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """The kernel tables, which formulas describe."""
         yield from ((name, frame) for name, frame in self.tables.items() if name in SHAPES)

@@ -51,6 +51,7 @@ def _served(record: Record, program: str, engine: str, latency: str, model: str 
     if mean_ms is None and {"ttft_ms", "tpot_ms"} <= set(figures):
         mean_ms = figures["ttft_ms"] + figures["tpot_ms"] * max(lengths["output"] - 1.0, 0.0)
     limit = number(record, "max_concurrency")
+    batch: float | None
     if limit is not None and _unlimited(record):
         batch, note = min(limit, completed), ""
     else:
