@@ -150,7 +150,7 @@ def evaluate_group(
 ) -> CaseGroup:
     """Evaluate cases of one run as arrays.  Raises UserError."""
     preset = options.presets(cases[0].engine)
-    configuration, system = _configured(cases[0], preset, options.profile)
+    configuration, system = configured(cases[0], preset, options.profile)
     budget = preset.max_num_batched_tokens
     request = Request(
         batch_size=np.array([case.batch or limits.SEARCH_LIMIT for case in cases]),
@@ -172,7 +172,7 @@ def evaluate_group(
     return CaseGroup(cases=tuple(cases), places=tuple(places), analysis=answer, sizes=sizes)
 
 
-def _configured(case: RequestCase, preset: Engine, profile: Profile | None) -> tuple[api.Configuration, System]:
+def configured(case: RequestCase, preset: Engine, profile: Profile | None) -> tuple[api.Configuration, System]:
     """Configuration and system of a case with the preset's kernels and fusion; the preset need not be shipped."""
     chip = chip_of(case.hardware)
     engine_options = {"batching": case.batching, "fusion": preset.fusion, "attention": preset.attention}

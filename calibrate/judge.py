@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from llmviewer.calibrate import e2e, predict, validate, whole
 from llmviewer.calibrate.e2e_runs import RATE_METRICS
 from llmviewer.calibrate.fit_tables import read_table
-from llmviewer.calibrate.readers import files
+from llmviewer.calibrate.readers import files, torch_profiler
 from llmviewer.calibrate.readers.stated import Stated
 from llmviewer.calibrate.sources import WHOLE_TABLES, is_samples, read
 from llmviewer.calibrate.tables import SHAPES
@@ -40,14 +40,19 @@ def predict_tables(
         chips.load(hardware)  # raise once here instead of a reason in every row
     options = predict.PredictionOptions(hardware=hardware, profile=profile)
     stated = stated or Stated(hardware=hardware)
-    benchmarks = [path for path in paths if files.is_benchmark(path)]
+    profiled = [path for path in paths if torch_profiler.is_table(path)]
+    benchmarks = [path for path in paths if path in profiled or files.is_benchmark(path)]
     given = [name for name, value in asdict(stated).items() if value and name != "hardware"]
     if given and not benchmarks:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise UserError(f"{names}: only files of benchmark programs take it; the columns of a table state it")
     predictions: list[pd.DataFrame] = []
     for path in paths:
-        predictions += [_predict_runs(path, stated, profile)] if path in benchmarks else _predict_file(path, options)
+        if path in profiled:
+            predictions.append(torch_profiler.predict(path, stated, profile))
+        else:
+            own = path in benchmarks
+            predictions += [_predict_runs(path, stated, profile)] if own else _predict_file(path, options)
     return predictions
 
 

@@ -45,7 +45,7 @@ def parts(figures: Sequence[dict[str, Any]]) -> Page:
         for title, own in runs.items()
     ]
     notes = dict.fromkeys(str(figure["note"]) for figure in figures if figure.get("note"))
-    derived = tuple(("Derived", note) for note in notes)
+    derived = tuple(("Note", note) for note in notes)
     return (*tables, _verdict(figures), Facts(lines=(*derived, *MEANING), emphasis=Emphasis.FAINT))
 
 
@@ -78,7 +78,7 @@ def _cells(figure: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _name(figure: dict[str, Any]) -> str:
-    return HEADINGS[figure["metric"]]
+    return HEADINGS.get(figure["metric"], f"{figure['metric'].removesuffix('_ms')} kernels")
 
 
 def _value(figure: dict[str, Any], value: float) -> str:

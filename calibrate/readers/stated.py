@@ -28,6 +28,7 @@ class Stated:
     """Facts of a benchmark that the user states, which come before those of its file; empty or zero: nothing.
 
     Names and numbers are those of the options of `analyze`; batch_size is the number of concurrent requests.
+    stage, passes: of a profile, prefill or decode, and the number of forward passes that it covers.
     """
 
     hardware: str = ""
@@ -40,6 +41,8 @@ class Stated:
     batch_size: int = 0
     input_len: int = 0
     output_len: int = 0
+    stage: str = ""
+    passes: int = 0
 
 
 def rows(run: BenchmarkRun, stated: Stated, where: str) -> list[dict[str, Any]]:

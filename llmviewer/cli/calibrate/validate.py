@@ -43,6 +43,8 @@ PipelineParallelSize = Annotated[
 BatchSize = Annotated[int, opt.integer_option("batch_size", "Concurrent requests of the benchmark.", least=0)]
 InputLen = Annotated[int, opt.integer_option("input_len", "Mean prompt length of the benchmark.", least=0)]
 OutputLen = Annotated[int, opt.integer_option("output_len", "Mean output length of the benchmark.", least=0)]
+Stage = Annotated[str, typer.Option("--stage", help="Stage of a torch profile: prefill or decode.")]
+Passes = Annotated[int, opt.integer_option("passes", "Forward passes of a torch profile.", least=0)]
 Rows = Annotated[str | None, typer.Option("-o", "--output", help="Write the rows with predictions to this file.")]
 
 
@@ -59,6 +61,8 @@ def command(
     batch_size: BatchSize = 0,
     input_len: InputLen = 0,
     output_len: OutputLen = 0,
+    stage: Stage = "",
+    passes: Passes = 0,
     format: opt.Format = "table",  # noqa: A002
     output: Rows = None,
 ) -> int:
@@ -76,7 +80,7 @@ def command(
         stated = Stated(
             hardware=hardware, model=model, engine=engine, quantization=quantization, kv_cache_dtype=kv_cache_dtype,
             tensor_parallel_size=tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size,
-            batch_size=batch_size, input_len=input_len, output_len=output_len,
+            batch_size=batch_size, input_len=input_len, output_len=output_len, stage=stage, passes=passes,
         )  # fmt: skip
         predictions = judge.predict_tables(table, hardware, own, stated)
         document = judge.document(predictions)
