@@ -20,10 +20,8 @@ COLUMNS = (
     right("Difference"),
     left("Verdict"),
 )
-MEANING = (
-    ("Difference", "measured / predicted - 1; Roofline: data-sheet rates, no engine and no queue"),
-    ("TTFT", "with continuous batching it also depends on how the benchmark sends its requests"),
-)
+MEANING = ("Difference", "measured / predicted - 1; Roofline: data-sheet rates, no engine and no queue")
+TTFT_MEANING = ("TTFT", "with continuous batching it also depends on how the benchmark sends its requests")
 #: Metric -> heading.
 HEADINGS = {
     "ttft_ms": "TTFT",
@@ -31,6 +29,7 @@ HEADINGS = {
     "latency_ms": "E2E",
     "throughput_tok_s": "Throughput",
     "decode_tok_s": "Decode",
+    "others_ms": "other kernels",
 }
 
 
@@ -45,8 +44,9 @@ def parts(figures: Sequence[dict[str, Any]]) -> Page:
         for title, own in runs.items()
     ]
     notes = dict.fromkeys(str(figure["note"]) for figure in figures if figure.get("note"))
-    derived = tuple(("Note", note) for note in notes)
-    return (*tables, _verdict(figures), Facts(lines=(*derived, *MEANING), emphasis=Emphasis.FAINT))
+    lines = [*(("Note", note) for note in notes), MEANING]
+    lines += [TTFT_MEANING] if any(figure["metric"] == "ttft_ms" for figure in figures) else []
+    return (*tables, _verdict(figures), Facts(lines=tuple(lines), emphasis=Emphasis.FAINT))
 
 
 def _verdict(figures: Sequence[dict[str, Any]]) -> Facts:
