@@ -32,19 +32,25 @@ def table(path: str, columns: Iterable[str] = ()) -> pd.DataFrame:
     return rows
 
 
+def is_benchmark(path: str) -> bool:
+    """Whether a file is one of a benchmark program, which options of a run complete."""
+    from llmviewer.calibrate.readers import files
+
+    return files.is_benchmark(Path(path))
+
+
 def parity_rows(path: str, options: Mapping[str, Any]) -> pd.DataFrame:
     """Measured rows with their predictions: a table that has them, or a file of a benchmark program.
 
     options: values of the command for what a benchmark does not state.
     """
-    from llmviewer.calibrate.readers.files import is_benchmark
     from llmviewer.reports.plots import parity
 
     if not path:
         raise UserError(
             "this plot needs a benchmark's file, or one written by `llmviewer calibrate validate FILE -o FILE`"
         )
-    rows = _predicted(path, options) if is_benchmark(Path(path)) else table(path)
+    rows = _predicted(path, options) if is_benchmark(path) else table(path)
     if not parity.is_table(rows.columns):
         raise UserError(f"'{printable(path)}' is not a file written by `llmviewer calibrate validate TABLE -o FILE`")
     if parity.frame(rows).empty:
