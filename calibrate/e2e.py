@@ -6,6 +6,7 @@ Rows of one configuration are evaluated together as arrays.  Rows that cannot be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,7 +121,6 @@ def interval_ratios(group: CaseGroup, bases: Sequence[str]) -> Array:
 
 def basis_of(case: RequestCase, own_profile: Profile | None = None) -> str:
     """Return `fitted` if there is a profile of this chip, else `transferred`."""
-    path = data.folder(profile.FOLDER) / f"{case.hardware}.yaml"
-    return (
-        "fitted" if path.is_file() or (own_profile is not None and own_profile.chip == case.hardware) else "transferred"
-    )
+    chip = Path(case.hardware).stem  # of a name, or of the path of the user's own spec
+    path = data.folder(profile.FOLDER) / f"{chip}.yaml"
+    return "fitted" if path.is_file() or (own_profile is not None and own_profile.chip == chip) else "transferred"

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from llmviewer import models
+from llmviewer.core import data
 from llmviewer.core.arguments import MAX_WHOLE_NUMBER
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import Role
@@ -98,12 +99,13 @@ class RequestCase:
 def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     """Case of a row, on its own device or on `device`.  Raises UserError if it cannot be predicted."""
     note = str(row.get("note") or "")
-    engine = preset_of(str(row["engine"]), note)
+    engine = _text(row, "preset") or preset_of(str(row["engine"]), note)
     if row["metric"] not in REQUEST_METRICS:
         raise unknown("metric", row["metric"], REQUEST_METRICS)
-    chip = specs.load((device or str(row["device"])).replace("_", "-"))
+    hardware = device or str(row["device"])
+    chip = specs.load(hardware)
     name, stored = checkpoint(str(row["model"]))
-    weights = quantization_of(row.get("weight_dtype"), stored, name)
+    weights = _text(row, "quantization") or quantization_of(row.get("weight_dtype"), stored, name)
     weights = "w8a16" if (weights, engine) == ("int8", "gpt-fast") else weights  # its int8 is weight-only
     batching = "continuous" if _continuous(row, note) else "static"
     tensor, pipeline = (max(int(_size(row, key, 1.0)), 1) for key in ("tp", "pp"))
@@ -120,7 +122,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     if prompt + output < 1:
         raise UserError(f"input_len {prompt:g} and output_len {output:g} are not a valid request")
     return RequestCase(
-        hardware=chip.name,
+        hardware=hardware if data.user_path(hardware) else chip.name,
         model=name,
         engine=engine,
         batching=batching,
@@ -144,14 +146,26 @@ def preset_of(text: str, note: str = "") -> str:
 
 
 def checkpoint(name: str) -> tuple[str, str]:
-    """Known model name of a checkpoint, and the weight format stated in its name.
+    """Known model name of a checkpoint, or the user's path, and the weight format stated in its name.
 
-    Requantized checkpoints keep the model's name under another owner (`nvidia/Llama-3.3-70B-Instruct-FP8`).
+    Requantized checkpoints keep the model's name under another owner (`nvidia/Llama-3.3-70B-Instruct-FP8`), and so do
+    folders on the machine of a benchmark (`/models/Llama-3.3-70B-Instruct`).
     """
-    loaded = load(name)
-    found = suffixes.resolve(name) if loaded.named_format else None
-    stored = next((word for suffix, word in CHECKPOINT_SUFFIXES.items() if name.lower().endswith(suffix)), None)
+    if data.user_path(name):
+        return name, "none"
+    last = name.rpartition("/")[2]
+    known = last if not _is_known(name) and _is_known(last) else name
+    loaded = load(known)
+    found = suffixes.resolve(known) if loaded.named_format else None
+    stored = next((word for suffix, word in CHECKPOINT_SUFFIXES.items() if known.lower().endswith(suffix)), None)
     return (str(loaded.name), "none") if found is None or stored is None else (found.stem, stored)
+
+
+def _is_known(name: str) -> bool:
+    try:
+        return bool(load(name))
+    except UserError:
+        return False
 
 
 @lru_cache(maxsize=64)
@@ -215,6 +229,11 @@ def _expert_parallel_size(note: str, tensor: int) -> int:
     found = {key: number(key, match) for key, match in re.findall(r"(attention_dp|moe_ep)=([\d.]+)", note)}
     expert_parallel = found.get("moe_ep", 1.0) > 1.0 or found.get("attention_dp", 1.0) > 1.0
     return tensor if expert_parallel else 1
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    """A column as text; empty if the table does not have it or leaves it empty."""
+    return "" if _is_missing(row.get(name)) else str(row[name])
 
 
 def _is_missing(value: object) -> bool:

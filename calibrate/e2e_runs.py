@@ -143,7 +143,7 @@ def evaluate_groups(
         runs.setdefault(case.run, []).append(at)
     for places in runs.values():
         try:
-            _configured(cases[places[0]], options.presets(cases[places[0]].engine), options.profile)
+            configured(cases[places[0]], options.presets(cases[places[0]].engine), options.profile)
         except UserError as error:  # holds for every case of the run
             yield RejectedCases(places=tuple(places), reason=str(error))
             continue
@@ -185,7 +185,7 @@ def evaluate_group(
 ) -> CaseGroup:
     """Evaluate cases of one run as arrays.  Raises UserError."""
     preset = options.presets(cases[0].engine)
-    configuration, system = _configured(cases[0], preset, options.profile)
+    configuration, system = configured(cases[0], preset, options.profile)
     budget = preset.max_num_batched_tokens
     request = Request(
         batch_size=np.array([case.batch or limits.SEARCH_LIMIT for case in cases]),
@@ -208,7 +208,7 @@ def evaluate_group(
     return CaseGroup(cases=tuple(cases), places=tuple(places), analysis=answer, sizes=sizes)
 
 
-def _configured(case: RequestCase, preset: Engine, profile: Profile | None) -> tuple[api.Configuration, System]:
+def configured(case: RequestCase, preset: Engine, profile: Profile | None) -> tuple[api.Configuration, System]:
     """Configuration and system of a case with the preset's kernels and fusion; the preset need not be shipped."""
     chip = chip_of(case.hardware)
     engine_options = {"batching": case.batching, "fusion": preset.fusion, "attention": preset.attention}

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FIT_ORDER = ("streaming", "gemm", "attention_prefill", "attention_decode", "collective")
 #: Share of a kind's rows that must be stable for its unstable rows to be left out.
 MIN_STABLE_SHARE = 0.5
+#: Largest mean error on held-out rows of a fit that a profile stores: that of a prediction of zero.
+MAX_ERROR = 1.0
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -39,12 +41,14 @@ def read_table(path: Path) -> pd.DataFrame:
 class FitData:
     """Samples of one chip in FIT_ORDER.
 
-    left_out: reason -> rows.  unstable: fit -> rows that are fitted although unstable.
+    left_out: reason -> rows.  too_few: those among them of kinds with fewer than MIN_ROWS.
+    unstable: fit -> rows that are fitted although unstable.
     """
 
     samples: list[fitting.Sample] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     unstable: Counter[str] = field(default_factory=Counter)
+    too_few: Counter[str] = field(default_factory=Counter)
 
 
 def gather(tables: Iterable[pd.DataFrame], chip: Chip) -> FitData:
@@ -63,8 +67,9 @@ def gather(tables: Iterable[pd.DataFrame], chip: Chip) -> FitData:
         if count >= fitting.MIN_ROWS:
             found.samples.append(sample)
         else:
-            reason = f"{sample.family}/{sample.variant}/{sample.engine}: fewer than {fitting.MIN_ROWS} rows"
-            found.left_out[reason] += count
+            kind = f"{sample.family}/{sample.variant}/{sample.engine}"
+            found.left_out[f"{kind}: fewer than {fitting.MIN_ROWS} rows"] += count
+            found.too_few[kind] += count
     found.samples.sort(key=lambda sample: (FIT_ORDER.index(sample.family), sample.variant, sample.engine))
     return found
 
@@ -76,9 +81,10 @@ def _rows_to_fit(frame: pd.DataFrame, chip: Chip, found: FitData) -> pd.DataFram
     """
     parts: dict[tuple[str, str, str], list[Any]] = {}
     for part in row_groups(frame, chip):
-        if isinstance(part, SkippedRows):
-            found.left_out[part.reason] += len(part.index)
-        else:
+        reason = part.reason if isinstance(part, SkippedRows) else _no_rate(part)
+        if reason:
+            found.left_out[reason] += len(part.index)
+        elif isinstance(part, RowGroup):
             parts.setdefault(fitting.fit_key(part), []).append(part.index)
     unstable = frame.index[frame["stable"].eq(False)] if "stable" in frame.columns else frame.index[:0]
     selected: list[Any] = []
@@ -96,12 +102,28 @@ def _rows_to_fit(frame: pd.DataFrame, chip: Chip, found: FitData) -> pd.DataFram
     return frame.loc[[label for labels in selected for label in labels]]
 
 
+def _no_rate(rows: RowGroup) -> str:
+    """Reason why a chip cannot run these rows, which a measured chip without GEMMs of their dtype has; or empty."""
+    try:
+        fitting.predicted_seconds(rows, ideal)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 def fit_all(samples: Sequence[fitting.Sample]) -> Iterator[Fit]:
-    """Yield one fit per sample; each may use earlier fits of the same engine."""
+    """Yield one fit per sample; each may use earlier fits of the same engine, unless they are absurd."""
     done: list[Fit] = []
     for sample in samples:
-        done.append(fitting.fit(sample, _from_earlier_fits(done, sample.engine)))
-        yield done[-1]
+        found = fitting.fit(sample, _from_earlier_fits(done, sample.engine))
+        if not is_absurd(found):
+            done.append(found)
+        yield found
+
+
+def is_absurd(fit: Fit) -> bool:
+    """Whether the mean error on held-out rows is above MAX_ERROR."""
+    return fit.error["all"]["mape"] > MAX_ERROR
 
 
 def _from_earlier_fits(done: Sequence[Fit], engine: str) -> fitting.Efficiency:

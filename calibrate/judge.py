@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate import e2e, predict, validate, whole
+from llmviewer.calibrate.e2e_runs import RATE_METRICS
 from llmviewer.calibrate.fit_tables import read_table
+from llmviewer.calibrate.readers import files, torch_profiler
+from llmviewer.calibrate.readers.stated import Stated
 from llmviewer.calibrate.sources import WHOLE_TABLES, is_samples, read
 from llmviewer.calibrate.tables import SHAPES
+from llmviewer.core.errors import UserError
 from llmviewer.hardware import specs as chips
 from llmviewer.timing.profile import Profile
 
@@ -17,15 +22,50 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def predict_tables(paths: Sequence[Path], hardware: str, profile: Profile | None) -> list[pd.DataFrame]:
+#: Most figures of whole requests that are listed one by one.
+MAX_LISTED = 40
+#: Columns of end-to-end tables that a listed figure shows as they are.
+LISTED_COLUMNS = ("model", "device", "preset", "batch", "input_len", "output_len", "metric", "basis", "note")
+
+
+def predict_tables(
+    paths: Sequence[Path], hardware: str, profile: Profile | None, stated: Stated | None = None
+) -> list[pd.DataFrame]:
     """Every table with predictions added; no row is dropped.  Raises UserError for an unknown kind of table.
 
     Samples of `calibrate run` contain tables of kernels, layers and models.
+    stated: what files of benchmark programs do not state; they alone take it.
     """
     if hardware:
         chips.load(hardware)  # raise once here instead of a reason in every row
     options = predict.PredictionOptions(hardware=hardware, profile=profile)
-    return [frame for path in paths for frame in _predict_file(path, options)]
+    stated = stated or Stated(hardware=hardware)
+    profiled = [path for path in paths if torch_profiler.is_table(path)]
+    benchmarks = [path for path in paths if path in profiled or files.is_benchmark(path)]
+    given = [name for name, value in asdict(stated).items() if value and name != "hardware"]
+    if given and not benchmarks:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise UserError(f"{names}: only files of benchmark programs take it; the columns of a table state it")
+    predictions: list[pd.DataFrame] = []
+    for path in paths:
+        if path in profiled:
+            predictions.append(torch_profiler.predict(path, stated, profile))
+        else:
+            own = path in benchmarks
+            predictions += [_predict_runs(path, stated, profile)] if own else _predict_file(path, options)
+    return predictions
+
+
+def _predict_runs(path: Path, stated: Stated, profile: Profile | None) -> pd.DataFrame:
+    """The figures of a benchmark file with predictions.  Raises UserError if there is none for any of them."""
+    import pandas as pd
+
+    found = files.table(path, stated)
+    frame = e2e.predict(found.frame, predict.PredictionOptions(profile=profile))
+    if frame["predicted"].isna().all():
+        raise UserError(str(frame["reason"].iloc[0]))
+    rows = [{"reason": reason} for reason, runs in found.left_out.items() for _ in range(runs)]
+    return pd.concat([frame, pd.DataFrame(rows)], ignore_index=True) if rows else frame
 
 
 def _predict_file(path: Path, options: predict.PredictionOptions) -> Iterator[pd.DataFrame]:
@@ -49,7 +89,28 @@ def document(predictions: Sequence[pd.DataFrame]) -> dict[str, Any]:
     import pandas as pd
 
     joined = pd.concat([_with_score_columns(frame) for frame in predictions], ignore_index=True)
-    return validate.validate(joined, ("device", "counted_as", "regime"), validate.KERNEL_COLUMNS).document()
+    scores = validate.validate(joined, ("device", "counted_as", "regime"), validate.KERNEL_COLUMNS).document()
+    figures = [row for frame in predictions if e2e.is_request_table(frame.columns) for row in _figures(frame)]
+    return {**scores, "figures": figures if len(figures) <= MAX_LISTED else []}
+
+
+def _figures(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Predicted figures of whole requests, one by one, in the unit of their metric.
+
+    verdict: `slower` or `faster` than the 80 % interval allows, or `as predicted`.
+    """
+    for row in frame[frame["predicted"].notna()].to_dict("records"):
+        measured, low, high = (float(row[name]) for name in ("value", "low80", "high80"))
+        above, below = ("faster", "slower") if row["metric"] in RATE_METRICS else ("slower", "faster")
+        yield {
+            **{name: row[name] for name in LISTED_COLUMNS if name in row and row[name] == row[name]},
+            "measured": measured,
+            "predicted": float(row["predicted"]),
+            "interval_80": [low, high],
+            "ideal": float(row["ideal"]),
+            "difference": measured / float(row["predicted"]) - 1.0,
+            "verdict": above if measured > high else below if measured < low else "as predicted",
+        }
 
 
 def _with_score_columns(frame: pd.DataFrame) -> pd.DataFrame:

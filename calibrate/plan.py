@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from llmviewer import models
 from llmviewer.calibrate import shapes
+from llmviewer.calibrate.fit import MIN_ROWS
 from llmviewer.calibrate.sizes import RunSize
+from llmviewer.calibrate.tables import SHAPES
 
 #: Share of a run's time for each table; unused time goes to later tables.
 SHARES = {
@@ -67,11 +70,29 @@ class KernelCase:
 
 
 def cases(size: RunSize, gpus: int = 1) -> list[KernelCase]:
-    """All cases, table by table; within a table, any prefix of the list is spread over all shapes."""
+    """All cases, table by table; within a table, any prefix of the list is spread over all shapes.
+
+    Each kind of kernel gets the rows that a fit needs before the next kind: a run that ends early has whole kinds.
+    """
     found = [case for case in _all(size, gpus) if case.flops <= size.max_flops]
     order = {table: i for i, table in enumerate(SHARES)}
-    spread = sorted(range(len(found)), key=lambda i: (order[found[i].table], (i * GOLDEN) % 1.0))
-    return [found[i] for i in spread]
+    kinds = list(dict.fromkeys(map(_kind, found)))
+    rows: Counter[Hashable] = Counter()
+    places: dict[int, tuple[int, int, int]] = {}
+    for i in sorted(range(len(found)), key=lambda i: (i * GOLDEN) % 1.0):
+        kind = _kind(found[i])
+        places[i] = (order[found[i].table], rows[kind] // MIN_ROWS, kinds.index(kind))
+        rows[kind] += 1
+    return [found[i] for i in sorted(places, key=places.__getitem__)]
+
+
+def _kind(case: KernelCase) -> Hashable:
+    """Cases that one fit describes: of one kernel and dtype; for other tables, all of the table."""
+    if case.table not in SHAPES:
+        return case.table
+    columns = case.columns
+    chain = columns["kernel"] if case.table == "elementwise" else ""
+    return (case.table, case.kernel, columns["dtype"], columns.get("op"), chain)
 
 
 #: Any number of its multiples, modulo 1, are evenly spread over [0, 1).

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.calibrate import devices, fit_tables, measured_chip, profile_file, whole
+from llmviewer.calibrate import devices, fit_tables, measured_chip, profile_file, refusals, whole
 from llmviewer.calibrate.fit_tables import FitData
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.calibrate.sources import WHOLE_TABLES, TableSource, read_usable
@@ -76,21 +76,27 @@ def prepare(paths: Sequence[Path], hardware: str) -> FitInputs:
     others = {word: rows for word, rows in words.items() if word not in matching}
     gathered.left_out.update({f"measured on {word}, not on {chip.name}": rows for word, rows in others.items()})
     if not gathered.samples:
-        why = "; ".join(f"{rows} rows: {reason}" for reason, rows in gathered.left_out.items())
-        raise UserError(f"nothing to fit for {chip.name}: {why or 'no rows of kernels'}")
+        raise UserError(f"nothing to fit for {chip.name}: {refusals.lacking(gathered, sources)}")
     return FitInputs(chip=chip, chip_text=chip_text, sources=tuple(sources), gathered=gathered)
 
 
 def fit_profile(
-    inputs: FitInputs, title: str, origin: str = "", on_progress: OnProgress = lambda done, total, now: None
+    inputs: FitInputs,
+    title: str,
+    origin: str = "",
+    on_progress: OnProgress = lambda done, total, now: None,
+    *,
+    force: bool = False,
 ) -> FittedProfile:
-    """Fit, and predict whole layers and models.
+    """Fit, and predict whole layers and models.  force: store fits with absurd errors on held-out rows as well.
 
     origin: source of the rows, for the provenance.  on_progress: called with fits done, total fits and the current fit.
     """
     fits = tuple(_fit_with_progress(inputs.gathered, on_progress))
+    if not force:
+        fits = refusals.without_absurd(fits, inputs.gathered)
     chip = inputs.chip
-    header = {**({"origin": origin} if origin else {}), **provenance(inputs)}
+    header = {**({"origin": origin} if origin else {}), **provenance(inputs, fits)}
     text = profile_file.text_of(chip, title or _title(chip, inputs.sources), header, fits)
     own = profiles.parse(text, Path("profile.yaml"))
     return FittedProfile(
@@ -110,6 +116,7 @@ def document(inputs: FitInputs, found: FittedProfile, path: str, chip_path: str)
         "whole": found.whole,
         "left_out": dict(inputs.gathered.left_out),
         "unstable": dict(inputs.gathered.unstable),
+        "more_rows": refusals.more_rows(inputs.gathered, inputs.sources) or None,
     }
 
 
@@ -142,11 +149,11 @@ def _title(chip: Chip, sources: Sequence[TableSource]) -> str:
     return f"{chip.title}: {how}"
 
 
-def provenance(inputs: FitInputs) -> dict[str, Any]:
+def provenance(inputs: FitInputs, fits: Sequence[Fit]) -> dict[str, Any]:
     """Provenance of the constants: software, device and date of each file, and rows used and left out."""
     sources, gathered = inputs.sources, inputs.gathered
     figures = measured_chip.measured_rates(sources)
-    fitted_rows = sum(sum(map(len, sample.folds)) for sample in gathered.samples)
+    fitted_rows = int(sum(fit.rows["fitted"] for fit in fits))
     return {
         "kind": "fitted",
         "by": f"llmviewer {__version__} calibrate fit",

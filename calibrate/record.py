@@ -122,6 +122,12 @@ class Recorder:
             raise UserError(f"cannot write '{printable(self.path)}': {error.strerror or error}") from error
 
 
+def rows_kept(folder: Path) -> int:
+    """Number of whole rows in the samples file of a directory."""
+    file = folder / FILE
+    return max(file.read_bytes().count(b"\n") - 1, 0) if file.is_file() else 0
+
+
 def _locked(path: Path) -> BufferedWriter:
     """The file, locked until it is closed; a file system without locks gives it unlocked.
 

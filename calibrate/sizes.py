@@ -153,6 +153,7 @@ SIZES: dict[tuple[str, str], RunSize] = {
     ("cpu", "quick"): replace(
         CPU,
         budget_s=48.0,  # importing torch takes seconds
+        samples=10,
         sample_s=1e-3,
         warmup_s=4e-3,
         max_flops=3e9,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmviewer.calibrate import record
 from llmviewer.calibrate.e2e import is_request_table
 from llmviewer.calibrate.fit_tables import read_table
+from llmviewer.calibrate.readers.files import is_benchmark
 from llmviewer.calibrate.tables import SHAPES, table_of
 from llmviewer.calibrate.usable import counted, usable_rows
 from llmviewer.core.errors import UserError, printable
@@ -31,6 +32,11 @@ class TableSource:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def folder(self) -> Path:
+        """The directory of the output of `calibrate run`."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    @property
     def kernels(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """The kernel tables, which formulas describe."""
         yield from ((name, frame) for name, frame in self.tables.items() if name in SHAPES)
@@ -43,14 +49,15 @@ def is_samples(path: Path) -> bool:
 
 def read(path: Path) -> TableSource:
     """Read a samples file, its directory, or a CSV or Parquet table.  Raises UserError with the reason."""
-    if is_samples(path):
+    if is_samples(path) and not is_benchmark(path):  # SGLang writes JSON lines too
         environment, tables = record.read(path)
         return TableSource(path=path, tables=tables, environment=environment)
+    whole_requests = f"'{printable(path)}' contains whole requests, which are never fitted; use `calibrate validate`"
+    if is_benchmark(path):
+        raise UserError(whole_requests)
     frame = read_table(path)
     if is_request_table(frame.columns):
-        raise UserError(
-            f"'{printable(path)}' contains whole requests, which are never fitted; use `calibrate validate`"
-        )
+        raise UserError(whole_requests)
     return TableSource(path=path, tables={table_of(frame.columns): frame})
 
 

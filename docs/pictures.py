@@ -72,7 +72,8 @@ NOTES = {
         "`--metric` is tpot_s, e2e_s or ttft_s. Queueing, drafting and pipeline overlap are one bar."
     ),
     "parity": (
-        "Takes the file of `llmviewer calibrate validate measured.csv -o predicted.csv`, or of `calibrate ledger "
+        "Takes the file of `llmviewer calibrate validate measured.csv -o predicted.csv`, a benchmark's own file with "
+        "`--hardware` ([benchmarks](calibration.md#benchmarks-of-your-own-server)), or a file of `calibrate ledger "
         "--format csv`. Right: the ratio, and the 80 % interval as the median over rows of similar time."
     ),
     "ledger": (

@@ -60,6 +60,8 @@ def _rows(count: int) -> str:
 
 def _written(document: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     lines = [("Profile", document["profile"])]
+    if document["more_rows"]:
+        lines.append(("More rows", f"{document['more_rows']} adds rows to kinds with too few"))
     if document["chip_file"]:
         note = "no spec file describes this device; its best measured rates replace data-sheet figures"
         lines.append(("Chip", f"{document['chip_file']}: {note} (--hardware {document['chip_file']})"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmviewer.reports import figures_page
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 
@@ -37,6 +38,8 @@ def page(document: dict[str, Any], title: str) -> Page:
         columns=VALIDATION_COLUMNS, rows=rows, title=title, total=("all", "", "", *_cells(total)[3:]) if total else ()
     )
     parts: Page = (table, Facts(lines=MEANING, emphasis=Emphasis.FAINT)) if rows else ()
+    if document["figures"]:  # scores of so few rows would repeat them
+        parts = figures_page.parts(document["figures"]) + (parts if total["rows"] > len(document["figures"]) else ())
     left_out = tuple((f"{fmt.whole(count)} rows", reason) for reason, count in document["not_predicted"].items())
     if left_out:
         parts = (*parts, Facts(title="Not predicted", lines=left_out, emphasis=Emphasis.WARNING))

@@ -70,6 +70,16 @@ def test_quick_plans_take_a_minute_on_a_cpu_and_five_on_a_gpu() -> None:
     assert sizes.size_named("cuda", "quick").budget_s < 300.0
 
 
+@pytest.mark.parametrize("size", ALL)
+def test_every_kind_gets_the_rows_of_a_fit_before_the_next_one(size: sizes.RunSize) -> None:
+    """A run that ends early has whole kinds: 8 GEMMs in the first dtype, then 8 in the second."""
+    kinds = [case.columns["dtype"] for case in plan.cases(size) if case.table == "gemm" and case.kernel != "experts"]
+    counts = [kinds.count(dtype) for dtype in size.dtypes]
+    assert min(counts) >= 8
+    first = [case.columns["dtype"] for case in plan.cases(size) if case.table == "gemm"][: 8 * len(size.dtypes)]
+    assert first == [dtype for dtype in size.dtypes for _ in range(8)]
+
+
 def test_half_of_a_plan_contains_half_of_the_rows_of_each_length() -> None:
     """The time limit is spread over all shapes, not spent on the small ones first."""
     cases = [c for c in plan.cases(sizes.size_named("cuda", "default")) if c.table == "gemm" and c.kernel == "linear"]

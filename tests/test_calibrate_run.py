@@ -98,6 +98,41 @@ def test_a_killed_run_resumes(tmp_path: Path) -> None:
     assert run(tmp_path, "cpu", TINY).kept == len(keys)
 
 
+def test_an_interrupted_run_says_what_it_kept_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first GEMM is interrupted; rows of the tables before it are on disk, and the same command adds the rest."""
+    words = ["calibrate", "run", "--quick", "--device", "cpu", "-o", str(tmp_path)]
+
+    def interrupted(columns: object, buffers: object) -> PreparedKernel:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setitem(KERNELS, "linear", interrupted)
+        assert main(words) == 130
+    kept = len(lines(tmp_path)) - 1
+    assert kept > 0
+    (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("interrupted")]
+    assert line == (
+        f"interrupted: {kept} rows are kept in {tmp_path}/samples.jsonl; the same command continues after them, "
+        f"`llmviewer calibrate fit {tmp_path} -o profile.yaml` uses them"
+    )
+    assert main(words) == 0
+    assert f"{kept} rows were already measured" in capsys.readouterr().out
+    assert len(lines(tmp_path)) - 1 > kept
+
+
+def test_an_interrupt_before_the_first_row_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(kind: str) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("llmviewer.calibrate.environment.describe", interrupted)
+    assert main(["calibrate", "run", "--quick", "--device", "cpu", "-o", str(tmp_path)]) == 130
+    assert "nothing was measured yet" in capsys.readouterr().err
+
+
 def test_a_truncated_last_line_is_repaired_by_the_next_run(file: Path) -> None:
     whole = lines(file.parent)
     os.truncate(file, file.stat().st_size - 9)

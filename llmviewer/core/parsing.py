@@ -27,12 +27,12 @@ UNRESOLVED_TAGS = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:merge")
 _EXPONENT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$")
 
 
-def from_json(text: str) -> Any:
+def from_json(text: str, max_values: int = MAX_VALUES) -> Any:
     """The value of a JSON text.  Raises ValueError with a one-line reason."""
     import json
 
     try:
-        return _checked(json.loads(text, object_pairs_hook=_unique_fields))
+        return _checked(json.loads(text, object_pairs_hook=_unique_fields), max_values)
     except RecursionError as error:
         raise _too_deep() from error
     except ValueError as error:
@@ -112,7 +112,7 @@ def _yaml_loader() -> type[Any]:
     return Loader
 
 
-def _checked(value: Any) -> Any:
+def _checked(value: Any, max_values: int = MAX_VALUES) -> Any:
     """`value`, if a JSON file of reasonable size could have it; else ValueError.
 
     An alias counts each time it is used, so one that contains itself never passes.
@@ -121,9 +121,9 @@ def _checked(value: Any) -> Any:
     while values:
         if level > MAX_LEVELS:
             raise _too_deep()
-        if seen > MAX_VALUES:
-            raise ValueError(f"more than {MAX_VALUES:,} values")
-        values = list(islice(chain.from_iterable(map(_children, values)), MAX_VALUES))
+        if seen > max_values:
+            raise ValueError(f"more than {max_values:,} values")
+        values = list(islice(chain.from_iterable(map(_children, values)), max_values))
         seen += len(values)
         level += 1
     return value

@@ -31,6 +31,7 @@ Hardware = Annotated[
         help="Chip name or YAML; default: the only device of the rows.",
     ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Write the profile even if its held-out errors are absurd.")]
 #: Seconds before the progress bar appears.
 PATIENCE_S = 1.0
 
@@ -41,11 +42,13 @@ def command(
     hardware: Hardware = "",
     title: Annotated[str, typer.Option("--title", help="Title of the profile.")] = "",
     origin: Annotated[str, typer.Option("--origin", help="Source of the rows, for the provenance.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Store fits with absurd held-out errors too.")] = False,
     format: opt.Format = "table",  # noqa: A002
 ) -> int:
     """Fit kernel constants to measured rows and report errors on held-out rows.
 
-    For a device without a chip spec, one with measured rates is written next to the profile.
+    A fit whose mean error is above 100 %, that of predicting zero, is not stored unless forced; without any other, no
+    profile is written.  For a device without a chip spec, one with measured rates is written next to the profile.
     """
     views.check_output(format, output, (*map(str, samples), hardware))
     with calibration_extra():
@@ -54,7 +57,7 @@ def command(
         inputs = prepare(samples, hardware)
         chip_path = _chip_path(inputs, output)
         with _progress() as on_progress:
-            found = fit_profile(inputs, title, origin, on_progress)
+            found = fit_profile(inputs, title, origin, on_progress, force=force)
     if chip_path:  # first, so that no profile exists without its chip
         _put(inputs.chip_text, chip_path)
     _put(found.text, output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,14 +41,32 @@ def command(
     load, cores = environment.load_and_cores()
     if load > BUSY * cores:
         print_warnings([f"this machine is busy (load {load:.1f} on {cores} cores): many rows will be unstable"])
-    with _progress() as on_progress:
-        summary = run(folder, device, size, on_progress)
+    try:
+        with _progress() as on_progress:
+            summary = run(folder, device, size, on_progress)
+    except KeyboardInterrupt:
+        typer.echo(_interrupted(folder), err=True)
+        return 130
     _tell(summary, size)
     return 0
 
 
+def _interrupted(folder: Path) -> str:
+    """Number of rows that an interrupted run keeps, and how to continue and use them."""
+    from llmviewer.calibrate.record import FILE, rows_kept
+    from llmviewer.calibrate.refusals import in_shell
+
+    rows, where = rows_kept(folder), in_shell(folder)
+    if not rows:
+        return "interrupted: nothing was measured yet; the same command starts again"
+    use = f"`llmviewer calibrate fit {where} -o profile.yaml` uses them"
+    return f"interrupted: {rows} rows are kept in {where}/{FILE}; the same command continues after them, {use}"
+
+
 def _tell(summary: Summary, size: str) -> None:
-    """Print how many rows were measured, skipped and left out."""
+    """Print how many rows were measured, skipped and left out, and the command that uses them."""
+    from llmviewer.calibrate.refusals import in_shell
+
     facts = summary.environment
     lines = [f"{facts['device']} ({facts['device_name']}), torch {facts['torch']}: {summary.seconds:.0f} s"]
     if summary.repaired:
@@ -61,6 +80,7 @@ def _tell(summary: Summary, size: str) -> None:
         named = ", ".join(f"{table} {rows}" for table, rows in summary.left_out.items())
         lines.append(f"left out: {left} rows for lack of time in a {size} run ({named}); run again to resume")
     lines.append(f"written: {summary.path}")
+    lines.append(f"next: llmviewer calibrate fit {in_shell(summary.path.parent)} -o profile.yaml")
     typer.echo("\n".join(printable(line, MAX_LINE_CHARACTERS) for line in lines))
 
 

@@ -17,14 +17,34 @@ if TYPE_CHECKING:
 
     from llmviewer.reports.page import Page
 
-Tables = Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Measured tables, CSV or Parquet.")]
+Tables = Annotated[
+    list[Path],
+    typer.Argument(metavar="FILE...", help="Files of vllm bench, SGLang, AIPerf, llama-bench; or measured tables."),
+]
 Hardware = Annotated[
     str,
     typer.Option(
-        "--hardware", autocompletion=candidates.chips, help="Chip of every row, overriding the column device."
+        "--hardware", autocompletion=candidates.chips, help="Chip of every row, overriding what the file states."
     ),
 ]
 Profile = Annotated[str, typer.Option("--profile", help="Your profile, searched before the shipped ones.")]
+Model = Annotated[
+    str, typer.Option("--model", autocompletion=candidates.models, help="Model of a benchmark that does not state it.")
+]
+Engine = Annotated[str, typer.Option("--engine", help="Engine of a benchmark that does not state it: vllm, sglang ...")]
+Quantization = Annotated[str, typer.Option("--quantization", help="Quantization of the benchmark's model.")]
+KvCacheDtype = Annotated[str, typer.Option("--kv-cache-dtype", help="Format of the benchmark's KV cache.")]
+TensorParallelSize = Annotated[
+    int, typer.Option("--tensor-parallel-size", "-tp", "--tp", min=0, help="Tensor-parallel size of the benchmark.")
+]
+PipelineParallelSize = Annotated[
+    int, typer.Option("--pipeline-parallel-size", "-pp", "--pp", min=0, help="Pipeline-parallel size of the benchmark.")
+]
+BatchSize = Annotated[int, opt.integer_option("batch_size", "Concurrent requests of the benchmark.", least=0)]
+InputLen = Annotated[int, opt.integer_option("input_len", "Mean prompt length of the benchmark.", least=0)]
+OutputLen = Annotated[int, opt.integer_option("output_len", "Mean output length of the benchmark.", least=0)]
+Stage = Annotated[str, typer.Option("--stage", help="Stage of a torch profile: prefill or decode.")]
+Passes = Annotated[int, opt.integer_option("passes", "Forward passes of a torch profile.", least=0)]
 Rows = Annotated[str | None, typer.Option("-o", "--output", help="Write the rows with predictions to this file.")]
 
 
@@ -32,20 +52,37 @@ def command(
     table: Tables,
     hardware: Hardware = "",
     profile: Profile = "",
+    model: Model = "",
+    engine: Engine = "",
+    quantization: Quantization = "",
+    kv_cache_dtype: KvCacheDtype = "",
+    tensor_parallel_size: TensorParallelSize = 0,
+    pipeline_parallel_size: PipelineParallelSize = 0,
+    batch_size: BatchSize = 0,
+    input_len: InputLen = 0,
+    output_len: OutputLen = 0,
+    stage: Stage = "",
+    passes: Passes = 0,
     format: opt.Format = "table",  # noqa: A002
     output: Rows = None,
 ) -> int:
-    """Predict measured rows and report errors, bias and coverage by device, kernel and regime.
+    """Predict what was measured: how far off is each figure of a benchmark, each kernel of a table.
 
-    Tables are those of docs/calibration.md: kernels, or whole requests.  No row is dropped: what cannot be predicted is
-    named and counted.
+    Benchmarks are told apart by content; options state what a file does not.  Tables are those of docs/calibration.md:
+    kernels, or whole requests.  No row is dropped: what cannot be predicted is named and counted.
     """
     views.check_output(format, output, (*map(str, table), profile))
     with calibration_extra():
         from llmviewer.calibrate import judge
+        from llmviewer.calibrate.readers.stated import Stated
 
         own = profiles.load(Path(profile)) if profile else None
-        predictions = judge.predict_tables(table, hardware, own)
+        stated = Stated(
+            hardware=hardware, model=model, engine=engine, quantization=quantization, kv_cache_dtype=kv_cache_dtype,
+            tensor_parallel_size=tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size,
+            batch_size=batch_size, input_len=input_len, output_len=output_len, stage=stage, passes=passes,
+        )  # fmt: skip
+        predictions = judge.predict_tables(table, hardware, own, stated)
         document = judge.document(predictions)
     if output is not None:
         _write(predictions, output)

@@ -30,9 +30,7 @@ def command(
     ],
     model: Annotated[
         str,
-        typer.Argument(
-            autocompletion=candidates.models, help="Models, comma-separated; for parity and ledger a table of rows."
-        ),
+        typer.Argument(autocompletion=candidates.models, help="Models, comma-separated; for parity and ledger a file."),
     ] = "",
     hardware: opt.Chips = "",
     batch_size: Annotated[

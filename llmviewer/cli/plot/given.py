@@ -52,7 +52,8 @@ class LoadedData:
 
 def load_data(request: PlotRequest) -> LoadedData:
     """The data that the requested kind of plot draws."""
-    if request.kind.data in (PlotData.TABLE, PlotData.LEDGER):
+    benchmark = request.kind.data is PlotData.TABLE and tables.is_benchmark(request.model)
+    if request.kind.data in (PlotData.TABLE, PlotData.LEDGER) and not benchmark:
         _check_only_a_file(request)
     return LOADERS[request.kind.data](request)
 
@@ -176,7 +177,8 @@ def _crossover_map(request: PlotRequest) -> LoadedData:
 
 
 def _parity(request: PlotRequest) -> LoadedData:
-    return LoadedData(data=tables.parity_rows(request.model))
+    stated = {**request.options, **request.sizes, "hardware": request.hardware}
+    return LoadedData(data=tables.parity_rows(request.model, stated))
 
 
 def _ledger(request: PlotRequest) -> LoadedData:

@@ -1,0 +1,116 @@
+"""Files of benchmark programs, told apart by content: records, and the reader that knows them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmviewer.calibrate.readers.aiperf import aiperf
+from llmviewer.calibrate.readers.llama_bench import SIGNS, llama_bench
+from llmviewer.calibrate.readers.run import BenchmarkRun, Record
+from llmviewer.calibrate.readers.serving import sglang, vllm_latency, vllm_serve, vllm_throughput
+from llmviewer.calibrate.readers.stated import Stated, rows
+from llmviewer.core import data, parsing
+from llmviewer.core.errors import UserError, printable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Program -> reader: the run of a record, None for a record of another program.  A new format is one line here.
+READERS: dict[str, Callable[[Record], BenchmarkRun | None]] = {
+    "vllm bench serve": vllm_serve,
+    "vllm bench latency": vllm_latency,
+    "vllm bench throughput": vllm_throughput,
+    "sglang.bench_serving": sglang,
+    "genai-perf and AIPerf": aiperf,
+    "llama-bench": llama_bench,
+}
+#: Limits: `--save-detailed` writes the time of every token.
+MAX_BYTES, MAX_VALUES = 2**28, 10**7
+#: Bytes that decide whether a file can be one of a benchmark.
+HEAD_BYTES = 4096
+#: Beginning of the output of `calibrate run`, which is JSON as well.
+OWN_SCHEMA = b'{"schema":'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BenchmarkTable:
+    """Rows of an end-to-end table.  left_out: reason -> runs of the file that it does not have."""
+
+    frame: pd.DataFrame
+    left_out: Counter[str]
+
+
+def is_benchmark(path: Path) -> bool:
+    """Whether a file is JSON other than our own, or CSV of llama-bench; the name does not matter."""
+    if not path.is_file():  # devices and pipes may never end
+        return False
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+    except OSError:
+        return False
+    if head.startswith((b"{", b"[")):
+        return not head.replace(b" ", b"").startswith(OWN_SCHEMA)
+    return all(name.encode() in head.partition(b"\n")[0] for name in SIGNS)
+
+
+def table(path: Path, stated: Stated) -> BenchmarkTable:
+    """The runs of a benchmark file as rows.  Raises UserError if no run can be compared, with the first reason."""
+    import pandas as pd
+
+    where = f"'{printable(path)}'"
+    found: list[dict[str, Any]] = []
+    left_out: Counter[str] = Counter()
+    for record in _records(path):
+        try:
+            found += rows(_run(record, where), stated, where)
+        except UserError as error:
+            left_out[str(error)] += 1
+    if not found:
+        raise UserError(next(iter(left_out), f"{where} has no runs"))
+    return BenchmarkTable(frame=pd.DataFrame(found), left_out=left_out)
+
+
+def _run(record: Record, where: str) -> BenchmarkRun:
+    for program, reader in READERS.items():
+        try:
+            run = reader(record)
+        except UserError as error:
+            raise UserError(f"{where} ({program}): {error}") from error
+        if run is not None:
+            return run
+    fields = printable(", ".join(record), 80)
+    raise UserError(f"{where} has fields {fields} of no benchmark that is read: {', '.join(READERS)}")
+
+
+def _records(path: Path) -> Iterator[Record]:
+    """The records of a file: a JSON object, a list of them, one in each line, or rows of CSV."""
+    where = f"'{printable(path)}'"
+    if path.stat().st_size > MAX_BYTES:
+        raise UserError(f"{where} is larger than {MAX_BYTES // 2**20} MiB; save the benchmark without details")
+    text = data.read_text(path, MAX_BYTES).lstrip()
+    if not text.startswith(("{", "[")):
+        import csv
+
+        yield from csv.DictReader(text.splitlines())
+        return
+    try:
+        content = parsing.from_json(text, MAX_VALUES)
+    except ValueError as error:
+        content = _lines(text, f"{where} cannot be read as JSON: {printable(error, 160)}")
+    for record in content if isinstance(content, list) else [content]:
+        if not isinstance(record, dict):
+            raise UserError(f"{where} contains a list of something other than records of a benchmark")
+        yield record
+
+
+def _lines(text: str, message: str) -> list[Any]:
+    """The values of JSON lines.  Raises UserError with this message if a line is no JSON."""
+    try:
+        return [parsing.from_json(line, MAX_VALUES) for line in text.splitlines() if line.strip()]
+    except ValueError as error:
+        raise UserError(message) from error

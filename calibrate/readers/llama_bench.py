@@ -1,0 +1,62 @@
+"""Reader of the JSON, JSON lines and CSV of llama.cpp's llama-bench: one record for each test.
+
+Fields: https://github.com/ggml-org/llama.cpp/blob/master/tools/llama-bench/README.md.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from llmviewer.calibrate.environment import chip_name
+from llmviewer.calibrate.readers.run import BenchmarkRun, Record, number
+from llmviewer.core.errors import UserError
+
+#: Fields of every record.
+SIGNS = ("model_filename", "n_prompt", "n_gen", "avg_ts")
+#: Quantization in a file's name: the last part that looks like one (`Q4_K_M`, `IQ2_XXS`, `F16`).
+FORMAT = re.compile(r"[-._](i?q\d\w*|bf16|f16|f32|mxfp4)$", re.IGNORECASE)
+#: Formats of llama.cpp -> weight dtype of end-to-end tables; others keep their name.
+WEIGHTS = {"f16": "fp16", "f32": "fp32"}
+CACHES = {"f16": "auto", "bf16": "auto", "q8_0": "int8"}
+
+
+def llama_bench(record: Record) -> BenchmarkRun | None:
+    """The run of one test of llama-bench; None for another record.
+
+    `avg_ts` is tokens per second: of the prompt (`n_prompt` alone), of generation (`n_gen` alone) or of both together.
+    """
+    if not set(SIGNS) <= set(record):
+        return None
+    stem = PurePosixPath(str(record["model_filename"]).replace("\\", "/")).name.removesuffix(".gguf")
+    stated = FORMAT.search(stem)
+    weights = stated[1].lower() if stated else ""
+    devices = [name.strip() for name in str(record.get("gpu_info") or "").split(",") if name.strip()]
+    layers = number(record, "n_gpu_layers")  # none: the processor alone, whose name is no chip of ours
+    figures, prompt, answer = _figures(record)
+    split = str(record.get("split_mode", "layer"))
+    if len(devices) > 1 and split != "layer":
+        raise UserError(f"split_mode is {split} on {len(devices)} devices; only a split by layers is predicted")
+    return BenchmarkRun(
+        program="llama-bench", engine="llama.cpp", batching="static", batch=1.0, figures=figures,
+        input_len=prompt, output_len=answer, weight_dtype=WEIGHTS.get(weights, weights),
+        model=stem[: stated.start()] if stated else stem,
+        hardware=chip_name(devices[0]) if devices and layers else "",
+        kv_dtype=CACHES.get(str(record.get("type_k", "f16")), str(record.get("type_k"))),
+        pipeline=max(len(devices), 1), gpu_layers=layers,
+    )  # fmt: skip
+
+
+def _figures(record: Record) -> tuple[dict[str, float], float, float]:
+    """Figures, prompt tokens and generated tokens of a test."""
+    rate = number(record, "avg_ts")
+    prompt, answer, depth = (number(record, name) or 0.0 for name in ("n_prompt", "n_gen", "n_depth"))
+    if rate is None:
+        return {}, prompt, answer
+    if prompt and depth:
+        raise UserError(f"a prompt after {depth:g} cached tokens (-d) is not predicted by this table")
+    if depth:  # as many steps as tokens, each over the tokens before it: TPOT of one token more
+        return {"tpot_ms": 1e3 / rate}, depth, answer + 1.0
+    if prompt and answer:
+        return {"latency_ms": (prompt + answer) / rate * 1e3}, prompt, answer
+    return {"throughput_tok_s" if prompt else "decode_tok_s": rate}, prompt, answer
