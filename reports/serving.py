@@ -129,7 +129,8 @@ def _disaggregated(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
     instances = f"{fmt.whole(found['prefill_instances'])} prefill, {fmt.whole(found['decode_instances'])} decode"
     busy = f"{fmt.share(found['prefill_busy'])} of the time"
     decoding = (
-        f"{_count(found['decode_batch'])} concurrent sequences per instance, {fmt.whole(found['decode_places'])} slots"
+        f"{_count(found['decode_batch'])} concurrent sequences per full instance ({_count(found['decode_batch_mean'])} on "
+        f"average), {fmt.whole(found['decode_places'])} slots"
     )
     moved = (
         f"{fmt.duration(found['transfer_s'])}: {fmt.traffic(found['transfer_bytes'])} per device at "

@@ -90,10 +90,18 @@ class Analysis:
 
     @property
     def own_prefill_s(self) -> Array:
-        """Prefill by the model without draft models [s]; in a pipeline the passes follow each other stage by stage."""
+        """Prefill by the model without draft models [s]; in a pipeline the passes follow each other stage by stage.
+
+        Where an engine may cut passes into chunks of any size (`System.any_chunks`), a lower bound over all sizes.
+        """
+        passes = self.passes
         if self.system.parallelism.pipeline == 1:
-            return self.schedule.prefill(self.passes.time_s)
-        return self.schedule.pipelined_prefill(self.passes.time_s, self.passes.busiest_s)
+            return self.schedule.prefill(passes.time_s)
+        return self.schedule.pipelined_prefill(passes.time_s, passes.busiest_s, passes.fill_s)
+
+    def as_scheduled(self) -> Analysis:
+        """The analysis with the times of the passes as scheduled, uncut, which a timeline can draw."""
+        return self if self.passes.fill_s is None else replace(self, passes=replace(self.passes, fill_s=None))
 
     @property
     def step_s(self) -> Count:

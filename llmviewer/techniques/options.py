@@ -43,6 +43,8 @@ class Declaration:
 
     def checked(self, name: str, value: object) -> Any:
         """The value of a single point.  Raises UserError for a wrong type, a value out of range or not allowed."""
+        if value is None and self.default is None:
+            return None
         if self.kind is ValueKind.WHOLE:
             return arguments.whole_number(name, value, minimum=self.least)
         if self.kind is ValueKind.FRACTION:
@@ -85,11 +87,12 @@ class Options:
     gpu_memory_utilization: float = _declared(
         Declaration(kind=ValueKind.FRACTION, default=0.9, help="Fraction of the memory that an engine may use, 0 to 1.")
     )
-    max_num_batched_tokens: int = _declared(
+    max_num_batched_tokens: int | None = _declared(
         Declaration(
             kind=ValueKind.WHOLE,
-            default=0,
-            help="Most prompt tokens of one prefill pass; 0 = all prompts together.",
+            default=None,
+            help="Most prompt tokens of one prefill pass; 0 = all prompts together (default: the engine's limit; without "
+            "an engine, together).",
             least=0,
         )
     )
