@@ -99,9 +99,14 @@ class Analysis:
             return self.schedule.prefill(passes.time_s)
         return self.schedule.pipelined_prefill(passes.time_s, passes.busiest_s, passes.fill_s)
 
+    @property
+    def bounds_all_chunks(self) -> bool:
+        """Whether prefill is a lower bound over all ways to cut prompts into chunks, not the time of its passes."""
+        return self.passes.fill_s is not None
+
     def as_scheduled(self) -> Analysis:
         """The analysis with the times of the passes as scheduled, uncut, which a timeline can draw."""
-        return self if self.passes.fill_s is None else replace(self, passes=replace(self.passes, fill_s=None))
+        return replace(self, passes=replace(self.passes, fill_s=None)) if self.bounds_all_chunks else self
 
     @property
     def step_s(self) -> Count:

@@ -91,8 +91,8 @@ class Options:
         Declaration(
             kind=ValueKind.WHOLE,
             default=None,
-            help="Most prompt tokens of one prefill pass; 0 = all prompts together (default: the engine's limit; without "
-            "an engine, together).",
+            help="Most prompt tokens of one prefill pass; 0 = all prompts together (default: the engine's limit; "
+            "without an engine, together).",
             least=0,
         )
     )

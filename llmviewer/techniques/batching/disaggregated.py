@@ -199,8 +199,8 @@ TECHNIQUE = Technique(
     },
     formula="t_x = KV-cache bytes of the prompt on a device (2 L k_v d S bytes in total) / link; X = "
     "min(P / t_p, "
-    "min(P, D) / t_x, D places / t_d, users / (t_p + t_x + t_d)), t_d at the batch of a full decode instance, min(users / D, places); "
-    "X in requests/s; TTFT = queue + t_p, TPOT = (t_x + t_d) / n, E2E = users / X",
+    "min(P, D) / t_x, D places / t_d, users / (t_p + t_x + t_d)), t_d at the batch of a full decode instance, "
+    "min(users / D, places); X in requests/s; TTFT = queue + t_p, TPOT = (t_x + t_d) / n, E2E = users / X",
     source="DistServe arXiv 2401.09670, Splitwise arXiv 2311.18677",
     example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 64 "
     "--batching disaggregated,prefill=2,decode=1,link=infiniband-hdr",
