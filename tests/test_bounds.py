@@ -99,13 +99,13 @@ def test_a_prompt_of_one_token_has_nothing_to_cut() -> None:
 
 
 def test_the_reproduced_fault_ideal_prefill_is_below_that_of_an_engine_with_chunks() -> None:
-    """phi-1.5, -pp 4, batch 4,096 x 8,192 tokens: 27.2 PFLOP per stage at 209.5 TFLOP/s are 130 s at least."""
+    """phi-1.5, -pp 4, batch 4,096 x 8,192 tokens: 27.2 PFLOP per stage at 209.5 TFLOP/s are 129.8 s at least."""
     case = Case(model="phi-1.5", batching="static", stages="4", batch=4096, prompt=8192)
     ideal, engine = (
         float(analyzed(case, configured(case.model, "rtx-5090", *how, **case.options)).ttft_s[0])
         for how in (("ideal", "kernels"), ("calibrated", "vllm"))
     )
-    assert 130.0 < ideal < engine < 200.0
+    assert 129.8 < ideal < engine < 200.0
 
 
 def test_without_a_pipeline_the_prefill_is_one_pass() -> None:

@@ -16,13 +16,13 @@ from llmviewer.analysis.capacity import (
     extra_memory_of_draft,
     memory_of,
     memory_of_passes,
+    replica_of,
     with_reserved_output,
 )
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import graph_of_device, passes_of, system_per_pass
 from llmviewer.analysis.pricing import PassTimes, price
-from llmviewer.analysis.replica import replica_of
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
 from llmviewer.core.errors import UserError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -78,8 +78,10 @@ def _fill_s(model: Model, system: System, plan: Schedule) -> Count | None:
     """Time of one token on all pipeline stages but the slowest, per point [s]; None where passes run as scheduled."""
     if not system.any_chunks or system.parallelism.pipeline == 1:
         return None
-    prefill = system_per_pass(system, plan, slice(plan.prefill_passes))
-    time_s, busiest_s = evaluate(model, prefill, plan.first_tokens()).passing_s
+    prefill, one = slice(plan.prefill_passes), np.ones(plan.prefill_passes)
+    (group,) = plan.step.groups
+    token = Step((replace(group.select(prefill), batch_size=one, new_tokens=one),))
+    time_s, busiest_s = evaluate(model, system_per_pass(system, plan, prefill), token).passing_s
     return plan.prefill_max(time_s - busiest_s)
 
 

@@ -107,20 +107,13 @@ class Schedule:
     def pipelined_prefill(self, time_s: Count, busiest_s: Count, fill_s: Count | None = None) -> Array:
         """Prefill time of every point [s] if its passes follow each other through a pipeline.
 
-        The slowest stage runs all passes, sum_k t_k; the others add only the fill, the longest time that a pass spends
-        in them.  time_s: of a pass through all pipeline stages; busiest_s: through the slowest one.
-        fill_s: per point, the fill of a first or last chunk of one token.  It makes the time a lower bound over all
-        ways to cut the passes into chunks: however small they are, the slowest stage has the whole work to do (cutting
-        only reads weights again), and before its first chunk or after its last one a token passes every other stage.
+        The slowest stage runs all passes; the others add the fill, the longest time that a pass spends in them.
+        time_s: of a pass through all pipeline stages; busiest_s: through the slowest one.  fill_s: per point, the fill
+        of one token, which makes the time a lower bound over all ways to cut passes into chunks: the slowest stage still
+        does all the work, and a token passes every other stage before its first chunk or after its last one.
         """
         fill = self.prefill_max(time_s - busiest_s) if fill_s is None else fill_s
         return self.prefill(busiest_s) + fill
-
-    def first_tokens(self) -> Step:
-        """The smallest chunk of every prefill pass: one token of one sequence."""
-        one = np.ones(self.prefill_passes)
-        groups = (group.select(slice(self.prefill_passes)) for group in self.step.groups)
-        return Step(tuple(replace(group, batch_size=one, new_tokens=one) for group in groups))
 
     def prefill_max(self, values: Count) -> Array:
         """The largest value over the prefill passes of every point."""
