@@ -114,7 +114,7 @@ def test_without_a_pipeline_the_prefill_is_one_pass() -> None:
         analyze("phi-1.5", "h100-sxm", input_len=700, **more) for more in ({}, {"max_num_batched_tokens": 0})
     )
     assert free.to_dict()["metrics"] == uncut.to_dict()["metrics"]
-    assert free.analysis.ttft_s == free.analysis.evaluation.time_s[0]  # type: ignore[index]
+    assert free.analysis.ttft_s == free.analysis.evaluation.time_s[0]
 
 
 @given(case=cases, chip=st.sampled_from(["h100-sxm", "rtx-5090"]), engine=st.sampled_from(names()))

@@ -59,7 +59,7 @@ def test_tables_name_what_limits_assume(capsys: pytest.CaptureFixture[str]) -> N
     assert "Limits for       prefill of ≤ 8,192 tokens a pass, engine vllm, 90 % of memory" in page
     page = terminal.text(analysis_page.page(whole), PLAIN)
     assert "prefill of all prompts together, no engine, KV cache in 80 % of free memory" in page
-    assert "Limits for      prefill of ≤ 8,192 tokens a pass, engine vllm, 90 % of memory" in compared(budgeted, budgeted)
+    assert "Limits for      prefill of ≤ 8,192 tokens a pass, engine vllm, 90 %" in compared(budgeted, budgeted)
     assert "column 2: prefill of all prompts together, no engine" in compared(budgeted, whole)
     main(["analyze", "llama-2-7b", "--hardware", "h100", "--engine", "vllm", "--format", "markdown"])
     assert "prefill of ≤ 8,192 tokens a pass, engine vllm, 90 % of memory" in capsys.readouterr().out
@@ -92,4 +92,4 @@ def test_the_ideal_pipeline_says_that_it_bounds_all_chunk_sizes() -> None:
     pages = [terminal.text(analysis_page.page(result), PLAIN) for result in (free, uncut)]
     assert "prefill of the whole batch in chunks of any size" in pages[0]
     assert "prefill of the whole batch in one pass" in pages[1]
-    assert [one.to_dict()["efficiency"]["bounds_all_chunks"] for one in (free, uncut)] == [True, False]
+    assert ["bounds_all_chunks" in one.to_dict()["efficiency"] for one in (free, uncut)] == [True, False]

@@ -109,8 +109,8 @@ class Schedule:
 
         The slowest stage runs all passes; the others add the fill, the longest time that a pass spends in them.
         time_s: of a pass through all pipeline stages; busiest_s: through the slowest one.  fill_s: per point, the fill
-        of one token, which makes the time a lower bound over all ways to cut passes into chunks: the slowest stage still
-        does all the work, and a token passes every other stage before its first chunk or after its last one.
+        of one token, which makes the time a lower bound over all ways to cut passes into chunks: the slowest stage
+        still does all the work, and a token passes every other stage before its first chunk or after its last one.
         """
         fill = self.prefill_max(time_s - busiest_s) if fill_s is None else fill_s
         return self.prefill(busiest_s) + fill
