@@ -34,7 +34,9 @@ KEYWORD_TYPES = {
 def keywords() -> str:
     """Source of the typed dictionaries of all options, once with single values and once with lists."""
     single = {
-        name: "str | int | float" if one.group == "technique" else KEYWORD_TYPES[one.kind]
+        name: "str | int | float"
+        if one.group == "technique"
+        else KEYWORD_TYPES[one.kind] + (" | None" if one.default is None else "")
         for name, one in OPTIONS.items()
         if one.group != "workload"
     }

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from llmviewer.reports import format as fmt
 from llmviewer.reports.letters import legend, letters
+from llmviewer.reports.memory_bar import assumed_limits, beyond_model
 from llmviewer.reports.page import Align, Column, Emphasis, Facts, Page, Row, Table
 from llmviewer.reports.stage_table import BOUND_STYLES
 from llmviewer.result.comparison import Comparison
@@ -52,6 +53,7 @@ MEMORY: dict[str, Show] = {
     "Fits": lambda c: "yes" if c["memory"]["fits"] else "NO",
     "Max batch size": lambda c: fmt.whole(c["memory"]["max_batch_size"]),
     "Max context": lambda c: fmt.whole(c["memory"]["max_context_len"]),
+    "  built for": lambda c: fmt.whole(c["memory"]["model_max_context_len"]),
 }
 TIMES: dict[str, Show] = {
     "Prefill bound": lambda c: str(c["stages"]["prefill"]["bound"]),
@@ -74,6 +76,7 @@ OPTIONAL_ROWS: dict[str, Callable[[Configuration], bool]] = {
     "Devices": lambda c: c["parallelism"]["devices"] > 1,
     "  per device": lambda c: c["parallelism"]["devices"] > 1,
     "Host memory": lambda c: c["memory"]["host_bytes"] > 0,
+    "  built for": lambda c: bool(beyond_model(c["memory"])),
     **dict.fromkeys(ROUND, lambda c: c["generation"] is not None),
     **dict.fromkeys((INTERVAL, INTERVAL + " "), lambda c: bool(c["metrics"]["intervals"])),
 }
@@ -138,7 +141,15 @@ def _common(configurations: list[Configuration], differing: list[str]) -> Facts:
         f"batch {fmt.whole(sizes['batch_size'])}, input {fmt.whole(sizes['input_len'])}, "
         f"output {fmt.whole(sizes['output_len'])}"
     )
-    return Facts(lines=(*pairs, ("Workload", workload), *_times(configurations)))
+    return Facts(lines=(*pairs, ("Workload", workload), *_times(configurations), *_limits(configurations)))
+
+
+def _limits(configurations: list[Configuration]) -> list[tuple[str, str]]:
+    """Returns what the largest batch and context assume, once or per configuration if it differs."""
+    texts = [assumed_limits(c["memory"]) for c in configurations]
+    if len(set(texts)) == 1:
+        return [("Limits for", texts[0])]
+    return [("Limits for" if n == 1 else "", f"column {n}: {text}") for n, text in enumerate(texts, 1)]
 
 
 def _times(configurations: list[Configuration]) -> list[tuple[str, str]]:

@@ -21,6 +21,8 @@ _CONCURRENCY = "KV budget / KV cache per request"
 _PLACED = (("Limits", "not shown: each batch size and length has a placement of its own (use llmviewer sweep)"),)
 #: End of the search for limits; only a recurrent state, which does not grow, reaches it.
 UNLIMITED = 2**32
+#: Name of the engine where kernels run without one.
+NO_ENGINE = "kernels"
 #: Largest part -> how to reduce it.
 REMEDIES = {
     "weights_bytes": "quantize them (--quantization w4a16), use a larger chip or several, or offload to the host "
@@ -120,10 +122,27 @@ def _limits(memory: dict[str, Any], workload: dict[str, Any]) -> tuple[tuple[str
     batch_size = fmt.whole(workload["batch_size"])
     return (
         ("Max batch size", _limit(batch, f"sequences of {fmt.whole(context)} tokens")),
-        ("Max context", _limit(longest, f"tokens at batch size {batch_size}")),
+        ("Max context", _limit(longest, f"tokens at batch size {batch_size}") + beyond_model(memory)),
         ("Max concurrency", f"{concurrent} ({_CONCURRENCY})"),
+        ("Limits for", assumed_limits(memory)),
         ("KV budget", _budget(memory)),
     )
+
+
+def beyond_model(memory: dict[str, Any]) -> str:
+    """Returns a remark where memory holds a longer context than the model was built for, else an empty string."""
+    known = memory["model_max_context_len"]
+    return f" (the model was built for {fmt.whole(known)})" if known and memory["max_context_len"] > known else ""
+
+
+def assumed_limits(memory: dict[str, Any]) -> str:
+    """Returns what the largest batch and context assume: tokens of a prefill pass, engine, share of the memory."""
+    budget, engine = memory["token_budget"], memory["engine"]
+    tokens = "prefill of all prompts together" if budget is None else f"prefill of ≤ {fmt.whole(budget)} tokens a pass"
+    named = "no engine" if engine == NO_ENGINE else f"engine {engine}"
+    if memory["kv_cache_fraction_of_free"] is None:
+        return f"{tokens}, {named}, {fmt.percent(memory['gpu_memory_utilization'])} of memory"
+    return f"{tokens}, {named}, KV cache in {fmt.percent(memory['kv_cache_fraction_of_free'])} of free memory"
 
 
 def _budget(memory: dict[str, Any]) -> str:

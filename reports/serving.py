@@ -9,6 +9,8 @@ from llmviewer.reports.page import Facts
 
 #: Batching in which all sequences start together; in the others one starts when another ends.
 STATIC = "static"
+#: Prefill of a pipeline whose time is a bound over all ways to cut prompts into chunks.
+ANY_CHUNKS = "whole batch in chunks of any size"
 #: Bound of disaggregated serving -> text.
 BOUNDS = {
     "prefill": "prefill instances (prompts queue for them)",
@@ -67,6 +69,8 @@ def _scheduling(answer: dict[str, Any], budget: float) -> str:
 
 def static_prefill_text(answer: dict[str, Any], budget: float) -> str:
     """Returns how the prompts of a static batch are prefilled."""
+    if answer["efficiency"].get("bounds_all_chunks"):
+        return ANY_CHUNKS
     if answer["workload"]["batch_size"] * answer["stages"]["prefill"]["new_tokens"] > budget:
         return f"whole batch in passes of at most {fmt.whole(budget)} tokens"
     return "whole batch in one pass"
@@ -128,9 +132,8 @@ def _disaggregated(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
     rate = f"{fmt.per_second(found['requests_per_s'])} requests/s"
     instances = f"{fmt.whole(found['prefill_instances'])} prefill, {fmt.whole(found['decode_instances'])} decode"
     busy = f"{fmt.share(found['prefill_busy'])} of the time"
-    decoding = (
-        f"{_count(found['decode_batch'])} concurrent sequences per instance, {fmt.whole(found['decode_places'])} slots"
-    )
+    mean, slots = _count(found["decode_batch_mean"]), fmt.whole(found["decode_places"])
+    decoding = f"{_count(found['decode_batch'])} sequences per full instance ({mean} on average), {slots} slots"
     moved = (
         f"{fmt.duration(found['transfer_s'])}: {fmt.traffic(found['transfer_bytes'])} per device at "
         f"{fmt.bandwidth(found['link_bytes_per_s'])}; links busy {fmt.share(found['link_busy'])} of the time"

@@ -74,18 +74,23 @@ def test_layers_of_two_kinds_keep_their_order() -> None:
 
 
 def test_a_pipeline_adds_only_sends_to_the_time_of_one_token() -> None:
-    """Llama-2-70b, 4 stages: 3 sends of 8 x 8192 x 2 bytes at 450 GB/s plus the same layers."""
-    one, four = metrics(), metrics(pipeline_parallel_size=4)
+    """Llama-2-70b, 4 stages: 3 sends of 8 x 8192 x 2 bytes at 450 GB/s plus the same layers.
+
+    The prefill adds only sends where it is asked for in one uncut pass.
+    """
+    one, four = metrics(), metrics(pipeline_parallel_size=4, max_num_batched_tokens=0)
     assert four["tpot_s"] - one["tpot_s"] == pytest.approx(3 * 8 * 8192 * 2 / 450e9, rel=1e-6)
     assert four["ttft_s"] - one["ttft_s"] == pytest.approx(3 * 8 * 512 * 8192 * 2 / 450e9, rel=1e-6)
 
 
 def test_micro_batches_reduce_the_pipeline_bubble() -> None:
-    """Equal stages: (m + p - 1) / (m p) of the time of one device; the head makes the last stage longer;
+    """Equal stages, uncut prompts: (m + p - 1) / (m p) of the time of one device; the head makes the last stage longer;
     the bubble of 3/7 at m = 4 and 3/11 at m = 8 is the rest."""
     one = metrics(input_len=4096)["ttft_s"]
     for parts in (4, 8):
-        piped = metrics(input_len=4096, pipeline_parallel_size=f"4,microbatches={parts}")["ttft_s"]
+        piped = metrics(input_len=4096, pipeline_parallel_size=f"4,microbatches={parts}", max_num_batched_tokens=0)[
+            "ttft_s"
+        ]
         assert piped / one == pytest.approx((parts + 3) / (parts * 4), rel=0.01)
 
 

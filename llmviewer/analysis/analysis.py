@@ -16,13 +16,13 @@ from llmviewer.analysis.capacity import (
     extra_memory_of_draft,
     memory_of,
     memory_of_passes,
+    replica_of,
     with_reserved_output,
 )
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import graph_of_device, passes_of, system_per_pass
 from llmviewer.analysis.pricing import PassTimes, price
-from llmviewer.analysis.replica import replica_of
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count, present, total
 from llmviewer.core.errors import UserError
@@ -90,10 +90,23 @@ class Analysis:
 
     @property
     def own_prefill_s(self) -> Array:
-        """Prefill by the model without draft models [s]; in a pipeline the passes follow each other stage by stage."""
+        """Prefill by the model without draft models [s]; in a pipeline the passes follow each other stage by stage.
+
+        Where an engine may cut passes into chunks of any size (`System.any_chunks`), a lower bound over all sizes.
+        """
+        passes = self.passes
         if self.system.parallelism.pipeline == 1:
-            return self.schedule.prefill(self.passes.time_s)
-        return self.schedule.pipelined_prefill(self.passes.time_s, self.passes.busiest_s)
+            return self.schedule.prefill(passes.time_s)
+        return self.schedule.pipelined_prefill(passes.time_s, passes.busiest_s, passes.fill_s)
+
+    @property
+    def bounds_all_chunks(self) -> bool:
+        """Whether prefill is a lower bound over all ways to cut prompts into chunks, not the time of its passes."""
+        return self.passes.fill_s is not None
+
+    def as_scheduled(self) -> Analysis:
+        """The analysis with the times of the passes as scheduled, uncut, which a timeline can draw."""
+        return replace(self, passes=replace(self.passes, fill_s=None)) if self.bounds_all_chunks else self
 
     @property
     def step_s(self) -> Count:

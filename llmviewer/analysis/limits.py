@@ -11,11 +11,27 @@ from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Count
 from llmviewer.core.workload import Request
+from llmviewer.models.fields import ABSENT_CONTEXT
 from llmviewer.models.model import Model
 from llmviewer.serving.prompts import prompt_thresholds
 
 #: Upper bound of every search.
 SEARCH_LIMIT = 2.0**32
+
+
+def assumptions(model: Model, system: System, token_budget: float = np.inf) -> dict[str, str | float | None]:
+    """Facts on which the largest batch and context depend, by name; None means no limit or not stated.
+
+    token_budget: most tokens of a prefill pass, which sets the activations; None: all prompts together.  engine: it
+    sets the default budget.  gpu_memory_utilization: fraction of the memory.  model_max_context_len: the context that
+    the model was built for, which memory alone does not enforce.
+    """
+    return {
+        "token_budget": None if np.isinf(token_budget) else int(token_budget),
+        "engine": system.engine.name,
+        "gpu_memory_utilization": system.memory_utilization,
+        "model_max_context_len": None if model.max_context >= ABSENT_CONTEXT else int(model.max_context),
+    }
 
 
 def max_batch_size(model: Model, system: System, request: Request, token_budget: float = np.inf) -> float:

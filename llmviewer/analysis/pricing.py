@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,14 +24,17 @@ class PassTimes:
     """Times of the passes of a schedule; arrays have one entry per pass.
 
     evaluation: the passes of the first piece, operator by operator.  time_s: time of a pass through all pipeline
-    stages.  busiest_s: its time on the slowest pipeline stage.  later_read_bytes: weights and cache read per pass where
-    there are several pieces; None where `evaluation` holds all passes.
+    stages.  busiest_s: its time on the slowest pipeline stage.  fill_s: per point, time of one token on the other
+    stages, where prefill passes may be cut into chunks of any size; None where they run as scheduled.
+    later_read_bytes: weights and cache read per pass where there are several pieces; None where `evaluation` holds all
+    passes.
     """
 
     schedule: Schedule
     evaluation: Evaluation
     time_s: Count
     busiest_s: Count
+    fill_s: Count | None = None
     later_read_bytes: Count | None = None
 
     @property
@@ -53,13 +56,33 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
     first = evaluate(model, system_per_pass(system, plan, piece), step)
     if not later:
         time_s, busiest_s = first.passing_s
-        return PassTimes(schedule=plan, evaluation=first, time_s=time_s, busiest_s=busiest_s)
+        return PassTimes(
+            schedule=plan, evaluation=first, time_s=time_s, busiest_s=busiest_s, fill_s=_fill_s(model, system, plan)
+        )
     pieces = [_of_each_pass(step, first)]
     pieces += (
         _of_each_pass(step, evaluate(model, system_per_pass(system, plan, piece), step)) for piece, step in later
     )
     time_s, busiest_s, read = np.concatenate(pieces, axis=1)
-    return PassTimes(schedule=plan, evaluation=first, time_s=time_s, busiest_s=busiest_s, later_read_bytes=read)
+    return PassTimes(
+        schedule=plan,
+        evaluation=first,
+        time_s=time_s,
+        busiest_s=busiest_s,
+        fill_s=_fill_s(model, system, plan),
+        later_read_bytes=read,
+    )
+
+
+def _fill_s(model: Model, system: System, plan: Schedule) -> Count | None:
+    """Time of one token on all pipeline stages but the slowest, per point [s]; None where passes run as scheduled."""
+    if not system.any_chunks or system.parallelism.pipeline == 1:
+        return None
+    prefill, one = slice(plan.prefill_passes), np.ones(plan.prefill_passes)
+    (group,) = plan.step.groups
+    token = Step((replace(group.select(prefill), batch_size=one, new_tokens=one),))
+    time_s, busiest_s = evaluate(model, system_per_pass(system, plan, prefill), token).passing_s
+    return plan.prefill_max(time_s - busiest_s)
 
 
 def _of_each_pass(step: Step, priced: Evaluation) -> Array:

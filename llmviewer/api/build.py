@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from llmviewer import models
 from llmviewer.analysis.system import Drafter, System
 from llmviewer.core import arguments
@@ -96,7 +98,13 @@ def system(chip: Chip, options: Options) -> System:
     requested = {name: text for name, text in options.techniques.items() if name not in own or text != DEFAULTS[name]}
     for change in registry.changes({**own, **requested}):
         built = change(built)
-    return built
+    return replace(built, any_chunks=_any_chunks(built, options))
+
+
+def _any_chunks(built: System, options: Options) -> bool:
+    """Whether ideal times are to bound every way to cut prompts: neither user nor batching policy limits a pass."""
+    unlimited = options.max_num_batched_tokens is None and np.isinf(built.batching.budget(None, np.inf))
+    return options.efficiency == "ideal" and bool(unlimited)
 
 
 def _calibrated(built: System, options: Options) -> System:

@@ -41,7 +41,7 @@ class Configuration:
     @property
     def token_budget(self) -> float:
         """Most tokens of one prefill pass."""
-        requested = float(self.options.max_num_batched_tokens)
+        requested = self.options.max_num_batched_tokens
         return self.system.batching.budget(requested, self.system.engine.max_num_batched_tokens)
 
     @property

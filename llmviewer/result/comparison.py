@@ -28,6 +28,14 @@ MEMORY_COLUMNS = (
     "total_bytes",
     "capacity_bytes",
 )
+#: Limits, and the assumptions on which they depend.
+LIMIT_COLUMNS = (
+    "max_batch_size",
+    "max_context_len",
+    "model_max_context_len",
+    "token_budget",
+    "gpu_memory_utilization",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,7 +124,7 @@ def _row(configuration: dict[str, Any]) -> dict[str, Any]:
         "devices": configuration["parallelism"]["devices"],
         "drafted_tokens": 0 if round_ is None else round_.get("drafted_tokens", round_["new_tokens"] - 1),
         "tokens_per_round": 1 if round_ is None else round_["tokens_per_round"],
-        **{name: memory[name] for name in (*MEMORY_COLUMNS, "fits", "max_batch_size", "max_context_len")},
+        **{name: memory[name] for name in (*MEMORY_COLUMNS, "fits", *LIMIT_COLUMNS)},
         **configuration["metrics"],
         **{f"{name}_ideal_time_s": stage["ideal_time_s"] for name, stage in stages.items()},
         **{f"{name}_bound": stage["bound"] for name, stage in stages.items()},

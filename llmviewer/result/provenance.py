@@ -45,7 +45,8 @@ def efficiency_object(analysis: Analysis, kind: str) -> dict[str, Any]:
     """The efficiency object: ideal, or calibrated with profile, engine and kernels.  kind: as given by the user."""
     calibration = analysis.calibration
     if calibration is None:
-        return {"kind": kind, "profile": None}
+        bounds = {"bounds_all_chunks": True} if analysis.bounds_all_chunks else {}
+        return {"kind": kind, "profile": None, **bounds}
     kernels = {key: found.to_dict() for key, found in calibration.selected.items()}
     return {"kind": kind, "profile": calibration.profile, "engine": analysis.system.engine.name, "kernels": kernels}
 

@@ -223,6 +223,7 @@ class Result:
             "max_concurrent_requests": number(
                 limits.max_concurrent_requests(model, system, request, self.token_budget)
             ),
+            **limits.assumptions(model, system, self.token_budget),
         }
 
     def metrics(self, point: int = 0) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
-from llmviewer.core.workload import Request, Step
+from llmviewer.core.workload import Request
 
 #: Figures of a batching in a result: name with unit -> counts per point, or a word per point.
 BatchingFacts: TypeAlias = Mapping[str, Count | Sequence[str]]
@@ -97,17 +97,14 @@ def per_token(generation_s: Array, steps: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replica:
-    """Figures of one replica that a batching policy needs [counts per point, s, byte].
+    """Figures of one replica that a batching policy needs [counts per point, byte].
 
     max_sequences: sequences of a request whose KV cache fits, given the largest number of tokens of a pass.
-    prefill_s: prefill of a request's whole batch.  step_s: one forward pass.
     prompt_bytes: KV cache of one prompt on each device.  new_tokens: tokens of each prompt without its prefix hit.
     token_budget: most tokens of a prefill pass.
     """
 
     max_sequences: Callable[[Request, Count], Count]
-    prefill_s: Callable[[Request], Array]
-    step_s: Callable[[Step], Count]
     prompt_bytes: Callable[[Request], Count]
     new_tokens: Callable[[Request], Count]
     token_budget: float = np.inf
@@ -140,9 +137,12 @@ class Batching:
         """The request, padded to the output length for which its sequences occupy their slots."""
         return request
 
-    def budget(self, requested: float, default: float) -> float:
-        """Most tokens of a pass with prompts.  requested: by the user, 0 if not given; default: of the engine."""
-        return requested or default
+    def budget(self, requested: float | None, default: float) -> float:
+        """Most tokens of a pass with prompts.
+
+        requested: by the user, 0 for all prompts together, None if not given; default: of the engine.
+        """
+        return default if requested is None else requested or np.inf
 
     def admit(self, request: Request, replica: Replica) -> Running | None:
         """Sequences that one replica runs concurrently; None for a static batch."""

@@ -104,12 +104,16 @@ class Schedule:
             totals[some] = np.add.reduceat(steps, starts)
         return totals
 
-    def pipelined_prefill(self, time_s: Count, busiest_s: Count) -> Array:
+    def pipelined_prefill(self, time_s: Count, busiest_s: Count, fill_s: Count | None = None) -> Array:
         """Prefill time of every point [s] if its passes follow each other through a pipeline.
 
-        time_s: of a pass through all pipeline stages; busiest_s: through the slowest one.
+        The slowest stage runs all passes; the others add the fill, the longest time that a pass spends in them.
+        time_s: of a pass through all pipeline stages; busiest_s: through the slowest one.  fill_s: per point, the fill
+        of one token, which makes the time a lower bound over all ways to cut passes into chunks: the slowest stage
+        still does all the work, and a token passes every other stage before its first chunk or after its last one.
         """
-        return self.prefill(busiest_s) + self.prefill_max(time_s - busiest_s)
+        fill = self.prefill_max(time_s - busiest_s) if fill_s is None else fill_s
+        return self.prefill(busiest_s) + fill
 
     def prefill_max(self, values: Count) -> Array:
         """The largest value over the prefill passes of every point."""

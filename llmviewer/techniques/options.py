@@ -51,6 +51,8 @@ class Declaration:
 
     def checked(self, name: str, value: object) -> Any:
         """The value of a single point.  Raises UserError for a wrong type, a value out of range or not allowed."""
+        if value is None and self.default is None:
+            return None
         if self.kind is ValueKind.WHOLE:
             return arguments.whole_number(name, value, minimum=self.least)
         if self.kind is ValueKind.FRACTION:
@@ -101,11 +103,12 @@ class Options:
             panel=Panel.MEMORY,
         )
     )
-    max_num_batched_tokens: int = _declared(
+    max_num_batched_tokens: int | None = _declared(
         Declaration(
             kind=ValueKind.WHOLE,
-            default=0,
-            help="Most prompt tokens of one prefill pass; 0 = all prompts together.",
+            default=None,
+            help="Most prompt tokens of one prefill pass; 0 = all prompts together (default: the engine's limit; "
+            "without an engine, together).",
             least=0,
             panel=Panel.GENERATION,
         )

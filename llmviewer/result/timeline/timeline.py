@@ -19,8 +19,10 @@ def timeline(analysis: Analysis, steps: int, point: int = 0) -> tuple[Event, ...
     """Events of prefill and the first `steps` decode steps (rounds with speculative decoding) of one point, by start.
 
     There are fewer steps if the answer is shorter.  Every step takes its `time_s` and begins when the previous one
-    ends.  Raises UserError for more than MAX_EVENTS events.
+    ends.  Where times are bounds over all sizes of chunks, the uncut passes are drawn.  Raises UserError for more than
+    MAX_EVENTS events.
     """
+    analysis = analysis.as_scheduled()
     plan = PassSelection.of(analysis, steps, point)
     own = PricedPasses.of(analysis, plan.passes, point)
     drafts = [

@@ -139,8 +139,13 @@ class Chunked(Batching):
     name: str = "chunked"
     tokens: float = 0.0
 
-    def budget(self, requested: float, default: float) -> float:
-        """Token budget of a step.  requested: by the user, 0 if not given; default: of the engine."""
+    def budget(self, requested: float | None, default: float) -> float:
+        """Token budget of a step.  requested: by the user, None if not given; default: of the engine."""
+        if requested == 0.0:
+            raise UserError(
+                f"{WHERE} and --max-num-batched-tokens 0: a step with chunks has a token budget; give it, or use "
+                "--batching continuous"
+            )
         if requested and self.tokens and requested != self.tokens:
             raise UserError(
                 f"{WHERE},tokens={self.tokens:g} and --max-num-batched-tokens {requested:g} both set the token budget "
@@ -150,7 +155,7 @@ class Chunked(Batching):
 
     def admit(self, request: Request, replica: Replica) -> Running | None:
         """Sequences that fit in the KV cache, and their chunk plan."""
-        budget = self.budget(0.0, replica.token_budget)
+        budget = self.budget(None, replica.token_budget)
         places = replica.max_sequences(request, budget)
         running = replace(request, batch_size=np.minimum(request.batch_size, places))
         chunk_plan = plan_chunks(running.batch_size, replica.new_tokens(request), request.output_len - 1.0, budget)

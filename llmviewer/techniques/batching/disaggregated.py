@@ -9,7 +9,7 @@ import numpy as np
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted
-from llmviewer.core.workload import Request, decode
+from llmviewer.core.workload import Request
 from llmviewer.hardware.specs import network
 from llmviewer.serving.batching import (
     Batching,
@@ -42,41 +42,38 @@ class DisaggregatedRunning(Running):
 class DisaggregatedTimes(RequestTimes):
     """Times by Little's law: users = throughput x E2E, with the throughput of the slowest resource.
 
-    Queueing for prefill or for a decode slot delays the first token, queueing for a link the second.
+    TPOT is that of full decode instances, whatever limits the throughput.  All queueing delays the first token: prompts
+    wait for a prefill instance, for a place in a decode instance, or because the caches of prompts that wait for a link
+    occupy the prefill instance.  A higher rate of the chip never raises E2E or TPOT.
     """
 
     disaggregated: DisaggregatedRunning
 
     @property
     def load(self) -> Load:
-        """The load, with the prefill time of the actual prefill passes."""
-        return replace(self.disaggregated.load, prefill_s=self.prefill_s)
+        """The load of both pools."""
+        return self.disaggregated.load
+
+    @property
+    def rates(self) -> tuple[Array, ...]:
+        """Requests per second that each of BOUNDS allows."""
+        return self.load.rates(self.prefill_s, self.decode_s)
 
     @property
     def requests_per_s(self) -> Array:
         """Throughput of the whole system [requests/s]."""
-        return np.asarray(np.min(self.load.rates(self.decode_s), axis=0))
+        return np.asarray(np.min(self.rates, axis=0))
 
     @property
     def bound(self) -> Array:
         """Index into BOUNDS of the slowest resource."""
-        return np.asarray(np.argmin(self.load.rates(self.decode_s), axis=0))
-
-    @property
-    def waiting_s(self) -> Array:
-        """Total queueing time of a request [s]."""
-        busy = self.prefill_s + self.load.transfer_s + self.decode_s
-        return np.maximum(self.load.users / self.requests_per_s - busy, 0.0)
+        return np.asarray(np.argmin(self.rates, axis=0))
 
     @property
     def queue_s(self) -> Array:
-        """Queueing time before the first token [s]."""
-        return np.where(self.bound == BOUNDS.index("link"), 0.0, self.waiting_s)
-
-    @property
-    def transfer_s(self) -> Array:
-        """KV-cache transfer time, including queueing for a link [s]."""
-        return self.load.transfer_s + self.waiting_s - self.queue_s
+        """Queueing time of a request, before its first token [s]."""
+        busy = self.prefill_s + self.load.transfer_s + self.decode_s
+        return np.maximum(self.load.users / self.requests_per_s - busy, 0.0)
 
     @property
     def others_s(self) -> Array:
@@ -91,7 +88,7 @@ class DisaggregatedTimes(RequestTimes):
     @property
     def generation_s(self) -> Array:
         """Transfer and decode; the transfer delays the second token [s]."""
-        return np.asarray(self.transfer_s + self.decode_s)
+        return np.asarray(self.load.transfer_s + self.decode_s)
 
     def facts(self) -> BatchingFacts:
         """Instances, rates [1/s], utilization, times [s], bytes."""
@@ -103,7 +100,8 @@ class DisaggregatedTimes(RequestTimes):
             "requests_per_s": rate,
             "prefill_busy": rate * self.prefill_s / (load.prefill * load.prompts_per_pass),
             "link_busy": rate * load.transfer_s / load.links,
-            "decode_batch": rate * self.decode_s / load.decode,
+            "decode_batch": load.batch,
+            "decode_batch_mean": rate * self.decode_s / load.decode,
             "decode_places": load.places,
             "prefill_places": self.disaggregated.prefill_places,
             "prompts_together": load.prompts_per_pass,
@@ -111,7 +109,7 @@ class DisaggregatedTimes(RequestTimes):
             "link_bytes_per_s": self.disaggregated.link_bytes_per_s,
             "transfer_s": load.transfer_s,
             "decode_step_s": per_token(self.decode_s, self.steps),
-            "queue_s": self.waiting_s,
+            "queue_s": self.queue_s,
         }
 
 
@@ -129,39 +127,24 @@ class Disaggregated(Batching):
     link_bytes_per_s: Count = np.inf
 
     def admit(self, request: Request, replica: Replica) -> Running | None:
-        """The resulting batch on each decode instance."""
-        columns = np.broadcast_arrays(*(np.atleast_1d(c) for c in (request.batch_size, request.input_len)))
-        users, prompt = (np.asarray(column, dtype=np.float64) for column in columns)
-        steps = request.output_len - 1.0 + 0.0 * users
+        """The batch of a full decode instance."""
+        users = np.atleast_1d(np.asarray(request.batch_size, dtype=np.float64)) + 0.0 * request.input_len
         prompt_bytes = replica.prompt_bytes(request)
-        load = self._load(request, users, np.where(steps > 0.0, prompt_bytes, 0.0), replica)
-
-        def decode_s(batches: Array) -> Array:
-            """Time of all decode steps at the mean context; step time is linear in the context [s]."""
-            context = prompt + np.maximum(steps - 1.0, 0.0) / 2.0
-            seconds = replica.step_s(decode(batches.ravel(), np.broadcast_to(context, batches.shape).ravel()))
-            return np.asarray(seconds).reshape(batches.shape) * steps
-
+        load = Load(
+            users=users,
+            prefill=self.prefill,
+            decode=self.decode,
+            transfer_s=np.where(request.output_len > 1.0, prompt_bytes, 0.0) / self.link_bytes_per_s,
+            places=replica.max_sequences(request, np.maximum(np.ceil(users / self.decode), 1.0)),
+            prompts_per_pass=prompts_per_pass(replace(request, batch_size=np.ceil(users / self.prefill))),
+        )
         return DisaggregatedRunning(
-            request=replace(request, batch_size=load.batch(decode_s)),
+            request=replace(request, batch_size=load.batch),
             prompts_per_pass=load.prompts_per_pass,
             load=load,
             prefill_places=replica.max_sequences(_first_token(request), replica.token_budget),
             prompt_bytes=prompt_bytes,
             link_bytes_per_s=self.link_bytes_per_s,
-        )
-
-    def _load(self, request: Request, users: Array, moved: Array, replica: Replica) -> Load:
-        """The load of both pools.  moved: KV-cache bytes of each prompt that cross the link of a device."""
-        shared = prompts_per_pass(replace(request, batch_size=np.ceil(users / self.prefill)))
-        return Load(
-            users=users,
-            prefill=self.prefill,
-            decode=self.decode,
-            prefill_s=replica.prefill_s(replace(_first_token(request), batch_size=shared)),
-            transfer_s=moved / self.link_bytes_per_s,
-            places=replica.max_sequences(request, np.maximum(np.ceil(users / self.decode), 1.0)),
-            prompts_per_pass=shared,
         )
 
     def times(self, passes: RequestTimes, running: Running, users: Count) -> RequestTimes:
@@ -216,8 +199,8 @@ TECHNIQUE = Technique(
     },
     formula="t_x = KV-cache bytes of the prompt on a device (2 L k_v d S bytes in total) / link; X = "
     "min(P / t_p, "
-    "min(P, D) / t_x, D places / t_d, users / (t_p + t_x + t_d)), t_d(b) at the resulting batch b = X t_d / D; "
-    "X in requests/s; TTFT = queue + t_p, TPOT = (t_x + t_d) / n, E2E = users / X",
+    "min(P, D) / t_x, D places / t_d, users / (t_p + t_x + t_d)), t_d at the batch of a full decode instance, "
+    "min(users / D, places); X in requests/s; TTFT = queue + t_p, TPOT = (t_x + t_d) / n, E2E = users / X",
     source="DistServe arXiv 2401.09670, Splitwise arXiv 2311.18677",
     example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 64 "
     "--batching disaggregated,prefill=2,decode=1,link=infiniband-hdr",
