@@ -23,7 +23,7 @@ def analyzed(**options: Any) -> Result:
 
 
 def memory(**options: Any) -> dict[str, Any]:
-    return analyzed(**options).memory()
+    return analyzed(**options).memory
 
 
 def compared(*results: Result) -> str:
@@ -43,9 +43,9 @@ def test_the_default_token_budget_is_that_of_the_engine() -> None:
 def test_a_token_budget_of_0_prefills_all_prompts_together_with_every_engine() -> None:
     """As its help says: 64 x 1,024 = 65,536 tokens in one pass, as without an engine."""
     engine, none = analyzed(engine="vllm", max_num_batched_tokens=0), analyzed()
-    assert engine.memory()["token_budget"] is None
+    assert engine.memory["token_budget"] is None
     assert engine.analysis.schedule.prefill_passes == 1 and analyzed(engine="vllm").analysis.schedule.repeats[0] == 8.0
-    assert engine.memory()["activations_bytes"] == pytest.approx(none.memory()["activations_bytes"], rel=0.2)
+    assert engine.memory["activations_bytes"] == pytest.approx(none.memory["activations_bytes"], rel=0.2)
 
 
 def test_steps_with_chunks_need_a_token_budget() -> None:
@@ -68,8 +68,8 @@ def test_tables_name_what_limits_assume(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_context_beyond_the_models_own_is_said_to_be() -> None:
     """A batch of 1 has room for far more than the 4,096 tokens of Llama-2; one of 64 has not."""
     one, many = analyzed(batch_size=1), analyzed(batch_size=64)
-    assert one.memory()["max_context_len"] > 4096 > many.memory()["max_context_len"]
-    assert one.memory()["model_max_context_len"] == 4096
+    assert one.memory["max_context_len"] > 4096 > many.memory["max_context_len"]
+    assert one.memory["model_max_context_len"] == 4096
     words = "(the model was built for 4,096)"
     assert words in terminal.text(analysis_page.page(one), PLAIN)
     assert words not in terminal.text(analysis_page.page(many), PLAIN)

@@ -318,7 +318,7 @@ def test_prefill_and_memory_equal_those_of_the_full_model() -> None:
     plain = analyze("llama-2-7b", "a6000", output_len=4)
     early = analyze("llama-2-7b", "a6000", output_len=4, early_exit="two-exit=8:0.7,confidence=softmax")
     assert early.analysis.ttft_s == plain.analysis.ttft_s and early.analysis.tpot_s < plain.analysis.tpot_s
-    assert early.memory()["total_bytes"] == plain.memory()["total_bytes"]
+    assert early.memory["total_bytes"] == plain.memory["total_bytes"]
 
 
 def test_skipping_a_quarter_of_the_layers_skips_a_quarter_of_their_time() -> None:

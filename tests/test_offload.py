@@ -335,7 +335,7 @@ def test_a_draft_stays_on_the_device_while_its_target_streams_from_disk() -> Non
     assert draft["stage"]["time_s"] >= 2.47e9 / 1.008e12
     assert found["metrics"]["tpot_s"] == pytest.approx((copied + 4 * draft["stage"]["time_s"]) / expected, rel=2e-3)
     assert found["metrics"]["tpot_s"] == pytest.approx(plain.analysis.tpot_s[0] / expected, rel=5e-3)
-    offloaded_memory, single = found["memory"], plain.memory()
+    offloaded_memory, single = found["memory"], plain.memory
     assert offloaded_memory["disk_bytes"] == single["disk_bytes"] == pytest.approx(80 * layer + head)
     assert offloaded_memory["host_bytes"] == 0
     assert offloaded_memory["weights_bytes"] - single["weights_bytes"] == pytest.approx(2.4716e9, rel=1e-3)

@@ -80,7 +80,7 @@ def test_the_prediction_is_that_of_a_decode_step(tmp_path: Path, capsys: pytest.
     result = api.analyze(
         "llama-3.1-8b", "h100", batch_size=8, input_len=1023, output_len=2, efficiency="calibrated", engine="vllm"
     )
-    rows = result.operators()
+    rows = result.operators
     decode = rows[rows["stage"] == "decode"]
     for group, kind in (("gemm_ms", "gemm"), ("attention_ms", "attention")):
         own = decode[decode["kind"] == kind]

@@ -102,7 +102,7 @@ def test_figure_data_match_analyze() -> None:
     assert prompt["prefill_time_s"] == expected.stage("prefill")["time_s"]
     memory = found("figure_11").frames[""].query("quantization == 'w16 kv8' and length == 50000").iloc[0]
     expected = analyze("llama-2-13b", "a6000", input_len=1, output_len=50_000, quantization="w16a16kv8", **eager)
-    assert memory["kv_cache_bytes"] == expected.memory()["kv_cache_bytes"]
+    assert memory["kv_cache_bytes"] == expected.memory["kv_cache_bytes"]
     layer = found("table_1").frames[""].query("stage == 'prefill' and name == 'q_proj'").iloc[0]
     assert layer["flops"] == 2 * 2048 * 4096**2
     assert layer["traffic_bytes"] == 2 * (4096**2 + 2 * 2048 * 4096)

@@ -80,7 +80,7 @@ def test_the_cache_ends_at_the_memory_of_the_request(configuration: str) -> None
     """A trace of all steps ends with input_len + output_len - 1 tokens of every sequence in the cache."""
     result = result_of(configuration)
     ends = [row["facts"]["kv_cache_bytes"] for row in result.timeline(10**6) if "kv_cache_bytes" in row["facts"]]
-    assert ends[-1] == pytest.approx(result.memory()["kv_cache_bytes"], rel=1e-12)
+    assert ends[-1] == pytest.approx(result.memory["kv_cache_bytes"], rel=1e-12)
     assert all(one <= two for one, two in pairwise(ends))
 
 
@@ -96,7 +96,7 @@ def test_running_sequences_have_their_room_from_the_start() -> None:
     """Continuous batching reserves the cache of the sequences that run; it does not grow with one request."""
     case = case_of("engine")
     (samples,) = (values for (_, name), values in counters(case.document).items() if name == CACHE)
-    assert {value for _, value in samples} == {case.result.memory()["kv_cache_bytes"]}
+    assert {value for _, value in samples} == {case.result.memory["kv_cache_bytes"]}
 
 
 @every_configuration
