@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from llmviewer.core.counts import Count, present, total
 from llmviewer.core.ir import Block, Graph, Operator, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
+from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.timing import roofline
 from llmviewer.timing.efficiency import ideal
@@ -23,15 +25,25 @@ if TYPE_CHECKING:
     from llmviewer.timing.overlap import LayerWithCopies
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TimedOperator:
-    """One operator of one kind of layer; counts and times are for one layer."""
+    """One operator of one kind of layer; counts and times are for one layer.
+
+    sheet: the chip whose data sheet bounds the time; None where `timing` is that bound.
+    """
 
     block: Block
     operator: Operator
     traffic_bytes: Count
     timing: Timing
-    ideal: Timing
+    sheet: Chip | None
+
+    @cached_property
+    def ideal(self) -> Timing:
+        """The time on the data sheet's roofline, computed when it is first read."""
+        if self.sheet is None:
+            return self.timing
+        return roofline.time_operator(self.operator, self.sheet, ideal, self.traffic_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,5 +171,5 @@ def _priced(system: System, graph: Graph, known: dict[int, TimedOperator]) -> tu
 def _row(system: System, block: Block, operator: Operator) -> TimedOperator:
     traffic = operator.traffic_bytes
     timing = roofline.time_operator(operator, system.chip, system.efficiency, traffic)
-    bound = timing if system.efficiency is ideal else roofline.time_operator(operator, system.chip, ideal, traffic)
-    return TimedOperator(block=block, operator=operator, traffic_bytes=traffic, timing=timing, ideal=bound)
+    sheet = None if system.efficiency is ideal else system.chip
+    return TimedOperator(block=block, operator=operator, traffic_bytes=traffic, timing=timing, sheet=sheet)

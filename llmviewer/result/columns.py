@@ -85,10 +85,12 @@ def _interval_columns(a: Analysis) -> dict[str, Any]:
 
 def _stage_columns(a: Analysis) -> dict[str, Any]:
     """Times and counts of prefill and of the decode step shown, by column name."""
+    names = ("time_s", "ideal_time_s", "flops", "matmul_flops", "traffic_bytes")
+    totals = {name: getattr(a.evaluation, name) for name in names}
     return {
-        f"{stage}_{name}": pick(getattr(a.evaluation, name))
+        f"{stage}_{name}": pick(total)
         for stage, pick in (("prefill", a.schedule.prefill), ("decode", a.schedule.decode))
-        for name in ("time_s", "ideal_time_s", "flops", "matmul_flops", "traffic_bytes")
+        for name, total in totals.items()
     }
 
 
