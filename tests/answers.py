@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 import llmviewer as lv
+from llmviewer import api
+from llmviewer.analysis.system import System
 from llmviewer.cli import main
+from llmviewer.hardware import specs
 
 
 def answer(model: str, hardware: str, **options: Any) -> dict[str, Any]:
@@ -32,3 +35,8 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
+
+
+def roofline_of(chip: str, **options: Any) -> System:
+    """The system of a chip on the data sheet's roofline."""
+    return api.system(specs.load(chip), api.options_of({"efficiency": "ideal", **options}))

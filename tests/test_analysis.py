@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmviewer import api, models
+from llmviewer import models
 from llmviewer.analysis.evaluation import evaluate
 from llmviewer.core.workload import decode, prefill
 from llmviewer.hardware import specs
 
-from .answers import analyze, answer, operators
+from .answers import analyze, answer, operators, roofline_of
 
 SURVEY: dict[str, Any] = {"batch_size": 1, "input_len": 2048, "attention": "eager"}
 #: Models with windows, chunks, experts, latent attention, recurrence, quantized checkpoints.
@@ -169,7 +170,7 @@ def test_every_model_has_finite_times_and_is_faster_with_flash_attention(name: s
 
 def step_time(model: models.Model, chip: str, step: Any, attention: str) -> float:
     """Time of one forward pass, evaluated separately [s]."""
-    on = api.system(specs.load(chip), api.options_of({"attention": attention}))
+    on = roofline_of(chip, attention=attention)
     rows = evaluate(model, on, step).rows
     return float(sum(np.asarray(row.timing.time_s).reshape(-1)[0] * row.block.repeats for row in rows))
 
@@ -309,7 +310,7 @@ def test_a_hypothetical_chip_in_an_array_matches_the_single_chip(figure: str) ->
 
     def times(factor: Any) -> Any:
         value = getattr(chip, figure)
-        return {dtype: rate * factor for dtype, rate in value.items()} if isinstance(value, dict) else value * factor
+        return {dtype: rate * factor for dtype, rate in value.items()} if isinstance(value, Mapping) else value * factor
 
     both, single = (replace(chip, **{figure: times(factor)}) for factor in (np.array([1.0, 2.0]), 2.0))
     found, expected = (analyze(name, c, input_len=40000, batch_size=8) for c in (both, single))

@@ -16,7 +16,7 @@ from llmviewer.core.ir import Role
 from llmviewer.core.workload import Step, chunk, decode, prefill, verify
 from llmviewer.hardware import specs
 
-from .answers import analyze
+from .answers import analyze, roofline_of
 
 #: Four sequences decode their 9000th token.
 BATCH, KEYS = 4, 9000
@@ -73,7 +73,7 @@ STATE = {
 
 
 def step(name: str, what: Step, chip: str = "h200", **options: Any) -> Evaluation:
-    return evaluate(models.load(name), api.system(specs.load(chip), api.options_of(options)), what)
+    return evaluate(models.load(name), roofline_of(chip, **options), what)
 
 
 def traffic_elements(found: Evaluation, role: Role, *, written: bool = False) -> float:
@@ -110,7 +110,7 @@ def test_latent_attention_traffic_matches_its_form(form: str) -> None:
     """DeepSeek-V3, one layer: naive attention reads 128 heads' keys and values of 128 that kv_b_proj has just written,
     and 64 rotated elements; absorbed, queries of 512 + 64 per head and the latent of 576."""
     model = api.configuration("deepseek-v3", "h200", latent_attention=form).model
-    found = evaluate(model, api.system(specs.load("h200"), api.options_of({})), decode(float(BATCH), KEYS - 1.0))
+    found = evaluate(model, roofline_of("h200"), decode(float(BATCH), KEYS - 1.0))
     row = next(row.operator for row in found.rows if row.operator.name == "attention")
     heads, all_keys = 128 * BATCH, BATCH * KEYS
     expected = {

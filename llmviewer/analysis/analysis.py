@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,21 +39,26 @@ if TYPE_CHECKING:
     from llmviewer.timing.calibrated import Calibrated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Analysis:
     """Passes, times and memory of a request on a system; arrays have one entry per point.
 
     passes: the forward passes with their times.  running: sequences that one replica runs concurrently; None for a
-    static batch.  drafts: draft models, each with the analysis of its own passes.
+    static batch.  stored: computes `memory`.  drafts: draft models, each with the analysis of its own passes.
     """
 
     model: Model
     system: System
     request: Request
     passes: PassTimes
-    memory: Memory
+    stored: Callable[[], Memory]
     running: Running | None = None
     drafts: tuple[tuple[Draft, Analysis], ...] = ()
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Bytes that one device stores, computed when they are first read."""
+        return self.stored()
 
     @property
     def schedule(self) -> Schedule:
@@ -236,13 +242,22 @@ def _running(model: Model, system: System, requested: Request, token_budget: flo
 
 def _with_drafts(target: Analysis, request: Request, token_budget: float) -> Analysis:
     """The analysis with those of its draft models."""
-    drafts, memory = [], target.memory
+    drafts = []
     for one in target.system.drafters:
-        own = _without_drafts(one.draft.model, one.system, request, token_budget, target.running)
-        own = replace(own, memory=extra_memory_of_draft(one.draft, own.memory, own.evaluation.graph))
-        memory = memory.beside(own.memory)
-        drafts.append((one.draft, own))
-    return replace(target, drafts=tuple(drafts), memory=memory)
+        alone = _without_drafts(one.draft.model, one.system, request, token_budget, target.running)
+        drafts.append((one.draft, replace(alone, stored=partial(_extra_memory, one.draft, alone))))
+
+    def stored() -> Memory:
+        memory = target.memory
+        for _, own in drafts:
+            memory = memory.beside(own.memory)
+        return memory
+
+    return replace(target, drafts=tuple(drafts), stored=stored)
+
+
+def _extra_memory(draft: Draft, alone: Analysis) -> Memory:
+    return extra_memory_of_draft(draft, alone.memory, alone.evaluation.graph)
 
 
 def _without_drafts(
@@ -250,15 +265,17 @@ def _without_drafts(
 ) -> Analysis:
     """Passes, times and memory of one model."""
     passes = price(model, system, passes_of(system, request, token_budget, running))
-    stored = request if running is None else with_reserved_output(system, request)
-    if passes.is_whole:
-        memory = memory_of_passes(model, system, stored, passes.schedule, passes.evaluation.graph)
-    elif running is None:
-        memory = memory_of(model, replace(system, drafters=()), stored, token_budget)
-    else:
+
+    def stored() -> Memory:
+        kept = request if running is None else with_reserved_output(system, request)
+        if passes.is_whole:
+            return memory_of_passes(model, system, kept, passes.schedule, passes.evaluation.graph)
+        if running is None:
+            return memory_of(model, replace(system, drafters=()), kept, token_budget)
         largest = passes.schedule.peak_memory()
-        memory = memory_of_passes(model, system, stored, largest, graph_of_device(model, system, largest))
-    return Analysis(model=model, system=system, request=request, passes=passes, memory=memory)
+        return memory_of_passes(model, system, kept, largest, graph_of_device(model, system, largest))
+
+    return Analysis(model=model, system=system, request=request, passes=passes, stored=stored)
 
 
 def _one_per_chip(request: Request, system: System) -> Request:

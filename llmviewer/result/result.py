@@ -141,9 +141,9 @@ class Result:
         import json
 
         if len(self) == 1:
-            return json.dumps(self.to_dict(), indent=1)
+            return json.dumps(self.to_dict())
         points = [self.to_dict(point) for point in range(len(self))]
-        return json.dumps({"schema": "llmviewer.sweep/1", "points": points}, indent=1)
+        return json.dumps({"schema": "llmviewer.sweep/1", "points": points})
 
     def to_frame(self) -> pd.DataFrame:
         """One row per point: workload, times and metrics, counts of both stages, memory."""

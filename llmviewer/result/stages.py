@@ -104,7 +104,9 @@ def _picks(analysis: Analysis, stage: str) -> tuple[Pick, Pick]:
 
 
 def _at(pick: Pick, point: int) -> ValueOf:
-    return lambda count: float(pick(count)[point])
+    """The function from a count of all passes to its value for a point; a plain number needs no array."""
+    passes = float(pick(1.0)[point])
+    return lambda count: count if passes == 1.0 and type(count) is float else float(pick(count)[point])
 
 
 def operator_object(row: TimedOperator, chip: Chip, at: ValueOf, largest: ValueOf) -> dict[str, Any]:
