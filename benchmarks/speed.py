@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import doors
 import numpy as np
 
 from llmviewer import api
@@ -57,7 +58,7 @@ def _cpu() -> str:
 def main() -> None:
     """Print every figure with its goal."""
     print(HEADER.format(cores=os.cpu_count(), cpu=_cpu(), python=platform.python_version(), numpy=np.__version__))
-    for what, measured, goal in (*cold_process(), *in_process()):
+    for what, measured, goal in (*cold_process(), *in_process(), *doors.rows()):
         print(f"| {what} | {measured} | {goal} |")
 
 
@@ -142,7 +143,7 @@ def figures(configuration: api.Configuration, suffix: str, goals: tuple[str, str
 
 def _used(done: analysis.Analysis) -> tuple[object, ...]:
     """Evaluate the properties that every point needs."""
-    return done.ttft_s, done.tpot_s, done.schedule.decode(done.time_s), done.memory.total_bytes, done.memory.fits
+    return done.ttft_s, done.tpot_s, done.schedule.decode(done.passes.time_s), done.memory.total_bytes, done.memory.fits
 
 
 def median_time(call: Callable[[], object], repeats: int = 400) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -77,7 +78,7 @@ def whole(tensor: Tensor) -> Access:
 WORK: Mapping[str, bool] = {"work": True}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: derived figures are kept
 class Operator:
     """The work of one kernel.
 
@@ -148,10 +149,15 @@ class Operator:
         """Bytes read and written at `place`."""
         return _moved((*self.reads, *self.writes), place)
 
-    @property
+    @cached_property
     def traffic_bytes(self) -> Count:
         """Device-memory traffic [byte]."""
         return self.moved_bytes(Place.DEVICE)
+
+    @cached_property
+    def weight_dtype(self) -> Dtype:
+        """Number format of the first weight that it reads; StopIteration where it reads none."""
+        return next(a.tensor.dtype for a in self.reads if a.tensor.role is Role.WEIGHT)
 
     def read_bytes(self, *roles: Role) -> Count:
         """Device-memory bytes read from tensors with these roles."""

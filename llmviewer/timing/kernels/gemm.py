@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core.counts import Array, Count, present
-from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import Operator, Place, Role
+from llmviewer.core.ir import Operator, Place
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.timing.efficiency import Rates, ideal
@@ -56,7 +55,7 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         bandwidth = traffic / memory_s
     compute_s, split_s = _tile_seconds(operator, shape, chip, constants, memory_s)
     flops = np.maximum(operator.matmul_flops, 1.0)
-    padded = _padding_dominates(chip, operator.compute, _weight_dtype(operator).bits)
+    padded = _padding_dominates(chip, operator.compute, operator.weight_dtype.bits)
     if padded is not False:
         compute_s = np.where(padded, np.minimum(compute_s, _vector_seconds(flops, shape, sheet, memory_s)), compute_s)
     if constants["droop"] > 0.0:
@@ -178,16 +177,12 @@ def _host_launch(shape: GemmShape, constants: Constants) -> Count:
 
 def _has_block_scales(operator: Operator) -> bool:
     """Whether the weights have one scale per block of rows and columns, as in DeepSeek-V3."""
-    return "x" in _weight_dtype(operator).name.partition("-")[2]
-
-
-def _weight_dtype(operator: Operator) -> Dtype:
-    return next(a.tensor.dtype for a in operator.reads if a.tensor.role is Role.WEIGHT)
+    return "x" in operator.weight_dtype.name.partition("-")[2]
 
 
 def _weight_only(operator: Operator) -> bool:
     """Whether weights are stored in fewer bits than they are multiplied in, and converted within the kernel."""
-    return _weight_dtype(operator).compute != operator.compute
+    return operator.weight_dtype.compute != operator.compute
 
 
 def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
@@ -202,7 +197,7 @@ def variant(operator: Operator) -> str:
 
     Suffix `-experts`: grouped products, which run other kernels.
     """
-    shape, stored = operator.shape, _weight_dtype(operator)
+    shape, stored = operator.shape, operator.weight_dtype
     grouped = EXPERTS_SUFFIX if isinstance(shape, GemmShape) and shape.experts > 1.0 else ""
     if stored.compute != operator.compute:
         return f"w{stored.bits:.0f}a16{grouped}"
