@@ -51,10 +51,14 @@ def spaced(places: Values, words: Sequence[str], axes: Axes, style: Style) -> Va
 
 def room_for(words: Sequence[str], axes: Axes, style: Style) -> int:
     """Returns how many labels of this length fit side by side below the axes."""
-    spec = axes.get_subplotspec()
-    columns = 1 if spec is None else spec.get_gridspec().ncols
     wide = 0.62 * style.size.text * (max(map(len, words)) + 1.0)
-    return int(max((style.size.width / columns - 0.06 * style.size.text) * 72.0 / wide, 2.0))
+    return int(max((style.size.width / columns(axes) - 0.06 * style.size.text) * 72.0 / wide, 2.0))
+
+
+def columns(axes: Axes) -> int:
+    """Returns how many panels stand side by side."""
+    spec = axes.get_subplotspec()
+    return 1 if spec is None else spec.get_gridspec().ncols
 
 
 def round_ticks(axis: Axis, known: Values, within: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:
