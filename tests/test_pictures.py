@@ -194,3 +194,55 @@ def test_chips_that_differ_in_nothing_else_have_a_bar_each(calibrated: Result) -
     rows = curves.frame({"a6000": calibrated, "h100-sxm": answer("h100-sxm")})
     at = quantization.places(rows.groupby("configuration", sort=False).head(1))
     assert (at.groups, at.chips) == (["a6000", "h100-sxm"], [])
+
+
+# the target of the bandwidth plot, and its ticks
+
+
+def over_bandwidth() -> pd.DataFrame:
+    """Two chips: 100 ms at 100 GB/s and half of that at each doubling, and one that stops at 40 ms."""
+    rates = np.array([100e9, 200e9, 400e9, 800e9])
+    slow = np.array([0.1, 0.05, 0.04, 0.04])
+    both = {"a": 10.0 / rates * 1e9, "b": slow}
+    frames = [
+        pd.DataFrame(
+            {"configuration": name, "bandwidth_bytes_per_s": rates, "decode_time_s": times, "prefill_time_s": 0.2,
+             "fits": True, "model": "m", "hardware": "x"}
+        )
+        for name, times in both.items()
+    ]  # fmt: skip
+    return pd.concat(frames, ignore_index=True)
+
+
+def test_a_target_is_reached_at_the_interpolated_bandwidth() -> None:
+    """10 GB in 20 ms need 500 GB/s; the other chip never takes 20 ms, and reaches 50 ms at 200 GB/s."""
+    rows = over_bandwidth()
+    assert bandwidth.reached(rows, 0.02) == {"a": pytest.approx(500e9)}
+    assert bandwidth.reached(rows, 0.05) == {"a": pytest.approx(200e9), "b": pytest.approx(200e9)}
+    assert bandwidth.reached(rows, 1.0) == {}  # every bandwidth is enough
+    figure = bandwidth.draw(rows, HALF, target_s=0.02)
+    assert "target of 20 ms" in key(figure)
+    levels = [line.get_ydata()[0] for line in figure.axes[1].lines if len(set(line.get_ydata())) == 1]
+    assert 20.0 in levels
+    assert "500 GB/s" in [text.get_text() for text in figure.axes[1].texts]
+
+
+def test_a_target_beyond_all_times_is_still_on_the_axis() -> None:
+    axes = bandwidth.draw(over_bandwidth(), HALF, target_s=1e-3).axes[1]
+    assert axes.get_ylim()[0] < 1.0 < axes.get_ylim()[1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("ratio", [9.0, 32.0, 170.0, 1000.0])
+def test_ticks_of_bandwidths_do_not_collide(size: str, ratio: float) -> None:
+    rows = over_bandwidth()
+    rows["bandwidth_bytes_per_s"] = np.tile(np.geomspace(123.4e9, 123.4e9 * ratio, 4), 2)
+    figure = bandwidth.draw(rows, Style(size=SIZES[size]))
+    figure.canvas.draw()
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        labels = axes.get_xticklabels()
+        at = axes.get_xticks()
+        boxes = [label.get_window_extent() for label, x in zip(labels, at, strict=True) if low <= x <= high]
+        assert len(boxes) >= 2
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))

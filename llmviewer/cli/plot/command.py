@@ -39,6 +39,7 @@ def command(
     input_len: Annotated[str, typer.Option(help="Prompt lengths: a list or ranges, if the plot has this axis.")] = "",
     output_len: Annotated[str, typer.Option(help="Output lengths: a list or ranges, if the plot has this axis.")] = "",
     bandwidth: Annotated[str, typer.Option(help="For bandwidth: GB/s, a list or ranges.")] = "",
+    target: Annotated[str, typer.Option(help="For bandwidth: time of a decode step to reach, in ms.")] = "",
     metric: Annotated[str, typer.Option(help="For crossover and waterfall: tpot_s, e2e_s, ttft_s ...")] = "",
     measured: Annotated[
         str, typer.Option(help="For roofline: a CSV with columns stage, name, time_s (of one layer).")
@@ -67,7 +68,7 @@ def command(
     request = loading.PlotRequest(
         kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options
     )
-    picture_options = loading.picture_options(request, measured)
+    picture_options = loading.picture_options(request, measured, target)
     loaded = loading.load_data(request)
     print_warnings((*loaded.warnings, *checks.check_drawable(loaded.data, picture_options)))
     from matplotlib import rc_context
