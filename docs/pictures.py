@@ -45,17 +45,26 @@ latency.picture(rows, Style()).savefig("latency.svg")
 NOTES = {
     "roofline": (
         "Diagonals are the published memory bandwidths, horizontals the compute rates; they meet at the ridge. Filled "
-        "markers are prefill, hollow ones decode; the shape is the kind of operator, the area its share of the stage's "
-        "time. Roofs without room for a label are omitted. `--measured FILE` takes a CSV of `stage`, `name` and "
+        "markers stand at what operators attain, hollow ones at the bound, joined by a line; with `--efficiency ideal` "
+        "there are only bounds. A dot in the centre means decode; the shape is the kind of operator, the area its "
+        "share of the stage's time. With several chips, only the roofs that bound each one are "
+        "drawn. Roofs without room for a label are omitted. `--measured FILE` takes a CSV of `stage`, `name` and "
         "`time_s` (of one layer) and draws a cross at the measured rate, joined to the prediction."
     ),
     "latency": "TTFT is the joint prefill of the batch; TPOT is the mean over the real decode steps.",
-    "throughput": "Output tokens of the whole batch divided by end-to-end time.",
+    "throughput": (
+        "Output tokens of the whole batch divided by end-to-end time; the band is the interval of that time, inverted. "
+        "Beyond five configurations bands are left out, because they would hide each other."
+    ),
     "length": "The decode step attends to the whole prompt.",
-    "quantization": "Compares any comma list; the default is `{lists}`. Hollow bars do not fit in memory.",
+    "quantization": (
+        "Compares any comma list; the default is `{lists}`. Hollow bars do not fit in memory. Several chips stand side "
+        "by side in a group per format, each with its colour; many bars put the panels below each other."
+    ),
     "bandwidth": (
         "`--bandwidth 250:8000:*2` in GB/s; by default from a quarter to eight times the chip's own bandwidth, which a "
-        "ring marks. All other figures of the chip stay fixed: where a line is flat, another resource is the bound."
+        "ring marks. All other figures of the chip stay fixed: where a line is flat, another resource is the bound. "
+        "`--target 20` draws a decode step of 20 ms and the bandwidth that reaches it."
     ),
     "memory": (
         "The solid line is the capacity, the dashed one the memory that `--gpu-memory-utilization` allows. Bars beyond "

@@ -33,16 +33,12 @@ KEYWORD_TYPES = {
 
 def keywords() -> str:
     """Source of the typed dictionaries of all options, once with single values and once with lists."""
-    single = {
-        name: "str | int | float"
-        if one.group == "technique"
-        else KEYWORD_TYPES[one.kind] + (" | None" if one.default is None else "")
-        for name, one in OPTIONS.items()
-        if one.group != "workload"
-    }
-    listed = {
-        n: kind if OPTIONS[n].kind is ValueKind.WORDS else f"{kind} | Sequence[{kind}]" for n, kind in single.items()
-    }
+    words = KEYWORD_TYPES[ValueKind.WORDS]  # already a list
+    run = {name: one for name, one in OPTIONS.items() if one.group != "workload"}
+    kinds = {n: "str | int | float" if one.group == "technique" else KEYWORD_TYPES[one.kind] for n, one in run.items()}
+    absent = {name: " | None" if one.default is None else "" for name, one in run.items()}
+    single = {name: kind + absent[name] for name, kind in kinds.items()}
+    listed = {n: kind if kind == words else f"{kind} | Sequence[{kind}]{absent[n]}" for n, kind in kinds.items()}
     found = KEYWORDS_HEAD
     for name, summary, types in (
         ("RunOptions", "Options of a run, each with one value.", single),

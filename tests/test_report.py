@@ -18,7 +18,7 @@ import llmviewer as lv
 from llmviewer import api
 from llmviewer.cli import main
 from llmviewer.reports import excel, formulas, markdown, report_page, units
-from llmviewer.reports.html import curves, layers, operators, page, provenance, roofline
+from llmviewer.reports.html import curves, layers, page, provenance
 from llmviewer.reports.report import Report
 from llmviewer.reports.tables import TABLES
 from llmviewer.result.sweep import Grid
@@ -210,6 +210,15 @@ def test_a_roofline_marker_is_at_its_operators_intensity_and_rate(report_of_two:
     assert trace["y"][at] == pytest.approx(q_proj["flops"] / q_proj["time_s"] / 1e12, rel=1e-12)
     for message in ("34.4 GFLOP", "50.3 MB", "2 · tokens · inputs · outputs", "max(compute 34.7 µs"):
         assert message in trace["hovertext"][at], message
+
+
+def test_curves_of_bounds_say_so_on_their_axis(html: str) -> None:
+    labels = {
+        name: chart["layout"]["yaxis"]["title"]["text"] for name, chart in figures(html).items() if "curve" in name
+    }
+    assert labels["curve-ttft_s"] == "Ideal TTFT (ms)"
+    assert labels["curve-output_tokens_per_s"] == "Ideal output tokens/s"
+    assert labels["curve-total_bytes"] == "Memory (GiB)"
 
 
 def test_the_page_carries_all_points(report_of_two: Report, html: str) -> None:
@@ -535,14 +544,3 @@ def test_the_heading_of_one_configuration_lists_devices_and_techniques() -> None
     lead = re.search(r'<p class="lead">(.*?)</p>', found)
     assert lead is not None
     assert "; 4 devices; passes: flash_attention, shard(tensor=4)." in lead[1]
-
-
-def test_the_ridge_label_does_not_overlap_roofs() -> None:
-    """The label is left of and above the ridge, because other roofs and their names begin right of it."""
-    one = report(a={"model": "deepseek-v2-lite", "hardware": "h100-sxm", "quantization": "w8a8-fp8"})
-    answers = one.configurations
-    layout = roofline.chart(answers, operators.lines(answers)).layout
-    notes = layout["annotations"]
-    (ridge,) = [note for note in notes if note["text"].startswith("ridge")]
-    assert (ridge["xanchor"], ridge["yanchor"]) == ("right", "bottom")
-    assert layout["xaxis"]["range"][1] - ridge["x"] > 1.5

@@ -191,6 +191,47 @@ def test_a_click_on_a_marker_shows_its_figures(open_page: OpenPage) -> None:
     assert open_page.page.locator("tr.chosen").count() == 1
 
 
+def roofs_shown(open_page: OpenPage) -> set[str]:
+    """First words of the roofs that are drawn."""
+    words = open_page.page.evaluate(
+        """() => document.getElementById("plot-roofline")._fullData
+            .filter(one => one.visible === true && Array.isArray(one.meta)).map(one => one.name)"""
+    )
+    return {name.split()[0] for name in words}
+
+
+def test_a_hidden_configuration_hides_its_roofs(open_page: OpenPage) -> None:
+    assert roofs_shown(open_page) == {"h100-sxm", "a100-80gb-sxm"}
+    toggle = open_page.page.locator("#plot-roofline .legendtoggle").first
+    toggle.click()
+    open_page.page.wait_for_timeout(1000)  # Plotly waits for a second click
+    assert roofs_shown(open_page) == {"a100-80gb-sxm"}
+    toggle.click()
+    open_page.page.wait_for_timeout(1000)
+    assert roofs_shown(open_page) == {"h100-sxm", "a100-80gb-sxm"}
+
+
+def test_on_a_phone_markers_are_smaller_and_roofs_have_no_names(open_page: OpenPage) -> None:
+    def drawn() -> tuple[float, int]:
+        return tuple(
+            open_page.page.evaluate(
+                """() => { const data = document.getElementById("plot-roofline").data;
+                return [Math.max(...data.flatMap(one => Array.isArray(one.marker?.size) ? one.marker.size : [])),
+                        data.filter(one => (one.mode || "").includes("text")).length]; }"""
+            )
+        )
+
+    wide, names = drawn()
+    assert names > 0
+    open_page.page.set_viewport_size({"width": 420, "height": 800})
+    open_page.until("!document.getElementById('plot-roofline').data.some(one => (one.mode || '').includes('text'))")
+    narrow, names = drawn()
+    assert names == 0
+    assert narrow < 0.7 * wide
+    open_page.page.set_viewport_size(VIEWPORT)
+    open_page.until("document.getElementById('plot-roofline').data.some(one => (one.mode || '').includes('text'))")
+
+
 def test_a_click_on_a_box_shows_its_figures_and_its_edges(open_page: OpenPage) -> None:
     box = open_page.page.locator('figure.layer:visible a.op[data-name="attention"]').first
     box.click()

@@ -58,7 +58,7 @@ class RunOptionLists(TypedDict, total=False):
     engine: str | Sequence[str]
     profile: str | Sequence[str]
     gpu_memory_utilization: float | Sequence[float]
-    max_num_batched_tokens: int | Sequence[int | None] | None
+    max_num_batched_tokens: int | Sequence[int] | None
     ignore_fields: tuple[str, ...]
     expert_skew: str | int | float | Sequence[str | int | float]
     lora: str | int | float | Sequence[str | int | float]

@@ -121,7 +121,7 @@ def thinned(values: np.ndarray[Any, np.dtype[np.float64]], limit: int) -> np.nda
 
 
 def _chart(report: Report, metric: str, kept: list[Curve], looks: list[tuple[str, str]]) -> Chart:
-    title, label, divisor, show = CURVES[metric]
+    title, _, divisor, show = CURVES[metric]
     along = axis(report)
     across = np.asarray(report.points[along], dtype=np.float64)
     values = np.array([np.nan if v is None else v for v in report.points[metric]], dtype=np.float64)
@@ -143,12 +143,19 @@ def _chart(report: Report, metric: str, kept: list[Curve], looks: list[tuple[str
         data=data,
         layout={
             "xaxis": {"title": {"text": SIZES[along]}, **_scale(xs), **_ticks(xs)},
-            "yaxis": {"title": {"text": label}, "rangemode": "tozero", **_scale(ys)},
+            "yaxis": {"title": {"text": _label(report, metric)}, "rangemode": "tozero", **_scale(ys)},
             "showlegend": False,
             "hovermode": "closest",
         },
         height=380,
     )
+
+
+def _label(report: Report, metric: str) -> str:
+    """Returns the label of the y axis, which says so if all times are bounds of the roofline."""
+    label = CURVES[metric][1]
+    bounds = metric != "total_bytes" and set(report.points.get("efficiency", ())) == {"ideal"}
+    return f"Ideal {label if label[1].isupper() else label[:1].lower() + label[1:]}" if bounds else label
 
 
 def _scale(values: list[float]) -> Json:

@@ -79,7 +79,7 @@ KINDS: dict[str, PlotKind] = {
     "bandwidth": PlotKind(
         module="bandwidth",
         summary="Time over the memory bandwidth of hypothetical chips that differ only in it.",
-        example="llama-2-13b --hardware a6000 --batch-size 16 --quantization none,w4a16",
+        example="llama-2-13b --hardware a6000 --batch-size 16 --quantization none,w4a16 --target 20",
         axes={"bandwidth": ""},
     ),
     "memory": PlotKind(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.reports.plots import ticks
 from llmviewer.reports.plots.style import PALETTE, Style, colour
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ def names(axes: Axes, words: Sequence[str], style: Style) -> None:
     from textwrap import fill
 
     axes.set_xticks(np.arange(len(words)))
-    columns = max(len(axes.figure.axes), 1)
-    room = 0.8 * style.size.width / columns * 72.0 / (0.6 * style.size.text * max(len(words), 1))
+    room = 0.8 * style.size.width / ticks.columns(axes) * 72.0 / (0.6 * style.size.text * max(len(words), 1))
     upright = room < min(LINE_LENGTH, max(map(len, words)))
     shown = [fill(word.replace("/", "/ "), max(int(room), LINE_LENGTH) if not upright else 40) for word in words]
     if upright:

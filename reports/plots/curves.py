@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.reports.plots import intervals
 from llmviewer.reports.plots.style import Style, colour, dashes, marker
 from llmviewer.reports.plots.ticks import MAX_MARKED_POINTS, across, up
 from llmviewer.result.crossover import non_default_techniques
@@ -82,7 +83,8 @@ def draw(rows: pd.DataFrame, curves: Sequence[Curve], style: Style, more: Sequen
     for one, curve in zip(axes, curves, strict=True):
         panel(one, rows, curve, style)
     style.title(figure, common_title(rows, curves[0].x))
-    style.legend_below(figure, [*key(rows, style, band=any(bands(rows, curve.y) for curve in curves)), *more], 1)
+    band = any(intervals.banded(rows, curve.y) for curve in curves)
+    style.legend_below(figure, [*key(rows, style, band=band), *more], 1)
     style.settle(figure)
     return figure
 
@@ -106,7 +108,6 @@ def common_title(rows: pd.DataFrame, *omitted: str) -> str:
 def key(rows: pd.DataFrame, style: Style, *, band: bool = False) -> list[Artist]:
     """Returns legend entries: configurations if there are several, points that do not fit, bands."""
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
     names = list(dict.fromkeys(rows["configuration"]))
     entries: list[Artist] = [
@@ -118,7 +119,7 @@ def key(rows: pd.DataFrame, style: Style, *, band: bool = False) -> list[Artist]
         look: dict[str, Any] = {"color": style.theme.faint, "markerfacecolor": style.theme.paper, "marker": "o"}
         entries.append(Line2D([], [], label="does not fit in memory", markeredgecolor=style.theme.ink, **look))
     if band:
-        entries.append(Patch(color=style.theme.ink, alpha=0.2, label="80 % interval"))
+        entries.append(intervals.band_key(style))
     return entries
 
 
@@ -129,9 +130,14 @@ def _short(name: str) -> str:
 def panel(axes: Axes, rows: pd.DataFrame, curve: Curve, style: Style, order: str = "") -> None:
     """Draws the lines of one panel with scales and units.  order: column that orders the points, default x."""
     for at, (_, own) in enumerate(rows.groupby("configuration", sort=False)):
-        _line(axes, own.sort_values(order or curve.x), curve, at, style)
+        sorted_rows = own.sort_values(order or curve.x)
+        _line(axes, sorted_rows, curve, at, style)
+        if intervals.banded(rows, curve.y) and not order:
+            low, high = intervals.ends(sorted_rows, curve.y)
+            bounds = (low / curve.scale, high / curve.scale)
+            intervals.band(axes, _of_axis(sorted_rows, curve.x), bounds, colour(at))
     axes.set_xlabel(AXES.get(curve.x, curve.x))
-    axes.set_ylabel(f"{curve.title} ({curve.unit})" if curve.unit else curve.title)
+    axes.set_ylabel(axis_label(rows, curve.title, curve.unit))
     if not order:
         across(axes, _of_axis(rows, curve.x), style)
     up(axes, rows[curve.y].to_numpy(float) / curve.scale)
@@ -150,16 +156,13 @@ def _line(axes: Axes, rows: pd.DataFrame, curve: Curve, at: int, style: Style) -
             x[~fits], y[~fits], linestyle="", marker=shown, markersize=_size(style), markeredgecolor=colour(at),
             markerfacecolor=style.theme.paper, alpha=0.8,
         )  # fmt: skip
-    band = bands(rows, curve.y)
-    if band:
-        low, high = (rows[name].to_numpy(float) / curve.scale for name in band)
-        axes.fill_between(x, low, high, color=colour(at), alpha=0.2, linewidth=0)
 
 
-def bands(rows: pd.DataFrame, name: str) -> tuple[str, str] | None:
-    """Returns the columns of the 80 % interval of a time, or None if times are not calibrated."""
-    low, high = (f"{name.removesuffix('_s')}_{end}80_s" for end in ("low", "high"))
-    return (low, high) if low in rows.columns and rows[low].notna().any() else None
+def axis_label(rows: pd.DataFrame, title: str, unit: str) -> str:
+    """Returns `TTFT (ms)`, or `Ideal TTFT (ms)` where all times are bounds of the roofline."""
+    if "efficiency" in rows.columns and set(rows["efficiency"]) == {"ideal"}:
+        title = f"Ideal {title if title[1:2].isupper() else title[:1].lower() + title[1:]}"
+    return f"{title} ({unit})" if unit else title
 
 
 def _size(style: Style) -> float:

@@ -51,10 +51,11 @@ class Label:
 
 @dataclass(slots=True, eq=False)
 class Space:
-    """Occupied boxes inside axes of fixed position and limits [pixel]."""
+    """Occupied boxes inside axes of fixed position and limits [pixel].  texts: those of words among them."""
 
     axes: Axes
     taken: list[Bbox] = field(default_factory=list)
+    texts: list[Bbox] = field(default_factory=list)
 
     @property
     def renderer(self) -> Any:
@@ -70,6 +71,7 @@ class Space:
         within = free.x0 <= x0 and x1 <= free.x1 and free.y0 <= y0 and y1 <= free.y1
         if within and not any(box.overlaps(other) for box in boxes for other in self.taken):
             self.taken += boxes
+            self.texts += boxes
             return True
         text.remove()
         return False
@@ -85,12 +87,20 @@ class Space:
 
     def take_line(self, start: tuple[float, float], stop: tuple[float, float]) -> None:
         """Reserves a straight line between two points in data coordinates."""
-        from matplotlib.transforms import Bbox
+        self.taken += _along(self.axes.transData.transform([start, stop]))
 
-        (x0, y0), (x1, y1) = self.axes.transData.transform([start, stop])
-        steps = np.linspace(0.0, 1.0, int(np.hypot(x1 - x0, y1 - y0) / LINE_STEP) + 2)
-        for x, y in zip(x0 + steps * (x1 - x0), y0 + steps * (y1 - y0), strict=True):
-            self.taken.append(Bbox([[x - 0.5, y - 0.5], [x + 0.5, y + 0.5]]))
+    def lead(self, text: Text, x: float, y: float) -> bool:
+        """Reserves a text and the line from its centre to (x, y); removes it if the line would strike through words."""
+        box = self._boxes(text)[0]
+        centre = (0.5 * (box.x0 + box.x1), 0.5 * (box.y0 + box.y1))
+        line = _along(np.array([centre, self.axes.transData.transform((x, y))]))
+        if any(one.overlaps(words) for one in line for words in self.texts):
+            text.remove()
+            return False
+        if not self.keep(text):
+            return False
+        self.taken += line
+        return True
 
     def take_legend(self) -> None:
         """Reserves the place of the legend."""
@@ -119,6 +129,18 @@ class Space:
         return [Bbox([[a - half, b - half], [a + half, b + half]]) for a, b in zip(xs, ys, strict=True)]
 
 
+def _along(ends: Points) -> list[Bbox]:
+    """Returns small boxes along a straight line [pixel]."""
+    from matplotlib.transforms import Bbox
+
+    (x0, y0), (x1, y1) = ends
+    steps = np.linspace(0.0, 1.0, int(np.hypot(x1 - x0, y1 - y0) / LINE_STEP) + 2)
+    return [
+        Bbox([[x - 0.5, y - 0.5], [x + 0.5, y + 0.5]])
+        for x, y in zip(x0 + steps * (x1 - x0), y0 + steps * (y1 - y0), strict=True)
+    ]
+
+
 def _renderer(axes: Axes) -> Any:
     """Returns the renderer of the Agg canvas that every figure of `Style` has."""
     canvas: Any = axes.figure.canvas
@@ -132,9 +154,15 @@ def place(space: Space, labels: Sequence[Label], size: float, rings: Sequence[fl
     """
     lost = []
     for label in labels:
-        if not any(space.keep(_drawn(space.axes, label, offset, size)) for offset in _offsets(size, rings)):
+        if not any(_placed(space, label, offset, size) for offset in _offsets(size, rings)):
             lost.append(label.words)
     return lost
+
+
+def _placed(space: Space, label: Label, offset: tuple[float, float, str, str, bool], size: float) -> bool:
+    """Whether the label has room at this offset, where it is drawn then."""
+    text = _drawn(space.axes, label, offset, size)
+    return space.lead(text, label.x, label.y) if offset[4] else space.keep(text)
 
 
 def _offsets(size: float, rings: Sequence[float]) -> Iterator[tuple[float, float, str, str, bool]]:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Labelled ratios, and the minimum range of the axis.
-TICKS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
-MIN_RATIO, MAX_RATIO = 0.65, 1.6
+TICKS = (0.03, 0.06, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+MIN_RATIO, MAX_RATIO = 0.45, 2.2
 
 
 def frame(table: pd.DataFrame) -> pd.DataFrame:
@@ -51,9 +51,7 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     axes.axvline(1.0, color=style.theme.ink, linewidth=1.0)
     for (source, metric), own in rows.groupby(["source", "metric"], sort=False):
         _marks(axes, own, (metrics.index(metric), order.index(source)), style)
-    axes.set_yticks(
-        np.arange(len(order)), order, fontsize=min(style.size.text, 0.62 * style.size.height * 72.0 / len(order))
-    )
+    axes.set_yticks(np.arange(len(order)), order, fontsize=0.85 * style.size.text)
     _ratios(axes, float(rows["ratio"].min()) / 1.1, float(rows["ratio"].max()) * 1.1)
     inside = float(rows["inside"].mean())
     style.title(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from llmviewer.reports.plots import bars, curves
+import numpy as np
+
+from llmviewer.reports.plots import bars, curves, intervals
 from llmviewer.reports.plots.style import Style
 from llmviewer.result.result import Result
 
@@ -41,16 +43,22 @@ def frame(results: Mapping[str, Result]) -> pd.DataFrame:
 
 def picture(results: Mapping[str, Result], style: Style) -> Figure:
     """Plots configurations with one point each."""
-    return draw(frame(results), style, curves.common_title(curves.frame(results)))
+    totals = curves.frame(results)
+    return draw(frame(results), style, curves.common_title(totals), totals)
 
 
-def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
-    """Draws rows of `frame`."""
+def draw(rows: pd.DataFrame, style: Style, title: str = "", totals: pd.DataFrame | None = None) -> Figure:
+    """Draws rows of `frame`.  totals: rows of `curves.frame`, whose intervals of the stages become whiskers."""
     import pandas as pd
 
     figure, axes = style.figure(1, len(STAGES))
     table = rows.pivot_table(index=["stage", "configuration"], columns="name", values="time_s", aggfunc="sum")
     order = list(dict.fromkeys(rows["configuration"]))
+    known = (
+        pd.DataFrame(index=order)
+        if totals is None
+        else totals.drop_duplicates("configuration").set_index("configuration").loc[order]
+    )
     share = table.div(table.sum(axis=1), axis=0).fillna(0.0)
     stacked = bars.parts(share, MAX_OPERATORS)
     kept = {part.name: part.number for part in stacked}
@@ -64,9 +72,14 @@ def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
         ]
         bars.stack(one, shown, style)
         bars.names(one, order, style)
-        one.set_ylabel(f"{curve.title} ({curve.unit})")
+        one.set_ylabel(curves.axis_label(known, curve.title, curve.unit))
+        low, high = intervals.ends(known, f"{stage}_time_s")
+        intervals.whiskers(one, np.arange(len(known), dtype=np.float64), (low / curve.scale, high / curve.scale), style)
         one.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     style.title(figure, title)
-    style.legend_below(figure, bars.handles(stacked, style))
+    entries = bars.handles(stacked, style)
+    style.legend_below(
+        figure, [*entries, intervals.whisker_key(style)] if intervals.known(known, "decode_time_s") else entries
+    )
     style.settle(figure)
     return figure

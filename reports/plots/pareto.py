@@ -45,7 +45,7 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     if known.max() > ticks.LOG_SCALE_RATIO * known.min():
         axes.set_xscale("log")
         ticks.round_ticks(axes.xaxis, known)
-    axes.set_xlabel("Throughput per user (token/s)")
+    axes.set_xlabel(curves.axis_label(rows, "Throughput per user", "token/s"))
     style.title(figure, curves.common_title(rows, x))
     entries = [axes.lines[0]] if len(best) > 1 else []
     style.legend_below(figure, [*entries, *curves.key(rows, style)], 1)

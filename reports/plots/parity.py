@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmviewer.reports.plots import ticks
 from llmviewer.reports.plots.style import Style, colour, marker
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     right.set(xscale="log", yscale="log", xlabel=f"Measured ({unit})", ylabel="Predicted / measured")
     low, high = np.quantile(ratio, [0.002, 0.998])
     right.set_ylim(min(0.45, float(low)), max(2.2, float(high)))
+    for axis in (left.xaxis, left.yaxis, right.xaxis):
+        ticks.round_ticks(axis, rows["measured"].to_numpy(float), (1.0,))
     right.yaxis.set_major_formatter(lambda value, _: f"{value:g}×")
     right.yaxis.set_minor_formatter(lambda *_: "")
     shown = right.get_ylim()

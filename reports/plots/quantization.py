@@ -1,24 +1,76 @@
-"""Time and memory of configurations that differ in quantization or any other option, as bars."""
+"""Time and memory of configurations that differ in quantization or any other option, as bars grouped by chip."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.plots import bars, curves, memory, ticks
+from llmviewer.reports.plots import bars, curves, intervals, memory, ticks
 from llmviewer.reports.plots.curves import frame
 from llmviewer.reports.plots.style import Style, colour
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import numpy.typing as npt
     import pandas as pd
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    Values: TypeAlias = npt.NDArray[np.float64]
 
 #: Palette number of times, not used by memory parts.
 INK = 5
 PANELS = (("prefill_time_s", "Prefill time"), ("decode_time_s", "Decode step time"))
+#: Opacity of the parts of memory where the colour is the chip, in the order of `memory.PARTS`.
+SHADES = (1.0, 0.6, 0.35, 0.15)
+#: Height of a figure with its panels below each other, as a multiple of the usual one.
+STACKED_HEIGHT = 1.7
+#: Least width of a bar whose panels stand side by side, in text heights.
+MIN_BAR = 1.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Places:
+    """Positions of bars: a group per option value, and in it a bar per chip.
+
+    series: chip of each row ("" if bars are not grouped).  groups: names below the groups.
+    x: of each row.  width: of a bar.
+    """
+
+    series: list[str]
+    groups: list[str]
+    x: Values
+    width: float
+
+    @property
+    def chips(self) -> list[str]:
+        """The chips that have a colour each; empty if bars are not grouped."""
+        return list(dict.fromkeys(filter(None, self.series)))
+
+    def inks(self) -> list[str]:
+        """Returns the colour of each row."""
+        return [colour(self.chips.index(name)) if name else colour(INK) for name in self.series]
+
+
+def places(rows: pd.DataFrame) -> Places:
+    """Returns a group per option value if several chips or models have the same ones, else a bar per row."""
+    names = [str(name) for name in rows["configuration"]]
+    leading = sum(rows[name].nunique() > 1 for name in ("model", "hardware"))
+    parts = [name.split(", ") for name in names]
+    series = [", ".join(words[:leading]) for words in parts]
+    if not leading or min(map(len, parts)) <= leading or len(set(series)) == len(names):
+        return Places(series=[""] * len(names), groups=names, x=np.arange(len(names), dtype=float), width=0.75)
+    options = [", ".join(words[leading:]).removeprefix("quantization ") for words in parts]
+    groups, chips = list(dict.fromkeys(options)), list(dict.fromkeys(series))
+    width = 0.84 / len(chips)
+    offsets = (np.arange(len(chips)) - (len(chips) - 1) / 2.0) * width
+    x = [groups.index(g) + offsets[chips.index(c)] for g, c in zip(options, series, strict=True)]
+    return Places(series=series, groups=groups, x=np.array(x), width=0.94 * width)
 
 
 def picture(results: curves.Results, style: Style) -> Figure:
@@ -27,41 +79,70 @@ def picture(results: curves.Results, style: Style) -> Figure:
 
 
 def draw(rows: pd.DataFrame, style: Style) -> Figure:
-    """Draws rows of `frame`."""
-    figure, axes = style.figure(1, len(PANELS) + 1)
-    names = list(rows["configuration"])
+    """Draws rows of `frame`; panels with many bars stand below each other."""
+    at, panels = places(rows), len(PANELS) + 1
+    crowded = 0.6 * style.size.width / panels * 72.0 / len(rows) < MIN_BAR * style.size.text
+    figure, axes = style.figure(panels, 1) if crowded else style.figure(1, panels)
+    if crowded:
+        figure.set_figheight(STACKED_HEIGHT * style.size.height)
     for one, (y, title) in zip(axes, PANELS, strict=False):
-        _times(one, rows, curves.of_time(rows, "", y, title), style)
-        bars.names(one, names, style)
-    parts = memory.parts(rows)
-    bars.stack(axes[-1], parts, style)
-    bars.names(axes[-1], names, style)
-    axes[-1].set_ylabel("Device memory (GiB)")
-    capacities = rows["capacity_bytes"].to_numpy(float) / memory.GIB
-    total = float(rows["total_bytes"].max()) / memory.GIB
-    if capacities.min() < 3.0 * total:
-        places = np.arange(len(rows))
-        axes[-1].hlines(capacities, places - 0.45, places + 0.45, color=style.theme.ink, linewidth=1.4)
+        _times(one, rows, curves.of_time(rows, "", y, title), (at, style))
+    _memory(axes[-1], rows, at, style)
+    for one in axes:
+        bars.names(one, at.groups, style)
+        if crowded and one is not axes[-1]:
+            one.tick_params(labelbottom=False)
     style.title(figure, curves.common_title(rows))
-    style.legend_below(figure, memory.key(parts, style, fits=bool(rows["fits"].all()), budget=False))
+    style.legend_below(figure, _key(rows, at, style))
     style.settle(figure)
     return figure
 
 
-def _times(axes: Axes, rows: pd.DataFrame, curve: curves.Curve, style: Style) -> None:
-    """Draws a bar with interval per configuration, hollow if it does not fit in memory."""
+def _times(axes: Axes, rows: pd.DataFrame, curve: curves.Curve, where: tuple[Places, Style]) -> None:
+    """Draws a bar with interval and value per configuration, hollow if it does not fit in memory."""
+    at, style = where
     upright = ticks.room_for(["0.000"], axes, style) < len(rows)
-    for at, (_, row) in enumerate(rows.iterrows()):
-        value, ink = float(row[curve.y]) / curve.scale, colour(INK)
-        axes.bar(at, value, 0.75, color=ink if row["fits"] else style.theme.paper, edgecolor=ink, linewidth=1.2)
+    values, inks = rows[curve.y].to_numpy(float) / curve.scale, at.inks()
+    fills = [ink if fits else style.theme.paper for ink, fits in zip(inks, rows["fits"], strict=True)]
+    axes.bar(at.x, values, at.width, color=fills, edgecolor=inks, linewidth=1.0)
+    low, high = (end / curve.scale for end in intervals.ends(rows, curve.y))
+    intervals.whiskers(axes, at.x, (low, high), style)
+    for x, value, top in zip(at.x, values, np.fmax(values, high), strict=True):
         axes.annotate(
-            fmt.digits(value), (at, value), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
+            fmt.digits(value), (x, top), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
             rotation=90 if upright else 0, fontsize=style.size.text * 0.75, color=style.theme.ink,
         )  # fmt: skip
-    band = curves.bands(rows, curve.y)
-    if band:
-        low, high = (rows[name].to_numpy(float) / curve.scale for name in band)
-        axes.vlines(np.arange(len(rows)), low, high, color=style.theme.ink, linewidth=1.2)
-    axes.set_ylabel(f"{curve.title} ({curve.unit})")
+    axes.yaxis.set_major_formatter(lambda value, _: ticks.plain(value))
+    axes.set_ylabel(curves.axis_label(rows, curve.title, curve.unit))
     axes.margins(y=0.2 if upright else 0.1)
     axes.grid(visible=False, axis="x")
+
+
+def _memory(axes: Axes, rows: pd.DataFrame, at: Places, style: Style) -> None:
+    """Draws stacked bars of memory below lines at the capacities; the colour is the part, or the chip in groups."""
+    parts = memory.parts(rows)
+    if not at.chips:
+        bars.stack(axes, parts, style)
+    base = np.zeros(len(rows))
+    for part, shade in zip(parts if at.chips else (), SHADES, strict=False):
+        axes.bar(at.x, part.sizes, at.width, base, color=at.inks(), alpha=shade, linewidth=0.0)
+        base = base + part.sizes
+    axes.set_ylabel("Device memory (GiB)")
+    axes.grid(visible=False, axis="x")
+    capacities = rows["capacity_bytes"].to_numpy(float) / memory.GIB
+    if capacities.min() < 3.0 * float(rows["total_bytes"].max()) / memory.GIB:
+        half = 0.6 * at.width if not at.chips else 0.5 * at.width
+        axes.hlines(capacities, at.x - half, at.x + half, color=style.theme.ink, linewidth=1.4)
+
+
+def _key(rows: pd.DataFrame, at: Places, style: Style) -> list[Artist]:
+    """Returns legend entries: chips if bars are grouped, parts of memory, capacity, hollow bars, whiskers."""
+    from matplotlib.patches import Patch
+
+    entries = memory.key(memory.parts(rows), style, fits=bool(rows["fits"].all()), budget=False)
+    if at.chips:
+        shaded = zip(memory.PARTS.values(), SHADES, strict=True)
+        parts = [Patch(facecolor=style.theme.ink, alpha=shade, label=name) for name, shade in shaded]
+        chips = [Patch(color=colour(number), label=name) for number, name in enumerate(at.chips)]
+        entries = [*chips, *parts, *entries[len(parts) :]]
+    return [*entries, intervals.whisker_key(style)] if intervals.known(rows, PANELS[0][0]) else entries

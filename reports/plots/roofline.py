@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.reports.plots import labels, marks
-from llmviewer.reports.plots.curves import SHORT
+from llmviewer.reports.plots import curves, labels, marks
 from llmviewer.reports.plots.roofs import Roofs, label_zones, reserve_main_roofs, reserve_ridge, scales
 from llmviewer.reports.plots.roofs import draw as draw_roofs
 from llmviewer.reports.plots.style import Style, colour
@@ -25,22 +24,24 @@ MAX_RIDGES = 150.0
 MARKER_CORE = 0.7
 #: Operators below this share of time do not extend the axes.
 MIN_SHARE = 1e-3
+STAGES = "prefill and decode step"
 
 
 def frame(results: Mapping[str, Result]) -> pd.DataFrame:
     """Returns the operators of the first point of every configuration, with `share` of the stage's time.
 
-    performance: achieved FLOP/s.  Operators without FLOP or traffic are left out.
+    performance: attained FLOP/s.  ideal_performance: its bound.  Operators without FLOP or traffic are left out.
     """
     import pandas as pd
 
     rows = []
     for name, result in results.items():
         operators = result.operators
-        operators["configuration"] = name
+        operators["configuration"], operators["efficiency"] = name, result.efficiency
         spent = operators["time_s"] * operators["layers"]
         operators["share"] = spent / spent.groupby(operators["stage"]).transform("sum")
         operators["performance"] = operators["flops"] / operators["time_s"]
+        operators["ideal_performance"] = operators["flops"] / operators["ideal_time_s"]
         rows.append(operators[(operators["flops"] > 0) & (operators["arithmetic_intensity"] > 0)])
     return pd.concat(rows, ignore_index=True)
 
@@ -55,7 +56,16 @@ def roofs(results: Mapping[str, Result]) -> pd.DataFrame:
 def picture(results: Mapping[str, Result], style: Style, measured: pd.DataFrame | None = None) -> Figure:
     """Plots configurations with one point each.  measured: rows for `joined`."""
     operators = frame(results)
-    return draw(operators if measured is None else joined(operators, measured), roofs(results), style)
+    shown = operators if measured is None else joined(operators, measured)
+    return draw(shown, roofs(results), style, title(results))
+
+
+def title(results: Mapping[str, Result]) -> str:
+    """Returns models, chips, stages, and what all configurations have in common: techniques, sizes, efficiency."""
+    rows = curves.frame(results)
+    names = [", ".join(dict.fromkeys(rows[name].astype(str))) for name in ("model", "hardware")]
+    common = curves.common_title(rows, "model", "hardware")
+    return f"{' on '.join(names)}: {STAGES}, {common}"
 
 
 def joined(operators: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
@@ -69,7 +79,7 @@ def joined(operators: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     return found.assign(measured=found["flops"] / found["measured_s"])
 
 
-def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style) -> Figure:
+def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style, title: str = STAGES) -> Figure:
     """Draws operators of `frame` or `joined` under the roofs `over` of `roofs`."""
     from matplotlib.ticker import NullFormatter
 
@@ -78,7 +88,7 @@ def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style) -> Figure:
     scales(axes, *_limits(operators, over, max(_ridges(over, main))))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_formatter(NullFormatter())  # laying out empty labels takes time
-    style.title(figure, _title(operators))
+    style.title(figure, title)
     marks.draw(figure, operators, style)
     marks.measured(axes, operators, style)
     style.settle(figure)  # slopes and free space are known only once the axes have their position
@@ -89,7 +99,8 @@ def draw(operators: pd.DataFrame, over: pd.DataFrame, style: Style) -> Figure:
     ]
     space = _space(axes, operators, style)
     _draw_roofs_of_chips(space, own, style)
-    labels.place(space, marks.names(operators, style), style.size.text * 0.8)
+    rings = labels.RINGS if len(inks) == 1 else labels.RINGS[:4]  # long leaders of several chips would cross
+    labels.place(space, marks.names(operators, style), style.size.text * 0.8, rings)
     if len(own) == 1:
         label_zones(space, own[0].ridge, style)
     return figure
@@ -103,6 +114,11 @@ def _space(axes: Axes, operators: pd.DataFrame, style: Style) -> labels.Space:
         shown[["arithmetic_intensity", "performance"]].to_numpy(float),
         np.sqrt(marks.areas(shown, style) / np.pi) * MARKER_CORE,
     )
+    if set(shown["efficiency"]) != {"ideal"}:
+        bounds = shown[["arithmetic_intensity", "ideal_performance"]].to_numpy(float)
+        space.take_points(bounds, np.full(len(bounds), np.sqrt(marks.bound_area(style) / np.pi) * MARKER_CORE))
+        for (x, bound), attained in zip(bounds, shown["performance"].to_numpy(float), strict=True):
+            space.take_line((x, attained), (x, bound))
     if "measured" in shown.columns:
         crosses = shown.loc[shown["measured"].notna(), ["arithmetic_intensity", "measured"]].to_numpy(float)
         space.take_points(crosses, np.full(len(crosses), style.size.text * 0.35))
@@ -124,13 +140,6 @@ def _inks(operators: pd.DataFrame, style: Style) -> dict[str, str]:
     chips = operators.drop_duplicates("configuration")["hardware"].astype(str).tolist()
     apart = 1 < len(chips) == len(set(chips))
     return {chip: colour(at) if apart else style.theme.ink for at, chip in enumerate(chips)}
-
-
-def _title(operators: pd.DataFrame) -> str:
-    """Returns models, chips and common sizes."""
-    names = [", ".join(dict.fromkeys(operators[name].astype(str))) for name in ("model", "hardware")]
-    sizes = [f"{word} {operators[name].iloc[0]:,}" for name, word in SHORT.items() if operators[name].nunique() == 1]
-    return f"{names[0]} on {names[1]}: {', '.join(sizes)}"
 
 
 def _main_rates(operators: pd.DataFrame, over: pd.DataFrame) -> dict[str, float]:

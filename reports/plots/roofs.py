@@ -39,11 +39,11 @@ class Roofs:
     chips: int
     ink: str
 
-    def names(self, name: str, rate: str) -> tuple[str, str, str]:
-        """Returns the name of a roof and two shorter ones, with the chip if there are several."""
+    def names(self, name: str, rate: str) -> tuple[str, ...]:
+        """Returns the name of a roof and shorter ones, with the chip if there are several and room for it."""
         chip = "" if self.chips == 1 else f"{self.rows['hardware'].iloc[0]} "
         shorter = name.removeprefix("tensor ").removeprefix("device ")
-        return f"{chip}{name} {rate}", f"{chip}{shorter} {rate}", f"{chip}{rate}"
+        return f"{chip}{name} {rate}", f"{chip}{shorter} {rate}", f"{chip}{rate}", *([rate] if chip else [])
 
     def select(self, roof: str) -> list[tuple[str, float]]:
         """Returns names and rates of one kind of roof, lowest first."""
@@ -74,7 +74,8 @@ def draw(space: Space, roofs: Roofs, style: Style) -> None:
     for name, rate in units:
         if rate == roofs.main:
             _horizontal(space, (roofs.names(name, fmt.flops_per_s(rate)), rate, roofs), (ink, dashes(0)), style)
-    for level, (name, rate) in enumerate(roofs.select("memory")):
+    memories = roofs.select("memory")
+    for level, (name, rate) in enumerate(memories if roofs.chips == 1 else memories[:1]):
         names = roofs.names(name, fmt.bandwidth(rate))
         _diagonal(space, (names, rate, roofs.main), (ink, dashes(level)), style)
     if roofs.chips == 1:

@@ -64,9 +64,10 @@ class Style:
     def figure(self, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, list[Axes]]:
         """Returns a figure and its axes in this style, without global state.  shared: options of `Figure.subplots`."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
 
-        figure = Figure(
+        from llmviewer.reports.plots.figure import figure_class
+
+        figure = figure_class()(
             figsize=(self.size.width, self.size.height), layout="constrained", facecolor=self.theme.paper, dpi=DPI
         )
         FigureCanvasAgg(figure)
@@ -126,7 +127,13 @@ class Style:
 
     def _legend_options(self) -> dict[str, Any]:
         """Returns the options of every legend."""
-        return {"fontsize": self.size.text * 0.85, "framealpha": 0.85, "handletextpad": 0.4, "columnspacing": 1.0}
+        return {
+            "fontsize": self.size.text * 0.85,
+            "framealpha": 0.85,
+            "handletextpad": 0.4,
+            "columnspacing": 1.0,
+            "handlelength": 2.6,
+        }
 
     def _apply_theme(self, legend: Legend) -> None:
         """Applies the theme's colours to a legend."""
@@ -147,5 +154,5 @@ def marker(at: int) -> str:
 
 
 def dashes(at: int) -> Literal["-", "--", "-.", ":"]:
-    """Returns the dashes of series `at`."""
-    return DASHES[(at // len(PALETTE) + at) % len(DASHES)]
+    """Returns the dashes of series `at`; a repeated colour has other dashes, so that 28 series differ."""
+    return DASHES[(at // len(PALETTE) + at % len(PALETTE)) % len(DASHES)]

@@ -40,8 +40,7 @@ def across(axes: Axes, values: Values, style: Style) -> None:
         axes.set_xticks(spaced(found, [plain(value) for value in found], axes, style))
         axes.set_xticks([], minor=True)
     elif axes.get_xscale() == "log":
-        room = room_for([f"{found[-1]:,.0f}"], axes, style)
-        round_ticks(axes.xaxis, found, (1.0, 2.0, 5.0) if 3.0 * np.log10(found[-1] / found[0]) < room else (1.0, 4.0))
+        round_ticks(axes.xaxis, found, _within_decade(found, axes, style))
 
 
 def spaced(places: Values, words: Sequence[str], axes: Axes, style: Style) -> Values:
@@ -51,10 +50,30 @@ def spaced(places: Values, words: Sequence[str], axes: Axes, style: Style) -> Va
 
 def room_for(words: Sequence[str], axes: Axes, style: Style) -> int:
     """Returns how many labels of this length fit side by side below the axes."""
-    spec = axes.get_subplotspec()
-    columns = 1 if spec is None else spec.get_gridspec().ncols
     wide = 0.62 * style.size.text * (max(map(len, words)) + 1.0)
-    return int(max((style.size.width / columns - 0.06 * style.size.text) * 72.0 / wide, 2.0))
+    return int(max(_width(axes, style) / wide, 2.0))
+
+
+def _width(axes: Axes, style: Style) -> float:
+    """Returns the approximate width of the axes [point]."""
+    return (style.size.width / columns(axes) - 0.06 * style.size.text) * 72.0
+
+
+def _within_decade(found: Values, axes: Axes, style: Style) -> tuple[float, ...]:
+    """Returns the densest tick positions of a decade whose labels stand clear of each other.
+
+    Labels at a decade's ticks are closest where the ratio of neighbours is least: 2 of (1, 2, 5), 3 of (1, 3).
+    """
+    label = 0.62 * style.size.text * (len(plain(float(np.ceil(found[-1])))) + 0.5)
+    decade = _width(axes, style) / float(np.log10(found[-1] / found[0]))
+    choices = (((1.0, 2.0, 5.0), 2.0), ((1.0, 3.0), 3.0))
+    return next((within for within, ratio in choices if np.log10(ratio) * decade > label), (1.0,))
+
+
+def columns(axes: Axes) -> int:
+    """Returns how many panels stand side by side."""
+    spec = axes.get_subplotspec()
+    return 1 if spec is None else spec.get_gridspec().ncols
 
 
 def round_ticks(axis: Axis, known: Values, within: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:

@@ -53,10 +53,12 @@ def frame(results: Mapping[str, Result], metric: str = "tpot_s") -> pd.DataFrame
     """Returns rows of `configuration`, `group`, `seconds` of the first point, which add up to the metric."""
     import pandas as pd
 
-    found = [one.attribution(metric).assign(configuration=name) for name, one in results.items()]
+    found = [
+        one.attribution(metric).assign(configuration=name, efficiency=one.efficiency) for name, one in results.items()
+    ]
     rows = pd.concat(found, ignore_index=True)
     rows["group"] = [group(str(name), str(kind)) for name, kind in zip(rows["name"], rows["kind"], strict=True)]
-    return rows.groupby(["configuration", "group"], sort=False)["seconds"].sum().reset_index()
+    return rows.groupby(["configuration", "efficiency", "group"], sort=False)["seconds"].sum().reset_index()
 
 
 def steps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -109,7 +111,7 @@ def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
         )  # fmt: skip
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     bars.names(axes, list(found["name"]), style)
-    axes.set_ylabel(f"{curve.title} ({curve.unit})")
+    axes.set_ylabel(curves.axis_label(rows, curve.title, curve.unit))
     axes.use_sticky_edges = False  # otherwise the label above a bar that starts at the top has no room
     axes.margins(y=0.1)
     axes.set_ylim(bottom=min(0.0, float(ends.min())))

@@ -43,6 +43,7 @@ def command(
         str, opt.listed("output_len", "Output lengths: a list or ranges, if the plot has this axis.")
     ] = "",
     bandwidth: Annotated[str, typer.Option(help="For bandwidth: GB/s, a list or ranges.")] = "",
+    target: Annotated[str, typer.Option(help="For bandwidth: time of a decode step to reach, in ms.")] = "",
     metric: Annotated[str, typer.Option(help="For crossover and waterfall: tpot_s, e2e_s, ttft_s ...")] = "",
     measured: Annotated[
         str, typer.Option(help="For roofline: a CSV with columns stage, name, time_s (of one layer).")
@@ -72,7 +73,7 @@ def command(
     request = loading.PlotRequest(
         kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options
     )
-    picture_options = loading.picture_options(request, measured)
+    picture_options = loading.picture_options(request, measured, target)
     left_out: tuple[str, ...] = ()
     if measured:
         picture_options["measured"], left_out = checks.timed_rows(picture_options["measured"])

@@ -58,8 +58,8 @@ def load_data(request: PlotRequest) -> LoadedData:
     return LOADERS[request.kind.data](request)
 
 
-def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
-    """Keyword arguments of the plot's `picture` function.  measured: path of a table, or ""."""
+def picture_options(request: PlotRequest, measured: str, target: str = "") -> dict[str, Any]:
+    """Keyword arguments of the plot's `picture` function.  measured: path of a table, or "".  target: [ms], or ""."""
     kind = request.kind
     options: dict[str, Any] = {}
     if request.metric and request.metric not in kind.metrics:
@@ -68,11 +68,22 @@ def picture_options(request: PlotRequest, measured: str) -> dict[str, Any]:
         options["metric"] = request.metric or kind.metrics[0]
     if kind.data is PlotData.MAP:
         options["title"] = f"{request.model} on {request.hardware}"
+    if target:
+        if kind.module != "bandwidth":
+            raise _not_taken("target", target)
+        options["target_s"] = _milliseconds(target) / 1e3
     if measured:
         if kind.module != "roofline":
             raise _not_taken("measured", measured)
         options["measured"] = tables.table(measured, ("stage", "name", "time_s"))
     return options
+
+
+def _milliseconds(text: str) -> float:
+    value = parse_number(text)
+    if not isinstance(value, str) and 0.0 < value < np.inf:
+        return float(value)
+    raise UserError(f"target is {quoted(text)}; allowed: a time in ms above 0")
 
 
 def _not_taken(name: str, text: str) -> UserError:

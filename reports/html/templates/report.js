@@ -232,9 +232,34 @@
     ];
   }
 
+  const phone = matchMedia("(max-width: 40rem)");
+
+  // On a phone markers are half as large, and names, which a tap shows as well, are left out.
+  function fitted([data, layout]) {
+    for (const trace of data) {
+      if (trace.mode === "lines+markers+text") trace.mode = "lines";
+      if (Array.isArray(trace.marker?.size)) trace.marker.size = trace.marker.size.map((size) => size / 2 + (size && 2));
+    }
+    return [data, { ...layout, annotations: [], margin: { l: 48, r: 12, t: 10, b: 46 } }];
+  }
+
+  // A roof belongs to the configurations in `meta` and hides with the last of them.
+  function hideRoofs(place) {
+    const hidden = new Set(place.data.filter((one) => one.visible === "legendonly").map((one) => one.legendgroup));
+    const changed = place.data.flatMap((one, at) => {
+      if (!Array.isArray(one.meta)) return [];
+      const visible = one.meta.every((name) => hidden.has(name)) ? "legendonly" : true;
+      return (one.visible ?? true) === visible ? [] : [[at, visible]];
+    });
+    if (changed.length) {
+      window.Plotly.restyle(place, { visible: changed.map(([, visible]) => visible) }, changed.map(([at]) => at));
+    }
+  }
+
   async function draw(figure, extra = {}) {
     const place = document.getElementById(`plot-${figure.key}`);
-    const [data, layout] = themed(figure);
+    const full = themed(figure);
+    const [data, layout] = figure.key === "roofline" && phone.matches ? fitted(full) : full;
     const config = {
       responsive: true,
       displaylogo: false,
@@ -249,6 +274,7 @@
         const key = event.points[0].customdata;
         if (key) show(key, $("#roofline-panel"));
       });
+      place.on("plotly_restyle", () => hideRoofs(place));
     }
     place.drawn = true;
   }
@@ -265,6 +291,7 @@
     document.documentElement.dataset.drawn = "yes";
     const again = () => figures.forEach((figure) => draw(figure));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+    phone.addEventListener("change", again);
     matchMedia("print").addEventListener("change", (event) => print(event.matches));
     addEventListener("beforeprint", () => print(true));
     addEventListener("afterprint", () => print(false));
