@@ -34,9 +34,7 @@ def test_bash_completes_every_command() -> None:
 
 def test_bash_completes_options_models_and_chips_of_analyze() -> None:
     offered = bash("analyze", "--")
-    assert {"--hardware", "--batch-size", "--tensor-parallel-size", "--batch", "--tp", "-tp", "--block-size"} <= set(
-        offered
-    )
+    assert {"--hardware", "--batch-size", "--tensor-parallel-size", "--batch", "--tp", "--block-size"} <= set(offered)
     assert {"--" + name.replace("_", "-") for name in TECHNIQUES} <= set(offered)
     assert "llama-3.1-8b" in bash("analyze", "llama-3.1")
     assert bash("analyze", "llama-3.1-8b", "--hardware", "h200")[0] == "h200"

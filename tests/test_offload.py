@@ -434,7 +434,7 @@ def problem(model: str, batch: int, host_option: str) -> placement.Problem:
     """FlexGen's linear program for a request on a T4."""
     from llmviewer.techniques.offload.flexgen import _placed
 
-    configuration = api.configuration(model, "t4", offload=f"flexgen,{host_option}")
+    configuration = api.configuration(model, "t4", offload=f"flexgen,{host_option}", efficiency="ideal")
     request = api.request(batch, 512, 32)
     return placement.problem(configuration.model, request, np.inf, lambda s: _placed(configuration.system, s))
 

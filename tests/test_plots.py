@@ -220,7 +220,7 @@ def test_hypothetical_chips_differ_only_in_bandwidth(tmp_path: Path) -> None:
     from llmviewer.cli.plot import given
 
     sizes = {"batch_size": "", "input_len": "", "output_len": "", "bandwidth": "384,768"}
-    options = {"dtype": "auto", **{name: option.default for name, option in TECHNIQUES.items()}}
+    options = {"dtype": "auto", "efficiency": "ideal", **{name: option.default for name, option in TECHNIQUES.items()}}
     requested = given.PlotRequest(
         kind=KINDS["bandwidth"], model="llama-2-7b", hardware="a6000", sizes=sizes, metric="", options=options
     )

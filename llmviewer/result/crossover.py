@@ -77,7 +77,7 @@ class Crossover:
     @property
     def tied(self) -> Array:
         """Whether the interval of another configuration overlaps that of the winner, shape (contexts, batch sizes)."""
-        best = np.argmin(self.values, axis=0)
+        best = np.maximum(self.winner.astype(int), 0)
         others = np.arange(len(self.names))[:, None, None] != best
         overlaps = self.low <= np.take_along_axis(self.high, best[None], axis=0)
         tied: Array = (others & overlaps & np.isfinite(self.values)).any(axis=0)

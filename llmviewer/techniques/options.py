@@ -107,8 +107,7 @@ class Options:
         Declaration(
             kind=ValueKind.WHOLE,
             default=None,
-            help="Most prompt tokens of one prefill pass; 0 = all prompts together (default: the engine's limit; "
-            "without an engine, together).",
+            help="Most prompt tokens of one prefill pass; 0 = no limit; default: the engine's.",
             least=0,
             panel=Panel.GENERATION,
         )
