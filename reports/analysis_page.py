@@ -27,10 +27,10 @@ from llmviewer.result.verdict import Verdict
 
 
 def page(result: Result, point: int = 0, found: Verdict | None = None) -> Page:
-    """Returns the page of one point of a Result, after its verdict if there is one."""
+    """Returns the page of one point of a Result, after its verdict or, without one, its bottleneck."""
     answer = result.to_dict(point)
-    first = () if found is None else (verdict(found, answer),)
-    return (*first, header(answer), *stages(answer, result.token_budget), *details(answer, result.token_budget))
+    first = _bottleneck(answer) if found is None else verdict(found, answer)
+    return (first, header(answer), *stages(answer, result.token_budget), *details(answer, result.token_budget))
 
 
 def stages(answer: dict[str, Any], token_budget: float) -> Page:
@@ -49,7 +49,7 @@ def details(answer: dict[str, Any], token_budget: float) -> Page:
         *fusions(answer["fusions"]),
         *memory_parts(answer["memory"], _longest_workload(answer), _cache_text(answer), placed=_is_placed(answer)),
         _metrics(answer, ttft_parts(answer, token_budget)),
-        _bottleneck(answer),
+        _advice(answer),
         _sources(answer),
         *_warnings(answer),
     )
@@ -176,12 +176,12 @@ def _engine(answer: dict[str, Any]) -> str:
 
 
 def _bottleneck(answer: dict[str, Any]) -> Facts:
-    return Facts(
-        lines=(
-            ("Bottleneck", bottleneck.sentence(answer)),
-            ("Advice", f"{bottleneck.advice(answer)} [{bottleneck.SURVEY}]"),
-        )
-    )
+    return Facts(lines=(("Bottleneck", bottleneck.sentence(answer)),))
+
+
+def _advice(answer: dict[str, Any]) -> Facts:
+    """Returns the survey's advice for the bottleneck."""
+    return Facts(lines=(("Advice", f"{bottleneck.advice(answer)} [{bottleneck.SURVEY}]"),))
 
 
 def _sources(answer: dict[str, Any]) -> Facts:

@@ -98,4 +98,4 @@ def _certainty(answer: dict[str, Any]) -> str:
     value = answer["metrics"][metric]
     low, high = (fmt.percent(abs(bound / value - 1.0)) for bound in known[metric]["80"])
     label = metric.removesuffix("_s").upper()
-    return f"80 % of such predictions lie within −{low} and +{high} of the measured {label}; {times}"
+    return f"the measured {label} lies between −{low} and +{high} of this one in 80 % of cases; {times}"

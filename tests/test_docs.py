@@ -52,9 +52,13 @@ def test_a_command_of_the_docs_runs(line: str, folder: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_of_the_docs_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_of_the_docs_runs(
+    code: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
-    assert "ttft_s" in capsys.readouterr().out
+    assert capsys.readouterr().out.strip()
+    assert "savefig" not in code or [*tmp_path.iterdir()]
 
 
 def test_the_readme_output_matches_the_command(
