@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import llmviewer as lv
 from llmviewer import api
 from llmviewer.cli import main
 from llmviewer.core.workload import Request
@@ -246,3 +247,11 @@ def test_ticks_of_bandwidths_do_not_collide(size: str, ratio: float) -> None:
         boxes = [label.get_window_extent() for label, x in zip(labels, at, strict=True) if low <= x <= high]
         assert len(boxes) >= 2
         assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+def test_ties_of_a_crossover_are_pale_and_in_lower_case() -> None:
+    """Two names of one chip tie at every point that fits."""
+    found = lv.crossover("llama-2-7b", ["h100", "h100-sxm"], batch_size=[1, 2], context=[128, 512])
+    figure = lv.plot("crossover", found)
+    assert {text.get_text() for text in figure.axes[0].texts} == {"a"}
+    assert "pale: 80 % intervals overlap" in {text.get_text() for text in figure.legends[0].get_texts()}

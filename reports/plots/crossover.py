@@ -24,6 +24,10 @@ WINNER_TITLES = {
 MAX_LETTERED = 16
 
 
+#: Opacity of a point where one configuration wins, and where its interval overlaps that of another.
+ALPHA, TIED_ALPHA = 0.8, 0.35
+
+
 def picture(found: Crossover, style: Style, title: str = "") -> Figure:
     """Plots a map.  title: common properties of its configurations."""
     return draw(found, style, title)
@@ -40,21 +44,24 @@ def draw(found: Crossover, style: Style, title: str = "") -> Figure:
     inks = [style.theme.faint, *(colour(at) for at in range(len(found.names)))]
     axes.imshow(
         winner + 1, origin="lower", aspect="auto", interpolation="nearest", cmap=ListedColormap(inks), vmin=-0.5,
-        vmax=len(inks) - 0.5, alpha=0.8,
+        vmax=len(inks) - 0.5, alpha=np.where(found.tied, TIED_ALPHA, ALPHA),
     )  # fmt: skip
     axes.grid(visible=False)
     _axis(figure, found, style)
     if max(winner.shape) <= MAX_LETTERED:
         for (row, column), at in np.ndenumerate(winner):
             if at != NO_WINNER:
+                first = "a" if found.tied[row, column] else "A"
                 axes.text(
-                    column, row, chr(ord("A") + at), ha="center", va="center", color=style.theme.ink,
+                    column, row, chr(ord(first) + at), ha="center", va="center", color=style.theme.ink,
                     fontsize=style.size.text * 0.8,
                 )  # fmt: skip
     style.title(figure, ", ".join(filter(None, (title, WINNER_TITLES[found.metric], found.efficiency))))
-    entries = [Patch(color=colour(at), alpha=0.8, label=f"{chr(ord('A') + at)}  {found.names[at]}") for at in there]
+    entries = [Patch(color=colour(at), alpha=ALPHA, label=f"{chr(ord('A') + at)}  {found.names[at]}") for at in there]
     if (winner == NO_WINNER).any():
-        entries.append(Patch(color=style.theme.faint, alpha=0.8, label="no configuration fits in memory"))
+        entries.append(Patch(color=style.theme.faint, alpha=ALPHA, label="no configuration fits in memory"))
+    if found.tied.any():
+        entries.append(Patch(color=style.theme.ink, alpha=TIED_ALPHA, label="pale: 80 % intervals overlap"))
     style.legend_below(figure, entries, least=1)
     style.settle(figure)
     return figure
