@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +63,11 @@ def test_an_invalid_option_names_the_value_and_what_is_allowed(options: dict[str
     ],
     ids=lambda value: str(value)[:20].replace("\0", "?"),
 )
-def test_an_unknown_name_is_a_one_line_error_with_the_nearest_name(model: str, chip: str, message: str) -> None:
+def test_an_unknown_name_is_a_one_line_error_with_the_nearest_name(
+    model: str, chip: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")  # its parent holds no model
     with pytest.raises(lv.UserError, match=message) as error:
         lv.analyze(model, chip)
     assert "\n" not in str(error.value)
