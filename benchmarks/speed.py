@@ -38,6 +38,8 @@ ANALYZE = ["analyze", "llama-2-7b", "--hardware", "a6000", "--format", "json"]
 HEADER = """# Speed
 
 Printed by `make bench` (`benchmarks/speed.py`) on {cores} cores of an {cpu}, Python {python}, numpy {numpy}.
+Twenty million additions in a Python loop take {loop:.1f} s of processor time here: the machine decides the absolute
+figures, and ratios to that loop can be compared.
 
 A *point* is one prefill and one decode step of Llama-2-7b with flash attention, including memory, with model and chip
 already loaded. A *generation* prices the prefill and all 511 decode steps. The sweep runs on one core. The cold process
@@ -57,9 +59,21 @@ def _cpu() -> str:
 
 def main() -> None:
     """Print every figure with its goal."""
-    print(HEADER.format(cores=os.cpu_count(), cpu=_cpu(), python=platform.python_version(), numpy=np.__version__))
+    print(
+        HEADER.format(
+            cores=os.cpu_count(), cpu=_cpu(), python=platform.python_version(), numpy=np.__version__, loop=loop_s()
+        )
+    )
     for what, measured, goal in (*cold_process(), *in_process(), *doors.rows()):
         print(f"| {what} | {measured} | {goal} |")
+
+
+def loop_s() -> float:
+    """Processor time of 20 million additions [s], a measure of the machine."""
+    start, total = time.process_time(), 0
+    for number in range(20_000_000):
+        total += number
+    return time.process_time() - start
 
 
 def cold_process() -> list[tuple[str, str, str]]:
