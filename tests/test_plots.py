@@ -314,7 +314,9 @@ def test_no_point_dominates_the_pareto_frontier() -> None:
 
 
 def test_a_map_has_a_cell_for_every_batch_and_context() -> None:
-    configurations = {name: api.configuration(*DENSE, quantization=name) for name in ("w8a8", "w4a16")}
+    configurations = {
+        name: api.configuration(*DENSE, quantization=name, efficiency="ideal") for name in ("w8a8", "w4a16")
+    }
     found = crossover(configurations, np.array([1.0, 256.0]), np.array([512.0, 1024.0, 1e6]), "ttft_s")
     figure = module("crossover").picture(found, HALF)
     assert figure.axes[0].images[0].get_array().shape == (3, 2)
