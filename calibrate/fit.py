@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from llmviewer.calibrate.conformal import coverage, errors, quantiles
-from llmviewer.calibrate.tables import SHAPES, RowGroup
-from llmviewer.core.counts import Array
+from llmviewer.calibrate.tables import TABLES, RowGroup
+from llmviewer.core.counts import Array, Count, total
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import roofline
@@ -25,6 +25,7 @@ from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.kernels.family import Constants, Family
 from llmviewer.timing.profile import Fit
 from llmviewer.timing.regimes import REGIMES, regime_of
+from llmviewer.timing.roofline import Timing
 
 #: Number of cross-validation folds over shapes.
 FOLDS = 5
@@ -54,7 +55,7 @@ class Sample:
 
 def folds_of(frame: Any, table: str) -> Array:
     """Fold of every row, from a hash of its shape only: the same in every run and for every source."""
-    shapes = frame[list(SHAPES[table])].astype(str).agg("/".join, axis=1)
+    shapes = frame[list(TABLES[table].shape)].astype(str).agg("/".join, axis=1)
     marks = [int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % FOLDS for text in shapes]
     return np.array(marks, dtype=np.float64)
 
@@ -62,7 +63,7 @@ def folds_of(frame: Any, table: str) -> Array:
 def fit_key(rows: RowGroup) -> tuple[str, str, str]:
     """Family, variant and engine of the fit for these rows."""
     operator = rows.operators[-1]
-    family = "attention_decode" if rows.table == "attention_decode" else families_of(operator)[0]
+    family = rows.family or families_of(operator)[0]
     return family, FAMILIES[family].variant(operator), rows.engine
 
 
@@ -91,14 +92,23 @@ def with_constants(family: str, constants: Constants, others: Efficiency) -> Eff
     return efficiency
 
 
-def predicted_seconds(rows: RowGroup, efficiency: Efficiency) -> tuple[Array, Array]:
-    """Predicted time of every row [s], the sum over its operators; and the regime of the last operator."""
+def row_timing(rows: RowGroup, efficiency: Efficiency) -> Timing:
+    """Predicted time of every row and of each resource, the sums over its operators."""
+    parts = [
+        roofline.time_operator(operator, rows.chip, efficiency, operator.traffic_bytes) for operator in rows.operators
+    ]
+    resources: dict[str, Count] = {}
+    for part in parts:
+        for name, seconds in part.resources:
+            resources[name] = resources.get(name, 0.0) + seconds
     points = np.ones(len(rows.measured_s))
-    time = 0.0 * points
-    for operator in rows.operators:
-        timing = roofline.time_operator(operator, rows.chip, efficiency, operator.traffic_bytes)
-        time = time + timing.time_s
-    return time, regime_of(timing) * points
+    return Timing(time_s=total(part.time_s for part in parts) * points, resources=tuple(resources.items()))
+
+
+def predicted_seconds(rows: RowGroup, efficiency: Efficiency) -> tuple[Array, Array]:
+    """Predicted time of every row [s], and its regime."""
+    timing = row_timing(rows, efficiency)
+    return np.asarray(timing.time_s), regime_of(timing) * np.ones(len(rows.measured_s))
 
 
 def fit(sample: Sample, others: Efficiency) -> Fit:

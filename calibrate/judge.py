@@ -13,7 +13,7 @@ from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.readers import files, torch_profiler
 from llmviewer.calibrate.readers.stated import Stated
 from llmviewer.calibrate.sources import WHOLE_TABLES, is_samples, read
-from llmviewer.calibrate.tables import SHAPES
+from llmviewer.calibrate.tables import TABLES
 from llmviewer.core.errors import UserError
 from llmviewer.hardware import specs as chips
 from llmviewer.timing.profile import Profile
@@ -80,7 +80,7 @@ def _predict_file(path: Path, options: predict.PredictionOptions) -> Iterator[pd
         if name in source.tables:
             yield whole.without_samples(whole.predict(source.tables[name], name, options))
     for name, frame in source.tables.items():
-        if name not in (*SHAPES, *WHOLE_TABLES):
+        if name not in (*TABLES, *WHOLE_TABLES):
             yield whole.without_predictions(frame, f"rows of {name} measure the device, not a kernel of a model")
 
 

@@ -12,7 +12,7 @@ from llmviewer import models
 from llmviewer.calibrate import shapes
 from llmviewer.calibrate.fit import MIN_ROWS
 from llmviewer.calibrate.sizes import RunSize
-from llmviewer.calibrate.tables import SHAPES
+from llmviewer.calibrate.tables import TABLES
 
 #: Share of a run's time for each table; unused time goes to later tables.
 SHARES = {
@@ -88,7 +88,7 @@ def cases(size: RunSize, gpus: int = 1) -> list[KernelCase]:
 
 def _kind(case: KernelCase) -> Hashable:
     """Cases that one fit describes: of one kernel and dtype; for other tables, all of the table."""
-    if case.table not in SHAPES:
+    if case.table not in TABLES:
         return case.table
     columns = case.columns
     chain = columns["kernel"] if case.table == "elementwise" else ""

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.calibrate.fit import fit_key, predicted_seconds, with_constants
-from llmviewer.calibrate.tables import FORMULA_COLUMNS, RowGroup, SkippedRows, row_groups, table_of
+from llmviewer.calibrate.fit import fit_key, row_timing, with_constants
+from llmviewer.calibrate.tables import TABLES, RowGroup, SkippedRows, row_groups, table_of
 from llmviewer.calibrate.usable import usable_rows
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.hardware.chip import Chip
-from llmviewer.timing import roofline
 from llmviewer.timing.calibrated import Calibrated, calibrated
 from llmviewer.timing.efficiency import ideal
 from llmviewer.timing.profile import Profile
@@ -74,11 +73,11 @@ def _predict_group(rows: RowGroup, options: PredictionOptions, predictions: pd.D
     try:
         # a short prompt chunk was timed with the prefill kernel, even if a model would run the decode kernel
         priced = with_constants(family, efficiency.select_fit(family, last).fit.constants, efficiency)
-        predicted, _ = predicted_seconds(rows, priced)
+        timing = row_timing(rows, priced)
     except UserError as error:
         predictions.loc[rows.index, "reason"] = str(error)
         return
-    timing = roofline.time_operator(last, rows.chip, priced, last.traffic_bytes)
+    predicted = np.asarray(timing.time_s)
     ratios = efficiency.family_interval(family, last, rows.chip, timing) * np.ones(len(rows.measured_s))
     low95, low80, high80, high95 = predicted * ratios
     columns = zip(KERNEL_PREDICTION_COLUMNS, (predicted, low80, high80, low95, high95), strict=True)
@@ -91,15 +90,11 @@ def _predict_group(rows: RowGroup, options: PredictionOptions, predictions: pd.D
 
 
 def _ideal_times(rows: RowGroup) -> tuple[Array, Array]:
-    """Time on the data-sheet roofline [s], and the bound of the last operator."""
-    points = np.ones(len(rows.measured_s))
-    time = 0.0 * points
-    for operator in rows.operators:
-        timing = roofline.time_operator(operator, rows.chip, ideal, operator.traffic_bytes)
-        time = time + timing.time_s
+    """Time on the data-sheet roofline [s], and its bound."""
+    timing = row_timing(rows, ideal)
     resources = dict(timing.resources)
     computing = np.asarray(resources.get("compute", 0.0)) > resources["memory"]
-    return time, np.where(computing * points > 0.0, "compute", "memory")
+    return np.asarray(timing.time_s), np.where(computing * np.ones(len(rows.measured_s)) > 0.0, "compute", "memory")
 
 
 def _bases(efficiency: Calibrated) -> str:
@@ -110,7 +105,7 @@ def kernel_names(frame: pd.DataFrame) -> pd.Series[str]:
     """Kernel name of every row in scores: table, engine, kind of kernel and number formats."""
     table = table_of(frame.columns)
     names = [
-        name for name in ("engine", *FORMULA_COLUMNS[table]) if name in frame.columns and name not in NOT_IN_KERNEL_NAME
+        name for name in ("engine", *TABLES[table].formula) if name in frame.columns and name not in NOT_IN_KERNEL_NAME
     ]
     words = frame[names].astype(object).where(frame[names].notna(), "").astype(str).agg(" ".join, axis=1)
     return f"{table} " + words

@@ -12,7 +12,7 @@ from llmviewer.calibrate import record
 from llmviewer.calibrate.e2e import is_request_table
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.readers.files import is_benchmark
-from llmviewer.calibrate.tables import SHAPES, table_of
+from llmviewer.calibrate.tables import TABLES, table_of
 from llmviewer.calibrate.usable import counted, usable_rows
 from llmviewer.core.errors import UserError, printable
 
@@ -39,7 +39,7 @@ class TableSource:
     @property
     def kernels(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """The kernel tables, which formulas describe."""
-        yield from ((name, frame) for name, frame in self.tables.items() if name in SHAPES)
+        yield from ((name, frame) for name, frame in self.tables.items() if name in TABLES)
 
 
 def is_samples(path: Path) -> bool:

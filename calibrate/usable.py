@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.calibrate.tables import SHAPES, with_default_columns
+from llmviewer.calibrate.tables import TABLES, with_default_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ MAX_SIZE, MAX_BYTES, MIN_GPUS = 1e9, 1e15, 2.0
 MAY_BE_ZERO = ("window", "prefix")
 #: Columns with numbers by table, besides latency_us.
 NUMBERS: dict[str, tuple[str, ...]] = {
-    **{table: tuple(name for name in names if name != "op") for table, names in SHAPES.items()},
+    **{name: table.numbers for name, table in TABLES.items()},
     "copy": ("moved_bytes",),
     "block": ("batch",),
     "model": ("batch",),
@@ -28,11 +28,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
 OPTIONAL_NUMBERS = ("active", "experts", "group", "rotated_bytes", "v_head_dim")
 #: Columns without which a row of a table says nothing.
 NEEDED: dict[str, tuple[str, ...]] = {
-    "gemm": ("dtype",),
-    "attention_prefill": ("dtype",),
-    "attention_decode": ("dtype",),
-    "allreduce": ("op",),
-    "elementwise": ("op",),
+    **{name: table.needed for name, table in TABLES.items()},
     "copy": ("op",),
     "launch": ("op", "graph"),
     "block": ("engine", "model", "dtype", "graph", "stage", "config"),
@@ -50,7 +46,7 @@ def usable_rows(frame: pd.DataFrame, table: str) -> tuple[pd.DataFrame, pd.Serie
     import pandas as pd
 
     reasons = pd.Series("", index=frame.index, dtype=object)
-    clean = with_default_columns(frame.copy()) if table in SHAPES else frame.copy()
+    clean = with_default_columns(frame.copy()) if table in TABLES else frame.copy()
     for name in ("device", *NEEDED.get(table, ())):
         missing = clean[name].isna() | (clean[name].astype(str) == "") if name in clean.columns else True
         _mark(reasons, missing, f"{name} is missing")
@@ -93,13 +89,7 @@ def _contradictions(clean: pd.DataFrame, table: str) -> list[tuple[Any, str]]:
     """(mask, reason) of cells that are wrong only together."""
     import pandas as pd
 
-    found: list[tuple[Any, str]] = []
-    if "experts" in clean.columns and table == "gemm":
-        active = clean["active"] if "active" in clean.columns else np.nan
-        several = clean["experts"] > 1.0
-        found.append((several & ~(active <= clean["experts"]), "experts without `active`, the number of them that run"))
-    if table.startswith("attention"):
-        found.append((clean["heads"] % clean["kv_heads"] != 0, "heads is no multiple of kv_heads"))
+    found = TABLES[table].contradictions(clean) if table in TABLES else []
     if "graph" in NEEDED.get(table, ()) and "graph" in clean.columns:
         found.append((~clean["graph"].map(lambda value: isinstance(value, (bool, np.bool_))), "graph is no boolean"))
     if table in ("block", "model") and "stage" in clean.columns:

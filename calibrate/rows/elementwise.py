@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.calibrate.rows.table import Table
 from llmviewer.core import dtypes
 from llmviewer.core.counts import Array
 from llmviewer.core.dtypes import Dtype
@@ -24,8 +25,11 @@ from llmviewer.ops.norm import rms_norm
 if TYPE_CHECKING:
     import pandas as pd
 
+#: kernel of elementwise rows -> suffix of the engine name.
+KERNEL_SUFFIXES = {"compiled": "-compile", "eager": "-unfused"}
 
-def elementwise(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
+
+def _elementwise(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     """Operator of one elementwise kernel over tokens x width.
 
     A chain of eager torch kernels is one operator too, as in a model's graph: the constants fitted for its engine
@@ -98,3 +102,18 @@ ELEMENTWISE_OPERATORS: dict[str, BuildOperators] = {
     "emb": _embedding,
     "scale_matrix": _quantize,
 }
+
+
+def _engine(engine: str, first: Any) -> str:
+    """The engine; chains of eager kernels are `-unfused`, so that others use a fused kernel where one was measured."""
+    return engine + KERNEL_SUFFIXES.get(str(first.get("kernel", "")), "")
+
+
+ELEMENTWISE = Table(
+    shape=("op", "tokens", "width"),
+    formula=("op", "dtype", "kernel"),
+    needed=("op",),
+    build=_elementwise,
+    words=("op",),
+    engine=_engine,
+)

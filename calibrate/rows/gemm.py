@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llmviewer.calibrate.rows.table import Table
 from llmviewer.core import dtypes
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
@@ -31,7 +32,7 @@ AICONFIGURATOR_COPIES = 5.0
 PARTITIONED_L2 = frozenset(("ampere", "hopper", "blackwell"))
 
 
-def gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
+def _gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     """Operators of one linear layer, or of `active` of `experts` experts.
 
     Timings of 8-bit rows by others include the input conversion, which is one of the GEMM's constants.
@@ -91,3 +92,20 @@ def _narrow_format(first: Any) -> Format | None:
         return None
     named = dtypes.get_dtype(dtype)
     return Format(weights=named, activations=named) if named.bits < 16 else None
+
+
+def _inactive_experts(rows: pd.DataFrame) -> list[tuple[Any, str]]:
+    if "experts" not in rows.columns:
+        return []
+    active = rows["active"] if "active" in rows.columns else np.nan
+    several = rows["experts"] > 1.0
+    return [(several & ~(active <= rows["experts"]), "experts without `active`, the number of them that run")]
+
+
+GEMM = Table(
+    shape=("m", "n", "k"),
+    formula=("dtype", "experts", "group"),
+    needed=("dtype",),
+    build=_gemm,
+    contradictions=_inactive_experts,
+)

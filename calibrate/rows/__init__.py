@@ -1,0 +1,1 @@
+"""Operators for the rows of measured tables; one module per table."""

@@ -1,0 +1,108 @@
+"""Operators for rows of measured attention with a causal mask: prompts, and single tokens over a cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmviewer.calibrate.rows.table import Table, column
+from llmviewer.core import dtypes
+from llmviewer.core.counts import Array
+from llmviewer.core.ir import Access, Operator, Place, Role, Tensor
+from llmviewer.core.workload import chunk, decode
+from llmviewer.hardware.chip import Chip
+from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
+from llmviewer.techniques.kernels.flash_attention import rereads
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def _attention(group: pd.DataFrame, first: Any, chip: Chip, groups: Any, *, repeated: bool) -> Operator:
+    dtype, stored = dtypes.get_dtype(first["dtype"]), dtypes.get_dtype(first["kv_dtype"])
+    heads, kv_heads, head_dim = (column(group, name) for name in ("heads", "kv_heads", "head_dim"))
+    v_dim = column(group, "v_head_dim") if "v_head_dim" in group.columns else head_dim
+    v_dim = np.where(np.isfinite(v_dim), v_dim, head_dim)
+    shape = AttentionShape(
+        groups=groups,
+        heads=heads,  # type: ignore[arg-type]
+        kv_heads=kv_heads,
+        qk_dim=head_dim,
+        v_dim=v_dim,
+        window=float(first["window"]) or np.inf,
+    )
+    q = Tensor(name="q", elements=shape.queries() * heads * head_dim, dtype=dtype)
+    vectors = shape.keys() * kv_heads
+    k, v = (
+        Tensor(name=f"{name}_cache", elements=vectors * width, dtype=stored, role=Role.CACHE)
+        for name, width in (("k", head_dim), ("v", v_dim))
+    )
+    moved = np.asarray((k.elements + v.elements) * stored.bytes + 2.0 * q.elements * dtype.bytes)
+    warm_share = _warm_share(moved, chip) if repeated and first.get("source") == "aiconfigurator" else 0.0
+    values = _reads(k if _is_absorbed_latent(group, first) else v, warm_share)
+    inputs = AttentionInputs(q=q, k=_reads(k, warm_share), v=values)
+    return flash(shape, inputs, rereads(shape, inputs, chip), dtype.compute)
+
+
+def _is_absorbed_latent(group: pd.DataFrame, first: Any) -> bool:
+    """Whether values are the first elements of the keys: latent attention in absorbed form."""
+    return str(first["kernel"]).startswith("mla") and bool((group["kv_heads"] == 1).all())
+
+
+def _warm_share(moved: Any, chip: Chip) -> Any:
+    """Share of an input still in L2 when it is timed repeatedly: 1 up to half the L2 size, 0 from its full size."""
+    if chip.l2_bytes is None:
+        return 0.0 * moved
+    return np.clip(2.0 - 2.0 * moved / chip.l2_bytes, 0.0, 1.0)
+
+
+def _reads(tensor: Tensor, warm_share: Array | float) -> tuple[Access, ...]:
+    cold, warm = (
+        Access(tensor, tensor.elements * (1.0 - warm_share)),
+        Access(tensor.at(Place.L2), tensor.elements * warm_share),
+    )
+    return (cold, warm) if np.any(warm_share) else (cold,)
+
+
+def _prefill(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
+    """Operator of causal attention over a prompt after a cached prefix."""
+    step = chunk(column(group, "batch"), column(group, "seq"), column(group, "prefix"))
+    return (_attention(group, first, chip, step.groups, repeated=False),)
+
+
+def _decode(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
+    """Operator of attention of one new token per sequence over its cache."""
+    step = decode(column(group, "batch"), column(group, "context") - 1.0)
+    return (_attention(group, first, chip, step.groups, repeated=True),)
+
+
+def _engine(engine: str, first: Any) -> str:
+    return f"{engine}-triton" if engine == "sglang" and first["kernel"] == "triton" else engine
+
+
+def _ungrouped_heads(rows: pd.DataFrame) -> list[tuple[Any, str]]:
+    return [(rows["heads"] % rows["kv_heads"] != 0, "heads is no multiple of kv_heads")]
+
+
+_FORMULA = ("dtype", "kv_dtype", "window", "kernel")
+PREFILL = Table(
+    shape=("batch", "seq", "heads", "kv_heads", "head_dim", "window", "prefix"),
+    formula=_FORMULA,
+    needed=("dtype",),
+    build=_prefill,
+    defaults={"kernel": "", "window": 0, "prefix": 0},
+    engine=_engine,
+    family=lambda first: "attention_prefill",
+    contradictions=_ungrouped_heads,
+)
+DECODE = Table(
+    shape=("batch", "context", "heads", "kv_heads", "head_dim", "window"),
+    formula=_FORMULA,
+    needed=("dtype",),
+    build=_decode,
+    defaults={"kernel": "", "window": 0},
+    engine=_engine,
+    family=lambda first: "attention_decode",
+    contradictions=_ungrouped_heads,
+)
