@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import Parameter, signature
-from itertools import product
 from typing import Annotated, Any
 
 import typer
@@ -95,9 +93,6 @@ Format = Annotated[
 ]
 Output = Annotated[str | None, typer.Option("-o", "--output", help="Write to this file instead of the terminal.")]
 
-#: Maximum number of configurations of one command; all are loaded before the first is computed.
-MAX_COMBINATIONS = 10**4
-
 
 def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add to a command every option of a run that it does not declare; the command receives them as **options."""
@@ -124,25 +119,26 @@ def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
-def _parts(text: str, separator: str) -> list[str]:
-    return [word.strip() for word in text.split(separator)]
-
-
-def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]]:
+def combinations(options: Mapping[str, Any], **leading: str) -> list[dict[str, Any]]:
     """Every combination of the lists; `leading` ones (model, hardware) vary slowest.
 
     Values are separated by commas, or by semicolons for options whose values contain commas."""
-    lists = leading | {name: options[name] for name, declared in OPTIONS.items() if declared.separator}
-    semicolons = {name for name, declared in OPTIONS.items() if declared.separator == ";"}
-    parts = {name: _parts(text, ";" if name in semicolons else ",") for name, text in lists.items()}
-    for name, words in parts.items():
-        separators = "semicolons" if name in semicolons else "commas"
-        if not all(words):
-            raise UserError(f"{name} is {quoted(lists[name])}: a value between the {separators} is missing")
-    count = math.prod(map(len, parts.values()))
-    if count > MAX_COMBINATIONS:
-        raise UserError(f"the lists make {count:,} configurations; allowed: at most {MAX_COMBINATIONS:,}")
-    return [{**options, **dict(zip(parts, values, strict=True))} for values in product(*parts.values())]
+    from llmviewer.api import calls  # not needed by commands without a model
+
+    lists = {name: _values(name, text, ",") for name, text in leading.items()}
+    declared = ((name, one.separator) for name, one in OPTIONS.items() if name in options)
+    return calls.combinations(lists | {name: _values(name, options[name], sep) for name, sep in declared})
+
+
+def _values(name: str, text: Any, separator: str) -> Any:
+    """The values of a list; an option without a separator has one value."""
+    if not separator:
+        return text
+    words = [word.strip() for word in text.split(separator)]
+    if not all(words):
+        between = {",": "commas", ";": "semicolons"}[separator]
+        raise UserError(f"{name} is {quoted(text)}: a value between the {between} is missing")
+    return words
 
 
 def unique_by_name(configurations: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
