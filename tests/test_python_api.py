@@ -93,6 +93,17 @@ def test_a_sweep_is_the_product_of_its_lists_and_equals_single_answers():
     assert {"tpot_low80_s", "tpot_high80_s", "decode_ideal_time_s"} <= set(frame)
 
 
+@pytest.mark.parametrize("kinds", [["ideal", "calibrated"], ["calibrated", "ideal"]])
+def test_ideal_times_have_no_bounds_beside_calibrated_ones(kinds):
+    swept = lv.sweep("llama-2-7b", "a6000", batch_size=[1, 8], efficiency=kinds).to_frame()
+    compared = lv.compare("llama-2-7b", "a6000", efficiency=kinds).to_frame()
+    for frame in (swept, compared):
+        assert frame["tpot_low80_s"].isna().tolist() == (frame["efficiency"] == "ideal").tolist()
+        assert not [name for name in frame if "interval" in name]
+    calibrated = swept[(swept.efficiency == "calibrated") & (swept.batch_size == 1)]
+    assert calibrated["tpot_low80_s"].item() == compared["tpot_low80_s"].dropna().item()
+
+
 def test_wrong_lists_are_refused():
     with pytest.raises(lv.UserError, match="quantization is an empty list"):
         lv.sweep("llama-2-7b", "a6000", quantization=[])

@@ -54,13 +54,16 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
         keep_freed_memory()
     (piece, step), *later = plan.pieces()
     first = evaluate(model, system_per_pass(system, plan, piece), step)
-    (time_s, busiest_s), read = first.passing_s, None
-    if later:
-        pieces = [_of_each_pass(step, first)]
-        pieces += (
-            _of_each_pass(step, evaluate(model, system_per_pass(system, plan, piece), step)) for piece, step in later
+    if not later:
+        time_s, busiest_s = first.passing_s
+        return PassTimes(
+            schedule=plan, evaluation=first, time_s=time_s, busiest_s=busiest_s, fill_s=_fill_s(model, system, plan)
         )
-        time_s, busiest_s, read = np.concatenate(pieces, axis=1)
+    pieces = [_of_each_pass(step, first)]
+    pieces += (
+        _of_each_pass(step, evaluate(model, system_per_pass(system, plan, piece), step)) for piece, step in later
+    )
+    time_s, busiest_s, read = np.concatenate(pieces, axis=1)
     return PassTimes(
         schedule=plan,
         evaluation=first,

@@ -12,6 +12,7 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.core.errors import UserError, printable
 from llmviewer.result import catalog
+from llmviewer.result.columns import flat
 
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
@@ -51,7 +52,7 @@ def show_model(
 
         return catalog_page.model(card)
 
-    rows = [{"field": field, "value": value} for field, value in views.flat(card).items()]
+    rows = [{"field": field, "value": value} for field, value in flat(card).items()]
     views.show(views.Views(page=page, document=lambda: card, rows=lambda: rows), format, output)
     return 0
 

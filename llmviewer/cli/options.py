@@ -73,6 +73,8 @@ Chips = Annotated[
     str, typer.Option("--hardware", autocompletion=candidates.chips, help="Chips, comma-separated: names or paths.")
 ]
 BatchSize, InputLen, OutputLen = map(annotation, WORKLOAD)
+InputLens = Annotated[str, listed("input_len", "Prompt lengths: a list or ranges.")]
+OutputLens = Annotated[str, listed("output_len", "Output lengths: a list or ranges.")]
 BATCH_SIZE, INPUT_LEN, OUTPUT_LEN = (declaration.default for declaration in WORKLOAD.values())
 Dtype, IgnoreFields = annotation("dtype"), annotation("ignore_fields")
 NoFitCheck = Annotated[

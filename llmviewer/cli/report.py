@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +18,8 @@ from llmviewer.cli import views
 from llmviewer.cli.output import atomic_file, print_warnings, write
 from llmviewer.cli.sweep import progress
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.result.sweep import Grid, parse_values
-from llmviewer.serving.schedule import check_passes
+from llmviewer.result.columns import flat
+from llmviewer.result.sweep import Grid, Sweep, parse_values
 
 if TYPE_CHECKING:
     from llmviewer.reports.report import Report
@@ -46,8 +45,8 @@ def command(
     batch_size: Annotated[
         str, opt.listed("batch_size", "Batch sizes: a list or ranges; the first is shown in detail.")
     ] = "1",
-    input_len: Annotated[str, opt.listed("input_len", "Prompt lengths: a list or ranges.")] = "1024",
-    output_len: Annotated[str, opt.listed("output_len", "Output lengths: a list or ranges.")] = "128",
+    input_len: opt.InputLens = "1024",
+    output_len: opt.OutputLens = "128",
     format: Annotated[str, typer.Option("--format", help="html, markdown, csv, json, xlsx; else by -o.")] = "",  # noqa: A002
     table: Annotated[
         str, typer.Option(help="Table written to CSV: points, operators, summary, memory, sources.")
@@ -102,9 +101,7 @@ def _report(sizes: Sizes, configurations: list[dict[str, Any]]) -> Report:
     by_title = {title: api.configuration(**options) for title, options in opt.unique_by_name(configurations).items()}
     request = api.request(*(int(sizes[name][0]) for name in SIZES))
     grid = _grid(sizes)
-    for one in by_title.values():
-        check_passes(grid.largest(), one.token_budget)
-        one.answer(replace(grid.largest(), output_len=np.ones(1)))  # raises before anything slow is started
+    Sweep(configurations=tuple(by_title.values()), grid=grid).check()
     results = {title: one.answer(request) for title, one in by_title.items()}
     with progress(len(grid) * len(by_title)) as advance:
         columns = _joined(_columns(by_title, grid, advance))
@@ -134,11 +131,8 @@ def _columns(
 ) -> Iterator[dict[str, Any]]:
     """Columns of all points, chunk by chunk.  advance: called with the number of points of each chunk."""
     for title, one in by_title.items():
-        for request in grid.chunks(one.token_budget, one.most_points):
-            columns = one.answer(request).columns()
-            count = len(columns["batch_size"])
-            yield {"configuration": [title] * count, **columns}
-            advance(count)
+        for columns in Sweep(configurations=(one,), grid=grid).chunks(advance):
+            yield {"configuration": [title] * len(columns["batch_size"]), **columns}
 
 
 def _joined(chunks: Iterator[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -158,11 +152,7 @@ def _joined(chunks: Iterator[dict[str, Any]]) -> dict[str, list[Any]]:
 def _html(report: Report, path: str | None, table: str) -> None:
     from llmviewer.reports.html import page
 
-    try:
-        text = page.text(report)
-    except ModuleNotFoundError as error:
-        raise UserError(f"an HTML report needs {error.name}: pip install {error.name}") from error
-    write(text, path)
+    write(page.text(report), path)
 
 
 def _markdown(report: Report, path: str | None, table: str) -> None:
@@ -195,7 +185,7 @@ def _xlsx(report: Report, path: str | None, table: str) -> None:
     from llmviewer.reports import excel
     from llmviewer.reports.tables import TABLES
 
-    tables = {name: [views.flat(row) for row in rows(report)] for name, rows in TABLES.items()}
+    tables = {name: [flat(row) for row in rows(report)] for name, rows in TABLES.items()}
     for name, rows in tables.items():
         _check_rows(name, len(rows))
     with atomic_file(path or DEFAULT_FILES["xlsx"]) as temporary:

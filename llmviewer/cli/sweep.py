@@ -32,8 +32,8 @@ def command(
     batch_size: Annotated[
         str, opt.listed("batch_size", "Batch sizes: a list (1,2,4) or ranges (4:64:*2 doubles, 8:64:+8 adds 8).")
     ] = "1",
-    input_len: Annotated[str, opt.listed("input_len", "Prompt lengths: a list or ranges.")] = "1024",
-    output_len: Annotated[str, opt.listed("output_len", "Output lengths: a list or ranges.")] = "128",
+    input_len: opt.InputLens = "1024",
+    output_len: opt.OutputLens = "128",
     format: Annotated[str, typer.Option("--format", help="table, csv, json, parquet.")] = "table",  # noqa: A002
     output: opt.Output = None,
     **options: Any,

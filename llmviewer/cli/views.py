@@ -72,6 +72,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     import io
 
     from llmviewer.reports.cells import safe_cell
+    from llmviewer.result.columns import flat
 
     flattened = [flat(row) for row in rows]
     buffer = io.StringIO()
@@ -80,27 +81,6 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writerow(map(safe_cell, names))
     writer.writerows([safe_cell(row.get(name)) for name in names] for row in flattened)
     return buffer.getvalue()
-
-
-#: Keys of an interval: level [%] -> lower and upper bound [s].
-INTERVAL_LEVELS = {"80", "95"}
-
-
-def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields under dotted names."""
-    flattened: dict[str, Any] = {}
-    for name, value in fields.items():
-        if isinstance(value, Mapping) and value.keys() == INTERVAL_LEVELS:
-            stem = name.removesuffix("_interval_s").removesuffix("_s")
-            for level, bounds in value.items():
-                flattened |= {f"{stem}_{end}{level}_s": t for end, t in zip(("low", "high"), bounds, strict=True)}
-        elif isinstance(value, Mapping) and value:
-            flattened.update(flat(value, f"{prefix}{name}."))
-        elif isinstance(value, (list, tuple)):
-            flattened[prefix + name] = " ".join(map(str, value))
-        else:
-            flattened[prefix + name] = value if not isinstance(value, Mapping) else None
-    return flattened
 
 
 FORMATS: dict[str, Callable[[Views, str | None], str]] = {
