@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.reports.plots import KINDS, PlotData
+from llmviewer.reports.plots import KINDS, PlotData, PlotKind
 from llmviewer.reports.plots.style import SIZES, THEMES, Style
 from llmviewer.result.comparison import OPTION_COLUMNS, Comparison
 from llmviewer.result.crossover import Crossover
@@ -36,19 +36,28 @@ def plot(kind: str, data: Drawable, *, theme: str = "light", size: str = "page",
     """
     if kind not in KINDS:
         raise unknown("kind of plot", kind, KINDS)
+    chosen, style = KINDS[kind], style_of(theme, size)
+    if chosen.metrics and chosen.data is PlotData.POINT:
+        options = {"metric": chosen.metrics[0], **options}
+    return drawn(chosen, _taken(kind, chosen.data, data), style, options)
+
+
+def style_of(theme: str, size: str) -> Style:
+    """The style of a theme and a size by name.  Raises UserError."""
     for noun, word, known in (("theme", theme, THEMES), ("size", size, SIZES)):
         if word not in known:
             raise unknown(noun, word, known)
+    return Style(theme=THEMES[theme], size=SIZES[size])
+
+
+def drawn(kind: PlotKind, data: Any, style: Style, options: Mapping[str, Any]) -> Figure:
+    """The Figure of data of the type that the kind takes; a curve also takes a frame of points."""
     from matplotlib import rc_context
 
-    chosen, style = KINDS[kind], Style(theme=THEMES[theme], size=SIZES[size])
-    if chosen.metrics and chosen.data is PlotData.POINT:
-        options = {"metric": chosen.metrics[0], **options}
-    module = import_module(f"llmviewer.reports.plots.{chosen.module}")
-    drawn = _drawn(kind, chosen.data, data)
+    module = import_module(f"llmviewer.reports.plots.{kind.module}")
+    draw = module.draw if _is_frame(data) and kind.data is PlotData.CURVE else module.picture
     with rc_context({"text.parse_math": False}):  # a `$` in a name must not start a formula
-        draw = module.draw if _is_frame(drawn) and chosen.data is PlotData.CURVE else module.picture
-        figure: Figure = draw(drawn, style, **options)
+        figure: Figure = draw(data, style, **options)
     return figure
 
 
@@ -56,7 +65,7 @@ def _is_frame(data: object) -> bool:
     return hasattr(data, "columns") and hasattr(data, "iloc")
 
 
-def _drawn(kind: str, needs: PlotData, data: Any) -> Any:
+def _taken(kind: str, needs: PlotData, data: Any) -> Any:
     """The data as a kind of plot takes it.  Raises UserError for data of another kind."""
     takes = {PlotData.MAP: "a Crossover", PlotData.TABLE: "a frame of rows", PlotData.LEDGER: "a frame of rows"}
     if needs in takes:
