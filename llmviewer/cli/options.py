@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llmviewer.cli import candidates
+from llmviewer.cli import candidates, views
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.techniques.options import OPTIONS, WORKLOAD, Declaration, ValueKind
@@ -49,6 +49,12 @@ def listed(name: str, summary: str) -> Any:
     return typer.Option(*declaration.spellings(name), help=summary, rich_help_panel=declaration.panel.value)
 
 
+def format_option(*formats: str, otherwise: str = "; else by -o.") -> Any:
+    """Typer option for the format of the output, which the suffix of the output file also states."""
+    summary = ", ".join(formats) + otherwise
+    return typer.Option("--format", autocompletion=candidates.one_of(*formats), help=summary, show_default=False)
+
+
 def integer_option(name: str, summary: str, *, least: int = 1) -> Any:
     """Typer option for an integer that only one command has."""
     declaration = Declaration(kind=ValueKind.WHOLE, default=None, help=summary, least=least)
@@ -85,15 +91,18 @@ NoFitCheck = Annotated[
         help="Exit 0 even if the workload does not fit in memory.",
     ),
 ]
-Format = Annotated[
-    str,
+Format = Annotated[str, format_option(*views.FORMATS)]
+#: Format of commands whose output file has another format.
+PrintedFormat = Annotated[str, format_option(*views.FORMATS, otherwise=".")]
+Output = Annotated[
+    str | None,
     typer.Option(
-        "--format",
-        autocompletion=candidates.one_of("table", "json", "csv", "markdown"),
-        help="table, json, csv, markdown.",
+        "-o",
+        "--output",
+        callback=lambda path: None if path == "-" else path,
+        help="Write to this file instead of the terminal (-).",
     ),
 ]
-Output = Annotated[str | None, typer.Option("-o", "--output", help="Write to this file instead of the terminal.")]
 
 
 def with_run_options(command: Callable[..., int]) -> Callable[..., int]:

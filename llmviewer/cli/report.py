@@ -30,8 +30,6 @@ MAX_REPORT_CONFIGURATIONS = 12
 MAX_REPORT_POINTS = 200_000
 #: Batch sizes of the curves if no list of sizes is given.
 DEFAULT_BATCH_SIZES = "1:512:*2"
-#: file name suffix -> format.
-FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".xlsx": "xlsx"}
 #: Formats that are never printed -> default output file.
 DEFAULT_FILES = {"html": "report.html", "xlsx": "report.xlsx"}
 
@@ -84,11 +82,10 @@ SIZES = ("batch_size", "input_len", "output_len")
 def _kind(format: str, output: str) -> tuple[str, str | None]:  # noqa: A002
     """Format and file: by --format, else by the suffix, else HTML."""
     suffix = Path(output).suffix.lower()
-    if not format and output and suffix not in FORMAT_BY_SUFFIX:
-        raise UserError(
-            f"output is {quoted(output)}; allowed: a name that ends in {', '.join(FORMAT_BY_SUFFIX)}, or --format"
-        )
-    kind = format or FORMAT_BY_SUFFIX.get(suffix, "html")
+    known = [one for one, kind in views.SUFFIXES.items() if kind in FORMATS]
+    if not format and output and suffix not in known:
+        raise UserError(f"output is {quoted(output)}; allowed: a name that ends in {', '.join(known)}, or --format")
+    kind = format or views.SUFFIXES.get(suffix, "html")
     return kind, output or DEFAULT_FILES.get(kind)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.cli.output import check_not_an_input, check_writable, write
@@ -26,16 +27,26 @@ class Views:
     rows: Callable[[], Sequence[Mapping[str, Any]]]
 
 
-def check_output(name: str, path: str | None = None, inputs: Iterable[str] = (), *, known: Iterable[str] = ()) -> None:
-    """Raise UserError, before any work is done, for an unknown format, an unwritable file, or a path that is an input.
+#: Suffix of an output file -> its format.
+SUFFIXES = {
+    ".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".xlsx": "xlsx",
+    ".parquet": "parquet",
+}  # fmt: skip
 
+
+def check_output(name: str, path: str | None = None, inputs: Iterable[str] = (), *, known: Iterable[str] = ()) -> str:
+    """The format of the output: by name, else by the suffix of the file, else a table.
+
+    Raises UserError, before any work is done, for an unknown format, an unwritable file, or a path that is an input.
     inputs: names or paths of models and chips."""
     formats = tuple(known) or tuple(FORMATS)
+    name = name or SUFFIXES.get(Path(path or "").suffix.lower(), "table")
     if name not in formats:
         raise unknown("format", name, formats)
     if path is not None:
         check_not_an_input(path, inputs)
         check_writable(path)
+    return name
 
 
 def show(views: Views, name: str, path: str | None) -> None:

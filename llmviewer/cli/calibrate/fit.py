@@ -42,7 +42,7 @@ def command(
     title: Annotated[str, typer.Option("--title", help="Title of the profile.")] = "",
     origin: Annotated[str, typer.Option("--origin", help="Source of the rows, for the provenance.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Store fits with absurd held-out errors too.")] = False,
-    format: opt.Format = "table",  # noqa: A002
+    format: opt.PrintedFormat = "table",  # noqa: A002
 ) -> int:
     """Fit kernel constants to measured rows and report errors on held-out rows.
 

@@ -25,11 +25,11 @@ def command(
     source: Name = "",
     rows: Rows = False,
     record: Record = False,
-    format: opt.Format = "table",  # noqa: A002
+    format: opt.Format = "",  # noqa: A002
     output: opt.Output = None,
 ) -> int:
     """Score predictions on published, cited end-to-end figures; none of them is fitted."""
-    views.check_output(format, output)
+    kind = views.check_output(format, output)
     from llmviewer.calibrate import ledger_score
 
     document = ledger_score.document(ledger_score.score(_asked(source)))
@@ -48,7 +48,7 @@ def command(
 
     views.show(
         views.Views(page=page, document=lambda: document, rows=lambda: document["rows"]),
-        format,
+        kind,
         output,
     )
     return 0

@@ -62,7 +62,7 @@ def command(
     output_len: OutputLen = 0,
     stage: Stage = "",
     passes: Passes = 0,
-    format: opt.Format = "table",  # noqa: A002
+    format: opt.PrintedFormat = "table",  # noqa: A002
     output: Rows = None,
 ) -> int:
     """Predict what was measured: how far off is each figure of a benchmark, each kernel of a table.
