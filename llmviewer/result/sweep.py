@@ -96,7 +96,7 @@ class Candidate(Protocol):
         """Predict the result of a request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Sweep:
     """Every point of a grid on every configuration; nothing is evaluated before `chunks` or `to_frame`."""
 
@@ -105,6 +105,9 @@ class Sweep:
 
     def __len__(self) -> int:
         return len(self.configurations) * len(self.grid)
+
+    def __repr__(self) -> str:
+        return f"<Sweep: {len(self):,} points, configurations: {len(self.configurations):,}; to_frame() prices them>"
 
     def check(self) -> tuple[str, ...]:
         """Warnings of all configurations.  Raises UserError for the largest request, before anything slow begins."""
