@@ -33,6 +33,7 @@ docs: $(VENV)/developed
 	$(BIN)/python -m tests.certificate.table > docs/certificate.md
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/python_api.py
+	$(BIN)/python docs/kernels.py
 	$(BIN)/python docs/ledger.py
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/tour.py

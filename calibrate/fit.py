@@ -17,6 +17,7 @@ import numpy as np
 from llmviewer.calibrate.conformal import coverage, errors, quantiles
 from llmviewer.calibrate.tables import TABLES, RowGroup
 from llmviewer.core.counts import Array, Count, total
+from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import roofline
@@ -142,8 +143,7 @@ def _predict(sample: Sample, constants: Constants, others: Efficiency) -> tuple[
 
 def _constants(sample: Sample, others: Efficiency, without: int | None) -> dict[str, float]:
     """Constants by least squares of log(predicted / measured) over the rows outside fold `without`."""
-    from scipy.optimize import least_squares
-
+    least_squares = _least_squares()
     family = FAMILIES[sample.family]
     free = [c for c in family.constants if c.low < c.high and not c.choices]
     fixed = {c.name: c.start for c in family.constants}
@@ -170,6 +170,14 @@ def _constants(sample: Sample, others: Efficiency, without: int | None) -> dict[
     if best_cost > plain[0] * (1.0 - MIN_COST_SAVING):
         best = plain[1]
     return {name: float(f"{value:.5g}") for name, value in best.items()}
+
+
+def _least_squares() -> Any:
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as error:
+        raise UserError("fitting needs scipy: pip install 'llmviewer[calibrate]'") from error
+    return least_squares
 
 
 def _choice_combinations(family: Family) -> Iterator[dict[str, float]]:

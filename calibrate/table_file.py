@@ -30,8 +30,6 @@ def read(path: Path) -> pd.DataFrame:
             frame = _parquet(stream) if path.suffix == ".parquet" else _csv(stream)
         except UserError as error:
             raise UserError(f"'{printable(path)}' {error}") from error
-        except ImportError as error:
-            raise UserError("reading Parquet needs pyarrow: pip install 'llmviewer[calibrate]'") from error
         except Exception as error:
             reason = printable(str(error).partition("\n")[0], 160)
             raise UserError(f"cannot read '{printable(path)}' as a table: {reason}") from error

@@ -524,7 +524,7 @@ def test_without_scipy_the_error_names_the_extra(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "scipy", None)
     message = error_line(capsys, "calibrate", "fit", samples, "-o", tmp_path / "profile.yaml")
-    assert message == "error: calibration needs scipy: pip install 'llmviewer[calibrate]'"
+    assert message == "error: fitting needs scipy: pip install 'llmviewer[calibrate]'"
 
 
 def test_a_device_name_cannot_escape_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

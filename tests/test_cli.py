@@ -307,6 +307,34 @@ def test_an_output_file_has_the_terminal_text_and_nothing_is_printed(run, tmp_pa
     assert list(tmp_path.iterdir()) == [target]
 
 
+@pytest.mark.parametrize("suffix", [".json", ".CSV", ".md", ".txt", ""])
+def test_the_suffix_of_the_output_file_sets_the_format_unless_one_is_given(run, tmp_path, suffix):
+    form = {".json": "json", ".CSV": "csv", ".md": "markdown"}.get(suffix, "table")
+    paths = [tmp_path / f"{name}{suffix}" for name in ("by_suffix", "by_name", "other")]
+    assert run("hardware", "show", "a6000", "-o", paths[0]) == (0, "", "")
+    assert run("hardware", "show", "a6000", "--format", form, "-o", paths[1]) == (0, "", "")
+    assert run("hardware", "show", "a6000", "--format", "csv", "-o", paths[2]) == (0, "", "")
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert (paths[0].read_bytes() == paths[2].read_bytes()) is (form == "csv")
+
+
+def test_a_sweep_in_parquet_is_one_by_its_name(run, tmp_path):
+    assert run("sweep", *LLAMA, "-o", tmp_path / "s.parquet")[0] == 0
+    assert (tmp_path / "s.parquet").read_bytes().startswith(b"PAR1")
+
+
+def test_a_suffix_of_another_commands_format_is_refused(run, tmp_path):
+    status, _, err = run("hardware", "list", "-o", tmp_path / "h.xlsx")
+    assert (status, err) == (2, "error: unknown format 'xlsx'; allowed: csv, json, markdown, table\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_called_minus_is_the_terminal(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("hardware", "show", "a6000", "-o", "-") == run("hardware", "show", "a6000")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("place", ["missing/answer.json", "folder", "n" * 300])
 def test_an_unwritable_output_path_leaves_nothing_behind(run, tmp_path, place):
     (tmp_path / "folder").mkdir()

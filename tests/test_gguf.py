@@ -15,6 +15,7 @@ from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode, prefill
 from llmviewer.models.gguf_config import ARCHITECTURES
+from tests.answers import refusal
 from tests.gguf_files import LAYERS, LLAMA, MATRICES, NORMS, OUTSIDE, tensors, written
 
 pytest.importorskip("gguf")
@@ -153,7 +154,9 @@ def test_a_tensor_that_the_fields_do_not_describe_is_a_note_with_both_numbers(tm
     assert f"its fields describe {PARAMETERS:,}" in loaded.notes[0]
 
 
-def test_the_parts_of_a_split_file_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parts_of_a_split_file_are_read_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     half = len(PLAIN) // 2
     for part, names in ((1, list(PLAIN)[:half]), (2, list(PLAIN)[half:])):
@@ -161,6 +164,8 @@ def test_the_parts_of_a_split_file_are_read_together(tmp_path: Path, monkeypatch
         written(path, {name: PLAIN[name] for name in names}, mixed, {**LLAMA, "!split.count": 2})
     for name in ("small-00001-of-00002.gguf", ""):  # the first part, or the folder
         assert models.load(str(tmp_path / name)).parameters == PARAMETERS
+    words = ["analyze", "small-00001-of-00002.gguf", "--hardware", "h100-sxm", "-o", "small-00002-of-00002.gguf"]
+    assert "refusing to overwrite the input file" in refusal(words, capsys)
     (tmp_path / "small-00002-of-00002.gguf").unlink()
     with pytest.raises(UserError, match=r"cannot read 'small-00002-of-00002.gguf'"):
         models.load("small-00001-of-00002.gguf")

@@ -83,6 +83,7 @@ def test_a_command_of_few_options_has_no_panels(help_of) -> None:  # type: ignor
         ("phi-2 --hardware=h100 --batch-size 1,2", "sweep phi-2 --hardware=h100 --batch-size 1,2"),
         ("phi-2 --hardware h100 --input-len 1k:4k:*2", "sweep phi-2 --hardware h100 --input-len '1k:4k:*2'"),
         ("phi-2 --hardware h100 --no-fit-check --batch 1,2", "sweep phi-2 --hardware h100 --batch 1,2"),
+        ("phi-2,gpt2 --hardware h100 --batch 1,2", "sweep phi-2,gpt2 --hardware h100 --batch 1,2"),
         ("phi-2 --hardware h100 -tp 1,2", "compare phi-2 --hardware h100 -tp 1,2"),
         ("phi-2 --hardware h100 -q awq,fp8", "compare phi-2 --hardware h100 -q awq,fp8"),
         (
@@ -100,6 +101,13 @@ def test_a_list_in_analyze_is_answered_with_the_command_to_type(
     assert line.endswith(f"; analyze takes one value; for lists use {command}: llmviewer {advised}")
     assert main([*shlex.split(advised), "--format", "csv"]) in (0, 1)
     assert len(capsys.readouterr().out.splitlines()) > 2
+
+
+def test_a_list_of_sizes_in_compare_is_answered_with_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(shlex.split("compare phi-2,gpt2 --hardware h100 --batch 1,2 --no-fit-check"), capsys)
+    advised = "sweep phi-2,gpt2 --hardware h100 --batch 1,2"
+    assert line.endswith(f"batch_size is '1,2'; compare takes one value; for lists use sweep: llmviewer {advised}")
+    assert "for lists" not in refusal(shlex.split("compare phi-2 --hardware h100 -q fp8,int5"), capsys)
 
 
 @pytest.mark.parametrize(

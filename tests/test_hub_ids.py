@@ -9,6 +9,7 @@ import pytest
 
 import llmviewer as lv
 from llmviewer import models
+from llmviewer.api.configuration import HUB_VARIABLES
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode
@@ -165,3 +166,17 @@ def test_the_cache_stands_where_huggingface_hub_puts_it() -> None:
     assert hub.folder({"XDG_CACHE_HOME": "/x"}) == Path("/x/huggingface/hub")
     assert hub.folder({"HF_HOME": "/h", "XDG_CACHE_HOME": "/x"}) == Path("/h/hub")
     assert hub.folder({"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}) == Path("/c")
+
+
+@pytest.mark.parametrize("variable", HUB_VARIABLES)
+def test_an_id_is_looked_up_again_after_the_cache_has_moved(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in HUB_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    counts = []
+    for stem in ("qwen3-4b", "qwen3-8b"):
+        monkeypatch.setenv(variable, str(tmp_path / stem))
+        cached(hub.folder(), "my-lab/tuned", stem)
+        counts.append(lv.analyze("my-lab/tuned", "h100-sxm").to_dict()["model"]["parameters"])
+    assert counts[0] < counts[1]

@@ -74,7 +74,7 @@ def test_a_result_has_its_metrics_as_attributes():
     one = lv.analyze("llama-2-7b", "a6000")
     many = lv.analyze("llama-2-7b", "a6000", batch_size=[1, 8])
     answer = one.to_dict()
-    for name in ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s"):
+    for name in ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "prefill_mfu", "decode_mbu"):
         assert isinstance(getattr(one, name), float) and getattr(one, name) == answer["metrics"][name]
         assert list(getattr(many, name)) == list(many.to_frame()[name])
     assert one.fits is True and one.memory == answer["memory"]
@@ -91,6 +91,17 @@ def test_a_sweep_is_the_product_of_its_lists_and_equals_single_answers():
     single = lv.analyze("llama-2-7b", "h100", batch_size=8, input_len=256, tensor_parallel_size=2)
     assert row[row.tensor_parallel_size == 2]["tpot_s"].item() == single.tpot_s
     assert {"tpot_low80_s", "tpot_high80_s", "decode_ideal_time_s"} <= set(frame)
+
+
+@pytest.mark.parametrize("kinds", [["ideal", "calibrated"], ["calibrated", "ideal"]])
+def test_ideal_times_have_no_bounds_beside_calibrated_ones(kinds):
+    swept = lv.sweep("llama-2-7b", "a6000", batch_size=[1, 8], efficiency=kinds).to_frame()
+    compared = lv.compare("llama-2-7b", "a6000", efficiency=kinds).to_frame()
+    for frame in (swept, compared):
+        assert frame["tpot_low80_s"].isna().tolist() == (frame["efficiency"] == "ideal").tolist()
+        assert not [name for name in frame if "interval" in name]
+    calibrated = swept[(swept.efficiency == "calibrated") & (swept.batch_size == 1)]
+    assert calibrated["tpot_low80_s"].item() == compared["tpot_low80_s"].dropna().item()
 
 
 def test_wrong_lists_are_refused():
@@ -122,6 +133,48 @@ def test_a_plot_takes_a_frame_a_sweep_and_a_crossover():
         figure = lv.plot("throughput", drawn, size="half")
         assert {"a6000", "h100-sxm"} <= {text.get_text() for text in figure.findobj(Text)}
     assert lv.plot("crossover", lv.crossover("llama-2-7b", ["a6000", "h100"], **lists, context=[128, 512])).axes
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "options", "message"),
+    [
+        ("roofline", {"a": 5}, {}, "takes a Result or several, not a dict"),
+        ("roofline", [], {}, "takes 1 to 7 results, not 0"),
+        ("waterfall", "one", {}, "takes 2 results, not 1"),
+        ("roofline", "one", {"colour": "red"}, "unknown option of plot roofline 'colour'; allowed: measured"),
+        ("throughput", pd.DataFrame({"model": []}), {}, "it has no column hardware, batch_size"),
+        ("throughput", "no rows", {}, "it has no rows"),
+    ],
+)
+def test_a_plot_says_what_it_takes(kind, data, options, message):
+    one = lv.analyze("llama-2-7b", "a6000")
+    given = {"one": one, "no rows": one.to_frame().head(0)}.get(data, data) if isinstance(data, str) else data
+    with pytest.raises(lv.UserError, match=message):
+        lv.plot(kind, given, **options)
+
+
+def test_a_result_has_no_other_points_and_stages():
+    one = lv.analyze("llama-2-7b", "a6000", batch_size=[1, 8])
+    for ask in (one.to_dict, one.memory_at, one.metrics, lambda point: one.attribution("ttft_s", point)):
+        ask(1)
+        with pytest.raises(lv.UserError, match="point is 2; allowed: 0 to 1"):
+            ask(2)
+    with pytest.raises(lv.UserError, match="unknown stage 'verify'; allowed: decode, prefill"):
+        one.stage("verify")
+
+
+def test_results_print_on_one_line():
+    sweep = lv.sweep("llama-2-7b", ["a6000", "h100"], batch_size=[1, 2, 4])
+    assert repr(sweep) == "<Sweep: 6 points, configurations: 2; to_frame() prices them>"
+    crossed = lv.crossover("llama-2-7b", ["a6000", "h100"], batch_size=[1, 8, 9], context=[128, 512])
+    assert repr(crossed) == "<Crossover: decode_time_s of a6000, h100 over 2 x 3 points>"
+
+
+def test_names_of_the_command_line_and_lists_are_answered_with_the_names_here():
+    with pytest.raises(lv.UserError, match=r"unknown option 'tp' \(use tensor_parallel_size\)"):
+        lv.analyze("llama-2-7b", "a6000", tp=2)
+    with pytest.raises(lv.UserError, match=r"hardware is a list; .*; for lists use compare or sweep"):
+        lv.analyze("llama-2-7b", ["a6000", "h100"])
 
 
 def test_a_plot_refuses_other_data():

@@ -13,6 +13,7 @@ import pytest
 from llmviewer import models
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
+from tests.answers import refusal
 
 #: Llama with h = 64, 4 query and 2 key-value heads of 16, 128 in the MLP, 2 layers, 100 tokens.
 CONFIG: dict[str, Any] = {
@@ -187,6 +188,14 @@ def test_the_files_of_an_index_are_counted_together(tmp_path: Path) -> None:
     assert models.load(split(tmp_path, 1, 2)).notes == ()
 
 
+def test_a_file_of_weights_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = Path(folder(tmp_path, PLAIN)) / "model.safetensors"
+    before = weights.read_bytes()
+    message = refusal(["analyze", str(tmp_path), "--hardware", "h100-sxm", "-o", str(weights)], capsys)
+    assert "refusing to overwrite the input file" in message
+    assert weights.read_bytes() == before
+
+
 def test_missing_files_of_an_index_are_said(tmp_path: Path) -> None:
     (note,) = models.load(split(tmp_path, 2)).notes
     assert note.startswith("1 of 2 safetensors files listed in model.safetensors.index.json are missing")
@@ -203,7 +212,7 @@ def test_an_index_without_any_of_its_files_says_nothing(tmp_path: Path) -> None:
         (b"\x00" * 8, "has no safetensors header"),
         ((2**63).to_bytes(8, "little") + b"{}", "has no safetensors header"),
         ((10**7).to_bytes(8, "little") + b"{}", "has no safetensors header"),
-        ((2).to_bytes(8, "little") + b"[]", "has no mapping of tensors"),
+        ((2).to_bytes(8, "little") + b"[]", "holds a list; expected a mapping of fields"),
         ((3).to_bytes(8, "little") + b"{x}", "cannot be read as JSON"),
         (header({"x": ("F32", (-1,))}), "tensor 'x' has no shape"),
         (header({"x": ("F32", (10**30,))}), "tensor 'x' has no shape"),

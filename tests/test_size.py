@@ -71,7 +71,6 @@ SHORT: dict[str, str] = {
     "llmviewer/__main__.py": "`python -m llmviewer`",
     "llmviewer/api/catalog.py": "names that calls take, which need no analysis",
     "llmviewer/cli/calibrate/group.py": "the registry of calibrate's commands",
-    "llmviewer/cli/extras.py": "the message of a missing extra, read by several commands",
     "llmviewer/core/counts.py": "the type that every formula uses; everything imports it",
     "llmviewer/core/malloc.py": "the only call of the C library",
     "llmviewer/core/version.py": "the version in one place; pyproject reads it",

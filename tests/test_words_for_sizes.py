@@ -95,3 +95,19 @@ def test_lists_of_other_commands_have_the_same_aliases(capsys: pytest.CaptureFix
 def test_concurrency_is_answered_with_the_batch_size(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = refusal([*ANALYZE, option, "8"], capsys)
     assert line == f"error: no such option: {option}; use --batch-size"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("crossover gpt2 --hardware h100,a100 --input-len 1k", "no such option: --input-len; use --context"),
+        (
+            "crossover gpt2 --hardware h100,a100 --max-model-len 1k",
+            "no such option: --max-model-len; use --context and --output-len",
+        ),
+        ("analyze gpt2 --hardware h100 --max-model-len 1k", "--max-model-len; use --input-len and --output-len"),
+        ("models show gpt2 --concurrency 8", "No such option: --concurrency"),
+    ],
+)
+def test_only_options_of_the_command_are_advised(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(words.split(), capsys).endswith(message)

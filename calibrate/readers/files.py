@@ -13,7 +13,7 @@ from llmviewer.calibrate.readers.llama_bench import SIGNS, llama_bench
 from llmviewer.calibrate.readers.run import BenchmarkRun, Record
 from llmviewer.calibrate.readers.serving import sglang, vllm_latency, vllm_serve, vllm_throughput
 from llmviewer.calibrate.readers.stated import Stated, rows
-from llmviewer.core import data, parsing
+from llmviewer.core import data, files, parsing
 from llmviewer.core.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -46,13 +46,7 @@ class BenchmarkTable:
 
 def is_benchmark(path: Path) -> bool:
     """Whether a file is JSON other than our own, or CSV of llama-bench; the name does not matter."""
-    if not path.is_file():  # devices and pipes may never end
-        return False
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
-    except OSError:
-        return False
+    head = files.head(path, HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith((b"{", b"[")):
         return not head.replace(b" ", b"").startswith(OWN_SCHEMA)
     return all(name.encode() in head.partition(b"\n")[0] for name in SIGNS)
@@ -90,9 +84,7 @@ def _run(record: Record, where: str) -> BenchmarkRun:
 def _records(path: Path) -> Iterator[Record]:
     """The records of a file: a JSON object, a list of them, one in each line, or rows of CSV."""
     where = f"'{printable(path)}'"
-    if path.stat().st_size > MAX_BYTES:
-        raise UserError(f"{where} is larger than {MAX_BYTES // 2**20} MiB; save the benchmark without details")
-    text = data.read_text(path, MAX_BYTES).lstrip()
+    text = data.read_text(path, MAX_BYTES, "save the benchmark without details").lstrip()
     if not text.startswith(("{", "[")):
         import csv
 

@@ -19,7 +19,7 @@ from llmviewer.calibrate.e2e_rows import RequestCase, case_of
 from llmviewer.calibrate.e2e_runs import configured
 from llmviewer.calibrate.readers.run import BenchmarkRun
 from llmviewer.calibrate.readers.stated import Stated, rows
-from llmviewer.core import data
+from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step, decode, prefill
@@ -59,10 +59,7 @@ SPANS = re.compile(r"ProfilerStep|##|cuda[A-Z]|Activity Buffer|hip[A-Z]")
 
 def is_table(path: Path) -> bool:
     """Whether a file is the text of a profiler's table."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as stream:
-        head = stream.read(HEAD_BYTES)
+    head = files.head(path, HEAD_BYTES)
     return head.lstrip().startswith(b"--") and all(sign in head for sign in SIGNS)
 
 

@@ -34,8 +34,14 @@ def options_of(requested: Mapping[str, object]) -> Options:
     texts = {name: _text(name, given.pop(name)) for name in tuple(given) if name in TECHNIQUES}
     for name in given:
         if name not in RUN:
-            raise unknown("option", name, OPTIONS)
+            raise unknown("option", name, OPTIONS, hint=_main_spelling(name))
     return Options(**given, techniques=texts)  # type: ignore[arg-type]
+
+
+def _main_spelling(alias: str) -> str:
+    """The name of the option that has an alias on the command line (tp, batch), as a hint; else empty."""
+    named = {spelling.lstrip("-"): name for name, one in OPTIONS.items() for spelling in one.aliases}
+    return f"use {named[alias]}" if alias in named else ""
 
 
 def _text(name: str, value: object) -> str:

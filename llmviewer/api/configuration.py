@@ -97,7 +97,9 @@ class Configuration:
         return system.policy(self.model, system, workload, self.token_budget)
 
 
-#: Configurations that were built, by model, chip and options.
+#: Variables that name the folder of the Hugging Face cache (`models/hub.py`), where Hub ids are looked up.
+HUB_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+#: Configurations that were built, by model, chip, options and HUB_VARIABLES.
 CACHE: CacheOfFiles[Configuration] = CacheOfFiles()
 
 
@@ -110,8 +112,8 @@ def configuration(
 
     model, hardware: names, paths, fields of a config.json or spec file, or objects.  Raises UserError.
     """
-    caches = (os.environ.get("HF_HOME"), os.environ.get("HF_HUB_CACHE"))  # where models of the Hub are looked up
-    return CACHE.get((model, hardware, options, caches), lambda: _built(model, hardware, options))
+    variables = tuple(map(os.environ.get, HUB_VARIABLES))
+    return CACHE.get((model, hardware, options, variables), lambda: _built(model, hardware, options))
 
 
 def _built(model: object, hardware: object, options: Mapping[str, object]) -> Configuration:

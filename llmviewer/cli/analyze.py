@@ -23,7 +23,7 @@ def command(
     batch_size: opt.BatchSize = opt.BATCH_SIZE,
     input_len: opt.InputLen = opt.INPUT_LEN,
     output_len: opt.OutputLen = opt.OUTPUT_LEN,
-    format: opt.Format = "table",  # noqa: A002
+    format: opt.Format = "",  # noqa: A002
     output: opt.Output = None,
     no_fit_check: opt.NoFitCheck = False,
     **options: Any,
@@ -34,11 +34,11 @@ def command(
 
     Exits 1 if the workload does not fit in memory.
     """
-    views.check_output(format, output, (model, hardware))
+    kind = views.check_output(format, output, (model, hardware))
     request = api.request(batch_size, input_len, output_len)
     configuration = api.configuration(model, hardware, **options)
     result = configuration.answer(request)
-    views.show(_views(result, lambda: verdict(configuration, request, result)), format, output)
+    views.show(_views(result, lambda: verdict(configuration, request, result)), kind, output)
     return 0 if result.fits or no_fit_check else 1
 
 

@@ -15,14 +15,15 @@ from llmviewer.core.errors import UserError, printable, unknown
 
 #: Messages of the parser repeat the word they reject, which may be long.
 MAX_MESSAGE_CHARACTERS = 300
-#: Options of servers and of their benchmarks that no command has -> the option to use.
+#: Options of servers, of their benchmarks and of other commands -> the options to use where a command has them.
 INSTEAD = {
-    "--concurrency": "--batch-size",
-    "--max-concurrency": "--batch-size",
-    "--max-num-seqs": "--batch-size",
-    "--max-model-len": "--input-len and --output-len",
-    "--device": "--hardware",
-    "--gpu": "--hardware",
+    "--concurrency": ("--batch-size",),
+    "--max-concurrency": ("--batch-size",),
+    "--max-num-seqs": ("--batch-size",),
+    "--max-model-len": ("--input-len", "--context", "--output-len"),
+    "--input-len": ("--context",),
+    "--device": ("--hardware",),
+    "--gpu": ("--hardware",),
 }
 
 
@@ -116,7 +117,9 @@ def _one_line(error: Exception) -> Exception:
     message = getattr(error, "format_message", None)
     if message is None:
         return error
-    unknown_option = getattr(error, "option_name", "")
-    if unknown_option in INSTEAD:
-        return UserError(f"no such option: {unknown_option}; use {INSTEAD[unknown_option]}")
+    unknown_option, context = getattr(error, "option_name", ""), getattr(error, "ctx", None)
+    known = {word for one in context.command.params for word in one.opts} if context else set()
+    instead = [word for word in INSTEAD.get(unknown_option, ()) if word in known]
+    if instead:
+        return UserError(f"no such option: {unknown_option}; use {' and '.join(instead)}")
     return UserError(printable(" ".join(str(message()).split()), MAX_MESSAGE_CHARACTERS))

@@ -24,7 +24,7 @@ def command(
     batch_size: opt.BatchSize = opt.BATCH_SIZE,
     input_len: opt.InputLen = opt.INPUT_LEN,
     output_len: opt.OutputLen = opt.OUTPUT_LEN,
-    format: opt.Format = "table",  # noqa: A002
+    format: opt.Format = "",  # noqa: A002
     output: opt.Output = None,
     no_fit_check: opt.NoFitCheck = False,
     **options: Any,
@@ -36,7 +36,7 @@ def command(
 
     Exits 1 if a configuration does not fit in memory.
     """
-    views.check_output(format, output, (*model.split(","), *hardware.split(",")))
+    kind = views.check_output(format, output, (*model.split(","), *hardware.split(",")))
     request = api.request(batch_size, input_len, output_len)
     combinations = opt.combinations(options, model=model, hardware=hardware)
     if len(combinations) > MAX_COMPARED:
@@ -45,7 +45,7 @@ def command(
         )
     results = tuple(api.configuration(**chosen).answer(request) for chosen in combinations)
     comparison = Comparison(results=results)
-    views.show(_views(comparison), format, output)
+    views.show(_views(comparison), kind, output)
     return 0 if comparison.fits or no_fit_check else 1
 
 

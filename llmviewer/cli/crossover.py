@@ -33,7 +33,7 @@ def command(
     output_len: Annotated[
         int, opt.integer_option("output_len", "Output tokens per request, for tpot_s and e2e_s.")
     ] = 128,
-    format: opt.Format = "table",  # noqa: A002
+    format: opt.Format = "",  # noqa: A002
     output: opt.Output = None,
     **options: Any,
 ) -> int:
@@ -42,7 +42,7 @@ def command(
     Lists are separated by commas; for options whose values contain commas (--speculative, --offload, --batching ...)
     by semicolons: --speculative 'none;eagle3,tokens=2;eagle3,tokens=4'.
     """
-    views.check_output(format, output, (*model.split(","), *hardware.split(",")))
+    kind = views.check_output(format, output, (*model.split(","), *hardware.split(",")))
     if metric not in CROSSOVER_METRICS:
         raise unknown("metric", metric, CROSSOVER_METRICS)
     combinations = opt.combinations(options, model=model, hardware=hardware)
@@ -58,5 +58,5 @@ def command(
 
         return crossover_page.page(result)
 
-    views.show(views.Views(page=page, document=result.to_dict, rows=result.rows), format, output)
+    views.show(views.Views(page=page, document=result.to_dict, rows=result.rows), kind, output)
     return 0

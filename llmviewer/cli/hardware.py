@@ -20,9 +20,9 @@ Name = Annotated[
 
 
 @app.command("list")
-def list_hardware(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
+def list_hardware(format: opt.Format = "", output: opt.Output = None) -> int:  # noqa: A002
     """Lists every chip with peak, bandwidth, memory and power."""
-    views.check_output(format, output)
+    kind = views.check_output(format, output)
     objects = catalog.hardware_list()
 
     def page() -> Page:
@@ -30,14 +30,14 @@ def list_hardware(format: opt.Format = "table", output: opt.Output = None) -> in
 
         return catalog_page.hardware(objects)
 
-    views.show(views.Views(page=page, document=lambda: objects, rows=lambda: objects), format, output)
+    views.show(views.Views(page=page, document=lambda: objects, rows=lambda: objects), kind, output)
     return 0
 
 
 @app.command("show")
-def show_hardware(name: Name, format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
+def show_hardware(name: Name, format: opt.Format = "", output: opt.Output = None) -> int:  # noqa: A002
     """Shows every figure of one chip with its source."""
-    views.check_output(format, output, (name,))
+    kind = views.check_output(format, output, (name,))
     card = catalog.hardware_card(name)
 
     def page() -> Page:
@@ -46,5 +46,5 @@ def show_hardware(name: Name, format: opt.Format = "table", output: opt.Output =
         return catalog_page.chip(card)
 
     rows = [{"figure": name, **figure} for name, figure in card["figures"].items()]
-    views.show(views.Views(page=page, document=lambda: card, rows=lambda: rows), format, output)
+    views.show(views.Views(page=page, document=lambda: card, rows=lambda: rows), kind, output)
     return 0

@@ -1,4 +1,4 @@
-"""Advice for lists given to `analyze`, which answers one point: the command that takes them, ready to type."""
+"""Advice for lists given to `analyze` and `compare`, which answer one request: the command to use, ready to type."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from llmviewer.techniques.options import OPTIONS, WORKLOAD
 
 #: Longest command that an error prints.
 MAX_COMMAND_CHARACTERS = 300
-#: Options of `analyze` that `sweep` does not have.
+#: Command -> options that may not be lists.
+SINGLE = {"analyze": ("model", "hardware", *OPTIONS), "compare": tuple(WORKLOAD)}
+#: Options of these commands that `sweep` does not have.
 NOT_IN_SWEEP = ("--no-fit-check",)
 
 
 def advised(words: list[str], error: UserError) -> UserError:
     """The error of a command line, replaced by the command to use if it rejects a list."""
-    lists = {name: value for name, value in _given(words[1:]) if _is_list(name, value)} if words[0] == "analyze" else {}
+    single = SINGLE.get(words[0], ())
+    lists = {name: value for name, value in _given(words[1:]) if name in single and _is_list(name, value)}
     rejected = next((name for name, value in lists.items() if _mentions(str(error), name, value)), None)
     if rejected is None:
         return error
-    command = "compare"
-    if not WORKLOAD.keys().isdisjoint(lists):
-        command = "report" if "model" in lists else "sweep"
+    command = "compare" if WORKLOAD.keys().isdisjoint(lists) else "sweep"
     kept = [word for word in words[1:] if command != "sweep" or word not in NOT_IN_SWEEP]
     line = printable(shlex.join(["llmviewer", command, *kept]), MAX_COMMAND_CHARACTERS)
     return UserError(
-        f"{rejected} is {quoted(lists[rejected])}; analyze takes one value; for lists use {command}: {line}"
+        f"{rejected} is {quoted(lists[rejected])}; {words[0]} takes one value; for lists use {command}: {line}"
     )
 
 

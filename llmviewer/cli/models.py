@@ -12,6 +12,7 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.core.errors import UserError, printable
 from llmviewer.result import catalog
+from llmviewer.result.columns import flat
 
 if TYPE_CHECKING:
     from llmviewer.reports.page import Page
@@ -20,9 +21,9 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")
-def list_models(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
+def list_models(format: opt.Format = "", output: opt.Output = None) -> int:  # noqa: A002
     """Lists every model with parameters, architecture, KV cache and context."""
-    views.check_output(format, output)
+    kind = views.check_output(format, output)
     objects = catalog.model_list()
 
     def page() -> Page:
@@ -30,7 +31,7 @@ def list_models(format: opt.Format = "table", output: opt.Output = None) -> int:
 
         return catalog_page.models(objects)
 
-    views.show(views.Views(page=page, document=lambda: objects, rows=lambda: objects), format, output)
+    views.show(views.Views(page=page, document=lambda: objects, rows=lambda: objects), kind, output)
     return 0
 
 
@@ -39,11 +40,11 @@ def show_model(
     model: opt.Model,
     dtype: opt.Dtype = "auto",
     ignore_field: opt.IgnoreFields = None,
-    format: opt.Format = "table",  # noqa: A002
+    format: opt.Format = "",  # noqa: A002
     output: opt.Output = None,
 ) -> int:
     """Shows counted and published parameters, layers, KV cache and config of one model."""
-    views.check_output(format, output, (model,))
+    kind = views.check_output(format, output, (model,))
     card = catalog.model_card(model, dtype=dtype, ignored=tuple(ignore_field or ()))
 
     def page() -> Page:
@@ -51,8 +52,8 @@ def show_model(
 
         return catalog_page.model(card)
 
-    rows = [{"field": field, "value": value} for field, value in views.flat(card).items()]
-    views.show(views.Views(page=page, document=lambda: card, rows=lambda: rows), format, output)
+    rows = [{"field": field, "value": value} for field, value in flat(card).items()]
+    views.show(views.Views(page=page, document=lambda: card, rows=lambda: rows), kind, output)
     return 0
 
 

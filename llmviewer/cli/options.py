@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import Parameter, signature
-from itertools import product
 from typing import Annotated, Any
 
 import typer
 
-from llmviewer.cli import candidates
+from llmviewer.cli import candidates, views
 from llmviewer.core import arguments
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.techniques.options import OPTIONS, WORKLOAD, Declaration, ValueKind
@@ -51,6 +49,12 @@ def listed(name: str, summary: str) -> Any:
     return typer.Option(*declaration.spellings(name), help=summary, rich_help_panel=declaration.panel.value)
 
 
+def format_option(*formats: str, otherwise: str = "; else by -o.") -> Any:
+    """Typer option for the format of the output, which the suffix of the output file also states."""
+    summary = ", ".join(formats) + otherwise
+    return typer.Option("--format", autocompletion=candidates.one_of(*formats), help=summary, show_default=False)
+
+
 def integer_option(name: str, summary: str, *, least: int = 1) -> Any:
     """Typer option for an integer that only one command has."""
     declaration = Declaration(kind=ValueKind.WHOLE, default=None, help=summary, least=least)
@@ -75,6 +79,8 @@ Chips = Annotated[
     str, typer.Option("--hardware", autocompletion=candidates.chips, help="Chips, comma-separated: names or paths.")
 ]
 BatchSize, InputLen, OutputLen = map(annotation, WORKLOAD)
+InputLens = Annotated[str, listed("input_len", "Prompt lengths: a list or ranges.")]
+OutputLens = Annotated[str, listed("output_len", "Output lengths: a list or ranges.")]
 BATCH_SIZE, INPUT_LEN, OUTPUT_LEN = (declaration.default for declaration in WORKLOAD.values())
 Dtype, IgnoreFields = annotation("dtype"), annotation("ignore_fields")
 NoFitCheck = Annotated[
@@ -85,18 +91,18 @@ NoFitCheck = Annotated[
         help="Exit 0 even if the workload does not fit in memory.",
     ),
 ]
-Format = Annotated[
-    str,
+Format = Annotated[str, format_option(*views.FORMATS)]
+#: Format of commands whose output file has another format.
+PrintedFormat = Annotated[str, format_option(*views.FORMATS, otherwise=".")]
+Output = Annotated[
+    str | None,
     typer.Option(
-        "--format",
-        autocompletion=candidates.one_of("table", "json", "csv", "markdown"),
-        help="table, json, csv, markdown.",
+        "-o",
+        "--output",
+        callback=lambda path: None if path == "-" else path,
+        help="Write to this file instead of the terminal (-).",
     ),
 ]
-Output = Annotated[str | None, typer.Option("-o", "--output", help="Write to this file instead of the terminal.")]
-
-#: Maximum number of configurations of one command; all are loaded before the first is computed.
-MAX_COMBINATIONS = 10**4
 
 
 def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -124,25 +130,26 @@ def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
-def _parts(text: str, separator: str) -> list[str]:
-    return [word.strip() for word in text.split(separator)]
-
-
-def combinations(options: dict[str, Any], **leading: str) -> list[dict[str, Any]]:
+def combinations(options: Mapping[str, Any], **leading: str) -> list[dict[str, Any]]:
     """Every combination of the lists; `leading` ones (model, hardware) vary slowest.
 
     Values are separated by commas, or by semicolons for options whose values contain commas."""
-    lists = leading | {name: options[name] for name, declared in OPTIONS.items() if declared.separator}
-    semicolons = {name for name, declared in OPTIONS.items() if declared.separator == ";"}
-    parts = {name: _parts(text, ";" if name in semicolons else ",") for name, text in lists.items()}
-    for name, words in parts.items():
-        separators = "semicolons" if name in semicolons else "commas"
-        if not all(words):
-            raise UserError(f"{name} is {quoted(lists[name])}: a value between the {separators} is missing")
-    count = math.prod(map(len, parts.values()))
-    if count > MAX_COMBINATIONS:
-        raise UserError(f"the lists make {count:,} configurations; allowed: at most {MAX_COMBINATIONS:,}")
-    return [{**options, **dict(zip(parts, values, strict=True))} for values in product(*parts.values())]
+    from llmviewer.api import calls  # not needed by commands without a model
+
+    lists = {name: _values(name, text, ",") for name, text in leading.items()}
+    declared = ((name, one.separator) for name, one in OPTIONS.items() if name in options)
+    return calls.combinations(lists | {name: _values(name, options[name], sep) for name, sep in declared})
+
+
+def _values(name: str, text: Any, separator: str) -> Any:
+    """The values of a list; an option without a separator has one value."""
+    if not separator:
+        return text
+    words = [word.strip() for word in text.split(separator)]
+    if not all(words):
+        between = {",": "commas", ";": "semicolons"}[separator]
+        raise UserError(f"{name} is {quoted(text)}: a value between the {between} is missing")
+    return words
 
 
 def unique_by_name(configurations: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +18,8 @@ from llmviewer.cli import views
 from llmviewer.cli.output import atomic_file, print_warnings, write
 from llmviewer.cli.sweep import progress
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.result.sweep import Grid, parse_values
-from llmviewer.serving.schedule import check_passes
+from llmviewer.result.columns import flat
+from llmviewer.result.sweep import Grid, Sweep, parse_values
 
 if TYPE_CHECKING:
     from llmviewer.reports.report import Report
@@ -31,8 +30,6 @@ MAX_REPORT_CONFIGURATIONS = 12
 MAX_REPORT_POINTS = 200_000
 #: Batch sizes of the curves if no list of sizes is given.
 DEFAULT_BATCH_SIZES = "1:512:*2"
-#: file name suffix -> format.
-FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".xlsx": "xlsx"}
 #: Formats that are never printed -> default output file.
 DEFAULT_FILES = {"html": "report.html", "xlsx": "report.xlsx"}
 
@@ -46,8 +43,8 @@ def command(
     batch_size: Annotated[
         str, opt.listed("batch_size", "Batch sizes: a list or ranges; the first is shown in detail.")
     ] = "1",
-    input_len: Annotated[str, opt.listed("input_len", "Prompt lengths: a list or ranges.")] = "1024",
-    output_len: Annotated[str, opt.listed("output_len", "Output lengths: a list or ranges.")] = "128",
+    input_len: opt.InputLens = "1024",
+    output_len: opt.OutputLens = "128",
     format: Annotated[str, typer.Option("--format", help="html, markdown, csv, json, xlsx; else by -o.")] = "",  # noqa: A002
     table: Annotated[
         str, typer.Option(help="Table written to CSV: points, operators, summary, memory, sources.")
@@ -85,11 +82,10 @@ SIZES = ("batch_size", "input_len", "output_len")
 def _kind(format: str, output: str) -> tuple[str, str | None]:  # noqa: A002
     """Format and file: by --format, else by the suffix, else HTML."""
     suffix = Path(output).suffix.lower()
-    if not format and output and suffix not in FORMAT_BY_SUFFIX:
-        raise UserError(
-            f"output is {quoted(output)}; allowed: a name that ends in {', '.join(FORMAT_BY_SUFFIX)}, or --format"
-        )
-    kind = format or FORMAT_BY_SUFFIX.get(suffix, "html")
+    known = [one for one, kind in views.SUFFIXES.items() if kind in FORMATS]
+    if not format and output and suffix not in known:
+        raise UserError(f"output is {quoted(output)}; allowed: a name that ends in {', '.join(known)}, or --format")
+    kind = format or views.SUFFIXES.get(suffix, "html")
     return kind, output or DEFAULT_FILES.get(kind)
 
 
@@ -102,9 +98,7 @@ def _report(sizes: Sizes, configurations: list[dict[str, Any]]) -> Report:
     by_title = {title: api.configuration(**options) for title, options in opt.unique_by_name(configurations).items()}
     request = api.request(*(int(sizes[name][0]) for name in SIZES))
     grid = _grid(sizes)
-    for one in by_title.values():
-        check_passes(grid.largest(), one.token_budget)
-        one.answer(replace(grid.largest(), output_len=np.ones(1)))  # raises before anything slow is started
+    Sweep(configurations=tuple(by_title.values()), grid=grid).check()
     results = {title: one.answer(request) for title, one in by_title.items()}
     with progress(len(grid) * len(by_title)) as advance:
         columns = _joined(_columns(by_title, grid, advance))
@@ -134,11 +128,8 @@ def _columns(
 ) -> Iterator[dict[str, Any]]:
     """Columns of all points, chunk by chunk.  advance: called with the number of points of each chunk."""
     for title, one in by_title.items():
-        for request in grid.chunks(one.token_budget, one.most_points):
-            columns = one.answer(request).columns()
-            count = len(columns["batch_size"])
-            yield {"configuration": [title] * count, **columns}
-            advance(count)
+        for columns in Sweep(configurations=(one,), grid=grid).chunks(advance):
+            yield {"configuration": [title] * len(columns["batch_size"]), **columns}
 
 
 def _joined(chunks: Iterator[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -158,11 +149,7 @@ def _joined(chunks: Iterator[dict[str, Any]]) -> dict[str, list[Any]]:
 def _html(report: Report, path: str | None, table: str) -> None:
     from llmviewer.reports.html import page
 
-    try:
-        text = page.text(report)
-    except ModuleNotFoundError as error:
-        raise UserError(f"an HTML report needs {error.name}: pip install {error.name}") from error
-    write(text, path)
+    write(page.text(report), path)
 
 
 def _markdown(report: Report, path: str | None, table: str) -> None:
@@ -195,7 +182,7 @@ def _xlsx(report: Report, path: str | None, table: str) -> None:
     from llmviewer.reports import excel
     from llmviewer.reports.tables import TABLES
 
-    tables = {name: [views.flat(row) for row in rows(report)] for name, rows in TABLES.items()}
+    tables = {name: [flat(row) for row in rows(report)] for name, rows in TABLES.items()}
     for name, rows in tables.items():
         _check_rows(name, len(rows))
     with atomic_file(path or DEFAULT_FILES["xlsx"]) as temporary:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-import typer
-
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli import rows, views
@@ -27,33 +25,33 @@ WRITERS: dict[str, Callable[[Iterator[Columns], str | None], None]] = {
 
 @opt.with_run_options
 def command(
-    model: opt.Model,
+    model: opt.Models,
     hardware: opt.Chips,
     batch_size: Annotated[
         str, opt.listed("batch_size", "Batch sizes: a list (1,2,4) or ranges (4:64:*2 doubles, 8:64:+8 adds 8).")
     ] = "1",
-    input_len: Annotated[str, opt.listed("input_len", "Prompt lengths: a list or ranges.")] = "1024",
-    output_len: Annotated[str, opt.listed("output_len", "Output lengths: a list or ranges.")] = "128",
-    format: Annotated[str, typer.Option("--format", help="table, csv, json, parquet.")] = "table",  # noqa: A002
+    input_len: opt.InputLens = "1024",
+    output_len: opt.OutputLens = "128",
+    format: Annotated[str, opt.format_option(*WRITERS)] = "",  # noqa: A002
     output: opt.Output = None,
     **options: Any,
 ) -> int:
-    """Prints one row per combination of batch sizes, lengths, chips and lists of options.
+    """Prints one row per combination of batch sizes, lengths, models, chips and lists of options.
 
     Lists are separated by commas; for options whose values contain commas (--speculative, --offload, --batching ...)
     by semicolons: --speculative 'none;draft=llama-3.2-1b,tokens=best,acceptance=0.8'.
     """
-    views.check_output(format, output, (model, *hardware.split(",")), known=WRITERS)
+    kind = views.check_output(format, output, (*model.split(","), *hardware.split(",")), known=WRITERS)
     grid = Grid(
         batch_sizes=parse_values("batch_size", batch_size),
         input_lens=parse_values("input_len", input_len),
         output_lens=parse_values("output_len", output_len),
     )
-    made = opt.combinations(options, hardware=hardware)
-    sweep = Sweep(configurations=tuple(api.configuration(model, **chosen) for chosen in made), grid=grid)
+    made = opt.combinations(options, model=model, hardware=hardware)
+    sweep = Sweep(configurations=tuple(api.configuration(**chosen) for chosen in made), grid=grid)
     warnings = sweep.check()
     with progress(len(sweep)) as advance:
-        WRITERS[format](sweep.chunks(advance), output)
+        WRITERS[kind](sweep.chunks(advance), output)
     print_warnings(warnings)
     return 0
 

@@ -52,9 +52,9 @@ def _command_line_option(name: str) -> str:
 
 
 @app.command("list")
-def list_techniques(format: opt.Format = "table", output: opt.Output = None) -> int:  # noqa: A002
+def list_techniques(format: opt.Format = "", output: opt.Output = None) -> int:  # noqa: A002
     """Lists every technique in the order of application; those without an option come last."""
-    views.check_output(format, output)
+    kind = views.check_output(format, output)
     cards = [card(name) for name in (*TECHNIQUES, *WITHOUT_OPTION)]
 
     def page() -> Page:
@@ -63,7 +63,7 @@ def list_techniques(format: opt.Format = "table", output: opt.Output = None) -> 
         return techniques_page.listed(cards)
 
     views.show(
-        views.Views(page=page, document=lambda: cards, rows=lambda: [_row(card) for card in cards]), format, output
+        views.Views(page=page, document=lambda: cards, rows=lambda: [_row(card) for card in cards]), kind, output
     )
     return 0
 
@@ -71,11 +71,11 @@ def list_techniques(format: opt.Format = "table", output: opt.Output = None) -> 
 @app.command("show")
 def show_technique(
     name: Annotated[str, typer.Argument(autocompletion=candidates.techniques, help="A technique's name or option.")],
-    format: opt.Format = "table",  # noqa: A002
+    format: opt.Format = "",  # noqa: A002
     output: opt.Output = None,
 ) -> int:
     """Shows formula, source and an example command of one technique."""
-    views.check_output(format, output)
+    kind = views.check_output(format, output)
     key = name.lower().lstrip("-").replace("-", "_")
     if key not in TECHNIQUES and key not in WITHOUT_OPTION:
         raise unknown("technique", name, (*TECHNIQUES, *WITHOUT_OPTION), hint="see `llmviewer techniques list`")
@@ -86,5 +86,5 @@ def show_technique(
 
         return techniques_page.shown(entry)
 
-    views.show(views.Views(page=page, document=lambda: entry, rows=lambda: [_row(entry)]), format, output)
+    views.show(views.Views(page=page, document=lambda: entry, rows=lambda: [_row(entry)]), kind, output)
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.cli.output import check_not_an_input, check_writable, write
@@ -26,16 +27,26 @@ class Views:
     rows: Callable[[], Sequence[Mapping[str, Any]]]
 
 
-def check_output(name: str, path: str | None = None, inputs: Iterable[str] = (), *, known: Iterable[str] = ()) -> None:
-    """Raise UserError, before any work is done, for an unknown format, an unwritable file, or a path that is an input.
+#: Suffix of an output file -> its format.
+SUFFIXES = {
+    ".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".xlsx": "xlsx",
+    ".parquet": "parquet",
+}  # fmt: skip
 
+
+def check_output(name: str, path: str | None = None, inputs: Iterable[str] = (), *, known: Iterable[str] = ()) -> str:
+    """The format of the output: by name, else by the suffix of the file, else a table.
+
+    Raises UserError, before any work is done, for an unknown format, an unwritable file, or a path that is an input.
     inputs: names or paths of models and chips."""
     formats = tuple(known) or tuple(FORMATS)
+    name = name or SUFFIXES.get(Path(path or "").suffix.lower(), "table")
     if name not in formats:
         raise unknown("format", name, formats)
     if path is not None:
         check_not_an_input(path, inputs)
         check_writable(path)
+    return name
 
 
 def show(views: Views, name: str, path: str | None) -> None:
@@ -72,6 +83,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     import io
 
     from llmviewer.reports.cells import safe_cell
+    from llmviewer.result.columns import flat
 
     flattened = [flat(row) for row in rows]
     buffer = io.StringIO()
@@ -80,27 +92,6 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writerow(map(safe_cell, names))
     writer.writerows([safe_cell(row.get(name)) for name in names] for row in flattened)
     return buffer.getvalue()
-
-
-#: Keys of an interval: level [%] -> lower and upper bound [s].
-INTERVAL_LEVELS = {"80", "95"}
-
-
-def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields under dotted names."""
-    flattened: dict[str, Any] = {}
-    for name, value in fields.items():
-        if isinstance(value, Mapping) and value.keys() == INTERVAL_LEVELS:
-            stem = name.removesuffix("_interval_s").removesuffix("_s")
-            for level, bounds in value.items():
-                flattened |= {f"{stem}_{end}{level}_s": t for end, t in zip(("low", "high"), bounds, strict=True)}
-        elif isinstance(value, Mapping) and value:
-            flattened.update(flat(value, f"{prefix}{name}."))
-        elif isinstance(value, (list, tuple)):
-            flattened[prefix + name] = " ".join(map(str, value))
-        else:
-            flattened[prefix + name] = value if not isinstance(value, Mapping) else None
-    return flattened
 
 
 FORMATS: dict[str, Callable[[Views, str | None], str]] = {

@@ -107,5 +107,8 @@ def path_or_name(what: str, value: object) -> str:
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if not isinstance(value, str):
-        raise UserError(f"{what} is {quoted(value)}; expected a name, a path, or a loaded Model or Chip")
+        lists = "; for lists use compare or sweep" if isinstance(value, (list, tuple)) else ""
+        raise UserError(
+            f"{what} is {quoted(value)}; expected a name, a path, a dict of fields, or a loaded Model or Chip{lists}"
+        )
     return value

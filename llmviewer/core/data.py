@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,10 @@ def display_path(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
-def read_text(path: Path, max_bytes: int) -> str:
-    """The text of a file; UserError if it cannot be read."""
+def read_text(path: Path, max_bytes: int, kind: str = "not a config or a spec") -> str:
+    """The text of a file; UserError if it cannot be read.  kind: contents expected, for the error of a larger file."""
     file_cache.record(path)
-    found = files.content(path, max_bytes, "not a config or a spec")
+    found = files.content(path, max_bytes, kind)
     try:
         return found.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -87,20 +87,25 @@ def read_text(path: Path, max_bytes: int) -> str:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file."""
-    return _mapping(path, "YAML", parsing.from_yaml, MAX_YAML_BYTES)
+    return mapping(_filled(path, MAX_YAML_BYTES), path, "YAML")
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
-    return _mapping(path, "JSON", parsing.from_json, MAX_JSON_BYTES)
+    return mapping(_filled(path, MAX_JSON_BYTES), path, "JSON")
 
 
-def _mapping(path: Path, language: str, parse: Callable[[str], object], max_bytes: int) -> dict[str, Any]:
+def _filled(path: Path, max_bytes: int) -> str:
     text = read_text(path, max_bytes)
     if not text.strip():
         raise UserError(f"'{printable(path)}' is empty")
+    return text
+
+
+def mapping(text: str, path: Path | str, language: str) -> dict[str, Any]:
+    """The fields in a text of JSON or YAML.  path: the file in error messages."""
     try:
-        content = parse(text)
+        content = parsing.from_json(text) if language == "JSON" else parsing.from_yaml(text)
     except ValueError as error:
         raise UserError(f"'{printable(path)}' cannot be read as {language}: {printable(error, 160)}") from error
     if not isinstance(content, dict):

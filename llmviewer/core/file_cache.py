@@ -30,7 +30,8 @@ def state(path: str) -> State:
 
 
 def record(path: str | Path) -> None:
-    """Note that the value under construction depends on a file, which need not exist."""
+    """Note that the value under construction depends on a file, which need not exist; no output may replace it."""
+    files.remember_input(Path(path))
     found = _recorded.get()
     if found is not None:
         full = os.path.abspath(path)  # noqa: PTH100 (links are followed by `state`)
@@ -69,7 +70,7 @@ class CacheOfFiles(Generic[Value]):
         except (TypeError, ValueError, OSError):  # not hashable, or no current directory
             return build()
         if entry is not None and all(state(path) == known for path, known in entry[1]):
-            if files.is_remembering():
+            if files.is_remembering():  # a Path costs more than the rest
                 for path, _ in entry[1]:
                     files.remember_input(Path(path))
             return entry[0]

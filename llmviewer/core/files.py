@@ -53,6 +53,17 @@ def content(path: Path, max_bytes: int, kind: str) -> bytes:
     return read
 
 
+def head(path: Path, count: int) -> bytes:
+    """The first bytes of a regular file, by which formats are told apart; empty for one that cannot be read."""
+    try:
+        if not path.is_file():  # devices and pipes may never end
+            return b""
+        with path.open("rb") as stream:
+            return stream.read(count)
+    except (OSError, ValueError):
+        return b""
+
+
 @contextmanager
 def remembering_inputs() -> Iterator[None]:
     """Remember the files that are read in this context, which is one command."""

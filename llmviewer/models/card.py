@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core import data, file_cache
+from llmviewer.core import data, file_cache, files
 from llmviewer.core.errors import UserError, printable
 from llmviewer.models.model import Model
 
@@ -63,7 +63,9 @@ def read(name: str) -> Card:
         return card
     if path == own and own.is_dir():
         raise UserError(f"'{printable(path)}' {_missing_config(own)}")
-    return _in_gguf(path) if path == own and _is_gguf(path) else _in_yaml(path, stem, aliases)
+    if path == own and files.head(path, len(GGUF_MAGIC)) == GGUF_MAGIC:  # whatever its name
+        return _in_gguf(path)
+    return _in_yaml(path, stem, aliases)
 
 
 def _in_yaml(path: Path, stem: str, aliases: tuple[str, ...]) -> Card:
@@ -109,18 +111,8 @@ def _missing_config(folder: Path) -> str:
     return f"is a directory without a {CONFIG_FILE}"
 
 
-def _is_gguf(path: Path) -> bool:
-    """Whether a regular file begins as a GGUF file does, whatever its name."""
-    try:
-        with path.open("rb") if path.is_file() else open(os.devnull, "rb") as stream:  # noqa: PTH123
-            return stream.read(len(GGUF_MAGIC)) == GGUF_MAGIC
-    except OSError:
-        return False
-
-
 def _in_gguf(path: Path) -> Card:
     """The Card of a GGUF file, with the stored formats of its tensors."""
-    file_cache.record(path)
     if path.exists() and not path.is_file():
         raise UserError(f"'{printable(path)}' is a directory, a device or a pipe; expected a GGUF file")
     from llmviewer.models import gguf_config, gguf_formats, gguf_header

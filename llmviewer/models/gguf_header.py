@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.core.errors import UserError, printable
+from llmviewer.core.file_cache import record
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, GGUFValueType
@@ -56,6 +57,7 @@ class Header:
 
 def read(path: Path) -> Header:
     """The header of the GGUF file at `path`.  Raises UserError."""
+    record(path)
     try:
         from gguf import GGUFReader
     except ImportError as error:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmviewer.core import data, parsing
+from llmviewer.core import data
 from llmviewer.core.errors import UserError, printable
 from llmviewer.core.file_cache import record
 from llmviewer.models.config import QUANTIZATION_FIELD
@@ -59,24 +59,15 @@ def _noted(model: Model, note: str) -> Model:
 
 def _files(folder: Path) -> tuple[list[Path], int]:
     """The safetensors files of a model that are present, and how many the index lists."""
-    if data.user_path(str(folder / INDEX)):
-        weight_map = _json(data.read_text(folder / INDEX, MAX_INDEX_BYTES), folder / INDEX).get("weight_map")
+    index = folder / INDEX
+    if data.user_path(str(index)):
+        weight_map = data.mapping(data.read_text(index, MAX_INDEX_BYTES), index, "JSON").get("weight_map")
         names = set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()
     else:
         found = {path.name for path in folder.glob("*.safetensors") if not path.name.startswith("adapter_")}
         names = {name for name in found if name.startswith("model")} or found
     present = [folder / name for name in sorted(names) if Path(name).name == name and (folder / name).exists()]
     return present, len(names)
-
-
-def _json(text: str, path: Path) -> dict[str, Any]:
-    try:
-        content = parsing.from_json(text)
-    except ValueError as error:
-        raise UserError(f"'{printable(path)}' cannot be read as JSON: {printable(error, 160)}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"'{printable(path)}' has no mapping of tensors")
-    return content
 
 
 def header(path: Path) -> dict[str, tuple[str, int, int]]:
@@ -92,7 +83,7 @@ def header(path: Path) -> dict[str, tuple[str, int, int]]:
         raise UserError(f"cannot read '{printable(path)}': {error.strerror or error}") from error
     if not 2 <= length == len(content):
         raise UserError(f"'{printable(path)}' has no safetensors header")
-    entries = _json(content.decode("utf-8", errors="replace"), path)
+    entries = data.mapping(content.decode("utf-8", errors="replace"), path, "JSON")
     return dict(_entry(name, entry, path) for name, entry in entries.items() if name != "__metadata__")
 
 

@@ -1,20 +1,21 @@
-"""Columns of a result with one entry per point, for sweep CSV files and data frames."""
+"""Columns of data frames and CSV files: of a result with one entry per point, of nested fields by dotted names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.analysis.analysis import Analysis
-from llmviewer.core.counts import Count
+if TYPE_CHECKING:
+    from llmviewer.analysis.analysis import Analysis
+    from llmviewer.core.counts import Count
 
 #: Memory fields and metrics of Analysis that every view shows.
 MEMORY_PARTS = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "framework_bytes", "total_bytes")
 RESULT_METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "prefill_mfu", "decode_mbu")
-
-
+#: Keys of an interval: level [%] -> lower and upper bound [s].
+INTERVAL_LEVELS = {"80", "95"}
 #: Column -> field of `Parallelism`: sizes are numbers, also where an option's text says more.
 PARALLEL_SIZES = {f"{name}_parallel_size": name for name in ("tensor", "data", "expert", "context", "pipeline")}
 
@@ -53,6 +54,23 @@ def columns(a: Analysis, efficiency: str, techniques: Mapping[str, str]) -> dict
 def constant(values: Any) -> str | None:
     """The text that a column of `columns` has at all points; None for numbers."""
     return str(values[0]) if values.dtype == object else None
+
+
+def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields under dotted names, the bounds of an interval under names like `ttft_low80_s`."""
+    flattened: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping) and value.keys() == INTERVAL_LEVELS:
+            stem = name.removesuffix("_interval_s").removesuffix("_s")
+            for level, bounds in value.items():
+                flattened |= {f"{stem}_{end}{level}_s": t for end, t in zip(("low", "high"), bounds, strict=True)}
+        elif isinstance(value, Mapping) and value:
+            flattened.update(flat(value, f"{prefix}{name}."))
+        elif isinstance(value, (list, tuple)):
+            flattened[prefix + name] = " ".join(map(str, value))
+        else:
+            flattened[prefix + name] = value if not isinstance(value, Mapping) else None
+    return flattened
 
 
 def _round_columns(a: Analysis) -> dict[str, Count]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from llmviewer.result.columns import flat
 from llmviewer.result.result import Result
 from llmviewer.techniques.registry import TECHNIQUES
 
@@ -77,10 +78,10 @@ class Comparison:
         ]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per configuration: metrics, their bounds and ratios to the first."""
+        """One row per configuration: metrics, their bounds and ratios to the first, by the names of the CSV."""
         import pandas as pd
 
-        return pd.json_normalize(self.rows())
+        return pd.DataFrame([flat(row) for row in self.rows()])
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row per configuration."""
@@ -125,7 +126,7 @@ def _row(configuration: dict[str, Any]) -> dict[str, Any]:
         "drafted_tokens": 0 if round_ is None else round_.get("drafted_tokens", round_["new_tokens"] - 1),
         "tokens_per_round": 1 if round_ is None else round_["tokens_per_round"],
         **{name: memory[name] for name in (*MEMORY_COLUMNS, "fits", *LIMIT_COLUMNS)},
-        **configuration["metrics"],
+        **{name: value for name, value in configuration["metrics"].items() if value != {}},
         **{f"{name}_ideal_time_s": stage["ideal_time_s"] for name, stage in stages.items()},
         **{f"{name}_bound": stage["bound"] for name, stage in stages.items()},
         **{f"{name}_ratio_to_first": ratio for name, ratio in configuration["ratio_to_first"].items()},

@@ -42,7 +42,7 @@ NO_WINNER = -1
 MAX_MAP_POINTS = 10**5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Crossover:
     """Values of a metric by configuration, context length and batch size, and the winner at each point.
 
@@ -60,6 +60,10 @@ class Crossover:
     values: Array
     low: Array
     high: Array
+
+    def __repr__(self) -> str:
+        points = " x ".join(f"{size:,}" for size in self.values.shape[1:])
+        return f"<Crossover: {self.metric} of {', '.join(self.names)} over {points} points>"
 
     @property
     def winner(self) -> Array:

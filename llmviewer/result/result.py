@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer.analysis import capacity, limits
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.counts import Array, Count
+from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.result import provenance, stages
 from llmviewer.result.columns import MEMORY_PARTS, RESULT_METRICS, columns
 from llmviewer.result.describe import hardware_object, model_object, number, roof_object, roofs
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "llmviewer.analysis/1"
+STAGES = ("prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Result:
     """Result of an analysis at one or many points, with provenance.
 
-    Metrics are attributes (ttft_s, tpot_s, e2e_s, output_tokens_per_s); `memory` and `operators` say what they need.
+    Metrics are attributes: ttft_s, tpot_s, e2e_s, output_tokens_per_s, prefill_mfu, decode_mbu.
     to_dict(i): the analysis object of one point.  to_frame(): a row per point.
     """
 
@@ -71,9 +73,24 @@ class Result:
         """Output tokens of the whole batch per second of end-to-end latency."""
         return self._metric("output_tokens_per_s")
 
+    @property
+    def prefill_mfu(self) -> float | Array:
+        """Causal matrix FLOP of prefill over its time x dense peak."""
+        return self._metric("prefill_mfu")
+
+    @property
+    def decode_mbu(self) -> float | Array:
+        """Weight and KV-cache bytes of a decode step over its time x bandwidth."""
+        return self._metric("decode_mbu")
+
     def _metric(self, name: str) -> float | Array:
         values = np.asarray(getattr(self.analysis, name)) * np.ones(len(self))
         return float(values[0]) if len(self) == 1 else values
+
+    def _check(self, point: int) -> None:
+        """Raise UserError for a point that the result does not have."""
+        if not 0 <= point < len(self):
+            raise UserError(f"point is {quoted(point)}; allowed: 0 to {len(self) - 1}")
 
     @property
     def memory(self) -> dict[str, Any]:
@@ -89,13 +106,14 @@ class Result:
         rows = [
             {**run, **self._workload(point), "stage": stage, **row}
             for point in range(len(self))
-            for stage in ("prefill", "decode")
+            for stage in STAGES
             for row in self.stage(stage, point)["operators"]
         ]
         return pd.DataFrame(rows)
 
     def to_dict(self, point: int = 0) -> dict[str, Any]:
         """The analysis object of one point."""
+        self._check(point)
         chip, parallelism = system_at(self.analysis, point).chip, self.analysis.system.parallelism
         fusions = fusion_outcomes(self.analysis, point)
         return {
@@ -113,7 +131,7 @@ class Result:
             "efficiency": provenance.efficiency_object(self.analysis, self.efficiency),
             "roofline": roof_object(chip, self.analysis.compute_dtype(point)),
             "provenance": provenance.provenance_object(self.analysis, chip, fusions),
-            "stages": {"prefill": self.stage("prefill", point), "decode": self.stage("decode", point)},
+            "stages": {name: self.stage(name, point) for name in STAGES},
             "memory": self.memory_at(point),
             "metrics": self.metrics(point),
         }
@@ -173,12 +191,16 @@ class Result:
 
     def stage(self, name: str, point: int = 0) -> dict[str, Any]:
         """The STAGE object of `prefill` or `decode`: totals, and operators for one layer each."""
+        self._check(point)
+        if name not in STAGES:
+            raise unknown("stage", name, STAGES)
         return stages.stage_object(self.analysis, name, point)
 
     def attribution(self, metric: str, point: int = 0) -> pd.DataFrame:
         """Contributions that add up to ttft_s, tpot_s or e2e_s: columns `name`, `kind`, `seconds`."""
         import pandas as pd
 
+        self._check(point)
         from llmviewer.result.attribution import attribution_rows  # few callers need it
 
         return pd.DataFrame(attribution_rows(self.analysis, metric, point), columns=["name", "kind", "seconds"])
@@ -188,6 +210,7 @@ class Result:
 
         Each row has `start_s`, `end_s` [s], its `track`, and its counts in `facts`.
         """
+        self._check(point)
         from llmviewer.result.timeline.timeline import timeline  # few callers need it
 
         return [event.row() for event in timeline(self.analysis, steps, point)]
@@ -199,6 +222,7 @@ class Result:
 
     def memory_at(self, point: int = 0) -> dict[str, Any]:
         """The memory object of one point."""
+        self._check(point)
         memory = self.analysis.memory
         model, system, request = self.analysis.model, system_at(self.analysis, point), request_at(self.analysis, point)
         host = system.chip.host
@@ -228,6 +252,7 @@ class Result:
 
     def metrics(self, point: int = 0) -> dict[str, Any]:
         """The metrics object of one point."""
+        self._check(point)
         values = {name: number(value_at(getattr(self.analysis, name), point)) for name in RESULT_METRICS}
         rate = float(value_at(self.analysis.output_tokens_per_s, point))
         batch = float(value_at(self.analysis.request.batch_size, point))

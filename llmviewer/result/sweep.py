@@ -96,7 +96,7 @@ class Candidate(Protocol):
         """Predict the result of a request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Sweep:
     """Every point of a grid on every configuration; nothing is evaluated before `chunks` or `to_frame`."""
 
@@ -105,6 +105,9 @@ class Sweep:
 
     def __len__(self) -> int:
         return len(self.configurations) * len(self.grid)
+
+    def __repr__(self) -> str:
+        return f"<Sweep: {len(self):,} points, configurations: {len(self.configurations):,}; to_frame() prices them>"
 
     def check(self) -> tuple[str, ...]:
         """Warnings of all configurations.  Raises UserError for the largest request, before anything slow begins."""
@@ -124,17 +127,20 @@ class Sweep:
                 advance(len(columns["batch_size"]))
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per point, as of `Result.to_frame`; columns of text are categories."""
+        """One row per point, as of `Result.to_frame`; columns of text are categories, ideal times have no bounds."""
         import pandas as pd
 
         self.check()
         chunks = list(self.chunks())
-        return pd.DataFrame({name: _joined([chunk[name] for chunk in chunks]) for name in chunks[0]}, copy=False)
+        names = dict.fromkeys(name for chunk in chunks for name in chunk)
+        return pd.DataFrame({name: _joined(chunks, name) for name in names}, copy=False)
 
 
-def _joined(pieces: list[Any]) -> Any:
-    """The pieces of a column, joined; texts become categories."""
+def _joined(chunks: list[dict[str, Any]], name: str) -> Any:
+    """A column of all chunks, NaN where a chunk does not have it; texts become categories."""
     import pandas as pd
+
+    pieces = [chunk[name] if name in chunk else np.full(len(chunk["batch_size"]), np.nan) for chunk in chunks]
 
     texts = [constant(piece) for piece in pieces]
     known = [text for text in texts if text is not None]

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from llmviewer.core import data, file_cache, parsing
+from llmviewer.core import data, file_cache
 from llmviewer.core.errors import UserError, printable, quoted
 from llmviewer.hardware.chip import Chip
 
@@ -80,7 +80,7 @@ class Profile:
     def fit(self, key: str) -> Fit:
         """The fit of a key, parsed once."""
         if key not in self.parsed:
-            self.parsed[key] = _fit(key, _yaml(self.texts[key], self.path), self.path)
+            self.parsed[key] = _fit(key, data.mapping(self.texts[key], self.path, "YAML"), self.path)
         return self.parsed[key]
 
     def engines(self, family: str, variant: str) -> Iterator[str]:
@@ -120,7 +120,7 @@ def load(path: Path) -> Profile:
 def parse(text: str, path: Path) -> Profile:
     """A profile from its text.  path: location of the file, for messages."""
     head, *documents = text.split("\n---\n")
-    top = _yaml(head, str(path))
+    top = data.mapping(head, path, "YAML")
     if top.get("schema") != SCHEMA:
         raise UserError(f"'{printable(path)}' has schema {quoted(top.get('schema'))}; expected {SCHEMA}")
     data.check_keys(top, HEADER_KEYS, ("chip", "provenance"), printable(path))
@@ -149,16 +149,6 @@ def _split_document(text: str, path: str) -> tuple[str, str]:
             f"'{printable(path)}': a document starts with {quoted(first)}; expected fit: family/variant/engine"
         )
     return key.strip(), rest
-
-
-def _yaml(text: str, path: str) -> dict[str, Any]:
-    try:
-        content = parsing.from_yaml(text)
-    except ValueError as error:
-        raise UserError(f"'{printable(path)}' cannot be read as YAML: {printable(error, 160)}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"'{printable(path)}' holds {quoted(content)}; expected a mapping of fields")
-    return content
 
 
 def _fit(key: str, content: Mapping[str, Any], path: str) -> Fit:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llmviewer.core.errors import UserError, unknown
-from llmviewer.reports.plots import KINDS, PlotData
+from llmviewer.reports.plots import KINDS, PlotData, PlotKind
 from llmviewer.reports.plots.style import SIZES, THEMES, Style
 from llmviewer.result.comparison import OPTION_COLUMNS, Comparison
 from llmviewer.result.crossover import Crossover
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     )
 
 
+#: Columns of every frame of points that the plots read.
+POINT_COLUMNS = ("model", "hardware", "batch_size", "input_len", "output_len")
 #: Columns that name a configuration where they differ, before the options of techniques.
 NAMING_COLUMNS = ("model", "hardware", "dtype", "efficiency", "engine")
 
@@ -36,50 +39,81 @@ def plot(kind: str, data: Drawable, *, theme: str = "light", size: str = "page",
     """
     if kind not in KINDS:
         raise unknown("kind of plot", kind, KINDS)
+    chosen, style = KINDS[kind], style_of(theme, size)
+    if chosen.metrics and chosen.data is PlotData.POINT:
+        options = {"metric": chosen.metrics[0], **options}
+    found = _taken(kind, chosen, data)
+    allowed = [*signature(_drawer(chosen, found)).parameters][2:]  # after the data and the style
+    for name in options:
+        if name not in allowed:
+            raise unknown(f"option of plot {kind}", name, allowed)
+    return drawn(chosen, found, style, options)
+
+
+def style_of(theme: str, size: str) -> Style:
+    """The style of a theme and a size by name.  Raises UserError."""
     for noun, word, known in (("theme", theme, THEMES), ("size", size, SIZES)):
         if word not in known:
             raise unknown(noun, word, known)
+    return Style(theme=THEMES[theme], size=SIZES[size])
+
+
+def drawn(kind: PlotKind, data: Any, style: Style, options: Mapping[str, Any]) -> Figure:
+    """The Figure of data of the type that the kind takes; a curve also takes a frame of points."""
     from matplotlib import rc_context
 
-    chosen, style = KINDS[kind], Style(theme=THEMES[theme], size=SIZES[size])
-    if chosen.metrics and chosen.data is PlotData.POINT:
-        options = {"metric": chosen.metrics[0], **options}
-    module = import_module(f"llmviewer.reports.plots.{chosen.module}")
-    drawn = _drawn(kind, chosen.data, data)
     with rc_context({"text.parse_math": False}):  # a `$` in a name must not start a formula
-        draw = module.draw if _is_frame(drawn) and chosen.data is PlotData.CURVE else module.picture
-        figure: Figure = draw(drawn, style, **options)
-    return figure
+        return _drawer(kind, data)(data, style, **options)
+
+
+def _drawer(kind: PlotKind, data: Any) -> Callable[..., Figure]:
+    """The function that draws the kind: from a frame of points, or from results, maps and tables."""
+    module = import_module(f"llmviewer.reports.plots.{kind.module}")
+    found: Callable[..., Figure] = module.draw if _is_frame(data) and kind.data is PlotData.CURVE else module.picture
+    return found
 
 
 def _is_frame(data: object) -> bool:
     return hasattr(data, "columns") and hasattr(data, "iloc")
 
 
-def _drawn(kind: str, needs: PlotData, data: Any) -> Any:
+def _taken(name: str, kind: PlotKind, data: Any) -> Any:
     """The data as a kind of plot takes it.  Raises UserError for data of another kind."""
+    needs = kind.data
     takes = {PlotData.MAP: "a Crossover", PlotData.TABLE: "a frame of rows", PlotData.LEDGER: "a frame of rows"}
     if needs in takes:
         if isinstance(data, Crossover) is (needs is PlotData.MAP) and (needs is PlotData.MAP or _is_frame(data)):
             return data
-        raise UserError(f"plot {kind} takes {takes[needs]}, not a {type(data).__name__}")
-    if _is_frame(data) and needs is PlotData.CURVE:
-        return _with_names(data)
-    if isinstance(data, Sweep) and needs is PlotData.CURVE:
-        return _with_names(data.to_frame())
+        raise UserError(f"plot {name} takes {takes[needs]}, not a {type(data).__name__}")
+    if needs is PlotData.CURVE and (_is_frame(data) or isinstance(data, Sweep)):
+        return _points(name, data if _is_frame(data) else data.to_frame())
     results = _results(data)
     if results is None:
-        raise UserError(f"plot {kind} takes a Result or several, not a {type(data).__name__}")
+        raise UserError(f"plot {name} takes a Result or several, not a {type(data).__name__}")
+    if not kind.fewest <= len(results) <= kind.most:
+        allowed = f"{kind.fewest}" if kind.fewest == kind.most else f"{kind.fewest} to {kind.most}"
+        raise UserError(f"plot {name} takes {allowed} results, not {len(results)}")
     return results
+
+
+def _points(name: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a frame of points with names.  Raises UserError for a frame of something else."""
+    missing = [column for column in POINT_COLUMNS if column not in rows]
+    if missing or rows.empty:
+        lacks = f"it has no column {', '.join(missing)}" if missing else "it has no rows"
+        raise UserError(f"plot {name} takes a frame of points as of to_frame(); {lacks}")
+    return _with_names(rows)
 
 
 def _results(data: Any) -> dict[str, Result] | None:
     """Results by name; None for other data."""
     if isinstance(data, Mapping):
-        return dict(data)
+        return dict(data) if all(isinstance(one, Result) for one in data.values()) else None
     listed = data.results if isinstance(data, Comparison) else [data] if isinstance(data, Result) else data
     if not isinstance(listed, (list, tuple)) or not all(isinstance(one, Result) for one in listed):
         return None
+    if not listed:
+        return {}
     frames = _with_names(_frame_of(listed))
     return dict(zip(frames["configuration"], listed, strict=True))
 

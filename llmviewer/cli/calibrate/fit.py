@@ -12,7 +12,6 @@ import typer
 
 from llmviewer.cli import candidates, output, views
 from llmviewer.cli import options as opt
-from llmviewer.cli.extras import calibration_extra
 from llmviewer.core.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def command(
     title: Annotated[str, typer.Option("--title", help="Title of the profile.")] = "",
     origin: Annotated[str, typer.Option("--origin", help="Source of the rows, for the provenance.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Store fits with absurd held-out errors too.")] = False,
-    format: opt.Format = "table",  # noqa: A002
+    format: opt.PrintedFormat = "table",  # noqa: A002
 ) -> int:
     """Fit kernel constants to measured rows and report errors on held-out rows.
 
@@ -51,13 +50,12 @@ def command(
     profile is written.  For a device without a chip spec, one with measured rates is written next to the profile.
     """
     views.check_output(format, output, (*map(str, samples), hardware))
-    with calibration_extra():
-        from llmviewer.calibrate.profiling import document, fit_profile, prepare
+    from llmviewer.calibrate.profiling import document, fit_profile, prepare
 
-        inputs = prepare(samples, hardware)
-        chip_path = _chip_path(inputs, output)
-        with _progress() as on_progress:
-            found = fit_profile(inputs, title, origin, on_progress, force=force)
+    inputs = prepare(samples, hardware)
+    chip_path = _chip_path(inputs, output)
+    with _progress() as on_progress:
+        found = fit_profile(inputs, title, origin, on_progress, force=force)
     if chip_path:  # first, so that no profile exists without its chip
         _put(inputs.chip_text, chip_path)
     _put(found.text, output)

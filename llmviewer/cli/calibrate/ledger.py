@@ -8,7 +8,6 @@ import typer
 
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
-from llmviewer.cli.extras import calibration_extra
 from llmviewer.cli.output import write
 from llmviewer.core import data, files
 from llmviewer.core.errors import UserError, unknown
@@ -26,16 +25,15 @@ def command(
     source: Name = "",
     rows: Rows = False,
     record: Record = False,
-    format: opt.Format = "table",  # noqa: A002
+    format: opt.Format = "",  # noqa: A002
     output: opt.Output = None,
 ) -> int:
     """Score predictions on published, cited end-to-end figures; none of them is fitted."""
-    views.check_output(format, output)
-    with calibration_extra():
-        from llmviewer.calibrate import ledger_score
+    kind = views.check_output(format, output)
+    from llmviewer.calibrate import ledger_score
 
-        document = ledger_score.document(ledger_score.score(_asked(source)))
-        last = ledger_score.recorded_errors()
+    document = ledger_score.document(ledger_score.score(_asked(source)))
+    last = ledger_score.recorded_errors()
     if record:
         if source:
             raise UserError("--record needs the whole ledger; remove --source")
@@ -50,7 +48,7 @@ def command(
 
     views.show(
         views.Views(page=page, document=lambda: document, rows=lambda: document["rows"]),
-        format,
+        kind,
         output,
     )
     return 0

@@ -9,7 +9,6 @@ import typer
 
 from llmviewer.cli import candidates, output, views
 from llmviewer.cli import options as opt
-from llmviewer.cli.extras import calibration_extra
 from llmviewer.timing import profile as profiles
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def command(
     output_len: OutputLen = 0,
     stage: Stage = "",
     passes: Passes = 0,
-    format: opt.Format = "table",  # noqa: A002
+    format: opt.PrintedFormat = "table",  # noqa: A002
     output: Rows = None,
 ) -> int:
     """Predict what was measured: how far off is each figure of a benchmark, each kernel of a table.
@@ -72,18 +71,17 @@ def command(
     kernels, or whole requests.  No row is dropped: what cannot be predicted is named and counted.
     """
     views.check_output(format, output, (*map(str, table), profile))
-    with calibration_extra():
-        from llmviewer.calibrate import judge
-        from llmviewer.calibrate.readers.stated import Stated
+    from llmviewer.calibrate import judge
+    from llmviewer.calibrate.readers.stated import Stated
 
-        own = profiles.load(Path(profile)) if profile else None
-        stated = Stated(
-            hardware=hardware, model=model, engine=engine, quantization=quantization, kv_cache_dtype=kv_cache_dtype,
-            tensor_parallel_size=tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size,
-            batch_size=batch_size, input_len=input_len, output_len=output_len, stage=stage, passes=passes,
-        )  # fmt: skip
-        predictions = judge.predict_tables(table, hardware, own, stated)
-        document = judge.document(predictions)
+    own = profiles.load(Path(profile)) if profile else None
+    stated = Stated(
+        hardware=hardware, model=model, engine=engine, quantization=quantization, kv_cache_dtype=kv_cache_dtype,
+        tensor_parallel_size=tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size,
+        batch_size=batch_size, input_len=input_len, output_len=output_len, stage=stage, passes=passes,
+    )  # fmt: skip
+    predictions = judge.predict_tables(table, hardware, own, stated)
+    document = judge.document(predictions)
     if output is not None:
         _write(predictions, output)
     _show(document, format, ", ".join(path.name for path in table))

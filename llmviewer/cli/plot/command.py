@@ -64,11 +64,12 @@ def command(
         raise unknown("kind of plot", kind, ("list", *KINDS))
     from llmviewer.cli.plot import checks
     from llmviewer.cli.plot import given as loading
+    from llmviewer.reports.plots import plot
 
     path, plot_kind = output or f"{kind}.png", KINDS[kind]
     _check_path(path, (*model.split(","), *hardware.split(","), measured))
     process.silence_matplotlib()
-    style = _style(theme, size)
+    style = plot.style_of(theme, size)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
     request = loading.PlotRequest(
         kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options
@@ -79,10 +80,7 @@ def command(
         picture_options["measured"], left_out = checks.timed_rows(picture_options["measured"])
     loaded = loading.load_data(request)
     print_warnings((*loaded.warnings, *left_out, *checks.check_drawable(loaded.data, picture_options)))
-    from matplotlib import rc_context
-
-    with rc_context({"text.parse_math": False}):  # a `$` in a name must not start a formula
-        save(_module(plot_kind).picture(loaded.data, style, **picture_options), path)
+    save(plot.drawn(plot_kind, loaded.data, style, picture_options), path)
     return 0
 
 
@@ -91,21 +89,6 @@ def _print_kinds(kinds: Mapping[str, PlotKind]) -> int:
 
     write("\n".join(f"{name:12} {kind.summary}" for name, kind in kinds.items()), None)
     return 0
-
-
-def _module(kind: PlotKind) -> Any:
-    from importlib import import_module
-
-    return import_module(f"llmviewer.reports.plots.{kind.module}")
-
-
-def _style(theme: str, size: str) -> Any:
-    from llmviewer.reports.plots.style import SIZES, THEMES, Style
-
-    for noun, word, known in (("theme", theme, THEMES), ("size", size, SIZES)):
-        if word not in known:
-            raise unknown(noun, word, known)
-    return Style(theme=THEMES[theme], size=SIZES[size])
 
 
 def _check_path(path: str, inputs: tuple[str, ...]) -> None:
