@@ -89,8 +89,9 @@ def _passing_s(model: Model, system: System, step: Step, evaluated: Callable[[],
 
     A program serves steps that differ only in the numbers in the columns of their groups.
     """
-    columns = [column for group in step.groups for column in _columns(group)]
-    if np.size(step.tokens) > MOST_RECORDED_PASSES or not all(isinstance(column, np.ndarray) for column in columns):
+    counts = [column for group in step.groups for column in _columns(group)]
+    columns = [column for column in counts if isinstance(column, np.ndarray)]
+    if np.size(step.tokens) > MOST_RECORDED_PASSES or len(columns) < len(counts):
         return evaluated().passing_s
     key = (model, *((group.kept, len(_columns(group))) for group in step.groups))
     times = system.programs.run(key, columns)
