@@ -9,9 +9,10 @@ from functools import cache, cached_property, partial
 import numpy as np
 
 from llmviewer.analysis.evaluation import Evaluation, evaluate
-from llmviewer.analysis.passes import system_per_pass
+from llmviewer.analysis.passes import graph_of_device, system_per_pass
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
+from llmviewer.core.ir import Graph
 from llmviewer.core.malloc import keep_freed_memory
 from llmviewer.core.workload import PASS_COLUMNS, Group, Step
 from llmviewer.models.model import Model
@@ -28,15 +29,16 @@ MOST_RECORDED_PASSES = 4096
 class PassTimes:
     """Times of the passes of a schedule; arrays have one entry per pass.
 
-    evaluated: computes `evaluation` where it is not known yet.  time_s: time of a pass through all pipeline
-    stages.  busiest_s: its time on the slowest pipeline stage.  fill_s: per point, time of one token on the other
-    stages, where prefill passes may be cut into chunks of any size; None where they run as scheduled.
+    evaluated, graph_of_device: compute `evaluation` and `graph` where they are not known yet.  time_s: time of a pass
+    through all pipeline stages.  busiest_s: its time on the slowest pipeline stage.  fill_s: per point, time of one
+    token on the other stages, where prefill passes may be cut into chunks of any size; None if they run as scheduled.
     later_read_bytes: weights and cache read per pass where there are several pieces; None where `evaluation` holds all
     passes.
     """
 
     schedule: Schedule
     evaluated: Callable[[], Evaluation]
+    graph_of_device: Callable[[], Graph]
     time_s: Count
     busiest_s: Count
     fill_s: Count | None = None
@@ -46,6 +48,11 @@ class PassTimes:
     def evaluation(self) -> Evaluation:
         """The passes of the first piece, operator by operator."""
         return self.evaluated()
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph of the passes of the first piece on one device; where nothing is timed yet, it alone is built."""
+        return self.graph_of_device()
 
     @property
     def read_bytes(self) -> Count:
@@ -65,9 +72,15 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
     (piece, step), *later = plan.pieces()
     evaluated = cache(partial(evaluate, model, system_per_pass(system, plan, piece), step))
     if not later:
-        time_s, busiest_s = _passing_s(model, system_per_pass(system, plan, piece), step, evaluated)
+        times = _recorded_passing_s(model, system, step, evaluated)
+        time_s, busiest_s = evaluated().passing_s if times is None else times
         return PassTimes(
-            schedule=plan, evaluated=evaluated, time_s=time_s, busiest_s=busiest_s, fill_s=_fill_s(model, system, plan)
+            schedule=plan,
+            evaluated=evaluated,
+            graph_of_device=partial(graph_of_device, model, system, plan) if times else lambda: evaluated().graph,
+            time_s=time_s,
+            busiest_s=busiest_s,
+            fill_s=_fill_s(model, system, plan),
         )
     pieces = [_of_each_pass(step, evaluated())]
     pieces += (
@@ -77,6 +90,7 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
     return PassTimes(
         schedule=plan,
         evaluated=evaluated,
+        graph_of_device=lambda: evaluated().graph,
         time_s=time_s,
         busiest_s=busiest_s,
         fill_s=_fill_s(model, system, plan),
@@ -84,20 +98,22 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
     )
 
 
-def _passing_s(model: Model, system: System, step: Step, evaluated: Callable[[], Evaluation]) -> tuple[Count, ...]:
-    """`Evaluation.passing_s`, by the recorded program of this model and system if there is one.
+def _recorded_passing_s(
+    model: Model, system: System, step: Step, evaluated: Callable[[], Evaluation]
+) -> tuple[Count, ...] | None:
+    """`Evaluation.passing_s` by the recorded program of this model and system; None if there is none yet.
 
     A program serves steps that differ only in the numbers in the columns of their groups.
     """
     counts = [column for group in step.groups for column in _columns(group)]
     columns = [column for column in counts if isinstance(column, np.ndarray)]
-    if np.size(step.tokens) > MOST_RECORDED_PASSES or len(columns) < len(counts):
-        return evaluated().passing_s
+    if np.size(step.tokens) > MOST_RECORDED_PASSES or len(columns) < len(counts) or system.chip.points > 1:
+        return None
     key = (model, *((group.kept, len(_columns(group))) for group in step.groups))
     times = system.programs.run(key, columns)
     if times is None:
-        times = evaluated().passing_s
-        system.programs.note(key, partial(_passing_s_of_columns, model, system, step), columns, times)
+        computation = partial(_passing_s_of_columns, model, system, step)
+        system.programs.note(key, computation, columns, evaluated().passing_s)
     return times
 
 
