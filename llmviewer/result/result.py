@@ -201,7 +201,7 @@ class Result:
         """The memory object of one point."""
         memory = self.analysis.memory
         model, system, request = self.analysis.model, system_at(self.analysis, point), request_at(self.analysis, point)
-        host = system.chip.host
+        host, largest = system.chip.host, limits.largest_sizes(model, system, request, self.token_budget)
         return {
             **{
                 name: number(value_at(getattr(memory, name), point))
@@ -218,11 +218,7 @@ class Result:
             "disk": host.disk.name if host is not None and host.disk is not None else None,
             "disk_bytes": number(value_at(memory.disk_bytes, point)),
             "fits": bool(value_at(memory.fits, point)),
-            "max_batch_size": number(limits.max_batch_size(model, system, request, self.token_budget)),
-            "max_context_len": number(limits.max_context_len(model, system, request, self.token_budget)),
-            "max_concurrent_requests": number(
-                limits.max_concurrent_requests(model, system, request, self.token_budget)
-            ),
+            **{name: number(size) for name, size in largest.items()},
             **limits.assumptions(model, system, self.token_budget),
         }
 
