@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -16,6 +17,7 @@ from llmviewer.core.counts import Array
 from llmviewer.core.workload import Request
 from llmviewer.models.fields import ABSENT_CONTEXT
 from llmviewer.models.model import Model
+from llmviewer.serving.kv_cache import KvCache
 from llmviewer.serving.prompts import prompt_thresholds
 
 #: Upper bound of every search.
@@ -39,18 +41,24 @@ def assumptions(model: Model, system: System, token_budget: float = np.inf) -> d
     }
 
 
-def largest_sizes(model: Model, system: System, request: Request, token_budget: float = np.inf) -> dict[str, float]:
+def largest_sizes(
+    model: Model, system: System, request: Request, token_budget: float = np.inf, known: Memory | None = None
+) -> dict[str, float]:
     """Largest batch, longest input_len + output_len and most concurrent requests of this request (one point).
 
-    The batch keeps the request's lengths, the context its batch and output_len.
+    The batch keeps the request's lengths, the context its batch and output_len.  known: memory of the request.
     """
-    memory = partial(memory_of, model, token_budget=token_budget)
-    output = float(np.max(system.batching.padded(request).output_len))
-    questions = {
-        "max_batch_size": ("batch_size", search(SEARCH_LIMIT, room_of=_room)),
-        "max_context_len": ("input_len", search(SEARCH_LIMIT, 0.0, _starts(system, request, token_budget), _room)),
+    guesses = (math.nan, math.nan) if known is None else _guesses(request, known)
+    starts, output = _starts(system, request, token_budget), float(np.max(system.batching.padded(request).output_len))
+    dip = _dip(system.kv_cache)
+    questions: dict[str, Question] = {
+        "max_batch_size": ("batch_size", search(SEARCH_LIMIT, guess=guesses[0], room_of=_room)),
+        "max_context_len": ("input_len", search(SEARCH_LIMIT, starts=starts, guess=guesses[1], dip=dip, room_of=_room)),
     }
-    concurrent = {"max_concurrent_requests": ("batch_size", _most_concurrent(system, request, token_budget))}
+    concurrent: dict[str, Question] = {
+        "max_concurrent_requests": ("batch_size", _most_concurrent(system, request, token_budget))
+    }
+    memory = partial(memory_of, model, token_budget=token_budget)
     if system.parallelism.data == 1:
         found = _answers(partial(memory, system), request, questions | concurrent)
     else:
@@ -59,6 +67,18 @@ def largest_sizes(model: Model, system: System, request: Request, token_budget: 
     found["max_concurrent_requests"] *= system.parallelism.data
     found["max_context_len"] += output if found["max_context_len"] else 0.0
     return found
+
+
+def _guesses(request: Request, known: Memory) -> tuple[float, float]:
+    """Batch and prompt that fill the memory if the cache grows with the tokens and activations with the prompts."""
+    cache, activations, room = (
+        float(np.max(x)) for x in (known.kv_cache_bytes, known.activations_bytes, known.room_bytes)
+    )
+    batch, prompt, output = (
+        float(np.max(getattr(request, name))) for name in ("batch_size", "input_len", "output_len")
+    )
+    per_token = cache / (prompt + output - 1.0) + activations / prompt
+    return batch + room * batch / (cache + activations), prompt + room / per_token
 
 
 def _room(memory: Memory) -> Array:
@@ -103,6 +123,14 @@ def _starts(system: System, request: Request, token_budget: float) -> Array:
         return starts
     output = float(np.max(system.batching.padded(request).output_len))
     return np.union1d(starts, 1.0 + branches.prompt_thresholds(request.batch_size, output, token_budget))
+
+
+def _dip(cache: KvCache) -> float:
+    """Distance within which a longer prompt may need less memory, as one more whole page of it is found in the cache.
+
+    A share h of n more tokens, in pages of b, leaves more than n (1 - h) - b more tokens to prefill.  At most 64 pages.
+    """
+    return (cache.block_size - 1.0) / max(1.0 - cache.hit_rate, 1.0 / 64.0) if cache.hit_rate else 0.0
 
 
 def _most_concurrent(system: System, request: Request, token_budget: float) -> Search:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, KeysView
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -198,6 +198,7 @@ def _new(accesses: tuple[Access, ...], sizes: dict[str, Count]) -> Iterator[Coun
             yield size
 
 
-def _activations_read(operator: Operator) -> set[str]:
+def _activations_read(operator: Operator) -> KeysView[str]:
+    """Names in the order in which they are read, so that the same sizes are added in every process."""
     here, role = Place.DEVICE, Role.ACTIVATION
-    return {a.tensor.name for a in operator.reads if a.tensor.role is role and a.tensor.place is here}
+    return {a.tensor.name: None for a in operator.reads if a.tensor.role is role and a.tensor.place is here}.keys()

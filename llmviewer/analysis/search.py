@@ -34,23 +34,33 @@ def largest(fits: Callable[[Array], object], limit: float, low: float = 0.0) -> 
 
 
 def search(
-    limit: float, low: float = 0.0, starts: Array = NO_STARTS, room_of: Callable[[Any], Array] = np.asarray
+    limit: float,
+    low: float = 0.0,
+    *,
+    starts: Array = NO_STARTS,
+    guess: float = math.nan,
+    dip: float = 0.0,
+    room_of: Callable[[Any], Array] = np.asarray,
 ) -> Search:
     """Search for the largest whole number up to `limit` with room, `low` where none above it has.
 
     room_of: what is sent -> the room at each candidate; negative where it does not fit.  There is room up to some
-    number and none beyond it; or from each of `starts` (low + 1 and others) up to some number before the next.
-    Half of the candidates are around the number at which the room ends if it falls evenly: two rounds find it then.
+    number and none beyond it; or from each of `starts` (low + 1 and others) up to some number before the next.  Beyond
+    the end, single numbers may have room again within `dip` of one another.
+    Half of the candidates are around the number at which the room ends if it falls evenly, at first around `guess`: one
+    round finds an answer near the guess, and two find it where the room falls evenly.
     """
     tried, room = np.array([low, limit + 1.0]), np.array([np.inf, -np.inf])  # infinite: unknown
     while True:
         last = int(np.flatnonzero(room >= 0.0)[-1])
-        (low, high), ends = tried[last : last + 2].tolist(), room[last : last + 2].tolist()
+        (low, high), (left, lacking) = tried[last : last + 2].tolist(), room[last : last + 2].tolist()
         if high - low <= 1.0:
-            return float(low)
-        between = np.sort(np.concatenate((_candidates(low, high, *ends), starts)))
+            return (yield from _beyond_dips(low, dip, room_of)) if dip and low < limit else low
+        if math.isfinite(left - lacking):
+            guess = low + (high - low) * (left / (left - lacking))
+        between = np.sort(np.concatenate((_candidates(low, high, guess), starts)))
         tried = np.concatenate(([low], between, [high]))
-        room = np.concatenate((ends[:1], room_of((yield between)), ends[1:]))
+        room = np.concatenate(([left], room_of((yield between)), [lacking]))
         if starts.size:
             tried, room = _from_last_start(tried, room, starts)
             starts = NO_STARTS
@@ -66,16 +76,23 @@ def _from_last_start(tried: Array, room: Array, starts: Array) -> tuple[Array, A
     return np.r_[tried[inside], end], np.r_[room[inside], -np.inf]
 
 
-def _candidates(low: float, high: float, left: float, lacking: float) -> Array:
-    """Numbers strictly within a gap: all, or spread evenly, geometrically while the gap spans magnitudes.
+def _beyond_dips(low: float, dip: float, room_of: Callable[[Any], Array]) -> Search:
+    """The last number with room that is within `dip` of another one, from `low` on."""
+    while True:
+        near = low + np.arange(1.0, dip + 1.0)
+        fitting = near[room_of((yield near)) >= 0.0]
+        if not fitting.size:
+            return low
+        low = float(fitting[-1])
 
-    left, lacking: the room at its ends.
-    """
+
+def _candidates(low: float, high: float, guess: float) -> Array:
+    """Numbers strictly within a gap: all, or spread evenly, geometrically while the gap spans magnitudes."""
     if high - low <= CANDIDATES:
         return np.arange(low + 1.0, high)
     inner = np.arange(1.0, CANDIDATES + 1.0) / (CANDIDATES + 1.0)
     start = max(low, 0.5)
     spread = start * (high / start) ** inner if high / start > CANDIDATES else low + (high - low) * inner
-    if math.isfinite(left - lacking):
-        spread = np.append(spread[::2], low + (high - low) * (left / (left - lacking)) + NEIGHBOURS)
+    if low <= guess < high:
+        spread = np.concatenate((spread[::2], guess + NEIGHBOURS))
     return np.floor(np.clip(spread, low + 1.0, high - 1.0))

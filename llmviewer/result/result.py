@@ -201,7 +201,8 @@ class Result:
         """The memory object of one point."""
         memory = self.analysis.memory
         model, system, request = self.analysis.model, system_at(self.analysis, point), request_at(self.analysis, point)
-        host, largest = system.chip.host, limits.largest_sizes(model, system, request, self.token_budget)
+        host, here = system.chip.host, memory.at(slice(point, point + 1))
+        largest = limits.largest_sizes(model, system, request, self.token_budget, here)
         return {
             **{
                 name: number(value_at(getattr(memory, name), point))
