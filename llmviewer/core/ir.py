@@ -168,14 +168,13 @@ class Operator:
         return self._bytes_of("writes", (role,))
 
     def _bytes_of(self, field: str, roles: tuple[Role, ...]) -> Count:
-        known, key = self._known_bytes, (field, roles)
+        known, key = self._derived, (field, roles)
         if key not in known:
             known[key] = _moved(tuple(a for a in getattr(self, field) if a.tensor.role in roles), Place.DEVICE)
         return known[key]
 
     @cached_property
-    def _known_bytes(self) -> dict[tuple[str, tuple[Role, ...]], Count]:
-        """Sums that `_bytes_of` has derived."""
+    def _derived(self) -> dict[tuple[str, tuple[Role, ...]], Count]:
         return {}
 
 

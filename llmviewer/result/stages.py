@@ -99,8 +99,9 @@ def _add_engine_time(resources: dict[str, float], seconds: float) -> None:
 
 def _values(plan: Schedule, stage: str, point: int) -> tuple[ValueOf, ValueOf]:
     """Functions from a count of all passes to its sum over a point's passes of a stage, and to their largest value."""
-    only = plan.only_pass(stage, point)
-    if only is None:
+    decoding = stage == "decode"
+    only = plan.prefill_passes + point if decoding else point
+    if not decoding and (plan.prefill_passes != plan.points or plan.repeats[point] != 1.0):
         return (lambda count: float(plan.prefill(count)[point])), (lambda count: float(plan.prefill_max(count)[point]))
 
     def value(count: Count) -> float:

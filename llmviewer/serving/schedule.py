@@ -104,12 +104,6 @@ class Schedule:
             totals[some] = np.add.reduceat(steps, starts)
         return totals
 
-    def only_pass(self, stage: str, point: int) -> int | None:
-        """Index of the pass that is all of a point's `prefill` or shown `decode`; None if there are several."""
-        if stage == "decode":
-            return self.prefill_passes + point
-        return point if self.prefill_passes == self.points and self.repeats[point] == 1.0 else None
-
     def pipelined_prefill(self, time_s: Count, busiest_s: Count, fill_s: Count | None = None) -> Array:
         """Prefill time of every point [s] if its passes follow each other through a pipeline.
 
