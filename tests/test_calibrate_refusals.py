@@ -52,7 +52,7 @@ def test_an_absurd_fit_is_left_out_of_the_profile_unless_forced(
 
 
 def test_what_replaces_a_fit_that_was_left_out_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The shipped profile of the same chip has residual sums; a prediction with the fitted one says that it uses them."""
+    """The shipped profile of the same chip has residual sums; an answer says that they are used."""
     folder = write_samples(
         tmp_path / "s", *rows_of(timed(gemm_rows(), NOISE), "gemm"), *rows_of(absurd_rows(), "elementwise")
     )

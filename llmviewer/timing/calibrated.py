@@ -201,7 +201,8 @@ class Calibrated:
                 f"kernels: not measured on {self.chip} or a similar chip; constants of {donors}, intervals much wider"
             ]
         lacking = [key for key, found in self.selected.items() if self.user_profiles and found.path != self.profile]
-        own = [f"kernels without a fit in {printable(self.profile)}: constants of shipped profiles for {', '.join(lacking)}"]
+        path = printable(self.profile, 4096)
+        own = [f"kernels without a fit in {path}: constants of shipped profiles for {', '.join(lacking)}"]
         return own[: len(lacking)] + [
             f"{key}: not measured; constants of {found.fit.key} ({found.chip})"
             for key, found in self.selected.items()
