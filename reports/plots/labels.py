@@ -78,7 +78,7 @@ class Space:
         return False
 
     def take(self, boxes: Boxes) -> None:
-        """Reserves boxes."""
+        """Reserves boxes without a test."""
         self.taken = np.concatenate([self.taken, boxes])
 
     def take_points(self, points: Points, radii: Points) -> None:
