@@ -43,10 +43,9 @@ def aiperf(record: Record) -> BenchmarkRun | None:
     model, limit = _first(record, MODELS), _first(record, CONCURRENCY)
     rate, latency_ms = _statistic(record, "request_throughput"), stated.get("latency_ms")
     most = number({"limit": limit}, "limit")
-    if most and not number({"rate": _first(record, RATES)}, "rate"):
-        batch, note = most, ""
-    else:
-        batch, note = concurrency(rate, latency_ms and latency_ms / 1e3, most)
+    at_a_rate = number({"rate": _first(record, RATES)}, "rate")
+    seconds = latency_ms and latency_ms / 1e3
+    batch, note = (most, "") if most and not at_a_rate else concurrency(rate, seconds, most)
     return BenchmarkRun(
         program="AIPerf", figures=stated, batch=batch, note=note,
         model=str(model.get("name", "") if isinstance(model, Mapping) else model or ""),

@@ -107,7 +107,7 @@ class Space:
         """Reserves the place of the legend."""
         legend = self.axes.get_legend()
         if legend is not None:
-            self.take(legend.get_window_extent(self.renderer).extents[None])
+            self.take(np.array([legend.get_window_extent(self.renderer).extents]))
 
     def boxes(self, text: Text) -> Boxes:
         """Returns the text's box, or squares along a rotated text."""
@@ -116,7 +116,8 @@ class Space:
         turned = text.get_rotation()
         if turned % 90.0 == 0.0:
             box = Text.get_window_extent(text, self.renderer)
-            return box.padded(MARGIN * float(text.get_fontsize()) * float(self.axes.figure.dpi) / 72.0).extents[None]
+            margin = MARGIN * float(text.get_fontsize()) * float(self.axes.figure.dpi) / 72.0
+            return np.array([box.padded(margin).extents])
         text.set_rotation(0.0)
         flat = Text.get_window_extent(text, self.renderer)
         text.set_rotation(turned)
