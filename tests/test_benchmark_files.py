@@ -231,6 +231,43 @@ def test_llama_bench_states_everything_but_a_known_name_of_the_chip(text: str, t
         )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("change", "weights"),
+    [
+        ({"model_filename": "Llama-3.1-8B-Instruct-Q4_K_M-00001-of-00003.gguf"}, "q4_k_m"),
+        ({"model_filename": "D:\\m\\Llama-3.1-8B-Instruct-UD-Q4_K_M.gguf"}, "q4_k_m"),
+        ({"n_gpu_layers": -1, "n_cpu_moe": 0, "no_kv_offload": False, "tensor_buft_overrides": "none"}, "q4_k_m"),
+    ],
+)
+def test_names_of_parts_and_defaults_of_newer_versions_are_read(
+    change: dict[str, Any], weights: str, tmp_path: Path
+) -> None:
+    """A part of a split file, a mixed format of Unsloth, and -1 for all layers."""
+    (row,) = rows(tmp_path, [{**LLAMA_BENCH[1], **change}], Stated())
+    assert (row["model"], row["weight_dtype"], row["device"]) == ("Llama-3.1-8B-Instruct", weights, "rtx-4090")
+
+
+@pytest.mark.parametrize("change", [{"n_cpu_moe": 8}, {"no_kv_offload": True}, {"tensor_buft_overrides": "exps=CPU"}])
+def test_a_run_with_parts_on_the_processor_is_not_predicted(change: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="what runs on the processor is not predicted"):
+        rows(tmp_path, [{**LLAMA_BENCH[1], **change}], Stated())
+
+
+def test_a_limit_of_requests_at_a_finite_rate_is_no_concurrency(tmp_path: Path) -> None:
+    """2 requests a second of 1.5 s each are 3 at once, below the limit of 4."""
+    config = {**AIPERF["input_config"], "loadgen": {"concurrency": 4, "request_rate": 2.0}}
+    (row, *_) = rows(tmp_path, {**AIPERF, "input_config": config}, Stated(hardware="h100-sxm", engine="vllm"))
+    assert row["batch"] == 3.0
+
+
+def test_an_infinite_rate_is_the_word_that_python_writes(tmp_path: Path) -> None:
+    """SGLang's default rate is a float; json.dumps writes it as Infinity, and requests are then only limited."""
+    text = json.dumps({**SGLANG, "request_rate": float("inf"), "max_concurrency": 16})
+    assert '"request_rate": Infinity' in text
+    found = rows(tmp_path, text, Stated(hardware="h100-sxm", model="llama-3.1-8b"))
+    assert {row["batch"] for row in found} == {16.0}
+
+
 def test_a_llama_bench_file_needs_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures = answer(capsys, write(tmp_path, LLAMA_BENCH))["figures"]
     assert [figure["metric"] for figure in figures] == ["throughput_tok_s", "decode_tok_s"]

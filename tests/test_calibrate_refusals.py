@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import llmviewer as lv
 from llmviewer.calibrate import record
 from llmviewer.cli import main
 from llmviewer.hardware import specs
@@ -48,6 +49,24 @@ def test_an_absurd_fit_is_left_out_of_the_profile_unless_forced(
     status, document, _ = fit(capsys, folder, "-o", output, "--force")
     assert (status, document["left_out"]) == (0, {})
     assert set(profiles.load(output).texts) == {"gemm/bf16/torch", "streaming/add/torch"}
+
+
+def test_what_replaces_a_fit_that_was_left_out_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shipped profile of the same chip has residual sums; an answer says that they are used."""
+    folder = write_samples(
+        tmp_path / "s", *rows_of(timed(gemm_rows(), NOISE), "gemm"), *rows_of(absurd_rows(), "elementwise")
+    )
+    profile = str(tmp_path / "profile.yaml")
+
+    def replaced(*words: str) -> set[str]:
+        """Kernels for which an analysis names constants of other profiles."""
+        assert fit(capsys, folder, "-o", profile, *words)[0] == 0
+        found = lv.analyze("llama-3.2-1b", "h100-sxm", profile=profile).to_dict()["provenance"]["assumed"]
+        (line,) = [line for line in found if line.startswith(f"kernels without a fit in {profile}: ")]
+        return set(line.partition("constants of shipped profiles for ")[2].split(", "))
+
+    without, forced = replaced(), replaced("--force")
+    assert without - forced == {"streaming/add"} and "attention_decode/bf16" in forced
 
 
 def test_a_profile_of_absurd_fits_alone_is_refused_unless_forced(

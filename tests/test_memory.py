@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmviewer import api, models
-from llmviewer.analysis import analysis, limits, memory
+from llmviewer.analysis import analysis, limits, memory, search
 from llmviewer.analysis.capacity import memory_of
 from llmviewer.core.dtypes import DTYPES
 from llmviewer.core.ir import Block, Graph, Operator, Tensor, whole
@@ -144,7 +144,7 @@ def test_a_tied_head_is_stored_once() -> None:
 
 @given(limit=st.integers(0, 2**33), top=st.integers(1, 2**32))
 def test_the_largest_that_fits_is_found(limit: int, top: int) -> None:
-    found = memory.largest(lambda x: np.asarray(x) <= limit, float(top))
+    found = search.largest(lambda x: np.asarray(x) <= limit, float(top))
     assert found == min(limit, top)
 
 
@@ -159,10 +159,10 @@ def test_no_context_longer_than_max_context_fits(name: str, attention: str, batc
     lengths = np.unique(np.concatenate((np.arange(1.0, 33.0), np.geomspace(33, 3 * budget, 1500).round())))
     requests = Request(batch_size=batch + 0 * lengths, input_len=lengths, output_len=1 + 0 * lengths)
     needed = np.asarray(memory_of(model, on, requests, float(budget)).total_bytes)
-    one = Request(batch_size=np.full(1, float(batch)), input_len=np.ones(1), output_len=np.ones(1))
+    one = Request(batch_size=float(batch), input_len=1.0, output_len=1.0)
     for capacity in needed[:: len(needed) // 15]:
         chip = replace(on.chip, memory_bytes=float(capacity))
-        found = limits.max_context_len(model, replace(on, chip=chip), one, float(budget)) - 1.0
+        found = limits.largest_sizes(model, replace(on, chip=chip), one, float(budget))["max_context_len"] - 1.0
         assert found >= lengths[needed <= capacity].max()
         just = np.array([found, found + 1.0])
         requests = Request(batch_size=batch + 0 * just, input_len=just, output_len=1 + 0 * just)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,12 +19,20 @@ pytest.importorskip("huggingface_hub")
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 #: Error that the Hub states in a header -> status.
-ERRORS = {"gated": ("GatedRepo", 403), "missing": ("RepoNotFound", 404), "bare": ("EntryNotFound", 404)}
+ERRORS = {
+    "gated": ("GatedRepo", 403),
+    "missing": ("RepoNotFound", 404),
+    "bare": ("EntryNotFound", 404),
+    "down": ("", 503),
+}
 CONFIG = json.dumps(data.read_yaml(data.folder("model_configs") / "qwen3-8b.yaml")["config"]).encode()
 
 
 class Hub(BaseHTTPRequestHandler):
     """The part of the Hub that serves one file: /ORGANISATION/NAME/resolve/main/config.json."""
+
+    #: Names of the models asked for.
+    asked: ClassVar[list[str]] = []
 
     def do_HEAD(self) -> None:
         self.answer()
@@ -34,8 +42,9 @@ class Hub(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         name = self.path.split("/")[2] if self.path.endswith("/resolve/main/config.json") else "missing"
+        self.asked.append(name)
         code, status = ERRORS.get(name, ("", 200))
-        content = b"" if code else CONFIG
+        content = CONFIG if status == 200 else b""
         self.send_response(status)
         self.send_header("X-Error-Code", code) if code else self.send_header("ETag", '"1234"')
         self.send_header("X-Repo-Commit", REVISION)
@@ -62,6 +71,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    Hub.asked.clear()
     yield tmp_path
     server.shutdown()
     server.server_close()
@@ -106,12 +116,28 @@ def test_every_refusal_is_one_line_and_leaves_nothing(
     assert not (cache / "new").exists()
 
 
-def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hub_that_does_not_answer_is_asked_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """By itself the library repeats such a request for half a minute."""
+    assert main(["models", "fetch", "my-lab/down"]) == 2
+    assert Hub.asked == ["down"]
+    error = capsys.readouterr().err
+    assert "model 'my-lab/down' is not in the local cache, and the Hub cannot be reached: " in error
+    assert "503" in error and error.count("\n") == 1
+
+
+def test_without_network_a_cached_model_is_found_and_another_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from huggingface_hub import constants
 
+    assert main(["models", "fetch", "my-lab/tuned-8b"]) == 0
+    cached = capsys.readouterr().out
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert main(["models", "fetch", "my-lab/tuned-8b"]) == 2
-    assert "the Hub cannot be reached (or HF_HUB_OFFLINE is set)" in capsys.readouterr().err
+    assert main(["models", "fetch", "my-lab/tuned-8b"]) == 0
+    assert capsys.readouterr().out == cached
+    assert main(["models", "fetch", "my-lab/other-8b"]) == 2
+    error = capsys.readouterr().err
+    assert "the Hub cannot be reached: " in error and "HF_HUB_OFFLINE" in error and error.count("\n") == 1
 
 
 def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import cache
 from importlib import import_module
 from itertools import combinations
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from llmviewer import api
 from llmviewer.cli import main
@@ -349,16 +351,20 @@ def test_parity_counts_errors_and_intervals_of_predicted_rows() -> None:
     assert key(figure)[:2] == ["a", "b"]
 
 
-def test_the_ledger_converts_rates_to_times() -> None:
-    """Twice the published tokens per second is half the published time."""
+def ledger_rows() -> pd.DataFrame:
     table = pd.DataFrame(
         {
             "source": ["x", "x"], "metric": ["decode_tok_s", "ttft_ms"], "published": [10.0, 10.0],
             "predicted": [20.0, 20.0], "low80": [5.0, 5.0], "high80": [15.0, 15.0],
         }
     )  # fmt: skip
-    assert list(ledger.frame(table)["ratio"]) == [0.5, 2.0]
-    figure = ledger.picture(table, HALF)
+    return ledger.frame(table)
+
+
+def test_the_ledger_converts_rates_to_times() -> None:
+    """Twice the published tokens per second is half the published time."""
+    assert list(ledger_rows()["ratio"]) == [0.5, 2.0]
+    figure = ledger.draw(ledger_rows(), HALF)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["x"]
 
 
@@ -481,3 +487,25 @@ def test_every_kind_is_in_the_docs() -> None:
         assert f"llmviewer plot {name} {kind.example}".strip() in page
         assert f"images/{name}.png" in page
         assert (ROOT / "docs" / "images" / f"{name}.png").stat().st_size < 100e3
+
+
+def assert_pickled(figure: Figure, folder: Path) -> None:
+    """A figure can reach another process, and its copy writes TrueType fonts as the figure does."""
+    copy = pickle.loads(pickle.dumps(figure))
+    assert type(copy) is type(figure) and len(copy.axes) == len(figure.axes)
+    copy.savefig(folder / "copy.pdf")
+    assert b"/Type3" not in (folder / "copy.pdf").read_bytes()
+
+
+@pytest.mark.parametrize("kind", plots_of_results())
+def test_a_figure_can_be_pickled(kind: str, tmp_path: Path) -> None:
+    curve = KINDS[kind].data is PlotData.CURVE and kind != "bandwidth"
+    names = ("dense", "calibrated")[: KINDS[kind].fewest]
+    assert_pickled(module(kind).picture({name: result(name, curve) for name in names}, HALF), tmp_path)
+
+
+def test_figures_of_maps_and_tables_can_be_pickled(tmp_path: Path) -> None:
+    one = {name: api.configuration(*DENSE, quantization=name, efficiency="ideal") for name in ("w8a8", "w4a16")}
+    assert_pickled(module("crossover").picture(crossover(one, np.ones(1), np.full(1, 512.0), "ttft_s"), HALF), tmp_path)
+    assert_pickled(parity.draw(parity.frame(validated()), HALF), tmp_path)
+    assert_pickled(ledger.draw(ledger_rows(), HALF), tmp_path)

@@ -104,9 +104,23 @@ def test_a_label_whose_leader_would_cross_words_is_moved_or_left_out() -> None:
     Style().settle(figure)
     space = labels.Space(axes=axes)
     around = [(0.5 + 0.07 * np.cos(at), 0.5 + 0.09 * np.sin(at)) for at in np.linspace(0.0, 2.0 * np.pi, 25)]
-    for x, y in around:
-        axes_text = axes.text(x, y, "xx", ha="center", va="center")
-        space.texts += space._boxes(axes_text)
-        space.taken += space._boxes(axes_text)
+    space.texts = np.concatenate([space.boxes(axes.text(x, y, "xx", ha="center", va="center")) for x, y in around])
+    space.take(space.texts)
     lost = labels.place(space, [labels.Label(words="hidden", x=0.5, y=0.5, colour="k")], 9.0)
     assert lost == ["hidden"]
+
+
+def test_a_text_is_kept_where_it_touches_no_reserved_square() -> None:
+    """Two squares, of 2 x 3.6 and 2 x 7.2 points: a text on one of them is removed, the first between them stays."""
+    figure, (axes,) = Style().figure()
+    axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
+    Style().settle(figure)
+    space = labels.Space(axes=axes)
+    space.take_points(np.array([[0.2, 0.2], [0.8, 0.8]]), np.array([3.6, 7.2]))  # 72 points are dpi pixels
+    middle = axes.transData.transform([[0.2, 0.2], [0.8, 0.8]])
+    half = np.array([[3.6], [7.2]]) / 72.0 * figure.dpi
+    assert space.taken == pytest.approx(np.hstack([middle - half, middle + half]))
+    assert not space.keep(axes.text(0.8, 0.8, "hidden", ha="center", va="center"))
+    assert space.keep(axes.text(0.5, 0.5, "seen", ha="center", va="center"))
+    assert not space.keep(axes.text(0.5, 0.5, "second", ha="center", va="center"))
+    assert [text.get_text() for text in axes.texts] == ["seen"] and len(space.taken) == 3

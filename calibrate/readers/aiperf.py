@@ -23,15 +23,17 @@ FIGURES = {
 SIGNS = ("request_latency", "output_sequence_length")
 #: Unit of a time in the file -> milliseconds.
 MILLISECONDS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "us": 1e-3, "ns": 1e-6}
-#: Paths in `input_config`, by version: names of the model, limit of concurrent requests, server.
+#: Paths in `input_config`, by version: names of the model, limit of concurrent requests, rate of arrivals, server.
 MODELS = ("endpoint.model_names", "endpoint.model", "models.items", "model_names", "model")
 CONCURRENCY = ("loadgen.concurrency", "perf_analyzer.stimulus.concurrency", "concurrency")
+RATES = ("loadgen.request_rate", "perf_analyzer.stimulus.request_rate", "request_rate")
 SERVERS = ("endpoint.backend", "backend")
 
 
 def aiperf(record: Record) -> BenchmarkRun | None:
     """The run of `profile_export_aiperf.json` or `profile_export_genai_perf.json`; None for another record.
 
+    A limit of concurrent requests is their number, unless they arrive at a finite rate.
     `inter_token_latency` is (latency - first token) / (tokens - 1) of a request, which is TPOT.
     """
     if not all(isinstance(record.get(name), Mapping) and "avg" in record[name] for name in SIGNS):
@@ -41,7 +43,9 @@ def aiperf(record: Record) -> BenchmarkRun | None:
     model, limit = _first(record, MODELS), _first(record, CONCURRENCY)
     rate, latency_ms = _statistic(record, "request_throughput"), stated.get("latency_ms")
     most = number({"limit": limit}, "limit")
-    batch, note = (most, "") if most else concurrency(rate, latency_ms and latency_ms / 1e3, None)
+    at_a_rate = number({"rate": _first(record, RATES)}, "rate")
+    seconds = latency_ms and latency_ms / 1e3
+    batch, note = (most, "") if most and not at_a_rate else concurrency(rate, seconds, most)
     return BenchmarkRun(
         program="AIPerf", figures=stated, batch=batch, note=note,
         model=str(model.get("name", "") if isinstance(model, Mapping) else model or ""),

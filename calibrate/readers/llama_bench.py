@@ -5,17 +5,22 @@ Fields: https://github.com/ggml-org/llama.cpp/blob/master/tools/llama-bench/READ
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import PurePosixPath
 
 from llmviewer.calibrate.environment import chip_name
 from llmviewer.calibrate.readers.run import BenchmarkRun, Record, number
-from llmviewer.core.errors import UserError
+from llmviewer.core.errors import UserError, quoted
 
 #: Fields of every record.
 SIGNS = ("model_filename", "n_prompt", "n_gen", "avg_ts")
 #: Quantization in a file's name: the last part that looks like one (`Q4_K_M`, `IQ2_XXS`, `F16`).
 FORMAT = re.compile(r"[-._](i?q\d\w*|bf16|f16|f32|mxfp4)$", re.IGNORECASE)
+#: Number of a part of a model in several files, and Unsloth's mark of mixed formats: no part of the model's name.
+PART, MIXED = re.compile(r"-\d{5}-of-\d{5}$"), re.compile(r"-UD$")
+#: Fields of layers or caches on the host -> values for none.
+ON_HOST = {"n_cpu_moe": ("0",), "no_kv_offload": ("0", "false"), "tensor_buft_overrides": ("none", "")}
 #: Formats of llama.cpp -> weight dtype of end-to-end tables; others keep their name.
 WEIGHTS = {"f16": "fp16", "f32": "fp32"}
 CACHES = {"f16": "auto", "bf16": "auto", "q8_0": "int8"}
@@ -29,18 +34,23 @@ def llama_bench(record: Record) -> BenchmarkRun | None:
     if not set(SIGNS) <= set(record):
         return None
     stem = PurePosixPath(str(record["model_filename"]).replace("\\", "/")).name.removesuffix(".gguf")
+    stem = PART.sub("", stem)
     stated = FORMAT.search(stem)
     weights = stated[1].lower() if stated else ""
     devices = [name.strip() for name in str(record.get("gpu_info") or "").split(",") if name.strip()]
-    layers = number(record, "n_gpu_layers")  # none: the processor alone, whose name is no chip of ours
+    # none: the processor alone, whose name is no chip of ours; -1: all
+    layers = math.inf if str(record.get("n_gpu_layers")) == "-1" else number(record, "n_gpu_layers")
     figures, prompt, answer = _figures(record)
     split = str(record.get("split_mode", "layer"))
     if len(devices) > 1 and split != "layer":
         raise UserError(f"split_mode is {split} on {len(devices)} devices; only a split by layers is predicted")
+    for name, none in ON_HOST.items():
+        if str(value := record.get(name, none[0])).lower() not in none:
+            raise UserError(f"{name} is {quoted(value)}: what runs on the processor is not predicted")
     return BenchmarkRun(
         program="llama-bench", engine="llama.cpp", batching="static", batch=1.0, figures=figures,
         input_len=prompt, output_len=answer, weight_dtype=WEIGHTS.get(weights, weights),
-        model=stem[: stated.start()] if stated else stem,
+        model=MIXED.sub("", stem[: stated.start()] if stated else stem),
         hardware=chip_name(devices[0]) if devices and layers else "",
         kv_dtype=CACHES.get(str(record.get("type_k", "f16")), str(record.get("type_k"))),
         pipeline=max(len(devices), 1), gpu_layers=layers,

@@ -257,7 +257,7 @@ def _with_drafts(target: Analysis, request: Request, token_budget: float) -> Ana
 
 
 def _extra_memory(draft: Draft, alone: Analysis) -> Memory:
-    return extra_memory_of_draft(draft, alone.memory, alone.evaluation.graph)
+    return extra_memory_of_draft(draft, alone.memory, alone.passes.graph)
 
 
 def _without_drafts(
@@ -269,7 +269,7 @@ def _without_drafts(
     def stored() -> Memory:
         kept = request if running is None else with_reserved_output(system, request)
         if passes.is_whole:
-            return memory_of_passes(model, system, kept, passes.schedule, passes.evaluation.graph)
+            return memory_of_passes(model, system, kept, passes.schedule, passes.graph)
         if running is None:
             return memory_of(model, replace(system, drafters=()), kept, token_budget)
         largest = passes.schedule.peak_memory()

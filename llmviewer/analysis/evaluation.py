@@ -46,7 +46,7 @@ class TimedOperator:
         return roofline.time_operator(self.operator, self.sheet, ideal, self.traffic_bytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: sums are kept
 class Evaluation:
     """A graph after all passes, its rows, and sums over operators x layers.
 
@@ -73,7 +73,7 @@ class Evaluation:
             repeats[row.block.name] = float(row.block.repeats)
         return total(total(counts) * repeats[name] for name, counts in blocks.items())
 
-    @property
+    @cached_property
     def time_s(self) -> Count:
         """Time of a pass on one device [s]: kernels and copies less their overlap, plus the engine's time."""
         kernels = _less_overlap(self.sum(lambda row: row.timing.time_s), self.copying)
@@ -88,22 +88,22 @@ class Evaluation:
             slowest = np.maximum(slowest, seconds)
         return total(times), slowest
 
-    @property
+    @cached_property
     def ideal_time_s(self) -> Count:
         """Time of a pass on the data sheet's roofline [s]."""
         return _less_overlap(self.sum(lambda row: row.ideal.time_s), self.bounds)
 
-    @property
+    @cached_property
     def flops(self) -> Count:
         """matmul + vector + recurrence + convolution [FLOP]."""
         return self.sum(lambda row: row.operator.flops)
 
-    @property
+    @cached_property
     def matmul_flops(self) -> Count:
         """Work of the matrix units [FLOP]."""
         return self.sum(lambda row: row.operator.matmul_flops)
 
-    @property
+    @cached_property
     def traffic_bytes(self) -> Count:
         """Device-memory traffic [byte]."""
         return self.sum(lambda row: row.traffic_bytes)

@@ -1,9 +1,9 @@
-"""Memory of one device: weights, KV cache, peak activations, framework; and the search for the largest that fits."""
+"""Memory of one device: weights, KV cache, peak activations, framework."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, KeysView
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -52,6 +52,11 @@ class Memory:
             disk_bytes=self.disk_bytes + other.disk_bytes,
         )
 
+    def at(self, points: slice) -> Memory:
+        """The memory of some of the points."""
+        figures = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return Memory(**{name: f[points] if np.size(f) > 1 else f for name, f in figures.items()})
+
     @property
     def budget_bytes(self) -> Count:
         """Bytes of the capacity that the engine may use."""
@@ -75,10 +80,16 @@ class Memory:
         return np.maximum(budget - (self.weights_bytes + self.activations_bytes + self.framework_bytes), 0.0)
 
     @property
+    def room_bytes(self) -> Count:
+        """Bytes free in the budget or, if fewer, in the host's memory; negative where they do not suffice."""
+        here = self.budget_bytes - self.total_bytes
+        unlimited = self.host_capacity_bytes == np.inf
+        return here if unlimited else np.minimum(here, self.host_capacity_bytes - self.host_bytes)
+
+    @property
     def fits(self) -> Count:
         """1.0 where the total fits the budget and offloaded tensors fit the host's memory."""
-        here = np.where(self.total_bytes <= self.budget_bytes, 1.0, 0.0)
-        return here if self.host_capacity_bytes == np.inf else here * self.fits_host
+        return np.where(self.room_bytes >= 0.0, 1.0, 0.0)
 
     @property
     def fits_host(self) -> Count:
@@ -187,31 +198,7 @@ def _new(accesses: tuple[Access, ...], sizes: dict[str, Count]) -> Iterator[Coun
             yield size
 
 
-def _activations_read(operator: Operator) -> set[str]:
+def _activations_read(operator: Operator) -> KeysView[str]:
+    """Names in the order in which they are read, so that the same sizes are added in every process."""
     here, role = Place.DEVICE, Role.ACTIVATION
-    return {a.tensor.name for a in operator.reads if a.tensor.role is role and a.tensor.place is here}
-
-
-def largest(fits: Callable[[Count], Count], limit: float, low: float = 0.0) -> float:
-    """The largest whole number up to `limit` for which `fits` holds, `low` where none above it does.
-
-    fits: array of candidates -> array of truth values, true up to some number and false beyond it.  Each round asks
-    for 64 candidates at once, so a few evaluations of the graph find it.
-    """
-    high = limit + 1.0  # low fits (or is 0), high does not
-    while high - low > 1.0:
-        steps = min(64.0, high - low - 1.0)
-        candidates = np.floor(_spread(low, high, int(steps)))
-        fit = np.asarray(fits(candidates), dtype=bool)
-        low = max(low, float(candidates[fit].max(initial=low)))
-        high = min(high, float(candidates[~fit & (candidates > low)].min(initial=high)))
-    return low
-
-
-def _spread(low: float, high: float, count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """`count` numbers strictly between: geometric while the gap spans magnitudes, else even."""
-    inner = np.arange(1.0, count + 1.0) / (count + 1.0)
-    if low < 1.0 or high / low > 64.0:
-        start = max(low, 0.5)
-        return np.clip(start * (high / start) ** inner, low + 1.0, high - 1.0)
-    return np.clip(low + (high - low) * inner, low + 1.0, high - 1.0)
+    return {a.tensor.name: None for a in operator.reads if a.tensor.role is role and a.tensor.place is here}.keys()

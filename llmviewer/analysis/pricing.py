@@ -2,40 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 
 import numpy as np
 
 from llmviewer.analysis.evaluation import Evaluation, evaluate
-from llmviewer.analysis.passes import system_per_pass
+from llmviewer.analysis.passes import graph_of_device, system_per_pass
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
+from llmviewer.core.ir import Graph
 from llmviewer.core.malloc import keep_freed_memory
-from llmviewer.core.workload import Step
+from llmviewer.core.workload import PASS_COLUMNS, Group, Step
 from llmviewer.models.model import Model
 from llmviewer.serving.schedule import Schedule
 
 #: Forward passes whose arrays take kilobytes.
 MANY_PASSES = 256
+#: Forward passes up to which a recorded program is run: for more, array operations take longer than the Python around
+#: them, and those who ask for so many passes ask for memory too, which needs the graph.
+MOST_RECORDED_PASSES = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: the evaluation is kept
 class PassTimes:
     """Times of the passes of a schedule; arrays have one entry per pass.
 
-    evaluation: the passes of the first piece, operator by operator.  time_s: time of a pass through all pipeline
-    stages.  busiest_s: its time on the slowest pipeline stage.  fill_s: per point, time of one token on the other
-    stages, where prefill passes may be cut into chunks of any size; None where they run as scheduled.
+    evaluated, graph_of_device: compute `evaluation` and `graph` where they are not known yet.  time_s: time of a pass
+    through all pipeline stages.  busiest_s: its time on the slowest pipeline stage.  fill_s: per point, time of one
+    token on the other stages, where prefill passes may be cut into chunks of any size; None if they run as scheduled.
     later_read_bytes: weights and cache read per pass where there are several pieces; None where `evaluation` holds all
     passes.
     """
 
     schedule: Schedule
-    evaluation: Evaluation
+    evaluated: Callable[[], Evaluation]
+    graph_of_device: Callable[[], Graph]
     time_s: Count
     busiest_s: Count
     fill_s: Count | None = None
     later_read_bytes: Count | None = None
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The passes of the first piece, operator by operator."""
+        return self.evaluated()
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph of the passes of the first piece on one device; where nothing is timed yet, it alone is built."""
+        return self.graph_of_device()
 
     @property
     def read_bytes(self) -> Count:
@@ -53,25 +70,66 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
     if len(plan.repeats) > MANY_PASSES:
         keep_freed_memory()
     (piece, step), *later = plan.pieces()
-    first = evaluate(model, system_per_pass(system, plan, piece), step)
+    evaluated = cache(partial(evaluate, model, system_per_pass(system, plan, piece), step))
     if not later:
-        time_s, busiest_s = first.passing_s
+        times = _recorded_passing_s(model, system, step, evaluated)
+        time_s, busiest_s = evaluated().passing_s if times is None else times
         return PassTimes(
-            schedule=plan, evaluation=first, time_s=time_s, busiest_s=busiest_s, fill_s=_fill_s(model, system, plan)
+            schedule=plan,
+            evaluated=evaluated,
+            graph_of_device=partial(graph_of_device, model, system, plan) if times else lambda: evaluated().graph,
+            time_s=time_s,
+            busiest_s=busiest_s,
+            fill_s=_fill_s(model, system, plan),
         )
-    pieces = [_of_each_pass(step, first)]
+    pieces = [_of_each_pass(step, evaluated())]
     pieces += (
         _of_each_pass(step, evaluate(model, system_per_pass(system, plan, piece), step)) for piece, step in later
     )
     time_s, busiest_s, read = np.concatenate(pieces, axis=1)
     return PassTimes(
         schedule=plan,
-        evaluation=first,
+        evaluated=evaluated,
+        graph_of_device=lambda: evaluated().graph,
         time_s=time_s,
         busiest_s=busiest_s,
         fill_s=_fill_s(model, system, plan),
         later_read_bytes=read,
     )
+
+
+def _recorded_passing_s(
+    model: Model, system: System, step: Step, evaluated: Callable[[], Evaluation]
+) -> tuple[Count, ...] | None:
+    """`Evaluation.passing_s` by the recorded program of this model and system; None if there is none yet.
+
+    A program serves steps that differ only in the numbers in the columns of their groups.
+    """
+    counts = [column for group in step.groups for column in _columns(group)]
+    columns = [column for column in counts if isinstance(column, np.ndarray)]
+    if np.size(step.tokens) > MOST_RECORDED_PASSES or len(columns) < len(counts) or system.chip.points > 1:
+        return None
+    key = (model, *((group.kept, len(_columns(group))) for group in step.groups))
+    times = system.programs.run(key, columns)
+    if times is None:
+        computation = partial(_passing_s_of_columns, model, system, step)
+        system.programs.note(key, computation, columns, evaluated().passing_s)
+    return times
+
+
+def _columns(group: Group) -> tuple[Count, ...]:
+    """The numbers of a group, one entry per pass."""
+    columns = (group.batch_size, group.new_tokens, group.cached_tokens, group.logit_positions)
+    return columns if group.attended_new_pairs is None else (*columns, group.attended_new_pairs)
+
+
+def _passing_s_of_columns(model: Model, system: System, step: Step, columns: Sequence[Count]) -> tuple[Count, ...]:
+    """`Evaluation.passing_s` of a step with other columns."""
+    left, groups = iter(columns), []
+    for group in step.groups:
+        names = (*PASS_COLUMNS, "attended_new_pairs")[: len(_columns(group))]
+        groups.append(replace(group, **{name: next(left) for name in names}))  # type: ignore[arg-type]
+    return evaluate(model, system, Step(tuple(groups))).passing_s
 
 
 def _fill_s(model: Model, system: System, plan: Schedule) -> Count | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from llmviewer.analysis import memory
+from llmviewer.analysis import memory, search
 from llmviewer.analysis.pipeline import stages_of
 from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError
@@ -47,7 +47,7 @@ def _stages(graph: Graph, build: Callable[[int], System]) -> int:
         return [_fit(shared, build(layers + 1 - int(count))) for count in counts]
 
     # `largest` searches for the largest layers + 1 - stages that still fits
-    most = memory.largest(lambda counts: np.array(fits(np.asarray(counts))), float(layers))
+    most = search.largest(lambda counts: np.array(fits(np.asarray(counts))), float(layers))
     return int(layers + 1 - most) if most else 0
 
 

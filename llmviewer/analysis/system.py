@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from llmviewer.core.counts import Count
 from llmviewer.core.ir import Graph, Pass
+from llmviewer.core.recording import Programs
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
@@ -115,6 +116,7 @@ class System:
     copies_beside: offloaded tensors are copied to the device while the layer before computes.
     any_chunks: engines may cut prefill passes into chunks of any size; times in a pipeline are bounds over all sizes.
     policy: adapts the system to a request: model, system, request, token budget -> system.
+    programs: what this very system computes again and again; a changed copy begins with none.
     """
 
     chip: Chip
@@ -134,6 +136,7 @@ class System:
     any_chunks: bool = False
     policy: Policy | None = None
     drafters: tuple[Drafter, ...] = ()
+    programs: Programs = field(init=False, default_factory=Programs)
 
     def generating(self, generation: Generation) -> System:
         """The system with another generation, which sets the passes of its draft models."""

@@ -161,11 +161,21 @@ class Operator:
 
     def read_bytes(self, *roles: Role) -> Count:
         """Device-memory bytes read from tensors with these roles."""
-        return _moved(tuple(a for a in self.reads if a.tensor.role in roles), Place.DEVICE)
+        return self._bytes_of("reads", roles)
 
     def write_bytes(self, role: Role) -> Count:
         """Device-memory bytes written to tensors with `role`."""
-        return _moved(tuple(a for a in self.writes if a.tensor.role is role), Place.DEVICE)
+        return self._bytes_of("writes", (role,))
+
+    def _bytes_of(self, field: str, roles: tuple[Role, ...]) -> Count:
+        known, key = self._derived, (field, roles)
+        if key not in known:
+            known[key] = _moved(tuple(a for a in getattr(self, field) if a.tensor.role in roles), Place.DEVICE)
+        return known[key]
+
+    @cached_property
+    def _derived(self) -> dict[tuple[str, tuple[Role, ...]], Count]:
+        return {}
 
 
 #: Fields of Operator that count work.

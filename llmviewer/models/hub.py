@@ -16,11 +16,15 @@ from llmviewer.core.file_cache import record
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _REVISION = re.compile(r"[0-9a-f]{7,64}", re.ASCII)
 MAX_REF_BYTES = 1024
+#: The only file that is fetched.
+FETCHED = "config.json"
+#: How long to wait for the Hub to answer, unless the user's environment says otherwise [s].
+TIMEOUT_S = "5"
 #: Exception of huggingface_hub (or a base class of it) -> what it means here; the first that fits.
 REASONS = {
     "GatedRepoError": "is gated: accept its terms on the Hub, then log in with `hf auth login`",
     "RepositoryNotFoundError": "is not on the Hub, or private: check the spelling, or log in with `hf auth login`",
-    "LocalEntryNotFoundError": "is not in the local cache, and the Hub cannot be reached (or HF_HUB_OFFLINE is set)",
+    "LocalEntryNotFoundError": "is not in the local cache, and the Hub cannot be reached",
     "EntryNotFoundError": "has no config.json on the Hub; of a GGUF repository, download one file and give its path",
 }
 
@@ -60,15 +64,42 @@ def fetched_config(name: str) -> Path:
     if not HUB_ID.fullmatch(name):
         raise UserError(f"'{printable(name)}' is not a Hub id; expected ORGANISATION/NAME")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", TIMEOUT_S)
     try:
-        from huggingface_hub import hf_hub_download
+        import huggingface_hub  # noqa: F401
     except ImportError as error:
         raise UserError("fetching needs the package huggingface_hub: pip install 'llmviewer[hub]'") from error
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     try:
-        return Path(hf_hub_download(name, "config.json"))
+        return _downloaded(name)
+    except UserError:
+        raise
     except Exception as error:  # its HTTP library, which has changed, raises errors of its own
-        classes = {kind.__name__ for kind in type(error).__mro__}
-        text = f"cannot be fetched: {printable(error, 160)}"
-        reason = next((meaning for kind, meaning in REASONS.items() if kind in classes), text)
+        reason = _reason(error) or f"cannot be fetched: {printable(error, 160)}"
         raise UserError(f"model '{printable(name)}' {reason}") from error
+
+
+def _downloaded(name: str) -> Path:
+    """The config.json of the Hub, or of the cache if the Hub does not answer.
+
+    The Hub is asked once before: a download asks for half a minute before it says that there is no network.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+
+    try:
+        get_hf_file_metadata(hf_hub_url(name, FETCHED))
+    except Exception as error:
+        if _reason(error):
+            raise
+        try:
+            return Path(hf_hub_download(name, FETCHED, local_files_only=True))
+        except FileNotFoundError:
+            text = f"{REASONS['LocalEntryNotFoundError']}: {printable(error, 160)}"
+            raise UserError(f"model '{printable(name)}' {text}") from error
+    return Path(hf_hub_download(name, FETCHED))
+
+
+def _reason(error: Exception) -> str:
+    """The meaning of an answer of the Hub that refuses the file; empty for other errors."""
+    classes = {kind.__name__ for kind in type(error).__mro__}
+    return next((meaning for kind, meaning in REASONS.items() if kind in classes), "")

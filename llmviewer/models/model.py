@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
@@ -106,7 +107,7 @@ class Head:
         return replace(operator, reads=(operator.reads[0], whole(table), *operator.reads[2:]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: derived figures are kept
 class Model:
     """The shapes of a model as its config states them.  hidden: width of the residual stream.
 
@@ -133,13 +134,13 @@ class Model:
         layers = tuple(layer.block(step, hidden) for layer in self.layers)
         return self.checkpoint(Graph(blocks=(self.embedding.block(step), *layers, self.head.block(step, hidden))))
 
-    @property
+    @cached_property
     def parameters(self) -> float:
         """Number of stored parameters: a tied table counts once, buffers do not count."""
         stored = self._graph().stored_weights()
         return float(sum(t.elements * layers for t, layers in stored if not t.name.endswith(BUFFER)))
 
-    @property
+    @cached_property
     def active_parameters(self) -> float:
         """Parameters used per token: only the chosen experts; the embedding and head in full."""
         graph = self._graph()

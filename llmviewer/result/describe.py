@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ def number(value: Count | None) -> int | float | None:
     """A count as a JSON number: whole numbers as int; None for NaN, infinity and unknown."""
     if value is None:
         return None
-    plain = float(np.asarray(value).reshape(-1)[0])
-    if not np.isfinite(plain):
+    plain = value if type(value) is float else float(np.asarray(value).reshape(-1)[0])
+    if not math.isfinite(plain):
         return None
     return int(plain) if plain.is_integer() and abs(plain) < 2.0**63 else plain
 

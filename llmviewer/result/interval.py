@@ -30,7 +30,7 @@ PUBLISHED_FIGURES: dict[str, tuple[str, ...]] = {
 Pick = Callable[[Count], Array]
 
 
-def levels(bounds: Array, point: int) -> dict[str, list[int | float | None]]:
+def levels(bounds: Array | list[list[float]], point: int = 0) -> dict[str, list[int | float | None]]:
     """Level -> [low, high] for one point."""
     return {level: [number(bounds[low][point]), number(bounds[high][point])] for level, (low, high) in LEVELS.items()}
 
@@ -47,9 +47,9 @@ def bound_ratios(evaluation: Evaluation, calibration: Calibrated, chip: Chip) ->
     return {id(row): calibration.interval(row.operator, chip, row.timing) for row in evaluation.rows}
 
 
-def operator_bounds(analysis: Analysis, row: TimedOperator, pick: Pick) -> Array:
-    """Bounds of the time of one operator of a stage [s], shape (4, points)."""
-    return _row_bounds(row, _ratios(analysis)[id(row)], pick)
+def operator_bounds(analysis: Analysis, row: TimedOperator, at: Callable[[Count], float]) -> list[list[float]]:
+    """Bounds of the time of one operator of a stage [s], for one point.  at: values of all passes -> of the point."""
+    return [[at(row.timing.time_s * ratio)] for ratio in _ratios(analysis)[id(row)]]
 
 
 def _row_bounds(row: TimedOperator, ratios: Array, pick: Pick) -> Array:

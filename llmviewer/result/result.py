@@ -225,7 +225,8 @@ class Result:
         self._check(point)
         memory = self.analysis.memory
         model, system, request = self.analysis.model, system_at(self.analysis, point), request_at(self.analysis, point)
-        host = system.chip.host
+        host, here = system.chip.host, memory.at(slice(point, point + 1))
+        largest = limits.largest_sizes(model, system, request, self.token_budget, here)
         return {
             **{
                 name: number(value_at(getattr(memory, name), point))
@@ -242,11 +243,7 @@ class Result:
             "disk": host.disk.name if host is not None and host.disk is not None else None,
             "disk_bytes": number(value_at(memory.disk_bytes, point)),
             "fits": bool(value_at(memory.fits, point)),
-            "max_batch_size": number(limits.max_batch_size(model, system, request, self.token_budget)),
-            "max_context_len": number(limits.max_context_len(model, system, request, self.token_budget)),
-            "max_concurrent_requests": number(
-                limits.max_concurrent_requests(model, system, request, self.token_budget)
-            ),
+            **{name: number(size) for name, size in largest.items()},
             **limits.assumptions(model, system, self.token_budget),
         }
 

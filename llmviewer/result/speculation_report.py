@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.analysis import memory
+from llmviewer.analysis import search
 from llmviewer.analysis.analysis import Analysis, analyze
 from llmviewer.analysis.system import System
 from llmviewer.core.counts import Array, Count
@@ -110,4 +110,4 @@ def _break_even_batch(analysis: Analysis, system: System, request: Request) -> i
     if not lost.size:
         return number(MAX_BATCH_SIZE)
     first = int(lost[0])
-    return number(memory.largest(pays, tried[first] - 1.0, tried[first - 1] if first else 0.0))
+    return number(search.largest(pays, tried[first] - 1.0, tried[first - 1] if first else 0.0))

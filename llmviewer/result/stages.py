@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,18 +10,18 @@ import numpy as np
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import TimedOperator
 from llmviewer.analysis.system import System
-from llmviewer.core.counts import Array, Count
+from llmviewer.core.counts import Count
 from llmviewer.core.ir import Access, Role
 from llmviewer.core.workload import Request, kept_tokens
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import number
 from llmviewer.serving.generation import AUTOREGRESSIVE
+from llmviewer.serving.schedule import Schedule
 from llmviewer.timing.roofline import BOUNDS
 
 if TYPE_CHECKING:
     from llmviewer.timing.overlap import LayerWithCopies
 
-Pick = Callable[[Count], Array]
 #: A count of all passes -> its value for the selected passes of one point.
 ValueOf = Callable[[Count], float]
 #: Level -> [low, high]; None for ideal times.
@@ -30,8 +30,8 @@ Interval = dict[str, list[int | float | None]] | None
 
 def value_at(values: Count, point: int) -> float:
     """The value of one point; a scalar is the same at every point."""
-    flat = np.asarray(values, dtype=np.float64).reshape(-1)
-    return float(flat[point] if flat.size > 1 else flat[0])
+    values = np.asarray(values)
+    return float(values.item(point if values.size > 1 else 0))
 
 
 def request_at(analysis: Analysis, point: int) -> Request:
@@ -50,10 +50,14 @@ def system_at(analysis: Analysis, point: int) -> System:
 
 def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     """The STAGE object of `prefill` or `decode`: totals, and operators for one layer each."""
-    totals, (pick, largest_pick) = analysis.evaluation, _picks(analysis, name)
-    at, largest, chip = _at(pick, point), _at(largest_pick, point), analysis.system.at(point).chip
+    totals, chip = analysis.evaluation, analysis.system.at(point).chip
+    at, largest = _values(analysis.schedule, name, point)
     rows = tuple(row for row in totals.rows if does_run(row, at))
-    resources = _time_by_bound(rows, at, totals.copying)
+    operators = [
+        operator_object(row, chip, at, largest) | {"time_interval_s": found}
+        for row, found in zip(rows, _operator_intervals(analysis, rows, at), strict=True)
+    ]
+    resources = _time_by_bound(zip(rows, operators, strict=True), at, totals.copying)
     engine = {term: at(seconds) for term, seconds in totals.served}
     if engine:
         _add_engine_time(resources, sum(engine.values()) - _engine_time_behind_copies(totals.copying, at))
@@ -74,11 +78,7 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
         "overlap_s": {layer.block.name: number(at(layer.hidden_s)) for layer in totals.copying},
         "new_tokens": number(prompt - prefix_hit if name == "prefill" else value_at(shape.new_tokens, point)),
         "cached_tokens": number(kept_tokens(cached, cache.kept)),
-        "operators": [
-            operator_object(row, chip, at, largest)
-            | {"time_interval_s": _operator_interval(analysis, row, pick, point)}
-            for row in rows
-        ],
+        "operators": operators,
     }
 
 
@@ -97,16 +97,18 @@ def _add_engine_time(resources: dict[str, float], seconds: float) -> None:
         resources[bound] *= 1.0 + seconds / taken
 
 
-def _picks(analysis: Analysis, stage: str) -> tuple[Pick, Pick]:
-    """Functions from a count of all passes to the sum over the stage's passes, and to the largest pass."""
-    plan = analysis.schedule
-    return (plan.prefill, plan.prefill_max) if stage == "prefill" else (plan.decode, plan.decode)
+def _values(plan: Schedule, stage: str, point: int) -> tuple[ValueOf, ValueOf]:
+    """Functions from a count of all passes to its sum over a point's passes of a stage, and to their largest value."""
+    decoding = stage == "decode"
+    only = plan.prefill_passes + point if decoding else point
+    if not decoding and (plan.prefill_passes != plan.points or plan.repeats[point] != 1.0):
+        return (lambda count: float(plan.prefill(count)[point])), (lambda count: float(plan.prefill_max(count)[point]))
 
+    def value(count: Count) -> float:
+        """The value of the only pass; plain numbers are many, and need no array."""
+        return count if type(count) is float else value_at(count, only)
 
-def _at(pick: Pick, point: int) -> ValueOf:
-    """The function from a count of all passes to its value for a point; a plain number needs no array."""
-    passes = float(pick(1.0)[point])
-    return lambda count: count if passes == 1.0 and type(count) is float else float(pick(count)[point])
+    return value, value
 
 
 def operator_object(row: TimedOperator, chip: Chip, at: ValueOf, largest: ValueOf) -> dict[str, Any]:
@@ -118,7 +120,8 @@ def operator_object(row: TimedOperator, chip: Chip, at: ValueOf, largest: ValueO
         return number(at(value))
 
     flops, ideal_s, traffic = at(operator.flops), at(row.ideal.time_s), at(row.traffic_bytes)
-    matrix = bool(np.any(operator.matmul_flops))
+    resources = {name: at(seconds) for name, seconds in row.timing.resources}
+    matrix = bool(np.count_nonzero(operator.matmul_flops))
     # softmax of a fused kernel runs on other units; its FLOPs must not raise the matrix roof
     peak = chip.matrix_rate(operator.compute) if matrix else np.inf
     return {
@@ -136,11 +139,11 @@ def operator_object(row: TimedOperator, chip: Chip, at: ValueOf, largest: ValueO
         "kv_write_bytes": total(operator.write_bytes(Role.CACHE)),
         "arithmetic_intensity": number(flops / traffic) if traffic else None,
         "attainable_flops_per_s": number(min(flops / ideal_s, peak)) if ideal_s else None,
-        "bound": _bound(row, at),
+        "bound": max(resources, key=lambda name: (resources[name], -BOUNDS.index(name))),
         "time_s": total(row.timing.time_s),
         "time_interval_s": None,
         "ideal_time_s": number(ideal_s),
-        "time_by_resource_s": {name: total(seconds) for name, seconds in row.timing.resources if at(seconds)},
+        "time_by_resource_s": {name: number(seconds) for name, seconds in resources.items() if seconds},
         "inputs": _names(operator.reads, at),
         "outputs": _names(operator.writes, at),
         "output_shape": [total(rows), *(number(largest(dim)) for dim in others)],
@@ -162,12 +165,12 @@ def _stage_interval(analysis: Analysis, stage: str, point: int) -> Interval:
     return interval.levels(interval.stage_bounds(analysis, stage), point)
 
 
-def _operator_interval(analysis: Analysis, row: TimedOperator, pick: Pick, point: int) -> Interval:
+def _operator_intervals(analysis: Analysis, rows: Sequence[TimedOperator], at: ValueOf) -> list[Interval]:
     if analysis.calibration is None:
-        return None
+        return [None] * len(rows)
     from llmviewer.result import interval
 
-    return interval.levels(interval.operator_bounds(analysis, row, pick), point)
+    return [interval.levels(interval.operator_bounds(analysis, row, at)) for row in rows]
 
 
 def does_run(row: TimedOperator, at: ValueOf) -> bool:
@@ -177,17 +180,13 @@ def does_run(row: TimedOperator, at: ValueOf) -> bool:
     return at(row.timing.time_s) > 0.0
 
 
-def _bound(row: TimedOperator, at: ValueOf) -> str:
-    seconds = {name: at(value) for name, value in row.timing.resources}
-    return max(seconds, key=lambda name: (seconds[name], -BOUNDS.index(name)))
-
-
 def _time_by_bound(
-    rows: tuple[TimedOperator, ...], at: ValueOf, copying: tuple[LayerWithCopies, ...]
+    rows: Iterable[tuple[TimedOperator, dict[str, Any]]], at: ValueOf, copying: tuple[LayerWithCopies, ...]
 ) -> dict[str, float]:
     """Time of all operators, summed by bound [s]; the largest sum is the bound of the stage.
 
-    copying: layers that overlap copies with kernels; the slowest resource is their bound.
+    rows: operators with their objects.  copying: layers that overlap copies with kernels; the slowest resource is
+    their bound.
     """
     summed: dict[str, float] = {}
     copy_bound: set[str] = set()
@@ -197,10 +196,10 @@ def _time_by_bound(
             summed[bound] = summed.get(bound, 0.0) + seconds * layer.block.repeats
         copy_bound |= {layer.block.name} if copies_longest else set()
     layers = {layer.block.name: layer for layer in copying}
-    for row in rows:
+    for row, shown in rows:
         own_layer = layers.get(row.block.name)
         if own_layer is not None and (own_layer.block.name in copy_bound or own_layer.is_copy(row.operator)):
             continue
-        bound = _bound(row, at)
+        bound = shown["bound"]
         summed[bound] = summed.get(bound, 0.0) + at(row.timing.time_s) * row.block.repeats
     return summed

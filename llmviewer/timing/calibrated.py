@@ -59,11 +59,12 @@ UNMEASURED_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedFit:
-    """The fit selected for an operator, its basis (one of BASES), and the chip that it was measured on."""
+    """The fit selected for an operator, its basis (one of BASES), the chip it was measured on, its profile's path."""
 
     fit: Fit
     basis: str
     chip: str
+    path: str = ""
 
     @property
     def fit_error(self) -> float:
@@ -169,7 +170,7 @@ class Calibrated:
         if source.chip != self.chip:
             own = adapt_constants(fit.constants, fit.family, source.chip, self.generation)
             fit = replace(fit, constants=MappingProxyType(dict(own)))
-        return SelectedFit(fit=fit, basis=basis, chip=source.chip)
+        return SelectedFit(fit=fit, basis=basis, chip=source.chip, path=source.path)
 
     @property
     def profile(self) -> str:
@@ -193,13 +194,16 @@ class Calibrated:
         return f"kernels not measured on this chip; {borrowed}"
 
     def assumptions(self) -> list[str]:
-        """Kernels that were not measured on any similar chip, and the constants used for them."""
+        """Kernels without a fit in the user's profile or on any similar chip, and the constants used for them."""
         if self.selected and all(found.basis == BASES[-1] for found in self.selected.values()):
             donors = ", ".join(sorted({found.chip for found in self.selected.values()} - {self.chip}))
             return [
                 f"kernels: not measured on {self.chip} or a similar chip; constants of {donors}, intervals much wider"
             ]
-        return [
+        lacking = [key for key, found in self.selected.items() if self.user_profiles and found.path != self.profile]
+        path = printable(self.profile, 4096)
+        own = [f"kernels without a fit in {path}: constants of shipped profiles for {', '.join(lacking)}"]
+        return own[: len(lacking)] + [
             f"{key}: not measured; constants of {found.fit.key} ({found.chip})"
             for key, found in self.selected.items()
             if found.basis == BASES[-1]

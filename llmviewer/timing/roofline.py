@@ -123,7 +123,7 @@ def _time_of_kernels(algorithms: tuple[AlgorithmRates, ...], size: Count, rates:
         if algorithm.largest_bytes < np.inf:
             seconds = np.where(size <= algorithm.largest_bytes, seconds, np.inf)
         fastest = np.minimum(fastest, seconds)
-    return np.maximum(fastest, rates.host_launch_s) * (np.asarray(size) > 0.0)  # an empty tensor takes no time
+    return np.maximum(fastest, rates.host_launch_s) * (size > 0.0)  # an empty tensor takes no time
 
 
 def _required(link: Count | None) -> Count:

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from llmviewer.reports import format as fmt
+from llmviewer.reports.html import bands
 from llmviewer.reports.html.charts import GIB, SERIES, Chart, Json, dash, series, span
+from llmviewer.reports.plots.intervals import MAX_BANDS, ends
 from llmviewer.reports.report import Report
 
 SIZES = {
@@ -68,11 +70,15 @@ def _sizes(others: Sequence[str], values: Sequence[Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Charts with a common legend: (name, colour, dashes) of every curve.  left_out: note on omitted points."""
+    """Charts with a common legend: (name, colour, dashes) of every curve.  left_out: note on omitted points.
+
+    bands: note on intervals.
+    """
 
     charts: tuple[Chart, ...]
     legend: tuple[tuple[str, str, str], ...]
     left_out: str
+    bands: str
 
 
 def sweep(report: Report) -> Sweep:
@@ -91,6 +97,7 @@ def sweep(report: Report) -> Sweep:
         charts=tuple(_chart(report, metric, kept, looks) for metric in CURVES if _exists(report, metric)),
         legend=tuple((name, *look) for (name, _, _), look in zip(kept, looks, strict=True)) if len(kept) > 1 else (),
         left_out=f"Drawn: {'; '.join(notes)}. {rest}" if notes else "",
+        bands=bands.note(report, list(CURVES), len(kept)),
     )
 
 
@@ -126,11 +133,17 @@ def _chart(report: Report, metric: str, kept: list[Curve], looks: list[tuple[str
     across = np.asarray(report.points[along], dtype=np.float64)
     values = np.array([np.nan if v is None else v for v in report.points[metric]], dtype=np.float64)
     fits = np.asarray(report.points["fits"], dtype=bool)
+    low, high = ends(report.points, metric)
+    under: list[Json] = []
     data: list[Json] = []
     for (name, _, whole), look in zip(kept, looks, strict=True):
         rows = whole[thinned(values[whole], MAX_POINTS // len(kept))]
-        words = [show(value) for value in _known(values[rows])]
+        between = bands.words((low[rows], high[rows]), show)
+        words = [show(value) + known for value, known in zip(_known(values[rows]), between, strict=True)]
         data += _traces(name, look, (across[rows], values[rows] / divisor, fits[rows]), words)
+        if len(kept) <= MAX_BANDS:
+            under += bands.trace(look[0], across[rows], (low[rows] / divisor, high[rows] / divisor))
+    data = [*under, *data]
     if metric == "total_bytes":
         data += _capacities(report, across)
     xs = [float(value) for value in across]
@@ -202,14 +215,17 @@ def _traces(name: str, look: tuple[str, str], points: tuple[Any, Any, Any], word
 
 
 def _capacities(report: Report, across: Any) -> list[Json]:
-    """Returns a line at the memory budget of each chip."""
-    chips = {answer["hardware"]["name"]: answer["memory"]["budget_bytes"] for answer in report.configurations}
+    """Returns a line at each memory budget, with the names of its chips."""
+    chips: dict[float, dict[str, None]] = {}
+    for answer in report.configurations:
+        chips.setdefault(answer["memory"]["budget_bytes"], {})[answer["hardware"]["name"]] = None
     ends = [float(across.min()), float(across.max())]
     return [
         {
-            "type": "scatter", "x": ends, "y": [budget / GIB] * 2, "name": f"budget, {escape(chip)}",
+            "type": "scatter", "x": ends, "y": [budget / GIB] * 2, "name": name, "meta": "budget",
             "line": {"color": "--ink", "width": 1.2, "dash": dash(at * SERIES + SERIES)}, "hoverinfo": "name",
-            "mode": "lines+text", "text": [f" budget, {escape(chip)}", ""], "textposition": "top right",
+            "mode": "lines+text", "text": [f" {name}", ""], "textposition": "top right",
         }
-        for at, (chip, budget) in enumerate(chips.items())
+        for at, (budget, names) in enumerate(chips.items())
+        for name in [f"budget, {escape(', '.join(names))}"]
     ]  # fmt: skip

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    import numpy.typing as npt
     import pandas as pd
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
     from llmviewer.reports.plots.style import Style
 
-    Values: TypeAlias = npt.NDArray[np.float64]
-
+Values: TypeAlias = npt.NDArray[np.float64]
 #: Configurations above which bands would cover each other and are left out.
 MAX_BANDS = 5
 NAME = "80 % interval"
 
 
-def ends(rows: pd.DataFrame, name: str) -> tuple[Values, Values]:
+def ends(rows: pd.DataFrame | Mapping[str, Sequence[Any]], name: str) -> tuple[Values, Values]:
     """Returns both ends of the 80 % interval of a time or an output rate; NaN where times are not calibrated.
 
-    A rate is output tokens over E2E, so its interval is that of E2E, inverted.
+    rows: a frame, or lists by name.  A rate is output tokens over E2E, so its interval is that of E2E, inverted.
     """
     time = "e2e_s" if "tokens_per_s" in name else name
     columns = [f"{time.removesuffix('_s')}_{end}80_s" for end in ("low", "high")]
-    low, high = (rows[one].to_numpy(float) if one in rows.columns else np.full(len(rows), np.nan) for one in columns)
+    missing = np.full(len(rows[name]), np.nan)
+    low, high = (np.asarray(rows[one], dtype=float) if one in rows else missing for one in columns)
     if time == name:
         return low, high
-    tokens = rows[name].to_numpy(float) * rows[time].to_numpy(float)
+    tokens = np.asarray(rows[name], dtype=float) * np.asarray(rows[time], dtype=float)
     known = low > 0.0
     return np.where(known, tokens / high, np.nan), np.where(known, tokens / np.where(known, low, 1.0), np.nan)
 

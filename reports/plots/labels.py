@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from matplotlib.axes import Axes
     from matplotlib.text import Text
-    from matplotlib.transforms import Bbox
 
     Points: TypeAlias = npt.NDArray[np.float64]
+    Boxes: TypeAlias = npt.NDArray[np.float64]
 
 #: Positions of a label relative to its point: (x, y, horizontal, vertical alignment), in text heights.
 PLACES = (
@@ -51,11 +51,14 @@ class Label:
 
 @dataclass(slots=True, eq=False)
 class Space:
-    """Occupied boxes inside axes of fixed position and limits [pixel].  texts: those of words among them."""
+    """Occupied boxes inside axes of fixed position and limits: rows of (x0, y0, x1, y1) [pixel].
+
+    texts: those of words among them.
+    """
 
     axes: Axes
-    taken: list[Bbox] = field(default_factory=list)
-    texts: list[Bbox] = field(default_factory=list)
+    taken: Boxes = field(default_factory=lambda: np.empty((0, 4)))
+    texts: Boxes = field(default_factory=lambda: np.empty((0, 4)))
 
     @property
     def renderer(self) -> Any:
@@ -64,59 +67,57 @@ class Space:
 
     def keep(self, text: Text) -> bool:
         """Reserves the text's place; removes the text if it overlaps another box or leaves the axes."""
-        boxes, inside = self._boxes(text), self.axes.get_window_extent()
-        x0, x1 = min(box.x0 for box in boxes), max(box.x1 for box in boxes)
-        y0, y1 = min(box.y0 for box in boxes), max(box.y1 for box in boxes)
-        free = inside.padded(EDGE)
+        boxes, free = self.boxes(text), self.axes.get_window_extent().padded(EDGE)
+        (x0, y0), (x1, y1) = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
         within = free.x0 <= x0 and x1 <= free.x1 and free.y0 <= y0 and y1 <= free.y1
-        if within and not any(box.overlaps(other) for box in boxes for other in self.taken):
-            self.taken += boxes
-            self.texts += boxes
+        if within and not _overlap(boxes, self.taken):
+            self.take(boxes)
+            self.texts = np.concatenate([self.texts, boxes])
             return True
         text.remove()
         return False
 
+    def take(self, boxes: Boxes) -> None:
+        """Reserves boxes without a test."""
+        self.taken = np.concatenate([self.taken, boxes])
+
     def take_points(self, points: Points, radii: Points) -> None:
         """Reserves markers.  points: in data coordinates.  radii: of the markers [point]."""
-        from matplotlib.transforms import Bbox
-
         if len(points):
             halves = radii * float(self.axes.figure.dpi) / 72.0
-            at = self.axes.transData.transform(points)
-            self.taken += [Bbox([[x - r, y - r], [x + r, y + r]]) for (x, y), r in zip(at, halves, strict=True)]
+            self.take(_squares(self.axes.transData.transform(points), halves[:, None]))
 
     def take_line(self, start: tuple[float, float], stop: tuple[float, float]) -> None:
         """Reserves a straight line between two points in data coordinates."""
-        self.taken += _along(self.axes.transData.transform([start, stop]))
+        self.take(_along(self.axes.transData.transform([start, stop])))
 
     def lead(self, text: Text, x: float, y: float) -> bool:
         """Reserves a text and the line from its centre to (x, y); removes it if the line would strike through words."""
-        box = self._boxes(text)[0]
-        centre = (0.5 * (box.x0 + box.x1), 0.5 * (box.y0 + box.y1))
-        line = _along(np.array([centre, self.axes.transData.transform((x, y))]))
-        if any(one.overlaps(words) for one in line for words in self.texts):
+        box = self.boxes(text)[0]
+        line = _along(np.array([0.5 * (box[:2] + box[2:]), self.axes.transData.transform((x, y))]))
+        if _overlap(line, self.texts):
             text.remove()
             return False
         if not self.keep(text):
             return False
-        self.taken += line
+        self.take(line)
         return True
 
     def take_legend(self) -> None:
         """Reserves the place of the legend."""
         legend = self.axes.get_legend()
         if legend is not None:
-            self.taken.append(legend.get_window_extent(self.renderer))
+            self.take(np.array([legend.get_window_extent(self.renderer).extents]))
 
-    def _boxes(self, text: Text) -> list[Bbox]:
+    def boxes(self, text: Text) -> Boxes:
         """Returns the text's box, or squares along a rotated text."""
         from matplotlib.text import Text
-        from matplotlib.transforms import Bbox
 
         turned = text.get_rotation()
         if turned % 90.0 == 0.0:
             box = Text.get_window_extent(text, self.renderer)
-            return [box.padded(MARGIN * float(text.get_fontsize()) * float(self.axes.figure.dpi) / 72.0)]
+            margin = MARGIN * float(text.get_fontsize()) * float(self.axes.figure.dpi) / 72.0
+            return np.array([box.padded(margin).extents])
         text.set_rotation(0.0)
         flat = Text.get_window_extent(text, self.renderer)
         text.set_rotation(turned)
@@ -126,19 +127,25 @@ class Space:
         off = half if text.get_verticalalignment() == "bottom" else -half
         xs = x + steps * np.cos(along) - off * np.sin(along)
         ys = y + steps * np.sin(along) + off * np.cos(along)
-        return [Bbox([[a - half, b - half], [a + half, b + half]]) for a, b in zip(xs, ys, strict=True)]
+        return _squares(np.stack([xs, ys], axis=-1), half)
 
 
-def _along(ends: Points) -> list[Bbox]:
+def _squares(centres: Points, half: float | Points) -> Boxes:
+    """Returns squares around centres.  half: half of their width [pixel]."""
+    return np.concatenate([centres - half, centres + half], axis=-1)
+
+
+def _overlap(some: Boxes, others: Boxes) -> bool:
+    """Whether any box of `some` overlaps or touches one of `others`."""
+    meeting = (some[:, None, :2] <= others[:, 2:]) & (others[:, :2] <= some[:, None, 2:])
+    return bool(meeting.all(axis=-1).any())
+
+
+def _along(ends: Points) -> Boxes:
     """Returns small boxes along a straight line [pixel]."""
-    from matplotlib.transforms import Bbox
-
     (x0, y0), (x1, y1) = ends
     steps = np.linspace(0.0, 1.0, int(np.hypot(x1 - x0, y1 - y0) / LINE_STEP) + 2)
-    return [
-        Bbox([[x - 0.5, y - 0.5], [x + 0.5, y + 0.5]])
-        for x, y in zip(x0 + steps * (x1 - x0), y0 + steps * (y1 - y0), strict=True)
-    ]
+    return _squares(np.stack([x0 + steps * (x1 - x0), y0 + steps * (y1 - y0)], axis=-1), 0.5)
 
 
 def _renderer(axes: Axes) -> Any:

@@ -80,7 +80,7 @@ def _ratios(axes: Axes, low: float, high: float) -> None:
     axes.set_xscale("log")
     axes.set_xlim(min(low, MIN_RATIO), max(high, MAX_RATIO))
     axes.set_xticks([at for at in TICKS if low <= at <= high or MIN_RATIO < at < MAX_RATIO], minor=False)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
+    axes.xaxis.set_major_formatter(parity.times)
     axes.set_xticks([], minor=True)
     axes.set_xlabel("Predicted time / published time")
 

@@ -71,7 +71,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, x: str, style: Style) -> None:
     axes.set_xticks(places, [words[int(place)] for place in places])
     axes.set_xlabel(curves.AXES[x])
     axes.set_ylabel("Device memory (GiB)")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_major_formatter(ticks.plain)
     for place in np.flatnonzero(~rows["fits"].to_numpy(bool)):
         axes.axvspan(place - 0.5, place + 0.5, color=style.theme.faint, alpha=0.35, linewidth=0, zorder=0)
 

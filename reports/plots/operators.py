@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmviewer.reports.plots import bars, curves, intervals
+from llmviewer.reports.plots import bars, curves, intervals, ticks
 from llmviewer.reports.plots.style import Style
 from llmviewer.result.result import Result
 
@@ -75,7 +75,7 @@ def draw(rows: pd.DataFrame, style: Style, title: str = "", totals: pd.DataFrame
         one.set_ylabel(curves.axis_label(known, curve.title, curve.unit))
         low, high = intervals.ends(known, f"{stage}_time_s")
         intervals.whiskers(one, np.arange(len(known), dtype=np.float64), (low / curve.scale, high / curve.scale), style)
-        one.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        one.yaxis.set_major_formatter(ticks.plain)
     style.title(figure, title)
     entries = bars.handles(stacked, style)
     style.legend_below(

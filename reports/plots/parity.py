@@ -68,8 +68,15 @@ def picture(table: pd.DataFrame, style: Style) -> Figure:
     return draw(frame(table), style)
 
 
+def times(value: float, _: object) -> str:
+    """Formats the tick of a ratio: `2×`."""
+    return f"{value:g}×"
+
+
 def draw(rows: pd.DataFrame, style: Style) -> Figure:
     """Draws rows of `frame`."""
+    from matplotlib.ticker import NullFormatter
+
     figure, (left, right) = style.figure(1, 2)
     ratio = rows["predicted"] / rows["measured"]
     lowest, highest = (float(f(rows[["measured", "predicted"]].to_numpy())) for f in (np.min, np.max))
@@ -89,8 +96,8 @@ def draw(rows: pd.DataFrame, style: Style) -> Figure:
     right.set_ylim(min(0.45, float(low)), max(2.2, float(high)))
     for axis in (left.xaxis, left.yaxis, right.xaxis):
         ticks.round_ticks(axis, rows["measured"].to_numpy(float), (1.0,))
-    right.yaxis.set_major_formatter(lambda value, _: f"{value:g}×")
-    right.yaxis.set_minor_formatter(lambda *_: "")
+    right.yaxis.set_major_formatter(times)
+    right.yaxis.set_minor_formatter(NullFormatter())
     shown = right.get_ylim()
     right.set_yticks([at for at in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0) if shown[0] <= at <= shown[1]])
     style.title(figure, title(rows))

@@ -112,7 +112,7 @@ def _times(axes: Axes, rows: pd.DataFrame, curve: curves.Curve, where: tuple[Pla
             fmt.digits(value), (x, top), xytext=(0, 2), textcoords="offset points", ha="center", va="bottom",
             rotation=90 if upright else 0, fontsize=style.size.text * 0.75, color=style.theme.ink,
         )  # fmt: skip
-    axes.yaxis.set_major_formatter(lambda value, _: ticks.plain(value))
+    axes.yaxis.set_major_formatter(ticks.plain)
     axes.set_ylabel(curves.axis_label(rows, curve.title, curve.unit))
     axes.margins(y=0.2 if upright else 0.1)
     axes.grid(visible=False, axis="x")

@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer.reports import format as fmt
 from llmviewer.reports.plots.labels import Space
 from llmviewer.reports.plots.style import Style, dashes
+from llmviewer.reports.plots.ticks import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,8 +62,13 @@ def scales(axes: Axes, across: tuple[float, float], up: tuple[float, float]) -> 
     axes.set(xscale="log", yscale="log", xlim=across, ylim=up)
     axes.set_xlabel("Arithmetic intensity (FLOP/byte)")
     axes.set_ylabel("Performance (TFLOP/s)")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1e12:g}")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_major_formatter(_tera)
+    axes.xaxis.set_major_formatter(plain)
+
+
+def _tera(value: float, _: object) -> str:
+    """Formats a tick in 1e12."""
+    return f"{value / 1e12:g}"
 
 
 def draw(space: Space, roofs: Roofs, style: Style) -> None:

@@ -65,9 +65,9 @@ class Style:
         """Returns a figure and its axes in this style, without global state.  shared: options of `Figure.subplots`."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-        from llmviewer.reports.plots.figure import figure_class
+        from llmviewer.reports.plots.figure import PlotFigure
 
-        figure = figure_class()(
+        figure = PlotFigure(
             figsize=(self.size.width, self.size.height), layout="constrained", facecolor=self.theme.paper, dpi=DPI
         )
         FigureCanvasAgg(figure)

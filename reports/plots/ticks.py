@@ -24,18 +24,23 @@ LOG_SCALE_RATIO = 8.0
 MAX_MARKED_POINTS = 24
 
 
-def plain(value: float) -> str:
-    """Formats a tick without exponent or binary rounding noise: `1,000,000`."""
+def plain(value: float, _: object = None) -> str:
+    """Formats a tick without exponent or binary rounding noise: `1,000,000`.
+
+    Formatters of axes are functions with a name, because a figure with a lambda cannot be pickled.
+    """
     return f"{value:,.10g}"
 
 
 def across(axes: Axes, values: Values, style: Style) -> None:
     """Sets x ticks at the values, as many as fit, or at round numbers if there are many or fractional values."""
+    from matplotlib.ticker import NullFormatter
+
     found = np.unique(values)
     if len(found) > 1 and found[-1] / max(found[0], 1e-9) > LOG_SCALE_RATIO:
         axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: plain(value))
-    axes.xaxis.set_minor_formatter(lambda *_: "")
+    axes.xaxis.set_major_formatter(plain)
+    axes.xaxis.set_minor_formatter(NullFormatter())
     if len(found) <= MAX_MARKED_POINTS and (found == np.round(found)).all():
         axes.set_xticks(spaced(found, [plain(value) for value in found], axes, style))
         axes.set_xticks([], minor=True)
@@ -78,18 +83,18 @@ def columns(axes: Axes) -> int:
 
 def round_ticks(axis: Axis, known: Values, within: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:
     """Sets ticks of a logarithmic axis: at `within` in every decade, or at decades only for a wide range."""
-    from matplotlib.ticker import LogLocator
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     few = known.max() / known.min() < 300.0
     axis.set_major_locator(LogLocator(subs=within if few else (1.0,)))
-    axis.set_major_formatter(lambda value, _: plain(value))
-    axis.set_minor_formatter(lambda *_: "")
+    axis.set_major_formatter(plain)
+    axis.set_minor_formatter(NullFormatter())
 
 
 def up(axes: Axes, values: Values) -> None:
     """Sets a logarithmic y axis for a wide range of values, otherwise a linear one from 0."""
     known = values[np.isfinite(values) & (values > 0.0)]
-    axes.yaxis.set_major_formatter(lambda value, _: plain(value))
+    axes.yaxis.set_major_formatter(plain)
     if not len(known):
         return
     if known.max() / known.min() <= LOG_SCALE_RATIO:

@@ -9,7 +9,7 @@ import numpy as np
 
 from llmviewer.core.kinds import Kind
 from llmviewer.reports import format as fmt
-from llmviewer.reports.plots import bars, curves
+from llmviewer.reports.plots import bars, curves, ticks
 from llmviewer.reports.plots.style import Style
 from llmviewer.result.result import Result
 
@@ -109,7 +109,7 @@ def draw(rows: pd.DataFrame, style: Style, title: str = "") -> Figure:
             f"{sign}{fmt.digits(abs(seconds))}", (at, max(start[at], ends[at])), xytext=(0, 2), ha="center",
             va="bottom", textcoords="offset points", fontsize=style.size.text * 0.75, color=style.theme.ink,
         )  # fmt: skip
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_major_formatter(ticks.plain)
     bars.names(axes, list(found["name"]), style)
     axes.set_ylabel(curves.axis_label(rows, curve.title, curve.unit))
     axes.use_sticky_edges = False  # otherwise the label above a bar that starts at the top has no room

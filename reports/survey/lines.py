@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmviewer.reports.plots import ticks
 from llmviewer.reports.plots.style import Style, colour, dashes, marker
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def plain(axis: Axis) -> None:
     low, high = axis.get_view_interval()
     subs = (1.0,) if np.log10(high / low) > WIDE else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(base=10.0, subs=subs, numticks=20))
-    axis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axis.set_major_formatter(ticks.plain)
     axis.set_minor_formatter(NullFormatter())
 
 

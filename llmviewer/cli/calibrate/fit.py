@@ -30,7 +30,6 @@ Hardware = Annotated[
         help="Chip name or YAML; default: the only device of the rows.",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Write the profile even if its held-out errors are absurd.")]
 #: Seconds before the progress bar appears.
 PATIENCE_S = 1.0
 

@@ -113,6 +113,8 @@ class _Plan:
         capacity = self.chip.on_chip_bytes_per_unit
         if not present(tile) or capacity is None:
             return np.array(True), capacity is None and present(tile), ""
+        if np.all(tile <= capacity):
+            return np.array(True), False, ""
         low, high, most = (f"{bound / 2.0**10:,.6g}" for bound in (np.min(tile), np.max(tile), np.max(capacity)))
         size = f"{low} KiB" if low == high else f"{low} to {high} KiB"
         return np.asarray(tile <= capacity), False, f"a tile needs {size}, a unit has {most} KiB"

@@ -144,8 +144,8 @@ class _BlockSharding(Exchanges):
         shares = [self._kept(a.tensor.name) for a in operator.writes]
         if len(shares) == 1:
             return shares[0]
-        sizes = np.array([float(np.ravel(a.elements)[-1]) for a in operator.writes])
-        ratios = sizes / np.max(sizes)
+        sizes = [np.ravel(a.elements)[-1] for a in operator.writes]
+        ratios = np.array([float(size / max(sizes)) for size in sizes])
         return float(np.sum(ratios * np.array(shares)) / np.sum(ratios))
 
     def _inner(self, operator: Operator) -> Operator:

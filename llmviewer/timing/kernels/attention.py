@@ -76,11 +76,11 @@ def rates(
     """Rates with every group priced by the kernel for its number of queries, which may differ between passes."""
 
     def time_of(group: Group) -> GroupTime:
-        decoding: Any = np.asarray(is_decode(group))
-        if decoding.all():
+        decoding = is_decode(group)
+        if np.all(decoding):
             return decode[0](group, operator, chip, decode[1])
         prompt = prefill[0](group, operator, chip, prefill[1])
-        return _select(decoding, decode[0](group, operator, chip, decode[1]), prompt) if decoding.any() else prompt
+        return _select(decoding, decode[0](group, operator, chip, decode[1]), prompt) if np.any(decoding) else prompt
 
     return rates_of_groups(operator, chip, time_of)
 
@@ -94,8 +94,8 @@ def single_kernel(timer: GroupTimer) -> Callable[[Operator, Chip, Constants], Ra
 
 def is_decode(group: Group) -> Any:
     """Mask of passes in which engines run their decode kernel: one or few new tokens after cached ones, no prompt."""
-    new = np.asarray(group.new_tokens)
-    return (new == 1.0) | ((new <= MAX_DECODE_QUERIES) & (np.asarray(group.cached_tokens) > 0.0))
+    new: Any = group.new_tokens
+    return (new == 1.0) | ((new <= MAX_DECODE_QUERIES) & (group.cached_tokens > 0.0))
 
 
 def _select(mask: Any, chosen: GroupTime, other: GroupTime) -> GroupTime:

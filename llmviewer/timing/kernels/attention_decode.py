@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from llmviewer.core.counts import Array, Count
+from llmviewer.core.counts import Array, Count, present
 from llmviewer.core.ir import Operator, Place
 from llmviewer.core.workload import Group
 from llmviewer.hardware.chip import Chip
@@ -127,7 +127,7 @@ def _byte_s(operator: Operator, shape: AttentionShape, chip: Chip, constants: Co
     """Seconds per byte of device memory, including reads from the L2 (with several groups, the L2 serves prompts)."""
     byte_s = 1.0 / (chip.bandwidth_bytes_per_s * constants["memory"])
     warm = 0.0 if len(shape.groups) > 1 else operator.moved_bytes(Place.L2)
-    if not np.any(warm):
+    if not present(warm):
         return byte_s
     return byte_s + warm / (np.maximum(operator.traffic_bytes, 1.0) * (L2_SPEEDUP * chip.bandwidth_bytes_per_s))
 

@@ -95,7 +95,7 @@ def _tile_rows(head_dim: Count, generation: str) -> Count:
     rows: Any = DEFAULT_TILE_ROWS
     for largest, count in ROW_BLOCKS.get(generation, {}).items():
         rows = rows + (count - rows) * (head_dim <= largest)
-    return np.asarray(rows) if isinstance(head_dim, np.ndarray) else float(rows)
+    return rows if isinstance(head_dim, np.ndarray) else float(rows)
 
 
 FAMILY = Family(
