@@ -20,12 +20,12 @@ from llmviewer.timing.kernels.clock import has_sm_like_units
 #: https://github.com/zzc0721/torch-performance-test-data (issues 185, 46, 126, 140): A40 108 to 119 of 150 at 4096 to
 #: 10240, A6000 at best 120 of 155, A10G 62 to 69 of 70, V100 89 to 97 of 125.  CDNA 4 is an estimate.
 SUSTAINED: dict[str, tuple[float, float, float]] = {
-    "volta": (0.78, 2.40, 0.80),
+    "volta": (0.85, 2.40, 0.88),
     "ampere": (0.86, 1.06, 0.86),
-    "ampere-ga10x": (0.75, 1.97, 0.93),
+    "ampere-ga10x": (0.86, 1.97, 0.97),
     "ada": (0.63, 0.967, 0.95),
     "hopper": (0.80, 0.7075, 0.83),
-    "blackwell": (0.78, 0.444, 0.85),
+    "blackwell": (0.73, 0.444, 0.85),
     "blackwell-gb20x": (0.78, 1.25, 0.90),
     "cdna2": (0.77, 1.46, 0.80),
     "cdna3": (0.60, 0.574, 0.70),
