@@ -9,6 +9,7 @@ import numpy as np
 
 from llmviewer.calibrate.rows.table import Table
 from llmviewer.core import dtypes
+from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Operator, Place, Tensor
@@ -30,8 +31,9 @@ WEIGHT_ONLY = {"int8_wo": dtypes.get_dtype("int8"), "int4_wo": dtypes.grouped_in
 #: vLLM's block-scaled and nvfp4 products run on one copy; SGLang's copies have inputs of their own
 #: (https://github.com/ai-dynamo/aiconfigurator, collector/*/collect_gemm.py).
 COPIES = {"trtllm": 5.0, "sglang": 6.0, "vllm": 6.0}
+DEFAULT_COPIES = 5.0
 SINGLE_COPY = frozenset((("vllm", "fp8_block"), ("vllm", "nvfp4")))
-OWN_INPUTS = frozenset(("sglang",))
+OWN_INPUTS, FILL_ONCE = frozenset(("sglang",)), frozenset(("trtllm",))
 #: Over the L2's capacity: what is used in turn stays in it up to the first figure, and nothing beyond the second.
 RESIDENT_UP_TO, EVICTED_FROM = 1.0, 1.2
 #: Largest share of a tensor that is found in the L2: hashed addresses collide.
@@ -71,31 +73,35 @@ def _with_resident_tensors(product: Operator, chip: Chip, first: Any) -> Operato
     shape = product.shape
     if chip.l2_bytes is None or not isinstance(shape, GemmShape):
         return product
-    engine, dtype = str(first["engine"]).partition(" ")[0].lower(), str(first["dtype"])
+    engine = str(first["engine"]).partition(" ")[0].lower()
     capacity = chip.l2_bytes * (0.5 if chip.generation in PARTITIONED_L2 else 1.0)
     weights = weight_access(product)
     matrix = weights.elements * weights.tensor.dtype.bytes
     inputs, outputs = 2.0 * shape.m * shape.k, 2.0 * shape.m * shape.n
-    copies = 1.0 if (engine, dtype) in SINGLE_COPY else COPIES.get(engine, 5.0)
-    if engine == "trtllm":
-        copies = np.clip(np.ceil(chip.l2_bytes / matrix), 1.0, copies)
-    own = copies if engine in OWN_INPUTS else 1.0
-    turn = copies * matrix + own * inputs + outputs
-    kept = _resident_share(turn / capacity)
-    used_again = kept if engine in OWN_INPUTS else _resident_share((matrix + inputs + outputs) / capacity)
-    reads = [
-        part for a in product.reads for part in _divided(a, kept if a is weights else used_again)
-    ]
-    writes = [part for a in product.writes for part in _divided(a, _resident_share((matrix + inputs + outputs) / capacity))]
+    copies = _copies(engine, str(first["dtype"]), matrix, chip.l2_bytes)
+    own = engine in OWN_INPUTS
+    kept = _resident_share((copies * matrix + (copies if own else 1.0) * inputs + outputs) / capacity)
+    written = _resident_share((matrix + inputs + outputs) / capacity)
+    read = kept if own else written
+    reads = [part for a in product.reads for part in _divided(a, kept if a is weights else read)]
+    writes = [part for a in product.writes for part in _divided(a, written)]
     return replace(product, reads=tuple(reads), writes=tuple(writes))
 
 
-def _resident_share(used: Array) -> Array:
+def _copies(engine: str, dtype: str, matrix: Count, l2_bytes: Count) -> Count:
+    """Copies of a layer whose weights have `matrix` bytes that run in turn."""
+    if (engine, dtype) in SINGLE_COPY:
+        return 1.0
+    most = COPIES.get(engine, DEFAULT_COPIES)
+    return np.clip(np.ceil(l2_bytes / matrix), 1.0, most) if engine in FILL_ONCE else most
+
+
+def _resident_share(used: Count) -> Count:
     """Share of a tensor that is still in the L2; used: bytes used in turn over the capacity."""
     return np.clip((EVICTED_FROM - used) / (EVICTED_FROM - RESIDENT_UP_TO), 0.0, MOST_RESIDENT)
 
 
-def _divided(access: Access, resident: Array) -> tuple[Access, Access]:
+def _divided(access: Access, resident: Count) -> tuple[Access, Access]:
     """The part of an access that is in device memory, and the part in L2."""
     tensor = access.tensor
     return Access(tensor, access.elements * (1.0 - resident)), Access(tensor.at(Place.L2), access.elements * resident)
