@@ -106,6 +106,18 @@ def test_a_predictor_is_two_matrices_of_width_1000() -> None:
     assert stored[1] - stored[0] == 32 * 1000 * (4096 + 32 + 4096 + 11008)
 
 
+def test_each_device_scores_its_own_heads_and_columns() -> None:
+    """OPT-66B, h = 9216, 72 heads, 4 h columns, over 8 devices: h x 1000 whole, then 1000 x 9 and 1000 x 4608."""
+    found = shard(Sharding(tensor=8))(sparse("opt-66b", decode(1.0, 9.0)))
+    stored = {
+        f"{part}_{end}": operator(found, f"{part}_predictor_{end}").read_bytes(Role.WEIGHT) / 2.0
+        for part in ("attn", "mlp")
+        for end in ("in", "out")
+    }
+    assert stored == {"attn_in": 9216e3, "attn_out": 9e3, "mlp_in": 9216e3, "mlp_out": 4608e3}
+    assert operator(found, "mlp_act").read_bytes(Role.ACTIVATION) == 2.0 * (4608 + 4608)  # columns and their scores
+
+
 def test_prefill_gains_nothing_and_pays_for_the_predictors() -> None:
     step = prefill(1.0, 2048.0)
     plain, free, found = (

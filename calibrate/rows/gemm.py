@@ -9,6 +9,7 @@ import numpy as np
 
 from llmviewer.calibrate.rows.table import Table
 from llmviewer.core import dtypes
+from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Operator, Place, Tensor
@@ -26,10 +27,21 @@ FP8_BLOCK = (
 )
 #: aiconfigurator's names for GEMMs with 16-bit inputs and narrow weights -> weight format.
 WEIGHT_ONLY = {"int8_wo": dtypes.get_dtype("int8"), "int4_wo": dtypes.grouped_int(4)}
-#: Copies of the weights that aiconfigurator rotates through: if all fit, they stay in L2.
-AICONFIGURATOR_COPIES = 5.0
+#: Most copies of a linear layer that aiconfigurator runs in turn, by engine; TensorRT-LLM's fill the L2 only once, and
+#: vLLM's block-scaled and nvfp4 products run on one copy; SGLang's copies have inputs of their own
+#: (https://github.com/ai-dynamo/aiconfigurator, collector/*/collect_gemm.py).
+COPIES = {"trtllm": 5.0, "sglang": 6.0, "vllm": 6.0}
+DEFAULT_COPIES = 5.0
+SINGLE_COPY = frozenset((("vllm", "fp8_block"), ("vllm", "nvfp4")))
+OWN_INPUTS, FILL_ONCE = frozenset(("sglang",)), frozenset(("trtllm",))
+#: Over the L2's capacity: what is used in turn stays in it up to the first figure, and nothing beyond the second.
+RESIDENT_UP_TO, EVICTED_FROM = 1.0, 1.2
+#: Largest share of a tensor that is found in the L2: hashed addresses collide.
+MOST_RESIDENT = 0.99
 #: Generations with an L2 of two partitions, each caching the reads of its own SMs (A100 and H100 white papers).
 PARTITIONED_L2 = frozenset(("ampere", "hopper", "blackwell"))
+#: aiconfigurator's name of SmoothQuant: 8-bit integers on both sides, quantized before the timed kernel.
+SMOOTH_QUANT = "sq"
 
 
 def _gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
@@ -49,21 +61,50 @@ def _gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
         block = with_formats(block, lambda _: narrow)
     product = block.operators[-1]
     assert isinstance(product.shape, GemmShape)
-    if narrow is not None and narrow.activations is not None and str(first.get("source", "")) != "llmviewer":
+    source = str(first.get("source", ""))
+    quantizes = narrow is not None and narrow.activations is not None and str(first["dtype"]) != SMOOTH_QUANT
+    if quantizes and source != "llmviewer":
         product = replace(product, shape=replace(product.shape, converts=1.0))
-    return (_with_warm_weights(product, chip) if str(first.get("source", "")) == "aiconfigurator" else product,)
+    return (_with_resident_tensors(product, chip, first) if source == "aiconfigurator" else product,)
 
 
-def _with_warm_weights(product: Operator, chip: Chip) -> Operator:
-    """The GEMM with its weights in L2 if all copies of the measurement's rotation fit there."""
-    if chip.l2_bytes is None:
+def _with_resident_tensors(product: Operator, chip: Chip, first: Any) -> Operator:
+    """The GEMM with its weights, inputs and outputs in L2 as far as they stay there until they are used again."""
+    shape = product.shape
+    if chip.l2_bytes is None or not isinstance(shape, GemmShape):
         return product
+    engine = str(first["engine"]).partition(" ")[0].lower()
+    capacity = chip.l2_bytes * (0.5 if chip.generation in PARTITIONED_L2 else 1.0)
     weights = weight_access(product)
-    capacity_bytes = chip.l2_bytes * (0.5 if chip.generation in PARTITIONED_L2 else 1.0)
-    warm = np.where(AICONFIGURATOR_COPIES * weights.elements * weights.tensor.dtype.bytes <= capacity_bytes, 1.0, 0.0)
-    others = tuple(access for access in product.reads if access is not weights)
-    cold = Access(weights.tensor, weights.elements * (1.0 - warm))
-    return replace(product, reads=(*others, cold, Access(weights.tensor.at(Place.L2), weights.elements * warm)))
+    matrix = weights.elements * weights.tensor.dtype.bytes
+    inputs, outputs = 2.0 * shape.m * shape.k, 2.0 * shape.m * shape.n
+    copies = _copies(engine, str(first["dtype"]), matrix, chip.l2_bytes)
+    own = engine in OWN_INPUTS
+    kept = _resident_share((copies * matrix + (copies if own else 1.0) * inputs + outputs) / capacity)
+    written = _resident_share((matrix + inputs + outputs) / capacity)
+    read = kept if own else written
+    reads = [part for a in product.reads for part in _divided(a, kept if a is weights else read)]
+    writes = [part for a in product.writes for part in _divided(a, written)]
+    return replace(product, reads=tuple(reads), writes=tuple(writes))
+
+
+def _copies(engine: str, dtype: str, matrix: Count, l2_bytes: Count) -> Count:
+    """Copies of a layer whose weights have `matrix` bytes that run in turn."""
+    if (engine, dtype) in SINGLE_COPY:
+        return 1.0
+    most = COPIES.get(engine, DEFAULT_COPIES)
+    return np.clip(np.ceil(l2_bytes / matrix), 1.0, most) if engine in FILL_ONCE else most
+
+
+def _resident_share(used: Count) -> Count:
+    """Share of a tensor that is still in the L2; used: bytes used in turn over the capacity."""
+    return np.clip((EVICTED_FROM - used) / (EVICTED_FROM - RESIDENT_UP_TO), 0.0, MOST_RESIDENT)
+
+
+def _divided(access: Access, resident: Count) -> tuple[Access, Access]:
+    """The part of an access that is in device memory, and the part in L2."""
+    tensor = access.tensor
+    return Access(tensor, access.elements * (1.0 - resident)), Access(tensor.at(Place.L2), access.elements * resident)
 
 
 def _column_or(first: Any, name: str, default: float) -> float:
@@ -79,6 +120,8 @@ def _plain_dtype(dtype: str) -> Dtype:
 
 def _narrow_format(first: Any) -> Format | None:
     dtype = str(first["dtype"])
+    if dtype == SMOOTH_QUANT:
+        return Format(weights=dtypes.get_dtype("int8"), activations=dtypes.get_dtype("int8"))
     if dtype == "fp8_block":
         return Format(weights=FP8_BLOCK[0], activations=FP8_BLOCK[1])
     if dtype in WEIGHT_ONLY:

@@ -33,7 +33,8 @@ class Split(Enum):
 COLUMN_PARALLEL = frozenset(
     "q_proj k_proj v_proj qkv_proj q_b_proj kv_b_proj gate_proj up_proj gate_up_proj shared_gate_proj shared_up_proj "
     "shared_gate_up_proj expert_gate_proj expert_up_proj expert_gate_up_proj in_proj in_proj_a in_proj_b in_proj_ba "
-    "in_proj_qkv in_proj_qkvz in_proj_z output_gate dt_proj lm_head heads_up_proj".split()
+    "in_proj_qkv in_proj_qkvz in_proj_z output_gate dt_proj lm_head heads_up_proj "
+    "attn_predictor_out mlp_predictor_out".split()
 )
 #: Linear layers whose input is split; their output is a partial sum.
 ROW_PARALLEL = frozenset("o_proj down_proj shared_down_proj expert_down_proj out_proj x_proj heads_down_proj".split())
@@ -41,7 +42,7 @@ ROW_PARALLEL = frozenset("o_proj down_proj shared_down_proj expert_down_proj out
 REPLICATED = frozenset(
     "router shared_gate q_a_proj kv_a_proj latent_in_proj latent_out_proj project_in project_out "
     "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_jump "
-    "attn_predictor_in attn_predictor_out mlp_predictor_in mlp_predictor_out "
+    "attn_predictor_in mlp_predictor_in "
     "fc eh_proj resblock_proj state_proj state_proj_first".split()  # layers of draft models, as in vLLM
 )
 #: Name suffixes of the two factors of an adapter or of a factored layer.

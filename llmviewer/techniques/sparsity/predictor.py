@@ -10,7 +10,9 @@ from llmviewer.ops.gemm import Linear
 def predictor(part: str, block: Block, operator: Operator, outputs: float, width: float) -> tuple[Operator, ...]:
     """Two linear layers without biases before `operator`: hidden -> width -> one score per head or column.
 
-    They read the input of `operator` before quantization.  part: prefix of their names.  Empty if width is 0.
+    They read the input of `operator` before quantization.  part: prefix of their names.  Empty if width is 0.  Under
+    tensor parallelism every device runs the whole first layer, and scores its own heads or columns:
+    https://github.com/FMInference/DejaVu/blob/master/Dejavu/src/ops/fused_dense_sparse_dejavu.py (ParallelSP).
     """
     if not width:
         return ()

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core.counts import Array, Count, present
-from llmviewer.core.ir import Operator, Place
+from llmviewer.core.ir import Operator, Place, Role
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels import tiles
-from llmviewer.timing.kernels.clock import units_of
+from llmviewer.timing.kernels.clock import clock_hz, units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 from llmviewer.timing.kernels.power import reachable_share, sustained_share
 
@@ -22,13 +22,16 @@ from llmviewer.timing.kernels.power import reachable_share, sustained_share
 UNCONVERTED = frozenset(("fp16", "bf16", "tf32", "fp32", "fp64"))
 #: Compute time after which the power limit has lowered the clock [s].
 THROTTLING_S = 1e-3
-#: L2 bandwidth per unit and clock [byte]: 64 by design, about a third measured on H100 and RTX 4090
-#: (https://chipsandcheese.com/p/nvidias-h100-funny-l2-and-tons-of-bandwidth).
-L2_BYTES_PER_CLOCK = 22.0
+#: Bytes of an operand of a class: only the 4-bit class packs two elements into one.
+OPERAND_BYTES = {**dict.fromkeys(UNCONVERTED, 2.0), "fp4": 0.5}
 #: Rows from which block-scaled products use another kernel, and the block (n, k) that must divide their matrix (vLLM:
 #: FlashInfer below, DeepGEMM above, CUTLASS if the block does not divide it).
 BLOCK_SCALED_ROWS = 32.0
 BLOCK_SHAPE = (64.0, 128.0)
+#: Block-scaled products of vLLM on Blackwell pad their rows to a multiple of this, with further launches.
+ROWS_ALIGNED = 4.0
+#: Runs in a row between two time stamps (aiconfigurator, collector/vllm/collect_gemm.py: num_runs).
+TIMED_RUNS = 6.0
 #: Rows of the smallest tile, and rows per pass of a matrix-vector kernel, which reads the matrix again for more rows.
 #: Libraries run it where padding a tile takes longer than reading memory (Apple's GPUs: 30 FLOP per byte; MLX and
 #: llama.cpp for up to 8 rows).
@@ -51,7 +54,7 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     memory_s = traffic / bandwidth
     warm = operator.moved_bytes(Place.L2)
     if present(warm):
-        memory_s = memory_s + _from_l2(warm, chip)
+        memory_s = memory_s + _from_l2(warm, chip, constants["l2"])
         bandwidth = traffic / memory_s
     compute_s, split_s = _tile_seconds(operator, shape, chip, constants, memory_s)
     flops = np.maximum(operator.matmul_flops, 1.0)
@@ -62,12 +65,13 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         peak_s = flops / sheet.matrix_flops_per_s
         compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + THROTTLING_S))
     per_row = 2.0 * shape.n * constants["exposed"] / sheet.memory_bytes_per_s
-    fixed = constants["floor"] * 1e-6 + split_s
+    fixed = constants["floor"] * (1e3 / clock_hz(chip)) + split_s
     if shape.converts:
-        per_row = per_row + _conversion_per_row(shape, sheet, constants)
+        per_row = per_row + _conversion_per_row(operator, shape, chip, constants)
     fixed = fixed + shape.m * per_row
     if shape.converts and _has_block_scales(operator):
-        fixed = np.maximum(fixed, _host_launch(shape, constants) - np.maximum(compute_s, memory_s))
+        launch = _host_launch(shape, constants)
+        fixed = np.maximum(fixed + launch / TIMED_RUNS, launch - np.maximum(compute_s, memory_s))
     return Rates(
         matrix_flops_per_s=flops / compute_s,
         vector_flops_per_s=sheet.vector_flops_per_s if _weight_only(operator) else None,
@@ -95,13 +99,16 @@ def _tile_seconds(
     groups: Count = np.maximum(shape.active, 1.0) if shape.experts > 1.0 else 1.0
     count = tiles.tiles_per_unit(grid, shape.m, groups)
     sizes = tiles.unsplit(grid, count)
+    if constants["by_rows"] == LARGE_TILES:
+        return tiles.fastest_large(sizes), 0.0
     if constants["by_rows"]:
         return tiles.by_rows(sizes, shape.m / groups), 0.0
-    whole, parts = tiles.fastest(sizes), tiles.fastest(tiles.split(grid, count)) + constants["prologue"] * 1e-6
-    adding = constants["split"] * 1e-6
+    kilocycle = 1e3 / clock_hz(chip)
+    whole, parts = tiles.fastest(sizes), tiles.fastest(tiles.split(grid, count)) + constants["prologue"] * kilocycle
+    adding = constants["split"] * kilocycle
     divided = np.hypot(parts, memory_s) + adding < np.hypot(whole, memory_s)
     seconds: Array = whole + divided * (parts - whole)  # three times faster than np.where
-    return seconds, divided * np.float64(adding)
+    return seconds, divided * np.asarray(adding, dtype=np.float64)
 
 
 @lru_cache(maxsize=256)
@@ -135,8 +142,8 @@ def _grid(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants
         units,
         sustained * share if share <= 1.0 else np.minimum(sustained * share, peak),
         peak_16bit / constants["balance"],
-        2.0 if operator.compute in UNCONVERTED else 1.0,
-        constants["prologue"] * 1e-6,
+        OPERAND_BYTES.get(operator.compute, 1.0),
+        constants["prologue"] * 1e3 / clock_hz(chip),
         constants["ragged"],
     )
     try:
@@ -152,27 +159,35 @@ def _chip_figures(chip: Chip, compute: str) -> tuple[Any, Any, Any, Any]:
     return units_of(chip), peak, peak * sustained_share(chip), chip.matrix_rate("bf16")
 
 
-def _from_l2(moved: Count, chip: Chip) -> Count:
-    """Seconds for reading weights from the L2, which happens in measurements but not in models."""
+def _from_l2(moved: Count, chip: Chip, per_clock: float) -> Count:
+    """Seconds for moving bytes that stay in the L2 between the repetitions of a measurement; not so in models."""
     if chip.units is None or chip.clock_hz is None:
         return moved / chip.bandwidth_bytes_per_s
-    return moved / np.maximum(chip.units * chip.clock_hz * L2_BYTES_PER_CLOCK, chip.bandwidth_bytes_per_s)
+    return moved / (chip.units * chip.clock_hz * per_clock)
 
 
-def _conversion_per_row(shape: GemmShape, sheet: Rates, constants: Constants) -> Count:
-    """Seconds per row for conversion of the input to 8 bit: 2 bytes read and 1 written per element."""
-    return shape.k * (3.0 * constants["convert"] / sheet.memory_bytes_per_s) + constants["convert_row"] * 1e-9
+def _conversion_per_row(operator: Operator, shape: GemmShape, chip: Chip, constants: Constants) -> Count:
+    """Seconds per row for conversion of the input: 2 bytes read per element, and the narrow input written."""
+    kept = [access for access in operator.reads if access.tensor.role is Role.ACTIVATION]
+    narrow = kept[0].tensor.dtype.bytes
+    moved = shape.k * (2.0 + narrow)
+    cold = sum(a.elements for a in kept if a.tensor.place is Place.DEVICE) / (shape.m * shape.k)
+    seconds = moved * cold / chip.bandwidth_bytes_per_s
+    if len(kept) > 1:
+        seconds = seconds + _from_l2(moved * (1.0 - cold), chip, constants["l2"])
+    return seconds * constants["convert"] + constants["convert_row"] * 1e-9
 
 
 def _host_launch(shape: GemmShape, constants: Constants) -> Count:
     """Seconds of the host launch of block-scaled products, whose kernel depends on their shape.
 
-    It hides shorter work on the device.
+    It hides shorter work on the device; of a series of timed runs only the first one waits for its launch.
     """
     odd = (shape.n % BLOCK_SHAPE[0] != 0.0) | (shape.k % BLOCK_SHAPE[1] != 0.0)
     many = constants["launch_many"]
     rows = np.where(shape.m >= BLOCK_SCALED_ROWS, many, constants["launch_few"])
-    return np.where(odd, constants["launch_odd"] * many, rows) * 1e-6
+    padded = np.where(shape.m % ROWS_ALIGNED != 0.0, constants["launch_padded"], 1.0)
+    return np.where(odd, constants["launch_odd"] * many, rows) * padded * 1e-6
 
 
 def _has_block_scales(operator: Operator) -> bool:
@@ -208,36 +223,40 @@ def _constant(name: str, unit: str, start: float, low: float, high: float, meani
     return Constant(name=name, unit=unit, meaning=meaning, start=start, low=low, high=high)
 
 
+#: Value of by_rows for kernels without small tiles.
+LARGE_TILES = 2.0
 BY_ROWS = Constant(
     name="by_rows",
     unit="1",
-    meaning="1: kernels choose their tile by rows only and never split the depth",
+    meaning="kernels never split the depth; 1: choose their tile by rows only, 2: have tiles of 128 x 128 or more",
     start=0.0,
     low=0.0,
-    high=1.0,
-    choices=(0.0, 1.0),
+    high=LARGE_TILES,
+    choices=(0.0, 1.0, LARGE_TILES),
 )
 
 
 FAMILY = Family(
     name="gemm",
     constants=(
-        _constant("floor", "us", 4.0, 0.0, 250.0, "shortest product"),
+        _constant("floor", "kcycle", 6.0, 0.0, 500.0, "shortest product"),
         _constant("compute", "1", 0.97, 0.01, 1.25, "share of what the chip sustains of its dense peak"),
         _constant("memory", "1", 0.95, 0.05, 1.15, "share of the bandwidth that the units can draw"),
         _constant("sharpness", "1", 2.5, 1.0, 20.0, "exponent of the maximum of compute and memory"),
         _constant("balance", "FLOP/byte", 50.0, 5.0, 500.0, "16-bit peak over the rate at which tiles are fed"),
-        _constant("prologue", "us", 0.4, 0.0, 10.0, "before the first tile of a unit, and before each further one"),
-        _constant("split", "us", 3.0, 0.0, 200.0, "reduction of a depth that is split over several units"),
+        _constant("prologue", "kcycle", 0.7, 0.0, 20.0, "before the first tile of a unit, and before each further one"),
+        _constant("split", "kcycle", 5.0, 0.0, 400.0, "reduction of a depth that is split over several units"),
         _constant("ragged", "1", 0.5, 0.0, 1.0, "share of the padding of partial tiles and waves that costs time"),
         BY_ROWS,
         _constant("exposed", "1", 0.15, 0.0, 2.0, "share of the time of writing the output that is not hidden"),
         _constant("droop", "1", 0.1, 0.0, 1.5, "relative extra time of products much longer than a millisecond"),
-        _constant("convert", "1", 1.5, 0.0, 20.0, "conversion of the input to 8 bit, over its bytes / bandwidth"),
-        _constant("convert_row", "ns", 1.0, 0.0, 40.0, "conversion of the input to 8 bit, fixed time of a row"),
+        _constant("l2", "byte/cycle", 22.0, 2.0, 100.0, "L2 bandwidth of a unit, for measurements that stay in it"),
+        _constant("convert", "1", 1.5, 0.0, 20.0, "conversion of the input, over its bytes / bandwidth"),
+        _constant("convert_row", "ns", 1.0, 0.0, 40.0, "conversion of the input, fixed time of a row"),
         _constant("launch_few", "us", 50.0, 0.0, 500.0, "block scales: host launch, fewer than 32 rows"),
         _constant("launch_many", "us", 80.0, 0.0, 500.0, "block scales: host launch, 32 rows or more"),
         _constant("launch_odd", "1", 2.0, 1.0, 10.0, "block scales: factor on launch_many for odd shapes"),
+        _constant("launch_padded", "1", 1.0, 1.0, 5.0, "block scales: factor where rows are padded to a multiple of 4"),
     ),
     rates=rates,
     quantities=quantities,

@@ -10,22 +10,25 @@ from llmviewer.core.counts import Count
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing.kernels.clock import has_sm_like_units
 
-#: Large products exceed the power limit, and the clock falls.  By generation: fraction of the 16-bit peak that the best
-#: published products reach, W per peak TFLOP/s of the chip that was measured, and the largest fraction with more power.
+#: Large products exceed the power limit, and the clock falls.  By generation: the fraction of the 16-bit peak at which
+#: the fitted constant `compute` of a good library is 1, W per peak TFLOP/s of the chip that was measured, and the
+#: largest fraction with more power.  Constants of a donor multiply it, so it is no single product's best.
 #: mamf-finder (https://github.com/stas00/ml-engineering/tree/master/compute/accelerator): A100 SXM 267.9 of 312, H100
-#: SXM 794.5 of 989, GH200 821, B200 1745 of 2250, MI250X 147 of 191.5 (one die), MI300X 781.9 of 1307.
+#: SXM 794.5 of 989, GH200 821, B200 1745 of 2250 at best, MI250X 147 of 191.5 (one die), MI300X 781.9 of 1307.
 #: https://github.com/mag-/gpu_benchmark: A100 PCIe 256.4, H100 PCIe 499.5 of 756, RTX 4090 178.5 of 165.
-#: https://github.com/ai-dynamo/aiconfigurator: large products of an L40S run at 0.62 of 362 where those of an H100 run
-#: at 0.79, and of an RTX PRO 6000 at 0.77 of 480.
-#: https://github.com/zzc0721/torch-performance-test-data (issues 185, 46, 126, 140): A40 108 to 119 of 150 at 4096 to
-#: 10240, A6000 at best 120 of 155, A10G 62 to 69 of 70, V100 89 to 97 of 125.  CDNA 4 is an estimate.
+#: https://github.com/ai-dynamo/aiconfigurator: with these fractions `compute` of SGLang, TensorRT-LLM and vLLM is 0.94
+#: to 1.07 on A100, 0.99 to 1.03 on H100, 0.98 to 1.02 on B200 (1420 to 1500 of 2250, medians beyond 1 TFLOP), 0.86 to
+#: 1.01 on L40S and 1.00 to 1.05 on RTX PRO 6000.
+#: https://github.com/zzc0721/torch-performance-test-data (issues 185, 46, 126, 140): torch reaches 108 to 119 of 150 on
+#: an A40 at 4096 to 10240, 120 of 155 on an A6000, 62 to 69 of 70 on an A10G, 89 to 97 of 125 on a V100.  Torch on an
+#: A100, whose `compute` is 0.86, reaches 232 to 245 of 312: the same part of 0.86 on an A40.  CDNA 4 is an estimate.
 SUSTAINED: dict[str, tuple[float, float, float]] = {
-    "volta": (0.78, 2.40, 0.80),
+    "volta": (0.85, 2.40, 0.88),
     "ampere": (0.86, 1.06, 0.86),
-    "ampere-ga10x": (0.75, 1.97, 0.93),
+    "ampere-ga10x": (0.86, 1.97, 0.97),
     "ada": (0.63, 0.967, 0.95),
     "hopper": (0.80, 0.7075, 0.83),
-    "blackwell": (0.78, 0.444, 0.85),
+    "blackwell": (0.73, 0.444, 0.85),
     "blackwell-gb20x": (0.78, 1.25, 0.90),
     "cdna2": (0.77, 1.46, 0.80),
     "cdna3": (0.60, 0.574, 0.70),

@@ -16,8 +16,11 @@ TILE_ROWS = np.array([rows for rows, _ in TILES], dtype=np.float64)[:, None]
 TILE_COLUMNS = np.array([columns for _, columns in TILES], dtype=np.float64)[:, None]
 PER_ROW = 1.0 / TILE_ROWS
 SEARCHED_TILES = 4
-#: Tiles of kernels that choose by rows only: up to 64 rows, up to 128, more (CUTLASS configurations of vLLM, SGLang).
-BY_ROWS = (1, 4, 2)
+#: Largest number of rows, and the tile for them, of kernels that choose by rows only; beyond, the faster of LARGE
+#: (CUTLASS configurations of vLLM and SGLang).
+BY_ROWS = ((16.0, 0), (64.0, 1), (128.0, 4))
+#: The tiles of 4-bit and block-scaled kernels (CUTLASS and DeepGEMM on Blackwell: 128 x 128 and pairs of them).
+LARGE = (2, 3)
 #: Depth (k) of one step of a tile, and smallest part that the depth is split into.
 STEP = 64.0
 MIN_SPLIT = 256.0
@@ -104,6 +107,12 @@ def fastest(seconds: Array) -> Array:
     return best
 
 
+def fastest_large(seconds: Array) -> Array:
+    """Time with the faster of the two largest tiles."""
+    best: Array = np.minimum(*(seconds[at] for at in LARGE))
+    return best
+
+
 def split(grid: TileGrid, tiles: Array) -> Array:
     """Seconds per tile size without the prologue, if idle units take over a part of the depth (split-k)."""
     return np.maximum(tiles, grid.min_split) * grid.depth_s
@@ -111,6 +120,7 @@ def split(grid: TileGrid, tiles: Array) -> Array:
 
 def by_rows(seconds: Array, m: Count) -> Array:
     """Time with the tile that a kernel chooses by rows only."""
-    small, medium, large = (seconds[at] for at in BY_ROWS)
-    chosen: Array = np.where(m <= 64.0, small, np.where(m <= 128.0, medium, large))
+    chosen = fastest_large(seconds)
+    for most, tile in reversed(BY_ROWS):
+        chosen = np.where(m <= most, seconds[tile], chosen)
     return chosen
