@@ -71,7 +71,7 @@ def _tiles(group: Group, shape: AttentionShape, operator: Operator, chip: Chip, 
     half = 0.5 * np.minimum(span, new) if shape.causal else 0.0
     block = KEY_BLOCK if constants["rows"] != PAGED_ROWS else PAGED_BLOCK / np.minimum(shape.qk_dim, 256.0)
     keys = np.maximum(shape.pairs_of(group) / new + (half + 0.5 * block), block)
-    longest = group.remaining_tokens + (new + 0.5 * block)
+    longest = np.maximum(group.remaining_tokens + (new + 0.5 * block), block)
     if shape.window < np.inf:
         full = np.clip(1.0 - np.maximum(shape.window - group.remaining_tokens, 0.0) / new, 0.0, 1.0)
         skipped = group.remaining_tokens + 0.5 * (new + 1.0) - shape.pairs_of(group) / new
