@@ -106,7 +106,10 @@ def _key_s(shape: AttentionShape, operator: Operator, chip: Chip, constants: Con
     share = constants["compute"] * (1.0 + (constants["wide"] - 1.0) * (shape.qk_dim > 192.0))
     share = share * (1.0 + (constants["widest"] - 1.0) * (shape.qk_dim > 256.0))
     rate = chip.matrix_rate(operator.compute) * np.minimum(share, 1.0)
-    products = 2.0 * (shape.qk_dim + shape.v_dim) * units / rate
+    width = shape.qk_dim + shape.v_dim
+    if constants["padded"]:
+        width = sum(2.0 ** np.ceil(np.log2(part) - 1e-9) for part in (shape.qk_dim, shape.v_dim))
+    products = 2.0 * width * units / rate
     if chip.special_ops_per_s is None:
         return products
     exponential = units * shape.score_special / (chip.special_ops_per_s * constants["special"])
@@ -140,6 +143,10 @@ FAMILY = Family(
         Constant(name="window", unit="token", meaning="keys read beyond a window", start=100.0, low=0.0, high=8192.0),
         Constant(name="skipped", unit="1", meaning="cost of a masked key over others", start=0.02, low=0.0, high=1.0),
         Constant(name="split", unit="us", meaning="reduction of split keys", start=7.0, low=0.0, high=50.0),
+        Constant(
+            name="padded", unit="1", meaning="1: heads are padded to a power of two (Triton)",
+            start=0.0, low=0.0, high=1.0, choices=(0.0, 1.0),
+        ),
         Constant(
             name="rows", unit="row", meaning="tile of one head; 0: FlashAttention's tile, shared by a group's heads",
             start=0.0, low=0.0, high=256.0, choices=(0.0, 128.0, 64.0, 32.0),
