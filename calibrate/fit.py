@@ -36,7 +36,7 @@ OUTLIER = 0.1
 #: bounds, so that constants the rows do not determine stay at their start.
 PRIOR_PULL, PRIOR_RANGE = 0.03, 0.1
 #: Relative cost reduction that another discrete choice needs to replace the first one.
-MIN_COST_SAVING = 0.3
+MIN_COST_SAVING = 0.15
 
 Efficiency = Callable[[Operator, Chip], Rates]
 

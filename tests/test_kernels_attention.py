@@ -301,3 +301,24 @@ def test_triton_pads_heads_to_a_power_of_two() -> None:
     op = kernel(prefill(1.0, 4096.0).groups, ROUND, dims=(72.0, 72.0))
     plain, padded = (part_of(op, ROUND, PLAIN | {"padded": value}) for value in (0.0, 1.0))
     assert float(padded.tiles_s / plain.tiles_s) == pytest.approx(128 / 72)
+
+
+def test_tasks_take_as_many_cycles_at_every_clock() -> None:
+    fast = replace(ROUND, clock_hz=2 * clock.H100_CLOCK_HZ, vector_clock_hz=None)
+    constants = BARE | {"task": 4.0, "key": 50.0}
+    slow_s, fast_s = (
+        part_of(kernel(decode(64.0, 99.0).groups, chip), chip, constants).tiles_s for chip in (ROUND, fast)
+    )
+    assert float(slow_s / fast_s) == pytest.approx(2.0)
+
+
+def test_tiles_of_flashinfer_grow_with_the_rows_of_a_sequence() -> None:
+    # 4 heads share a tile: 4 x 4, 4 x 16 and 4 x 64 rows run in tiles of 16, 64 and 128 rows: 1, 1 and 2 per KV head
+    rows = [
+        float(attention_prefill._rows(prefill(1.0, new).groups[0], SHAPE, 4.0, ROUND, PLAIN | {"rows": 16.0}))
+        for new in (4.0, 16.0, 64.0)
+    ]
+    assert rows == [16.0, 64.0, 128.0]
+
+
+SHAPE = AttentionShape(groups=prefill(1.0, 4.0).groups, heads=32.0, kv_heads=8.0, qk_dim=128.0, v_dim=128.0)

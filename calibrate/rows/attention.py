@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+#: Names of Triton's kernels in SGLang and vLLM.
+TRITON_KERNELS = ("triton", "vllm_triton_attn")
+
+
 def attention(
     shape: AttentionShape, first: Any, chip: Chip, *, latent: bool = False, repeated: bool = False
 ) -> Operator:
@@ -81,7 +85,8 @@ def _decode(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]
 
 
 def _engine(engine: str, first: Any) -> str:
-    return f"{engine}-triton" if engine == "sglang" and first["kernel"] == "triton" else engine
+    """The engine; with `-triton` for the heads that its usual kernel does not run."""
+    return f"{engine}-triton" if first["kernel"] in TRITON_KERNELS else engine
 
 
 def _ungrouped_heads(rows: pd.DataFrame) -> list[tuple[Any, str]]:

@@ -17,7 +17,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.timing.kernels import l2
 from llmviewer.timing.kernels.attention import EQUIVALENTS, SUBSTITUTES, GroupTime, quantities, single_kernel, variant
-from llmviewer.timing.kernels.clock import units_of
+from llmviewer.timing.kernels.clock import h100_cycle, units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 
 #: Query rows of a task's tile, which grouped heads and draft tokens share.
@@ -85,10 +85,11 @@ def _tasks(
         beyond = beyond * (1.0 - single)
         key_blocks = None if key_blocks is None else key_blocks * (1.0 - single)
     least_s = 2.0 * (rows / blocks) * (shape.qk_dim + shape.v_dim) * units / chip.matrix_rate(operator.compute)
-    work_s = (keys + beyond) * np.maximum(key_ns * 1e-9, least_s)
+    cycle = h100_cycle(chip)
+    work_s = (keys + beyond) * np.maximum(key_ns * cycle * 1e-9, least_s)
     if plain is not None:
         key_blocks = np.where(plain, 1.0, 0.0 if key_blocks is None else key_blocks)
-    slowest = _slowest(pairs * blocks / units, task_us * 1e-6, work_s, key_blocks, constants)
+    slowest = _slowest(pairs * blocks / units, task_us * cycle * 1e-6, work_s, key_blocks, constants)
     return slowest, single
 
 

@@ -17,7 +17,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import ROW_BLOCKS, AttentionShape
 from llmviewer.timing.kernels import l2
 from llmviewer.timing.kernels.attention import EQUIVALENTS, SUBSTITUTES, GroupTime, quantities, single_kernel, variant
-from llmviewer.timing.kernels.clock import units_of
+from llmviewer.timing.kernels.clock import h100_cycle, units_of
 from llmviewer.timing.kernels.family import Constant, Constants, Family
 
 #: Query rows of a tile on generations that ROW_BLOCKS does not list.
@@ -27,6 +27,9 @@ KEY_BLOCK = 128.0
 #: Query rows of FlashAttention-2's tiles over a paged cache, and elements of a tile's keys: 256 keys of heads of 64
 #: elements (https://github.com/Dao-AILab/flash-attention, csrc/flash_attn/src/flash_fwd_launch_template.h).
 PAGED_ROWS, PAGED_BLOCK = 64.0, 16384.0
+#: Fewest query rows of FlashInfer's tiles, and their keys (FA2DetermineCtaTileQ in include/flashinfer/utils.cuh of
+#: https://github.com/flashinfer-ai/flashinfer).
+ADAPTIVE_ROWS, ADAPTIVE_BLOCK = 16.0, 32.0
 #: Keys are split too if tiles fill less than this fraction of the units (num_splits_heuristic of FlashAttention,
 #: https://github.com/Dao-AILab/flash-attention/blob/main/hopper/heuristics.h); and the cost of its partial waves.
 SPLIT_BELOW, SPLIT_WASTE = 0.8, 1.15
@@ -61,15 +64,17 @@ def _byte_s(operator: Operator, chip: Chip, constants: Constants) -> Count:
 
 def _tiles(group: Group, shape: AttentionShape, operator: Operator, chip: Chip, constants: Constants) -> Count:
     """Seconds of all tiles.  packed: the query heads of a KV head share tiles, and keys are split if tiles are few."""
-    packed = constants["rows"] == 0.0
+    packed = constants["rows"] in (0.0, ADAPTIVE_ROWS)
     sharing = _sharing(group, shape, constants)
-    rows = _tile_rows(shape.qk_dim, chip.generation) if packed else constants["rows"]
+    rows = _rows(group, shape, sharing, chip, constants)
     units, span = units_of(chip), rows / sharing  # tokens of a tile
     new = np.maximum(group.new_tokens, 1.0)
     each = np.ceil(new / span - 1e-9)
     tiles = group.batch_size * (shape.heads * shape.used / sharing) * each
     half = 0.5 * np.minimum(span, new) if shape.causal else 0.0
-    block = KEY_BLOCK if constants["rows"] != PAGED_ROWS else PAGED_BLOCK / np.minimum(shape.qk_dim, 256.0)
+    block: Count = ADAPTIVE_BLOCK if constants["rows"] == ADAPTIVE_ROWS else KEY_BLOCK
+    if constants["rows"] == PAGED_ROWS:
+        block = PAGED_BLOCK / np.minimum(shape.qk_dim, 256.0)
     keys = np.maximum(shape.pairs_of(group) / new + (half + 0.5 * block), block)
     longest = np.maximum(group.remaining_tokens + (new + 0.5 * block), block)
     if shape.window < np.inf:
@@ -79,20 +84,32 @@ def _tiles(group: Group, shape: AttentionShape, operator: Operator, chip: Chip, 
         longest = np.minimum(longest, shape.window + span + 0.5 * block + constants["window"])
     elif shape.chunk:
         longest = np.minimum(longest, shape.chunk + 0.5 * block)
-    key_s, tile_s = _key_s(shape, operator, chip, constants) * rows, constants["tile"] * 1e-6
+    key_s, tile_s = _key_s(shape, operator, chip, constants) * rows, constants["tile"] * 1e-6 * h100_cycle(chip)
     total = tiles * (tile_s + keys * key_s) / units
     longest = (tile_s + longest * key_s) * constants["lone"]
     if packed:
-        split = np.minimum(longest, tile_s + SPLIT_WASTE * total + constants["split"] * 1e-6)
+        split = np.minimum(longest, tile_s + SPLIT_WASTE * total + constants["split"] * 1e-6 * h100_cycle(chip))
         longest = np.where(tiles < SPLIT_BELOW * units, split, longest)
     p = constants["sharpness"]
     slowest: Count = (total**p + longest**p) ** (1.0 / p)
     return slowest
 
 
+def _rows(group: Group, shape: AttentionShape, sharing: Count, chip: Chip, constants: Constants) -> Count:
+    """Query rows of a tile.  FlashInfer's grow with the rows of a sequence and KV head: 16, 64, 128."""
+    if constants["rows"] == 0.0:
+        return _tile_rows(shape.qk_dim, chip.generation)
+    if constants["rows"] != ADAPTIVE_ROWS:
+        return constants["rows"]
+    rows = group.new_tokens * sharing
+    most = np.where((rows > 64.0) & (shape.qk_dim < 256.0), 128.0, 64.0)
+    adaptive: Count = np.where(rows > ADAPTIVE_ROWS, most, ADAPTIVE_ROWS)
+    return adaptive
+
+
 def _sharing(group: Group, shape: AttentionShape, constants: Constants) -> Count:
     """Heads of a group that share tiles: all, none, or FlashAttention-2's, all for one token without a window."""
-    if constants["rows"] == 0.0:
+    if constants["rows"] in (0.0, ADAPTIVE_ROWS):
         return shape.heads / shape.kv_heads
     if constants["rows"] != PAGED_ROWS or shape.window < np.inf:
         return 1.0
@@ -148,8 +165,8 @@ FAMILY = Family(
             start=0.0, low=0.0, high=1.0, choices=(0.0, 1.0),
         ),
         Constant(
-            name="rows", unit="row", meaning="tile of one head; 0: FlashAttention's tile, shared by a group's heads",
-            start=0.0, low=0.0, high=256.0, choices=(0.0, 128.0, 64.0, 32.0),
+            name="rows", unit="row", meaning="tile of a head; of a group: 0, FlashAttention's, 16, FlashInfer's",
+            start=0.0, low=0.0, high=256.0, choices=(0.0, 128.0, 64.0, 32.0, ADAPTIVE_ROWS),
         ),
     ),
     rates=single_kernel(group_time),
