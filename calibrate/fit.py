@@ -7,9 +7,8 @@ quantiles come only from those predictions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ OUTLIER = 0.1
 #: bounds, so that constants the rows do not determine stay at their start.
 PRIOR_PULL, PRIOR_RANGE = 0.03, 0.1
 #: Relative cost reduction that another discrete choice needs to replace the first one.
-MIN_COST_SAVING = 0.3
+MIN_COST_SAVING = 0.15
 
 Efficiency = Callable[[Operator, Chip], Rates]
 
@@ -114,13 +113,13 @@ def predicted_seconds(rows: RowGroup, efficiency: Efficiency) -> tuple[Array, Ar
 
 def fit(sample: Sample, others: Efficiency) -> Fit:
     """Fit constants, and compute the fitted range and the errors on held-out rows."""
-    constants = _constants(sample, others, None)
+    constants = _constants(sample, others)
     folds, measured = np.concatenate(sample.folds), np.concatenate([r.measured_s for r in sample.rows])
     predicted, regime = _predict(sample, constants, others)
     for fold in range(FOLDS):
         held_out = folds == fold
         if held_out.any() and not held_out.all():
-            unseen, regimes = _predict(sample, _constants(sample, others, fold), others)
+            unseen, regimes = _predict(sample, _constants(sample, others, fold, constants), others)
             predicted[held_out], regime[held_out] = unseen[held_out], regimes[held_out]
     ratio = measured / predicted
     return Fit(
@@ -141,12 +140,16 @@ def _predict(sample: Sample, constants: Constants, others: Efficiency) -> tuple[
     return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
 
-def _constants(sample: Sample, others: Efficiency, without: int | None) -> dict[str, float]:
-    """Constants by least squares of log(predicted / measured) over the rows outside fold `without`."""
+def _constants(
+    sample: Sample, others: Efficiency, without: int | None = None, known: Constants | None = None
+) -> dict[str, float]:
+    """Constants by least squares of log(predicted / measured) over the rows outside fold `without`.
+
+    known: constants of a fit to all rows, whose discrete settings are kept and whose values are the first guess.
+    """
     least_squares = _least_squares()
     family = FAMILIES[sample.family]
     free = [c for c in family.constants if c.low < c.high and not c.choices]
-    fixed = {c.name: c.start for c in family.constants}
     included = np.concatenate(sample.folds) != (-1 if without is None else without)
     measured = np.concatenate([rows.measured_s for rows in sample.rows])[included]
     start = np.array([c.start for c in free])
@@ -154,21 +157,19 @@ def _constants(sample: Sample, others: Efficiency, without: int | None) -> dict[
     pulls = np.array([PRIOR_PULL / max(abs(c.start), PRIOR_RANGE * (c.high - c.low)) for c in free])
     bounds = (np.array([c.low for c in free]) / scale, np.array([c.high for c in free]) / scale)
 
-    def solved(settings: dict[str, float]) -> tuple[float, dict[str, float]]:
+    def solved(guess: Constants) -> tuple[float, dict[str, float]]:
         def named(x: Array) -> dict[str, float]:
-            return fixed | settings | dict(zip((c.name for c in free), map(float, x * scale), strict=True))
+            return {**guess, **dict(zip((c.name for c in free), map(float, x * scale), strict=True))}
 
         def residuals(x: Array) -> Array:
             errors = np.log(_predict(sample, named(x), others)[0][included] / measured)
             return np.concatenate((errors, pulls * (x * scale - start)))
 
-        found = least_squares(residuals, start / scale, bounds=bounds, loss="soft_l1", f_scale=OUTLIER)
+        first = np.clip(np.array([guess[c.name] for c in free]) / scale, *bounds)
+        found = least_squares(residuals, first, bounds=bounds, loss="soft_l1", f_scale=OUTLIER)
         return float(found.cost), named(found.x)
 
-    plain, *alternatives = [solved(settings) for settings in _choice_combinations(family)]
-    best_cost, best = min(alternatives, key=lambda tried: tried[0], default=plain)
-    if best_cost > plain[0] * (1.0 - MIN_COST_SAVING):
-        best = plain[1]
+    best = _with_best_settings(family, solved) if known is None else solved(known)[1]
     return {name: float(f"{value:.5g}") for name, value in best.items()}
 
 
@@ -180,11 +181,24 @@ def _least_squares() -> Any:
     return least_squares
 
 
-def _choice_combinations(family: Family) -> Iterator[dict[str, float]]:
-    """Every combination of the constants with discrete choices."""
-    chosen = [c for c in family.constants if c.choices]
-    for values in product(*(c.choices for c in chosen)):
-        yield dict(zip((c.name for c in chosen), values, strict=True))
+def _with_best_settings(
+    family: Family, solved: Callable[[Constants], tuple[float, dict[str, float]]]
+) -> dict[str, float]:
+    """Constants with each discrete setting, one after another, at its best value if that saves enough cost."""
+    cost, best = solved(family.start_values())
+    for constant in family.constants:
+        for value in constant.choices:
+            if value != family.start_values()[constant.name]:
+                tried = solved(family.start_values() | _settings(family, best) | {constant.name: value})
+                saves = MIN_COST_SAVING if best[constant.name] == constant.start else 0.0
+                if tried[0] < cost * (1.0 - saves):
+                    cost, best = tried
+    return best
+
+
+def _settings(family: Family, constants: Constants) -> dict[str, float]:
+    """The discrete ones among the constants."""
+    return {constant.name: constants[constant.name] for constant in family.constants if constant.choices}
 
 
 def _range(sample: Sample) -> dict[str, tuple[float, float]]:

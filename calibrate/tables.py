@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.calibrate.rows import attention, collective, elementwise, gemm
+from llmviewer.calibrate.rows import attention, collective, elementwise, gemm, mla
 from llmviewer.calibrate.rows.table import Table
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
@@ -29,6 +29,8 @@ TABLES: dict[str, Table] = {
     "gemm": gemm.GEMM,
     "attention_prefill": attention.PREFILL,
     "attention_decode": attention.DECODE,
+    "attention_encoder": attention.ENCODER,
+    "mla": mla.MLA,
     "allreduce": collective.ALLREDUCE,
     "elementwise": elementwise.ELEMENTWISE,
 }

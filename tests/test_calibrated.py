@@ -218,6 +218,20 @@ def test_an_engine_prefers_its_own_kernels_of_the_generation_to_others_on_the_ch
     assert kernel_of(torch, "gemm", "bf16") == ("measured", "h200: gemm/bf16/torch")
 
 
+def test_another_engines_usual_kernel_comes_before_its_triton_kernel() -> None:
+    # the H100 profile lists bf16-kv8/sglang-triton before trtllm and vllm, and has no usual kernel of SGLang for it
+    keys = [key for key in shipped_h100().texts if key.startswith("attention_prefill/bf16-kv8/")]
+    assert keys[0].endswith("/sglang-triton")
+    sglang = efficiency_of("sglang", "b200", "h100-sxm")
+    assert kernel_of(sglang, "attention_prefill", "bf16-kv8")[1] == "h100-sxm: attention_prefill/bf16-kv8/trtllm"
+
+
+def shipped_h100() -> profiles.Profile:
+    found = profiles.shipped("h100-sxm")
+    assert found is not None
+    return found
+
+
 def test_eager_kernel_chains_apply_only_to_eager_engines() -> None:
     chips = ("h200", "h100-sxm", "a100-80gb-sxm")
     assert kernel_of(efficiency_of("torch-unfused", "h200", *chips), "streaming", "rope")[1] == (

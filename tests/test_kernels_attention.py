@@ -19,7 +19,7 @@ from llmviewer.techniques.kernels.flash_attention import rereads
 from llmviewer.timing import roofline
 from llmviewer.timing.calibrated import calibrated
 from llmviewer.timing.efficiency import Rates, ideal
-from llmviewer.timing.kernels import attention, attention_decode, attention_prefill, clock
+from llmviewer.timing.kernels import attention, attention_decode, attention_prefill, clock, l2
 from llmviewer.timing.kernels.cross_generation import adapt_constants
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 
@@ -80,12 +80,12 @@ def test_heads_that_share_keys_fill_one_tile_with_few_queries() -> None:
     packed = part_of(op, replace(ROUND, generation="ampere"), PLAIN | {"rows": 0.0, "tile": 1.0, "compute": 1.0})
     single = part_of(op, ROUND, PLAIN | {"tile": 1.0})
     key = 6.5536e-9
-    each = 8.5 + 8 + 64  # keys seen on average, half the diagonal, half a block
+    each = max(8.5 + 8 + 64, 128)  # keys seen on average, half the diagonal, half a block; at least one block
     # 4 tiles on 100 units split their keys: the longest takes its own microsecond plus 1.15 of the mean share
     all_tiles = 4 * (1e-6 + each * key) / 100
-    longest = min(1e-6 + (16 + 64) * key, 1e-6 + 1.15 * all_tiles)
+    longest = min(1e-6 + each * key, 1e-6 + 1.15 * all_tiles)
     assert packed.tiles_s == pytest.approx(all_tiles + longest)
-    assert single.tiles_s == pytest.approx(32 * (1e-6 + each * key) / 100 + 1e-6 + (16 + 64) * key)
+    assert single.tiles_s == pytest.approx(32 * (1e-6 + each * key) / 100 + 1e-6 + each * key)
 
 
 def test_cache_writes_cost_by_the_elements_of_their_keys() -> None:
@@ -245,3 +245,80 @@ def test_every_constant_is_within_bounds_and_documented() -> None:
     for family in FAMILIES.values():
         for constant in family.constants:
             assert constant.low <= constant.start <= constant.high and constant.meaning and constant.unit, constant
+
+
+#: ROUND with an L2 of 100 MB in one piece: data are held up to its size, and from 1.2 times that nothing is.
+LARGE_L2 = replace(ROUND, generation="ada", l2_bytes=100e6, clock_hz=2e9, vector_clock_hz=None)
+
+
+def test_a_large_l2_holds_all_up_to_its_size_and_two_partitions_half_of_it() -> None:
+    halves = replace(LARGE_L2, generation="hopper")
+    assert [float(l2.held_share(size, LARGE_L2)) for size in (100e6, 110e6, 120e6)] == pytest.approx([1.0, 0.5, 0.0])
+    assert [float(l2.held_share(size, halves)) for size in (50e6, 75e6, 100e6)] == pytest.approx([1.0, 0.5, 0.0])
+    assert float(l2.rate(LARGE_L2)) == pytest.approx(100 * 2e9 * 16)  # 3.2 TB/s, more than 1.5 x 1 TB/s
+
+
+def test_a_short_prompt_moves_its_tensors_at_the_rate_of_a_large_l2() -> None:
+    short, long = (kernel(prefill(1.0, tokens).groups, LARGE_L2) for tokens in (512.0, 32768.0))
+    # 512 tokens x (2 x 32 + 2 x 8 heads) x 128 x 2 bytes = 10.5 MB, with the copies in the cache 15.7 of 100 MB
+    assert part_of(short, LARGE_L2, PLAIN).byte_s == pytest.approx(1 / 3.2e12)
+    assert part_of(long, LARGE_L2, PLAIN).byte_s == pytest.approx(1e-12)
+
+
+def test_flash_attention_2_runs_windows_head_by_head_without_splits() -> None:
+    constants = BARE | {"key": 10.0, "kernel": attention_decode.FLASH_2, "splits": 32.0}
+    grouped, windowed = (
+        part_of(kernel(decode(1.0, 9999.0).groups, ROUND, heads=8.0, kv_heads=2.0, window=w), ROUND, constants)
+        for w in (np.inf, 5000.0)
+    )
+    # two tasks share 10000 keys x 10 ns over 100 units, split into 32 blocks
+    assert grouped.tiles_s == pytest.approx(2 * 1e-4 / 100 + max(2 * 1e-4 / 100, 1e-4 / 32))
+    # eight heads of 5000 keys each, one after another from its first key to its last
+    assert windowed.tiles_s == pytest.approx(8 * 5e-5 / 100 + 5e-5)
+
+
+def test_triton_reads_the_keys_again_for_every_16_heads() -> None:
+    op = kernel(decode(64.0, 99999.0).groups, ROUND, heads=64.0, kv_heads=1.0)
+    once, four = (part_of(op, ROUND, BARE | {"kernel": value}) for value in (0.0, attention_decode.TRITON))
+    assert float(four.byte_s / once.byte_s) == pytest.approx(4.0)
+
+
+def test_a_task_alone_on_its_unit_takes_longer_than_its_share_of_a_full_one() -> None:
+    op = kernel(decode(1.0, 999.0).groups, ROUND, heads=8.0, kv_heads=1.0)
+    shared, lone = (part_of(op, ROUND, BARE | {"task": 1.0, "splits": 1.0, "lone": value}) for value in (1.0, 3.0))
+    # 1000 keys without a cost of their own take 2 x 8 x 256 FLOP at 10 TFLOP/s of a unit: 0.4096 us besides the task
+    assert lone.tiles_s - shared.tiles_s == pytest.approx(2 * (1e-6 + 1000 * 8 * 2 * 256 / 1e13))
+
+
+def test_partial_results_are_moved_through_memory() -> None:
+    op = kernel(decode(64.0, 1.0).groups, replace(ROUND, l2_bytes=None), heads=32.0, kv_heads=8.0)
+    part = part_of(op, replace(ROUND, l2_bytes=None), BARE | {"partial": 64.0})
+    # 64 sequences x 32 heads x 128 elements x 64 bytes over 1 TB/s
+    assert part.fixed_s == pytest.approx(64 * 32 * 128 * 64 / 1e12)
+
+
+def test_triton_pads_heads_to_a_power_of_two() -> None:
+    op = kernel(prefill(1.0, 4096.0).groups, ROUND, dims=(72.0, 72.0))
+    plain, padded = (part_of(op, ROUND, PLAIN | {"padded": value}) for value in (0.0, 1.0))
+    assert float(padded.tiles_s / plain.tiles_s) == pytest.approx(128 / 72)
+
+
+def test_tasks_take_as_many_cycles_at_every_clock() -> None:
+    fast = replace(ROUND, clock_hz=2 * clock.H100_CLOCK_HZ, vector_clock_hz=None)
+    constants = BARE | {"task": 4.0, "key": 50.0}
+    slow_s, fast_s = (
+        part_of(kernel(decode(64.0, 99.0).groups, chip), chip, constants).tiles_s for chip in (ROUND, fast)
+    )
+    assert float(slow_s / fast_s) == pytest.approx(2.0)
+
+
+def test_tiles_of_flashinfer_grow_with_the_rows_of_a_sequence() -> None:
+    # 4 heads share a tile: 4 x 4, 4 x 16 and 4 x 64 rows run in tiles of 16, 64 and 128 rows: 1, 1 and 2 per KV head
+    rows = [
+        float(attention_prefill._rows(prefill(1.0, new).groups[0], SHAPE, 4.0, ROUND, PLAIN | {"rows": 16.0}))
+        for new in (4.0, 16.0, 64.0)
+    ]
+    assert rows == [16.0, 64.0, 128.0]
+
+
+SHAPE = AttentionShape(groups=prefill(1.0, 4.0).groups, heads=32.0, kv_heads=8.0, qk_dim=128.0, v_dim=128.0)

@@ -1,4 +1,4 @@
-"""Operators for rows of measured attention with a causal mask: prompts, and single tokens over a cache."""
+"""Operators for rows of measured attention: prompts, single tokens over a cache, and sequences without a mask."""
 
 from __future__ import annotations
 
@@ -10,51 +10,58 @@ from llmviewer.calibrate.rows.table import Table, column
 from llmviewer.core import dtypes
 from llmviewer.core.counts import Array
 from llmviewer.core.ir import Access, Operator, Place, Role, Tensor
-from llmviewer.core.workload import chunk, decode
+from llmviewer.core.workload import chunk, decode, prefill
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
 from llmviewer.techniques.kernels.flash_attention import rereads
+from llmviewer.timing.kernels import l2
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def _attention(group: pd.DataFrame, first: Any, chip: Chip, groups: Any, *, repeated: bool) -> Operator:
+#: Names of Triton's kernels in SGLang and vLLM.
+TRITON_KERNELS = ("triton", "vllm_triton_attn")
+
+
+def attention(
+    shape: AttentionShape, first: Any, chip: Chip, *, latent: bool = False, repeated: bool = False
+) -> Operator:
+    """One fused kernel over keys and values in the format of the row's cache.
+
+    latent: values are the first elements of the keys.  repeated: one input again and again, which stays in the L2.
+    """
     dtype, stored = dtypes.get_dtype(first["dtype"]), dtypes.get_dtype(first["kv_dtype"])
+    q = Tensor(name="q", elements=shape.queries() * shape.heads * shape.qk_dim, dtype=dtype)
+    vectors = shape.keys() * shape.kv_heads
+    k, v = (
+        Tensor(name=f"{name}_cache", elements=vectors * width, dtype=stored, role=Role.CACHE)
+        for name, width in (("k", shape.qk_dim), ("v", 0.0 * shape.v_dim if latent else shape.v_dim))
+    )
+    moved = np.asarray((k.elements + v.elements) * stored.bytes + 2.0 * q.elements * dtype.bytes)
+    warm_share = l2.held_share(moved, chip) if repeated and first.get("source") == "aiconfigurator" else 0.0
+    values = _reads(k if latent else v, warm_share)
+    inputs = AttentionInputs(q=q, k=_reads(k, warm_share), v=values)
+    return flash(shape, inputs, rereads(shape, inputs, chip), dtype.compute)
+
+
+def _attention(group: pd.DataFrame, first: Any, chip: Chip, groups: Any, *, repeated: bool) -> Operator:
     heads, kv_heads, head_dim = (column(group, name) for name in ("heads", "kv_heads", "head_dim"))
     v_dim = column(group, "v_head_dim") if "v_head_dim" in group.columns else head_dim
-    v_dim = np.where(np.isfinite(v_dim), v_dim, head_dim)
     shape = AttentionShape(
         groups=groups,
         heads=heads,  # type: ignore[arg-type]
         kv_heads=kv_heads,
         qk_dim=head_dim,
-        v_dim=v_dim,
+        v_dim=np.where(np.isfinite(v_dim), v_dim, head_dim),
         window=float(first["window"]) or np.inf,
     )
-    q = Tensor(name="q", elements=shape.queries() * heads * head_dim, dtype=dtype)
-    vectors = shape.keys() * kv_heads
-    k, v = (
-        Tensor(name=f"{name}_cache", elements=vectors * width, dtype=stored, role=Role.CACHE)
-        for name, width in (("k", head_dim), ("v", v_dim))
-    )
-    moved = np.asarray((k.elements + v.elements) * stored.bytes + 2.0 * q.elements * dtype.bytes)
-    warm_share = _warm_share(moved, chip) if repeated and first.get("source") == "aiconfigurator" else 0.0
-    values = _reads(k if _is_absorbed_latent(group, first) else v, warm_share)
-    inputs = AttentionInputs(q=q, k=_reads(k, warm_share), v=values)
-    return flash(shape, inputs, rereads(shape, inputs, chip), dtype.compute)
+    return attention(shape, first, chip, latent=_is_absorbed_latent(group, first), repeated=repeated)
 
 
 def _is_absorbed_latent(group: pd.DataFrame, first: Any) -> bool:
     """Whether values are the first elements of the keys: latent attention in absorbed form."""
     return str(first["kernel"]).startswith("mla") and bool((group["kv_heads"] == 1).all())
-
-
-def _warm_share(moved: Any, chip: Chip) -> Any:
-    """Share of an input still in L2 when it is timed repeatedly: 1 up to half the L2 size, 0 from its full size."""
-    if chip.l2_bytes is None:
-        return 0.0 * moved
-    return np.clip(2.0 - 2.0 * moved / chip.l2_bytes, 0.0, 1.0)
 
 
 def _reads(tensor: Tensor, warm_share: Array | float) -> tuple[Access, ...]:
@@ -78,11 +85,26 @@ def _decode(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]
 
 
 def _engine(engine: str, first: Any) -> str:
-    return f"{engine}-triton" if engine == "sglang" and first["kernel"] == "triton" else engine
+    """The engine; with `-triton` for the heads that its usual kernel does not run."""
+    return f"{engine}-triton" if first["kernel"] in TRITON_KERNELS else engine
 
 
 def _ungrouped_heads(rows: pd.DataFrame) -> list[tuple[Any, str]]:
     return [(rows["heads"] % rows["kv_heads"] != 0, "heads is no multiple of kv_heads")]
+
+
+def _encoder(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
+    """Operator of attention in which every token of a sequence sees all of its tokens, as in a vision tower."""
+    heads, head_dim = column(group, "heads"), column(group, "head_dim")
+    shape = AttentionShape(
+        groups=prefill(column(group, "batch"), column(group, "seq")).groups,
+        heads=heads,  # type: ignore[arg-type]
+        kv_heads=heads,
+        qk_dim=head_dim,
+        v_dim=head_dim,
+        causal=False,
+    )
+    return (attention(shape, first, chip),)
 
 
 _FORMULA = ("dtype", "kv_dtype", "window", "kernel")
@@ -95,6 +117,13 @@ PREFILL = Table(
     engine=_engine,
     family=lambda first: "attention_prefill",
     contradictions=_ungrouped_heads,
+)
+ENCODER = Table(
+    shape=("batch", "seq", "heads", "head_dim"),
+    formula=("dtype", "kv_dtype"),
+    needed=("dtype",),
+    build=_encoder,
+    family=lambda first: "attention_prefill",
 )
 DECODE = Table(
     shape=("batch", "context", "heads", "kv_heads", "head_dim", "window"),

@@ -44,7 +44,8 @@ class AttentionShape:
 
     qk_dim, v_dim: elements of a query/key and of a value per head.  window: tokens that a query sees, inf = all.
     chunk: tokens of a chunk (Llama 4), 0 = none.  score_flops, score_special: vector work per score.
-    used: share of the heads that is computed (contextual sparsity).
+    used: share of the heads that is computed (contextual sparsity).  causal: False if every query sees all keys, as in
+    encoders and vision towers.
     """
 
     groups: tuple[Group, ...]
@@ -57,6 +58,7 @@ class AttentionShape:
     score_flops: float = SOFTMAX_FLOPS
     score_special: float = 1.0
     used: Count = 1.0
+    causal: bool = True
 
     def queries(self) -> Count:
         """Query tokens of all sequences."""
@@ -76,6 +78,8 @@ class AttentionShape:
 
     def pairs_of(self, group: Group) -> Count:
         """Query-key pairs of one sequence of `group` that the mask lets through."""
+        if not self.causal:
+            return group.new_tokens * self.keys_of(group)
         return group.chunked_pairs(self.chunk) if self.chunk else group.attended_pairs(self.window)
 
     def keys_of(self, group: Group) -> Count:

@@ -44,6 +44,8 @@ SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
 WIDTH_OVER_80 = (1.53, 1.0, 1.0, 1.53)
 #: Suffixes of engines whose kernels the host launched one by one; these fits serve no other engine.
 HOST_TIMED_SUFFIXES = ("-host", "-eager")
+#: Suffix of engines for shapes that their usual kernels do not run, with kernels of Triton.
+OTHER_KERNEL_SUFFIX = "-triton"
 #: Constants are written with five digits, so rounding may move them past a bound by this fraction.
 ROUNDING = 1e-4
 #: Residuals where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
@@ -155,7 +157,8 @@ class Calibrated:
     def _any_engine(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
         """(variant, engine) of a profile's fits; within a variant, this engine comes before others."""
         for variant in variants:
-            engines = tuple(source.engines(family, variant))
+            # an engine's second kernel (`sglang-triton`) stands for another engine only if no usual kernel does
+            engines = sorted(source.engines(family, variant), key=lambda engine: engine.endswith(OTHER_KERNEL_SUFFIX))
             yield from self._this_engine(source, family, (variant,))
             yield from ((variant, engine) for engine in engines if not engine.endswith(HOST_TIMED_SUFFIXES))
 

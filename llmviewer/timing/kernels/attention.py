@@ -28,9 +28,17 @@ EQUIVALENTS: dict[str, tuple[str, ...]] = {
     "fp8": ("bf16-kv8",),
     "int8": ("fp8", "bf16-kv8"),
 }
-#: Suffix of the variants of latent attention (MLA), which has kernels of its own; plain variants substitute for them.
-MLA_SUFFIX = "-mla"
-EQUIVALENTS |= {name + MLA_SUFFIX: (name, *others) for name, others in EQUIVALENTS.items()}
+#: Suffixes of variants with kernels of their own: latent attention (MLA), and attention without a mask or cache.
+MLA_SUFFIX, ENCODER_SUFFIX = "-mla", "-encoder"
+#: Variant with a suffix -> plain variants, which substitute for it if no chip has its kernels.
+SUBSTITUTES = {
+    name + suffix: (name, *others) for suffix in (MLA_SUFFIX, ENCODER_SUFFIX) for name, others in EQUIVALENTS.items()
+}
+EQUIVALENTS |= {
+    name + suffix: tuple(other + suffix for other in others)
+    for suffix in (MLA_SUFFIX, ENCODER_SUFFIX)
+    for name, others in EQUIVALENTS.items()
+} | {"bf16-kv8-mla": ("bf16-mla",), "fp16-kv8-mla": ("bf16-kv8-mla", "bf16-mla")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,8 +167,13 @@ def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
 
 
 def variant(operator: Operator) -> str:
-    """Variant by formats: `bf16` for products and cache, `bf16-kv8` with 8-bit cache; `-mla` if keys exceed values."""
+    """Variant by formats: `bf16` for products and cache, `bf16-kv8` with 8-bit cache.
+
+    `-mla` if keys exceed values, `-encoder` without a mask.
+    """
     shape = operator.shape
+    if isinstance(shape, AttentionShape) and not shape.causal:
+        return f"{operator.compute}{ENCODER_SUFFIX}"
     narrow = cache_bits(operator) < 12.0 and operator.compute not in ("fp8", "int8")
     latent = isinstance(shape, AttentionShape) and bool(np.any(shape.qk_dim != shape.v_dim))
     return f"{operator.compute}{'-kv8' if narrow else ''}{MLA_SUFFIX if latent else ''}"

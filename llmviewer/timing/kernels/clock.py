@@ -11,6 +11,8 @@ from llmviewer.hardware.chip import Chip
 
 #: Clock of chips that publish none [Hz].
 DEFAULT_CLOCK_HZ = 1.7e9
+#: Clock of an H100 SXM [Hz], on which times of single instructions and of a unit's tasks are stated.
+H100_CLOCK_HZ = 1.98e9
 #: Units of an A100, and its memory bandwidth per unit and clock [byte]; the 132 units of an H100 get 12.8.
 A100_UNITS, A100_BYTES_PER_CLOCK = 108.0, 13.4
 #: Limits for units that work on tiles or rows like a streaming multiprocessor or a CPU core: 16-bit FLOP/s of a unit,
@@ -23,6 +25,11 @@ def clock_hz(chip: Chip) -> Count:
     """Boost clock of the vector units [Hz]."""
     clock = chip.clock_hz if chip.vector_clock_hz is None else chip.vector_clock_hz
     return DEFAULT_CLOCK_HZ if clock is None else clock
+
+
+def h100_cycle(chip: Chip) -> Count:
+    """Time of a cycle over that of an H100: factor on times in which a unit waits for its own instructions."""
+    return H100_CLOCK_HZ / clock_hz(chip)
 
 
 def has_sm_like_units(chip: Chip) -> bool:
