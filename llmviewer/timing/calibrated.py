@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -37,6 +37,7 @@ FIT_ERRORS: dict[str, tuple[float, ...]] = {
     "attention_prefill": (0.0, 0.18, 0.15, 0.35, 0.6),
     "attention_decode": (0.0, 0.18, 0.15, 0.35, 0.6),
     "collective": (0.0, 0.2, 0.1, 0.3, 0.7),
+    "experts": (0.0, 0.15, 0.1, 0.25, 0.5),
 }
 DEFAULT_FIT_ERRORS = (0.0, 0.1, 0.1, 0.25, 0.6)
 #: Sides of the bounds in the order of QUANTILES, and their distance over that of an 80 % bound (normal distribution).
@@ -50,8 +51,8 @@ ROUNDING = 1e-4
 DEFAULT_RESIDUALS = (0.5, 0.7, 1.4, 2.0)
 #: Residuals of copies and host operators, whose rates come from data sheets: a guess.
 UNMEASURED_RESIDUALS = (1.0, 1.0, 1.6, 2.5)
-#: (profile, family, variants) -> (variant, engine) of its fits, nearest first.
-FitLookup = Callable[[Profile, str, Iterable[str]], Iterator[tuple[str, str]]]
+#: (profile, kinds of fit) -> (kind, engine) of its fits, nearest first.  A kind is family/variant.
+FitLookup = Callable[[Profile, Iterable[str]], Iterator[tuple[str, str]]]
 UNMEASURED_NOTE = (
     f"copies and host operators: data-sheet rates; real times may be up to {UNMEASURED_RESIDUALS[-1]:g} times as long"
 )
@@ -95,10 +96,10 @@ class Calibrated:
     def __call__(self, operator: Operator, chip: Chip) -> Rates:
         """Attainable rates of an operator."""
         names = families_of(operator)
-        constants = [self.select_fit(name, operator).fit.constants for name in names]
-        if len(names) == 1:
-            return FAMILIES[names[0]].rates(operator, chip, constants[0])
-        prefill, decode = constants
+        fits = [self.select_fit(name, operator).fit for name in names]
+        if len(fits) == 1:
+            return FAMILIES[fits[0].family].rates(operator, chip, fits[0].constants)
+        prefill, decode = (fit.constants for fit in fits)
         return attention.rates(
             operator, chip, (attention_prefill.group_time, prefill), (attention_decode.group_time, decode)
         )
@@ -108,8 +109,7 @@ class Calibrated:
         variant = FAMILIES[family].variant(operator)
         key = f"{family}/{variant}"
         if key not in self.selected:
-            preferred = replace(self, engine=self.borrowed.get(key, self.engine))
-            self.selected[key] = preferred._search(family, variant)
+            self.selected[key] = self._search(family, variant)
         return self.selected[key]
 
     def primary_fit(self, operator: Operator) -> SelectedFit:
@@ -117,20 +117,35 @@ class Calibrated:
         return self.select_fit(families_of(operator)[0], operator)
 
     def _search(self, family: str, variant: str) -> SelectedFit:
-        same = (variant, *FAMILIES[family].equivalents.get(variant, ()))
+        facts = FAMILIES[family]
+        same = _kinds(family, (variant, *facts.equivalents.get(variant, ())))
+        found = (
+            self._nearest(same)
+            or self._assumed(lambda source: _kinds(family, facts.substitutes.get(variant, ())))
+            or self._assumed(lambda source: _kinds(family, source.variants(family)))
+            or self._nearest(facts.last_resorts.get(variant, ()))
+        )
+        if found is not None:
+            return found
+        if facts.unmeasured:
+            return SelectedFit(fit=start_fit(facts), basis="assumed", chip=self.chip)
+        raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
+
+    def _nearest(self, kinds: Sequence[str]) -> SelectedFit | None:
+        """The nearest fit of one of these kinds, which describe the operator as they are."""
         for source, lookup in self._search_order():
             basis = self._basis_of(source)
-            for name, engine in lookup(source, family, same):
-                other = basis == "measured" and engine not in self._engine_names
-                return self._adapted(source, f"{family}/{name}/{engine}", "other engine" if other else basis)
-        for names in (FAMILIES[family].substitutes.get(variant, ()), None):
-            for source in self.sources:
-                variants = source.variants(family) if names is None else names
-                for name, engine in self._any_engine(source, family, variants):
-                    return self._adapted(source, f"{family}/{name}/{engine}", "assumed")
-        if FAMILIES[family].unmeasured:
-            return SelectedFit(fit=start_fit(FAMILIES[family]), basis="assumed", chip=self.chip)
-        raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
+            for kind, engine in lookup(source, kinds):
+                other = basis == "measured" and engine not in self._names_of(kind)
+                return self._adapted(source, f"{kind}/{engine}", "other engine" if other else basis)
+        return None
+
+    def _assumed(self, kinds_of: Callable[[Profile], Sequence[str]]) -> SelectedFit | None:
+        """The first fit of other kinds, in the order of the profiles."""
+        for source in self.sources:
+            for kind, engine in self._any_engine(source, kinds_of(source)):
+                return self._adapted(source, f"{kind}/{engine}", "assumed")
+        return None
 
     def _search_order(self) -> Iterator[tuple[Profile, FitLookup]]:
         """Profiles to search, with the lookup to use: the user's, then this engine in the generation, then all."""
@@ -139,10 +154,10 @@ class Calibrated:
         yield from ((source, self._this_engine) for source in near)
         yield from ((source, self._any_engine) for source in self.sources)
 
-    @property
-    def _engine_names(self) -> tuple[str, str]:
-        """This engine and its base engine: `sglang` for a kernel that was not timed for `sglang-triton`."""
-        return self.engine, self.engine.partition("-")[0]
+    def _names_of(self, kind: str) -> tuple[str, str]:
+        """The engine of this kind of kernel and its base engine: `sglang` if `sglang-triton` was not timed."""
+        engine = self.borrowed.get(kind, self.engine)
+        return engine, engine.partition("-")[0]
 
     def _basis_of(self, source: Profile) -> str:
         if source.chip == self.chip:
@@ -151,17 +166,16 @@ class Calibrated:
             return "transferred"
         return "transferred afar" if self.generation in profiles.GPU_GENERATIONS else "assumed"
 
-    def _any_engine(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """(variant, engine) of a profile's fits; within a variant, this engine comes before others."""
-        for variant in variants:
-            engines = tuple(source.engines(family, variant))
-            yield from self._this_engine(source, family, (variant,))
-            yield from ((variant, engine) for engine in engines if not engine.endswith(HOST_TIMED_SUFFIXES))
+    def _any_engine(self, source: Profile, kinds: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """(kind, engine) of a profile's fits; within a kind, this engine comes before others."""
+        for kind in kinds:
+            yield from self._this_engine(source, (kind,))
+            yield from ((kind, engine) for engine in source.engines(kind) if not engine.endswith(HOST_TIMED_SUFFIXES))
 
-    def _this_engine(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """(variant, engine) of a profile's fits of this engine only."""
-        for variant in variants:
-            yield from ((variant, own) for own in self._engine_names if f"{family}/{variant}/{own}" in source)
+    def _this_engine(self, source: Profile, kinds: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """(kind, engine) of a profile's fits of this engine only."""
+        for kind in kinds:
+            yield from ((kind, own) for own in self._names_of(kind) if f"{kind}/{own}" in source)
 
     def _adapted(self, source: Profile, key: str, basis: str) -> SelectedFit:
         fit = source.fit(key)
@@ -228,10 +242,16 @@ class Calibrated:
         middle = (logs[1] + logs[2]) / 2.0
         # the scatter of rows and the error of the whole fit are independent: their squares add
         half = np.hypot(logs - middle, found.fit_error * np.array(WIDTH_OVER_80)[:, None])
+        quantities = FAMILIES[found.fit.family].quantities(operator, chip)
         ratios: Array = np.exp(
-            middle + SIGNS * half * interval_factor(found.fit.range, FAMILIES[family].quantities(operator, chip))
+            middle + SIGNS * half * interval_factor(found.fit.range, quantities)
         )
         return ratios
+
+
+def _kinds(family: str, variants: Iterable[str]) -> tuple[str, ...]:
+    """Kinds of fit, family/variant, of variants of a family; names with a slash are kinds already."""
+    return tuple(name if "/" in name else f"{family}/{name}" for name in variants)
 
 
 def _check(fit: Fit, source: Profile) -> None:

@@ -51,13 +51,13 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     memory_s = traffic / bandwidth
     warm = operator.moved_bytes(Place.L2)
     if present(warm):
-        memory_s = memory_s + _from_l2(warm, chip)
+        memory_s = memory_s + from_l2(warm, chip)
         bandwidth = traffic / memory_s
     compute_s, split_s = _tile_seconds(operator, shape, chip, constants, memory_s)
     flops = np.maximum(operator.matmul_flops, 1.0)
-    padded = _padding_dominates(chip, operator.compute, operator.weight_dtype.bits)
+    padded = padding_dominates(chip, operator.compute, operator.weight_dtype.bits)
     if padded is not False:
-        compute_s = np.where(padded, np.minimum(compute_s, _vector_seconds(flops, shape, sheet, memory_s)), compute_s)
+        compute_s = np.where(padded, np.minimum(compute_s, vector_seconds(flops, shape, sheet, memory_s)), compute_s)
     if constants["droop"] > 0.0:
         peak_s = flops / sheet.matrix_flops_per_s
         compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + THROTTLING_S))
@@ -105,7 +105,7 @@ def _tile_seconds(
 
 
 @lru_cache(maxsize=256)
-def _padding_dominates(chip: Chip, compute: str, bits: float) -> bool | Array:
+def padding_dominates(chip: Chip, compute: str, bits: float) -> bool | Array:
     """Whether padding one row to a tile takes longer than reading its weights; an array for hypothetical chips.
 
     False if the chip's vector rate is unknown.
@@ -118,7 +118,7 @@ def _padding_dominates(chip: Chip, compute: str, bits: float) -> bool | Array:
     return bool(padded) if padded.size == 1 else padded
 
 
-def _vector_seconds(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count) -> Count:
+def vector_seconds(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count) -> Count:
     """Seconds on the vector units, a few rows per pass; each further pass reads the matrix again."""
     rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
     passes = np.ceil(rows / ROWS_PER_VECTOR_PASS)
@@ -152,7 +152,7 @@ def _chip_figures(chip: Chip, compute: str) -> tuple[Any, Any, Any, Any]:
     return units_of(chip), peak, peak * sustained_share(chip), chip.matrix_rate("bf16")
 
 
-def _from_l2(moved: Count, chip: Chip) -> Count:
+def from_l2(moved: Count, chip: Chip) -> Count:
     """Seconds for reading weights from the L2, which happens in measurements but not in models."""
     if chip.units is None or chip.clock_hz is None:
         return moved / chip.bandwidth_bytes_per_s
