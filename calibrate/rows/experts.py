@@ -56,6 +56,8 @@ USUAL: dict[str, dict[str, dict[str, str]]] = {
 }
 #: Hidden size, intermediate size, experts and choice of the Nemotron-3 models, whose experts have no gate.
 UNGATED = {(2688, 1856, 128, 6), *((h, i, 512, 22) for h in (1024, 2048, 4096, 8192) for i in (2688, 5120))}
+#: Engine -> version from which its experts without a gate were timed as such; earlier ones were timed with a gate.
+FIRST_UNGATED = {"vllm": (0, 20), "sglang": (0, 5, 12)}
 #: Largest share of data in the L2: some of it must come from memory.
 MOST_CACHED = 0.98
 
@@ -68,7 +70,7 @@ def _layer(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     tokens, hidden, chosen = (column(group, name) for name in ("tokens", "hidden", "topk"))
     inner = column(group, "inter") / column(group, "tp")
     rows, active = _loads(group)
-    width = inner * np.where(_has_no_gate(group), 1.0, 2.0)
+    width = inner * np.where(_has_no_gate(group, first), 1.0, 2.0)
     wide, stored = _wide(first), float(group["experts"].max())  # only the active experts matter
     x = Tensor(name="x", elements=np.minimum(tokens, rows) * hidden, dtype=wide)
     into, out = (
@@ -104,9 +106,12 @@ def _loads(group: pd.DataFrame) -> tuple[Array, Array]:
     return rows, active
 
 
-def _has_no_gate(group: pd.DataFrame) -> Array:
+def _has_no_gate(group: pd.DataFrame, first: Any) -> Array:
+    engine, _, version = str(first.get("engine", "")).partition(" ")
+    numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
     sizes = zip(*(group[name] for name in ("hidden", "inter", "experts", "topk")), strict=True)
-    return np.array([tuple(map(int, size)) in UNGATED for size in sizes])
+    gated_then = bool(numbers) and numbers < FIRST_UNGATED.get(engine, ())
+    return np.array([tuple(map(int, size)) in UNGATED and not gated_then for size in sizes])
 
 
 def _products_last(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:

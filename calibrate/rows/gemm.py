@@ -15,6 +15,7 @@ from llmviewer.core.ir import Access, Block, Operator, Place, Tensor
 from llmviewer.formats.linear import Format, weight_access, with_formats
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape, Linear
+from llmviewer.timing.kernels.experts import PARTITIONED_L2
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +29,6 @@ FP8_BLOCK = (
 WEIGHT_ONLY = {"int8_wo": dtypes.get_dtype("int8"), "int4_wo": dtypes.grouped_int(4)}
 #: Copies of the weights that aiconfigurator rotates through: if all fit, they stay in L2.
 AICONFIGURATOR_COPIES = 5.0
-#: Generations with an L2 of two partitions, each caching the reads of its own SMs (A100 and H100 white papers).
-PARTITIONED_L2 = frozenset(("ampere", "hopper", "blackwell"))
 
 
 def _gemm(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:

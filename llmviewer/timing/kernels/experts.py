@@ -23,6 +23,10 @@ TILES = ((16.0, 64.0), (64.0, 64.0), (128.0, 128.0), (256.0, 128.0))
 TILE_ROWS, TILE_COLUMNS = (np.array(sizes)[:, None] for sizes in zip(*TILES, strict=True))
 #: Bytes per element of the 16-bit rows that are moved around the products.
 ROW_BYTES = 2.0
+#: Generations with an L2 of two partitions, each caching the reads of its own SMs (A100 and H100 white papers).
+PARTITIONED_L2 = frozenset(("ampere", "hopper", "blackwell"))
+#: Size over that of the L2 up to which data stays there as a whole, and from which nothing stays.
+PARTITIONED, UNDIVIDED = (0.5, 1.0), (0.7, 1.2)
 #: Variant of elementwise work on rows of experts.
 ROWS = "rows"
 
@@ -82,12 +86,14 @@ def _tile_seconds(operator: Operator, shape: GemmShape, chip: Chip, constants: C
 def _fixed_seconds(shape: GemmShape, chip: Chip, constants: Constants) -> Count:
     """Launches, start of each expert, sorting of all rows, and copies of rows; products run as one share them."""
     routed = shape.m if shape.routed is None else shape.routed
-    moved = (shape.n + shape.k / shape.parts) * ROW_BYTES / chip.bandwidth_bytes_per_s
+    moved = (shape.n + shape.k / shape.parts) * (ROW_BYTES / chip.bandwidth_bytes_per_s)
+    whole = (shape.n * shape.parts + shape.k) * ROW_BYTES
     once = constants["floor"] * 1e-6 + shape.active * (constants["expert"] * 1e-9) + routed * (constants["sort"] * 1e-9)
-    copied = shape.m * constants["rows"] * moved * _beyond_l2(shape.m * (shape.n + shape.k) * ROW_BYTES, chip)
+    copied = constants["rows"] * shape.m * _beyond_l2(shape.m * whole, chip)
     if shape.routed is not None and constants["idle"] > 0.0:
-        copied = copied + np.maximum(routed - shape.m, 0.0) * constants["idle"] * moved
-    return once / shape.parts + copied
+        idle = np.maximum(routed - shape.m, 0.0)
+        copied = copied + constants["idle"] * idle * _beyond_l2(idle * whole, chip)
+    return once / shape.parts + copied * moved
 
 
 def _beyond_l2(size_bytes: Count, chip: Chip) -> Count:
@@ -99,8 +105,11 @@ def _beyond_l2(size_bytes: Count, chip: Chip) -> Count:
 
 
 def resident_share(size_bytes: Count, chip: Chip) -> Count:
-    """Share of data in use that the L2 still has: all up to half its size, none beyond it."""
-    return 0.0 if chip.l2_bytes is None else np.clip(2.0 - 2.0 * size_bytes / chip.l2_bytes, 0.0, 1.0)
+    """Share of data used again and again that stays in the L2."""
+    if chip.l2_bytes is None:
+        return 0.0
+    whole, none = PARTITIONED if chip.generation in PARTITIONED_L2 else UNDIVIDED
+    return np.minimum(np.maximum((none - size_bytes / chip.l2_bytes) / (none - whole), 0.0), 1.0)
 
 
 def _with_l2(operator: Operator, chip: Chip, sheet: Rates, share: Count) -> Rates:
@@ -127,7 +136,7 @@ def variant(operator: Operator) -> str:
         return ROWS
     stored = operator.weight_dtype
     if stored.compute == operator.compute:
-        return gemm.variant(operator).removesuffix(gemm.EXPERTS_SUFFIX)
+        return gemm.variant(operator)
     inputs = 8 if operator.compute in ("fp8", "int8") else 16
     return f"w{stored.bits:.0f}a{inputs}" + (f"-{stored.name}" if stored.compute == "fp4" else "")
 
@@ -162,7 +171,7 @@ FAMILY = Family(
     name="experts",
     constants=(
         _constant("floor", "us", 12.0, 0.0, 250.0, "shortest product, with its share of the other kernels' launches"),
-        _constant("compute", "1", 0.8, 0.01, 1.25, "share of what the chip sustains of its dense peak"),
+        _constant("compute", "1", 0.8, 0.01, 1.6, "share of what the chip sustains of its dense peak"),
         _constant("memory", "1", 0.9, 0.03, 1.15, "share of the bandwidth that the units can draw"),
         _constant("sharpness", "1", 2.0, 1.0, 20.0, "exponent of the maximum of compute and memory"),
         _constant("feed", "1", 20.0, 0.0, 1000.0, "rows and columns whose loading takes as long as their product"),

@@ -33,10 +33,7 @@ BLOCK_SHAPE = (64.0, 128.0)
 #: Libraries run it where padding a tile takes longer than reading memory (Apple's GPUs: 30 FLOP per byte; MLX and
 #: llama.cpp for up to 8 rows).
 TILE_ROWS, ROWS_PER_VECTOR_PASS = 32.0, 8.0
-#: Suffix of the variants of grouped products (experts), and the variants that have one; plain ones substitute for them.
-EXPERTS_SUFFIX = "-experts"
 EQUIVALENTS = {"bf16": ("fp16",), "fp16": ("bf16",)}
-GROUPED = ("bf16", "fp16", "fp32", "fp8", "fp8-block", "int8", "fp4", "w4a16", "w8a16")
 
 
 def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
@@ -193,15 +190,11 @@ def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
 
 
 def variant(operator: Operator) -> str:
-    """`bf16`, `fp8` ...; `fp8-block`: one scale per block; `w4a16`: weights are stored in fewer bits.
-
-    Suffix `-experts`: grouped products, which run other kernels.
-    """
-    shape, stored = operator.shape, operator.weight_dtype
-    grouped = EXPERTS_SUFFIX if isinstance(shape, GemmShape) and shape.experts > 1.0 else ""
+    """`bf16`, `fp8` ...; `fp8-block`: one scale per block; `w4a16`: weights are stored in fewer bits."""
+    stored = operator.weight_dtype
     if stored.compute != operator.compute:
-        return f"w{stored.bits:.0f}a16{grouped}"
-    return f"{operator.compute}-block{grouped}" if _has_block_scales(operator) else operator.compute + grouped
+        return f"w{stored.bits:.0f}a16"
+    return f"{operator.compute}-block" if _has_block_scales(operator) else operator.compute
 
 
 def _constant(name: str, unit: str, start: float, low: float, high: float, meaning: str) -> Constant:
@@ -242,5 +235,5 @@ FAMILY = Family(
     rates=rates,
     quantities=quantities,
     variant=variant,
-    equivalents=EQUIVALENTS | {plain + EXPERTS_SUFFIX: (plain, *EQUIVALENTS.get(plain, ())) for plain in GROUPED},
+    equivalents=EQUIVALENTS,
 )
