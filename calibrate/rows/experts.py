@@ -38,7 +38,7 @@ FORMATS: dict[str, Format] = {
     **{name: Format(weights=dtype) for name, dtype in WEIGHT_ONLY.items()},
 }
 #: Words in the column `kernel` -> kernel.
-KERNELS = {"trtllm_": "trtllm-gen", "deepgemm": "deepgemm", "marlin": "marlin", "cutlass": "cutlass", "triton": "triton"}
+KERNELS = {"trtllm_": "trtllm-gen"} | {name: name for name in ("deepgemm", "marlin", "cutlass", "triton")}
 #: Engine -> generation ("" = any other) -> kernel that it runs by default, and for dtypes that it lists.  Taken from
 #: vLLM 0.24, SGLang 0.5.14 and TensorRT-LLM 1.3; vLLM runs CUTLASS for block scales only with expert parallelism.
 USUAL: dict[str, dict[str, dict[str, str]]] = {
@@ -131,7 +131,8 @@ def _as_cached(operators: tuple[Operator, ...], chip: Chip) -> tuple[Operator, .
     def placed(listed: tuple[Access, ...], moved: Count) -> tuple[Access, ...]:
         found: list[Access] = []
         for access in listed:
-            share = np.minimum(weights if access.tensor.role is Role.WEIGHT else resident_share(moved, chip), MOST_CACHED)
+            kept = weights if access.tensor.role is Role.WEIGHT else resident_share(moved, chip)
+            share = np.minimum(kept, MOST_CACHED)
             found.append(Access(access.tensor, access.elements * (1.0 - share)))
             found.append(Access(access.tensor.at(Place.L2), access.elements * share))
         return tuple(found)

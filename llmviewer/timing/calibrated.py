@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
-from llmviewer.core.errors import UserError, printable, unknown
+from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.timing import profile as profiles
+from llmviewer.timing.checks import check_families, check_fit
 from llmviewer.timing.efficiency import Rates
 from llmviewer.timing.kernels import attention, attention_decode, attention_prefill
 from llmviewer.timing.kernels.cross_generation import adapt_constants
@@ -45,8 +46,6 @@ SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
 WIDTH_OVER_80 = (1.53, 1.0, 1.0, 1.53)
 #: Suffixes of engines whose kernels the host launched one by one; these fits serve no other engine.
 HOST_TIMED_SUFFIXES = ("-host", "-eager")
-#: Constants are written with five digits, so rounding may move them past a bound by this fraction.
-ROUNDING = 1e-4
 #: Residuals where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
 DEFAULT_RESIDUALS = (0.5, 0.7, 1.4, 2.0)
 #: Residuals of copies and host operators, whose rates come from data sheets: a guess.
@@ -179,7 +178,7 @@ class Calibrated:
 
     def _adapted(self, source: Profile, key: str, basis: str) -> SelectedFit:
         fit = source.fit(key)
-        _check(fit, source)
+        check_fit(fit, source)
         if source.chip != self.chip:
             own = adapt_constants(fit.constants, fit.family, source.chip, self.generation)
             fit = replace(fit, constants=MappingProxyType(dict(own)))
@@ -243,37 +242,13 @@ class Calibrated:
         # the scatter of rows and the error of the whole fit are independent: their squares add
         half = np.hypot(logs - middle, found.fit_error * np.array(WIDTH_OVER_80)[:, None])
         quantities = FAMILIES[found.fit.family].quantities(operator, chip)
-        ratios: Array = np.exp(
-            middle + SIGNS * half * interval_factor(found.fit.range, quantities)
-        )
+        ratios: Array = np.exp(middle + SIGNS * half * interval_factor(found.fit.range, quantities))
         return ratios
 
 
 def _kinds(family: str, variants: Iterable[str]) -> tuple[str, ...]:
     """Kinds of fit, family/variant, of variants of a family; names with a slash are kinds already."""
     return tuple(name if "/" in name else f"{family}/{name}" for name in variants)
-
-
-def _check(fit: Fit, source: Profile) -> None:
-    """Raise UserError if constants are missing, unknown or out of bounds for the formula of their family."""
-    known = {constant.name: constant for constant in FAMILIES[fit.family].constants}
-    where = f"'{printable(source.path)}': {fit.key}"
-    hint = "this version of llmviewer needs them; run `llmviewer calibrate fit` again"
-    if missing := [name for name in known if name not in fit.constants]:
-        raise UserError(f"{where} lacks {', '.join(missing)}; {hint}")
-    for name, value in fit.constants.items():
-        if name not in known:
-            raise unknown(f"constant of {fit.key}", name, known, where=f"'{printable(source.path)}'")
-        low, high = known[name].low, known[name].high
-        if not low * (1.0 - ROUNDING) <= value <= high * (1.0 + ROUNDING):
-            raise UserError(f"{where}: constants.{name} is {value:g}; allowed: {low:g} to {high:g}")
-
-
-def _check_families(own: Profile) -> None:
-    """Raise UserError for fits of an unknown kernel family."""
-    for key in own.texts:
-        if key.partition("/")[0] not in FAMILIES:
-            raise unknown("kernel family", key.partition("/")[0], FAMILIES, where=f"'{printable(own.path)}'")
 
 
 def start_fit(family: Family) -> Fit:
@@ -300,7 +275,7 @@ def calibrated(
     """The efficiency of a chip's kernels: from `own`, the chip's shipped profile, and those of its donors, in order."""
     found = profiles.sources(chip)
     if own is not None:
-        _check_families(own)
+        check_families(own)
     return Calibrated(
         sources=found if own is None else (own, *found),
         user_profiles=0 if own is None else 1,
