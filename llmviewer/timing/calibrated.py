@@ -15,12 +15,12 @@ from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.timing import profile as profiles
-from llmviewer.timing.checks import check_families, check_fit
 from llmviewer.timing.efficiency import Rates
 from llmviewer.timing.kernels import attention, attention_decode, attention_prefill
 from llmviewer.timing.kernels.cross_generation import adapt_constants
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.kernels.family import Family
+from llmviewer.timing.kernels.profile_checks import check_families, check_fit
 from llmviewer.timing.profile import Fit, Profile
 from llmviewer.timing.regimes import REGIMES, interval_factor, regime_of
 from llmviewer.timing.roofline import Timing
