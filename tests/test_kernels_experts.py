@@ -6,11 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from llmviewer import models
+from llmviewer.calibrate.rows.experts import MOE
+from llmviewer.calibrate.rows.routing import busiest_device
+from llmviewer.calibrate.tables import RowGroup, row_groups
+from llmviewer.calibrate.usable import usable_rows
 from llmviewer.core import dtypes
-from llmviewer.core.ir import Operator, Tensor
+from llmviewer.core.ir import Operator, Place, Tensor
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode, prefill
 from llmviewer.hardware import specs
@@ -187,3 +192,86 @@ def test_elementwise_work_on_rows_takes_the_engine_s_fit_of_its_products() -> No
     source = profile("h100-sxm", "streaming/act/vllm", "experts/fp8/sglang", "experts/fp8/vllm")
     assert chosen(act, source, engine="vllm")[0] == "experts/fp8/vllm"
     assert chosen(act, profile("h100-sxm", "streaming/act/vllm"), engine="vllm")[0] == "streaming/act/vllm"
+
+
+def row(**columns: Any) -> tuple[Operator, ...]:
+    """The operators of one measured layer: 64 tokens, 8 of 128 experts of 2048 x 768, 4 devices."""
+    plain = {
+        "device": "h100_sxm", "source": "aiconfigurator", "engine": "sglang 0.5.14", "dtype": "bfloat16",
+        "kernel": "fused_moe_triton", "tokens": 64, "hidden": 2048, "inter": 768, "topk": 8, "experts": 128,
+        "tp": 1, "ep": 4, "routing": "balanced", "latency_us": 100.0,
+    }  # fmt: skip
+    (part,) = row_groups(pd.DataFrame([plain | columns]))
+    assert isinstance(part, RowGroup), part
+    return part.operators
+
+
+def shape_of(operators: tuple[Operator, ...]) -> tuple[float, ...]:
+    shape = operators[-2].shape
+    assert isinstance(shape, GemmShape) and shape.routed is not None
+    return tuple(float(np.ravel(value)[0]) for value in (shape.m, shape.active, shape.n, shape.k, shape.routed))
+
+
+def test_a_measured_layer_is_its_products_activation_and_weighted_sum() -> None:
+    operators = row()
+    assert [op.name for op in operators] == ["expert_act", "expert_combine", "expert_gate_up_proj", "expert_down_proj"]
+    # 64 x 8 / 4 = 128 rows on each of 4 devices, over all of its 32 experts; gate and up have 2 x 768 columns
+    assert shape_of(operators) == (128.0, 32.0, 1536.0, 2048.0, 512.0)
+    # of a model without gate only up: 1856 columns; a tensor-parallel half of it 928
+    ungated = row(hidden=2688, inter=1856, topk=6, ep=1, tp=2)
+    assert shape_of(ungated) == (384.0, 128.0, 928.0, 2688.0, 384.0)
+    assert shape_of(row(hidden=2688, inter=1856, topk=6, ep=1, tp=2, engine="sglang 0.5.10"))[2] == 1856.0
+
+
+def test_old_sglang_computed_all_experts_of_the_tokens_that_reach_a_device() -> None:
+    # 128 of 512 rows are of the device's experts; all 64 tokens have some of them: 64 x 8 rows
+    assert shape_of(row(engine="sglang 0.5.10"))[0] == 512.0
+
+
+def test_weights_that_fit_in_the_cache_are_read_from_it() -> None:
+    # 32 experts x 3 x 2048 x 768 x 2 B = 302 MB of 50 MB: from memory; one expert, 9.4 MB: 98 % from the L2
+    many, one = row(), row(tokens=1, ep=128)
+    assert float(many[-1].moved_bytes(Place.L2)[0]) < 0.1 * float(many[-1].traffic_bytes[0])
+    assert float(one[-1].moved_bytes(Place.L2)[0]) == pytest.approx(49 * float(one[-1].traffic_bytes[0]))
+
+
+def test_a_power_law_loads_one_device_more_than_the_others() -> None:
+    even, skewed = busiest_device(1024, 128, 8, 4, "balanced"), busiest_device(1024, 128, 8, 4, "power_law_1.2")
+    assert even == (2048.0, 32.0) and 2.0 * 2048.0 > skewed[0] > 1.2 * 2048.0
+    # one device computes every row, whatever the routing
+    assert busiest_device(1024, 128, 8, 1, "power_law_1.2")[0] == pytest.approx(8192.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("columns", "engine"),
+    [
+        ({"kernel": "sglang_fused_moe_triton"}, "sglang"),
+        ({"kernel": "sglang_flashinfer_cutlass_moe"}, "sglang-cutlass"),
+        ({"kernel": "sglang_fused_moe_triton", "device": "b200_sxm"}, "sglang-triton"),
+        ({"kernel": "sglang_flashinfer_trtllm_moe", "device": "b200_sxm"}, "sglang"),
+        ({"kernel": "vllm_fp8moe_triton", "engine": "vllm 0.24.0", "dtype": "fp8_block"}, "vllm"),
+        ({"kernel": "vllm_flashinfer_cutlass", "engine": "vllm 0.24.0", "dtype": "fp8_block"}, "vllm-cutlass"),
+        ({"kernel": "vllm_flashinfer_cutlass", "engine": "vllm 0.24.0", "dtype": "fp8"}, "vllm"),
+        ({"kernel": "moe_torch_flow_cutlass", "engine": "trtllm 1.3.0"}, "trtllm"),
+    ],
+)
+def test_kernels_that_an_engine_does_not_run_by_default_have_a_suffix(columns: dict[str, str], engine: str) -> None:
+    first = {"device": "h100_sxm", "engine": "sglang 0.5.14", "dtype": "bfloat16"} | columns
+    assert MOE.engine(first["engine"].partition(" ")[0], first) == engine
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"routing": "random"}, "routing is neither balanced nor power_law_<exponent>"),
+        ({"ep": 3}, "ep does not divide experts"),
+        ({"topk": 200}, "topk is larger than experts"),
+    ],
+)
+def test_unusable_rows_of_experts_say_why(columns: dict[str, Any], why: str) -> None:
+    frame = pd.DataFrame(
+        [{"device": "h100_sxm", "dtype": "fp8", "kernel": "", "tokens": 8, "hidden": 64, "inter": 64, "topk": 2,
+          "experts": 8, "tp": 1, "ep": 1, "routing": "balanced", "latency_us": 1.0} | columns]
+    )  # fmt: skip
+    usable, reasons = usable_rows(frame, "moe")
+    assert usable.empty and reasons.tolist() == [why]

@@ -58,6 +58,9 @@ USUAL: dict[str, dict[str, dict[str, str]]] = {
 UNGATED = {(2688, 1856, 128, 6), *((h, i, 512, 22) for h in (1024, 2048, 4096, 8192) for i in (2688, 5120))}
 #: Engine -> version from which its experts without a gate were timed as such; earlier ones were timed with a gate.
 FIRST_UNGATED = {"vllm": (0, 20), "sglang": (0, 5, 12)}
+#: Engine -> version from which a device skips the experts of other devices; earlier ones computed every chosen expert
+#: of each token that reached the device: SGLang 0.5.10 on an A100 takes the time of tokens x topk rows.
+FIRST_MASKED = {"sglang": (0, 5, 12)}
 #: Largest share of data in the L2: some of it must come from memory.
 MOST_CACHED = 0.98
 
@@ -69,7 +72,7 @@ def _layer(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     """
     tokens, hidden, chosen = (column(group, name) for name in ("tokens", "hidden", "topk"))
     inner = column(group, "inter") / column(group, "tp")
-    rows, active = _loads(group)
+    rows, active = _loads(group, first)
     width = inner * np.where(_has_no_gate(group, first), 1.0, 2.0)
     wide, stored = _wide(first), float(group["experts"].max())  # only the active experts matter
     x = Tensor(name="x", elements=np.minimum(tokens, rows) * hidden, dtype=wide)
@@ -95,7 +98,7 @@ def _wide(first: Any) -> dtypes.Dtype:
     return BF16 if str(first["dtype"]) in FORMATS else dtypes.get_dtype(str(first["dtype"]))
 
 
-def _loads(group: pd.DataFrame) -> tuple[Array, Array]:
+def _loads(group: pd.DataFrame, first: Any) -> tuple[Array, Array]:
     """Rows and active experts of the timed device."""
     names = ("tokens", "experts", "topk", "ep", "routing")
     found = [
@@ -103,15 +106,23 @@ def _loads(group: pd.DataFrame) -> tuple[Array, Array]:
         for t, e, k, d, routing in zip(*(group[name] for name in names), strict=True)
     ]
     rows, active = np.array(found).T
+    if _is_before(first, FIRST_MASKED):
+        reached = np.minimum(column(group, "tokens"), rows)
+        rows = np.where(column(group, "ep") > 1.0, reached * column(group, "topk"), rows)
     return rows, active
 
 
 def _has_no_gate(group: pd.DataFrame, first: Any) -> Array:
+    sizes = zip(*(group[name] for name in ("hidden", "inter", "experts", "topk")), strict=True)
+    gated_then = _is_before(first, FIRST_UNGATED)
+    return np.array([tuple(map(int, size)) in UNGATED and not gated_then for size in sizes])
+
+
+def _is_before(first: Any, versions: dict[str, tuple[int, ...]]) -> bool:
+    """Whether the engine of the rows states a version before the listed one."""
     engine, _, version = str(first.get("engine", "")).partition(" ")
     numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
-    sizes = zip(*(group[name] for name in ("hidden", "inter", "experts", "topk")), strict=True)
-    gated_then = bool(numbers) and numbers < FIRST_UNGATED.get(engine, ())
-    return np.array([tuple(map(int, size)) in UNGATED and not gated_then for size in sizes])
+    return bool(numbers) and numbers < versions.get(engine, ())
 
 
 def _products_last(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
