@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Streaming kernels come first: 8-bit GEMMs include a conversion, which is one of them.
-FIT_ORDER = ("streaming", "gemm", "attention_prefill", "attention_decode", "collective")
+FIT_ORDER = ("streaming", "gemm", "attention_prefill", "attention_decode", "collective", "experts")
 #: Share of a kind's rows that must be stable for its unstable rows to be left out.
 MIN_STABLE_SHARE = 0.5
 #: Largest mean error on held-out rows of a fit that a profile stores: that of a prediction of zero.

@@ -72,7 +72,8 @@ def _predict_group(rows: RowGroup, options: PredictionOptions, predictions: pd.D
     last, family = rows.operators[-1], fit_key(rows)[0]
     try:
         # a short prompt chunk was timed with the prefill kernel, even if a model would run the decode kernel
-        priced = with_constants(family, efficiency.select_fit(family, last).fit.constants, efficiency)
+        fit = efficiency.select_fit(family, last).fit
+        priced = with_constants(family, fit.constants, efficiency) if fit.family == family else efficiency
         timing = row_timing(rows, priced)
     except UserError as error:
         predictions.loc[rows.index, "reason"] = str(error)

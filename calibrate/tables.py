@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.calibrate.rows import attention, collective, elementwise, gemm, mla
+from llmviewer.calibrate.rows import attention, collective, elementwise, experts, gemm, mla
 from llmviewer.calibrate.rows.table import Table
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
@@ -33,6 +33,7 @@ TABLES: dict[str, Table] = {
     "mla": mla.MLA,
     "allreduce": collective.ALLREDUCE,
     "elementwise": elementwise.ELEMENTWISE,
+    "moe": experts.MOE,
 }
 #: Prefix of the kernels of scaled_dot_product_attention, and the reason to leave out the slower ones.
 SDPA_PREFIX = "sdpa_"

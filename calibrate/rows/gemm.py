@@ -16,6 +16,7 @@ from llmviewer.core.ir import Access, Block, Operator, Place, Tensor
 from llmviewer.formats.linear import Format, weight_access, with_formats
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape, Linear
+from llmviewer.timing.kernels.l2 import PARTITIONED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +39,6 @@ OWN_INPUTS, FILL_ONCE = frozenset(("sglang",)), frozenset(("trtllm",))
 RESIDENT_UP_TO, EVICTED_FROM = 1.0, 1.2
 #: Largest share of a tensor that is found in the L2: hashed addresses collide.
 MOST_RESIDENT = 0.99
-#: Generations with an L2 of two partitions, each caching the reads of its own SMs (A100 and H100 white papers).
-PARTITIONED_L2 = frozenset(("ampere", "hopper", "blackwell"))
 #: aiconfigurator's name of SmoothQuant: 8-bit integers on both sides, quantized before the timed kernel.
 SMOOTH_QUANT = "sq"
 
@@ -74,7 +73,7 @@ def _with_resident_tensors(product: Operator, chip: Chip, first: Any) -> Operato
     if chip.l2_bytes is None or not isinstance(shape, GemmShape):
         return product
     engine = str(first["engine"]).partition(" ")[0].lower()
-    capacity = chip.l2_bytes * (0.5 if chip.generation in PARTITIONED_L2 else 1.0)
+    capacity = chip.l2_bytes * (0.5 if chip.generation in PARTITIONED else 1.0)
     weights = weight_access(product)
     matrix = weights.elements * weights.tensor.dtype.bytes
     inputs, outputs = 2.0 * shape.m * shape.k, 2.0 * shape.m * shape.n

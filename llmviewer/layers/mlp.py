@@ -57,6 +57,7 @@ class Mlp:
             dtype=self.dtype,
             bias=self.bias,
             experts=self.experts,
+            parts=2.0 if self.experts > 1 and name in ("gate_proj", "up_proj") and self.gated else 1.0,
             role=self._role(name),
         )
 

@@ -27,6 +27,13 @@ def distinct_experts(experts: float, chosen: float, tokens: Count) -> Count:
     return experts * (1.0 - np.power(1.0 - chosen / experts, tokens))
 
 
+def weighted_sum(rows: Access, weights: Access, tokens: Count, width: Count, chosen: Count) -> Operator:
+    """The sum of each token's `chosen` rows, times their weights: 2 FLOP per row and element."""
+    y = Tensor(name="expert_combine", elements=tokens * (1.0 * width), dtype=rows.tensor.dtype)
+    work = Activation(2.0 * chosen, 0.0)  # type: ignore[arg-type]
+    return elementwise_as(OperatorRole.EXPERT_COMBINE, y.name, (rows, weights), y, tokens, work)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe:
     """A feed-forward part with `experts` experts, of which each token uses `chosen`, and an optional shared expert.
@@ -88,11 +95,8 @@ class Moe:
         return logits, replace(scores, kind=Kind.SOFTMAX)
 
     def _combine(self, tokens: Count, rows: Tensor, scores: Tensor) -> Operator:
-        width = self.latent or self.hidden
-        y = Tensor(name="expert_combine", elements=tokens * (1.0 * width), dtype=rows.dtype)
         weights = Access(scores, tokens * (1.0 * self.chosen))
-        work = Activation(2.0 * self.chosen, 0.0)
-        return elementwise_as(OperatorRole.EXPERT_COMBINE, "expert_combine", (whole(rows), weights), y, tokens, work)
+        return weighted_sum(whole(rows), weights, tokens, self.latent or self.hidden, self.chosen)
 
     def _latent_in(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor]:
         if not self.latent:

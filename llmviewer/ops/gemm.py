@@ -20,6 +20,8 @@ class GemmShape:
     popularity: probability that a token chooses each expert, most popular first; None if all are equal.
     converts: 1.0 for an engine's whole linear layer, launched by its host, that quantizes its own 8-bit input (as in
     measured tables); in a graph the conversion is a separate operator.
+    parts: products of one input that kernels of experts run as one (gate and up), of which this is one.
+    routed: rows of all devices of an expert-parallel group, which each device sorts; None if all rows are its own.
     """
 
     m: Count
@@ -29,13 +31,15 @@ class GemmShape:
     active: Count = 1.0
     popularity: Array | None = None
     converts: float = 0.0
+    parts: float = 1.0
+    routed: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Linear:
     """One weight matrix [in_features, out_features] of a checkpoint, with its bias.
 
-    experts: number of such matrices (mixture of experts).
+    experts: number of such matrices (mixture of experts).  parts: as in GemmShape.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Linear:
     dtype: Dtype
     bias: bool = False
     experts: float = 1.0
+    parts: float = 1.0
     role: OperatorRole = OperatorRole.OTHER
     weight: Tensor = field(init=False)
     bias_weight: Tensor = field(init=False)
@@ -78,7 +83,14 @@ class Linear:
             compute=operand_class(x.dtype, self.dtype),
             matmul_flops=tokens * (2.0 * self.in_features * self.out_features),
             vector_flops=rows if self.bias else 0.0,
-            shape=GemmShape(m=tokens, n=self.out_features, k=self.in_features, experts=self.experts, active=active),
+            shape=GemmShape(
+                m=tokens,
+                n=self.out_features,
+                k=self.in_features,
+                experts=self.experts,
+                active=active,
+                parts=self.parts,
+            ),
         )
 
 

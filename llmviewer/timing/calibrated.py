@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core.counts import Array, Count
-from llmviewer.core.errors import UserError, printable, unknown
+from llmviewer.core.errors import UserError, printable
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
@@ -20,6 +20,7 @@ from llmviewer.timing.kernels import attention, attention_decode, attention_pref
 from llmviewer.timing.kernels.cross_generation import adapt_constants
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.kernels.family import Family
+from llmviewer.timing.kernels.profile_checks import check_families, check_fit
 from llmviewer.timing.profile import Fit, Profile
 from llmviewer.timing.regimes import REGIMES, interval_factor, regime_of
 from llmviewer.timing.roofline import Timing
@@ -37,6 +38,7 @@ FIT_ERRORS: dict[str, tuple[float, ...]] = {
     "attention_prefill": (0.0, 0.18, 0.15, 0.35, 0.6),
     "attention_decode": (0.0, 0.18, 0.15, 0.35, 0.6),
     "collective": (0.0, 0.2, 0.1, 0.3, 0.7),
+    "experts": (0.0, 0.15, 0.1, 0.25, 0.5),
 }
 DEFAULT_FIT_ERRORS = (0.0, 0.1, 0.1, 0.25, 0.6)
 #: Sides of the bounds in the order of QUANTILES, and their distance over that of an 80 % bound (normal distribution).
@@ -46,14 +48,12 @@ WIDTH_OVER_80 = (1.53, 1.0, 1.0, 1.53)
 HOST_TIMED_SUFFIXES = ("-host", "-eager")
 #: Suffix of engines for shapes that their usual kernels do not run, with kernels of Triton.
 OTHER_KERNEL_SUFFIX = "-triton"
-#: Constants are written with five digits, so rounding may move them past a bound by this fraction.
-ROUNDING = 1e-4
 #: Residuals where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
 DEFAULT_RESIDUALS = (0.5, 0.7, 1.4, 2.0)
 #: Residuals of copies and host operators, whose rates come from data sheets: a guess.
 UNMEASURED_RESIDUALS = (1.0, 1.0, 1.6, 2.5)
-#: (profile, family, variants) -> (variant, engine) of its fits, nearest first.
-FitLookup = Callable[[Profile, str, Iterable[str]], Iterator[tuple[str, str]]]
+#: (profile, kinds of fit) -> (kind, engine) of its fits, nearest first.  A kind is family/variant.
+FitLookup = Callable[[Profile, Iterable[str]], Iterator[tuple[str, str]]]
 UNMEASURED_NOTE = (
     f"copies and host operators: data-sheet rates; real times may be up to {UNMEASURED_RESIDUALS[-1]:g} times as long"
 )
@@ -98,10 +98,10 @@ class Calibrated:
     def __call__(self, operator: Operator, chip: Chip) -> Rates:
         """Attainable rates of an operator."""
         names = families_of(operator)
-        constants = [self.select_fit(name, operator).fit.constants for name in names]
-        if len(names) == 1:
-            return FAMILIES[names[0]].rates(operator, chip, constants[0])
-        prefill, decode = constants
+        fits = [self.select_fit(name, operator).fit for name in names]
+        if len(fits) == 1:
+            return FAMILIES[fits[0].family].rates(operator, chip, fits[0].constants)
+        prefill, decode = (fit.constants for fit in fits)
         return attention.rates(
             operator, chip, (attention_prefill.group_time, prefill), (attention_decode.group_time, decode)
         )
@@ -111,8 +111,7 @@ class Calibrated:
         variant = FAMILIES[family].variant(operator)
         key = f"{family}/{variant}"
         if key not in self.selected:
-            preferred = replace(self, engine=self.borrowed.get(key, self.engine))
-            self.selected[key] = preferred._search(family, variant)
+            self.selected[key] = self._search(family, variant)
         return self.selected[key]
 
     def primary_fit(self, operator: Operator) -> SelectedFit:
@@ -120,20 +119,35 @@ class Calibrated:
         return self.select_fit(families_of(operator)[0], operator)
 
     def _search(self, family: str, variant: str) -> SelectedFit:
-        same = (variant, *FAMILIES[family].equivalents.get(variant, ()))
+        facts = FAMILIES[family]
+        same = _kinds(family, (variant, *facts.equivalents.get(variant, ())))
+        found = (
+            self._nearest(same)
+            or self._assumed(lambda source: _kinds(family, facts.substitutes.get(variant, ())))
+            or self._assumed(lambda source: _kinds(family, source.variants(family)))
+            or self._nearest(facts.last_resorts.get(variant, ()))
+        )
+        if found is not None:
+            return found
+        if facts.unmeasured:
+            return SelectedFit(fit=start_fit(facts), basis="assumed", chip=self.chip)
+        raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
+
+    def _nearest(self, kinds: Sequence[str]) -> SelectedFit | None:
+        """The nearest fit of one of these kinds, which describe the operator as they are."""
         for source, lookup in self._search_order():
             basis = self._basis_of(source)
-            for name, engine in lookup(source, family, same):
-                other = basis == "measured" and engine not in self._engine_names
-                return self._adapted(source, f"{family}/{name}/{engine}", "other engine" if other else basis)
-        for names in (FAMILIES[family].substitutes.get(variant, ()), None):
-            for source in self.sources:
-                variants = source.variants(family) if names is None else names
-                for name, engine in self._any_engine(source, family, variants):
-                    return self._adapted(source, f"{family}/{name}/{engine}", "assumed")
-        if FAMILIES[family].unmeasured:
-            return SelectedFit(fit=start_fit(FAMILIES[family]), basis="assumed", chip=self.chip)
-        raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
+            for kind, engine in lookup(source, kinds):
+                other = basis == "measured" and engine not in self._names_of(kind)
+                return self._adapted(source, f"{kind}/{engine}", "other engine" if other else basis)
+        return None
+
+    def _assumed(self, kinds_of: Callable[[Profile], Sequence[str]]) -> SelectedFit | None:
+        """The first fit of other kinds, in the order of the profiles."""
+        for source in self.sources:
+            for kind, engine in self._any_engine(source, kinds_of(source)):
+                return self._adapted(source, f"{kind}/{engine}", "assumed")
+        return None
 
     def _search_order(self) -> Iterator[tuple[Profile, FitLookup]]:
         """Profiles to search, with the lookup to use: the user's, then this engine in the generation, then all."""
@@ -142,10 +156,10 @@ class Calibrated:
         yield from ((source, self._this_engine) for source in near)
         yield from ((source, self._any_engine) for source in self.sources)
 
-    @property
-    def _engine_names(self) -> tuple[str, str]:
-        """This engine and its base engine: `sglang` for a kernel that was not timed for `sglang-triton`."""
-        return self.engine, self.engine.partition("-")[0]
+    def _names_of(self, kind: str) -> tuple[str, str]:
+        """The engine of this kind of kernel and its base engine: `sglang` if `sglang-triton` was not timed."""
+        engine = self.borrowed.get(kind, self.engine)
+        return engine, engine.partition("-")[0]
 
     def _basis_of(self, source: Profile) -> str:
         if source.chip == self.chip:
@@ -154,22 +168,22 @@ class Calibrated:
             return "transferred"
         return "transferred afar" if self.generation in profiles.GPU_GENERATIONS else "assumed"
 
-    def _any_engine(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """(variant, engine) of a profile's fits; within a variant, this engine comes before others."""
-        for variant in variants:
+    def _any_engine(self, source: Profile, kinds: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """(kind, engine) of a profile's fits; within a kind, this engine comes before others."""
+        for kind in kinds:
             # an engine's second kernel (`sglang-triton`) stands for another engine only if no usual kernel does
-            engines = sorted(source.engines(family, variant), key=lambda engine: engine.endswith(OTHER_KERNEL_SUFFIX))
-            yield from self._this_engine(source, family, (variant,))
-            yield from ((variant, engine) for engine in engines if not engine.endswith(HOST_TIMED_SUFFIXES))
+            engines = sorted(source.engines(kind), key=lambda engine: engine.endswith(OTHER_KERNEL_SUFFIX))
+            yield from self._this_engine(source, (kind,))
+            yield from ((kind, engine) for engine in engines if not engine.endswith(HOST_TIMED_SUFFIXES))
 
-    def _this_engine(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """(variant, engine) of a profile's fits of this engine only."""
-        for variant in variants:
-            yield from ((variant, own) for own in self._engine_names if f"{family}/{variant}/{own}" in source)
+    def _this_engine(self, source: Profile, kinds: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """(kind, engine) of a profile's fits of this engine only."""
+        for kind in kinds:
+            yield from ((kind, own) for own in self._names_of(kind) if f"{kind}/{own}" in source)
 
     def _adapted(self, source: Profile, key: str, basis: str) -> SelectedFit:
         fit = source.fit(key)
-        _check(fit, source)
+        check_fit(fit, source)
         if source.chip != self.chip:
             own = adapt_constants(fit.constants, fit.family, source.chip, self.generation)
             fit = replace(fit, constants=MappingProxyType(dict(own)))
@@ -235,32 +249,14 @@ class Calibrated:
         middle = (logs[1] + logs[2]) / 2.0
         # the scatter of rows and the error of the whole fit are independent: their squares add
         half = np.hypot(logs - middle, found.fit_error * np.array(WIDTH_OVER_80)[:, None])
-        ratios: Array = np.exp(
-            middle + SIGNS * half * interval_factor(found.fit.range, FAMILIES[family].quantities(operator, chip))
-        )
+        quantities = FAMILIES[found.fit.family].quantities(operator, chip)
+        ratios: Array = np.exp(middle + SIGNS * half * interval_factor(found.fit.range, quantities))
         return ratios
 
 
-def _check(fit: Fit, source: Profile) -> None:
-    """Raise UserError if constants are missing, unknown or out of bounds for the formula of their family."""
-    known = {constant.name: constant for constant in FAMILIES[fit.family].constants}
-    where = f"'{printable(source.path)}': {fit.key}"
-    hint = "this version of llmviewer needs them; run `llmviewer calibrate fit` again"
-    if missing := [name for name in known if name not in fit.constants]:
-        raise UserError(f"{where} lacks {', '.join(missing)}; {hint}")
-    for name, value in fit.constants.items():
-        if name not in known:
-            raise unknown(f"constant of {fit.key}", name, known, where=f"'{printable(source.path)}'")
-        low, high = known[name].low, known[name].high
-        if not low * (1.0 - ROUNDING) <= value <= high * (1.0 + ROUNDING):
-            raise UserError(f"{where}: constants.{name} is {value:g}; allowed: {low:g} to {high:g}")
-
-
-def _check_families(own: Profile) -> None:
-    """Raise UserError for fits of an unknown kernel family."""
-    for key in own.texts:
-        if key.partition("/")[0] not in FAMILIES:
-            raise unknown("kernel family", key.partition("/")[0], FAMILIES, where=f"'{printable(own.path)}'")
+def _kinds(family: str, variants: Iterable[str]) -> tuple[str, ...]:
+    """Kinds of fit, family/variant, of variants of a family; names with a slash are kinds already."""
+    return tuple(name if "/" in name else f"{family}/{name}" for name in variants)
 
 
 def start_fit(family: Family) -> Fit:
@@ -287,7 +283,7 @@ def calibrated(
     """The efficiency of a chip's kernels: from `own`, the chip's shipped profile, and those of its donors, in order."""
     found = profiles.sources(chip)
     if own is not None:
-        _check_families(own)
+        check_families(own)
     return Calibrated(
         sources=found if own is None else (own, *found),
         user_profiles=0 if own is None else 1,

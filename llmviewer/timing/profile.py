@@ -83,10 +83,10 @@ class Profile:
             self.parsed[key] = _fit(key, data.mapping(self.texts[key], self.path, "YAML"), self.path)
         return self.parsed[key]
 
-    def engines(self, family: str, variant: str) -> Iterator[str]:
-        """Engines with a fit of this family and variant, in the order of the file."""
+    def engines(self, kind: str) -> Iterator[str]:
+        """Engines with a fit of this kind, family/variant, in the order of the file."""
         for key in self.texts:
-            if key.startswith(f"{family}/{variant}/"):
+            if key.startswith(f"{kind}/"):
                 yield key.rsplit("/", 1)[1]
 
     def variants(self, family: str) -> Iterator[str]:

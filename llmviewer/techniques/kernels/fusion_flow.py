@@ -175,8 +175,9 @@ def _shape(inside: list[Operator], head: Operator) -> object:
     """The shape of the matrix product, with the columns of all siblings, or of attention."""
     if not isinstance(head.shape, GemmShape):
         return head.shape
-    columns = sum(op.shape.n for op in inside if isinstance(op.shape, GemmShape))
-    return replace(head.shape, n=columns)
+    products = [op.shape for op in inside if isinstance(op.shape, GemmShape)]
+    parts = 1.0 if len(products) > 1 else head.shape.parts
+    return replace(head.shape, n=sum(shape.n for shape in products), parts=parts)
 
 
 def _role(inside: list[Operator], head: Operator) -> OperatorRole:

@@ -64,6 +64,12 @@ def split_experts(
         scale_axis(scale_work(operator, share), 0, share),
         reads=tuple(map(read, operator.reads)),
         writes=tuple(scale_access(a, share) for a in operator.writes),
-        shape=replace(shape, m=shape.m * share, experts=shape.experts / sharding.expert, active=active),
+        shape=replace(
+            shape,
+            m=shape.m * share,
+            experts=shape.experts / sharding.expert,
+            active=active,
+            routed=shape.m * (1.0 * sharding.data),
+        ),
     )
     return new, share

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from llmviewer.core.counts import present
 from llmviewer.core.ir import Operator
 from llmviewer.core.kinds import Kind
 from llmviewer.ops.attention import AttentionShape
-from llmviewer.timing.kernels import attention_decode, attention_prefill, batched, collective, gemm, streaming
+from llmviewer.ops.gemm import GemmShape, is_routed
+from llmviewer.timing.kernels import attention_decode, attention_prefill, batched, collective, experts, gemm, streaming
 from llmviewer.timing.kernels.family import Family
 
 #: Name in profiles -> family.
@@ -14,6 +17,7 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         gemm.FAMILY,
+        experts.FAMILY,
         attention_prefill.FAMILY,
         attention_decode.FAMILY,
         batched.FAMILY,
@@ -25,8 +29,17 @@ FAMILIES: dict[str, Family] = {
 
 def families_of(operator: Operator) -> tuple[str, ...]:
     """Names of the families that price an operator, by its kind."""
+    if _works_on_rows_of_experts(operator):
+        return ("experts",)
     if operator.kind is Kind.ATTENTION and not isinstance(operator.shape, AttentionShape):
         return ("streaming",)  # sums the partial results of split keys
     if operator.kind is Kind.ATTENTION and not present(operator.vector_flops):
         return ("batched",)  # products of eager attention, whose softmax is a separate kernel
     return operator.kind.facts.families
+
+
+def _works_on_rows_of_experts(operator: Operator) -> bool:
+    """Whether the operator is a grouped product, or elementwise work between or after the products of experts."""
+    if isinstance(operator.shape, GemmShape):
+        return is_routed(operator) or bool(np.any(operator.shape.experts > 1.0))
+    return operator.kind is Kind.ELEMENTWISE and is_routed(operator)

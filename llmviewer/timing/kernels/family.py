@@ -40,6 +40,8 @@ class Family:
     equivalents: variant -> variants of equal performance (bf16 and fp16), nearest first.
     unmeasured: no measured table contains such kernels; start values of the constants are used.
     substitutes: variant -> variants to use if neither it nor its equivalents were measured on any chip, nearest first.
+    last_resorts: variant -> kinds of fit of other families (`gemm/fp8`), searched if no profile has a fit of this one.
+    In equivalents such kinds may stand too.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Family:
     equivalents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unmeasured: bool = False
     substitutes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    last_resorts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def start_values(self) -> dict[str, float]:
         """Start values of the constants."""

@@ -36,10 +36,7 @@ TIMED_RUNS = 6.0
 #: Libraries run it where padding a tile takes longer than reading memory (Apple's GPUs: 30 FLOP per byte; MLX and
 #: llama.cpp for up to 8 rows).
 TILE_ROWS, ROWS_PER_VECTOR_PASS = 32.0, 8.0
-#: Suffix of the variants of grouped products (experts), and the variants that have one; plain ones substitute for them.
-EXPERTS_SUFFIX = "-experts"
 EQUIVALENTS = {"bf16": ("fp16",), "fp16": ("bf16",)}
-GROUPED = ("bf16", "fp16", "fp32", "fp8", "fp8-block", "int8", "fp4", "w4a16", "w8a16")
 
 
 def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
@@ -58,9 +55,9 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         bandwidth = traffic / memory_s
     compute_s, split_s = _tile_seconds(operator, shape, chip, constants, memory_s)
     flops = np.maximum(operator.matmul_flops, 1.0)
-    padded = _padding_dominates(chip, operator.compute, operator.weight_dtype.bits)
+    padded = padding_dominates(chip, operator.compute, operator.weight_dtype.bits)
     if padded is not False:
-        compute_s = np.where(padded, np.minimum(compute_s, _vector_seconds(flops, shape, sheet, memory_s)), compute_s)
+        compute_s = np.where(padded, np.minimum(compute_s, vector_seconds(flops, shape, sheet, memory_s)), compute_s)
     if constants["droop"] > 0.0:
         peak_s = flops / sheet.matrix_flops_per_s
         compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + THROTTLING_S))
@@ -112,7 +109,7 @@ def _tile_seconds(
 
 
 @lru_cache(maxsize=256)
-def _padding_dominates(chip: Chip, compute: str, bits: float) -> bool | Array:
+def padding_dominates(chip: Chip, compute: str, bits: float) -> bool | Array:
     """Whether padding one row to a tile takes longer than reading its weights; an array for hypothetical chips.
 
     False if the chip's vector rate is unknown.
@@ -125,7 +122,7 @@ def _padding_dominates(chip: Chip, compute: str, bits: float) -> bool | Array:
     return bool(padded) if padded.size == 1 else padded
 
 
-def _vector_seconds(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count) -> Count:
+def vector_seconds(flops: Count, shape: GemmShape, sheet: Rates, memory_s: Count) -> Count:
     """Seconds on the vector units, a few rows per pass; each further pass reads the matrix again."""
     rows = shape.m / np.maximum(shape.active, 1.0) if shape.experts > 1.0 else shape.m
     passes = np.ceil(rows / ROWS_PER_VECTOR_PASS)
@@ -208,15 +205,11 @@ def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
 
 
 def variant(operator: Operator) -> str:
-    """`bf16`, `fp8` ...; `fp8-block`: one scale per block; `w4a16`: weights are stored in fewer bits.
-
-    Suffix `-experts`: grouped products, which run other kernels.
-    """
-    shape, stored = operator.shape, operator.weight_dtype
-    grouped = EXPERTS_SUFFIX if isinstance(shape, GemmShape) and shape.experts > 1.0 else ""
+    """`bf16`, `fp8` ...; `fp8-block`: one scale per block; `w4a16`: weights are stored in fewer bits."""
+    stored = operator.weight_dtype
     if stored.compute != operator.compute:
-        return f"w{stored.bits:.0f}a16{grouped}"
-    return f"{operator.compute}-block{grouped}" if _has_block_scales(operator) else operator.compute + grouped
+        return f"w{stored.bits:.0f}a16"
+    return f"{operator.compute}-block" if _has_block_scales(operator) else operator.compute
 
 
 def _constant(name: str, unit: str, start: float, low: float, high: float, meaning: str) -> Constant:
@@ -261,5 +254,5 @@ FAMILY = Family(
     rates=rates,
     quantities=quantities,
     variant=variant,
-    equivalents=EQUIVALENTS | {plain + EXPERTS_SUFFIX: (plain, *EQUIVALENTS.get(plain, ())) for plain in GROUPED},
+    equivalents=EQUIVALENTS,
 )
