@@ -165,8 +165,12 @@ def _constants(sample: Sample, others: Efficiency, without: int | None) -> dict[
         found = least_squares(residuals, start / scale, bounds=bounds, loss="soft_l1", f_scale=OUTLIER)
         return float(found.cost), named(found.x)
 
-    plain, *alternatives = [solved(settings) for settings in _choice_combinations(family)]
-    best_cost, best = min(alternatives, key=lambda tried: tried[0], default=plain)
+    first, *others_to_try = _choice_combinations(family)
+    plain = solved(first)
+    expected = _predict(sample, plain[1], others)[0]
+    # a choice that no row feels, such as a size of all-reduces among all-gathers, needs no fit of its own
+    felt = (s for s in others_to_try if not np.array_equal(_predict(sample, plain[1] | s, others)[0], expected))
+    best_cost, best = min(map(solved, felt), key=lambda tried: tried[0], default=plain)
     if best_cost > plain[0] * (1.0 - MIN_COST_SAVING):
         best = plain[1]
     return {name: float(f"{value:.5g}") for name, value in best.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -20,38 +20,20 @@ from llmviewer.timing.kernels import attention, attention_decode, attention_pref
 from llmviewer.timing.kernels.cross_generation import adapt_constants
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.kernels.family import Family
+from llmviewer.timing.lending import ASSUMED, Kernel, Loan, fit_error, nearest
 from llmviewer.timing.profile import Fit, Profile
 from llmviewer.timing.regimes import REGIMES, interval_factor, regime_of
 from llmviewer.timing.roofline import Timing
 
-#: Origins of constants, nearest first.
-BASES = ("measured", "other engine", "transferred", "transferred afar", "assumed")
-#: Chips of one generation run the same programs, so an engine's own kernels on another chip of the generation are
-#: nearer than another engine's kernels on this chip (docs/calibration.md: decode attention on an H200).
-SAME_GENERATION_BASES = ("measured", "transferred")
-#: Family -> error of a whole fit by BASES: half the 80 % interval of log(measured / predicted).  Engines differ by 3 to
-#: 6 % in products and 15 to 30 % in attention (README of the measured tables); products of an H100 predicted with
-#: constants of an A100, and vice versa, miss by 12 to 24 %; the other values are targets.
-FIT_ERRORS: dict[str, tuple[float, ...]] = {
-    "gemm": (0.0, 0.05, 0.08, 0.22, 0.5),
-    "attention_prefill": (0.0, 0.18, 0.15, 0.35, 0.6),
-    "attention_decode": (0.0, 0.18, 0.15, 0.35, 0.6),
-    "collective": (0.0, 0.2, 0.1, 0.3, 0.7),
-}
-DEFAULT_FIT_ERRORS = (0.0, 0.1, 0.1, 0.25, 0.6)
 #: Sides of the bounds in the order of QUANTILES, and their distance over that of an 80 % bound (normal distribution).
 SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
 WIDTH_OVER_80 = (1.53, 1.0, 1.0, 1.53)
-#: Suffixes of engines whose kernels the host launched one by one; these fits serve no other engine.
-HOST_TIMED_SUFFIXES = ("-host", "-eager")
 #: Constants are written with five digits, so rounding may move them past a bound by this fraction.
 ROUNDING = 1e-4
 #: Residuals where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
 DEFAULT_RESIDUALS = (0.5, 0.7, 1.4, 2.0)
 #: Residuals of copies and host operators, whose rates come from data sheets: a guess.
 UNMEASURED_RESIDUALS = (1.0, 1.0, 1.6, 2.5)
-#: (profile, family, variants) -> (variant, engine) of its fits, nearest first.
-FitLookup = Callable[[Profile, str, Iterable[str]], Iterator[tuple[str, str]]]
 UNMEASURED_NOTE = (
     f"copies and host operators: data-sheet rates; real times may be up to {UNMEASURED_RESIDUALS[-1]:g} times as long"
 )
@@ -59,7 +41,7 @@ UNMEASURED_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedFit:
-    """The fit selected for an operator, its basis (one of BASES), and the chip that it was measured on."""
+    """The fit selected for an operator, its basis (lending.BASES), and the chip that it was measured on."""
 
     fit: Fit
     basis: str
@@ -68,7 +50,7 @@ class SelectedFit:
     @property
     def fit_error(self) -> float:
         """Error of the whole fit for this basis: half the 80 % interval of log(measured / predicted)."""
-        return FIT_ERRORS.get(self.fit.family, DEFAULT_FIT_ERRORS)[BASES.index(self.basis)]
+        return fit_error(self.fit.family, self.basis)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object with basis, chip and key of the fit, and its error on held-out rows."""
@@ -117,59 +99,23 @@ class Calibrated:
         return self.select_fit(families_of(operator)[0], operator)
 
     def _search(self, family: str, variant: str) -> SelectedFit:
-        same = (variant, *FAMILIES[family].equivalents.get(variant, ()))
-        for source, lookup in self._search_order():
-            basis = self._basis_of(source)
-            for name, engine in lookup(source, family, same):
-                other = basis == "measured" and engine not in self._engine_names
-                return self._adapted(source, f"{family}/{name}/{engine}", "other engine" if other else basis)
-        for names in (FAMILIES[family].substitutes.get(variant, ()), None):
-            for source in self.sources:
-                variants = source.variants(family) if names is None else names
-                for name, engine in self._any_engine(source, family, variants):
-                    return self._adapted(source, f"{family}/{name}/{engine}", "assumed")
+        kernel = Kernel(
+            family=family, variant=variant, engine=self.engine, chip=self.chip, generation=self.generation,
+            users=self.user_profiles,
+        )  # fmt: skip
+        if loan := nearest(self.sources, kernel):
+            return self._adapted(loan)
         if FAMILIES[family].unmeasured:
-            return SelectedFit(fit=start_fit(FAMILIES[family]), basis="assumed", chip=self.chip)
+            return SelectedFit(fit=start_fit(FAMILIES[family]), basis=ASSUMED, chip=self.chip)
         raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
 
-    def _search_order(self) -> Iterator[tuple[Profile, FitLookup]]:
-        """Profiles to search, with the lookup to use: the user's, then this engine in the generation, then all."""
-        near = [source for source in self.sources if self._basis_of(source) in SAME_GENERATION_BASES]
-        yield from ((source, self._any_engine) for source in self.sources[: self.user_profiles])
-        yield from ((source, self._this_engine) for source in near)
-        yield from ((source, self._any_engine) for source in self.sources)
-
-    @property
-    def _engine_names(self) -> tuple[str, str]:
-        """This engine and its base engine: `sglang` for a kernel that was not timed for `sglang-triton`."""
-        return self.engine, self.engine.partition("-")[0]
-
-    def _basis_of(self, source: Profile) -> str:
-        if source.chip == self.chip:
-            return "measured"
-        if source.generation == self.generation:
-            return "transferred"
-        return "transferred afar" if self.generation in profiles.GPU_GENERATIONS else "assumed"
-
-    def _any_engine(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """(variant, engine) of a profile's fits; within a variant, this engine comes before others."""
-        for variant in variants:
-            engines = tuple(source.engines(family, variant))
-            yield from self._this_engine(source, family, (variant,))
-            yield from ((variant, engine) for engine in engines if not engine.endswith(HOST_TIMED_SUFFIXES))
-
-    def _this_engine(self, source: Profile, family: str, variants: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """(variant, engine) of a profile's fits of this engine only."""
-        for variant in variants:
-            yield from ((variant, own) for own in self._engine_names if f"{family}/{variant}/{own}" in source)
-
-    def _adapted(self, source: Profile, key: str, basis: str) -> SelectedFit:
-        fit = source.fit(key)
+    def _adapted(self, loan: Loan) -> SelectedFit:
+        source, fit = loan.source, loan.source.fit(loan.key)
         _check(fit, source)
         if source.chip != self.chip:
             own = adapt_constants(fit.constants, fit.family, source.chip, self.generation)
             fit = replace(fit, constants=MappingProxyType(dict(own)))
-        return SelectedFit(fit=fit, basis=basis, chip=source.chip)
+        return SelectedFit(fit=fit, basis=loan.basis, chip=source.chip)
 
     @property
     def profile(self) -> str:
@@ -194,7 +140,7 @@ class Calibrated:
 
     def assumptions(self) -> list[str]:
         """Kernels that were not measured on any similar chip, and the constants used for them."""
-        if self.selected and all(found.basis == BASES[-1] for found in self.selected.values()):
+        if self.selected and all(found.basis == ASSUMED for found in self.selected.values()):
             donors = ", ".join(sorted({found.chip for found in self.selected.values()} - {self.chip}))
             return [
                 f"kernels: not measured on {self.chip} or a similar chip; constants of {donors}, intervals much wider"
@@ -202,7 +148,7 @@ class Calibrated:
         return [
             f"{key}: not measured; constants of {found.fit.key} ({found.chip})"
             for key, found in self.selected.items()
-            if found.basis == BASES[-1]
+            if found.basis == ASSUMED
         ]
 
     def interval(self, operator: Operator, chip: Chip, timing: Timing) -> Array:
