@@ -85,7 +85,7 @@ def test_fits_are_taken_in_the_order_of_their_origins() -> None:
 
 
 def test_torch_lends_to_torch_only() -> None:
-    """Where no other engine has such a kernel its constants are a guess, not a measurement."""
+    """If no other engine has such a kernel, its constants are a guess, not a measurement."""
     own, afar = profile("h200", "streaming/norm/torch"), profile("a100-80gb-sxm", "streaming/norm/vllm")
     assert lent((own, afar), "h200", "torch-compile", "streaming/norm") == ("measured", "h200: streaming/norm/torch")
     assert lent((own, afar), "h200", "vllm", "streaming/norm")[1] == "a100-80gb-sxm: streaming/norm/vllm"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -195,11 +195,13 @@ def _check(fit: Fit, source: Profile) -> None:
             raise UserError(f"{where}: constants.{name} is {value:g}; allowed: {low:g} to {high:g}")
 
 
-def _check_families(own: Profile) -> None:
-    """Raise UserError for fits of an unknown kernel family."""
+def check_profile(own: Profile, fits: Iterable[Fit] = ()) -> None:
+    """Raise UserError for fits of an unknown kernel family, and for invalid constants of these fits."""
     for key in own.texts:
         if key.partition("/")[0] not in FAMILIES:
             raise unknown("kernel family", key.partition("/")[0], FAMILIES, where=f"'{printable(own.path)}'")
+    for fit in fits:
+        _check(fit, own)
 
 
 def start_fit(family: Family) -> Fit:
@@ -226,7 +228,7 @@ def calibrated(
     """The efficiency of a chip's kernels: from `own`, the chip's shipped profile, and those of its donors, in order."""
     found = profiles.sources(chip)
     if own is not None:
-        _check_families(own)
+        check_profile(own)
     return Calibrated(
         sources=found if own is None else (own, *found),
         user_profiles=0 if own is None else 1,
