@@ -52,6 +52,11 @@ def test_an_engine_s_special_kernel_is_not_measured_by_its_usual_one() -> None:
     assert lent((own,), "h100-sxm", "sglang-triton") == ("other engine", "h100-sxm: gemm/bf16/sglang")
 
 
+def test_another_engine_s_second_kernel_comes_after_its_usual_ones() -> None:
+    own = profile("h100-sxm", "gemm/bf16/sglang-triton", "gemm/bf16/trtllm")
+    assert lent((own,), "h100-sxm", "vllm") == ("other engine", "h100-sxm: gemm/bf16/trtllm")
+
+
 def test_another_engine_on_another_chip_widens_twice() -> None:
     """Products: 5 % for the engine and 8 % for the chip are 9.4 % together, and 22 % afar 22.6 %."""
     donor = profile("h100-sxm", "gemm/bf16/sglang")

@@ -39,6 +39,8 @@ FIT_ERRORS: dict[tuple[str, str], float] = {
 }
 #: Engines whose kernels serve no other: torch's own norms and chains of kernels are unlike those of serving engines.
 OWN_USE_ONLY = "torch"
+#: Suffix of engines for shapes that their usual kernels do not run: for another engine these kernels come last.
+SECOND_KERNEL = "-triton"
 #: Suffixes of engines whose kernels the host launched one by one; these fits serve no other engine.
 HOST_TIMED_SUFFIXES = ("-host", "-eager")
 
@@ -128,7 +130,7 @@ def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tupl
             tier = kernel.tier(variant)
             unlent = not users and _base(engine) == OWN_USE_ONLY != _base(kernel.engine)
             basis = ASSUMED if tier or unlent else kernel.basis(source, engine)
-            nearness = (_place(variant, order), _place(engine, engines), place)
+            nearness = (_place(variant, order), _place(engine, engines), engine.endswith(SECOND_KERNEL), place)
             loan = Loan(source=source, key=f"{kernel.family}/{variant}/{engine}", basis=basis)
             yield (tier, not users, unlent, BASES.index(basis), at, *nearness), loan
 

@@ -158,7 +158,7 @@ FAMILY = Family(
         _constant("link", "1", "share of the link's rate that its chunks reach", 0.8, 0.02, 1.0),
         _constant("bus", "1", "share of a PCIe link's rate that two cards reach", 0.62, 0.02, 1.0),
         _constant("far", "1", "share of that left to many cards, with peer-to-peer access", 0.6, 0.0, 1.0),
-        # L40S, by engine: 19 to 20 GB/s of 31.5 each with 2 cards, 3.7 to 5.1 with 4, 1.2 to 2.2 with 8 (aiconfigurator)
+        # L40S, by engine: 19 to 20 GB/s each with 2 cards, 3.7 to 5.1 with 4, 1.2 to 2.2 with 8 (aiconfigurator)
         _constant("crossing", "1", "share of a PCIe link's rate of four cards without it", 0.14, 0.01, 1.0),
         _constant("crowding", "1", "exponent of 4 / cards in the share of more", 1.3, 0.0, 3.0),
         _constant("switch", "1", "share of the link's rate with reduction in the switch", 0.95, 0.02, 1.0),
