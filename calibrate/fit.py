@@ -169,7 +169,12 @@ def _constants(
         found = least_squares(residuals, first, bounds=bounds, loss="soft_l1", f_scale=OUTLIER)
         return float(found.cost), named(found.x)
 
-    best = _with_best_settings(family, solved) if known is None else solved(known)[1]
+    def felt(settings: dict[str, float]) -> bool:
+        """Whether any row feels a setting; a size of all-reduces among all-gathers needs no fit of its own."""
+        plain = family.start_values()
+        return not np.array_equal(_predict(sample, plain | settings, others)[0], _predict(sample, plain, others)[0])
+
+    best = _with_best_settings(family, solved, felt) if known is None else solved(known)[1]
     return {name: float(f"{value:.5g}") for name, value in best.items()}
 
 
@@ -182,13 +187,15 @@ def _least_squares() -> Any:
 
 
 def _with_best_settings(
-    family: Family, solved: Callable[[Constants], tuple[float, dict[str, float]]]
+    family: Family,
+    solved: Callable[[Constants], tuple[float, dict[str, float]]],
+    felt: Callable[[dict[str, float]], bool],
 ) -> dict[str, float]:
     """Constants with each discrete setting, one after another, at its best value if that saves enough cost."""
     cost, best = solved(family.start_values())
     for constant in family.constants:
         for value in constant.choices:
-            if value != family.start_values()[constant.name]:
+            if value != family.start_values()[constant.name] and felt({constant.name: value}):
                 tried = solved(family.start_values() | _settings(family, best) | {constant.name: value})
                 saves = MIN_COST_SAVING if best[constant.name] == constant.start else 0.0
                 if tried[0] < cost * (1.0 - saves):

@@ -28,7 +28,7 @@ KERNEL_INFO_COLUMNS = ("ideal_us", "regime", "basis", "reason")
 #: Shorter kernels are a regime of their own.
 SHORT_US = 20.0
 #: Columns that choose formulas but are not part of the kernel name in scores.
-NOT_IN_KERNEL_NAME = ("window", "impl", "gpus", "experts", "group")
+NOT_IN_KERNEL_NAME = ("window", "impl", "gpus", "link", "experts", "group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from llmviewer.core.errors import UserError, printable
 from llmviewer.hardware.chip import Chip
-from llmviewer.timing.profile import SCHEMA, Fit
+from llmviewer.timing.kernels.profile_checks import check_families, check_fit
+from llmviewer.timing.profile import SCHEMA, Fit, Profile
+
+
+def kept_fits(extended: Profile | None, chip: Chip, new: Collection[Fit]) -> list[Fit]:
+    """Fits of a profile under other keys than the new ones.  Raises UserError for another chip's or invalid fits."""
+    if extended is None:
+        return []
+    where = f"'{printable(extended.path)}'"
+    if extended.chip != chip.name:
+        raise UserError(f"{where} has fits of {extended.chip}; rows of {chip.name} cannot extend it")
+    keys = {fit.key for fit in new}
+    kept = [extended.fit(key) for key in extended.texts if key not in keys]
+    check_families(extended)
+    for fit in kept:
+        check_fit(fit, extended)
+    return kept
+
+
+def merged_provenance(old: Mapping[str, Any], new: Mapping[str, Any], fits: Sequence[Fit]) -> dict[str, Any]:
+    """Provenance of a profile that was extended: origins and sources of both, and the rows of all its fits."""
+    origins = [found["origin"] for found in (old, new) if found.get("origin")]
+    rows = {"fitted": int(sum(fit.rows.get("fitted", 0) for fit in fits))}
+    unstable = sum(found.get("rows", {}).get("unstable_among_them", 0) for found in (old, new))
+    measured = {**old.get("measured", {}), **new.get("measured", {})}
+    return {
+        **({"origin": "; ".join(dict.fromkeys(origins))} if origins else {}),
+        **{name: value for name, value in {**old, **new}.items() if name not in ("origin", "measured")},
+        "sources": [*old.get("sources", []), *new.get("sources", [])],
+        "rows": {**rows, "unstable_among_them": unstable},
+        "left_out": dict(Counter(old.get("left_out", {})) + Counter(new.get("left_out", {}))),
+        **({"measured": measured} if measured else {}),
+    }
 
 
 def text_of(chip: Chip, title: str, provenance: Mapping[str, Any], fits: Sequence[Fit]) -> str:

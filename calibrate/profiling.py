@@ -16,7 +16,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.version import __version__
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import profile as profiles
-from llmviewer.timing.profile import Fit
+from llmviewer.timing.profile import Fit, Profile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,11 +50,16 @@ class FitInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedProfile:
-    """Result of a fit.  text: YAML of the profile.  whole: layers and models predicted with it."""
+    """Result of a fit.
+
+    text: YAML of the profile.  fits: new ones.  kept: keys of fits of the profile that was extended.  whole: layers and
+    models predicted with it.
+    """
 
     text: str
     fits: tuple[Fit, ...]
     whole: list[dict[str, Any]]
+    kept: tuple[str, ...] = ()
 
 
 def prepare(paths: Sequence[Path], hardware: str) -> FitInputs:
@@ -87,21 +92,27 @@ def fit_profile(
     on_progress: OnProgress = lambda done, total, now: None,
     *,
     force: bool = False,
+    extend: Profile | None = None,
 ) -> FittedProfile:
     """Fit, and predict whole layers and models.  force: store fits with absurd errors on held-out rows as well.
 
     origin: source of the rows, for the provenance.  on_progress: called with fits done, total fits and the current fit.
+    extend: a profile of the chip whose fits of other keys are kept.
     """
+    profile_file.kept_fits(extend, inputs.chip, ())  # refused before the fit, which takes minutes
     fits = tuple(_fit_with_progress(inputs.gathered, on_progress))
     if not force:
         fits = refusals.without_absurd(fits, inputs.gathered)
     chip = inputs.chip
     header = {**({"origin": origin} if origin else {}), **provenance(inputs, fits)}
-    text = profile_file.text_of(chip, title or _title(chip, inputs.sources), header, fits)
+    stored = [*profile_file.kept_fits(extend, chip, fits), *fits]
+    if extend is not None:
+        header, title = profile_file.merged_provenance(extend.provenance, header, stored), title or extend.title
+    text = profile_file.text_of(chip, title or _title(chip, inputs.sources), header, stored)
     own = profiles.parse(text, Path("profile.yaml"))
-    return FittedProfile(
-        text=text, fits=fits, whole=list(_whole(inputs.sources, PredictionOptions(hardware=chip, profile=own)))
-    )
+    predicted = list(_whole(inputs.sources, PredictionOptions(hardware=chip, profile=own)))
+    kept = tuple(fit.key for fit in stored[: len(stored) - len(fits)])
+    return FittedProfile(text=text, fits=fits, whole=predicted, kept=kept)
 
 
 def document(inputs: FitInputs, found: FittedProfile, path: str, chip_path: str) -> dict[str, Any]:
@@ -113,6 +124,7 @@ def document(inputs: FitInputs, found: FittedProfile, path: str, chip_path: str)
         "chip": inputs.chip.name,
         "chip_file": chip_path or None,
         "fits": errors,
+        "kept": list(found.kept),
         "whole": found.whole,
         "left_out": dict(inputs.gathered.left_out),
         "unstable": dict(inputs.gathered.unstable),

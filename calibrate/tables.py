@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Prefix of the column `engine` -> engine name in profiles.
-ENGINES = {"sglang": "sglang", "trtllm": "trtllm", "tensorrt-llm": "trtllm", "vllm": "vllm", "nccl": "nccl"}
+ENGINES = {
+    "vidur": "vllm",
+    "sglang": "sglang",
+    "trtllm": "trtllm",
+    "tensorrt-llm": "trtllm",
+    "vllm": "vllm",
+    "nccl": "nccl",
+}
 #: Name -> table.
 TABLES: dict[str, Table] = {
     "gemm": gemm.GEMM,

@@ -35,7 +35,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "model": ("engine", "model", "dtype", "graph", "stage", "config"),
 }
 #: Columns of text, whose empty cells are "".
-TEXTS = ("device", "source", "engine", "dtype", "kv_dtype", "kernel", "op", "impl", "model", "stage", "phase")
+TEXTS = ("device", "source", "engine", "dtype", "kv_dtype", "kernel", "op", "impl", "link", "model", "stage", "phase")
 
 
 def usable_rows(frame: pd.DataFrame, table: str) -> tuple[pd.DataFrame, pd.Series[str]]:

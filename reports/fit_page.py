@@ -60,6 +60,10 @@ def _rows(count: int) -> str:
 
 def _written(document: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     lines = [("Profile", document["profile"])]
+    if document["kept"]:
+        lines.append(
+            ("Kept", f"{len(document['kept'])} fits of the profile that was extended: {', '.join(document['kept'])}")
+        )
     if document["more_rows"]:
         lines.append(("More rows", f"{document['more_rows']} adds rows to kinds with too few"))
     if document["chip_file"]:

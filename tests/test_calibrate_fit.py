@@ -377,6 +377,39 @@ def test_third_party_tables_can_be_fitted(tmp_path: Path, capsys: pytest.Capture
     assert profiles.load(tmp_path / "profile.yaml").title == "By others"
 
 
+def test_an_extended_profile_keeps_its_other_fits_and_its_provenance(
+    fitted: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Torch's products and sums of 84 + 32 rows, extended by 32 sums of vLLM and 32 newer ones of torch."""
+    table = tmp_path / "elementwise.csv"
+    slower = timed(add_rows(), NOISE).eval("latency_us = 1.3 * latency_us")
+    pd.concat([slower.assign(engine=engine) for engine in ("vllm 0.9", "torch 2.9")]).to_csv(table, index=False)
+    document = fit_of(table, capsys, "--extend", str(fitted[0]), "--origin", "Two engines")
+    before, after = profiles.load(fitted[0]), profiles.load(tmp_path / "profile.yaml")
+    assert document["kept"] == ["gemm/bf16/torch"]
+    assert [*after.texts] == ["gemm/bf16/torch", "streaming/add/torch", "streaming/add/vllm"]
+    assert after.fit("gemm/bf16/torch") == before.fit("gemm/bf16/torch")
+    assert after.fit("streaming/add/torch").constants != before.fit("streaming/add/torch").constants
+    assert after.provenance["rows"] == {"fitted": 84 + 32 + 32, "unstable_among_them": 0}
+    assert [source["file"] for source in after.provenance["sources"]] == ["samples", "elementwise.csv"]
+    assert (after.title, after.provenance["origin"]) == (before.title, "Two engines")
+
+
+def test_a_profile_that_cannot_be_extended_is_refused_before_the_fit(
+    fitted: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "elementwise.csv"
+    timed(add_rows("l40s"), NOISE, "l40s").assign(device="l40s").to_csv(table, index=False)
+    words = ("calibrate", "fit", table, "-o", tmp_path / "new.yaml", "--extend")
+    assert "has fits of h100-sxm; rows of l40s cannot extend it" in error_line(capsys, *words, fitted[0])
+    assert "no such file" in error_line(capsys, *words, tmp_path / "missing.yaml").lower()
+    old = tmp_path / "old.yaml"
+    text = fitted[0].read_text(encoding="utf-8").replace("chip: h100-sxm", "chip: l40s")
+    old.write_text(with_renamed_constant(text, "floor"), encoding="utf-8")
+    assert "lacks floor" in error_line(capsys, *words, old)
+    assert not (tmp_path / "new.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

@@ -213,7 +213,7 @@ def test_an_engine_prefers_its_own_kernels_of_the_generation_to_others_on_the_ch
     vllm = efficiency_of("vllm", "h200", "h200", "h100-sxm", "a100-80gb-sxm")
     assert kernel_of(vllm, "gemm", "bf16") == ("transferred", "h100-sxm: gemm/bf16/vllm")
     assert kernel_of(vllm, "attention_decode", "bf16") == ("transferred", "h100-sxm: attention_decode/bf16/vllm")
-    assert kernel_of(vllm, "streaming", "norm") == ("other engine", "h200: streaming/norm/torch")
+    assert kernel_of(vllm, "streaming", "norm") == ("transferred afar", "a100-80gb-sxm: streaming/norm/vllm")
     torch = efficiency_of("torch-unfused", "h200", "h200", "h100-sxm")
     assert kernel_of(torch, "gemm", "bf16") == ("measured", "h200: gemm/bf16/torch")
 
@@ -237,7 +237,7 @@ def test_eager_kernel_chains_apply_only_to_eager_engines() -> None:
     assert kernel_of(efficiency_of("torch-unfused", "h200", *chips), "streaming", "rope")[1] == (
         "h200: streaming/rope/torch-unfused"
     )
-    for engine in ("vllm", "torch", "torch-compile"):
+    for engine in ("torch", "torch-compile"):
         assert (
             kernel_of(efficiency_of(engine, "h200", *chips), "streaming", "rope")[1]
             == "h200: streaming/rope/torch-compile"

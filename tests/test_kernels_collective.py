@@ -23,15 +23,17 @@ from llmviewer.timing.roofline import collective_time
 
 #: Close to the fit of NCCL on an H100: no engine kernels, no host launch.
 NCCL: dict[str, float] = {
-    "start": 9.9, "hop": 1.386, "link": 0.8, "switch": 0.95, "host": 0.0, "host_device": 0.0,
-    "own_start": 5.94, "one_shot": 0.7, "two_shot": 0.6, "own_most": 0.0,
+    "start": 9.9, "hop": 1.386, "link": 0.8, "bus": 0.62, "far": 0.6, "crossing": 0.14, "crowding": 1.3, "switch": 0.95,
+    "host": 0.0, "host_device": 0.0, "own_start": 5.94, "one_shot": 0.7, "two_shot": 0.6, "own_most": 0.0,
 }  # fmt: skip
 ENGINE = NCCL | {"own_most": 16.0}
 
 
-def exchanged(pattern: Collective, devices: float, size: Count, near: float = np.inf) -> Operator:
+def exchanged(
+    pattern: Collective, devices: float, size: Count, near: float = np.inf, *, through_host: bool = False
+) -> Operator:
     x = Tensor(name="x", elements=size / 2.0, dtype=DTYPES["bf16"])
-    shape = CollectiveShape(pattern=pattern, devices=devices, size_bytes=size, near=near)
+    shape = CollectiveShape(pattern=pattern, devices=devices, size_bytes=size, near=near, through_host=through_host)
     return collective("sum", (whole(x),), (whole(x.called("y")),), 1.0, shape)
 
 
@@ -44,7 +46,8 @@ def seconds(constants: Constants, operator: Operator, chip: Chip) -> Count:
 
 def all_reduce(constants: Constants, devices: float, size: Count, chip: str = "h100-sxm") -> Count:
     loaded = load(chip)
-    return seconds(constants, exchanged(Collective.ALL_REDUCE, devices, size, loaded.near), loaded)
+    operator = exchanged(Collective.ALL_REDUCE, devices, size, loaded.near)
+    return seconds(constants, operator, loaded)
 
 
 def test_latency_is_a_start_time_plus_sequential_messages() -> None:
@@ -75,13 +78,26 @@ def test_a_switch_with_in_network_reduction_speeds_up_eight_devices() -> None:
     assert all_reduce(NCCL, 8.0, far, "a100-80gb-sxm") == pytest.approx(expected, rel=1e-2)
 
 
-def test_cards_without_links_share_the_hosts_pcie() -> None:
-    """L40S over PCIe, measured 20 / 3 / less than 1 GB/s of all-reduce on 2 / 4 / 8 cards."""
-    size = 1e12
-    reached = [size / float(all_reduce(NCCL, n, size, "l40s")) / 1e9 for n in (2.0, 4.0, 8.0)]
-    assert reached[0] == pytest.approx(20.0, rel=0.05)
-    assert reached[1] == pytest.approx(3.0, rel=0.15)
-    assert 0.5 < reached[2] < 1.0
+def bus_rates(chip: str, *, through_host: bool = False) -> list[float]:
+    """GB/s that each of 2, 4 and 8 cards sends in a long all-reduce, 2 (n - 1) / n of its bytes."""
+    size, loaded = 1e15, load(chip)
+    operators = {
+        n: exchanged(Collective.ALL_REDUCE, n, size, loaded.near, through_host=through_host) for n in (2.0, 4.0, 8.0)
+    }
+    return [2.0 * (n - 1.0) / n * size / float(seconds(NCCL, op, loaded)) / 1e9 for n, op in operators.items()]
+
+
+def test_many_cards_keep_a_share_of_what_two_reach_over_pcie() -> None:
+    """RTX PRO 6000, 63 GB/s: 0.62 of it, then 0.6 + 0.4 / 4 and 0.6 + 0.4 / 16 of that; measured 39, 26, 24."""
+    expected = [0.62 * 63.0 * share for share in (1.0, 0.7, 0.625)]
+    assert bus_rates("rtx-pro-6000-server") == pytest.approx(expected, rel=1e-2)
+    assert bus_rates("a40") == pytest.approx([half / 2.0 for half in expected], rel=1e-2), "PCIe 4 has half the rate"
+
+
+def test_cards_without_peer_access_share_the_hosts_memory() -> None:
+    """L40S, 31.5 GB/s: 0.62 of it with 2, 0.14 with 4, 0.14 / 2^1.3 with 8; measured 20, 4 to 5, 1.5 to 2.2."""
+    assert bus_rates("l40s", through_host=True) == pytest.approx([19.5, 4.41, 1.79], rel=1e-2)
+    assert bus_rates("l40s")[2] == pytest.approx(0.625 * 19.5, rel=1e-2), "peer-to-peer access is the default"
 
 
 def test_two_devices_of_a_mesh_have_one_of_its_links() -> None:
@@ -170,7 +186,7 @@ def test_host_launched_measurements_are_not_used_for_cuda_graphs() -> None:
     lent = profile("h100-sxm", "collective/all_reduce/nccl", "collective/all_reduce/vllm-eager")
     operator = exchanged(Collective.ALL_REDUCE, 2.0, 1e6)
     served = Calibrated(sources=(own, lent), engine="vllm", chip="a100-80gb-sxm").select_fit("collective", operator)
-    assert (served.fit.engine, served.basis) == ("nccl", "transferred")
+    assert (served.fit.engine, served.basis) == ("nccl", "transferred, other engine")
     requested = Calibrated(sources=(own, lent), engine="vidur-host", chip="a100-80gb-sxm").select_fit(
         "collective", operator
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from llmviewer.calibrate import tables
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import DTYPES
 from llmviewer.core.ir import Operator, Tensor, whole
@@ -174,3 +176,21 @@ def test_single_block_rows_take_time_by_length_for_any_number_of_rows() -> None:
     along = {**PLAIN, "along": 2.0, "unit": 200.0}
     for tokens in (1.0, 100.0):
         assert seconds(residual_sum(tokens, 14336.0), load("h200"), along) == pytest.approx(2e-6 + 14336 * 2.0 / 1.98e9)
+
+
+def test_data_that_repeated_runs_leave_in_the_l2_is_faster_than_memory() -> None:
+    """12 MB stay in the 96 MB of an L40S and move at 5 times its 864 GB/s; 480 MB move at the rate of memory."""
+    constants = streaming.FAMILY.start_values() | {
+        "floor": 0.0, "memory": 1.0, "warm": 5.0, "unit": 200.0, "spread": 1.0, "row": 0.0, "along": 0.0,
+    }  # fmt: skip
+    chip = load("l40s")
+    row = {"device": "l40s", "source": "aiconfigurator", "engine": "vllm 0.22", "op": "scale_matrix", "dtype": "fp8"}
+    frame = pd.DataFrame([{**row, "tokens": t, "width": 4096, "latency_us": 10.0} for t in (1000, 40000)])
+    (group,) = tables.row_groups(tables.with_default_columns(frame))
+    assert isinstance(group, tables.RowGroup)
+    operator = group.operators[0]
+    timing = roofline.time_operator(
+        operator, chip, lambda o, c: streaming.rates(o, c, constants), operator.traffic_bytes
+    )  # fmt: skip
+    small, large = 3.0 * 4096.0 * np.array([1000.0, 40000.0]) / 864e9
+    assert np.asarray(timing.time_s) == pytest.approx([small / 5.0, large], rel=1e-3)

@@ -77,7 +77,6 @@ SHORT: dict[str, str] = {
     "llmviewer/layers/dense_and_sparse.py": "one kind of layer",
     "llmviewer/ops/embedding.py": "one family of kernels",
     "llmviewer/timing/regimes.py": "read by fits and by intervals, which must not import each other",
-    "calibrate/profile_file.py": "the file format of profiles",
     "reports/cells.py": "cells of CSV files, which the command line and the report write",
     "reports/formulas.py": "formulas in words, for the report",
     "reports/fusions.py": "one table of the page",

@@ -10,7 +10,7 @@ from llmviewer.calibrate.rows.table import Table, column
 from llmviewer.core import dtypes
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Operator, Tensor, whole
-from llmviewer.hardware.chip import Chip
+from llmviewer.hardware.chip import HOST_PATH, Chip
 from llmviewer.ops.collective import Collective, CollectiveShape, collective
 
 if TYPE_CHECKING:
@@ -25,6 +25,19 @@ PATTERNS = {
 }
 
 
+#: (device, source) of measurements in a box whose cards have no peer-to-peer access, so that NCCL copies through the
+#: host's memory.  No column says so: aiconfigurator's L40S move 20, 5.1 and 1.5 GB/s with 2, 4 and 8 cards, where 8 RTX
+#: PRO 6000 still reach 0.6 of what 2 reach.  A column `link` overrides this.
+BOXES_WITHOUT_PEER_ACCESS = (("l40s", "aiconfigurator"),)
+
+
+def _through_host(first: Any) -> bool:
+    """Whether a row was measured without peer-to-peer access between the cards."""
+    if link := str(first["link"]):
+        return link == HOST_PATH
+    return (str(first.get("device", "")).replace("_", "-"), str(first.get("source", ""))) in BOXES_WITHOUT_PEER_ACCESS
+
+
 def _collective(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
     """Operator of one collective of 16-bit elements within a node."""
     if first["op"] not in PATTERNS:
@@ -33,7 +46,10 @@ def _collective(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, 
     x = Tensor(name="x", elements=size / dtype.bytes, dtype=dtype)
     # `bytes` is per device: as a total, measured all-to-alls would be faster than the links allow
     whole_bytes = size * devices if first["op"] == "alltoall" else size
-    shape = CollectiveShape(pattern=PATTERNS[first["op"]], devices=devices, size_bytes=whole_bytes, near=chip.near)
+    shape = CollectiveShape(
+        pattern=PATTERNS[first["op"]], devices=devices, size_bytes=whole_bytes, near=chip.near,
+        through_host=chip.through_host or _through_host(first),
+    )  # fmt: skip
     return (collective(str(first["op"]), (whole(x),), (whole(x.called("y")),), np.ones(len(group)), shape),)
 
 
@@ -46,10 +62,10 @@ def _engine(engine: str, first: Any) -> str:
 
 ALLREDUCE = Table(
     shape=("op", "gpus", "bytes"),
-    formula=("op", "gpus", "impl"),
+    formula=("op", "gpus", "impl", "link"),
     needed=("op",),
     build=_collective,
-    defaults={"impl": ""},
+    defaults={"impl": "", "link": ""},
     words=("op",),
     engine=_engine,
 )

@@ -74,7 +74,11 @@ def send(layer: Block, stage: int, system: System) -> Block:
     group = system.parallelism.group
     crosses = (stage * group) // system.chip.near != ((stage + 1) * group) // system.chip.near
     shape = CollectiveShape(
-        pattern=Collective.SEND, devices=2.0, size_bytes=size, near=1.0 if crosses else system.chip.near
+        pattern=Collective.SEND,
+        devices=2.0,
+        size_bytes=size,
+        near=1.0 if crosses else system.chip.near,
+        through_host=system.chip.through_host,
     )
     hidden = Tensor(name="hidden", elements=made.elements, dtype=made.dtype)
     received = replace(hidden, name="send")

@@ -32,6 +32,7 @@ class RunOptions(TypedDict, total=False):
     kv_evict: str | int | float
     kv_cache_free_gpu_memory_fraction: str | int | float
     attention: str | int | float
+    link: str | int | float
     network: str | int | float
     tensor_parallel_size: str | int | float
     sequence_parallel: str | int | float
@@ -75,6 +76,7 @@ class RunOptionLists(TypedDict, total=False):
     kv_evict: str | int | float | Sequence[str | int | float]
     kv_cache_free_gpu_memory_fraction: str | int | float | Sequence[str | int | float]
     attention: str | int | float | Sequence[str | int | float]
+    link: str | int | float | Sequence[str | int | float]
     network: str | int | float | Sequence[str | int | float]
     tensor_parallel_size: str | int | float | Sequence[str | int | float]
     sequence_parallel: str | int | float | Sequence[str | int | float]

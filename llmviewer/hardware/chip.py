@@ -34,6 +34,8 @@ WIDER: dict[str, tuple[str, ...]] = {
 
 #: Key in Chip.links of the network between nodes (--network).
 NETWORK = "network"
+#: Name of the link of cards whose PCIe gives no peer-to-peer access: they exchange data through the host's memory.
+HOST_PATH = "pcie-host"
 #: Links to the host, the fastest first.
 TO_HOST = ("nvlink-c2c", "pcie")
 
@@ -156,6 +158,11 @@ class Chip:
         """Devices that the default link joins; inf if no limit is published."""
         link = self.links.get(self.default_link)
         return float(link.devices) if link is not None and link.devices else np.inf
+
+    @property
+    def through_host(self) -> bool:
+        """Whether devices exchange data through the host's memory, for lack of peer-to-peer access."""
+        return self.default_link == HOST_PATH
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "points", max(np.size(figure) for figure in self._arrays()))

@@ -40,13 +40,15 @@ class CollectiveAlgorithm:
 class CollectiveShape:
     """`devices` devices exchange a tensor of `size_bytes` (the whole tensor, not one device's part).
 
-    near: devices that one link joins; messages between such groups use the network.
+    near: devices that one link joins; messages between such groups use the network.  through_host: whether messages
+    pass through the host's memory, for lack of peer-to-peer access.
     """
 
     pattern: Collective
     devices: float
     size_bytes: Count
     near: float = np.inf
+    through_host: bool = False
 
     def algorithms(self) -> tuple[CollectiveAlgorithm, ...]:
         """The algorithms of the pattern; the first one sends the fewest bytes.

@@ -92,7 +92,10 @@ TECHNIQUES: dict[str, TechniqueOption] = {
         "eager",
         "flash",
     ),
-    # networks and group sizes are known before the sharding that uses them
+    # links, networks and group sizes are known before the sharding that uses them
+    "link": TechniqueOption(
+        "parallel.link", SharedBy.ENGINE, "Link between devices, if not the chip's default: pcie, pcie-host, nvlink ..."
+    ),
     "network": TechniqueOption(
         "parallel.network", SharedBy.ENGINE, "Network between groups of devices on one link: infiniband-ndr ..."
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -21,39 +21,18 @@ from llmviewer.timing.kernels.cross_generation import adapt_constants
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.kernels.family import Family
 from llmviewer.timing.kernels.profile_checks import check_families, check_fit
+from llmviewer.timing.lending import ASSUMED, Kernel, Loan, fit_error, nearest
 from llmviewer.timing.profile import Fit, Profile
 from llmviewer.timing.regimes import REGIMES, interval_factor, regime_of
 from llmviewer.timing.roofline import Timing
 
-#: Origins of constants, nearest first.
-BASES = ("measured", "other engine", "transferred", "transferred afar", "assumed")
-#: Chips of one generation run the same programs, so an engine's own kernels on another chip of the generation are
-#: nearer than another engine's kernels on this chip (docs/calibration.md: decode attention on an H200).
-SAME_GENERATION_BASES = ("measured", "transferred")
-#: Family -> error of a whole fit by BASES: half the 80 % interval of log(measured / predicted).  Engines differ by 3 to
-#: 6 % in products and 15 to 30 % in attention (README of the measured tables); products of an H100 predicted with
-#: constants of an A100, and vice versa, miss by 12 to 24 %; the other values are targets.
-FIT_ERRORS: dict[str, tuple[float, ...]] = {
-    "gemm": (0.0, 0.05, 0.08, 0.22, 0.5),
-    "attention_prefill": (0.0, 0.18, 0.15, 0.35, 0.6),
-    "attention_decode": (0.0, 0.18, 0.15, 0.35, 0.6),
-    "collective": (0.0, 0.2, 0.1, 0.3, 0.7),
-    "experts": (0.0, 0.15, 0.1, 0.25, 0.5),
-}
-DEFAULT_FIT_ERRORS = (0.0, 0.1, 0.1, 0.25, 0.6)
 #: Sides of the bounds in the order of QUANTILES, and their distance over that of an 80 % bound (normal distribution).
 SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
 WIDTH_OVER_80 = (1.53, 1.0, 1.0, 1.53)
-#: Suffixes of engines whose kernels the host launched one by one; these fits serve no other engine.
-HOST_TIMED_SUFFIXES = ("-host", "-eager")
-#: Suffix of engines for shapes that their usual kernels do not run, with kernels of Triton.
-OTHER_KERNEL_SUFFIX = "-triton"
 #: Residuals where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
 DEFAULT_RESIDUALS = (0.5, 0.7, 1.4, 2.0)
 #: Residuals of copies and host operators, whose rates come from data sheets: a guess.
 UNMEASURED_RESIDUALS = (1.0, 1.0, 1.6, 2.5)
-#: (profile, kinds of fit) -> (kind, engine) of its fits, nearest first.  A kind is family/variant.
-FitLookup = Callable[[Profile, Iterable[str]], Iterator[tuple[str, str]]]
 UNMEASURED_NOTE = (
     f"copies and host operators: data-sheet rates; real times may be up to {UNMEASURED_RESIDUALS[-1]:g} times as long"
 )
@@ -61,7 +40,7 @@ UNMEASURED_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedFit:
-    """The fit selected for an operator, its basis (one of BASES), the chip it was measured on, its profile's path."""
+    """The fit selected for an operator, its basis (lending.BASES), the chip it was measured on, its profile's path."""
 
     fit: Fit
     basis: str
@@ -71,7 +50,7 @@ class SelectedFit:
     @property
     def fit_error(self) -> float:
         """Error of the whole fit for this basis: half the 80 % interval of log(measured / predicted)."""
-        return FIT_ERRORS.get(self.fit.family, DEFAULT_FIT_ERRORS)[BASES.index(self.basis)]
+        return fit_error(self.fit.family, self.basis)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object with basis, chip and key of the fit, and its error on held-out rows."""
@@ -119,75 +98,35 @@ class Calibrated:
         return self.select_fit(families_of(operator)[0], operator)
 
     def _search(self, family: str, variant: str) -> SelectedFit:
-        facts = FAMILIES[family]
-        same = _kinds(family, (variant, *facts.equivalents.get(variant, ())))
-        found = (
-            self._nearest(same)
-            or self._assumed(lambda source: _kinds(family, facts.substitutes.get(variant, ())))
-            or self._assumed(lambda source: _kinds(family, source.variants(family)))
-            or self._nearest(facts.last_resorts.get(variant, ()))
-        )
-        if found is not None:
-            return found
-        if facts.unmeasured:
-            return SelectedFit(fit=start_fit(facts), basis="assumed", chip=self.chip)
+        fit = self._own_family(family, variant) or self._last_resort(family, variant)
+        if fit is not None:
+            return fit
+        if FAMILIES[family].unmeasured:
+            return SelectedFit(fit=start_fit(FAMILIES[family]), basis=ASSUMED, chip=self.chip)
         raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
 
-    def _nearest(self, kinds: Sequence[str]) -> SelectedFit | None:
-        """The nearest fit of one of these kinds, which describe the operator as they are."""
-        for source, lookup in self._search_order():
-            basis = self._basis_of(source)
-            for kind, engine in lookup(source, kinds):
-                other = basis == "measured" and engine not in self._names_of(kind)
-                return self._adapted(source, f"{kind}/{engine}", "other engine" if other else basis)
-        return None
+    def _own_family(self, family: str, variant: str) -> SelectedFit | None:
+        """The nearest fit of a family for a variant."""
+        kernel = Kernel(
+            family=family, variant=variant, engine=self.borrowed.get(f"{family}/{variant}", self.engine),
+            chip=self.chip, generation=self.generation, users=self.user_profiles,
+        )  # fmt: skip
+        loan = nearest(self.sources, kernel)
+        return None if loan is None else self._adapted(loan)
 
-    def _assumed(self, kinds_of: Callable[[Profile], Sequence[str]]) -> SelectedFit | None:
-        """The first fit of other kinds, in the order of the profiles."""
-        for source in self.sources:
-            for kind, engine in self._any_engine(source, kinds_of(source)):
-                return self._adapted(source, f"{kind}/{engine}", "assumed")
-        return None
+    def _last_resort(self, family: str, variant: str) -> SelectedFit | None:
+        """The fit of another family that stands for one without any."""
+        kinds = (kind.split("/") for kind in FAMILIES[family].last_resorts.get(variant, ()))
+        found = next(filter(None, (self._own_family(*kind) for kind in kinds)), None)
+        return None if found is None else replace(found, basis=ASSUMED)
 
-    def _search_order(self) -> Iterator[tuple[Profile, FitLookup]]:
-        """Profiles to search, with the lookup to use: the user's, then this engine in the generation, then all."""
-        near = [source for source in self.sources if self._basis_of(source) in SAME_GENERATION_BASES]
-        yield from ((source, self._any_engine) for source in self.sources[: self.user_profiles])
-        yield from ((source, self._this_engine) for source in near)
-        yield from ((source, self._any_engine) for source in self.sources)
-
-    def _names_of(self, kind: str) -> tuple[str, str]:
-        """The engine of this kind of kernel and its base engine: `sglang` if `sglang-triton` was not timed."""
-        engine = self.borrowed.get(kind, self.engine)
-        return engine, engine.partition("-")[0]
-
-    def _basis_of(self, source: Profile) -> str:
-        if source.chip == self.chip:
-            return "measured"
-        if source.generation == self.generation:
-            return "transferred"
-        return "transferred afar" if self.generation in profiles.GPU_GENERATIONS else "assumed"
-
-    def _any_engine(self, source: Profile, kinds: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """(kind, engine) of a profile's fits; within a kind, this engine comes before others."""
-        for kind in kinds:
-            # an engine's second kernel (`sglang-triton`) stands for another engine only if no usual kernel does
-            engines = sorted(source.engines(kind), key=lambda engine: engine.endswith(OTHER_KERNEL_SUFFIX))
-            yield from self._this_engine(source, (kind,))
-            yield from ((kind, engine) for engine in engines if not engine.endswith(HOST_TIMED_SUFFIXES))
-
-    def _this_engine(self, source: Profile, kinds: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """(kind, engine) of a profile's fits of this engine only."""
-        for kind in kinds:
-            yield from ((kind, own) for own in self._names_of(kind) if f"{kind}/{own}" in source)
-
-    def _adapted(self, source: Profile, key: str, basis: str) -> SelectedFit:
-        fit = source.fit(key)
+    def _adapted(self, loan: Loan) -> SelectedFit:
+        source, fit = loan.source, loan.source.fit(loan.key)
         check_fit(fit, source)
         if source.chip != self.chip:
             own = adapt_constants(fit.constants, fit.family, source.chip, self.generation)
             fit = replace(fit, constants=MappingProxyType(dict(own)))
-        return SelectedFit(fit=fit, basis=basis, chip=source.chip, path=source.path)
+        return SelectedFit(fit=fit, basis=loan.basis, chip=source.chip, path=source.path)
 
     @property
     def profile(self) -> str:
@@ -212,7 +151,7 @@ class Calibrated:
 
     def assumptions(self) -> list[str]:
         """Kernels without a fit in the user's profile or on any similar chip, and the constants used for them."""
-        if self.selected and all(found.basis == BASES[-1] for found in self.selected.values()):
+        if self.selected and all(found.basis == ASSUMED for found in self.selected.values()):
             donors = ", ".join(sorted({found.chip for found in self.selected.values()} - {self.chip}))
             return [
                 f"kernels: not measured on {self.chip} or a similar chip; constants of {donors}, intervals much wider"
@@ -223,7 +162,7 @@ class Calibrated:
         return own[: len(lacking)] + [
             f"{key}: not measured; constants of {found.fit.key} ({found.chip})"
             for key, found in self.selected.items()
-            if found.basis == BASES[-1]
+            if found.basis == ASSUMED
         ]
 
     def interval(self, operator: Operator, chip: Chip, timing: Timing) -> Array:
@@ -252,11 +191,6 @@ class Calibrated:
         quantities = FAMILIES[found.fit.family].quantities(operator, chip)
         ratios: Array = np.exp(middle + SIGNS * half * interval_factor(found.fit.range, quantities))
         return ratios
-
-
-def _kinds(family: str, variants: Iterable[str]) -> tuple[str, ...]:
-    """Kinds of fit, family/variant, of variants of a family; names with a slash are kinds already."""
-    return tuple(name if "/" in name else f"{family}/{name}" for name in variants)
 
 
 def start_fit(family: Family) -> Fit:

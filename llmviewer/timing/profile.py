@@ -7,7 +7,7 @@ the fits that a model needs are parsed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -24,17 +24,19 @@ HEADER_KEYS = ("schema", "chip", "generation", "title", "fits", "provenance")
 MAX_BYTES = 2**21
 #: Generation of a chip without a profile of its own -> chips that lend it constants, nearest first.
 DONORS: dict[str, tuple[str, ...]] = {
-    "hopper": ("h100-sxm", "a100-80gb-sxm", "h200"),
-    "blackwell": ("h100-sxm", "a100-80gb-sxm", "h200"),
-    "blackwell-gb20x": ("h100-sxm", "a100-80gb-sxm", "h200"),
-    "ada": ("h100-sxm", "a100-80gb-sxm", "h200"),
+    "hopper": ("h100-sxm", "h200", "a100-80gb-sxm"),
+    "blackwell": ("b200", "h100-sxm", "h200", "a100-80gb-sxm"),
+    "blackwell-gb20x": ("rtx-pro-6000-server", "l40s", "h100-sxm", "a100-80gb-sxm", "h200"),
+    "ada": ("l40s", "rtx-pro-6000-server", "h100-sxm", "a100-80gb-sxm", "h200"),
+    "ampere-ga10x": ("a100-80gb-sxm", "l40s", "h100-sxm", "h200"),
+    "xe2": ("arc-pro-b60", "a100-80gb-sxm", "h100-sxm", "h200"),
     "cdna3": ("h100-sxm", "a100-80gb-sxm", "h200"),
-    "cdna4": ("h100-sxm", "a100-80gb-sxm", "h200"),
+    "cdna4": ("h100-sxm", "b200", "a100-80gb-sxm", "h200"),
 }
 #: Donors of all other generations: first the chip whose kernels use no asynchronous copies.
-DEFAULT_DONORS = ("a100-80gb-sxm", "h100-sxm", "h200")
+DEFAULT_DONORS = ("a100-80gb-sxm", "h100-sxm", "l40s", "h200")
 #: Generations with GPU kernels; constants of these say little about CPUs, TPUs and dataflow chips.
-GPU_GENERATIONS = frozenset((*DONORS, "ampere", "ampere-ga10x", "turing", "volta", "cdna2"))
+GPU_GENERATIONS = frozenset({*DONORS, "ampere", "turing", "volta", "cdna2"} - {"xe2"})
 #: Quantiles of measured / predicted that a fit stores: the bounds of its 95 and 80 % intervals.
 QUANTILES = ("low95", "low80", "high80", "high95")
 
@@ -64,7 +66,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Profile:
-    """All fits of one chip.  texts: key -> unparsed YAML document."""
+    """All fits of one chip.  texts: key -> unparsed YAML document.  kinds: family -> variant and engine of its fits."""
 
     chip: str
     title: str
@@ -73,6 +75,14 @@ class Profile:
     texts: Mapping[str, str]
     path: str
     parsed: dict[str, Fit] = field(default_factory=dict)
+    kinds: Mapping[str, tuple[tuple[str, str], ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found: dict[str, list[tuple[str, str]]] = {}
+        for key in self.texts:
+            family, variant, engine = key.split("/")
+            found.setdefault(family, []).append((variant, engine))
+        object.__setattr__(self, "kinds", {family: tuple(fits) for family, fits in found.items()})
 
     def __contains__(self, key: str) -> bool:
         return key in self.texts
@@ -83,15 +93,9 @@ class Profile:
             self.parsed[key] = _fit(key, data.mapping(self.texts[key], self.path, "YAML"), self.path)
         return self.parsed[key]
 
-    def engines(self, kind: str) -> Iterator[str]:
-        """Engines with a fit of this kind, family/variant, in the order of the file."""
-        for key in self.texts:
-            if key.startswith(f"{kind}/"):
-                yield key.rsplit("/", 1)[1]
-
-    def variants(self, family: str) -> Iterator[str]:
-        """Distinct variants of a family, in the order of the file."""
-        yield from dict.fromkeys(key.split("/")[1] for key in self.texts if key.startswith(f"{family}/"))
+    def fits_of(self, family: str) -> tuple[tuple[str, str], ...]:
+        """Variant and engine of every fit of a family, in the order of the file."""
+        return self.kinds.get(family, ())
 
 
 #: Profiles that were read.

@@ -13,6 +13,7 @@ import typer
 from llmviewer.cli import candidates, output, views
 from llmviewer.cli import options as opt
 from llmviewer.core.errors import UserError, printable
+from llmviewer.timing import profile as profiles
 
 if TYPE_CHECKING:
     from llmviewer.calibrate.profiling import FitInputs
@@ -30,6 +31,9 @@ Hardware = Annotated[
         help="Chip name or YAML; default: the only device of the rows.",
     ),
 ]
+Extend = Annotated[
+    str, typer.Option("--extend", metavar="PROFILE", help="Profile of the chip whose fits of other kernels are kept.")
+]
 #: Seconds before the progress bar appears.
 PATIENCE_S = 1.0
 
@@ -40,6 +44,7 @@ def command(
     hardware: Hardware = "",
     title: Annotated[str, typer.Option("--title", help="Title of the profile.")] = "",
     origin: Annotated[str, typer.Option("--origin", help="Source of the rows, for the provenance.")] = "",
+    extend: Extend = "",
     force: Annotated[bool, typer.Option("--force", help="Store fits with absurd held-out errors too.")] = False,
     format: opt.PrintedFormat = "table",  # noqa: A002
 ) -> int:
@@ -48,13 +53,14 @@ def command(
     A fit whose mean error is above 100 %, that of predicting zero, is not stored unless forced; without any other, no
     profile is written.  For a device without a chip spec, one with measured rates is written next to the profile.
     """
-    views.check_output(format, output, (*map(str, samples), hardware))
+    views.check_output(format, output, (*map(str, samples), hardware, extend))
     from llmviewer.calibrate.profiling import document, fit_profile, prepare
 
+    extended = profiles.load(Path(extend)) if extend else None
     inputs = prepare(samples, hardware)
     chip_path = _chip_path(inputs, output)
     with _progress() as on_progress:
-        found = fit_profile(inputs, title, origin, on_progress, force=force)
+        found = fit_profile(inputs, title, origin, on_progress, force=force, extend=extended)
     if chip_path:  # first, so that no profile exists without its chip
         _put(inputs.chip_text, chip_path)
     _put(found.text, output)

@@ -24,7 +24,7 @@ from llmviewer.techniques.technique import Change, Technique
 HEAD_OPERATORS = ("lm_head", "logits_all_gather")
 
 
-def context_parallel(devices: int, near: float) -> Pass:
+def context_parallel(devices: int, near: float, *, through_host: bool = False) -> Pass:
     """Store 1/c of the tokens of every sequence and 1/c of its keys and values on each device; replicate weights.
 
     In a step with several tokens per sequence, each device works on ceil(n/c) of them; keys and values travel around a
@@ -44,7 +44,8 @@ def context_parallel(devices: int, near: float) -> Pass:
         shapes = [op.shape for _, op in graph if isinstance(op.shape, AttentionShape)]
         if not shapes:
             return graph
-        split = _ContextSplit(devices=float(devices), share=_tokens_share(shapes[0].groups, devices), near=near)
+        share = _tokens_share(shapes[0].groups, devices)
+        split = _ContextSplit(devices=float(devices), share=share, near=near, through_host=through_host)
         return graph.map_blocks(split.block)
 
     return change
@@ -61,11 +62,15 @@ def _tokens_share(groups: tuple[Group, ...], devices: int) -> Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ContextSplit:
-    """Split of a step over `devices`.  share: of its tokens, 1.0 if each has all.  near: devices on one link."""
+    """Split of a step over `devices`.
+
+    share: of its tokens, 1.0 if each has all.  near, through_host: as of CollectiveShape.
+    """
 
     devices: float
     share: Count
     near: float
+    through_host: bool = False
 
     @property
     def ring(self) -> Count:
@@ -135,7 +140,9 @@ class _ContextSplit:
         return replace(collective(name, (read,), (write,), operator.output_shape[0], exchange), where=unsplit)
 
     def _shape(self, pattern: Collective, size: Count) -> CollectiveShape:
-        return CollectiveShape(pattern=pattern, devices=self.devices, size_bytes=size, near=self.near)
+        return CollectiveShape(
+            pattern=pattern, devices=self.devices, size_bytes=size, near=self.near, through_host=self.through_host
+        )
 
     def _other(self, operator: Operator) -> Operator:
         """An operator on a device's own tokens; the expansion of a cached latent runs on the keys it attends to."""
@@ -176,7 +183,8 @@ def _make(text: str) -> Change:
 
     def change(system: System) -> System:
         def make(chip: Chip) -> Pass:
-            return context_parallel(devices, max(1.0, float(np.floor(chip.near / system.parallelism.tensor))))
+            near = max(1.0, float(np.floor(chip.near / system.parallelism.tensor)))
+            return context_parallel(devices, near, through_host=chip.through_host)
 
         applied = AppliedTechnique(name=f"context_parallel({devices})", make=make)
         split = with_parallelism(system, replace(system.parallelism, context=devices))

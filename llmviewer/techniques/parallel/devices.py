@@ -34,7 +34,8 @@ def with_parallelism(system: System, parallelism: Parallelism) -> System:
         return replace(system, passes=(*before, *after), parallelism=p)
     sizes = {"tensor": p.tensor, "expert": p.expert} | ({"data": p.data} if p.expert > 1 else {})
     texts = [f"{name}={size}" for name, size in sizes.items() if size > 1] + ["sequence"] * p.sequence
-    sharding = Sharding(**sizes, sequence=p.sequence, near=system.chip.near)
+    chip = system.chip
+    sharding = Sharding(**sizes, sequence=p.sequence, near=chip.near, through_host=chip.through_host)
     applied = AppliedTechnique(name=f"shard({', '.join(texts)})", make=lambda _: shard(sharding))
     return replace(system, passes=(*before, applied, *after), parallelism=p)
 

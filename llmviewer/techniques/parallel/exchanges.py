@@ -136,9 +136,12 @@ class Exchanges:
         elif pattern is Collective.REDUCE_SCATTER:
             writes = tuple(scale_access(a, self.token_share) for a in writes)
         size = total(t.elements * t.dtype.bytes for t in tensors)
-        shape = CollectiveShape(pattern=pattern, devices=self.n, size_bytes=size, near=self.sharding.near)
-        self.done.append(collective(name, reads, writes, self.tokens, shape))
+        self.done.append(collective(name, reads, writes, self.tokens, self._shape(pattern, self.n, size)))
         return made
+
+    def _shape(self, pattern: Collective, devices: float, size: Count) -> CollectiveShape:
+        near, through_host = self.sharding.near, self.sharding.through_host
+        return CollectiveShape(pattern=pattern, devices=devices, size_bytes=size, near=near, through_host=through_host)
 
     def close(self, operator: Operator) -> None:
         """Make the output of the block whole, or split by tokens.  operator: the last one, before sharding."""
@@ -184,9 +187,7 @@ class Exchanges:
         """Append an all-to-all.  rows: elements that the sequences of one replica send or receive."""
         devices = float(self.sharding.expert)
         size = rows / self.n * read.tensor.dtype.bytes * devices
-        shape = CollectiveShape(
-            pattern=Collective.ALL_TO_ALL, devices=devices, size_bytes=size, near=self.sharding.near
-        )
+        shape = self._shape(Collective.ALL_TO_ALL, devices, size)
         self.done.append(collective(write.tensor.name, (read,), (write,), self.tokens, shape))
 
 

@@ -106,7 +106,7 @@ class Sharding:
     tensor: devices that split heads, channels and vocabulary.  data: replicas with other sequences, which matter if
     they share experts.  expert: devices that store whole experts (tensor x data of them); 1 splits every expert.
     sequence: whether the residual stream is split by tokens between a reduce-scatter and an all-gather.  near: devices
-    connected by one link.
+    connected by one link.  through_host: whether they exchange data through the host's memory.
     """
 
     tensor: int = 1
@@ -114,6 +114,7 @@ class Sharding:
     expert: int = 1
     sequence: bool = False
     near: float = np.inf
+    through_host: bool = False
 
 
 def kv_head_share(block: Block, devices: int) -> float:

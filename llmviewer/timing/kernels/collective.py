@@ -24,10 +24,8 @@ OVERLAP = 0.6
 #: Minimum number of devices for which NCCL reduces in the switch (NVLS), and generations whose switch supports it.
 #: Source: https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc
 MIN_SWITCH_DEVICES, SWITCH_GENERATIONS = 8.0, ("hopper", "blackwell")
-#: Cards without peer-to-peer access: all traffic crosses the host's bridges.  All-reduce on L40S over PCIe 4 (31.5
-#: GB/s) moves 20 / 3 / < 1 GB/s with 2 / 4 / 8 cards (NCCL timed by aiconfigurator): 0.64, 0.14, < 0.06 of the link,
-#: about 0.64 (2 / cards)^2.
-BRIDGE_SHARE = 0.64
+#: Ending of the variants of cards without peer-to-peer access.
+HOST_ENDING = "-host"
 #: Links from each device to every other one: fewer devices use fewer of them (2 MI300X one of seven).
 #: Source: https://rocm.blogs.amd.com/software-tools-optimization/mi300x-rccl-xgmi/README.html
 MESH_LINKS = ("xgmi", "ethernet")
@@ -48,17 +46,21 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     return replace(
         sheet,
         l2_bytes_per_s=None,
-        algorithms=_algorithms(shape.pattern, shape.devices, shape.near, chip, tuple(constants.items())),
+        algorithms=_algorithms(
+            (shape.pattern, shape.devices, shape.near, shape.through_host), chip, tuple(constants.items())
+        ),
         host_launch_s=(constants["host"] + constants["host_device"] * shape.devices) * 1e-6,
     )
 
 
 @lru_cache(maxsize=64)
 def _algorithms(
-    pattern: Collective, devices: float, near: float, chip: Chip, constants: tuple[tuple[str, float], ...]
+    kind: tuple[Collective, float, float, bool], chip: Chip, constants: tuple[tuple[str, float], ...]
 ) -> tuple[AlgorithmRates, ...]:
-    """All algorithms; cached, as they do not depend on the size."""
-    shape, named = CollectiveShape(pattern=pattern, devices=devices, size_bytes=0.0, near=near), dict(constants)
+    """All algorithms; cached, as they do not depend on the size.  kind: all other fields of the shape."""
+    pattern, devices, near, through_host = kind
+    shape = CollectiveShape(pattern=pattern, devices=devices, size_bytes=0.0, near=near, through_host=through_host)
+    named = dict(constants)
     return (*_library(shape, chip, named), *_engine_kernels(shape, chip, named))
 
 
@@ -83,16 +85,22 @@ def _link_share(steps: float, shape: CollectiveShape, chip: Chip, constants: Con
     """Fraction of the link's rate that the library reaches."""
     if shape.pattern is Collective.ALL_REDUCE and shape.devices >= MIN_SWITCH_DEVICES and has_reducing_switch(chip):
         return constants["switch"]
-    return _topology_share(shape, chip) * (
-        BRIDGE_SHARE if uses_host_bridge(chip) else constants["link"] * steps / (steps + LOCAL_CHUNKS)
-    )
+    reached = 1.0 if uses_host_bridge(chip) else constants["link"] * steps / (steps + LOCAL_CHUNKS)
+    return reached * _topology_share(shape, chip, constants)
 
 
-def _topology_share(shape: CollectiveShape, chip: Chip) -> float:
-    """Fraction of the link's rate that the topology provides to this many devices; 1 behind a switch."""
+def _topology_share(shape: CollectiveShape, chip: Chip, constants: Constants) -> float:
+    """Fraction of the link's rate that the topology provides to this many devices; 1 behind a switch.
+
+    Over PCIe it includes the share of the link that the library reaches.
+    """
     devices = max(2.0, min(shape.devices, shape.near))
     if uses_host_bridge(chip):
-        return (2.0 / devices) * (2.0 / devices)
+        two, far = constants["bus"], constants["far"]
+        if shape.through_host:
+            many = constants["crossing"] * (4.0 / devices) ** constants["crowding"]
+            return two if devices == 2.0 else min(two, many)
+        return two * (far + (1.0 - far) * (2.0 / devices) * (2.0 / devices))
     return min((devices - 1.0) / (chip.near - 1.0), 1.0) if chip.default_link in MESH_LINKS and chip.near > 1.0 else 1.0
 
 
@@ -103,14 +111,14 @@ def _engine_kernels(shape: CollectiveShape, chip: Chip, constants: Constants) ->
     if not peers or not constants["own_most"]:
         return
     latency, most = constants["own_start"] * 1e3 / clock_hz(chip), constants["own_most"] * MIB
-    topology = _topology_share(shape, chip) * (BRIDGE_SHARE if uses_host_bridge(chip) else 1.0)
+    topology = _topology_share(shape, chip, constants)
     for rounds, sent, share in ((1.0, n - 1.0, "one_shot"), (2.0, 2.0 * (n - 1.0) / n, "two_shot")):
         yield AlgorithmRates(latency_s=latency * rounds, link=sent / (constants[share] * topology), largest_bytes=most)
 
 
 def uses_host_bridge(chip: Chip) -> bool:
-    """Whether devices communicate through the host: PCIe cards without links of their own."""
-    return chip.default_link == "pcie"
+    """Whether devices communicate over the host's bridges: PCIe cards without links of their own."""
+    return chip.default_link == "pcie" or chip.through_host
 
 
 def has_reducing_switch(chip: Chip) -> bool:
@@ -126,10 +134,10 @@ def quantities(operator: Operator, chip: Chip) -> Mapping[str, Count]:
 
 
 def variant(operator: Operator) -> str:
-    """Pattern of the collective, such as `all_reduce`."""
+    """Pattern of the collective, such as `all_reduce`, or `all_reduce-host` without peer-to-peer access."""
     shape = operator.shape
     assert isinstance(shape, CollectiveShape)
-    return str(shape.pattern.value)
+    return f"{shape.pattern.value}{HOST_ENDING}" if shape.through_host else str(shape.pattern.value)
 
 
 def _constant(name: str, unit: str, meaning: str, *bounds: float) -> Constant:
@@ -137,12 +145,22 @@ def _constant(name: str, unit: str, meaning: str, *bounds: float) -> Constant:
     return Constant(name=name, unit=unit, meaning=meaning, start=start, low=low, high=high)
 
 
+#: Pattern -> patterns whose constants serve it if it was not measured, nearest first.
+SUBSTITUTES = {
+    "all_gather": ("reduce_scatter",), "reduce_scatter": ("all_gather",), "send": ("all_gather", "all_reduce"),
+    "all_to_all": ("all_gather",), "all_reduce": ("all_gather",),
+}  # fmt: skip
 FAMILY = Family(
     name="collective",
     constants=(
         _constant("start", "1e3 cycles", "the library's kernel before its first message", 9.5, 0.0, 100.0),
         _constant("hop", "1e3 cycles", "one message of the library", 1.4, 0.0, 50.0),
         _constant("link", "1", "share of the link's rate that its chunks reach", 0.8, 0.02, 1.0),
+        _constant("bus", "1", "share of a PCIe link's rate that two cards reach", 0.62, 0.02, 1.0),
+        _constant("far", "1", "share of that left to many cards, with peer-to-peer access", 0.6, 0.0, 1.0),
+        # L40S, by engine: 19 to 20 GB/s each with 2 cards, 3.7 to 5.1 with 4, 1.2 to 2.2 with 8 (aiconfigurator)
+        _constant("crossing", "1", "share of a PCIe link's rate of four cards without it", 0.14, 0.01, 1.0),
+        _constant("crowding", "1", "exponent of 4 / cards in the share of more", 1.3, 0.0, 3.0),
         _constant("switch", "1", "share of the link's rate with reduction in the switch", 0.95, 0.02, 1.0),
         _constant("own_start", "1e3 cycles", "one round of the engine's own kernels", 6.0, 0.0, 50.0),
         _constant("one_shot", "1", "share of the link's rate, one-shot all-reduce", 0.6, 0.02, 1.0),
@@ -157,8 +175,6 @@ FAMILY = Family(
     rates=rates,
     quantities=quantities,
     variant=variant,
-    substitutes={
-        "all_gather": ("reduce_scatter",), "reduce_scatter": ("all_gather",), "send": ("all_gather", "all_reduce"),
-        "all_to_all": ("all_gather",), "all_reduce": ("all_gather",),
-    },
+    substitutes=SUBSTITUTES
+    | {name + HOST_ENDING: tuple(near + HOST_ENDING for near in others) for name, others in SUBSTITUTES.items()},
 )  # fmt: skip

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmviewer.core.counts import Count
-from llmviewer.core.ir import Operator
+from llmviewer.core.counts import Count, present
+from llmviewer.core.ir import Operator, Place
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.formats.linear import QuantizeShape
 from llmviewer.hardware.chip import Chip
@@ -33,22 +33,27 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     costs a block launch, and a block traverses its row however few rows there are.  A unit keeps a limited number of
     bytes in flight, so its throughput scales with its clock, not with memory bandwidth.  Small outputs of the previous
     kernel are still in the L2, so reading them may be faster than memory; the total is never faster than the data
-    sheet's roofline.
+    sheet's roofline.  Data that a row states to be in the L2, as repeated runs leave it, never reaches memory.
     """
     sheet = ideal(operator, chip)
-    moved, floor = np.maximum(operator.traffic_bytes, 1.0), constants["floor"] * 1e-6
+    traffic, floor = np.maximum(operator.traffic_bytes, 1.0), constants["floor"] * 1e-6
+    kept = operator.moved_bytes(Place.L2)
+    moved = traffic + kept
     units, clock = units_and_clock(chip)
     rows = np.maximum(_rows(operator), 1.0)
     all_units = constants["spread"] or operator.kind.facts.by_channel
     by_units = np.minimum(rows * (units if all_units else 1.0), units) * (constants["unit"] * clock)
-    reached = np.minimum(by_units, sheet.memory_bytes_per_s * constants["memory"])
-    reached = reached * _l2_speedup(moved, chip, constants["warm"])
-    seconds = np.maximum(moved / reached, rows * (constants["row"] * 1e-9 / units))
+    reached = sheet.memory_bytes_per_s * constants["memory"]
+    speedup = _l2_speedup(moved, chip, constants["warm"])
+    seconds = np.maximum(moved / by_units, traffic / reached) / speedup
+    if present(kept):
+        seconds = np.maximum(seconds, traffic / (reached * speedup) + kept / (reached * constants["warm"]))
+    seconds = np.maximum(seconds, rows * (constants["row"] * 1e-9 / units))
     if constants["along"] > 0.0 and not operator.kind.facts.by_channel:
         seconds = np.maximum(seconds, _width(operator) * (constants["along"] / clock))
     if constants["memory"] * constants["warm"] > 1.0:
-        seconds = np.maximum(seconds, moved / sheet.memory_bytes_per_s - floor)
-    return replace(sheet, memory_bytes_per_s=moved / seconds, l2_bytes_per_s=None, fixed_s=floor)
+        seconds = np.maximum(seconds, traffic / sheet.memory_bytes_per_s - floor)
+    return replace(sheet, memory_bytes_per_s=traffic / seconds, l2_bytes_per_s=None, fixed_s=floor)
 
 
 def _l2_speedup(moved: Count, chip: Chip, warm: float) -> Count:
@@ -96,7 +101,7 @@ FAMILY = Family(
     constants=(
         Constant(name="floor", unit="us", meaning="shortest kernel", start=2.0, low=0.0, high=100.0),
         Constant(name="memory", unit="1", meaning="share of the bandwidth", start=0.8, low=0.05, high=1.0),
-        Constant(name="warm", unit="1", meaning="speed-up by data in the L2", start=1.3, low=1.0, high=4.0),
+        Constant(name="warm", unit="1", meaning="speed-up by data in the L2", start=1.3, low=1.0, high=16.0),
         Constant(name="unit", unit="byte/cycle", meaning="throughput of one unit", start=5.0, low=0.5, high=200.0),
         Constant(
             name="spread", unit="1", meaning="1: a row is spread over all units, 0: it is processed by one unit",

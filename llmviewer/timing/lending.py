@@ -1,0 +1,150 @@
+"""Who lends constants to whom: all fits that may serve a kernel, ranked by their origin, which widens its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from llmviewer.timing import profile as profiles
+from llmviewer.timing.kernels.families import FAMILIES
+from llmviewer.timing.profile import Profile
+
+#: Origins of constants: fitted on this chip and engine; on another chip of the generation, and of another; guessed.
+MEASURED, TRANSFERRED, AFAR, ASSUMED = "measured", "transferred", "transferred afar", "assumed"
+OTHER_ENGINE = "other engine"
+#: All origins, nearest first; two words where both the chip and the engine are others.  Chips of a generation run the
+#: same programs, so an engine's own kernels on another of them are nearer than another engine's kernels on this chip.
+BASES = (
+    MEASURED, TRANSFERRED, OTHER_ENGINE, f"{TRANSFERRED}, {OTHER_ENGINE}", AFAR, f"{AFAR}, {OTHER_ENGINE}", ASSUMED,
+)  # fmt: skip
+#: Family -> error of a whole fit from another engine, transferred, transferred afar and assumed: half the 80 % interval
+#: of log(measured / predicted); "" for families without a row of their own.  Engines differ by 3 to 6 % in products and
+#: 15 to 30 % in attention (README of the measured tables); products of an H100 predicted with constants of an A100, and
+#: vice versa, miss by 12 to 24 %; the other values are targets.
+_ERRORS = {
+    "gemm": (0.05, 0.08, 0.22, 0.5),
+    "attention_prefill": (0.18, 0.15, 0.35, 0.6),
+    "attention_decode": (0.18, 0.15, 0.35, 0.6),
+    "collective": (0.2, 0.1, 0.3, 0.7),
+    "experts": (0.2, 0.15, 0.35, 0.6),
+    "": (0.1, 0.1, 0.25, 0.6),
+}
+#: (family, basis) -> error of a whole fit.  Two words are independent errors: unless listed here, their squares add.
+FIT_ERRORS: dict[tuple[str, str], float] = {
+    (family, basis): error
+    for family, errors in _ERRORS.items()
+    for basis, error in zip((MEASURED, OTHER_ENGINE, TRANSFERRED, AFAR, ASSUMED), (0.0, *errors), strict=True)
+}
+#: Engines whose kernels serve no other: torch's own norms and chains of kernels are unlike those of serving engines.
+OWN_USE_ONLY = "torch"
+#: Suffixes of engines whose kernels the host launched one by one; these fits serve no other engine.
+HOST_TIMED_SUFFIXES = ("-host", "-eager")
+
+
+def fit_error(family: str, basis: str) -> float:
+    """Error of a whole fit of this basis: half the 80 % interval of log(measured / predicted)."""
+    if (family, basis) in FIT_ERRORS:
+        return FIT_ERRORS[family, basis]
+    return math.hypot(*(FIT_ERRORS.get((family, word), FIT_ERRORS.get(("", word), 0.0)) for word in basis.split(", ")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A kernel in search of constants: its family, variant and engine, and the chip that runs it.
+
+    users: number of leading profiles that the user supplied; these are searched first, for kernels of any engine.
+    """
+
+    family: str
+    variant: str
+    engine: str
+    chip: str
+    generation: str
+    users: int = 0
+
+    def basis(self, source: Profile, engine: str) -> str:
+        """Origin of constants of an engine in a profile, in words of BASES."""
+        if source.chip == self.chip:
+            return MEASURED if self.runs(engine) else OTHER_ENGINE
+        near = source.generation == self.generation
+        if not near and self.generation not in profiles.GPU_GENERATIONS:
+            return ASSUMED
+        return (TRANSFERRED if near else AFAR) + ("" if self.runs(engine) else f", {OTHER_ENGINE}")
+
+    def runs(self, engine: str) -> bool:
+        """Whether an engine's kernels are this engine's; torch's engines differ only in kernels that they name."""
+        return engine == self.engine or engine == OWN_USE_ONLY == _base(self.engine)
+
+    def takes(self, engine: str) -> bool:
+        """Whether kernels of an engine may serve this one; those launched by the host serve no other."""
+        return self.runs(engine) or not engine.endswith(HOST_TIMED_SUFFIXES)
+
+    @property
+    def equals(self) -> tuple[str, ...]:
+        """Kinds of fit (family/variant) of the same performance, nearest first."""
+        return self._kinds((self.variant, *FAMILIES[self.family].equivalents.get(self.variant, ())))
+
+    @property
+    def substitutes(self) -> tuple[str, ...]:
+        """Kinds of fit that stand for the kernel where no equal one was measured, nearest first."""
+        return self._kinds(FAMILIES[self.family].substitutes.get(self.variant, ()))
+
+    def _kinds(self, variants: Iterable[str]) -> tuple[str, ...]:
+        """Kinds of variants of the family; names with a slash are kinds already."""
+        return tuple(name if "/" in name else f"{self.family}/{name}" for name in variants)
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """A fit that may serve a kernel, where it stands, and its basis for that kernel."""
+
+    source: Profile
+    key: str
+    basis: str
+
+
+def _base(engine: str) -> str:
+    """The engine without the suffix of one of its kernels: `sglang` of `sglang-triton`."""
+    return engine.partition("-")[0]
+
+
+@lru_cache(maxsize=1024)
+def nearest(sources: tuple[Profile, ...], kernel: Kernel) -> Loan | None:
+    """The fit of the nearest origin (BASES), or None if no profile has the family.
+
+    The user's fits of equal kernels come first.  Torch's serve another engine only if no other fit of an equal kernel
+    exists, and then as a guess; so do other kernels of the family.  Between equals the nearer chip comes first, then
+    the nearer variant and engine; an engine's second kernel (`sglang-triton`) after usual kernels.
+    """
+    ranked = min(_ranked(sources, kernel), key=lambda found: found[0], default=None)
+    return None if ranked is None else ranked[1]
+
+
+def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tuple[float, ...], Loan]]:
+    """Every fit that may serve the kernel, with its rank: the lowest serves."""
+    equals, substitutes = kernel.equals, kernel.substitutes
+    engines = (kernel.engine, _base(kernel.engine))
+    for at, source in enumerate(sources):
+        users = at < kernel.users
+        for place, (kind, engine) in enumerate(_fits(source, kernel, equals)):
+            if not kernel.takes(engine):
+                continue
+            tier = 0 if kind in equals else 1 + _place(kind, substitutes)
+            unlent = not users and _base(engine) == OWN_USE_ONLY != _base(kernel.engine)
+            basis = ASSUMED if tier or unlent else kernel.basis(source, engine)
+            nearness = (_place(kind, equals), _place(engine, engines), engine != _base(engine), place)
+            yield (tier, not users, unlent, BASES.index(basis), at, *nearness), Loan(source, f"{kind}/{engine}", basis)
+
+
+def _fits(source: Profile, kernel: Kernel, equals: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Kind and engine of the fits of a kernel's family, and of equal kernels of other families."""
+    for family in dict.fromkeys((kernel.family, *(kind.partition("/")[0] for kind in equals))):
+        for variant, engine in source.fits_of(family):
+            if family == kernel.family or f"{family}/{variant}" in equals:
+                yield f"{family}/{variant}", engine
+
+
+def _place(word: str, order: tuple[str, ...]) -> int:
+    return order.index(word) if word in order else len(order)

@@ -1,0 +1,155 @@
+"""Who lends constants to whom: origins of fits, their order, and how much each widens an interval."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from llmviewer.core.errors import UserError
+from llmviewer.hardware.specs import load
+from llmviewer.timing import profile as profiles
+from llmviewer.timing.calibrated import Calibrated
+from llmviewer.timing.kernels.families import FAMILIES
+from llmviewer.timing.lending import BASES, FIT_ERRORS, Kernel, Loan, fit_error, nearest
+from llmviewer.timing.profile import Profile
+
+
+def profile(chip: str, *keys: str) -> Profile:
+    """A profile of fits without constants, which a search does not read."""
+    return Profile(
+        chip=chip, title=chip, generation=load(chip).generation, provenance={}, texts=dict.fromkeys(keys, ""), path=chip
+    )
+
+
+def found(sources: tuple[Profile, ...], chip: str, engine: str, kind: str = "gemm/bf16", users: int = 0) -> Loan | None:
+    family, variant = kind.split("/")
+    generation = load(chip).generation
+    return nearest(
+        sources,
+        Kernel(family=family, variant=variant, engine=engine, chip=chip, generation=generation, users=users),
+    )
+
+
+def lent(*arguments: object, **options: object) -> tuple[str, str]:
+    """Basis, and chip: key of the fit that is found."""
+    loan = found(*arguments, **options)  # type: ignore[arg-type]
+    assert loan is not None
+    return loan.basis, f"{loan.source.chip}: {loan.key}"
+
+
+def test_only_a_fit_of_this_chip_and_engine_is_measured() -> None:
+    own = profile("h100-sxm", "gemm/bf16/sglang", "gemm/bf16/vllm")
+    assert lent((own,), "h100-sxm", "vllm") == ("measured", "h100-sxm: gemm/bf16/vllm")
+    assert lent((own,), "h100-sxm", "trtllm") == ("other engine", "h100-sxm: gemm/bf16/sglang")
+    assert lent((own,), "h200", "vllm") == ("transferred", "h100-sxm: gemm/bf16/vllm")
+    assert lent((own,), "b200", "vllm") == ("transferred afar", "h100-sxm: gemm/bf16/vllm")
+    assert lent((own,), "tpu-v5e", "vllm") == ("assumed", "h100-sxm: gemm/bf16/vllm")
+
+
+def test_an_engine_s_special_kernel_is_not_measured_by_its_usual_one() -> None:
+    own = profile("h100-sxm", "gemm/bf16/trtllm", "gemm/bf16/sglang")
+    assert lent((own,), "h100-sxm", "sglang-triton") == ("other engine", "h100-sxm: gemm/bf16/sglang")
+
+
+def test_another_engine_s_second_kernel_comes_after_its_usual_ones() -> None:
+    own = profile("h100-sxm", "gemm/bf16/sglang-triton", "gemm/bf16/trtllm")
+    assert lent((own,), "h100-sxm", "vllm") == ("other engine", "h100-sxm: gemm/bf16/trtllm")
+
+
+def test_another_engine_on_another_chip_widens_twice() -> None:
+    """Products: 5 % for the engine and 8 % for the chip are 9.4 % together, and 22 % afar 22.6 %."""
+    donor = profile("h100-sxm", "gemm/bf16/sglang")
+    assert lent((donor,), "h200", "vllm")[0] == "transferred, other engine"
+    assert lent((donor,), "b200", "vllm")[0] == "transferred afar, other engine"
+    errors = {basis: FIT_ERRORS["gemm", basis] for basis in ("other engine", "transferred", "transferred afar")}
+    near, afar = (fit_error("gemm", f"{chip}, other engine") for chip in ("transferred", "transferred afar"))
+    assert near == pytest.approx(math.hypot(errors["other engine"], errors["transferred"]))
+    assert afar == pytest.approx(math.hypot(errors["other engine"], errors["transferred afar"]))
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "a family without a row"])
+def test_farther_origins_are_never_narrower_than_measured(family: str) -> None:
+    errors = [fit_error(family, basis) for basis in BASES]
+    assert errors[0] == 0.0
+    assert min(errors[1:]) > 0.0
+    assert max(errors) == errors[-1], "a guess is the widest"
+
+
+def test_fits_are_taken_in_the_order_of_their_origins() -> None:
+    """Each fit is taken once all nearer ones are gone."""
+    own, near, afar = "h200", "h100-sxm", "a100-80gb-sxm"
+    held = [(own, "vllm"), (near, "vllm"), (own, "trtllm"), (near, "trtllm"), (afar, "vllm"), (afar, "trtllm")]
+    for at, basis in enumerate(BASES[:-1]):
+        left = held[at:]
+        sources = tuple(
+            profile(chip, *(f"gemm/bf16/{engine}" for name, engine in left if name == chip))
+            for chip in (own, near, afar)
+        )
+        assert lent(sources, "h200", "vllm")[0] == basis
+
+
+def test_torch_lends_to_torch_only() -> None:
+    """If no other engine has such a kernel, its constants are a guess, not a measurement."""
+    own, afar = profile("h200", "streaming/norm/torch"), profile("a100-80gb-sxm", "streaming/norm/vllm")
+    assert lent((own, afar), "h200", "torch-compile", "streaming/norm") == ("measured", "h200: streaming/norm/torch")
+    assert lent((own, afar), "h200", "vllm", "streaming/norm")[1] == "a100-80gb-sxm: streaming/norm/vllm"
+    assert lent((own, afar), "h200", "sglang", "streaming/norm")[1] == "a100-80gb-sxm: streaming/norm/vllm"
+    assert lent((own,), "h200", "vllm", "streaming/norm") == ("assumed", "h200: streaming/norm/torch")
+
+
+def test_kernels_launched_by_the_host_lend_to_nobody() -> None:
+    own = profile("h200", "collective/all_reduce/vllm-eager")
+    assert found((own,), "h200", "vllm", "collective/all_reduce") is None
+    assert lent((own,), "h200", "vllm-eager", "collective/all_reduce")[0] == "measured"
+
+
+def test_a_user_s_profile_comes_first_also_from_torch() -> None:
+    mine, own = profile("h200", "gemm/fp16/torch"), profile("h200", "gemm/bf16/vllm")
+    assert lent((mine, own), "h200", "vllm", users=1) == ("other engine", "h200: gemm/fp16/torch")
+
+
+def test_a_substitute_is_assumed_even_on_this_chip() -> None:
+    """A transfer to a neighbour that was not measured: an all-gather first, then an all-reduce, then anything."""
+    own = profile("h200", "collective/all_to_all/nccl", "collective/all_reduce/nccl", "collective/all_gather/nccl")
+    assert lent((own,), "h200", "nccl", "collective/send") == ("assumed", "h200: collective/all_gather/nccl")
+    rest = profile("h200", "collective/all_to_all/nccl")
+    assert lent((rest,), "h200", "nccl", "collective/send") == ("assumed", "h200: collective/all_to_all/nccl")
+
+
+def test_cards_with_and_without_peer_access_lend_only_to_their_kind() -> None:
+    own = profile("l40s", "collective/all_reduce-host/nccl")
+    donor = profile("rtx-pro-6000-server", "collective/all_reduce/nccl")
+    assert lent((own, donor), "l40s", "nccl", "collective/all_reduce-host")[0] == "measured"
+    assert lent((own, donor), "l40s", "nccl", "collective/all_reduce")[0] == "transferred afar"
+
+
+def test_a_family_without_any_fit_is_refused_or_assumed() -> None:
+    """A product is refused; products of eager attention, which nobody measures, take start values and say so."""
+    other = profile("h200", "streaming/norm/vllm")
+    assert found((other,), "h200", "vllm") is None
+    efficiency = Calibrated(sources=(other,), chip="h200", generation="hopper")
+    with pytest.raises(UserError, match="no profile has constants for gemm"):
+        efficiency._search("gemm", "bf16")
+    assert efficiency._search("batched", "bf16").basis == "assumed"
+
+
+def test_every_donor_has_the_name_of_a_chip() -> None:
+    for donors in (*profiles.DONORS.values(), profiles.DEFAULT_DONORS):
+        assert len(set(donors)) == len(donors)
+        for name in donors:
+            assert load(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("chip", "donor"),
+    [
+        ("h20", "h100-sxm"),
+        ("gb200", "b200"),
+        ("rtx-5090", "rtx-pro-6000-server"),
+        ("l4", "l40s"),
+        ("a40", "a100-80gb-sxm"),
+    ],
+)
+def test_the_first_donor_is_of_the_generation_or_the_nearest_one(chip: str, donor: str) -> None:
+    assert profiles.DONORS[load(chip).generation][0] == donor
