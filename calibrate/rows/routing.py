@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def _loads(tokens: int, experts: int, rows: int, exponent: float) -> Array:
     return np.minimum(loads, float(tokens))
 
 
-def _settle(load: Array, order: Array, rows: int) -> None:
+def _settle(load: Array, order: Any, rows: int) -> None:
     """Change the loads by one each, the largest first, until they add up to the rows."""
     while missing := int(rows - load.sum()):
         able = order if missing > 0 else order[load[order] > 0.0]
