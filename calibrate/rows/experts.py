@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,7 @@ def _has_no_gate(group: pd.DataFrame, first: Any) -> Array:
     return np.array([tuple(map(int, size)) in UNGATED and not gated_then for size in sizes])
 
 
-def _is_before(first: Any, versions: dict[str, tuple[int, ...]]) -> bool:
+def _is_before(first: Any, versions: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether the engine of the rows states a version before the listed one."""
     engine, _, version = str(first.get("engine", "")).partition(" ")
     numbers = tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -105,7 +105,8 @@ def _tile_seconds(
     adding = constants["split"] * kilocycle
     divided = np.hypot(parts, memory_s) + adding < np.hypot(whole, memory_s)
     seconds: Array = whole + divided * (parts - whole)  # three times faster than np.where
-    return seconds, divided * np.asarray(adding, dtype=np.float64)
+    reducing: Array = divided * np.float64(1.0) * adding
+    return seconds, reducing
 
 
 @lru_cache(maxsize=256)
