@@ -105,10 +105,10 @@ def _tile_seconds(
         return tiles.by_rows(sizes, shape.m / groups), 0.0
     kilocycle = 1e3 / clock_hz(chip)
     whole, parts = tiles.fastest(sizes), tiles.fastest(tiles.split(grid, count)) + constants["prologue"] * kilocycle
-    adding = constants["split"] * kilocycle
+    adding: Any = constants["split"] * kilocycle
     divided = np.hypot(parts, memory_s) + adding < np.hypot(whole, memory_s)
     seconds: Array = whole + divided * (parts - whole)  # three times faster than np.where
-    return seconds, divided * np.asarray(adding, dtype=np.float64)
+    return seconds, divided * np.float64(1.0) * adding
 
 
 @lru_cache(maxsize=256)
