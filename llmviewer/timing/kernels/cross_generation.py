@@ -1,4 +1,7 @@
-"""Corrections of constants that were fitted on one chip for another generation, whose kernels are other programs."""
+"""Corrections of constants that were fitted on one chip for another generation, whose kernels are other programs.
+
+Generations with a profile of one of their chips take that chip's constants and need none.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,18 @@ from llmviewer.timing.kernels.family import Constants
 
 #: Published efficiencies by generation, aggregated from the kernel tables of aiconfigurator
 #: (https://github.com/ai-dynamo/aiconfigurator, Apache-2.0): causal FLOP of prefill over the bf16 peak at 512, 1k, 2k,
-#: 4k, 8k, 16k tokens on H100 .17 .28 .43 .53 .59 .61, A100 .24 .36 .46 .52 .55 .57, L40S .26 .36 .43 .47 .49 .50
-#: (FlashAttention-2 there); a decode kernel takes t0 + bytes / bandwidth x k with t0 11.7 us and k 1.09 on H100,
-#: 15 us and 1.46 on A100; L40S reads .82 of its bandwidth where H100 reads .90.
-_AMPERE = {
+#: 4k, 8k, 16k tokens on H100 .17 .28 .43 .53 .59 .61, A100 .24 .36 .46 .52 .55 .57 (FlashAttention-2 there); a decode
+#: kernel takes t0 + bytes / bandwidth x k with t0 11.7 us and k 1.09 on H100, 15 us and 1.46 on A100.
+_BEFORE_HOPPER = {
     "attention_prefill": {"compute": 0.75, "tile": 2.0},
     "attention_decode": {"floor": 1.4, "memory": 0.82},
-}
-_ADA = {"attention_prefill": {"compute": 0.66}, "attention_decode": {"memory": 0.92}}
-#: FlashAttention-4 reaches 0.71 of the peak of a B200 (https://arxiv.org/abs/2603.05451): exponentials partly on the
-#: vector units.  Its decode kernels read 8-bit keys without conversion.
-_BLACKWELL = {
-    "attention_prefill": {"special": 1.75},
-    "attention_decode": {"key": 0.6, "key_width": 0.6},
 }
 #: 300 to 500 of 1307 TFLOP/s on an MI300X, Triton to AITER (https://midiareshadi.github.io/blog/attn-dsl-bench/).
 _CDNA = {"attention_prefill": {"compute": 0.42}, "attention_decode": {"floor": 1.3, "memory": 0.85}}
 #: Generation of the target chip -> factors on constants of an H100's fits: family -> constant -> factor.
 FACTORS_FROM_HOPPER: dict[str, Mapping[str, Mapping[str, float]]] = {
-    "ampere": _AMPERE,
-    "ampere-ga10x": _AMPERE,
-    "turing": _AMPERE,
-    "volta": _AMPERE,
-    "ada": _ADA,
-    "blackwell": _BLACKWELL,
-    "blackwell-gb20x": _ADA,
+    "turing": _BEFORE_HOPPER,
+    "volta": _BEFORE_HOPPER,
     "cdna2": _CDNA,
     "cdna3": _CDNA,
     "cdna4": _CDNA,
