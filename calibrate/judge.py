@@ -29,16 +29,21 @@ LISTED_COLUMNS = ("model", "device", "preset", "batch", "input_len", "output_len
 
 
 def predict_tables(
-    paths: Sequence[Path], hardware: str, profile: Profile | None, stated: Stated | None = None
+    paths: Sequence[Path],
+    hardware: str,
+    profile: Profile | None,
+    stated: Stated | None = None,
+    *,
+    lent: bool = False,
 ) -> list[pd.DataFrame]:
     """Every table with predictions added; no row is dropped.  Raises UserError for an unknown kind of table.
 
     Samples of `calibrate run` contain tables of kernels, layers and models.
-    stated: what files of benchmark programs do not state; they alone take it.
+    stated: what files of benchmark programs do not state; they alone take it.  lent: see PredictionOptions.
     """
     if hardware:
         chips.load(hardware)  # raise once here instead of a reason in every row
-    options = predict.PredictionOptions(hardware=hardware, profile=profile)
+    options = predict.PredictionOptions(hardware=hardware, profile=profile, lent=lent)
     stated = stated or Stated(hardware=hardware)
     profiled = [path for path in paths if torch_profiler.is_table(path)]
     benchmarks = [path for path in paths if path in profiled or files.is_benchmark(path)]

@@ -36,10 +36,12 @@ class PredictionOptions:
     """How to predict rows.
 
     hardware: the chip, overriding the column `device`.  profile: searched before the shipped profiles.
+    lent: kernels are predicted as if no profile of the chip were shipped.
     """
 
     hardware: str | Chip = ""
     profile: Profile | None = None
+    lent: bool = False
 
 
 def predict(
@@ -68,7 +70,7 @@ def predict(
 
 
 def _predict_group(rows: RowGroup, options: PredictionOptions, predictions: pd.DataFrame) -> None:
-    efficiency = calibrated(rows.chip, rows.engine, options.profile)
+    efficiency = calibrated(rows.chip, rows.engine, options.profile, lent=options.lent)
     last, family = rows.operators[-1], fit_key(rows)[0]
     try:
         # a short prompt chunk was timed with the prefill kernel, even if a model would run the decode kernel

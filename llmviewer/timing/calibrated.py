@@ -212,10 +212,18 @@ def _decode_mask(operator: Operator) -> Count:
 
 
 def calibrated(
-    chip: Chip, engine: str = "vllm", own: Profile | None = None, borrowed: Mapping[str, str] | None = None
+    chip: Chip,
+    engine: str = "vllm",
+    own: Profile | None = None,
+    borrowed: Mapping[str, str] | None = None,
+    *,
+    lent: bool = False,
 ) -> Calibrated:
-    """The efficiency of a chip's kernels: from `own`, the chip's shipped profile, and those of its donors, in order."""
-    found = profiles.sources(chip)
+    """The efficiency of a chip's kernels: from `own`, the chip's shipped profile, and those of its donors, in order.
+
+    lent: the chip's shipped profile is not used, as if it had none.
+    """
+    found = tuple(source for source in profiles.sources(chip) if not (lent and source.chip == chip.name))
     if own is not None:
         check_families(own)
     return Calibrated(

@@ -44,6 +44,9 @@ InputLen = Annotated[int, opt.integer_option("input_len", "Mean prompt length of
 OutputLen = Annotated[int, opt.integer_option("output_len", "Mean output length of the benchmark.", least=0)]
 Stage = Annotated[str, typer.Option("--stage", help="Stage of a torch profile: prefill or decode.")]
 Passes = Annotated[int, opt.integer_option("passes", "Forward passes of a torch profile.", least=0)]
+Lent = Annotated[
+    bool, typer.Option("--lent", help="Predict kernels with constants of other chips only, as for a chip without rows.")
+]
 Rows = Annotated[str | None, typer.Option("-o", "--output", help="Write the rows with predictions to this file.")]
 
 
@@ -51,6 +54,7 @@ def command(
     table: Tables,
     hardware: Hardware = "",
     profile: Profile = "",
+    lent: Lent = False,
     model: Model = "",
     engine: Engine = "",
     quantization: Quantization = "",
@@ -80,7 +84,7 @@ def command(
         tensor_parallel_size=tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size,
         batch_size=batch_size, input_len=input_len, output_len=output_len, stage=stage, passes=passes,
     )  # fmt: skip
-    predictions = judge.predict_tables(table, hardware, own, stated)
+    predictions = judge.predict_tables(table, hardware, own, stated, lent=lent)
     document = judge.document(predictions)
     if output is not None:
         _write(predictions, output)
