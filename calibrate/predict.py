@@ -73,9 +73,10 @@ def _predict_group(rows: RowGroup, options: PredictionOptions, predictions: pd.D
     efficiency = calibrated(rows.chip, rows.engine, options.profile, lent=options.lent)
     last, family = rows.operators[-1], fit_key(rows)[0]
     try:
+        found = efficiency.select_fit(family, last).fit
         # a short prompt chunk was timed with the prefill kernel, even if a model would run the decode kernel
-        fit = efficiency.select_fit(family, last).fit
-        priced = with_constants(family, fit.constants, efficiency) if fit.family == family else efficiency
+        own = found.family == family
+        priced = with_constants(family, found.constants, efficiency) if own else efficiency
         timing = row_timing(rows, priced)
     except UserError as error:
         predictions.loc[rows.index, "reason"] = str(error)

@@ -1,0 +1,32 @@
+"""The calibration page states the held-out errors of the profiles that are shipped."""
+
+from __future__ import annotations
+
+import runpy
+
+import pytest
+
+from tests.imports import ROOT
+
+KERNELS = runpy.run_path(str(ROOT / "docs" / "kernels.py"))
+
+
+def test_the_page_has_the_table_of_the_shipped_profiles() -> None:
+    page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
+    block = page.partition(KERNELS["BEGIN"])[2].partition(KERNELS["END"])[0]
+    assert block.strip() == KERNELS["table"](), "run `make docs`"
+
+
+@pytest.mark.parametrize("profile", list(KERNELS["shipped"]()), ids=lambda profile: str(profile.chip))
+def test_every_shipped_fit_is_valid_and_states_rows_and_error(profile: object) -> None:
+    from llmviewer.timing.kernels.profile_checks import check_families, check_fit
+    from llmviewer.timing.profile import Profile
+
+    assert isinstance(profile, Profile)
+    check_families(profile)
+    for key in profile.texts:
+        fit = profile.fit(key)
+        check_fit(fit, profile)
+        assert fit.rows["fitted"] >= 8
+        assert fit.error["all"]["mape"] < 1.0
+        assert 0.6 < fit.error["all"]["covered80"] <= 1.0, "the 80 % interval holds most rows that the fit did not see"
