@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.nn.attention import sdpa_kernel
 
@@ -20,8 +21,13 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     shape = tuple(columns[name] for name in ("batch", "heads", "seq", "head_dim"))
     cache = buffers.rotating(dtype, shape, shape)
     q = buffers.random(dtype, shape)
+
+    def run(i: int) -> torch.Tensor:
+        k, v = cache.tensors[i]
+        return F.scaled_dot_product_attention(q, k, v)
+
     return PreparedKernel(
-        run=lambda i: F.scaled_dot_product_attention(q, *cache.tensors[i]),
+        run=run,
         copies=len(cache),
         rotated_bytes=cache.total_bytes,
         context=lambda: sdpa_kernel(BACKENDS[columns["kernel"]]),
