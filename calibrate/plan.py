@@ -11,6 +11,7 @@ from typing import Any
 from llmviewer import models
 from llmviewer.calibrate import shapes
 from llmviewer.calibrate.fit import MIN_ROWS
+from llmviewer.calibrate.rows.routing import busiest_device
 from llmviewer.calibrate.sizes import RunSize
 from llmviewer.calibrate.tables import TABLES
 
@@ -20,10 +21,12 @@ SHARES = {
     "copy": 0.07,
     "block": 0.08,
     "model": 0.11,
-    "gemm": 0.32,
-    "attention_prefill": 0.12,
+    "gemm": 0.27,
+    "attention_prefill": 0.10,
     "attention_decode": 0.12,
-    "elementwise": 0.14,
+    "attention_encoder": 0.04,
+    "moe": 0.06,
+    "elementwise": 0.11,
     "allreduce": 0.02,
 }
 #: config.json fields that define a block or model.
@@ -107,6 +110,8 @@ def _all(size: RunSize, gpus: int) -> Iterator[KernelCase]:
     yield from _experts(size)
     yield from _attention(size)
     yield from _latent(size)
+    yield from _encoders(size)
+    yield from _expert_layers(size)
     yield from _elementwise(size)
     yield from _allreduces(size, gpus)
 
@@ -201,6 +206,35 @@ def _latent(size: RunSize) -> Iterator[KernelCase]:
             yield from (prefill(f"mla_{backend}", _heads(shape, "bfloat16"), b, s) for b, s in size.prompts)
         for shape in absorbed:
             yield from (decode(f"mla_{backend}", _heads(shape, "bfloat16"), b, c) for b, c in size.caches)
+
+
+def _encoders(size: RunSize) -> Iterator[KernelCase]:
+    for shape in shapes.encoder_heads(size.encoder_models):
+        for dtype in size.attention_dtypes:
+            for backend in size.backends:
+                for batch, seq in size.images:
+                    columns = {"dtype": dtype, "kernel": backend, "batch": batch, "seq": seq}
+                    columns |= {"heads": shape.heads, "head_dim": shape.head_dim}
+                    flops = 4.0 * batch * shape.heads * seq * seq * shape.head_dim
+                    yield KernelCase(table="attention_encoder", kernel="encoder", columns=columns, flops=flops)
+
+
+def _expert_layers(size: RunSize) -> Iterator[KernelCase]:
+    for shape in shapes.expert_layers(size.expert_models):
+        for tp, ep in size.expert_splits:
+            for tokens in size.expert_tokens:
+                for routing in size.routings:
+                    yield expert_layer(shape, tokens, tp, ep, routing)
+
+
+def expert_layer(shape: shapes.ExpertLayer, tokens: int, tp: int, ep: int, routing: str) -> KernelCase:
+    """Routed experts of one layer on the busiest of `ep` devices, each expert divided over `tp` devices."""
+    columns = {"dtype": "bfloat16", "kernel": "torch._grouped_mm", "tokens": tokens, "hidden": shape.hidden}
+    columns |= {"inter": shape.inter, "topk": shape.topk, "experts": shape.experts}
+    columns |= {"tp": tp, "ep": ep, "routing": routing}
+    rows, _ = busiest_device(tokens, shape.experts, shape.topk, ep, routing)
+    flops = 6.0 * rows * shape.hidden * shape.inter / tp
+    return KernelCase(table="moe", kernel="moe", columns=columns, flops=flops)
 
 
 def _elementwise(size: RunSize) -> Iterator[KernelCase]:

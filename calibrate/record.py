@@ -30,6 +30,8 @@ TABLES = (
     "gemm",
     "attention_prefill",
     "attention_decode",
+    "attention_encoder",
+    "moe",
     "elementwise",
     "allreduce",
     "copy",

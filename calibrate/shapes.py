@@ -1,4 +1,4 @@
-"""Shapes from the graphs of real models: linear layers, experts, attention, latent attention."""
+"""Shapes from the graphs of real models: linear layers, experts, attention, latent attention, vision towers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from llmviewer import models
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import decode, prefill
 from llmviewer.layers.mla import Mla
+from llmviewer.layers.moe import Moe
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape
 
@@ -33,6 +34,24 @@ class Heads:
     v_head_dim: int
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class ExpertLayer:
+    """Routed experts of a layer: widths of a token and inside an expert, experts per token and in all."""
+
+    hidden: int
+    inter: int
+    topk: int
+    experts: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EncoderHeads:
+    """Attention heads without grouping or mask: their number, and elements of each."""
+
+    heads: int
+    head_dim: int
+
+
 def linears(names: tuple[str, ...]) -> list[LinearShape]:
     """Distinct shapes of the linear layers of these models."""
     return sorted({_linear(shape) for shape in _shapes(names, GemmShape) if shape.experts == 1})
@@ -41,6 +60,27 @@ def linears(names: tuple[str, ...]) -> list[LinearShape]:
 def experts(names: tuple[str, ...]) -> list[LinearShape]:
     """Distinct shapes of the routed experts of these models."""
     return sorted({_linear(shape) for shape in _shapes(names, GemmShape) if shape.experts > 1})
+
+
+def expert_layers(names: tuple[str, ...]) -> list[ExpertLayer]:
+    """Distinct layers of routed experts of these models."""
+    parts = (layer.feed_forward for name in names for layer in models.load(name).layers)
+    found = {
+        ExpertLayer(moe.latent or moe.hidden, moe.expert.intermediate, moe.chosen, moe.experts)
+        for moe in parts
+        if isinstance(moe, Moe)
+    }
+    return sorted(found)
+
+
+def encoder_heads(names: tuple[str, ...]) -> list[EncoderHeads]:
+    """Distinct attention heads of the vision towers of these models, as their config.json states them."""
+    found = set()
+    for name in names:
+        tower = models.read(name).config["vision_config"]
+        count = tower.get("num_attention_heads") or tower["num_heads"]
+        found.add(EncoderHeads(count, tower["hidden_size"] // count))
+    return sorted(found)
 
 
 def heads(names: tuple[str, ...]) -> list[Heads]:

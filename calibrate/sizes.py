@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from llmviewer.calibrate.rows.routing import BALANCED, POWER_LAW
 from llmviewer.core.errors import unknown
 
 Pairs = tuple[tuple[int, int], ...]
@@ -19,6 +20,7 @@ class RunSize:
     budget_s: time of the run; shapes beyond it are left out and counted.
     samples, sample_s: minimum number of samples and target length of each.  settle_s: time that power-limited kernels
     run before the first sample.  max_flops: most FLOP of one call.
+    expert_splits: (tensor-parallel, expert-parallel devices) of a layer of experts.  images: (batch, tokens of each).
     prompts, block_prompts: (batch, tokens).  verified: (batch, draft tokens plus the last accepted one, cached tokens).
     caches, block_caches: (batch, tokens in the cache).
     blocks, whole_models: (model with these widths, layers).
@@ -37,6 +39,11 @@ class RunSize:
     tokens: tuple[int, ...] = ()
     expert_models: tuple[str, ...] = ()
     expert_rows: tuple[int, ...] = ()
+    expert_tokens: tuple[int, ...] = ()
+    expert_splits: Pairs = ((1, 1),)
+    routings: tuple[str, ...] = (BALANCED, f"{POWER_LAW}1.2")
+    encoder_models: tuple[str, ...] = ()
+    images: Pairs = ()
     attention_models: tuple[str, ...] = ()
     latent_models: tuple[str, ...] = ()
     attention_dtypes: tuple[str, ...] = ("bfloat16",)
@@ -74,6 +81,10 @@ GPU = RunSize(
     tokens=(1, 4, 16, 32, 64, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192),
     expert_models=("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite"),
     expert_rows=(8, 64, 512, 2048, 8192, 32768),
+    expert_tokens=(1, 8, 64, 256, 1024, 8192, 32768),
+    expert_splits=((1, 1), (4, 1), (1, 8)),
+    encoder_models=("gemma-3-4b", "llama-4-scout"),
+    images=grid((1, 4, 16), (256, 576, 1024, 2304, 4096, 9216, 16384), 32768),
     attention_models=("llama-2-7b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.2-1b", "qwen2.5-7b", "gemma-2-9b"),
     latent_models=("deepseek-v2-lite", "deepseek-v3"),
     prompts=grid((1, 4, 16), (128, 512, 1024, 2048, 4096, 8192, 16384), 32768),
@@ -98,6 +109,10 @@ CPU = RunSize(
     tokens=(1, 4, 16, 64, 256, 1024),
     expert_models=("olmoe-1b-7b",),
     expert_rows=(8, 64, 512),
+    expert_tokens=(1, 8, 64, 256),
+    expert_splits=((1, 1), (4, 1), (1, 8)),
+    encoder_models=("gemma-3-4b", "llama-4-scout"),
+    images=grid((1, 4), (64, 256, 576, 1024, 2304), 4096),
     attention_models=("qwen3-0.6b", "qwen2.5-0.5b", "tinyllama-1.1b", "gemma-2-2b"),
     latent_models=("deepseek-v2-lite",),
     attention_dtypes=("float32", "bfloat16"),
@@ -124,6 +139,8 @@ SIZES: dict[tuple[str, str], RunSize] = {
         tokens=(1, 16, 64, 128, 256, 512, 2048, 8192),
         expert_models=("qwen3-30b-a3b",),
         expert_rows=(8, 512, 8192),
+        expert_tokens=(1, 64, 1024, 8192),
+        images=grid((1, 8), (256, 576, 1024, 4096), 16384),
         attention_models=("llama-2-7b", "llama-3.1-8b", "llama-3.2-1b"),
         latent_models=("deepseek-v2-lite",),
         prompts=grid((1, 8), (128, 512, 2048, 8192), 16384),
@@ -144,6 +161,8 @@ SIZES: dict[tuple[str, str], RunSize] = {
         tokens=(*GPU.tokens, 2, 8, 24, 48, 96, 320, 768, 1536, 3072, 16384),
         expert_models=(*GPU.expert_models, "deepseek-v3", "qwen3-235b-a22b"),
         expert_rows=doubling(8, 65536),
+        expert_tokens=doubling(1, 65536),
+        images=grid(doubling(1, 32), (64, 256, 576, 1024, 1536, 2304, 4096, 9216, 16384), 65536),
         attention_models=(*GPU.attention_models, "qwen3-32b", "gemma-2b", "mistral-nemo"),
         prompts=grid((1, 2, 4, 8, 16, 32), doubling(64, 32768), 65536),
         caches=grid(doubling(1, 256), doubling(128, 131072), 2097152),
@@ -160,6 +179,10 @@ SIZES: dict[tuple[str, str], RunSize] = {
         models=("qwen3-0.6b",),
         dtypes=("float32", "bfloat16", "int8", "w4a16"),
         tokens=(1, 4, 16, 64, 256),
+        expert_tokens=(1, 8, 64),
+        expert_splits=((1, 8), (4, 8)),
+        encoder_models=("gemma-3-4b",),
+        images=((1, 64), (2, 64), (4, 64), (1, 128), (1, 256), (2, 256), (4, 256), (1, 576), (1, 1024)),
         attention_models=("qwen3-0.6b", "tinyllama-1.1b"),
         attention_dtypes=("float32",),
         backends=("sdpa_flash",),

@@ -17,7 +17,8 @@ from llmviewer.calibrate.kernels import KERNELS
 from llmviewer.calibrate.kernels.attention import BACKENDS
 from llmviewer.calibrate.kernels.elementwise import OPERATIONS
 from llmviewer.calibrate.kernels.llama import LlamaConfig
-from llmviewer.calibrate.shapes import Heads, LinearShape
+from llmviewer.calibrate.rows import routing as routing_rows
+from llmviewer.calibrate.shapes import EncoderHeads, ExpertLayer, Heads, LinearShape
 from llmviewer.core.workload import decode, prefill
 from llmviewer.models.load import parse
 
@@ -27,6 +28,8 @@ COLUMNS = {
     "gemm": "dtype kernel m n k",
     "attention_prefill": "dtype kv_dtype kernel batch seq heads kv_heads head_dim window prefix",
     "attention_decode": "dtype kv_dtype kernel batch context heads kv_heads head_dim window",
+    "attention_encoder": "dtype kernel batch seq heads head_dim",
+    "moe": "dtype kernel tokens hidden inter topk experts tp ep routing",
     "allreduce": "op dtype impl gpus bytes",
     "elementwise": "op dtype tokens width",
     "block": "dtype config batch stage graph",
@@ -44,6 +47,12 @@ def test_attention_and_experts_are_those_of_the_model() -> None:
     assert shapes.heads(("llama-3.1-8b",)) == [Heads(32, 8, 128, 128)]
     assert shapes.latent_heads(("deepseek-v3",)) == ([Heads(128, 128, 192, 128)], [Heads(128, 1, 576, 512)])
     assert shapes.experts(("mixtral-8x7b",)) == [LinearShape(4096, 14336, 8), LinearShape(14336, 4096, 8)]
+    assert shapes.expert_layers(("mixtral-8x7b",)) == [ExpertLayer(4096, 14336, 2, 8)]
+
+
+def test_encoder_heads_are_those_of_the_vision_tower() -> None:
+    """Gemma 3: 1152 elements in 16 heads; Llama 4: 1408 in 16."""
+    assert shapes.encoder_heads(("gemma-3-4b", "llama-4-scout")) == [EncoderHeads(16, 72), EncoderHeads(16, 88)]
 
 
 @pytest.mark.parametrize("size", ALL)
@@ -174,3 +183,63 @@ def test_a_draft_token_attends_to_the_cache_and_earlier_tokens() -> None:
 
 def test_power_limited_work_is_warmed_up_on_a_gpu() -> None:
     assert all(sizes.size_named("cuda", name).settle_s > 0.2 for name in ("quick", "default", "full"))
+
+
+def test_experts_compute_the_weighted_sum_of_the_chosen_ones() -> None:
+    """The timed layer against a loop over pairs, where one expert has no row and one token has one expert less."""
+    from llmviewer.calibrate.kernels import moe
+
+    torch.manual_seed(0)
+    made = moe.choice((3, 0, 4, 4), 4, torch.float32, Buffers("cpu", 1024))
+    assert made.experts.tolist() == [[0, 2, 3], [0, 2, 3], [0, 2, 3], [2, 3, 4]]
+    x, into, out = torch.randn(4, 16), torch.randn(4, 48, 16), torch.randn(4, 16, 24)
+    expected = torch.zeros(4, 16)
+    for token, slot in ((t, s) for t in range(4) for s in range(3) if made.experts[t, s] < 4):
+        expert = made.experts[token, slot]
+        gate, up = (into[expert] @ x[token]).chunk(2)
+        expected[token] += made.scores[token, 0, slot] * (out[expert] @ (torch.nn.functional.silu(gate) * up))
+    torch.testing.assert_close(moe.layer(x, made, (into, out), torch.arange(12)), expected)
+
+
+@pytest.mark.parametrize("routing", ["balanced", "power_law_1.2"])
+def test_measured_experts_have_the_matmul_flops_of_the_plan(routing: str) -> None:
+    """64 tokens x 4 of 16 experts on 4 devices: 64 rows in balance, more on the busiest device of a power law."""
+    case = plan.expert_layer(ExpertLayer(32, 16, 4, 16), 64, 2, 4, routing)
+    rows = sum(routing_rows.busiest_loads(64, 16, 4, 4, routing))
+    assert rows == 64 if routing == "balanced" else rows > 64
+    assert case.flops == pytest.approx(6.0 * rows * 32 * 8, rel=0.1)
+    work = KERNELS["moe"](case.columns, Buffers("cpu", 1024))
+    output = work.run(0)
+    assert isinstance(output, torch.Tensor)
+    assert output.shape == (64, 32)
+    assert output.isfinite().all()
+
+
+@pytest.mark.parametrize(("tokens", "devices"), [(1, 4), (7, 1), (100, 2)])
+def test_balanced_rows_are_dealt_evenly_to_the_active_experts(tokens: int, devices: int) -> None:
+    """A token with 2 of 8 experts on 4 devices is half a row for each, of which the busiest has one."""
+    loads = routing_rows.busiest_loads(tokens, 8, 2, devices, "balanced")
+    rows, active = routing_rows.busiest_device(tokens, 8, 2, devices, "balanced")
+    assert (len(loads), sum(loads), sum(load > 0 for load in loads)) == (8 // devices, rows, active)
+    assert max(loads) - min(load for load in loads if load) <= 1
+
+
+def test_an_encoder_attends_without_a_mask() -> None:
+    """The first token sees the last one: its output is the mean of all values weighted by its scores."""
+    columns = {"dtype": "float32", "kernel": "sdpa_math", "batch": 2, "seq": 5, "heads": 3, "head_dim": 8}
+    seen: list[tuple[torch.Tensor, ...]] = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def remember(*tensors: torch.Tensor, **options: object) -> torch.Tensor:
+        assert not options
+        seen.append(tensors)
+        return attend(*tensors)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llmviewer.calibrate.kernels.encoder.F.scaled_dot_product_attention", remember)
+        output = KERNELS["encoder"](columns, Buffers("cpu", 1024)).run(0)
+    ((q, k, v),) = seen
+    expected = torch.softmax(q @ k.transpose(2, 3) / 8**0.5, dim=-1) @ v
+    assert isinstance(output, torch.Tensor)
+    assert output.shape == (2, 3, 5, 8)
+    torch.testing.assert_close(output, expected)

@@ -15,10 +15,12 @@ import pytest
 pytest.importorskip("torch", reason="measuring needs torch")
 import torch
 
-from llmviewer.calibrate import record, sizes
+from llmviewer.calibrate import plan, record, sizes
 from llmviewer.calibrate.kernels import KERNELS
 from llmviewer.calibrate.run import Progress, run
+from llmviewer.calibrate.tables import RowGroup, row_groups
 from llmviewer.calibrate.timer import PreparedKernel
+from llmviewer.calibrate.usable import usable_rows
 from llmviewer.cli import main
 from llmviewer.core.errors import UserError
 
@@ -28,6 +30,8 @@ TINY = sizes.RunSize(
     models=("pythia-1.4b",), dtypes=("float32",), tokens=(1,), attention_models=("qwen2.5-0.5b",),
     attention_dtypes=("float32",), backends=("sdpa_flash",), latent_models=(),
     prompts=((1, 16),), caches=((2, 32),), widths=(64,), copy_bytes=(4096,),
+    expert_models=("olmoe-1b-7b",), expert_tokens=(2,), expert_splits=((1, 16),),
+    encoder_models=("gemma-3-4b",), images=((1, 16),),
     blocks=(("qwen2.5-0.5b", 1),), whole_models=(), block_dtypes=("float32",), block_caches=((1, 8),),
 )  # fmt: skip
 
@@ -66,8 +70,8 @@ def test_a_run_writes_the_environment_and_rows_of_every_table(measured: Path) ->
     header, *rows = lines(measured)
     assert header["schema"] == "llmviewer.samples/1"
     assert {"device", "device_name", "torch", "threads", "cache_bytes", "cpu", "date"} <= set(header["environment"])
-    tables = {"gemm", "attention_prefill", "attention_decode", "elementwise", "copy", "launch", "block"}
-    assert {row["table"] for row in rows} == tables
+    attention = {"attention_prefill", "attention_decode", "attention_encoder"}
+    assert {row["table"] for row in rows} == attention | {"gemm", "moe", "elementwise", "copy", "launch", "block"}
     for row in rows:
         assert (row["device"], row["source"], row["engine"]) == ("cpu", "llmviewer", f"torch {torch.__version__}")
         assert "skipped" in row or len(row["samples_us"]) >= 3
@@ -79,6 +83,34 @@ def test_read_gives_the_environment_and_a_table_of_each_kind(measured: Path) -> 
     assert environment["device"] == "cpu"
     assert {"m", "n", "k", "dtype", "latency_us", "samples_us", "spread", "stable"} <= set(tables["gemm"].columns)
     assert tables["block"]["config"][0]["model_type"] == "llama"
+
+
+@pytest.mark.parametrize("table", ["attention_encoder", "moe"])
+def test_measured_rows_are_read_as_the_rows_of_others(measured: Path, table: str) -> None:
+    """A fit takes them: of one engine, with every row of the table, unless torch lacks the kernel."""
+    skipped = [row["skipped"] for row in lines(measured)[1:] if row["table"] == table and "skipped" in row]
+    if not hasattr(torch, "_grouped_mm") and table == "moe":
+        assert set(skipped) == {f"torch {torch.__version__} has no grouped GEMM"}
+        return
+    frame = record.read(measured)[1][table]
+    clean, reasons = usable_rows(frame, table)
+    groups = [group for group in row_groups(clean, "h100-sxm") if isinstance(group, RowGroup)]
+    assert (skipped, list(reasons)) == ([], [])
+    assert sum(len(group.measured_s) for group in groups) == len(frame) > 0
+    assert {(group.table, group.engine) for group in groups} == {(table, "torch")}
+
+
+@pytest.mark.parametrize(("source", "engine"), [("llmviewer", "torch-eager"), ("aiconfigurator", "torch")])
+def test_all_reduces_of_a_run_are_those_of_a_host(source: str, engine: str) -> None:
+    """`calibrate run` launches NCCL call by call, so its times serve no engine with CUDA graphs."""
+    import pandas as pd
+
+    case = next(case for case in plan.cases(sizes.size_named("cuda", "quick"), gpus=2) if case.table == "allreduce")
+    columns = {"device": "h200", "source": source, "engine": "torch 2.11.0", "latency_us": 20.0, **case.columns}
+    clean, _ = usable_rows(pd.DataFrame([columns]), "allreduce")
+    (group,) = row_groups(clean)
+    assert isinstance(group, RowGroup)
+    assert group.engine == engine
 
 
 def test_a_killed_run_resumes(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from llmviewer.calibrate.kernels import (
     block,
     copy,
     elementwise,
+    encoder,
     experts,
     fp8,
     int4,
@@ -20,6 +21,7 @@ from llmviewer.calibrate.kernels import (
     linear,
     mla,
     model,
+    moe,
 )
 from llmviewer.calibrate.timer import PreparedKernel
 
@@ -35,6 +37,8 @@ KERNELS: dict[str, Build] = {
     "experts": experts.build,
     "attention": attention.build,
     "mla": mla.build,
+    "encoder": encoder.build,
+    "moe": moe.build,
     "elementwise": elementwise.build,
     "launch": launch.build,
     "allreduce": allreduce.build,

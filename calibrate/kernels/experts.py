@@ -14,9 +14,7 @@ from llmviewer.calibrate.timer import PreparedKernel
 
 def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
     """`active` of `experts` experts get m / active rows each; weights of the others are not read."""
-    if not hasattr(torch, "_grouped_mm"):
-        raise UnsupportedError(f"torch {torch.__version__} has no grouped GEMM")
-    need_capability(buffers.kind, 8, 0, "_grouped_mm")
+    need_grouped_gemm(buffers.kind)
     m, n, k, experts, active = (columns[name] for name in ("m", "n", "k", "experts", "active"))
     dtype = DTYPES[columns["dtype"]]
     weights = buffers.rotating(dtype, (experts, n, k))
@@ -28,6 +26,13 @@ def build(columns: Mapping[str, Any], buffers: Buffers) -> PreparedKernel:
         copies=len(weights),
         rotated_bytes=weights.total_bytes * active / experts,
     )
+
+
+def need_grouped_gemm(kind: str) -> None:
+    """Raise UnsupportedError without torch._grouped_mm or on a CUDA device that lacks it."""
+    if not hasattr(torch, "_grouped_mm"):
+        raise UnsupportedError(f"torch {torch.__version__} has no grouped GEMM")
+    need_capability(kind, 8, 0, "_grouped_mm")
 
 
 def row_ends(rows: int, experts: int, active: int) -> list[int]:

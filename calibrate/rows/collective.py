@@ -57,7 +57,8 @@ def _engine(engine: str, first: Any) -> str:
     """The engine; collectives launched one by one by the host, not in a CUDA graph, are an engine of their own."""
     if str(first.get("source", "")) == "vidur":
         return "vidur-host"
-    return f"{engine}-eager" if "eager" in str(first["impl"]) else engine
+    by_host = "eager" in str(first["impl"]) or str(first.get("source", "")) == "llmviewer"  # `calibrate run`
+    return f"{engine}-eager" if by_host else engine
 
 
 ALLREDUCE = Table(

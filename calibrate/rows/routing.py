@@ -34,9 +34,27 @@ def busiest_device(tokens: int, experts: int, chosen: int, devices: int, routing
     own, rows = experts // devices, tokens * chosen
     if routing == BALANCED:
         return (max(rows / devices, 1.0), float(min(own, max(int(np.ceil(rows / devices - 1e-9)), 1))))
-    loads = _loads(tokens, experts, rows, float(routing.removeprefix(POWER_LAW))).reshape(DRAWS, devices, own)
-    busiest = loads[np.arange(DRAWS), loads.sum(axis=2).argmax(axis=1)]
+    busiest = _busiest(tokens, experts, rows, devices, routing)
     return float(busiest.sum(axis=1).mean()), float((busiest > 0.0).sum(axis=1).mean())
+
+
+def busiest_loads(tokens: int, experts: int, chosen: int, devices: int, routing: str) -> list[int]:
+    """Rows of each expert of the device with most rows; for a power law, of the draw nearest to the mean."""
+    rows, active = busiest_device(tokens, experts, chosen, devices, routing)
+    if routing == BALANCED:
+        each, more = divmod(int(np.ceil(rows - 1e-9)), int(active))
+        return [(each + (i < more)) * (i < active) for i in range(experts // devices)]
+    busiest = _busiest(tokens, experts, tokens * chosen, devices, routing)
+    nearest = busiest[np.abs(busiest.sum(axis=1) - rows).argmin()]
+    return [int(load) for load in nearest]
+
+
+def _busiest(tokens: int, experts: int, rows: int, devices: int, routing: str) -> Array:
+    """Rows of each expert of the device with most of them, for every draw."""
+    loads = _loads(tokens, experts, rows, float(routing.removeprefix(POWER_LAW)))
+    by_device = loads.reshape(DRAWS, devices, experts // devices)
+    found: Array = by_device[np.arange(DRAWS), by_device.sum(axis=2).argmax(axis=1)]
+    return found
 
 
 def _loads(tokens: int, experts: int, rows: int, exponent: float) -> Array:
