@@ -254,7 +254,7 @@ def main(path: Path, names: Sequence[str] = ()) -> list[EngineFit]:
     """Fit every engine of FREE on a table, and rewrite its file."""
     frame = read_table(path)
     rows: list[Any] = frame.to_dict("records")
-    frame = frame[[not is_known_broken(row) for row in rows]].reset_index(drop=True)
+    frame = frame[[not (is_known_broken(row) or has_uncertain_kernels(row)) for row in rows]].reset_index(drop=True)
     cases = cases_of(frame)
     results = []
     for name in names or FREE:
@@ -272,6 +272,14 @@ def is_known_broken(row: Mapping[str, Any]) -> bool:
     """Whether a row is known to be broken: llama.cpp's 16-bit prefill on an A100 SXM."""
     prompts = row["output_len"] == 0 and row.get("weight_dtype") == "fp16"
     return bool(prompts and row["device"] == "a100_sxm" and str(row["engine"]).startswith("llama.cpp"))
+
+
+def has_uncertain_kernels(row: Mapping[str, Any]) -> bool:
+    """Whether a row's kernels are further off than an engine's constants: 4-bit experts of gpt-oss on a Hopper chip.
+
+    Their fits rest on a few dozen rows, with errors of 17 to 22 %.
+    """
+    return "gpt-oss" in str(row["model"]) and str(row["device"]).startswith("h")
 
 
 if __name__ == "__main__":

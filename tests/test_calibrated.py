@@ -106,10 +106,10 @@ def operator_named(found: dict[str, Any], operator: str, stage: str = "decode") 
 
 
 def test_constants_of_another_chip_have_wider_intervals_and_are_marked() -> None:
-    own, efficiency_of = (answer("llama-2-7b", chip, input_len=2048) for chip in ("h100", "h200"))
+    own, efficiency_of = (answer("llama-2-7b", chip, input_len=2048) for chip in ("h100", "h20"))
     assert own["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "measured"
     assert efficiency_of["efficiency"]["kernels"]["gemm/fp16"]["basis"] == "transferred"
-    assert width(operator_named(efficiency_of, "down_proj")) > 1.2 * width(operator_named(own, "down_proj"))
+    assert width(operator_named(efficiency_of, "down_proj")) > width(operator_named(own, "down_proj"))
     assert "borrowed from" in efficiency_of["provenance"]["times"]
     assert "measured on h100-sxm" in own["provenance"]["times"]
 
@@ -209,11 +209,13 @@ def kernel_of(efficiency: Calibrated, family: str, variant: str) -> tuple[str, s
     return found.basis, f"{found.chip}: {found.fit.key}"
 
 
-def test_an_engine_prefers_its_own_kernels_of_the_generation_to_others_on_the_chip() -> None:
+def test_an_engine_takes_its_own_kernels_of_the_chip_before_those_of_its_generation() -> None:
     vllm = efficiency_of("vllm", "h200", "h200", "h100-sxm", "a100-80gb-sxm")
-    assert kernel_of(vllm, "gemm", "bf16") == ("transferred", "h100-sxm: gemm/bf16/vllm")
-    assert kernel_of(vllm, "attention_decode", "bf16") == ("transferred", "h100-sxm: attention_decode/bf16/vllm")
+    assert kernel_of(vllm, "gemm", "bf16") == ("measured", "h200: gemm/bf16/vllm")
+    assert kernel_of(vllm, "attention_decode", "bf16") == ("measured", "h200: attention_decode/bf16/vllm")
     assert kernel_of(vllm, "streaming", "norm") == ("transferred afar", "a100-80gb-sxm: streaming/norm/vllm")
+    later = efficiency_of("vllm", "h20", "h200", "h100-sxm")
+    assert kernel_of(later, "gemm", "bf16") == ("transferred", "h200: gemm/bf16/vllm")
     torch = efficiency_of("torch-unfused", "h200", "h200", "h100-sxm")
     assert kernel_of(torch, "gemm", "bf16") == ("measured", "h200: gemm/bf16/torch")
 

@@ -29,4 +29,5 @@ def test_every_shipped_fit_is_valid_and_states_rows_and_error(profile: object) -
         check_fit(fit, profile)
         assert fit.rows["fitted"] >= 8
         assert fit.error["all"]["mape"] < 1.0
-        assert 0.6 < fit.error["all"]["covered80"] <= 1.0, "the 80 % interval holds most rows that the fit did not see"
+        if fit.rows["fitted"] >= 30:
+            assert 0.65 < fit.error["all"]["covered80"] < 0.95, "the 80 % interval holds 80 % of unseen rows"

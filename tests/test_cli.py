@@ -458,7 +458,7 @@ def test_calibrated_rows_are_marked_and_have_columns_for_interval_bounds(
     for words in (
         ["analyze", "llama-3.2-1b", "--hardware", "h100"],
         ["sweep", "llama-3.2-1b", "--hardware", "h100", "--efficiency", "calibrated"],
-        ["compare", "llama-3.2-1b", "--hardware", "h100,l40s", "--efficiency", "calibrated"],
+        ["compare", "llama-3.2-1b", "--hardware", "h100,rtx-4090", "--efficiency", "calibrated"],
     ):
         assert main([*words, "--format", "csv"]) == 0
         for row in csv.DictReader(io.StringIO(capsys.readouterr().out)):
@@ -468,7 +468,7 @@ def test_calibrated_rows_are_marked_and_have_columns_for_interval_bounds(
 
 
 def test_a_comparison_states_the_origin_of_each_chips_constants(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "llama-3.2-1b", "--hardware", "h100,l40s", "--efficiency", "calibrated"]) == 0
+    assert main(["compare", "llama-3.2-1b", "--hardware", "h100,rtx-4090", "--efficiency", "calibrated"]) == 0
     message = " ".join(capsys.readouterr().out.split())
     assert "h100-sxm: kernels measured on h100-sxm" in message
-    assert "l40s: kernels not measured on this chip" in message
+    assert "rtx-4090: kernels not measured on this chip" in message

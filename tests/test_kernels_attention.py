@@ -234,11 +234,11 @@ def test_eager_attention_products_are_unmeasured_batched_gemms() -> None:
 
 def test_hopper_constants_are_adjusted_for_other_generations() -> None:
     base = PREFILL.start_values()
-    ampere = adapt_constants(base, "attention_prefill", "h100-sxm", "ampere")
-    assert ampere["compute"] == pytest.approx(0.75 * base["compute"]) and ampere["floor"] == base["floor"]
+    volta = adapt_constants(base, "attention_prefill", "h100-sxm", "volta")
+    assert volta["compute"] == pytest.approx(0.75 * base["compute"]) and volta["floor"] == base["floor"]
     assert adapt_constants(base, "attention_prefill", "h100-sxm", "hopper") is base
-    assert adapt_constants(base | {"special": 0.9}, "attention_prefill", "h100-sxm", "blackwell")["special"] == 1.0
-    assert adapt_constants(base, "attention_prefill", "a100-80gb-sxm", "ampere") is base
+    assert adapt_constants(base, "attention_prefill", "h100-sxm", "blackwell") is base
+    assert adapt_constants(base, "attention_prefill", "a100-80gb-sxm", "volta") is base
 
 
 def test_every_constant_is_within_bounds_and_documented() -> None:

@@ -169,7 +169,7 @@ def test_fits_of_an_engine_s_own_products_come_first() -> None:
     assert chosen(operator, source, engine="vllm") == ("experts/bf16/vllm", "measured")
     assert chosen(operator, source, engine="trtllm") == ("experts/bf16/sglang", "other engine")
     assert chosen(operator, source, borrowed={"experts/bf16": "sglang"})[0] == "experts/bf16/sglang"
-    assert chosen(operator, source, engine="sglang-triton") == ("experts/bf16/sglang", "measured")
+    assert chosen(operator, source, engine="sglang-triton") == ("experts/bf16/sglang", "other engine")
 
 
 def test_grouped_products_of_torch_are_the_fit_of_the_engine_torch() -> None:

@@ -105,11 +105,11 @@ class Calibrated:
             return SelectedFit(fit=start_fit(FAMILIES[family]), basis=ASSUMED, chip=self.chip)
         raise UserError(f"no profile has constants for {family}; --efficiency ideal needs none")
 
-    def _own_family(self, family: str, variant: str) -> SelectedFit | None:
-        """The nearest fit of a family for a variant."""
+    def _own_family(self, family: str, variant: str, *, strict: bool = False) -> SelectedFit | None:
+        """The nearest fit of a family for a variant.  strict: of equal kernels only."""
         kernel = Kernel(
             family=family, variant=variant, engine=self.borrowed.get(f"{family}/{variant}", self.engine),
-            chip=self.chip, generation=self.generation, users=self.user_profiles,
+            chip=self.chip, generation=self.generation, users=self.user_profiles, strict=strict,
         )  # fmt: skip
         loan = nearest(self.sources, kernel)
         return None if loan is None else self._adapted(loan)
@@ -117,7 +117,7 @@ class Calibrated:
     def _last_resort(self, family: str, variant: str) -> SelectedFit | None:
         """The fit of another family that stands for one without any."""
         kinds = (kind.split("/") for kind in FAMILIES[family].last_resorts.get(variant, ()))
-        found = next(filter(None, (self._own_family(*kind) for kind in kinds)), None)
+        found = next(filter(None, (self._own_family(*kind, strict=True) for kind in kinds)), None)
         return None if found is None else replace(found, basis=ASSUMED)
 
     def _adapted(self, loan: Loan) -> SelectedFit:

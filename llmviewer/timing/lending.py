@@ -23,15 +23,16 @@ BASES = (
 #: of log(measured / predicted); "" for families without a row of their own.  They are the least widths with which the
 #: intervals hold 80 % of the measured rows of docs/calibration.md, all chips alike, if each is predicted by another
 #: engine's fits of the chip, or as if it had no profile (`calibrate validate --lent`): transferred between H100 and
-#: H200; afar to A100, B200, L40S and RTX PRO 6000; assumed to Arc Pro B60, and by kernels of other formats.  For norms
-#: and other streaming kernels rows of two engines exist of conversions alone; their 0.5 is a guess.
+#: H200; afar to A100, B200, L40S and RTX PRO 6000; assumed to Arc Pro B60, and by kernels of other formats, but never
+#: narrower than the other origins.  For norms and other streaming kernels rows of two engines exist of conversions
+#: alone; their 0.5 is a guess.
 _ERRORS = {
     "gemm": (0.40, 0.05, 0.29, 0.90),
     "attention_prefill": (0.50, 0.04, 0.30, 1.35),
     "attention_decode": (0.63, 0.03, 0.38, 1.55),
-    "collective": (0.86, 0.05, 0.32, 0.41),
-    "experts": (0.49, 0.14, 0.41, 0.59),
-    "": (0.50, 0.11, 0.45, 0.60),
+    "collective": (0.86, 0.05, 0.32, 0.95),
+    "experts": (0.49, 0.14, 0.41, 0.70),
+    "": (0.50, 0.11, 0.45, 0.70),
 }
 #: (family, basis) -> error of a whole fit.  Two words are independent errors: unless listed here, their squares add.
 FIT_ERRORS: dict[tuple[str, str], float] = {
@@ -57,6 +58,7 @@ class Kernel:
     """A kernel in search of constants: its family, variant and engine, and the chip that runs it.
 
     users: number of leading profiles that the user supplied; these are searched first, for kernels of any engine.
+    strict: only equal kernels may serve it, no substitutes.
     """
 
     family: str
@@ -65,6 +67,7 @@ class Kernel:
     chip: str
     generation: str
     users: int = 0
+    strict: bool = False
 
     def basis(self, source: Profile, engine: str) -> str:
         """Origin of constants of an engine in a profile, in words of BASES."""
@@ -131,7 +134,7 @@ def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tupl
     for at, source in enumerate(sources):
         users = at < kernel.users
         for place, (kind, engine) in enumerate(_fits(source, kernel, equals)):
-            if not kernel.takes(engine):
+            if not kernel.takes(engine) or (kernel.strict and kind not in equals):
                 continue
             tier = 0 if kind in equals else 1 + _place(kind, substitutes)
             unlent = not users and _base(engine) == OWN_USE_ONLY != _base(kernel.engine)

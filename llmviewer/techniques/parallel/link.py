@@ -28,8 +28,8 @@ def _make(text: str) -> Change:
 TECHNIQUE = Technique(
     name="link",
     kind="parallelism",
-    summary="Chooses the link between devices: one of the chip's, such as nvlink over a bridge; or pcie-host, for a "
-    "box whose PCIe cards have no peer-to-peer access and exchange data through the host's memory.",
+    summary="Chooses the link between devices: nvlink over a bridge, or pcie-host for PCIe cards without peer-to-peer "
+    "access, which exchange data through the host's memory.",
     formula="share of the link's rate, n cards: over pcie bus x (far + (1 - far) (2/n)^2); over pcie-host bus for 2 "
     "cards, crossing x (4/n)^crowding for more; all four are fitted",
     source="NCCL timed by aiconfigurator: 8 RTX PRO 6000 with peer-to-peer access, 8 L40S without "

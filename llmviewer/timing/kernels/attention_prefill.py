@@ -113,7 +113,7 @@ def _sharing(group: Group, shape: AttentionShape, constants: Constants) -> Count
         return shape.heads / shape.kv_heads
     if constants["rows"] != PAGED_ROWS or shape.window < np.inf:
         return 1.0
-    sharing: Count = np.where(np.asarray(group.new_tokens) == 1.0, shape.heads / shape.kv_heads, 1.0)
+    sharing: Count = np.where(group.new_tokens == 1.0, shape.heads / shape.kv_heads, 1.0)
     return sharing
 
 
