@@ -59,10 +59,9 @@ def cell(fits: list[Fit]) -> str:
         return ""
 
     def mean(name: str) -> float:
-        return sum(fit.error["all"][name] * fit.error["all"]["rows"] for fit in fits) / rows
+        return sum(fit.error["all"].get(name, 0.0) * fit.error["all"]["rows"] for fit in fits) / rows
 
-    covered = sum(fit.error["all"].get("covered80", 0.0) * fit.error["all"]["rows"] for fit in fits) / rows
-    return f"{100 * mean('mape'):.1f} ({100 * mean('bias'):+.0f}; {100 * covered:.0f}) of {rows:,.0f}"
+    return f"{100 * mean('mape'):.1f} ({100 * mean('bias'):+.0f}; {100 * mean('covered80'):.0f}) of {rows:,.0f}"
 
 
 def table() -> str:

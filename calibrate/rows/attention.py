@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.calibrate.rows.table import Table, column
+from llmviewer.calibrate.rows.table import Table, column, divided
 from llmviewer.core import dtypes
 from llmviewer.core.counts import Array
-from llmviewer.core.ir import Access, Operator, Place, Role, Tensor
+from llmviewer.core.ir import Access, Operator, Role, Tensor, whole
 from llmviewer.core.workload import chunk, decode, prefill
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, flash
@@ -65,11 +65,8 @@ def _is_absorbed_latent(group: pd.DataFrame, first: Any) -> bool:
 
 
 def _reads(tensor: Tensor, warm_share: Array | float) -> tuple[Access, ...]:
-    cold, warm = (
-        Access(tensor, tensor.elements * (1.0 - warm_share)),
-        Access(tensor.at(Place.L2), tensor.elements * warm_share),
-    )
-    return (cold, warm) if np.any(warm_share) else (cold,)
+    parts = divided(whole(tensor), warm_share)
+    return parts if np.any(warm_share) else parts[:1]
 
 
 def _prefill(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:

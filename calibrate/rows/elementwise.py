@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.calibrate.rows.table import Table
+from llmviewer.calibrate.rows.table import Table, divided
 from llmviewer.core import dtypes
 from llmviewer.core.counts import Array
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Access, Block, Operator, Place, Role, Tensor, whole
+from llmviewer.core.ir import Access, Block, Operator, Role, Tensor, whole
 from llmviewer.core.kinds import Kind
 from llmviewer.formats.linear import Format, with_formats
 from llmviewer.hardware.chip import Chip
@@ -58,11 +58,7 @@ def _left_in_l2(operator: Operator, chip: Chip) -> Operator:
     share = np.clip(2.0 - 2.0 * operator.traffic_bytes / chip.l2_bytes, 0.0, MOST_KEPT)
 
     def placed(accesses: tuple[Access, ...]) -> tuple[Access, ...]:
-        return tuple(
-            Access(tensor, a.elements * part)
-            for a in accesses
-            for tensor, part in ((a.tensor, 1.0 - share), (a.tensor.at(Place.L2), share))
-        )
+        return tuple(part for access in accesses for part in divided(access, share))
 
     return replace(operator, reads=placed(operator.reads), writes=placed(operator.writes))
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from llmviewer.calibrate.rows.gemm import FP8_BLOCK, WEIGHT_ONLY
 from llmviewer.calibrate.rows.routing import BALANCED, busiest_device, is_known
-from llmviewer.calibrate.rows.table import Table, column
+from llmviewer.calibrate.rows.table import Table, column, divided
 from llmviewer.core import dtypes
 from llmviewer.core.counts import Array, Count, total
-from llmviewer.core.ir import Access, Block, Operator, Place, Role, Tensor, whole
+from llmviewer.core.ir import Access, Block, Operator, Role, Tensor, whole
 from llmviewer.formats.linear import Format, with_formats
 from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
@@ -144,9 +144,7 @@ def _as_cached(operators: tuple[Operator, ...], chip: Chip) -> tuple[Operator, .
         found: list[Access] = []
         for access in listed:
             kept = weights if access.tensor.role is Role.WEIGHT else held_share(moved, chip)
-            share = np.minimum(kept, MOST_CACHED)
-            found.append(Access(access.tensor, access.elements * (1.0 - share)))
-            found.append(Access(access.tensor.at(Place.L2), access.elements * share))
+            found += divided(access, np.minimum(kept, MOST_CACHED))
         return tuple(found)
 
     moved = [operator.traffic_bytes - operator.read_bytes(Role.WEIGHT) for operator in operators]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.calibrate.rows.table import Table
+from llmviewer.calibrate.rows.table import Table, divided
 from llmviewer.core import dtypes
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
-from llmviewer.core.ir import Access, Block, Operator, Place, Tensor
+from llmviewer.core.ir import Block, Operator, Tensor
 from llmviewer.formats.linear import Format, weight_access, with_formats
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.gemm import GemmShape, Linear
@@ -82,8 +82,8 @@ def _with_resident_tensors(product: Operator, chip: Chip, first: Any) -> Operato
     kept = _resident_share((copies * matrix + (copies if own else 1.0) * inputs + outputs) / capacity)
     written = _resident_share((matrix + inputs + outputs) / capacity)
     read = kept if own else written
-    reads = [part for a in product.reads for part in _divided(a, kept if a is weights else read)]
-    writes = [part for a in product.writes for part in _divided(a, written)]
+    reads = [part for a in product.reads for part in divided(a, kept if a is weights else read)]
+    writes = [part for a in product.writes for part in divided(a, written)]
     return replace(product, reads=tuple(reads), writes=tuple(writes))
 
 
@@ -98,12 +98,6 @@ def _copies(engine: str, dtype: str, matrix: Count, l2_bytes: Count) -> Count:
 def _resident_share(used: Count) -> Count:
     """Share of a tensor that is still in the L2; used: bytes used in turn over the capacity."""
     return np.clip((EVICTED_FROM - used) / (EVICTED_FROM - RESIDENT_UP_TO), 0.0, MOST_RESIDENT)
-
-
-def _divided(access: Access, resident: Count) -> tuple[Access, Access]:
-    """The part of an access that is in device memory, and the part in L2."""
-    tensor = access.tensor
-    return Access(tensor, access.elements * (1.0 - resident)), Access(tensor.at(Place.L2), access.elements * resident)
 
 
 def _column_or(first: Any, name: str, default: float) -> float:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from llmviewer.core.counts import Array
-from llmviewer.core.ir import Operator
+from llmviewer.core.counts import Array, Count
+from llmviewer.core.ir import Access, Operator, Place
 from llmviewer.hardware.chip import Chip
 
 if TYPE_CHECKING:
@@ -68,3 +68,9 @@ class Table:
 def column(group: pd.DataFrame, name: str) -> Array:
     """A column as floats."""
     return group[name].to_numpy(dtype=np.float64)
+
+
+def divided(access: Access, resident: Count) -> tuple[Access, Access]:
+    """The part of an access that is in device memory, and the resident share of it, which is in the L2."""
+    tensor = access.tensor
+    return Access(tensor, access.elements * (1.0 - resident)), Access(tensor.at(Place.L2), access.elements * resident)

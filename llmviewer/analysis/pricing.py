@@ -71,26 +71,20 @@ def price(model: Model, system: System, plan: Schedule) -> PassTimes:
         keep_freed_memory()
     (piece, step), *later = plan.pieces()
     evaluated = cache(partial(evaluate, model, system_per_pass(system, plan, piece), step))
-    if not later:
-        times = _recorded_passing_s(model, system, step, evaluated)
-        time_s, busiest_s = evaluated().passing_s if times is None else times
-        return PassTimes(
-            schedule=plan,
-            evaluated=evaluated,
-            graph_of_device=partial(graph_of_device, model, system, plan) if times else lambda: evaluated().graph,
-            time_s=time_s,
-            busiest_s=busiest_s,
-            fill_s=_fill_s(model, system, plan),
+    recorded, read = None, None
+    if later:
+        pieces = [_of_each_pass(step, evaluated())]
+        pieces += (
+            _of_each_pass(step, evaluate(model, system_per_pass(system, plan, piece), step)) for piece, step in later
         )
-    pieces = [_of_each_pass(step, evaluated())]
-    pieces += (
-        _of_each_pass(step, evaluate(model, system_per_pass(system, plan, piece), step)) for piece, step in later
-    )
-    time_s, busiest_s, read = np.concatenate(pieces, axis=1)
+        time_s, busiest_s, read = np.concatenate(pieces, axis=1)
+    else:
+        recorded = _recorded_passing_s(model, system, step, evaluated)
+        time_s, busiest_s = recorded or evaluated().passing_s
     return PassTimes(
         schedule=plan,
         evaluated=evaluated,
-        graph_of_device=lambda: evaluated().graph,
+        graph_of_device=partial(graph_of_device, model, system, plan) if recorded else lambda: evaluated().graph,
         time_s=time_s,
         busiest_s=busiest_s,
         fill_s=_fill_s(model, system, plan),
@@ -109,7 +103,7 @@ def _recorded_passing_s(
     columns = [column for column in counts if isinstance(column, np.ndarray)]
     if np.size(step.tokens) > MOST_RECORDED_PASSES or len(columns) < len(counts) or system.chip.points > 1:
         return None
-    key = (model, *((group.kept, len(_columns(group))) for group in step.groups))
+    key = (model, *((group.kept, group.attended_new_pairs is None) for group in step.groups))
     times = system.programs.run(key, columns)
     if times is None:
         computation = partial(_passing_s_of_columns, model, system, step)

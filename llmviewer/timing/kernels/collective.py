@@ -12,7 +12,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.ops.collective import Collective, CollectiveShape
 from llmviewer.timing.efficiency import AlgorithmRates, Rates, ideal
 from llmviewer.timing.kernels.clock import clock_hz
-from llmviewer.timing.kernels.family import Constant, Constants, Family
+from llmviewer.timing.kernels.family import Constant, Constants, Family, constant
 
 #: Chunks that each device of a ring copies locally in addition to those it sends: 2 devices reach 0.64 of an A100's
 #: links and 0.57 to 0.72 of an H100's, 4 devices 0.72 and 0.68 to 0.79, 8 devices 0.74 of both (NCCL timed by
@@ -140,11 +140,6 @@ def variant(operator: Operator) -> str:
     return f"{shape.pattern.value}{HOST_ENDING}" if shape.through_host else str(shape.pattern.value)
 
 
-def _constant(name: str, unit: str, meaning: str, *bounds: float) -> Constant:
-    start, low, high = bounds
-    return Constant(name=name, unit=unit, meaning=meaning, start=start, low=low, high=high)
-
-
 #: Pattern -> patterns whose constants serve it if it was not measured, nearest first.
 SUBSTITUTES = {
     "all_gather": ("reduce_scatter",), "reduce_scatter": ("all_gather",), "send": ("all_gather", "all_reduce"),
@@ -153,24 +148,24 @@ SUBSTITUTES = {
 FAMILY = Family(
     name="collective",
     constants=(
-        _constant("start", "1e3 cycles", "the library's kernel before its first message", 9.5, 0.0, 100.0),
-        _constant("hop", "1e3 cycles", "one message of the library", 1.4, 0.0, 50.0),
-        _constant("link", "1", "share of the link's rate that its chunks reach", 0.8, 0.02, 1.0),
-        _constant("bus", "1", "share of a PCIe link's rate that two cards reach", 0.62, 0.02, 1.0),
-        _constant("far", "1", "share of that left to many cards, with peer-to-peer access", 0.6, 0.0, 1.0),
+        constant("start", "1e3 cycles", 9.5, 0.0, 100.0, "the library's kernel before its first message"),
+        constant("hop", "1e3 cycles", 1.4, 0.0, 50.0, "one message of the library"),
+        constant("link", "1", 0.8, 0.02, 1.0, "share of the link's rate that its chunks reach"),
+        constant("bus", "1", 0.62, 0.02, 1.0, "share of a PCIe link's rate that two cards reach"),
+        constant("far", "1", 0.6, 0.0, 1.0, "share of that left to many cards, with peer-to-peer access"),
         # L40S, by engine: 19 to 20 GB/s each with 2 cards, 3.7 to 5.1 with 4, 1.2 to 2.2 with 8 (aiconfigurator)
-        _constant("crossing", "1", "share of a PCIe link's rate of four cards without it", 0.14, 0.01, 1.0),
-        _constant("crowding", "1", "exponent of 4 / cards in the share of more", 1.3, 0.0, 3.0),
-        _constant("switch", "1", "share of the link's rate with reduction in the switch", 0.95, 0.02, 1.0),
-        _constant("own_start", "1e3 cycles", "one round of the engine's own kernels", 6.0, 0.0, 50.0),
-        _constant("one_shot", "1", "share of the link's rate, one-shot all-reduce", 0.6, 0.02, 1.0),
-        _constant("two_shot", "1", "share of the link's rate, two-shot all-reduce", 0.6, 0.02, 1.0),
+        constant("crossing", "1", 0.14, 0.01, 1.0, "share of a PCIe link's rate of four cards without it"),
+        constant("crowding", "1", 1.3, 0.0, 3.0, "exponent of 4 / cards in the share of more"),
+        constant("switch", "1", 0.95, 0.02, 1.0, "share of the link's rate with reduction in the switch"),
+        constant("own_start", "1e3 cycles", 6.0, 0.0, 50.0, "one round of the engine's own kernels"),
+        constant("one_shot", "1", 0.6, 0.02, 1.0, "share of the link's rate, one-shot all-reduce"),
+        constant("two_shot", "1", 0.6, 0.02, 1.0, "share of the link's rate, two-shot all-reduce"),
         Constant(
             name="own_most", unit="MiB", meaning="largest tensor of the engine's own kernels",
             start=0.0, low=0.0, high=1024.0, choices=(0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
         ),
-        _constant("host", "us", "launch by the host, without a CUDA graph", 20.0, 0.0, 200.0),
-        _constant("host_device", "us", "further launch time per device", 0.1, 0.0, 20.0),
+        constant("host", "us", 20.0, 0.0, 200.0, "launch by the host, without a CUDA graph"),
+        constant("host_device", "us", 0.1, 0.0, 20.0, "further launch time per device"),
     ),
     rates=rates,
     quantities=quantities,

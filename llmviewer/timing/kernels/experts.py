@@ -14,7 +14,7 @@ from llmviewer.ops.gemm import GemmShape
 from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels import gemm, l2
 from llmviewer.timing.kernels.clock import units_of
-from llmviewer.timing.kernels.family import Constant, Constants, Family
+from llmviewer.timing.kernels.family import Constants, Family, constant
 from llmviewer.timing.kernels.power import reachable_share, sustained_share
 
 #: Rows x columns of the tiles that kernels choose from.  Sixteen rows are the least that matrix units multiply, and
@@ -151,24 +151,20 @@ EQUIVALENTS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _constant(name: str, unit: str, start: float, low: float, high: float, meaning: str) -> Constant:
-    return Constant(name=name, unit=unit, meaning=meaning, start=start, low=low, high=high)
-
-
 FAMILY = Family(
     name="experts",
     constants=(
-        _constant("floor", "us", 12.0, 0.0, 250.0, "shortest product, with its share of the other kernels' launches"),
-        _constant("compute", "1", 0.8, 0.01, 1.6, "share of what the chip sustains of its dense peak"),
-        _constant("memory", "1", 0.9, 0.03, 1.15, "share of the bandwidth that the units can draw"),
-        _constant("sharpness", "1", 2.0, 1.0, 20.0, "exponent of the maximum of compute and memory"),
-        _constant("feed", "1", 20.0, 0.0, 1000.0, "rows and columns whose loading takes as long as their product"),
-        _constant("tile", "us", 0.5, 0.0, 30.0, "start of a tile on its unit"),
-        _constant("ragged", "1", 0.5, 0.0, 1.0, "share of the idle time in the last wave of tiles that counts"),
-        _constant("expert", "ns", 20.0, 0.0, 3000.0, "each active expert"),
-        _constant("sort", "ns", 0.3, 0.0, 20.0, "sorting: each row of the layer, on this device or another"),
-        _constant("rows", "1", 0.5, 0.0, 10.0, "copies of rows, over the time of moving input and output once"),
-        _constant("idle", "1", 0.2, 0.0, 10.0, "the same for rows of experts on other devices, which are masked"),
+        constant("floor", "us", 12.0, 0.0, 250.0, "shortest product, with its share of the other kernels' launches"),
+        constant("compute", "1", 0.8, 0.01, 1.6, "share of what the chip sustains of its dense peak"),
+        constant("memory", "1", 0.9, 0.03, 1.15, "share of the bandwidth that the units can draw"),
+        constant("sharpness", "1", 2.0, 1.0, 20.0, "exponent of the maximum of compute and memory"),
+        constant("feed", "1", 20.0, 0.0, 1000.0, "rows and columns whose loading takes as long as their product"),
+        constant("tile", "us", 0.5, 0.0, 30.0, "start of a tile on its unit"),
+        constant("ragged", "1", 0.5, 0.0, 1.0, "share of the idle time in the last wave of tiles that counts"),
+        constant("expert", "ns", 20.0, 0.0, 3000.0, "each active expert"),
+        constant("sort", "ns", 0.3, 0.0, 20.0, "sorting: each row of the layer, on this device or another"),
+        constant("rows", "1", 0.5, 0.0, 10.0, "copies of rows, over the time of moving input and output once"),
+        constant("idle", "1", 0.2, 0.0, 10.0, "the same for rows of experts on other devices, which are masked"),
     ),
     rates=rates,
     quantities=quantities,

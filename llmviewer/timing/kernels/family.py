@@ -30,6 +30,11 @@ class Constant:
     choices: tuple[float, ...] = ()
 
 
+def constant(name: str, unit: str, start: float, low: float, high: float, meaning: str) -> Constant:
+    """A constant without discrete settings."""
+    return Constant(name=name, unit=unit, meaning=meaning, start=start, low=low, high=high)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Kernels that one formula prices.

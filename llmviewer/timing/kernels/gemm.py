@@ -15,7 +15,7 @@ from llmviewer.ops.gemm import GemmShape
 from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels import tiles
 from llmviewer.timing.kernels.clock import clock_hz, units_of
-from llmviewer.timing.kernels.family import Constant, Constants, Family
+from llmviewer.timing.kernels.family import Constant, Constants, Family, constant
 from llmviewer.timing.kernels.power import reachable_share, sustained_share
 
 #: Compute classes whose inputs need no conversion.
@@ -213,10 +213,6 @@ def variant(operator: Operator) -> str:
     return f"{operator.compute}-block" if _has_block_scales(operator) else operator.compute
 
 
-def _constant(name: str, unit: str, start: float, low: float, high: float, meaning: str) -> Constant:
-    return Constant(name=name, unit=unit, meaning=meaning, start=start, low=low, high=high)
-
-
 #: Value of by_rows for kernels without small tiles.
 LARGE_TILES = 2.0
 BY_ROWS = Constant(
@@ -233,24 +229,24 @@ BY_ROWS = Constant(
 FAMILY = Family(
     name="gemm",
     constants=(
-        _constant("floor", "kcycle", 6.0, 0.0, 500.0, "shortest product"),
-        _constant("compute", "1", 0.97, 0.01, 1.25, "share of what the chip sustains of its dense peak"),
-        _constant("memory", "1", 0.95, 0.05, 1.15, "share of the bandwidth that the units can draw"),
-        _constant("sharpness", "1", 2.5, 1.0, 20.0, "exponent of the maximum of compute and memory"),
-        _constant("balance", "FLOP/byte", 50.0, 5.0, 500.0, "16-bit peak over the rate at which tiles are fed"),
-        _constant("prologue", "kcycle", 0.7, 0.0, 20.0, "before the first tile of a unit, and before each further one"),
-        _constant("split", "kcycle", 5.0, 0.0, 400.0, "reduction of a depth that is split over several units"),
-        _constant("ragged", "1", 0.5, 0.0, 1.0, "share of the padding of partial tiles and waves that costs time"),
+        constant("floor", "kcycle", 6.0, 0.0, 500.0, "shortest product"),
+        constant("compute", "1", 0.97, 0.01, 1.25, "share of what the chip sustains of its dense peak"),
+        constant("memory", "1", 0.95, 0.05, 1.15, "share of the bandwidth that the units can draw"),
+        constant("sharpness", "1", 2.5, 1.0, 20.0, "exponent of the maximum of compute and memory"),
+        constant("balance", "FLOP/byte", 50.0, 5.0, 500.0, "16-bit peak over the rate at which tiles are fed"),
+        constant("prologue", "kcycle", 0.7, 0.0, 20.0, "before the first tile of a unit, and before each further one"),
+        constant("split", "kcycle", 5.0, 0.0, 400.0, "reduction of a depth that is split over several units"),
+        constant("ragged", "1", 0.5, 0.0, 1.0, "share of the padding of partial tiles and waves that costs time"),
         BY_ROWS,
-        _constant("exposed", "1", 0.15, 0.0, 2.0, "share of the time of writing the output that is not hidden"),
-        _constant("droop", "1", 0.1, 0.0, 1.5, "relative extra time of products much longer than a millisecond"),
-        _constant("l2", "byte/cycle", 22.0, 2.0, 100.0, "L2 bandwidth of a unit, for measurements that stay in it"),
-        _constant("convert", "1", 1.5, 0.0, 20.0, "conversion of the input, over its bytes / bandwidth"),
-        _constant("convert_row", "ns", 1.0, 0.0, 40.0, "conversion of the input, fixed time of a row"),
-        _constant("launch_few", "us", 50.0, 0.0, 500.0, "block scales: host launch, fewer than 32 rows"),
-        _constant("launch_many", "us", 80.0, 0.0, 500.0, "block scales: host launch, 32 rows or more"),
-        _constant("launch_odd", "1", 2.0, 1.0, 10.0, "block scales: factor on launch_many for odd shapes"),
-        _constant("launch_padded", "1", 1.0, 1.0, 5.0, "block scales: factor where rows are padded to a multiple of 4"),
+        constant("exposed", "1", 0.15, 0.0, 2.0, "share of the time of writing the output that is not hidden"),
+        constant("droop", "1", 0.1, 0.0, 1.5, "relative extra time of products much longer than a millisecond"),
+        constant("l2", "byte/cycle", 22.0, 2.0, 100.0, "L2 bandwidth of a unit, for measurements that stay in it"),
+        constant("convert", "1", 1.5, 0.0, 20.0, "conversion of the input, over its bytes / bandwidth"),
+        constant("convert_row", "ns", 1.0, 0.0, 40.0, "conversion of the input, fixed time of a row"),
+        constant("launch_few", "us", 50.0, 0.0, 500.0, "block scales: host launch, fewer than 32 rows"),
+        constant("launch_many", "us", 80.0, 0.0, 500.0, "block scales: host launch, 32 rows or more"),
+        constant("launch_odd", "1", 2.0, 1.0, 10.0, "block scales: factor on launch_many for odd shapes"),
+        constant("launch_padded", "1", 1.0, 1.0, 5.0, "block scales: factor where rows are padded to a multiple of 4"),
     ),
     rates=rates,
     quantities=quantities,
