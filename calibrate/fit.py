@@ -149,7 +149,7 @@ def _constants(
     """
     least_squares = _least_squares()
     family = FAMILIES[sample.family]
-    free = [c for c in family.constants if c.low < c.high and not c.choices]
+    free = [c for c in family.constants if c.low < c.high and not (c.choices or c.derived)]
     included = np.concatenate(sample.folds) != (-1 if without is None else without)
     measured = np.concatenate([rows.measured_s for rows in sample.rows])[included]
     start = np.array([c.start for c in free])

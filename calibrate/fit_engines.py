@@ -1,12 +1,13 @@
 """Fit the constants of engine presets to published end-to-end figures, with held-out errors.
 
-`python -m calibrate.fit_engines e2e.csv` rewrites calibrate/engines/*.yaml: constants, errors, quantiles.  Kernel times
-come from the shipped profiles: refit whenever a profile changes.
+`python -m llmviewer.calibrate.fit_engines e2e.csv [more.csv ...] [engine ...]` rewrites calibrate/engines/*.yaml:
+constants, errors, quantiles.  Kernel times come from the shipped profiles: refit whenever a profile changes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -38,7 +39,7 @@ FREE: dict[str, tuple[str, ...]] = {
     "gpt-fast": ("gemm", "exchange"),
     "llama.cpp": ("launch", "gemm", "unit_bytes", "share"),
     "sglang": ("step", "sequence", "eager", "interference"),
-    "trtllm": ("step", "sequence", "conversion", "eager", "interference"),
+    "trtllm": ("step", "sequence", "eager", "interference"),
     "trtllm-cpp": ("step", "launch", "sequence", "group"),
     "vllm": ("step", "sequence", "eager", "interference"),
     "vllm-v0": ("step", "group", "sequence", "eager"),
@@ -250,11 +251,13 @@ def cases_of(frame: Any) -> dict[int, RequestCase]:
     return found
 
 
-def main(path: Path, names: Sequence[str] = ()) -> list[EngineFit]:
-    """Fit every engine of FREE on a table, and rewrite its file."""
-    frame = read_table(path)
+def main(paths: Sequence[Path], names: Sequence[str] = ()) -> list[EngineFit]:
+    """Fit every engine of FREE on tables of published figures, and rewrite its file."""
+    import pandas as pd
+
+    frame = pd.concat([read_table(path) for path in paths], ignore_index=True)
     rows: list[Any] = frame.to_dict("records")
-    frame = frame[[not (is_known_broken(row) or has_uncertain_kernels(row)) for row in rows]].reset_index(drop=True)
+    frame = frame[[not any(test(row) for test in UNUSED_ROWS) for row in rows]].reset_index(drop=True)
     cases = cases_of(frame)
     results = []
     for name in names or FREE:
@@ -262,7 +265,7 @@ def main(path: Path, names: Sequence[str] = ()) -> list[EngineFit]:
         file = data.folder(engine.FOLDER) / f"{name}.yaml"
         result = fit(engine.load(name), make_trials(own_cases, frame["value"].to_numpy(dtype=float)))
         file.write_text(
-            text_of(data.read_yaml(file), result, f"fitted on {path.name}: docs/calibration.md"), encoding="utf-8"
+            text_of(data.read_yaml(file), result, f"fitted on {' and '.join(map(str, paths))}: docs/calibration.md"), encoding="utf-8"
         )
         results.append(result)
     return results
@@ -282,5 +285,22 @@ def has_uncertain_kernels(row: Mapping[str, Any]) -> bool:
     return "gpt-oss" in str(row["model"]) and str(row["device"]).startswith("h")
 
 
+def may_draft(row: Mapping[str, Any]) -> bool:
+    """Whether a row may be a run with multi-token prediction: InferenceX mixes these with plain runs without a word."""
+    model = str(row["model"]).lower()
+    return "InferenceX" in str(row.get("note")) and any(name in model for name in ("deepseek", "glm-5", "qwen3.5"))
+
+
+def has_data_parallel_attention(row: Mapping[str, Any]) -> bool:
+    """Whether the attention of a row ran data-parallel, which a case does not describe."""
+    found = re.search(r"attention_dp=(\d+)", str(row.get("note")))
+    return found is not None and int(found[1]) > 1
+
+
+#: Tests for rows on which no constants are fitted.
+UNUSED_ROWS = (is_known_broken, has_uncertain_kernels, may_draft, has_data_parallel_attention)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    words = sys.argv[1:]
+    main([Path(word) for word in words if word not in FREE], [word for word in words if word in FREE])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmviewer.calibrate import fit as fitting
 from llmviewer.calibrate import table_file
 from llmviewer.calibrate.tables import RowGroup, SkippedRows, row_groups, table_of, with_default_columns
+from llmviewer.core.counts import present
 from llmviewer.core.errors import UserError, printable
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
+from llmviewer.ops.gemm import GemmShape
 from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels.families import FAMILIES, families_of
 from llmviewer.timing.profile import Fit
@@ -116,9 +118,33 @@ def fit_all(samples: Sequence[fitting.Sample]) -> Iterator[Fit]:
     done: list[Fit] = []
     for sample in samples:
         found = fitting.fit(sample, _from_earlier_fits(done, sample.engine))
+        if _converts(sample):
+            found = with_divided_floor(found, done)
         if not is_absurd(found):
             done.append(found)
         yield found
+
+
+def _converts(sample: fitting.Sample) -> bool:
+    """Whether the rows are products whose time includes the conversion of their input."""
+    shapes = (rows.operators[-1].shape for rows in sample.rows)
+    return any(isinstance(shape, GemmShape) and present(shape.converts) for shape in shapes)
+
+
+def with_divided_floor(fit: Fit, others: Iterable[Fit]) -> Fit:
+    """The fit of converting products with the floor of the engine's 16-bit products; the rest is the conversion's.
+
+    Predictions of rows stay as they are; a model's products, whose inputs are converted before, take less time.
+    """
+    plain = [other.constants["floor"] for other in others if _is_plain(other) and other.engine == fit.engine]
+    floor = fit.constants["floor"] + fit.constants["convert_floor"]
+    own = min([floor, *plain])
+    divided = {"floor": own, "convert_floor": float(f"{floor - own:.5g}")}
+    return replace(fit, constants={**fit.constants, **divided})
+
+
+def _is_plain(fit: Fit) -> bool:
+    return (fit.family, fit.variant) in (("gemm", "bf16"), ("gemm", "fp16"))
 
 
 def is_absurd(fit: Fit) -> bool:

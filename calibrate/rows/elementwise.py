@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 MOST_KEPT = 0.99
 #: kernel of elementwise rows -> suffix of the engine name.
 KERNEL_SUFFIXES = {"compiled": "-compile", "eager": "-unfused"}
+#: Kernels that vidur timed in vLLM of early 2024 and that read one element at a time: since V1 generated kernels run in
+#: their place, and since 2025-11 they read 16 bytes (https://github.com/vllm-project/vllm/pull/27931 norms, pull/29512
+#: activations).  RoPE and sums are as they were.
+SUPERSEDED = ("input_layernorm", "post_attention_layernorm", "mlp_act", "emb")
 
 
 def _elementwise(group: pd.DataFrame, first: Any, chip: Chip) -> tuple[Operator, ...]:
@@ -124,7 +128,12 @@ ELEMENTWISE_OPERATORS: dict[str, BuildOperators] = {
 
 
 def _engine(engine: str, first: Any) -> str:
-    """The engine; chains of eager kernels are `-unfused`, so that others use a fused kernel where one was measured."""
+    """The engine; chains of eager kernels are `-unfused`, so that others use a fused kernel where one was measured.
+
+    SUPERSEDED kernels of vLLM are `-v0`, which serve that engine alone.
+    """
+    if str(first.get("source", "")) == "vidur" and str(first["op"]) in SUPERSEDED:
+        return engine + "-v0"
     return engine + KERNEL_SUFFIXES.get(str(first.get("kernel", "")), "")
 
 

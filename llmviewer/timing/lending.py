@@ -42,8 +42,9 @@ FIT_ERRORS: dict[tuple[str, str], float] = {
 }
 #: Engines whose kernels serve no other: torch's own norms and chains of kernels are unlike those of serving engines.
 OWN_USE_ONLY = "torch"
-#: Suffixes of engines whose kernels the host launched one by one; these fits serve no other engine.
-HOST_TIMED_SUFFIXES = ("-host", "-eager")
+#: Suffixes of engines whose fits serve no other engine: kernels that the host launched one by one, and kernels of vLLM
+#: before 0.8 that read one element at a time, as no engine's kernels do since.
+UNLENT_SUFFIXES = ("-host", "-eager", "-v0")
 
 
 def fit_error(family: str, basis: str) -> float:
@@ -83,8 +84,8 @@ class Kernel:
         return engine == self.engine or engine == OWN_USE_ONLY == _base(self.engine)
 
     def takes(self, engine: str) -> bool:
-        """Whether kernels of an engine may serve this one; those launched by the host serve no other."""
-        return self.runs(engine) or not engine.endswith(HOST_TIMED_SUFFIXES)
+        """Whether kernels of an engine may serve this one; those of UNLENT_SUFFIXES serve no other."""
+        return self.runs(engine) or not engine.endswith(UNLENT_SUFFIXES)
 
     @property
     def equals(self) -> tuple[str, ...]:
@@ -119,8 +120,8 @@ def _base(engine: str) -> str:
 def nearest(sources: tuple[Profile, ...], kernel: Kernel) -> Loan | None:
     """The fit of the nearest origin (BASES), or None if no profile has the family.
 
-    The user's fits of equal kernels come first.  Torch's serve another engine only if no other fit of an equal kernel
-    exists, and then as a guess; so do other kernels of the family.  Between equals the nearer chip comes first, then
+    The user's fits of equal kernels come first.  Torch's serve another engine only if no fit of an equal kernel or of a
+    substitute exists, and then as a guess; so do other kernels of the family.  Between equals the nearer chip comes first, then
     the nearer variant and engine; an engine's second kernel (`sglang-triton`) after usual kernels.
     """
     ranked = min(_ranked(sources, kernel), key=lambda found: found[0], default=None)
@@ -140,7 +141,8 @@ def _ranked(sources: tuple[Profile, ...], kernel: Kernel) -> Iterator[tuple[tupl
             unlent = not users and _base(engine) == OWN_USE_ONLY != _base(kernel.engine)
             basis = ASSUMED if tier or unlent else kernel.basis(source, engine)
             nearness = (_place(kind, equals), _place(engine, engines), engine != _base(engine), place)
-            yield (tier, not users, unlent, BASES.index(basis), at, *nearness), Loan(source, f"{kind}/{engine}", basis)
+            rank = (unlent and kernel.engine != OWN_USE_ONLY, tier, not users, BASES.index(basis), at, *nearness)
+            yield rank, Loan(source, f"{kind}/{engine}", basis)
 
 
 def _fits(source: Profile, kernel: Kernel, equals: tuple[str, ...]) -> Iterator[tuple[str, str]]:

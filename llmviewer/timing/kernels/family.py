@@ -19,6 +19,7 @@ class Constant:
     """A fitted number.  start: initial value of a fit; low, high: physical bounds.
 
     choices: values of a discrete setting, such as a threshold; the fit tries each of them.
+    derived: not fitted to rows, but derived from other fits.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Constant:
     low: float
     high: float
     choices: tuple[float, ...] = ()
+    derived: bool = False
 
 
 def constant(name: str, unit: str, start: float, low: float, high: float, meaning: str) -> Constant:

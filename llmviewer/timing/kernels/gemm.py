@@ -62,9 +62,11 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
         peak_s = flops / sheet.matrix_flops_per_s
         compute_s = compute_s * (1.0 + constants["droop"] * peak_s / (peak_s + THROTTLING_S))
     per_row = 2.0 * shape.n * constants["exposed"] / sheet.memory_bytes_per_s
-    fixed = constants["floor"] * (1e3 / clock_hz(chip)) + split_s
+    floor = constants["floor"]
     if shape.converts:
+        floor = floor + constants["convert_floor"]
         per_row = per_row + _conversion_per_row(operator, shape, chip, constants)
+    fixed = floor * (1e3 / clock_hz(chip)) + split_s
     fixed = fixed + shape.m * per_row
     if shape.converts and _has_block_scales(operator):
         launch = _host_launch(shape, constants)
@@ -224,6 +226,11 @@ BY_ROWS = Constant(
     high=LARGE_TILES,
     choices=(0.0, 1.0, LARGE_TILES),
 )
+#: Rows of converting products hold the sum of this and `floor`; products of 16-bit inputs say how to divide it.
+CONVERT_FLOOR = Constant(
+    name="convert_floor", unit="kcycle", meaning="conversion of the input, shortest kernel", start=0.0, low=0.0,
+    high=500.0, derived=True,
+)  # fmt: skip
 
 
 FAMILY = Family(
@@ -243,6 +250,7 @@ FAMILY = Family(
         constant("l2", "byte/cycle", 22.0, 2.0, 100.0, "L2 bandwidth of a unit, for measurements that stay in it"),
         constant("convert", "1", 1.5, 0.0, 20.0, "conversion of the input, over its bytes / bandwidth"),
         constant("convert_row", "ns", 1.0, 0.0, 40.0, "conversion of the input, fixed time of a row"),
+        CONVERT_FLOOR,
         constant("launch_few", "us", 50.0, 0.0, 500.0, "block scales: host launch, fewer than 32 rows"),
         constant("launch_many", "us", 80.0, 0.0, 500.0, "block scales: host launch, 32 rows or more"),
         constant("launch_odd", "1", 2.0, 1.0, 10.0, "block scales: factor on launch_many for odd shapes"),

@@ -115,6 +115,7 @@ FAMILY = Family(
     variant=variant,
     substitutes={
         "softmax": ("norm",), "conv": ("act",), "recurrence": ("act",), "copy": ("add",), "rope": ("act",),
-        "act": ("add",), "add": ("act",), "norm": ("add",), "embedding": ("add",), "quantize": ("add",),
+        "act": ("quantize", "add"), "add": ("act", "quantize"), "norm": ("quantize", "add"),
+        "embedding": ("quantize", "add"), "quantize": ("add",),
     },
 )  # fmt: skip
