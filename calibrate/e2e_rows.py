@@ -63,7 +63,9 @@ QUANTIZATIONS = {
 #: same experts (Mixtral at batch 16 takes a third longer than at batch 1; with distinct prompts, three times as long).
 IDENTICAL_PROMPT_ENGINES = ("trtllm-cpp", "deepspeed-mii")
 #: Suffix of a checkpoint's name -> format of its weights.
+#: FP8 checkpoints of model makers have a scale per block; those of these owners, made afterwards, one per tensor or row.
 CHECKPOINT_SUFFIXES = {"-fp8": "fp8-block", "-fp8-dynamic": "fp8", "-nvfp4": "nvfp4", "-fp4": "nvfp4", "-bf16": "none"}
+ONE_SCALE_OWNERS = ("nvidia", "neuralmagic", "redhatai", "amd", "meta-llama")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,8 @@ def checkpoint(name: str) -> tuple[str, str]:
     loaded = load(known)
     found = suffixes.resolve(known) if loaded.named_format else None
     stored = next((word for suffix, word in CHECKPOINT_SUFFIXES.items() if known.lower().endswith(suffix)), None)
+    if stored == "fp8-block" and name.lower().startswith(ONE_SCALE_OWNERS):
+        stored = "fp8"
     return (str(loaded.name), "none") if found is None or stored is None else (found.stem, stored)
 
 
@@ -181,7 +185,7 @@ def quantization_of(dtype: object, stored: str, model: str) -> str:
         return stored
     if word not in QUANTIZATIONS:
         raise unknown("weight_dtype", dtype, QUANTIZATIONS)
-    quantization = QUANTIZATIONS[word]
+    quantization = stored if (word, stored) == ("fp8", "fp8-block") else QUANTIZATIONS[word]
     return "none" if quantization != "none" and has_narrow_weights(model) else quantization
 
 
