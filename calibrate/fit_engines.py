@@ -38,10 +38,10 @@ FREE: dict[str, tuple[str, ...]] = {
     "deepspeed-mii": ("eager", "step", "sequence", "attention"),
     "gpt-fast": ("gemm", "exchange"),
     "llama.cpp": ("launch", "gemm", "unit_bytes", "share"),
-    "sglang": ("step", "sequence", "eager", "interference"),
-    "trtllm": ("step", "sequence", "eager", "interference"),
+    "sglang": ("step", "sequence", "eager", "interference", "request"),
+    "trtllm": ("step", "sequence", "eager", "interference", "request"),
     "trtllm-cpp": ("step", "launch", "sequence", "group"),
-    "vllm": ("step", "sequence", "eager", "interference"),
+    "vllm": ("step", "sequence", "eager", "interference", "request"),
     "vllm-v0": ("step", "group", "sequence", "eager"),
 }
 #: Start values, and bounds below: constants in us, factors and shares without unit.  GEMM timings that include an input
@@ -54,11 +54,12 @@ START_VALUES = {
     "collective": 2.0,
     "sequence": 10.0,
     "sampling": 5.0,
+    "request": 5e4,
     "conversion": -5.0,
 }
 START_VALUES |= {"eager": 40.0, "interference": 0.8, "unit_bytes": 6.0, "share": 0.85, **dict.fromkeys(FACTORS, 1.0)}
 MAX_VALUES = {
-    **dict.fromkeys(CONSTANTS, 1e5),
+    **dict.fromkeys(CONSTANTS, 1e6),
     "interference": 1.0,
     "unit_bytes": 100.0,
     "share": 1.0,
@@ -74,6 +75,8 @@ MIN_VALUES = {
 }
 #: Log error beyond which a residual counts less than its square (soft L1).
 OUTLIER = 0.1
+#: Weight of the residual of a first-token time under continuous batching, which scatters with the arrivals.
+TTFT_WEIGHT = 0.3
 #: A time below this share of the data-sheet roofline is from a run that stopped early, not a measurement.
 IMPOSSIBLE = 0.95
 FOLDS = 5
@@ -158,12 +161,14 @@ def solve(preset: Engine, trials: Sequence[Trial], included: Sequence[Array]) ->
     scale = np.array([abs(START_VALUES[name]) for name in names])
     bounds = tuple(np.array([limit[name] for name in names]) / scale for limit in (MIN_VALUES, MAX_VALUES))
 
+    weights = [np.array([_weight(case) for case in trial.group.cases]) for trial in trials]
+
     def residuals(x: Array) -> Array:
         candidate = with_values(preset, dict(zip(names, map(float, x * scale), strict=True)))
         return np.concatenate(
             [
-                np.log(np.maximum(trial.ratio(candidate), 1e-3))[rows]
-                for trial, rows in zip(trials, included, strict=True)
+                (weight * np.log(np.maximum(trial.ratio(candidate), 1e-3)))[rows]
+                for trial, rows, weight in zip(trials, included, weights, strict=True)
             ]
         )
 
@@ -207,14 +212,16 @@ def fit(preset: Engine, trials: Sequence[Trial]) -> EngineFit:
 
 
 def is_informative(case: RequestCase) -> bool:
-    """Whether a row informs about the engine, and not about the benchmark or the kernels.
+    """Whether a row informs about the engine and not about the kernels.
 
-    First-token times under continuous batching depend on the arrivals of the benchmark.  On chips of a maker without
-    measured kernels, the error of the kernels dominates.
+    On chips of a maker without measured kernels, the error of the kernels dominates.
     """
     makers = {specs.load(name).maker for name in data.stems(profile.FOLDER)}
-    depends_on_arrivals = case.metric == "ttft_ms" and case.batching == "continuous"
-    return not depends_on_arrivals and specs.load(case.hardware).maker in makers
+    return specs.load(case.hardware).maker in makers
+
+
+def _weight(case: RequestCase) -> float:
+    return TTFT_WEIGHT if case.metric == "ttft_ms" and case.batching == "continuous" else 1.0
 
 
 def _folds(words: Iterable[str]) -> list[int]:
@@ -265,7 +272,7 @@ def main(paths: Sequence[Path], names: Sequence[str] = ()) -> list[EngineFit]:
         file = data.folder(engine.FOLDER) / f"{name}.yaml"
         result = fit(engine.load(name), make_trials(own_cases, frame["value"].to_numpy(dtype=float)))
         file.write_text(
-            text_of(data.read_yaml(file), result, f"fitted on {' and '.join(map(str, paths))}: docs/calibration.md"), encoding="utf-8"
+            text_of(data.read_yaml(file), result, f"fitted on {' and '.join(path.name for path in paths)}: docs/calibration.md"), encoding="utf-8"
         )
         results.append(result)
     return results

@@ -213,11 +213,22 @@ def test_an_engine_takes_its_own_kernels_of_the_chip_before_those_of_its_generat
     vllm = efficiency_of("vllm", "h200", "h200", "h100-sxm", "a100-80gb-sxm")
     assert kernel_of(vllm, "gemm", "bf16") == ("measured", "h200: gemm/bf16/vllm")
     assert kernel_of(vllm, "attention_decode", "bf16") == ("measured", "h200: attention_decode/bf16/vllm")
-    assert kernel_of(vllm, "streaming", "norm") == ("transferred afar", "a100-80gb-sxm: streaming/norm/vllm")
+    assert kernel_of(vllm, "streaming", "rope") == ("transferred afar", "a100-80gb-sxm: streaming/rope/vllm")
     later = efficiency_of("vllm", "h20", "h200", "h100-sxm")
     assert kernel_of(later, "gemm", "bf16") == ("transferred", "h200: gemm/bf16/vllm")
     torch = efficiency_of("torch-unfused", "h200", "h200", "h100-sxm")
     assert kernel_of(torch, "gemm", "bf16") == ("measured", "h200: gemm/bf16/torch")
+
+
+@pytest.mark.parametrize("variant", ["norm", "act", "embedding"])
+def test_kernels_of_vllm_of_2024_serve_no_later_engine(variant: str) -> None:
+    # a norm of 2026 runs like the engine's own conversion of rows, not like the norm that vidur timed on an A100
+    chips = ("h200", "h100-sxm", "a100-80gb-sxm")
+    for engine in ("vllm", "trtllm"):
+        found = kernel_of(efficiency_of(engine, "h200", *chips), "streaming", variant)
+        assert found == ("assumed", f"h200: streaming/quantize/{engine}")
+    old = kernel_of(efficiency_of("vllm-v0", "a100-80gb-sxm", *chips), "streaming", variant)
+    assert old == ("measured", f"a100-80gb-sxm: streaming/{variant}/vllm-v0")
 
 
 def test_another_engines_usual_kernel_comes_before_its_triton_kernel() -> None:

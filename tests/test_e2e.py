@@ -195,6 +195,19 @@ def shared() -> Any:
     return e2e.predict(pd.read_csv(SHARED), ANY)
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "quantization"),
+    [
+        ("Qwen/Qwen3-235B-A22B-FP8", "fp8-block"),  # by the model's maker: a scale per block
+        ("nvidia/Llama-3.1-8B-Instruct-FP8", "fp8"),  # converted afterwards: a scale per tensor
+        ("Qwen/Qwen3-32B", "fp8"),
+    ],
+)
+def test_the_owner_of_an_fp8_checkpoint_tells_how_it_is_scaled(checkpoint: str, quantization: str) -> None:
+    found = e2e_rows.case_of(row(model=checkpoint, weight_dtype="fp8"))
+    assert dict(found.options)["quantization"] == quantization
+
+
 def test_every_published_row_is_predicted_or_has_a_reason(shared: Any) -> None:
     assert (shared.predicted.notna() == shared.reason.eq("")).all()
     assert shared.predicted.notna().mean() > 0.95

@@ -97,6 +97,15 @@ def test_eight_bit_inputs_cost_their_conversion() -> None:
     assert microseconds(in_a_graph, convert=2.0) == microseconds(in_a_graph, convert=0.0)
 
 
+def test_the_launch_of_a_conversion_belongs_to_measured_rows_only() -> None:
+    # 1.98 kilocycles of a 1.98 GHz clock are 1 us
+    fp8 = Format(weights=dtypes.get_dtype("fp8"), activations=dtypes.get_dtype("fp8"))
+    in_a_graph = product(16.0, 1024.0, 1024.0, fp8)
+    row = layer(in_a_graph)
+    assert microseconds(row, convert_floor=1.98) - microseconds(row) == pytest.approx(1.0, rel=1e-6)
+    assert microseconds(in_a_graph, convert_floor=1.98) == microseconds(in_a_graph)
+
+
 def test_variants_are_distinguished_by_formats_and_blocks() -> None:
     block = dtypes.scaled("fp8", 8, group=128.0 * 128.0, scale_bits=32, name="fp8-128x128")
     assert gemm.variant(product(1.0, 64.0, 64.0)) == "bf16"

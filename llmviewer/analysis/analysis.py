@@ -81,7 +81,8 @@ class Analysis:
         alone = RequestTimes(prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.tokens)
         if self.running is None:
             return alone
-        alone = replace(alone, interference=self.system.engine.interference)
+        engine = self.system.engine
+        alone = replace(alone, interference=engine.interference, request_s=engine.request_s)
         users = self.system.parallelism.replica(self.request).batch_size
         return self.system.batching.times(alone, self.running, users)
 

@@ -33,6 +33,7 @@ class RequestTimes:
     prefill_s: all prompts that are prefilled together.  decode_s: all decode steps of a sequence.
     steps: number of decode steps.  users: sequences to serve concurrently; running: those whose KV cache fits.
     prompts_per_pass: number of prompts in prefill_s.  interference: of the engine.
+    request_s: time of the host before the first token of a request, beside its passes.
     """
 
     prefill_s: Array
@@ -42,6 +43,7 @@ class RequestTimes:
     running: Count = 1.0
     prompts_per_pass: Count = 1.0
     interference: float = 0.0
+    request_s: float = 0.0
 
     @property
     def others_s(self) -> Array:
@@ -62,8 +64,8 @@ class RequestTimes:
 
     @property
     def ttft_s(self) -> Array:
-        """Queue, the part of others' prefill that runs before it, and its own prefill [s]."""
-        return self.queue_s + (1.0 - self.interference) * self.others_s + self.prefill_s
+        """Queue, the part of others' prefill that runs before it, its own prefill, and its host time [s]."""
+        return self.queue_s + (1.0 - self.interference) * self.others_s + self.prefill_s + self.request_s
 
     @property
     def generation_s(self) -> Array:

@@ -28,8 +28,11 @@ CONSTANTS: dict[str, str] = {
     "sequence": "each sequence of a pass: metadata and detokenization",
     "sampling": "each row of logits that is sampled",
     "conversion": "each GEMM with 8-bit inputs; negative: its measured time includes a launch that a fused norm saves",
+    "request": "each request under continuous batching, before its first token: HTTP, tokenization, first scheduling",
     "eager": "each kernel of a pass without a CUDA graph: host time to launch it, which overlaps with kernels",
 }
+#: Constants that are not times of a pass.
+NOT_OF_PASSES = ("eager", "request")
 #: Terms that a step pays once, however many passes it runs.
 TERMS_PER_STEP = ("step", "group", "sequence")
 #: Terms paid before or after the layers; all others are paid between or within kernels of layers.
@@ -112,7 +115,7 @@ class Engine:
         named: dict[str, Count] = {}
         if self.constants:
             paid = times_paid(graph, step)
-            named = {name: value * 1e-6 * paid[name] for name, value in self.constants.items() if name != "eager"}
+            named = {name: value * 1e-6 * paid[name] for name, value in self.constants.items() if name not in NOT_OF_PASSES}
         if "eager" in self.constants:
             host = self.constants["eager"] * 1e-6 * paid["launch"] * np.where(step.tokens > self.graph_tokens, 1.0, 0.0)
             named["host"] = np.maximum(host - seconds(tuple(Kind)), 0.0)
@@ -128,6 +131,11 @@ class Engine:
             unpacked = self.unpacked_bytes * _narrow_weights(graph) / chip.bandwidth_bytes_per_s
             named["unpacking weights"] = unpacked * (1.0 - few)
         return tuple((name, value) for name, value in named.items() if present(value))
+
+    @property
+    def request_s(self) -> float:
+        """Host time of a request before its first token [s]."""
+        return self.constants.get("request", 0.0) * 1e-6
 
     def without_step_terms(self) -> Engine:
         """The engine for a draft's pass within the target's step: terms paid once per step are removed."""

@@ -103,8 +103,8 @@ class ChunkedTimes(RequestTimes):
 
     @property
     def ttft_s(self) -> Array:
-        """Queueing time, the prompts ahead, and the mixed steps of the request's own prompt [s]."""
-        return self.queue_s + self.waiting_s + self.prefill_s
+        """Queueing time, the prompts ahead, the mixed steps of the request's own prompt, and its host time [s]."""
+        return self.queue_s + self.waiting_s + self.prefill_s + self.request_s
 
     @property
     def generation_s(self) -> Array:

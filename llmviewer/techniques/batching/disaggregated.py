@@ -82,8 +82,8 @@ class DisaggregatedTimes(RequestTimes):
 
     @property
     def ttft_s(self) -> Array:
-        """Queueing and prefill; the prefill instance returns the first token [s]."""
-        return self.queue_s + self.prefill_s
+        """Queueing, prefill and host time; the prefill instance returns the first token [s]."""
+        return self.queue_s + self.prefill_s + self.request_s
 
     @property
     def generation_s(self) -> Array:
