@@ -266,14 +266,14 @@ def main(paths: Sequence[Path], names: Sequence[str] = ()) -> list[EngineFit]:
     rows: list[Any] = frame.to_dict("records")
     frame = frame[[not any(test(row) for test in UNUSED_ROWS) for row in rows]].reset_index(drop=True)
     cases = cases_of(frame)
+    source = " and ".join(f"{path.parent.name}/{path.name}" for path in paths)
     results = []
     for name in names or FREE:
         own_cases = {at: case for at, case in cases.items() if case.engine == name}
         file = data.folder(engine.FOLDER) / f"{name}.yaml"
         result = fit(engine.load(name), make_trials(own_cases, frame["value"].to_numpy(dtype=float)))
-        file.write_text(
-            text_of(data.read_yaml(file), result, f"fitted on {' and '.join(path.name for path in paths)}: docs/calibration.md"), encoding="utf-8"
-        )
+        text = text_of(data.read_yaml(file), result, f"fitted on {source}: docs/calibration.md")
+        file.write_text(text, encoding="utf-8")
         results.append(result)
     return results
 

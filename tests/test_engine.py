@@ -162,7 +162,9 @@ def test_continuous_batching_adds_prefill_interference() -> None:
 
 
 def test_the_host_time_of_a_request_delays_its_first_token_only() -> None:
-    times = RequestTimes(prefill_s=np.array([0.010]), decode_s=np.array([0.045]), steps=np.array([9.0]), request_s=0.050)
+    times = RequestTimes(
+        prefill_s=np.array([0.010]), decode_s=np.array([0.045]), steps=np.array([9.0]), request_s=0.050
+    )
     assert times.ttft_s == pytest.approx(0.060)
     assert times.tpot_s == pytest.approx(0.005)
     assert engine.parse("x", file(constants={"request": 5e4})).request_s == pytest.approx(0.050)

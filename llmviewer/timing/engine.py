@@ -115,7 +115,9 @@ class Engine:
         named: dict[str, Count] = {}
         if self.constants:
             paid = times_paid(graph, step)
-            named = {name: value * 1e-6 * paid[name] for name, value in self.constants.items() if name not in NOT_OF_PASSES}
+            named = {
+                name: value * 1e-6 * paid[name] for name, value in self.constants.items() if name not in NOT_OF_PASSES
+            }
         if "eager" in self.constants:
             host = self.constants["eager"] * 1e-6 * paid["launch"] * np.where(step.tokens > self.graph_tokens, 1.0, 0.0)
             named["host"] = np.maximum(host - seconds(tuple(Kind)), 0.0)
