@@ -42,8 +42,11 @@ def aliases(name: str) -> Mapping[str, tuple[str, ...]]:
 
 def _stem_of_alias(name: str) -> Mapping[str, str]:
     """Alias, as it is compared -> stem."""
-    path = folder(name) / ALIASES
-    return _STEMS.get(str(path), lambda: {normalized(a): stem for stem, others in aliases(name).items() for a in others})
+
+    def build() -> dict[str, str]:
+        return {normalized(other): stem for stem, others in aliases(name).items() for other in others}
+
+    return _STEMS.get(str(folder(name)), build)
 
 
 def normalized(name: str) -> str:
