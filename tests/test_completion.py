@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
-from llmviewer.cli import COMMANDS
+from llmviewer.cli import COMMANDS, main
 from llmviewer.techniques.registry import TECHNIQUES
 
 
@@ -22,9 +24,13 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def bash(*words: str) -> list[str]:
     """Completions of the last word, requested like bash does: all words in one variable; one reply per line."""
     line = {"COMP_WORDS": "\n".join(("llmviewer", *words)), "COMP_CWORD": str(len(words))}
-    done = run(_LLMVIEWER_COMPLETE="complete_bash", **line)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.split()
+    replies, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(replies), redirect_stderr(errors):
+        for name, value in {"_LLMVIEWER_COMPLETE": "complete_bash", **line}.items():
+            patch.setenv(name, value)
+        assert main([]) == 0
+    assert errors.getvalue() == ""
+    return replies.getvalue().split()
 
 
 def test_bash_completes_every_command() -> None:

@@ -86,13 +86,13 @@ def test_an_unsupported_width_runs_at_a_wider_one_never_faster(chip: str, wanted
 
 
 @pytest.mark.parametrize("name", specs.names())
-@pytest.mark.parametrize("wanted", ["int4", "int8", "fp4", "fp8", "fp16", "bf16"])
-def test_no_chip_multiplies_a_format_faster_than_its_own_units(name: str, wanted: str) -> None:
+def test_no_chip_multiplies_a_format_faster_than_its_own_units(name: str) -> None:
     chip = specs.load(name)
-    used = chip.compute_dtype(wanted)
     bits = {"int4": 4, "fp4": 4, "fp6": 6, "int8": 8, "fp8": 8, "fp16": 16, "bf16": 16, "tf32": 19, "fp32": 32}
-    assert used == wanted or bits[used] > bits[wanted] or {used, wanted} == {"fp16", "bf16"}
-    assert chip.matrix_rate(wanted) == chip.matrix_flops_per_s[used]
+    for wanted in ("int4", "int8", "fp4", "fp8", "fp16", "bf16"):
+        used = chip.compute_dtype(wanted)
+        assert used == wanted or bits[used] > bits[wanted] or {used, wanted} == {"fp16", "bf16"}
+        assert chip.matrix_rate(wanted) == chip.matrix_flops_per_s[used]
 
 
 def test_fp32_runs_on_the_vector_units_not_as_tf32() -> None:

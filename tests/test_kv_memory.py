@@ -47,8 +47,7 @@ def ids(combination: dict[str, str]) -> str:
 
 def memory_result(model: str, chip: str = "h200", **options: Any) -> dict[str, Any]:
     """Memory of a result."""
-    found: dict[str, Any] = answer(model, chip, **options)["memory"]
-    return found
+    return analyze(model, chip, **options).memory
 
 
 def state(window: float = np.inf) -> State:

@@ -45,24 +45,22 @@ def test_there_are_no_import_cycles() -> None:
     assert circles() == []
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_imports_run_downward_only(module: str) -> None:
-    own = room_of(module)
-    if own in TOP:
-        return
-    others = {other: room_of(other) for other in imports(module) if room_of(other) != own}
-    upward = [other for other, room in others.items() if room in TOP or FLOORS[room] >= FLOORS[own]]
-    assert not upward, f"{own} is on floor {FLOORS[own]}"
+def test_imports_run_downward_only() -> None:
+    imported = [(module, other) for module in FILES for other in imports(module) if room_of(module) not in TOP]
+    between = [(module, room_of(module), other, room_of(other)) for module, other in imported]
+    assert [
+        f"{module} on floor {FLOORS[own]} imports {other}"
+        for module, own, other, room in between
+        if room != own and (room in TOP or FLOORS[room] >= FLOORS[own])
+    ] == []
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_views_are_imported_by_the_command_line_and_lazy_names_inside_functions(module: str) -> None:
-    own = room_of(module)
-    if own in VIEWS or module in BODIES:
-        return
-    direct = {name for name in _top_level(tree_of(module)) if name.startswith(("llmviewer.reports", "llmviewer.calib"))}
-    assert not direct
-    assert own in {"cli", *TOP} or not {room_of(other) for other in imports(module)} & VIEWS
+def test_views_are_imported_by_the_command_line_and_lazy_names_inside_functions() -> None:
+    others = [module for module in FILES if room_of(module) not in VIEWS and module not in BODIES]
+    views = ("llmviewer.reports", "llmviewer.calib")
+    assert [(m, name) for m in others for name in _top_level(tree_of(m)) if name.startswith(views)] == []
+    below = [module for module in others if room_of(module) not in {"cli", *TOP}]
+    assert [(module, other) for module in below for other in imports(module) if room_of(other) in VIEWS] == []
 
 
 @pytest.mark.parametrize("module", [module for module in FILES if room_of(module) == "reports"])
@@ -73,11 +71,11 @@ def test_reports_read_results_and_nothing_else(module: str) -> None:
     assert core <= allowed, "names of kinds, and refusals of `plot`; all numbers come from the Result"
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_code_lives_under_one_import_name(module: str) -> None:
+def test_code_lives_under_one_import_name() -> None:
     """A user's own package `reports` must not be confused with ours."""
-    names = {name.split(".")[0] for name in _all_imports(tree_of(module))}
-    assert not names & {"reports", "calibrate", "hardware_specs", "model_configs"}
+    folders = {"reports", "calibrate", "hardware_specs", "model_configs"}
+    imported = [(module, name) for module in FILES for name in _all_imports(tree_of(module))]
+    assert [(module, name) for module, name in imported if name.split(".")[0] in folders] == []
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
@@ -99,16 +97,16 @@ def _all_imports(tree: ast.Module) -> Iterator[str]:
             yield from _names(node)
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_heavy_packages_are_imported_where_they_are_needed(module: str) -> None:
+def test_heavy_packages_are_imported_where_they_are_needed() -> None:
     """Imported inside functions; only the command line imports typer, only calibrate/ imports torch."""
-    allowed = {"cli": {"typer"}, "calibrate": {"torch", "scipy"}}.get(room_of(module), set())
-    if module in DRAWING:
-        allowed = {"matplotlib"}
-    direct = set(_top_level(tree_of(module)))
-    others = {name.split(".")[0] for name in direct} - set(sys.stdlib_module_names)
-    assert not others - allowed - {"llmviewer", "numpy", "yaml"}
-    assert not direct & DRAWING
+    for module in FILES:
+        allowed = {"cli": {"typer"}, "calibrate": {"torch", "scipy"}}.get(room_of(module), set())
+        if module in DRAWING:
+            allowed = {"matplotlib"}
+        direct = set(_top_level(tree_of(module)))
+        others = {name.split(".")[0] for name in direct} - set(sys.stdlib_module_names)
+        assert not others - allowed - {"llmviewer", "numpy", "yaml"}, module
+        assert not direct & DRAWING, module
 
 
 def test_one_answer_imports_nothing_heavy() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ import llmviewer as lv
 from llmviewer import api
 from llmviewer.api import keywords
 from llmviewer.core import data, file_cache
+from llmviewer.hardware import specs
 from llmviewer.techniques.options import OPTIONS
 from tests.certificate.our_counts import published_config
 
@@ -214,6 +216,32 @@ def test_a_value_that_failed_is_not_kept_and_one_of_a_changed_file_is_read_again
     for text in ("1", "22"):
         path.write_text(text, encoding="utf-8")
         assert cache.get("number", read) == int(text)
+
+
+def test_a_value_made_of_a_kept_one_is_rebuilt_when_the_file_of_that_one_changes(tmp_path):
+    """The inner value is already kept when the outer one is built, so it is not read again, but still noted."""
+    inner, outer, path = file_cache.CacheOfFiles(), file_cache.CacheOfFiles(), tmp_path / "number"
+
+    def read():
+        file_cache.record(path)
+        return int(path.read_text(encoding="utf-8"))
+
+    for text in ("1", "22"):
+        path.write_text(text, encoding="utf-8")
+        assert inner.get("number", read) == int(text)
+        assert outer.get("double", lambda: 2 * inner.get("number", read)) == 2 * int(text)
+
+
+def test_a_changed_chip_is_read_again(tmp_path):
+    """Twice the bandwidth halves the time of a memory-bound decode; the chip alone is asked for first."""
+    path, text = tmp_path / "mine.yaml", (data.folder("hardware_specs") / "a6000.yaml").read_text(encoding="utf-8")
+    times = []
+    for bandwidth in (768, 1536):
+        path.write_text(re.sub(r"(memory_bandwidth_gb_per_s:\D*)768", rf"\g<1>{bandwidth}", text), encoding="utf-8")
+        assert float(specs.load(str(path)).bandwidth_bytes_per_s) == bandwidth * 1e9
+        found = lv.analyze("llama-2-7b", path, efficiency="ideal", output_len=2)
+        times.append(found.metrics()["tpot_s"])
+    assert times[1] == pytest.approx(times[0] / 2, rel=0.01)
 
 
 def test_a_caller_cannot_change_what_is_kept():

@@ -41,6 +41,13 @@ def test_groqs_reported_speed_is_within_the_bounds() -> None:
     assert 300 < one_after_another < per_user < one_after_another * found["parallelism"]["tensor"]
 
 
+@pytest.mark.parametrize("model", ["llama-2-7b", "jamba-v0.1"])
+def test_one_stage_fewer_does_not_hold_the_weights(model: str) -> None:
+    sizes = on_chips(model, "groq-lpu")["parallelism"]
+    fewer = {"tensor_parallel_size": str(sizes["tensor"]), "pipeline_parallel_size": str(sizes["pipeline"] - 1)}
+    assert not answer(model, "groq-lpu", **PIECES, **fewer)["memory"]["fits"]
+
+
 def test_a_token_reads_all_weights_and_passes_all_stages() -> None:
     """TPOT: (weights + collectives of 80 layers + 26 sends), each stage after the other."""
     found = on_chips("llama-2-70b", "groq-lpu")

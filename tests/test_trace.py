@@ -63,8 +63,13 @@ def result_of(configuration: str) -> Result:
 
 
 def document_of(result: Result, steps: int = 3, chips: int = 1) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads("\n".join(trace.lines(result, result.timeline(steps), chips)))
-    return read
+    return read(result, result.timeline(steps), chips)
+
+
+def read(result: Result, rows: list[dict[str, Any]], chips: int = 1) -> dict[str, Any]:
+    """The JSON document of a timeline."""
+    document: dict[str, Any] = json.loads("\n".join(trace.lines(result, rows, chips)))
+    return document
 
 
 def by_track(document: dict[str, Any]) -> dict[tuple[int, int], list[tuple[int, int]]]:
@@ -89,7 +94,8 @@ class Case:
 @cache
 def case_of(configuration: str) -> Case:
     result = result_of(configuration)
-    return Case(result=result, rows=result.timeline(3), document=document_of(result))
+    rows = result.timeline(3)
+    return Case(result=result, rows=rows, document=read(result, rows))
 
 
 @pytest.fixture

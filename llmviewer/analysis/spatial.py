@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
-from llmviewer.analysis import memory, search
+from llmviewer.analysis import memory
 from llmviewer.analysis.pipeline import stages_of
 from llmviewer.analysis.system import System
+from llmviewer.core.counts import Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph
 
@@ -40,22 +42,24 @@ def smallest_system(graph: Graph, build: Callable[[int, int], System], degrees: 
 
 def _stages(graph: Graph, build: Callable[[int], System]) -> int:
     """The fewest pipeline stages that each fit their chips; 0 where a single layer does not fit."""
-    shared = build(1).prepared(graph)
+    one = build(1)
+    shared = one.prepared(graph)
     layers = sum(block.repeats for block in shared.blocks if block.is_layer)
-
-    def fits(counts: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list[bool]:
-        return [_fit(shared, build(layers + 1 - int(count))) for count in counts]
-
-    # `largest` searches for the largest layers + 1 - stages that still fits
-    most = search.largest(lambda counts: np.array(fits(np.asarray(counts))), float(layers))
-    return int(layers + 1 - most) if most else 0
+    if not _fit(shared, build(layers)):
+        return 0
+    least = float(np.max(_held(shared, one) / _budget(one)))  # stages hold at least what one chip would
+    return next(count for count in range(max(1, math.ceil(least - 1e-9)), layers + 1) if _fit(shared, build(count)))
 
 
 def _fit(shared: Graph, system: System) -> bool:
     """Whether every pipeline stage holds its weights and its KV cache."""
-    budget = system.chip.memory_bytes * system.memory_utilization
-    held = (
-        memory.weights_bytes(stage) + memory.cache_bytes(stage, system.resident_tokens)
-        for stage in stages_of(shared, system)
-    )
-    return all(bool(np.all(size <= budget)) for size in held)
+    return all(bool(np.all(_held(stage, system) <= _budget(system))) for stage in stages_of(shared, system))
+
+
+def _held(stage: Graph, system: System) -> Count:
+    """Weights and KV cache of a stage [byte]."""
+    return memory.weights_bytes(stage) + memory.cache_bytes(stage, system.resident_tokens)
+
+
+def _budget(system: System) -> Count:
+    return system.chip.memory_bytes * system.memory_utilization

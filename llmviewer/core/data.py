@@ -19,6 +19,9 @@ HINTS = {
 #: Size limits [byte]: a config or spec has a few kilobytes.  YAML takes 30 times as long to read as JSON.
 MAX_JSON_BYTES = 4 * 2**20
 MAX_YAML_BYTES = 2**19
+#: Indices of aliases by path; every name of a model or a chip is looked up in one.
+_INDICES: file_cache.CacheOfFiles[Mapping[str, tuple[str, ...]]] = file_cache.CacheOfFiles()
+_STEMS: file_cache.CacheOfFiles[Mapping[str, str]] = file_cache.CacheOfFiles()
 
 
 def folder(name: str) -> Path:
@@ -31,10 +34,19 @@ def stems(name: str) -> list[str]:
     return sorted(path.stem for path in folder(name).glob("*.yaml") if path.name != ALIASES)
 
 
-def aliases(name: str) -> dict[str, list[str]]:
+def aliases(name: str) -> Mapping[str, tuple[str, ...]]:
     """The folder's index of aliases: stem -> other names."""
     path = folder(name) / ALIASES
-    return {str(stem): [str(alias) for alias in others] for stem, others in read_yaml(path).items()}
+    return _INDICES.get(str(path), lambda: {str(s): tuple(map(str, others)) for s, others in read_yaml(path).items()})
+
+
+def _stem_of_alias(name: str) -> Mapping[str, str]:
+    """Alias, as it is compared -> stem."""
+
+    def build() -> dict[str, str]:
+        return {normalized(other): stem for stem, others in aliases(name).items() for other in others}
+
+    return _STEMS.get(str(folder(name)), build)
 
 
 def normalized(name: str) -> str:
@@ -59,10 +71,10 @@ def find(directory: str, name: str, noun: str) -> tuple[Path, str, tuple[str, ..
     """(file, stem, aliases) for a stem or alias in the data folder `directory`, or a path to the user's own file."""
     wanted = normalized(name)
     index = aliases(directory)
-    for stem in (wanted, *(s for s, others in index.items() if wanted in map(normalized, others))):
+    for stem in dict.fromkeys((wanted, _stem_of_alias(directory).get(wanted, wanted))):
         path = folder(directory) / f"{stem}.yaml"
         if stem == Path(stem).name and stem != Path(ALIASES).stem and user_path(str(path)):
-            return path, stem, tuple(index.get(stem, ()))
+            return path, stem, index.get(stem, ())
     path = user_path(name) or Path(name)
     if user_path(name) or _is_path(name):
         return path, path.stem, ()

@@ -70,9 +70,9 @@ class CacheOfFiles(Generic[Value]):
         except (TypeError, ValueError, OSError):  # not hashable, or no current directory
             return build()
         if entry is not None and all(state(path) == known for path, known in entry[1]):
-            if files.is_remembering():  # a Path costs more than the rest
+            if files.is_remembering() or _recorded.get() is not None:  # a Path costs more than the rest
                 for path, _ in entry[1]:
-                    files.remember_input(Path(path))
+                    record(path)
             return entry[0]
         with recording() as read:
             value = build()

@@ -9,6 +9,7 @@ from typing import Any
 
 from llmviewer.core import data
 from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.file_cache import CacheOfFiles
 from llmviewer.hardware.chip import FIGURES, WIDER, Chip, Disk, Host, Link
 from llmviewer.hardware.figures import Figure
 
@@ -40,11 +41,17 @@ NETWORK_FOLDER = "hardware_specs/networks"
 HOST_FOLDER = "hardware_specs/hosts"
 HOST_KEYS = ("memory_bandwidth_gb_per_s", "memory_capacity_gib", "cpu", "name", "sheet")
 DISK_KEYS = ("disk_read_gb_per_s", "disk_write_gb_per_s", "name", "sheet")
+#: Chips by name or path.
+_CHIPS: CacheOfFiles[Chip] = CacheOfFiles()
 REQUIRED_KEYS = ("name", "generation", "dense_tflops", "memory_capacity_gib", "memory_bandwidth_gb_per_s")
 
 
 def load(name: str) -> Chip:
     """The chip called `name` (stem or alias in hardware_specs/), or in the YAML file at that path."""
+    return _CHIPS.get(name, lambda: _read(name))
+
+
+def _read(name: str) -> Chip:
     path, stem, aliases = data.find("hardware_specs", name, "chip")
     return parse(data.read_yaml(path), stem=stem, aliases=aliases, path=data.display_path(path))
 

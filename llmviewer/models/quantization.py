@@ -55,9 +55,8 @@ def with_checkpoint_formats(model: Model, config: Config) -> Model:
     variants = {name: _variants(blocks[name], numbers, rules) for name, numbers in layers.items()}
     if formats.head and not model.head.tied and not rules.unquantized.has_head():
         variants["head"] = (Variant(repeats=1, formats={"lm_head": _default_format(formats)}),)
-    names = {
-        n: [names_of(op) for op in _linear_names(blocks[kind])] for kind, numbers in layers.items() for n in numbers
-    }
+    linear = {kind: [names_of(operator) for operator in _linear_names(blocks[kind])] for kind in layers}
+    names = {number: linear[kind] for kind, numbers in layers.items() for number in numbers}
     entries = (*formats.unquantized, *(entry for rule in formats.rules for entry in rule.targets))
     checkpoint = Checkpoint(variants=variants, cache=formats.cache)
     return replace(model, checkpoint=checkpoint, notes=(*model.notes, *_note(unmatched(entries, names, holder.where))))
@@ -130,9 +129,9 @@ def _linear_names(block: Block) -> list[str]:
 def _variants(block: Block, numbers: tuple[int, ...], rules: _Rules) -> tuple[Variant, ...]:
     """The distinct combinations of formats among a block's layers, the most common first."""
     operators = _linear_names(block)
-    looked_up = numbers if rules.distinguishes_layers else numbers[:1] * len(numbers)
+    looked_up = numbers if rules.distinguishes_layers else numbers[:1]
     counts = Counter(tuple(rules.format(operator, number) for operator in operators) for number in looked_up)
     return tuple(
-        Variant(repeats=count, formats=dict(zip(operators, formats, strict=True)))
+        Variant(repeats=count * len(numbers) // len(looked_up), formats=dict(zip(operators, formats, strict=True)))
         for formats, count in counts.most_common()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ QUANTITIES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SurveySection:
     """A figure with its results.  compared: LLM-Viewer's numbers and ours, or None."""
 
@@ -41,7 +42,7 @@ class SurveySection:
     frames: Frames
     compared: Rows
 
-    @property
+    @cached_property
     def verdicts(self) -> list[tuple[Claim, Verdict]]:
         """The claims with their verdicts."""
         return [(claim, claim.check(self.frames)) for claim in self.figure.claims]

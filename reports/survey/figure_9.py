@@ -36,7 +36,8 @@ def draw(frames: Frames, style: Style) -> Picture:
 
 def seconds(frames: Frames, length: int) -> Rows:
     """Returns the prefill times at one length, by quantization [s]."""
-    return frames[""].query("input_len == @length").set_index("quantization")["prefill_time_s"]
+    rows = frames[""]
+    return rows[rows["input_len"] == length].set_index("quantization")["prefill_time_s"]
 
 
 def short_prompts_gain(frames: Frames) -> Verdict:
