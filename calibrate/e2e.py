@@ -5,8 +5,7 @@ Rows of one configuration are evaluated together as arrays.  Rows that cannot be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +13,9 @@ import numpy as np
 from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS, RequestCase, case_of, number
 from llmviewer.calibrate.e2e_runs import RATE_METRICS, CaseGroup, EvaluationOptions, evaluate_groups
 from llmviewer.calibrate.predict import PredictionOptions
-from llmviewer.core import data
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
 from llmviewer.result.interval import metric_bounds
-from llmviewer.timing import profile
-from llmviewer.timing.profile import Profile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +54,6 @@ def predict(
     if missing:
         raise UserError(f"end-to-end figures need the columns {', '.join(missing)}; see docs/calibration.md")
     device = options.hardware if isinstance(options.hardware, str) else options.hardware.name
-    own_profile = options.profile
     predictions = frame.copy()
     for name in (*REQUEST_PREDICTION_COLUMNS, "ideal"):
         predictions[name] = np.nan
@@ -71,9 +66,9 @@ def predict(
             cases[at] = case_of({str(key): value for key, value in row.items()}, device)
         except UserError as error:
             predictions.loc[frame.index[at], "reason"] = str(error)
-    for part in evaluate_groups(cases, EvaluationOptions(profile=own_profile)):
+    for part in evaluate_groups(cases, EvaluationOptions(profile=options.profile)):
         index = frame.index[list(part.places)]
-        columns = prediction_columns(part, own_profile) if isinstance(part, CaseGroup) else {"reason": part.reason}
+        columns = prediction_columns(part) if isinstance(part, CaseGroup) else {"reason": part.reason}
         for name, values in columns.items():
             predictions.loc[index, name] = values
         on_progress(len(part.places))
@@ -86,24 +81,23 @@ def check_value(value: object) -> None:
         raise UserError("value is not a number above 0")
 
 
-def prediction_columns(group: CaseGroup, own_profile: Profile | None) -> dict[str, Any]:
+def prediction_columns(group: CaseGroup) -> dict[str, Any]:
     """Columns added to the rows of a group."""
     preset = group.analysis.system.engine
-    bases = [basis_of(case, own_profile) for case in group.cases]
     values = group.values(group.analysis.times)
-    ratios = interval_ratios(group, bases)
+    ratios = interval_ratios(group)
     is_rate = np.array([case.metric in RATE_METRICS for case in group.cases])
     bounds = np.where(is_rate[:, None], values[:, None] / ratios[:, ::-1], values[:, None] * ratios)
     return {
         "predicted": values,
         **{name: bounds[:, at] for name, at in QUANTILE_INDEX.items()},
         "ideal": group.bound(),
-        "basis": bases,
+        "basis": origin_of(group),
         "preset": preset.name,
     }
 
 
-def interval_ratios(group: CaseGroup, bases: Sequence[str]) -> Array:
+def interval_ratios(group: CaseGroup) -> Array:
     """Interval of every case over its value, shape (cases, 4).
 
     Times have the intervals that `analyze` prints, and rates their inverse.  `analyze` prints none for throughput, so
@@ -113,14 +107,14 @@ def interval_ratios(group: CaseGroup, bases: Sequence[str]) -> Array:
     ratios = {name: bounds / getattr(group.analysis, name) for name, bounds in times.items()}
     engine = group.analysis.system.engine
     rows = []
-    for at, (case, basis) in enumerate(zip(group.cases, bases, strict=True)):
-        own = engine.residuals_of((case.metric,), basis) if case.metric == "throughput_tok_s" else None
+    for at, case in enumerate(group.cases):
+        own = engine.residuals_of((case.metric,), origin_of(group)) if case.metric == "throughput_tok_s" else None
         rows.append(np.array(own) if own is not None else ratios[TIME_OF_METRIC[case.metric]][:, at])
     return np.array(rows)
 
 
-def basis_of(case: RequestCase, own_profile: Profile | None = None) -> str:
-    """Return `fitted` if there is a profile of this chip, else `transferred`."""
-    chip = Path(case.hardware).stem  # of a name, or of the path of the user's own spec
-    path = data.folder(profile.FOLDER) / f"{chip}.yaml"
-    return "fitted" if path.is_file() or (own_profile is not None and own_profile.chip == chip) else "transferred"
+def origin_of(group: CaseGroup) -> str:
+    """Origin of the kernels of a group, as of Calibrated.origin."""
+    calibration = group.analysis.calibration
+    assert calibration is not None
+    return calibration.origin

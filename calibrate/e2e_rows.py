@@ -62,8 +62,8 @@ QUANTIZATIONS = {
 #: Engines whose benchmark feeds the same synthetic tokens to all sequences of a static batch, which then select the
 #: same experts (Mixtral at batch 16 takes a third longer than at batch 1; with distinct prompts, three times as long).
 IDENTICAL_PROMPT_ENGINES = ("trtllm-cpp", "deepspeed-mii")
-#: Suffix of a checkpoint's name -> format of its weights.
-#: FP8 checkpoints of model makers have a scale per block; those of these owners, made afterwards, one per tensor or row.
+#: Suffix of a checkpoint's name -> format of its weights.  FP8 checkpoints of model makers have a scale per block;
+#: those of ONE_SCALE_OWNERS, converted afterwards, one per tensor or row.
 CHECKPOINT_SUFFIXES = {"-fp8": "fp8-block", "-fp8-dynamic": "fp8", "-nvfp4": "nvfp4", "-fp4": "nvfp4", "-bf16": "none"}
 ONE_SCALE_OWNERS = ("nvidia", "neuralmagic", "redhatai", "amd", "meta-llama")
 

@@ -51,7 +51,7 @@ def text_of(content: Mapping[str, Any], fit: EngineFit, source: str) -> str:
     error: dict[str, dict[str, Any]] = {}
     residuals: dict[str, dict[str, Any]] = {}
     for metric in sorted({str(metric) for metric in fit.metrics}):
-        for basis in ("fitted", "transferred"):
+        for basis in ("fitted", "transferred", "afar"):
             rows = (fit.metrics == metric) & (fit.bases == basis)
             if rows.any():
                 error.setdefault(metric, {})[basis] = error_summary(fit, rows)

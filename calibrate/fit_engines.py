@@ -19,7 +19,7 @@ import numpy as np
 
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation
-from llmviewer.calibrate.e2e import basis_of
+from llmviewer.calibrate.e2e import origin_of
 from llmviewer.calibrate.e2e_rows import RequestCase, case_of
 from llmviewer.calibrate.e2e_runs import DEFAULT_OPTIONS, RATE_METRICS, CaseGroup, EvaluationOptions, evaluate_groups
 from llmviewer.calibrate.engine_file import EngineFit, text_of
@@ -28,9 +28,8 @@ from llmviewer.core import data
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.kinds import Kind
-from llmviewer.hardware import specs
 from llmviewer.serving.batching import RequestTimes
-from llmviewer.timing import engine, profile
+from llmviewer.timing import engine
 from llmviewer.timing.engine import CONSTANTS, FACTORS, Engine
 
 #: engine -> its fitted constants; all others are zero or as in its file.
@@ -44,8 +43,7 @@ FREE: dict[str, tuple[str, ...]] = {
     "vllm": ("step", "sequence", "eager", "interference", "request"),
     "vllm-v0": ("step", "group", "sequence", "eager"),
 }
-#: Start values, and bounds below: constants in us, factors and shares without unit.  GEMM timings that include an input
-#: conversion are 5 us longer than those that do not.
+#: Start values, and bounds below: constants in us, factors and shares without unit.
 START_VALUES = {
     "launch": 1.0,
     "layer": 5.0,
@@ -55,7 +53,6 @@ START_VALUES = {
     "sequence": 10.0,
     "sampling": 5.0,
     "request": 5e4,
-    "conversion": -5.0,
 }
 START_VALUES |= {"eager": 40.0, "interference": 0.8, "unit_bytes": 6.0, "share": 0.85, **dict.fromkeys(FACTORS, 1.0)}
 MAX_VALUES = {
@@ -67,7 +64,6 @@ MAX_VALUES = {
 }
 MIN_VALUES = {
     **dict.fromkeys(CONSTANTS, 0.0),
-    "conversion": -8.0,
     "interference": 0.0,
     "unit_bytes": 0.5,
     "share": 0.1,
@@ -190,7 +186,9 @@ def fit(preset: Engine, trials: Sequence[Trial]) -> EngineFit:
     """Constants from all rows; errors with each model x device x device count, each model and each device held out."""
     cases = [case for trial in trials for case in trial.group.cases]
     possible = np.concatenate([trial.bound_ratio() > IMPOSSIBLE for trial in trials])
-    usable = possible & np.array([is_informative(case) for case in cases])
+    # on chips of a maker without measured kernels, the error of the kernels dominates
+    bases = np.concatenate([[origin_of(trial.group)] * len(trial.measured) for trial in trials])
+    usable = possible & (bases != "afar")
     groupings = {
         "configuration": [f"{case.model}/{case.hardware}/{case.devices}" for case in cases],
         "model": [case.model for case in cases],
@@ -205,19 +203,10 @@ def fit(preset: Engine, trials: Sequence[Trial]) -> EngineFit:
         places=places,
         ratio=held_out_ratios["configuration"],
         possible=possible,
-        bases=np.array([basis_of(case) for case in cases]),
+        bases=bases,
         metrics=np.array([case.metric for case in cases]),
         held_out_ratios=held_out_ratios,
     )
-
-
-def is_informative(case: RequestCase) -> bool:
-    """Whether a row informs about the engine and not about the kernels.
-
-    On chips of a maker without measured kernels, the error of the kernels dominates.
-    """
-    makers = {specs.load(name).maker for name in data.stems(profile.FOLDER)}
-    return specs.load(case.hardware).maker in makers
 
 
 def _weight(case: RequestCase) -> float:

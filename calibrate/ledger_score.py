@@ -117,7 +117,7 @@ def _predictions(cases: Mapping[int, RequestCase]) -> dict[int, dict[str, Any]]:
     """Prediction columns of every case, or the reason why it is not predicted."""
     found: dict[int, dict[str, Any]] = {}
     for part in evaluate_groups(cases):
-        columns = e2e.prediction_columns(part, None) if isinstance(part, CaseGroup) else {}
+        columns = e2e.prediction_columns(part) if isinstance(part, CaseGroup) else {}
         for number, at in enumerate(part.places):
             known = {name: values if isinstance(values, str) else values[number] for name, values in columns.items()}
             found[at] = known or {"reason": getattr(part, "reason", "")}

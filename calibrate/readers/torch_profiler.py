@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmviewer.analysis.evaluation import Evaluation, evaluate
-from llmviewer.calibrate.e2e import basis_of
 from llmviewer.calibrate.e2e_rows import RequestCase, case_of
 from llmviewer.calibrate.e2e_runs import configured
 from llmviewer.calibrate.readers.run import BenchmarkRun
@@ -83,7 +82,7 @@ def predict(path: Path, stated: Stated, profile: Profile | None) -> pd.DataFrame
     priced = _priced(case, stated.stage, profile)
     for row in found:
         group = str(row["metric"]).removesuffix("_ms")
-        row.update(basis=basis_of(case, profile), reason="", note=f"kernels of one {stated.stage} pass")
+        row.update(basis="", reason="", note=f"kernels of one {stated.stage} pass")
         row.update(priced.get(group, {"reason": f"the predicted pass has no kernels of this kind: {group}"}))
     unrecognized = seconds.get("", 0.0)
     if unrecognized:
@@ -93,7 +92,7 @@ def predict(path: Path, stated: Stated, profile: Profile | None) -> pd.DataFrame
 
 
 def _priced(case: RequestCase, stage: str, profile: Profile | None) -> dict[str, Mapping[str, Any]]:
-    """Columns of the prediction of every group of the pass [ms]."""
+    """Columns of the prediction of every group of the pass, times in ms."""
     configuration, system = configured(case, engine.load(case.engine), profile)
     step: Step = (
         prefill(case.batch, case.input_len)
@@ -114,7 +113,7 @@ def _priced(case: RequestCase, stage: str, profile: Profile | None) -> dict[str,
             low95, low80, high80, high95 = (float(bound[0]) * 1e3 for bound in bounds)
             found[group] = {
                 "predicted": float(time[0]) * 1e3, "low80": low80, "high80": high80, "low95": low95, "high95": high95,
-                "ideal": float(np.atleast_1d(part.ideal_time_s)[0]) * 1e3,
+                "ideal": float(np.atleast_1d(part.ideal_time_s)[0]) * 1e3, "basis": system.efficiency.origin,
             }  # fmt: skip
     return found
 

@@ -129,8 +129,8 @@ def _round_ratios(analysis: Analysis) -> Array:
 def _metric_ratios(analysis: Analysis, metric: str, kernels: Array) -> Array:
     """Bounds over value of a metric: residuals of the engine preset if it has any, else `kernels`."""
     assert analysis.calibration is not None
-    basis, engine = "fitted" if analysis.calibration.fitted else "transferred", analysis.system.engine
-    known = engine.residuals_of(PUBLISHED_FIGURES[metric], basis)
+    engine = analysis.system.engine
+    known = engine.residuals_of(PUBLISHED_FIGURES[metric], analysis.calibration.origin)
     if metric == "ttft_s" and engine.batching != analysis.system.batching.name:
         known = None
     if known is None:

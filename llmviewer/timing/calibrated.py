@@ -71,6 +71,7 @@ class Calibrated:
     borrowed: Mapping[str, str] = field(default_factory=dict)
     chip: str = ""
     generation: str = ""
+    maker: str = ""
     user_profiles: int = 0
     selected: dict[str, SelectedFit] = field(default_factory=dict)
 
@@ -137,6 +138,16 @@ class Calibrated:
     def fitted(self) -> bool:
         """Whether kernels were measured on this chip."""
         return any(source.chip == self.chip for source in self.sources)
+
+    @property
+    def origin(self) -> str:
+        """Origin of the kernels, by which presets keep their residuals.
+
+        `fitted`: measured on this chip; `transferred`: on other chips of the maker; `afar`: on those of another maker.
+        """
+        if self.fitted:
+            return "fitted"
+        return "transferred" if self.maker == profiles.MEASURED_MAKER else "afar"
 
     def summary(self) -> str:
         """One line about the origin of the times."""
@@ -233,4 +244,5 @@ def calibrated(
         borrowed=borrowed or {},
         chip=chip.name,
         generation=chip.generation,
+        maker=chip.maker,
     )

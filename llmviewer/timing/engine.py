@@ -27,7 +27,6 @@ CONSTANTS: dict[str, str] = {
     "collective": "each collective: synchronization in addition to its kernel",
     "sequence": "each sequence of a pass: metadata and detokenization",
     "sampling": "each row of logits that is sampled",
-    "conversion": "each GEMM with 8-bit inputs; negative: its measured time includes a launch that a fused norm saves",
     "request": "each request under continuous batching, before its first token: HTTP, tokenization, first scheduling",
     "eager": "each kernel of a pass without a CUDA graph: host time to launch it, which overlaps with kernels",
 }
@@ -59,9 +58,6 @@ MAX_MATVEC_TOKENS = 8.0
 #: Keys that a fit adds to a preset: its errors and quantiles on held-out rows.
 FITTED_KEYS = ("error", "residuals", "rows")
 
-#: Compute classes in which the inputs of a GEMM are converted.
-CONVERTED_CLASSES = ("fp8", "int8")
-
 Seconds = Callable[[tuple[Kind, ...]], Count]
 
 
@@ -81,7 +77,7 @@ class Engine:
     unpacked_bytes: extra traffic per weight of fewer than 8 bits that is converted to 16 bit before larger products.
     interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
     delays its first token.
-    residuals: metric -> basis (`fitted`, `transferred`) -> quantiles of measured / predicted (profile.QUANTILES).
+    residuals: metric -> origin of the kernels (Calibrated.origin) -> QUANTILES (profile.py) of measured / predicted.
     """
 
     name: str
@@ -144,14 +140,14 @@ class Engine:
         kept = {name: value for name, value in self.constants.items() if name not in TERMS_PER_STEP}
         return self if self is KERNELS_ONLY else replace(self, constants=kept)
 
-    def residuals_of(self, metrics: Sequence[str], basis: str) -> tuple[float, ...] | None:
+    def residuals_of(self, metrics: Sequence[str], origin: str) -> tuple[float, ...] | None:
         """Quantiles of measured / predicted time of the first of these metrics that the preset was fitted on.
 
-        basis: `fitted` if kernels were measured on this chip, else `transferred`.
+        origin: origin of the kernels, as of Calibrated.origin.
         """
         for metric in metrics:
-            if basis in self.residuals.get(metric, {}):
-                return tuple(self.residuals[metric][basis])
+            if origin in self.residuals.get(metric, {}):
+                return tuple(self.residuals[metric][origin])
         return None
 
 
@@ -167,7 +163,6 @@ def times_paid(graph: Graph, step: Step) -> dict[str, Count]:
         block.repeats * sum(operator.kind is Kind.COLLECTIVE for operator in block.operators) for block in graph.blocks
     )
     return {
-        "conversion": float(sum(block.repeats * sum(map(converts_input, block.operators)) for block in graph.blocks)),
         "launch": float(kernels),
         "layer": float(sum(block.repeats for block in graph.blocks if block.is_layer)),
         "step": 1.0,
@@ -176,16 +171,6 @@ def times_paid(graph: Graph, step: Step) -> dict[str, Count]:
         "sequence": step.sequences,
         "sampling": step.logits,
     }
-
-
-def converts_input(operator: Operator) -> bool:
-    """Whether an operator is a GEMM whose input is converted to 8 bit with one scale per row, not per block."""
-    inputs = (access.tensor.dtype for access in operator.reads if access.tensor.role is Role.WEIGHT)
-    return (
-        operator.kind is Kind.GEMM
-        and operator.compute in CONVERTED_CLASSES
-        and any(dtype.bits == 8.0 for dtype in inputs)
-    )
 
 
 def _gemm_weight_bytes(graph: Graph) -> Count:

@@ -121,8 +121,8 @@ def nearest(sources: tuple[Profile, ...], kernel: Kernel) -> Loan | None:
     """The fit of the nearest origin (BASES), or None if no profile has the family.
 
     The user's fits of equal kernels come first.  Torch's serve another engine only if no fit of an equal kernel or of a
-    substitute exists, and then as a guess; so do other kernels of the family.  Between equals the nearer chip comes first, then
-    the nearer variant and engine; an engine's second kernel (`sglang-triton`) after usual kernels.
+    substitute exists, and then as a guess; so do other kernels of the family.  Between equals the nearer chip comes
+    first, then the nearer variant and engine; an engine's second kernel (`sglang-triton`) after usual kernels.
     """
     ranked = min(_ranked(sources, kernel), key=lambda found: found[0], default=None)
     return None if ranked is None else ranked[1]

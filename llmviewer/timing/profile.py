@@ -35,6 +35,8 @@ DONORS: dict[str, tuple[str, ...]] = {
 }
 #: Donors of all other generations: first the chip whose kernels use no asynchronous copies.
 DEFAULT_DONORS = ("a100-80gb-sxm", "h100-sxm", "l40s", "h200")
+#: Maker of measured chips of several generations: its other chips run the same engines' kernels.
+MEASURED_MAKER = "NVIDIA"
 #: Generations with GPU kernels; constants of these say little about CPUs, TPUs and dataflow chips.
 GPU_GENERATIONS = frozenset({*DONORS, "ampere", "turing", "volta", "cdna2"} - {"xe2"})
 #: Quantiles of measured / predicted that a fit stores: the bounds of its 95 and 80 % intervals.

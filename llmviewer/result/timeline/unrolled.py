@@ -13,7 +13,7 @@ from llmviewer.core.kinds import Kind
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.transfer import Direction, copy_direction
 from llmviewer.result.stages import Interval, ValueOf, does_run, operator_object
-from llmviewer.timing.engine import FACTORS, converts_input, unpacks_weights
+from llmviewer.timing.engine import FACTORS, unpacks_weights
 
 #: Engine term spent before kernels -> which kernels; other terms are spent before the pass, `sampling` after it.
 BEFORE_KERNEL: dict[str, Callable[[Operator], bool]] = {
@@ -24,7 +24,6 @@ BEFORE_KERNEL: dict[str, Callable[[Operator], bool]] = {
 AFTER_PASS = ("sampling",)
 #: Engine term that changes the time of kernels -> which kernels.
 INSIDE_KERNEL: dict[str, Callable[[Operator], bool]] = {
-    "conversion": converts_input,
     "own matrix-vector kernels": lambda operator: operator.kind is Kind.GEMM,
     "unpacking weights": lambda operator: any(unpacks_weights(operator, access) for access in operator.reads),
 }
