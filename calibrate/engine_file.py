@@ -45,9 +45,25 @@ def error_summary(fit: EngineFit, chosen: Array) -> dict[str, Any]:
     return found
 
 
-def text_of(content: Mapping[str, Any], fit: EngineFit, source: str) -> str:
-    """YAML of a preset with fitted constants, errors and quantiles."""
-    fitted = fit.engine
+def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: str) -> str:
+    """YAML of a preset with fitted constants, errors and quantiles.
+
+    fits: generation of chips -> fit to its rows; "": to the rows of all other chips.
+    """
+    kept = {key: value for key, value in content.items() if key in (*engine.TEXT_KEYS, *engine.NUMBER_KEYS, "borrowed")}
+    fitted = fits[""].engine
+    numbers = {"interference": fitted.interference}
+    numbers |= {"unit_bytes": fitted.unit_bytes, "share": fitted.share} if fitted.unit_bytes else {}
+    possible = np.concatenate([fit.possible for fit in fits.values()])
+    rows = {"fitted": int(possible.sum()), "impossible": int((~possible).sum())}
+    whole = {**kept, **numbers, "source": source, "rows": rows, **_figures(fits[""])}
+    others = {name: {"ungrouped": fit.engine.ungrouped, **_figures(fit)} for name, fit in fits.items() if name}
+    whole |= {"generations": others} if others else {}
+    return yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)
+
+
+def _figures(fit: EngineFit) -> dict[str, Any]:
+    """Constants and factors of a fit, and its errors and quantiles by metric and origin of the kernels."""
     error: dict[str, dict[str, Any]] = {}
     residuals: dict[str, dict[str, Any]] = {}
     for metric in sorted({str(metric) for metric in fit.metrics}):
@@ -58,13 +74,5 @@ def text_of(content: Mapping[str, Any], fit: EngineFit, source: str) -> str:
             rows = rows & np.isfinite(fit.ratio) & fit.possible
             if rows.sum() >= MIN_ROWS_FOR_QUANTILES:
                 residuals.setdefault(metric, {})[basis] = list(quantiles(fit.ratio[rows]))
-    kept = {key: value for key, value in content.items() if key in (*engine.TEXT_KEYS, *engine.NUMBER_KEYS, "borrowed")}
-    numbers = {
-        "constants": dict(fitted.constants),
-        "factors": dict(fitted.factors),
-        "interference": fitted.interference,
-    }
-    numbers |= {"unit_bytes": fitted.unit_bytes, "share": fitted.share} if fitted.unit_bytes else {}
-    rows = {"fitted": int(fit.possible.sum()), "impossible": int(len(fit.possible) - fit.possible.sum())}
-    whole = {**kept, **numbers, "source": source, "rows": rows, "error": error, "residuals": residuals}
-    return yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)
+    tables = {"constants": dict(fit.engine.constants), "factors": dict(fit.engine.factors)}
+    return {**tables, "error": error, "residuals": residuals}

@@ -28,6 +28,7 @@ from llmviewer.core import data
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError
 from llmviewer.core.kinds import Kind
+from llmviewer.hardware import specs
 from llmviewer.serving.batching import RequestTimes
 from llmviewer.timing import engine
 from llmviewer.timing.engine import CONSTANTS, FACTORS, Engine
@@ -42,6 +43,12 @@ FREE: dict[str, tuple[str, ...]] = {
     "trtllm-cpp": ("step", "launch", "sequence", "group"),
     "vllm": ("step", "sequence", "eager", "interference", "request"),
     "vllm-v0": ("step", "group", "sequence", "eager"),
+}
+_OWN_KERNELS = ("step", "group", "sequence", "eager", "gemm", "attention", "exchange")
+#: engine -> generations of chips on which it runs other kernels -> its constants, fitted to their rows alone.
+FREE_OF_GENERATION: dict[str, dict[str, tuple[str, ...]]] = {
+    "deepspeed-mii": {"gaudi2": _OWN_KERNELS},
+    "vllm-v0": {"cdna2": _OWN_KERNELS, "cdna3": _OWN_KERNELS},
 }
 #: Start values, and bounds below: constants in us, factors and shares without unit.
 START_VALUES = {
@@ -149,11 +156,10 @@ def with_values(preset: Engine, named: Mapping[str, float]) -> Engine:
     )
 
 
-def solve(preset: Engine, trials: Sequence[Trial], included: Sequence[Array]) -> Engine:
-    """Engine from least squares of log(measured / predicted) over the included rows."""
+def solve(preset: Engine, names: Sequence[str], trials: Sequence[Trial], included: Sequence[Array]) -> Engine:
+    """Engine with these constants from least squares of log(measured / predicted) over the included rows."""
     from scipy.optimize import least_squares
 
-    names = FREE[preset.name]
     scale = np.array([abs(START_VALUES[name]) for name in names])
     bounds = tuple(np.array([limit[name] for name in names]) / scale for limit in (MIN_VALUES, MAX_VALUES))
 
@@ -182,24 +188,25 @@ def solve(preset: Engine, trials: Sequence[Trial], included: Sequence[Array]) ->
     )
 
 
-def fit(preset: Engine, trials: Sequence[Trial]) -> EngineFit:
-    """Constants from all rows; errors with each model x device x device count, each model and each device held out."""
+def fit(preset: Engine, names: Sequence[str], trials: Sequence[Trial]) -> EngineFit:
+    """Constants of these names from all rows; errors with every configuration, model and device held out in turn."""
     cases = [case for trial in trials for case in trial.group.cases]
     possible = np.concatenate([trial.bound_ratio() > IMPOSSIBLE for trial in trials])
-    # on chips of a maker without measured kernels, the error of the kernels dominates
     bases = np.concatenate([[origin_of(trial.group)] * len(trial.measured) for trial in trials])
-    usable = possible & (bases != "afar")
+    # on chips of a maker without measured kernels, their error dominates, unless the constants are for them alone
+    usable = possible & ((bases != "afar") | (bases == "afar").all())
     groupings = {
         "configuration": [f"{case.model}/{case.hardware}/{case.devices}" for case in cases],
         "model": [case.model for case in cases],
         "device": [case.hardware for case in cases],
     }
     held_out_ratios = {
-        name: _held_out_ratios(preset, trials, usable, np.array(_folds(words))) for name, words in groupings.items()
+        name: _held_out_ratios(preset, names, trials, usable, np.array(_folds(words)))
+        for name, words in groupings.items()
     }
     places = np.concatenate([trial.group.places for trial in trials])
     return EngineFit(
-        engine=solve(preset, trials, _split_by_trial(usable, trials)),
+        engine=solve(preset, names, trials, _split_by_trial(usable, trials)),
         places=places,
         ratio=held_out_ratios["configuration"],
         possible=possible,
@@ -222,13 +229,15 @@ def _folds(words: Iterable[str]) -> list[int]:
     return [int(hashlib.sha256(word.encode()).hexdigest()[:8], 16) % FOLDS for word in listed]
 
 
-def _held_out_ratios(preset: Engine, trials: Sequence[Trial], usable: Array, folds: Array) -> Array:
+def _held_out_ratios(
+    preset: Engine, names: Sequence[str], trials: Sequence[Trial], usable: Array, folds: Array
+) -> Array:
     """Ratios of every row under constants fitted without its fold; NaN if too few rows remain to fit."""
     found = np.full(len(folds), np.nan)
     for fold in np.unique(folds):
         held_out = folds == fold
-        if (usable & ~held_out).sum() >= 2 * len(FREE[preset.name]):
-            candidate = solve(preset, trials, _split_by_trial(usable & ~held_out, trials))
+        if (usable & ~held_out).sum() >= 2 * len(names):
+            candidate = solve(preset, names, trials, _split_by_trial(usable & ~held_out, trials))
             found[held_out] = np.concatenate([trial.ratio(candidate) for trial in trials])[held_out]
     return found
 
@@ -256,14 +265,24 @@ def main(paths: Sequence[Path], names: Sequence[str] = ()) -> list[EngineFit]:
     frame = frame[[not any(test(row) for test in UNUSED_ROWS) for row in rows]].reset_index(drop=True)
     cases = cases_of(frame)
     source = " and ".join(f"{path.parent.name}/{path.name}" for path in paths)
-    results = []
+    values = frame["value"].to_numpy(dtype=float)
+    results: list[EngineFit] = []
     for name in names or FREE:
-        own_cases = {at: case for at, case in cases.items() if case.engine == name}
+        preset = engine.load(name)
+        own_free = {"": FREE[name], **FREE_OF_GENERATION.get(name, {})}
+        parts: dict[str, dict[int, RequestCase]] = {generation: {} for generation in own_free}
+        for at, case in cases.items():
+            if case.engine == name:
+                generation = specs.load(case.hardware).generation
+                parts[generation if generation in parts else ""][at] = case
+        fits = {
+            generation: fit(preset.on(generation), own_free[generation], make_trials(own, values))
+            for generation, own in parts.items()
+        }
         file = data.folder(engine.FOLDER) / f"{name}.yaml"
-        result = fit(engine.load(name), make_trials(own_cases, frame["value"].to_numpy(dtype=float)))
-        text = text_of(data.read_yaml(file), result, f"fitted on {source}: docs/calibration.md")
+        text = text_of(data.read_yaml(file), fits, f"fitted on {source}: docs/calibration.md")
         file.write_text(text, encoding="utf-8")
-        results.append(result)
+        results += fits.values()
     return results
 
 

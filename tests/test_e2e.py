@@ -155,9 +155,8 @@ def test_a_missing_column_and_an_impossible_value_are_named() -> None:
     assert predicted(value=-1.0).reason == "value is not a number above 0"
 
 
-def test_fitting_recovers_the_constants_of_generated_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fitting_recovers_the_constants_of_generated_rows() -> None:
     """Rows generated with only 900 us per step and 40 us per sequence are fitted with these."""
-    monkeypatch.setitem(fit_engines.FREE, "vllm-v0", ("step", "sequence"))
     made = fit_engines.with_values(engine.load("vllm-v0"), {"step": 900.0, "sequence": 40.0})
     sizes = [(1.0, 128), (16.0, 128), (64.0, 128), (1.0, 512), (16.0, 512), (64.0, 512)]
     rows = [
@@ -169,7 +168,7 @@ def test_fitting_recovers_the_constants_of_generated_rows(monkeypatch: pytest.Mo
     assert isinstance(group, e2e_runs.CaseGroup)
     (trial,) = fit_engines.make_trials(cases, group.values(group.analysis.times))
     kept = [np.ones(len(sizes), dtype=bool)]
-    found = fit_engines.solve(engine.load("vllm-v0"), [trial], kept)
+    found = fit_engines.solve(engine.load("vllm-v0"), ("step", "sequence"), [trial], kept)
     assert dict(found.constants) == pytest.approx({"step": 900.0, "sequence": 40.0}, rel=1e-2)
 
 
@@ -183,9 +182,11 @@ def test_a_fitted_preset_round_trips() -> None:
     import yaml
 
     content = {"title": "x", "kernels": "vllm", "graph_tokens": 8.0, "constants": {}, "source": "x"}
-    read = engine.parse("x", yaml.safe_load(engine_file.text_of(content, outcome, "here")))
+    read = engine.parse("x", yaml.safe_load(engine_file.text_of(content, {"": outcome, "cdna3": outcome}, "here")))
     assert (read.constants, read.interference, read.graph_tokens) == ({"step": 12.0}, 0.5, 8.0)
     assert read.residuals["tpot_ms"]["fitted"][0] == pytest.approx(0.9)
+    assert read.on("cdna3").constants == {"step": 12.0}
+    assert read.on("hopper") is read
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmviewer import api
+from llmviewer import api, models
 from llmviewer.analysis import analysis
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.core.errors import UserError
 from llmviewer.core.kinds import Kind
-from llmviewer.core.workload import Request, decode, prefill
+from llmviewer.core.workload import Request, Step, decode, prefill
 from llmviewer.hardware import specs
 from llmviewer.serving.batching import RequestTimes
 from llmviewer.timing import engine
@@ -159,6 +159,20 @@ def test_continuous_batching_adds_prefill_interference() -> None:
     first = replace(times, interference=0.0)
     assert first.ttft_s == pytest.approx(0.040)
     assert first.tpot_s == pytest.approx(0.005)
+
+
+def test_attention_that_does_not_share_kv_heads_reads_them_once_per_query_head() -> None:
+    # vLLM of 2024 on an MI300X; four query heads of Llama-3-8B share a KV head
+    own = {"constants": {}, "factors": {"attention": 1.5}, "ungrouped": 1.0}
+    preset = engine.parse("x", file(generations={"cdna3": own})).on("cdna3")
+    model = models.load("llama-3-8b")
+
+    def term(step: Step) -> float:
+        terms = dict(preset.terms(model.graph(step), step, specs.load("mi300x"), lambda kinds: 2.0))
+        return float(terms["own attention kernels"])
+
+    assert term(decode(8.0, 100.0)) == pytest.approx((1.5 * 4 - 1) * 2.0)
+    assert term(prefill(8.0, 100.0)) == pytest.approx((1.5 - 1) * 2.0)
 
 
 def test_the_host_time_of_a_request_delays_its_first_token_only() -> None:

@@ -118,7 +118,7 @@ def _calibrated(built: System, options: Options) -> System:
     from llmviewer.timing import calibrated, engine, profile  # the ideal roofline needs none of them
 
     own = profile.load(Path(options.profile)) if options.profile else None
-    preset = engine.load(options.engine)
+    preset = engine.load(options.engine).on(built.chip.generation)
     efficiency = calibrated.calibrated(built.chip, preset.kernels, own, preset.borrowed)
     return replace(built, efficiency=efficiency, engine=preset)
 

@@ -16,6 +16,7 @@ from llmviewer.core.ir import Access, Graph, Operator, Place, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
+from llmviewer.ops.attention import AttentionShape
 
 FOLDER = "calibrate/engines"
 #: Constants of an engine [us]: name -> what it is paid for.
@@ -52,7 +53,10 @@ NUMBER_KEYS = (
     "unit_bytes",
     "share",
     "unpacked_bytes",
+    "ungrouped",
 )
+#: Keys of a preset that may differ on chips of another generation, where the engine runs other kernels.
+GENERATION_KEYS = ("constants", "factors", "ungrouped", "error", "residuals")
 #: Most tokens of a pass for which engines run a matrix-vector kernel.
 MAX_MATVEC_TOKENS = 8.0
 #: Keys that a fit adds to a preset: its errors and quantiles on held-out rows.
@@ -75,6 +79,8 @@ class Engine:
     unit_bytes, share: limits of its own matrix-vector kernel: weight bytes per unit and clock, and fraction of the
     bandwidth; unit_bytes 0: it has no such kernel.
     unpacked_bytes: extra traffic per weight of fewer than 8 bits that is converted to 16 bit before larger products.
+    ungrouped: 1.0 if its decode attention reads a KV head once for each of its query heads, else 0.0.
+    generations: generation of chips -> its own values of GENERATION_KEYS.
     interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
     delays its first token.
     residuals: metric -> origin of the kernels (Calibrated.origin) -> QUANTILES (profile.py) of measured / predicted.
@@ -97,6 +103,8 @@ class Engine:
     unit_bytes: float = 0.0
     share: float = 1.0
     unpacked_bytes: float = 0.0
+    ungrouped: float = 0.0
+    generations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = ""
     error: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     residuals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
@@ -119,6 +127,10 @@ class Engine:
             named["host"] = np.maximum(host - seconds(tuple(Kind)), 0.0)
         for name, factor in self.factors.items():
             named[f"own {name} kernels"] = (factor - 1.0) * seconds(FACTORS[name])
+        if self.ungrouped:
+            reads = np.where(step.tokens <= step.sequences, _heads_per_kv_head(graph), 1.0)
+            factor = self.factors.get("attention", 1.0) * reads
+            named["own attention kernels"] = (factor - 1.0) * seconds(FACTORS["attention"])
         if self.unit_bytes:
             few = np.where(step.tokens <= MAX_MATVEC_TOKENS, 1.0, 0.0)
             own = _gemm_weight_bytes(graph) / np.minimum(
@@ -129,6 +141,10 @@ class Engine:
             unpacked = self.unpacked_bytes * _narrow_weights(graph) / chip.bandwidth_bytes_per_s
             named["unpacking weights"] = unpacked * (1.0 - few)
         return tuple((name, value) for name, value in named.items() if present(value))
+
+    def on(self, generation: str) -> Engine:
+        """The engine on chips of a generation."""
+        return replace(self, **self.generations[generation]) if generation in self.generations else self
 
     @property
     def request_s(self) -> float:
@@ -171,6 +187,15 @@ def times_paid(graph: Graph, step: Step) -> dict[str, Count]:
         "sequence": step.sequences,
         "sampling": step.logits,
     }
+
+
+def _heads_per_kv_head(graph: Graph) -> Count:
+    """Largest number of query heads that share a KV head."""
+    most: Count = 1.0
+    for _, operator in graph:
+        if isinstance(operator.shape, AttentionShape):
+            most = np.maximum(most, operator.shape.heads / operator.shape.kv_heads)
+    return most
 
 
 def _gemm_weight_bytes(graph: Graph) -> Count:
@@ -225,10 +250,12 @@ def load(name: str) -> Engine:
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:
     """An engine preset from the content of its file.  Raises UserError for an unknown key or a value of wrong type."""
-    known = (*TEXT_KEYS, *NUMBER_KEYS, "constants", "factors", "borrowed", *FITTED_KEYS)
+    known = (*TEXT_KEYS, *NUMBER_KEYS, "constants", "factors", "borrowed", "generations", *FITTED_KEYS)
     data.check_keys(content, known, ("title", "kernels", "constants", "source"), name)
-    data.check_keys(content["constants"] or {}, CONSTANTS, (), f"{name}: constants")
-    data.check_keys(content.get("factors") or {}, FACTORS, (), f"{name}: factors")
+    generations = content.get("generations") or {}
+    for where, part in ((name, content), *((f"{name}: {own}", generations[own]) for own in generations)):
+        data.check_keys(part.get("constants") or {}, CONSTANTS, (), f"{where}: constants")
+        data.check_keys(part.get("factors") or {}, FACTORS, (), f"{where}: factors")
     texts = {key: str(content[key]) for key in TEXT_KEYS if key in content}
     try:
         numbers = {key: float(content[key]) for key in NUMBER_KEYS if key in content}
@@ -239,14 +266,29 @@ def parse(name: str, content: Mapping[str, Any]) -> Engine:
             constants=MappingProxyType(_numbers(content["constants"])),
             factors=MappingProxyType(_numbers(content.get("factors"))),
             borrowed={str(key): str(other) for key, other in content.get("borrowed", {}).items()},
+            generations={str(own): _of_generation(part, f"{name}: {own}") for own, part in generations.items()},
             error=content.get("error", {}),
-            residuals={
-                metric: {basis: tuple(map(float, bounds)) for basis, bounds in by_basis.items()}
-                for metric, by_basis in content.get("residuals", {}).items()
-            },
+            residuals=_residuals(content),
         )
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"engine {name}: {printable(error, 120)}; expected numbers") from error
+
+
+def _of_generation(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Fields of an engine on chips of one generation."""
+    data.check_keys(content, GENERATION_KEYS, ("constants",), where)
+    return {
+        "constants": MappingProxyType(_numbers(content["constants"])),
+        "factors": MappingProxyType(_numbers(content.get("factors"))),
+        "ungrouped": float(content.get("ungrouped", 0.0)),
+        "error": content.get("error", {}),
+        "residuals": _residuals(content),
+    }
+
+
+def _residuals(content: Mapping[str, Any]) -> dict[str, dict[str, tuple[float, ...]]]:
+    found = content.get("residuals", {})
+    return {name: {key: tuple(map(float, bounds)) for key, bounds in by.items()} for name, by in found.items()}
 
 
 def _numbers(content: Mapping[str, Any] | None) -> dict[str, float]:
