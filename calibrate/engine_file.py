@@ -67,4 +67,5 @@ def text_of(content: Mapping[str, Any], fit: EngineFit, source: str) -> str:
     numbers |= {"unit_bytes": fitted.unit_bytes, "share": fitted.share} if fitted.unit_bytes else {}
     rows = {"fitted": int(fit.possible.sum()), "impossible": int(len(fit.possible) - fit.possible.sum())}
     whole = {**kept, **numbers, "source": source, "rows": rows, "error": error, "residuals": residuals}
+    whole |= {"memory": content["memory"]} if "memory" in content else {}
     return yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)

@@ -16,6 +16,8 @@ from llmviewer.core.ir import Access, Graph, Operator, Place, Role
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
+from llmviewer.timing import engine_memory
+from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions
 
 FOLDER = "calibrate/engines"
 #: Constants of an engine [us]: name -> what it is paid for.
@@ -79,6 +81,8 @@ class Engine:
     interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
     delays its first token.
     residuals: metric -> basis (`fitted`, `transferred`) -> quantiles of measured / predicted (profile.QUANTILES).
+    version: as the user asked for it; empty: not stated.  memory_versions: memory of its known versions, None: unknown.
+    memory: memory of its version on the chip it runs on.  max_model_len: longest context; None: the model's.
     """
 
     name: str
@@ -101,6 +105,18 @@ class Engine:
     source: str = ""
     error: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     residuals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    version: str = ""
+    memory_versions: MemoryVersions | None = None
+    memory: EngineMemory | None = None
+    max_model_len: float | None = None
+
+    def on(self, chip: Chip) -> Engine:
+        """The engine with the memory that its version takes on a chip.  Raises UserError for an unknown version."""
+        if self.memory_versions is None:
+            if self.version:
+                raise UserError(f"engine {self.name}: its versions are not told apart; leave out =={self.version}")
+            return self
+        return replace(self, memory=self.memory_versions.on(chip, self.version, self.name))
 
     def terms(self, graph: Graph, step: Step, chip: Chip, seconds: Seconds) -> tuple[tuple[str, Count], ...]:
         """Seconds that a forward pass takes in addition to its kernels, by name; terms that are zero are omitted.
@@ -219,18 +235,20 @@ def names() -> tuple[str, ...]:
     return ("kernels", *data.stems(FOLDER))
 
 
-def load(name: str) -> Engine:
-    """An engine preset by name.  Raises UserError for an unknown name."""
-    if name == KERNELS_ONLY.name:
+def load(text: str) -> Engine:
+    """An engine preset by name, or by name and version (`vllm==0.19`).  Raises UserError for an unknown name."""
+    name, version = engine_memory.split_version(text)
+    if name == KERNELS_ONLY.name and not version:
         return KERNELS_ONLY
     if name not in names():
         raise unknown("engine", name, names())
-    return parse(name, data.read_yaml(data.folder(FOLDER) / f"{name}.yaml"))
+    preset = parse(name, data.read_yaml(data.folder(FOLDER) / f"{name}.yaml"))
+    return replace(preset, version=version) if version else preset
 
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:
     """An engine preset from the content of its file.  Raises UserError for an unknown key or a value of wrong type."""
-    known = (*TEXT_KEYS, *NUMBER_KEYS, "constants", "factors", "borrowed", *FITTED_KEYS)
+    known = (*TEXT_KEYS, *NUMBER_KEYS, "constants", "factors", "borrowed", "memory", *FITTED_KEYS)
     data.check_keys(content, known, ("title", "kernels", "constants", "source"), name)
     data.check_keys(content["constants"] or {}, CONSTANTS, (), f"{name}: constants")
     data.check_keys(content.get("factors") or {}, FACTORS, (), f"{name}: factors")
@@ -245,6 +263,7 @@ def parse(name: str, content: Mapping[str, Any]) -> Engine:
             factors=MappingProxyType(_numbers(content.get("factors"))),
             borrowed={str(key): str(other) for key, other in content.get("borrowed", {}).items()},
             error=content.get("error", {}),
+            memory_versions=engine_memory.parse(name, content.get("memory")),
             residuals={
                 metric: {basis: tuple(map(float, bounds)) for basis, bounds in by_basis.items()}
                 for metric, by_basis in content.get("residuals", {}).items()
