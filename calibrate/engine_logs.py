@@ -13,8 +13,9 @@ from llmviewer.analysis.engine_limits import engine_limits
 from llmviewer.analysis.memory import Memory
 from llmviewer.api.configuration import Configuration, configuration
 from llmviewer.calibrate.e2e_rows import checkpoint, has_narrow_weights, number
-from llmviewer.core.errors import UserError, unknown
+from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
+from llmviewer.hardware import specs as chips
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,8 +38,8 @@ FORMATS = {
 }
 #: Quantities that are not predicted -> reason.
 NOT_PREDICTED = {"init_non_torch_gib": "memory held before the engine starts to count, no part of its budget"}
-#: Engines whose KV cache is allocated for the whole context at once.
-WHOLE_CONTEXT = ("llama.cpp",)
+#: Quantities that do not depend on the chip, and the chip on which they are predicted if that of a row is unknown.
+ALIKE, ANY_CHIP = ("weights_gib", "kv_gib", "kv_bytes_per_token"), "h100-sxm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +124,11 @@ def predicted(one: Started, quantity: str) -> float:
 def started(row: Mapping[str, Any], cache: dict[Hashable, Started | UserError]) -> Started:
     """The engine of a row.  cache: of earlier rows.  Raises UserError if it cannot be predicted."""
     model, options = options_of(row)
-    key = (model, str(row["gpu"]), tuple(sorted(options.items())), _context(row))
+    gpu = _gpu(row)
+    key = (model, gpu, tuple(sorted(options.items())), _context(row))
     if key not in cache:
         try:
-            cache[key] = _start(model, str(row["gpu"]), options, _context(row))
+            cache[key] = _start(model, gpu, options, _context(row))
         except UserError as error:
             cache[key] = error
     kept = cache[key]
@@ -142,6 +144,22 @@ def _start(model: str, gpu: str, options: Mapping[str, object], context: float) 
     memory = memory_of(one.model, one.system, request, one.token_budget)
     limits = engine_limits(one.model, one.system, memory)
     return Started(configuration=one, memory=memory, limits=limits, context=length)
+
+
+def _gpu(row: Mapping[str, Any]) -> str:
+    """The chip of a row; for what is stored alike on every chip, a known one where the row names none.
+
+    Raises UserError where the chip matters and is unknown or uncertain ("?").
+    """
+    name = _text(row, "gpu")
+    try:
+        if name.endswith("?"):
+            raise UserError(f"the source is not sure of the chip: {quoted(name)}")
+        return chips.load(name).name
+    except UserError:
+        if row["quantity"] in ALIKE:
+            return ANY_CHIP
+        raise
 
 
 def options_of(row: Mapping[str, Any]) -> tuple[str, dict[str, object]]:

@@ -22,6 +22,10 @@ from llmviewer.timing.engine_memory import EngineMemory
 #: Fraction of an NVIDIA GPU's stated memory that CUDA reports where no source says how much: the least of the GPUs
 #: with a source (RTX 5090: 31.37 of 32 GiB), rounded down.
 REPORTED_SHARE = 0.98
+#: PyTorch's allocator: segments of large blocks, size from which a block has segments of its own, rest that stays.
+SEGMENT_BYTES, LARGE_BYTES, UNSPLIT_BYTES = 2.0 * 2**20, 10.0 * 2**20, 2.0**20
+#: Weights that engines join -> name of the joined matrix.
+JOINED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
 #: Format of experts that engines pad.
 PADDED_FORMAT = "mxfp4"
 
@@ -68,6 +72,7 @@ def engine_parts(model: Model, system: System, graph: Graph, constants: EngineMe
         graphs=gib * 2.0**30,
         weights={
             "rotary tables": rotary_bytes(model),
+            "allocator's rounding": rounding_bytes(graph),
             "padding of MXFP4 experts": padding_bytes(model, graph, constants.expert_multiple),
         },
     )
@@ -124,6 +129,32 @@ def rotary_bytes(model: Model) -> float:
     return sum(widths) * model.max_context * model.dtype.bytes if model.max_context < ABSENT_CONTEXT else 0.0
 
 
+def rounding_bytes(graph: Graph) -> float:
+    """Bytes that PyTorch's allocator adds to large weights: whole segments of 2 MiB, of which 1 MiB or less is not
+    split off (https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDACachingAllocator.cpp).
+
+    Engines store q, k, v and gate, up as one matrix each.
+    """
+    added = 0.0
+    for block in graph.blocks:
+        joined: dict[str, float] = {}
+        for name, tensor in block.weights().items():
+            if name.endswith(".weight"):
+                size = float(tensor.elements) * tensor.dtype.bytes
+                joined[_joined(name)] = joined.get(_joined(name), 0.0) + size
+        for size in joined.values():
+            rest = -size % SEGMENT_BYTES
+            added += rest * block.repeats if size >= LARGE_BYTES and rest <= UNSPLIT_BYTES else 0.0
+    return added
+
+
+def _joined(name: str) -> str:
+    """Name of the matrix that an engine stores for a weight."""
+    for part, whole in JOINED.items():
+        name = name.replace(part, whole)
+    return name
+
+
 def padding_bytes(model: Model, graph: Graph, multiple: tuple[float, float]) -> float:
     """Bytes that padding adds to experts in MXFP4.
 
@@ -133,6 +164,7 @@ def padding_bytes(model: Model, graph: Graph, multiple: tuple[float, float]) -> 
     for block, operator in _padded(graph):
         shape = _shape(operator)
         inside, hidden = (shape.k, shape.n) if operator.name.endswith("down_proj") else (shape.n, shape.k)
+        inside /= 2.0 if "gate_up" in operator.name else 1.0
         grown = _up(inside, multiple[0]) * _up(hidden, multiple[1]) / (inside * hidden)
         stored = (access.tensor for access in operator.reads if is_weight_matrix(access))
         added += (grown - 1.0) * block.repeats * sum(float(t.elements) * t.dtype.bytes for t in stored)
