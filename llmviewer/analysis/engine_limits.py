@@ -8,6 +8,7 @@ from llmviewer.analysis.cache_blocks import CacheBlocks, cache_blocks
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import graph_of_device, largest_passes_of
 from llmviewer.analysis.system import System
+from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Request
 from llmviewer.models.fields import ABSENT_CONTEXT
 from llmviewer.models.model import Model
@@ -20,8 +21,13 @@ def blocks_of_engine(model: Model, system: System) -> CacheBlocks | None:
         return None
     if system.drafters:
         return None
+    return cache_blocks(graph_of_engine(model, system))
+
+
+def graph_of_engine(model: Model, system: System) -> Graph:
+    """The graph of one device at the smallest request."""
     plan = largest_passes_of(system, Request(batch_size=1.0, input_len=1.0, output_len=1.0), np.inf)
-    return cache_blocks(graph_of_device(model, system, plan))
+    return graph_of_device(model, system, plan)
 
 
 def engine_limits(model: Model, system: System, memory: Memory) -> dict[str, float | None]:
