@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -199,4 +200,4 @@ def _context(row: Mapping[str, Any]) -> float:
 
 def _text(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
-    return "" if value is None or value != value else str(value)
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)

@@ -1,7 +1,7 @@
 """Fit what an engine takes beside weights and KV cache to a table of start-up logs, and rewrite its preset.
 
-python -m llmviewer.calibrate.fit_memory FILE [PRESET]; the rows are not stored.  Constants that a version lacks rows for
-stay as they are.  Errors are those of rows whose model was left out of the fit.
+python -m llmviewer.calibrate.fit_memory FILE [PRESET]; the rows are not stored.  Constants stay as they are where a
+version has no rows for them.  Errors are those of rows whose model was left out of the fit.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ def memory_of_passes(model: Model, system: System, request: Request, plan: Sched
     stored = batch.bytes(cache)
     here = Memory(
         weights_bytes=memory.weights_bytes(graph) + vision_bytes(model, system),
+        parts={"vision tower": vision_bytes(model, system)},
         kv_cache_bytes=stored,
         kv_cache_used_bytes=stored if cache == cache.unpaged else batch.bytes(cache.unpaged, cache),
         activations_bytes=plan.max_over_passes(memory.peak_activations(graph)),
@@ -61,7 +62,10 @@ def memory_of_passes(model: Model, system: System, request: Request, plan: Sched
 
 
 def _as_engine_counts(here: Memory, model: Model, system: System, graph: Graph) -> Memory:
-    """The memory with the parts that the engine's own profiling run and libraries take."""
+    """The memory with the parts that the engine's own profiling run and libraries take.
+
+    Without a limit of tokens per pass, no profiling run is known: activations stay those of the passes.
+    """
     constants = system.engine.memory
     assert constants is not None
     found, capacity = engine_parts(model, system, graph, constants), reported_bytes(system.chip)
@@ -69,12 +73,19 @@ def _as_engine_counts(here: Memory, model: Model, system: System, graph: Graph) 
     return replace(
         here,
         weights_bytes=here.weights_bytes + sum(found.weights.values()),
-        activations_bytes=found.activations + 0.0 * here.activations_bytes,
+        activations_bytes=np.where(np.isfinite(found.activations), found.activations, here.activations_bytes),
         framework_bytes=found.outside_torch,
         cuda_graphs_bytes=inside,
         capacity_bytes=capacity,
         utilization_bytes=capacity * system.memory_utilization,
-        parts={**found.weights, "sampler": found.sampler, "layer": found.layer, "CUDA graphs": found.graphs},
+        parts={
+            "vision tower": vision_bytes(model, system),
+            **found.weights,
+            "sampler": found.sampler,
+            "layer": found.layer,
+            "vision": found.vision,
+            "CUDA graphs": found.graphs,
+        },
     )
 
 

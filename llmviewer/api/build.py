@@ -127,7 +127,7 @@ def _calibrated(built: System, options: Options) -> System:
 def _with_limits(preset: Engine, options: Options) -> Engine:
     """The engine with the limits that the user sets; they are also those of its profiling run."""
     wanted = {"tokens": options.max_num_batched_tokens, "sequences": options.max_num_seqs}
-    limits = {name: float(value) for name, value in wanted.items() if value}
+    limits = {name: float(value) or np.inf for name, value in wanted.items() if value is not None}
     if options.max_num_seqs is not None:
         preset = replace(preset, max_num_seqs=float(options.max_num_seqs))
     if options.max_model_len is not None:

@@ -22,7 +22,9 @@ def vision_parameters(fields: Mapping[str, Any], hidden: int) -> float:
     tower = fields.get("vision_config")
     if not isinstance(tower, Mapping):
         return 0.0
-    layers, width = (next((_number(tower.get(name)) for name in names if name in tower), 0.0) for names in (LAYERS, WIDTHS))
+    layers, width = (
+        next((_number(tower.get(name)) for name in names if name in tower), 0.0) for names in (LAYERS, WIDTHS)
+    )
     inner = _number(tower.get("intermediate_size")) or width * _number(tower.get("mlp_ratio"))
     if not (layers and width and inner):
         return 0.0

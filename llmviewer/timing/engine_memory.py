@@ -157,7 +157,9 @@ def _version(where: str, row: Mapping[str, Any], before: Sequence[EngineMemory])
     texts: dict[str, Any] = {name: str(row[name]) for name in ("first", "source") if name in row}
     try:
         numbers: dict[str, Any] = {
-            name: float(row[name]) for name in VERSION_KEYS if name in row and name not in ("expert_multiple", "assumed")
+            name: float(row[name])
+            for name in VERSION_KEYS
+            if name in row and name not in ("expert_multiple", "assumed")
         }
         if "expert_multiple" in row:
             rows, columns = row["expert_multiple"]

@@ -60,7 +60,5 @@ def _dtype(entry: str | int | Mapping[str, Any] | None) -> Dtype | None:
 PUBLISHED_SCHEMES: tuple[PublishedScheme, ...] = tuple(_read_schemes())
 #: Accepted name -> scheme; the scheme has the requested name, so that results show it.
 PRESETS: dict[str, QuantizationScheme] = {
-    name: replace(method.scheme, name=name)
-    for method in PUBLISHED_SCHEMES
-    for name in method.names
+    name: replace(method.scheme, name=name) for method in PUBLISHED_SCHEMES for name in method.names
 }
