@@ -27,7 +27,7 @@ LOG_COLUMNS = ("engine", "engine_version", "model", "gpu", "tp", "utilization", 
 FORMATS = {
     "compressed-tensors": "",
     "mxfp4": "",
-    "fbgemm_fp8": "fp8",
+    "fbgemm_fp8": "fbgemm-fp8",
     "fp8-128x128": "",
     "w8a8-int8": "int8",
     "mostly f16": "none",
@@ -36,6 +36,10 @@ FORMATS = {
     "q4_0": "gguf-q4_0",
     "q4_k - medium": "gguf-q4_k_m",
     "mostly q4_k - medium": "gguf-q4_k_m",
+    "q5_k - medium": "gguf-q5_k_m",
+    "mostly q5_k - medium": "gguf-q5_k_m",
+    "mostly q6_k": "gguf-q6_k",
+    "mostly q8_0": "gguf-q8_0",
 }
 #: Quantities that are not predicted -> reason.
 NOT_PREDICTED = {"init_non_torch_gib": "memory held before the engine starts to count, no part of its budget"}

@@ -30,7 +30,7 @@ class PublishedScheme:
 
 
 def _read_schemes() -> Iterator[PublishedScheme]:
-    keys = ("names", "method", "weights", "activations", "cache", "embedding", "head", "source", "note")
+    keys = ("names", "method", "weights", "activations", "cache", "embedding", "head", "kept", "source", "note")
     for number, row in enumerate(data.read_yaml(FILE)["presets"], 1):
         data.check_keys(row, keys, ("names", "method", "source"), f"{FILE.name}: preset {number}")
         yield PublishedScheme(
@@ -41,6 +41,7 @@ def _read_schemes() -> Iterator[PublishedScheme]:
                 weights=_dtype(row.get("weights")),
                 activations=_dtype(row.get("activations")),
                 **{part: _dtype(row.get(part)) for part in ("cache", "embedding", "head")},
+                kept=tuple(row.get("kept", ())),
             ),
             source=row["source"],
             note=row.get("note", ""),

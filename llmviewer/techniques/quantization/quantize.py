@@ -19,7 +19,7 @@ class QuantizationScheme:
 
     name: shown in results (`w4a16`, `awq`, `fp8`).  cache: integer dtypes do not include their scales, which depend on
     the width of a head.  embedding, head: stored formats of the table of tokens and of lm_head (one tied table: the
-    head's).
+    head's).  kept: names of linear layers that keep the checkpoint's format.
     """
 
     name: str
@@ -28,6 +28,7 @@ class QuantizationScheme:
     cache: Dtype | None = None
     embedding: Dtype | None = None
     head: Dtype | None = None
+    kept: tuple[str, ...] = ()
 
 
 def quantize(scheme: QuantizationScheme) -> Pass:
@@ -46,7 +47,7 @@ def quantize(scheme: QuantizationScheme) -> Pass:
 
     def change(block: Block) -> Block:
         if formats != Format() and block.is_layer:  # embeddings and head keep their dtype
-            block = with_formats(block, lambda _: formats)
+            block = with_formats(block, lambda op: Format() if op.name in scheme.kept else formats)
         return block if scheme.cache is None else with_cache(block, scheme.cache)
 
     def changed(graph: Graph) -> Graph:
