@@ -88,6 +88,17 @@ def shortage(memory: dict[str, Any]) -> str:
     )
 
 
+def beside_budget(memory: dict[str, Any]) -> list[str]:
+    """Returns a warning if what an engine takes beside its budget does not fit the capacity."""
+    beside = sum(item["bytes"] for item in memory["items"] if not item["within"])
+    if memory["budget_bytes"] + beside <= memory["capacity_bytes"]:
+        return []
+    return [
+        f"the budget leaves no room for {fmt.memory(beside)} of CUDA graphs beside it: lower --gpu-memory-utilization "
+        "or use --enforce-eager"
+    ]
+
+
 def _legend(memory: dict[str, Any]) -> Table:
     """Returns the parts and the items in them with their sizes, shares of the capacity, and basis."""
     capacity, budget, total = (memory[f"{name}_bytes"] for name in ("capacity", "budget", "total"))
