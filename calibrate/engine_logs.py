@@ -104,16 +104,23 @@ def is_log_table(columns: Any) -> bool:
 
 def predict(frame: pd.DataFrame) -> pd.DataFrame:
     """The table with the columns `predicted`, `preset`, `devices` and `reason`; no row is dropped."""
-    found = frame.reset_index(drop=True).assign(predicted=np.nan, preset="", devices=0, reason="")
     cache: dict[Hashable, Started | UserError] = {}
-    for at, row in enumerate(found.to_dict("records")):
-        try:
-            one = started({str(key): value for key, value in row.items()}, cache)
-            parallelism = one.configuration.system.parallelism
-            found.loc[at, ["preset", "devices"]] = [one.configuration.system.engine.name, parallelism.devices]
-            found.loc[at, "predicted"] = predicted(one, str(row["quantity"]))
-        except UserError as error:
-            found.loc[at, "reason"] = str(error)
+    rows = [_row(row, cache) for row in frame.to_dict("records")]
+    columns = ("predicted", "preset", "devices", "reason")
+    return frame.reset_index(drop=True).assign(**{name: [row[name] for row in rows] for name in columns})
+
+
+def _row(row: Mapping[Any, Any], cache: dict[Hashable, Started | UserError]) -> dict[str, Any]:
+    """The added columns of one row."""
+    found: dict[str, Any] = {"predicted": np.nan, "preset": "", "devices": 0, "reason": ""}
+    try:
+        if number("value", row["value"]) <= 0.0 or math.isnan(float(row["value"])):
+            raise UserError("value is not a positive number")
+        system = (one := started(row, cache)).configuration.system
+        found |= {"preset": system.engine.name, "devices": system.parallelism.devices}
+        found["predicted"] = predicted(one, str(row["quantity"]))
+    except UserError as error:
+        found["reason"] = str(error)
     return found
 
 
@@ -175,8 +182,8 @@ def options_of(row: Mapping[str, Any]) -> tuple[str, dict[str, object]]:
     options: dict[str, object] = {
         "engine": f"{engine}=={_text(row, 'engine_version')}" if engine == "vllm" else PRESETS.get(engine, engine),
         "quantization": _format(_text(row, "quantization"), stored, model),
-        "tensor_parallel_size": tensor or "1",
-        "pipeline_parallel_size": pipeline or "1",
+        "tensor_parallel_size": f"{number('tp', tensor or '1'):g}",
+        "pipeline_parallel_size": f"{number('tp', pipeline or '1'):g}",
         "gpu_memory_utilization": number("utilization", _text(row, "utilization") or "0.9"),
     }
     if _context(row) and engine == "vllm":

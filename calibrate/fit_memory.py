@@ -18,6 +18,7 @@ import yaml
 
 from llmviewer.analysis.engine_limits import graph_of_engine
 from llmviewer.analysis.engine_parts import EngineParts, engine_parts
+from llmviewer.calibrate.e2e_rows import number
 from llmviewer.calibrate.engine_logs import Started, started
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.log_scores import optimism
@@ -79,18 +80,18 @@ class Observation:
         }
 
 
-def observations(rows: Iterable[Mapping[str, Any]], preset: str) -> dict[str, list[Observation]]:
+def observations(rows: Iterable[Mapping[Any, Any]], preset: str) -> dict[str, list[Observation]]:
     """Engines of a preset by the version from which their constants hold; pipelines log figures of several stages."""
     cache: dict[Hashable, Started | UserError] = {}
     logged: dict[int, dict[str, float]] = {}
     seen: dict[int, Started] = {}
     for row in rows:
         with suppress(UserError):  # `calibrate validate` reports them with the reason
-            one = started(row, cache)
+            one, value = started(row, cache), number("value", row["value"])
             system = one.configuration.system
             if system.engine.name == preset and system.engine.memory and system.parallelism.pipeline == 1:
                 seen[id(one)] = one
-                logged.setdefault(id(one), {})[str(row["quantity"])] = float(row["value"])
+                logged.setdefault(id(one), {})[str(row["quantity"])] = value
     found: dict[str, list[Observation]] = {}
     for key, one in seen.items():
         constants = one.configuration.system.engine.memory
@@ -137,21 +138,21 @@ def fitted(
     that no row depends on.
     """
     chosen = list(names if len({row.model for row in rows}) >= FEWEST else names[:1])
-    zero = replace(constants, **dict.fromkeys(chosen, 0.0))
+    zero = constants.changed(dict.fromkeys(chosen, 0.0))
     chosen = [name for name in chosen if any(_slope(row, zero, name, part) for row in rows)]
     if not rows or not chosen:
         return constants
     value = np.array([row.logged[quantity] for row in rows])
-    zero = replace(constants, **dict.fromkeys(chosen, 0.0))
+    zero = constants.changed(dict.fromkeys(chosen, 0.0))
     rest = value - np.array([getattr(row.parts(zero), part) / GIB for row in rows])
     slopes = np.array([[_slope(row, zero, name, part) for name in chosen] for row in rows])
     solution = np.linalg.lstsq(slopes / value[:, None], rest / value, rcond=None)[0]
-    return replace(constants, **{name: float(found) for name, found in zip(chosen, solution, strict=True)})
+    return constants.changed(dict(zip(chosen, map(float, solution), strict=True)))
 
 
 def _slope(row: Observation, zero: EngineMemory, name: str, part: str) -> float:
     """Growth of a part with one constant [GiB]."""
-    one = replace(zero, **{name: 1.0})  # type: ignore[arg-type]
+    one = zero.changed({name: 1.0})
     return float(getattr(row.parts(one), part) - getattr(row.parts(zero), part)) / GIB
 
 
@@ -188,7 +189,11 @@ def held_out_errors(start: EngineMemory, rows: Sequence[Observation]) -> dict[st
 
 
 def _summary(quantity: str, errors: Array) -> dict[str, float]:
-    figures = {"mape": np.mean(np.abs(errors)), "bias": np.median(errors), "optimism": optimism(quantity, errors)}
+    figures: dict[str, Any] = {
+        "mape": np.mean(np.abs(errors)),
+        "bias": np.median(errors),
+        "optimism": optimism(quantity, errors),
+    }
     return {"rows": len(errors), **{name: round(float(value), 4) for name, value in figures.items()}}
 
 

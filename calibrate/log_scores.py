@@ -38,7 +38,9 @@ class LogScore:
 def log_scores(predictions: pd.DataFrame, by: tuple[str, ...] = GROUP) -> list[LogScore]:
     """Scores of every group of rows with a prediction.  by: columns that tell groups apart."""
     found = predictions[predictions["predicted"].notna()]
-    found = found.assign(on=np.where(found["devices"] == 1, "one device", "several devices"))
+    found = found.assign(
+        value=found["value"].astype(float), on=np.where(found["devices"] == 1, "one device", "several devices")
+    )
     scores = []
     for words, rows in found.groupby(list(by), sort=True):
         named = dict(zip(by, map(str, words), strict=True))

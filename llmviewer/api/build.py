@@ -137,7 +137,7 @@ def _with_limits(preset: Engine, options: Options) -> Engine:
     if preset.memory is None:
         return preset
     memory = preset.memory.without_graphs() if options.enforce_eager else preset.memory
-    return replace(preset, memory=replace(memory, **limits))
+    return replace(preset, memory=memory.changed(limits))
 
 
 def drafter_of(draft: Draft, model: Model, chip: Chip, options: Options) -> Drafter:

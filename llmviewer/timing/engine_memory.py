@@ -66,6 +66,10 @@ class EngineMemory:
         """Memory outside torch on each device of a tensor group of this size [GiB]."""
         return self.alone_gib if tensor == 1 else self.group_gib + self.member_gib * (tensor - 2)
 
+    def changed(self, numbers: Mapping[str, float]) -> EngineMemory:
+        """These constants with other numbers, by name."""
+        return replace(self, **numbers)  # type: ignore[arg-type]
+
     def without_graphs(self) -> EngineMemory:
         """The constants of an engine that captures no CUDA graphs."""
         return replace(self, graph_gib=0.0, graph_layer_gib=0.0, graph_expert_gib=0.0)
@@ -98,7 +102,7 @@ class MemoryVersions:
         """The constants of a version with the defaults of a chip.  Raises UserError for an unknown version."""
         found = self.of(version, engine)
         is_small = bool(np.max(chip.memory_bytes) < self.large_gib * 2.0**30)
-        return replace(found, **self.small) if is_small or chip.generation in self.small_generations else found
+        return found.changed(self.small) if is_small or chip.generation in self.small_generations else found
 
     def of(self, version: str, engine: str) -> EngineMemory:
         """The constants of a version; without one, of the newest.  Raises UserError for an unknown version."""
