@@ -59,6 +59,7 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
     whole = {**kept, **numbers, "source": source, "rows": rows, **_figures(fits[""])}
     others = {name: {"ungrouped": fit.engine.ungrouped, **_figures(fit)} for name, fit in fits.items() if name}
     whole |= {"generations": others} if others else {}
+    whole |= {"memory": content["memory"]} if "memory" in content else {}
     return yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)
 
 

@@ -7,10 +7,8 @@ constants, errors, quantiles.  Kernel times come from the shipped profiles: refi
 from __future__ import annotations
 
 import hashlib
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,13 @@ import numpy as np
 from llmviewer.analysis.analysis import Analysis
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.calibrate.e2e import origin_of
-from llmviewer.calibrate.e2e_rows import RequestCase, case_of
+from llmviewer.calibrate.e2e_rows import RequestCase
 from llmviewer.calibrate.e2e_runs import DEFAULT_OPTIONS, RATE_METRICS, CaseGroup, EvaluationOptions, evaluate_groups
 from llmviewer.calibrate.engine_file import EngineFit, text_of
+from llmviewer.calibrate.engine_rows import UNUSED_ROWS, cases_of
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.core import data
 from llmviewer.core.counts import Array, Count
-from llmviewer.core.errors import UserError
 from llmviewer.core.kinds import Kind
 from llmviewer.hardware import specs
 from llmviewer.serving.batching import RequestTimes
@@ -247,15 +245,6 @@ def _split_by_trial(rows: Array, trials: Sequence[Trial]) -> list[Array]:
     return np.split(rows, np.cumsum([len(trial.measured) for trial in trials])[:-1])
 
 
-def cases_of(frame: Any) -> dict[int, RequestCase]:
-    """Cases of the rows that can be parsed."""
-    found = {}
-    for at, row in enumerate(frame.to_dict("records")):
-        with suppress(UserError):  # `calibrate validate` reports the others with the reason
-            found[at] = case_of(row)
-    return found
-
-
 def main(paths: Sequence[Path], names: Sequence[str] = ()) -> list[EngineFit]:
     """Fit every engine of FREE on tables of published figures, and rewrite its file."""
     import pandas as pd
@@ -276,7 +265,7 @@ def main(paths: Sequence[Path], names: Sequence[str] = ()) -> list[EngineFit]:
                 generation = specs.load(case.hardware).generation
                 parts[generation if generation in parts else ""][at] = case
         fits = {
-            generation: fit(preset.on(generation), own_free[generation], make_trials(own, values))
+            generation: fit(preset.of_generation(generation), own_free[generation], make_trials(own, values))
             for generation, own in parts.items()
         }
         file = data.folder(engine.FOLDER) / f"{name}.yaml"
@@ -284,36 +273,6 @@ def main(paths: Sequence[Path], names: Sequence[str] = ()) -> list[EngineFit]:
         file.write_text(text, encoding="utf-8")
         results += fits.values()
     return results
-
-
-def is_known_broken(row: Mapping[str, Any]) -> bool:
-    """Whether a row is known to be broken: llama.cpp's 16-bit prefill on an A100 SXM."""
-    prompts = row["output_len"] == 0 and row.get("weight_dtype") == "fp16"
-    return bool(prompts and row["device"] == "a100_sxm" and str(row["engine"]).startswith("llama.cpp"))
-
-
-def has_uncertain_kernels(row: Mapping[str, Any]) -> bool:
-    """Whether a row's kernels are further off than an engine's constants: the 4-bit experts of gpt-oss.
-
-    Their fits rest on a few dozen rows, with errors of 17 to 22 %.
-    """
-    return "gpt-oss" in str(row["model"])
-
-
-def may_draft(row: Mapping[str, Any]) -> bool:
-    """Whether a row may be a run with multi-token prediction: InferenceX mixes these with plain runs without a word."""
-    model = str(row["model"]).lower()
-    return "InferenceX" in str(row.get("note")) and any(name in model for name in ("deepseek", "glm-5", "qwen3.5"))
-
-
-def has_data_parallel_attention(row: Mapping[str, Any]) -> bool:
-    """Whether the attention of a row ran data-parallel, which a case does not describe."""
-    found = re.search(r"attention_dp=(\d+)", str(row.get("note")))
-    return found is not None and int(found[1]) > 1
-
-
-#: Tests for rows on which no constants are fitted.
-UNUSED_ROWS = (is_known_broken, has_uncertain_kernels, may_draft, has_data_parallel_attention)
 
 
 if __name__ == "__main__":

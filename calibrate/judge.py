@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.calibrate import e2e, predict, validate, whole
+from llmviewer.calibrate import e2e, engine_logs, predict, validate, whole
 from llmviewer.calibrate.e2e_runs import RATE_METRICS
 from llmviewer.calibrate.fit_tables import read_table
+from llmviewer.calibrate.log_scores import log_scores
 from llmviewer.calibrate.readers import files, torch_profiler
 from llmviewer.calibrate.readers.stated import Stated
 from llmviewer.calibrate.sources import WHOLE_TABLES, is_samples, read
@@ -76,7 +77,12 @@ def _predict_runs(path: Path, stated: Stated, profile: Profile | None) -> pd.Dat
 def _predict_file(path: Path, options: predict.PredictionOptions) -> Iterator[pd.DataFrame]:
     if not is_samples(path):
         frame = read_table(path)
-        yield e2e.predict(frame, options) if e2e.is_request_table(frame.columns) else predict.predict(frame, options)
+        if engine_logs.is_log_table(frame.columns):
+            yield engine_logs.predict(frame)
+        elif e2e.is_request_table(frame.columns):
+            yield e2e.predict(frame, options)
+        else:
+            yield predict.predict(frame, options)
         return
     source = read(path)
     for _, frame in source.kernels:
@@ -93,8 +99,17 @@ def document(predictions: Sequence[pd.DataFrame]) -> dict[str, Any]:
     """JSON document with the scores of all tables, and the total over all rows."""
     import pandas as pd
 
-    joined = pd.concat([_with_score_columns(frame) for frame in predictions], ignore_index=True)
-    scores = validate.validate(joined, ("device", "counted_as", "regime"), validate.KERNEL_COLUMNS).document()
+    logs = [frame for frame in predictions if engine_logs.is_log_table(frame.columns)]
+    predictions = [frame for frame in predictions if not engine_logs.is_log_table(frame.columns)]
+    scores = validate.Validation(scores=(), total=None, left_out={}).document()
+    if predictions:
+        joined = pd.concat([_with_score_columns(frame) for frame in predictions], ignore_index=True)
+        scores = validate.validate(joined, ("device", "counted_as", "regime"), validate.KERNEL_COLUMNS).document()
+    if logs:
+        joined = pd.concat(logs, ignore_index=True)
+        scores["memory"] = [asdict(score) for score in log_scores(joined)]
+        reasons = joined.loc[joined["predicted"].isna(), "reason"].value_counts()
+        scores["not_predicted"] |= {str(reason): int(count) for reason, count in reasons.items()}
     figures = [row for frame in predictions if e2e.is_request_table(frame.columns) for row in _figures(frame)]
     return {**scores, "figures": figures if len(figures) <= MAX_LISTED else []}
 

@@ -28,6 +28,7 @@ KEYWORD_TYPES = {
     ValueKind.FRACTION: "float",
     ValueKind.WORD: "str",
     ValueKind.WORDS: "tuple[str, ...]",
+    ValueKind.SWITCH: "bool",
 }
 
 

@@ -8,7 +8,7 @@ from llmviewer.reports import bottleneck
 from llmviewer.reports import format as fmt
 from llmviewer.reports.fusions import fusions
 from llmviewer.reports.generation import generation
-from llmviewer.reports.memory_bar import memory_parts, shortage
+from llmviewer.reports.memory_bar import beside_budget, memory_parts, shortage
 from llmviewer.reports.page import Emphasis, Facts, Page
 from llmviewer.reports.serving import (
     allocated_output_tokens,
@@ -202,6 +202,7 @@ def _warnings(answer: dict[str, Any]) -> tuple[Facts, ...]:
     memory = answer["memory"]
     if not memory["fits"]:
         texts.append(shortage(memory))
+    texts += beside_budget(memory)
     if not texts:
         return ()
     return (Facts(lines=tuple(("Warning", text) for text in texts), emphasis=Emphasis.WARNING),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from llmviewer.reports import format as fmt
@@ -13,6 +14,7 @@ PARTS = (
     ("kv_cache_bytes", "KV cache", "▓", "cyan"),
     ("activations_bytes", "activations", "▒", "yellow"),
     ("framework_bytes", "framework", "░", "magenta"),
+    ("cuda_graphs_bytes", "CUDA graphs", "▚", "green"),
 )
 FREE = "·"
 #: Definition of max_concurrent_requests.
@@ -28,8 +30,10 @@ REMEDIES = {
     "weights_bytes": "quantize them (--quantization w4a16), use a larger chip or several, or offload to the host "
     "(--offload zero-inference)",
     "kv_cache_bytes": "use a smaller batch, a shorter context or a quantized KV cache (--kv-cache-dtype fp8)",
-    "activations_bytes": "prefill fewer tokens per pass (--max-num-batched-tokens 8192) or use a smaller batch",
+    "activations_bytes": "prefill fewer tokens per pass (--max-num-batched-tokens 8192), use a smaller batch, or let "
+    "the engine run fewer sequences (--max-num-seqs 256)",
     "framework_bytes": "use a larger chip",
+    "cuda_graphs_bytes": "run without CUDA graphs (--enforce-eager)",
 }
 
 
@@ -84,34 +88,59 @@ def shortage(memory: dict[str, Any]) -> str:
     )
 
 
+def beside_budget(memory: dict[str, Any]) -> list[str]:
+    """Returns a warning if what an engine takes beside its budget does not fit the capacity."""
+    beside = sum(item["bytes"] for item in memory["items"] if not item["within"])
+    if memory["budget_bytes"] + beside <= memory["capacity_bytes"]:
+        return []
+    return [
+        f"the budget leaves no room for {fmt.memory(beside)} of CUDA graphs beside it: lower --gpu-memory-utilization "
+        "or use --enforce-eager"
+    ]
+
+
 def _legend(memory: dict[str, Any]) -> Table:
-    """Returns the parts with their sizes and shares of the capacity."""
+    """Returns the parts and the items in them with their sizes, shares of the capacity, and basis."""
     capacity, budget, total = (memory[f"{name}_bytes"] for name in ("capacity", "budget", "total"))
-    framework = "assumed" if memory["framework_bytes"] else "unknown for this vendor, not counted"
-    unused = memory["kv_cache_waste_bytes"]
-    notes = {
-        "kv_cache_bytes": f"{fmt.memory(unused)} of it allocated but unused" if unused else "",
-        "activations_bytes": "peak of live tensors",
-        "framework_bytes": framework,
-    }
-    entries = [(glyph, label, memory[field], notes.get(field, "")) for field, label, glyph, _ in PARTS]
-    entries.append(("", "total", total, ""))
+    entries = [entry for part in PARTS for entry in _part(memory, *part[:3])]
+    entries.append(("", "total", total, "", ""))
     if memory["fits"]:
-        entries.append((FREE, "free", capacity - total, f"{fmt.memory(budget - total)} of it within the budget"))
+        entries.append((FREE, "free", capacity - total, "", f"{fmt.memory(budget - total)} of it within the budget"))
     else:
-        entries.append(("", "over budget", total - budget, f"total is {fmt.times(total / budget)} the budget"))
+        entries.append(("", "over budget", total - budget, "", f"total is {fmt.times(total / budget)} the budget"))
+    beside = [item for item in memory["items"] if not item["within"]]
+    entries += [("", item["name"], item["bytes"], item["basis"], item["note"]) for item in beside]
     rows = (
-        Row(cells=(glyph, label, fmt.memory(size), fmt.share(size / capacity), note))
-        for glyph, label, size, note in entries
+        Row(cells=(glyph, label, fmt.memory(size), fmt.share(size / capacity), basis, note))
+        for glyph, label, size, basis, note in entries
     )
     columns = (
         Column(title="", align=Align.LEFT, visual=True),
         left("Part"),
         right("Size"),
         right("% of capacity"),
-        left("Note", rank=1),
+        left("Basis", rank=1),
+        left("Note", rank=2),
     )
     return Table(columns=columns, rows=tuple(rows))
+
+
+def _part(memory: dict[str, Any], field: str, label: str, glyph: str) -> Iterator[tuple[str, str, float, str, str]]:
+    """Yields the rows of a part: one, and one per item if it has several."""
+    items, size = [item for item in memory["items"] if item["within"] == field], memory[field]
+    if not size and field == "cuda_graphs_bytes":
+        return
+    if not size and field == "framework_bytes":
+        yield glyph, label, size, "", "unknown for this vendor, not counted"
+        return
+    unused = memory["kv_cache_waste_bytes"]
+    note = f"{fmt.memory(unused)} of it allocated but unused" if unused and field == "kv_cache_bytes" else ""
+    if len(items) == 1:
+        note = note or items[0]["note"]
+    yield glyph, label, size, items[0]["basis"] if len(items) == 1 else "", note
+    if len(items) > 1:
+        for item in items:
+            yield "", f"  {item['name']}", item["bytes"], item["basis"], item["note"]
 
 
 def _limits(memory: dict[str, Any], workload: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -126,7 +155,19 @@ def _limits(memory: dict[str, Any], workload: dict[str, Any]) -> tuple[tuple[str
         ("Max concurrency", f"{concurrent} ({_CONCURRENCY})"),
         ("Limits for", assumed_limits(memory)),
         ("KV budget", _budget(memory)),
+        *_engine_figures(memory),
     )
+
+
+def _engine_figures(memory: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Returns what the engine reports at start-up, where its memory is known."""
+    tokens, concurrency, longest = (memory[name] for name in ("kv_cache_tokens", "max_concurrency", "max_model_len"))
+    if tokens is None:
+        return ()
+    served = (
+        f"; {fmt.times(concurrency)} its longest context of {fmt.whole(longest)}" if concurrency is not None else ""
+    )
+    return (("KV tokens", f"{fmt.whole(tokens)} at the engine's start-up{served}"),)
 
 
 def beyond_model(memory: dict[str, Any]) -> str:
@@ -149,7 +190,8 @@ def _budget(memory: dict[str, Any]) -> str:
     """Returns the memory available to the KV cache; with another rule than vLLM's, the budget of both rules."""
     budget, of_total = memory["kv_cache_budget_bytes"], memory["kv_cache_budget_of_total_bytes"]
     if memory["kv_cache_fraction_of_free"] is None:
-        return f"{fmt.memory(budget)} = memory budget - weights - activations - framework"
+        others = "weights - activations - framework" + " - CUDA graphs" * bool(memory["cuda_graphs_bytes"])
+        return f"{fmt.memory(budget)} = memory budget - {others}"
     share = fmt.percent(memory["kv_cache_fraction_of_free"])
     return f"{fmt.memory(budget)} = {share} of free memory; as a fraction of total memory (vLLM) {fmt.memory(of_total)}"
 

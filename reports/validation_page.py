@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llmviewer.reports import figures_page
@@ -20,6 +21,17 @@ VALIDATION_COLUMNS = (
     right("In 95 %", rank=3),
     right("Roofline", rank=1),
 )
+MEMORY_COLUMNS = (
+    left("Engine"),
+    left("Device"),
+    left("Quantity"),
+    left("On"),
+    right("Rows"),
+    right("MAPE"),
+    right("Bias", rank=1),
+    right("Optimism"),
+)
+MEMORY_MEANING = (("Optimism", "largest error towards more room than the engine found: less used, or more left"),)
 MEANING = (
     (
         "MAPE",
@@ -40,10 +52,30 @@ def page(document: dict[str, Any], title: str) -> Page:
     parts: Page = (table, Facts(lines=MEANING, emphasis=Emphasis.FAINT)) if rows else ()
     if document["figures"]:  # scores of so few rows would repeat them
         parts = figures_page.parts(document["figures"]) + (parts if total["rows"] > len(document["figures"]) else ())
+    parts = (*_memory(document.get("memory", ()), title), *parts)
     left_out = tuple((f"{fmt.whole(count)} rows", reason) for reason, count in document["not_predicted"].items())
     if left_out:
         parts = (*parts, Facts(title="Not predicted", lines=left_out, emphasis=Emphasis.WARNING))
     return parts
+
+
+def _memory(scores: Sequence[dict[str, Any]], title: str) -> Page:
+    """Returns the scores of figures that engines log at start-up."""
+    texts = ("engine", "device", "quantity", "on")
+    rows = tuple(
+        Row(
+            cells=(
+                *(score[name] for name in texts),
+                fmt.whole(score["rows"]),
+                fmt.percent(score["mape"]),
+                fmt.signed(score["bias"]),
+                fmt.percent(score["optimism"]),
+            )
+        )
+        for score in scores
+    )
+    table = Table(columns=MEMORY_COLUMNS, rows=rows, title=title)
+    return (table, Facts(lines=MEMORY_MEANING, emphasis=Emphasis.FAINT)) if rows else ()
 
 
 def _cells(score: dict[str, Any]) -> tuple[str, ...]:

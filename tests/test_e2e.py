@@ -185,8 +185,8 @@ def test_a_fitted_preset_round_trips() -> None:
     read = engine.parse("x", yaml.safe_load(engine_file.text_of(content, {"": outcome, "cdna3": outcome}, "here")))
     assert (read.constants, read.interference, read.graph_tokens) == ({"step": 12.0}, 0.5, 8.0)
     assert read.residuals["tpot_ms"]["fitted"][0] == pytest.approx(0.9)
-    assert read.on("cdna3").constants == {"step": 12.0}
-    assert read.on("hopper") is read
+    assert read.of_generation("cdna3").constants == {"step": 12.0}
+    assert read.of_generation("hopper") is read
 
 
 @pytest.fixture(scope="module")

@@ -164,7 +164,7 @@ def test_continuous_batching_adds_prefill_interference() -> None:
 def test_attention_that_does_not_share_kv_heads_reads_them_once_per_query_head() -> None:
     # vLLM of 2024 on an MI300X; four query heads of Llama-3-8B share a KV head
     own = {"constants": {}, "factors": {"attention": 1.5}, "ungrouped": 1.0}
-    preset = engine.parse("x", file(generations={"cdna3": own})).on("cdna3")
+    preset = engine.parse("x", file(generations={"cdna3": own})).of_generation("cdna3")
     model = models.load("llama-3-8b")
 
     def term(step: Step) -> float:

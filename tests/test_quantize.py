@@ -283,6 +283,12 @@ def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point(points: list[tu
             assert np.broadcast_to(a.traffic_bytes, batch.shape)[at] == np.broadcast_to(b.traffic_bytes, (1,))[0]
 
 
+def test_kept_layers_stay_in_16_bit() -> None:
+    """FBGEMM FP8 converts the feed-forward part only."""
+    graph_ = quantized("llama-2-7b", decode(1.0, 9.0), "fbgemm-fp8")
+    assert [weight(operator(graph_, name)).bits for name in ("q_proj", "o_proj", "down_proj")] == [16, 16, 8]
+
+
 def test_none_keeps_the_format_of_a_role() -> None:
     """Only activations: weights keep 16 bits; only weights: no quantize operator."""
     step = decode(1.0, 9.0)

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from llmviewer.analysis import memory
+from llmviewer.analysis.engine_parts import engine_parts, reported_bytes, vision_bytes
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import graph_of_device, largest_passes_of
 from llmviewer.analysis.system import System
@@ -45,7 +46,8 @@ def memory_of_passes(model: Model, system: System, request: Request, plan: Sched
     batch = _BatchCache(graph=graph, request=request, branches=generation.branches, spare=generation.spare_tokens)
     stored = batch.bytes(cache)
     here = Memory(
-        weights_bytes=memory.weights_bytes(graph),
+        weights_bytes=memory.weights_bytes(graph) + vision_bytes(model, system),
+        parts={"vision tower": vision_bytes(model, system)},
         kv_cache_bytes=stored,
         kv_cache_used_bytes=stored if cache == cache.unpaged else batch.bytes(cache.unpaged, cache),
         activations_bytes=plan.max_over_passes(memory.peak_activations(graph)),
@@ -54,7 +56,37 @@ def memory_of_passes(model: Model, system: System, request: Request, plan: Sched
         utilization_bytes=system.chip.memory_bytes * system.memory_utilization,
         cache_fraction=system.cache_fraction,
     )
+    if system.engine.memory is not None:
+        here = _as_engine_counts(here, model, system, graph)
     return here if system.chip.host is None else _with_host(here, system.chip.host, plan, batch, cache)
+
+
+def _as_engine_counts(here: Memory, model: Model, system: System, graph: Graph) -> Memory:
+    """The memory with the parts that the engine's own profiling run and libraries take.
+
+    Without a limit of tokens per pass, no profiling run is known: activations stay those of the passes.
+    """
+    constants = system.engine.memory
+    assert constants is not None
+    found, capacity = engine_parts(model, system, graph, constants), reported_bytes(system.chip)
+    inside = constants.graphs_in_budget * found.graphs * constants.graph_estimate
+    return replace(
+        here,
+        weights_bytes=here.weights_bytes + sum(found.weights.values()),
+        activations_bytes=np.where(np.isfinite(found.activations), found.activations, here.activations_bytes),
+        framework_bytes=found.outside_torch,
+        cuda_graphs_bytes=inside,
+        capacity_bytes=capacity,
+        utilization_bytes=capacity * system.memory_utilization,
+        parts={
+            "vision tower": vision_bytes(model, system),
+            **found.weights,
+            "sampler": found.sampler,
+            "layer": found.layer,
+            "vision": found.vision,
+            "CUDA graphs": found.graphs,
+        },
+    )
 
 
 def _with_host(here: Memory, host: Host, plan: Schedule, batch: _BatchCache, cache: KvCache) -> Memory:

@@ -9,7 +9,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from llmviewer.analysis.cache_blocks import CacheBlocks
 from llmviewer.analysis.capacity import memory_of
+from llmviewer.analysis.engine_limits import blocks_of_engine
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.search import Search, search
 from llmviewer.analysis.system import System
@@ -56,7 +58,10 @@ def largest_sizes(
         "max_context_len": ("input_len", search(SEARCH_LIMIT, starts=starts, guess=guesses[1], dip=dip, room_of=_room)),
     }
     concurrent: dict[str, Question] = {
-        "max_concurrent_requests": ("batch_size", _most_concurrent(system, request, token_budget))
+        "max_concurrent_requests": (
+            "batch_size",
+            _most_concurrent(system, request, token_budget, blocks_of_engine(model, system.one_replica())),
+        )
     }
     memory = partial(memory_of, model, token_budget=token_budget)
     if system.parallelism.data == 1:
@@ -133,18 +138,22 @@ def _dip(cache: KvCache) -> float:
     return (cache.block_size - 1.0) / max(1.0 - cache.hit_rate, 1.0 / 64.0) if cache.hit_rate else 0.0
 
 
-def _most_concurrent(system: System, request: Request, token_budget: float) -> Search:
+def _most_concurrent(system: System, request: Request, token_budget: float, blocks: CacheBlocks | None) -> Search:
     """Requests of full length whose caches fit together in one replica: floor((cache budget - shared prefix) / cache of
     one request).
 
     Activations are those of one step of an engine that admits prompts one after another: as many whole prompts as the
     token budget allows, one where there is none.  vLLM logs it as "Maximum concurrency" (for its longest context).
+    blocks: the layout of an engine's cache, whose whole blocks and windows then decide.
     """
     new = request.input_len - system.kv_cache.prefix_hit(request.input_len)
     together = 1.0 if token_budget == np.inf else float(np.maximum(np.floor(token_budget / new), 1.0))
     memories = yield np.array([1.0, 2.0, together])
     first, both, _ = memories.kv_cache_bytes
     own, budget = both - first, memories.kv_cache_budget_bytes[2]
+    if blocks is not None and system.engine.memory is not None:
+        context = request.input_len + request.output_len
+        return float(np.max(np.floor(blocks.concurrency(budget, context, system.engine.memory.tokens))))
     if not own:  # no layer has a cache
         return np.inf
     return float(np.maximum(np.floor((budget - (first - own)) / own), 0.0))

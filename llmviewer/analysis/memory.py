@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, KeysView
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterator, KeysView, Mapping
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ class Memory:
     kv_cache_used_bytes: the part of the cache that holds tokens; the rest is allocated and empty.
     utilization_bytes: the budget as a fraction of the capacity.  cache_fraction: if set, the fraction of the memory
     left by all else that the cache may use instead.
+    cuda_graphs_bytes: CUDA graphs within the budget.  parts: name -> bytes that the others contain.
     host_bytes, disk_bytes: offloaded tensors.  host_capacity_bytes: the device's share of the host's memory.
     """
 
@@ -31,6 +32,8 @@ class Memory:
     capacity_bytes: Count
     utilization_bytes: Count
     cache_fraction: float | None = None
+    cuda_graphs_bytes: Count = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict)
     host_bytes: Count = 0.0
     disk_bytes: Count = 0.0
     host_capacity_bytes: float = np.inf
@@ -38,7 +41,12 @@ class Memory:
     @property
     def total_bytes(self) -> Count:
         """Resident bytes at the worst moment."""
-        return self.weights_bytes + self.kv_cache_bytes + self.activations_bytes + self.framework_bytes
+        return self.kv_cache_bytes + self._others
+
+    @property
+    def _others(self) -> Count:
+        """Bytes of all but the KV cache."""
+        return self.weights_bytes + self.activations_bytes + self.framework_bytes + self.cuda_graphs_bytes
 
     def beside(self, other: Memory) -> Memory:
         """Memory together with another model on the same device; the two run one after another."""
@@ -62,8 +70,7 @@ class Memory:
         """Bytes of the capacity that the engine may use."""
         if self.cache_fraction is None:
             return self.utilization_bytes
-        others = self.weights_bytes + self.activations_bytes + self.framework_bytes
-        return others + (self.capacity_bytes - others) * self.cache_fraction
+        return self._others + (self.capacity_bytes - self._others) * self.cache_fraction
 
     @property
     def kv_cache_waste_bytes(self) -> Count:
@@ -77,7 +84,7 @@ class Memory:
 
     def left_by_others(self, budget: Count) -> Count:
         """Bytes of a budget that weights, activations and framework leave."""
-        return np.maximum(budget - (self.weights_bytes + self.activations_bytes + self.framework_bytes), 0.0)
+        return np.maximum(budget - self._others, 0.0)
 
     @property
     def room_bytes(self) -> Count:

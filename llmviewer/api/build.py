@@ -21,6 +21,7 @@ from llmviewer.techniques import registry
 from llmviewer.techniques.options import OPTIONS, RUN, Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.technique import SharedBy
+from llmviewer.timing.engine import Engine
 
 #: Techniques that an engine chooses unless the caller does -> their defaults.
 DEFAULTS = {name: TECHNIQUES[name].default for name in ("fusion", "attention")}
@@ -118,9 +119,25 @@ def _calibrated(built: System, options: Options) -> System:
     from llmviewer.timing import calibrated, engine, profile  # the ideal roofline needs none of them
 
     own = profile.load(Path(options.profile)) if options.profile else None
-    preset = engine.load(options.engine).on(built.chip.generation)
+    preset = _with_limits(engine.load(options.engine).on(built.chip), options)
     efficiency = calibrated.calibrated(built.chip, preset.kernels, own, preset.borrowed)
     return replace(built, efficiency=efficiency, engine=preset)
+
+
+def _with_limits(preset: Engine, options: Options) -> Engine:
+    """The engine with the limits that the user sets; they are also those of its profiling run."""
+    wanted = {"tokens": options.max_num_batched_tokens, "sequences": options.max_num_seqs}
+    limits = {name: float(value) or np.inf for name, value in wanted.items() if value is not None}
+    if options.max_num_seqs is not None:
+        preset = replace(preset, max_num_seqs=float(options.max_num_seqs))
+    if options.max_model_len is not None:
+        preset = replace(preset, max_model_len=float(options.max_model_len))
+    if options.enforce_eager:
+        preset = replace(preset, graph_tokens=0.0)
+    if preset.memory is None:
+        return preset
+    memory = preset.memory.without_graphs() if options.enforce_eager else preset.memory
+    return replace(preset, memory=memory.changed(limits))
 
 
 def drafter_of(draft: Draft, model: Model, chip: Chip, options: Options) -> Drafter:

@@ -16,6 +16,9 @@ class RunOptions(TypedDict, total=False):
     profile: str
     gpu_memory_utilization: float
     max_num_batched_tokens: int | None
+    max_num_seqs: int | None
+    max_model_len: int | None
+    enforce_eager: bool
     ignore_fields: tuple[str, ...]
     expert_skew: str | int | float
     lora: str | int | float
@@ -60,6 +63,9 @@ class RunOptionLists(TypedDict, total=False):
     profile: str | Sequence[str]
     gpu_memory_utilization: float | Sequence[float]
     max_num_batched_tokens: int | Sequence[int] | None
+    max_num_seqs: int | Sequence[int] | None
+    max_model_len: int | Sequence[int] | None
+    enforce_eager: bool | Sequence[bool]
     ignore_fields: tuple[str, ...]
     expert_skew: str | int | float | Sequence[str | int | float]
     lora: str | int | float | Sequence[str | int | float]

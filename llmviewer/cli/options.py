@@ -37,6 +37,8 @@ def annotation(name: str) -> Any:
     )
     if declaration.kind is ValueKind.WORDS:
         return Annotated[list[str] | None, option()]
+    if declaration.kind is ValueKind.SWITCH:
+        return Annotated[bool, option()]
     if declaration.kind is ValueKind.WORD:
         return Annotated[str, option(autocompletion=candidates.for_option(name, declaration.choices))]
     kind = int if declaration.kind is ValueKind.WHOLE else float

@@ -93,6 +93,13 @@ def word(name: str, value: object, allowed: Iterable[str] = (), *, hint: str = "
     return value
 
 
+def switch(name: str, value: object) -> bool:
+    """`value` if it is True or False."""
+    if not isinstance(value, bool):
+        raise UserError(f"{name} is {quoted(value)}; expected True or False")
+    return value
+
+
 def words(name: str, value: object) -> tuple[str, ...]:
     """A tuple of strings; a single string becomes a tuple of one."""
     if isinstance(value, str):

@@ -76,6 +76,7 @@ ARCHITECTURES: dict[str, str] = {
 MULTIMODAL: dict[str, str] = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
+    "kimi_vl": "deepseek_v3",
     "llama4": "llama4_text",
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",

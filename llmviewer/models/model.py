@@ -113,6 +113,7 @@ class Model:
 
     checkpoint: pass that stores linear layers and caches in the formats of a quantized checkpoint.
     named_format: where that pass comes from if not from a config (`awq` of the model's id); empty: from the config.
+    vision_parameters: of the vision tower and its projector, which no pass of the language model runs.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Model:
     source: str = ""
     checkpoint: Pass = as_built
     named_format: str = ""
+    vision_parameters: float = 0.0
 
     def graph(self, step: Step) -> Graph:
         """The graph of one forward pass in the checkpoint's formats: embedding, each kind of layer, head."""

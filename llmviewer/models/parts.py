@@ -22,6 +22,7 @@ from llmviewer.models.fields import (
     rotary_dim,
 )
 from llmviewer.models.model import Embedding, Head, Model
+from llmviewer.models.vision import vision_parameters
 from llmviewer.ops.elementwise import activation
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, rms_norm
@@ -197,6 +198,9 @@ def text_config_parser(parse: Callable[[Config, Dtype], Model]) -> Callable[[Con
         if config.has("tie_word_embeddings"):
             text.defaults(tie_word_embeddings=config.get("tie_word_embeddings"))
         built = parse(text, dtype)
-        return replace(built, notes=(*built.notes, "only the language model is counted, not the vision or audio part"))
+        stored = vision_parameters(config.fields, built.hidden)
+        memory = f"; {stored / 1e9:.2f} B parameters of the vision tower count as memory" if stored else ""
+        note = f"only the language model is counted, not the vision or audio part{memory}"
+        return replace(built, notes=(*built.notes, note), vision_parameters=stored)
 
     return parse_text

@@ -8,6 +8,7 @@ import numpy as np
 
 from llmviewer.analysis import capacity
 from llmviewer.analysis.analysis import Analysis
+from llmviewer.analysis.engine_parts import REPORTED_SHARE, reported_bytes
 from llmviewer.core.ir import Place
 from llmviewer.core.kinds import Kind
 from llmviewer.core.version import __version__
@@ -32,7 +33,7 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
         "times": "roofline of the data sheet, a lower bound" if calibration is None else calibration.summary(),
         "figures": sources(chip),
         "assumed": [
-            *([FRAMEWORK_NOTE] if analysis.memory.framework_bytes else []),
+            *_memory(analysis, chip),
             *unknowns(chip),
             *_host(analysis, chip),
             *_kernels(analysis),
@@ -49,6 +50,20 @@ def efficiency_object(analysis: Analysis, kind: str) -> dict[str, Any]:
         return {"kind": kind, "profile": None, **bounds}
     kernels = {key: found.to_dict() for key, found in calibration.selected.items()}
     return {"kind": kind, "profile": calibration.profile, "engine": analysis.system.engine.name, "kernels": kernels}
+
+
+def _memory(analysis: Analysis, chip: Chip) -> list[str]:
+    """Assumptions about memory that no tensor takes."""
+    constants, engine = analysis.system.engine.memory, analysis.system.engine
+    if constants is None:
+        return [FRAMEWORK_NOTE] if np.any(analysis.memory.framework_bytes) else []
+    version = engine.version or (engine.memory_versions.newest if engine.memory_versions else "")
+    found = []
+    if constants.assumed:
+        found.append(f"memory of {engine.name} {version}: no log of this version states {', '.join(constants.assumed)}")
+    if chip.reported_memory_bytes is None and np.any(reported_bytes(chip) != chip.memory_bytes):
+        found.append(f"CUDA reports {REPORTED_SHARE:.0%} of {chip.name}'s memory")
+    return found
 
 
 def _host(analysis: Analysis, chip: Chip) -> list[str]:

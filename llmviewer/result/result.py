@@ -10,12 +10,14 @@ import numpy as np
 
 from llmviewer.analysis import capacity, limits
 from llmviewer.analysis.analysis import Analysis
+from llmviewer.analysis.engine_limits import engine_limits
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.result import provenance, stages
 from llmviewer.result.columns import MEMORY_PARTS, RESULT_METRICS, columns
 from llmviewer.result.describe import hardware_object, model_object, number, roof_object, roofs
 from llmviewer.result.fusion_report import fusion_outcomes
+from llmviewer.result.memory_items import memory_items
 from llmviewer.result.stages import request_at, system_at, value_at
 
 if TYPE_CHECKING:
@@ -244,6 +246,9 @@ class Result:
             "disk_bytes": number(value_at(memory.disk_bytes, point)),
             "fits": bool(value_at(memory.fits, point)),
             **{name: number(size) for name, size in largest.items()},
+            "cuda_graphs_bytes": number(value_at(memory.cuda_graphs_bytes, point)),
+            **{name: number(size) for name, size in engine_limits(model, system, here).items()},
+            "items": memory_items(model, system, here),
             **limits.assumptions(model, system, self.token_budget),
         }
 

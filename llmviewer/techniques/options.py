@@ -20,6 +20,7 @@ class ValueKind(Enum):
     FRACTION = "FLOAT"
     WORD = "TEXT"
     WORDS = "WORDS"
+    SWITCH = "BOOLEAN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,8 @@ class Declaration:
             return arguments.fraction(name, value)
         if self.kind is ValueKind.WORDS:
             return arguments.words(name, value)
+        if self.kind is ValueKind.SWITCH:
+            return arguments.switch(name, value)
         return arguments.word(name, value, self.choices if self.closed else ())
 
 
@@ -69,6 +72,15 @@ def _declared(declaration: Declaration) -> Any:
 
 def _word(default: str, summary: str, **more: Any) -> Any:
     return _declared(Declaration(kind=ValueKind.WORD, default=default, help=summary, **more))
+
+
+def _limit(summary: str) -> Any:
+    """Field of a whole number that an engine has unless the user sets it."""
+    return _declared(Declaration(kind=ValueKind.WHOLE, default=None, help=summary, panel=Panel.MEMORY))
+
+
+#: Options that only an engine has.
+ENGINE_OPTIONS = ("max_num_seqs", "max_model_len", "enforce_eager")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +104,7 @@ class Options:
         closed=True,
     )
     engine: str = _word(
-        "kernels", "Serving engine, with calibrated: kernels (none), vllm, trtllm ...", panel=Panel.COMMON
+        "kernels", "Serving engine, with calibrated: kernels (none), vllm, vllm==0.19, trtllm ...", panel=Panel.COMMON
     )
     profile: str = _word("", "A profile of your own, from `llmviewer calibrate fit`.")
     gpu_memory_utilization: float = _declared(
@@ -112,6 +124,16 @@ class Options:
             panel=Panel.GENERATION,
         )
     )
+    max_num_seqs: int | None = _limit("Most sequences that the engine runs concurrently; default: the engine's.")
+    max_model_len: int | None = _limit("Longest context that the engine serves; default: the model's.")
+    enforce_eager: bool = _declared(
+        Declaration(
+            kind=ValueKind.SWITCH,
+            default=False,
+            help="The engine captures no CUDA graphs.",
+            panel=Panel.MEMORY,
+        )
+    )
     ignore_fields: tuple[str, ...] = _declared(
         Declaration(
             kind=ValueKind.WORDS,
@@ -128,6 +150,9 @@ class Options:
         for name in ("engine", "profile"):
             if self.efficiency == "ideal" and getattr(self, name) != RUN[name].default:
                 raise UserError(f"{name} is {quoted(getattr(self, name))}; it needs efficiency calibrated, not ideal")
+        for name in ENGINE_OPTIONS:
+            if self.engine == RUN["engine"].default and getattr(self, name) != RUN[name].default:
+                raise UserError(f"{name} is {quoted(getattr(self, name))}; it needs an engine, such as vllm")
 
 
 def _size(default: int, summary: str, *aliases: str) -> Declaration:

@@ -12,11 +12,13 @@ import numpy as np
 from llmviewer.core import data
 from llmviewer.core.counts import Count, present, total
 from llmviewer.core.errors import UserError, printable, unknown
-from llmviewer.core.ir import Access, Graph, Operator, Place, Role
+from llmviewer.core.ir import Graph
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
-from llmviewer.ops.attention import AttentionShape
+from llmviewer.timing import engine_memory
+from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions
+from llmviewer.timing.engine_work import gemm_weight_bytes, heads_per_kv_head, narrow_weights, times_paid, unit_clocks
 
 FOLDER = "calibrate/engines"
 #: Constants of an engine [us]: name -> what it is paid for.
@@ -84,6 +86,8 @@ class Engine:
     interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
     delays its first token.
     residuals: metric -> origin of the kernels (Calibrated.origin) -> QUANTILES (profile.py) of measured / predicted.
+    version: as the user asked for it; empty: not stated.  memory_versions: memory of its known versions, None: unknown.
+    memory: memory of its version on the chip it runs on.  max_model_len: longest context; None: the model's.
     """
 
     name: str
@@ -108,6 +112,26 @@ class Engine:
     source: str = ""
     error: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     residuals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    version: str = ""
+    memory_versions: MemoryVersions | None = None
+    memory: EngineMemory | None = None
+    max_model_len: float | None = None
+
+    def on(self, chip: Chip) -> Engine:
+        """The engine with kernels of the chip's generation and memory of its version.
+
+        Raises UserError for an unknown version.
+        """
+        engine = self.of_generation(chip.generation)
+        if self.memory_versions is None:
+            if self.version:
+                raise UserError(f"engine {self.name}: its versions are not told apart; leave out =={self.version}")
+            return engine
+        return replace(engine, memory=self.memory_versions.on(chip, self.version, self.name))
+
+    def of_generation(self, generation: str) -> Engine:
+        """The engine with its kernels on chips of a generation."""
+        return replace(self, **self.generations[generation]) if generation in self.generations else self
 
     def terms(self, graph: Graph, step: Step, chip: Chip, seconds: Seconds) -> tuple[tuple[str, Count], ...]:
         """Seconds that a forward pass takes in addition to its kernels, by name; terms that are zero are omitted.
@@ -128,23 +152,19 @@ class Engine:
         for name, factor in self.factors.items():
             named[f"own {name} kernels"] = (factor - 1.0) * seconds(FACTORS[name])
         if self.ungrouped:
-            reads = np.where(step.tokens <= step.sequences, _heads_per_kv_head(graph), 1.0)
-            factor = self.factors.get("attention", 1.0) * reads
-            named["own attention kernels"] = (factor - 1.0) * seconds(FACTORS["attention"])
+            reads = np.where(step.tokens <= step.sequences, heads_per_kv_head(graph), 1.0)
+            own = self.factors.get("attention", 1.0) * reads
+            named["own attention kernels"] = (own - 1.0) * seconds(FACTORS["attention"])
         if self.unit_bytes:
             few = np.where(step.tokens <= MAX_MATVEC_TOKENS, 1.0, 0.0)
-            own = _gemm_weight_bytes(graph) / np.minimum(
-                self.unit_bytes * _unit_clocks(chip), self.share * chip.bandwidth_bytes_per_s
+            own = gemm_weight_bytes(graph) / np.minimum(
+                self.unit_bytes * unit_clocks(chip), self.share * chip.bandwidth_bytes_per_s
             )
             named["own gemm kernels"] = named.get("own gemm kernels", 0.0) * (1.0 - few)
             named["own matrix-vector kernels"] = (own - seconds((Kind.GEMM,))) * few
-            unpacked = self.unpacked_bytes * _narrow_weights(graph) / chip.bandwidth_bytes_per_s
+            unpacked = self.unpacked_bytes * narrow_weights(graph) / chip.bandwidth_bytes_per_s
             named["unpacking weights"] = unpacked * (1.0 - few)
         return tuple((name, value) for name, value in named.items() if present(value))
-
-    def on(self, generation: str) -> Engine:
-        """The engine on chips of a generation."""
-        return replace(self, **self.generations[generation]) if generation in self.generations else self
 
     @property
     def request_s(self) -> float:
@@ -172,64 +192,6 @@ def time_within_layers(terms: Sequence[tuple[str, Count]]) -> Count:
     return total(seconds for name, seconds in terms if name not in TERMS_OUTSIDE_LAYERS)
 
 
-def times_paid(graph: Graph, step: Step) -> dict[str, Count]:
-    """Number of times that a forward pass pays each of CONSTANTS."""
-    kernels = sum(block.repeats * sum(op.runs_on is Place.DEVICE for op in block.operators) for block in graph.blocks)
-    exchanges = sum(
-        block.repeats * sum(operator.kind is Kind.COLLECTIVE for operator in block.operators) for block in graph.blocks
-    )
-    return {
-        "launch": float(kernels),
-        "layer": float(sum(block.repeats for block in graph.blocks if block.is_layer)),
-        "step": 1.0,
-        "group": 1.0 if exchanges else 0.0,
-        "collective": float(exchanges),
-        "sequence": step.sequences,
-        "sampling": step.logits,
-    }
-
-
-def _heads_per_kv_head(graph: Graph) -> Count:
-    """Largest number of query heads that share a KV head."""
-    most: Count = 1.0
-    for _, operator in graph:
-        if isinstance(operator.shape, AttentionShape):
-            most = np.maximum(most, operator.shape.heads / operator.shape.kv_heads)
-    return most
-
-
-def _gemm_weight_bytes(graph: Graph) -> Count:
-    """Bytes of weights that GEMMs read in a pass."""
-    read: Count = 0.0
-    for block in graph.blocks:
-        for operator in block.operators:
-            if operator.kind is Kind.GEMM:
-                read = read + operator.read_bytes(Role.WEIGHT) * block.repeats
-    return read
-
-
-def _narrow_weights(graph: Graph) -> Count:
-    """Number of GEMM weights stored in fewer than 8 bits, on the device or in the buffer of a copy."""
-    return total(
-        block.repeats * np.maximum(access.tensor.elements, access.elements)
-        for block in graph.blocks
-        for operator in block.operators
-        if operator.is_kernel
-        for access in operator.reads
-        if unpacks_weights(operator, access)
-    )
-
-
-def unpacks_weights(operator: Operator, access: Access) -> bool:
-    """Whether the access reads weights of a GEMM that are stored in fewer than 8 bits."""
-    return operator.kind is Kind.GEMM and access.tensor.role is Role.WEIGHT and access.tensor.dtype.bits < 8.0
-
-
-def _unit_clocks(chip: Chip) -> Count:
-    """Units x clock [1/s]; infinite if either is not published."""
-    return np.inf if chip.units is None or chip.clock_hz is None else chip.units * chip.clock_hz
-
-
 #: No engine, only kernels.  TensorRT-LLM's block-scaled products, as vLLM's were timed with their host launch.
 KERNELS_ONLY = Engine(name="kernels", title="kernels only, one after another", borrowed={"gemm/fp8-block": "trtllm"})
 
@@ -239,18 +201,20 @@ def names() -> tuple[str, ...]:
     return ("kernels", *data.stems(FOLDER))
 
 
-def load(name: str) -> Engine:
-    """An engine preset by name.  Raises UserError for an unknown name."""
-    if name == KERNELS_ONLY.name:
+def load(text: str) -> Engine:
+    """An engine preset by name, or by name and version (`vllm==0.19`).  Raises UserError for an unknown name."""
+    name, version = engine_memory.split_version(text)
+    if name == KERNELS_ONLY.name and not version:
         return KERNELS_ONLY
     if name not in names():
         raise unknown("engine", name, names())
-    return parse(name, data.read_yaml(data.folder(FOLDER) / f"{name}.yaml"))
+    preset = parse(name, data.read_yaml(data.folder(FOLDER) / f"{name}.yaml"))
+    return replace(preset, version=version) if version else preset
 
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:
     """An engine preset from the content of its file.  Raises UserError for an unknown key or a value of wrong type."""
-    known = (*TEXT_KEYS, *NUMBER_KEYS, "constants", "factors", "borrowed", "generations", *FITTED_KEYS)
+    known = (*TEXT_KEYS, *NUMBER_KEYS, "constants", "factors", "borrowed", "generations", "memory", *FITTED_KEYS)
     data.check_keys(content, known, ("title", "kernels", "constants", "source"), name)
     generations = content.get("generations") or {}
     for where, part in ((name, content), *((f"{name}: {own}", generations[own]) for own in generations)):
@@ -268,6 +232,7 @@ def parse(name: str, content: Mapping[str, Any]) -> Engine:
             borrowed={str(key): str(other) for key, other in content.get("borrowed", {}).items()},
             generations={str(own): _of_generation(part, f"{name}: {own}") for own, part in generations.items()},
             error=content.get("error", {}),
+            memory_versions=engine_memory.parse(name, content.get("memory")),
             residuals=_residuals(content),
         )
     except (TypeError, ValueError, AttributeError) as error:

@@ -71,8 +71,9 @@ def command(
 ) -> int:
     """Predict what was measured: how far off is each figure of a benchmark, each kernel of a table.
 
-    Benchmarks are told apart by content; options state what a file does not.  Tables are those of docs/calibration.md:
-    kernels, or whole requests.  No row is dropped: what cannot be predicted is named and counted.
+    Benchmarks are told apart by content; options state what a file does not.  Tables are those of docs/calibration.md
+    (kernels, whole requests) and docs/memory.md (what engines log about memory at start-up).  No row is dropped: what
+    cannot be predicted is named and counted.
     """
     views.check_output(format, output, (*map(str, table), profile))
     from llmviewer.calibrate import judge
@@ -99,7 +100,9 @@ def _show(document: dict[str, Any], format: str, title: str) -> None:  # noqa: A
         return validation_page.page(document, title)
 
     views.show(
-        views.Views(page=page, document=lambda: document, rows=lambda: document["scores"]),
+        views.Views(
+            page=page, document=lambda: document, rows=lambda: document["scores"] or document.get("memory", [])
+        ),
         format,
         None,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmviewer.core import data
@@ -30,7 +30,7 @@ class PublishedScheme:
 
 
 def _read_schemes() -> Iterator[PublishedScheme]:
-    keys = ("names", "method", "weights", "activations", "cache", "source", "note")
+    keys = ("names", "method", "weights", "activations", "cache", "embedding", "head", "kept", "source", "note")
     for number, row in enumerate(data.read_yaml(FILE)["presets"], 1):
         data.check_keys(row, keys, ("names", "method", "source"), f"{FILE.name}: preset {number}")
         yield PublishedScheme(
@@ -40,7 +40,8 @@ def _read_schemes() -> Iterator[PublishedScheme]:
                 name=row["names"][0],
                 weights=_dtype(row.get("weights")),
                 activations=_dtype(row.get("activations")),
-                cache=_dtype(row.get("cache")),
+                **{part: _dtype(row.get(part)) for part in ("cache", "embedding", "head")},
+                kept=tuple(row.get("kept", ())),
             ),
             source=row["source"],
             note=row.get("note", ""),
@@ -60,9 +61,5 @@ def _dtype(entry: str | int | Mapping[str, Any] | None) -> Dtype | None:
 PUBLISHED_SCHEMES: tuple[PublishedScheme, ...] = tuple(_read_schemes())
 #: Accepted name -> scheme; the scheme has the requested name, so that results show it.
 PRESETS: dict[str, QuantizationScheme] = {
-    name: QuantizationScheme(
-        name=name, weights=method.scheme.weights, activations=method.scheme.activations, cache=method.scheme.cache
-    )
-    for method in PUBLISHED_SCHEMES
-    for name in method.names
+    name: replace(method.scheme, name=name) for method in PUBLISHED_SCHEMES for name in method.names
 }

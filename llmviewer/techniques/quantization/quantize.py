@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import Block, Pass
+from llmviewer.core.ir import Access, Block, Graph, Pass
 from llmviewer.formats.cache import with_cache
-from llmviewer.formats.linear import Format, with_formats
+from llmviewer.formats.linear import Format, in_dtype, with_formats
+
+#: Operator of the head, and the weight of the table of tokens.
+HEAD, TABLE = "lm_head", "embedding.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,13 +18,17 @@ class QuantizationScheme:
     """Number formats by role; None keeps the format of the checkpoint, 16 bits are the model's own 16-bit dtype.
 
     name: shown in results (`w4a16`, `awq`, `fp8`).  cache: integer dtypes do not include their scales, which depend on
-    the width of a head.
+    the width of a head.  embedding, head: stored formats of the table of tokens and of lm_head (one tied table: the
+    head's).  kept: names of linear layers that keep the checkpoint's format.
     """
 
     name: str
     weights: Dtype | None = None
     activations: Dtype | None = None
     cache: Dtype | None = None
+    embedding: Dtype | None = None
+    head: Dtype | None = None
+    kept: tuple[str, ...] = ()
 
 
 def quantize(scheme: QuantizationScheme) -> Pass:
@@ -40,7 +47,31 @@ def quantize(scheme: QuantizationScheme) -> Pass:
 
     def change(block: Block) -> Block:
         if formats != Format() and block.is_layer:  # embeddings and head keep their dtype
-            block = with_formats(block, lambda _: formats)
+            block = with_formats(block, lambda op: Format() if op.name in scheme.kept else formats)
         return block if scheme.cache is None else with_cache(block, scheme.cache)
 
-    return lambda graph: graph.map_blocks(change)
+    def changed(graph: Graph) -> Graph:
+        layers = graph.map_blocks(change)
+        return layers if scheme.head is None else _with_ends(layers, scheme)
+
+    return changed
+
+
+def _with_ends(graph: Graph, scheme: QuantizationScheme) -> Graph:
+    """The graph with the formats of the scheme for the table of tokens and lm_head."""
+    reads = {access.tensor.name for _, operator in graph if operator.name == HEAD for access in operator.reads}
+    head = Format(weights=scheme.head, activations=scheme.activations)
+    table = scheme.head if TABLE in reads else scheme.embedding
+
+    def stored(access: Access) -> Access:
+        return in_dtype(access, table) if access.tensor.name == TABLE and table is not None else access
+
+    def change(block: Block) -> Block:
+        if block.is_layer:
+            return block
+        names = {operator.name for operator in block.operators}
+        changed = with_formats(block, lambda op: head if op.name == HEAD else Format()) if HEAD in names else block
+        operators = (replace(op, reads=tuple(map(stored, op.reads))) for op in changed.operators)
+        return replace(changed, operators=tuple(operators))
+
+    return graph.map_blocks(change)

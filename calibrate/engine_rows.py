@@ -1,0 +1,50 @@
+"""Rows of published figures on which engine presets are fitted, and those that say nothing about an engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from llmviewer.calibrate.e2e_rows import RequestCase, case_of
+from llmviewer.core.errors import UserError
+
+
+def cases_of(frame: Any) -> dict[int, RequestCase]:
+    """Cases of the rows that can be parsed."""
+    found = {}
+    for at, row in enumerate(frame.to_dict("records")):
+        with suppress(UserError):  # `calibrate validate` reports the others with the reason
+            found[at] = case_of(row)
+    return found
+
+
+def is_known_broken(row: Mapping[str, Any]) -> bool:
+    """Whether a row is known to be broken: llama.cpp's 16-bit prefill on an A100 SXM."""
+    prompts = row["output_len"] == 0 and row.get("weight_dtype") == "fp16"
+    return bool(prompts and row["device"] == "a100_sxm" and str(row["engine"]).startswith("llama.cpp"))
+
+
+def has_uncertain_kernels(row: Mapping[str, Any]) -> bool:
+    """Whether a row's kernels are further off than an engine's constants: the 4-bit experts of gpt-oss.
+
+    Their fits rest on a few dozen rows, with errors of 17 to 22 %.
+    """
+    return "gpt-oss" in str(row["model"])
+
+
+def may_draft(row: Mapping[str, Any]) -> bool:
+    """Whether a row may be a run with multi-token prediction: InferenceX mixes these with plain runs without a word."""
+    model = str(row["model"]).lower()
+    return "InferenceX" in str(row.get("note")) and any(name in model for name in ("deepseek", "glm-5", "qwen3.5"))
+
+
+def has_data_parallel_attention(row: Mapping[str, Any]) -> bool:
+    """Whether the attention of a row ran data-parallel, which a case does not describe."""
+    found = re.search(r"attention_dp=(\d+)", str(row.get("note")))
+    return found is not None and int(found[1]) > 1
+
+
+#: Tests for rows on which no constants are fitted.
+UNUSED_ROWS = (is_known_broken, has_uncertain_kernels, may_draft, has_data_parallel_attention)

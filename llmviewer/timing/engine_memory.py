@@ -1,0 +1,174 @@
+"""Memory that an engine takes beside weights and KV cache, as constants of its versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from llmviewer.core import data
+from llmviewer.core.errors import UserError, printable, quoted
+from llmviewer.hardware.chip import Chip
+
+#: Keys of `memory` in a preset file; `error` holds the errors of the fit.
+KEYS = ("newest", "source", "versions", "large_gib", "small", "small_generations", "error")
+#: Separator of an engine's name and version on the command line.
+PINNED = "=="
+#: Preset -> (first version of the preset, preset of the versions before it).
+EARLIER = {"vllm": ("0.8", "vllm-v0")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMemory:
+    """Constants of one version of an engine; bytes of activations are those of its profiling run.
+
+    first: the version from which they hold.
+    logit_bytes: bytes of the sampler per sequence and entry of the vocabulary, on every device of a tensor group.
+    token_hidden: 16-bit values per token and element of the hidden state that are alive beside the sampler.
+    sampler_gib: constant part of the sampler.
+    layer_hidden: 16-bit values per token and element of the hidden state beside the intermediate ones of a layer.
+    exchange_hidden: the same, in addition, where a mixture of experts is split over devices.
+    vision_gib: what the run of a vision tower adds.
+    alone_gib: memory outside torch on a single device.  group_gib: on each of two devices of a tensor group;
+    member_gib: in addition for each further device of the group.
+    graph_gib, graph_layer_gib, graph_expert_gib: CUDA graphs: constant, per layer, and extra with experts.
+    graphs_in_budget: 1 if the budget contains the graphs.
+    graph_estimate: the engine's estimate of them, which its budget contains, over what they take.
+    expert_multiple: elements to which the rows and columns (intermediate, hidden) of MXFP4 experts are padded.
+    tokens, sequences: max_num_batched_tokens and max_num_seqs of the profiling run.
+    assumed: names of constants without a measured row of these versions.
+    """
+
+    first: str
+    tokens: float = 8192.0
+    sequences: float = 1024.0
+    logit_bytes: float = 0.0
+    token_hidden: float = 0.0
+    sampler_gib: float = 0.0
+    layer_hidden: float = 0.0
+    exchange_hidden: float = 0.0
+    vision_gib: float = 0.0
+    alone_gib: float = 0.0
+    group_gib: float = 0.0
+    member_gib: float = 0.0
+    graph_gib: float = 0.0
+    graph_layer_gib: float = 0.0
+    graph_expert_gib: float = 0.0
+    graph_estimate: float = 1.0
+    graphs_in_budget: float = 0.0
+    expert_multiple: tuple[float, float] = (1.0, 1.0)
+    assumed: tuple[str, ...] = ()
+    source: str = ""
+
+    def outside_torch_gib(self, tensor: int) -> float:
+        """Memory outside torch on each device of a tensor group of this size [GiB]."""
+        return self.alone_gib if tensor == 1 else self.group_gib + self.member_gib * (tensor - 2)
+
+    def changed(self, numbers: Mapping[str, float]) -> EngineMemory:
+        """These constants with other numbers, by name."""
+        return replace(self, **numbers)  # type: ignore[arg-type]
+
+    def without_graphs(self) -> EngineMemory:
+        """The constants of an engine that captures no CUDA graphs."""
+        return replace(self, graph_gib=0.0, graph_layer_gib=0.0, graph_expert_gib=0.0)
+
+    def basis(self, *names: str) -> str:
+        """Whether the constants of these names are measured or assumed."""
+        return "assumed" if any(name in self.assumed for name in names) else "measured"
+
+
+#: Keys of a version in a preset file.
+VERSION_KEYS = tuple(entry.name for entry in fields(EngineMemory) if entry.name not in ("first", "source"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryVersions:
+    """The constants of all known versions of an engine, oldest first.
+
+    newest: the newest version whose memory is known.
+    small: defaults (tokens, sequences) on chips with less than `large_gib` of memory or of a generation of
+    `small_generations`.
+    """
+
+    versions: tuple[EngineMemory, ...]
+    newest: str
+    large_gib: float = 0.0
+    small: Mapping[str, float]
+    small_generations: tuple[str, ...] = ()
+
+    def on(self, chip: Chip, version: str, engine: str) -> EngineMemory:
+        """The constants of a version with the defaults of a chip.  Raises UserError for an unknown version."""
+        found = self.of(version, engine)
+        is_small = bool(np.max(chip.memory_bytes) < self.large_gib * 2.0**30)
+        return found.changed(self.small) if is_small or chip.generation in self.small_generations else found
+
+    def of(self, version: str, engine: str) -> EngineMemory:
+        """The constants of a version; without one, of the newest.  Raises UserError for an unknown version."""
+        if not version:
+            return self.versions[-1]
+        asked, newest = _numbers(version, engine), _numbers(self.newest, engine)
+        known = [one for one in self.versions if _numbers(one.first, engine) <= asked]
+        if not known or asked[: len(newest)] > newest:
+            first = self.versions[0].first
+            raise UserError(f"engine {engine}: version {quoted(version)} is not known; known: {first} to {self.newest}")
+        return known[-1]
+
+
+def split_version(text: str) -> tuple[str, str]:
+    """Preset and version of `vllm==0.19`; the version is empty if none is given.
+
+    Versions before the first of a preset belong to the preset of its predecessor.
+    """
+    name, _, version = text.partition(PINNED)
+    if PINNED in text and not version:
+        raise UserError(f"engine {quoted(text)}: a version must follow '==', as in vllm==0.19")
+    first, before = EARLIER.get(name, ("0", name))
+    return (before if version and _numbers(version, name) < _numbers(first, name) else name), version
+
+
+def _numbers(version: str, engine: str) -> tuple[int, ...]:
+    """The leading numbers of a version: (0, 19, 0) of `0.19.0`.  Raises UserError if there are none."""
+    parts = version.split(".")
+    if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
+        raise UserError(f"engine {engine}: version {quoted(version)} is not a version number such as 0.19")
+    return tuple(map(int, parts))
+
+
+def parse(engine: str, content: Mapping[str, Any] | None) -> MemoryVersions | None:
+    """The `memory` key of a preset file; each version changes what the one before it states."""
+    if content is None:
+        return None
+    where = f"engine {engine}: memory"
+    data.check_keys(content, KEYS, ("newest", "source", "versions"), where)
+    found: list[EngineMemory] = []
+    for number, row in enumerate(content["versions"], 1):
+        data.check_keys(row, ("first", "source", *VERSION_KEYS), ("first",), f"{where}: version {number}")
+        found.append(_version(where, row, found))
+    small = {str(name): float(value) for name, value in (content.get("small") or {}).items()}
+    return MemoryVersions(
+        versions=tuple(found),
+        newest=str(content["newest"]),
+        large_gib=float(content.get("large_gib", 0.0)),
+        small=small,
+        small_generations=tuple(map(str, content.get("small_generations", ()))),
+    )
+
+
+def _version(where: str, row: Mapping[str, Any], before: Sequence[EngineMemory]) -> EngineMemory:
+    """The constants of one version.  before: those of older versions."""
+    texts: dict[str, Any] = {name: str(row[name]) for name in ("first", "source") if name in row}
+    try:
+        numbers: dict[str, Any] = {
+            name: float(row[name])
+            for name in VERSION_KEYS
+            if name in row and name not in ("expert_multiple", "assumed")
+        }
+        if "expert_multiple" in row:
+            rows, columns = row["expert_multiple"]
+            numbers["expert_multiple"] = (float(rows), float(columns))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}: {printable(error, 120)}; expected numbers") from error
+    texts["assumed"] = tuple(row.get("assumed", ()))
+    return replace(before[-1], **texts, **numbers) if before else EngineMemory(**texts, **numbers)

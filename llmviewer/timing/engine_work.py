@@ -1,0 +1,70 @@
+"""Work of a forward pass for which an engine's constants are paid: kernels, exchanges, bytes of weights, KV heads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmviewer.core.counts import Count, total
+from llmviewer.core.ir import Access, Graph, Operator, Place, Role
+from llmviewer.core.kinds import Kind
+from llmviewer.core.workload import Step
+from llmviewer.hardware.chip import Chip
+from llmviewer.ops.attention import AttentionShape
+
+
+def times_paid(graph: Graph, step: Step) -> dict[str, Count]:
+    """Number of times that a forward pass pays each of CONSTANTS."""
+    kernels = sum(block.repeats * sum(op.runs_on is Place.DEVICE for op in block.operators) for block in graph.blocks)
+    exchanges = sum(
+        block.repeats * sum(operator.kind is Kind.COLLECTIVE for operator in block.operators) for block in graph.blocks
+    )
+    return {
+        "launch": float(kernels),
+        "layer": float(sum(block.repeats for block in graph.blocks if block.is_layer)),
+        "step": 1.0,
+        "group": 1.0 if exchanges else 0.0,
+        "collective": float(exchanges),
+        "sequence": step.sequences,
+        "sampling": step.logits,
+    }
+
+
+def heads_per_kv_head(graph: Graph) -> Count:
+    """Largest number of query heads that share a KV head."""
+    most: Count = 1.0
+    for _, operator in graph:
+        if isinstance(operator.shape, AttentionShape):
+            most = np.maximum(most, operator.shape.heads / operator.shape.kv_heads)
+    return most
+
+
+def gemm_weight_bytes(graph: Graph) -> Count:
+    """Bytes of weights that GEMMs read in a pass."""
+    read: Count = 0.0
+    for block in graph.blocks:
+        for operator in block.operators:
+            if operator.kind is Kind.GEMM:
+                read = read + operator.read_bytes(Role.WEIGHT) * block.repeats
+    return read
+
+
+def narrow_weights(graph: Graph) -> Count:
+    """Number of GEMM weights stored in fewer than 8 bits, on the device or in the buffer of a copy."""
+    return total(
+        block.repeats * np.maximum(access.tensor.elements, access.elements)
+        for block in graph.blocks
+        for operator in block.operators
+        if operator.is_kernel
+        for access in operator.reads
+        if unpacks_weights(operator, access)
+    )
+
+
+def unpacks_weights(operator: Operator, access: Access) -> bool:
+    """Whether the access reads weights of a GEMM that are stored in fewer than 8 bits."""
+    return operator.kind is Kind.GEMM and access.tensor.role is Role.WEIGHT and access.tensor.dtype.bits < 8.0
+
+
+def unit_clocks(chip: Chip) -> Count:
+    """Units x clock [1/s]; infinite if either is not published."""
+    return np.inf if chip.units is None or chip.clock_hz is None else chip.units * chip.clock_hz
