@@ -74,7 +74,8 @@ MIN_VALUES = {
     "share": 0.1,
     **dict.fromkeys(FACTORS, 0.05),
 }
-#: Log error beyond which a residual counts less than its square (soft L1).
+#: Log error beyond which a residual counts less than its square, and hardly at all far beyond (Cauchy): tables hold
+#: runs with other settings than stated, such as prompts that hit a prefix cache.
 OUTLIER = 0.1
 #: Weight of the residual of a first-token time under continuous batching, which scatters with the arrivals.
 TTFT_WEIGHT = 0.3
@@ -176,7 +177,7 @@ def solve(preset: Engine, names: Sequence[str], trials: Sequence[Trial], include
         residuals,
         np.array([START_VALUES[name] for name in names]) / scale,
         bounds=bounds,
-        loss="soft_l1",
+        loss="cauchy",
         f_scale=OUTLIER,
         xtol=1e-5,
         ftol=1e-6,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pages import rewrite
 
 from llmviewer.calibrate import engine_logs
 from llmviewer.calibrate.fit_tables import read_table
@@ -52,12 +53,9 @@ def held_out() -> str:
 
 
 def main(path: Path) -> None:
-    """Replace each table of the page, which stands behind a comment with its name."""
+    """Rewrite the tables of the page."""
     predictions = engine_logs.predict(read_table(path))
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in (("scores", scores(predictions)), ("held out", held_out()), ("left out", left_out(predictions))):
-        text = re.sub(rf"(<!-- {name} -->\n\n)(?:\|.*\n)*", lambda found, new=table: found[1] + new, text)
-    PAGE.write_text(text, encoding="utf-8")
+    rewrite(PAGE, {"scores": scores(predictions), "held out": held_out(), "left out": left_out(predictions)})
 
 
 if __name__ == "__main__":
