@@ -83,19 +83,18 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
     to, on_host = given.get("to", "host"), given.get("compute") == "host"
     if on_host and to == "disk":
         raise UserError(f"{WHERE}: the host computes only with tensors in its memory; to=disk requires compute=device")
-    delegates = given.get("compute") == "attention"
-    if delegates and to == "disk" and float(given.get("kv", 0.0)):
-        raise UserError(f"{WHERE}: the host attends to a cache in its memory; compute=attention requires to=host")
     if on_host and given.get("overlap"):
         raise UserError(f"{WHERE}: the device waits for the host to compute; overlap requires compute=device")
     weights, kv, activations = (OffloadShares(**{to: parameter.value(given, WHERE)}) for parameter in SHARES)
+    if given.get("compute") == "attention" and kv.disk:
+        raise UserError(f"{WHERE}: the host attends to a cache in its memory; compute=attention requires to=host")
     return Offload(
         weights=weights,
         kv=kv,
         activations=activations,
         experts=preset == "experts",
         on_host=on_host,
-        delegates=delegates,
+        delegates=given.get("compute") == "attention",
         overlap=Overlap(given.get("overlap", Overlap.SHARE.value)),
     )
 
