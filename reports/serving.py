@@ -91,7 +91,7 @@ def tpot_extras(answer: dict[str, Any]) -> str:
     extras = {
         "continuous": ", including prefills of others in between",
         "chunked": ", mixed and decode-only",
-        "disaggregated": ", including the KV cache transfer",
+        "disaggregated": ", including the KV cache transfer and the wait for it",
     }
     return extras.get(answer["batching"], "")
 
@@ -138,7 +138,9 @@ def _disaggregated(found: dict[str, Any], users: int) -> list[tuple[str, ...]]:
         f"{fmt.duration(found['transfer_s'])}: {fmt.traffic(found['transfer_bytes'])} per device at "
         f"{fmt.bandwidth(found['link_bytes_per_s'])}; links busy {fmt.share(found['link_busy'])} of the time"
     )
-    queue = [("Queue", f"{fmt.duration(found['queue_s'])} per request")] if found["queue_s"] else []
+    waits = {"before the first token": found["queue_s"], "after the first token": found["handover_s"]}
+    parts = [f"{fmt.duration(wait)} {where}" for where, wait in waits.items() if wait]
+    queue = [("Queue", f"{', '.join(parts)}, per request")] if parts else []
     return [
         ("Instances", f"{instances}; {fmt.whole(users)} users"),
         ("Throughput", f"{rate}, limited by {BOUNDS[found['bound']]}"),

@@ -272,6 +272,35 @@ class TestDisaggregated:
         assert users == pytest.approx(rate * e2e_s(times)), "Little"
         assert (times.queue_s >= 0.0).all()
 
+    def test_requests_wait_for_decode_places_after_their_first_token(self) -> None:
+        """16 users, 4 places in each instance: t_p = 10 + 0.1 x 990 = 109 ms, t_d = 100 steps of 10.4 ms.
+
+        X = 4 / 1.04 per second, E2E = 16 / X = 4.16 s, waits 4.16 - 1.149 = 3.011 s.  The 4 places of the prefill
+        instance keep 1 prompt in prefill and 3 that wait, 3 / X = 0.78 s each: this part of the wait is after the first
+        token, 2.231 s before it.  With 64 places there, none is before it: TTFT = 109 ms = t_p.
+        """
+        request = request_of(16, 990, 101)
+        few = request_times(Disaggregated(), request, example_replica(places=4.0))
+        assert e2e_s(few) == pytest.approx(4.16)
+        assert few.queue_s == pytest.approx(2.231)
+        assert few.facts()["handover_s"] == pytest.approx(0.78)
+        assert few.ttft_s == pytest.approx(2.231 + 0.109) and few.generation_s == pytest.approx(0.78 + 1.04)
+        many = replace(few, disaggregated=replace(few.disaggregated, prefill_places=64.0))  # type: ignore[attr-defined]
+        assert many.ttft_s == pytest.approx(0.109) and many.queue_s == pytest.approx(0.0)
+        assert many.generation_s == pytest.approx(3.011 + 1.04)
+        assert e2e_s(many) == pytest.approx(4.16)
+
+    def test_requests_wait_for_a_link_after_their_first_token(self) -> None:
+        """4 users, 1 GB at 1 GB/s: one request per second, E2E = 4 s, TTFT = t_p = 10 + 0.1 x 990 = 109 ms."""
+        times = request_times(Disaggregated(link_bytes_per_s=1e9), request_of(4, 990, 11), example_replica())
+        assert times.ttft_s == pytest.approx(0.109) and e2e_s(times) == pytest.approx(4.0)
+
+    def test_requests_wait_for_prefill_before_their_first_token(self) -> None:
+        """8 users, t_p = 419 ms limits: no wait after the first token, TPOT is a decode step."""
+        times = request_times(Disaggregated(), request_of(8, 4090, 101), example_replica())
+        assert times.facts()["handover_s"] == 0.0
+        assert times.ttft_s == pytest.approx(1.853 + 0.419) and times.tpot_s == pytest.approx(0.0108)
+
     def test_the_transfer_delays_the_second_token_and_not_the_first(self) -> None:
         slow, fast = (
             request_times(Disaggregated(link_bytes_per_s=link), request_of(1, 1024, 101), example_replica())

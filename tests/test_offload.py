@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from llmviewer import api, cli, models
 from llmviewer.analysis import memory, placement
+from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Place, Role, check
 from llmviewer.hardware import specs
@@ -413,14 +414,26 @@ def gcp(tmp_path: Path) -> str:
     return f"host={tmp_path / 'gcp.yaml'},disk={tmp_path / 'ssd.yaml'}"
 
 
-@pytest.mark.parametrize(("model", "batch", "measured"), [("opt-6.7b", 2, 25.26), ("opt-30b", 144, 7.32)], ids=str)
-def test_flexgen_on_a_t4_stays_below_its_bound(gcp: str, model: str, batch: int, measured: float) -> None:
+@pytest.mark.parametrize(
+    ("model", "batch", "placement", "measured"),
+    [("opt-6.7b", 2, "none", 25.26), ("opt-30b", 144, "weights=0.8,kv=1,activations=1,compute=attention", 7.32)],
+    ids=str,
+)
+def test_flexgen_on_a_t4_stays_below_its_bound(
+    gcp: str, model: str, batch: int, placement: str, measured: float
+) -> None:
     """Tokens/s of 512 prompt and 32 output tokens, at the batch of
-    https://github.com/FMInference/FlexLLMGen/blob/main/benchmark/batch_size_table.md: 0.5 to 1 of the bound."""
-    found = analyze(model, "t4", batch_size=batch, input_len=512, output_len=32, offload=f"flexgen,{gcp}")
-    bound = float(found.analysis.output_tokens_per_s[0])
-    assert 0.5 * bound < measured < bound
-    assert bool(found.analysis.memory.fits.all())
+    https://github.com/FMInference/FlexLLMGen/blob/main/benchmark/batch_size_table.md and the placement of its
+    benchmark/flexgen/bench_suite.py: 0.25 to 1 of the bound, which the search at least reaches.  The CPU of their
+    machine is not stated and slower than the one assumed here."""
+    used = placement if placement == "none" else f"{placement},{gcp.split(',', maxsplit=1)[0]}"
+    theirs, ours = (
+        analyze(model, "t4", batch_size=batch, input_len=512, output_len=32, offload=text)
+        for text in (used, f"flexgen,{gcp}")
+    )
+    bounds = [float(found.analysis.output_tokens_per_s[0]) for found in (theirs, ours)]
+    assert 0.25 * bounds[0] < measured < bounds[0] <= bounds[1]
+    assert bool(ours.analysis.memory.fits.all())
 
 
 def test_zero_inference_of_opt_30b_on_a_t4_stays_below_its_bound(gcp: str) -> None:
@@ -432,11 +445,17 @@ def test_zero_inference_of_opt_30b_on_a_t4_stays_below_its_bound(gcp: str) -> No
 
 def problem(model: str, batch: int, host_option: str) -> placement.Problem:
     """FlexGen's linear program for a request on a T4."""
-    from llmviewer.techniques.offload.flexgen import _placed
+    from llmviewer.techniques.offload.choices import ALL, COPIES, with_shares
+    from llmviewer.techniques.offload.flexgen import placed
 
     configuration = api.configuration(model, "t4", offload=f"flexgen,{host_option}", efficiency="ideal")
     request = api.request(batch, 512, 32)
-    return placement.problem(configuration.model, request, np.inf, lambda s: _placed(configuration.system, s))
+    system = configuration.system
+
+    def build(shares: placement.Shares) -> System:
+        return placed(system, with_shares(COPIES, shares, ALL))
+
+    return placement.problem(configuration.model, request, np.inf, build)
 
 
 def feasible(program: placement.Problem, shares: placement.Shares) -> bool:
@@ -450,7 +469,7 @@ def test_no_placement_of_a_grid_is_better_than_the_linear_program(gcp: str, mode
     """All placements in steps of a quarter, by the program's cost."""
     program = problem(model, batch, gcp)
     best = program.solve()
-    assert feasible(program, best)
+    assert best is not None and feasible(program, best)
     quarters = [(h / 4, d / 4) for h in range(5) for d in range(5 - h)]
     others = [sum(shares, ()) for shares in itertools.product(quarters, quarters, quarters)]
     times = [program.cost(shares).time_s for shares in others if feasible(program, shares)]
@@ -460,11 +479,17 @@ def test_no_placement_of_a_grid_is_better_than_the_linear_program(gcp: str, mode
 
 def test_the_cost_of_the_linear_program_equals_the_analysis(gcp: str) -> None:
     """Layers of OPT are equal, so the sum of maxima is the maximum of sums; embedding and head are added."""
+    from llmviewer.techniques.offload.choices import ALL, COPIES, with_shares
+    from llmviewer.techniques.offload.flexgen import placed
+
     program = problem("opt-30b", 144, gcp)
-    found = analyze("opt-30b", "t4", batch_size=144, input_len=512, output_len=32, offload=f"flexgen,{gcp}")
-    whole = float(found.analysis.e2e_s[0])
-    assert program.cost(program.solve()).time_s == pytest.approx(whole, rel=0.02)
-    assert program.cost(program.solve()).time_s <= whole
+    best = program.solve()
+    assert best is not None
+    configuration = api.configuration("opt-30b", "t4", offload=f"flexgen,{gcp}", efficiency="ideal")
+    system = placed(configuration.system, with_shares(COPIES, best, ALL))
+    whole = placement.cost_of(configuration.model, system, api.request(144, 512, 32), np.inf).whole_s
+    assert program.cost(best).time_s == pytest.approx(whole, rel=0.02)
+    assert program.cost(best).time_s <= whole
 
 
 def test_models_that_fit_the_device_are_not_offloaded() -> None:
@@ -474,7 +499,7 @@ def test_models_that_fit_the_device_are_not_offloaded() -> None:
 
 
 def test_models_that_fit_nowhere_do_not_fit() -> None:
-    assert not analyze("opt-66b", "t4", batch_size=256, input_len=512, output_len=32, offload="flexgen").fits
+    assert not analyze("opt-66b", "t4", batch_size=2048, input_len=512, output_len=32, offload="flexgen").fits
 
 
 def test_llm_in_a_flash_keeps_half_of_opt_6_7b_in_memory() -> None:
@@ -519,13 +544,14 @@ def test_intervals_of_an_engine_include_those_of_copies() -> None:
         ("weights=2", "weights is '2'; allowed: a number from 0 to 1"),
         ("wights=0.4", "did you mean 'weights'?"),
         ("zero", "unknown word of --offload 'zero'"),
-        ("weights=0.4,compute=cpu", "unknown --offload compute 'cpu'; allowed: device, host"),
+        ("weights=0.4,compute=cpu", "unknown --offload compute 'cpu'; allowed: attention, device, host"),
         ("weights=0.4,overlap=maybe", "allowed: layer, off, on"),
         ("weights=0.4,weights=0.5", "weights is given twice"),
         ("weights=0.4,host=nowhere", "unknown host 'nowhere'"),
         ("weights=0.4,to=disk,disk=floppy", "unknown disk 'floppy'"),
         ("weights=0.4,to=disk,compute=host", "to=disk requires compute=device"),
         ("weights=0.4,overlap=on,compute=host", "overlap requires compute=device"),
+        ("kv=0.4,to=disk,compute=attention", "compute=attention requires to=host"),
         ("flash", "add --contextual-sparsity"),
         ("flexgen,weights=0.4", "unknown parameter of --offload 'weights'"),
         ("", "unknown word of --offload ''; allowed: activations=..."),

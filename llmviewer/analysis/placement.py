@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,26 +33,30 @@ TIE_COST = (1e-9, 2e-9)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cost:
-    """Cost of a placement: seconds by stage and resource, bytes on the device and on the host."""
+    """Cost of a placement: seconds by stage and resource, bytes on the device and on the host.
+
+    whole_s: time of the request with embedding and head, inf where it was not computed; fits: whether the memory holds
+    it.
+    """
 
     seconds: dict[tuple[str, str], float]
     device_bytes: float
     host_bytes: float
+    whole_s: float = np.inf
+    fits: bool = False
 
-    def of(self, shares: Shares, one_each: tuple[Cost, ...]) -> Cost:
-        """The cost of `shares`; bytes and the seconds of each resource are linear in them.
+    def towards(self, share: float, other: Cost, start: Cost | None = None) -> Cost:
+        """The cost plus a share of the way from `start`, by default this cost, to another one."""
+        start = start or self
+        names = self.seconds.keys() | other.seconds.keys() | start.seconds.keys()
+        return Cost(
+            seconds={name: self._second(name) + share * (other._second(name) - start._second(name)) for name in names},
+            device_bytes=self.device_bytes + share * (other.device_bytes - start.device_bytes),
+            host_bytes=self.host_bytes + share * (other.host_bytes - start.host_bytes),
+        )
 
-        one_each: costs where one share is 1.  Buffers of the device are taken to add up.
-        """
-        seconds = dict(self.seconds)
-        device, host = self.device_bytes, self.host_bytes
-        for share, one in zip(shares, one_each, strict=True):
-            for name, value in one.seconds.items():
-                if name[1] != "kernels":
-                    seconds[name] = seconds.get(name, 0.0) + share * value
-            device += share * (one.device_bytes - self.device_bytes)
-            host += share * (one.host_bytes - self.host_bytes)
-        return Cost(seconds=seconds, device_bytes=device, host_bytes=host)
+    def _second(self, name: tuple[str, str]) -> float:
+        return self.seconds.get(name, 0.0)
 
     @property
     def time_s(self) -> float:
@@ -62,19 +66,44 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
-    """The program: minimise prefill and generation time over shares, within the memory of device and host."""
+    """The program: minimise prefill and generation time over shares, within the memory of device and host.
+
+    one_each: costs where one share is 1; bytes and the seconds of each resource are linear in the shares, and buffers
+    of the device are taken to add up.  free: which shares may be above 0.
+    """
 
     all_here: Cost
     one_each: tuple[Cost, ...]
+    free: tuple[bool, ...]
     device_bytes: float
     host_bytes: float
 
     def cost(self, shares: Shares) -> Cost:
         """The cost of a placement by its shares."""
-        return self.all_here.of(shares, self.one_each)
+        found = self.all_here
+        for share, one in zip(shares, self.one_each, strict=True):
+            found = found.towards(share, one, self.all_here)
+        return found
 
-    def solve(self) -> Shares:
-        """The optimum found by HiGHS; where nothing fits, the placement that leaves most memory on the device.
+    def between(self, share: float, other: Problem) -> Problem:
+        """The program whose costs are a share of the way from this one's to another one's."""
+        pairs = zip(self.one_each, other.one_each, strict=True)
+        return replace(
+            self,
+            all_here=self.all_here.towards(share, other.all_here),
+            one_each=tuple(mine.towards(share, its) for mine, its in pairs),
+        )
+
+    def most_offloaded(self) -> Shares:
+        """The placement that leaves most memory on the device."""
+        on_disk = (place == "disk" for _ in KINDS for place in PLACES)
+        return tuple(
+            float(last and one.device_bytes < self.all_here.device_bytes)
+            for last, one in zip(on_disk, self.one_each, strict=True)
+        )
+
+    def solve(self) -> Shares | None:
+        """The optimum found by HiGHS; None where nothing fits.
 
         Variables: the shares, the time of prefill, the time of generation.
         """
@@ -86,15 +115,11 @@ class Problem:
             np.concatenate((least, np.ones(len(STAGES)))),
             A_ub=rows,
             b_ub=limits,
-            bounds=[(0.0, 1.0)] * count + [(0.0, None)] * len(STAGES),
+            bounds=[(0.0, float(free)) for free in self.free] + [(0.0, None)] * len(STAGES),
             method="highs",
         )
         if not found.success:
-            on_disk = (place == "disk" for _ in KINDS for place in PLACES)
-            return tuple(
-                float(last and one.device_bytes < self.all_here.device_bytes)
-                for last, one in zip(on_disk, self.one_each, strict=True)
-            )
+            return None
         shares: list[float] = np.round(np.clip(found.x[:count], 0.0, 1.0), DIGITS).tolist()
         return tuple(share + 0.0 for share in shares)  # no minus zero
 
@@ -114,13 +139,20 @@ class Problem:
                 limits.append(limit - here)
         names = sorted({name for cost in (self.all_here, *self.one_each) for name in cost.seconds})
         for stage, resource in names:
-            each = [one.seconds.get((stage, resource), 0.0) * (resource != "kernels") for one in self.one_each]
+            here = self.all_here.seconds.get((stage, resource), 0.0)
+            each = [one.seconds.get((stage, resource), 0.0) - here for one in self.one_each]
             rows.append(np.array([*each, *-stages[STAGES.index(stage)]]))
-            limits.append(-self.all_here.seconds.get((stage, resource), 0.0))
+            limits.append(-here)
         return np.array(rows), np.array(limits)
 
 
-def problem(model: Model, request: Request, token_budget: float, build: Callable[[Shares], System]) -> Problem:
+def problem(
+    model: Model,
+    request: Request,
+    token_budget: float,
+    build: Callable[[Shares], System],
+    free: tuple[bool, ...] = (True,) * len(NOTHING),
+) -> Problem:
     """The program of one request.  build: shares -> system with that placement."""
     sizes = [np.size(size) for size in (request.batch_size, request.input_len, request.output_len)]
     units = tuple(tuple(float(at == one) for at in range(len(NOTHING))) for one in range(len(NOTHING)))
@@ -129,18 +161,22 @@ def problem(model: Model, request: Request, token_budget: float, build: Callable
         raise UserError(
             "--offload flexgen finds the placement of one request at a time; give single numbers, or the shares"
         )
-    here = _cost(model, system, request, token_budget)
-    held = memory_of(model, build(units[0]), request, token_budget)
+    here = cost_of(model, system, request, token_budget)
+    held = memory_of(model, system, request, token_budget)
     return Problem(
         all_here=here,
-        one_each=tuple(_cost(model, build(unit), request, token_budget) for unit in units),
+        one_each=tuple(
+            cost_of(model, build(unit), request, token_budget) if may else here
+            for unit, may in zip(units, free, strict=True)
+        ),
+        free=free,
         device_bytes=float(np.max(held.utilization_bytes)),
         host_bytes=held.host_capacity_bytes,
     )
 
 
-def _cost(model: Model, system: System, request: Request, token_budget: float) -> Cost:
-    """Cost of one placement, layers only: embedding, head and draft models cost nearly the same in all placements."""
+def cost_of(model: Model, system: System, request: Request, token_budget: float) -> Cost:
+    """Cost of one placement: seconds of the layers, and of the whole passes as `whole_s`."""
     plan = schedule(request, token_budget, system.kv_cache, generation=system.generation)
     evaluation = evaluate(model, system_per_pass(system, plan), plan.step)
     tokens = float(np.max(system.generation.tokens))
@@ -149,6 +185,8 @@ def _cost(model: Model, system: System, request: Request, token_budget: float) -
         "decode": lambda count: plan.decode_sum(count) / tokens,
     }
     kernels = evaluation.sum(lambda row: row.timing.time_s if row.block.is_layer else 0.0)
+    for layer in evaluation.copying:  # their copies are resources of their own
+        kernels = kernels - (layer.serial_s - layer.kernels_s) * float(layer.block.repeats)
     seconds = {(stage, "kernels"): float(of(kernels)[0]) for stage, of in passes.items()}
     for layer in evaluation.copying:
         for resource, taken in layer.resources:
@@ -161,6 +199,8 @@ def _cost(model: Model, system: System, request: Request, token_budget: float) -
         seconds=seconds,
         device_bytes=float(np.max(held.total_bytes)),
         host_bytes=float(np.max(held.host_bytes)),
+        whole_s=sum(float(of(evaluation.time_s)[0]) for of in passes.values()),
+        fits=bool(np.all(held.fits)),
     )
 
 

@@ -148,6 +148,8 @@ def _values(name: str, text: Any, separator: str) -> Any:
     if not separator:
         return text
     words = [word.strip() for word in text.split(separator)]
+    if separator == "," and ";" in text and "/" not in text:  # a path may contain one
+        raise UserError(f"{name} is {quoted(text)}; its values are separated by commas: {text.replace(';', ',')}")
     if not all(words):
         between = {",": "commas", ";": "semicolons"}[separator]
         raise UserError(f"{name} is {quoted(text)}: a value between the {between} is missing")

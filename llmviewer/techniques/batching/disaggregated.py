@@ -42,9 +42,11 @@ class DisaggregatedRunning(Running):
 class DisaggregatedTimes(RequestTimes):
     """Times by Little's law: users = throughput x E2E, with the throughput of the slowest resource.
 
-    TPOT is that of full decode instances, whatever limits the throughput.  All queueing delays the first token: prompts
-    wait for a prefill instance, for a place in a decode instance, or because the caches of prompts that wait for a link
-    occupy the prefill instance.  A higher rate of the chip never raises E2E or TPOT.
+    Decode steps are those of full decode instances, whatever limits the throughput.  Requests wait for the slowest
+    resource: for a prefill instance before the first token, for a link or a place in a decode instance after it.  While
+    they wait there, the memory of the prefill instance keeps their caches; when it is full, further requests wait for
+    it, before their first token.  A higher rate of the chip never raises E2E; it may move the queue.
+    Source: DistServe, arXiv 2401.09670, sections 2.1 and 4.3 (pull-based transfer).
     """
 
     disaggregated: DisaggregatedRunning
@@ -70,10 +72,26 @@ class DisaggregatedTimes(RequestTimes):
         return np.asarray(np.argmin(self.rates, axis=0))
 
     @property
-    def queue_s(self) -> Array:
-        """Queueing time of a request, before its first token [s]."""
+    def _waiting_s(self) -> Array:
+        """All queueing time of a request [s]."""
         busy = self.prefill_s + self.load.transfer_s + self.decode_s
         return np.maximum(self.load.users / self.requests_per_s - busy, 0.0)
+
+    @property
+    def handover_s(self) -> Array:
+        """Queueing time between the first token and the transfer [s].
+
+        The prompts of a pass have places of their own; the others of a prefill instance are held during this wait and
+        the transfer, together for at most P places / X by Little's law.
+        """
+        places = self.disaggregated.prefill_places - self.load.prompts_per_pass
+        room = np.maximum(self.load.prefill * places / self.requests_per_s - self.load.transfer_s, 0.0)
+        return np.where(self.bound == BOUNDS.index("prefill"), 0.0, np.minimum(self._waiting_s, room))
+
+    @property
+    def queue_s(self) -> Array:
+        """Queueing time of a request before its first token [s]."""
+        return self._waiting_s - self.handover_s
 
     @property
     def others_s(self) -> Array:
@@ -87,8 +105,8 @@ class DisaggregatedTimes(RequestTimes):
 
     @property
     def generation_s(self) -> Array:
-        """Transfer and decode; the transfer delays the second token [s]."""
-        return np.asarray(self.load.transfer_s + self.decode_s)
+        """Wait for a link or a place, transfer and decode; the first two delay the second token [s]."""
+        return np.asarray(self.handover_s + self.load.transfer_s + self.decode_s)
 
     def facts(self) -> BatchingFacts:
         """Instances, rates [1/s], utilization, times [s], bytes."""
@@ -110,6 +128,7 @@ class DisaggregatedTimes(RequestTimes):
             "transfer_s": load.transfer_s,
             "decode_step_s": per_token(self.decode_s, self.steps),
             "queue_s": self.queue_s,
+            "handover_s": self.handover_s,
         }
 
 
@@ -117,8 +136,8 @@ class DisaggregatedTimes(RequestTimes):
 class Disaggregated(Batching):
     """P prefill and D decode instances, each the whole requested system; users are spread evenly.
 
-    A prefill instance returns the first token; the prompt's KV cache then moves to a decode instance, where the
-    sequence joins a continuous batch.  Every device of an instance sends its part over its own link.
+    A prefill instance returns the first token and keeps the prompt's KV cache until it moves to a decode instance,
+    where the sequence joins a continuous batch.  Every device of an instance sends its part over its own link.
     """
 
     name: str = "disaggregated"
@@ -200,7 +219,8 @@ TECHNIQUE = Technique(
     formula="t_x = KV-cache bytes of the prompt on a device (2 L k_v d S bytes in total) / link; X = "
     "min(P / t_p, "
     "min(P, D) / t_x, D places / t_d, users / (t_p + t_x + t_d)), t_d at the batch of a full decode instance, "
-    "min(users / D, places); X in requests/s; TTFT = queue + t_p, TPOT = (t_x + t_d) / n, E2E = users / X",
+    "min(users / D, places); X in requests/s; TTFT = queue + t_p, "
+    "TPOT = (wait for a link or place + t_x + t_d) / n, E2E = users / X",
     source="DistServe arXiv 2401.09670, Splitwise arXiv 2311.18677",
     example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 64 "
     "--batching disaggregated,prefill=2,decode=1,link=infiniband-hdr",

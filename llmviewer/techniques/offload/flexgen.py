@@ -1,4 +1,4 @@
-"""`--offload flexgen`: shares on device, host and disk chosen by a linear program for each request."""
+"""`--offload flexgen`: the placement on device, host and disk, and who computes with it, chosen for each request."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from llmviewer.analysis import placement
 from llmviewer.analysis.placement import Shares
 from llmviewer.analysis.system import AppliedTechnique, System
 from llmviewer.core.ir import as_built
-from llmviewer.core.workload import Request
+from llmviewer.core.workload import Request, prefill
 from llmviewer.hardware.chip import Host
 from llmviewer.hardware.figures import Figure
 from llmviewer.models.model import Model
-from llmviewer.techniques.offload.places import OffloadShares
+from llmviewer.ops.gemm import is_routed
+from llmviewer.techniques.offload.choices import Free, Search, with_shares
 from llmviewer.techniques.offload.plan import Offload, with_host, with_offload
 from llmviewer.techniques.technique import Change
 
@@ -22,11 +23,14 @@ NAME = "offload(flexgen)"
 
 
 def flexgen(host: Host, figures: Mapping[str, Figure]) -> Change:
-    """Choose the shares of weights, cache and hidden states on device, host and disk that minimise the request's time.
+    """Choose shares of weights, cache and hidden states on device, host and disk, and what the host computes, so that
+    the request takes least time.
 
-    A layer is copied while the previous one computes; prefill and generation each take as long as their slowest
-    resource (kernels, link in, link out, host memory or disk), summed over layers.  The footprint is that of the batch
-    at its end.  Source: FlexGen, arXiv 2303.06865, section 4.3: its program, with the counts of this model.
+    A linear program finds the shares for each choice of what the host computes (choices.py); of their optima the
+    fastest that fits is taken.  A layer is copied while the previous one computes; prefill and generation each take as
+    long as their slowest resource (kernels, link in, link out, host memory or disk), summed over layers.  The footprint
+    is that of the batch at its end.  Source: FlexGen, arXiv 2303.06865, sections 4.2 and 4.3: its program, with the
+    counts of this model.
     """
 
     def change(system: System) -> System:
@@ -39,19 +43,34 @@ def flexgen(host: Host, figures: Mapping[str, Figure]) -> Change:
 
 def _policy(model: Model, system: System, request: Request, token_budget: float) -> System:
     """The system with the best placement for the request."""
-    found = placement.problem(model, request, token_budget, lambda shares: _placed(system, shares)).solve()
-    return replace(_placed(system, found), policy=None)
+
+    def cost(plan: Offload) -> placement.Cost:
+        return placement.cost_of(model, placed(system, plan), request, token_budget)
+
+    def program(plan: Offload, free: Free) -> placement.Problem:
+        def build(shares: Shares) -> System:
+            return placed(system, with_shares(plan, shares, free))
+
+        return placement.problem(model, request, token_budget, build, free)
+
+    layers = [block for block in model.graph(prefill(1.0, 1.0)).blocks if block.is_layer]
+    search = Search(
+        layers=sum(block.repeats for block in layers),
+        experts=any(is_routed(op) for block in layers for op in block.operators),
+        program=program,
+        cost=cost,
+    )
+    return replace(placed(system, search.best()), policy=None)
 
 
-def _placed(system: System, shares: Shares) -> System:
-    """The system with its placeholder replaced by a placement, also in draft models that use the target's weights."""
+def placed(system: System, plan: Offload) -> System:
+    """The system with its placeholder replaced by a plan, also in draft models that use the target's weights."""
     at = [applied.name for applied in system.passes].index(NAME)
-    weights, kv, activations = (OffloadShares(host=shares[k], disk=shares[k + 1]) for k in (0, 2, 4))
-    plan = Offload(weights=weights, kv=kv, activations=activations, head=False)
     before = replace(system, passes=system.passes[:at])
-    offloaded = with_offload(before, plan, "flexgen: ")
+    copies = not (plan.is_empty or plan.on_host or (plan.delegates and plan.kv.share))
+    offloaded = with_offload(before, plan, "flexgen: compute=device, " if copies else "flexgen: ")
     drafters = tuple(
-        replace(drafter, system=_placed(drafter.system, shares)) if _has_placeholder(drafter.system) else drafter
+        replace(drafter, system=placed(drafter.system, plan)) if _has_placeholder(drafter.system) else drafter
         for drafter in system.drafters
     )
     return replace(offloaded, passes=(*offloaded.passes, *system.passes[at + 1 :]), drafters=drafters)

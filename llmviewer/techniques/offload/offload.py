@@ -20,7 +20,7 @@ DEFAULT_HOST = "xeon-8480-ddr5"
 DEFAULT_DISK = "samsung-pm1743"
 #: Parameters with a choice of words -> allowed words, the default first.
 CHOICES: dict[str, tuple[str, ...]] = {
-    "compute": ("device", "host"),
+    "compute": ("device", "host", "attention"),
     "overlap": tuple(way.value for way in Overlap),
     "to": ("host", "disk"),
 }
@@ -86,12 +86,15 @@ def _plan(preset: str, given: Mapping[str, str]) -> Offload:
     if on_host and given.get("overlap"):
         raise UserError(f"{WHERE}: the device waits for the host to compute; overlap requires compute=device")
     weights, kv, activations = (OffloadShares(**{to: parameter.value(given, WHERE)}) for parameter in SHARES)
+    if given.get("compute") == "attention" and kv.disk:
+        raise UserError(f"{WHERE}: the host attends to a cache in its memory; compute=attention requires to=host")
     return Offload(
         weights=weights,
         kv=kv,
         activations=activations,
         experts=preset == "experts",
         on_host=on_host,
+        delegates=given.get("compute") == "attention",
         overlap=Overlap(given.get("overlap", Overlap.SHARE.value)),
     )
 
@@ -115,7 +118,8 @@ TECHNIQUE = Technique(
         "weights": "share of every layer's weights that is offloaded",
         "kv": "share of the KV cache that is offloaded",
         "activations": "share of the hidden states that is offloaded",
-        "compute": "device: offloaded tensors are copied to the device; host: the host computes with them",
+        "compute": "device: offloaded tensors are copied to the device; host: the host computes with them; "
+        "attention: the host attends over its part of the cache, the rest is copied",
         "overlap": "on: a share of every layer is copied while the previous layer computes; layer: whole layers "
         "are; off: a layer waits for its copies",
         "to": "host or disk",
@@ -123,7 +127,7 @@ TECHNIQUE = Technique(
         "disk": f"name of a disk; default {DEFAULT_DISK}",
         "zero-inference": "all weights are offloaded and copied (ZeRO-Inference)",
         "experts": "the host stores the routed experts and computes with them (KTransformers)",
-        "flexgen": "a linear program chooses the shares for the request (FlexGen)",
+        "flexgen": "the fastest shares for the request and what the host computes, by linear programs (FlexGen)",
         "flash": "feed-forward weights on the disk, kept=0.24 of the neurons in memory, fresh=0.024 read "
         "per token (LLM in a flash)",
     },

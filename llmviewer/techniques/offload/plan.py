@@ -36,9 +36,10 @@ class Offload:
     """Shares of the offloaded tensors, and which side computes with them.
 
     experts: only weights of routed experts are offloaded.  on_host: the host computes with its tensors; otherwise they
-    are copied to the device.  overlap: whether copies run while the previous layer computes, for a share of every layer
-    or for whole layers; with NOTHING a layer waits for its copies.  head: lm_head is offloaded if all layers are.
-    flash: the feed-forward weights are read from the disk instead.
+    are copied to the device.  delegates: the host computes attention over its cache, but nothing else.  overlap:
+    whether copies run while the previous layer computes, for a share of every layer or for whole layers; with NOTHING
+    a layer waits for its copies.  head: lm_head is offloaded if all layers are.  flash: the feed-forward weights are
+    read from the disk instead.
     """
 
     weights: OffloadShares = ON_DEVICE
@@ -46,6 +47,7 @@ class Offload:
     activations: OffloadShares = ON_DEVICE
     experts: bool = False
     on_host: bool = False
+    delegates: bool = False
     overlap: Overlap = Overlap.SHARE
     head: bool = True
     flash: Flash | None = None
@@ -65,7 +67,7 @@ class Offload:
             return f"flash: kept={self.flash.kept:g}, fresh={self.flash.fresh:g}"
         shares = ((name, getattr(self, name)) for name in TENSORS)
         texts = [f"{'experts' if self.experts and name == 'weights' else name} {of}" for name, of in shares if of.share]
-        texts += ["compute=host"] if self.on_host else []
+        texts += ["compute=host"] if self.on_host else ["compute=attention"] if self.delegates and self.kv.share else []
         texts += [f"overlap={self.overlap.value}"] if self.overlap is not Overlap.SHARE else []
         return ", ".join(texts) or "all on the device"
 
@@ -86,17 +88,16 @@ class Offload:
 
     def _host_passes(self) -> list[Pass]:
         """Passes that move work to the host."""
-        if not self.on_host:
-            return []
-        share = self.weights.share
+        share = self.weights.share if self.on_host else 0.0
         passes = [(experts_on_host if self.experts else layers_on_host)(share)] if share else []
-        return [*passes, attention_on_host(self.kv)] if self.kv.share else passes
+        attends = (self.on_host or self.delegates) and self.kv.share
+        return [*passes, attention_on_host(self.kv)] if attends else passes
 
     def _copy_passes(self, chip: Chip) -> list[Pass]:
         """Passes that copy offloaded tensors to the device."""
         streams = Streams(
             weights=ON_DEVICE if self.on_host else self.weights,
-            kv=ON_DEVICE if self.on_host else self.kv,
+            kv=ON_DEVICE if self.on_host or self.delegates else self.kv,
             activations=self.activations,
             buffers=1.0 if self.overlap is Overlap.NOTHING else 2.0,
             over_link=_has_host_link(chip),

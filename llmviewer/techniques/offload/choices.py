@@ -1,0 +1,113 @@
+"""Choices of what the host computes, each with a linear program over the shares, and the fastest of their optima."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from llmviewer.analysis.placement import NOTHING, Cost, Problem, Shares
+from llmviewer.core.errors import UserError
+from llmviewer.techniques.offload.places import OffloadShares
+from llmviewer.techniques.offload.plan import Offload, Overlap
+
+#: Which of the shares wc, wd, cc, cd, hc, hd a choice leaves to the program.
+Free = tuple[bool, ...]
+ALL: Free = (True,) * len(NOTHING)
+#: Weights as given, the rest free.
+WITHOUT_WEIGHTS: Free = (False, False, True, True, True, True)
+#: The host attends over the cache in its memory, so none of it is on the disk.
+ATTENDS: Free = (True, True, True, False, True, True)
+#: The host also computes with weights in its memory: of routed experts, or of layers as given.
+COMPUTES_EXPERTS: Free = (True, False, True, False, True, True)
+COMPUTES_LAYERS: Free = (False, False, True, False, True, True)
+#: Every tensor is copied to the device, while layers compute.
+COPIES = Offload(head=False)
+#: Optima with layers on the host that are priced exactly: their programs are interpolated over the number of layers.
+PRICED_LAYERS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Search:
+    """The search for the fastest plan of a request.
+
+    layers: of the model.  experts: whether some are routed.  program: plan and free shares -> linear program; cost:
+    plan -> its cost.  Both raise UserError where the host cannot compute a plan, such as layers of several devices.
+    """
+
+    layers: int
+    experts: bool
+    program: Callable[[Offload, Free], Problem]
+    cost: Callable[[Offload], Cost]
+
+    def best(self) -> Offload:
+        """The fastest plan that fits; where nothing fits, the one that leaves most memory on the device."""
+        copies = self.program(COPIES, ALL)
+        optimum = copies.solve()
+        plans = [] if optimum is None else [with_shares(COPIES, optimum, ALL)]
+        priced = [(plan, cost) for plan in (*plans, *self._others()) if (cost := self._cost(plan)) and cost.fits]
+        if not priced:
+            return with_shares(COPIES, copies.most_offloaded(), ALL)
+        return min(priced, key=lambda one: one[1].whole_s)[0]
+
+    def _others(self) -> Iterator[Offload]:
+        """Optima of the other choices.
+
+        Copies of whole layers (overlap=layer) are left out: the sum over layers of their slowest resource is at least
+        the slowest sum, and their buffers are larger.
+        """
+        for plan, free in self._choices():
+            program = self._program(plan, free)
+            shares = program.solve() if program else None
+            if shares is not None:
+                yield with_shares(plan, shares, free)
+        yield from self._layers_on_host()
+
+    def _choices(self) -> Iterator[tuple[Offload, Free]]:
+        waits = replace(COPIES, overlap=Overlap.NOTHING)  # needs one buffer instead of two
+        for weights in (OffloadShares(host=1.0), OffloadShares(disk=1.0)):
+            for plan in (COPIES, waits):
+                yield replace(plan, weights=weights, head=True), WITHOUT_WEIGHTS
+        for experts in (False, True) if self.experts else (False,):
+            if experts:
+                yield replace(COPIES, experts=True), ALL
+                yield replace(COPIES, experts=True, on_host=True), COMPUTES_EXPERTS
+            yield replace(waits, experts=experts), ALL
+            yield replace(COPIES, experts=experts, delegates=True), ATTENDS
+
+    def _layers_on_host(self) -> Iterator[Offload]:
+        """Optima for every number of layers on the host, by a program between those of one layer and of all."""
+        one, every = (self._program(self._with_layers(count), COMPUTES_LAYERS) for count in (1, self.layers))
+        if one is None or every is None:
+            return
+        found = []
+        for count in range(1, self.layers + 1):
+            program = one.between((count - 1) / max(self.layers - 1, 1), every)
+            shares = program.solve()
+            if shares is not None:
+                plan = with_shares(self._with_layers(count), shares, COMPUTES_LAYERS)
+                found.append((program.cost(shares).time_s, count, plan))
+        yield from (plan for *_, plan in sorted(found, key=lambda one: one[:2])[:PRICED_LAYERS])
+
+    def _with_layers(self, count: int) -> Offload:
+        return Offload(on_host=True, weights=OffloadShares(host=count / self.layers))
+
+    def _program(self, plan: Offload, free: Free) -> Problem | None:
+        """The program of a choice; with the cache on the device where the host cannot attend over it."""
+        for kv in (True, False):
+            try:
+                return self.program(plan, tuple(may and (kv or at not in (2, 3)) for at, may in enumerate(free)))
+            except UserError:
+                continue
+        return None
+
+    def _cost(self, plan: Offload) -> Cost | None:
+        try:
+            return self.cost(plan)
+        except UserError:
+            return None
+
+
+def with_shares(plan: Offload, shares: Shares, free: Free) -> Offload:
+    """The plan with the shares that it leaves free."""
+    weights, kv, activations = (OffloadShares(host=shares[k], disk=shares[k + 1]) for k in (0, 2, 4))
+    return replace(plan, weights=weights if free[0] else plan.weights, kv=kv, activations=activations)
