@@ -415,16 +415,19 @@ def gcp(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("model", "batch", "placement", "measured"),
-    [("opt-6.7b", 2, "none", 25.26), ("opt-30b", 144, "weights=0.8,kv=1,activations=1,compute=attention", 7.32)],
+    ("model", "batch", "placement", "measured", "least"),
+    [
+        ("opt-6.7b", 2, "none", 25.26, 0.5),
+        ("opt-30b", 144, "weights=0.8,kv=1,activations=1,compute=attention", 7.32, 0.25),
+    ],
     ids=str,
 )
 def test_flexgen_on_a_t4_stays_below_its_bound(
-    gcp: str, model: str, batch: int, placement: str, measured: float
+    gcp: str, model: str, batch: int, placement: str, measured: float, least: float
 ) -> None:
     """Tokens/s of 512 prompt and 32 output tokens, at the batch of
     https://github.com/FMInference/FlexLLMGen/blob/main/benchmark/batch_size_table.md and the placement of its
-    benchmark/flexgen/bench_suite.py: 0.25 to 1 of the bound, which the search at least reaches.  The CPU of their
+    benchmark/flexgen/bench_suite.py: `least` to 1 of the bound, which the search at least reaches.  The CPU of their
     machine is not stated and slower than the one assumed here."""
     used = placement if placement == "none" else f"{placement},{gcp.split(',', maxsplit=1)[0]}"
     theirs, ours = (
@@ -432,7 +435,7 @@ def test_flexgen_on_a_t4_stays_below_its_bound(
         for text in (used, f"flexgen,{gcp}")
     )
     bounds = [float(found.analysis.output_tokens_per_s[0]) for found in (theirs, ours)]
-    assert 0.25 * bounds[0] < measured < bounds[0] <= bounds[1]
+    assert least * bounds[0] < measured < bounds[0] <= bounds[1]
     assert bool(ours.analysis.memory.fits.all())
 
 
