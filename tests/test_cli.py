@@ -134,6 +134,8 @@ def test_a_workload_that_does_not_fit_is_answered_in_full_with_status_1(run, for
         (["analyze", "llama-2-7c", "--hardware", "a6000"], "did you mean 'llama-2-7b'"),
         (["analyze", "llama-2-7b", "--hardware", "a6001"], "did you mean 'a6000'"),
         (["analyze", "no\nsuch\x1b[2Jmodel", "--hardware", "a6000"], "unknown model"),
+        (["analyze", *LLAMA, "--kv-cache-dtype", "auto;fp8"], "for lists use compare"),
+        (["analyze", *LLAMA, "--kv-cache-dtype", "auto;fp8"], "--kv-cache-dtype auto,fp8"),
         (["compare", "llama-2-7b", "--hardware", "a6000,,h100"], "a value between the commas is missing"),
         (
             ["sweep", "llama-2-7b", "--hardware", "h100", "--kv-cache-dtype", "auto;fp8"],

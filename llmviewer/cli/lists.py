@@ -25,7 +25,8 @@ def advised(words: list[str], error: UserError) -> UserError:
     if rejected is None:
         return error
     command = "compare" if WORKLOAD.keys().isdisjoint(lists) else "sweep"
-    kept = [word for word in words[1:] if command != "sweep" or word not in NOT_IN_SWEEP]
+    commas = {text: text.replace(";", ",") for name, text in lists.items() if _separator(name) == ","}
+    kept = [commas.get(word, word) for word in words[1:] if command != "sweep" or word not in NOT_IN_SWEEP]
     line = printable(shlex.join(["llmviewer", command, *kept]), MAX_COMMAND_CHARACTERS)
     return UserError(
         f"{rejected} is {quoted(lists[rejected])}; {words[0]} takes one value; for lists use {command}: {line}"
@@ -53,8 +54,14 @@ def _is_list(name: str, value: str) -> bool:
     if name in WORKLOAD:
         return "," in value or ":" in value
     if name in OPTIONS:
-        return bool(OPTIONS[name].separator) and OPTIONS[name].separator in value
+        separator = _separator(name)
+        return bool(separator) and (separator in value or (";" in value and "/" not in value))
     return "," in value and not Path(value).exists()
+
+
+def _separator(name: str) -> str:
+    """The separator of an option's values; empty for those that take one value, and for sizes."""
+    return OPTIONS[name].separator if name in OPTIONS else ""
 
 
 def _mentions(message: str, name: str, value: str) -> bool:
