@@ -208,4 +208,5 @@ def test_counters_of_a_chip_are_below_its_spec_file() -> None:
     chip = specs.load("a100-sxm")
     found = counters(case_of("dense").document)
     (bandwidth,) = (samples for (_, name), samples in found.items() if name == BANDWIDTH)
-    assert 0.5 * chip.bandwidth_bytes_per_s < max(value for _, value in bandwidth) < chip.bandwidth_bytes_per_s
+    most = max(value for _, value in bandwidth)
+    assert 0.5 * chip.bandwidth_bytes_per_s < most <= chip.bandwidth_bytes_per_s * (1.0 + 1e-12)

@@ -91,7 +91,7 @@ def test_lists_of_other_commands_have_the_same_aliases(capsys: pytest.CaptureFix
     assert [(row["batch_size"], row["input_len"]) for row in rows] == [(1, 1024), (2, 1024), (1, 2048), (2, 2048)]
 
 
-@pytest.mark.parametrize("option", ["--concurrency", "--max-concurrency", "--max-num-seqs"])
+@pytest.mark.parametrize("option", ["--concurrency", "--max-concurrency"])
 def test_concurrency_is_answered_with_the_batch_size(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = refusal([*ANALYZE, option, "8"], capsys)
     assert line == f"error: no such option: {option}; use --batch-size"
@@ -102,10 +102,10 @@ def test_concurrency_is_answered_with_the_batch_size(option: str, capsys: pytest
     [
         ("crossover gpt2 --hardware h100,a100 --input-len 1k", "no such option: --input-len; use --context"),
         (
-            "crossover gpt2 --hardware h100,a100 --max-model-len 1k",
-            "no such option: --max-model-len; use --context and --output-len",
+            "crossover gpt2 --hardware h100 --max-model-len 1k",
+            "max_model_len is 1024; it needs an engine, such as vllm",
         ),
-        ("analyze gpt2 --hardware h100 --max-model-len 1k", "--max-model-len; use --input-len and --output-len"),
+        ("analyze gpt2 --hardware h100 --max-num-seqs 8", "max_num_seqs is 8; it needs an engine, such as vllm"),
         ("models show gpt2 --concurrency 8", "No such option: --concurrency"),
     ],
 )

@@ -19,8 +19,6 @@ MAX_MESSAGE_CHARACTERS = 300
 INSTEAD = {
     "--concurrency": ("--batch-size",),
     "--max-concurrency": ("--batch-size",),
-    "--max-num-seqs": ("--batch-size",),
-    "--max-model-len": ("--input-len", "--context", "--output-len"),
     "--input-len": ("--context",),
     "--device": ("--hardware",),
     "--gpu": ("--hardware",),

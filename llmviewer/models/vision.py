@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from llmviewer.core.arguments import MAX_WHOLE_NUMBER
+from llmviewer.core.errors import UserError
+
 #: Towers whose feed-forward parts have a gate; norms without biases, as all their matrices.
 GATED = ("pixtral", "mistral3")
 #: Names of the same field in different towers.
@@ -46,8 +49,9 @@ def _projector(tower: Mapping[str, Any], width: float, hidden: int) -> float:
     """One matrix and a norm (SigLIP in Gemma), else two matrices over merged patches."""
     if tower.get("model_type") == "siglip_vision_model":
         return width * hidden + width
-    merge = tower.get("merge_kernel_size") or [_number(tower.get("spatial_merge_size", 2))] * 2
-    merged = width * _number(merge[0]) * _number(merge[1])
+    merge = tower.get("merge_kernel_size") or [tower.get("spatial_merge_size", 2)] * 2
+    rows, columns = merge if isinstance(merge, list) and len(merge) == 2 else (0, 0)
+    merged = width * _number(rows) * _number(columns)
     return merged * merged + merged + merged * hidden + hidden + 2.0 * width
 
 
@@ -60,5 +64,9 @@ def _positions(tower: Mapping[str, Any]) -> float:
 
 
 def _number(value: object) -> float:
-    """The number of a field; 0 for anything else."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+    """The number of a field; 0 for anything else.  Raises UserError for a size that no tower has."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return 0.0
+    if not abs(value) <= MAX_WHOLE_NUMBER:
+        raise UserError(f"a size of the vision tower is beyond {MAX_WHOLE_NUMBER:,}")
+    return float(value)
