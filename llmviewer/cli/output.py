@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import secrets
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -84,9 +84,8 @@ def atomic_file(path: str) -> Iterator[Path]:
             yield target
             return
         _check_unread(target, path)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:32]}.")
-        temporary = Path(name)
-        os.close(handle)
+        temporary = _temporary(target)
+        temporary.touch(mode=0o600, exist_ok=False)
         yield temporary
         _check_unread(target, path)
         temporary.chmod(0o666 & ~_umask())
@@ -105,15 +104,23 @@ def _check_unread(target: Path, path: str) -> None:
 
 def check_writable(path: str) -> None:
     """Raise UserError for a file that cannot be written, before any result is computed."""
+    temporary = None
     try:
         target = _target(path)
         if target.exists() and not target.is_file():
             return  # a device or a pipe
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:32]}.")
-        os.close(handle)
-        Path(name).unlink()
+        temporary = _temporary(target)
+        temporary.touch(mode=0o600, exist_ok=False)
     except OSError as error:
         raise UserError(f"cannot write '{printable(path)}': {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _temporary(target: Path) -> Path:
+    """Unused name next to a file; known before the file is made, so that a signal in between leaves nothing behind."""
+    return target.parent / f".{target.name[:32]}.{secrets.token_hex(8)}"
 
 
 def _target(path: str) -> Path:
