@@ -35,10 +35,11 @@ cli.run(["analyze", "llama-2-7b", "--hardware", "a6000"])
 def start(
     words: list[str], folder: Path, prepare: Callable[[], object] | None = None, **given: object
 ) -> subprocess.Popen[str]:
-    """A process of the command line, in a folder, with Ctrl-C as in a terminal."""
+    """A process of the command line, in a folder, with the signals of a terminal."""
 
     def in_child() -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest may run with it ignored
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest may run with them ignored, as under nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         if prepare is not None:
             prepare()
 

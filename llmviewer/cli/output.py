@@ -94,7 +94,8 @@ def atomic_file(path: str) -> Iterator[Path]:
         raise UserError(f"cannot write '{printable(path)}': {error.strerror or error}") from error
     finally:
         if temporary is not None:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # it was never made
+                temporary.unlink()
 
 
 def _check_unread(target: Path, path: str) -> None:
@@ -115,7 +116,8 @@ def check_writable(path: str) -> None:
         raise UserError(f"cannot write '{printable(path)}': {error.strerror or error}") from error
     finally:
         if temporary is not None:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # it was never made
+                temporary.unlink()
 
 
 def _temporary(target: Path) -> Path:

@@ -10,8 +10,6 @@ from types import FrameType
 
 #: Signals that end the process, and by default leave its temporary files behind.
 _TERMINATING = ("SIGTERM", "SIGHUP")
-#: Time after which a signal that was lost unwinds the stack again [s]; removing temporary files takes less.
-REPEATED_S = 5.0
 
 
 def set_up() -> None:
@@ -48,16 +46,6 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Unwind the stack, which removes temporary files; 128 + number is the status that a shell reports.
-
-    An exception inside an import of compiled code may be lost, so that it is raised again until the process ends.
-    """
-
-    def again(alarm: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
+    """Unwind the stack once, which removes temporary files; 128 + number is the status that a shell reports."""
     signal.signal(number, signal.SIG_IGN)
-    if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGALRM, again)
-        signal.setitimer(signal.ITIMER_REAL, REPEATED_S, REPEATED_S)
     raise SystemExit(128 + number)
