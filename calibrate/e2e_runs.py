@@ -22,6 +22,7 @@ from llmviewer.hardware import specs
 from llmviewer.hardware.chip import Chip
 from llmviewer.serving.batching import STATIC, RequestTimes
 from llmviewer.serving.schedule import check_passes
+from llmviewer.techniques.kernels.of_engine import with_engine_kernels
 from llmviewer.timing import calibrated, engine
 from llmviewer.timing.engine import Engine
 from llmviewer.timing.profile import Profile
@@ -217,12 +218,16 @@ def configured(case: RequestCase, preset: Engine, profile: Profile | None) -> tu
     if configuration.candidates or configuration.system.policy is not None:
         raise UserError("options that are chosen per request cannot be scored; specify what was run")
     efficiency = calibrated.calibrated(chip, preset.kernels, profile, preset.borrowed)
-    system = replace(configuration.system, engine=preset, efficiency=efficiency)
-    within = preset.without_step_terms()
-    drafters = [
-        replace(one, system=replace(one.system, engine=within, efficiency=efficiency)) for one in system.drafters
-    ]
-    return configuration, replace(system, drafters=tuple(drafters))
+    routed = "expert_skew" in dict(case.options)
+    own, *drafting = (
+        with_engine_kernels(replace(one, engine=engine_of, efficiency=efficiency), routed=routed)
+        for one, engine_of in (
+            (configuration.system, preset),
+            *((one.system, preset.without_step_terms()) for one in configuration.system.drafters),
+        )
+    )
+    pairs = zip(own.drafters, drafting, strict=True)
+    return configuration, replace(own, drafters=tuple(replace(one, system=system) for one, system in pairs))
 
 
 def chip_of(name: str) -> Chip:

@@ -65,7 +65,8 @@ def test_a_speedup_is_the_plain_time_over_that_with_options_on_the_roofline_too(
         return float(plain.metrics()["tpot_s"] / own.metrics()["tpot_s"])
 
     assert one.predicted == pytest.approx(speedup(engine="vllm"), rel=1e-6)
-    assert one.ideal == pytest.approx(speedup(efficiency="ideal"), rel=1e-6)
+    # the bound of a preset includes its kernel that writes the cache: 0.003 %
+    assert one.ideal == pytest.approx(speedup(efficiency="ideal"), rel=1e-4)
     assert one.low80 < one.predicted < one.high80
 
 

@@ -18,6 +18,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Draft
 from llmviewer.techniques import registry
+from llmviewer.techniques.kernels.of_engine import with_engine_kernels
 from llmviewer.techniques.options import OPTIONS, RUN, Options
 from llmviewer.techniques.registry import TECHNIQUES
 from llmviewer.techniques.technique import SharedBy
@@ -105,6 +106,7 @@ def system(chip: Chip, options: Options) -> System:
     requested = {name: text for name, text in options.techniques.items() if name not in own or text != DEFAULTS[name]}
     for change in registry.changes({**own, **requested}):
         built = change(built)
+    built = with_engine_kernels(built, routed="expert_skew" in options.techniques)
     return replace(built, any_chunks=_any_chunks(built, options))
 
 

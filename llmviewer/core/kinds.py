@@ -65,7 +65,7 @@ class Kind(Enum):
         summary_group="attention", marker="pentagon", flops="5 per score, one of them an exponential",
     )  # fmt: skip
     COLLECTIVE = "collective", KindFacts(
-        matrix_units=False, by_channel=False, whole_rows=False, families=("collective",), fusion_rank=8,
+        matrix_units=False, by_channel=False, whole_rows=False, families=("collective",), fusion_rank=-1,
         summary_group="collectives", marker="star", flops="sums of an all-reduce, 1 per element and device",
     )  # fmt: skip
     RECURRENCE = "recurrence", KindFacts(

@@ -15,6 +15,7 @@ from llmviewer.core.version import __version__
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import sources, unknowns
 from llmviewer.result.fusion_report import assumptions
+from llmviewer.timing.engine import ENGINE_ROUTING
 
 #: Source of the framework memory, which an engine takes in addition to tensors.
 FRAMEWORK_NOTE = (
@@ -37,6 +38,7 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
             *unknowns(chip),
             *_host(analysis, chip),
             *_kernels(analysis),
+            *_routing(analysis),
             *assumptions(fusions, chip.name),
         ],
     }
@@ -73,6 +75,18 @@ def _host(analysis: Analysis, chip: Chip) -> list[str]:
     operators = (row.operator for row in analysis.evaluation.rows)
     computes = any(op.kind is not Kind.COPY and np.any(op.moved_bytes(Place.HOST)) for op in operators)
     return [f"CPU of {chip.host.name}: rates unknown, only its memory bandwidth is modelled"] if computes else []
+
+
+def _routing(analysis: Analysis) -> list[str]:
+    """Assumption about the popularity of experts by the engine's preset."""
+    engine = analysis.system.engine
+    by_preset = any(applied.name == ENGINE_ROUTING for applied in analysis.system.passes)
+    shapes = (row.operator.shape for row in analysis.evaluation.rows)
+    if not by_preset or all(getattr(shape, "popularity", None) is None for shape in shapes):
+        return []
+    return [
+        f"experts: popularity i^-{engine.expert_skew:g} in requests that {engine.name} serves; --expert-skew sets it"
+    ]
 
 
 def _kernels(analysis: Analysis) -> list[str]:

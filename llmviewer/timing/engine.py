@@ -21,6 +21,8 @@ from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions
 from llmviewer.timing.engine_work import gemm_weight_bytes, heads_per_kv_head, narrow_weights, times_paid, unit_clocks
 
 FOLDER = "calibrate/engines"
+#: Name of the pass by which a preset states how its requests choose experts.
+ENGINE_ROUTING = "engine_routing"
 #: Constants of an engine [us]: name -> what it is paid for.
 CONSTANTS: dict[str, str] = {
     "launch": "each kernel of a step: gap before it starts",
@@ -45,7 +47,7 @@ FACTORS: dict[str, tuple[Kind, ...]] = {
     "attention": (Kind.ATTENTION,),
     "exchange": (Kind.COLLECTIVE,),
 }
-TEXT_KEYS = ("title", "kernels", "fusion", "attention", "batching", "source")
+TEXT_KEYS = ("title", "kernels", "fusion", "attention", "batching", "mxfp8_inputs", "source")
 NUMBER_KEYS = (
     "max_num_batched_tokens",
     "max_num_seqs",
@@ -56,6 +58,8 @@ NUMBER_KEYS = (
     "share",
     "unpacked_bytes",
     "ungrouped",
+    "cache_write",
+    "expert_skew",
 )
 #: Keys of a preset that may differ on chips of another generation, where the engine runs other kernels.
 GENERATION_KEYS = ("constants", "factors", "ungrouped", "error", "residuals")
@@ -82,6 +86,9 @@ class Engine:
     bandwidth; unit_bytes 0: it has no such kernel.
     unpacked_bytes: extra traffic per weight of fewer than 8 bits that is converted to 16 bit before larger products.
     ungrouped: 1.0 if its decode attention reads a KV head once for each of its query heads, else 0.0.
+    cache_write: 1.0 if a kernel of its own writes keys and values to the cache, 0.0 if rope or attention does.
+    expert_skew: exponent of the popularity of experts in the requests that it serves; 0.0: uniform.
+    mxfp8_inputs: generation of chips on which inputs of MXFP4 experts are quantized to MXFP8; empty: none.
     generations: generation of chips -> its own values of GENERATION_KEYS.
     interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
     delays its first token.
@@ -108,6 +115,9 @@ class Engine:
     share: float = 1.0
     unpacked_bytes: float = 0.0
     ungrouped: float = 0.0
+    cache_write: float = 0.0
+    expert_skew: float = 0.0
+    mxfp8_inputs: str = ""
     generations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = ""
     error: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

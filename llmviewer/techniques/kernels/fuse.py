@@ -14,8 +14,10 @@ from llmviewer.core.counts import Count, present
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass
 from llmviewer.hardware.chip import Chip
+from llmviewer.techniques.kernels.fusion_across import NEXT_NORM, fits_exchange, next_norm_outcomes, with_next_norm
 from llmviewer.techniques.kernels.fusion_flow import Flow, joined_name
-from llmviewer.techniques.kernels.fusion_rules import RULES, Candidate, FusionRule
+from llmviewer.techniques.kernels.fusion_rule import Candidate, FusionRule
+from llmviewer.techniques.kernels.fusion_rules import RULES
 from llmviewer.techniques.technique import Change, Technique
 
 Mask = npt.NDArray[np.bool_]
@@ -29,18 +31,20 @@ def fuse(rules: Names, chip: Chip) -> Pass:
     input once.  FLOPs are unchanged: recomputation (a norm for every column of tiles) is not counted, like other reuse
     on the chip.  A rule applies at points whose tile fits the on-chip memory of a unit; a tile is assumed to fit if
     that memory is unknown.  If points differ, the graph has both forms, each with the counts of the points at which it
-    runs.  A block that is already fused is unchanged.  Sums and norms of different layers are not fused.
+    runs.  A block that is already fused is unchanged.  Sums and norms of different layers are fused by `next-norm`.
     Source: arXiv 2402.16363, section 5.1.
     """
     chosen = _rules_named(rules)
-    return lambda graph: graph.map_blocks(lambda block: _Plan.from_block(block, chosen, chip).block())
+    across = with_next_norm if NEXT_NORM in rules else lambda block: block
+    return lambda graph: graph.map_blocks(lambda block: across(_Plan.from_block(block, chosen, chip).block()))
 
 
 def report(graph: Graph, rules: Names, chip: Chip) -> tuple[RuleOutcome, ...]:
     """Outcome of every rule on a graph before fusion: whether it applies, or the reason why not."""
     found: list[RuleOutcome] = []
     for block in graph.blocks:
-        found += _Plan.from_block(block, _rules_named(rules), chip).log
+        plan = _Plan.from_block(block, _rules_named(rules), chip)
+        found += plan.log + (next_norm_outcomes(plan.block()) if NEXT_NORM in rules else [])
     for rule in _rules_named(rules):
         if all(fired.rule != rule.name for fired in found):
             found.append(RuleOutcome(rule=rule.name, reason=rule.missing))
@@ -79,7 +83,7 @@ class _Plan:
         outcome = RuleOutcome(rule=rule.name, block=self.source.name, operators=names)
         if candidate.refused:
             return replace(outcome, reason=candidate.refused)
-        fits, assumed, size = self._fits(candidate.tile_bytes)
+        fits, assumed, size = self._fits(candidate)
         reasons: list[str] = []
         done = np.array(False)
         for parts in product(*([m for m in self.kernels if k in m] for k in candidate.operators)):
@@ -108,9 +112,11 @@ class _Plan:
         self.kernels[members] = self.kernels.get(members, np.array(False)) | where
         self.kernels = {members: mask for members, mask in self.kernels.items() if mask.any()}
 
-    def _fits(self, tile: Count) -> tuple[Mask, bool, str]:
+    def _fits(self, candidate: Candidate) -> tuple[Mask, bool, str]:
         """Mask of the points at which a tile fits, whether that is assumed, and a text with the sizes."""
-        capacity = self.chip.on_chip_bytes_per_unit
+        if candidate.exchange is not None:
+            return fits_exchange(candidate.exchange, self.chip)
+        tile, capacity = candidate.tile_bytes, self.chip.on_chip_bytes_per_unit
         if not present(tile) or capacity is None:
             return np.array(True), capacity is None and present(tile), ""
         if np.all(tile <= capacity):
@@ -151,7 +157,7 @@ def parse_rules(text: str) -> tuple[str, ...]:
     """Parse `all` or names of rules joined by `+`."""
     known = tuple(rule.name for rule in RULES)
     if text == "all":
-        return known
+        return tuple(rule.name for rule in RULES if not rule.named)
     names = tuple(name.strip() for name in text.split("+"))
     for name in names:
         if name not in known:

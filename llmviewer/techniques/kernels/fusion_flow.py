@@ -182,6 +182,6 @@ def _shape(inside: list[Operator], head: Operator) -> object:
 
 def _role(inside: list[Operator], head: Operator) -> OperatorRole:
     """Role of the fused kernel: for elementwise work the first in precedence, for sibling products the first one's."""
-    if head.kind is Kind.ELEMENTWISE:
+    if head.kind in (Kind.ELEMENTWISE, Kind.COLLECTIVE):
         return min((op.role for op in inside), key=ROLES.index)
     return inside[0].role if "+" not in joined_name(op.name for op in inside) else OperatorRole.OTHER

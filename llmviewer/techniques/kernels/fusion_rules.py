@@ -6,9 +6,7 @@ the reason why they cannot be fused for any sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,39 +15,15 @@ from llmviewer.core.ir import Operator
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.formats.linear import TILE_ROWS, is_quantize
 from llmviewer.ops.attention import AttentionShape
+from llmviewer.ops.collective import Collective, CollectiveShape
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.kernels.fusion_flow import Flow
+from llmviewer.techniques.kernels.fusion_rule import Candidate, FusionRule, Match
 
 #: Columns of an output tile (CUTLASS's default threadblock is 128 x 128).
 TILE_COLUMNS = 128.0
 #: Rows of the smallest tile that matrix units multiply.
 MATRIX_ROWS = 16.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Candidate:
-    """Operators that can be one kernel, by their places in the block.
-
-    tile_bytes: intermediate bytes that one unit stores on the chip.  refused: reason why they cannot be fused.
-    """
-
-    operators: tuple[int, ...]
-    tile_bytes: Count = 0.0
-    refused: str = ""
-
-
-Match: TypeAlias = Callable[[Flow], Iterator[Candidate]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusionRule:
-    """A pattern of operators that one kernel replaces.  missing: the reason reported if a graph has no candidate."""
-
-    name: str
-    summary: str
-    source: str
-    missing: str
-    match: Match
 
 
 def _siblings(*sets: tuple[str, ...]) -> Match:
@@ -196,6 +170,20 @@ def _rope_attention(flow: Flow) -> Iterator[Candidate]:
                 yield Candidate(operators=(maker, place), tile_bytes=tile)
 
 
+def _all_reduce(flow: Flow) -> Iterator[Candidate]:
+    for place, operator in enumerate(flow.operators):
+        shape = operator.shape
+        if isinstance(shape, CollectiveShape) and shape.pattern is Collective.ALL_REDUCE:
+            for reader in flow.read_by(place):
+                if _is_sum(flow.operators[reader]):
+                    yield Candidate(operators=(place, reader), exchange=shape)
+
+
+def _next_norm(flow: Flow) -> Iterator[Candidate]:
+    """Nothing within a block: the norm belongs to the layer after it (`fusion_across.py`)."""
+    yield from ()
+
+
 _DEEP_FUSION = "DeepSpeed-Inference Deep-Fusion, arXiv 2207.00032"
 
 #: All rules in the order of application; an earlier rule may fuse operators that a later one could use.
@@ -269,5 +257,21 @@ RULES: tuple[FusionRule, ...] = (
         source="flash_attn_with_kvcache; replaces DeepSpeed's transposition, which is not an operator here",
         missing="no rope before attention",
         match=_rope_attention,
+    ),
+    FusionRule(
+        name="all-reduce",
+        summary="an all-reduce, the residual sum after it, and the kernel that this is part of",
+        source="vLLM fuse_allreduce_rms, https://docs.vllm.ai/en/latest/design/fusions/",
+        missing="no all-reduce before a residual sum",
+        match=_all_reduce,
+        named=True,
+    ),
+    FusionRule(
+        name="next-norm",
+        summary="the last residual sum of a layer and the first norm of the next one",
+        source="vLLM fused_add_rms_norm, LlamaDecoderLayer.forward(hidden_states, residual)",
+        missing="no layer ends with a residual sum and begins with a norm",
+        match=_next_norm,
+        named=True,
     ),
 )

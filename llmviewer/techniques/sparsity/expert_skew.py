@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmviewer.core.counts import Array, Count
+from llmviewer.core.counts import Array, Count, total
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Graph, Operator, Pass, Role
 from llmviewer.core.kinds import OperatorRole
@@ -32,11 +32,8 @@ def selection_probabilities(alpha: float, experts: int, chosen: float) -> Array:
 
 def distinct_experts(popularity: Array, tokens: Count) -> Count:
     """Expected distinct experts of `tokens` tokens: sum_i 1 - (1 - p_i)^T; the maximum is at uniform popularity."""
-    counts, where = np.unique(np.asarray(tokens, dtype=np.float64), return_inverse=True)
-    missed = 1.0 - popularity
-    # one count at a time: the last bit of a power depends on the shape of the array
-    distinct = np.array([(1.0 - missed**count).sum() for count in counts])
-    return np.asarray(distinct[where].reshape(np.shape(tokens)))
+    # expert by expert: a power has the same bits for one count as for many, and can be recorded
+    return total(1.0 - np.power(missed, tokens) for missed in (1.0 - popularity).tolist())
 
 
 def busiest_rank_experts(popularity: Array, ranks: int) -> Array:
@@ -66,11 +63,16 @@ def expert_skew(alpha: float) -> Pass:
         return replace(block, operators=tuple(_skewed(op, block, alpha) for op in block.operators))
 
     def apply(graph: Graph) -> Graph:
-        if not any(_routed(operator) for _, operator in graph):
+        if not has_routed_experts(graph):
             raise UserError("--expert-skew: this model has no routed experts")
         return graph.map_blocks(change)
 
     return apply
+
+
+def has_routed_experts(graph: Graph) -> bool:
+    """Whether a layer of the graph chooses among experts."""
+    return any(_routed(operator) for _, operator in graph)
 
 
 def _routed(operator: Operator) -> bool:
