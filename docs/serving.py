@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from pages import rewrite
 
@@ -17,9 +16,8 @@ from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.reports import format as fmt
 
 PAGE = Path(__file__).parent / "serving.md"
-#: Columns that name a line of the table.  A published figure below this share of the roofline's time is left out.
+#: Columns that name a line of the table.
 GROUPS = ["from", "device", "preset", "metric"]
-IMPOSSIBLE = 0.9
 HEAD = (
     "| source | chip | preset | figure | rows | MAPE | median | bias | in the 80 % interval |\n"
     "|---|---|---|---|--:|--:|--:|--:|--:|\n"
@@ -32,11 +30,6 @@ def predicted(paths: Sequence[Path]) -> pd.DataFrame:
     rows = e2e.predict(pd.concat([read_table(path) for path in paths], ignore_index=True), PredictionOptions())
     benchmark = rows["note"].astype(str).str.contains("InferenceX").map({True: "InferenceX", False: ""})
     rows["from"] = benchmark.where(benchmark.ne(""), rows["source"].astype(str).str.split().str[0])
-    rates = rows["metric"].str.endswith("tok_s")
-    rows["of_bound"] = np.where(rates, rows["ideal"] / rows["value"], rows["value"] / rows["ideal"])
-    impossible = rows["of_bound"].lt(IMPOSSIBLE)
-    rows.loc[impossible, "reason"] = f"takes less than {IMPOSSIBLE:g} of the time of the roofline"
-    rows.loc[impossible, "predicted"] = np.nan
     return rows
 
 

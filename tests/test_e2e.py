@@ -20,11 +20,12 @@ ANY = PredictionOptions()
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    """A synthetic row."""
+    """A synthetic row, of a value that no roofline forbids."""
+    value = 1e6 if str(changes.get("metric", "_ms")).endswith("_ms") else 0.01
     return {
         "device": "h100_sxm", "tp": 1.0, "pp": 1.0, "model": "meta-llama/Meta-Llama-3-8B", "weight_dtype": "fp16",
         "kv_dtype": np.nan, "engine": "vllm 0.12", "batch": 8.0, "input_len": 512, "output_len": 64,
-        "metric": "tpot_ms", "value": 9.0, "note": "serving with continuous batching",
+        "metric": "tpot_ms", "value": value, "note": "serving with continuous batching",
     } | changes  # fmt: skip
 
 
