@@ -107,7 +107,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     name, stored = checkpoint(str(row["model"]))
     weights = text_of(row, "quantization") or quantization_of(row.get("weight_dtype"), stored, name)
     weights = "w8a16" if (weights, engine) == ("int8", "gpt-fast") else weights  # its int8 is weight-only
-    batching = "continuous" if _continuous(row, note) else "static"
+    batching = _batching(row, note)
     layout = layout_of(row, note, has_experts=has_experts(name))
     options = {
         "quantization": weights,
@@ -213,8 +213,9 @@ def cache_dtype_of(dtype: object, weights: str, engine: str) -> str:
     return "fp8" if weights == "fp8" and engine in ("trtllm", "trtllm-cpp") else "auto"
 
 
-def _continuous(row: Mapping[str, Any], note: str) -> bool:
-    batching = row.get("batching")
-    if not is_missing(batching):
-        return str(batching) == "continuous"
-    return "continuous batching" in note or "in-flight batching" in note
+def _batching(row: Mapping[str, Any], note: str) -> str:
+    """--batching of a row: continuous, static or disaggregated with instances, as its column says, else its note."""
+    stated = text_of(row, "batching")
+    if stated:
+        return stated if stated == "continuous" or stated.startswith("disaggregated") else "static"
+    return "continuous" if "continuous batching" in note or "in-flight batching" in note else "static"

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.calibrate import e2e, engine_logs, predict, validate, whole
+from llmviewer.calibrate import e2e, engine_logs, predict, systems, validate, whole
 from llmviewer.calibrate.e2e_runs import RATE_METRICS
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.log_scores import log_scores
@@ -83,6 +83,8 @@ def _predict_file(path: Path, options: predict.PredictionOptions) -> Iterator[pd
             yield engine_logs.predict(frame)
         elif e2e.is_request_table(frame.columns):
             yield e2e.predict(frame, options)
+        elif systems.is_system_table(frame.columns):
+            yield systems.predict(frame, options)
         else:
             yield predict.predict(frame, options)
         return

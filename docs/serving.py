@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from pages import rewrite
 
-from llmviewer.calibrate import e2e
+from llmviewer.calibrate import e2e, systems
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.reports import format as fmt
@@ -27,7 +27,10 @@ LEFT_OUT_HEAD = "| rows | why |\n|--:|---|\n"
 
 def predicted(paths: Sequence[Path]) -> pd.DataFrame:
     """Rows of all tables with predictions, the source of each as one word, and the reason for rows left out."""
-    rows = e2e.predict(pd.concat([read_table(path) for path in paths], ignore_index=True), PredictionOptions())
+    tables = [read_table(path) for path in paths]
+    makers = [systems.predict if systems.is_system_table(table.columns) else e2e.predict for table in tables]
+    made = [predict(table, PredictionOptions()) for predict, table in zip(makers, tables, strict=True)]
+    rows = pd.concat(made, ignore_index=True)
     benchmark = rows["note"].astype(str).str.contains("InferenceX").map({True: "InferenceX", False: ""})
     rows["from"] = benchmark.where(benchmark.ne(""), rows["source"].astype(str).str.split().str[0])
     return rows
