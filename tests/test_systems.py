@@ -18,7 +18,8 @@ def row(**changes: Any) -> dict[str, Any]:
     """A static batch of an old vLLM."""
     return {
         "source": "some-profile", "engine": "vllm", "engine_version": "0.2 (2023)", "chip": "h100-sxm",
-        "model": "meta-llama/Llama-2-70b-hf", "chips": 8.0, "tp": "8", "pp": 1.0, "mode": "aggregated", "quantization": "fp16",
+        "model": "meta-llama/Llama-2-70b-hf", "chips": 8.0, "tp": "8", "pp": 1.0, "mode": "aggregated",
+        "quantization": "fp16",
         "input_len": 512.0, "output_len": 16.0, "concurrency": 4.0, "arrivals": "static batch", "metric": "ttft_s",
         "statistic": "median of 5", "value": 1.0, "note": "",
     } | changes  # fmt: skip
@@ -55,11 +56,11 @@ def test_pools_of_a_disaggregated_system_are_its_instances() -> None:
 
 
 def test_a_submission_runs_as_replicas_of_the_smallest_group_that_fits() -> None:
-    """69 GB of FP8 weights are above 0.6 x 86 GB: 2 devices, 4 times; below 0.6 x 151 GB of an H200: 1 device, 8 times."""
+    """69 GB of FP8 weights are above 0.6 x 86 GB: 4 times 2 devices; below 0.6 x 151 GB of an H200: 8 times 1."""
     offline = {
         "source": "mlperf-v4.1", "engine": "trtllm", "engine_version": "TensorRT 10.2.0, CUDA 12.4", "tp": None,
-        "pp": None, "input_len": None, "output_len": 290.0, "concurrency": None, "arrivals": "all at once", "statistic": "mean",
-        "metric": "output_tokens_per_s",
+        "pp": None, "input_len": None, "output_len": 290.0, "concurrency": None, "arrivals": "all at once",
+        "statistic": "mean", "metric": "output_tokens_per_s",
     }  # fmt: skip
     found = predicted(row(**offline), row(**offline | {"chip": "h200"}))
     assert list(found.layout) == ["tp 2, dp 4", "dp 8"]
