@@ -56,6 +56,8 @@ QUANTIZATIONS = {
     "q4_k_m": "q4_k_m-a16",
     "q8_0": "q8_0",
 }
+#: Quantizations of 4 bits, which also narrow checkpoints of 8 bits (DeepSeek-R1-NVFP4); none narrows one of 4.
+FOUR_BITS = ("nvfp4", "mxfp4", "w4a16", "q4_k_m-a16")
 #: Engines whose benchmark feeds the same synthetic tokens to all sequences of a static batch, which then select the
 #: same experts (Mixtral at batch 16 takes a third longer than at batch 1; with distinct prompts, three times as long).
 IDENTICAL_PROMPT_ENGINES = ("trtllm-cpp", "deepspeed-mii")
@@ -111,7 +113,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     layout = layout_of(row, note, has_experts=has_experts(name))
     options = {
         "quantization": weights,
-        "kv_cache_dtype": cache_dtype_of(row.get("kv_dtype"), weights, engine),
+        "kv_cache_dtype": cache_dtype_of(row, weights, engine, note),
         **layout.options(),
     }
     if engine in IDENTICAL_PROMPT_ENGINES and batching == "static" and has_experts(name):
@@ -175,19 +177,25 @@ def load(name: str) -> Model:
 
 
 def quantization_of(dtype: object, stored: str, model: str) -> str:
-    """--quantization for a table's weight dtype; a checkpoint published with narrow weights stays as it is."""
+    """--quantization for a table's weight dtype; a checkpoint published with as narrow weights stays as it is."""
     word = "" if is_missing(dtype) else str(dtype).lower()
     if not word:
         return stored
     if word not in QUANTIZATIONS:
         raise unknown("weight_dtype", dtype, QUANTIZATIONS)
     quantization = stored if (word, stored) == ("fp8", "fp8-block") else QUANTIZATIONS[word]
-    return "none" if quantization != "none" and has_narrow_weights(model) else quantization
+    below = 6.0 if quantization in FOUR_BITS else 12.0
+    return "none" if quantization != "none" and narrowest_bits(model) < below else quantization
+
+
+def has_narrow_weights(name: str) -> bool:
+    """Whether the checkpoint stores linear-layer weights in fewer than 12 bits."""
+    return narrowest_bits(name) < 12.0
 
 
 @lru_cache(maxsize=256)
-def has_narrow_weights(name: str) -> bool:
-    """Whether the checkpoint stores linear-layer weights in fewer than 12 bits."""
+def narrowest_bits(name: str) -> float:
+    """Fewest bits in which the checkpoint stores weights of linear layers."""
     graph = load(name).graph(decode(1.0, 1.0))
     stored = (
         access.tensor.dtype.bits
@@ -196,7 +204,7 @@ def has_narrow_weights(name: str) -> bool:
         for access in operator.reads
         if access.tensor.role is Role.WEIGHT
     )
-    return min(stored, default=16.0) < 12.0
+    return float(min(stored, default=16.0))
 
 
 @lru_cache(maxsize=256)
@@ -205,12 +213,19 @@ def has_experts(name: str) -> bool:
     return any(operator.name == "router" for _, operator in load(name).graph(decode(1.0, 1.0)))
 
 
-def cache_dtype_of(dtype: object, weights: str, engine: str) -> str:
-    """--kv-cache-dtype of a row; TensorRT-LLM's published fp8 checkpoints also use an fp8 cache."""
-    if not is_missing(dtype):
-        word = str(dtype).lower()
+def cache_dtype_of(row: Mapping[str, Any], weights: str, engine: str, note: str) -> str:
+    """--kv-cache-dtype of a row; TensorRT-LLM's published fp8 checkpoints also use an fp8 cache.
+
+    So do all its runs in InferenceX, and SGLang's of DeepSeek on a B200, whose rows do not say so: `kv_cache_config:
+    dtype: fp8` and `--kv-cache-dtype fp8_e4m3` in gptoss_fp4_b200_trt.sh, dsr1_fp8_h200_trt.sh and dsr1_fp8_b200.sh of
+    https://github.com/SemiAnalysisAI/InferenceX/tree/main/benchmarks/single_node.
+    """
+    word = text_of(row, "kv_dtype").lower()
+    if word:
         return "auto" if word in ("fp16", "bf16", "float16", "bfloat16", "auto") else word
-    return "fp8" if weights == "fp8" and engine in ("trtllm", "trtllm-cpp") else "auto"
+    latent = engine == "sglang" and "DeepSeek" in str(row["model"]) and str(row["device"]).startswith("b200")
+    stated = "InferenceX" in note and (engine == "trtllm" or latent)
+    return "fp8" if stated or (weights == "fp8" and engine in ("trtllm", "trtllm-cpp")) else "auto"
 
 
 def _batching(row: Mapping[str, Any], note: str) -> str:
