@@ -58,6 +58,10 @@ QUANTIZATIONS = {
 }
 #: Quantizations of 4 bits, which also narrow checkpoints of 8 bits (DeepSeek-R1-NVFP4); none narrows one of 4.
 FOUR_BITS = ("nvfp4", "mxfp4", "w4a16", "q4_k_m-a16")
+#: Engine, part of the model's name, and beginning of the chip's, of runs in InferenceX with a cache in FP8, which rows do
+#: not say: gptoss_fp4_b200_trt.sh, dsr1_fp8_h200_trt.sh, dsr1_fp8_b200.sh and 70b_fp8_h200_slurm.sh among the scripts in
+#: https://github.com/SemiAnalysisAI/InferenceX/tree/main/benchmarks.
+FP8_CACHES = (("trtllm", "", ""), ("sglang", "DeepSeek", "b200"), ("vllm", "Llama-3.1-70B", ""))
 #: Engines whose benchmark feeds the same synthetic tokens to all sequences of a static batch, which then select the
 #: same experts (Mixtral at batch 16 takes a third longer than at batch 1; with distinct prompts, three times as long).
 IDENTICAL_PROMPT_ENGINES = ("trtllm-cpp", "deepspeed-mii")
@@ -214,18 +218,15 @@ def has_experts(name: str) -> bool:
 
 
 def cache_dtype_of(row: Mapping[str, Any], weights: str, engine: str, note: str) -> str:
-    """--kv-cache-dtype of a row; TensorRT-LLM's published fp8 checkpoints also use an fp8 cache.
-
-    So do all its runs in InferenceX, and SGLang's of DeepSeek on a B200, whose rows do not say so: `kv_cache_config:
-    dtype: fp8` and `--kv-cache-dtype fp8_e4m3` in gptoss_fp4_b200_trt.sh, dsr1_fp8_h200_trt.sh and dsr1_fp8_b200.sh of
-    https://github.com/SemiAnalysisAI/InferenceX/tree/main/benchmarks/single_node.
-    """
+    """--kv-cache-dtype of a row; TensorRT-LLM's published fp8 checkpoints also use an fp8 cache."""
     word = text_of(row, "kv_dtype").lower()
     if word:
         return "auto" if word in ("fp16", "bf16", "float16", "bfloat16", "auto") else word
-    latent = engine == "sglang" and "DeepSeek" in str(row["model"]) and str(row["device"]).startswith("b200")
-    stated = "InferenceX" in note and (engine == "trtllm" or latent)
-    return "fp8" if stated or (weights == "fp8" and engine in ("trtllm", "trtllm-cpp")) else "auto"
+    scripted = "InferenceX" in note and any(
+        engine == name and model in str(row["model"]) and str(row["device"]).startswith(chip)
+        for name, model, chip in FP8_CACHES
+    )
+    return "fp8" if scripted or (weights == "fp8" and engine in ("trtllm", "trtllm-cpp")) else "auto"
 
 
 def _batching(row: Mapping[str, Any], note: str) -> str:

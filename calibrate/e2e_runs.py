@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from llmviewer import api
 from llmviewer.analysis import analysis, capacity, limits
@@ -93,7 +94,7 @@ class CaseGroup:
         """Values on the data-sheet roofline: kernels only, without engine time or queueing."""
         return self.values(_on_the_roofline(self.analysis).times)
 
-    def possible(self, measured: Array) -> Array:
+    def possible(self, measured: Array) -> npt.NDArray[np.bool_]:
         """Whether each published value takes at least POSSIBLE_SHARE of the roofline's time.
 
         Without a stated batch every value is possible: the bound is that of the batch that is predicted to fit.
@@ -101,7 +102,7 @@ class CaseGroup:
         bound, stated = self.bound(), np.array([case.batch > 0.0 for case in self.cases])
         rates = np.array([case.metric in RATE_METRICS for case in self.cases])
         share = np.where(rates, bound / measured, measured / bound)
-        return np.asarray(~stated | ~(share < POSSIBLE_SHARE))
+        return np.asarray(~stated | ~(share < POSSIBLE_SHARE), dtype=np.bool_)
 
 
 def _on_the_roofline(priced: Analysis) -> Analysis:

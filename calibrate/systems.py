@@ -63,7 +63,7 @@ def predict(
 
     made = [_row_or_reason(row) for row in frame.to_dict("records")]
     rows = pd.DataFrame(made, index=frame.index)
-    for name in frame.columns.intersection(COPIED_COLUMNS):
+    for name in frame.columns.intersection(list(COPIED_COLUMNS)):
         rows[name] = frame[name]
     known = rows["reason"].eq("")
     on_progress(int((~known).sum()))
@@ -178,7 +178,7 @@ def _layout(row: Mapping[str, Any]) -> dict[str, Any]:
     return stated | {"n_gpus": chips}
 
 
-def _assumed(row: Mapping[str, Any], chips: int) -> dict[str, int]:
+def _assumed(row: Mapping[str, Any], chips: int) -> dict[str, Any]:
     """The smallest tensor group whose weights leave room for a cache; the other chips are replicas."""
     known, _ = checkpoint(str(row["model"]))
     chip, bits = specs.load(text_of(row, "chip")), {"nvfp4": 4.0, "fp8": 8.0, "int4": 4.0}.get(str(_weights(row)), 16.0)

@@ -259,6 +259,7 @@ def test_only_fewer_bits_than_stored_requantize_a_checkpoint(model: str, dtype: 
         ("trtllm 1.1", "h200_sxm", "openai/gpt-oss-120b", "fp8"),
         ("sglang 0.5", "b200_sxm", "deepseek-ai/DeepSeek-R1", "fp8"),
         ("sglang 0.5", "h200_sxm", "deepseek-ai/DeepSeek-R1", "auto"),
+        ("vllm 0.11", "h200_sxm", "meta-llama/Llama-3.1-70B", "fp8"),
         ("vllm 0.19", "b200_sxm", "openai/gpt-oss-120b", "auto"),
     ],
 )

@@ -78,13 +78,12 @@ class Analysis:
     @property
     def times(self) -> RequestTimes:
         """Times of a request with its queueing."""
-        alone = RequestTimes(
-            prefill_s=self.prefill_s, next_s=self._next_s, decode_s=self.decode_s, steps=self.schedule.tokens
-        )
+        alone = RequestTimes(prefill_s=self.prefill_s, decode_s=self.decode_s, steps=self.schedule.tokens)
         if self.running is None:
             return alone
         engine = self.system.engine
-        alone = replace(alone, interference=engine.interference, request_s=engine.request_s)
+        next_s = self.prefill_s - self.own_prefill_s + self.schedule.prefill(self.gap_s)
+        alone = replace(alone, next_s=next_s, interference=engine.interference, request_s=engine.request_s)
         users = self.system.parallelism.replica(self.request).batch_size
         return self.system.batching.times(alone, self.running, users)
 
@@ -112,16 +111,8 @@ class Analysis:
 
     @property
     def gap_s(self) -> Count:
-        """Time after which the next prefill pass of a sequence starts, per pass [s].
-
-        It follows on the slowest pipeline stage; where prompts share steps with decodes, after the step.
-        """
+        """Time after which another prefill pass follows, per pass [s]: on the slowest stage, or after a mixed step."""
         return self.step_s if self.running is not None and self.running.mixed else self.passes.busiest_s
-
-    @property
-    def _next_s(self) -> Array:
-        """Time after which prompts of other sequences can follow those of `prefill_s` [s]."""
-        return self.prefill_s - self.own_prefill_s + self.schedule.prefill(self.gap_s)
 
     @property
     def bounds_all_chunks(self) -> bool:
