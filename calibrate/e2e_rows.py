@@ -58,8 +58,8 @@ QUANTIZATIONS = {
 }
 #: Quantizations of 4 bits, which also narrow checkpoints of 8 bits (DeepSeek-R1-NVFP4); none narrows one of 4.
 FOUR_BITS = ("nvfp4", "mxfp4", "w4a16", "q4_k_m-a16")
-#: Engine, part of the model's name, and beginning of the chip's, of runs in InferenceX with a cache in FP8, which rows do
-#: not say: gptoss_fp4_b200_trt.sh, dsr1_fp8_h200_trt.sh, dsr1_fp8_b200.sh and 70b_fp8_h200_slurm.sh among the scripts in
+#: Engine, part of the model's name, and beginning of the chip's, of runs in InferenceX with a cache in FP8, which rows
+#: do not say: gptoss_fp4_b200_trt.sh, dsr1_fp8_h200_trt.sh, dsr1_fp8_b200.sh and 70b_fp8_h200_slurm.sh in
 #: https://github.com/SemiAnalysisAI/InferenceX/tree/main/benchmarks.
 FP8_CACHES = (("trtllm", "", ""), ("sglang", "DeepSeek", "b200"), ("vllm", "Llama-3.1-70B", ""))
 #: Engines whose benchmark feeds the same synthetic tokens to all sequences of a static batch, which then select the
