@@ -63,7 +63,7 @@ def _with_experts(found: Layout, sizes: Mapping[str, int]) -> Layout:
     if experts * channels not in (1, group):
         raise UserError("moe_tp x moe_ep is not tp x dp: the row contradicts itself")
     if experts > 1 and channels > 1:
-        raise UserError("experts that are both distributed (moe_ep) and split (moe_tp) are not modelled")
+        raise UserError("experts that are both distributed by moe_ep and split by moe_tp are not modelled")
     if experts == 1 and found.data > 1 and (channels > 1 or sizes["attention_dp"] > 1):
         raise UserError("data-parallel attention beside experts that are split by channels is not modelled")
     return replace(found, expert=experts)
