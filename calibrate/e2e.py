@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS, RequestCase, case_of, number
-from llmviewer.calibrate.e2e_runs import RATE_METRICS, CaseGroup, EvaluationOptions, evaluate_groups
+from llmviewer.calibrate.cells import number
+from llmviewer.calibrate.e2e_rows import REQUEST_COLUMNS, RequestCase, case_of
+from llmviewer.calibrate.e2e_runs import (
+    IMPOSSIBLE_REASON,
+    RATE_METRICS,
+    CaseGroup,
+    EvaluationOptions,
+    evaluate_groups,
+)
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError
@@ -22,8 +29,9 @@ if TYPE_CHECKING:
 
 #: Added columns, in the unit of the row's value.
 REQUEST_PREDICTION_COLUMNS = ("predicted", "low80", "high80", "low95", "high95")
-#: Further added columns: roofline value, source of the kernels, preset, and why a row is not predicted.
-REQUEST_INFO_COLUMNS = ("ideal", "basis", "preset", "reason")
+#: Further added columns: roofline value, source of the kernels, preset, layout of the devices, and why a row is not
+#: predicted.
+REQUEST_INFO_COLUMNS = ("ideal", "basis", "preset", "layout", "reason")
 #: Columns of end-to-end tables -> the corresponding columns of kernel tables, for joint scores.
 AS_KERNELS = {"value": "latency_us", **{name: f"{name}_us" for name in (*REQUEST_PREDICTION_COLUMNS, "ideal")}}
 #: Metric of a published figure -> the time whose interval it has; rates have the inverse of it.
@@ -71,6 +79,10 @@ def predict(
         columns = prediction_columns(part) if isinstance(part, CaseGroup) else {"reason": part.reason}
         for name, values in columns.items():
             predictions.loc[index, name] = values
+        if isinstance(part, CaseGroup) and not options.impossible:
+            wrong = index[~part.possible(frame.loc[index, "value"].to_numpy(dtype=np.float64))]
+            predictions.loc[wrong, REQUEST_PREDICTION_COLUMNS] = np.nan
+            predictions.loc[wrong, "reason"] = IMPOSSIBLE_REASON
         on_progress(len(part.places))
     return predictions
 
@@ -94,6 +106,7 @@ def prediction_columns(group: CaseGroup) -> dict[str, Any]:
         "ideal": group.bound(),
         "basis": origin_of(group),
         "preset": preset.name,
+        "layout": group.cases[0].layout.text,
     }
 
 

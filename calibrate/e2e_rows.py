@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from llmviewer import models
+from llmviewer.calibrate.cells import is_missing, size_of, text_of
+from llmviewer.calibrate.layouts import Layout, layout_of
 from llmviewer.core import data
-from llmviewer.core.arguments import MAX_WHOLE_NUMBER
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import Role
 from llmviewer.core.kinds import Kind
@@ -23,8 +22,6 @@ from llmviewer.models.model import Model
 #: Required columns, and allowed values of `metric`.
 REQUEST_COLUMNS = ("device", "model", "engine", "input_len", "output_len", "metric", "value")
 REQUEST_METRICS = ("ttft_ms", "tpot_ms", "decode_tok_s", "throughput_tok_s", "latency_ms")
-#: Sizes that have no mean.
-WHOLE_COLUMNS = ("tp", "pp")
 #: Prefix of an engine's name in tables -> preset; the first match counts.
 ENGINE_PRESETS: dict[str, str] = {
     "gpt-fast": "gpt-fast",
@@ -59,6 +56,12 @@ QUANTIZATIONS = {
     "q4_k_m": "q4_k_m-a16",
     "q8_0": "q8_0",
 }
+#: Quantizations of 4 bits, which also narrow checkpoints of 8 bits (DeepSeek-R1-NVFP4); none narrows one of 4.
+FOUR_BITS = ("nvfp4", "mxfp4", "w4a16", "q4_k_m-a16")
+#: Engine, part of the model's name, and beginning of the chip's, of runs in InferenceX with a cache in FP8, which rows
+#: do not say: gptoss_fp4_b200_trt.sh, dsr1_fp8_h200_trt.sh, dsr1_fp8_b200.sh and 70b_fp8_h200_slurm.sh in
+#: https://github.com/SemiAnalysisAI/InferenceX/tree/main/benchmarks.
+FP8_CACHES = (("trtllm", "", ""), ("sglang", "DeepSeek", "b200"), ("vllm", "Llama-3.1-70B", ""))
 #: Engines whose benchmark feeds the same synthetic tokens to all sequences of a static batch, which then select the
 #: same experts (Mixtral at batch 16 takes a third longer than at batch 1; with distinct prompts, three times as long).
 IDENTICAL_PROMPT_ENGINES = ("trtllm-cpp", "deepspeed-mii")
@@ -92,35 +95,34 @@ class RequestCase:
         return (self.hardware, self.model, self.engine, self.batching, self.options)
 
     @property
-    def devices(self) -> int:
-        """Number of devices: tensor-parallel x pipeline-parallel size."""
+    def layout(self) -> Layout:
+        """How the devices are divided."""
         given = dict(self.options)
-        return int(given.get("tensor_parallel_size", "1")) * int(given.get("pipeline_parallel_size", "1"))
+        names = ("tensor", "pipeline", "data", "expert")
+        return Layout(**{name: int(given.get(f"{name}_parallel_size", "1")) for name in names})
 
 
 def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
     """Case of a row, on its own device or on `device`.  Raises UserError if it cannot be predicted."""
     note = str(row.get("note") or "")
-    engine = _text(row, "preset") or preset_of(str(row["engine"]), note)
+    engine = text_of(row, "preset") or preset_of(str(row["engine"]), note)
     if row["metric"] not in REQUEST_METRICS:
         raise unknown("metric", row["metric"], REQUEST_METRICS)
     hardware = device or str(row["device"])
     chip = specs.load(hardware)
     name, stored = checkpoint(str(row["model"]))
-    weights = _text(row, "quantization") or quantization_of(row.get("weight_dtype"), stored, name)
+    weights = text_of(row, "quantization") or quantization_of(row.get("weight_dtype"), stored, name)
     weights = "w8a16" if (weights, engine) == ("int8", "gpt-fast") else weights  # its int8 is weight-only
-    batching = "continuous" if _continuous(row, note) else "static"
-    tensor, pipeline = (max(int(_size(row, key, 1.0)), 1) for key in ("tp", "pp"))
+    batching = _batching(row, note)
+    layout = layout_of(row, note, has_experts=has_experts(name))
     options = {
         "quantization": weights,
-        "kv_cache_dtype": cache_dtype_of(row.get("kv_dtype"), weights, engine),
-        "tensor_parallel_size": str(tensor),
-        "pipeline_parallel_size": str(pipeline),
-        "expert_parallel_size": str(_expert_parallel_size(note, tensor)),
+        "kv_cache_dtype": cache_dtype_of(row, weights, engine, note),
+        **layout.options(),
     }
     if engine in IDENTICAL_PROMPT_ENGINES and batching == "static" and has_experts(name):
         options["expert_skew"] = "10"
-    prompt, output = (float(round(_size(row, key))) for key in ("input_len", "output_len"))  # means may be fractions
+    prompt, output = (float(round(size_of(row, key))) for key in ("input_len", "output_len"))  # means may be fractions
     if prompt + output < 1:
         raise UserError(f"input_len {prompt:g} and output_len {output:g} are not a valid request")
     return RequestCase(
@@ -129,7 +131,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         engine=engine,
         batching=batching,
         options=tuple(options.items()),
-        batch=_size(row, "batch", 0.0),
+        batch=size_of(row, "batch", 0.0),
         input_len=prompt,
         output_len=output,
         metric=str(row["metric"]),
@@ -179,19 +181,25 @@ def load(name: str) -> Model:
 
 
 def quantization_of(dtype: object, stored: str, model: str) -> str:
-    """--quantization for a table's weight dtype; a checkpoint published with narrow weights stays as it is."""
-    word = "" if _is_missing(dtype) else str(dtype).lower()
+    """--quantization for a table's weight dtype; a checkpoint published with as narrow weights stays as it is."""
+    word = "" if is_missing(dtype) else str(dtype).lower()
     if not word:
         return stored
     if word not in QUANTIZATIONS:
         raise unknown("weight_dtype", dtype, QUANTIZATIONS)
     quantization = stored if (word, stored) == ("fp8", "fp8-block") else QUANTIZATIONS[word]
-    return "none" if quantization != "none" and has_narrow_weights(model) else quantization
+    below = 6.0 if quantization in FOUR_BITS else 12.0
+    return "none" if quantization != "none" and narrowest_bits(model) < below else quantization
+
+
+def has_narrow_weights(name: str) -> bool:
+    """Whether the checkpoint stores linear-layer weights in fewer than 12 bits."""
+    return narrowest_bits(name) < 12.0
 
 
 @lru_cache(maxsize=256)
-def has_narrow_weights(name: str) -> bool:
-    """Whether the checkpoint stores linear-layer weights in fewer than 12 bits."""
+def narrowest_bits(name: str) -> float:
+    """Fewest bits in which the checkpoint stores weights of linear layers."""
     graph = load(name).graph(decode(1.0, 1.0))
     stored = (
         access.tensor.dtype.bits
@@ -200,7 +208,7 @@ def has_narrow_weights(name: str) -> bool:
         for access in operator.reads
         if access.tensor.role is Role.WEIGHT
     )
-    return min(stored, default=16.0) < 12.0
+    return float(min(stored, default=16.0))
 
 
 @lru_cache(maxsize=256)
@@ -209,57 +217,21 @@ def has_experts(name: str) -> bool:
     return any(operator.name == "router" for _, operator in load(name).graph(decode(1.0, 1.0)))
 
 
-def cache_dtype_of(dtype: object, weights: str, engine: str) -> str:
+def cache_dtype_of(row: Mapping[str, Any], weights: str, engine: str, note: str) -> str:
     """--kv-cache-dtype of a row; TensorRT-LLM's published fp8 checkpoints also use an fp8 cache."""
-    if not _is_missing(dtype):
-        word = str(dtype).lower()
+    word = text_of(row, "kv_dtype").lower()
+    if word:
         return "auto" if word in ("fp16", "bf16", "float16", "bfloat16", "auto") else word
-    return "fp8" if weights == "fp8" and engine in ("trtllm", "trtllm-cpp") else "auto"
+    scripted = "InferenceX" in note and any(
+        engine == name and model in str(row["model"]) and str(row["device"]).startswith(chip)
+        for name, model, chip in FP8_CACHES
+    )
+    return "fp8" if scripted or (weights == "fp8" and engine in ("trtllm", "trtllm-cpp")) else "auto"
 
 
-def _continuous(row: Mapping[str, Any], note: str) -> bool:
-    batching = row.get("batching")
-    if not _is_missing(batching):
-        return str(batching) == "continuous"
-    return "continuous batching" in note or "in-flight batching" in note
-
-
-def _expert_parallel_size(note: str, tensor: int) -> int:
-    """Expert-parallel size: the tensor-parallel size or 1.
-
-    Sources that state attention_dp in addition to the same number of tensor-parallel devices and one expert group
-    publish times of the tensor-parallel group with expert parallelism (vLLM --enable-expert-parallel).
-    """
-    found = {key: number(key, match) for key, match in re.findall(r"(attention_dp|moe_ep)=([\d.]+)", note)}
-    expert_parallel = found.get("moe_ep", 1.0) > 1.0 or found.get("attention_dp", 1.0) > 1.0
-    return tensor if expert_parallel else 1
-
-
-def _text(row: Mapping[str, Any], name: str) -> str:
-    """A column as text; empty if the table does not have it or leaves it empty."""
-    return "" if _is_missing(row.get(name)) else str(row[name])
-
-
-def _is_missing(value: object) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
-
-
-def _size(row: Mapping[str, Any], key: str, default: float | None = None) -> float:
-    """A size of a run; `default` for an empty cell.  Raises UserError for one that no run has."""
-    value = row.get(key)
-    if _is_missing(value) and default is not None:
-        return default
-    size = number(key, value)
-    if not (size == 0.0 or 1.0 <= size <= MAX_WHOLE_NUMBER) or (key in WHOLE_COLUMNS and size % 1.0):
-        raise UserError(
-            f"{key} is neither 0 nor a {'whole ' * (key in WHOLE_COLUMNS)}number from 1 to {MAX_WHOLE_NUMBER:,}"
-        )
-    return size
-
-
-def number(key: str, value: object) -> float:
-    """The number in a cell.  Raises UserError, without the value, so that equal faults are counted together."""
-    try:
-        return float(str(value))
-    except ValueError as error:
-        raise UserError(f"{key} is not a number") from error
+def _batching(row: Mapping[str, Any], note: str) -> str:
+    """--batching of a row: continuous, static or disaggregated with instances, as its column says, else its note."""
+    stated = text_of(row, "batching")
+    if stated:
+        return stated if stated == "continuous" or stated.startswith("disaggregated") else "static"
+    return "continuous" if "continuous batching" in note or "in-flight batching" in note else "static"

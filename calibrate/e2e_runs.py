@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from llmviewer import api
 from llmviewer.analysis import analysis, capacity, limits
@@ -33,6 +34,12 @@ MAX_PASSES = 2**15 - 64
 TWO_DIES = ("mi250", "mi250x")
 #: Metrics that are rates: they fall as time rises.
 RATE_METRICS = ("throughput_tok_s", "decode_tok_s")
+#: A published figure below this share of the roofline's time is wrong in its source: a run that stopped early, a cache
+#: of prompts, another model.
+POSSIBLE_SHARE = 0.9
+IMPOSSIBLE_REASON = (
+    f"takes less than {POSSIBLE_SHARE:g} of the time of the roofline: wrong in its source, or another run than stated"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,6 +94,16 @@ class CaseGroup:
     def bound(self) -> Array:
         """Values on the data-sheet roofline: kernels only, without engine time or queueing."""
         return self.values(_on_the_roofline(self.analysis).times)
+
+    def possible(self, measured: Array) -> npt.NDArray[np.bool_]:
+        """Whether each published value takes at least POSSIBLE_SHARE of the roofline's time.
+
+        Without a stated batch every value is possible: the bound is that of the batch that is predicted to fit.
+        """
+        bound, stated = self.bound(), np.array([case.batch > 0.0 for case in self.cases])
+        rates = np.array([case.metric in RATE_METRICS for case in self.cases])
+        share = np.where(rates, bound / measured, measured / bound)
+        return np.asarray(~stated | ~(share < POSSIBLE_SHARE), dtype=np.bool_)
 
 
 def _on_the_roofline(priced: Analysis) -> Analysis:

@@ -13,7 +13,8 @@ from llmviewer.analysis.capacity import memory_of
 from llmviewer.analysis.engine_limits import engine_limits
 from llmviewer.analysis.memory import Memory
 from llmviewer.api.configuration import Configuration, configuration
-from llmviewer.calibrate.e2e_rows import checkpoint, has_narrow_weights, number
+from llmviewer.calibrate.cells import number
+from llmviewer.calibrate.e2e_rows import checkpoint, has_narrow_weights
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.workload import Request
 from llmviewer.hardware import specs as chips

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -40,11 +39,5 @@ def may_draft(row: Mapping[str, Any]) -> bool:
     return "InferenceX" in str(row.get("note")) and any(name in model for name in ("deepseek", "glm-5", "qwen3.5"))
 
 
-def has_data_parallel_attention(row: Mapping[str, Any]) -> bool:
-    """Whether the attention of a row ran data-parallel, which a case does not describe."""
-    found = re.search(r"attention_dp=(\d+)", str(row.get("note")))
-    return found is not None and int(found[1]) > 1
-
-
 #: Tests for rows on which no constants are fitted.
-UNUSED_ROWS = (is_known_broken, has_uncertain_kernels, may_draft, has_data_parallel_attention)
+UNUSED_ROWS = (is_known_broken, has_uncertain_kernels, may_draft)

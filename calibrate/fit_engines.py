@@ -79,8 +79,6 @@ MIN_VALUES = {
 OUTLIER = 0.1
 #: Weight of the residual of a first-token time under continuous batching, which scatters with the arrivals.
 TTFT_WEIGHT = 0.3
-#: A time below this share of the data-sheet roofline is from a run that stopped early, not a measurement.
-IMPOSSIBLE = 0.95
 FOLDS = 5
 #: Smaller constants are dropped [us].
 NEGLIGIBLE_US = 1e-2
@@ -122,10 +120,6 @@ class Trial:
     def ratio(self, preset: Engine) -> Array:
         """Measured / predicted, as a ratio of times."""
         return self._as_times(self.group.values(self.times(preset)))
-
-    def bound_ratio(self) -> Array:
-        """Measured / data-sheet roofline, as a ratio of times."""
-        return self._as_times(self.group.bound())
 
     def _as_times(self, value: Array) -> Array:
         rates = np.array([case.metric in RATE_METRICS for case in self.group.cases])
@@ -190,12 +184,12 @@ def solve(preset: Engine, names: Sequence[str], trials: Sequence[Trial], include
 def fit(preset: Engine, names: Sequence[str], trials: Sequence[Trial]) -> EngineFit:
     """Constants of these names from all rows; errors with every configuration, model and device held out in turn."""
     cases = [case for trial in trials for case in trial.group.cases]
-    possible = np.concatenate([trial.bound_ratio() > IMPOSSIBLE for trial in trials])
+    possible = np.concatenate([trial.group.possible(trial.measured) for trial in trials])
     bases = np.concatenate([[origin_of(trial.group)] * len(trial.measured) for trial in trials])
     # on chips of a maker without measured kernels, their error dominates, unless the constants are for them alone
     usable = possible & ((bases != "afar") | (bases == "afar").all())
     groupings = {
-        "configuration": [f"{case.model}/{case.hardware}/{case.devices}" for case in cases],
+        "configuration": [f"{case.model}/{case.hardware}/{case.layout.devices}" for case in cases],
         "model": [case.model for case in cases],
         "device": [case.hardware for case in cases],
     }

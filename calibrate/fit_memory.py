@@ -18,7 +18,7 @@ import yaml
 
 from llmviewer.analysis.engine_limits import graph_of_engine
 from llmviewer.analysis.engine_parts import EngineParts, engine_parts
-from llmviewer.calibrate.e2e_rows import number
+from llmviewer.calibrate.cells import number
 from llmviewer.calibrate.engine_logs import Started, started
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.log_scores import optimism

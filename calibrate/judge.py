@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.calibrate import e2e, engine_logs, predict, validate, whole
+from llmviewer.calibrate import e2e, engine_logs, predict, systems, validate, whole
 from llmviewer.calibrate.e2e_runs import RATE_METRICS
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.log_scores import log_scores
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 #: Most figures of whole requests that are listed one by one.
 MAX_LISTED = 40
 #: Columns of end-to-end tables that a listed figure shows as they are.
-LISTED_COLUMNS = ("model", "device", "preset", "batch", "input_len", "output_len", "metric", "basis", "note")
+LISTED_COLUMNS = ("model", "device", "preset", "layout", "batch", "input_len", "output_len", "metric", "basis", "note")
+#: Answers by length [tokens]: the most of each class, the last one without limit.
+OUTPUT_LENGTHS = {"to 256": 256.0, "to 2048": 2048.0, "above 2048": float("inf")}
 
 
 def predict_tables(
@@ -67,7 +69,7 @@ def _predict_runs(path: Path, stated: Stated, profile: Profile | None) -> pd.Dat
     import pandas as pd
 
     found = files.table(path, stated)
-    frame = e2e.predict(found.frame, predict.PredictionOptions(profile=profile))
+    frame = e2e.predict(found.frame, predict.PredictionOptions(profile=profile, impossible=True))
     if frame["predicted"].isna().all():
         raise UserError(str(frame["reason"].iloc[0]))
     rows = [{"reason": reason} for reason, runs in found.left_out.items() for _ in range(runs)]
@@ -81,6 +83,8 @@ def _predict_file(path: Path, options: predict.PredictionOptions) -> Iterator[pd
             yield engine_logs.predict(frame)
         elif e2e.is_request_table(frame.columns):
             yield e2e.predict(frame, options)
+        elif systems.is_system_table(frame.columns):
+            yield systems.predict(frame, options)
         else:
             yield predict.predict(frame, options)
         return
@@ -110,8 +114,22 @@ def document(predictions: Sequence[pd.DataFrame]) -> dict[str, Any]:
         scores["memory"] = [asdict(score) for score in log_scores(joined)]
         reasons = joined.loc[joined["predicted"].isna(), "reason"].value_counts()
         scores["not_predicted"] |= {str(reason): int(count) for reason, count in reasons.items()}
-    figures = [row for frame in predictions if e2e.is_request_table(frame.columns) for row in _figures(frame)]
+    requests = [frame for frame in predictions if e2e.is_request_table(frame.columns)]
+    scores["layouts"] = [row for frame in requests[:1] for row in _layout_scores(pd.concat([frame, *requests[1:]]))]
+    figures = [row for frame in requests for row in _figures(frame)]
     return {**scores, "figures": figures if len(figures) <= MAX_LISTED else []}
+
+
+def _layout_scores(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Scores of whole requests by layout of the devices, length of the answers and metric."""
+    import pandas as pd
+
+    bounds = [-1.0, *OUTPUT_LENGTHS.values()]
+    outputs = pd.cut(pd.to_numeric(frame["output_len"], errors="coerce"), bounds, labels=list(OUTPUT_LENGTHS))
+    rows = frame.rename(columns=e2e.AS_KERNELS).assign(outputs=outputs.astype(str))
+    for score in validate.validate(rows, ("layout", "outputs", "metric"), validate.KERNEL_COLUMNS).scores:
+        named = {"layout": score.device, "output_tokens": score.kernel, "metric": score.regime}
+        yield named | {name: value for name, value in asdict(score).items() if name not in validate.KEYS}
 
 
 def _figures(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:

@@ -36,12 +36,14 @@ class PredictionOptions:
     """How to predict rows.
 
     hardware: the chip, overriding the column `device`.  profile: searched before the shipped profiles.
-    lent: kernels are predicted as if no profile of the chip were shipped.
+    lent: kernels are predicted as if no profile of the chip were shipped.  impossible: figures of whole requests
+    that the roofline forbids are scored too; one's own run is worth a look, a published one is wrong in its source.
     """
 
     hardware: str | Chip = ""
     profile: Profile | None = None
     lent: bool = False
+    impossible: bool = False
 
 
 def predict(

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Column names of kernel tables [us].
 KERNEL_COLUMNS = {"measured": "latency_us", "predicted": "predicted_us", "ideal": "ideal_us", "suffix": "_us"}
+#: Fields of a score that name its group.
+KEYS = ("device", "kernel", "regime")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,19 +7,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from pages import rewrite
 
-from llmviewer.calibrate import e2e
+from llmviewer.calibrate import e2e, systems
 from llmviewer.calibrate.fit_tables import read_table
 from llmviewer.calibrate.predict import PredictionOptions
 from llmviewer.reports import format as fmt
 
 PAGE = Path(__file__).parent / "serving.md"
-#: Columns that name a line of the table.  A published figure below this share of the roofline's time is left out.
+#: Columns that name a line of the table.
 GROUPS = ["from", "device", "preset", "metric"]
-IMPOSSIBLE = 0.9
 HEAD = (
     "| source | chip | preset | figure | rows | MAPE | median | bias | in the 80 % interval |\n"
     "|---|---|---|---|--:|--:|--:|--:|--:|\n"
@@ -29,14 +27,12 @@ LEFT_OUT_HEAD = "| rows | why |\n|--:|---|\n"
 
 def predicted(paths: Sequence[Path]) -> pd.DataFrame:
     """Rows of all tables with predictions, the source of each as one word, and the reason for rows left out."""
-    rows = e2e.predict(pd.concat([read_table(path) for path in paths], ignore_index=True), PredictionOptions())
+    tables = [read_table(path) for path in paths]
+    makers = [systems.predict if systems.is_system_table(table.columns) else e2e.predict for table in tables]
+    made = [predict(table, PredictionOptions()) for predict, table in zip(makers, tables, strict=True)]
+    rows = pd.concat(made, ignore_index=True)
     benchmark = rows["note"].astype(str).str.contains("InferenceX").map({True: "InferenceX", False: ""})
     rows["from"] = benchmark.where(benchmark.ne(""), rows["source"].astype(str).str.split().str[0])
-    rates = rows["metric"].str.endswith("tok_s")
-    rows["of_bound"] = np.where(rates, rows["ideal"] / rows["value"], rows["value"] / rows["ideal"])
-    impossible = rows["of_bound"].lt(IMPOSSIBLE)
-    rows.loc[impossible, "reason"] = f"takes less than {IMPOSSIBLE:g} of the time of the roofline"
-    rows.loc[impossible, "predicted"] = np.nan
     return rows
 
 

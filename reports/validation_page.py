@@ -21,6 +21,7 @@ VALIDATION_COLUMNS = (
     right("In 95 %", rank=3),
     right("Roofline", rank=1),
 )
+LAYOUT_COLUMNS = (left("Layout"), left("Output tokens"), left("Metric"), *VALIDATION_COLUMNS[3:])
 MEMORY_COLUMNS = (
     left("Engine"),
     left("Device"),
@@ -52,7 +53,7 @@ def page(document: dict[str, Any], title: str) -> Page:
     parts: Page = (table, Facts(lines=MEANING, emphasis=Emphasis.FAINT)) if rows else ()
     if document["figures"]:  # scores of so few rows would repeat them
         parts = figures_page.parts(document["figures"]) + (parts if total["rows"] > len(document["figures"]) else ())
-    parts = (*_memory(document.get("memory", ()), title), *parts)
+    parts = (*_memory(document.get("memory", ()), title), *parts, *_layouts(document.get("layouts", ()), title))
     left_out = tuple((f"{fmt.whole(count)} rows", reason) for reason, count in document["not_predicted"].items())
     if left_out:
         parts = (*parts, Facts(title="Not predicted", lines=left_out, emphasis=Emphasis.WARNING))
@@ -78,11 +79,17 @@ def _memory(scores: Sequence[dict[str, Any]], title: str) -> Page:
     return (table, Facts(lines=MEMORY_MEANING, emphasis=Emphasis.FAINT)) if rows else ()
 
 
-def _cells(score: dict[str, Any]) -> tuple[str, ...]:
+def _layouts(scores: Sequence[dict[str, Any]], title: str) -> Page:
+    """Returns the scores of whole requests by layout of the devices, unless all have one."""
+    if len({score["layout"] for score in scores}) < 2:
+        return ()
+    rows = tuple(Row(cells=_cells(score, ("layout", "output_tokens", "metric"))) for score in scores)
+    return (Table(columns=LAYOUT_COLUMNS, rows=rows, title=f"{title}, by layout and length of answers"),)
+
+
+def _cells(score: dict[str, Any], names: tuple[str, ...] = ("device", "kernel", "regime")) -> tuple[str, ...]:
     return (
-        score["device"],
-        score["kernel"],
-        score["regime"],
+        *(score[name] for name in names),
         fmt.whole(score["rows"]),
         fmt.percent(score["mape"]),
         fmt.percent(score["median"]),

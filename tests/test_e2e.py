@@ -20,11 +20,12 @@ ANY = PredictionOptions()
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    """A synthetic row."""
+    """A synthetic row, of a value that no roofline forbids."""
+    value = 1e6 if str(changes.get("metric", "_ms")).endswith("_ms") else 0.01
     return {
         "device": "h100_sxm", "tp": 1.0, "pp": 1.0, "model": "meta-llama/Meta-Llama-3-8B", "weight_dtype": "fp16",
         "kv_dtype": np.nan, "engine": "vllm 0.12", "batch": 8.0, "input_len": 512, "output_len": 64,
-        "metric": "tpot_ms", "value": 9.0, "note": "serving with continuous batching",
+        "metric": "tpot_ms", "value": value, "note": "serving with continuous batching",
     } | changes  # fmt: skip
 
 
@@ -236,3 +237,33 @@ def test_errors_by_engine_stay_below_loose_bounds(shared: Any, preset: str, metr
     known = [not any(test(row) for test in engine_rows.UNUSED_ROWS) for row in rows.to_dict("records")]
     assert error[known].mean() < bound
     assert error.mean() < 1.4 * bound or preset == "llama.cpp"  # a broken build is among its rows
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "quantization"),
+    [
+        ("deepseek-ai/DeepSeek-R1", "nvfp4", "nvfp4"),  # the checkpoint has 8 bits
+        ("deepseek-ai/DeepSeek-R1", "fp8", "none"),
+        ("MiniMaxAI/MiniMax-M2.5", "nvfp4", "nvfp4"),
+        ("openai/gpt-oss-120b", "nvfp4", "none"),  # its experts have 4 bits already
+        ("openai/gpt-oss-120b", "fp8", "none"),
+    ],
+)
+def test_only_fewer_bits_than_stored_requantize_a_checkpoint(model: str, dtype: str, quantization: str) -> None:
+    assert dict(e2e_rows.case_of(row(model=model, weight_dtype=dtype)).options)["quantization"] == quantization
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "model", "cache"),
+    [
+        ("trtllm 1.1", "h200_sxm", "openai/gpt-oss-120b", "fp8"),
+        ("sglang 0.5", "b200_sxm", "deepseek-ai/DeepSeek-R1", "fp8"),
+        ("sglang 0.5", "h200_sxm", "deepseek-ai/DeepSeek-R1", "auto"),
+        ("vllm 0.11", "h200_sxm", "meta-llama/Llama-3.1-70B", "fp8"),
+        ("vllm 0.19", "b200_sxm", "openai/gpt-oss-120b", "auto"),
+    ],
+)
+def test_runs_of_inferencex_have_the_cache_of_their_scripts(engine: str, device: str, model: str, cache: str) -> None:
+    found = row(engine=engine, device=device, model=model, weight_dtype=np.nan, note="public InferenceX run")
+    assert dict(e2e_rows.case_of(found).options)["kv_cache_dtype"] == cache
+    assert dict(e2e_rows.case_of(found | {"kv_dtype": "bf16"}).options)["kv_cache_dtype"] == "auto"

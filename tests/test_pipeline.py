@@ -14,6 +14,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.ir import check
 from llmviewer.core.workload import decode
 from llmviewer.hardware.specs import load
+from llmviewer.serving.batching import RequestTimes
 from tests.representative import REPRESENTATIVE
 
 from .answers import analyze, answer, operators
@@ -200,3 +201,65 @@ def test_replicas_that_share_experts_match_single_requests() -> None:
         assert single.to_dict()["stages"] == two.to_dict(at)["stages"]
     names = [op["name"] for op in two.to_dict()["stages"]["decode"]["operators"]]
     assert "dispatch_all_to_all" in names and "combine_all_to_all" in names
+
+
+def served_13b(**options: Any) -> dict[str, float]:
+    """Metrics of a model whose sequences fit on one device too."""
+    found: dict[str, float] = answer("llama-2-13b", "h100-sxm", **(REQUEST | options))["metrics"]
+    return found
+
+
+@pytest.mark.parametrize("batching", ["continuous", "chunked"])
+def test_sequences_that_start_one_by_one_fill_the_pipeline(batching: str) -> None:
+    """32 sequences on 4 stages are 4 micro-batches of 8; a short prompt leaves decode steps only.
+
+    A step takes as long as one device with 8 sequences and 3 sends; so 4 stages make at most 4 times its tokens.
+    """
+    served = {"batching": batching, "input_len": 1, "output_len": 64}
+    one, four = served_13b(**served), served_13b(**served, batch_size=32, pipeline_parallel_size=4)
+    idle = served_13b(**served, batch_size=32, pipeline_parallel_size="4,microbatches=1")
+    assert 3.7 < four["output_tokens_per_s"] / one["output_tokens_per_s"] <= 4.0
+    assert one["tpot_s"] <= four["tpot_s"] < 1.1 * one["tpot_s"]
+    assert idle["output_tokens_per_s"] < four["output_tokens_per_s"]
+
+
+def test_a_filled_pipeline_is_no_faster_than_its_slowest_stage() -> None:
+    """2 stages of one layer-step s1 and s2 > s1 (the head): 2 micro-batches take 2 s2 a round, not s1 + s2."""
+    request = {"batch_size": 64, "input_len": 64, "output_len": 64, "pipeline_parallel_size": 2}
+    served = analyze("llama-2-13b", "h100-sxm", **request, batching="continuous").analysis
+    busiest, whole = (served.schedule.decode(times)[0] for times in (served.passes.busiest_s, served.passes.time_s))
+    assert whole < 2 * busiest
+    assert served.token_s[0] == pytest.approx(2 * busiest)
+    assert served.in_flight[0] == 2
+    assert served.tpot_s[0] >= served.decode_s[0] / 63
+
+
+def test_prompts_of_others_follow_on_the_slowest_stage() -> None:
+    """4 running, prefill 0.4 s through 4 stages, the next one 0.1 s later: 3 others take 0.3 s, not 1.2 s."""
+    times = RequestTimes(
+        prefill_s=np.array([0.4]), next_s=np.array([0.1]), decode_s=np.array([1.0]), steps=np.array([10.0]),
+        users=4.0, running=4.0, interference=1.0,
+    )  # fmt: skip
+    assert times.others_s[0] == pytest.approx(0.3)
+    assert times.tpot_s[0] == pytest.approx((1.0 + 0.3) / 10)
+    assert times.ttft_s[0] == pytest.approx(0.4)
+
+
+def test_fewer_sequences_than_stages_are_one_micro_batch_each() -> None:
+    """3 sequences on 8 stages: a step is one sequence through all stages, as long as the whole model takes for it."""
+    served = {"batching": "continuous", "input_len": 1, "output_len": 64, "pipeline_parallel_size": 8}
+    alone, three = served_13b(**served, batch_size=1), served_13b(**served, batch_size=3)
+    assert three["tpot_s"] == pytest.approx(alone["tpot_s"], rel=0.05)
+
+
+def test_each_micro_batch_has_its_own_chunked_steps() -> None:
+    """33 sequences of which one is in prefill are 32 decodes in a mixed step; 4 micro-batches of 9 have 8 each."""
+    served = {"batching": "chunked,tokens=512", "batch_size": 33, "input_len": 512, "output_len": 512}
+    one = answer("llama-2-13b", "h100-sxm", **REQUEST | served)["serving"]
+    four = answer("llama-2-13b", "h100-sxm", **REQUEST | served, pipeline_parallel_size=4)["serving"]
+    assert one["decodes_in_mixed_step"] == pytest.approx(32.0)
+    assert four["decodes_in_mixed_step"] == pytest.approx(8.0)
+
+
+def test_a_static_batch_leaves_the_pipeline_as_it_was_asked_for() -> None:
+    assert metrics(pipeline_parallel_size=4) == metrics(pipeline_parallel_size="4,microbatches=1")

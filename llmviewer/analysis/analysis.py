@@ -82,7 +82,8 @@ class Analysis:
         if self.running is None:
             return alone
         engine = self.system.engine
-        alone = replace(alone, interference=engine.interference, request_s=engine.request_s)
+        next_s = self.prefill_s - self.own_prefill_s + self.schedule.prefill(self.gap_s)
+        alone = replace(alone, next_s=next_s, interference=engine.interference, request_s=engine.request_s)
         users = self.system.parallelism.replica(self.request).batch_size
         return self.system.batching.times(alone, self.running, users)
 
@@ -104,7 +105,14 @@ class Analysis:
         passes = self.passes
         if self.system.parallelism.pipeline == 1:
             return self.schedule.prefill(passes.time_s)
+        if self.running is not None and self.running.mixed:
+            return self.schedule.prefill(self.gap_s)
         return self.schedule.pipelined_prefill(passes.time_s, passes.busiest_s, passes.fill_s)
+
+    @property
+    def gap_s(self) -> Count:
+        """Time after which another prefill pass follows, per pass [s]: on the slowest stage, or after a mixed step."""
+        return self.step_s if self.running is not None and self.running.mixed else self.passes.busiest_s
 
     @property
     def bounds_all_chunks(self) -> bool:
@@ -122,13 +130,16 @@ class Analysis:
         parallelism = self.system.parallelism
         if parallelism.microbatches == 1:
             return self.passes.time_s
-        in_flight: Array = self._in_flight[self.schedule.point_of_pass.astype(int)]
+        in_flight: Array = self.in_flight[self.schedule.point_of_pass.astype(int)]
         return np.maximum(self.passes.time_s, self.passes.busiest_s * in_flight)
 
     @property
-    def _in_flight(self) -> Array:
-        """Micro-batches of each point."""
-        return self.system.parallelism.in_flight(self.request) * np.ones(self.schedule.points)
+    def in_flight(self) -> Array:
+        """Micro-batches of each point: parts of a static batch, or of the sequences that run on a replica."""
+        own, ones = self.system.parallelism, np.ones(self.schedule.points)
+        if self.running is None:
+            return own.in_flight(self.request) * ones
+        return np.minimum(self.running.request.batch_size, float(own.microbatches)) * ones
 
     @property
     def decode_s(self) -> Array:
@@ -183,7 +194,7 @@ class Analysis:
     def decode_mbu(self) -> Array:
         """Weight and cache bytes that the real decode steps read over their time x bandwidth; NaN without any step."""
         read = self.per_round(lambda one: one.schedule.decode_sum(one.passes.read_bytes))
-        repeats = 1.0 if self.system.parallelism.microbatches == 1 else self._in_flight
+        repeats = 1.0 if self.system.parallelism.microbatches == 1 else self.in_flight
         time_s = np.where(self.schedule.tokens > 0, self.decode_s, np.nan)
         return np.asarray(read * repeats / (time_s * self.system.chip.bandwidth_bytes_per_s))
 

@@ -226,6 +226,7 @@ def replica_of(model: Model, system: System, token_budget: float) -> Replica:
         prompt_bytes=partial(_prompt_bytes, model, system),
         new_tokens=lambda request: request.input_len - system.kv_cache.prefix_hit(request.input_len),
         token_budget=token_budget,
+        microbatches=system.parallelism.microbatches,
     )
 
 

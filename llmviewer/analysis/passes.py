@@ -18,7 +18,7 @@ from llmviewer.serving.schedule import Schedule, peak_memory_passes, schedule
 
 
 def passes_of(system: System, request: Request, token_budget: float, running: Running | None) -> Schedule:
-    """Passes of the fullest replica, one micro-batch after another.
+    """Passes of the fullest replica: prefill of one micro-batch after another, decode steps of one micro-batch.
 
     token_budget: most tokens of one prefill pass.  running: the sequences that run concurrently; None for a static
     batch.
@@ -28,7 +28,8 @@ def passes_of(system: System, request: Request, token_budget: float, running: Ru
         plan = schedule(own, token_budget, system.kv_cache, generation=system.generation)
     else:
         plan = _passes_of_running(system, own, token_budget, running)
-    return plan if system.parallelism.microbatches == 1 else plan.repeated(system.parallelism.in_flight(request))
+    in_turn = running is None and system.parallelism.microbatches > 1
+    return plan.repeated(system.parallelism.in_flight(request)) if in_turn else plan
 
 
 def _passes_of_running(system: System, own: Request, token_budget: float, running: Running) -> Schedule:

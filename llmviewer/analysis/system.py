@@ -54,7 +54,8 @@ class AppliedTechnique:
 class Parallelism:
     """Numbers of devices by what they split.  A graph is always that of one device.
 
-    microbatches: parts of a batch that go through the pipeline one after another.
+    microbatches: parts of a batch that go through the pipeline one after another.  fills: their number was not
+    requested, so that a batching without a common start may fill the pipeline.
     expert: devices over which whole experts are distributed (tensor x data groups); 1: each expert is split.
     sequence: norms and residual sums are split by tokens in a tensor group.
     instances: replicas like this one that serve together (disaggregation).
@@ -67,6 +68,7 @@ class Parallelism:
     expert: int = 1
     sequence: bool = False
     microbatches: int = 1
+    fills: bool = False
     instances: int = 1
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -33,7 +33,8 @@ class RequestTimes:
     prefill_s: all prompts that are prefilled together.  decode_s: all decode steps of a sequence.
     steps: number of decode steps.  users: sequences to serve concurrently; running: those whose KV cache fits.
     prompts_per_pass: number of prompts in prefill_s.  interference: of the engine.
-    request_s: time of the host before the first token of a request, beside its passes.
+    request_s: time of the host before the first token of a request, beside its passes.  next_s: time after which other
+    prompts can follow those of prefill_s, shorter in a pipeline; None: prefill_s.
     """
 
     prefill_s: Array
@@ -44,13 +45,13 @@ class RequestTimes:
     prompts_per_pass: Count = 1.0
     interference: float = 0.0
     request_s: float = 0.0
+    next_s: Array | None = None
 
     @property
     def others_s(self) -> Array:
         """Prefill of the other running sequences [s]: each starts one request during one of ours."""
-        return np.asarray(
-            self.prefill_s / self.prompts_per_pass * np.maximum(self.running - self.prompts_per_pass, 0.0)
-        )
+        next_s = self.prefill_s if self.next_s is None else self.next_s
+        return np.asarray(next_s / self.prompts_per_pass * np.maximum(self.running - self.prompts_per_pass, 0.0))
 
     @property
     def cycle_s(self) -> Array:
@@ -103,13 +104,14 @@ class Replica:
 
     max_sequences: sequences of a request whose KV cache fits, given the largest number of tokens of a pass.
     prompt_bytes: KV cache of one prompt on each device.  new_tokens: tokens of each prompt without its prefix hit.
-    token_budget: most tokens of a prefill pass.
+    token_budget: most tokens of a prefill pass.  microbatches: parts of the running sequences, one per pipeline stage.
     """
 
     max_sequences: Callable[[Request, Count], Count]
     prompt_bytes: Callable[[Request], Count]
     new_tokens: Callable[[Request], Count]
     token_budget: float = np.inf
+    microbatches: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,7 +121,7 @@ class Running:
     request: the sequences that decode together.  prompts_per_pass: prompts of a prefill pass.
     chunk_tokens: most prompt tokens of a pass, if it differs from the engine's token budget.
     decodes: sequences that decode in every prefill pass.  filled: 1.0 where the last pass of a prompt is filled up with
-    tokens of the next prompt.
+    tokens of the next prompt.  mixed: prompts are prefilled in the steps of their micro-batch, chunk by chunk.
     """
 
     request: Request
@@ -127,13 +129,18 @@ class Running:
     chunk_tokens: Count | None = None
     decodes: Count = 0.0
     filled: Count = 0.0
+    mixed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """How sequences share a replica; this base class is static batching.  name: value of the option."""
+    """How sequences share a replica; this base class is static batching.
+
+    name: value of the option.  fills_pipeline: sequences start one by one, so every pipeline stage has its own.
+    """
 
     name: str = "static"
+    fills_pipeline: ClassVar[bool] = False
 
     def padded(self, request: Request) -> Request:
         """The request, padded to the output length for which its sequences occupy their slots."""

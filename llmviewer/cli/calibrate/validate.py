@@ -72,8 +72,8 @@ def command(
     """Predict what was measured: how far off is each figure of a benchmark, each kernel of a table.
 
     Benchmarks are told apart by content; options state what a file does not.  Tables are those of docs/calibration.md
-    (kernels, whole requests) and docs/memory.md (what engines log about memory at start-up).  No row is dropped: what
-    cannot be predicted is named and counted.
+    (kernels, whole requests, whole systems) and docs/memory.md (what engines log about memory at start-up).  No row is
+    dropped: what cannot be predicted is named and counted.
     """
     views.check_output(format, output, (*map(str, table), profile))
     from llmviewer.calibrate import judge

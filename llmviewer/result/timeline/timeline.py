@@ -77,7 +77,7 @@ class _TimelineBuilder:
                 name = f"prefill{owner}" + (f", pass {count} of {len(plan.prefill)}" if len(plan.prefill) > 1 else "")
                 sends = self.send("KV cache") if pool and count == len(plan.prefill) else ()
                 self.add_pass(priced, at, PassPlacement(name=name, start=start, share=share, pool=pool, sends=sends))
-                start += value_at(priced.analysis.passes.busiest_s, at) * share
+                start += value_at(priced.analysis.gap_s, at) * share
         facts["kv_cache_bytes"] = self.facts.cache(0)  # when the last prefill ends
 
     def decode(self, plan: PassSelection) -> None:

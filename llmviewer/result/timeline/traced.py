@@ -67,8 +67,7 @@ class PassSelection:
 
 def _estimated_events(analysis: Analysis, point: int, prefills: float, steps: float) -> float:
     """Approximate number of events of these passes, draft passes included."""
-    parallelism = analysis.system.parallelism
-    microbatches = value_at(parallelism.in_flight(analysis.request), point)
+    microbatches = value_at(analysis.in_flight, point)
     events = _events_per_pass(analysis.evaluation) * (prefills + steps * microbatches)
     for draft, drafting in analysis.drafts:
         passes = steps * np.ceil(value_at(draft.passes, point)) + (prefills if draft.caches else 0.0)
@@ -137,7 +136,7 @@ class PricedPasses:
     @property
     def in_flight(self) -> int:
         """Number of micro-batches of a decode step."""
-        return int(value_at(self.analysis.system.parallelism.in_flight(self.analysis.request), self.point))
+        return int(value_at(self.analysis.in_flight, self.point))
 
     def value(self, count: Count, at: int) -> float:
         """The value of a count for one pass of the schedule."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -72,10 +73,11 @@ def plan_chunks(running: Count, prompt: Count, steps: Count, budget: Count) -> C
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkedRunning(Running):
-    """Running sequences and their chunk plan.  budget: token budget of a step."""
+    """Running sequences and their chunk plan.  budget: tokens of a step.  together: sequences of a micro-batch."""
 
     plan: ChunkPlan
     budget: float
+    together: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,7 +95,8 @@ class ChunkedTimes(RequestTimes):
     @property
     def waiting_s(self) -> Array:
         """Queueing time for the prompts ahead, if every step is mixed [s]."""
-        prompts = np.maximum(self.running - self.prompts_per_pass, 0.0) / self.prompts_per_pass
+        together = self.chunked.together
+        prompts = np.maximum(together - self.prompts_per_pass, 0.0) / self.prompts_per_pass
         return np.maximum(self.prefill_s * prompts - self.others_s, 0.0)
 
     @property
@@ -137,6 +140,7 @@ class Chunked(Batching):
     """
 
     name: str = "chunked"
+    fills_pipeline: ClassVar[bool] = True
     tokens: float = 0.0
 
     def budget(self, requested: float | None, default: float) -> float:
@@ -158,15 +162,18 @@ class Chunked(Batching):
         budget = self.budget(None, replica.token_budget)
         places = replica.max_sequences(request, budget)
         running = replace(request, batch_size=np.minimum(request.batch_size, places))
-        chunk_plan = plan_chunks(running.batch_size, replica.new_tokens(request), request.output_len - 1.0, budget)
+        together = np.ceil(running.batch_size / np.minimum(running.batch_size, float(replica.microbatches)))
+        chunk_plan = plan_chunks(together, replica.new_tokens(request), request.output_len - 1.0, budget)
         return ChunkedRunning(
             request=running,
             prompts_per_pass=chunk_plan.prompts_per_pass,
             chunk_tokens=chunk_plan.chunk_tokens,
             decodes=chunk_plan.decodes,
             filled=chunk_plan.filled,
+            mixed=True,
             plan=chunk_plan,
             budget=budget,
+            together=together,
         )
 
     def times(self, passes: RequestTimes, running: Running, users: Count) -> RequestTimes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ class Continuous(Batching):
     """
 
     name: str = "continuous"
+    fills_pipeline: ClassVar[bool] = True
 
     def admit(self, request: Request, replica: Replica) -> Running | None:
         """Sequences that fit in the KV cache."""
@@ -42,7 +44,9 @@ TECHNIQUE = Technique(
     kind="batching",
     summary="A new sequence starts whenever another ends, and prompts are prefilled between decode steps; batch_size "
     "users each send their next request when the last is answered.",
-    formula="A of U users run; cycle = A p + n t (p: prefill of a prompt, n steps of t); TPOT = t + phi (A - 1) p / n, "
+    formula="A of U users run, in a pipeline as one micro-batch per stage; cycle = A p + n t (p: prefill of a prompt "
+    "on the slowest stage, n steps of t, the larger of all stages and the slowest times their number); "
+    "TPOT = t + phi (A - 1) p / n, "
     "TTFT = p + (1 - phi)(A - 1) p + (U/A - 1) cycle; phi: share of others' prefill between a sequence's tokens",
     source="Orca, OSDI 2022, https://www.usenix.org/conference/osdi22/presentation/yu; vLLM arXiv 2309.06180",
     example="llmviewer analyze llama-2-13b --hardware a100-sxm --batch-size 16 --batching continuous",

@@ -12,7 +12,20 @@ from llmviewer.techniques.technique import Change
 
 def with_batching(batching: Batching) -> Change:
     """The change that sets the batching method; no change for the plain static batch."""
-    return lambda system: system if batching is STATIC else replace(system, batching=batching)
+    return lambda system: system if batching is STATIC else replace(_filled(system, batching), batching=batching)
+
+
+def _filled(system: System, batching: Batching) -> System:
+    """The system with a micro-batch in every pipeline stage, if sequences start one by one and none were requested.
+
+    Engines keep as many batches in flight as there are stages: max_concurrent_batches in
+    https://github.com/vllm-project/vllm/blob/main/vllm/v1/executor/multiproc_executor.py, and micro-batches of
+    https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/_torch/pyexecutor/py_executor.py.
+    """
+    own = system.parallelism
+    if not (batching.fills_pipeline and own.fills) or system.scheme is not None:
+        return system
+    return replace(system, parallelism=replace(own, microbatches=own.pipeline))
 
 
 def check_mixable(batching: str, system: System) -> None:

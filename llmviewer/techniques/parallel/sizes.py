@@ -11,7 +11,7 @@ from llmviewer.techniques.technique import Change, Parameter, Technique, parse_n
 
 _PIPELINE = (
     Parameter(name="stages", low=1, high=MAX_DEVICES, whole=True),
-    Parameter(name="microbatches", default=1, low=1, high=MAX_DEVICES, whole=True),
+    Parameter(name="microbatches", default=0, low=1, high=MAX_DEVICES, whole=True),
 )
 
 
@@ -56,7 +56,7 @@ def _pipeline(text: str) -> Change:
     sizes = parse_numbers("--pipeline-parallel-size", text, _PIPELINE)
     stages, microbatches = int(sizes["stages"]), int(sizes["microbatches"])
     return lambda system: with_parallelism(
-        system, replace(system.parallelism, pipeline=stages, microbatches=microbatches)
+        system, replace(system.parallelism, pipeline=stages, microbatches=max(microbatches, 1), fills=not microbatches)
     )
 
 
@@ -110,7 +110,8 @@ PIPELINE = Technique(
     formula="fullest stage ceil(layers/p) layers, embedding on the first, head on the last; a stage sends tokens x "
     "hidden to the next; m micro-batches of B/m: prefill takes the sum over stages + (m-1) x the slowest stage, "
     "(p-1)/(m+p-1) of it idle; without a token budget the ideal prefill bounds all chunk sizes: m x the slowest stage "
-    "+ one token on the others; a decode step the larger of the sum over stages and m x the slowest",
+    "+ one token on the others; a decode step the larger of the sum over stages and m x the slowest; m = 1 for a "
+    "static batch, p under continuous and chunked batching, where sequences that start one by one fill the pipeline",
     source="GPipe arXiv 1811.06965; Megatron-LM arXiv 2104.04473",
     example="llmviewer analyze llama-2-70b --hardware h100 --batch-size 32 --pipeline-parallel-size 4,microbatches=4",
     make=_pipeline,
