@@ -12,7 +12,6 @@ from llmviewer.api.configuration import configuration
 from llmviewer.core.ir import Graph, Operator, check
 from llmviewer.core.workload import decode
 from llmviewer.hardware import specs
-from llmviewer.models import load
 from llmviewer.ops.gemm import GemmShape
 from llmviewer.techniques.kernels.of_engine import with_engine_kernels
 from llmviewer.techniques.sparsity.expert_skew import distinct_experts, selection_probabilities
