@@ -177,6 +177,7 @@ def document(rows: Sequence[ScoredFigure]) -> dict[str, Any]:
             "preset": listed[0].source.preset,
             "hardware": sorted({one.row.hardware for one in listed}),
             "address": listed[0].source.source,
+            "conditions": listed[0].source.conditions,
             **summary(listed),
         }
         for name, listed in by_source.items()

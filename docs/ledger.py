@@ -58,7 +58,8 @@ def section(source: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
     return (
         f"## {source['source']}\n\n{source['title']}. <{source['address'].split()[0]}>\n\n"
         f"Predicted with the preset `{source['preset']}`: mean error {source['mape']:.1%}, "
-        f"{source['covered80']:.0%} inside the 80 % interval.\n\n" + table(columns, map(_cells, rows))
+        f"{source['covered80']:.0%} inside the 80 % interval.\n\n{source['conditions']}\n\n"
+        + table(columns, map(_cells, rows))
     )
 
 
