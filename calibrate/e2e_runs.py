@@ -63,8 +63,8 @@ def _throughput(times: RequestTimes, sizes: RequestSizes) -> Array:
 
 
 def _decode(times: RequestTimes, sizes: RequestSizes) -> Array:
-    """Tokens per second of the decode steps; with a prompt (gpt-fast), over the whole request."""
-    return np.where(sizes.input_len > 0, _throughput(times, sizes), sizes.batch / times.tpot_s)
+    """Tokens per second of the decode steps, without prefill."""
+    return sizes.batch / times.tpot_s
 
 
 #: metric -> its value in its unit.

@@ -24,7 +24,7 @@ FOLDER = "calibrate/ledger"
 LEDGER_METRICS = {
     "ttft_ms": "time to the first token: of the whole static batch, or the mean over requests that arrive one by one",
     "tpot_ms": "mean time per output token after the first",
-    "decode_tok_s": "generated tokens per second of all sequences, without prefill or with a prompt of a few tokens",
+    "decode_tok_s": "generated tokens per second of all sequences over the decode steps, without prefill",
     "throughput_tok_s": "output tokens per second of all devices, prefill time included",
     "latency_ms": "whole request or static batch: prefill and all decode steps",
     "speedup": "time per output token without the row's options / with them",

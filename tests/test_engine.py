@@ -175,6 +175,16 @@ def test_attention_that_does_not_share_kv_heads_reads_them_once_per_query_head()
     assert term(prefill(8.0, 100.0)) == pytest.approx((1.5 - 1) * 2.0)
 
 
+def test_a_generation_without_rows_takes_the_constants_of_the_one_before_but_not_its_errors() -> None:
+    own = {"constants": {"step": 3.0}, "residuals": {"tpot_ms": {"afar": [0.9, 0.95, 1.05, 1.1]}}}
+    of_others = {"tpot_ms": {"afar": [0.6, 0.8, 1.2, 1.4]}}
+    preset = engine.parse("x", file(constants={"step": 1.0}, residuals=of_others, generations={"gaudi2": own}))
+    assert preset.of_generation("gaudi2").residuals["tpot_ms"]["afar"] == (0.9, 0.95, 1.05, 1.1)
+    later = preset.of_generation("gaudi3")
+    assert later.constants == {"step": 3.0}
+    assert later.residuals["tpot_ms"]["afar"] == (0.6, 0.8, 1.2, 1.4)
+
+
 def test_the_host_time_of_a_request_delays_its_first_token_only() -> None:
     times = RequestTimes(
         prefill_s=np.array([0.010]), decode_s=np.array([0.045]), steps=np.array([9.0]), request_s=0.050

@@ -63,6 +63,8 @@ NUMBER_KEYS = (
 )
 #: Keys of a preset that may differ on chips of another generation, where the engine runs other kernels.
 GENERATION_KEYS = ("constants", "factors", "ungrouped", "error", "residuals")
+#: Generation -> the maker's earlier one, whose values of GENERATION_KEYS it takes if a preset has none of its own.
+EARLIER_GENERATIONS = {"gaudi3": "gaudi2", "cdna4": "cdna3"}
 #: Most tokens of a pass for which engines run a matrix-vector kernel.
 MAX_MATVEC_TOKENS = 8.0
 #: Keys that a fit adds to a preset: its errors and quantiles on held-out rows.
@@ -140,8 +142,15 @@ class Engine:
         return replace(engine, memory=self.memory_versions.on(chip, self.version, self.name))
 
     def of_generation(self, generation: str) -> Engine:
-        """The engine with its kernels on chips of a generation."""
-        return replace(self, **self.generations[generation]) if generation in self.generations else self
+        """The engine with its kernels on chips of a generation.
+
+        Without its own values it takes those of the maker's generation before it, but not their errors: it keeps those
+        of chips that the preset was not fitted on.
+        """
+        if generation in self.generations:
+            return replace(self, **self.generations[generation])
+        earlier = self.generations.get(EARLIER_GENERATIONS.get(generation, ""), {})
+        return replace(self, **{name: value for name, value in earlier.items() if name not in FITTED_KEYS})
 
     def terms(self, graph: Graph, step: Step, chip: Chip, seconds: Seconds) -> tuple[tuple[str, Count], ...]:
         """Seconds that a forward pass takes in addition to its kernels, by name; terms that are zero are omitted.
