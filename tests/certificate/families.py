@@ -74,6 +74,7 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family(model_class="Olmo2ForCausalLM"),
     "nemotron": Family(model_class="NemotronForCausalLM"),
     "seed_oss": Family(model_class="SeedOssForCausalLM"),
+    "emu3_text_model": Family(model_class="Emu3ForCausalLM"),
     "stablelm": Family(model_class="StableLmForCausalLM"),
     # dense, windows or rotary embedding in some layers only
     "qwen2": Family(model_class="Qwen2ForCausalLM", layers=(by.layer_types,), cut=cut.windows_from_second_layer),
@@ -127,8 +128,11 @@ FAMILIES: dict[str, Family] = {
 }
 
 NESTED_TEXT: dict[str, str] = {
+    "emu3": "emu3_text_model",
+    "fuyu": "persimmon",
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
+    "got_ocr2": "qwen2",
     "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "mistral3": "mistral",

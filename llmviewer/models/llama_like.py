@@ -1,0 +1,207 @@
+"""Dense architectures with RMSNorm that differ from Llama in the facts that their entries state.
+
+Each entry is the parser of one class of transformers; its defaults are those of the class's config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from llmviewer.core.errors import unknown
+from llmviewer.layers.attention import QkNorm
+from llmviewer.models.config import Config
+from llmviewer.models.deepseek import latent_attention
+from llmviewer.models.dense import AFTER, Dense, one_window, sizes
+from llmviewer.models.fields import layer_count, layer_types, sliding_or_full
+from llmviewer.ops.norm import bare_rms_norm
+
+#: Letters of EXAONE's `sliding_window_pattern`: local and global attention.
+LETTERS = {"L": "sliding", "G": "full"}
+
+
+def first_of_four(config: Config) -> list[str]:
+    """`full` for the first of every four layers, else `sliding`; the config may list the types."""
+    default = ["sliding" if layer % 4 else "full" for layer in range(layer_count(config))]
+    return layer_types(config, ("full", "sliding"), default)
+
+
+def all_sliding(config: Config) -> list[str]:
+    """The window of `sliding_window` in every layer, unless the config lists the types."""
+    return layer_types(config, ("full", "sliding"), one_window(config))
+
+
+def exaone_types(config: Config) -> list[str]:
+    """Full attention in all layers without a window, else in every fourth; the pattern may be letters (LLLG)."""
+    stated = config.get("sliding_window_pattern", 4)
+    config.ignore("layer_types")
+    if not config.has("sliding_window"):
+        return ["full"] * layer_count(config)
+    if not isinstance(stated, str):
+        return sliding_or_full(config, 4)
+    for letter in stated:
+        if letter not in LETTERS:
+            raise unknown("letter of sliding_window_pattern", letter, LETTERS, where=config.where)
+    default = [LETTERS[stated[layer % len(stated)]] for layer in range(layer_count(config))]
+    return layer_types(config, ("sliding", "full"), default)
+
+
+def local_layers(config: Config, types: Sequence[str]) -> list[bool]:
+    """Rope in layers with a window; also in full ones if no layer has a window."""
+    return [word == "sliding" or "sliding" not in types for word in types]
+
+
+#: Olmo3ForCausalLM: OLMo 2 with a window in three of four layers.
+OLMO3 = Dense(
+    defaults={**sizes(4096, 11008, 32, 32, 50304, 2048), "sliding_window": 4096},
+    places=AFTER,
+    qk_norm=QkNorm.WHOLE,
+    types=partial(sliding_or_full, period=4),
+)
+#: Exaone4ForCausalLM: norms after each part, QK-norm, and no rope in full layers beside layers with a window.
+EXAONE4 = Dense(
+    defaults={
+        **sizes(4096, 16384, 32, 32, 102400, 2048),
+        "num_key_value_heads": 32,
+        "sliding_window": 4096,
+    },
+    places=AFTER,
+    qkv_bias=False,
+    out_bias=False,
+    mlp_bias=False,
+    qk_norm=QkNorm.PER_HEAD,
+    types=exaone_types,
+    rope=local_layers,
+)
+#: Ernie4_5ForCausalLM: one flag for the biases of all matrices.
+ERNIE4_5 = Dense(
+    defaults={**sizes(1024, 3072, 18, 16, 103424, 131072), "num_key_value_heads": 2, "head_dim": 128},
+    ignored="compression_ratio",
+    qkv_bias="use_bias",
+    out_bias="use_bias",
+    mlp_bias="use_bias",
+    tied=True,
+)
+#: SeedOssForCausalLM: biases on q, k and v; the heads together are wider than the residual stream.
+SEED_OSS = Dense(
+    defaults={
+        **sizes(4096, 27648, 64, 80, 155136, 524288),
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "attention_bias": True,
+    },
+    ignored="residual_dropout",
+    out_bias="attention_out_bias",
+)
+#: HunYuanDenseV1ForCausalLM: QK-norm after rope.
+HUNYUAN = Dense(
+    defaults=sizes(4096, 11008, 32, 32, 290943, 2048),
+    constants={"use_qk_norm": True, "use_cla": False},
+    ignored="eod_token_id",
+    names={"attention_head_dim": "head_dim"},
+    mlp_bias=False,
+    qk_norm=QkNorm.PER_HEAD,
+)
+#: MinistralForCausalLM: Mistral with a window in the layers that the config lists.
+MINISTRAL = Dense(
+    defaults={**sizes(4096, 14336, 32, 32, 32000, 131072), "num_key_value_heads": 8, "sliding_window": 4096},
+    qkv_bias=False,
+    out_bias=False,
+    mlp_bias=False,
+    types=all_sliding,
+)
+#: Ministral3ForCausalLM: Mistral without a window by default.
+MINISTRAL3 = Dense(
+    defaults={**sizes(4096, 14336, 34, 32, 131072, 262144), "num_key_value_heads": 8, "head_dim": 128},
+    qkv_bias=False,
+    out_bias=False,
+    mlp_bias=False,
+    types=one_window,
+)
+#: ApertusForCausalLM: QK-norm and an MLP without a gate, whose activation has two learned numbers.
+APERTUS = Dense(
+    defaults={**sizes(4096, 14336, 32, 32, 131072, 65536), "hidden_act": "xielu"},
+    constants={"hidden_act": "xielu", "qk_norm": True, "post_norm": False},
+    qk_norm=QkNorm.PER_HEAD,
+    gated=False,
+    mlp_bias=False,
+    parameters=2,
+)
+#: ArceeForCausalLM: an MLP without a gate.
+ARCEE = Dense(defaults={**sizes(2560, 18432, 32, 32, 32000, 4096), "hidden_act": "relu2"}, gated=False)
+#: InternLM3ForCausalLM (remote code): biases of the attention's input matrices apart from those of all others.
+INTERNLM3 = Dense(
+    defaults={**sizes(4096, 10240, 48, 32, 128512, 32768), "num_key_value_heads": 2, "head_dim": 128},
+    names={"qkv_bias": "attention_bias", "bias": "mlp_bias"},
+    out_bias="mlp_bias",
+)
+#: IQuestCoderForCausalLM (remote code): Llama.
+IQUESTCODER = Dense(
+    defaults={**sizes(5120, 27648, 80, 40, 76800, 131072), "num_key_value_heads": 8, "head_dim": 128}
+)
+#: VaultGemmaForCausalLM: Gemma 2 without norms after its parts.
+VAULTGEMMA = Dense(
+    defaults={
+        **sizes(2304, 9216, 26, 8, 256000, 8192),
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    },
+    types=partial(sliding_or_full, period=2),
+    mlp_bias=False,
+    scaled=True,
+    tied=True,
+    caps=True,
+)
+#: HeliumForCausalLM: Llama without a bias on the attention's output.
+HELIUM = Dense(
+    defaults={**sizes(2560, 7040, 24, 20, 48000, 4096), "num_key_value_heads": 20, "head_dim": 128}, out_bias=False
+)
+#: NanoChatForCausalLM: norms without weights, also on the embeddings; an MLP without a gate.
+NANOCHAT = Dense(
+    defaults={**sizes(768, 8192, 12, 6, 50304, 2048), "hidden_act": "relu2", "final_logit_softcapping": 15.0},
+    norm=bare_rms_norm,
+    qk_norm=QkNorm.WEIGHTLESS,
+    gated=False,
+    mlp_bias=False,
+    embedding_norm=True,
+    caps=True,
+)
+#: BitNetForCausalLM: a further norm before the last matrix of attention and MLP.
+BITNET = Dense(
+    defaults={**sizes(2560, 6912, 30, 20, 128256, 2048), "num_key_value_heads": 5, "hidden_act": "relu2"},
+    mlp_bias=False,
+    sub_norms=True,
+)
+#: CwmForCausalLM: a window in three of four layers.
+CWM = Dense(
+    defaults={
+        **sizes(6144, 21504, 64, 48, 128256, 131072),
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "sliding_window": 8192,
+    },
+    qkv_bias=False,
+    out_bias=False,
+    types=first_of_four,
+)
+#: Emu3ForCausalLM, its language model: Llama.
+EMU3 = Dense(defaults={**sizes(4096, 14336, 32, 32, 184622, 9216), "num_key_value_heads": 8})
+#: YoutuForCausalLM: DeepSeek-V3's latent attention in a dense model.
+YOUTU = Dense(
+    defaults={
+        **sizes(2048, 6144, 32, 16, 128256, 131072),
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    },
+    mixer=latent_attention,
+    mlp_bias=False,
+    ignored="embedding_initializer_range",
+    tied=True,
+)
