@@ -79,6 +79,7 @@ class Dense:
     parallel: attention and MLP read the same norm's output.
     factors: factors on embeddings, branches and logits (Granite).  caps: soft caps (Gemma).
     sub_norms: norms before the last matrix of attention and MLP.  parameters: learned numbers of the activation.
+    around_if: the flag that asks for norms after each part too.  beside: other parts of the model, which are not run.
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -87,6 +88,7 @@ class Dense:
     ignored: str = ""
     norm: NormMaker = rms_norm
     places: Mapping[str, str] = field(default_factory=lambda: BEFORE)
+    around_if: Switch = False
     mixer: Callable[[Config, Dtype], Mixer] | None = None
     fused: bool = False
     qkv_bias: Switch = "attention_bias"
@@ -111,6 +113,7 @@ class Dense:
     head_bias: Switch = False
     factors: bool = False
     caps: bool = False
+    beside: str = ""
 
     def __call__(self, config: Config, dtype: Dtype) -> Model:
         """The model of a config; the form of a parser."""
@@ -120,7 +123,8 @@ class Dense:
         kinds = list(zip(types, words, strict=True))
         mixer = (self.mixer or self._attention)(config, dtype)
         mlp, parallel = self._mlp(config, dtype), _on(config, self.parallel)
-        norms = self._norms(config, dtype, SHARED if parallel else self.places)
+        places = SHARED if parallel else AROUND if _on(config, self.around_if) else self.places
+        norms = self._norms(config, dtype, places)
 
         def layer(kind: tuple[str, str], repeats: int) -> DecoderLayer:
             return DecoderLayer(
@@ -192,6 +196,8 @@ class Dense:
             embedding=replace(plain.embedding, scaled=scaled, positions=rows, norm=before),
             head=replace(plain.head, logit_flops=logit_flops, logit_special=cap),
         )
+        if self.beside:
+            built = parts.with_other_parts(built, config, self.beside)
         return parts.with_head_bias(built) if _on(config, self.head_bias) else built
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from llmviewer.core.errors import unknown
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError, unknown
 from llmviewer.layers.attention import QkNorm
+from llmviewer.layers.mla import Mla
 from llmviewer.models.config import Config
 from llmviewer.models.deepseek import latent_attention
 from llmviewer.models.dense import AFTER, Dense, one_window, sizes
-from llmviewer.models.fields import layer_count, layer_types, sliding_or_full
+from llmviewer.models.fields import head_count, hidden_size, layer_count, layer_types, sliding_or_full
 from llmviewer.ops.norm import bare_rms_norm
 
 #: Letters of EXAONE's `sliding_window_pattern`: local and global attention.
@@ -49,6 +51,20 @@ def exaone_types(config: Config) -> list[str]:
 def local_layers(config: Config, types: Sequence[str]) -> list[bool]:
     """Rope in layers with a window; also in full ones if no layer has a window."""
     return [word == "sliding" or "sliding" not in types for word in types]
+
+
+def layers_with_base(config: Config, types: Sequence[str]) -> list[bool]:
+    """Rope in the layers whose base in `layer_rope_theta` is not 0."""
+    bases = config.get("layer_rope_theta", [1.0] * len(types))
+    if not isinstance(bases, list) or len(bases) < len(types):
+        raise UserError(f"{config.where}: field 'layer_rope_theta' must list {len(types)} layers")
+    return [bool(base) for base in bases[: len(types)]]
+
+
+def minicpm_attention(config: Config, dtype: Dtype) -> Mla:
+    """Latent attention; values are hidden_size / heads wide unless stated."""
+    config.defaults(v_head_dim=hidden_size(config) // head_count(config))
+    return latent_attention(config, dtype)
 
 
 #: Olmo3ForCausalLM: OLMo 2 with a window in three of four layers.
@@ -190,6 +206,52 @@ CWM = Dense(
 )
 #: Emu3ForCausalLM, its language model: Llama.
 EMU3 = Dense(defaults={**sizes(4096, 14336, 32, 32, 184622, 9216), "num_key_value_heads": 8})
+#: GraniteSWAForCausalLM: Granite with sinks and a window in three of four layers; a rope base of 0 means no rope.
+GRANITE_SWA = Dense(
+    defaults={**sizes(2560, 8192, 24, 20, 100352, 8192), "num_key_value_heads": 4, "sliding_window": 128},
+    ignored="attention_multiplier",
+    sinks=True,
+    types=first_of_four,
+    rope=layers_with_base,
+    tied=True,
+    factors=True,
+)
+#: HyperCLOVAXForCausalLM: Granite with norms after each part.
+HYPERCLOVAX = Dense(
+    defaults={**sizes(4096, 11008, 32, 32, 32000, 2048), "use_post_norm": True},
+    ignored="attention_multiplier",
+    around_if="use_post_norm",
+    factors=True,
+)
+#: Phi4MultimodalForCausalLM and its first form (phi4mm, remote code): Phi-3 beside towers for images and sound.
+PHI4_MULTIMODAL = Dense(
+    defaults={**sizes(3072, 8192, 32, 32, 200064, 131072), "num_key_value_heads": 8},
+    constants={"attention_bias": False, "lm_head_bias": False, "full_attn_mod": 1, "mlp_bias": False},
+    ignored="interpolate_factor embd_layer audio_processor img_processor speech_lora vision_lora embed_layer",
+    types=one_window,
+    fused=True,
+    fused_mlp=True,
+    qkv_bias=False,
+    out_bias=False,
+    beside="vision and audio parts or their LoRA matrices",
+)
+#: MiniCPM3ForCausalLM: DeepSeek's latent attention and factors on embeddings, branches and logits.
+MINICPM3 = Dense(
+    defaults={
+        **sizes(2560, 6400, 62, 40, 73448, 32768),
+        "q_lora_rank": 768,
+        "kv_lora_rank": 256,
+        "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 32,
+        "embedding_multiplier": 12,
+        "residual_multiplier": 1.4,
+    },
+    names={"scale_emb": "embedding_multiplier", "scale_depth": "residual_multiplier"},
+    ignored="dim_model_base",
+    mixer=minicpm_attention,
+    tied=True,
+    factors=True,
+)
 #: YoutuForCausalLM: DeepSeek-V3's latent attention in a dense model.
 YOUTU = Dense(
     defaults={

@@ -197,10 +197,14 @@ def text_config_parser(parse: Callable[[Config, Dtype], Model]) -> Callable[[Con
         text = config.section("text_config")
         if config.has("tie_word_embeddings"):
             text.defaults(tie_word_embeddings=config.get("tie_word_embeddings"))
-        built = parse(text, dtype)
-        stored = vision_parameters(config.fields, built.hidden)
-        memory = f"; {stored / 1e9:.2f} B parameters of the vision tower count as memory" if stored else ""
-        note = f"only the language model is counted, not the vision or audio part{memory}"
-        return replace(built, notes=(*built.notes, note), vision_parameters=stored)
+        return with_other_parts(parse(text, dtype), config, "vision or audio part")
 
     return parse_text
+
+
+def with_other_parts(built: Model, config: Config, parts: str) -> Model:
+    """Add a note that the `parts` of a model beside its language model are not run, and the memory of a vision tower."""
+    stored = vision_parameters(config.fields, built.hidden)
+    memory = f"; {stored / 1e9:.2f} B parameters of the vision tower count as memory" if stored else ""
+    note = f"only the language model is counted, not the {parts}{memory}"
+    return replace(built, notes=(*built.notes, note), vision_parameters=stored)

@@ -3,7 +3,8 @@
 `layers` lists functions that distinguish layers (none: all equal). `fields` turns a published config into the fields
 of the class. `cut` changes further fields of a reduced config. `experts_chosen` is the share of the experts' products
 that belong to chosen experts (1 unless the library runs them all). `stand_ins` replaces the forward pass of modules
-that cannot run without data. `code` states whether the class is the model's own or an equivalent of the same shapes.
+that cannot run without data. `beside` names modules of other parts (towers for images and sound), whose parameters do
+not belong to the language model. `code` states whether the class is the model's own or an equivalent of the same shapes.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Family:
     cut: Callable[[dict[str, Any], Any], dict[str, Any]] = cut.nothing_else
     experts_chosen: Callable[[Any], Fraction] = only_chosen_run
     stand_ins: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
 
 
 FAMILIES: dict[str, Family] = {
@@ -75,6 +77,7 @@ FAMILIES: dict[str, Family] = {
     "nemotron": Family(model_class="NemotronForCausalLM"),
     "seed_oss": Family(model_class="SeedOssForCausalLM"),
     "emu3_text_model": Family(model_class="Emu3ForCausalLM"),
+    "phi4_multimodal": Family(model_class="Phi4MultimodalForCausalLM", beside=("embed_tokens_extend",)),
     "stablelm": Family(model_class="StableLmForCausalLM"),
     # dense, windows or rotary embedding in some layers only
     "qwen2": Family(model_class="Qwen2ForCausalLM", layers=(by.layer_types,), cut=cut.windows_from_second_layer),
