@@ -18,6 +18,8 @@ PROMPT, CACHED, BATCH = 48, 40, 2
 DECODERS = [model_type for model_type in causal_classes() if model_type not in LEFT_OUT]
 #: Decoders that are refused -> why.
 REFUSED: dict[str, str] = {
+    "blt": "its large part runs on patches of bytes, whose number depends on the text",
+    "gemma4_unified_assistant": "a draft head without a cache of its own: it reads that of its target model",
 }
 #: Decoders whose code does not run without data -> why; only their parameters are compared.
 NOT_RUN: dict[str, str] = {
@@ -25,6 +27,7 @@ NOT_RUN: dict[str, str] = {
 }
 #: Decoders whose default config the library itself cannot build -> why.
 NOT_BUILT: dict[str, str] = {
+    "gemma4_assistant": "its class refuses the inputs per layer of its default text config",
     "hunyuan_v1_dense": "head_dim is null, of which its attention takes the root",
     "ministral": "head_dim is null, of which its attention takes the root",
 }

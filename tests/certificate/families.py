@@ -88,6 +88,9 @@ FAMILIES: dict[str, Family] = {
     "gemma4_text": Family(
         model_class="Gemma4ForCausalLM", layers=(by.layer_types, by.cache_sharing), cut=cut.shared_tail
     ),
+    "gemma4_unified_text": Family(
+        model_class="Gemma4UnifiedForCausalLM", layers=(by.layer_types, by.cache_sharing), cut=cut.shared_tail
+    ),
     "cohere2": Family(model_class="Cohere2ForCausalLM", layers=(by.layer_types,)),
     "olmo3": Family(model_class="Olmo3ForCausalLM", layers=(by.layer_types,)),
     # experts in every layer
@@ -135,6 +138,7 @@ NESTED_TEXT: dict[str, str] = {
     "fuyu": "persimmon",
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "got_ocr2": "qwen2",
     "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
