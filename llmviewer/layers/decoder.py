@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
@@ -53,7 +53,7 @@ class DecoderLayer:
     """`repeats` layers of one kind.  The mixer or the feed-forward part may be missing (Mamba, Nemotron-H).
 
     residual_flops: FLOP per element of a residual sum: 1, or 2 if the branch is scaled first.
-    tail: a part after both sums (Gemma 4).
+    lead, tail: a part before the mixer's norm (Gemma 3n) and one after both sums (Gemma 4).
     numbers: layer numbers in the model; empty: the first `repeats` layers.
     """
 
@@ -64,6 +64,7 @@ class DecoderLayer:
     feed_forward: FeedForward | None = None
     residual: Residual = Residual.SEQUENTIAL
     residual_flops: float = 1.0
+    lead: FeedForward | None = None
     tail: FeedForward | None = None
     numbers: tuple[int, ...] = ()
 
@@ -72,6 +73,9 @@ class DecoderLayer:
         operators: list[Operator] = []
         norms = self.norms
         x = hidden
+        if self.lead is not None:
+            operators += self.lead.operators(step, x)
+            x = replace(operators[-1].output, elements=x.elements)
         if self.mixer is not None:
             branch = self._branch(step, x, norms.attn, self.mixer, norms.attn_post)
             operators += branch

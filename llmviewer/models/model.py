@@ -70,6 +70,7 @@ class Head:
     """Final norm over all tokens, then lm_head at the positions that need logits.
 
     tied: lm_head uses the embedding's table.  project: a matrix back to the table's width (OPT-350m).
+    merge: makes one stream of several before the norm (Gemma 3n).
     logit_flops, logit_special: vector FLOP and exponentials per logit (soft cap, scale).
     """
 
@@ -77,6 +78,7 @@ class Head:
     tied: bool
     norm: Norm | None = None
     project: Linear | None = None
+    merge: FeedForward | None = None
     logit_flops: float = 0.0
     logit_special: float = 0.0
 
@@ -84,6 +86,9 @@ class Head:
         """The operators of the head: final_norm, lm_head."""
         operators: list[Operator] = []
         x = hidden
+        if self.merge is not None:
+            operators += self.merge.operators(step, x)
+            x = operators[-1].output
         if self.norm is not None:
             operators.append(self.norm.operator(x, step.tokens))
             x = operators[-1].output

@@ -18,7 +18,7 @@ from typing import Any
 from . import layer_kinds as by
 from . import published_fields as to
 from . import reductions as cut
-from .stand_ins import dbrx_experts
+from .stand_ins import dbrx_experts, dense_mlp
 
 
 class Code(Enum):
@@ -85,6 +85,12 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family(model_class="SmolLM3ForCausalLM", layers=(by.layer_types, by.rotary_layers)),
     "gemma2": Family(model_class="Gemma2ForCausalLM", layers=(by.layer_types,)),
     "gemma3_text": Family(model_class="Gemma3ForCausalLM", layers=(by.layer_types,)),
+    "gemma3n_text": Family(
+        model_class="Gemma3nForCausalLM",
+        layers=(by.layer_types, by.cache_sharing),
+        cut=cut.shared_tail_of_lists,
+        stand_ins={"Gemma3nTextMLP": dense_mlp},
+    ),
     "gemma4_text": Family(
         model_class="Gemma4ForCausalLM", layers=(by.layer_types, by.cache_sharing), cut=cut.shared_tail
     ),
@@ -137,6 +143,7 @@ NESTED_TEXT: dict[str, str] = {
     "emu3": "emu3_text_model",
     "fuyu": "persimmon",
     "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "got_ocr2": "qwen2",

@@ -32,6 +32,13 @@ def shared_tail(fields: Fields, resolved: Any) -> Fields:
     return {**fields, "num_hidden_layers": 2 * period, "layer_types": types, "num_kv_shared_layers": period}
 
 
+def shared_tail_of_lists(fields: Fields, resolved: Any) -> Fields:
+    """Gemma 3n: as Gemma 4, and the lists that must have one entry per layer."""
+    short = shared_tail(fields, resolved)
+    names = ("intermediate_size", "activation_sparsity_pattern")
+    return {**short, **{name: getattr(resolved, name)[: short["num_hidden_layers"]] for name in names}}
+
+
 def first_layers(fields: Fields, full_depth: int, depth: int) -> Fields:
     """The config of the first `depth` layers: depth fields, per-layer lists and patterns, lists of layer indices."""
     shortened = {
