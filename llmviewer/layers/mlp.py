@@ -20,7 +20,7 @@ class Mlp:
 
     fused: gate and up are one matrix.  prefix: of the operators' names (`shared_`, `expert_`).
     experts: number of such parts (mixture of experts).  norm: an RMSNorm before the last matrix (BitNet).
-    parameters: learned numbers of the activation (xIELU).
+    parameters: learned numbers of the activation (xIELU).  out_bias: a bias on the last matrix alone (TeleChat).
     """
 
     hidden: int
@@ -32,6 +32,7 @@ class Mlp:
     bias: bool = False
     prefix: str = ""
     experts: int = 1
+    out_bias: bool = False
     norm: bool = False
     parameters: int = 0
 
@@ -61,7 +62,7 @@ class Mlp:
             in_features=width_in,
             out_features=width_out,
             dtype=self.dtype,
-            bias=self.bias,
+            bias=self.bias or (self.out_bias and name == "down_proj"),
             experts=self.experts,
             parts=2.0 if self.experts > 1 and name in ("gate_proj", "up_proj") and self.gated else 1.0,
             role=self._role(name),

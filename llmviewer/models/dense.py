@@ -33,6 +33,16 @@ ON_SUM = {"attn_sum": "attn_norm", "mlp_sum": "mlp_norm"}
 #: One norm before attention and MLP in parallel.
 SHARED = {"attn": "attn_norm"}
 
+#: Names of older classes -> the usual ones.
+OLDER_NAMES = {
+    **dict.fromkeys(("n_embd", "n_embed", "d_model"), "hidden_size"),
+    **dict.fromkeys(("n_layer", "n_layers", "num_layers"), "num_hidden_layers"),
+    **dict.fromkeys(("n_head", "n_heads", "num_heads", "attention_heads"), "num_attention_heads"),
+    **dict.fromkeys(("n_inner", "ffn_dim"), "intermediate_size"),
+    "n_positions": "max_position_embeddings",
+    "activation_function": "hidden_act",
+}
+
 
 def sizes(
     hidden: int, intermediate: int | None, layers: int, heads: int, vocabulary: int, context: int
@@ -74,6 +84,7 @@ class Dense:
 
     defaults: of the class, for fields that a config leaves out.  names: own name of a field -> the usual one.
     constants: fields with the one value that is supported.  ignored: fields without effect on shapes.
+    prepare: makes the usual fields of fields that other names cannot.
     mixer: makes another kind of attention.  qk_norm_if: the flag that asks for the QK-norm.
     positions: rows of a learned position table beyond the longest context; None = no table.
     parallel: attention and MLP read the same norm's output.
@@ -86,6 +97,7 @@ class Dense:
     names: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     ignored: str = ""
+    prepare: Callable[[Config], None] | None = None
     norm: NormMaker = rms_norm
     places: Mapping[str, str] = field(default_factory=lambda: BEFORE)
     around_if: Switch = False
@@ -102,6 +114,7 @@ class Dense:
     gated: bool = True
     fused_mlp: bool = False
     mlp_bias: Switch = "mlp_bias"
+    mlp_out_bias: bool = False
     sub_norms: bool = False
     parameters: int = 0
     parallel: Switch = False
@@ -141,9 +154,11 @@ class Dense:
 
     def _prepare(self, config: Config) -> None:
         """Give fields their usual names, fill in the class's defaults, and check what is constant."""
-        for own, usual in self.names.items():
+        for own, usual in {**OLDER_NAMES, **self.names}.items():
             if config.has(own):
                 config.defaults(**{usual: config.get(own)})
+        if self.prepare:
+            self.prepare(config)
         config.defaults(**self.defaults)
         for name, value in self.constants.items():
             config.expect(name, value)
@@ -178,6 +193,7 @@ class Dense:
             gated=self.gated,
             fused=self.fused_mlp,
             bias=_on(config, self.mlp_bias),
+            out_bias=self.mlp_out_bias,
             norm=self.sub_norms,
             parameters=self.parameters,
         )

@@ -39,12 +39,7 @@ GPT_NEO = _layer_norm_gpt(
         "sliding_window": 256,
         "hidden_act": "gelu_new",
     },
-    names={
-        "num_heads": "num_attention_heads",
-        "num_layers": "num_hidden_layers",
-        "window_size": "sliding_window",
-        "activation_function": "hidden_act",
-    },
+    names={"window_size": "sliding_window"},
     ignored="embed_dropout",
     qkv_bias=False,
     out_bias=True,
@@ -56,14 +51,6 @@ GPT_NEO = _layer_norm_gpt(
 #: CodeGenForCausalLM: GPT-J with one matrix for q, k and v.
 CODEGEN = _layer_norm_gpt(
     defaults={**sizes(4096, None, 28, 16, 50400, 2048), "hidden_act": "gelu_new", "rotary_dim": 64},
-    names={
-        "n_embd": "hidden_size",
-        "n_layer": "num_hidden_layers",
-        "n_head": "num_attention_heads",
-        "n_inner": "intermediate_size",
-        "n_positions": "max_position_embeddings",
-        "activation_function": "hidden_act",
-    },
     fused=True,
     qkv_bias=False,
     out_bias=False,
@@ -118,13 +105,6 @@ BIOGPT = _layer_norm_gpt(
 #: XGLMForCausalLM: BioGPT with computed positions, which are no parameters.
 XGLM = _layer_norm_gpt(
     defaults={**sizes(1024, 4096, 24, 16, 256008, 2048), "hidden_act": "gelu", "scale_embedding": True},
-    names={
-        "d_model": "hidden_size",
-        "ffn_dim": "intermediate_size",
-        "num_layers": "num_hidden_layers",
-        "attention_heads": "num_attention_heads",
-        "activation_function": "hidden_act",
-    },
     qkv_bias=True,
     out_bias=True,
     rope=nowhere,
@@ -134,13 +114,7 @@ XGLM = _layer_norm_gpt(
 #: CTRLLMHeadModel: GPT-2 with computed positions and a bias on the head.
 CTRL = _layer_norm_gpt(
     defaults={**sizes(1280, 8192, 48, 16, 246534, 256), "hidden_act": "relu"},
-    names={
-        "n_embd": "hidden_size",
-        "dff": "intermediate_size",
-        "n_layer": "num_hidden_layers",
-        "n_head": "num_attention_heads",
-        "n_positions": "max_position_embeddings",
-    },
+    names={"dff": "intermediate_size"},
     qkv_bias=True,
     out_bias=True,
     rope=nowhere,
@@ -151,13 +125,7 @@ CTRL = _layer_norm_gpt(
 #: OpenAIGPTLMHeadModel (GPT-1): norms after the sums, no final norm.
 OPENAI_GPT = _layer_norm_gpt(
     defaults={**sizes(768, 3072, 12, 12, 40478, 512), "hidden_act": "gelu"},
-    names={
-        "n_embd": "hidden_size",
-        "n_layer": "num_hidden_layers",
-        "n_head": "num_attention_heads",
-        "n_positions": "max_position_embeddings",
-        "afn": "hidden_act",
-    },
+    names={"afn": "hidden_act"},
     ignored="predict_special_tokens n_special",
     places=ON_SUM,
     fused=True,

@@ -137,7 +137,7 @@ MINISTRAL3 = Dense(
 #: ApertusForCausalLM: QK-norm and an MLP without a gate, whose activation has two learned numbers.
 APERTUS = Dense(
     defaults={**sizes(4096, 14336, 32, 32, 131072, 65536), "hidden_act": "xielu"},
-    constants={"hidden_act": "xielu", "qk_norm": True, "post_norm": False},
+    constants={"hidden_act": "xielu", "qk_norm": True, "post_norm": False, "mlp_bias": False},
     qk_norm=QkNorm.PER_HEAD,
     gated=False,
     mlp_bias=False,
