@@ -78,6 +78,8 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": Family(model_class="SeedOssForCausalLM"),
     "emu3_text_model": Family(model_class="Emu3ForCausalLM"),
     "phi4_multimodal": Family(model_class="Phi4MultimodalForCausalLM", beside=("embed_tokens_extend",)),
+    "git": Family(model_class="GitForCausalLM", beside=("image_encoder", "visual_projection")),
+    "mllama_text_model": Family(model_class="MllamaForCausalLM"),
     "stablelm": Family(model_class="StableLmForCausalLM"),
     # dense, windows or rotary embedding in some layers only
     "qwen2": Family(model_class="Qwen2ForCausalLM", layers=(by.layer_types,), cut=cut.windows_from_second_layer),
@@ -150,6 +152,7 @@ NESTED_TEXT: dict[str, str] = {
     "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "mistral3": "mistral",
+    "mllama": "mllama_text_model",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
