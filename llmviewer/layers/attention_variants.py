@@ -23,7 +23,7 @@ GATE_FLOPS, GATE_SPECIAL = 5.0, 3.0
 
 
 def varied(attention: Attention, variant: type[Variant]) -> Variant:
-    """The same attention as one of the `variant`."""
+    """A copy of the attention as an instance of `variant`."""
     return variant(**{field.name: getattr(attention, field.name) for field in fields(attention)})
 
 
@@ -52,7 +52,7 @@ class DifferentialAttention(Attention):
             parameters=0,
             dtype=self.dtype,
         ).operator(y, tokens)
-        return (difference, norm, *Attention._after(self, tokens, norm.output, before))  # noqa: SLF001
+        return (difference, norm, *Attention._after(self, tokens, norm.output, before))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

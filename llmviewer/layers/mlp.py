@@ -11,7 +11,7 @@ from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import Activation, activate, gated
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import rms_norm
+from llmviewer.ops.norm import Norm, rms_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +85,21 @@ class Mlp:
             return act
         weight = Tensor(name=f"{name}.weight", elements=1.0 * self.parameters, dtype=self.dtype, role=Role.WEIGHT)
         return replace(act, reads=(*act.reads, whole(weight)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """BERT's prediction head: a matrix, an activation and a norm before lm_head, over the rows that need logits."""
+
+    dense: Linear
+    activation: Activation
+    norm: Norm
+
+    def on_rows(self, rows: Count, x: Tensor) -> tuple[Operator, ...]:
+        """The operators over `rows` rows."""
+        dense = self.dense.operator(x, rows)
+        act = activate("prediction_act", dense.output, rows, self.activation)
+        return (dense, act, self.norm.operator(act.output, rows))
 
 
 def _read(operator: Operator) -> Access:

@@ -233,3 +233,9 @@ def _variant(config: Config, mixer: Mixer, kind: tuple[str, str]) -> Mixer:
     if kind[0] == "sliding":
         mixer = replace(mixer, window=window(config))
     return mixer if kind[1] == "rope" else replace(mixer, rotary_dim=0)
+
+
+def attention_of(layer: DecoderLayer) -> Attention:
+    """The attention of a layer of `Dense`."""
+    assert isinstance(layer.mixer, Attention)
+    return layer.mixer

@@ -1,4 +1,4 @@
-"""Gemma 3n: several residual streams, inputs per layer, shared KV caches, and sparse activations in the first layers."""
+"""Gemma 3n: several residual streams, inputs per layer, shared KV caches, sparse activations in some layers."""
 
 from __future__ import annotations
 

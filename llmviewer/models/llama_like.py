@@ -5,60 +5,14 @@ Each entry is the parser of one class of transformers; its defaults are those of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.errors import UserError, unknown
 from llmviewer.layers.attention import QkNorm
 from llmviewer.layers.mla import Mla
 from llmviewer.models.config import Config
 from llmviewer.models.deepseek import latent_attention
-from llmviewer.models.dense import AFTER, Dense, one_window, sizes
-from llmviewer.models.fields import head_count, hidden_size, layer_count, layer_types, sliding_or_full
+from llmviewer.models.dense import Dense, one_window, sizes
+from llmviewer.models.fields import head_count, hidden_size
 from llmviewer.ops.norm import bare_rms_norm
-
-#: Letters of EXAONE's `sliding_window_pattern`: local and global attention.
-LETTERS = {"L": "sliding", "G": "full"}
-
-
-def first_of_four(config: Config) -> list[str]:
-    """`full` for the first of every four layers, else `sliding`; the config may list the types."""
-    default = ["sliding" if layer % 4 else "full" for layer in range(layer_count(config))]
-    return layer_types(config, ("full", "sliding"), default)
-
-
-def all_sliding(config: Config) -> list[str]:
-    """The window of `sliding_window` in every layer, unless the config lists the types."""
-    return layer_types(config, ("full", "sliding"), one_window(config))
-
-
-def exaone_types(config: Config) -> list[str]:
-    """Full attention in all layers without a window, else in every fourth; the pattern may be letters (LLLG)."""
-    stated = config.get("sliding_window_pattern", 4)
-    config.ignore("layer_types")
-    if not config.has("sliding_window"):
-        return ["full"] * layer_count(config)
-    if not isinstance(stated, str):
-        return sliding_or_full(config, 4)
-    for letter in stated:
-        if letter not in LETTERS:
-            raise unknown("letter of sliding_window_pattern", letter, LETTERS, where=config.where)
-    default = [LETTERS[stated[layer % len(stated)]] for layer in range(layer_count(config))]
-    return layer_types(config, ("sliding", "full"), default)
-
-
-def local_layers(config: Config, types: Sequence[str]) -> list[bool]:
-    """Rope in layers with a window; also in full ones if no layer has a window."""
-    return [word == "sliding" or "sliding" not in types for word in types]
-
-
-def layers_with_base(config: Config, types: Sequence[str]) -> list[bool]:
-    """Rope in the layers whose base in `layer_rope_theta` is not 0."""
-    bases = config.get("layer_rope_theta", [1.0] * len(types))
-    if not isinstance(bases, list) or len(bases) < len(types):
-        raise UserError(f"{config.where}: field 'layer_rope_theta' must list {len(types)} layers")
-    return [bool(base) for base in bases[: len(types)]]
 
 
 def minicpm_attention(config: Config, dtype: Dtype) -> Mla:
@@ -67,28 +21,6 @@ def minicpm_attention(config: Config, dtype: Dtype) -> Mla:
     return latent_attention(config, dtype)
 
 
-#: Olmo3ForCausalLM: OLMo 2 with a window in three of four layers.
-OLMO3 = Dense(
-    defaults={**sizes(4096, 11008, 32, 32, 50304, 2048), "sliding_window": 4096},
-    places=AFTER,
-    qk_norm=QkNorm.WHOLE,
-    types=partial(sliding_or_full, period=4),
-)
-#: Exaone4ForCausalLM: norms after each part, QK-norm, and no rope in full layers beside layers with a window.
-EXAONE4 = Dense(
-    defaults={
-        **sizes(4096, 16384, 32, 32, 102400, 2048),
-        "num_key_value_heads": 32,
-        "sliding_window": 4096,
-    },
-    places=AFTER,
-    qkv_bias=False,
-    out_bias=False,
-    mlp_bias=False,
-    qk_norm=QkNorm.PER_HEAD,
-    types=exaone_types,
-    rope=local_layers,
-)
 #: Ernie4_5ForCausalLM: one flag for the biases of all matrices.
 ERNIE4_5 = Dense(
     defaults={**sizes(1024, 3072, 18, 16, 103424, 131072), "num_key_value_heads": 2, "head_dim": 128},
@@ -118,14 +50,6 @@ HUNYUAN = Dense(
     mlp_bias=False,
     qk_norm=QkNorm.PER_HEAD,
 )
-#: MinistralForCausalLM: Mistral with a window in the layers that the config lists.
-MINISTRAL = Dense(
-    defaults={**sizes(4096, 14336, 32, 32, 32000, 131072), "num_key_value_heads": 8, "sliding_window": 4096},
-    qkv_bias=False,
-    out_bias=False,
-    mlp_bias=False,
-    types=all_sliding,
-)
 #: Ministral3ForCausalLM: Mistral without a window by default.
 MINISTRAL3 = Dense(
     defaults={**sizes(4096, 14336, 34, 32, 131072, 262144), "num_key_value_heads": 8, "head_dim": 128},
@@ -152,26 +76,7 @@ INTERNLM3 = Dense(
     out_bias="mlp_bias",
 )
 #: IQuestCoderForCausalLM (remote code): Llama.
-IQUESTCODER = Dense(
-    defaults={**sizes(5120, 27648, 80, 40, 76800, 131072), "num_key_value_heads": 8, "head_dim": 128}
-)
-#: VaultGemmaForCausalLM: Gemma 2 without norms after its parts.
-VAULTGEMMA = Dense(
-    defaults={
-        **sizes(2304, 9216, 26, 8, 256000, 8192),
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "sliding_window": 4096,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
-    },
-    types=partial(sliding_or_full, period=2),
-    mlp_bias=False,
-    scaled=True,
-    tied=True,
-    caps=True,
-)
+IQUESTCODER = Dense(defaults={**sizes(5120, 27648, 80, 40, 76800, 131072), "num_key_value_heads": 8, "head_dim": 128})
 #: HeliumForCausalLM: Llama without a bias on the attention's output.
 HELIUM = Dense(
     defaults={**sizes(2560, 7040, 24, 20, 48000, 4096), "num_key_value_heads": 20, "head_dim": 128}, out_bias=False
@@ -192,30 +97,8 @@ BITNET = Dense(
     mlp_bias=False,
     sub_norms=True,
 )
-#: CwmForCausalLM: a window in three of four layers.
-CWM = Dense(
-    defaults={
-        **sizes(6144, 21504, 64, 48, 128256, 131072),
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "sliding_window": 8192,
-    },
-    qkv_bias=False,
-    out_bias=False,
-    types=first_of_four,
-)
 #: Emu3ForCausalLM, its language model: Llama.
 EMU3 = Dense(defaults={**sizes(4096, 14336, 32, 32, 184622, 9216), "num_key_value_heads": 8})
-#: GraniteSWAForCausalLM: Granite with sinks and a window in three of four layers; a rope base of 0 means no rope.
-GRANITE_SWA = Dense(
-    defaults={**sizes(2560, 8192, 24, 20, 100352, 8192), "num_key_value_heads": 4, "sliding_window": 128},
-    ignored="attention_multiplier",
-    sinks=True,
-    types=first_of_four,
-    rope=layers_with_base,
-    tied=True,
-    factors=True,
-)
 #: HyperCLOVAXForCausalLM: Granite with norms after each part.
 HYPERCLOVAX = Dense(
     defaults={**sizes(4096, 11008, 32, 32, 32000, 2048), "use_post_norm": True},

@@ -11,7 +11,7 @@ from llmviewer.core.ir import BUFFER, Access, Block, Graph, Operator, Pass, Role
 from llmviewer.core.workload import Step, decode
 from llmviewer.layers.decoder import DecoderLayer, FeedForward
 from llmviewer.layers.mla import Mla, MlaForm
-from llmviewer.layers.prediction import Prediction
+from llmviewer.layers.mlp import Prediction
 from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear, is_routed
 from llmviewer.ops.norm import Norm

@@ -54,7 +54,7 @@ QWEN = Dense(
     out_bias="bias",
     mlp_bias="bias",
 )
-#: https://huggingface.co/microsoft/phi-2 (before transformers had Phi), modeling_phi.py: Phi with one matrix for q, k, v.
+#: https://huggingface.co/microsoft/phi-2, modeling_phi.py of 2023: Phi with one matrix for q, k and v.
 PHI_MSFT = Dense(
     defaults={**sizes(1024, None, 20, 16, 50304, 2048), "hidden_act": "gelu_new"},
     names={"n_head_kv": "num_key_value_heads"},

@@ -4,7 +4,8 @@
 of the class. `cut` changes further fields of a reduced config. `experts_chosen` is the share of the experts' products
 that belong to chosen experts (1 unless the library runs them all). `stand_ins` replaces the forward pass of modules
 that cannot run without data. `beside` names modules of other parts (towers for images and sound), whose parameters do
-not belong to the language model. `code` states whether the class is the model's own or an equivalent of the same shapes.
+not belong to the language model. `code` states whether the class is the model's own or an equivalent of the same
+shapes.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": Family(model_class="SeedOssForCausalLM"),
     "emu3_text_model": Family(model_class="Emu3ForCausalLM"),
     "phi4_multimodal": Family(model_class="Phi4MultimodalForCausalLM", beside=("embed_tokens_extend",)),
+    "hrm_text": Family(model_class="HrmTextForCausalLM", layers=(by.every_layer,), cut=cut.two_layers_per_stack),
     "git": Family(model_class="GitForCausalLM", beside=("image_encoder", "visual_projection")),
     "mllama_text_model": Family(model_class="MllamaForCausalLM"),
     "stablelm": Family(model_class="StableLmForCausalLM"),

@@ -61,6 +61,11 @@ def cache_sharing(resolved: Any) -> Labels:
     return [layer >= first_shared for layer in range(resolved.num_hidden_layers)]
 
 
+def every_layer(resolved: Any) -> Labels:
+    """HRM: the number of layers follows from the runs of its stacks, which a cut shortens; none can be left out."""
+    return range(resolved.num_hidden_layers)
+
+
 def listed(resolved: Any) -> Labels:
     """Entries of all per-layer lists of the config object, and whether a layer is among the first dense ones."""
     depth = resolved.num_hidden_layers

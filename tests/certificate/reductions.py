@@ -39,6 +39,11 @@ def shared_tail_of_lists(fields: Fields, resolved: Any) -> Fields:
     return {**short, **{name: getattr(resolved, name)[: short["num_hidden_layers"]] for name in names}}
 
 
+def two_layers_per_stack(fields: Fields, resolved: Any) -> Fields:
+    """HRM: two layers in each stack, and as many layers as its stacks run in all."""
+    return {**fields, "num_layers_per_stack": 2, "num_hidden_layers": 2 * resolved.H_cycles * (resolved.L_cycles + 1)}
+
+
 def first_layers(fields: Fields, full_depth: int, depth: int) -> Fields:
     """The config of the first `depth` layers: depth fields, per-layer lists and patterns, lists of layer indices."""
     shortened = {
