@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +54,7 @@ def parse_gemma4(config: Config, dtype: Dtype) -> Model:
     config.ignore("num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_global_key_value_heads")
     config.defaults(num_experts_per_tok=config.get("top_k_experts"))
     types = [*sliding_or_full(config, 6)[:-1], "full"]  # the class makes the last layer a full one
+    _check_full_layers(config, types)
     first_shared = len(types) - config.count("num_kv_shared_layers", minimum=0, maximum=len(types) - 1)
     kinds = [(word, "shared" if layer >= first_shared else "own") for layer, word in enumerate(types)]
 
@@ -86,6 +88,13 @@ def _full_layer_fields(config: Config) -> dict[str, Any]:
     for section in stated.sections.values():
         section.ignore(*FULL_LAYER_FIELDS)
     return {FULL_LAYER_FIELDS[name]: value for name, value in (layers[0] if layers else {}).items()}
+
+
+def _check_full_layers(config: Config, types: Sequence[str]) -> None:
+    """Raise UserError unless `per_layer_config`, if there is one, lists the full layers and no others."""
+    listed = {int(name) for name in config.get("per_layer_config", {}) if name.isdecimal()}
+    if listed and listed != {layer for layer, word in enumerate(types) if word == "full"}:
+        raise UserError(f"{config.where}: per_layer_config must list the layers with full attention and no others")
 
 
 def _attention(config: Config, dtype: Dtype, layer_type: str) -> Attention:

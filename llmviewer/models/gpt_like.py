@@ -23,7 +23,7 @@ def neo_types(config: Config) -> list[str]:
     except (TypeError, ValueError):
         raise UserError(f"{config.where}: field 'attention_types' must list pairs of types and repeats") from None
     config.defaults(attention_layers=words)
-    return [NEO_TYPES[word] for word in config.words("attention_layers", NEO_TYPES, depth)]
+    return [NEO_TYPES[word] for word in config.words("attention_layers", tuple(NEO_TYPES), depth)]
 
 
 _layer_norm_gpt = partial(Dense, norm=layer_norm, gated=False, mlp_bias=True)

@@ -34,7 +34,7 @@ def exaone_types(config: Config) -> list[str]:
         return ["full"] * layer_count(config)
     if not isinstance(stated, str):
         return sliding_or_full(config, 4)
-    for letter in stated:
+    for letter in stated or "?":
         if letter not in LETTERS:
             raise unknown("letter of sliding_window_pattern", letter, LETTERS, where=config.where)
     default = [LETTERS[stated[layer % len(stated)]] for layer in range(layer_count(config))]
