@@ -36,6 +36,6 @@ def test_differential_attention_computes_scores_and_values_twice_over_the_same_c
 def test_a_dynamic_mask_multiplies_all_cached_values_at_every_step() -> None:
     """One bias per key and key-value head: 2 x 100 keys x 512 values x 8 heads, with 100 x 512 values read."""
     ours, plain = operators(varied(PLAIN, DynamicMaskAttention)), operators(PLAIN)
-    assert ours["dt_proj"].matmul_flops == 2 * KEYS * (8 * 64) * 8
-    assert ours["dt_proj"].reads[0].elements == KEYS * 8 * 64
+    assert ours["mask_proj"].matmul_flops == 2 * KEYS * (8 * 64) * 8
+    assert ours["mask_proj"].reads[0].elements == KEYS * 8 * 64
     assert ours["softmax"].vector_flops == plain["softmax"].vector_flops + 32 * KEYS

@@ -43,13 +43,16 @@ class Streams:
         coefs = self._linear(f"{part}_coefs", self.count, width).operator(y, step.tokens)
         return (replace(norm, name=f"{part}_norm"), replace(router, name=f"{part}_router"), tanh, coefs)
 
-    def projections(self, step: Step, x: Tensor, name: str) -> tuple[Operator, ...]:
-        """A matrix for every stream but the first, each result scaled to the magnitude of the first stream."""
-        names = [f"{name}_{stream}" for stream in range(1, self.count)]
-        linear = [self._linear(each, self.hidden, self.hidden).operator(x, step.tokens) for each in names]
-        y = Tensor(name=f"{name}_scaled", elements=x.elements * (self.count - 1.0), dtype=x.dtype)
-        reads = (whole(x), *(whole(operator.output) for operator in linear))
-        return (*linear, elementwise(y.name, reads, y, step.tokens, flops=MAGNITUDE_FLOPS))
+    def projections(self, step: Step, x: Tensor, name: str, *, inputs: float) -> tuple[Operator, ...]:
+        """A matrix for every stream but the first, each result scaled to the magnitude of the first stream.
+
+        inputs: streams that are read: one for all matrices, or one for each.
+        """
+        read = replace(x, elements=x.elements * inputs)
+        linear = self._linear(name, self.hidden, (self.count - 1) * self.hidden).operator(read, step.tokens)
+        y = Tensor(name=f"{name}_scaled", elements=linear.output.elements, dtype=x.dtype)
+        reads = (whole(x), whole(linear.output))
+        return (linear, elementwise(y.name, reads, y, step.tokens, flops=MAGNITUDE_FLOPS))
 
     def _linear(self, name: str, width_in: int, width_out: int) -> Linear:
         return Linear(name=name, in_features=width_in, out_features=width_out, dtype=self.dtype)
@@ -64,7 +67,7 @@ class Spread:
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
         """The operators of the inputs per layer and of the other streams."""
-        return (*self.inputs.operators(step, x), *self.streams.projections(step, x, "altup_projection"))
+        return (*self.inputs.operators(step, x), *self.streams.projections(step, x, "altup_projection", inputs=1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +121,8 @@ class Merge:
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
         """Matrices, magnitudes and the mean."""
-        made = self.streams.projections(step, x, "altup_unembed_projection")
+        others = self.streams.count - 1.0
+        made = self.streams.projections(step, x, "altup_unembed_projection", inputs=others)
         y = Tensor(name="altup_mean", elements=x.elements, dtype=x.dtype)
         reads = (whole(x), whole(made[-1].output))
         return (*made, elementwise(y.name, reads, y, step.tokens, flops=float(self.streams.count)))

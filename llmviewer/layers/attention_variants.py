@@ -71,7 +71,7 @@ class DynamicMaskAttention(Attention):
         keys, width = shape.keys(), self.kv_heads * (self.v_dim or self.head_dim)
         values = Tensor(name="v_cache", elements=keys * (1.0 * width), dtype=self.dtype, role=Role.CACHE)
         linear = Linear(
-            name="dt_proj",
+            name="mask_proj",
             in_features=width,
             out_features=self.kv_heads,
             dtype=self.dtype,

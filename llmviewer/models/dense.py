@@ -132,6 +132,8 @@ class Dense:
         """The model of a config; the form of a parser."""
         self._prepare(config)
         types = self.types(config)
+        if self.types is not no_window:
+            config.ignore("sliding_window")  # none of the layers may have it
         words = ("rope" if rope else "nope" for rope in self.rope(config, types))
         kinds = list(zip(types, words, strict=True))
         mixer = (self.mixer or self._attention)(config, dtype)

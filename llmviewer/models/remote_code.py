@@ -40,7 +40,7 @@ MINICPM = Dense(
     factors=True,
 )
 #: https://huggingface.co/OrionStarAI/Orion-14B-Base, modeling_orion.py: LayerNorm with biases.
-ORION = Dense(defaults=sizes(4096, 15360, 40, 40, 84608, 4096), norm=layer_norm, mlp_bias=False)
+ORION = Dense(defaults=sizes(5120, 15360, 40, 40, 84608, 4096), norm=layer_norm, mlp_bias=False)
 #: https://huggingface.co/Qwen/Qwen-7B, modeling_qwen.py: one matrix with biases for q, k and v.
 QWEN = Dense(
     defaults={**sizes(4096, None, 32, 32, 151936, 8192), "head_dim": 128},
