@@ -1,6 +1,7 @@
 """The registry of architectures: `model_type` -> parser (Config x Dtype -> Model).
 
-A new architecture is one parser function in the file of its family, and one line here.
+A new architecture is one entry of the form `dense.Dense`, or one parser function, in the file of its family, and one
+line here.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from llmviewer.models.model import Model
 
 Parser: TypeAlias = Callable[[Config, Dtype], Model]
 
-#: model_type -> "module.function" in this folder; only the requested module is imported.
+#: model_type -> "module.entry" or "module.function" in this folder; only the requested module is imported.
 ARCHITECTURES: dict[str, str] = {
-    "Yi": "remote_code.LLAMA",
+    "Yi": "llama.LLAMA",
     "apertus": "llama_like.APERTUS",
-    "aquila": "remote_code.LLAMA",
+    "aquila": "llama.LLAMA",
     "arcee": "llama_like.ARCEE",
     "baichuan": "llama.parse_baichuan",
     "biogpt": "gpt_like.BIOGPT",
@@ -60,20 +61,20 @@ ARCHITECTURES: dict[str, str] = {
     "gpt_neox_japanese": "one_of_a_kind.parse_gpt_neox_japanese",
     "gpt_oss": "mixtral.parse_gpt_oss",
     "gptj": "gpt.parse_gptj",
-    "granite": "llama.parse_granite",
+    "granite": "llama.GRANITE",
     "granite_swa": "windowed.GRANITE_SWA",
     "helium": "llama_like.HELIUM",
     "hrm_text": "hrm.parse_hrm_text",
     "hunyuan_v1_dense": "llama_like.HUNYUAN",
     "hyperclovax": "llama_like.HYPERCLOVAX",
     "internlm": "remote_code.INTERNLM",
-    "internlm2": "llama.parse_internlm2",
+    "internlm2": "llama.INTERNLM2",
     "internlm3": "llama_like.INTERNLM3",
     "iquestcoder": "llama_like.IQUESTCODER",
     "jais2": "gpt_like.JAIS2",
     "jamba": "jamba.parse_jamba",
     "kimi_k2": "deepseek.parse_deepseek_v3",
-    "llama": "llama.parse_llama",
+    "llama": "llama.LLAMA",
     "llama4_text": "llama4.parse_llama4",
     "mamba": "mamba.parse_mamba",
     "mamba2": "mamba.parse_mamba2",
@@ -86,7 +87,7 @@ ARCHITECTURES: dict[str, str] = {
     "minimax_text_01": "minimax.parse_minimax_text_01",
     "ministral": "windowed.MINISTRAL",
     "ministral3": "llama_like.MINISTRAL3",
-    "mistral": "llama.parse_mistral",
+    "mistral": "llama.MISTRAL",
     "mixtral": "mixtral.parse_mixtral",
     "mllama_text_model": "mllama.parse_mllama",
     "modernbert-decoder": "modernbert.parse_modernbert_decoder",
@@ -95,7 +96,7 @@ ARCHITECTURES: dict[str, str] = {
     "nemotron": "nemotron.parse_nemotron",
     "nemotron_h": "nemotron.parse_nemotron_h",
     "olmo": "gpt_like.OLMO",
-    "olmo2": "llama.parse_olmo2",
+    "olmo2": "llama.OLMO2",
     "olmo3": "windowed.OLMO3",
     "olmoe": "mixtral.parse_olmoe",
     "openai-gpt": "gpt_like.OPENAI_GPT",
@@ -104,7 +105,7 @@ ARCHITECTURES: dict[str, str] = {
     "persimmon": "gpt_like.PERSIMMON",
     "phi": "gpt.parse_phi",
     "phi-msft": "remote_code.PHI_MSFT",
-    "phi3": "llama.parse_phi3",
+    "phi3": "llama.PHI3",
     "phi4_multimodal": "llama_like.PHI4_MULTIMODAL",
     "phi4mm": "llama_like.PHI4_MULTIMODAL",
     "phimoe": "mixtral.parse_phimoe",
@@ -117,7 +118,7 @@ ARCHITECTURES: dict[str, str] = {
     "qwen3_moe": "qwen.parse_qwen3_moe",
     "qwen3_next": "qwen3_next.parse_qwen3_next",
     "seed_oss": "llama_like.SEED_OSS",
-    "smollm3": "llama.parse_smollm3",
+    "smollm3": "llama.SMOLLM3",
     "solar": "remote_code.SOLAR",
     "stablelm": "gpt_like.STABLELM",
     "stablelm_epoch": "gpt_like.STABLELM",
@@ -125,7 +126,7 @@ ARCHITECTURES: dict[str, str] = {
     "telechat": "remote_code.TELECHAT",
     "vaultgemma": "windowed.VAULTGEMMA",
     "xglm": "gpt_like.XGLM",
-    "xverse": "remote_code.LLAMA",
+    "xverse": "llama.LLAMA",
     "youtu": "llama_like.YOUTU",
 }
 

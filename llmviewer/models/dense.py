@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention, Projections, QkNorm
 from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms, Residual
 from llmviewer.layers.mlp import Mlp
 from llmviewer.models import parts
 from llmviewer.models.config import Config
-from llmviewer.models.fields import hidden_size, layer_count, window
+from llmviewer.models.fields import hidden_size, window
+from llmviewer.models.layer_patterns import LayerTypes, RopeLayers, everywhere, no_window
 from llmviewer.models.model import Model
 from llmviewer.ops.attention import SOFT_CAP_FLOPS
 from llmviewer.ops.norm import Norm, NormKind, rms_norm
@@ -20,11 +22,6 @@ from llmviewer.ops.norm import Norm, NormKind, rms_norm
 #: A constant of the class, or the name of a flag in the config (false if missing).
 Switch: TypeAlias = bool | str
 NormMaker: TypeAlias = Callable[[str, float, Dtype], Norm]
-#: Gives the type of every layer, `full` or `sliding`.
-LayerTypes: TypeAlias = Callable[[Config], Sequence[str]]
-#: Gives for every layer whether it has rope; the types of the layers are its second argument.
-RopeLayers: TypeAlias = Callable[[Config, Sequence[str]], Sequence[bool]]
-
 #: Where the norms of a layer stand -> field of `Norms` and name of the operator.
 BEFORE = {"attn": "attn_norm", "mlp": "mlp_norm"}
 AFTER = {"attn_post": "attn_norm", "mlp_post": "mlp_norm"}
@@ -58,26 +55,6 @@ def sizes(
     }
 
 
-def one_window(config: Config) -> list[str]:
-    """Every layer has the window of `sliding_window`, if it is stated."""
-    return ["sliding"] * layer_count(config)
-
-
-def no_window(config: Config) -> list[str]:
-    """Full attention in every layer."""
-    return ["full"] * layer_count(config)
-
-
-def everywhere(config: Config, types: Sequence[str]) -> list[bool]:
-    """Rope in every layer."""
-    return [True] * len(types)
-
-
-def nowhere(config: Config, types: Sequence[str]) -> list[bool]:
-    """Positions by other means than rope, in every layer."""
-    return [False] * len(types)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
     """How a dense decoder differs from Llama: RMSNorm before each part, attention with rope, SwiGLU.
@@ -86,6 +63,7 @@ class Dense:
     constants: fields with the one value that is supported.  ignored: fields without effect on shapes.
     prepare: makes the usual fields of fields that other names cannot.
     mixer: makes another kind of attention.  qk_norm_if: the flag that asks for the QK-norm.
+    clip, rotated: fields with a limit of q, k and v, and with the rotated elements per head.
     positions: rows of a learned position table beyond the longest context; None = no table.
     parallel: attention and MLP read the same norm's output.
     factors: factors on embeddings, branches and logits (Granite).  caps: soft caps (Gemma).
@@ -108,6 +86,8 @@ class Dense:
     qk_norm: QkNorm = QkNorm.NONE
     qk_norm_kind: NormKind = NormKind.RMS
     qk_norm_if: Switch = True
+    clip: str = ""
+    rotated: str = ""
     sinks: bool = False
     types: LayerTypes = no_window
     rope: RopeLayers = everywhere
@@ -158,6 +138,8 @@ class Dense:
         """Give fields their usual names, fill in the class's defaults, and check what is constant."""
         for own, usual in {**OLDER_NAMES, **self.names}.items():
             if config.has(own):
+                if config.get(usual, config.get(own)) != config.get(own):
+                    raise UserError(f"{config.where}: fields {own} and {usual} disagree")
                 config.defaults(**{usual: config.get(own)})
         if self.prepare:
             self.prepare(config)
@@ -175,12 +157,14 @@ class Dense:
             fused=self.fused,
             qkv_bias=_on(config, self.qkv_bias),
             out_bias=_on(config, self.out_bias),
-            clip=config.has("clip_qkv"),
+            clip=bool(self.clip) and config.has(self.clip),
         )
         attention = parts.attention(config, dtype, projections)
+        if self.rotated:
+            rotated = config.count(self.rotated, attention.rotary_dim, maximum=attention.head_dim)
+            attention = replace(attention, rotary_dim=rotated)
         return replace(
             attention,
-            rotary_dim=config.count("rotary_dim", attention.rotary_dim, maximum=attention.head_dim),
             qk_norm=self.qk_norm if _on(config, self.qk_norm_if) else QkNorm.NONE,
             norm_kind=self.qk_norm_kind,
             sinks=self.sinks,

@@ -7,8 +7,9 @@ from functools import partial
 from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import QkNorm
 from llmviewer.models.config import Config
-from llmviewer.models.dense import ON_SUM, Dense, nowhere, sizes
+from llmviewer.models.dense import ON_SUM, Dense, sizes
 from llmviewer.models.fields import layer_count
+from llmviewer.models.layer_patterns import nowhere
 from llmviewer.ops.norm import NormKind, bare_layer_norm, layer_norm
 
 #: Entries of GPT-Neo's lists of layers.
@@ -51,6 +52,7 @@ GPT_NEO = _layer_norm_gpt(
 #: CodeGenForCausalLM: GPT-J with one matrix for q, k and v.
 CODEGEN = _layer_norm_gpt(
     defaults={**sizes(4096, None, 28, 16, 50400, 2048), "hidden_act": "gelu_new", "rotary_dim": 64},
+    rotated="rotary_dim",
     fused=True,
     qkv_bias=False,
     out_bias=False,
@@ -76,7 +78,7 @@ STABLELM = Dense(
     parallel="use_parallel_residual",
 )
 #: OlmoForCausalLM: LayerNorm without weights; q, k and v may be clamped.
-OLMO = Dense(defaults=sizes(4096, 11008, 32, 32, 50304, 2048), norm=bare_layer_norm, mlp_bias=False)
+OLMO = Dense(defaults=sizes(4096, 11008, 32, 32, 50304, 2048), norm=bare_layer_norm, mlp_bias=False, clip="clip_qkv")
 #: PersimmonForCausalLM: QK-norm with biases, half of each head rotated, squared ReLU.
 PERSIMMON = _layer_norm_gpt(
     defaults={

@@ -10,8 +10,9 @@ from llmviewer.layers.attention import QkNorm
 from llmviewer.layers.mla import Mla
 from llmviewer.models.config import Config
 from llmviewer.models.deepseek import latent_attention
-from llmviewer.models.dense import Dense, one_window, sizes
+from llmviewer.models.dense import Dense, sizes
 from llmviewer.models.fields import head_count, hidden_size
+from llmviewer.models.layer_patterns import one_window
 from llmviewer.ops.norm import bare_rms_norm
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from llmviewer.core.errors import UserError
 from llmviewer.models.config import Config
-from llmviewer.models.dense import Dense, one_window, sizes
+from llmviewer.models.dense import Dense, sizes
+from llmviewer.models.layer_patterns import one_window
 from llmviewer.ops.norm import layer_norm
 
 
@@ -19,9 +20,6 @@ def halve_width(config: Config) -> None:
     config.fields = {**config.fields, "intermediate_size": width // 2, "bias": not config.flag("no_bias", default=True)}
 
 
-#: Layouts of Llama under another name: Yi, Aquila and XVERSE, as vLLM maps them
-#: (https://github.com/vllm-project/vllm, model_executor/models/registry.py).
-LLAMA = Dense()
 #: https://huggingface.co/internlm/internlm-7b, modeling_internlm.py: biases on q, k, v and o.
 INTERNLM = Dense(
     defaults={**sizes(4096, 11008, 32, 32, 103168, 2048), "bias": True},
@@ -59,6 +57,7 @@ PHI_MSFT = Dense(
     defaults={**sizes(1024, None, 20, 16, 50304, 2048), "hidden_act": "gelu_new"},
     names={"n_head_kv": "num_key_value_heads"},
     ignored="flash_attn flash_rotary fused_dense img_processor",
+    rotated="rotary_dim",
     norm=layer_norm,
     gated=False,
     mlp_bias=True,
