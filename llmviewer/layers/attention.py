@@ -23,7 +23,7 @@ from llmviewer.ops.attention import (
 )
 from llmviewer.ops.elementwise import activation, gated
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import Norm, NormKind
+from llmviewer.ops.norm import Norm, NormKind, rms_norm
 
 #: Per element of a clamped projection: minimum and maximum.
 CLIP_FLOPS = 2.0
@@ -65,6 +65,7 @@ class Attention:
     soft_cap: scores are capped by a tanh.  alibi: scores have a bias.  sinks: one learned score per head.
     gate: the output is multiplied by the sigmoid of a second query projection (Qwen3-Next).
     shares_cache: keys and values come from an earlier layer.  values: projected separately, or made from the keys.
+    out_norm: an RMSNorm before the output projection (BitNet).
     input_width: width of the input if it is not the residual stream (a draft head), 0 = hidden.
     """
 
@@ -86,6 +87,7 @@ class Attention:
     sinks: bool = False
     gate: bool = False
     shares_cache: bool = False
+    out_norm: bool = False
     input_width: int = 0
 
     @property
@@ -145,6 +147,9 @@ class Attention:
             bias=self.projections.out_bias,
             role=OperatorRole.ATTENTION_OUTPUT,
         )
+        if self.out_norm:
+            norm = rms_norm("attn_out_norm", width, self.dtype).operator(out, tokens)
+            return (norm, project.operator(norm.output, tokens))
         if not self.gate:
             return (project.operator(out, tokens),)
         source = before[0].output

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from llmviewer.core.ir import Block, Operator, State, Tensor
+from llmviewer.core.ir import Block, Operator, Role, State, Tensor, whole
 from llmviewer.core.workload import Step
 from llmviewer.ops.elementwise import add
 from llmviewer.ops.norm import Norm
@@ -53,7 +53,9 @@ class DecoderLayer:
     """`repeats` layers of one kind.  The mixer or the feed-forward part may be missing (Mamba, Nemotron-H).
 
     residual_flops: FLOP per element of a residual sum: 1, or 2 if the branch is scaled first.
-    tail: a part after both sums (Gemma 4).
+    residual_weights: elements of a learned vector that weights the residual stream in each sum (Doge), 0 = none.
+    scope: layers of the same scope have the same weights (HRM, whose stacks run several times).
+    lead, tail: a part before the mixer's norm (Gemma 3n) and one after both sums (Gemma 4).
     numbers: layer numbers in the model; empty: the first `repeats` layers.
     """
 
@@ -64,6 +66,9 @@ class DecoderLayer:
     feed_forward: FeedForward | None = None
     residual: Residual = Residual.SEQUENTIAL
     residual_flops: float = 1.0
+    residual_weights: int = 0
+    scope: str = ""
+    lead: FeedForward | None = None
     tail: FeedForward | None = None
     numbers: tuple[int, ...] = ()
 
@@ -72,6 +77,9 @@ class DecoderLayer:
         operators: list[Operator] = []
         norms = self.norms
         x = hidden
+        if self.lead is not None:
+            operators += self.lead.operators(step, x)
+            x = replace(operators[-1].output, elements=x.elements)
         if self.mixer is not None:
             branch = self._branch(step, x, norms.attn, self.mixer, norms.attn_post)
             operators += branch
@@ -85,7 +93,12 @@ class DecoderLayer:
             operators += self.tail.operators(step, x)
         states = self.mixer.states() if self.mixer is not None else ()
         return Block(
-            name=self.name, operators=tuple(operators), repeats=self.repeats, states=states, numbers=self.numbers
+            name=self.name,
+            operators=tuple(operators),
+            repeats=self.repeats,
+            states=states,
+            scope=self.scope,
+            numbers=self.numbers,
         )
 
     def _stream(self, x: Tensor, branch: tuple[Operator, ...]) -> Tensor:
@@ -116,7 +129,13 @@ class DecoderLayer:
         return operators
 
     def _sum(self, name: str, step: Step, x: Tensor, norm: Norm | None, done: list[Operator]) -> Tensor:
-        done.append(add(name, x, done[-1].output, step.tokens, flops=self.residual_flops))
+        flops = self.residual_flops + bool(self.residual_weights)
+        total = add(name, x, done[-1].output, step.tokens, flops=flops)
+        if self.residual_weights:
+            elements = float(self.residual_weights)
+            weight = Tensor(name=f"{name}.weight", elements=elements, dtype=x.dtype, role=Role.WEIGHT)
+            total = replace(total, reads=(*total.reads, whole(weight)))
+        done.append(total)
         if norm is not None:
             done.append(norm.operator(done[-1].output, step.tokens))
         return done[-1].output

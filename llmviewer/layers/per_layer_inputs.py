@@ -60,12 +60,16 @@ class PerLayerInput:
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
         """The operators at the end of a layer.  x: the residual stream."""
-        branch = self._branch(step, x) if self.width else ()
+        branch: tuple[Operator, ...] = ()
+        if self.width:
+            branch = self.branch(step, x)
+            branch += (add("per_layer_add", x, branch[-1].output, step.tokens),)
         out = branch[-1].output if branch else x
         y = Tensor(name="layer_scale", elements=x.elements, dtype=x.dtype)
         return (*branch, elementwise("layer_scale", (whole(out),), y, step.tokens, flops=1.0))
 
-    def _branch(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+    def branch(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """The operators up to the sum: gate, activation, projection and norm."""
         tokens = step.tokens
         inputs = Tensor(name=PER_LAYER_INPUTS, elements=tokens * (1.0 * self.layers * self.width), dtype=x.dtype)
         gate = self._linear("per_layer_input_gate", self.hidden, self.width).operator(x, tokens)
@@ -73,7 +77,7 @@ class PerLayerInput:
         act = gated("per_layer_act", (whole(gate.output), Access(inputs, y.elements)), y, tokens, self.activation)
         project = self._linear("per_layer_projection", self.width, self.hidden).operator(y, tokens)
         norm = rms_norm("per_layer_input_norm", self.hidden, self.dtype).operator(project.output, tokens)
-        return (gate, act, project, norm, add("per_layer_add", x, norm.output, tokens))
+        return (gate, act, project, norm)
 
     def _linear(self, name: str, width_in: int, width_out: int) -> Linear:
         return Linear(name=name, in_features=width_in, out_features=width_out, dtype=self.dtype)

@@ -1,7 +1,8 @@
-"""Command-R, Command-R+ and Command-R7B."""
+"""Command-R, Command-R+, Command-R7B and Cohere's model of text and images."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +11,8 @@ from llmviewer.layers.attention import QkNorm
 from llmviewer.layers.decoder import DecoderLayer, Norms, Residual
 from llmviewer.models import parts
 from llmviewer.models.config import Config
-from llmviewer.models.fields import hidden_size, sliding_or_full, window
+from llmviewer.models.dense import Dense, sizes
+from llmviewer.models.fields import hidden_size, layer_count, layer_types, sliding_or_full, window
 from llmviewer.models.model import Model
 from llmviewer.ops.norm import NormKind, layer_norm
 
@@ -72,3 +74,28 @@ def _model(config: Config, dtype: Dtype, layers: tuple[DecoderLayer, ...]) -> Mo
     plain = parts.model(config, dtype, layers, cohere_norm("final_norm", hidden_size(config), dtype), tied=True)
     scaled = float(config.number("logit_scale", 0.0625) != 1.0)
     return replace(plain, head=replace(plain.head, logit_flops=scaled))
+
+
+def _typed_layers(config: Config) -> list[str]:
+    return layer_types(config, ("full", "sliding"), ["full"] * layer_count(config))
+
+
+def _layers_with_rope(config: Config, types: Sequence[str]) -> list[bool]:
+    """Rope in the layers whose type has parameters in `rope_parameters`; null means none."""
+    rope = config.get("rope_parameters", {})
+    return [not (isinstance(rope, dict) and rope.get(f"{word}_attention", rope) is None) for word in types]
+
+
+#: CohereCompassForCausalLM: Cohere's parallel layers; the config lists which layers have a window and which have rope.
+COHERE_COMPASS = Dense(
+    defaults={**sizes(8192, 22528, 40, 64, 256000, 8192), "sliding_window": 4096},
+    names={"logit_scale": "logits_scaling"},
+    constants={"pooling": None},
+    norm=cohere_norm,
+    parallel=True,
+    types=_typed_layers,
+    rope=_layers_with_rope,
+    mlp_bias=False,
+    tied=True,
+    factors=True,
+)

@@ -37,7 +37,8 @@ _IGNORED_BY_REASON: dict[str, str] = {
     "multi-token prediction: an extra block that ordinary decoding does not run": "num_nextn_predict_layers "
     "num_mtp_layers mtp_transformer_layers num_mtp_modules use_mtp mtp_num_hidden_layers mtp_use_dedicated_embeddings",
     "vision and audio: only the language model is counted": "vision_config audio_config mm_tokens_per_image "
-    "image_token_index boi_token_index eoi_token_index image_token_id video_token_id audio_token_id boi_token_id "
+    "image_token_index boi_token_index eoi_token_index eoa_token_index image_token_id video_token_id audio_token_id "
+    "boi_token_id "
     "eoi_token_id boa_token_id eoa_token_id vision_start_token_id vision_end_token_id vision_soft_tokens_per_image "
     "audio_soft_tokens_per_image projector_hidden_act multimodal_projector_bias vision_feature_layer "
     "spatial_merge_size",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention, QkNorm, Values
 from llmviewer.layers.decoder import DecoderLayer, FeedForward, Norms
 from llmviewer.layers.dense_and_sparse import DenseAndSparse
 from llmviewer.layers.per_layer_inputs import PerLayerEmbedding, PerLayerInput
 from llmviewer.models import parts
 from llmviewer.models.config import Config
+from llmviewer.models.dense import sizes
 from llmviewer.models.fields import group_count, hidden_size, layer_count, sliding_or_full, window
 from llmviewer.models.gemma import gemma_model
 from llmviewer.models.model import Model
@@ -18,6 +22,8 @@ from llmviewer.ops.elementwise import activation
 
 #: Class defaults.
 DEFAULTS = {
+    **sizes(2304, 9216, 30, 8, 262144, 131072),
+    "num_key_value_heads": 4,
     "head_dim": 256,
     "global_head_dim": 512,
     "hidden_activation": "gelu_pytorch_tanh",
@@ -27,17 +33,28 @@ DEFAULTS = {
     "sliding_window": 512,
     "tie_word_embeddings": True,
 }
+#: Class defaults of the unified form, where they differ.
+UNIFIED_DEFAULTS = {"hidden_size_per_layer_input": 0, "sliding_window": 1024}
+#: Fields of `per_layer_config` -> names of earlier configs, which state them once for all full layers.
+FULL_LAYER_FIELDS = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
 #: Default share of a head that is rotated in layers with full attention.
 FULL_ROTARY_FACTOR = 0.25
 
 
+def parse_gemma4_unified(config: Config, dtype: Dtype) -> Model:
+    """Gemma4UnifiedForCausalLM: Gemma 4 without inputs per layer."""
+    config.defaults(**UNIFIED_DEFAULTS)
+    return parse_gemma4(config, dtype)
+
+
 def parse_gemma4(config: Config, dtype: Dtype) -> Model:
     """Gemma4ForCausalLM: sliding and full layers; the last layers may use keys and values of earlier ones."""
-    config.defaults(**DEFAULTS)
+    config.defaults(**{**DEFAULTS, **_full_layer_fields(config)})
     config.expect("use_bidirectional_attention", "vision")  # for image tokens only; text is causal
     config.ignore("num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_global_key_value_heads")
     config.defaults(num_experts_per_tok=config.get("top_k_experts"))
-    types = sliding_or_full(config, 6)
+    types = [*sliding_or_full(config, 6)[:-1], "full"]  # the class makes the last layer a full one
+    _check_full_layers(config, types)
     first_shared = len(types) - config.count("num_kv_shared_layers", minimum=0, maximum=len(types) - 1)
     kinds = [(word, "shared" if layer >= first_shared else "own") for layer, word in enumerate(types)]
 
@@ -56,6 +73,30 @@ def parse_gemma4(config: Config, dtype: Dtype) -> Model:
     return replace(model, embedding=replace(model.embedding, per_layer=_per_layer_embedding(config, dtype)))
 
 
+def _full_layer_fields(config: Config) -> dict[str, Any]:
+    """Fields of full layers in `per_layer_config` (transformers 5), under the names of earlier configs.
+
+    Raises UserError unless it has the same fields for every layer that it lists.
+    """
+    if not config.has("per_layer_config"):
+        return {}
+    stated = config.section("per_layer_config")
+    layers = [stated.section(name).fields for name in stated.fields]
+    if any(fields != layers[0] or not set(fields) <= set(FULL_LAYER_FIELDS) for fields in layers):
+        names = " and ".join(FULL_LAYER_FIELDS)
+        raise UserError(f"{config.where}: per_layer_config may state only {names}, alike for all full layers")
+    for section in stated.sections.values():
+        section.ignore(*FULL_LAYER_FIELDS)
+    return {FULL_LAYER_FIELDS[name]: value for name, value in (layers[0] if layers else {}).items()}
+
+
+def _check_full_layers(config: Config, types: Sequence[str]) -> None:
+    """Raise UserError unless `per_layer_config`, if there is one, lists the full layers and no others."""
+    listed = {int(name) for name in config.get("per_layer_config", {}) if name.isdecimal()}
+    if listed and listed != {layer for layer, word in enumerate(types) if word == "full"}:
+        raise UserError(f"{config.where}: per_layer_config must list the layers with full attention and no others")
+
+
 def _attention(config: Config, dtype: Dtype, layer_type: str) -> Attention:
     """Full layers have wider heads; some models have fewer key-value heads and no v_proj in them."""
     base = replace(
@@ -65,10 +106,11 @@ def _attention(config: Config, dtype: Dtype, layer_type: str) -> Attention:
         return replace(base, window=window(config), rotary_dim=_rotated_dim(config, layer_type, base.head_dim))
     head_dim = config.count("global_head_dim")
     full = replace(base, head_dim=head_dim, rotary_dim=_rotated_dim(config, layer_type, head_dim))
-    if not config.flag("attention_k_eq_v", default=False):
-        return full
-    kv_heads = group_count(config, "num_global_key_value_heads", base.kv_heads, heads=base.heads)
-    return replace(full, kv_heads=kv_heads, values=Values.KEYS)
+    keys_are_values = config.flag("attention_k_eq_v", default=False)
+    if keys_are_values or config.has("per_layer_config"):
+        kv_heads = group_count(config, "num_global_key_value_heads", base.kv_heads, heads=base.heads)
+        full = replace(full, kv_heads=kv_heads)
+    return replace(full, values=Values.KEYS) if keys_are_values else full
 
 
 def _rotated_dim(config: Config, layer_type: str, head_dim: int) -> int:

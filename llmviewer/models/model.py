@@ -7,10 +7,11 @@ from functools import cached_property
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import BUFFER, Block, Graph, Operator, Pass, Role, Tensor, as_built, whole
+from llmviewer.core.ir import BUFFER, Access, Block, Graph, Operator, Pass, Role, Tensor, as_built, whole
 from llmviewer.core.workload import Step, decode
 from llmviewer.layers.decoder import DecoderLayer, FeedForward
 from llmviewer.layers.mla import Mla, MlaForm
+from llmviewer.layers.mlp import Prediction
 from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear, is_routed
 from llmviewer.ops.norm import Norm
@@ -23,6 +24,7 @@ class Embedding:
     width: elements of a row.  positions: rows of a learned position table, 0 = none.
     scaled: rows are multiplied by a factor.  project: a matrix to the hidden width if rows are narrower (OPT-350m).
     per_layer: makes an additional input for every layer (Gemma 4).
+    stored: weights that are stored and that no pass reads.
     """
 
     vocabulary: int
@@ -34,6 +36,7 @@ class Embedding:
     project: Linear | None = None
     norm: Norm | None = None
     per_layer: FeedForward | None = None
+    stored: tuple[Tensor, ...] = ()
 
     def _table(self, name: str, rows: int, width: int) -> Tensor:
         return Tensor(name=f"{name}.weight", elements=float(rows) * width, dtype=self.dtype, role=Role.WEIGHT)
@@ -46,6 +49,9 @@ class Embedding:
         adds_positions = self.positions and not self.project
         tables = (table, self._positions()) if adds_positions else (table,)
         operators = [embedding("embedding", tables, y, tokens, flops=float(bool(adds_positions)) + float(self.scaled))]
+        if self.stored:
+            unread = tuple(Access(tensor, 0.0) for tensor in self.stored)
+            operators[0] = replace(operators[0], reads=(*operators[0].reads, *unread))
         if self.project is not None:
             operators.append(self.project.operator(y, tokens))
             if self.positions:
@@ -70,6 +76,8 @@ class Head:
     """Final norm over all tokens, then lm_head at the positions that need logits.
 
     tied: lm_head uses the embedding's table.  project: a matrix back to the table's width (OPT-350m).
+    merge: makes one stream of several before the norm (Gemma 3n).
+    prediction: a part between the norm and lm_head (ModernBERT).
     logit_flops, logit_special: vector FLOP and exponentials per logit (soft cap, scale).
     """
 
@@ -77,6 +85,8 @@ class Head:
     tied: bool
     norm: Norm | None = None
     project: Linear | None = None
+    merge: FeedForward | None = None
+    prediction: Prediction | None = None
     logit_flops: float = 0.0
     logit_special: float = 0.0
 
@@ -84,11 +94,18 @@ class Head:
         """The operators of the head: final_norm, lm_head."""
         operators: list[Operator] = []
         x = hidden
+        if self.merge is not None:
+            operators += self.merge.operators(step, x)
+            x = operators[-1].output
         if self.norm is not None:
             operators.append(self.norm.operator(x, step.tokens))
             x = operators[-1].output
         if self.project is not None:
             operators.append(self.project.operator(x, step.tokens))
+            x = operators[-1].output
+        if self.prediction is not None:
+            rows = Tensor(name=x.name, elements=step.logits * (1.0 * self.lm_head.in_features), dtype=x.dtype)
+            operators += self.prediction.on_rows(step.logits, rows)
             x = operators[-1].output
         operators.append(self.logits(x, step.logits))
         return Block(name="head", operators=tuple(operators), scope="model")

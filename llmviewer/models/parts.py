@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from llmviewer.core.dtypes import Dtype, get_dtype
+from llmviewer.core.ir import Role, Tensor
 from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import DecoderLayer, FeedForward, Mixer, Norms, Residual
 from llmviewer.layers.mlp import Mlp
@@ -190,6 +191,15 @@ def with_state_note(built: Model, config: Config, name: str) -> Model:
     return replace(built, notes=(*built.notes, f"{name} is {wanted}; the state is counted in {built.dtype.name}"))
 
 
+def with_stored(built: Model, **elements: float) -> Model:
+    """The model with weights that are stored and that no pass reads in full."""
+    stored = tuple(
+        Tensor(name=f"{name}.weight", elements=float(count), dtype=built.dtype, role=Role.WEIGHT)
+        for name, count in elements.items()
+    )
+    return replace(built, embedding=replace(built.embedding, stored=stored))
+
+
 def text_config_parser(parse: Callable[[Config, Dtype], Model]) -> Callable[[Config, Dtype], Model]:
     """The parser of a multimodal config; `parse` reads its `text_config`, and only the language model is counted."""
 
@@ -197,10 +207,14 @@ def text_config_parser(parse: Callable[[Config, Dtype], Model]) -> Callable[[Con
         text = config.section("text_config")
         if config.has("tie_word_embeddings"):
             text.defaults(tie_word_embeddings=config.get("tie_word_embeddings"))
-        built = parse(text, dtype)
-        stored = vision_parameters(config.fields, built.hidden)
-        memory = f"; {stored / 1e9:.2f} B parameters of the vision tower count as memory" if stored else ""
-        note = f"only the language model is counted, not the vision or audio part{memory}"
-        return replace(built, notes=(*built.notes, note), vision_parameters=stored)
+        return with_other_parts(parse(text, dtype), config, "vision or audio part")
 
     return parse_text
+
+
+def with_other_parts(built: Model, config: Config, parts: str) -> Model:
+    """Add a note that the `parts` beside the language model are not run, and the memory of a vision tower."""
+    stored = vision_parameters(config.fields, built.hidden)
+    memory = f"; {stored / 1e9:.2f} B parameters of the vision tower count as memory" if stored else ""
+    note = f"only the language model is counted, not the {parts}{memory}"
+    return replace(built, notes=(*built.notes, note), vision_parameters=stored)

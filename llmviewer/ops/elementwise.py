@@ -31,6 +31,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": Activation(8.0, 1.0),
     "relu": Activation(1.0, 0.0),
     "relu2": Activation(2.0, 0.0),
+    "xielu": Activation(10.0, 1.0),  # both branches and the choice between them (arXiv 2411.13010)
     "softplus": Activation(3.0, 2.0),  # log(1 + exp(x))
     "clamped_swiglu": Activation(8.0, 1.0),  # GPT-OSS: two clamps, scaling by alpha, sigmoid, (up + 1)
 }

@@ -65,6 +65,16 @@ def layer_norm(name: str, width: float, dtype: Dtype, *, bias: bool = True) -> N
     return Norm(name=name, kind=NormKind.LAYER, width=width, parameters=width * (2 if bias else 1), dtype=dtype)
 
 
+def bare_rms_norm(name: str, width: float, dtype: Dtype) -> Norm:
+    """RMSNorm without weights (nanochat)."""
+    return Norm(name=name, kind=NormKind.RMS, width=width, parameters=0, dtype=dtype)
+
+
+def bare_layer_norm(name: str, width: float, dtype: Dtype) -> Norm:
+    """LayerNorm without weights (OLMo)."""
+    return Norm(name=name, kind=NormKind.LAYER, width=width, parameters=0, dtype=dtype)
+
+
 def gated_norm(norm: Norm, x: Tensor, gate: Tensor, tokens: Count, kind: Activation) -> Operator:
     """The product norm(x) * f(gate) in one kernel (Mamba-2, arXiv 2405.21060; gated delta net)."""
     operator = norm.operator(x, tokens)

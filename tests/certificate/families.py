@@ -3,7 +3,9 @@
 `layers` lists functions that distinguish layers (none: all equal). `fields` turns a published config into the fields
 of the class. `cut` changes further fields of a reduced config. `experts_chosen` is the share of the experts' products
 that belong to chosen experts (1 unless the library runs them all). `stand_ins` replaces the forward pass of modules
-that cannot run without data. `code` states whether the class is the model's own or an equivalent of the same shapes.
+that cannot run without data. `beside` names modules of other parts (towers for images and sound), whose parameters do
+not belong to the language model. `code` states whether the class is the model's own or an equivalent of the same
+shapes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 from . import layer_kinds as by
 from . import published_fields as to
 from . import reductions as cut
-from .stand_ins import dbrx_experts
+from .stand_ins import dbrx_experts, dense_mlp
 
 
 class Code(Enum):
@@ -48,6 +50,7 @@ class Family:
     cut: Callable[[dict[str, Any], Any], dict[str, Any]] = cut.nothing_else
     experts_chosen: Callable[[Any], Fraction] = only_chosen_run
     stand_ins: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
 
 
 FAMILIES: dict[str, Family] = {
@@ -74,6 +77,11 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family(model_class="Olmo2ForCausalLM"),
     "nemotron": Family(model_class="NemotronForCausalLM"),
     "seed_oss": Family(model_class="SeedOssForCausalLM"),
+    "emu3_text_model": Family(model_class="Emu3ForCausalLM"),
+    "phi4_multimodal": Family(model_class="Phi4MultimodalForCausalLM", beside=("embed_tokens_extend",)),
+    "hrm_text": Family(model_class="HrmTextForCausalLM", layers=(by.every_layer,), cut=cut.two_layers_per_stack),
+    "git": Family(model_class="GitForCausalLM", beside=("image_encoder", "visual_projection")),
+    "mllama_text_model": Family(model_class="MllamaForCausalLM"),
     "stablelm": Family(model_class="StableLmForCausalLM"),
     # dense, windows or rotary embedding in some layers only
     "qwen2": Family(model_class="Qwen2ForCausalLM", layers=(by.layer_types,), cut=cut.windows_from_second_layer),
@@ -81,8 +89,17 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family(model_class="SmolLM3ForCausalLM", layers=(by.layer_types, by.rotary_layers)),
     "gemma2": Family(model_class="Gemma2ForCausalLM", layers=(by.layer_types,)),
     "gemma3_text": Family(model_class="Gemma3ForCausalLM", layers=(by.layer_types,)),
+    "gemma3n_text": Family(
+        model_class="Gemma3nForCausalLM",
+        layers=(by.layer_types, by.cache_sharing),
+        cut=cut.shared_tail_of_lists,
+        stand_ins={"Gemma3nTextMLP": dense_mlp},
+    ),
     "gemma4_text": Family(
         model_class="Gemma4ForCausalLM", layers=(by.layer_types, by.cache_sharing), cut=cut.shared_tail
+    ),
+    "gemma4_unified_text": Family(
+        model_class="Gemma4UnifiedForCausalLM", layers=(by.layer_types, by.cache_sharing), cut=cut.shared_tail
     ),
     "cohere2": Family(model_class="Cohere2ForCausalLM", layers=(by.layer_types,)),
     "olmo3": Family(model_class="Olmo3ForCausalLM", layers=(by.layer_types,)),
@@ -127,11 +144,17 @@ FAMILIES: dict[str, Family] = {
 }
 
 NESTED_TEXT: dict[str, str] = {
+    "emu3": "emu3_text_model",
+    "fuyu": "persimmon",
     "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
+    "got_ocr2": "qwen2",
     "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "mistral3": "mistral",
+    "mllama": "mllama_text_model",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }

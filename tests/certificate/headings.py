@@ -16,6 +16,7 @@ class Heading(Enum):
     RECURRENCE = "recurrence"
     CONVOLUTION = "convolution"
     ROTARY = "rotary"
+    MIXING = "mixing of streams"
 
 
 Filed = Counter[tuple[Heading, str]]

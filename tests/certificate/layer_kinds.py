@@ -61,6 +61,19 @@ def cache_sharing(resolved: Any) -> Labels:
     return [layer >= first_shared for layer in range(resolved.num_hidden_layers)]
 
 
+def every_layer(resolved: Any) -> Labels:
+    """HRM: the number of layers follows from the runs of its stacks, which a cut shortens; none can be left out."""
+    return range(resolved.num_hidden_layers)
+
+
+def listed(resolved: Any) -> Labels:
+    """Entries of all per-layer lists of the config object, and whether a layer is among the first dense ones."""
+    depth = resolved.num_hidden_layers
+    lists = [value for value in vars(resolved).values() if isinstance(value, list) and len(value) == depth]
+    dense = getattr(resolved, "first_k_dense_replace", None) or 0
+    return [(layer >= dense, *(str(value[layer]) for value in lists)) for layer in range(depth)]
+
+
 def covering_depth(resolved: Any, labels: Sequence[LayerLabels]) -> int:
     """The smallest number of first layers that contain every kind of layer."""
     depth: int = resolved.num_hidden_layers

@@ -9,6 +9,7 @@ from typing import Any
 
 from .errors import LibraryMissingError, MissingClassError, UnknownFamilyError
 from .families import FAMILIES, NESTED_TEXT, Family
+from .layer_kinds import listed
 
 BOOKKEEPING = ("architectures", "auto_map", "dtype", "torch_dtype", "quantization_config", "transformers_version")
 """Fields left out: none of them changes a product. Without a dtype the model is float32, so that no weight is cast
@@ -36,9 +37,20 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def family_of(config: Mapping[str, Any]) -> Family:
     """The row of the table for a config."""
     model_type = text_config(config).get("model_type", "")
-    if model_type not in FAMILIES:
+    if model_type in FAMILIES:
+        return FAMILIES[model_type]
+    if model_type not in causal_classes():
         raise UnknownFamilyError(f"model type {model_type!r} has no row in tests/certificate/families.py")
-    return FAMILIES[model_type]
+    return Family(model_class=causal_classes()[model_type], layers=(listed,))
+
+
+def causal_classes() -> Mapping[str, str]:
+    """Model type -> class, for every causal language model of the library; empty if it is not installed."""
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
+    except ImportError:
+        return {}
+    return dict(NAMES)
 
 
 def model_class(family: Family) -> Any:

@@ -27,6 +27,8 @@ RECURRENT_CLASSES = ("Mixer", "MambaLayer", "GatedDeltaNet", "LightningAttention
 ATTENTION_CLASSES = ("Attention",)
 EXPERT_CLASSES = ("Experts", "ExpertGLU")
 ROTARY_CLASSES = ("RotaryEmbedding",)
+MIXING_CLASSES = ("Gemma3nTextDecoderLayer",)
+"""Mix a few residual streams element by element: elementwise work of ours, left out of any comparison."""
 
 
 class ProductFiling(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -69,6 +71,8 @@ class ProductFiling(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return Heading.RECURRENCE
         if self._inside(ATTENTION_CLASSES):
             return Heading.ATTENTION
+        if self._inside(MIXING_CLASSES):
+            return Heading.MIXING
         path = " > ".join(type(module).__name__ for _, module in self._stack)
         raise UnfiledProductError(f"{packet} issued by {path}")
 

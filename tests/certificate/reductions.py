@@ -32,6 +32,18 @@ def shared_tail(fields: Fields, resolved: Any) -> Fields:
     return {**fields, "num_hidden_layers": 2 * period, "layer_types": types, "num_kv_shared_layers": period}
 
 
+def shared_tail_of_lists(fields: Fields, resolved: Any) -> Fields:
+    """Gemma 3n: as Gemma 4, and the lists that must have one entry per layer."""
+    short = shared_tail(fields, resolved)
+    names = ("intermediate_size", "activation_sparsity_pattern")
+    return {**short, **{name: getattr(resolved, name)[: short["num_hidden_layers"]] for name in names}}
+
+
+def two_layers_per_stack(fields: Fields, resolved: Any) -> Fields:
+    """HRM: two layers in each stack, and as many layers as its stacks run in all."""
+    return {**fields, "num_layers_per_stack": 2, "num_hidden_layers": 2 * resolved.H_cycles * (resolved.L_cycles + 1)}
+
+
 def first_layers(fields: Fields, full_depth: int, depth: int) -> Fields:
     """The config of the first `depth` layers: depth fields, per-layer lists and patterns, lists of layer indices."""
     shortened = {
@@ -40,6 +52,9 @@ def first_layers(fields: Fields, full_depth: int, depth: int) -> Fields:
     for name in LAYER_INDEX_FIELDS:
         if isinstance(fields.get(name), list):
             shortened[name] = [layer for layer in fields[name] if layer < depth]
+    if isinstance(fields.get("per_layer_config"), Mapping):
+        stated = fields["per_layer_config"].items()
+        shortened["per_layer_config"] = {layer: value for layer, value in stated if int(layer) < depth}
     present = [name for name in DEPTH_FIELDS if name in fields] or ["num_hidden_layers"]
     return {**shortened, **dict.fromkeys(present, depth)}
 

@@ -16,3 +16,8 @@ def dbrx_experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights:
     w1, v1, w2 = (weight.view(shape)[0] for weight in (self.mlp.w1, self.mlp.v1, self.mlp.w2))
     states = self.mlp(chosen, w1, v1, w2) * top_k_weights.reshape(-1, 1)
     return states.view(*top_k_index.shape, -1).sum(dim=1).view(hidden_states.shape)
+
+
+def dense_mlp(self: Any, hidden_states: Any) -> Any:
+    """Gemma 3n's MLP without the cutoff of its sparse activation, which asks for data; its products stay dense."""
+    return self.down_proj(self.act_fn(self.gate_proj(hidden_states)) * self.up_proj(hidden_states))

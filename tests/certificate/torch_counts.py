@@ -79,8 +79,10 @@ def code_of(config: Mapping[str, Any]) -> str:
 
 
 def parameter_count(config: Mapping[str, Any]) -> int:
-    """All parameters of the full model, tied weights once, buffers (such as DeepSeek's router bias) not."""
-    return sum(parameter.numel() for parameter in build(config).parameters())
+    """All parameters of the full model, tied weights once, buffers (DeepSeek's router bias) and other parts not."""
+    beside = family_of(config).beside
+    named = build(config).named_parameters()
+    return sum(parameter.numel() for name, parameter in named if not any(part in name for part in beside))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,9 @@ ROW_PARALLEL = frozenset("o_proj down_proj shared_down_proj expert_down_proj out
 #: Linear layers that every device runs whole: common to all heads, or too small to split.
 REPLICATED = frozenset(
     "router shared_gate q_a_proj kv_a_proj latent_in_proj latent_out_proj project_in project_out "
-    "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_jump "
+    "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_jump prediction "
+    "altup_prediction_router altup_correction_router altup_prediction_coefs altup_correction_coefs altup_projection "
+    "altup_unembed_projection laurel_left laurel_right "
     "attn_predictor_in mlp_predictor_in "
     "fc eh_proj resblock_proj state_proj state_proj_first".split()  # layers of draft models, as in vLLM
 )

@@ -1,0 +1,153 @@
+"""Dense architectures with RMSNorm that differ from Llama in the facts that their entries state.
+
+Each entry is the parser of one class of transformers; its defaults are those of the class's config.
+"""
+
+from __future__ import annotations
+
+from llmviewer.core.dtypes import Dtype
+from llmviewer.layers.attention import QkNorm
+from llmviewer.layers.mla import Mla
+from llmviewer.models.config import Config
+from llmviewer.models.deepseek import latent_attention
+from llmviewer.models.dense import Dense, sizes
+from llmviewer.models.fields import head_count, hidden_size
+from llmviewer.models.layer_patterns import one_window
+from llmviewer.ops.norm import bare_rms_norm
+
+
+def minicpm_attention(config: Config, dtype: Dtype) -> Mla:
+    """Latent attention; values are hidden_size / heads wide unless stated."""
+    config.defaults(v_head_dim=hidden_size(config) // head_count(config))
+    return latent_attention(config, dtype)
+
+
+#: Ernie4_5ForCausalLM: one flag for the biases of all matrices.
+ERNIE4_5 = Dense(
+    defaults={**sizes(1024, 3072, 18, 16, 103424, 131072), "num_key_value_heads": 2, "head_dim": 128},
+    ignored="compression_ratio",
+    qkv_bias="use_bias",
+    out_bias="use_bias",
+    mlp_bias="use_bias",
+    tied=True,
+)
+#: SeedOssForCausalLM: biases on q, k and v; the heads together are wider than the residual stream.
+SEED_OSS = Dense(
+    defaults={
+        **sizes(4096, 27648, 64, 80, 155136, 524288),
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "attention_bias": True,
+    },
+    ignored="residual_dropout",
+    out_bias="attention_out_bias",
+)
+#: HunYuanDenseV1ForCausalLM: QK-norm after rope.
+HUNYUAN = Dense(
+    defaults=sizes(4096, 11008, 32, 32, 290943, 2048),
+    constants={"use_qk_norm": True, "use_cla": False},
+    ignored="eod_token_id",
+    names={"attention_head_dim": "head_dim"},
+    mlp_bias=False,
+    qk_norm=QkNorm.PER_HEAD,
+)
+#: Ministral3ForCausalLM: Mistral without a window by default.
+MINISTRAL3 = Dense(
+    defaults={**sizes(4096, 14336, 34, 32, 131072, 262144), "num_key_value_heads": 8, "head_dim": 128},
+    qkv_bias=False,
+    out_bias=False,
+    mlp_bias=False,
+    types=one_window,
+)
+#: ApertusForCausalLM: QK-norm and an MLP without a gate, whose activation has two learned numbers.
+APERTUS = Dense(
+    defaults={**sizes(4096, 14336, 32, 32, 131072, 65536), "hidden_act": "xielu"},
+    constants={"hidden_act": "xielu", "qk_norm": True, "post_norm": False, "mlp_bias": False},
+    qk_norm=QkNorm.PER_HEAD,
+    gated=False,
+    mlp_bias=False,
+    parameters=2,
+)
+#: ArceeForCausalLM: an MLP without a gate.
+ARCEE = Dense(defaults={**sizes(2560, 18432, 32, 32, 32000, 4096), "hidden_act": "relu2"}, gated=False)
+#: InternLM3ForCausalLM (remote code): biases of the attention's input matrices apart from those of all others.
+INTERNLM3 = Dense(
+    defaults={**sizes(4096, 10240, 48, 32, 128512, 32768), "num_key_value_heads": 2, "head_dim": 128},
+    names={"qkv_bias": "attention_bias", "bias": "mlp_bias"},
+    out_bias="mlp_bias",
+)
+#: IQuestCoderForCausalLM (remote code): Llama.
+IQUESTCODER = Dense(defaults={**sizes(5120, 27648, 80, 40, 76800, 131072), "num_key_value_heads": 8, "head_dim": 128})
+#: HeliumForCausalLM: Llama without a bias on the attention's output.
+HELIUM = Dense(
+    defaults={**sizes(2560, 7040, 24, 20, 48000, 4096), "num_key_value_heads": 20, "head_dim": 128}, out_bias=False
+)
+#: NanoChatForCausalLM: norms without weights, also on the embeddings; an MLP without a gate.
+NANOCHAT = Dense(
+    defaults={**sizes(768, 8192, 12, 6, 50304, 2048), "hidden_act": "relu2", "final_logit_softcapping": 15.0},
+    norm=bare_rms_norm,
+    qk_norm=QkNorm.WEIGHTLESS,
+    gated=False,
+    mlp_bias=False,
+    embedding_norm=True,
+    caps=True,
+)
+#: BitNetForCausalLM: a further norm before the last matrix of attention and MLP.
+BITNET = Dense(
+    defaults={**sizes(2560, 6912, 30, 20, 128256, 2048), "num_key_value_heads": 5, "hidden_act": "relu2"},
+    mlp_bias=False,
+    sub_norms=True,
+)
+#: Emu3ForCausalLM, its language model: Llama.
+EMU3 = Dense(defaults={**sizes(4096, 14336, 32, 32, 184622, 9216), "num_key_value_heads": 8})
+#: HyperCLOVAXForCausalLM: Granite with norms after each part.
+HYPERCLOVAX = Dense(
+    defaults={**sizes(4096, 11008, 32, 32, 32000, 2048), "use_post_norm": True},
+    ignored="attention_multiplier",
+    around_if="use_post_norm",
+    factors=True,
+)
+#: Phi4MultimodalForCausalLM and its first form (phi4mm, remote code): Phi-3 beside towers for images and sound.
+PHI4_MULTIMODAL = Dense(
+    defaults={**sizes(3072, 8192, 32, 32, 200064, 131072), "num_key_value_heads": 8},
+    constants={"attention_bias": False, "lm_head_bias": False, "full_attn_mod": 1, "mlp_bias": False},
+    ignored="interpolate_factor embd_layer audio_processor img_processor speech_lora vision_lora embed_layer",
+    types=one_window,
+    fused=True,
+    fused_mlp=True,
+    qkv_bias=False,
+    out_bias=False,
+    beside="vision and audio parts or their LoRA matrices",
+)
+#: MiniCPM3ForCausalLM: DeepSeek's latent attention and factors on embeddings, branches and logits.
+MINICPM3 = Dense(
+    defaults={
+        **sizes(2560, 6400, 62, 40, 73448, 32768),
+        "q_lora_rank": 768,
+        "kv_lora_rank": 256,
+        "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 32,
+        "embedding_multiplier": 12,
+        "residual_multiplier": 1.4,
+    },
+    names={"scale_emb": "embedding_multiplier", "scale_depth": "residual_multiplier"},
+    ignored="dim_model_base",
+    mixer=minicpm_attention,
+    tied=True,
+    factors=True,
+)
+#: YoutuForCausalLM: DeepSeek-V3's latent attention in a dense model.
+YOUTU = Dense(
+    defaults={
+        **sizes(2048, 6144, 32, 16, 128256, 131072),
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    },
+    mixer=latent_attention,
+    mlp_bias=False,
+    ignored="embedding_initializer_range",
+    tied=True,
+)

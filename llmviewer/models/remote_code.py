@@ -1,0 +1,106 @@
+"""Dense architectures whose code comes with their checkpoints and has no class in transformers.
+
+Sources: the modelling file beside each checkpoint, named at its entry.
+"""
+
+from __future__ import annotations
+
+from llmviewer.core.errors import UserError
+from llmviewer.models.config import Config
+from llmviewer.models.dense import Dense, sizes
+from llmviewer.models.layer_patterns import one_window
+from llmviewer.ops.norm import layer_norm
+
+
+def halve_width(config: Config) -> None:
+    """Qwen states the width of gate and up together, and biases by `no_bias`."""
+    width = config.count("intermediate_size", 22016)
+    if width % 2:
+        raise UserError(f"{config.where}: field 'intermediate_size' is {width}, which is not even")
+    config.fields = {**config.fields, "intermediate_size": width // 2, "bias": not config.flag("no_bias", default=True)}
+
+
+#: https://huggingface.co/internlm/internlm-7b, modeling_internlm.py: biases on q, k, v and o.
+INTERNLM = Dense(
+    defaults={**sizes(4096, 11008, 32, 32, 103168, 2048), "bias": True},
+    ignored="rotary",
+    qkv_bias="bias",
+    out_bias="bias",
+    mlp_bias=False,
+)
+#: https://huggingface.co/openbmb/MiniCPM-2B-sft-bf16, modeling_minicpm.py: factors as in MiniCPM3.
+MINICPM = Dense(
+    defaults=sizes(4096, 11008, 32, 32, 32000, 2048),
+    names={"scale_emb": "embedding_multiplier", "scale_depth": "residual_multiplier"},
+    ignored="dim_model_base mup_denominator",
+    mlp_bias=False,
+    tied=True,
+    factors=True,
+)
+#: https://huggingface.co/OrionStarAI/Orion-14B-Base, modeling_orion.py: LayerNorm with biases.
+ORION = Dense(defaults=sizes(5120, 15360, 40, 40, 84608, 4096), norm=layer_norm, mlp_bias=False)
+#: https://huggingface.co/Qwen/Qwen-7B, modeling_qwen.py: one matrix with biases for q, k and v.
+QWEN = Dense(
+    defaults={**sizes(4096, None, 32, 32, 151936, 8192), "head_dim": 128},
+    names={"kv_channels": "head_dim"},
+    constants={"rotary_pct": 1.0},
+    ignored="attn_dropout_prob emb_dropout_prob bf16 fp16 fp32 onnx_safe seq_length use_dynamic_ntk use_logn_attn "
+    "use_cache_quantization use_cache_kernel softmax_in_fp32 rope_type",
+    prepare=halve_width,
+    fused=True,
+    qkv_bias=True,
+    out_bias="bias",
+    mlp_bias="bias",
+)
+#: https://huggingface.co/microsoft/phi-2, modeling_phi.py of 2023: Phi with one matrix for q, k and v.
+PHI_MSFT = Dense(
+    defaults={**sizes(1024, None, 20, 16, 50304, 2048), "hidden_act": "gelu_new"},
+    names={"n_head_kv": "num_key_value_heads"},
+    ignored="flash_attn flash_rotary fused_dense img_processor",
+    rotated="rotary_dim",
+    norm=layer_norm,
+    gated=False,
+    mlp_bias=True,
+    fused=True,
+    qkv_bias=True,
+    out_bias=True,
+    parallel=True,
+    head_bias=True,
+)
+#: https://huggingface.co/XiaomiMiMo/MiMo-7B-RL, modeling_mimo.py: Qwen2, with blocks for multi-token prediction.
+MIMO = Dense(
+    defaults={**sizes(4096, 11008, 36, 32, 151680, 32768), "num_key_value_heads": 8},
+    constants={"attention_bias": True, "use_mrope": False, "use_sliding_window": False},
+    ignored="sliding_window max_window_layers",
+    qkv_bias=True,
+    out_bias=False,
+    mlp_bias=False,
+)
+#: https://huggingface.co/LGAI-EXAONE/EXAONE-3.5-7.8B-Instruct, modeling_exaone.py: Llama by other names.
+EXAONE = Dense(
+    defaults={**sizes(2048, None, 32, 32, 102400, 2048), "intermediate_size": 8192},
+    ignored="embed_dropout",
+    qkv_bias=False,
+    out_bias=False,
+    mlp_bias=False,
+    tied=True,
+)
+#: https://huggingface.co/upstage/solar-pro-preview-instruct, modeling_solar.py: Llama with a window; a few layers mix
+#: the stream with that of an earlier layer, which needs no weights.
+SOLAR = Dense(
+    defaults={**sizes(4096, 11008, 32, 32, 32000, 2048), "sliding_window": 2047},
+    ignored="bskcn_1 bskcn_2 bskcn_3 bskcn_4 bskcn_tv",
+    types=one_window,
+)
+#: https://huggingface.co/Tele-AI/telechat-7B, modeling_telechat.py: biases on the last matrix of attention and MLP.
+TELECHAT = Dense(
+    defaults=sizes(4096, 12288, 30, 32, 160256, 8192),
+    names={"ffn_hidden_size": "intermediate_size"},
+    constants={"embed_layernorm": False, "apply_residual_connection_post_layernorm": False},
+    ignored="logn flash_attn base_seqlen training_seqlen seq_length unk_token_id",
+    qkv_bias=False,
+    out_bias=True,
+    mlp_bias=False,
+    mlp_out_bias=True,
+    tied=True,
+)
