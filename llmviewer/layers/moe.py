@@ -40,7 +40,8 @@ class Moe:
 
     expert: one expert.  shared: the shared expert(s) as one Mlp, or None.
     shared_gate: the shared expert's output is scaled by a sigmoid of one logit (Qwen-MoE).
-    router_bias: a bias in the router's product; correction_bias: stored values added to the scores for selection.
+    router_bias: a bias in the router's product; correction_bias: stored values added to the scores for selection, a
+    buffer; correction_weight: the same as parameters (ERNIE 4.5).
     expert_scale: a learned factor per expert, applied to its weight in the sum (Gemma 4).
     latent: smaller width of the experts, between two projections, 0 = none (Nemotron 3).
     """
@@ -54,6 +55,7 @@ class Moe:
     shared_gate: bool = False
     router_bias: bool = False
     correction_bias: bool = False
+    correction_weight: bool = False
     expert_scale: bool = False
     latent: int = 0
 
@@ -85,7 +87,11 @@ class Moe:
             role=OperatorRole.ROUTER,
         )
         logits = linear.operator(x, tokens)
-        stored = {f"router_correction{BUFFER}": self.correction_bias, "expert_scale.weight": self.expert_scale}
+        stored = {
+            f"router_correction{BUFFER}": self.correction_bias,
+            "router_correction.weight": self.correction_weight,
+            "expert_scale.weight": self.expert_scale,
+        }
         reads = [whole(logits.output)]
         for name in (name for name, present in stored.items() if present):
             per_expert = Tensor(name=name, elements=float(self.experts), dtype=self.dtype, role=Role.WEIGHT)
