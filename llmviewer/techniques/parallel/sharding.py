@@ -42,7 +42,7 @@ ROW_PARALLEL = frozenset("o_proj down_proj shared_down_proj expert_down_proj out
 REPLICATED = frozenset(
     "router shared_gate q_a_proj kv_a_proj latent_in_proj latent_out_proj project_in project_out "
     "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_jump "
-    "attn_predictor_in mlp_predictor_in "
+    "attn_predictor_in mlp_predictor_in index_q_proj index_k_proj index_weights_proj "
     "fc eh_proj resblock_proj state_proj state_proj_first".split()  # layers of draft models, as in vLLM
 )
 #: Name suffixes of the two factors of an adapter or of a factored layer.
@@ -60,7 +60,7 @@ COLUMN_PARALLEL |= {f"{name}{kind}_b" for name in COLUMN_PARALLEL for kind in _F
 ROW_PARALLEL |= {f"{name}{kind}_a" for name in ROW_PARALLEL for kind in _FACTORS}
 #: Tensors with KV heads, replicated if there are fewer heads than devices; and latents that all heads share.
 KV_HEADS = frozenset(("k_proj", "v_proj", "k_norm", "v_norm", "k_cache", "v_cache"))
-SHARED_LATENTS = frozenset(("latent_cache", "latent_cache_quantize"))
+SHARED_LATENTS = frozenset(("latent_cache", "latent_cache_quantize", "index_cache", "index_cache_quantize"))
 #: Last tensor of a branch of a layer -> name of the branch, for its collective.
 BRANCH_OUTPUTS = {
     "o_proj": "attn",
