@@ -12,6 +12,7 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
+from llmviewer.layers.indexer import Indexer
 from llmviewer.ops.attention import (
     ALIBI_FLOPS,
     SOFT_CAP_FLOPS,
@@ -63,7 +64,9 @@ class Attention:
 
     rotary_dim: rotated elements per head, 0 = no rope.  window, chunk: tokens, inf and 0 = none.
     soft_cap: scores are capped by a tanh.  alibi: scores have a bias.  sinks: one learned score per head.
-    gate: the output is multiplied by the sigmoid of a second query projection (Qwen3-Next).
+    gate: the output is multiplied by the sigmoid (`gate_activation`) of a second query projection (Qwen3-Next), of
+    gate_width elements per head, 0 = head_dim.
+    selected: most keys that a query attends to, inf = all, chosen by `indexer` from the layer's input.
     shares_cache: keys and values come from an earlier layer.  values: projected separately, or made from the keys.
     input_width: width of the input if it is not the residual stream (a draft head), 0 = hidden.
     """
@@ -85,6 +88,10 @@ class Attention:
     alibi: bool = False
     sinks: bool = False
     gate: bool = False
+    gate_width: int = 0
+    gate_activation: str = "sigmoid"
+    selected: float = np.inf
+    indexer: Indexer | None = None
     shares_cache: bool = False
     input_width: int = 0
 
@@ -97,16 +104,19 @@ class Attention:
             self.kv_heads * (self.v_dim or self.head_dim),
         )
 
+    @property
+    def _gate_elements(self) -> int:
+        return self.heads * (self.gate_width or self.head_dim) if self.gate else 0
+
     def states(self) -> tuple[State, ...]:
         """The KV cache of one layer."""
         if self.shares_cache:
             return ()
         _, k, v = self._widths
         window = min(self.window, self.chunk or np.inf)
-        return (
-            State(name="k_cache", dtype=self.dtype, per_token=k, window=window),
-            State(name="v_cache", dtype=self.dtype, per_token=v, window=window),
-        )
+        keys = State(name="k_cache", dtype=self.dtype, per_token=k, window=window)
+        values = State(name="v_cache", dtype=self.dtype, per_token=v, window=window)
+        return (keys, values, self.indexer.state()) if self.indexer else (keys, values)
 
     def shape(self, step: Step) -> AttentionShape:
         """The attention kernel of this step."""
@@ -118,6 +128,7 @@ class Attention:
             v_dim=self.v_dim or self.head_dim,
             window=min(self.window, self.chunk or np.inf),
             chunk=self.chunk,
+            selected=self.selected,
             score_flops=SOFTMAX_FLOPS + SOFT_CAP_FLOPS * self.soft_cap + ALIBI_FLOPS * self.alibi,
             score_special=2.0 if self.soft_cap else 1.0,
         )
@@ -133,7 +144,8 @@ class Attention:
         sinks = Tensor(name="sinks.weight", elements=float(self.heads), dtype=self.dtype, role=Role.WEIGHT)
         inputs = AttentionInputs(q=q, k=(whole(k),), v=(whole(v),), extra=(whole(sinks),) if self.sinks else ())
         core = eager(shape, inputs)
-        return (*before, *core, *self._after(step.tokens, core[-1].output, before))
+        index = self.indexer.operators(step, x, x) if self.indexer else ()
+        return (*before, *index, *core, *self._after(step.tokens, core[-1].output, before))
 
     def _after(self, tokens: Count, out: Tensor, before: tuple[Operator, ...]) -> tuple[Operator, ...]:
         width = self.heads * (self.v_dim or self.head_dim)
@@ -149,7 +161,8 @@ class Attention:
             return (project.operator(out, tokens),)
         source = before[0].output
         y = Tensor(name="attn_gate", elements=out.elements, dtype=out.dtype)
-        gate = gated("attn_gate", (whole(out), Access(source, out.elements)), y, tokens, activation("sigmoid"))
+        read = Access(source, tokens * (1.0 * self._gate_elements))
+        gate = gated("attn_gate", (whole(out), read), y, tokens, activation(self.gate_activation))
         return (gate, project.operator(y, tokens))
 
     def _queries_and_cache(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor]:
@@ -174,7 +187,7 @@ class Attention:
     def _project(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor, Access | None]:
         """The operators that make q, k and v, and their q and k; k is in the cache if no norm or rope follows."""
         q_width, k_width, v_width = self._widths
-        q_out = q_width * (2 if self.gate else 1)
+        q_out = q_width + self._gate_elements
         k_is_final = not self.rotary_dim and self.qk_norm is QkNorm.NONE
         k = self._cache_write("k_cache", tokens, k_width)
         if not k_is_final:

@@ -43,6 +43,7 @@ class Moe:
     router_bias: a bias in the router's product; correction_bias: stored values added to the scores for selection, a
     buffer; correction_weight: the same as parameters (ERNIE 4.5).
     expert_scale: a learned factor per expert, applied to its weight in the sum (Gemma 4).
+    identities: further experts that return their input; tokens choose them like others (LongCat's zero experts).
     latent: smaller width of the experts, between two projections, 0 = none (Nemotron 3).
     """
 
@@ -57,6 +58,7 @@ class Moe:
     correction_bias: bool = False
     correction_weight: bool = False
     expert_scale: bool = False
+    identities: int = 0
     latent: int = 0
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
@@ -68,8 +70,9 @@ class Moe:
         tokens = step.tokens
         router = self._router(tokens, router_input)
         into, inner = self._latent_in(tokens, x)
-        rows = tokens * (1.0 * self.chosen)
-        active = distinct_experts(self.experts, self.chosen, tokens)
+        share = self.experts / (self.experts + self.identities)  # of the choices that fall on experts with weights
+        rows = tokens * (share * self.chosen)
+        active = share * distinct_experts(self.experts + self.identities, self.chosen, tokens)
         expert = replace(self.expert, experts=self.experts, prefix=EXPERT_PREFIX)
         routed = expert.on_rows(rows, inner, active)
         combine = self._combine(tokens, routed[-1].output, router[-1].output)
@@ -81,7 +84,7 @@ class Moe:
         linear = Linear(
             name="router",
             in_features=self.hidden,
-            out_features=self.experts,
+            out_features=self.experts + self.identities,
             dtype=self.dtype,
             bias=self.router_bias,
             role=OperatorRole.ROUTER,
@@ -94,9 +97,11 @@ class Moe:
         }
         reads = [whole(logits.output)]
         for name in (name for name, present in stored.items() if present):
-            per_expert = Tensor(name=name, elements=float(self.experts), dtype=self.dtype, role=Role.WEIGHT)
+            per_expert = Tensor(
+                name=name, elements=float(self.experts + self.identities), dtype=self.dtype, role=Role.WEIGHT
+            )
             reads.append(whole(per_expert))
-        y = Tensor(name="router_softmax", elements=tokens * (1.0 * self.experts), dtype=x.dtype)
+        y = Tensor(name="router_softmax", elements=tokens * (1.0 * self.experts + self.identities), dtype=x.dtype)
         scores = elementwise("router_softmax", tuple(reads), y, tokens, flops=ROUTER_FLOPS, special=1.0)
         return logits, replace(scores, kind=Kind.SOFTMAX)
 

@@ -1,4 +1,4 @@
-"""Latent attention and many small experts, one entry each: DeepSeek-V2 to V3.2, Kimi-K2, GLM-4.7-Flash, GLM-5, A.X K1.
+"""Latent attention and many small experts, one entry each: DeepSeek, Kimi-K2, GLM-4.7-Flash, GLM-5, LongCat, A.X K1.
 
 DeepSeek-V3.2 and GLM-5 also have a lightning indexer that chooses the keys attention reads.
 """
@@ -11,12 +11,15 @@ from typing import Any
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.decoder import Mixer
+from llmviewer.layers.dense_and_sparse import NormedExperts, Shortcut
 from llmviewer.layers.indexer import Indexer
 from llmviewer.layers.mla import Mla
+from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.experts import DenseFirst, Experts
 from llmviewer.models.fields import head_count, hidden_size, layer_count
 from llmviewer.models.sparse_decoder import SparseDecoder
+from llmviewer.ops.norm import rms_norm
 
 #: Fields that say how an indexer is run, not its size.
 INDEX_FIELDS = ("indexer_rope_interleave", "index_share_for_mtp_iteration", "index_skip_topk_offset", "index_topk_freq")
@@ -106,6 +109,28 @@ def _as_list(config: Config) -> None:
         config.expect("num_experts", config.get("n_routed_experts"))
 
 
+def _longcat_fields(config: Config) -> None:
+    """Each of `num_layers` layers has two attentions: it counts as two, of which the first has experts."""
+    layers = config.count("num_layers")
+    config.expect("num_hidden_layers", layers, 2 * layers)
+    config.fields = {**config.fields, "num_hidden_layers": 2 * layers}
+    config.expect("intermediate_size", config.get("ffn_hidden_size"))
+
+
+def _longcat_experts(config: Config, dtype: Dtype) -> Shortcut:
+    """The experts beside the first dense MLP of a layer."""
+    fields = Experts(
+        width="expert_ffn_hidden_size", chosen=("moe_topk",), shared="", identities="zero_expert_num",
+        correction_bias=True, router_bias=config.flag("router_bias", default=False),
+    )  # fmt: skip
+    return Shortcut(dense=parts.mlp(config, dtype, config.count("ffn_hidden_size")), sparse=fields(config, dtype))
+
+
+def _normed_experts(config: Config, dtype: Dtype) -> NormedExperts:
+    norm = rms_norm("expert_post_norm", hidden_size(config), dtype)
+    return NormedExperts(sparse=Experts(correction_bias=True)(config, dtype), norm=norm)
+
+
 #: Fields that all of these have with one value.
 EXPECTED: dict[str, tuple[Any, ...]] = {"mlp_bias": (False,), "moe_layer_freq": (1,)}
 CHOSEN_BY_BIAS = {**EXPECTED, "topk_method": ("noaux_tc",)}
@@ -131,3 +156,15 @@ deepseek_v32 = replace(
 )
 
 glm_moe_dsa = deepseek_v32
+
+axk1 = replace(deepseek_v3, experts=_normed_experts, placement=DenseFirst(default=1))
+
+longcat_flash = replace(
+    deepseek_v3,
+    prepare=_longcat_fields,
+    placement=lambda config: ["moe", "dense"] * (layer_count(config) // 2),
+    experts=_longcat_experts,
+    dense=lambda config, dtype: parts.mlp(config, dtype, config.count("ffn_hidden_size")),
+    expected={"attention_method": ("MLA",), "zero_expert_type": ("identity",)},
+    ignored=("mla_scale_q_lora", "mla_scale_kv_lora"),
+)

@@ -24,6 +24,7 @@ class Experts:
     experts, chosen: fields with the numbers; the first one present counts.  width: field with the size of one expert.
     shared: field with the number of shared experts of the same width, empty = none.
     shared_width: field with the width of the shared expert instead.  shared_gate: a sigmoid scales its output.
+    identities: field with the number of experts without weights.
     shared_bias: field that gives the shared expert and dense layers biases.
     correction_bias, correction_weight: values added to the router's scores for selection, stored as buffer or weight.
     """
@@ -36,6 +37,7 @@ class Experts:
     shared_gate: bool = False
     shared_bias: str = ""
     router_bias: bool = False
+    identities: str = ""
     correction_bias: bool = False
     correction_weight: bool = False
 
@@ -44,15 +46,17 @@ class Experts:
         width = config.count(self.width)
         count = config.count(config.first_present(*self.experts))
         shared = self._shared_width(config, width)
+        identities = config.count(self.identities, 0, minimum=0) if self.identities else 0
         return Moe(
             expert=parts.mlp(config, dtype, width),
             experts=count,
-            chosen=config.count(config.first_present(*self.chosen), maximum=count),
+            chosen=config.count(config.first_present(*self.chosen), maximum=count + identities),
             dtype=dtype,
             hidden=hidden_size(config),
             shared=self.dense(config, dtype, shared) if shared else None,
             shared_gate=self.shared_gate and bool(shared),
             router_bias=self.router_bias,
+            identities=identities,
             correction_bias=self.correction_bias,
             correction_weight=self.correction_weight,
         )

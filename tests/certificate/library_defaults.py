@@ -16,10 +16,19 @@ _LEFT_OUT_BY_REASON: dict[str, str] = {
     "plbart prophetnet trocr whisper",
     "generates sound": "musicgen musicgen_melody moshi moss_transcribe_diarize",
 }
-#: Fields that a default config leaves empty and its code needs -> values of a published model.
+#: Fields that a default config leaves empty, or that give it every kind of layer -> values as in a published model.
 _FILLED: dict[str, dict[str, Any]] = {
+    "dbrx": {"attn_config": {"rope_theta": 10000.0}},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1},
+    "laguna": {
+        "layer_types": ["full_attention", *["sliding_attention"] * 3] * 10,
+        "num_attention_heads_per_layer": [48, 64, 64, 64] * 10,
+    },
+    "minimax_m3_vl_text": {
+        "layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57,
+        "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57,
+    },
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 64, "moe_topk": 8},
 }
 LEFT_OUT: dict[str, str] = {name: reason for reason, names in _LEFT_OUT_BY_REASON.items() for name in names.split()}

@@ -24,7 +24,7 @@ WITHOUT_FORMULA = {"mv", "addmv", "dot", "vdot", "addbmm", "addr", "_grouped_mm"
 """Operations that multiply matrices (or vectors) and that the counter would pass over in silence."""
 
 RECURRENT_CLASSES = ("Mixer", "MambaLayer", "GatedDeltaNet", "LightningAttention")
-ATTENTION_CLASSES = ("Attention",)
+ATTENTION_CLASSES = ("Attention", "MLA")
 EXPERT_CLASSES = ("Experts", "ExpertGLU")
 ROTARY_CLASSES = ("RotaryEmbedding",)
 

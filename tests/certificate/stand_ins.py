@@ -16,3 +16,11 @@ def dbrx_experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights:
     w1, v1, w2 = (weight.view(shape)[0] for weight in (self.mlp.w1, self.mlp.v1, self.mlp.w2))
     states = self.mlp(chosen, w1, v1, w2) * top_k_weights.reshape(-1, 1)
     return states.view(*top_k_index.shape, -1).sum(dim=1).view(hidden_states.shape)
+
+
+def longcat_experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
+    """LongCat-Flash's experts for the expected number of rows: identities have no product and take their share."""
+    rows = top_k_index.numel() * self.num_routed_experts // self.total_experts
+    chosen = hidden_states.repeat_interleave(top_k_index.shape[-1], dim=0)[:rows]
+    gate, up = (chosen @ self.gate_up_proj[0].T).chunk(2, dim=-1)
+    return hidden_states + ((self.act_fn(gate) * up) @ self.down_proj[0].T).sum(dim=0)

@@ -79,8 +79,9 @@ def code_of(config: Mapping[str, Any]) -> str:
 
 
 def parameter_count(config: Mapping[str, Any]) -> int:
-    """All parameters of the full model, tied weights once, buffers (such as DeepSeek's router bias) not."""
-    return sum(parameter.numel() for parameter in build(config).parameters())
+    """All stored parameters of the full model, tied weights once, buffers (such as DeepSeek's router bias) not."""
+    model = build(config)
+    return sum(parameter.numel() for parameter in model.parameters()) - family_of(config).unstored(model.config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
