@@ -116,7 +116,7 @@ class Attention:
         window = min(self.window, self.chunk or np.inf)
         keys = State(name="k_cache", dtype=self.dtype, per_token=k, window=window)
         values = State(name="v_cache", dtype=self.dtype, per_token=v, window=window)
-        return (keys, values, self.indexer.state()) if self.indexer else (keys, values)
+        return (keys, values, *self.indexer.states()) if self.indexer else (keys, values)
 
     def shape(self, step: Step) -> AttentionShape:
         """The attention kernel of this step."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from llmviewer.core.ir import Block, Operator, State, Tensor
 from llmviewer.core.workload import Step
+from llmviewer.layers.hyper_connections import HyperConnection
 from llmviewer.ops.elementwise import add
 from llmviewer.ops.norm import Norm
 
@@ -54,6 +55,7 @@ class DecoderLayer:
 
     residual_flops: FLOP per element of a residual sum: 1, or 2 if the branch is scaled first.
     tail: a part after both sums (Gemma 4).
+    streams: several residual streams in place of one (DeepSeek-V4).
     numbers: layer numbers in the model; empty: the first `repeats` layers.
     """
 
@@ -65,10 +67,13 @@ class DecoderLayer:
     residual: Residual = Residual.SEQUENTIAL
     residual_flops: float = 1.0
     tail: FeedForward | None = None
+    streams: HyperConnection | None = None
     numbers: tuple[int, ...] = ()
 
     def block(self, step: Step, hidden: Tensor) -> Block:
         """The block of these layers.  hidden: the residual stream that a layer receives."""
+        if self.streams is not None:
+            return self._streamed(self.streams, step, self.streams.widened(hidden))
         operators: list[Operator] = []
         norms = self.norms
         x = hidden
@@ -83,10 +88,26 @@ class DecoderLayer:
             x = self._sum("mlp_add", step, self._stream(x, branch), norms.mlp_sum, operators)
         if self.tail is not None:
             operators += self.tail.operators(step, x)
+        return self._made(operators)
+
+    def _made(self, operators: list[Operator]) -> Block:
         states = self.mixer.states() if self.mixer is not None else ()
         return Block(
             name=self.name, operators=tuple(operators), repeats=self.repeats, states=states, numbers=self.numbers
         )
+
+    def _streamed(self, streams: HyperConnection, step: Step, x: Tensor) -> Block:
+        """The block with several residual streams `x`: each part reads their weighted sum and is spread over them."""
+        operators: list[Operator] = []
+        named = (("attn", self.mixer, self.norms.attn), ("mlp", self.feed_forward, self.norms.mlp))
+        for name, part, norm in named:
+            if part is not None:
+                before = streams.collapse(name, step, x)
+                branch = self._branch(step, before[-1].output, norm, part, None)
+                after = streams.spread(name, step.tokens, x, branch[-1].output, before[-2].output)
+                operators += (*before, *branch, after)
+                x = after.output
+        return self._made(operators)
 
     def _stream(self, x: Tensor, branch: tuple[Operator, ...]) -> Tensor:
         """The tensor that the output of a branch is added to."""

@@ -64,7 +64,7 @@ class Mla:
         """The cache of one layer: the latent and the rotated key, shared by all heads; and the indexer's keys."""
         width = self.kv_rank + self.rope_dim
         latent = State(name="latent_cache", dtype=self.dtype, per_token=width, window=self.window)
-        return (latent, self.indexer.state()) if self.indexer else (latent,)
+        return (latent, *self.indexer.states()) if self.indexer else (latent,)
 
     def absorbed(self, step: Step) -> Count:
         """1.0 for forward passes in absorbed form, else 0.0.

@@ -30,6 +30,7 @@ ARCHITECTURES: dict[str, str] = {
     "deepseek_v2": "deepseek.deepseek_v2",
     "deepseek_v3": "deepseek.deepseek_v3",
     "deepseek_v32": "deepseek.deepseek_v32",
+    "deepseek_v4": "deepseek_v4.deepseek_v4",
     "dots1": "sparse_families.dots1",
     "ernie4_5_moe": "sparse_families.ernie4_5_moe",
     "exaone_moe": "sparse_families.exaone_moe",

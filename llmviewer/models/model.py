@@ -10,6 +10,7 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import BUFFER, Block, Graph, Operator, Pass, Role, Tensor, as_built, whole
 from llmviewer.core.workload import Step, decode
 from llmviewer.layers.decoder import DecoderLayer, FeedForward
+from llmviewer.layers.hyper_connections import HyperConnection
 from llmviewer.layers.mla import Mla, MlaForm
 from llmviewer.ops.embedding import embedding
 from llmviewer.ops.gemm import Linear, is_routed
@@ -69,6 +70,7 @@ class Embedding:
 class Head:
     """Final norm over all tokens, then lm_head at the positions that need logits.
 
+    streams: the weighted sum of several residual streams before the norm (DeepSeek-V4).
     tied: lm_head uses the embedding's table.  project: a matrix back to the table's width (OPT-350m).
     logit_flops, logit_special: vector FLOP and exponentials per logit (soft cap, scale).
     """
@@ -76,6 +78,7 @@ class Head:
     lm_head: Linear
     tied: bool
     norm: Norm | None = None
+    streams: HyperConnection | None = None
     project: Linear | None = None
     logit_flops: float = 0.0
     logit_special: float = 0.0
@@ -84,6 +87,9 @@ class Head:
         """The operators of the head: final_norm, lm_head."""
         operators: list[Operator] = []
         x = hidden
+        if self.streams is not None:
+            operators += self.streams.collapse("head", step, self.streams.widened(hidden))
+            x = operators[-1].output
         if self.norm is not None:
             operators.append(self.norm.operator(x, step.tokens))
             x = operators[-1].output

@@ -32,6 +32,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu": Activation(1.0, 0.0),
     "relu2": Activation(2.0, 0.0),
     "softplus": Activation(3.0, 2.0),  # log(1 + exp(x))
+    "clamped_silu": Activation(7.0, 1.0),  # DeepSeek-V4: clamps of gate (one side) and up (both)
     "clamped_swiglu": Activation(8.0, 1.0),  # GPT-OSS: two clamps, scaling by alpha, sigmoid, (up + 1)
 }
 

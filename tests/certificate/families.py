@@ -3,7 +3,8 @@
 `layers` lists functions that distinguish layers (none: all equal). `fields` turns a published config into the fields
 of the class. `cut` changes further fields of a reduced config. `experts_chosen` is the share of the experts' products
 that belong to chosen experts (1 unless the library runs them all). `stand_ins` replaces the forward pass of modules
-that cannot run without data. `unstored` counts parameters that the class has and no checkpoint. `code` states whether the class is the model's own or an equivalent of the same shapes.
+that cannot run without data. `unstored` counts parameters that the class has and no checkpoint. `code` states whether
+the class is the model's own or an equivalent of the same shapes.
 """
 
 from __future__ import annotations

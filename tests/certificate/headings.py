@@ -16,6 +16,7 @@ class Heading(Enum):
     RECURRENCE = "recurrence"
     CONVOLUTION = "convolution"
     ROTARY = "rotary"
+    STREAMS = "streams"
 
 
 Filed = Counter[tuple[Heading, str]]

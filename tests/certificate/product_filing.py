@@ -27,6 +27,8 @@ RECURRENT_CLASSES = ("Mixer", "MambaLayer", "GatedDeltaNet", "LightningAttention
 ATTENTION_CLASSES = ("Attention", "MLA")
 EXPERT_CLASSES = ("Experts", "ExpertGLU")
 ROTARY_CLASSES = ("RotaryEmbedding",)
+STREAM_CLASSES = ("V4DecoderLayer",)
+"""Layers that mix their residual streams by tiny matrices made per token; we count these on the vector units."""
 
 
 class ProductFiling(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -69,6 +71,8 @@ class ProductFiling(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return Heading.RECURRENCE
         if self._inside(ATTENTION_CLASSES):
             return Heading.ATTENTION
+        if self._inside(STREAM_CLASSES):
+            return Heading.STREAMS
         path = " > ".join(type(module).__name__ for _, module in self._stack)
         raise UnfiledProductError(f"{packet} issued by {path}")
 
