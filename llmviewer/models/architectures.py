@@ -32,6 +32,7 @@ ARCHITECTURES: dict[str, str] = {
     "deepseek_v32": "deepseek.deepseek_v32",
     "deepseek_v4": "deepseek_v4.deepseek_v4",
     "dots1": "sparse_families.dots1",
+    "dots3_note_text": "dots.dots3_note",
     "ernie4_5_moe": "sparse_families.ernie4_5_moe",
     "exaone_moe": "sparse_families.exaone_moe",
     "falcon": "bloom.parse_falcon",
@@ -57,6 +58,7 @@ ARCHITECTURES: dict[str, str] = {
     "granitemoeshared": "sparse_families.granitemoeshared",
     "hunyuan_v1_moe": "sparse_families.hunyuan_v1_moe",
     "hy_v3": "sparse_families.hy_v3",
+    "hy_v4": "deepseek_v4.hy_v4",
     "internlm2": "llama.parse_internlm2",
     "jamba": "jamba.parse_jamba",
     "kimi_k2": "deepseek.deepseek_v3",
@@ -98,6 +100,7 @@ ARCHITECTURES: dict[str, str] = {
 
 #: model_type of a multimodal config -> model_type of its language model, whose fields are in `text_config`.
 MULTIMODAL: dict[str, str] = {
+    "dots3_note": "dots3_note_text",
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "kimi_vl": "deepseek_v3",

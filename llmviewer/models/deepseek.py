@@ -35,6 +35,10 @@ class Latent:
 
     def __call__(self, config: Config, dtype: Dtype) -> dict[str, Mixer]:
         """The attention of each type of layer: `latent`; or `full` with an indexer and `shared` with another's keys."""
+        return dict(self.layers(config, dtype))
+
+    def layers(self, config: Config, dtype: Dtype) -> dict[str, Mla]:
+        """The same, known to be latent attention."""
         plain = latent_attention(config, dtype)
         if not self.indexed:
             return {"latent": plain}

@@ -1,4 +1,4 @@
-"""DeepSeek-V4: compressed keys before a short window, several residual streams, many experts."""
+"""Models with several residual streams: DeepSeek-V4 (compressed keys before a short window) and Hunyuan 4."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from llmviewer.layers.hyper_connections import HyperConnection
 from llmviewer.layers.indexer import Indexer
 from llmviewer.layers.moe import Moe
 from llmviewer.models.config import Config
-from llmviewer.models.experts import Experts, everywhere
+from llmviewer.models.deepseek import Latent, index_layers
+from llmviewer.models.experts import DenseFirst, Experts, everywhere
 from llmviewer.models.fields import head_count, hidden_size, layer_count
 from llmviewer.models.model import Model
 from llmviewer.models.sparse_decoder import SparseDecoder
@@ -97,11 +98,21 @@ def _experts(config: Config, dtype: Dtype) -> Moe:
     return replace(plain, expert=replace(plain.expert, activation=clamped), shared=shared)
 
 
+def _routed_clamped(config: Config, dtype: Dtype) -> Moe:
+    """Routed experts with clamped SwiGLU and a plain shared expert."""
+    plain = Experts(correction_bias=True)(config, dtype)
+    return replace(plain, expert=replace(plain.expert, activation=activation("clamped_silu")))
+
+
 def _streams(model: Model, config: Config) -> Model:
     """The model with `hc_mult` residual streams, and their weighted sum before the head."""
     hidden, dtype = model.hidden, model.dtype
     iterations = config.count("hc_sinkhorn_iters", 20)
     streams = HyperConnection(hidden=hidden, count=config.count("hc_mult", 4), dtype=dtype, iterations=iterations)
+    return _with_streams(model, streams)
+
+
+def _with_streams(model: Model, streams: HyperConnection) -> Model:
     last = replace(streams, mixes=False, spreads=False)
     layers = tuple(replace(layer, streams=streams) for layer in model.layers)
     return replace(model, layers=layers, head=replace(model.head, streams=last))
@@ -119,3 +130,32 @@ deepseek_v4 = SparseDecoder(
     ),
     finish=_streams,
 )  # fmt: skip
+
+
+def _hy_v4_types(config: Config) -> list[str]:
+    """Layers with an own indexer as listed, else the first, the second and every fourth after it."""
+    own = ["full" if at == 0 or at % 4 == 1 else "shared" for at in range(layer_count(config))]
+    config.defaults(indexer_types=own)
+    return index_layers(config)
+
+
+def _hy_v4_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    """Latent attention with an indexer, a gate for every element of the output, and sinks."""
+    made = Latent(indexed=True).layers(config, dtype)
+    return {name: replace(mixer, gate_width=mixer.v_dim, sinks=True) for name, mixer in made.items()}
+
+
+def _hy_v4_streams(model: Model, config: Config) -> Model:
+    """The model with residual streams that are not mixed among themselves."""
+    count = config.count("hc_mult", 4)
+    return _with_streams(model, HyperConnection(hidden=model.hidden, count=count, dtype=model.dtype, mixes=False))
+
+
+hy_v4 = SparseDecoder(
+    mixers=_hy_v4_attention,
+    types=_hy_v4_types,
+    experts=_routed_clamped,
+    placement=DenseFirst(default=1),
+    ignored=("swiglu_limit", "hc_eps", "hc_magnitude", "learnable_sink_init"),
+    finish=_hy_v4_streams,
+)

@@ -40,6 +40,9 @@ def first_layers(fields: Fields, full_depth: int, depth: int) -> Fields:
     for name in LAYER_INDEX_FIELDS:
         if isinstance(fields.get(name), list):
             shortened[name] = [layer for layer in fields[name] if layer < depth]
+    if isinstance(fields.get("per_layer_config"), dict):
+        numbered = fields["per_layer_config"].items()
+        shortened["per_layer_config"] = {layer: own for layer, own in numbered if int(layer) < depth}
     present = [name for name in DEPTH_FIELDS if name in fields] or ["num_hidden_layers"]
     return {**shortened, **dict.fromkeys(present, depth)}
 
