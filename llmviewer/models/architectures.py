@@ -61,6 +61,7 @@ ARCHITECTURES: dict[str, str] = {
     "hy_v4": "deepseek_v4.hy_v4",
     "internlm2": "llama.parse_internlm2",
     "jamba": "jamba.parse_jamba",
+    "jetmoe": "sparse_attention.jetmoe",
     "kimi_k2": "deepseek.deepseek_v3",
     "kolibri1": "sparse_families.kolibri1",
     "laguna": "sparse_attention.laguna",

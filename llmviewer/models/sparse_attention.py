@@ -1,4 +1,4 @@
-"""Experts with grouped-query attention of several shapes: MiniMax-M3 (chosen blocks of keys) and Laguna."""
+"""Experts with grouped-query attention of several shapes: MiniMax-M3 (chosen blocks of keys), Laguna, JetMoE."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, QkNorm
+from llmviewer.layers.attention_experts import AttentionExperts, BiasedExperts
 from llmviewer.layers.decoder import Mixer
 from llmviewer.layers.indexer import Indexer
 from llmviewer.layers.mlp import Mlp
@@ -13,7 +14,7 @@ from llmviewer.layers.moe import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.experts import Experts, listed_or_everywhere, listed_or_first_dense
-from llmviewer.models.fields import group_count, layer_count, layer_types
+from llmviewer.models.fields import group_count, hidden_size, layer_count, layer_types, rotary_dim
 from llmviewer.models.model import Model
 from llmviewer.models.sparse_decoder import GroupedQuery, SparseDecoder
 from llmviewer.ops.elementwise import activation
@@ -144,4 +145,37 @@ laguna = SparseDecoder(
     expected={"moe_apply_router_weight_on_input": (False,)},
     ignored=("moe_routed_scaling_factor", "moe_router_logit_softcapping"),
     finish=_plain_names,
+)
+
+
+def _jetmoe_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    """Experts of queries and outputs, as many as experts of the MLP."""
+    experts, dim = config.count("num_local_experts"), config.count("kv_channels", 128)
+    chosen, kv_heads = config.count("num_experts_per_tok", maximum=experts), config.count("num_key_value_heads")
+    config.expect("num_attention_heads", chosen * kv_heads)
+    config.expect("head_dim", dim)
+    mixer = AttentionExperts(
+        hidden=hidden_size(config),
+        experts=experts,
+        chosen=chosen,
+        kv_heads=kv_heads,
+        head_dim=dim,
+        rotary_dim=rotary_dim(config, dim),
+        dtype=dtype,
+    )
+    return {"full": mixer}
+
+
+def _jetmoe_experts(config: Config, dtype: Dtype) -> BiasedExperts:
+    config.defaults(hidden_act=config.get("activation_function", "silu"))
+    return BiasedExperts(sparse=Experts(width="intermediate_size", shared="")(config, dtype))
+
+
+jetmoe = SparseDecoder(
+    mixers=_jetmoe_attention,
+    experts=_jetmoe_experts,
+    defaults={"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 16},
+    expected={"glu": (True,), "bias": (True,)},
+    ignored=("aux_loss_coef",),
+    tied=True,
 )

@@ -18,7 +18,7 @@ from typing import Any
 from . import layer_kinds as by
 from . import published_fields as to
 from . import reductions as cut
-from .stand_ins import dbrx_experts, longcat_experts
+from .stand_ins import dbrx_experts, jetmoe_gating, longcat_experts
 
 
 class Code(Enum):
@@ -118,6 +118,7 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v2": Family(model_class="DeepseekV2ForCausalLM", layers=(by.dense_first,)),
     "deepseek_v3": Family(model_class="DeepseekV3ForCausalLM", layers=(by.dense_first,)),
     "glm4_moe": Family(model_class="Glm4MoeForCausalLM", layers=(by.dense_first,)),
+    "jetmoe": Family(model_class="JetMoeForCausalLM", stand_ins={"JetMoeTopKGating": jetmoe_gating}),
     "longcat_flash": Family(
         model_class="LongcatFlashForCausalLM",
         stand_ins={"LongcatFlashExperts": longcat_experts},

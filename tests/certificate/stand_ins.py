@@ -24,3 +24,12 @@ def longcat_experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weigh
     chosen = hidden_states.repeat_interleave(top_k_index.shape[-1], dim=0)[:rows]
     gate, up = (chosen @ self.gate_up_proj[0].T).chunk(2, dim=-1)
     return hidden_states + ((self.act_fn(gate) * up) @ self.down_proj[0].T).sum(dim=0)
+
+
+def jetmoe_gating(self: Any, hidden_states: Any) -> tuple[Any, ...]:
+    """JetMoE's router without the sort of tokens by expert: the first expert gets all rows."""
+    logits = self.layer(hidden_states).float()
+    rows = logits.shape[0] * self.top_k
+    order = logits.new_zeros(rows, dtype=int)
+    gates = logits.new_ones(rows, dtype=hidden_states.dtype)
+    return order, order, gates, [rows] + [0] * (self.num_experts - 1), logits
