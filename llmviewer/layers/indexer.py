@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from llmviewer.core.counts import Count
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.ir import Operator, Role, State, Tensor, whole
+from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Step
 from llmviewer.layers.compressor import Compressor
@@ -70,7 +70,8 @@ class Indexer:
     def _rope(self, tokens: Count, q: Tensor, k: Tensor) -> Operator:
         """The rotation of queries, and of keys into the cache; those of a compressor are there already."""
         rotated = Tensor(name="index_rope", elements=q.elements, dtype=q.dtype)
-        reads, writes = (whole(q),), (whole(rotated),)
+        reads: tuple[Access, ...] = (whole(q),)
+        writes: tuple[Access, ...] = (whole(rotated),)
         if not self.compressor:
             reads, writes = (*reads, whole(k)), (*writes, whole(self._cache(tokens * (1.0 * self.dim))))
         return rope("index_rope", reads, writes, tokens, (self.heads + 1) * self.rope_dim / 2)

@@ -49,7 +49,9 @@ def _unmasked(operator: Operator) -> Operator:
     """The scores of an indexer for the pairs only that the causal mask lets through."""
     share = 1.0 - operator.masked_flops / np.maximum(operator.matmul_flops, 1.0)
     writes = tuple(Access(access.tensor, access.elements * share) for access in operator.writes)
-    return replace(operator.map_work(lambda count: count * share), writes=writes, masked_flops=0.0)
+    attended = operator.matmul_flops - operator.masked_flops
+    scaled = operator.map_work(lambda count: count * share)
+    return replace(scaled, writes=writes, matmul_flops=attended, masked_flops=0.0)
 
 
 def _reading_fused(operator: Operator) -> Operator:
