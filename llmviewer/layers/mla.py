@@ -13,6 +13,7 @@ from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
 from llmviewer.layers.indexer import Indexer
+from llmviewer.layers.input_gate import InputGate
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, eager, rope
 from llmviewer.ops.elementwise import activation, gated
 from llmviewer.ops.gemm import Linear
@@ -40,7 +41,8 @@ class Mla:
 
     selected: most keys that a query attends to, inf = all; `indexer` chooses them, or that of an earlier layer if None.
     window: tokens, inf = none.  gate_width: elements per head of a sigmoid gate on the output, 0 = none.
-    sinks: one learned score per head.  key_norm: the rotated key has a norm.
+    gated_queries: the gate and the queries are one product, of the queries' latent before and after its norm (A.X K2).
+    sinks: one learned score per head.  key_norm: the rotated key has a norm.  input_gate: changes the input first.
     """
 
     hidden: int
@@ -58,6 +60,8 @@ class Mla:
     gate_width: int = 0
     sinks: bool = False
     key_norm: bool = False
+    gated_queries: bool = False
+    input_gate: InputGate | None = None
     form: MlaForm = MlaForm.CHEAPER
 
     def states(self) -> tuple[State, ...]:
@@ -101,6 +105,8 @@ class Mla:
         """Down- and up-projections of queries, the latent, rope, kv_b_proj, attention, o_proj."""
         tokens, absorbed = step.tokens, self.absorbed(step)
         shape = self._shape(step, absorbed)
+        first = self.input_gate.operators(step, x) if self.input_gate else ()
+        x = first[-1].output if first else x
         queries = self._queries(tokens, x)
         index = self.indexer.operators(step, x, queries[-2].output) if self.indexer else ()
         latent = self._latent(tokens, x)
@@ -109,17 +115,20 @@ class Mla:
         core = eager(shape, self._inputs(shape, absorbed, rotate.output, expand))
         # in absorbed form kv_b_proj's value half is applied to the output; its work is counted in kv_b_proj
         out = Tensor(name="sv_matmul", elements=tokens * (1.0 * self.heads * self.v_dim), dtype=x.dtype)
-        gate = self._gate(tokens, x, out)
+        gate = self._gate(tokens, x, out, queries[-1].output)
         o_proj = self._linear("o_proj", self.heads * self.v_dim, self.hidden, bias=self.bias)
         project = o_proj.operator(gate[-1].output if gate else out, tokens)
-        return (*queries, *index, *latent, rotate, expand, *core, *gate, project)
+        return (*first, *queries, *index, *latent, rotate, expand, *core, *gate, project)
 
-    def _gate(self, tokens: Count, x: Tensor, out: Tensor) -> tuple[Operator, ...]:
+    def _gate(self, tokens: Count, x: Tensor, out: Tensor, q: Tensor) -> tuple[Operator, ...]:
         """The output times the sigmoid of a projection of the input, one factor per head or per element."""
+        y = Tensor(name="attn_gate", elements=out.elements, dtype=out.dtype)
+        if self.gated_queries:
+            read = Access(q, out.elements)
+            return (gated("attn_gate", (read, whole(out)), y, tokens, activation("sigmoid")),)
         if not self.gate_width:
             return ()
         project = self._linear("output_gate", self.hidden, self.heads * self.gate_width).operator(x, tokens)
-        y = Tensor(name="attn_gate", elements=out.elements, dtype=out.dtype)
         scaled = gated("attn_gate", (whole(project.output), whole(out)), y, tokens, activation("sigmoid"))
         return project, scaled
 
@@ -133,7 +142,11 @@ class Mla:
             return (self._linear("q_proj", self.hidden, width).operator(x, tokens),)
         down = self._linear("q_a_proj", self.hidden, self.q_rank, bias=self.bias).operator(x, tokens)
         norm = rms_norm("q_a_norm", self.q_rank, self.dtype).operator(down.output, tokens)
-        return down, norm, self._linear("q_b_proj", self.q_rank, width).operator(norm.output, tokens)
+        if not self.gated_queries:
+            return down, norm, self._linear("q_b_proj", self.q_rank, width).operator(norm.output, tokens)
+        both = self._linear("q_b_proj", 2 * self.q_rank, width + self.heads * self.v_dim)
+        product = both.operator(norm.output, tokens)
+        return down, norm, replace(product, reads=(whole(down.output), *product.reads))
 
     def _latent(self, tokens: Count, x: Tensor) -> tuple[Operator, ...]:
         """kv_a_proj, and the norm that writes the latent to the cache."""

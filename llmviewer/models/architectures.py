@@ -20,6 +20,7 @@ ARCHITECTURES: dict[str, str] = {
     "afmoe": "sparse_families.afmoe",
     "aria_text": "sparse_families.aria_text",
     "axk1": "deepseek.axk1",
+    "axk2": "deepseek.axk2",
     "baichuan": "llama.parse_baichuan",
     "bloom": "bloom.parse_bloom",
     "chatglm": "glm.parse_chatglm",

@@ -13,6 +13,7 @@ from llmviewer.core.errors import UserError
 from llmviewer.layers.decoder import Mixer
 from llmviewer.layers.dense_and_sparse import NormedExperts, Shortcut
 from llmviewer.layers.indexer import Indexer
+from llmviewer.layers.input_gate import GatedExperts, InputGate
 from llmviewer.layers.mla import Mla
 from llmviewer.models import parts
 from llmviewer.models.config import Config
@@ -135,6 +136,21 @@ def _normed_experts(config: Config, dtype: Dtype) -> NormedExperts:
     return NormedExperts(sparse=Experts(correction_bias=True)(config, dtype), norm=norm)
 
 
+def _input_gate(config: Config, dtype: Dtype, prefix: str) -> InputGate:
+    return InputGate(hidden=hidden_size(config), rank=config.count("gated_norm_rank", 16), dtype=dtype, prefix=prefix)
+
+
+def _axk2_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    """Latent attention with an indexer, a gate on its input, and a gate on its output that comes with the queries."""
+    gate = _input_gate(config, dtype, "attn_")
+    made = Latent(indexed=True).layers(config, dtype)
+    return {name: replace(mixer, gated_queries=True, input_gate=gate) for name, mixer in made.items()}
+
+
+def _axk2_experts(config: Config, dtype: Dtype) -> GatedExperts:
+    return GatedExperts(gate=_input_gate(config, dtype, "mlp_"), sparse=Experts(correction_bias=True)(config, dtype))
+
+
 #: Fields that all of these have with one value.
 EXPECTED: dict[str, tuple[Any, ...]] = {"mlp_bias": (False,), "moe_layer_freq": (1,)}
 CHOSEN_BY_BIAS = {**EXPECTED, "topk_method": ("noaux_tc",)}
@@ -171,4 +187,8 @@ longcat_flash = replace(
     dense=lambda config, dtype: parts.mlp(config, dtype, config.count("ffn_hidden_size")),
     expected={"attention_method": ("MLA",), "zero_expert_type": ("identity",)},
     ignored=("mla_scale_q_lora", "mla_scale_kv_lora"),
+)
+
+axk2 = replace(
+    deepseek_v32, mixers=_axk2_attention, experts=_axk2_experts, placement=DenseFirst(default=1), ignored=INDEX_FIELDS
 )

@@ -44,7 +44,7 @@ REPLICATED = frozenset(
     "per_layer_model_projection per_layer_input_gate per_layer_projection exit_classifier exit_jump "
     "attn_predictor_in mlp_predictor_in index_q_proj index_k_proj index_weights_proj "
     "kv_proj compressed_kv_proj compressed_gate_proj index_kv_proj index_gate_proj "
-    "attn_hc_proj mlp_hc_proj head_hc_proj "
+    "attn_hc_proj mlp_hc_proj head_hc_proj attn_in_gate_a attn_in_gate_b mlp_in_gate_a mlp_in_gate_b "
     "fc eh_proj resblock_proj state_proj state_proj_first".split()  # layers of draft models, as in vLLM
 )
 #: Name suffixes of the two factors of an adapter or of a factored layer.
