@@ -24,7 +24,7 @@ from llmviewer.ops.attention import (
 )
 from llmviewer.ops.elementwise import activation, gated
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import Norm, NormKind
+from llmviewer.ops.norm import Norm, NormKind, rms_norm
 
 #: Per element of a clamped projection: minimum and maximum.
 CLIP_FLOPS = 2.0
@@ -68,6 +68,7 @@ class Attention:
     gate_width elements per head, 0 = head_dim.
     selected: most keys that a query attends to, inf = all, chosen by `indexer` from the layer's input.
     shares_cache: keys and values come from an earlier layer.  values: projected separately, or made from the keys.
+    q_rank: queries pass a latent of this width with a norm (Step-3), 0 = none.
     input_width: width of the input if it is not the residual stream (a draft head), 0 = hidden.
     """
 
@@ -93,6 +94,7 @@ class Attention:
     selected: float = np.inf
     indexer: Indexer | None = None
     shares_cache: bool = False
+    q_rank: int = 0
     input_width: int = 0
 
     @property
@@ -197,15 +199,32 @@ class Attention:
             q = whole(Tensor(name="qkv_proj", elements=tokens * (1.0 * q_out), dtype=x.dtype))
             fused = self._product("qkv_proj", q_out + k_width + v_width, x, tokens, (q, k, v))
             operators: tuple[Operator, ...] = (fused,)
+            q_tensor = fused.output
         else:
-            operators = (self._product("q_proj", q_out, x, tokens),)
+            operators = self._queries(q_out, x, tokens)
+            q_tensor = operators[-1].output
             if not self.shares_cache:
                 operators += (self._product("k_proj", k_width, x, tokens, (k,)),)
             if not self.shares_cache and self.values is not Values.KEYS:
                 written = (v,) if self.values is Values.PROJECTED else ()
                 operators += (self._product("v_proj", v_width, x, tokens, written),)
-        q_tensor = operators[0].output
         return operators, replace(q_tensor, elements=tokens * (1.0 * q_width)), None if self.shares_cache else k
+
+    def _queries(self, width: int, x: Tensor, tokens: Count) -> tuple[Operator, ...]:
+        """The product that makes the queries, or two with a norm between them."""
+        if not self.q_rank:
+            return (self._product("q_proj", width, x, tokens),)
+        into = Linear(name="q_a_proj", in_features=self.hidden, out_features=self.q_rank, dtype=self.dtype)
+        down = into.operator(x, tokens)
+        norm = rms_norm("q_a_norm", self.q_rank, self.dtype).operator(down.output, tokens)
+        up = Linear(
+            name="q_b_proj",
+            in_features=self.q_rank,
+            out_features=width,
+            dtype=self.dtype,
+            role=OperatorRole.QUERY,
+        )
+        return down, norm, up.operator(norm.output, tokens)
 
     def _product(self, name: str, width: int, x: Tensor, tokens: Count, writes: tuple[Access, ...] = ()) -> Operator:
         bias, clip = self.projections.qkv_bias, CLIP_FLOPS * self.projections.clip

@@ -22,6 +22,8 @@ ARCHITECTURES: dict[str, str] = {
     "axk1": "deepseek.axk1",
     "axk2": "deepseek.axk2",
     "baichuan": "llama.parse_baichuan",
+    "bailing_moe": "custom_experts.bailing_moe",
+    "bailing_moe_v2": "custom_experts.bailing_moe",
     "bloom": "bloom.parse_bloom",
     "chatglm": "glm.parse_chatglm",
     "cohere": "cohere.parse_cohere",
@@ -98,6 +100,7 @@ ARCHITECTURES: dict[str, str] = {
     "smollm3": "llama.parse_smollm3",
     "solar_open": "sparse_families.solar_open",
     "starcoder2": "gpt.parse_starcoder2",
+    "step3_text": "custom_experts.step3_text",
 }
 
 #: model_type of a multimodal config -> model_type of its language model, whose fields are in `text_config`.
@@ -107,9 +110,11 @@ MULTIMODAL: dict[str, str] = {
     "gemma4": "gemma4_text",
     "kimi_vl": "deepseek_v3",
     "llama4": "llama4_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "step3_vl": "step3_text",
 }
 
 
