@@ -44,6 +44,7 @@ class Moe:
     buffer; correction_weight: the same as parameters (ERNIE 4.5).
     expert_scale: a learned factor per expert, applied to its weight in the sum (Gemma 4).
     identities: further experts that return their input; tokens choose them like others (LongCat's zero experts).
+    scored: shared experts that the router also scores (Inkling).
     latent: smaller width of the experts, between two projections, 0 = none (Nemotron 3).
     """
 
@@ -59,6 +60,7 @@ class Moe:
     correction_weight: bool = False
     expert_scale: bool = False
     identities: int = 0
+    scored: int = 0
     latent: int = 0
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
@@ -84,7 +86,7 @@ class Moe:
         linear = Linear(
             name="router",
             in_features=self.hidden,
-            out_features=self.experts + self.identities,
+            out_features=self.experts + self.identities + self.scored,
             dtype=self.dtype,
             bias=self.router_bias,
             role=OperatorRole.ROUTER,
@@ -101,7 +103,7 @@ class Moe:
                 name=name, elements=float(self.experts + self.identities), dtype=self.dtype, role=Role.WEIGHT
             )
             reads.append(whole(per_expert))
-        y = Tensor(name="router_softmax", elements=tokens * (1.0 * self.experts + self.identities), dtype=x.dtype)
+        y = Tensor(name="router_softmax", elements=logits.output.elements, dtype=x.dtype)
         scores = elementwise("router_softmax", tuple(reads), y, tokens, flops=ROUTER_FLOPS, special=1.0)
         return logits, replace(scores, kind=Kind.SOFTMAX)
 

@@ -62,6 +62,7 @@ ARCHITECTURES: dict[str, str] = {
     "hunyuan_v1_moe": "sparse_families.hunyuan_v1_moe",
     "hy_v3": "sparse_families.hy_v3",
     "hy_v4": "deepseek_v4.hy_v4",
+    "inkling_text": "inkling.inkling_text",
     "internlm2": "llama.parse_internlm2",
     "jamba": "jamba.parse_jamba",
     "jetmoe": "sparse_attention.jetmoe",
