@@ -18,6 +18,7 @@ PROMPT, CACHED, BATCH = 48, 40, 2
 DECODERS = [model_type for model_type in causal_classes() if model_type not in LEFT_OUT]
 #: Decoders that are refused -> why.
 REFUSED: dict[str, str] = {
+    "inkling2_text": "convolutions with weights made per token, and attention over outputs of earlier groups of layers",
 }
 #: Decoders whose code does not run without data -> why; only their parameters are compared.
 NOT_RUN: dict[str, str] = {
