@@ -164,7 +164,9 @@ deepseek_v2 = SparseDecoder(
 
 deepseek_v3 = replace(deepseek_v2, experts=Experts(correction_bias=True), expected=CHOSEN_BY_BIAS)
 
-glm4_moe_lite = replace(deepseek_v3, placement=DenseFirst(default=1))
+glm4_moe_lite = replace(
+    deepseek_v3, placement=DenseFirst(default=1), expected={**CHOSEN_BY_BIAS, "partial_rotary_factor": (1.0,)}
+)
 
 deepseek_v32 = replace(
     deepseek_v3,

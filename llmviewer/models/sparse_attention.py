@@ -148,6 +148,23 @@ laguna = SparseDecoder(
 )
 
 
+#: Name of the first checkpoint -> name in transformers.
+JETMOE_NAMES = {
+    "moe_num_experts": "num_local_experts",
+    "moe_top_k": "num_experts_per_tok",
+    "num_layers": "num_hidden_layers",
+    "ffn_hidden_size": "intermediate_size",
+}
+
+
+def _jetmoe_fields(config: Config) -> None:
+    """Fields of the first checkpoint under their names in transformers, with which they must agree."""
+    for old, new in JETMOE_NAMES.items():
+        if config.has(old):
+            config.defaults(**{new: config.get(old)})
+            config.expect(old, config.get(new))
+
+
 def _jetmoe_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
     """Experts of queries and outputs, as many as experts of the MLP."""
     experts, dim = config.count("num_local_experts"), config.count("kv_channels", 128)
@@ -172,10 +189,11 @@ def _jetmoe_experts(config: Config, dtype: Dtype) -> BiasedExperts:
 
 
 jetmoe = SparseDecoder(
+    prepare=_jetmoe_fields,
     mixers=_jetmoe_attention,
     experts=_jetmoe_experts,
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 16},
     expected={"glu": (True,), "bias": (True,)},
-    ignored=("aux_loss_coef",),
+    ignored=("aux_loss_coef", "n_head", "length"),
     tied=True,
 )

@@ -60,7 +60,9 @@ glm4_moe = SparseDecoder(
 )
 
 solar_open = SparseDecoder(
-    mixers=GroupedQuery(out_bias=False, head_dim=128), experts=CORRECTED, placement=listed_or_everywhere
+    mixers=GroupedQuery(out_bias=False, head_dim=128),
+    experts=CORRECTED,
+    expected={"first_k_dense_replace": (0,), "use_qk_norm": (False,)},
 )
 
 
