@@ -72,9 +72,10 @@ class Moe:
         tokens = step.tokens
         router = self._router(tokens, router_input)
         into, inner = self._latent_in(tokens, x)
-        share = self.experts / (self.experts + self.identities)  # of the choices that fall on experts with weights
-        rows = tokens * (share * self.chosen)
-        active = share * distinct_experts(self.experts + self.identities, self.chosen, tokens)
+        rows = tokens * (1.0 * self.chosen)
+        active = distinct_experts(self.experts + self.identities, self.chosen, tokens)
+        if self.identities:  # the share of choices that fall on experts with weights
+            rows, active = (count * (self.experts / (self.experts + self.identities)) for count in (rows, active))
         expert = replace(self.expert, experts=self.experts, prefix=EXPERT_PREFIX)
         routed = expert.on_rows(rows, inner, active)
         combine = self._combine(tokens, routed[-1].output, router[-1].output)
