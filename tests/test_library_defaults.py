@@ -20,6 +20,7 @@ DECODERS = [model_type for model_type in causal_classes() if model_type not in L
 REFUSED: dict[str, str] = {
     "blt": "its large part runs on patches of bytes, whose number depends on the text",
     "gemma4_unified_assistant": "a draft head without a cache of its own: it reads that of its target model",
+    "inkling2_text": "convolutions with weights made per token, and attention over outputs of earlier groups of layers",
 }
 #: Decoders whose code does not run without data -> why; only their parameters are compared.
 NOT_RUN: dict[str, str] = {

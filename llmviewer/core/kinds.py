@@ -104,6 +104,7 @@ class OperatorRole(Enum):
     WEIGHTED_VALUES = "weighted values"
     ATTENTION = "fused attention"
     ATTENTION_OUTPUT = "output projection of attention"
+    INDEX_SCORES = "scores of an indexer"
     LATENT_EXPANSION = "expansion of the latent cache"
     FEED_FORWARD_INPUT = "first projections of a dense feed-forward part"
     FEED_FORWARD_OUTPUT = "last projection of a dense feed-forward part"

@@ -111,6 +111,25 @@ class Group:
             pairs = pairs - np.minimum(self.new_tokens, chunk - partial) * (partial - kept)
         return self._or_tree_pairs(pairs, kept, chunk)
 
+    def entries(self, rate: float) -> Count:
+        """Compressed entries of one sequence, one for every `rate` tokens (DeepSeek-V4); 0 if rate is 0."""
+        return np.floor((self.remaining_tokens + self.new_tokens) / rate) if rate else 0.0
+
+    def entry_pairs(self, rate: float, most: float = np.inf) -> Count:
+        """Pairs of new tokens and entries that end at or before them, at most `most` per token.
+
+        The token at position p sees floor(p / r) entries; the sum of floor(p / r) over p = 0 ... P is
+        r k (k - 1) / 2 + k (P - r k + 1) with k = floor(P / r).
+        """
+
+        def up_to(position: Count) -> Count:
+            last = np.minimum(position, most * rate - 1.0)
+            whole = np.floor(last / rate)
+            beyond = 0.0 if most == np.inf else most * (position - last)
+            return rate * whole * (whole - 1.0) * 0.5 + whole * (last - rate * whole + 1.0) + beyond
+
+        return up_to(self.remaining_tokens + self.new_tokens) - up_to(self.remaining_tokens)
+
     def chunked_keys(self, chunk: float) -> Count:
         """Keys that a new token can see with chunks: the cached part of the current chunk, and the new tokens."""
         return kept_tokens(np.remainder(self.cached_tokens, chunk), self.kept) + self.new_tokens

@@ -12,13 +12,13 @@ from llmviewer.formats.linear import in_dtype
 from llmviewer.ops.attention import AttentionShape
 
 #: Tensors that a KV-cache format applies to; recurrent and convolution states keep their dtype.
-CACHES = ("k_cache", "v_cache", "latent_cache")
+CACHES = ("k_cache", "v_cache", "latent_cache", "index_cache")
 
 
 def with_cache(block: Block, wanted: Dtype) -> Block:
     """The block with keys, values and latents stored in `wanted`.
 
-    Plain integers below 16 bit have a 16-bit scale and zero point per head and token; a latent counts as one head.
+    Plain integers below 16 bit have a 16-bit scale and zero point per head and token; a latent is one head.
     16 bits mean the model's own 16-bit dtype.
     """
     dtypes = {name: _stored(block, name, wanted) for name in _cached(block)}
@@ -53,8 +53,8 @@ def _stored(block: Block, name: str, wanted: Dtype) -> Dtype:
 
 
 def _head_width(block: Block, name: str) -> float:
-    """Elements per head and token of a cached tensor; a latent is one head."""
-    if name == "latent_cache":
+    """Elements per head and token of a cached tensor; a latent or an index key is one head."""
+    if name in ("latent_cache", "index_cache"):
         return next(state.per_token for state in block.states if state.name == name)
     shape = next(op.shape for op in block.operators if isinstance(op.shape, AttentionShape))
     return float(np.max(shape.qk_dim if name == "k_cache" else shape.v_dim))

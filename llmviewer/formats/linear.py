@@ -22,7 +22,8 @@ DEQUANTIZE_FLOPS = 2.0
 TILE_ROWS = 128.0
 #: Linear layers that engines keep in the model's 16-bit dtype.
 UNQUANTIZED = frozenset(
-    "router shared_gate attn_predictor_in attn_predictor_out mlp_predictor_in mlp_predictor_out".split()
+    "router shared_gate attn_predictor_in attn_predictor_out mlp_predictor_in mlp_predictor_out "
+    "attn_hc_proj mlp_hc_proj head_hc_proj".split()
 )
 #: Suffixes of adapters' linear layers, which stay in 16 bit when the base weights are quantized.
 ADAPTER_SUFFIXES = ("_lora_a", "_lora_b")

@@ -12,6 +12,7 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
+from llmviewer.layers.indexer import Indexer
 from llmviewer.ops.attention import (
     ALIBI_FLOPS,
     SOFT_CAP_FLOPS,
@@ -63,9 +64,12 @@ class Attention:
 
     rotary_dim: rotated elements per head, 0 = no rope.  window, chunk: tokens, inf and 0 = none.
     soft_cap: scores are capped by a tanh.  alibi: scores have a bias.  sinks: one learned score per head.
-    gate: the output is multiplied by the sigmoid of a second query projection (Qwen3-Next).
+    gate: the output is multiplied by the sigmoid (`gate_activation`) of a second query projection (Qwen3-Next), of
+    gate_width elements per head, 0 = head_dim.
+    selected: most keys that a query attends to, inf = all, chosen by `indexer` from the layer's input.
     shares_cache: keys and values come from an earlier layer.  values: projected separately, or made from the keys.
     out_norm: an RMSNorm before the output projection (BitNet).
+    q_rank: queries pass a latent of this width with a norm (Step-3), 0 = none.
     input_width: width of the input if it is not the residual stream (a draft head), 0 = hidden.
     """
 
@@ -86,8 +90,13 @@ class Attention:
     alibi: bool = False
     sinks: bool = False
     gate: bool = False
+    gate_width: int = 0
+    gate_activation: str = "sigmoid"
+    selected: float = np.inf
+    indexer: Indexer | None = None
     shares_cache: bool = False
     out_norm: bool = False
+    q_rank: int = 0
     input_width: int = 0
 
     @property
@@ -99,16 +108,19 @@ class Attention:
             self.kv_heads * (self.v_dim or self.head_dim),
         )
 
+    @property
+    def _gate_elements(self) -> int:
+        return self.heads * (self.gate_width or self.head_dim) if self.gate else 0
+
     def states(self) -> tuple[State, ...]:
         """The KV cache of one layer."""
         if self.shares_cache:
             return ()
         _, k, v = self._widths
         window = min(self.window, self.chunk or np.inf)
-        return (
-            State(name="k_cache", dtype=self.dtype, per_token=k, window=window),
-            State(name="v_cache", dtype=self.dtype, per_token=v, window=window),
-        )
+        keys = State(name="k_cache", dtype=self.dtype, per_token=k, window=window)
+        values = State(name="v_cache", dtype=self.dtype, per_token=v, window=window)
+        return (keys, values, *self.indexer.states()) if self.indexer else (keys, values)
 
     def shape(self, step: Step) -> AttentionShape:
         """The attention kernel of this step."""
@@ -120,6 +132,7 @@ class Attention:
             v_dim=self.v_dim or self.head_dim,
             window=min(self.window, self.chunk or np.inf),
             chunk=self.chunk,
+            selected=self.selected,
             score_flops=SOFTMAX_FLOPS + SOFT_CAP_FLOPS * self.soft_cap + ALIBI_FLOPS * self.alibi,
             score_special=2.0 if self.soft_cap else 1.0,
         )
@@ -135,7 +148,8 @@ class Attention:
         sinks = Tensor(name="sinks.weight", elements=float(self.heads), dtype=self.dtype, role=Role.WEIGHT)
         inputs = AttentionInputs(q=q, k=(whole(k),), v=(whole(v),), extra=(whole(sinks),) if self.sinks else ())
         core = eager(shape, inputs)
-        return (*before, *core, *self._after(step.tokens, core[-1].output, before))
+        index = self.indexer.operators(step, x, x) if self.indexer else ()
+        return (*before, *index, *core, *self._after(step.tokens, core[-1].output, before))
 
     def _after(self, tokens: Count, out: Tensor, before: tuple[Operator, ...]) -> tuple[Operator, ...]:
         width = self.heads * (self.v_dim or self.head_dim)
@@ -154,7 +168,8 @@ class Attention:
             return (project.operator(out, tokens),)
         source = before[0].output
         y = Tensor(name="attn_gate", elements=out.elements, dtype=out.dtype)
-        gate = gated("attn_gate", (whole(out), Access(source, out.elements)), y, tokens, activation("sigmoid"))
+        read = Access(source, tokens * (1.0 * self._gate_elements))
+        gate = gated("attn_gate", (whole(out), read), y, tokens, activation(self.gate_activation))
         return (gate, project.operator(y, tokens))
 
     def _queries_and_cache(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor]:
@@ -179,7 +194,7 @@ class Attention:
     def _project(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor, Access | None]:
         """The operators that make q, k and v, and their q and k; k is in the cache if no norm or rope follows."""
         q_width, k_width, v_width = self._widths
-        q_out = q_width * (2 if self.gate else 1)
+        q_out = q_width + self._gate_elements
         k_is_final = not self.rotary_dim and self.qk_norm is QkNorm.NONE
         k = self._cache_write("k_cache", tokens, k_width)
         if not k_is_final:
@@ -189,15 +204,32 @@ class Attention:
             q = whole(Tensor(name="qkv_proj", elements=tokens * (1.0 * q_out), dtype=x.dtype))
             fused = self._product("qkv_proj", q_out + k_width + v_width, x, tokens, (q, k, v))
             operators: tuple[Operator, ...] = (fused,)
+            q_tensor = fused.output
         else:
-            operators = (self._product("q_proj", q_out, x, tokens),)
+            operators = self._queries(q_out, x, tokens)
+            q_tensor = operators[-1].output
             if not self.shares_cache:
                 operators += (self._product("k_proj", k_width, x, tokens, (k,)),)
             if not self.shares_cache and self.values is not Values.KEYS:
                 written = (v,) if self.values is Values.PROJECTED else ()
                 operators += (self._product("v_proj", v_width, x, tokens, written),)
-        q_tensor = operators[0].output
         return operators, replace(q_tensor, elements=tokens * (1.0 * q_width)), None if self.shares_cache else k
+
+    def _queries(self, width: int, x: Tensor, tokens: Count) -> tuple[Operator, ...]:
+        """The product that makes the queries, or two with a norm between them."""
+        if not self.q_rank:
+            return (self._product("q_proj", width, x, tokens),)
+        into = Linear(name="q_a_proj", in_features=self.hidden, out_features=self.q_rank, dtype=self.dtype)
+        down = into.operator(x, tokens)
+        norm = rms_norm("q_a_norm", self.q_rank, self.dtype).operator(down.output, tokens)
+        up = Linear(
+            name="q_b_proj",
+            in_features=self.q_rank,
+            out_features=width,
+            dtype=self.dtype,
+            role=OperatorRole.QUERY,
+        )
+        return down, norm, up.operator(norm.output, tokens)
 
     def _product(self, name: str, width: int, x: Tensor, tokens: Count, writes: tuple[Access, ...] = ()) -> Operator:
         bias, clip = self.projections.qkv_bias, CLIP_FLOPS * self.projections.clip

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from llmviewer.core.ir import Block, Operator, Role, State, Tensor, whole
 from llmviewer.core.workload import Step
+from llmviewer.layers.hyper_connections import HyperConnection
 from llmviewer.ops.elementwise import add
 from llmviewer.ops.norm import Norm
 
@@ -56,6 +57,7 @@ class DecoderLayer:
     residual_weights: elements of a learned vector that weights the residual stream in each sum (Doge), 0 = none.
     scope: layers of the same scope have the same weights (HRM, whose stacks run several times).
     lead, tail: a part before the mixer's norm (Gemma 3n) and one after both sums (Gemma 4).
+    streams: several residual streams in place of one (DeepSeek-V4).
     numbers: layer numbers in the model; empty: the first `repeats` layers.
     """
 
@@ -70,10 +72,13 @@ class DecoderLayer:
     scope: str = ""
     lead: FeedForward | None = None
     tail: FeedForward | None = None
+    streams: HyperConnection | None = None
     numbers: tuple[int, ...] = ()
 
     def block(self, step: Step, hidden: Tensor) -> Block:
         """The block of these layers.  hidden: the residual stream that a layer receives."""
+        if self.streams is not None:
+            return self._streamed(self.streams, step, self.streams.widened(hidden))
         operators: list[Operator] = []
         norms = self.norms
         x = hidden
@@ -91,6 +96,9 @@ class DecoderLayer:
             x = self._sum("mlp_add", step, self._stream(x, branch), norms.mlp_sum, operators)
         if self.tail is not None:
             operators += self.tail.operators(step, x)
+        return self._made(operators)
+
+    def _made(self, operators: list[Operator]) -> Block:
         states = self.mixer.states() if self.mixer is not None else ()
         return Block(
             name=self.name,
@@ -100,6 +108,19 @@ class DecoderLayer:
             scope=self.scope,
             numbers=self.numbers,
         )
+
+    def _streamed(self, streams: HyperConnection, step: Step, x: Tensor) -> Block:
+        """The block with several residual streams `x`: each part reads their weighted sum and is spread over them."""
+        operators: list[Operator] = []
+        named = (("attn", self.mixer, self.norms.attn), ("mlp", self.feed_forward, self.norms.mlp))
+        for name, part, norm in named:
+            if part is not None:
+                before = streams.collapse(name, step, x)
+                branch = self._branch(step, before[-1].output, norm, part, None)
+                after = streams.spread(name, step.tokens, x, branch[-1].output, before[-2].output)
+                operators += (*before, *branch, after)
+                x = after.output
+        return self._made(operators)
 
     def _stream(self, x: Tensor, branch: tuple[Operator, ...]) -> Tensor:
         """The tensor that the output of a branch is added to."""

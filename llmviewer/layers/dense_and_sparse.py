@@ -1,4 +1,4 @@
-"""A dense MLP and experts in parallel, each between its own norms (Gemma 4)."""
+"""A dense MLP and experts in parallel: each between its own norms (Gemma 4), or on one input (LongCat-Flash)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmviewer.core.workload import Step
 from llmviewer.layers.mlp import Mlp
 from llmviewer.layers.moe import Moe
 from llmviewer.ops.elementwise import add
-from llmviewer.ops.norm import rms_norm
+from llmviewer.ops.norm import Norm, rms_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +34,32 @@ class DenseAndSparse:
 
     def _norm(self, name: str, step: Step, x: Tensor) -> Operator:
         return rms_norm(name, self.sparse.hidden, self.dtype).operator(x, step.tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortcut:
+    """Both parts read the same normalised input and their outputs are added (LongCat-Flash).
+
+    The model adds the experts' output one attention later, so that their communication is hidden; the work is equal.
+    """
+
+    dense: Mlp
+    sparse: Moe
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """The operators of both parts and their sum."""
+        sparse, dense = self.sparse.operators(step, x), self.dense.operators(step, x)
+        return (*sparse, *dense, add("branch_add", sparse[-1].output, dense[-1].output, step.tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormedExperts:
+    """Experts with a norm after the sum of routed and shared ones (A.X K1)."""
+
+    sparse: Moe
+    norm: Norm
+
+    def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
+        """The operators of the experts and the norm."""
+        sparse = self.sparse.operators(step, x)
+        return (*sparse, self.norm.operator(sparse[-1].output, step.tokens))

@@ -12,7 +12,10 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Access, Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import OperatorRole
 from llmviewer.core.workload import Step
+from llmviewer.layers.indexer import Indexer
+from llmviewer.layers.input_gate import InputGate
 from llmviewer.ops.attention import AttentionInputs, AttentionShape, eager, rope
+from llmviewer.ops.elementwise import activation, gated
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import rms_norm
 
@@ -34,7 +37,13 @@ class MlaForm(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mla:
-    """A mixer that caches kv_rank + rope_dim elements per token.  q_rank: rank of the queries, 0 = one q_proj."""
+    """A mixer that caches kv_rank + rope_dim elements per token.  q_rank: rank of the queries, 0 = one q_proj.
+
+    selected: most keys that a query attends to, inf = all; `indexer` chooses them, or that of an earlier layer if None.
+    window: tokens, inf = none.  gate_width: elements per head of a sigmoid gate on the output, 0 = none.
+    gated_queries: the gate and the queries are one product, of the queries' latent before and after its norm (A.X K2).
+    sinks: one learned score per head.  key_norm: the rotated key has a norm.  input_gate: changes the input first.
+    """
 
     hidden: int
     heads: int
@@ -45,17 +54,28 @@ class Mla:
     v_dim: int
     dtype: Dtype
     bias: bool = False
+    selected: float = np.inf
+    indexer: Indexer | None = None
+    window: float = np.inf
+    gate_width: int = 0
+    sinks: bool = False
+    key_norm: bool = False
+    gated_queries: bool = False
+    input_gate: InputGate | None = None
     form: MlaForm = MlaForm.CHEAPER
 
     def states(self) -> tuple[State, ...]:
-        """The cache of one layer: the latent and the rotated key, shared by all heads."""
-        return (State(name="latent_cache", dtype=self.dtype, per_token=self.kv_rank + self.rope_dim),)
+        """The cache of one layer: the latent and the rotated key, shared by all heads; and the indexer's keys."""
+        width = self.kv_rank + self.rope_dim
+        latent = State(name="latent_cache", dtype=self.dtype, per_token=width, window=self.window)
+        return (latent, *self.indexer.states()) if self.indexer else (latent,)
 
     def absorbed(self, step: Step) -> Count:
         """1.0 for forward passes in absorbed form, else 0.0.
 
         Matmul FLOP per layer, naive: 2 keys r H (nope + v) + 2 pairs H (nope + rope + v); absorbed:
-        2 tokens r H (nope + v) + 2 pairs H (2 r + rope).
+        2 tokens r H (nope + v) + 2 pairs H (2 r + rope).  Where keys are left out by selection the form is absorbed:
+        kernels gather latents of one head (FlashMLA), not expanded keys of all.
         """
         if self.form is not MlaForm.CHEAPER:
             return 0.0 * step.tokens + float(self.form is MlaForm.ABSORBED)
@@ -64,28 +84,53 @@ class Mla:
         up = self.kv_rank * (self.nope_dim + self.v_dim)
         naive = keys * up + pairs * (self.nope_dim + self.rope_dim + self.v_dim)
         latent = step.tokens * up + pairs * (2.0 * self.kv_rank + self.rope_dim)
-        return np.where(latent < naive, 1.0, 0.0)
+        chosen = plain.attended_pairs() < replace(plain, selected=np.inf).attended_pairs()
+        return np.where(chosen | (latent < naive), 1.0, 0.0)
 
     def _shape(self, step: Step, absorbed: Count) -> AttentionShape:
         qk = np.where(absorbed, self.kv_rank, self.nope_dim) + self.rope_dim
         v = np.where(absorbed, self.kv_rank, self.v_dim)
         kv_heads = np.where(absorbed, 1.0, self.heads)
-        return AttentionShape(groups=step.groups, heads=self.heads, kv_heads=kv_heads, qk_dim=qk, v_dim=v)
+        return AttentionShape(
+            groups=step.groups,
+            heads=self.heads,
+            kv_heads=kv_heads,
+            qk_dim=qk,
+            v_dim=v,
+            window=self.window,
+            selected=self.selected,
+        )
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
         """Down- and up-projections of queries, the latent, rope, kv_b_proj, attention, o_proj."""
         tokens, absorbed = step.tokens, self.absorbed(step)
         shape = self._shape(step, absorbed)
+        first = self.input_gate.operators(step, x) if self.input_gate else ()
+        x = first[-1].output if first else x
         queries = self._queries(tokens, x)
+        index = self.indexer.operators(step, x, queries[-2].output) if self.indexer else ()
         latent = self._latent(tokens, x)
-        rotate = self._rope(tokens, queries[-1].output, latent[0])
+        rotate = self._rope(tokens, queries[-1].output, latent[-1] if self.key_norm else latent[0])
         expand = self._kv_b(shape, tokens, absorbed, rotate.output)
         core = eager(shape, self._inputs(shape, absorbed, rotate.output, expand))
         # in absorbed form kv_b_proj's value half is applied to the output; its work is counted in kv_b_proj
         out = Tensor(name="sv_matmul", elements=tokens * (1.0 * self.heads * self.v_dim), dtype=x.dtype)
+        gate = self._gate(tokens, x, out, queries[-1].output)
         o_proj = self._linear("o_proj", self.heads * self.v_dim, self.hidden, bias=self.bias)
-        project = o_proj.operator(out, tokens)
-        return (*queries, *latent, rotate, expand, *core, project)
+        project = o_proj.operator(gate[-1].output if gate else out, tokens)
+        return (*first, *queries, *index, *latent, rotate, expand, *core, *gate, project)
+
+    def _gate(self, tokens: Count, x: Tensor, out: Tensor, q: Tensor) -> tuple[Operator, ...]:
+        """The output times the sigmoid of a projection of the input, one factor per head or per element."""
+        y = Tensor(name="attn_gate", elements=out.elements, dtype=out.dtype)
+        if self.gated_queries:
+            read = Access(q, out.elements)
+            return (gated("attn_gate", (read, whole(out)), y, tokens, activation("sigmoid")),)
+        if not self.gate_width:
+            return ()
+        project = self._linear("output_gate", self.hidden, self.heads * self.gate_width).operator(x, tokens)
+        scaled = gated("attn_gate", (whole(project.output), whole(out)), y, tokens, activation("sigmoid"))
+        return project, scaled
 
     def _linear(self, name: str, width_in: int, width_out: int, *, bias: bool = False) -> Linear:
         role = ROLES.get(name, OperatorRole.OTHER)
@@ -97,7 +142,11 @@ class Mla:
             return (self._linear("q_proj", self.hidden, width).operator(x, tokens),)
         down = self._linear("q_a_proj", self.hidden, self.q_rank, bias=self.bias).operator(x, tokens)
         norm = rms_norm("q_a_norm", self.q_rank, self.dtype).operator(down.output, tokens)
-        return down, norm, self._linear("q_b_proj", self.q_rank, width).operator(norm.output, tokens)
+        if not self.gated_queries:
+            return down, norm, self._linear("q_b_proj", self.q_rank, width).operator(norm.output, tokens)
+        both = self._linear("q_b_proj", 2 * self.q_rank, width + self.heads * self.v_dim)
+        product = both.operator(norm.output, tokens)
+        return down, norm, replace(product, reads=(whole(down.output), *product.reads))
 
     def _latent(self, tokens: Count, x: Tensor) -> tuple[Operator, ...]:
         """kv_a_proj, and the norm that writes the latent to the cache."""
@@ -105,7 +154,9 @@ class Mla:
         down = self._linear("kv_a_proj", self.hidden, width, bias=self.bias).operator(x, tokens)
         stored = whole(self._cache(tokens * (1.0 * self.kv_rank)))
         norm = rms_norm("kv_a_norm", self.kv_rank, self.dtype).operator(down.output, tokens, (stored,))
-        return down, norm
+        if not self.key_norm:
+            return down, norm
+        return down, norm, rms_norm("k_rope_norm", self.rope_dim, self.dtype).operator(down.output, tokens)
 
     def _cache(self, elements: Count) -> Tensor:
         return Tensor(name="latent_cache", elements=elements, dtype=self.dtype, role=Role.CACHE)
@@ -146,7 +197,9 @@ class Mla:
             Access(write.tensor, np.where(absorbed, 0.0, write.tensor.elements)) for write in expand.writes
         )
         queries = _part(q.name, shape.queries() * (shape.heads * shape.qk_dim), q)
-        return AttentionInputs(q=queries, k=(cached, expanded), v=(again, values))
+        sinks = Tensor(name="sinks.weight", elements=float(self.heads), dtype=self.dtype, role=Role.WEIGHT)
+        extra = (whole(sinks),) if self.sinks else ()
+        return AttentionInputs(q=queries, k=(cached, expanded), v=(again, values), extra=extra)
 
 
 def _part(name: str, elements: Count, like: Tensor) -> Tensor:

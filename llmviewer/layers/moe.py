@@ -40,8 +40,11 @@ class Moe:
 
     expert: one expert.  shared: the shared expert(s) as one Mlp, or None.
     shared_gate: the shared expert's output is scaled by a sigmoid of one logit (Qwen-MoE).
-    router_bias: a bias in the router's product; correction_bias: stored values added to the scores for selection.
+    router_bias: a bias in the router's product; correction_bias: stored values added to the scores for selection, a
+    buffer; correction_weight: the same as parameters (ERNIE 4.5).
     expert_scale: a learned factor per expert, applied to its weight in the sum (Gemma 4).
+    identities: further experts that return their input; tokens choose them like others (LongCat's zero experts).
+    scored: shared experts that the router also scores (Inkling).
     latent: smaller width of the experts, between two projections, 0 = none (Nemotron 3).
     """
 
@@ -54,7 +57,10 @@ class Moe:
     shared_gate: bool = False
     router_bias: bool = False
     correction_bias: bool = False
+    correction_weight: bool = False
     expert_scale: bool = False
+    identities: int = 0
+    scored: int = 0
     latent: int = 0
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
@@ -67,7 +73,9 @@ class Moe:
         router = self._router(tokens, router_input)
         into, inner = self._latent_in(tokens, x)
         rows = tokens * (1.0 * self.chosen)
-        active = distinct_experts(self.experts, self.chosen, tokens)
+        active = distinct_experts(self.experts + self.identities, self.chosen, tokens)
+        if self.identities:  # the share of choices that fall on experts with weights
+            rows, active = (count * (self.experts / (self.experts + self.identities)) for count in (rows, active))
         expert = replace(self.expert, experts=self.experts, prefix=EXPERT_PREFIX)
         routed = expert.on_rows(rows, inner, active)
         combine = self._combine(tokens, routed[-1].output, router[-1].output)
@@ -79,18 +87,24 @@ class Moe:
         linear = Linear(
             name="router",
             in_features=self.hidden,
-            out_features=self.experts,
+            out_features=self.experts + self.identities + self.scored,
             dtype=self.dtype,
             bias=self.router_bias,
             role=OperatorRole.ROUTER,
         )
         logits = linear.operator(x, tokens)
-        stored = {f"router_correction{BUFFER}": self.correction_bias, "expert_scale.weight": self.expert_scale}
+        stored = {
+            f"router_correction{BUFFER}": self.correction_bias,
+            "router_correction.weight": self.correction_weight,
+            "expert_scale.weight": self.expert_scale,
+        }
         reads = [whole(logits.output)]
         for name in (name for name, present in stored.items() if present):
-            per_expert = Tensor(name=name, elements=float(self.experts), dtype=self.dtype, role=Role.WEIGHT)
+            per_expert = Tensor(
+                name=name, elements=float(self.experts + self.identities), dtype=self.dtype, role=Role.WEIGHT
+            )
             reads.append(whole(per_expert))
-        y = Tensor(name="router_softmax", elements=tokens * (1.0 * self.experts), dtype=x.dtype)
+        y = Tensor(name="router_softmax", elements=logits.output.elements, dtype=x.dtype)
         scores = elementwise("router_softmax", tuple(reads), y, tokens, flops=ROUTER_FLOPS, special=1.0)
         return logits, replace(scores, kind=Kind.SOFTMAX)
 

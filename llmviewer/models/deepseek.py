@@ -1,55 +1,77 @@
-"""DeepSeek-V2, V3 and R1, and Kimi-K2 (V3's layout): latent attention and many small experts."""
+"""Latent attention and many small experts, one entry each: DeepSeek, Kimi-K2, GLM-4.7-Flash, GLM-5, LongCat, A.X K1.
+
+DeepSeek-V3.2 and GLM-5 also have a lightning indexer that chooses the keys attention reads.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from llmviewer.core.dtypes import Dtype
-from llmviewer.layers.decoder import FeedForward
+from llmviewer.core.errors import UserError
+from llmviewer.layers.decoder import Mixer
+from llmviewer.layers.dense_and_sparse import NormedExperts, Shortcut
+from llmviewer.layers.indexer import Indexer
+from llmviewer.layers.input_gate import GatedExperts, InputGate
 from llmviewer.layers.mla import Mla
-from llmviewer.layers.moe import Moe
 from llmviewer.models import parts
 from llmviewer.models.config import Config
+from llmviewer.models.experts import DenseFirst, Experts
 from llmviewer.models.fields import head_count, hidden_size, layer_count
-from llmviewer.models.model import Model
+from llmviewer.models.sparse_decoder import SparseDecoder
 from llmviewer.ops.norm import rms_norm
 
-
-def parse_deepseek_v2(config: Config, dtype: Dtype) -> Model:
-    """DeepseekV2ForCausalLM: experts chosen by softmax scores."""
-    config.expect("topk_method", "greedy", "group_limited_greedy")
-    return _model(config, dtype, _experts(config, dtype))
-
-
-def parse_deepseek_v3(config: Config, dtype: Dtype) -> Model:
-    """DeepseekV3ForCausalLM (V3, R1, Kimi-K2): experts chosen by sigmoid scores plus a stored bias."""
-    config.expect("topk_method", "noaux_tc")
-    return _model(config, dtype, replace(_experts(config, dtype), correction_bias=True))
+#: Fields that say how an indexer is run, not its size.
+INDEX_FIELDS = ("indexer_rope_interleave", "index_share_for_mtp_iteration", "index_skip_topk_offset", "index_topk_freq")
+#: Names of layers whose keys an indexer chooses, in configs of transformers and of checkpoints.
+INDEXED_TYPES = ("indexed_attention", "deepseek_sparse_attention")
 
 
-def dense_first(config: Config) -> list[str]:
-    """`dense` for the first `first_k_dense_replace` layers, `moe` after them."""
-    dense = config.count("first_k_dense_replace", minimum=0)
-    return ["dense" if layer < dense else "moe" for layer in range(layer_count(config))]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Latent attention of a family.  indexed: an indexer chooses keys; the layer types are then `full` and `shared`."""
+
+    indexed: bool = False
+
+    def __call__(self, config: Config, dtype: Dtype) -> dict[str, Mixer]:
+        """The attention of each type of layer: `latent`; or `full` with an indexer and `shared` with another's keys."""
+        return dict(self.layers(config, dtype))
+
+    def layers(self, config: Config, dtype: Dtype) -> dict[str, Mla]:
+        """The same, known to be latent attention."""
+        plain = latent_attention(config, dtype)
+        if not self.indexed:
+            return {"latent": plain}
+        shared = replace(plain, selected=config.count("index_topk"))
+        return {"full": replace(shared, indexer=indexer(config, dtype)), "shared": shared}
 
 
-def _experts(config: Config, dtype: Dtype) -> Moe:
-    config.expect("moe_layer_freq", 1)
-    return parts.moe(config, dtype, config.count("moe_intermediate_size"))
+def indexer(config: Config, dtype: Dtype) -> Indexer:
+    """The lightning indexer, whose queries come from the latent of the attention's queries."""
+    return Indexer(
+        hidden=hidden_size(config),
+        q_width=config.count("q_lora_rank"),
+        heads=config.count("index_n_heads"),
+        dim=config.count("index_head_dim"),
+        rope_dim=config.count("qk_rope_head_dim"),
+        dtype=dtype,
+    )
 
 
 def latent_attention(config: Config, dtype: Dtype) -> Mla:
     """Latent attention from the fields of DeepSeek."""
     heads, rope_dim = head_count(config), config.count("qk_rope_head_dim")
+    nope_dim = config.count("qk_nope_head_dim")
     config.expect("num_key_value_heads", heads)  # the latent is expanded for every head
-    config.expect("head_dim", rope_dim)
-    config.expect("qk_head_dim", config.count("qk_nope_head_dim") + rope_dim)
+    config.expect("head_dim", rope_dim, nope_dim, nope_dim + rope_dim)  # unused: heads have nope_dim + rope_dim
+    config.expect("qk_head_dim", nope_dim + rope_dim)
     return Mla(
         hidden=hidden_size(config),
         heads=heads,
         q_rank=_q_rank(config),
         kv_rank=config.count("kv_lora_rank"),
-        nope_dim=config.count("qk_nope_head_dim"),
+        nope_dim=nope_dim,
         rope_dim=rope_dim,
         v_dim=config.count("v_head_dim"),
         dtype=dtype,
@@ -63,12 +85,112 @@ def _q_rank(config: Config) -> int:
     return 0 if is_null else config.count("q_lora_rank")
 
 
-def _model(config: Config, dtype: Dtype, experts: Moe) -> Model:
-    config.expect("mlp_bias", False)
-    dense = parts.mlp(config, dtype, config.count("intermediate_size"))
-    kinds = [("latent", word) for word in dense_first(config)]
-    feed_forwards: dict[str, FeedForward] = {"dense": dense, "moe": experts}
-    layers = parts.layers_by_kind(
-        kinds, parts.pre_norms(config, dtype), {"latent": latent_attention(config, dtype)}, feed_forwards
-    )
-    return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
+def _all_latent(config: Config) -> list[str]:
+    return ["latent"] * layer_count(config)
+
+
+def index_layers(config: Config) -> list[str]:
+    """`full` for layers with their own indexer, `shared` for those that use the keys of the layer before.
+
+    As `indexer_types` or `index_topk_pattern` lists them, else every `index_topk_freq`-th layer has one.
+    """
+    depth = layer_count(config)
+    if config.has("layer_types"):
+        config.words("layer_types", INDEXED_TYPES, depth)
+    pattern = config.get("index_topk_pattern")
+    if config.has("indexer_types"):
+        return config.words("indexer_types", ("full", "shared"), depth)
+    if isinstance(pattern, str) and len(pattern) >= depth and set(pattern) <= {"F", "S"}:
+        return ["full" if letter == "F" else "shared" for letter in pattern[:depth]]
+    if pattern is not None:
+        raise UserError(f"{config.where}: field 'index_topk_pattern' must have F or S for each of {depth} layers")
+    every, offset = config.count("index_topk_freq", 1), config.count("index_skip_topk_offset", 2, minimum=0)
+    return ["full" if max(layer - offset + 1, 0) % every == 0 else "shared" for layer in range(depth)]
+
+
+def _as_list(config: Config) -> None:
+    """A field `num_experts` beside `n_routed_experts` must agree with it."""
+    if config.has("n_routed_experts"):
+        config.expect("num_experts", config.get("n_routed_experts"))
+
+
+def _longcat_fields(config: Config) -> None:
+    """Each of `num_layers` layers has two attentions: it counts as two, of which the first has experts."""
+    layers = config.count("num_layers")
+    config.expect("num_hidden_layers", layers, 2 * layers)
+    config.fields = {**config.fields, "num_hidden_layers": 2 * layers}
+    config.expect("intermediate_size", config.get("ffn_hidden_size"))
+
+
+def _longcat_experts(config: Config, dtype: Dtype) -> Shortcut:
+    """The experts beside the first dense MLP of a layer."""
+    fields = Experts(
+        width="expert_ffn_hidden_size", chosen=("moe_topk",), shared="", identities="zero_expert_num",
+        correction_bias=True, router_bias=config.flag("router_bias", default=False),
+    )  # fmt: skip
+    return Shortcut(dense=parts.mlp(config, dtype, config.count("ffn_hidden_size")), sparse=fields(config, dtype))
+
+
+def _normed_experts(config: Config, dtype: Dtype) -> NormedExperts:
+    norm = rms_norm("expert_post_norm", hidden_size(config), dtype)
+    return NormedExperts(sparse=Experts(correction_bias=True)(config, dtype), norm=norm)
+
+
+def _input_gate(config: Config, dtype: Dtype, prefix: str) -> InputGate:
+    return InputGate(hidden=hidden_size(config), rank=config.count("gated_norm_rank", 16), dtype=dtype, prefix=prefix)
+
+
+def _axk2_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    """Latent attention with an indexer, a gate on its input, and a gate on its output that comes with the queries."""
+    gate = _input_gate(config, dtype, "attn_")
+    made = Latent(indexed=True).layers(config, dtype)
+    return {name: replace(mixer, gated_queries=True, input_gate=gate) for name, mixer in made.items()}
+
+
+def _axk2_experts(config: Config, dtype: Dtype) -> GatedExperts:
+    return GatedExperts(gate=_input_gate(config, dtype, "mlp_"), sparse=Experts(correction_bias=True)(config, dtype))
+
+
+#: Fields that all of these have with one value.
+EXPECTED: dict[str, tuple[Any, ...]] = {"mlp_bias": (False,), "moe_layer_freq": (1,)}
+CHOSEN_BY_BIAS = {**EXPECTED, "topk_method": ("noaux_tc",)}
+
+deepseek_v2 = SparseDecoder(
+    mixers=Latent(),
+    types=_all_latent,
+    placement=DenseFirst(),
+    expected={**EXPECTED, "topk_method": ("greedy", "group_limited_greedy")},
+)
+
+deepseek_v3 = replace(deepseek_v2, experts=Experts(correction_bias=True), expected=CHOSEN_BY_BIAS)
+
+glm4_moe_lite = replace(
+    deepseek_v3, placement=DenseFirst(default=1), expected={**CHOSEN_BY_BIAS, "partial_rotary_factor": (1.0,)}
+)
+
+deepseek_v32 = replace(
+    deepseek_v3,
+    prepare=_as_list,
+    mixers=Latent(indexed=True),
+    types=index_layers,
+    placement=DenseFirst(default=3),
+    ignored=(*INDEX_FIELDS, "moe_router_dtype"),
+)
+
+glm_moe_dsa = deepseek_v32
+
+axk1 = replace(deepseek_v3, experts=_normed_experts, placement=DenseFirst(default=1))
+
+longcat_flash = replace(
+    deepseek_v3,
+    prepare=_longcat_fields,
+    placement=lambda config: ["moe", "dense"] * (layer_count(config) // 2),
+    experts=_longcat_experts,
+    dense=lambda config, dtype: parts.mlp(config, dtype, config.count("ffn_hidden_size")),
+    expected={"attention_method": ("MLA",), "zero_expert_type": ("identity",)},
+    ignored=("mla_scale_q_lora", "mla_scale_kv_lora"),
+)
+
+axk2 = replace(
+    deepseek_v32, mixers=_axk2_attention, experts=_axk2_experts, placement=DenseFirst(default=1), ignored=INDEX_FIELDS
+)

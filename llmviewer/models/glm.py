@@ -1,15 +1,14 @@
-"""GLM-4 (three layouts), ChatGLM2 and 3, and GLM-4.5 (experts)."""
+"""GLM-4 (three layouts), and ChatGLM2 and 3."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
-from llmviewer.layers.attention import Attention, Projections, QkNorm
-from llmviewer.layers.decoder import FeedForward, Norms
+from llmviewer.layers.attention import Attention, Projections
+from llmviewer.layers.decoder import Norms
 from llmviewer.models import parts
 from llmviewer.models.config import Config
-from llmviewer.models.deepseek import dense_first
 from llmviewer.models.model import Model
 from llmviewer.ops.norm import rms_norm
 
@@ -47,19 +46,6 @@ def parse_chatglm(config: Config, dtype: Dtype) -> Model:
     attention = _attention(config, dtype)
     fused = replace(attention.projections, fused=True)
     return _dense(config, dtype, replace(attention, projections=fused), parts.pre_norms(config, dtype))
-
-
-def parse_glm4_moe(config: Config, dtype: Dtype) -> Model:
-    """Glm4MoeForCausalLM (GLM-4.5, 4.6): DeepSeek's experts with grouped-query attention."""
-    attention = _attention(config, dtype)
-    if config.flag("use_qk_norm", default=False):
-        attention = replace(attention, qk_norm=QkNorm.PER_HEAD)
-    dense = parts.mlp(config, dtype, config.count("intermediate_size"))
-    experts = replace(parts.moe(config, dtype, config.count("moe_intermediate_size")), correction_bias=True)
-    kinds = [("full", word) for word in dense_first(config)]
-    feed_forwards: dict[str, FeedForward] = {"dense": dense, "moe": experts}
-    layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), {"full": attention}, feed_forwards)
-    return parts.model(config, dtype, layers, rms_norm("final_norm", attention.hidden, dtype))
 
 
 def _attention(config: Config, dtype: Dtype) -> Attention:

@@ -57,6 +57,7 @@ def parse_dbrx(config: Config, dtype: Dtype) -> Model:
 def _dbrx_experts(config: Config, dtype: Dtype) -> Moe:
     ffn, hidden = config.section("ffn_config"), hidden_size(config)
     ffn.expect("ffn_act_fn", {"name": "silu"})
+    ffn.expect("hidden_size", hidden)
     # training only, except for how the chosen weights are normalised
     ffn.ignore("moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "uniform_expert_assignment")
     width, experts = ffn.count("ffn_hidden_size"), ffn.count("moe_num_experts")

@@ -10,6 +10,7 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import BUFFER, Access, Block, Graph, Operator, Pass, Role, Tensor, as_built, whole
 from llmviewer.core.workload import Step, decode
 from llmviewer.layers.decoder import DecoderLayer, FeedForward
+from llmviewer.layers.hyper_connections import HyperConnection
 from llmviewer.layers.mla import Mla, MlaForm
 from llmviewer.layers.mlp import Prediction
 from llmviewer.ops.embedding import embedding
@@ -75,6 +76,7 @@ class Embedding:
 class Head:
     """Final norm over all tokens, then lm_head at the positions that need logits.
 
+    streams: the weighted sum of several residual streams before the norm (DeepSeek-V4).
     tied: lm_head uses the embedding's table.  project: a matrix back to the table's width (OPT-350m).
     merge: makes one stream of several before the norm (Gemma 3n).
     prediction: a part between the norm and lm_head (ModernBERT).
@@ -84,6 +86,7 @@ class Head:
     lm_head: Linear
     tied: bool
     norm: Norm | None = None
+    streams: HyperConnection | None = None
     project: Linear | None = None
     merge: FeedForward | None = None
     prediction: Prediction | None = None
@@ -96,6 +99,9 @@ class Head:
         x = hidden
         if self.merge is not None:
             operators += self.merge.operators(step, x)
+            x = operators[-1].output
+        if self.streams is not None:
+            operators += self.streams.collapse("head", step, self.streams.widened(hidden))
             x = operators[-1].output
         if self.norm is not None:
             operators.append(self.norm.operator(x, step.tokens))

@@ -44,6 +44,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "q_b_proj": ("self_attn.q_b_proj",),
     "kv_a_proj": ("self_attn.kv_a_proj_with_mqa",),
     "kv_b_proj": ("self_attn.kv_b_proj",),
+    "index_q_proj": _under(("self_attn.indexer",), "wq_b"),
+    "index_k_proj": _under(("self_attn.indexer",), "wk"),
+    "index_weights_proj": _under(("self_attn.indexer",), "weights_proj"),
     "gate_proj": ("mlp.gate_proj", "feed_forward.gate_proj", "feed_forward.w1"),
     "up_proj": (
         "mlp.up_proj",

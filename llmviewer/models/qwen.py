@@ -26,6 +26,7 @@ def parse_qwen2(config: Config, dtype: Dtype) -> Model:
 
 def parse_qwen3(config: Config, dtype: Dtype) -> Model:
     """Qwen3ForCausalLM: QK-norm per head, biases only if `attention_bias`."""
+    config.defaults(head_dim=128)
     return _model(config, dtype, _qwen3_attention(config, dtype), _window_layers(config), _all_dense(config))
 
 
@@ -48,7 +49,6 @@ def parse_qwen3_moe(config: Config, dtype: Dtype) -> Model:
 
 
 def _qwen3_attention(config: Config, dtype: Dtype) -> Attention:
-    config.defaults(head_dim=128)
     config.expect("qkv_bias", False)
     config.expect("use_qk_norm", True)
     return replace(parts.attention(config, dtype, parts.projections(config)), qk_norm=QkNorm.PER_HEAD)

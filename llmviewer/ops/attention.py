@@ -45,7 +45,9 @@ class AttentionShape:
     qk_dim, v_dim: elements of a query/key and of a value per head.  window: tokens that a query sees, inf = all.
     chunk: tokens of a chunk (Llama 4), 0 = none.  score_flops, score_special: vector work per score.
     used: share of the heads that is computed (contextual sparsity).  causal: False if every query sees all keys, as in
-    encoders and vision towers.
+    encoders and vision towers.  compress: tokens of a compressed entry, which a query sees beside its window
+    (DeepSeek-V4), 0 = none.  selected: most keys that a query attends to, chosen by an indexer, inf = all; with
+    compress, most entries.
     """
 
     groups: tuple[Group, ...]
@@ -59,6 +61,8 @@ class AttentionShape:
     score_special: float = 1.0
     used: Count = 1.0
     causal: bool = True
+    compress: float = 0.0
+    selected: float = np.inf
 
     def queries(self) -> Count:
         """Query tokens of all sequences."""
@@ -66,11 +70,11 @@ class AttentionShape:
 
     def keys(self) -> Count:
         """Cached keys of all sequences, including those of this step."""
-        return self._sum(lambda g: g.batch_size * g.keys(self.window))
+        return self._sum(lambda g: g.batch_size * (g.keys(self.window) + g.entries(self.compress)))
 
     def full_pairs(self) -> Count:
         """Query-key pairs that eager kernels compute, without regard to the mask."""
-        return self._sum(lambda g: g.tokens * g.keys(self.window))
+        return self._sum(lambda g: g.tokens * (g.keys(self.window) + g.entries(self.compress)))
 
     def attended_pairs(self) -> Count:
         """Query-key pairs that the mask lets through."""
@@ -80,15 +84,22 @@ class AttentionShape:
         """Query-key pairs of one sequence of `group` that the mask lets through."""
         if not self.causal:
             return group.new_tokens * self.keys_of(group)
-        return group.chunked_pairs(self.chunk) if self.chunk else group.attended_pairs(self.window)
+        if self.compress:
+            return group.attended_pairs(self.window) + group.entry_pairs(self.compress, self.selected)
+        return group.chunked_pairs(self.chunk) if self.chunk else group.attended_pairs(min(self.window, self.selected))
 
     def keys_of(self, group: Group) -> Count:
         """Keys of one sequence that any query sees; a flash kernel reads only these."""
+        if self.compress:
+            entries = np.minimum(group.entries(self.compress), group.new_tokens * self.selected)
+            return group.keys(self.window) + entries
+        if self.selected < np.inf:  # each query may choose others
+            return np.minimum(group.keys(self.window), group.new_tokens * self.selected)
         return group.chunked_keys(self.chunk) if self.chunk else group.keys(self.window)
 
     def visible(self, cached: tuple[Access, ...]) -> tuple[Access, ...]:
-        """Accesses to the cache reduced to keys that any query sees (chunked attention skips earlier chunks)."""
-        if not self.chunk:
+        """Accesses to the cache reduced to keys that any query sees (not earlier chunks or unselected keys)."""
+        if not self.chunk and self.selected == np.inf:
             return cached
         keys, visible = self.keys(), self._sum(lambda g: g.batch_size * self.keys_of(g))
         return tuple(Access(access.tensor, access.elements / keys * visible) for access in cached)

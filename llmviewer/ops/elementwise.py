@@ -33,6 +33,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu2": Activation(2.0, 0.0),
     "xielu": Activation(10.0, 1.0),  # both branches and the choice between them (arXiv 2411.13010)
     "softplus": Activation(3.0, 2.0),  # log(1 + exp(x))
+    "clamped_silu": Activation(7.0, 1.0),  # DeepSeek-V4: clamps of gate (one side) and up (both)
     "clamped_swiglu": Activation(8.0, 1.0),  # GPT-OSS: two clamps, scaling by alpha, sigmoid, (up + 1)
 }
 

@@ -6,6 +6,8 @@ that belong to chosen experts (1 unless the library runs them all). `stand_ins` 
 that cannot run without data. `beside` names modules of other parts (towers for images and sound), whose parameters do
 not belong to the language model. `code` states whether the class is the model's own or an equivalent of the same
 shapes.
+that cannot run without data. `unstored` counts parameters that the class has and no checkpoint. `code` states whether
+the class is the model's own or an equivalent of the same shapes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 from . import layer_kinds as by
 from . import published_fields as to
 from . import reductions as cut
-from .stand_ins import dbrx_experts, dense_mlp
+from .stand_ins import dbrx_experts, dense_mlp, jetmoe_gating, longcat_experts
 
 
 class Code(Enum):
@@ -39,6 +41,17 @@ def only_chosen_run(resolved: Any) -> Fraction:
     return Fraction(1)
 
 
+def nothing_unstored(resolved: Any) -> int:
+    """The default: a checkpoint stores every parameter of the class."""
+    return 0
+
+
+def gates_of_identities(resolved: Any) -> int:
+    """LongCat-Flash: the library also allocates gate and up matrices for experts that return their input."""
+    width: int = 2 * resolved.expert_ffn_hidden_size * resolved.hidden_size
+    return resolved.num_layers * int(resolved.zero_expert_num) * width
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Facts about one architecture."""
@@ -51,6 +64,7 @@ class Family:
     experts_chosen: Callable[[Any], Fraction] = only_chosen_run
     stand_ins: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
+    unstored: Callable[[Any], int] = nothing_unstored
 
 
 FAMILIES: dict[str, Family] = {
@@ -122,6 +136,12 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v2": Family(model_class="DeepseekV2ForCausalLM", layers=(by.dense_first,)),
     "deepseek_v3": Family(model_class="DeepseekV3ForCausalLM", layers=(by.dense_first,)),
     "glm4_moe": Family(model_class="Glm4MoeForCausalLM", layers=(by.dense_first,)),
+    "jetmoe": Family(model_class="JetMoeForCausalLM", stand_ins={"JetMoeTopKGating": jetmoe_gating}),
+    "longcat_flash": Family(
+        model_class="LongcatFlashForCausalLM",
+        stand_ins={"LongcatFlashExperts": longcat_experts},
+        unstored=gates_of_identities,
+    ),
     "mimo_v2_flash": Family(
         model_class="MiMoV2FlashForCausalLM", layers=(by.layer_types, by.mlp_types), fields=to.mimo
     ),

@@ -24,11 +24,12 @@ WITHOUT_FORMULA = {"mv", "addmv", "dot", "vdot", "addbmm", "addr", "_grouped_mm"
 """Operations that multiply matrices (or vectors) and that the counter would pass over in silence."""
 
 RECURRENT_CLASSES = ("Mixer", "MambaLayer", "GatedDeltaNet", "LightningAttention")
-ATTENTION_CLASSES = ("Attention",)
+ATTENTION_CLASSES = ("Attention", "MLA")
 EXPERT_CLASSES = ("Experts", "ExpertGLU")
 ROTARY_CLASSES = ("RotaryEmbedding",)
-MIXING_CLASSES = ("Gemma3nTextDecoderLayer",)
-"""Mix a few residual streams element by element: elementwise work of ours, left out of any comparison."""
+MIXING_CLASSES = ("Gemma3nTextDecoderLayer", "V4DecoderLayer")
+"""Mix a few residual streams element by element or by tiny matrices made per token: work of our vector units, left out
+of any comparison."""
 
 
 class ProductFiling(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -21,3 +21,20 @@ def dbrx_experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights:
 def dense_mlp(self: Any, hidden_states: Any) -> Any:
     """Gemma 3n's MLP without the cutoff of its sparse activation, which asks for data; its products stay dense."""
     return self.down_proj(self.act_fn(self.gate_proj(hidden_states)) * self.up_proj(hidden_states))
+
+
+def longcat_experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
+    """LongCat-Flash's experts for the expected number of rows: identities have no product and take their share."""
+    rows = top_k_index.numel() * self.num_routed_experts // self.total_experts
+    chosen = hidden_states.repeat_interleave(top_k_index.shape[-1], dim=0)[:rows]
+    gate, up = (chosen @ self.gate_up_proj[0].T).chunk(2, dim=-1)
+    return hidden_states + ((self.act_fn(gate) * up) @ self.down_proj[0].T).sum(dim=0)
+
+
+def jetmoe_gating(self: Any, hidden_states: Any) -> tuple[Any, ...]:
+    """JetMoE's router without the sort of tokens by expert: the first expert gets all rows."""
+    logits = self.layer(hidden_states).float()
+    rows = logits.shape[0] * self.top_k
+    order = logits.new_zeros(rows, dtype=int)
+    gates = logits.new_ones(rows, dtype=hidden_states.dtype)
+    return order, order, gates, [rows] + [0] * (self.num_experts - 1), logits

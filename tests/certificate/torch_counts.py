@@ -79,10 +79,11 @@ def code_of(config: Mapping[str, Any]) -> str:
 
 
 def parameter_count(config: Mapping[str, Any]) -> int:
-    """All parameters of the full model, tied weights once, buffers (DeepSeek's router bias) and other parts not."""
-    beside = family_of(config).beside
-    named = build(config).named_parameters()
-    return sum(parameter.numel() for name, parameter in named if not any(part in name for part in beside))
+    """All stored parameters of the model, tied weights once, buffers (DeepSeek's router bias) and other parts not."""
+    family, model = family_of(config), build(config)
+    named = model.named_parameters()
+    counted = sum(parameter.numel() for name, parameter in named if not any(part in name for part in family.beside))
+    return counted - family.unstored(model.config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,8 @@ def flash_attention(chip: Chip) -> Pass:
     FLOPs drop to the attended pairs, scores are not moved, Q is read and O written once, K and V once from device
     memory.  Every row block of queries reads K and V again.  Concurrent blocks (one per unit) read them together, so a
     wave costs one read of device memory and the L2 serves the rest; further waves of the same head hit the L2 if the
-    keys and values of a wave fit into it, and read device memory otherwise.  If units, L2 or row blocks of the chip are
+    keys and values of a wave fit into it, and read device memory otherwise.  An indexer scores attended pairs only.  If
+    units, L2 or row blocks of the chip are
     unknown, K and V are read once.  Sources: arXiv 2205.14135, 2307.08691.
     """
 
@@ -37,10 +38,20 @@ def flash_attention(chip: Chip) -> Pass:
         assert isinstance(shape, AttentionShape)
         inputs = AttentionInputs.from_eager((qk, softmax, sv))
         fused = flash(shape, inputs, rereads(shape, inputs, chip), qk.compute)
+        before = tuple(_unmasked(op) if op.role is OperatorRole.INDEX_SCORES else op for op in block.operators[:at])
         after = tuple(_reading_fused(op) for op in block.operators[at + 3 :])
-        return replace(block, operators=(*block.operators[:at], fused, *after))
+        return replace(block, operators=(*before, fused, *after))
 
     return lambda graph: graph.map_blocks(change)
+
+
+def _unmasked(operator: Operator) -> Operator:
+    """The scores of an indexer for the pairs only that the causal mask lets through."""
+    share = 1.0 - operator.masked_flops / np.maximum(operator.matmul_flops, 1.0)
+    writes = tuple(Access(access.tensor, access.elements * share) for access in operator.writes)
+    attended = operator.matmul_flops - operator.masked_flops
+    scaled = operator.map_work(lambda count: count * share)
+    return replace(scaled, writes=writes, matmul_flops=attended, masked_flops=0.0)
 
 
 def _reading_fused(operator: Operator) -> Operator:

@@ -1,11 +1,14 @@
-"""Batched products without weights: scores and outputs of eager attention, one small product per sequence and head."""
+"""Batched products without weights: of eager attention, one per sequence and head, and the scores of an indexer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from llmviewer.core.counts import Count
 from llmviewer.core.ir import Operator
 from llmviewer.hardware.chip import Chip
+from llmviewer.ops.attention import AttentionShape
 from llmviewer.timing.efficiency import Rates, ideal
 from llmviewer.timing.kernels.attention import quantities
 from llmviewer.timing.kernels.family import Constant, Constants, Family
@@ -24,6 +27,11 @@ def rates(operator: Operator, chip: Chip, constants: Constants) -> Rates:
     )
 
 
+def sizes(operator: Operator, chip: Chip) -> Mapping[str, Count]:
+    """Sizes of attention; none for an indexer, of which no table has rows."""
+    return quantities(operator, chip) if isinstance(operator.shape, AttentionShape) else {}
+
+
 FAMILY = Family(
     name="batched",
     constants=(
@@ -32,7 +40,7 @@ FAMILY = Family(
         Constant(name="memory", unit="1", meaning="share of the bandwidth", start=0.75, low=0.05, high=1.0),
     ),
     rates=rates,
-    quantities=quantities,
+    quantities=sizes,
     variant=lambda operator: operator.compute,
     unmeasured=True,
 )

@@ -6,7 +6,7 @@ import numpy as np
 
 from llmviewer.core.counts import present
 from llmviewer.core.ir import Operator
-from llmviewer.core.kinds import Kind
+from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.ops.gemm import GemmShape, is_routed
 from llmviewer.timing.kernels import attention_decode, attention_prefill, batched, collective, experts, gemm, streaming
@@ -31,6 +31,8 @@ def families_of(operator: Operator) -> tuple[str, ...]:
     """Names of the families that price an operator, by its kind."""
     if _works_on_rows_of_experts(operator):
         return ("experts",)
+    if operator.role is OperatorRole.INDEX_SCORES:
+        return ("batched",)
     if operator.kind is Kind.ATTENTION and not isinstance(operator.shape, AttentionShape):
         return ("streaming",)  # sums the partial results of split keys
     if operator.kind is Kind.ATTENTION and not present(operator.vector_flops):

@@ -1,0 +1,84 @@
+"""Experts in models that are not in transformers: Ling and Ring (`bailing_moe`), Step-3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError
+from llmviewer.layers.attention import Projections, QkNorm
+from llmviewer.layers.decoder import Mixer
+from llmviewer.layers.moe import Moe
+from llmviewer.models import parts
+from llmviewer.models.config import Config
+from llmviewer.models.experts import DenseFirst, Experts
+from llmviewer.models.fields import layer_count
+from llmviewer.models.sparse_decoder import SparseDecoder
+
+
+def _ling_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    """One matrix for queries, keys and values; QK-norm per head from Ling 2.0 on."""
+    bias, out_bias = (config.flag(name, default=False) for name in ("use_qkv_bias", "use_bias"))
+    plain = parts.attention(config, dtype, Projections(fused=True, qkv_bias=bias, out_bias=out_bias))
+    normed = config.flag("use_qk_norm", default=False)
+    return {"full": replace(plain, qk_norm=QkNorm.PER_HEAD if normed else QkNorm.NONE)}
+
+
+def _ling_experts(config: Config, dtype: Dtype) -> Moe:
+    """Experts; the shared ones may have a width of their own."""
+    corrected = config.flag("moe_router_enable_expert_bias", default=False)
+    plain = Experts(shared="num_shared_experts", correction_bias=corrected)(config, dtype)
+    if not config.has("moe_shared_expert_intermediate_size") or plain.shared is None:
+        return plain
+    width = config.count("moe_shared_expert_intermediate_size") * config.count("num_shared_experts")
+    return replace(plain, shared=parts.mlp(config, dtype, width))
+
+
+bailing_moe = SparseDecoder(
+    mixers=_ling_attention,
+    experts=_ling_experts,
+    placement=DenseFirst(default=0),
+    expected={
+        "use_rmsnorm": (True,), "multi_gate": (False,), "use_sliding_window": (False,), "attention_bias": (False,),
+        "moe_router_enable_shared_expert": (True,), "using_split_qkv_in_self_attention": (False,),
+    },
+    # normalisation of the head's weights happens when they are loaded
+    ignored=(
+        "norm_head", "norm_softmax", "output_dropout", "score_function", "router_dtype", "max_window_layers",
+        "mtp_loss_scaling_factor", "moe_router_topk_scaling_factor", "rotary_dim",
+    ),
+)  # fmt: skip
+
+
+def _step3_fields(config: Config) -> None:
+    """Names of Step-3 under those of other families."""
+    config.defaults(num_key_value_heads=config.count("num_attention_groups", 1), head_dim=256)
+    config.defaults(max_position_embeddings=config.get("max_position_embedding", 65536))
+
+
+def _step3_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    """Queries through a latent, keys and values of few groups (multi-matrix factorisation attention)."""
+    plain = parts.attention(config, dtype, Projections())
+    return {"full": replace(plain, q_rank=config.count("share_q_dim", 2048))}
+
+
+def _listed_layers(config: Config) -> list[str]:
+    """Experts in the layers that `moe_layers_enum` lists, as numbers or as text with commas, else from the fifth."""
+    depth = layer_count(config)
+    stated = config.get("moe_layers_enum", list(range(4, depth - 1)))
+    numbers: Sequence[object] = stated.split(",") if isinstance(stated, str) else stated
+    try:
+        listed = {int(str(number)) for number in numbers}
+    except (TypeError, ValueError):
+        raise UserError(f"{config.where}: field 'moe_layers_enum' must list layer numbers") from None
+    return ["moe" if layer in listed else "dense" for layer in range(depth)]
+
+
+step3_text = SparseDecoder(
+    prepare=_step3_fields,
+    mixers=_step3_attention,
+    experts=Experts(experts=("moe_num_experts",), chosen=("moe_top_k",), shared_width="share_expert_dim"),
+    placement=_listed_layers,
+    ignored=("norm_expert_weight", "max_position_embedding"),
+)
