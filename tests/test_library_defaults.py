@@ -32,6 +32,7 @@ NOT_BUILT: dict[str, str] = {
     "cohere_compass_text": "its class asks for rope parameters of full layers, which its default lacks",
     "gemma4_assistant": "its class refuses the inputs per layer of its default text config",
     "hunyuan_v1_dense": "head_dim is null, of which its attention takes the root",
+    "nemotron": "num_key_value_heads is null, by which its attention divides the heads",
     "ministral": "head_dim is null, of which its attention takes the root",
 }
 

@@ -111,6 +111,7 @@ class Dense:
     def __call__(self, config: Config, dtype: Dtype) -> Model:
         """The model of a config; the form of a parser."""
         self._prepare(config)
+        hidden_size(config)  # the first size that is missed in an empty config
         types = self.types(config)
         if self.types is not no_window:
             config.ignore("sliding_window")  # none of the layers may have it
