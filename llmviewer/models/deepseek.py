@@ -39,7 +39,7 @@ class Latent:
         return dict(self.layers(config, dtype))
 
     def layers(self, config: Config, dtype: Dtype) -> dict[str, Mla]:
-        """The same, known to be latent attention."""
+        """The attention of each type of layer, as latent attention."""
         plain = latent_attention(config, dtype)
         if not self.indexed:
             return {"latent": plain}
