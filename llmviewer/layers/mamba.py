@@ -90,7 +90,8 @@ class Mamba:
 class Mamba2:
     """Mamba-2: `heads` heads of `head_dim` channels, one decay per head, `state` elements per channel.
 
-    B, C and the output norm are per group.
+    B, C and the output norm are per group.  bias: of in_proj; out_bias: of out_proj.
+    normed: the gated output passes a norm; Falcon-H1 may have only the gate.
     """
 
     hidden: int
@@ -101,7 +102,9 @@ class Mamba2:
     kernel: int
     dtype: Dtype
     bias: bool = False
+    out_bias: bool = False
     conv_bias: bool = True
+    normed: bool = True
 
     @property
     def inner(self) -> int:
@@ -121,9 +124,15 @@ class Mamba2:
         project = in_proj.operator(x, tokens, (whole(channels), whole(gate), whole(time_steps)))
         convolve = conv.operator(step, channels)
         scan = self._scan().operator(step, (whole(convolve.output), whole(time_steps)))
-        norm = gated_norm(self._norm(), scan.output, gate, tokens, SILU)
-        out = _linear(self, "out_proj", self.inner, self.hidden, bias=self.bias).operator(norm.output, tokens)
-        return (project, convolve, scan, norm, out)
+        gating = self._gate(tokens, scan.output, gate)
+        out = _linear(self, "out_proj", self.inner, self.hidden, bias=self.out_bias).operator(gating.output, tokens)
+        return (project, convolve, scan, gating, out)
+
+    def _gate(self, tokens: Count, y: Tensor, gate: Tensor) -> Operator:
+        """The output times the activated gate, with a norm or without."""
+        if self.normed:
+            return gated_norm(self._norm(), y, gate, tokens, SILU)
+        return gated("mixer_gate", (whole(gate), whole(y)), _rows("mixer_gate", tokens, self.inner, y), tokens, SILU)
 
     def _conv(self) -> ShortConv:
         channels = self.inner + 2 * self.groups * self.state

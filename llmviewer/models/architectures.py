@@ -18,6 +18,7 @@ Parser: TypeAlias = Callable[[Config, Dtype], Model]
 #: model_type -> "module.function" in this folder; only the requested module is imported.
 ARCHITECTURES: dict[str, str] = {
     "baichuan": "llama.parse_baichuan",
+    "bamba": "mamba2_hybrids.parse_bamba",
     "bloom": "bloom.parse_bloom",
     "chatglm": "glm.parse_chatglm",
     "cohere": "cohere.parse_cohere",
@@ -26,6 +27,7 @@ ARCHITECTURES: dict[str, str] = {
     "deepseek_v2": "deepseek.parse_deepseek_v2",
     "deepseek_v3": "deepseek.parse_deepseek_v3",
     "falcon": "bloom.parse_falcon",
+    "falcon_h1": "mamba2_hybrids.parse_falcon_h1",
     "gemma": "gemma.parse_gemma",
     "gemma2": "gemma.parse_gemma2",
     "gemma3_text": "gemma.parse_gemma3",
@@ -39,9 +41,12 @@ ARCHITECTURES: dict[str, str] = {
     "gpt_oss": "mixtral.parse_gpt_oss",
     "gptj": "gpt.parse_gptj",
     "granite": "llama.parse_granite",
+    "granitemoehybrid": "mamba2_hybrids.parse_granitemoehybrid",
     "internlm2": "llama.parse_internlm2",
     "jamba": "jamba.parse_jamba",
     "kimi_k2": "deepseek.parse_deepseek_v3",
+    "lfm2": "lfm.parse_lfm2",
+    "lfm2_moe": "lfm.parse_lfm2_moe",
     "llama": "llama.parse_llama",
     "llama4_text": "llama4.parse_llama4",
     "mamba": "mamba.parse_mamba",

@@ -64,16 +64,16 @@ def parse_granite(config: Config, dtype: Dtype) -> Model:
     """GraniteForCausalLM (Granite 3): Llama with factors on embeddings, branches and logits."""
     config.ignore("attention_multiplier")  # replaces 1 / sqrt(head_dim): no extra work
     plain = _model(config, dtype, parts.attention(config, dtype, parts.projections(config)))
-    residual_flops = 1.0 + _factor_flops(config, "residual_multiplier")
+    residual_flops = 1.0 + factor_flops(config, "residual_multiplier")
     return replace(
         plain,
         layers=tuple(replace(layer, residual_flops=residual_flops) for layer in plain.layers),
-        embedding=replace(plain.embedding, scaled=bool(_factor_flops(config, "embedding_multiplier"))),
-        head=replace(plain.head, logit_flops=_factor_flops(config, "logits_scaling")),
+        embedding=replace(plain.embedding, scaled=bool(factor_flops(config, "embedding_multiplier"))),
+        head=replace(plain.head, logit_flops=factor_flops(config, "logits_scaling")),
     )
 
 
-def _factor_flops(config: Config, name: str) -> float:
+def factor_flops(config: Config, name: str) -> float:
     """FLOP per element of a factor: 1, or 0 if the factor is 1."""
     return float(config.number(name, 1.0) != 1.0)
 

@@ -48,6 +48,7 @@ def parse_mamba2(config: Config, dtype: Dtype) -> Model:
         kernel=config.count("conv_kernel", 4),
         dtype=dtype,
         bias=config.flag("use_bias", default=False),
+        out_bias=config.flag("use_bias", default=False),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
     if mixer.inner != _inner(config):

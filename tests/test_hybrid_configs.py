@@ -1,0 +1,113 @@
+"""Configs of hybrids as published, sparse or with their unusual fields: the library's parameters and matmul FLOPs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmviewer.models.load import from_fields
+from tests.certificate.errors import UnavailableError
+from tests.certificate.our_counts import our_decode, our_prefill
+from tests.certificate.torch_counts import count_decode, count_prefill, parameter_count, reduced
+
+PROMPT, CACHED, BATCH = 48, 40, 2
+#: The case -> fields, model_type first; what is not stated takes the defaults of the class.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bamba with listed attention": {
+        "model_type": "bamba",
+        "vocab_size": 1000,
+        "num_hidden_layers": 4,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "attn_layer_indices": [1, 3],
+        "mamba_n_heads": 16,
+        "mamba_proj_bias": True,
+    },
+    "granite without experts": {
+        "model_type": "granitemoehybrid",
+        "num_hidden_layers": 3,
+        "layer_types": ["mamba", "mamba", "attention"],
+        "vocab_size": 1000,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "position_embedding_type": "nope",
+        "shared_intermediate_size": 8192,
+        "mamba_d_state": 128,
+        "residual_multiplier": 0.22,
+        "tie_word_embeddings": True,
+    },
+    "granite with experts": {
+        "model_type": "granitemoehybrid",
+        "hidden_size": 1536,
+        "vocab_size": 1000,
+        "intermediate_size": 512,
+        "num_hidden_layers": 3,
+        "layer_types": ["mamba", "attention", "mamba"],
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+        "mamba_n_heads": 48,
+        "num_local_experts": 64,
+        "num_experts_per_tok": 6,
+    },
+    "falcon_h1 with a norm and biases": {
+        "model_type": "falcon_h1",
+        "vocab_size": 1000,
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "mamba_d_ssm": 768,
+        "mamba_n_heads": 24,
+        "mamba_d_head": 32,
+        "mamba_n_groups": 2,
+        "mamba_rms_norm": True,
+        "projectors_bias": True,
+    },
+    "lfm2 with its older names": {
+        "model_type": "lfm2",
+        "vocab_size": 1000,
+        "hidden_size": 1024,
+        "block_ff_dim": 6656,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "full_attn_idxs": [2],
+        "conv_L_cache": 3,
+    },
+    "lfm2_moe with listed layers": {
+        "model_type": "lfm2_moe",
+        "vocab_size": 1000,
+        "hidden_size": 2048,
+        "intermediate_size": 7168,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 4,
+        "layer_types": ["conv", "conv", "full_attention", "conv"],
+    },
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_parameters_equal_those_of_the_library(case: str) -> None:
+    try:
+        expected = parameter_count(CONFIGS[case])
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    assert from_fields(CONFIGS[case]).parameters == expected
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_matmul_flops_equal_those_of_the_library(case: str) -> None:
+    try:
+        small = reduced(CONFIGS[case])
+        prefill, decode = count_prefill(small, BATCH, PROMPT), count_decode(small, BATCH, CACHED)
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    for ours, theirs in ((our_prefill(small, BATCH, PROMPT), prefill), (our_decode(small, BATCH, CACHED), decode)):
+        assert (ours.linear, ours.attention, ours.lm_head) == (theirs.linear, theirs.attention, theirs.lm_head)
