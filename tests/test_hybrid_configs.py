@@ -11,7 +11,9 @@ from tests.certificate.errors import UnavailableError
 from tests.certificate.our_counts import our_decode, our_prefill
 from tests.certificate.torch_counts import count_decode, count_prefill, parameter_count, reduced
 
-PROMPT, CACHED, BATCH = 48, 40, 2
+PROMPT, CACHED = 48, 40
+#: The library mixes the sequences of a batch of RWKV.
+BATCH = {"rwkv": 1}
 #: The case -> fields, model_type first; what is not stated takes the defaults of the class.
 CONFIGS: dict[str, dict[str, Any]] = {
     "bamba with listed attention": {
@@ -90,6 +92,55 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 4,
         "layer_types": ["conv", "conv", "full_attention", "conv"],
     },
+    "kimi_linear with the published fields": {
+        "model_type": "kimi_linear",
+        "pad_token_id": 0,
+        "vocab_size": 1000,
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "moe_intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "head_dim": 72,
+        "kv_lora_rank": 64,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "num_experts": 16,
+        "num_experts_per_token": 4,
+        "num_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "mla_use_nope": True,
+        "moe_router_activation_func": "sigmoid",
+        "linear_attn_config": {
+            "full_attn_layers": [4],
+            "kda_layers": [1, 2, 3],
+            "head_dim": 64,
+            "num_heads": 8,
+            "short_conv_kernel_size": 4,
+        },
+    },
+    "recurrent_gemma with one key-value head": {
+        "model_type": "recurrent_gemma",
+        "vocab_size": 1000,
+        "hidden_size": 512,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "lru_width": 512,
+        "block_types": ["recurrent", "recurrent", "attention"],
+    },
+    "rwkv with one sequence": {
+        "model_type": "rwkv",
+        "vocab_size": 1000,
+        "hidden_size": 256,
+        "num_hidden_layers": 2,
+        "context_length": 1024,
+        "rescale_every": 6,
+    },
 }
 
 
@@ -106,8 +157,9 @@ def test_parameters_equal_those_of_the_library(case: str) -> None:
 def test_matmul_flops_equal_those_of_the_library(case: str) -> None:
     try:
         small = reduced(CONFIGS[case])
-        prefill, decode = count_prefill(small, BATCH, PROMPT), count_decode(small, BATCH, CACHED)
+        batch = BATCH.get(small["model_type"], 2)
+        prefill, decode = count_prefill(small, batch, PROMPT), count_decode(small, batch, CACHED)
     except UnavailableError as reason:
         pytest.skip(str(reason))
-    for ours, theirs in ((our_prefill(small, BATCH, PROMPT), prefill), (our_decode(small, BATCH, CACHED), decode)):
+    for ours, theirs in ((our_prefill(small, batch, PROMPT), prefill), (our_decode(small, batch, CACHED), decode)):
         assert (ours.linear, ours.attention, ours.lm_head) == (theirs.linear, theirs.attention, theirs.lm_head)

@@ -11,7 +11,7 @@ from llmviewer.core.workload import Step
 from llmviewer.ops.conv import ShortConv
 from llmviewer.ops.elementwise import ACTIVATIONS, gated
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import Norm, NormKind, gated_norm, rms_norm
+from llmviewer.ops.norm import Norm, NormKind, gated_norm
 from llmviewer.ops.recurrence import Recurrence, StateUpdate
 
 SILU, SOFTPLUS = ACTIVATIONS["silu"], ACTIVATIONS["softplus"]
@@ -26,6 +26,7 @@ class Mamba:
     """Mamba-1: each of `inner` channels has its own `state` elements and decays.
 
     dt_rank: rank of the time-step projection.  inner_norms: RMSNorms on time steps, B and C (Jamba).
+    norm_weights: whether these have weights (not in Falcon-Mamba).
     """
 
     hidden: int
@@ -37,6 +38,7 @@ class Mamba:
     bias: bool = False
     conv_bias: bool = True
     inner_norms: bool = False
+    norm_weights: bool = True
 
     def states(self) -> tuple[State, ...]:
         """The recurrent state and the last columns of the convolution."""
@@ -80,10 +82,14 @@ class Mamba:
         if not self.inner_norms:
             return (project,), outputs
         norms = tuple(
-            rms_norm(f"{name}_norm", width, self.dtype).operator(tensor, tokens)
+            self._inner_norm(f"{name}_norm", width).operator(tensor, tokens)
             for name, width, tensor in zip(names, widths, outputs, strict=True)
         )
         return (project, *norms), tuple(norm.output for norm in norms)
+
+    def _inner_norm(self, name: str, width: int) -> Norm:
+        parameters = width if self.norm_weights else 0
+        return Norm(name=name, kind=NormKind.RMS, width=width, parameters=parameters, dtype=self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

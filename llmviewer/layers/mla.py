@@ -34,7 +34,10 @@ class MlaForm(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mla:
-    """A mixer that caches kv_rank + rope_dim elements per token.  q_rank: rank of the queries, 0 = one q_proj."""
+    """A mixer that caches kv_rank + rope_dim elements per token.  q_rank: rank of the queries, 0 = one q_proj.
+
+    rotates: whether the rope_dim elements are rotated; Kimi-Linear only copies the shared key to the cache.
+    """
 
     hidden: int
     heads: int
@@ -45,6 +48,7 @@ class Mla:
     v_dim: int
     dtype: Dtype
     bias: bool = False
+    rotates: bool = True
     form: MlaForm = MlaForm.CHEAPER
 
     def states(self) -> tuple[State, ...]:
@@ -115,7 +119,8 @@ class Mla:
         key = tokens * (1.0 * self.rope_dim)
         reads = (Access(q, tokens * (1.0 * self.heads * self.rope_dim)), Access(latent.output, key))
         writes = (Access(rotated, tokens * (1.0 * self.heads * self.rope_dim)), whole(self._cache(key)))
-        return rope("rope", reads, writes, tokens, (self.heads + 1) * self.rope_dim / 2)
+        rotated_heads = self.heads + 1 if self.rotates else 0
+        return rope("rope", reads, writes, tokens, rotated_heads * self.rope_dim / 2)
 
     def _kv_b(self, shape: AttentionShape, tokens: Count, absorbed: Count, q: Tensor) -> Operator:
         """kv_b_proj: over all keys in naive form, over the new tokens in absorbed form.

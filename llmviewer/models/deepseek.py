@@ -38,7 +38,8 @@ def _experts(config: Config, dtype: Dtype) -> Moe:
     return parts.moe(config, dtype, config.count("moe_intermediate_size"))
 
 
-def _attention(config: Config, dtype: Dtype) -> Mla:
+def latent_attention(config: Config, dtype: Dtype) -> Mla:
+    """Latent attention from the usual fields."""
     heads, rope_dim = head_count(config), config.count("qk_rope_head_dim")
     config.expect("num_key_value_heads", heads)  # the latent is expanded for every head
     config.expect("head_dim", rope_dim)
@@ -68,6 +69,6 @@ def _model(config: Config, dtype: Dtype, experts: Moe) -> Model:
     kinds = [("latent", word) for word in dense_first(config)]
     feed_forwards: dict[str, FeedForward] = {"dense": dense, "moe": experts}
     layers = parts.layers_by_kind(
-        kinds, parts.pre_norms(config, dtype), {"latent": _attention(config, dtype)}, feed_forwards
+        kinds, parts.pre_norms(config, dtype), {"latent": latent_attention(config, dtype)}, feed_forwards
     )
     return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
