@@ -8,6 +8,7 @@ import pytest
 
 from llmviewer.models.load import from_fields
 from tests.certificate.errors import UnavailableError
+from tests.certificate.library_defaults import default_config
 from tests.certificate.our_counts import our_decode, our_prefill
 from tests.certificate.torch_counts import count_decode, count_prefill, parameter_count, reduced
 
@@ -133,6 +134,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "lru_width": 512,
         "block_types": ["recurrent", "recurrent", "attention"],
     },
+    "zamba2 with two shared blocks and adapters": {
+        "model_type": "zamba2",
+        "vocab_size": 1000,
+        "hidden_size": 256,
+        "num_hidden_layers": 7,
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid", "mamba", "hybrid", "hybrid"],
+        "num_attention_heads": 8,
+        "num_mem_blocks": 2,
+        "n_mamba_heads": 8,
+        "mamba_ngroups": 2,
+        "adapter_rank": 16,
+        "add_bias_linear": True,
+        "use_shared_attention_adapter": True,
+        "use_mem_rope": True,
+    },
     "rwkv with one sequence": {
         "model_type": "rwkv",
         "vocab_size": 1000,
@@ -163,3 +179,19 @@ def test_matmul_flops_equal_those_of_the_library(case: str) -> None:
         pytest.skip(str(reason))
     for ours, theirs in ((our_prefill(small, batch, PROMPT), prefill), (our_decode(small, batch, CACHED), decode)):
         assert (ours.linear, ours.attention, ours.lm_head) == (theirs.linear, theirs.attention, theirs.lm_head)
+
+
+def test_zamba_differs_by_the_products_with_broadcast_weights() -> None:
+    """The library copies x_proj and dt_proj before it multiplies; their 2 inner (2 rank + 2 state) are recurrence."""
+    try:
+        small = reduced(default_config("zamba"))
+        prefill, decode = count_prefill(small, 2, PROMPT), count_decode(small, 2, CACHED)
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    products = small["num_hidden_layers"] * 2 * (2 * 3712) * (2 * 232 + 2 * 16)
+    for tokens, ours, theirs in (
+        (2 * PROMPT, our_prefill(small, 2, PROMPT), prefill),
+        (2, our_decode(small, 2, CACHED), decode),
+    ):
+        assert (ours.linear - tokens * products, ours.attention) == (theirs.linear, theirs.attention)
+        assert theirs.recurrence >= tokens * products

@@ -54,7 +54,7 @@ class DecoderLayer:
 
     residual_flops: FLOP per element of a residual sum: 1, or 2 if the branch is scaled first.
     tail: a part after both sums (Gemma 4).
-    numbers: layer numbers in the model; empty: the first `repeats` layers.
+    numbers: layer numbers in the model; empty: the first `repeats` layers.  copies: of weights that layers share.
     """
 
     name: str
@@ -66,6 +66,7 @@ class DecoderLayer:
     residual_flops: float = 1.0
     tail: FeedForward | None = None
     numbers: tuple[int, ...] = ()
+    copies: int = 1
 
     def block(self, step: Step, hidden: Tensor) -> Block:
         """The block of these layers.  hidden: the residual stream that a layer receives."""
@@ -85,7 +86,12 @@ class DecoderLayer:
             operators += self.tail.operators(step, x)
         states = self.mixer.states() if self.mixer is not None else ()
         return Block(
-            name=self.name, operators=tuple(operators), repeats=self.repeats, states=states, numbers=self.numbers
+            name=self.name,
+            operators=tuple(operators),
+            repeats=self.repeats,
+            states=states,
+            numbers=self.numbers,
+            copies=self.copies,
         )
 
     def _stream(self, x: Tensor, branch: tuple[Operator, ...]) -> Tensor:

@@ -17,7 +17,10 @@ from llmviewer.ops.recurrence import Recurrence, StateUpdate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KimiDelta:
-    """A mixer with `heads` states of head_dim x head_dim, q, k and v in one matrix; decay and output gate pass a rank of head_dim."""
+    """A mixer with `heads` states of head_dim x head_dim; decay and output gate pass a rank of head_dim.
+
+    Queries, keys and values are one matrix and one convolution, as engines store them.
+    """
 
     hidden: int
     heads: int

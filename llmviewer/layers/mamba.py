@@ -27,6 +27,7 @@ class Mamba:
 
     dt_rank: rank of the time-step projection.  inner_norms: RMSNorms on time steps, B and C (Jamba).
     norm_weights: whether these have weights (not in Falcon-Mamba).
+    heads: equal parts of the channels, each with its own time steps, B and C (Zamba).
     """
 
     hidden: int
@@ -39,6 +40,7 @@ class Mamba:
     conv_bias: bool = True
     inner_norms: bool = False
     norm_weights: bool = True
+    heads: int = 1
 
     def states(self) -> tuple[State, ...]:
         """The recurrent state and the last columns of the convolution."""
@@ -76,9 +78,12 @@ class Mamba:
 
     def _select(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], tuple[Tensor, ...]]:
         """x_proj and any norms after it, and their outputs: low-rank time steps, B and C."""
-        names, widths = ("dt", "b", "c"), (self.dt_rank, self.state, self.state)
+        names = ("dt", "b", "c")
+        widths = tuple(self.heads * width for width in (self.dt_rank, self.state, self.state))
         outputs = tuple(_rows(f"x_proj_{name}", tokens, width, x) for name, width in zip(names, widths, strict=True))
-        project = _linear(self, "x_proj", self.inner, sum(widths)).operator(x, tokens, tuple(map(whole, outputs)))
+        project = _linear(self, "x_proj", self.inner // self.heads, sum(widths)).operator(
+            x, tokens, tuple(map(whole, outputs))
+        )
         if not self.inner_norms:
             return (project,), outputs
         norms = tuple(

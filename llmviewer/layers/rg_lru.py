@@ -1,4 +1,4 @@
-"""The recurrent block of Griffin (arXiv 2402.19427): a convolution and the real-gated linear recurrent unit (RG-LRU)."""
+"""The recurrent block of Griffin (arXiv 2402.19427): a convolution and the real-gated linear recurrent unit."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ class RgLru:
         return Linear(name=name, in_features=width_in, out_features=width_out, dtype=self.dtype, bias=True)
 
     def _conv(self) -> ShortConv:
-        return ShortConv(
-            channels=self.width, kernel=self.kernel, dtype=self.dtype, bias=True, activation=IDENTITY
-        )
+        return ShortConv(channels=self.width, kernel=self.kernel, dtype=self.dtype, bias=True, activation=IDENTITY)
 
     def _unit(self) -> Recurrence:
         return Recurrence(

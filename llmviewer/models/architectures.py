@@ -80,6 +80,8 @@ ARCHITECTURES: dict[str, str] = {
     "rwkv": "rwkv.parse_rwkv",
     "smollm3": "llama.parse_smollm3",
     "starcoder2": "gpt.parse_starcoder2",
+    "zamba": "zamba.parse_zamba",
+    "zamba2": "zamba.parse_zamba2",
 }
 
 #: model_type of a multimodal config -> model_type of its language model, whose fields are in `text_config`.

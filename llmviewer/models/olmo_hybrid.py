@@ -42,7 +42,7 @@ def _words(config: Config) -> list[str]:
 def _attention(config: Config, dtype: Dtype) -> Attention:
     """Attention with norms over all heads together; without rope if no frequency is stated."""
     rope = config.get("rope_parameters")
-    rotates = isinstance(rope, dict) and rope.get("rope_theta") is not None or config.has("rope_theta")
+    rotates = (isinstance(rope, dict) and rope.get("rope_theta") is not None) or config.has("rope_theta")
     plain = replace(parts.attention(config, dtype, parts.projections(config)), qk_norm=QkNorm.WHOLE)
     return plain if rotates else replace(plain, rotary_dim=0)
 
