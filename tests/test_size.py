@@ -77,6 +77,8 @@ SHORT: dict[str, str] = {
     "llmviewer/core/counts.py": "the type that every formula uses; everything imports it",
     "llmviewer/core/malloc.py": "the only call of the C library",
     "llmviewer/core/version.py": "the version in one place; pyproject reads it",
+    "llmviewer/layers/parallel_mixers.py": "one kind of layer",
+    "llmviewer/models/rwkv.py": "one family",
     "llmviewer/ops/embedding.py": "one family of kernels",
     "llmviewer/timing/regimes.py": "read by fits and by intervals, which must not import each other",
     "reports/cells.py": "cells of CSV files, which the command line and the report write",

@@ -15,7 +15,7 @@ import numpy as np
 
 from llmviewer.core.counts import Count, present, total
 from llmviewer.core.dtypes import Dtype
-from llmviewer.core.kinds import Kind, OperatorRole
+from llmviewer.core.kinds import TIED, Kind, OperatorRole
 
 #: Scope of blocks that are not decoder layers: embedding, head, and blocks added by a graph pass.
 MODEL_SCOPE = "model"
@@ -228,7 +228,7 @@ class Block:
     """Operators that run one after another, repeated for `repeats` layers with different weights.
 
     scope: blocks with the same scope share tensors of the same name (a tied head reads the embedding's table).
-    numbers: layer numbers in the model; empty: the first `repeats` layers.
+    numbers: layer numbers in the model; empty: the first `repeats`.  copies: stored weights named TIED for all layers.
     """
 
     name: str
@@ -237,6 +237,7 @@ class Block:
     states: tuple[State, ...] = ()
     scope: str = ""
     numbers: tuple[int, ...] = ()
+    copies: int = 1
 
     @property
     def is_layer(self) -> bool:
@@ -267,9 +268,9 @@ class Graph:
     def stored_weights(self) -> Iterator[tuple[Tensor, int]]:
         """Every stored weight with the number of layers that store one like it; a tied table once."""
         seen: dict[tuple[str, str], tuple[Tensor, int]] = {}
-        for block in self.blocks:
-            for name, tensor in block.weights().items():
-                seen.setdefault((block.scope or block.name, name), (tensor, block.repeats))
+        for block, (name, tensor) in ((each, item) for each in self.blocks for item in each.weights().items()):
+            times = min(block.repeats, block.copies) if name.startswith(TIED) else block.repeats
+            seen.setdefault((block.scope or block.name, name), (tensor, times))
         yield from seen.values()
 
 
@@ -284,8 +285,7 @@ def as_built(graph: Graph) -> Graph:
 def check(graph: Graph) -> None:
     """Raise AssertionError if an operator reads an activation that no earlier operator of its block has written.
 
-    Exceptions: `tokens`, `hidden` (the input of a block) and `per_layer_inputs` (written by the embedding for all
-    layers).  Tests run it on the output of graph passes.
+    Exceptions: `tokens`, `hidden` (a block's input), `per_layer_inputs` (from the embedding).  Run by tests.
     """
     for block in graph.blocks:
         known = {"hidden", "tokens", "per_layer_inputs"}

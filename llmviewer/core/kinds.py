@@ -30,6 +30,10 @@ class KindFacts:
     flops: str
 
 
+#: Prefix of weights that several layers of a block share (the transformer block of Zamba).
+TIED = "tied_"
+
+
 class Kind(Enum):
     """The family of an operator's kernel.  The value is its name in results; `facts` has its properties."""
 

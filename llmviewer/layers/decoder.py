@@ -58,7 +58,7 @@ class DecoderLayer:
     scope: layers of the same scope have the same weights (HRM, whose stacks run several times).
     lead, tail: a part before the mixer's norm (Gemma 3n) and one after both sums (Gemma 4).
     streams: several residual streams in place of one (DeepSeek-V4).
-    numbers: layer numbers in the model; empty: the first `repeats` layers.
+    numbers: layer numbers in the model; empty: the first `repeats` layers.  copies: of weights that layers share.
     """
 
     name: str
@@ -74,6 +74,7 @@ class DecoderLayer:
     tail: FeedForward | None = None
     streams: HyperConnection | None = None
     numbers: tuple[int, ...] = ()
+    copies: int = 1
 
     def block(self, step: Step, hidden: Tensor) -> Block:
         """The block of these layers.  hidden: the residual stream that a layer receives."""
@@ -107,6 +108,7 @@ class DecoderLayer:
             states=states,
             scope=self.scope,
             numbers=self.numbers,
+            copies=self.copies,
         )
 
     def _streamed(self, streams: HyperConnection, step: Step, x: Tensor) -> Block:

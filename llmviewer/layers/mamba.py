@@ -11,7 +11,7 @@ from llmviewer.core.workload import Step
 from llmviewer.ops.conv import ShortConv
 from llmviewer.ops.elementwise import ACTIVATIONS, gated
 from llmviewer.ops.gemm import Linear
-from llmviewer.ops.norm import Norm, NormKind, gated_norm, rms_norm
+from llmviewer.ops.norm import Norm, NormKind, gated_norm
 from llmviewer.ops.recurrence import Recurrence, StateUpdate
 
 SILU, SOFTPLUS = ACTIVATIONS["silu"], ACTIVATIONS["softplus"]
@@ -26,6 +26,8 @@ class Mamba:
     """Mamba-1: each of `inner` channels has its own `state` elements and decays.
 
     dt_rank: rank of the time-step projection.  inner_norms: RMSNorms on time steps, B and C (Jamba).
+    norm_weights: whether these have weights (not in Falcon-Mamba).
+    heads: equal parts of the channels, each with its own time steps, B and C (Zamba).
     """
 
     hidden: int
@@ -37,6 +39,8 @@ class Mamba:
     bias: bool = False
     conv_bias: bool = True
     inner_norms: bool = False
+    norm_weights: bool = True
+    heads: int = 1
 
     def states(self) -> tuple[State, ...]:
         """The recurrent state and the last columns of the convolution."""
@@ -74,23 +78,31 @@ class Mamba:
 
     def _select(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], tuple[Tensor, ...]]:
         """x_proj and any norms after it, and their outputs: low-rank time steps, B and C."""
-        names, widths = ("dt", "b", "c"), (self.dt_rank, self.state, self.state)
+        names = ("dt", "b", "c")
+        widths = tuple(self.heads * width for width in (self.dt_rank, self.state, self.state))
         outputs = tuple(_rows(f"x_proj_{name}", tokens, width, x) for name, width in zip(names, widths, strict=True))
-        project = _linear(self, "x_proj", self.inner, sum(widths)).operator(x, tokens, tuple(map(whole, outputs)))
+        project = _linear(self, "x_proj", self.inner // self.heads, sum(widths)).operator(
+            x, tokens, tuple(map(whole, outputs))
+        )
         if not self.inner_norms:
             return (project,), outputs
         norms = tuple(
-            rms_norm(f"{name}_norm", width, self.dtype).operator(tensor, tokens)
+            self._inner_norm(f"{name}_norm", width).operator(tensor, tokens)
             for name, width, tensor in zip(names, widths, outputs, strict=True)
         )
         return (project, *norms), tuple(norm.output for norm in norms)
+
+    def _inner_norm(self, name: str, width: int) -> Norm:
+        parameters = width if self.norm_weights else 0
+        return Norm(name=name, kind=NormKind.RMS, width=width, parameters=parameters, dtype=self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba2:
     """Mamba-2: `heads` heads of `head_dim` channels, one decay per head, `state` elements per channel.
 
-    B, C and the output norm are per group.
+    B, C and the output norm are per group.  bias: of in_proj; out_bias: of out_proj.
+    normed: the gated output passes a norm; Falcon-H1 may have only the gate.
     """
 
     hidden: int
@@ -101,7 +113,9 @@ class Mamba2:
     kernel: int
     dtype: Dtype
     bias: bool = False
+    out_bias: bool = False
     conv_bias: bool = True
+    normed: bool = True
 
     @property
     def inner(self) -> int:
@@ -121,9 +135,15 @@ class Mamba2:
         project = in_proj.operator(x, tokens, (whole(channels), whole(gate), whole(time_steps)))
         convolve = conv.operator(step, channels)
         scan = self._scan().operator(step, (whole(convolve.output), whole(time_steps)))
-        norm = gated_norm(self._norm(), scan.output, gate, tokens, SILU)
-        out = _linear(self, "out_proj", self.inner, self.hidden, bias=self.bias).operator(norm.output, tokens)
-        return (project, convolve, scan, norm, out)
+        gating = self._gate(tokens, scan.output, gate)
+        out = _linear(self, "out_proj", self.inner, self.hidden, bias=self.out_bias).operator(gating.output, tokens)
+        return (project, convolve, scan, gating, out)
+
+    def _gate(self, tokens: Count, y: Tensor, gate: Tensor) -> Operator:
+        """The output times the activated gate, with a norm or without."""
+        if self.normed:
+            return gated_norm(self._norm(), y, gate, tokens, SILU)
+        return gated("mixer_gate", (whole(gate), whole(y)), _rows("mixer_gate", tokens, self.inner, y), tokens, SILU)
 
     def _conv(self) -> ShortConv:
         channels = self.inner + 2 * self.groups * self.state

@@ -43,6 +43,7 @@ class Mla:
     window: tokens, inf = none.  gate_width: elements per head of a sigmoid gate on the output, 0 = none.
     gated_queries: the gate and the queries are one product, of the queries' latent before and after its norm (A.X K2).
     sinks: one learned score per head.  key_norm: the rotated key has a norm.  input_gate: changes the input first.
+    rotates: whether the rope_dim elements are rotated; Kimi-Linear only copies the shared key to the cache.
     """
 
     hidden: int
@@ -62,6 +63,7 @@ class Mla:
     key_norm: bool = False
     gated_queries: bool = False
     input_gate: InputGate | None = None
+    rotates: bool = True
     form: MlaForm = MlaForm.CHEAPER
 
     def states(self) -> tuple[State, ...]:
@@ -166,7 +168,8 @@ class Mla:
         key = tokens * (1.0 * self.rope_dim)
         reads = (Access(q, tokens * (1.0 * self.heads * self.rope_dim)), Access(latent.output, key))
         writes = (Access(rotated, tokens * (1.0 * self.heads * self.rope_dim)), whole(self._cache(key)))
-        return rope("rope", reads, writes, tokens, (self.heads + 1) * self.rope_dim / 2)
+        rotated_heads = self.heads + 1 if self.rotates else 0
+        return rope("rope", reads, writes, tokens, rotated_heads * self.rope_dim / 2)
 
     def _kv_b(self, shape: AttentionShape, tokens: Count, absorbed: Count, q: Tensor) -> Operator:
         """kv_b_proj: over all keys in naive form, over the new tokens in absorbed form.

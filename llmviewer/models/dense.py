@@ -130,7 +130,7 @@ class Dense:
                 mixer=_variant(config, mixer, kind),
                 feed_forward=mlp,
                 residual=Residual.PARALLEL if parallel else Residual.SEQUENTIAL,
-                residual_flops=1.0 + (_factor(config, "residual_multiplier") if self.factors else 0.0),
+                residual_flops=1.0 + (factor_flops(config, "residual_multiplier") if self.factors else 0.0),
             )
 
         return self._model(config, dtype, parts.group_layers(kinds, layer))
@@ -189,10 +189,10 @@ class Dense:
         hidden = hidden_size(config)
         norm = self.norm("final_norm", hidden, dtype) if self.final_norm else None
         plain = parts.model(config, dtype, layers, norm, tied=self.tied)
-        scaled = _on(config, self.scaled) or (self.factors and bool(_factor(config, "embedding_multiplier")))
+        scaled = _on(config, self.scaled) or (self.factors and bool(factor_flops(config, "embedding_multiplier")))
         rows = 0 if self.positions is None else config.count("max_position_embeddings") + self.positions
         cap = float(self.caps and config.has("final_logit_softcapping"))
-        logit_flops = SOFT_CAP_FLOPS * cap + (_factor(config, "logits_scaling") if self.factors else 0.0)
+        logit_flops = SOFT_CAP_FLOPS * cap + (factor_flops(config, "logits_scaling") if self.factors else 0.0)
         before = self.norm("embedding_norm", hidden, dtype) if self.embedding_norm else None
         built = replace(
             plain,
@@ -208,7 +208,7 @@ def _on(config: Config, switch: Switch) -> bool:
     return config.flag(switch, default=False) if isinstance(switch, str) else switch
 
 
-def _factor(config: Config, name: str) -> float:
+def factor_flops(config: Config, name: str) -> float:
     """FLOP per element of a factor: 1, or 0 if the factor is 1."""
     return float(config.number(name, 1.0) != 1.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from llmviewer.core.dtypes import Dtype
@@ -17,11 +18,21 @@ from llmviewer.ops.norm import rms_norm
 
 def parse_mamba(config: Config, dtype: Dtype) -> Model:
     """MambaForCausalLM (the Hub's `-hf` checkpoints), with a tied head."""
+    return _model(config, dtype, _mamba(config, dtype))
+
+
+def parse_falcon_mamba(config: Config, dtype: Dtype) -> Model:
+    """FalconMambaForCausalLM: Mamba with norms on time steps, B and C that have no weights."""
+    config.ignore("mixer_rms_eps", "use_falcon_mambapy")  # no shapes; choice of kernel
+    return _model(config, dtype, replace(_mamba(config, dtype), inner_norms=True, norm_weights=False))
+
+
+def _mamba(config: Config, dtype: Dtype) -> Mamba:
     config.defaults(tie_word_embeddings=True)
     config.expect("ssm_cfg", {})
     config.ignore("fused_add_norm", "use_mambapy", "use_associative_scan")  # choice of kernel
     config.ignore("pad_vocab_size_multiple")  # vocab_size is already padded
-    mixer = Mamba(
+    return Mamba(
         hidden=hidden_size(config),
         inner=_inner(config),
         state=config.count("state_size", 16),
@@ -31,7 +42,6 @@ def parse_mamba(config: Config, dtype: Dtype) -> Model:
         bias=config.flag("use_bias", default=False),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
-    return _model(config, dtype, mixer)
 
 
 def parse_mamba2(config: Config, dtype: Dtype) -> Model:
@@ -48,6 +58,7 @@ def parse_mamba2(config: Config, dtype: Dtype) -> Model:
         kernel=config.count("conv_kernel", 4),
         dtype=dtype,
         bias=config.flag("use_bias", default=False),
+        out_bias=config.flag("use_bias", default=False),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
     if mixer.inner != _inner(config):

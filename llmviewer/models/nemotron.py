@@ -72,7 +72,10 @@ def parse_nemotron_h(config: Config, dtype: Dtype) -> Model:
 
 
 def _layer_kinds(config: Config) -> list[str]:
-    """The part of every layer: `mamba`, `attention`, `mlp` or `moe`."""
+    """The part of every layer: `mamba`, `attention`, `mlp` or `moe`.  Newer configs state only the list."""
+    for name in ("layers_block_type", "layer_types"):
+        if isinstance(config.get(name), list):
+            config.defaults(num_hidden_layers=len(config.get(name)))
     layers = layer_count(config)
     for name in ("layers_block_type", "layer_types"):
         if config.has(name):
@@ -97,6 +100,7 @@ def _mamba(config: Config, dtype: Dtype) -> Mamba2:
         kernel=config.count("conv_kernel", 4),
         dtype=dtype,
         bias=config.flag("use_bias", default=False),
+        out_bias=config.flag("use_bias", default=False),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
 

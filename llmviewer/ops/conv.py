@@ -8,15 +8,17 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import Operator, Role, State, Tensor, whole
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
-from llmviewer.ops.elementwise import ACTIVATIONS
+from llmviewer.ops.elementwise import ACTIVATIONS, Activation
 
-#: The activation that published kernels (causal-conv1d) apply to the output.
-ACTIVATION = ACTIVATIONS["silu"]
+#: The activation that most mixers apply to the output, in the same kernel (causal-conv1d).
+SILU = ACTIVATIONS["silu"]
+#: No activation (the gated convolutions of LFM2, the RG-LRU of Griffin).
+IDENTITY = Activation(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShortConv:
-    """A depthwise convolution over the last `kernel` tokens, then SiLU.
+    """A depthwise convolution over the last `kernel` tokens, then an activation.
 
     The state has `kernel` columns per sequence, as in published code (kernel - 1 would suffice).
     Source: Mamba, arXiv 2312.00752, section 3.4; https://github.com/Dao-AILab/causal-conv1d
@@ -26,6 +28,7 @@ class ShortConv:
     kernel: int
     dtype: Dtype
     bias: bool = False
+    activation: Activation = SILU
     weight: Tensor = field(init=False)
     bias_weight: Tensor = field(init=False)
 
@@ -53,6 +56,6 @@ class ShortConv:
             writes=(whole(Tensor(name="conv", elements=rows, dtype=x.dtype)), whole(state)),
             output_shape=(step.tokens, self.channels),
             conv_flops=rows * (2.0 * self.kernel),
-            vector_flops=rows * (ACTIVATION.flops + float(self.bias)),
-            special_ops=rows * ACTIVATION.special,
+            vector_flops=rows * (self.activation.flops + float(self.bias)),
+            special_ops=rows * self.activation.special,
         )

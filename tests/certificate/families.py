@@ -155,6 +155,9 @@ FAMILIES: dict[str, Family] = {
     "qwen3_next": Family(model_class="Qwen3NextForCausalLM", layers=(by.layer_types, by.sparse_step)),
     "qwen3_5_text": Family(model_class="Qwen3_5ForCausalLM", layers=(by.layer_types,)),
     "qwen3_5_moe_text": Family(model_class="Qwen3_5MoeForCausalLM", layers=(by.layer_types,)),
+    "recurrent_gemma": Family(model_class="RecurrentGemmaForCausalLM", layers=(by.layer_types,)),
+    "zamba": Family(model_class="ZambaForCausalLM", layers=(by.shared_calls,)),
+    "zamba2": Family(model_class="Zamba2ForCausalLM", layers=(by.shared_calls,)),
     # not in the library: an equivalent class
     "internlm2": Family(model_class="LlamaForCausalLM", code=Code.EQUIVALENT, fields=to.internlm2),
     "baichuan": Family(model_class="LlamaForCausalLM", code=Code.EQUIVALENT, fields=to.baichuan),

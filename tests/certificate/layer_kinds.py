@@ -66,6 +66,12 @@ def every_layer(resolved: Any) -> Labels:
     return range(resolved.num_hidden_layers)
 
 
+def shared_calls(resolved: Any) -> Labels:
+    """Zamba: the first layer with a shared block, later ones that share its weights, and Mamba layers."""
+    types = list(resolved.layers_block_type)
+    return [(kind, kind in types[:layer]) for layer, kind in enumerate(types)]
+
+
 def listed(resolved: Any) -> Labels:
     """Entries of all per-layer lists of the config object, and whether a layer is among the first dense ones."""
     depth = resolved.num_hidden_layers

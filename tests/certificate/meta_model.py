@@ -11,7 +11,10 @@ from .errors import LibraryMissingError, MissingClassError, UnknownFamilyError
 from .families import FAMILIES, NESTED_TEXT, Family
 from .layer_kinds import listed
 
-BOOKKEEPING = ("architectures", "auto_map", "dtype", "torch_dtype", "quantization_config", "transformers_version")
+BOOKKEEPING = (
+    *("architectures", "auto_map", "dtype", "torch_dtype", "quantization_config", "transformers_version"),
+    "time_step_limit",  # clamps time steps; infinity is no number in JSON
+)
 """Fields left out: none of them changes a product. Without a dtype the model is float32, so that no weight is cast
 (a cast weight would no longer be known as a weight)."""
 

@@ -118,9 +118,18 @@ def _filled_cache(model: Any, step: _Step) -> dict[str, Any]:
     """The cache argument returned by a prefill of `step.cached` tokens; empty if there are none."""
     if not step.cached:
         return {}
-    output = model(**_inputs(model, step.batch, step.cached), use_cache=True)
-    name = "cache_params" if "cache_params" in output else "past_key_values"
-    return {name: output[name]}
+    given = _given_cache(model)
+    output = model(**_inputs(model, step.batch, step.cached), **given, use_cache=True)
+    return given or {name: output[name] for name in ("cache_params", "state", "past_key_values") if name in output}
+
+
+def _given_cache(model: Any) -> dict[str, Any]:
+    """An empty cache for a class that fills one but does not return it (RecurrentGemma)."""
+    if type(model).__name__ != "RecurrentGemmaForCausalLM":
+        return {}
+    from transformers import DynamicCache
+
+    return {"past_key_values": DynamicCache(config=model.config)}
 
 
 def _inputs(model: Any, batch: int, tokens: int) -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""Kimi-Linear: Kimi delta attention in most layers, latent attention without rope in the others (arXiv 2510.26692)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError
+from llmviewer.layers.decoder import FeedForward, Mixer
+from llmviewer.layers.kimi_delta import KimiDelta
+from llmviewer.models import parts
+from llmviewer.models.config import Config
+from llmviewer.models.deepseek import latent_attention
+from llmviewer.models.fields import hidden_size, layer_count, layer_types
+from llmviewer.models.model import Model
+from llmviewer.ops.norm import rms_norm
+
+#: Field of transformers -> its name in the section `linear_attn_config` of the published files.
+NESTED = {
+    "linear_head_dim": "head_dim",
+    "linear_num_heads": "num_heads",
+    "linear_conv_kernel_dim": "short_conv_kernel_size",
+}
+
+
+def parse_kimi_linear(config: Config, dtype: Dtype) -> Model:
+    """KimiLinearForCausalLM: one dense layer, then experts chosen by sigmoid scores plus a stored bias."""
+    config.ignore("moe_renormalize", "num_expert_group", "use_grouped_topk")  # which experts, not how many
+    config.expect("mla_use_nope", True)
+    config.expect("moe_layer_freq", 1)
+    config.expect("moe_router_activation_func", "sigmoid")
+    _rename(config)
+    mixers: dict[str, Mixer] = {"full": _latent(config, dtype), "linear": delta(config, dtype)}
+    experts = parts.moe(config, dtype, config.count("moe_intermediate_size"))
+    feed_forwards: dict[str, FeedForward] = {
+        "dense": parts.mlp(config, dtype, config.count("intermediate_size")),
+        "sparse": replace(experts, correction_bias=True),
+    }
+    kinds = list(zip(_mixer_words(config), _feed_forward_words(config), strict=True))
+    layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards)
+    return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
+
+
+def delta(config: Config, dtype: Dtype) -> KimiDelta:
+    """Kimi delta attention from the fields `linear_*`."""
+    return KimiDelta(
+        hidden=hidden_size(config),
+        heads=config.count("linear_num_heads", 32),
+        head_dim=config.count("linear_head_dim", 128),
+        kernel=config.count("linear_conv_kernel_dim", 4),
+        dtype=dtype,
+    )
+
+
+def _rename(config: Config) -> None:
+    """Set the names of transformers from those of the published files."""
+    config.defaults(num_experts_per_tok=config.get("num_experts_per_token"), q_lora_rank=None)
+    config.defaults(n_shared_experts=config.get("num_shared_experts", 1))
+    if config.has("linear_attn_config"):
+        section = config.section("linear_attn_config")
+        section.ignore("full_attn_layers", "kda_layers")  # read where layer_types does not say
+        config.fields = {**config.fields, **{name: section.get(nested) for name, nested in NESTED.items()}}
+
+
+def _latent(config: Config, dtype: Dtype) -> Mixer:
+    config.ignore("head_dim")  # hidden_size / heads in published files, which the class overwrites
+    plain = Config({name: value for name, value in config.fields.items() if name != "head_dim"}, config.where)
+    attention = replace(latent_attention(plain, dtype), rotates=False)
+    config.ignore(*plain.read)
+    return attention
+
+
+def _mixer_words(config: Config) -> list[str]:
+    """`full` or `linear` for every layer; the published lists count from one."""
+    depth = layer_count(config)
+    default = ["full" if layer and layer % 4 == 0 else "linear" for layer in range(depth)]
+    if config.has("layer_types") or not config.has("linear_attn_config"):
+        return layer_types(config, ("linear", "full"), default)
+    section = config.section("linear_attn_config")
+    if not (section.has("full_attn_layers") and section.has("kda_layers")):
+        return default
+    full, linear = section.numbers("full_attn_layers"), section.numbers("kda_layers")
+    if sorted(full + linear) != list(range(1, depth + 1)):
+        raise UserError(f"{section.where}: full_attn_layers and kda_layers must list each of {depth} layers once")
+    return ["full" if layer + 1 in full else "linear" for layer in range(depth)]
+
+
+def _feed_forward_words(config: Config) -> list[str]:
+    """`dense` or `sparse` for every layer."""
+    depth, dense = layer_count(config), config.count("first_k_dense_replace", 1, minimum=0)
+    if config.has("mlp_layer_types"):
+        return config.words("mlp_layer_types", ("dense", "sparse"), depth)
+    return ["dense" if layer < dense else "sparse" for layer in range(depth)]

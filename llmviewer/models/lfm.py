@@ -1,0 +1,86 @@
+"""Liquid foundation models: gated short convolutions, with attention in some layers (arXiv 2511.23404)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmviewer.core.dtypes import Dtype
+from llmviewer.layers.attention import Attention, QkNorm
+from llmviewer.layers.decoder import FeedForward, Mixer
+from llmviewer.layers.gated_conv import GatedConv
+from llmviewer.models import parts
+from llmviewer.models.config import Config
+from llmviewer.models.fields import hidden_size, layer_count
+from llmviewer.models.model import Model
+from llmviewer.ops.norm import rms_norm
+
+#: Entries of `layer_types`.
+WORDS = {"conv": "conv", "full_attention": "full"}
+#: Fields of the published files that the class does not read.
+UNREAD = (
+    "block_dim block_mlp_init_scale block_norm_eps block_out_init_scale block_use_swiglu block_use_xavier_init "
+    "conv_dim conv_dim_out conv_use_xavier_init num_heads use_pos_enc theta"
+).split()
+
+
+def parse_lfm2(config: Config, dtype: Dtype) -> Model:
+    """Lfm2ForCausalLM: dense MLPs, whose stated width is made smaller if `block_auto_adjust_ff_dim` is set."""
+    return _model(config, dtype, ["dense"] * layer_count(config))
+
+
+def parse_lfm2_moe(config: Config, dtype: Dtype) -> Model:
+    """Lfm2MoeForCausalLM: dense MLPs in the first layers, then experts."""
+    config.defaults(block_auto_adjust_ff_dim=False, num_experts=32, num_experts_per_tok=4)
+    config.words("layer_types", WORDS, layer_count(config))  # has no default
+    dense = config.count("num_dense_layers", 2, minimum=0)
+    return _model(config, dtype, ["dense" if layer < dense else "moe" for layer in range(layer_count(config))])
+
+
+def _model(config: Config, dtype: Dtype, ffn: list[str]) -> Model:
+    config.ignore(*UNREAD, "full_attn_idxs")
+    config.defaults(num_key_value_heads=8, tie_word_embeddings=config.get("tie_embedding", True))
+    attention = parts.attention(config, dtype, parts.projections(config))
+    conv = GatedConv(
+        hidden=hidden_size(config),
+        kernel=config.count("conv_L_cache", 3),
+        dtype=dtype,
+        bias=config.flag("conv_bias", default=False),
+    )
+    mixers: dict[str, Mixer] = {"full": _normed(attention), "conv": conv}
+    kinds = list(zip(_words(config), ffn, strict=True))
+    layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), mixers, _feed_forwards(config, dtype, ffn))
+    return parts.model(config, dtype, layers, rms_norm("final_norm", conv.hidden, dtype))
+
+
+def _normed(attention: Attention) -> Attention:
+    return replace(attention, qk_norm=QkNorm.PER_HEAD)
+
+
+def _words(config: Config) -> list[str]:
+    """Mixer of every layer: `layer_types`, else attention in the layers of `full_attn_idxs`, else everywhere."""
+    depth = layer_count(config)
+    if config.has("layer_types"):
+        return [WORDS[word] for word in config.words("layer_types", WORDS, depth)]
+    listed = config.numbers("full_attn_idxs", range(depth))
+    return ["full" if layer in listed else "conv" for layer in range(depth)]
+
+
+def _feed_forwards(config: Config, dtype: Dtype, words: list[str]) -> dict[str, FeedForward]:
+    parts_by_word: dict[str, FeedForward] = {"dense": parts.mlp(config, dtype, _width(config))}
+    if "moe" in words:
+        experts = parts.moe(config, dtype, config.count("moe_intermediate_size", 1792))
+        parts_by_word["moe"] = replace(experts, correction_bias=config.flag("use_expert_bias", default=True))
+    return parts_by_word
+
+
+def _width(config: Config) -> int:
+    """Width of a dense MLP: two thirds of the stated one, times a factor, rounded up to a multiple."""
+    width = config.count(config.first_present("block_ff_dim", "intermediate_size"))
+    config.ignore("intermediate_size")  # the older name, block_ff_dim, goes before it
+    factor, multiple = config.number("block_ffn_dim_multiplier", 1.0), config.count("block_multiple_of", 256)
+    if not config.flag("block_auto_adjust_ff_dim", default=True):
+        return width
+    width = int(2 * width / 3)
+    if "block_ffn_dim_multiplier" in config.fields and not config.has("block_ffn_dim_multiplier"):
+        return width  # an explicit null
+    return -(-int(factor * width) // multiple) * multiple
