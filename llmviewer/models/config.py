@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmviewer.core.errors import UserError, printable, quoted, unknown
+from llmviewer.models.harmless_fields import is_harmless
 
 #: A larger size is a typing error.
 MAX_FIELD_VALUE = 10**8
@@ -162,8 +163,9 @@ class Config:
         return self.sections.setdefault(name, Config(value, f"{self.where}: {name}"))
 
     def unread_fields(self) -> list[str]:
-        """Fields that were neither read nor are in IGNORED_FIELDS, nested ones included."""
-        own = [name for name in self.fields if name not in self.read and name not in IGNORED_FIELDS]
+        """Fields that were neither read nor are in IGNORED_FIELDS or harmless, nested ones included."""
+        unread = (name for name in self.fields if name not in self.read and name not in IGNORED_FIELDS)
+        own = [name for name in unread if not is_harmless(name, self.fields)]
         return own + [name for section in self.sections.values() for name in section.unread_fields()]
 
     def names(self) -> set[str]:
