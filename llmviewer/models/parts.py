@@ -22,7 +22,6 @@ from llmviewer.models.fields import (
     rotary_dim,
 )
 from llmviewer.models.model import Embedding, Head, Model
-from llmviewer.models.vision import vision_parameters
 from llmviewer.ops.elementwise import activation
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, rms_norm
@@ -188,19 +187,3 @@ def with_state_note(built: Model, config: Config, name: str) -> Model:
     if get_dtype(wanted).bits <= built.dtype.bits:
         return built
     return replace(built, notes=(*built.notes, f"{name} is {wanted}; the state is counted in {built.dtype.name}"))
-
-
-def text_config_parser(parse: Callable[[Config, Dtype], Model]) -> Callable[[Config, Dtype], Model]:
-    """The parser of a multimodal config; `parse` reads its `text_config`, and only the language model is counted."""
-
-    def parse_text(config: Config, dtype: Dtype) -> Model:
-        text = config.section("text_config")
-        if config.has("tie_word_embeddings"):
-            text.defaults(tie_word_embeddings=config.get("tie_word_embeddings"))
-        built = parse(text, dtype)
-        stored = vision_parameters(config.fields, built.hidden)
-        memory = f"; {stored / 1e9:.2f} B parameters of the vision tower count as memory" if stored else ""
-        note = f"only the language model is counted, not the vision or audio part{memory}"
-        return replace(built, notes=(*built.notes, note), vision_parameters=stored)
-
-    return parse_text
