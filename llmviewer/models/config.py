@@ -15,6 +15,8 @@ MAX_FIELD_VALUE = 10**8
 SIZES_OF_A_MODEL = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 #: The field with the number formats of a quantized checkpoint.
 QUANTIZATION_FIELD = "quantization_config"
+#: Its names in other tools: compressed-tensors before 2024-08, MLX and ModelOpt.
+QUANTIZATION_FIELDS = (QUANTIZATION_FIELD, "compression_config", "quantization")
 #: Reason -> fields that change no shape and no count.
 _IGNORED_BY_REASON: dict[str, str] = {
     "identity": "_name_or_path name_or_path architectures auto_map model_type transformers_version torch_dtype dtype "
@@ -182,10 +184,14 @@ class Config:
             raise UserError(f"{self.where}: field '{name}' must be a mapping of fields")
         return self.sections.setdefault(name, Config(value, f"{self.where}: {name}"))
 
+    def all_sections(self) -> list[Config]:
+        """Sections that were read, and the sections within them."""
+        return [inner for section in self.sections.values() for inner in (section, *section.all_sections())]
+
     def assumptions(self) -> tuple[str, ...]:
         """A note about sizes that the config leaves to the library's class, nested ones included."""
         assumed = dict(self.assumed)
-        for section in self.sections.values():
+        for section in self.all_sections():
             assumed |= section.assumed
         if not assumed:
             return ()

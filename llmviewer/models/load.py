@@ -10,7 +10,7 @@ from llmviewer.core import data, dtypes
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import unknown
 from llmviewer.models.card import Card, read
-from llmviewer.models.config import QUANTIZATION_FIELD, Config
+from llmviewer.models.config import QUANTIZATION_FIELD, QUANTIZATION_FIELDS, Config
 from llmviewer.models.model import Model
 
 #: Values of --dtype other than `auto`; narrower formats are quantizations.
@@ -52,7 +52,7 @@ def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tu
     config.assume_class(model_type, nested=False)
     model = parser(model_type)(config, chosen)
     if QUANTIZATION_FIELD not in ignored and any(
-        section.has(QUANTIZATION_FIELD) for section in (config, *config.sections.values())
+        section.has(name) for section in (config, *config.all_sections()) for name in QUANTIZATION_FIELDS
     ):
         from llmviewer.models.quantization import with_checkpoint_formats
 

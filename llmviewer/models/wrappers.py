@@ -13,14 +13,12 @@ from typing import Any
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, language_parser
-from llmviewer.models.config import QUANTIZATION_FIELD, Config
+from llmviewer.models.config import QUANTIZATION_FIELDS, Config
 from llmviewer.models.model import Model
 from llmviewer.models.vision import vision_parameters
 
 #: Sections with the language model's fields, outermost first: an omni model has its text in the thinker.
 TEXT_SECTIONS = ("thinker_config", "text_config", "llm_config", "language_config")
-#: Fields of the wrapper that the language model shares; all others are about images, sound and their tokens.
-SHARED_FIELDS = ("tie_word_embeddings", QUANTIZATION_FIELD)
 #: Text sections whose class says that the head is tied, while the wrapper's word alone counts.
 WRAPPER_DECIDES = ("qwen3_vl_moe_text", "qwen2_5_omni_text")
 #: Model type -> field and its value -> model type of its language model, for types that changed it.
@@ -65,7 +63,7 @@ def parse_wrapper(config: Config, dtype: Dtype) -> Model:
     text = _text_section(config)
     if text is not config:
         text.defaults(**({} if text.has("model_type") else {"model_type": inner}))
-        config.ignore(*(name for name in config.fields if name != QUANTIZATION_FIELD))
+        config.ignore(*(name for name in config.fields if name not in QUANTIZATION_FIELDS))
     text.assume_class(inner, nested=text is not config)
     if text.has("use_bidirectional_attention") and model_type == "paligemma":
         text.override(use_bidirectional_attention=False)  # within the image and the prompt; counted as causal
