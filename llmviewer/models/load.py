@@ -44,13 +44,15 @@ def from_fields(fields: Mapping[str, Any], *, dtype: str = "auto", ignored: tupl
 
 def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
     """The Model described by the fields of a config.json."""
+    from llmviewer.models.draft_heads import refuse_draft, with_own_head
     from llmviewer.models.model_types import parser, type_of
 
     config = Config(fields, name)
+    refuse_draft(config)
     model_type, notes = type_of(config)
     chosen, dtype_notes = _dtype(config, dtype)
     config.assume_class(model_type, nested=False)
-    model = parser(model_type)(config, chosen)
+    model = with_own_head(parser(model_type)(config, chosen), config)
     if QUANTIZATION_FIELD not in ignored and any(
         section.has(name) for section in (config, *config.all_sections()) for name in QUANTIZATION_FIELDS
     ):

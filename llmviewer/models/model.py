@@ -71,6 +71,7 @@ class Head:
 
     tied: lm_head uses the embedding's table.  project: a matrix back to the table's width (OPT-350m).
     logit_flops, logit_special: vector FLOP and exponentials per logit (soft cap, scale).
+    has_logits: False for an embedder, which ends at the final norm.
     """
 
     lm_head: Linear
@@ -79,6 +80,7 @@ class Head:
     project: Linear | None = None
     logit_flops: float = 0.0
     logit_special: float = 0.0
+    has_logits: bool = True
 
     def block(self, step: Step, hidden: Tensor) -> Block:
         """The operators of the head: final_norm, lm_head."""
@@ -90,7 +92,8 @@ class Head:
         if self.project is not None:
             operators.append(self.project.operator(x, step.tokens))
             x = operators[-1].output
-        operators.append(self.logits(x, step.logits))
+        if self.has_logits:
+            operators.append(self.logits(x, step.logits))
         return Block(name="head", operators=tuple(operators), scope="model")
 
     def logits(self, x: Tensor, rows: Count) -> Operator:
