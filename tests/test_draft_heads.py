@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import llmviewer as lv
 from llmviewer.core import data
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import decode
@@ -64,3 +65,31 @@ def head_file(folder: Path, **fields: Any) -> str:
     path = folder / "config.json"
     path.write_text(json.dumps(named("LlamaForCausalLMEagle3", num_hidden_layers=1, draft_vocab_size=16000, **fields)))
     return str(path)
+
+
+def test_a_head_of_a_file_is_priced_with_its_own_sizes(tmp_path: Path) -> None:
+    """EAGLE-3 for Llama-2-7b, h 4,096, f 8,192, 8 of 32 KV heads: fc 3 h h; q from 2 h, k and v from 2 h to a quarter;
+    o h h; MLP 3 h f; norms 4 h; its own head over 16,000 tokens."""
+    h, f, kv = 4096, 8192, 1024
+    head = 3 * h * h + 2 * h * (h + 2 * kv) + h * h + 3 * h * f + 4 * h + 16000 * h
+    path = head_file(tmp_path, intermediate_size=f, num_key_value_heads=8)
+    found = lv.analyze("llama-2-7b", "a100-sxm-80gb", speculative=f"draft={path},tokens=3,acceptance=0.7")
+    plain = lv.analyze("llama-2-7b", "a100-sxm-80gb")
+    added = found.memory["weights_bytes"] - plain.memory["weights_bytes"]
+    drafts = sum(
+        item["bytes"] for item in found.memory["items"] if "draft" in item["name"].lower() and "KV" not in item["name"]
+    )
+    assert 2 * head in (pytest.approx(added, rel=1e-6), pytest.approx(drafts, rel=1e-6))
+
+
+def test_a_head_for_another_width_is_one_line(tmp_path: Path) -> None:
+    path = head_file(tmp_path)
+    with pytest.raises(UserError, match="the head has 4096 hidden elements, llama-2-13b 5120"):
+        lv.analyze("llama-2-13b", "a100-sxm-80gb", speculative=f"draft={path},tokens=3,acceptance=0.7")
+
+
+def test_a_head_that_no_scheme_prices_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(named("DFlashDraftModel", dflash_config={})))
+    with pytest.raises(UserError, match="the passes of a DFlash head are not priced yet"):
+        lv.analyze("llama-2-7b", "a100-sxm-80gb", speculative=f"draft={path},tokens=3")

@@ -17,14 +17,11 @@ from tests.certificate.torch_counts import TorchCounts, count_decode, count_pref
 PROMPT, CACHED, BATCH = 48, 40, 2
 DECODERS = [model_type for model_type in causal_classes() if model_type not in LEFT_OUT]
 #: Decoders that are refused -> why.
-REFUSED: dict[str, str] = {
-}
+REFUSED: dict[str, str] = {}
 #: Decoders whose code does not run without data -> why; only their parameters are compared.
-NOT_RUN: dict[str, str] = {
-}
+NOT_RUN: dict[str, str] = {}
 #: Decoders whose default config the library itself cannot build -> why.
-NOT_BUILT: dict[str, str] = {
-}
+NOT_BUILT: dict[str, str] = {}
 
 
 @pytest.fixture(params=DECODERS)
