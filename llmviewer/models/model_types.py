@@ -23,6 +23,9 @@ def type_of(config: Config) -> tuple[str, tuple[str, ...]]:
 
     An unknown multimodal type has the parser of any wrapper (`MULTIMODAL`) if the type of its text section is known.
     """
+    if config.has("sliding_window_size") and "sliding_window" not in config.fields:  # MLC's name; -1 is no window
+        size = config.count("sliding_window_size", minimum=-1)
+        config.override(sliding_window=size if size > 0 else None)
     by_class = _type_by_class(config)
     if not config.has("model_type") and by_class:
         return by_class, (f"the config has no model_type; its class says {by_class}",)
