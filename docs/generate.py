@@ -52,6 +52,22 @@ llama (Mixtral included), mistral3, phi3, qwen2, qwen2moe, qwen3 and qwen3moe. E
 type, layer by layer, so weights are exact; inputs of quantized matrices are 8 bit (q8_1), as llama.cpp multiplies them
 on NVIDIA GPUs; keys and values are 16 bit. Files that were split are read together.
 
+## Configs as they are found
+
+A `config.json` is accepted if every field is read, or excused by a reason (`llmviewer/models/harmless_fields.py`):
+nulls, token ids, training settings, run-time settings of MLC, Neuron and other tools, parts that a switch turns off.
+A size that a config leaves out is that of its class in transformers, and a note says so.
+
+- **Multimodal**: the language model in `text_config`, `llm_config`, `language_config` or a thinker, of any wrapper
+  whose text has a known `model_type`. The vision tower counts as memory, exactly for Qwen2-VL to Qwen3.5, LLaVA,
+  InternVL, PaliGemma, Gemma 3 and Mistral 3.
+- **Embedders and classifiers** (`MistralModel`, `...ForSequenceClassification`): no `lm_head`, or a head of their
+  labels.
+- **Draft heads** (EAGLE, EAGLE-3, DFlash, DSpark, Domino, MTP, Medusa): refused in one line that says what they are;
+  `--speculative draft=PATH` takes those of EAGLE and EAGLE-3.
+- **Refused**: an unknown `model_type`; encoders; a config without width, depth, heads or vocabulary, such as the
+  excerpts in other tools' lists and their own names for these sizes; a field that may change a shape, by its name.
+
 ## Known models
 """
 HARDWARE = """# Chips

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, known_model_types, parser
+from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, known_model_types
+from llmviewer.models.model_types import parser
 
 
 @pytest.mark.parametrize("model_type", known_model_types())

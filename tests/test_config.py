@@ -57,12 +57,28 @@ def test_irrelevant_fields_have_a_reason_and_change_nothing() -> None:
     assert parse({**LLAMA, "transformers_version": "5.0", "eos_token_id": [1, 2]}, "mine").parameters == 6738415616
 
 
-@pytest.mark.parametrize(
-    "name", ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "model_type"]
-)
+@pytest.mark.parametrize("name", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
 def test_a_missing_field_is_named(name: str) -> None:
     with pytest.raises(UserError, match=f"mine: missing field '{name}'"):
         parse(without(name), "mine")
+
+
+def test_without_a_model_type_the_class_says_the_architecture() -> None:
+    fields = without("model_type")
+    model = parse({**fields, "architectures": ["LlamaForCausalLM"]}, "mine")
+    assert model.parameters == 6738415616
+    assert "the config has no model_type; its class says llama" in model.notes
+    with pytest.raises(UserError, match="mine: missing field 'model_type'"):
+        parse({**fields, "architectures": ["NewForCausalLM"]}, "mine")
+
+
+def test_another_missing_size_is_that_of_the_class_and_said() -> None:
+    """LlamaConfig has 11,008 elements in its MLP, as Llama-2-7b states."""
+    model = parse(without("intermediate_size"), "mine")
+    assert model.parameters == 6738415616
+    assert any(
+        "the config leaves sizes to its class in transformers: intermediate_size 11008" in n for n in model.notes
+    )
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, True, "4096", [4096], {}, float("nan"), float("inf"), 10**9, 10**400])
@@ -129,6 +145,30 @@ def test_a_hundred_million_layers_are_rejected_before_they_are_built(model_type:
 
 def test_an_integral_float_is_a_count() -> None:
     assert config(size=4096.0).count("size") == 4096
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"sound_tower": None},
+        {"eoa_token_index": 7},
+        {"context_window_size": 4096, "prefill_chunk_size": 2048, "tensor_parallel_shards": 1},
+        {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28},
+        {"layer_types": ["full_attention"] * 32},
+        {"gate_init_std": 0.006, "vision_end_token_id": 5, "branch_dropout": 0.1, "swa_rope_theta": 1e4},
+    ],
+)
+def test_fields_that_tools_add_change_nothing(field: dict[str, Any]) -> None:
+    """Nulls, token ids, run-time settings and switched-off parts, by name or by the ending of the name."""
+    assert parse({**LLAMA, **field}, "mine").parameters == 6738415616
+
+
+@pytest.mark.parametrize(
+    "field", [{"use_sliding_window": True, "sliding_window": 4096}, {"layer_types": ["full_attention", "linear"]}]
+)
+def test_parts_that_are_switched_on_are_not_excused(field: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="not supported for this architecture"):
+        parse({**LLAMA, **field}, "mine")
 
 
 def test_a_null_field_counts_as_missing() -> None:

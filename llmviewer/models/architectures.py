@@ -73,6 +73,8 @@ ARCHITECTURES: dict[str, str] = {
     "glm4": "glm.parse_glm4",
     "glm4_moe": "sparse_families.glm4_moe",
     "glm4_moe_lite": "deepseek.glm4_moe_lite",
+    "glm4v_moe_text": "glm.parse_glm4_moe",
+    "glm4v_text": "glm.parse_glm4",
     "glm_moe_dsa": "deepseek.glm_moe_dsa",
     "gpt2": "gpt.parse_gpt2",
     "gpt_bigcode": "gpt.parse_gpt_bigcode",
@@ -149,12 +151,18 @@ ARCHITECTURES: dict[str, str] = {
     "phimoe": "mixtral.parse_phimoe",
     "qwen": "remote_code.QWEN",
     "qwen2": "qwen.parse_qwen2",
+    "qwen2_5_omni_text": "qwen.parse_qwen2",
+    "qwen2_5_vl_text": "qwen.parse_qwen2",
     "qwen2_moe": "qwen.parse_qwen2_moe",
+    "qwen2_vl_text": "qwen.parse_qwen2",
     "qwen3": "qwen.parse_qwen3",
     "qwen3_5_moe_text": "qwen3_next.parse_qwen3_5_moe",
     "qwen3_5_text": "qwen3_next.parse_qwen3_5",
     "qwen3_moe": "qwen.parse_qwen3_moe",
     "qwen3_next": "qwen3_next.parse_qwen3_next",
+    "qwen3_omni_moe_text": "qwen.parse_qwen3_moe",
+    "qwen3_vl_moe_text": "qwen.parse_qwen3_moe",
+    "qwen3_vl_text": "qwen.parse_qwen3",
     "recurrent_gemma": "recurrent_gemma.parse_recurrent_gemma",
     "rwkv": "rwkv.parse_rwkv",
     "seed_oss": "llama_like.SEED_OSS",
@@ -174,9 +182,16 @@ ARCHITECTURES: dict[str, str] = {
     "zamba2": "zamba.parse_zamba2",
 }
 
-#: model_type of a multimodal config -> model_type of its language model, whose fields are in `text_config`.
+#: model_type of a multimodal config -> model_type of its language model, if its own section does not say it.
 MULTIMODAL: dict[str, str] = {
+    "aya_vision": "cohere2",
+    "blip-2": "opt",
+    "cohere2_vision": "cohere2",
     "cohere_compass": "cohere_compass_text",
+    "cosmos3_omni": "qwen3",
+    "deepseek_vl": "llama",
+    "deepseek_vl_hybrid": "llama",
+    "deepseek_vl_v2": "deepseek_v2",
     "dots3_note": "dots3_note_text",
     "emu3": "emu3_text_model",
     "fuyu": "persimmon",
@@ -184,15 +199,55 @@ MULTIMODAL: dict[str, str] = {
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
+    "glm46v": "glm4v_text",
+    "glm4v": "glm4v_text",
+    "glm4v_moe": "glm4v_moe_text",
     "got_ocr2": "qwen2",
+    "granite_speech": "granite",
+    "idefics2": "mistral",
+    "idefics3": "llama",
+    "instructblip": "opt",
+    "internvl": "qwen2",
+    "internvl_chat": "internlm2",
+    "janus": "llama",
+    "kimi_k25": "deepseek_v3",
     "kimi_vl": "deepseek_v3",
     "llama4": "llama4_text",
+    "llava": "llama",
+    "llava_llama": "llama",
+    "llava_mistral": "mistral",
+    "llava_next": "llama",
+    "llava_next_video": "llama",
+    "llava_onevision": "qwen2",
+    "llava_qwen": "qwen2",
+    "minicpmo": "qwen2",
+    "minicpmv": "qwen2",
     "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "mllama": "mllama_text_model",
+    "ovis": "qwen2",
+    "ovis2": "qwen2",
+    "ovis2_5": "qwen3",
+    "paligemma": "gemma",
+    "phi3_v": "phi3",
+    "qwen2_5_omni": "qwen2_5_omni_text",
+    "qwen2_5_omni_thinker": "qwen2_5_omni_text",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen2_audio": "qwen2",
+    "qwen2_vl": "qwen2_vl_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_asr": "qwen3",
+    "qwen3_omni_moe": "qwen3_omni_moe_text",
+    "qwen3_omni_moe_thinker": "qwen3_omni_moe_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
+    "smolvlm": "llama",
     "step3_vl": "step3_text",
+    "video_llama_3": "qwen2",
+    "video_llava": "llama",
+    "vipllava": "llama",
+    "voxtral": "llama",
 }
 
 
@@ -201,12 +256,8 @@ def known_model_types() -> list[str]:
     return sorted((*ARCHITECTURES, *MULTIMODAL))
 
 
-def parser(model_type: str) -> Parser:
-    """The parser of a supported model_type."""
-    if model_type in MULTIMODAL:
-        from llmviewer.models.parts import text_config_parser
-
-        return text_config_parser(parser(MULTIMODAL[model_type]))
+def language_parser(model_type: str) -> Parser:
+    """The parser of a language model of its own."""
     module, function = ARCHITECTURES[model_type].split(".")
     found: Parser = getattr(import_module(f"llmviewer.models.{module}"), function)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmviewer.core.dtypes import DTYPES, Dtype, scaled
+from llmviewer.core.dtypes import DTYPES, Dtype, get_dtype, scaled
 from llmviewer.core.errors import UserError
 from llmviewer.formats.linear import Format
 from llmviewer.models.config import Config
@@ -31,11 +31,19 @@ def compressed_tensors(config: Config) -> QuantizedFormats:
         config.section("sparsity_config").ignore(*config.section("sparsity_config").fields)
     groups = config.section("config_groups")
     rules = sorted((_group(groups.section(name)) for name in groups.fields), key=lambda rule: not rule.targets)
-    cache = _number_format(config.section("kv_cache_scheme")) if config.has("kv_cache_scheme") else None
+    cache = _cache_format(config)
     unquantized = module_entries(config, "ignore")
     return QuantizedFormats(
         rules=tuple(rules), unquantized=unquantized, head=any(not rule.targets for rule in rules), cache=cache
     )
+
+
+def _cache_format(config: Config) -> Dtype | None:
+    """The format of the KV cache: a mapping of fields, a name as ModelOpt states it, or None."""
+    if not config.has("kv_cache_scheme"):
+        return None
+    stated = config.get("kv_cache_scheme")
+    return get_dtype(stated) if isinstance(stated, str) else _number_format(config.section("kv_cache_scheme"))
 
 
 def _group(config: Config) -> LayerFormat:

@@ -6,11 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmviewer.core.errors import UserError, printable, quoted, unknown
+from llmviewer.models.class_defaults import class_defaults
+from llmviewer.models.harmless_fields import is_harmless
 
 #: A larger size is a typing error.
 MAX_FIELD_VALUE = 10**8
+#: Sizes that every config of its own states; without them it is an excerpt.
+SIZES_OF_A_MODEL = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 #: The field with the number formats of a quantized checkpoint.
 QUANTIZATION_FIELD = "quantization_config"
+#: Its names in other tools: compressed-tensors before 2024-08, MLX and ModelOpt.
+QUANTIZATION_FIELDS = (QUANTIZATION_FIELD, "compression_config", "quantization")
 #: Reason -> fields that change no shape and no count.
 _IGNORED_BY_REASON: dict[str, str] = {
     "identity": "_name_or_path name_or_path architectures auto_map model_type transformers_version torch_dtype dtype "
@@ -66,6 +72,8 @@ class Config:
         self.where = where
         self.read: set[str] = set()
         self.sections: dict[str, Config] = {}
+        self.class_sizes: Mapping[str, int] = {}
+        self.assumed: dict[str, int] = {}
 
     def has(self, name: str) -> bool:
         """Whether the field is present and not null; marks it as read."""
@@ -80,6 +88,19 @@ class Config:
         """Set the class's defaults for missing fields (an explicit null stays null)."""
         self.fields = {**values, **self.fields}
 
+    def override(self, **values: Any) -> None:
+        """Set fields that another part of the config decides."""
+        self.fields = {**self.fields, **values}
+
+    def assume_class(self, model_type: str, *, nested: bool) -> None:
+        """Let missing sizes have the defaults of the library's class.
+
+        nested: also those without which a config of its own is a mere excerpt (SIZES_OF_A_MODEL); a section of a
+        multimodal config leaves them out where they are the class's.
+        """
+        sizes = class_defaults(model_type)
+        self.class_sizes = {name: size for name, size in sizes.items() if nested or name not in SIZES_OF_A_MODEL}
+
     def first_present(self, *names: str) -> str:
         """The first of several field names that is present; the first name if none is."""
         present = [name for name in names if self.has(name)]
@@ -88,6 +109,8 @@ class Config:
     def count(self, name: str, default: int | None = None, *, minimum: int = 1, maximum: int = MAX_FIELD_VALUE) -> int:
         """A whole number from `minimum` to `maximum`; without a default the field is required."""
         value = self.get(name, default)
+        if name in self.class_sizes and name not in self.fields:
+            value = self.assumed[name] = self.class_sizes[name]
         if value is None:
             raise UserError(f"{self.where}: missing field '{name}'")
         is_whole = value.is_integer() if isinstance(value, float) else isinstance(value, int)
@@ -162,9 +185,24 @@ class Config:
             raise UserError(f"{self.where}: field '{name}' must be a mapping of fields")
         return self.sections.setdefault(name, Config(value, f"{self.where}: {name}"))
 
+    def all_sections(self) -> list[Config]:
+        """Sections that were read, and the sections within them."""
+        return [inner for section in self.sections.values() for inner in (section, *section.all_sections())]
+
+    def assumptions(self) -> tuple[str, ...]:
+        """A note about sizes that the config leaves to the library's class, nested ones included."""
+        assumed = dict(self.assumed)
+        for section in self.all_sections():
+            assumed |= section.assumed
+        if not assumed:
+            return ()
+        sizes = ", ".join(f"{name} {size}" for name, size in assumed.items())
+        return (f"the config leaves sizes to its class in transformers: {sizes}",)
+
     def unread_fields(self) -> list[str]:
-        """Fields that were neither read nor are in IGNORED_FIELDS, nested ones included."""
-        own = [name for name in self.fields if name not in self.read and name not in IGNORED_FIELDS]
+        """Fields that were neither read nor are in IGNORED_FIELDS or harmless, nested ones included."""
+        unread = (name for name in self.fields if name not in self.read and name not in IGNORED_FIELDS)
+        own = [name for name in unread if not is_harmless(name, self.fields)]
         return own + [name for section in self.sections.values() for name in section.unread_fields()]
 
     def names(self) -> set[str]:

@@ -10,7 +10,7 @@ from llmviewer.core import data, dtypes
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import unknown
 from llmviewer.models.card import Card, read
-from llmviewer.models.config import QUANTIZATION_FIELD, Config
+from llmviewer.models.config import QUANTIZATION_FIELD, QUANTIZATION_FIELDS, Config
 from llmviewer.models.model import Model
 
 #: Values of --dtype other than `auto`; narrower formats are quantizations.
@@ -44,17 +44,17 @@ def from_fields(fields: Mapping[str, Any], *, dtype: str = "auto", ignored: tupl
 
 def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
     """The Model described by the fields of a config.json."""
-    from llmviewer.models.architectures import known_model_types, parser
+    from llmviewer.models.draft_heads import refuse_draft, with_own_head
+    from llmviewer.models.model_types import parser, type_of
 
     config = Config(fields, name)
-    model_type = config.text("model_type")
-    known = known_model_types()
-    if model_type not in known:
-        raise unknown("model_type", model_type, known, where=name, hint="see `llmviewer models list`")
-    chosen, notes = _dtype(config, dtype)
-    model = parser(model_type)(config, chosen)
+    refuse_draft(config)
+    model_type, notes = type_of(config)
+    chosen, dtype_notes = _dtype(config, dtype)
+    config.assume_class(model_type, nested=False)
+    model = with_own_head(parser(model_type)(config, chosen), config)
     if QUANTIZATION_FIELD not in ignored and any(
-        section.has(QUANTIZATION_FIELD) for section in (config, *config.sections.values())
+        section.has(name) for section in (config, *config.all_sections()) for name in QUANTIZATION_FIELDS
     ):
         from llmviewer.models.quantization import with_checkpoint_formats
 
@@ -62,6 +62,7 @@ def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tu
     config.check_all_read(ignored)
     architectures = config.get("architectures")
     architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else model_type
+    notes = (*notes, *dtype_notes, *config.assumptions())
     return replace(model, name=name, architecture=architecture, notes=(*notes, *model.notes))
 
 
@@ -71,8 +72,10 @@ def _dtype(config: Config, requested: str) -> tuple[Dtype, tuple[str, ...]]:
         if dtypes.SPELLINGS.get(requested.lower(), requested.lower()) not in ALLOWED_DTYPES:
             raise unknown("dtype", requested, ("auto", *ALLOWED_DTYPES), hint="narrower formats are quantizations")
         return dtypes.get_dtype(requested), ()
-    text = config.section("text_config") if isinstance(config.get("text_config"), Mapping) else config
-    stated = next((c.get(f) for c in (text, config) for f in ("torch_dtype", "dtype") if c.has(f)), None)
+    from llmviewer.models.wrappers import text_fields
+
+    text = text_fields(config.fields)
+    stated = next((c[f] for c in (text, config.fields) for f in ("torch_dtype", "dtype") if c.get(f)), None)
     if stated is None:
         return dtypes.get_dtype("fp16"), ("the config states no dtype; fp16 is assumed",)
     if dtypes.get_dtype(stated).bits > 16:

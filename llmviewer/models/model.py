@@ -81,6 +81,7 @@ class Head:
     merge: makes one stream of several before the norm (Gemma 3n).
     prediction: a part between the norm and lm_head (ModernBERT).
     logit_flops, logit_special: vector FLOP and exponentials per logit (soft cap, scale).
+    has_logits: False for an embedder, which ends at the final norm.
     """
 
     lm_head: Linear
@@ -92,6 +93,7 @@ class Head:
     prediction: Prediction | None = None
     logit_flops: float = 0.0
     logit_special: float = 0.0
+    has_logits: bool = True
 
     def block(self, step: Step, hidden: Tensor) -> Block:
         """The operators of the head: final_norm, lm_head."""
@@ -113,7 +115,8 @@ class Head:
             rows = Tensor(name=x.name, elements=step.logits * (1.0 * self.lm_head.in_features), dtype=x.dtype)
             operators += self.prediction.on_rows(step.logits, rows)
             x = operators[-1].output
-        operators.append(self.logits(x, step.logits))
+        if self.has_logits:
+            operators.append(self.logits(x, step.logits))
         return Block(name="head", operators=tuple(operators), scope="model")
 
     def logits(self, x: Tensor, rows: Count) -> Operator:

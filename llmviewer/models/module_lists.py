@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from llmviewer.core.errors import UserError, quoted
@@ -17,6 +17,8 @@ _LAYER_PREFIX = re.compile(
 )
 _ROOTS = ("model.", "model.language_model.", "language_model.model.")
 _NUMBERED = re.compile(r"layers\.(\d{1,9})(?:\.(.*))?$")
+#: A glob for the modules of one layer whose names start alike, the usual form of ModelOpt.
+_START_IN_LAYER = re.compile(r"layers\.(\d{1,9})\.([\w.]*)\*$")
 _SINGLE_EXPERT = re.compile(r"experts\.\d")
 #: Modules that stay in 16 bit or are not counted: no note is needed if a config lists them.
 _NEVER_QUANTIZED = re.compile(
@@ -40,6 +42,7 @@ class ModuleList:
 
     any_layer: entries without a layer number.  in_layer: layer number -> paths within that layer; "" is the whole
     layer.  where: name of the list in error messages.  deadline: end of matching, on the monotonic clock [s].
+    starts: layer number -> starts of paths within that layer.
     """
 
     any_layer: frozenset[str] = frozenset()
@@ -47,11 +50,12 @@ class ModuleList:
     patterns: tuple[re.Pattern[str], ...] = ()
     where: str = ""
     deadline: float = math.inf
+    starts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def distinguishes_layers(self) -> bool:
         """Whether the list may treat layers of one kind differently."""
-        return bool(self.in_layer) or any(re.search(r"\d", pattern.pattern) for pattern in self.patterns)
+        return bool(self.in_layer or self.starts) or any(re.search(r"\d", pattern.pattern) for pattern in self.patterns)
 
     def contains(self, names: tuple[str, ...], layer: int) -> bool:
         """Whether the list has a module of `layer` with any of `names`, or a module that contains it."""
@@ -59,6 +63,8 @@ class ModuleList:
             return True
         paths = self.in_layer.get(layer, frozenset())
         if "" in paths or any(not paths.isdisjoint(_prefixes(name)) for name in names):
+            return True
+        if any(name.startswith(self.starts.get(layer, ())) for name in names):
             return True
         return bool(self.patterns) and self._matches(names, layer)
 
@@ -82,10 +88,14 @@ def module_list(entries: Iterable[str], where: str, deadline: float | None = Non
     any_layer: set[str] = set()
     in_layer: dict[int, set[str]] = {}
     patterns: list[re.Pattern[str]] = []
+    starts: dict[int, tuple[str, ...]] = {}
     for entry in entries:
         plain = _LAYER_PREFIX.sub("layers.", entry.strip("."))
         numbered = _NUMBERED.match(plain)
-        if entry.startswith("re:") or "*" in entry:
+        start = _START_IN_LAYER.match(plain)
+        if start:
+            starts[int(start[1])] = (*starts.get(int(start[1]), ()), start[2])
+        elif entry.startswith("re:") or "*" in entry:
             patterns.append(_pattern(entry, where))
             if len(patterns) > MAX_PATTERNS:
                 raise UserError(f"{where}: a module list has more than {MAX_PATTERNS} patterns")
@@ -101,6 +111,7 @@ def module_list(entries: Iterable[str], where: str, deadline: float | None = Non
         patterns=tuple(patterns),
         where=where,
         deadline=time.monotonic() + MATCH_TIMEOUT_S if deadline is None else deadline,
+        starts=starts,
     )
 
 
@@ -129,8 +140,9 @@ def unmatched(entries: Iterable[str], layers: Mapping[int, list[tuple[str, ...]]
     deadline = time.monotonic() + MATCH_TIMEOUT_S
     for entry in (entry for entry in entries if not _NEVER_QUANTIZED.search(entry)):
         single = module_list([entry], where, deadline)
-        candidates = [layer for layer in single.in_layer if layer in layers] if single.in_layer else list(layers)
-        if single.in_layer or single.patterns:
+        stated = (*single.in_layer, *single.starts)
+        candidates = [layer for layer in stated if layer in layers] if stated else list(layers)
+        if stated or single.patterns:
             matches = any(single.contains(names, layer) for layer in candidates for names in layers[layer])
         else:
             matches = not single.any_layer.isdisjoint(known)

@@ -200,18 +200,6 @@ def with_stored(built: Model, **elements: float) -> Model:
     return replace(built, embedding=replace(built.embedding, stored=stored))
 
 
-def text_config_parser(parse: Callable[[Config, Dtype], Model]) -> Callable[[Config, Dtype], Model]:
-    """The parser of a multimodal config; `parse` reads its `text_config`, and only the language model is counted."""
-
-    def parse_text(config: Config, dtype: Dtype) -> Model:
-        text = config.section("text_config")
-        if config.has("tie_word_embeddings"):
-            text.defaults(tie_word_embeddings=config.get("tie_word_embeddings"))
-        return with_other_parts(parse(text, dtype), config, "vision or audio part")
-
-    return parse_text
-
-
 def with_other_parts(built: Model, config: Config, parts: str) -> Model:
     """Add a note that the `parts` beside the language model are not run, and the memory of a vision tower."""
     stored = vision_parameters(config.fields, built.hidden)

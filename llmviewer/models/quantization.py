@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from llmviewer.core.errors import printable, unknown
@@ -11,8 +11,10 @@ from llmviewer.core.ir import Block
 from llmviewer.core.workload import decode
 from llmviewer.formats.checkpoint import Checkpoint, Variant
 from llmviewer.formats.linear import Format, is_linear
+from llmviewer.models import quantization_floats as floats
+from llmviewer.models import quantization_weights as weights
 from llmviewer.models.compressed_tensors import compressed_tensors
-from llmviewer.models.config import QUANTIZATION_FIELD, Config
+from llmviewer.models.config import QUANTIZATION_FIELD, QUANTIZATION_FIELDS, Config
 from llmviewer.models.model import Model
 from llmviewer.models.module_lists import ModuleList, module_list, unmatched
 from llmviewer.models.module_names import names_of
@@ -21,22 +23,60 @@ from llmviewer.models.quantization_methods import (
     awq,
     bitsandbytes,
     fbgemm_fp8,
-    fp8,
     gptq,
     mxfp4,
 )
 
 #: quant_method -> reader of `quantization_config`.
 METHODS: dict[str, Callable[[Config], QuantizedFormats]] = {
-    "gptq": gptq,
+    "aqlm": weights.aqlm,
+    "auto-round": weights.auto_round,
     "awq": awq,
-    "fp8": fp8,
-    "fbgemm_fp8": fbgemm_fp8,
-    "mxfp4": mxfp4,
+    "awq_marlin": awq,
+    "bitnet": weights.bitnet,
     "bitsandbytes": bitsandbytes,
     "compressed-tensors": compressed_tensors,
-    "modelopt": compressed_tensors,
+    "eetq": weights.eight_bits,
+    "exl2": weights.exl2,
+    "exl3": weights.exl2,
+    "fbgemm_fp8": fbgemm_fp8,
+    "fouroversix": floats.float4,
+    "fp8": floats.fp8_or_mixed,
+    "fp_quant": floats.float4,
+    "gptq": gptq,
+    "gptq_marlin": gptq,
+    "higgs": weights.higgs,
+    "hqq": weights.hqq,
+    "intel/auto-round": weights.auto_round,
+    "marlin": weights.marlin,
+    "metal": weights.mlx,
+    "mlx": weights.mlx,
+    "modelopt": floats.modelopt,
+    "modelopt_fp4": floats.modelopt,
+    "mxfp4": mxfp4,
+    "mxfp8": floats.eight_bit_inputs,
+    "quanto": weights.quanto,
+    "quark": floats.quark,
+    "spqr": weights.spqr,
+    "torchao": floats.torchao,
+    "vptq": weights.vptq,
+    "w8a8_fp8": floats.eight_bit_inputs,
+    "w8a8_int8": floats.eight_bit_inputs,
 }
+
+
+def section_with_formats(config: Config) -> Config | None:
+    """The section that states the number formats of a checkpoint; None if there is none.
+
+    A model's own section of a multimodal config comes second, and MLX's `quantization` counts where no other is.
+    """
+    for name in QUANTIZATION_FIELDS:
+        for section in (config, *config.all_sections()):
+            if name == QUANTIZATION_FIELD and section.has(name):
+                return section.section(name)
+            if isinstance(section.get(name), Mapping):
+                return section.section(name)
+    return None
 
 
 def with_checkpoint_formats(model: Model, config: Config) -> Model:
@@ -45,21 +85,24 @@ def with_checkpoint_formats(model: Model, config: Config) -> Model:
     Every layer is looked up separately: if a list names some layers of a kind, that kind becomes two blocks.
     Routers, gates of shared experts, norms and embeddings always keep the model's dtype, as in every engine.
     """
-    sections = (config, *config.sections.values())
-    holder = next((section for section in sections if section.has(QUANTIZATION_FIELD)), None)
+    holder = section_with_formats(config)
     if holder is None:
         return model
-    formats = _read(holder.section(QUANTIZATION_FIELD))
+    formats = _read(holder)
+    for section in (config, *config.all_sections()):
+        section.ignore(*QUANTIZATION_FIELDS)
     layers, blocks = _layer_numbers(model), {block.name: block for block in model.graph(decode(1.0, 0.0)).blocks}
     rules = _Rules.of(formats, holder.where)
     variants = {name: _variants(blocks[name], numbers, rules) for name, numbers in layers.items()}
     if formats.head and not model.head.tied and not rules.unquantized.has_head():
-        variants["head"] = (Variant(repeats=1, formats={"lm_head": _default_format(formats)}),)
+        head = formats.head_format or _default_format(formats)
+        variants["head"] = (Variant(repeats=1, formats={"lm_head": head}),)
     linear = {kind: [names_of(operator) for operator in _linear_names(blocks[kind])] for kind in layers}
     names = {number: linear[kind] for kind, numbers in layers.items() for number in numbers}
     entries = (*formats.unquantized, *(entry for rule in formats.rules for entry in rule.targets))
     checkpoint = Checkpoint(variants=variants, cache=formats.cache)
-    return replace(model, checkpoint=checkpoint, notes=(*model.notes, *_note(unmatched(entries, names, holder.where))))
+    notes = (*filter(None, (formats.note,)), *_note(unmatched(entries, names, holder.where)))
+    return replace(model, checkpoint=checkpoint, notes=(*model.notes, *notes))
 
 
 def _default_format(formats: QuantizedFormats) -> Format:
@@ -78,13 +121,19 @@ def _note(entries: list[str]) -> tuple[str, ...]:
 def _read(config: Config) -> QuantizedFormats:
     method = config.text("quant_method", _implied_method(config))
     if method not in METHODS:
-        raise unknown("quant_method", method, METHODS, where=config.where)
+        raise unknown(
+            "quant_method", method, METHODS, where=config.where, hint=f"in 16 bit: --ignore-field {QUANTIZATION_FIELD}"
+        )
     return METHODS[method](config)
 
 
 def _implied_method(config: Config) -> str | None:
-    """`bitsandbytes` for its early checkpoints, which state no quant_method."""
-    return "bitsandbytes" if config.has("load_in_8bit") or config.has("load_in_4bit") else None
+    """The method of checkpoints that state no quant_method: early bitsandbytes, ModelOpt and MLX."""
+    if config.has("load_in_8bit") or config.has("load_in_4bit"):
+        return "bitsandbytes"
+    if config.has("quant_algo") or config.has("config_groups") or config.has("quantization"):
+        return "modelopt"
+    return "mlx" if config.has("bits") and config.has("group_size") else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,16 @@ class LayerFormat:
 class QuantizedFormats:
     """The formats of a quantized checkpoint: the first matching rule applies, except to `unquantized` modules.
 
-    head: rules also apply to lm_head if it is not tied.  cache: format of the KV cache, None: the model's dtype.
+    head: rules also apply to lm_head if it is not tied; head_format: its own format.  cache: format of the KV cache,
+    None: the model's dtype.  note: what is not counted.
     """
 
     rules: tuple[LayerFormat, ...]
     unquantized: tuple[str, ...] = ()
     head: bool = False
     cache: Dtype | None = None
+    head_format: Format | None = None
+    note: str = ""
 
 
 def gptq(config: Config) -> QuantizedFormats:

@@ -16,6 +16,7 @@ from llmviewer.techniques.speculation.draft_options import (
     draft_tokens_change,
     scheme_name,
 )
+from llmviewer.techniques.speculation.head_files import head_change, head_of
 from llmviewer.techniques.speculation.verification import round_facts, verification_pass
 from llmviewer.techniques.technique import Change, Parameter, Technique, parse_parameters
 
@@ -50,7 +51,14 @@ def load_draft(name: str, given: Mapping[str, str]) -> Draft:
 
 
 def _make(text: str) -> Change:
-    given = parse_parameters(WHERE, text, ("draft", "tokens", "acceptance", "distilled", *DRAFT_TECHNIQUES))
+    allowed = ("draft", "tokens", "acceptance", "distilled", "topk", "nodes", *DRAFT_TECHNIQUES)
+    given = parse_parameters(WHERE, text, allowed)
+    head = head_of(given["draft"]) if given.get("draft") else None
+    if head is not None:
+        return head_change(head, text, given)
+    for name in ("topk", "nodes"):
+        if name in given:
+            raise UserError(f"{WHERE}: {name} is an option of EAGLE heads; a draft model drafts a chain")
     draft = load_draft(given.get("draft", ""), given)
     accepted = rates.read_acceptance(WHERE, given.get("acceptance", "")).distilled(DISTILLED.value(given, WHERE))
     return draft_tokens_change(
@@ -63,7 +71,7 @@ TECHNIQUE = Technique(
     kind="speculation",
     summary="A smaller model drafts tokens one after another; the target model verifies them in one pass.",
     parameters={
-        "draft": "name or path of the draft model",
+        "draft": "name or path of the draft model, or path of an EAGLE head's config",
         "tokens": TOKENS_HELP,
         "acceptance": ACCEPTANCE_HELP,
         "distilled": "share of rejections that distillation of the draft model avoids (default: 0)",

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from llmviewer.core.ir import Block
 from llmviewer.core.workload import Step
+from llmviewer.layers.attention import Attention
 from llmviewer.layers.decoder import DecoderLayer, Norms
 from llmviewer.models.model import Model
 from llmviewer.ops.norm import rms_norm
@@ -28,17 +29,17 @@ SOURCE = (
 )
 
 
-def eagle(target: Model, width: int = 0) -> Module:
+def eagle(target: Model, width: int = 0, mixer: Attention | None = None) -> Module:
     """Drafter of EAGLE and EAGLE-2.
 
     fc (2 h -> h, with bias) of token embedding and last hidden state, one layer without its first norm, and the
     target's LM head without its norm.  Own parameters: 2 h h + h + the layer's.  Published: 0.24e9 for Llama-2-7b,
     0.37e9 for 13b, 0.99e9 for 70b (https://github.com/SafeAILab/EAGLE).  Embedding and head are the target's.  With
-    tensor parallelism fc is replicated, as in vLLM.
+    tensor parallelism fc is replicated, as in vLLM.  mixer: its attention if it is not the target's.
     """
     norms = Norms(mlp=rms_norm("mlp_norm", target.hidden, target.dtype))
     layer = DecoderLayer(
-        name="layer", repeats=1, norms=norms, mixer=attention(target), feed_forward=feed_forward(target, width)
+        name="layer", repeats=1, norms=norms, mixer=mixer or attention(target), feed_forward=feed_forward(target, width)
     )
     fc = replace(fc_linear(target, 2), bias=True)
 

@@ -30,7 +30,13 @@ SOURCE = "EAGLE-3 arXiv 2503.01840; https://github.com/vllm-project/vllm, vllm/m
 DRAFT_VOCABULARY = 32000
 
 
-def eagle3(target: Model, width: int = 0, vocabulary: int = DRAFT_VOCABULARY, features: int = 3) -> Module:
+def eagle3(
+    target: Model,
+    width: int = 0,
+    vocabulary: int = DRAFT_VOCABULARY,
+    features: int = 3,
+    mixer: Attention | None = None,
+) -> Module:
     """Drafter of EAGLE-3.
 
     fc (3 h -> h) of hidden states of three target layers, one layer whose attention reads token embedding and hidden
@@ -38,10 +44,12 @@ def eagle3(target: Model, width: int = 0, vocabulary: int = DRAFT_VOCABULARY, fe
     features: 3 in the first pass of a round, over tokens that the target has processed; 0 in later passes, which use
     the drafter's own hidden states and skip fc.
     Own parameters: 3 h h + the layer's with queries, keys and values from 2 h + 4 h of norms + V' h; the embedding is
-    the target's.  Not modelled: `t2d` and `d2t`, the maps between the vocabularies.
+    the target's.  mixer: its attention if it is not the target's.  Not modelled: `t2d` and `d2t`, the maps
+    between the vocabularies.
     """
     layer = _WideLayer(
-        attention=replace(attention(target), input_width=2 * target.hidden), feed_forward=feed_forward(target, width)
+        attention=replace(mixer or attention(target), input_width=2 * target.hidden),
+        feed_forward=feed_forward(target, width),
     )
     frequent = min(vocabulary, int(target.head.lm_head.out_features))
     head = replace(

@@ -1,0 +1,145 @@
+"""Quantization methods of many tools: stored bits per weight by hand, from the fields that their configs state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmviewer import models
+from llmviewer.core import data
+from llmviewer.core.errors import UserError
+from llmviewer.core.ir import Role
+from llmviewer.core.workload import decode
+from llmviewer.models.load import parse
+from llmviewer.models.model import Model
+from llmviewer.ops.gemm import is_routed
+
+STEP = decode(1.0, 100.0)
+LLAMA = dict(data.read_yaml(data.folder("model_configs") / "llama-2-7b.yaml")["config"])
+HQQ = {"weight_quant_params": {"nbits": 4, "group_size": 64, "axis": 1}}
+HQQ_8_BIT_SCALES = {**HQQ, "scale_quant_params": {"nbits": 8}, "zero_quant_params": {"nbits": 8}}
+QUARK_FP8 = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False}
+QUARK_FP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+VPTQ = {"vector_lens": [-1, 8], "num_centroids": [-1, 65536], "num_res_centroids": [-1, 256], "group_num": 1}
+SPQR = {"bits": 3, "beta1": 16, "beta2": 16, "shapes": {}}
+
+
+def stored(**fields: Any) -> Model:
+    return parse({**LLAMA, **fields}, "mine")
+
+
+def bits(model: Model, operator: str = "down_proj", block: int = 1) -> float:
+    """Stored bits per weight of an operator."""
+    graph = model.graph(STEP)
+    found = next(op for op in graph.blocks[block].operators if op.name == operator)
+    return next(a.tensor.dtype.bits for a in found.reads if a.tensor.role is Role.WEIGHT)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        # 1 code of 16 bits per 8 weights; 2 codes of 8 bits per 8 weights
+        ({"quant_method": "aqlm", "in_group_size": 8, "num_codebooks": 1, "nbits_per_codebook": 16}, 2.0),
+        ({"quant_method": "aqlm", "in_group_size": 8, "num_codebooks": 2, "nbits_per_codebook": 8}, 2.0),
+        # 4 bits, and a 16-bit scale and a packed zero point per 128
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True}, 4 + (16 + 4) / 128),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp", "group_size": 32}, 4 + 8 / 32),
+        # four ternary weights in a byte
+        ({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"}, 2.0),
+        ({"quant_method": "eetq", "weights": "int8"}, 8.0),
+        ({"quant_method": "exl2", "bits": 4.25, "head_bits": 6, "version": "0.1.6"}, 4.25),
+        ({"quant_method": "fp_quant", "forward_dtype": "mxfp4"}, 4 + 8 / 32),
+        ({"quant_method": "fouroversix"}, 4 + 8 / 16),
+        ({"quant_method": "higgs", "bits": 4, "group_size": 256}, 4 + 16 / 256),
+        # scale and zero point of 16 bits per 64; both of 8 bits if they are quantized
+        ({"quant_method": "hqq", "quant_config": HQQ, "skip_modules": ["lm_head"]}, 4 + 32 / 64),
+        (
+            {
+                "quant_method": "hqq",
+                "quant_config": {**HQQ, "scale_quant_params": {"a": 1}, "zero_quant_params": {"a": 1}},
+            },
+            4 + 16 / 64,
+        ),
+        ({"quant_method": "marlin", "bits": 4, "group_size": 128}, 4 + 16 / 128),
+        ({"quant_method": "metal", "bits": 4, "group_size": 64}, 4 + 32 / 64),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}, 4 + 8 / 16),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ", "group_size": 64}, 4 + 16 / 64),
+        ({"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, 8.0),
+        (
+            {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}},
+            8.0,
+        ),
+        ({"quant_method": "mxfp8"}, 8 + 8 / 32),
+        ({"quant_method": "quanto", "weights": "int4"}, 4 + 32 / 128),
+        ({"quant_method": "quark", "global_quant_config": {"weight": QUARK_FP8, "input_tensors": QUARK_FP8}}, 8.0),
+        ({"quant_method": "quark", "global_quant_config": {"weight": QUARK_FP4}, "exclude": ["lm_head"]}, 4 + 8 / 32),
+        # 3 bits, two 3-bit statistics per 16, four 16-bit statistics per 256
+        ({"quant_method": "spqr", **SPQR}, 3 + 6 / 16 + 64 / 256),
+        ({"quant_method": "torchao", "quant_type": "int4_weight_only", "quant_type_kwargs": {"group_size": 32}}, 4 + 1),
+        (
+            {"quant_method": "torchao", "quant_type": {"default": {"_type": "Float8WeightOnlyConfig", "_data": {}}}},
+            8.0,
+        ),
+        # 16 bits per 8 weights, and 8 bits per 8 for residuals
+        ({"quant_method": "vptq", "config_for_layers": {"re:.*down_proj": VPTQ}}, 16 / 8 + 8 / 8),
+        ({"quant_method": "w8a8_int8"}, 8.0),
+    ],
+)
+def test_stored_bits_of_a_weight(fields: dict[str, Any], expected: float) -> None:
+    assert bits(stored(quantization_config=fields)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["quantization", "quantization_config"])
+def test_mlx_states_no_method(name: str) -> None:
+    """Scale and bias of 16 bits per 64 weights; a module may have bits of its own, and lm_head is quantized too."""
+    own = {"model.layers.0.mlp.down_proj": {"bits": 8, "group_size": 64}}
+    model = stored(**{name: {"bits": 4, "group_size": 64, "mode": "affine", **own}})
+    assert bits(model, "up_proj") == 4.5
+    assert bits(model, "lm_head", block=-1) == 4.5
+    assert sorted(block.repeats for block in model.graph(STEP).blocks[1:-1]) == [1, 31]
+    assert any("MLX also stores the embedding in few bits" in note for note in model.notes)
+
+
+def test_exl2_has_other_bits_in_the_head() -> None:
+    model = stored(quantization_config={"quant_method": "exl2", "bits": 3.0, "head_bits": 8})
+    assert bits(model, "lm_head", block=-1) == 8.0
+
+
+def test_a_layer_with_16_bits_of_its_own_is_not_quantized() -> None:
+    fields = {"quant_method": "auto-round", "bits": 4, "extra_config": {"model.layers.3.mlp.down_proj": {"bits": 16}}}
+    blocks = stored(quantization_config=fields).graph(STEP).blocks[1:-1]
+    assert sorted(block.repeats for block in blocks) == [1, 31]
+
+
+def test_experts_of_an_fp8_checkpoint_in_nvfp4() -> None:
+    """ModelOpt's DeepSeek checkpoints: quant_method fp8, `moe_quant_algo` NVFP4 with an 8-bit scale per 16."""
+    config = dict(data.read_yaml(data.folder("model_configs") / "deepseek-v3.yaml")["config"])
+    fields = {"quant_method": "fp8", "activation_scheme": "dynamic", "moe_quant_algo": "NVFP4", "quantized_layers": {}}
+    model = parse({**config, "quantization_config": fields}, "mine")
+    blocks = model.graph(STEP).blocks
+    block = next(at for at, block in enumerate(blocks) if any(map(is_routed, block.operators)))
+    routed = [op.name for op in blocks[block].operators if is_routed(op) and op.name.endswith("_proj")]
+    assert {bits(model, name, block) for name in routed} == {4.5}
+    assert bits(model, "o_proj", block) == 8.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"quant_method": "torchao", "quant_type": "int5"}, "unknown quant_type 'int5'"),
+        ({"quant_method": "modelopt", "quant_algo": "W1A1"}, "unknown quant_algo 'W1A1'"),
+        ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "x"}}}, "field 'dtype' is 'x'"),
+        ({"quant_method": "vptq", "config_for_layers": {}}, "must give the codes of every layer"),
+        ({"quant_method": "auto-round", "bits": 4, "extra_config": {"a": {"bits": "x"}}}, "field 'bits' is 'x'"),
+        ({"quant_method": "new_method"}, "unknown quant_method 'new_method'"),
+        ({"bits": 4, "group_size": 64, "mode": "fourier"}, "field 'mode' is 'fourier'"),
+    ],
+)
+def test_an_unknown_form_is_one_line(fields: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        stored(quantization_config=fields)
+
+
+def test_the_catalogue_has_no_method_without_a_reader() -> None:
+    assert models.load("llama-2-7b").parameters == stored().parameters
