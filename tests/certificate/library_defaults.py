@@ -29,6 +29,9 @@ _FILLED: dict[str, dict[str, Any]] = {
         "layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57,
         "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57,
     },
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 8},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 64, "moe_topk": 8},
 }
 LEFT_OUT: dict[str, str] = {name: reason for reason, names in _LEFT_OUT_BY_REASON.items() for name in names.split()}
