@@ -18,7 +18,9 @@ Parser: TypeAlias = Callable[[Config, Dtype], Model]
 #: model_type -> "module.function" in this folder; only the requested module is imported.
 ARCHITECTURES: dict[str, str] = {
     "baichuan": "llama.parse_baichuan",
+    "bert": "bert.parse_bert",
     "bloom": "bloom.parse_bloom",
+    "camembert": "bert.parse_roberta",
     "chatglm": "glm.parse_chatglm",
     "cohere": "cohere.parse_cohere",
     "cohere2": "cohere.parse_cohere2",
@@ -68,8 +70,10 @@ ARCHITECTURES: dict[str, str] = {
     "qwen3_5_text": "qwen3_next.parse_qwen3_5",
     "qwen3_moe": "qwen.parse_qwen3_moe",
     "qwen3_next": "qwen3_next.parse_qwen3_next",
+    "roberta": "bert.parse_roberta",
     "smollm3": "llama.parse_smollm3",
     "starcoder2": "gpt.parse_starcoder2",
+    "xlm-roberta": "bert.parse_roberta",
 }
 
 #: model_type of a multimodal config -> model_type of its language model, whose fields are in `text_config`.

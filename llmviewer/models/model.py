@@ -22,7 +22,7 @@ class Embedding:
 
     width: elements of a row.  positions: rows of a learned position table, 0 = none.
     scaled: rows are multiplied by a factor.  project: a matrix to the hidden width if rows are narrower (OPT-350m).
-    per_layer: makes an additional input for every layer (Gemma 4).
+    per_layer: makes an additional input for every layer (Gemma 4).  types: rows of a table of segments (BERT).
     """
 
     vocabulary: int
@@ -34,6 +34,7 @@ class Embedding:
     project: Linear | None = None
     norm: Norm | None = None
     per_layer: FeedForward | None = None
+    types: int = 0
 
     def _table(self, name: str, rows: int, width: int) -> Tensor:
         return Tensor(name=f"{name}.weight", elements=float(rows) * width, dtype=self.dtype, role=Role.WEIGHT)
@@ -45,7 +46,10 @@ class Embedding:
         table = self._table("embedding", self.vocabulary, self.width)
         adds_positions = self.positions and not self.project
         tables = (table, self._positions()) if adds_positions else (table,)
-        operators = [embedding("embedding", tables, y, tokens, flops=float(bool(adds_positions)) + float(self.scaled))]
+        added = float(bool(adds_positions)) + float(self.scaled) + float(bool(self.types))
+        if self.types:
+            tables = (*tables, self._table("token_type_embedding", self.types, self.width))
+        operators = [embedding("embedding", tables, y, tokens, flops=added)]
         if self.project is not None:
             operators.append(self.project.operator(y, tokens))
             if self.positions:
@@ -113,6 +117,7 @@ class Model:
 
     checkpoint: pass that stores linear layers and caches in the formats of a quantized checkpoint.
     named_format: where that pass comes from if not from a config (`awq` of the model's id); empty: from the config.
+    is_encoder: one bidirectional pass without a cache; nothing is decoded.
     vision_parameters: of the vision tower and its projector, which no pass of the language model runs.
     """
 
@@ -129,6 +134,7 @@ class Model:
     checkpoint: Pass = as_built
     named_format: str = ""
     vision_parameters: float = 0.0
+    is_encoder: bool = False
 
     def graph(self, step: Step) -> Graph:
         """The graph of one forward pass in the checkpoint's formats: embedding, each kind of layer, head."""
