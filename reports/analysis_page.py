@@ -35,9 +35,10 @@ def page(result: Result, point: int = 0, found: Verdict | None = None) -> Page:
 
 def stages(answer: dict[str, Any], token_budget: float) -> Page:
     """Returns the operator tables of prefill and decode."""
+    decode = answer["stages"]["decode"]
     return (
         stage_table("Prefill", answer["stages"]["prefill"], prefill_text(answer, token_budget)),
-        stage_table("Decode step", answer["stages"]["decode"], _decode_tokens(answer)),
+        *((stage_table("Decode step", decode, _decode_tokens(answer)),) if decode["operators"] else ()),
     )
 
 

@@ -72,6 +72,7 @@ ENTRIES = ("llmviewer/techniques/", "calibrate/kernels/", "reports/plots/", "llm
 #: path -> reason why the short file is not part of another.
 SHORT: dict[str, str] = {
     "llmviewer/__main__.py": "`python -m llmviewer`",
+    "llmviewer/analysis/encoders.py": "what an encoder refuses, which no other file of the room decides",
     "llmviewer/api/catalog.py": "names that calls take, which need no analysis",
     "llmviewer/cli/calibrate/group.py": "the registry of calibrate's commands",
     "llmviewer/core/counts.py": "the type that every formula uses; everything imports it",

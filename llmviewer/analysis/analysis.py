@@ -20,6 +20,7 @@ from llmviewer.analysis.capacity import (
     replica_of,
     with_reserved_output,
 )
+from llmviewer.analysis.encoders import check_encoder
 from llmviewer.analysis.evaluation import Evaluation
 from llmviewer.analysis.memory import Memory
 from llmviewer.analysis.passes import graph_of_device, passes_of, system_per_pass
@@ -234,6 +235,7 @@ def analyze(model: Model, system: System, request: Request, token_budget: float 
     fit in memory, decode steps are evaluated in pieces of which times and bytes read are kept.
     """
     requested = request = _one_per_chip(request, system)
+    check_encoder(model, system, request, token_budget)
     running = None
     if system.batching is not STATIC:
         request, running = _running(model, system, request, token_budget)

@@ -71,6 +71,7 @@ class Attention:
     out_norm: an RMSNorm before the output projection (BitNet).
     q_rank: queries pass a latent of this width with a norm (Step-3), 0 = none.
     input_width: width of the input if it is not the residual stream (a draft head), 0 = hidden.
+    causal: False in encoders, where every token sees all tokens and nothing is cached.
     """
 
     hidden: int
@@ -98,6 +99,7 @@ class Attention:
     out_norm: bool = False
     q_rank: int = 0
     input_width: int = 0
+    causal: bool = True
 
     @property
     def _widths(self) -> tuple[int, int, int]:
@@ -114,7 +116,7 @@ class Attention:
 
     def states(self) -> tuple[State, ...]:
         """The KV cache of one layer."""
-        if self.shares_cache:
+        if self.shares_cache or not self.causal:
             return ()
         _, k, v = self._widths
         window = min(self.window, self.chunk or np.inf)
@@ -135,6 +137,7 @@ class Attention:
             selected=self.selected,
             score_flops=SOFTMAX_FLOPS + SOFT_CAP_FLOPS * self.soft_cap + ALIBI_FLOPS * self.alibi,
             score_special=2.0 if self.soft_cap else 1.0,
+            causal=self.causal,
         )
 
     def operators(self, step: Step, x: Tensor) -> tuple[Operator, ...]:
@@ -143,8 +146,8 @@ class Attention:
         shape = self.shape(step)
         keys = shape.keys()
         _, k_width, v_width = self._widths
-        k = Tensor(name="k_cache", elements=keys * k_width, dtype=self.dtype, role=Role.CACHE)
-        v = Tensor(name="v_cache", elements=keys * v_width, dtype=self.dtype, role=Role.CACHE)
+        k = self._cached("k_cache", keys * k_width)
+        v = self._cached("v_cache", keys * v_width)
         sinks = Tensor(name="sinks.weight", elements=float(self.heads), dtype=self.dtype, role=Role.WEIGHT)
         inputs = AttentionInputs(q=q, k=(whole(k),), v=(whole(v),), extra=(whole(sinks),) if self.sinks else ())
         core = eager(shape, inputs)
@@ -188,8 +191,13 @@ class Attention:
         return operators, q
 
     def _cache_write(self, name: str, tokens: Count, width: int) -> Access:
-        elements = tokens * (1.0 * width)
-        return whole(Tensor(name=name, elements=elements, dtype=self.dtype, role=Role.CACHE))
+        return whole(self._cached(name, tokens * (1.0 * width)))
+
+    def _cached(self, name: str, elements: Count) -> Tensor:
+        """Keys or values in the cache; without a causal mask they are activations of this pass."""
+        if not self.causal:
+            return Tensor(name=name.replace("_cache", "_proj"), elements=elements, dtype=self.dtype)
+        return Tensor(name=name, elements=elements, dtype=self.dtype, role=Role.CACHE)
 
     def _project(self, tokens: Count, x: Tensor) -> tuple[tuple[Operator, ...], Tensor, Access | None]:
         """The operators that make q, k and v, and their q and k; k is in the cache if no norm or rope follows."""

@@ -24,7 +24,7 @@ class Embedding:
 
     width: elements of a row.  positions: rows of a learned position table, 0 = none.
     scaled: rows are multiplied by a factor.  project: a matrix to the hidden width if rows are narrower (OPT-350m).
-    per_layer: makes an additional input for every layer (Gemma 4).
+    per_layer: makes an additional input for every layer (Gemma 4).  types: rows of a table of segments (BERT).
     stored: weights that are stored and that no pass reads.
     """
 
@@ -37,6 +37,7 @@ class Embedding:
     project: Linear | None = None
     norm: Norm | None = None
     per_layer: FeedForward | None = None
+    types: int = 0
     stored: tuple[Tensor, ...] = ()
 
     def _table(self, name: str, rows: int, width: int) -> Tensor:
@@ -49,7 +50,10 @@ class Embedding:
         table = self._table("embedding", self.vocabulary, self.width)
         adds_positions = self.positions and not self.project
         tables = (table, self._positions()) if adds_positions else (table,)
-        operators = [embedding("embedding", tables, y, tokens, flops=float(bool(adds_positions)) + float(self.scaled))]
+        added = float(bool(adds_positions)) + float(self.scaled) + float(bool(self.types))
+        if self.types:
+            tables = (*tables, self._table("token_type_embedding", self.types, self.width))
+        operators = [embedding("embedding", tables, y, tokens, flops=added)]
         if self.stored:
             unread = tuple(Access(tensor, 0.0) for tensor in self.stored)
             operators[0] = replace(operators[0], reads=(*operators[0].reads, *unread))
@@ -139,6 +143,7 @@ class Model:
 
     checkpoint: pass that stores linear layers and caches in the formats of a quantized checkpoint.
     named_format: where that pass comes from if not from a config (`awq` of the model's id); empty: from the config.
+    is_encoder: one bidirectional pass without a cache; nothing is decoded.
     vision_parameters: of the vision tower and its projector, which no pass of the language model runs.
     """
 
@@ -155,6 +160,7 @@ class Model:
     checkpoint: Pass = as_built
     named_format: str = ""
     vision_parameters: float = 0.0
+    is_encoder: bool = False
 
     def graph(self, step: Step) -> Graph:
         """The graph of one forward pass in the checkpoint's formats: embedding, each kind of layer, head."""

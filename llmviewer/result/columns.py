@@ -93,7 +93,7 @@ def _interval_columns(a: Analysis) -> dict[str, Any]:
 
     low, high = interval.LEVELS["80"]
     found = interval.metric_bounds(a)
-    found |= {f"{stage}_time_s": interval.stage_bounds(a, stage) for stage in ("prefill", "decode")}
+    found |= {f"{stage}_time_s": interval.stage_bounds(a, stage) for stage in _timed_stages(a)}
     return {
         f"{name.removesuffix('_s')}_{end}80_s": bounds[at]
         for name, bounds in found.items()
@@ -101,12 +101,17 @@ def _interval_columns(a: Analysis) -> dict[str, Any]:
     }
 
 
+def _timed_stages(a: Analysis) -> tuple[str, ...]:
+    """The stages that the model runs; an encoder never decodes."""
+    return ("prefill",) if a.model.is_encoder else ("prefill", "decode")
+
+
 def _stage_columns(a: Analysis) -> dict[str, Any]:
     """Times and counts of prefill and of the decode step shown, by column name."""
     names = ("time_s", "ideal_time_s", "flops", "matmul_flops", "traffic_bytes")
     totals = {name: getattr(a.evaluation, name) for name in names}
     return {
-        f"{stage}_{name}": pick(total)
+        f"{stage}_{name}": pick(total) if stage in _timed_stages(a) else np.zeros(a.schedule.points)
         for stage, pick in (("prefill", a.schedule.prefill), ("decode", a.schedule.decode))
         for name, total in totals.items()
     }

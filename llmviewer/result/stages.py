@@ -50,6 +50,8 @@ def system_at(analysis: Analysis, point: int) -> System:
 
 def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     """The STAGE object of `prefill` or `decode`: totals, and operators for one layer each."""
+    if name == "decode" and analysis.model.is_encoder:
+        return _no_stage()
     totals, chip = analysis.evaluation, analysis.system.at(point).chip
     at, largest = _values(analysis.schedule, name, point)
     rows = tuple(row for row in totals.rows if does_run(row, at))
@@ -80,6 +82,13 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
         "cached_tokens": number(kept_tokens(cached, cache.kept)),
         "operators": operators,
     }
+
+
+def _no_stage() -> dict[str, Any]:
+    """The decode STAGE of an encoder, which never runs: no operators, nothing moved or computed."""
+    counts = ("time_s", "ideal_time_s", "flops", "matmul_flops", "traffic_bytes", "new_tokens", "cached_tokens")
+    empty: dict[str, Any] = {name: {} for name in ("time_by_bound_s", "served_s", "overlap_s")}
+    return {**dict.fromkeys(counts, 0), "time_interval_s": None, "bound": "", **empty, "operators": []}
 
 
 def _engine_time_behind_copies(copying: tuple[LayerWithCopies, ...], at: ValueOf) -> float:

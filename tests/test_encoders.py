@@ -1,0 +1,98 @@
+"""Encoders: one bidirectional pass over the input, without a KV cache, a decode step or (embedders) a vocabulary."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import prefill
+from llmviewer.models.load import from_fields
+from llmviewer.models.model import Model
+
+SMALL = {
+    "model_type": "bert", "vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 32, "max_position_embeddings": 16, "type_vocab_size": 2,
+}  # fmt: skip
+#: Q, K, V, O: 4 (8 x 8 + 8); two norms: 2 x 16; MLP: 8 x 32 + 32 + 32 x 8 + 8.
+LAYER = 4 * 72 + 32 + 552
+#: Words, positions, segments, and their norm.
+TABLES = (100 + 16 + 2) * 8 + 16
+
+
+def _model(head: str, **fields: object) -> Model:
+    return from_fields({**SMALL, "architectures": [f"Bert{head}"], **fields})
+
+
+def _flops(model: Model, batch: float, tokens: float) -> tuple[float, float]:
+    """Matmul FLOPs of one pass, and those of them that a mask hides."""
+    graph = model.graph(prefill(batch, tokens))
+    found = [(float(op.matmul_flops) * b.repeats, float(op.masked_flops) * b.repeats) for b, op in graph]
+    return sum(f for f, _ in found), sum(m for _, m in found)
+
+
+@pytest.mark.parametrize(
+    ("head", "stored"),
+    [
+        ("Model", 8 * 8 + 8),  # the pooler, no vocabulary
+        ("ForSequenceClassification", 8 * 8 + 8 + 8 * 2 + 2),  # pooler, two labels
+        ("ForMaskedLM", 8 * 8 + 8 + 16 + 100),  # dense, norm, bias of the tied table
+    ],
+)
+def test_the_head_is_what_architectures_names(head: str, stored: int) -> None:
+    assert _model(head).parameters == TABLES + 2 * LAYER + stored
+
+
+def test_an_unknown_head_is_refused() -> None:
+    with pytest.raises(UserError, match="ForMaskedLM"):
+        _model("ForPreTraining")
+
+
+def test_every_token_sees_every_token_and_nothing_is_cached() -> None:
+    """Two sequences of 5 tokens: linear 2 x 10 x (4 x 64 + 2 x 256) per layer; attention 2 x 2 x 25 x (8 + 8)."""
+    model = _model("Model")
+    layers = 2 * (2 * 10 * (4 * 64 + 2 * 256) + 2 * 2 * 25 * (8 + 8))
+    pooler = 2 * 2 * 8 * 8  # the first token of each sequence
+    assert _flops(model, 2.0, 5.0) == (layers + pooler, 0.0)
+    assert all(not block.states for block in model.graph(prefill(2.0, 5.0)).blocks)
+
+
+def test_a_masked_lm_head_works_on_every_token() -> None:
+    """10 tokens through 8 x 8 and 8 x 100, instead of 2 through the pooler."""
+    masked, pooled = _flops(_model("ForMaskedLM"), 2.0, 5.0)[0], _flops(_model("Model"), 2.0, 5.0)[0]
+    assert masked - pooled == 2 * 10 * (64 + 800) - 2 * 2 * 64
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta"])
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM"])
+def test_parameters_and_flops_equal_those_of_the_library(kind: str, head: str) -> None:
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    counter = pytest.importorskip("torch.utils.flop_counter").FlopCounterMode(display=False)
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+    )  # fmt: skip
+    library = getattr(transformers, kind + head)(config)
+    ids = torch.full((2, 48), 5)
+    with counter, torch.no_grad():
+        library(input_ids=ids, token_type_ids=torch.zeros_like(ids))
+    ours = from_fields({**config.to_dict(), "architectures": [kind + head]})
+    assert ours.parameters == sum(p.numel() for p in library.parameters())
+    assert _flops(ours, 2.0, 48.0)[0] == counter.get_total_flops()
+
+
+def test_an_encoder_decodes_nothing() -> None:
+    from llmviewer import analyze
+
+    with pytest.raises(UserError, match="--output-len 1"):
+        analyze(_model("Model"), "h100-sxm", input_len=8, output_len=2)
+
+
+def test_the_decode_stage_of_an_encoder_is_empty() -> None:
+    from llmviewer import analyze
+
+    decode = analyze(_model("Model"), "h100-sxm", input_len=8, output_len=1).to_dict()["stages"]["decode"]
+    assert (decode["operators"], decode["flops"], decode["time_s"]) == ([], 0, 0)
+
+
+def test_positions_of_roberta_begin_at_row_two() -> None:
+    """A table of 514 rows takes inputs of up to 512 tokens."""
+    assert from_fields({**SMALL, "model_type": "roberta", "max_position_embeddings": 514}).max_context == 512
