@@ -171,6 +171,8 @@ def test_fitting_recovers_the_constants_of_generated_rows() -> None:
     kept = [np.ones(len(sizes), dtype=bool)]
     found = fit_engines.solve(engine.load("vllm-v0"), ("step", "sequence"), [trial], kept)
     assert dict(found.constants) == pytest.approx({"step": 900.0, "sequence": 40.0}, rel=1e-2)
+    apart = fit_engines.solve(engine.load("vllm-v0"), ("step",), [trial], kept, {"sequence": 40.0})
+    assert dict(apart.constants) == pytest.approx({"step": 900.0, "sequence": 40.0}, rel=1e-2)
 
 
 def test_a_fitted_preset_round_trips() -> None:
