@@ -49,17 +49,8 @@ FACTORS: dict[str, tuple[Kind, ...]] = {
 }
 TEXT_KEYS = ("title", "kernels", "fusion", "attention", "batching", "mxfp8_inputs", "source")
 NUMBER_KEYS = (
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "graph_tokens",
-    "reserved",
-    "interference",
-    "unit_bytes",
-    "share",
-    "unpacked_bytes",
-    "ungrouped",
-    "cache_write",
-    "expert_skew",
+    *("max_num_batched_tokens", "max_num_seqs", "graph_tokens", "reserved", "interference", "unit_bytes", "share"),
+    *("unpacked_bytes", "ungrouped", "cache_write", "expert_skew"),
 )
 #: Keys of a preset that may differ on chips of another generation, where the engine runs other kernels.
 GENERATION_KEYS = ("constants", "factors", "ungrouped", "error", "residuals")
