@@ -76,15 +76,21 @@ def test_notes_set_expert_parallelism() -> None:
 def test_a_static_row_is_predicted_like_analyze() -> None:
     found = predicted(metric="ttft_ms", note="static batch", engine="vllm 0.12")
     same = api.analyze(
-        "llama-3-8b", "h100-sxm", batch_size=8, input_len=512, output_len=64, efficiency="calibrated", engine="vllm"
+        "llama-3-8b",
+        "h100-sxm",
+        batch_size=8,
+        input_len=512,
+        output_len=64,
+        efficiency="calibrated",
+        engine="vllm==0.12",
     )
     assert found.predicted == pytest.approx(float(same.analysis.ttft_s[0]) * 1e3)
 
 
 def test_a_continuous_row_is_predicted_like_analyze() -> None:
     same = api.analyze(
-        "llama-3-8b", "h100-sxm", batch_size=8, input_len=512, output_len=64, efficiency="calibrated", engine="vllm",
-        batching="continuous",
+        "llama-3-8b", "h100-sxm", batch_size=8, input_len=512, output_len=64, efficiency="calibrated",
+        engine="vllm==0.12", batching="continuous",
     )  # fmt: skip
     assert predicted().predicted == pytest.approx(float(same.analysis.tpot_s[0]) * 1e3)
 
