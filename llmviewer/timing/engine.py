@@ -142,9 +142,9 @@ class Engine:
     def first_version(self) -> str:
         """First of the versions that share the constants of this one; empty: they are not told apart by version."""
         if not self.version:
-            return next(reversed(self.versions), "")
+            return next(reversed(list(self.versions)), "")
         asked = version_numbers(self.version, self.name)
-        return next((one for one in reversed(self.versions) if version_numbers(one, self.name) <= asked), "")
+        return next((one for one in reversed(list(self.versions)) if version_numbers(one, self.name) <= asked), "")
 
     def of_version(self) -> Engine:
         """The engine with constants of its version."""
