@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +19,8 @@ from llmviewer.core.workload import decode
 from llmviewer.hardware import specs
 from llmviewer.models import suffixes
 from llmviewer.models.model import Model
+from llmviewer.timing import engine as engines
+from llmviewer.timing.engine_memory import PINNED, split_version
 
 #: Required columns, and allowed values of `metric`.
 REQUEST_COLUMNS = ("device", "model", "engine", "input_len", "output_len", "metric", "value")
@@ -28,11 +31,6 @@ ENGINE_PRESETS: dict[str, str] = {
     "llama.cpp": "llama.cpp",
     "deepspeed": "deepspeed-mii",
     "sglang": "sglang",
-    "vllm 0.2": "vllm-v0",
-    "vllm 0.3": "vllm-v0",
-    "vllm 0.4": "vllm-v0",
-    "vllm 0.5": "vllm-v0",
-    "vllm 0.6": "vllm-v0",
     "vllm ": "vllm",
     "trtllm": "trtllm",
     "tensorrt-llm 1": "trtllm",
@@ -40,6 +38,8 @@ ENGINE_PRESETS: dict[str, str] = {
     "torch.compile": "torch-compile",
     "torch": "torch-eager",
 }
+#: Version in an engine's name in tables.
+VERSION = re.compile(r"\s(\d+(?:\.\d+)+)")
 #: Weight dtype of a table -> --quantization; for 16 bits the checkpoint's own format.
 QUANTIZATIONS = {
     "fp16": "none",
@@ -76,6 +76,7 @@ class RequestCase:
     """A run and the metric published for it.
 
     batch: concurrent sequences, or users under continuous batching; 0: as many as the KV cache has room for.
+    version: of the engine, if its preset tells versions apart; empty: its newest.
     options: fields of Options and techniques.  Cases with the same `run` are evaluated together.
     """
 
@@ -88,11 +89,17 @@ class RequestCase:
     input_len: float
     output_len: float
     metric: str
+    version: str = ""
+
+    @property
+    def preset(self) -> str:
+        """The engine and its version, as --engine takes them."""
+        return f"{self.engine}{PINNED}{self.version}" if self.version else self.engine
 
     @property
     def run(self) -> tuple[Any, ...]:
         """Everything except sizes and metric."""
-        return (self.hardware, self.model, self.engine, self.batching, self.options)
+        return (self.hardware, self.model, self.preset, self.batching, self.options)
 
     @property
     def layout(self) -> Layout:
@@ -135,6 +142,7 @@ def case_of(row: Mapping[str, Any], device: str = "") -> RequestCase:
         input_len=prompt,
         output_len=output,
         metric=str(row["metric"]),
+        version=version_of(str(row["engine"]), engine),
     )
 
 
@@ -145,8 +153,24 @@ def preset_of(text: str, note: str = "") -> str:
         return "vllm-v0"
     for start, preset in ENGINE_PRESETS.items():
         if f"{word} ".startswith(start):
-            return preset
+            found = VERSION.search(word)
+            return split_version(f"{preset}{PINNED}{found[1]}")[0] if found else preset
     raise unknown("engine", text, sorted(set(ENGINE_PRESETS.values())))
+
+
+def version_of(text: str, preset: str) -> str:
+    """Version in an engine's name, if its preset tells versions apart; empty for one newer than those it knows."""
+    found = VERSION.search(text)
+    known = _load_engine(preset) if found and PINNED not in preset else None
+    if found is None or known is None or not known.versions or known.memory_versions is None:
+        return ""
+    return "" if known.memory_versions.is_newer(found[1], preset) else found[1]
+
+
+@lru_cache(maxsize=64)
+def _load_engine(name: str) -> engines.Engine:
+    """Load an engine preset, cached."""
+    return engines.load(name)
 
 
 def checkpoint(name: str) -> tuple[str, str]:

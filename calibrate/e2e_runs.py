@@ -161,7 +161,7 @@ def evaluate_groups(
         runs.setdefault(case.run, []).append(at)
     for places in runs.values():
         try:
-            configured(cases[places[0]], options.presets(cases[places[0]].engine), options.profile)
+            configured(cases[places[0]], options.presets(cases[places[0]].preset), options.profile)
         except UserError as error:  # holds for every case of the run
             yield RejectedCases(places=tuple(places), reason=str(error))
             continue
@@ -202,7 +202,7 @@ def evaluate_group(
     cases: Sequence[RequestCase], places: Sequence[int], options: EvaluationOptions = DEFAULT_OPTIONS
 ) -> CaseGroup:
     """Evaluate cases of one run as arrays.  Raises UserError."""
-    preset = options.presets(cases[0].engine)
+    preset = options.presets(cases[0].preset)
     configuration, system = configured(cases[0], preset, options.profile)
     budget = preset.max_num_batched_tokens
     request = Request(

@@ -20,7 +20,7 @@ MIN_ROWS_FOR_QUANTILES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EngineFit:
-    """A fitted engine, and measured / predicted of every row with its configuration held out.
+    """A fitted engine, and measured / predicted of every row with its model held out, or else its configuration.
 
     places: row numbers in the table.  possible: not faster than the data-sheet roofline.
     held_out_ratios: the same ratios by what was held out (configuration, model, device).
@@ -48,7 +48,7 @@ def error_summary(fit: EngineFit, chosen: Array) -> dict[str, Any]:
 def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: str) -> str:
     """YAML of a preset with fitted constants, errors and quantiles.
 
-    fits: generation of chips -> fit to its rows; "": to the rows of all other chips.
+    fits: generation of chips, or first of older versions -> fit to its rows; "": to all other rows.
     """
     kept = {key: value for key, value in content.items() if key in (*engine.TEXT_KEYS, *engine.NUMBER_KEYS, "borrowed")}
     fitted = fits[""].engine
@@ -57,10 +57,23 @@ def text_of(content: Mapping[str, Any], fits: Mapping[str, EngineFit], source: s
     possible = np.concatenate([fit.possible for fit in fits.values()])
     rows = {"fitted": int(possible.sum()), "impossible": int((~possible).sum())}
     whole = {**kept, **numbers, "source": source, "rows": rows, **_figures(fits[""])}
-    others = {name: {"ungrouped": fit.engine.ungrouped, **_figures(fit)} for name, fit in fits.items() if name}
+    versions = {first: {"source": own["source"]} for first, own in content.get("versions", {}).items()}
+    versions |= {first: versions[first] | _of_version(fits[first], fitted) for first in versions if first in fits}
+    chips = {name: fit for name, fit in fits.items() if name and name not in versions}
+    others = {name: {"ungrouped": fit.engine.ungrouped, **_figures(fit)} for name, fit in chips.items()}
     whole |= {"generations": others} if others else {}
+    whole |= {"versions": versions} if versions else {}
     whole |= {"memory": content["memory"]} if "memory" in content else {}
     return yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=118, allow_unicode=True)
+
+
+def _of_version(fit: EngineFit, newest: Engine) -> dict[str, Any]:
+    """Figures of older versions; constants that are those of the newest versions are left out."""
+    own = _figures(fit)
+    every = dict.fromkeys((*newest.constants, *own["constants"]))
+    constants = {name: own["constants"].get(name, 0.0) for name in every}
+    differing = {name: value for name, value in constants.items() if value != newest.constants.get(name)}
+    return {"constants": differing, "error": own["error"], "residuals": own["residuals"]}
 
 
 def _figures(fit: EngineFit) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,16 @@ from llmviewer.calibrate.e2e import origin_of
 from llmviewer.calibrate.e2e_rows import RequestCase
 from llmviewer.calibrate.e2e_runs import DEFAULT_OPTIONS, RATE_METRICS, CaseGroup, EvaluationOptions, evaluate_groups
 from llmviewer.calibrate.engine_file import EngineFit, text_of
-from llmviewer.calibrate.engine_rows import UNUSED_ROWS, cases_of
+from llmviewer.calibrate.engine_rows import UNUSED_ROWS, cases_of, has_uncertain_kernels
 from llmviewer.calibrate.fit_tables import read_table
+from llmviewer.calibrate.free_constants import (
+    FREE,
+    FREE_OF_GENERATION,
+    FREE_OF_VERSION,
+    MAX_VALUES,
+    MIN_VALUES,
+    START_VALUES,
+)
 from llmviewer.core import data
 from llmviewer.core.counts import Array, Count
 from llmviewer.core.kinds import Kind
@@ -31,55 +41,14 @@ from llmviewer.serving.batching import RequestTimes
 from llmviewer.timing import engine
 from llmviewer.timing.engine import CONSTANTS, FACTORS, Engine
 
-#: engine -> its fitted constants; all others are zero or as in its file.
-FREE: dict[str, tuple[str, ...]] = {
-    "deepspeed-mii": ("eager", "step", "sequence", "attention"),
-    "gpt-fast": ("gemm", "exchange"),
-    "llama.cpp": ("launch", "gemm", "unit_bytes", "share"),
-    "sglang": ("step", "sequence", "eager", "interference", "request"),
-    "trtllm": ("step", "sequence", "eager", "interference", "request"),
-    "trtllm-cpp": ("step", "launch", "sequence", "group"),
-    "vllm": ("step", "sequence", "eager", "interference", "request"),
-    "vllm-v0": ("step", "group", "sequence", "eager"),
-}
-_OWN_KERNELS = ("step", "group", "sequence", "eager", "gemm", "attention", "exchange")
-#: engine -> generations of chips on which it runs other kernels -> its constants, fitted to their rows alone.
-FREE_OF_GENERATION: dict[str, dict[str, tuple[str, ...]]] = {
-    "deepspeed-mii": {"gaudi2": _OWN_KERNELS},
-    "vllm-v0": {"cdna2": _OWN_KERNELS, "cdna3": _OWN_KERNELS},
-}
-#: Start values, and bounds below: constants in us, factors and shares without unit.
-START_VALUES = {
-    "launch": 1.0,
-    "layer": 5.0,
-    "step": 500.0,
-    "group": 200.0,
-    "collective": 2.0,
-    "sequence": 10.0,
-    "sampling": 5.0,
-    "request": 5e4,
-}
-START_VALUES |= {"eager": 40.0, "interference": 0.8, "unit_bytes": 6.0, "share": 0.85, **dict.fromkeys(FACTORS, 1.0)}
-MAX_VALUES = {
-    **dict.fromkeys(CONSTANTS, 1e6),
-    "interference": 1.0,
-    "unit_bytes": 100.0,
-    "share": 1.0,
-    **dict.fromkeys(FACTORS, 20.0),
-}
-MIN_VALUES = {
-    **dict.fromkeys(CONSTANTS, 0.0),
-    "interference": 0.0,
-    "unit_bytes": 0.5,
-    "share": 0.1,
-    **dict.fromkeys(FACTORS, 0.05),
-}
 #: Log error beyond which a residual counts less than its square, and hardly at all far beyond (Cauchy): tables hold
 #: runs with other settings than stated, such as prompts that hit a prefix cache.
 OUTLIER = 0.1
 #: Weight of the residual of a first-token time under continuous batching, which scatters with the arrivals.
 TTFT_WEIGHT = 0.3
 FOLDS = 5
+#: No constants.
+NOTHING: Mapping[str, float] = MappingProxyType({})
 #: Smaller constants are dropped [us].
 NEGLIGIBLE_US = 1e-2
 
@@ -149,8 +118,17 @@ def with_values(preset: Engine, named: Mapping[str, float]) -> Engine:
     )
 
 
-def solve(preset: Engine, names: Sequence[str], trials: Sequence[Trial], included: Sequence[Array]) -> Engine:
-    """Engine with these constants from least squares of log(measured / predicted) over the included rows."""
+def solve(
+    preset: Engine,
+    names: Sequence[str],
+    trials: Sequence[Trial],
+    included: Sequence[Array],
+    kept: Mapping[str, float] = NOTHING,
+) -> Engine:
+    """Engine with these constants from least squares of log(measured / predicted) over the included rows.
+
+    kept: its other constants, which are not fitted.
+    """
     from scipy.optimize import least_squares
 
     scale = np.array([abs(START_VALUES[name]) for name in names])
@@ -159,7 +137,7 @@ def solve(preset: Engine, names: Sequence[str], trials: Sequence[Trial], include
     weights = [np.array([_weight(case) for case in trial.group.cases]) for trial in trials]
 
     def residuals(x: Array) -> Array:
-        candidate = with_values(preset, dict(zip(names, map(float, x * scale), strict=True)))
+        candidate = with_values(preset, {**kept, **dict(zip(names, map(float, x * scale), strict=True))})
         return np.concatenate(
             [
                 (weight * np.log(np.maximum(trial.ratio(candidate), 1e-3)))[rows]
@@ -176,32 +154,35 @@ def solve(preset: Engine, names: Sequence[str], trials: Sequence[Trial], include
         xtol=1e-5,
         ftol=1e-6,
     )
-    return with_values(
-        preset, {name: float(f"{value:.4g}") for name, value in zip(names, solved.x * scale, strict=True)}
-    )
+    rounded = {name: float(f"{value:.4g}") for name, value in zip(names, solved.x * scale, strict=True)}
+    return with_values(preset, {**kept, **rounded})
 
 
-def fit(preset: Engine, names: Sequence[str], trials: Sequence[Trial]) -> EngineFit:
+def fit(
+    preset: Engine, names: Sequence[str], trials: Sequence[Trial], kept: Mapping[str, float] = NOTHING
+) -> EngineFit:
     """Constants of these names from all rows; errors with every configuration, model and device held out in turn."""
     cases = [case for trial in trials for case in trial.group.cases]
     possible = np.concatenate([trial.group.possible(trial.measured) for trial in trials])
     bases = np.concatenate([[origin_of(trial.group)] * len(trial.measured) for trial in trials])
     # on chips of a maker without measured kernels, their error dominates, unless the constants are for them alone
-    usable = possible & ((bases != "afar") | (bases == "afar").all())
+    certain = np.array([not has_uncertain_kernels(case) for case in cases])
+    usable = possible & certain & ((bases != "afar") | (bases == "afar").all())
     groupings = {
         "configuration": [f"{case.model}/{case.hardware}/{case.layout.devices}" for case in cases],
         "model": [case.model for case in cases],
         "device": [case.hardware for case in cases],
     }
+    solved = partial(solve, preset, names, kept=kept)
     held_out_ratios = {
-        name: _held_out_ratios(preset, names, trials, usable, np.array(_folds(words)))
+        name: _held_out_ratios(solved, len(names), trials, usable, np.array(_folds(words)))
         for name, words in groupings.items()
     }
     places = np.concatenate([trial.group.places for trial in trials])
     return EngineFit(
-        engine=solve(preset, names, trials, _split_by_trial(usable, trials)),
+        engine=solved(trials, _split_by_trial(usable, trials)),
         places=places,
-        ratio=held_out_ratios["configuration"],
+        ratio=np.where(np.isfinite(of_models := held_out_ratios["model"]), of_models, held_out_ratios["configuration"]),
         possible=possible,
         bases=bases,
         metrics=np.array([case.metric for case in cases]),
@@ -223,14 +204,17 @@ def _folds(words: Iterable[str]) -> list[int]:
 
 
 def _held_out_ratios(
-    preset: Engine, names: Sequence[str], trials: Sequence[Trial], usable: Array, folds: Array
+    solved: Callable[..., Engine], constants: int, trials: Sequence[Trial], usable: Array, folds: Array
 ) -> Array:
-    """Ratios of every row under constants fitted without its fold; NaN if too few rows remain to fit."""
+    """Ratios of every row under constants fitted without its fold; NaN if too few rows remain to fit.
+
+    solved: the engine fitted to trials and rows.  constants: number of its fitted constants.
+    """
     found = np.full(len(folds), np.nan)
     for fold in np.unique(folds):
         held_out = folds == fold
-        if (usable & ~held_out).sum() >= 2 * len(names):
-            candidate = solve(preset, names, trials, _split_by_trial(usable & ~held_out, trials))
+        if (usable & ~held_out).sum() >= 2 * constants:
+            candidate = solved(trials, _split_by_trial(usable & ~held_out, trials))
             found[held_out] = np.concatenate([trial.ratio(candidate) for trial in trials])[held_out]
     return found
 
@@ -238,6 +222,28 @@ def _held_out_ratios(
 def _split_by_trial(rows: Array, trials: Sequence[Trial]) -> list[Array]:
     """Split one array over all rows into one per trial."""
     return np.split(rows, np.cumsum([len(trial.measured) for trial in trials])[:-1])
+
+
+def _fits_of(name: str, cases: Mapping[int, RequestCase], values: Array) -> dict[str, EngineFit]:
+    """Fits of an engine: to its rows on a generation of chips or of older versions by name of these, others by ""."""
+    preset = engine.load(name)
+    own_free = {"": FREE[name], **FREE_OF_GENERATION.get(name, {})}
+    parts: dict[str, dict[int, RequestCase]] = {"": {}}
+    for at, case in cases.items():
+        if case.engine == name:
+            generation = specs.load(case.hardware).generation
+            first = replace(preset, version=case.version).first_version
+            part = generation if generation in own_free else "" if first == preset.first_version else first
+            parts.setdefault(part, {})[at] = case
+    fits: dict[str, EngineFit] = {}
+    for part, own in parts.items():  # that of "" is the first
+        trials = make_trials(own, values)
+        if part in own_free:
+            fits[part] = fit(preset.of_generation(part), own_free[part], trials)
+        else:
+            newest = fits[""].engine
+            fits[part] = fit(newest, FREE_OF_VERSION, trials, newest.constants)
+    return fits
 
 
 def main(paths: Sequence[Path], names: Sequence[str] = ()) -> list[EngineFit]:
@@ -252,17 +258,7 @@ def main(paths: Sequence[Path], names: Sequence[str] = ()) -> list[EngineFit]:
     values = frame["value"].to_numpy(dtype=float)
     results: list[EngineFit] = []
     for name in names or FREE:
-        preset = engine.load(name)
-        own_free = {"": FREE[name], **FREE_OF_GENERATION.get(name, {})}
-        parts: dict[str, dict[int, RequestCase]] = {generation: {} for generation in own_free}
-        for at, case in cases.items():
-            if case.engine == name:
-                generation = specs.load(case.hardware).generation
-                parts[generation if generation in parts else ""][at] = case
-        fits = {
-            generation: fit(preset.of_generation(generation), own_free[generation], make_trials(own, values))
-            for generation, own in parts.items()
-        }
+        fits = _fits_of(name, cases, values)
         file = data.folder(engine.FOLDER) / f"{name}.yaml"
         text = text_of(data.read_yaml(file), fits, f"fitted on {source}: docs/calibration.md")
         file.write_text(text, encoding="utf-8")

@@ -76,15 +76,21 @@ def test_notes_set_expert_parallelism() -> None:
 def test_a_static_row_is_predicted_like_analyze() -> None:
     found = predicted(metric="ttft_ms", note="static batch", engine="vllm 0.12")
     same = api.analyze(
-        "llama-3-8b", "h100-sxm", batch_size=8, input_len=512, output_len=64, efficiency="calibrated", engine="vllm"
+        "llama-3-8b",
+        "h100-sxm",
+        batch_size=8,
+        input_len=512,
+        output_len=64,
+        efficiency="calibrated",
+        engine="vllm==0.12",
     )
     assert found.predicted == pytest.approx(float(same.analysis.ttft_s[0]) * 1e3)
 
 
 def test_a_continuous_row_is_predicted_like_analyze() -> None:
     same = api.analyze(
-        "llama-3-8b", "h100-sxm", batch_size=8, input_len=512, output_len=64, efficiency="calibrated", engine="vllm",
-        batching="continuous",
+        "llama-3-8b", "h100-sxm", batch_size=8, input_len=512, output_len=64, efficiency="calibrated",
+        engine="vllm==0.12", batching="continuous",
     )  # fmt: skip
     assert predicted().predicted == pytest.approx(float(same.analysis.tpot_s[0]) * 1e3)
 
@@ -171,6 +177,8 @@ def test_fitting_recovers_the_constants_of_generated_rows() -> None:
     kept = [np.ones(len(sizes), dtype=bool)]
     found = fit_engines.solve(engine.load("vllm-v0"), ("step", "sequence"), [trial], kept)
     assert dict(found.constants) == pytest.approx({"step": 900.0, "sequence": 40.0}, rel=1e-2)
+    apart = fit_engines.solve(engine.load("vllm-v0"), ("step",), [trial], kept, {"sequence": 40.0})
+    assert dict(apart.constants) == pytest.approx({"step": 900.0, "sequence": 40.0}, rel=1e-2)
 
 
 def test_a_fitted_preset_round_trips() -> None:

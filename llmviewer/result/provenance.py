@@ -35,6 +35,7 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
         "figures": sources(chip),
         "assumed": [
             *_memory(analysis, chip),
+            *_version(analysis),
             *unknowns(chip),
             *_host(analysis, chip),
             *_kernels(analysis),
@@ -66,6 +67,13 @@ def _memory(analysis: Analysis, chip: Chip) -> list[str]:
     if chip.reported_memory_bytes is None and np.any(reported_bytes(chip) != chip.memory_bytes):
         found.append(f"CUDA reports {REPORTED_SHARE:.0%} of {chip.name}'s memory")
     return found
+
+
+def _version(analysis: Analysis) -> list[str]:
+    """Versions of the engine whose time constants were used, if they are told apart."""
+    engine = analysis.system.engine
+    first = engine.first_version if analysis.calibration is not None else ""
+    return [f"time of {engine.name}: constants of its versions from {first} on"] if first else []
 
 
 def _host(analysis: Analysis, chip: Chip) -> list[str]:

@@ -17,7 +17,7 @@ from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 from llmviewer.timing import engine_memory
-from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions
+from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions, version_numbers
 from llmviewer.timing.engine_work import gemm_weight_bytes, heads_per_kv_head, narrow_weights, times_paid, unit_clocks
 
 FOLDER = "calibrate/engines"
@@ -49,22 +49,15 @@ FACTORS: dict[str, tuple[Kind, ...]] = {
 }
 TEXT_KEYS = ("title", "kernels", "fusion", "attention", "batching", "mxfp8_inputs", "source")
 NUMBER_KEYS = (
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "graph_tokens",
-    "reserved",
-    "interference",
-    "unit_bytes",
-    "share",
-    "unpacked_bytes",
-    "ungrouped",
-    "cache_write",
-    "expert_skew",
+    *("max_num_batched_tokens", "max_num_seqs", "graph_tokens", "reserved", "interference", "unit_bytes", "share"),
+    *("unpacked_bytes", "ungrouped", "cache_write", "expert_skew"),
 )
 #: Keys of a preset that may differ on chips of another generation, where the engine runs other kernels.
 GENERATION_KEYS = ("constants", "factors", "ungrouped", "error", "residuals")
 #: Generation -> the maker's earlier one, whose values of GENERATION_KEYS it takes if a preset has none of its own.
 EARLIER_GENERATIONS = {"gaudi3": "gaudi2", "cdna4": "cdna3"}
+#: Keys of the versions of a preset; constants that are not stated are those of the newest versions.
+VERSION_KEYS = ("constants", "source", "error", "residuals")
 #: Most tokens of a pass for which engines run a matrix-vector kernel.
 MAX_MATVEC_TOKENS = 8.0
 #: Keys that a fit adds to a preset: its errors and quantiles on held-out rows.
@@ -95,6 +88,7 @@ class Engine:
     interference: fraction of other prompts' prefill that continuous batching puts between a sequence's tokens; the rest
     delays its first token.
     residuals: metric -> origin of the kernels (Calibrated.origin) -> QUANTILES (profile.py) of measured / predicted.
+    versions: first version -> its own values of VERSION_KEYS, which hold until the next first version.
     version: as the user asked for it; empty: not stated.  memory_versions: memory of its known versions, None: unknown.
     memory: memory of its version on the chip it runs on.  max_model_len: longest context; None: the model's.
     """
@@ -124,6 +118,7 @@ class Engine:
     source: str = ""
     error: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     residuals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    versions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     version: str = ""
     memory_versions: MemoryVersions | None = None
     memory: EngineMemory | None = None
@@ -134,7 +129,7 @@ class Engine:
 
         Raises UserError for an unknown version.
         """
-        engine = self.of_generation(chip.generation)
+        engine = self.of_generation(chip.generation).of_version()
         if self.memory_versions is None:
             if self.version:
                 raise UserError(f"engine {self.name}: its versions are not told apart; leave out =={self.version}")
@@ -142,15 +137,25 @@ class Engine:
         return replace(engine, memory=self.memory_versions.on(chip, self.version, self.name))
 
     def of_generation(self, generation: str) -> Engine:
-        """The engine with its kernels on chips of a generation.
-
-        Without its own values it takes those of the maker's generation before it, but not their errors: it keeps those
-        of chips that the preset was not fitted on.
-        """
+        """The engine on chips of a generation: with its own values, or those of the one before without their errors."""
         if generation in self.generations:
             return replace(self, **self.generations[generation])
         earlier = self.generations.get(EARLIER_GENERATIONS.get(generation, ""), {})
         return replace(self, **{name: value for name, value in earlier.items() if name not in FITTED_KEYS})
+
+    @property
+    def first_version(self) -> str:
+        """First of the versions that share the constants of this one; empty: they are not told apart by version."""
+        if not self.version:
+            return next(reversed(list(self.versions)), "")
+        asked = version_numbers(self.version, self.name)
+        return next((one for one in reversed(list(self.versions)) if version_numbers(one, self.name) <= asked), "")
+
+    def of_version(self) -> Engine:
+        """The engine with constants of its version."""
+        own = self.versions.get(self.first_version, {})
+        stated = {name: own[name] for name in ("error", "residuals") if name in own}
+        return replace(self, constants={**self.constants, **own["constants"]}, **stated) if own else self
 
     def terms(self, graph: Graph, step: Step, chip: Chip, seconds: Seconds) -> tuple[tuple[str, Count], ...]:
         """Seconds that a forward pass takes in addition to its kernels, by name; terms that are zero are omitted.
@@ -233,7 +238,8 @@ def load(text: str) -> Engine:
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:
     """An engine preset from the content of its file.  Raises UserError for an unknown key or a value of wrong type."""
-    known = (*TEXT_KEYS, *NUMBER_KEYS, "constants", "factors", "borrowed", "generations", "memory", *FITTED_KEYS)
+    parts = ("constants", "factors", "borrowed", "generations", "versions", "memory")
+    known = (*TEXT_KEYS, *NUMBER_KEYS, *parts, *FITTED_KEYS)
     data.check_keys(content, known, ("title", "kernels", "constants", "source"), name)
     generations = content.get("generations") or {}
     for where, part in ((name, content), *((f"{name}: {own}", generations[own]) for own in generations)):
@@ -250,6 +256,7 @@ def parse(name: str, content: Mapping[str, Any]) -> Engine:
             factors=MappingProxyType(_numbers(content.get("factors"))),
             borrowed={str(key): str(other) for key, other in content.get("borrowed", {}).items()},
             generations={str(own): _of_generation(part, f"{name}: {own}") for own, part in generations.items()},
+            versions=_versions(name, content.get("versions") or {}),
             error=content.get("error", {}),
             memory_versions=engine_memory.parse(name, content.get("memory")),
             residuals=_residuals(content),
@@ -268,6 +275,18 @@ def _of_generation(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         "error": content.get("error", {}),
         "residuals": _residuals(content),
     }
+
+
+def _versions(name: str, content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Fields of an engine by the first version that has them, oldest first."""
+    found: dict[str, dict[str, Any]] = {}
+    for first in sorted(map(str, content), key=lambda one: version_numbers(one, name)):
+        own, where = content[first], f"{name}: version {first}"
+        data.check_keys(own, VERSION_KEYS, ("source",), where)
+        data.check_keys(own.get("constants") or {}, CONSTANTS, (), f"{where}: constants")
+        fitted = {"error": own["error"], "residuals": _residuals(own)} if "error" in own else {}
+        found[first] = {"constants": _numbers(own.get("constants")), "source": str(own["source"]), **fitted}
+    return found
 
 
 def _residuals(content: Mapping[str, Any]) -> dict[str, dict[str, tuple[float, ...]]]:

@@ -108,12 +108,17 @@ class MemoryVersions:
         """The constants of a version; without one, of the newest.  Raises UserError for an unknown version."""
         if not version:
             return self.versions[-1]
-        asked, newest = _numbers(version, engine), _numbers(self.newest, engine)
-        known = [one for one in self.versions if _numbers(one.first, engine) <= asked]
-        if not known or asked[: len(newest)] > newest:
+        asked = version_numbers(version, engine)
+        known = [one for one in self.versions if version_numbers(one.first, engine) <= asked]
+        if not known or self.is_newer(version, engine):
             first = self.versions[0].first
             raise UserError(f"engine {engine}: version {quoted(version)} is not known; known: {first} to {self.newest}")
         return known[-1]
+
+    def is_newer(self, version: str, engine: str) -> bool:
+        """Whether a version is newer than the newest known one; 0.21.3 belongs to 0.21."""
+        newest = version_numbers(self.newest, engine)
+        return version_numbers(version, engine)[: len(newest)] > newest
 
 
 def split_version(text: str) -> tuple[str, str]:
@@ -125,10 +130,10 @@ def split_version(text: str) -> tuple[str, str]:
     if PINNED in text and not version:
         raise UserError(f"engine {quoted(text)}: a version must follow '==', as in vllm==0.19")
     first, before = EARLIER.get(name, ("0", name))
-    return (before if version and _numbers(version, name) < _numbers(first, name) else name), version
+    return (before if version and version_numbers(version, name) < version_numbers(first, name) else name), version
 
 
-def _numbers(version: str, engine: str) -> tuple[int, ...]:
+def version_numbers(version: str, engine: str) -> tuple[int, ...]:
     """The leading numbers of a version: (0, 19, 0) of `0.19.0`.  Raises UserError if there are none."""
     parts = version.split(".")
     if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):

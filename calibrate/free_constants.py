@@ -1,0 +1,51 @@
+"""Constants of engine presets that are fitted, their start values and their bounds."""
+
+from __future__ import annotations
+
+from llmviewer.timing.engine import CONSTANTS, FACTORS
+
+#: engine -> its fitted constants; all others are zero or as in its file.
+FREE: dict[str, tuple[str, ...]] = {
+    "deepspeed-mii": ("eager", "step", "sequence", "attention"),
+    "gpt-fast": ("gemm", "exchange"),
+    "llama.cpp": ("launch", "gemm", "unit_bytes", "share"),
+    "sglang": ("step", "sequence", "eager", "interference", "request"),
+    "trtllm": ("step", "sequence", "eager", "interference", "request"),
+    "trtllm-cpp": ("step", "launch", "sequence", "group"),
+    "vllm": ("step", "sequence", "eager", "interference", "request"),
+    "vllm-v0": ("step", "group", "sequence", "eager"),
+}
+_OWN_KERNELS = ("step", "group", "sequence", "eager", "gemm", "attention", "exchange")
+#: engine -> generations of chips on which it runs other kernels -> its constants, fitted to their rows alone.
+FREE_OF_GENERATION: dict[str, dict[str, tuple[str, ...]]] = {
+    "deepspeed-mii": {"gaudi2": _OWN_KERNELS},
+    "vllm-v0": {"cdna2": _OWN_KERNELS, "cdna3": _OWN_KERNELS},
+}
+#: Constants fitted to the rows of older versions of a preset alone; the others are those of its newest versions.
+FREE_OF_VERSION = ("step", "sequence", "request")
+#: Start values, and bounds below: constants in us, factors and shares without unit.
+START_VALUES = {
+    "launch": 1.0,
+    "layer": 5.0,
+    "step": 500.0,
+    "group": 200.0,
+    "collective": 2.0,
+    "sequence": 10.0,
+    "sampling": 5.0,
+    "request": 5e4,
+}
+START_VALUES |= {"eager": 40.0, "interference": 0.8, "unit_bytes": 6.0, "share": 0.85, **dict.fromkeys(FACTORS, 1.0)}
+MAX_VALUES = {
+    **dict.fromkeys(CONSTANTS, 1e6),
+    "interference": 1.0,
+    "unit_bytes": 100.0,
+    "share": 1.0,
+    **dict.fromkeys(FACTORS, 20.0),
+}
+MIN_VALUES = {
+    **dict.fromkeys(CONSTANTS, 0.0),
+    "interference": 0.0,
+    "unit_bytes": 0.5,
+    "share": 0.1,
+    **dict.fromkeys(FACTORS, 0.05),
+}
