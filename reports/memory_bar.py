@@ -147,12 +147,13 @@ def _limits(memory: dict[str, Any], workload: dict[str, Any]) -> tuple[tuple[str
     """Returns the maximum batch size, context and concurrency within the budget, and the KV budget."""
     context = workload["input_len"] + workload["output_len"]
     batch, longest = memory["max_batch_size"], memory["max_context_len"]
+    cached = memory["max_concurrent_requests"] is not None
     concurrent = _limit(memory["max_concurrent_requests"], f"requests of {fmt.whole(context)} tokens")
     batch_size = fmt.whole(workload["batch_size"])
     return (
         ("Max batch size", _limit(batch, f"sequences of {fmt.whole(context)} tokens")),
         ("Max context", _limit(longest, f"tokens at batch size {batch_size}") + beyond_model(memory)),
-        ("Max concurrency", f"{concurrent} ({_CONCURRENCY})"),
+        ("Max concurrency", f"{concurrent} ({_CONCURRENCY})" if cached else "as the batch size: nothing is cached"),
         ("Limits for", assumed_limits(memory)),
         ("KV budget", _budget(memory)),
         *_engine_figures(memory),
@@ -196,7 +197,7 @@ def _budget(memory: dict[str, Any]) -> str:
     return f"{fmt.memory(budget)} = {share} of free memory; as a fraction of total memory (vLLM) {fmt.memory(of_total)}"
 
 
-def _limit(value: int, unit: str) -> str:
+def _limit(value: int | None, unit: str) -> str:
     if not value:
         return "none fits"
     return "no limit" if value >= UNLIMITED else f"{fmt.whole(value)} {unit}"

@@ -29,8 +29,11 @@ def _fit(found: Verdict, answer: dict[str, Any]) -> str:
     memory = answer["memory"]
     if memory["fits"]:
         used, budget = fmt.memory(memory["total_bytes"]), fmt.memory(memory["budget_bytes"])
+        stored = f"{used} of a budget of {budget} per device"
+        if memory["max_concurrent_requests"] is None:  # an encoder
+            return f"{stored}; nothing is cached"
         concurrent = fmt.whole(memory["max_concurrent_requests"])
-        return f"{used} of a budget of {budget} per device; room for {concurrent} requests of this length at once"
+        return f"{stored}; room for {concurrent} requests of this length at once"
     remedies = " or ".join(change.option for change in found.remedies)
     missing = shortage(memory).removeprefix("does not fit: ").partition(";")[0]
     return (

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from llmviewer import cli
 from llmviewer.core.errors import UserError
 from llmviewer.core.workload import prefill
 from llmviewer.models.load import from_fields
@@ -96,3 +100,16 @@ def test_the_decode_stage_of_an_encoder_is_empty() -> None:
 def test_positions_of_roberta_begin_at_row_two() -> None:
     """A table of 514 rows takes inputs of up to 512 tokens."""
     assert from_fields({**SMALL, "model_type": "roberta", "max_position_embeddings": 514}).max_context == 512
+
+
+@pytest.mark.parametrize(
+    "words", ["report -o {}.html", "plot operators -o {}.png", "plot length -o {}.png", "trace -o {}.json"]
+)
+def test_pages_and_plots_show_the_single_pass(words: str, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**SMALL, "architectures": ["BertModel"], "torch_dtype": "float16"}))
+    command, _, file = words.format(tmp_path / "page").partition(" -o ")
+    asked = f"{command} {config} --hardware a100 --input-len 8 --output-len 1 -o {file}"
+    with pytest.raises(SystemExit, match="0"):
+        cli.run(asked.split())
+    assert Path(file).stat().st_size > 1000

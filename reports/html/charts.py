@@ -56,6 +56,7 @@ def bounds(answers: Answers) -> Chart:
         (answer["configuration"], name, answer["stages"][name])
         for answer in reversed(answers)
         for name in ("decode", "prefill")
+        if answer["stages"][name]["operators"]  # an encoder decodes nothing
     ]
     nonzero = {bound for _, _, stage in stages for bound, seconds in stage["time_by_bound_s"].items() if seconds}
     found = sorted(nonzero, key=ORDER.index)

@@ -51,7 +51,8 @@ def draw(rows: pd.DataFrame, style: Style, title: str = "", totals: pd.DataFrame
     """Draws rows of `frame`.  totals: rows of `curves.frame`, whose intervals of the stages become whiskers."""
     import pandas as pd
 
-    figure, axes = style.figure(1, len(STAGES))
+    stages = {stage: words for stage, words in STAGES.items() if stage in set(rows["stage"])}  # encoders only prefill
+    figure, axes = style.figure(1, len(stages))
     table = rows.pivot_table(index=["stage", "configuration"], columns="name", values="time_s", aggfunc="sum")
     order = list(dict.fromkeys(rows["configuration"]))
     known = (
@@ -62,7 +63,7 @@ def draw(rows: pd.DataFrame, style: Style, title: str = "", totals: pd.DataFrame
     share = table.div(table.sum(axis=1), axis=0).fillna(0.0)
     stacked = bars.parts(share, MAX_OPERATORS)
     kept = {part.name: part.number for part in stacked}
-    for one, (stage, words) in zip(axes, STAGES.items(), strict=True):
+    for one, (stage, words) in zip(axes, stages.items(), strict=True):
         own = pd.DataFrame(table.xs(stage, level="stage")).reindex(order).fillna(0.0)
         curve = curves.of_time(pd.DataFrame({"time_s": own.sum(axis=1)}), "", "time_s", words)
         rest = own[[name for name in own.columns if name not in kept]].sum(axis=1).to_numpy(float)
