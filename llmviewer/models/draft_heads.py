@@ -75,6 +75,8 @@ def refuse_draft(config: Config) -> None:
 
 def with_own_head(model: Model, config: Config) -> Model:
     """The model with the head that its class says: none for an embedder, a small one for a classifier."""
+    if model.is_encoder:
+        return model  # its parser has built the head
     named = class_name(config.fields)
     if named.endswith((*SCORING, *REWARD)):
         return _scoring(model, config, named)
