@@ -20,6 +20,7 @@ CONFIG: dict[str, Any] = {
     "model_type": "llama",
     "torch_dtype": "bfloat16",
     "hidden_size": 64,
+    "max_position_embeddings": 2048,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "num_hidden_layers": 2,

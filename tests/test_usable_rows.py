@@ -179,7 +179,7 @@ def test_mean_lengths_are_rounded_to_tokens() -> None:
 @pytest.mark.parametrize("model", ["llama-2-7b", "mamba-130m"])
 def test_requests_of_more_than_32768_tokens_are_predicted(model: str) -> None:
     """Their passes are priced in pieces: 40,000 decode steps, of which the first piece holds a few."""
-    row = {**REQUEST, "model": model, "metric": "latency_ms"}
+    row = {**REQUEST, "model": model, "metric": "latency_ms", "value": 1e6}
     frame = pd.DataFrame([{**row, "output_len": 30_000}, {**row, "output_len": 32_768}, {**row, "output_len": 40_000}])
     found = e2e.predict(frame, PredictionOptions())
     assert found["reason"].tolist() == ["", "", ""]

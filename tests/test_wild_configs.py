@@ -21,9 +21,11 @@ REASONS = (
     "must be a mapping",
     "is not known",
     "not supported for this architecture",
+    "are not divisible by",  # sizes under another tool's names
+    "must list",
 )
-#: Accepted of 159 configs; 25 others are draft heads, 15 encoders, 19 excerpts in other tools' lists.
-ACCEPTED = 67
+#: Accepted of 159 configs; 25 others are draft heads, 7 encoders or speech models, 31 excerpts in other tools' lists.
+ACCEPTED = 96
 
 
 @pytest.mark.skipif(not WILD.exists(), reason="the collection of configs is absent")

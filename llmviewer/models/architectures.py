@@ -75,7 +75,7 @@ ARCHITECTURES: dict[str, str] = {
     "glm4": "glm.parse_glm4",
     "glm4_moe": "sparse_families.glm4_moe",
     "glm4_moe_lite": "deepseek.glm4_moe_lite",
-    "glm4v_moe_text": "glm.parse_glm4_moe",
+    "glm4v_moe_text": "sparse_families.glm4_moe",
     "glm4v_text": "glm.parse_glm4",
     "glm_moe_dsa": "deepseek.glm_moe_dsa",
     "gpt2": "gpt.parse_gpt2",

@@ -75,6 +75,8 @@ TECHNIQUE = Technique(
         "tokens": TOKENS_HELP,
         "acceptance": ACCEPTANCE_HELP,
         "distilled": "share of rejections that distillation of the draft model avoids (default: 0)",
+        "topk": "children of every node of an EAGLE head's tree (only with its config)",
+        "nodes": "drafted tokens of an EAGLE head's tree (only with its config)",
         "quantization": "number format of the draft model's weights, e.g. w4a16 (default: its checkpoint's)",
         "tensor_parallel_size": "devices that share the draft model (default: those of the target)",
     },
