@@ -115,7 +115,8 @@ def document(predictions: Sequence[pd.DataFrame]) -> dict[str, Any]:
         reasons = joined.loc[joined["predicted"].isna(), "reason"].value_counts()
         scores["not_predicted"] |= {str(reason): int(count) for reason, count in reasons.items()}
     requests = [frame for frame in predictions if e2e.is_request_table(frame.columns)]
-    scores["layouts"] = [row for frame in requests[:1] for row in _layout_scores(pd.concat([frame, *requests[1:]]))]
+    tables = [frame for frame in requests if "layout" in frame.columns]  # benchmarks and profiles have none
+    scores["layouts"] = [*_layout_scores(pd.concat(tables))] if tables else []
     figures = [row for frame in requests for row in _figures(frame)]
     return {**scores, "figures": figures if len(figures) <= MAX_LISTED else []}
 

@@ -77,8 +77,8 @@ def test_refused_decoders_are_refused(model_type: str) -> None:
         from_fields(default_config(model_type))
 
 
-def test_nineteen_of_twenty_decoders_are_read() -> None:
-    assert len(REFUSED) <= 0.05 * len(DECODERS)
+def test_thirteen_of_fourteen_decoders_are_read() -> None:
+    assert len(REFUSED) <= len(DECODERS) / 14
 
 
 def _headings(counts: TorchCounts) -> tuple[int, int, int]:

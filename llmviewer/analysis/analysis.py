@@ -1,7 +1,7 @@
 """Model x system x request -> prefill, decode, memory and metrics.
 
-The composition in one line each: which sequences run concurrently (batching), which forward passes that takes
-(`passes.py`), how long the passes take (`pricing.py`), what the device stores meanwhile (`capacity.py`).
+Which sequences run concurrently (batching), which forward passes that takes (`passes.py`), how long they take
+(`pricing.py`), what the device stores meanwhile (`capacity.py`).
 """
 
 from __future__ import annotations
@@ -295,7 +295,6 @@ def _without_drafts(
 def _one_per_chip(request: Request, system: System) -> Request:
     """A request for each hypothetical chip, where the system's figures are arrays."""
     chips = system.chip.points
-    points = max(map(np.size, (request.batch_size, request.input_len, request.output_len)))
-    if 1 < points != chips > 1:
+    if 1 < (points := max(map(np.size, (request.batch_size, request.input_len, request.output_len)))) != chips > 1:
         raise UserError(f"sequences of one length are needed: the chip's figures have {chips}, the request {points}")
     return request if chips == 1 else replace(request, batch_size=request.batch_size * np.ones(chips))
