@@ -125,13 +125,18 @@ def progress(found: list[Profile]) -> str:
     return "\n".join(lines)
 
 
+def block() -> str:
+    """Both tables, as they stand between the marks."""
+    found = list(shipped())
+    return f"{table(found)}\n\n{PROGRESS}\n\n{progress(found)}"
+
+
 def main() -> None:
     """Write both tables between their marks in docs/calibration.md."""
     page = PAGE.read_text(encoding="utf-8")
-    found = list(shipped())
-    block = f"{BEGIN}\n{table(found)}\n\n{PROGRESS}\n\n{progress(found)}\n{END}"
+    text = f"{BEGIN}\n{block()}\n{END}"
     PAGE.write_text(
-        re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: block, page, flags=re.S), encoding="utf-8"
+        re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: text, page, flags=re.S), encoding="utf-8"
     )
 
 
