@@ -130,7 +130,6 @@ class Dense:
                 mixer=_variant(config, mixer, kind),
                 feed_forward=mlp,
                 residual=Residual.PARALLEL if parallel else Residual.SEQUENTIAL,
-                residual_flops=1.0 + (factor_flops(config, "residual_multiplier") if self.factors else 0.0),
             )
 
         return self._model(config, dtype, parts.group_layers(kinds, layer))
@@ -189,16 +188,16 @@ class Dense:
         hidden = hidden_size(config)
         norm = self.norm("final_norm", hidden, dtype) if self.final_norm else None
         plain = parts.model(config, dtype, layers, norm, tied=self.tied)
-        scaled = _on(config, self.scaled) or (self.factors and bool(factor_flops(config, "embedding_multiplier")))
         rows = 0 if self.positions is None else config.count("max_position_embeddings") + self.positions
         cap = float(self.caps and config.has("final_logit_softcapping"))
-        logit_flops = SOFT_CAP_FLOPS * cap + (factor_flops(config, "logits_scaling") if self.factors else 0.0)
         before = self.norm("embedding_norm", hidden, dtype) if self.embedding_norm else None
         built = replace(
             plain,
-            embedding=replace(plain.embedding, scaled=scaled, positions=rows, norm=before),
-            head=replace(plain.head, logit_flops=logit_flops, logit_special=cap),
+            embedding=replace(plain.embedding, scaled=_on(config, self.scaled), positions=rows, norm=before),
+            head=replace(plain.head, logit_flops=SOFT_CAP_FLOPS * cap, logit_special=cap),
         )
+        if self.factors:
+            built = parts.with_multipliers(built, config)
         if self.beside:
             built = parts.with_other_parts(built, config, self.beside)
         return parts.with_head_bias(built) if _on(config, self.head_bias) else built
@@ -206,11 +205,6 @@ class Dense:
 
 def _on(config: Config, switch: Switch) -> bool:
     return config.flag(switch, default=False) if isinstance(switch, str) else switch
-
-
-def factor_flops(config: Config, name: str) -> float:
-    """FLOP per element of a factor: 1, or 0 if the factor is 1."""
-    return float(config.number(name, 1.0) != 1.0)
 
 
 def _variant(config: Config, mixer: Mixer, kind: tuple[str, str]) -> Mixer:

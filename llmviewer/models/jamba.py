@@ -8,11 +8,10 @@ from dataclasses import replace
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Projections
 from llmviewer.layers.decoder import FeedForward, Mixer
-from llmviewer.layers.mamba import Mamba
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.fields import hidden_size, layer_count
-from llmviewer.models.mamba import dt_rank
+from llmviewer.models.mamba import prefixed_mamba
 from llmviewer.models.model import Model
 from llmviewer.ops.norm import rms_norm
 
@@ -22,7 +21,8 @@ def parse_jamba(config: Config, dtype: Dtype) -> Model:
     config.expect("sliding_window", None)
     config.ignore("use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep")
     attention = replace(parts.attention(config, dtype, Projections()), rotary_dim=0)
-    mixers: dict[str, Mixer] = {"attention": attention, "mamba": _mamba(config, dtype)}
+    mamba = replace(prefixed_mamba(config, dtype), inner_norms=True)
+    mixers: dict[str, Mixer] = {"attention": attention, "mamba": mamba}
     mixing, ffn = _periodic(config, "attn", ("attention", "mamba")), _periodic(config, "expert", ("moe", "dense"))
     if config.count("num_experts", 16) == 1:
         ffn = ["dense"] * len(ffn)
@@ -43,18 +43,3 @@ def _periodic(config: Config, prefix: str, words: tuple[str, str]) -> list[str]:
     period = config.count(f"{prefix}_layer_period")
     offset = config.count(f"{prefix}_layer_offset", minimum=0)
     return [words[0] if layer % period == offset else words[1] for layer in range(layer_count(config))]
-
-
-def _mamba(config: Config, dtype: Dtype) -> Mamba:
-    hidden = hidden_size(config)
-    return Mamba(
-        hidden=hidden,
-        inner=config.count("mamba_expand", 2) * hidden,
-        state=config.count("mamba_d_state", 16),
-        dt_rank=dt_rank(config, "mamba_dt_rank"),
-        kernel=config.count("mamba_d_conv", 4),
-        dtype=dtype,
-        bias=config.flag("mamba_proj_bias", default=False),
-        conv_bias=config.flag("mamba_conv_bias", default=True),
-        inner_norms=True,
-    )

@@ -1,8 +1,9 @@
-"""Patterns of dense models: which layers have a window, and which have rope."""
+"""Patterns of layers: which of them have a window, and which have rope."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from llmviewer.core.errors import UserError, unknown
@@ -38,10 +39,26 @@ def nowhere(config: Config, types: Sequence[str]) -> list[bool]:
     return [False] * len(types)
 
 
-def first_of_four(config: Config) -> list[str]:
-    """`full` for the first of every four layers, else `sliding`; the config may list the types."""
-    default = ["sliding" if layer % 4 else "full" for layer in range(layer_count(config))]
-    return layer_types(config, ("full", "sliding"), default)
+@dataclass(frozen=True, slots=True)
+class FullEvery:
+    """`full` in every n-th layer and `sliding` in the others, unless `layer_types` lists them.
+
+    field: holds n, which is `default` if missing.  at: remainder of the numbers of full layers, from 0.
+    """
+
+    field: str
+    default: int
+    at: int = -1
+
+    def __call__(self, config: Config) -> list[str]:
+        """The type of every layer."""
+        period = config.count(self.field, self.default) if self.field else self.default
+        places = range(layer_count(config))
+        default = ["full" if layer % period == self.at % period else "sliding" for layer in places]
+        return layer_types(config, ("sliding", "full"), default)
+
+
+first_of_four = FullEvery("", 4, at=0)
 
 
 def all_sliding(config: Config) -> list[str]:

@@ -66,6 +66,21 @@ def parse_mamba2(config: Config, dtype: Dtype) -> Model:
     return _model(config, dtype, mixer)
 
 
+def prefixed_mamba(config: Config, dtype: Dtype) -> Mamba:
+    """Mamba-1 of a hybrid, whose fields begin with `mamba_`."""
+    hidden = hidden_size(config)
+    return Mamba(
+        hidden=hidden,
+        inner=config.count("mamba_expand", 2) * hidden,
+        state=config.count("mamba_d_state", 16),
+        dt_rank=dt_rank(config, "mamba_dt_rank"),
+        kernel=config.count("mamba_d_conv", 4),
+        dtype=dtype,
+        bias=config.flag("mamba_proj_bias", default=False),
+        conv_bias=config.flag("mamba_conv_bias", default=True),
+    )
+
+
 def dt_rank(config: Config, name: str) -> int:
     """Rank of Mamba-1's time-step projection; `auto` is hidden_size / 16, rounded up."""
     is_auto = config.get(name, "auto") == "auto"

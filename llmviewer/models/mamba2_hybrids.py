@@ -13,7 +13,6 @@ from llmviewer.layers.mlp import Mlp
 from llmviewer.layers.parallel_mixers import ParallelMixers
 from llmviewer.models import parts
 from llmviewer.models.config import Config
-from llmviewer.models.dense import factor_flops
 from llmviewer.models.fields import group_count, hidden_size, layer_count
 from llmviewer.models.model import Model
 from llmviewer.ops.norm import rms_norm
@@ -50,15 +49,8 @@ def parse_granitemoehybrid(config: Config, dtype: Dtype) -> Model:
     attention = _attention(config, dtype)
     if config.get("position_embedding_type") != "rope":
         attention = replace(attention, rotary_dim=0)
-    words = _words(config)
-    plain = _hybrid(config, dtype, words, attention, _granite_feed_forward(config, dtype))
-    residual_flops = 1.0 + factor_flops(config, "residual_multiplier")
-    return replace(
-        plain,
-        layers=tuple(replace(layer, residual_flops=residual_flops) for layer in plain.layers),
-        embedding=replace(plain.embedding, scaled=bool(factor_flops(config, "embedding_multiplier"))),
-        head=replace(plain.head, logit_flops=factor_flops(config, "logits_scaling")),
-    )
+    plain = _hybrid(config, dtype, _words(config), attention, _granite_feed_forward(config, dtype))
+    return parts.with_multipliers(plain, config)
 
 
 def parse_falcon_h1(config: Config, dtype: Dtype) -> Model:
@@ -78,8 +70,8 @@ def parse_falcon_h1(config: Config, dtype: Dtype) -> Model:
     built = parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
     return replace(
         built,
-        embedding=replace(built.embedding, scaled=bool(factor_flops(config, "embedding_multiplier"))),
-        head=replace(built.head, logit_flops=factor_flops(config, "lm_head_multiplier")),
+        embedding=replace(built.embedding, scaled=bool(parts.factor_flops(config, "embedding_multiplier"))),
+        head=replace(built.head, logit_flops=parts.factor_flops(config, "lm_head_multiplier")),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.layers.attention import Attention, QkNorm
-from llmviewer.layers.decoder import DecoderLayer, Mixer, Norms
+from llmviewer.layers.decoder import DecoderLayer, Mixer
 from llmviewer.layers.gated_delta_net import GatedDeltaNet
 from llmviewer.models import parts
 from llmviewer.models.config import Config
@@ -21,8 +21,7 @@ def parse_olmo_hybrid(config: Config, dtype: Dtype) -> Model:
     config.ignore("linear_allow_neg_eigval")  # doubles beta
     config.defaults(rope_parameters=None)
     hidden, mlp = hidden_size(config), parts.mlp(config, dtype, config.count("intermediate_size"))
-    post = Norms(attn_post=rms_norm("attn_norm", hidden, dtype), mlp_post=rms_norm("mlp_norm", hidden, dtype))
-    norms = {"full": post, "linear": parts.pre_norms(config, dtype)}
+    norms = {"full": parts.post_norms(config, dtype), "linear": parts.pre_norms(config, dtype)}
     mixers: dict[str, Mixer] = {"full": _attention(config, dtype), "linear": _delta_net(config, dtype)}
 
     def layer(kind: str, repeats: int) -> DecoderLayer:

@@ -122,6 +122,12 @@ def sandwich_norms(config: Config, dtype: Dtype) -> Norms:
     return replace(pre_norms(config, dtype), **post)
 
 
+def post_norms(config: Config, dtype: Dtype) -> Norms:
+    """RMSNorms after the mixer and after the feed-forward part, none before (OLMo 2)."""
+    hidden = hidden_size(config)
+    return Norms(attn_post=rms_norm("attn_norm", hidden, dtype), mlp_post=rms_norm("mlp_norm", hidden, dtype))
+
+
 def uniform_layers(
     config: Config, norms: Norms, mixer: Mixer, feed_forward: FeedForward, residual: Residual = Residual.SEQUENTIAL
 ) -> tuple[DecoderLayer, ...]:
@@ -175,6 +181,24 @@ def model(
         layers=layers,
         head=Head(lm_head=lm_head, tied=config.flag("tie_word_embeddings", default=tied), norm=norm),
         max_context=max_context(config),
+    )
+
+
+def factor_flops(config: Config, name: str) -> float:
+    """FLOP per element of a factor: 1, or 0 if the factor is 1."""
+    return float(config.number(name, 1.0) != 1.0)
+
+
+def with_multipliers(built: Model, config: Config) -> Model:
+    """The model with Granite's factors on embeddings, branches and logits."""
+    residual_flops = 1.0 + factor_flops(config, "residual_multiplier")
+    scaled = built.embedding.scaled or bool(factor_flops(config, "embedding_multiplier"))
+    logit_flops = built.head.logit_flops + factor_flops(config, "logits_scaling")
+    return replace(
+        built,
+        layers=tuple(replace(layer, residual_flops=residual_flops) for layer in built.layers),
+        embedding=replace(built.embedding, scaled=scaled),
+        head=replace(built.head, logit_flops=logit_flops),
     )
 
 

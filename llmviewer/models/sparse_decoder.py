@@ -22,25 +22,6 @@ def all_full(config: Config) -> list[str]:
     return layer_types(config, ("full",), ["full"] * layer_count(config))
 
 
-@dataclass(frozen=True, slots=True)
-class FullEvery:
-    """`full` in every n-th layer and `sliding` in the others, unless `layer_types` lists them.
-
-    field: holds n, which is `default` if missing.  at: remainder of the numbers of full layers, from 0.
-    """
-
-    field: str
-    default: int
-    at: int = -1
-
-    def __call__(self, config: Config) -> list[str]:
-        """The type of every layer."""
-        period = config.count(self.field, self.default) if self.field else self.default
-        places = range(layer_count(config))
-        default = ["full" if layer % period == self.at % period else "sliding" for layer in places]
-        return layer_types(config, ("sliding", "full"), default)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedQuery:
     """Grouped-query attention of a family: `full` layers, and `sliding` ones with the window `sliding_window`.

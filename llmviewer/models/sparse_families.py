@@ -19,31 +19,16 @@ from llmviewer.models.experts import (
     same_in_every_layer,
 )
 from llmviewer.models.fields import head_count, hidden_size, layer_count, layer_types
+from llmviewer.models.layer_patterns import FullEvery, first_of_four
 from llmviewer.models.model import Model
 from llmviewer.models.qwen import sparse_layers
-from llmviewer.models.sparse_decoder import FullEvery, GroupedQuery, SparseDecoder
+from llmviewer.models.sparse_decoder import GroupedQuery, SparseDecoder
 from llmviewer.ops.norm import Norm, layer_norm, rms_norm
 
 #: DeepSeek-V3's way to choose experts: sigmoid scores plus a stored correction.
 CORRECTED = Experts(correction_bias=True)
 #: Attention with QK-norm per head and 128 elements per head, as in Qwen3.
 NORMED_128 = GroupedQuery(qk_norm=QkNorm.PER_HEAD, head_dim=128)
-
-
-def post_norms(config: Config, dtype: Dtype) -> Norms:
-    """RMSNorms after the mixer and after the feed-forward part, none before (OLMo-2)."""
-    hidden = hidden_size(config)
-    return Norms(attn_post=rms_norm("attn_norm", hidden, dtype), mlp_post=rms_norm("mlp_norm", hidden, dtype))
-
-
-def with_multipliers(model: Model, config: Config) -> Model:
-    """Granite's factors on embeddings, residual sums and logits; a factor of 1 costs nothing."""
-    config.ignore("attention_multiplier")  # replaces 1 / sqrt(head_dim): no extra work
-    names = ("residual_multiplier", "embedding_multiplier", "logits_scaling")
-    residual, embedded, logits = (float(config.number(name, 1.0) != 1.0) for name in names)
-    layers = tuple(replace(layer, residual_flops=1.0 + residual) for layer in model.layers)
-    embedding = replace(model.embedding, scaled=bool(embedded))
-    return replace(model, layers=layers, embedding=embedding, head=replace(model.head, logit_flops=logits))
 
 
 def _glm_head_dim(config: Config) -> None:
@@ -107,7 +92,10 @@ ernie4_5_moe = SparseDecoder(
 )
 
 granitemoe = SparseDecoder(
-    experts=Experts(width="intermediate_size", shared=""), finish=with_multipliers, expected={"mlp_bias": (False,)}
+    experts=Experts(width="intermediate_size", shared=""),
+    finish=parts.with_multipliers,
+    expected={"mlp_bias": (False,)},
+    ignored=("attention_multiplier",),  # replaces 1 / sqrt(head_dim): no extra work
 )
 
 granitemoeshared = replace(
@@ -117,7 +105,7 @@ granitemoeshared = replace(
 
 def _granite_swa_types(config: Config) -> list[str]:
     """Full attention in every fourth layer, from the first; layers whose `layer_rope_theta` is 0 have no rope."""
-    types = FullEvery("", 4, at=0)(config)
+    types = first_of_four(config)
     thetas = config.get("layer_rope_theta") or [1.0] * len(types)
     return [name if theta else f"{name}_nope" for name, theta in zip(types, thetas, strict=True)]
 
@@ -184,7 +172,7 @@ aria_text = SparseDecoder(
 flex_olmo = SparseDecoder(
     mixers=GroupedQuery(qk_norm=QkNorm.WHOLE),
     experts=Experts(width="intermediate_size", shared=""),
-    norms=post_norms,
+    norms=parts.post_norms,
 )
 
 

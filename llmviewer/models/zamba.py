@@ -14,7 +14,7 @@ from llmviewer.layers.shared_block import SharedBlockMixer
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.fields import group_count, head_count, hidden_size, kv_head_count, layer_count
-from llmviewer.models.mamba import dt_rank
+from llmviewer.models.mamba import prefixed_mamba
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activation
 from llmviewer.ops.norm import rms_norm
@@ -90,19 +90,8 @@ def _mlp(config: Config, dtype: Dtype) -> Mlp:
 
 
 def _mamba(config: Config, dtype: Dtype) -> Mamba:
-    hidden = hidden_size(config)
-    inner = config.count("mamba_expand", 2) * hidden
-    return Mamba(
-        hidden=hidden,
-        inner=inner,
-        state=config.count("mamba_d_state", 16),
-        dt_rank=dt_rank(config, "mamba_dt_rank"),
-        kernel=config.count("mamba_d_conv", 4),
-        dtype=dtype,
-        bias=config.flag("mamba_proj_bias", default=False),
-        conv_bias=config.flag("mamba_conv_bias", default=True),
-        heads=group_count(config, "n_mamba_heads", 2, heads=inner),
-    )
+    plain = prefixed_mamba(config, dtype)
+    return replace(plain, heads=group_count(config, "n_mamba_heads", 2, heads=plain.inner))
 
 
 def _mamba2(config: Config, dtype: Dtype) -> Mamba2:
