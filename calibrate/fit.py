@@ -7,8 +7,9 @@ quantiles come only from those predictions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -169,10 +170,10 @@ def _constants(
         found = least_squares(residuals, first, bounds=bounds, loss="soft_l1", f_scale=OUTLIER)
         return float(found.cost), named(found.x)
 
-    def felt(settings: dict[str, float]) -> bool:
-        """Whether any row feels a setting; a size of all-reduces among all-gathers needs no fit of its own."""
-        plain = family.start_values()
-        return not np.array_equal(_predict(sample, plain | settings, others)[0], _predict(sample, plain, others)[0])
+    def felt(settings: Constants) -> bool:
+        """Whether a setting changes any row; a size of all-reduces among all-gathers needs no fit of its own."""
+        pairs = ((_predict(sample, start, others)[0], {**start, **settings}) for start in family.starts())
+        return any(not np.array_equal(plain, _predict(sample, changed, others)[0]) for plain, changed in pairs)
 
     best = _with_best_settings(family, solved, felt) if known is None else solved(known)[1]
     return {name: float(f"{value:.5g}") for name, value in best.items()}
@@ -189,18 +190,27 @@ def _least_squares() -> Any:
 def _with_best_settings(
     family: Family,
     solved: Callable[[Constants], tuple[float, dict[str, float]]],
-    felt: Callable[[dict[str, float]], bool],
+    felt: Callable[[Constants], bool],
 ) -> dict[str, float]:
-    """Constants with each discrete setting, one after another, at its best value if that saves enough cost."""
-    cost, best = solved(family.start_values())
+    """Constants with each discrete setting, one after another, at its best value if that saves enough cost.
+
+    Other values are tried from all starts of the family, the first from the others only if that saves as much.
+    """
+
+    def best_of(starts: Iterable[Constants], settings: Constants) -> tuple[float, dict[str, float]]:
+        return min((solved({**start, **settings}) for start in starts), key=itemgetter(0), default=(np.inf, {}))
+
+    first, *others = family.starts()
+    cost, best = solved(first)
     for constant in family.constants:
         for value in constant.choices:
-            if value != family.start_values()[constant.name] and felt({constant.name: value}):
-                tried = solved(family.start_values() | _settings(family, best) | {constant.name: value})
+            if value != constant.start and felt({constant.name: value}):
+                tried = best_of((first, *others), _settings(family, best) | {constant.name: value})
                 saves = MIN_COST_SAVING if best[constant.name] == constant.start else 0.0
                 if tried[0] < cost * (1.0 - saves):
                     cost, best = tried
-    return best
+    tried = best_of(others, _settings(family, best))
+    return tried[1] if tried[0] < cost * (1.0 - MIN_COST_SAVING) else best
 
 
 def _settings(family: Family, constants: Constants) -> dict[str, float]:

@@ -18,6 +18,7 @@ Constants: TypeAlias = Mapping[str, float]
 class Constant:
     """A fitted number.  start: initial value of a fit; low, high: physical bounds.
 
+    also: further initial values, for a fit whose cost has several minima.
     choices: values of a discrete setting, such as a threshold; the fit tries each of them.
     derived: not fitted to rows, but derived from other fits.
     """
@@ -28,6 +29,7 @@ class Constant:
     start: float
     low: float
     high: float
+    also: tuple[float, ...] = ()
     choices: tuple[float, ...] = ()
     derived: bool = False
 
@@ -64,3 +66,8 @@ class Family:
     def start_values(self) -> dict[str, float]:
         """Start values of the constants."""
         return {constant.name: constant.start for constant in self.constants}
+
+    def starts(self) -> list[dict[str, float]]:
+        """The start values, and these with each further initial value of a constant."""
+        plain = self.start_values()
+        return [plain, *(plain | {constant.name: value} for constant in self.constants for value in constant.also)]

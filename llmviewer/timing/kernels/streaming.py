@@ -102,7 +102,10 @@ FAMILY = Family(
         Constant(name="floor", unit="us", meaning="shortest kernel", start=2.0, low=0.0, high=100.0),
         Constant(name="memory", unit="1", meaning="share of the bandwidth", start=0.8, low=0.05, high=1.0),
         Constant(name="warm", unit="1", meaning="speed-up by data in the L2", start=1.3, low=1.0, high=16.0),
-        Constant(name="unit", unit="byte/cycle", meaning="throughput of one unit", start=5.0, low=0.5, high=200.0),
+        Constant(
+            name="unit", unit="byte/cycle", meaning="throughput of one unit", start=5.0, low=0.5, high=200.0,
+            also=(1.0, 20.0),
+        ),
         Constant(
             name="spread", unit="1", meaning="1: a row is spread over all units, 0: it is processed by one unit",
             start=0.0, low=0.0, high=1.0, choices=(0.0, 1.0),
