@@ -23,7 +23,6 @@ REFUSED: dict[str, str] = {
     "blt": "its large part runs on patches of bytes, whose number depends on the text",
     "gemma4_unified_assistant": "a draft head without a cache of its own: it reads that of its target model",
     "inkling2_text": "convolutions with weights made per token, and attention over outputs of earlier groups of layers",
-    "lfm3": "attention with a gate per head beside short convolutions of another form",
     "qwen4_exp": "its text part is qwen4_exp_text",
     "qwen4_exp_text": "a hybrid that is not read yet",
     "xlstm": "matrix memories with exponential gates",

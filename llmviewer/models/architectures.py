@@ -112,6 +112,7 @@ ARCHITECTURES: dict[str, str] = {
     "laguna": "sparse_attention.laguna",
     "lfm2": "lfm.parse_lfm2",
     "lfm2_moe": "lfm.parse_lfm2_moe",
+    "lfm3": "lfm.parse_lfm3",
     "llama": "llama.LLAMA",
     "llama4_text": "llama4.parse_llama4",
     "longcat_flash": "deepseek.longcat_flash",

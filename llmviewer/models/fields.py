@@ -84,6 +84,18 @@ def rotary_dim(config: Config, head_dim: int, *, factor: float = 1.0) -> int:
     return int(head_dim * config.fraction("partial_rotary_factor", nested or factor))
 
 
+def rotary_dim_by_type(config: Config, layer_type: str, head_dim: int, factor: float) -> int:
+    """Rotated elements per head in layers of a type (`full`, `sliding`), which have rope parameters of their own.
+
+    factor: the share that is rotated if the config states no rope parameters.
+    """
+    if config.has("rope_parameters"):
+        rope = config.section("rope_parameters").section(f"{layer_type}_attention")
+        rope.ignore("rope_theta", "rope_type")
+        factor = rope.fraction("partial_rotary_factor", 1.0)
+    return int(head_dim * factor)
+
+
 def layer_types(config: Config, allowed: tuple[str, ...], default: Sequence[str]) -> list[str]:
     """Type of every layer, one of `allowed` (`full`, `sliding`, `linear`): `layer_types`, else the class's default."""
     if not config.has("layer_types"):

@@ -15,7 +15,7 @@ from llmviewer.layers.per_layer_inputs import PerLayerEmbedding, PerLayerInput
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.dense import sizes
-from llmviewer.models.fields import group_count, hidden_size, layer_count, sliding_or_full, window
+from llmviewer.models.fields import group_count, hidden_size, layer_count, rotary_dim_by_type, sliding_or_full, window
 from llmviewer.models.gemma import gemma_model
 from llmviewer.models.model import Model
 from llmviewer.ops.elementwise import activation
@@ -103,24 +103,17 @@ def _attention(config: Config, dtype: Dtype, layer_type: str) -> Attention:
         parts.attention(config, dtype, parts.projections(config)), qk_norm=QkNorm.PER_HEAD, values=Values.NORMED
     )
     if layer_type == "sliding":
-        return replace(base, window=window(config), rotary_dim=_rotated_dim(config, layer_type, base.head_dim))
+        return replace(
+            base, window=window(config), rotary_dim=rotary_dim_by_type(config, layer_type, base.head_dim, 1.0)
+        )
     head_dim = config.count("global_head_dim")
-    full = replace(base, head_dim=head_dim, rotary_dim=_rotated_dim(config, layer_type, head_dim))
+    rotary_dim = rotary_dim_by_type(config, layer_type, head_dim, FULL_ROTARY_FACTOR)
+    full = replace(base, head_dim=head_dim, rotary_dim=rotary_dim)
     keys_are_values = config.flag("attention_k_eq_v", default=False)
     if keys_are_values or config.has("per_layer_config"):
         kv_heads = group_count(config, "num_global_key_value_heads", base.kv_heads, heads=base.heads)
         full = replace(full, kv_heads=kv_heads)
     return replace(full, values=Values.KEYS) if keys_are_values else full
-
-
-def _rotated_dim(config: Config, layer_type: str, head_dim: int) -> int:
-    """Rotated elements per head; sliding and full layers have separate rope parameters."""
-    factor = {"full": FULL_ROTARY_FACTOR, "sliding": 1.0}[layer_type]
-    if not config.has("rope_parameters"):
-        return int(head_dim * factor)
-    rope = config.section("rope_parameters").section(f"{layer_type}_attention")
-    rope.ignore("rope_theta", "rope_type")
-    return int(head_dim * rope.fraction("partial_rotary_factor", 1.0))
 
 
 def _norms(config: Config, dtype: Dtype) -> Norms:

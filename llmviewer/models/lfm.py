@@ -10,12 +10,15 @@ from llmviewer.layers.decoder import FeedForward, Mixer
 from llmviewer.layers.gated_conv import GatedConv
 from llmviewer.models import parts
 from llmviewer.models.config import Config
-from llmviewer.models.fields import hidden_size, layer_count
+from llmviewer.models.fields import head_size, hidden_size, layer_count, rotary_dim_by_type
 from llmviewer.models.model import Model
 from llmviewer.ops.norm import rms_norm
 
 #: Entries of `layer_types`.
 WORDS = {"conv": "conv", "full_attention": "full"}
+WORDS_OF_LFM3 = WORDS | {"sliding_attention": "sliding"}
+#: Share of a head that rope rotates in LFM3, by type of layer.
+ROTATED_IN_LFM3 = {"full": 0.5, "sliding": 1.0}
 #: Fields of the published files that the class does not read.
 UNREAD = (
     "block_dim block_mlp_init_scale block_norm_eps block_out_init_scale block_use_swiglu block_use_xavier_init "
@@ -36,16 +39,43 @@ def parse_lfm2_moe(config: Config, dtype: Dtype) -> Model:
     return _model(config, dtype, ["dense" if layer < dense else "moe" for layer in range(layer_count(config))])
 
 
+def parse_lfm3(config: Config, dtype: Dtype) -> Model:
+    """Lfm3ForCausalLM: convolutions beside windowed and full attention with a gate per head; norms after branches."""
+    config.defaults(num_key_value_heads=4, tie_word_embeddings=True)
+    depth = layer_count(config)
+    default = ["full" if at % 4 == 2 else "sliding" if at % 4 == 0 and at else "conv" for at in range(depth)]
+    listed = config.words("layer_types", WORDS_OF_LFM3, depth) if config.has("layer_types") else ()
+    kinds = [WORDS_OF_LFM3[word] for word in listed] or default
+    attention = parts.attention(config, dtype, parts.projections(config), head_dim=head_size(config, 128))
+    gated = config.flag("use_attention_gate", default=True)
+    rotary = {
+        kind: rotary_dim_by_type(config, kind, attention.head_dim, factor) for kind, factor in ROTATED_IN_LFM3.items()
+    }
+    full = replace(_normed(attention), gate=gated, gate_width=int(gated), rotary_dim=rotary["full"])
+    sliding = replace(full, window=float(config.count("sliding_window", 256)), rotary_dim=rotary["sliding"])
+    conv = _conv(config, dtype, kernel=7)
+    sandwich = config.flag("use_sandwich_norm", default=True)
+    norms = (parts.sandwich_norms if sandwich else parts.pre_norms)(config, dtype)
+    mixers: dict[str, Mixer] = {"full": full, "sliding": sliding, "conv": conv}
+    mlp: dict[str, FeedForward] = {"dense": parts.gated_mlp(config, dtype)}
+    layers = parts.layers_by_kind([(kind, "dense") for kind in kinds], norms, mixers, mlp)
+    return parts.model(config, dtype, layers, rms_norm("final_norm", conv.hidden, dtype))
+
+
+def _conv(config: Config, dtype: Dtype, kernel: int) -> GatedConv:
+    return GatedConv(
+        hidden=hidden_size(config),
+        kernel=config.count("conv_L_cache", kernel),
+        dtype=dtype,
+        bias=config.flag("conv_bias", default=False),
+    )
+
+
 def _model(config: Config, dtype: Dtype, ffn: list[str]) -> Model:
     config.ignore(*UNREAD, "full_attn_idxs")
     config.defaults(num_key_value_heads=8, tie_word_embeddings=config.get("tie_embedding", True))
     attention = parts.attention(config, dtype, parts.projections(config))
-    conv = GatedConv(
-        hidden=hidden_size(config),
-        kernel=config.count("conv_L_cache", 3),
-        dtype=dtype,
-        bias=config.flag("conv_bias", default=False),
-    )
+    conv = _conv(config, dtype, kernel=3)
     mixers: dict[str, Mixer] = {"full": _normed(attention), "conv": conv}
     kinds = list(zip(_words(config), ffn, strict=True))
     layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), mixers, _feed_forwards(config, dtype, ffn))
