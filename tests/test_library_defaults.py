@@ -18,7 +18,6 @@ PROMPT, CACHED, BATCH = 48, 40, 2
 DECODERS = [model_type for model_type in causal_classes() if model_type not in LEFT_OUT]
 #: Decoders that are refused -> why.
 REFUSED: dict[str, str] = {
-    "bailing_hybrid": "delta attention with gates of full rank beside latent attention",
     "beam": "a hybrid that is not read yet",
     "blt": "its large part runs on patches of bytes, whose number depends on the text",
     "gemma4_unified_assistant": "a draft head without a cache of its own: it reads that of its target model",

@@ -17,9 +17,11 @@ from llmviewer.ops.recurrence import Recurrence, StateUpdate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KimiDelta:
-    """A mixer with `heads` states of head_dim x head_dim; decay and output gate pass a rank of head_dim.
+    """A mixer with `heads` states of head_dim x head_dim.
 
     Queries, keys and values are one matrix and one convolution, as engines store them.
+    low_rank: the projections of decay and output gate pass a rank of head_dim (Kimi-Linear), else they are one matrix
+    each (Ling 3).
     """
 
     hidden: int
@@ -27,6 +29,7 @@ class KimiDelta:
     head_dim: int
     kernel: int
     dtype: Dtype
+    low_rank: bool = True
 
     @property
     def _width(self) -> int:
@@ -41,7 +44,7 @@ class KimiDelta:
         tokens = step.tokens
         project = self._linear("qkv_proj", self.hidden, 3 * self._width).operator(x, tokens)
         convolve = self._conv().operator(step, project.output)
-        decay, gate = (self._low_rank(name, tokens, x) for name in ("f", "g"))
+        decay, gate = (self._gate(name, tokens, x) for name in ("f", "g"))
         beta = self._linear("b_proj", self.hidden, self.heads).operator(x, tokens)
         reads = tuple(whole(op.output) for op in (convolve, decay[-1], beta))
         rule = self._rule().operator(step, reads)
@@ -50,7 +53,10 @@ class KimiDelta:
         out = self._linear("o_proj", self._width, self.hidden).operator(normed.output, tokens)
         return (project, convolve, *decay, beta, rule, *gate, normed, out)
 
-    def _low_rank(self, name: str, tokens: Count, x: Tensor) -> tuple[Operator, Operator]:
+    def _gate(self, name: str, tokens: Count, x: Tensor) -> tuple[Operator, ...]:
+        """The projections of decay (f) or output gate (g)."""
+        if not self.low_rank:
+            return (self._linear(f"{name}_proj", self.hidden, self._width).operator(x, tokens),)
         down = self._linear(f"{name}_a_proj", self.hidden, self.head_dim).operator(x, tokens)
         return down, self._linear(f"{name}_b_proj", self.head_dim, self._width).operator(down.output, tokens)
 

@@ -29,6 +29,7 @@ ARCHITECTURES: dict[str, str] = {
     "baichuan": "llama.parse_baichuan",
     "bailing_moe": "custom_experts.bailing_moe",
     "bailing_moe_v2": "custom_experts.bailing_moe",
+    "bailing_hybrid": "kimi_linear.parse_bailing_hybrid",
     "bamba": "mamba2_hybrids.parse_bamba",
     "bert": "bert.parse_bert",
     "biogpt": "gpt_like.BIOGPT",

@@ -1,4 +1,4 @@
-"""Kimi-Linear: Kimi delta attention in most layers, latent attention without rope in the others (arXiv 2510.26692)."""
+"""Kimi-Linear (arXiv 2510.26692) and Ling 3: Kimi delta attention in most layers, latent attention in the others."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
 from llmviewer.layers.decoder import FeedForward, Mixer
 from llmviewer.layers.kimi_delta import KimiDelta
+from llmviewer.layers.mla import Mla
 from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.deepseek import latent_attention
-from llmviewer.models.fields import hidden_size, layer_count, layer_types
+from llmviewer.models.fields import head_count, hidden_size, layer_count, layer_types
 from llmviewer.models.model import Model
 from llmviewer.ops.norm import rms_norm
 
@@ -21,22 +22,49 @@ NESTED = {
     "linear_num_heads": "num_heads",
     "linear_conv_kernel_dim": "short_conv_kernel_size",
 }
+#: Class defaults of Ling 3.
+DEFAULTS_OF_LING = {
+    **{"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
+    **{"num_local_experts": 512, "moe_intermediate_size": 768},
+}
 
 
 def parse_kimi_linear(config: Config, dtype: Dtype) -> Model:
     """KimiLinearForCausalLM: one dense layer, then experts chosen by sigmoid scores plus a stored bias."""
-    config.ignore("moe_renormalize", "num_expert_group", "use_grouped_topk")  # which experts, not how many
     config.expect("mla_use_nope", True)
     config.expect("moe_layer_freq", 1)
     config.expect("moe_router_activation_func", "sigmoid")
     _rename(config)
-    mixers: dict[str, Mixer] = {"full": _latent(config, dtype), "linear": delta(config, dtype)}
+    latent = replace(_latent(config, dtype), rotates=False)
+    return _model(config, dtype, {"full": latent, "linear": delta(config, dtype)}, _mixer_words(config))
+
+
+def parse_bailing_hybrid(config: Config, dtype: Dtype) -> Model:
+    """BailingHybridForCausalLM (Ling 3): latent attention with a gate per head ends every group of layers."""
+    config.ignore("kda_safe_gate", "kda_lower_bound")  # the range of the decay
+    config.defaults(num_experts_per_token=8)
+    _rename(config)
+    config.defaults(**DEFAULTS_OF_LING)
+    config.defaults(
+        first_k_dense_replace=2,
+        linear_head_dim=config.get("head_dim", 128),  # that of the other layers is overwritten by the class
+        linear_num_heads=head_count(config),
+        linear_conv_kernel_dim=config.count("short_conv_kernel_size", 4),
+    )
+    latent = replace(_latent(config, dtype), gate_width=1)
+    mixers: dict[str, Mixer] = {"full": latent, "linear": replace(delta(config, dtype), low_rank=False)}
+    group = config.count("layer_group_size", 6)
+    default = ["linear" if (layer + 1) % group else "full" for layer in range(layer_count(config))]
+    return _model(config, dtype, mixers, layer_types(config, ("linear", "full"), default))
+
+
+def _model(config: Config, dtype: Dtype, mixers: dict[str, Mixer], words: list[str]) -> Model:
     experts = parts.moe(config, dtype, config.count("moe_intermediate_size"))
     feed_forwards: dict[str, FeedForward] = {
         "dense": parts.mlp(config, dtype, config.count("intermediate_size")),
         "sparse": replace(experts, correction_bias=True),
     }
-    kinds = list(zip(_mixer_words(config), _feed_forward_words(config), strict=True))
+    kinds = list(zip(words, _feed_forward_words(config), strict=True))
     layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), mixers, feed_forwards)
     return parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
 
@@ -54,6 +82,7 @@ def delta(config: Config, dtype: Dtype) -> KimiDelta:
 
 def _rename(config: Config) -> None:
     """Set the names of transformers from those of the published files."""
+    config.ignore("moe_renormalize", "num_expert_group", "use_grouped_topk")  # which experts, not how many
     config.defaults(num_experts_per_tok=config.get("num_experts_per_token"), q_lora_rank=None)
     config.defaults(n_shared_experts=config.get("num_shared_experts", 1))
     if config.has("linear_attn_config"):
@@ -62,10 +91,10 @@ def _rename(config: Config) -> None:
         config.fields = {**config.fields, **{name: section.get(nested) for name, nested in NESTED.items()}}
 
 
-def _latent(config: Config, dtype: Dtype) -> Mixer:
+def _latent(config: Config, dtype: Dtype) -> Mla:
     config.ignore("head_dim")  # hidden_size / heads in published files, which the class overwrites
     plain = Config({name: value for name, value in config.fields.items() if name != "head_dim"}, config.where)
-    attention = replace(latent_attention(plain, dtype), rotates=False)
+    attention = latent_attention(plain, dtype)
     config.ignore(*plain.read)
     return attention
 
