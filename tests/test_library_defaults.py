@@ -18,7 +18,6 @@ PROMPT, CACHED, BATCH = 48, 40, 2
 DECODERS = [model_type for model_type in causal_classes() if model_type not in LEFT_OUT]
 #: Decoders that are refused -> why.
 REFUSED: dict[str, str] = {
-    "beam": "a hybrid that is not read yet",
     "blt": "its large part runs on patches of bytes, whose number depends on the text",
     "gemma4_unified_assistant": "a draft head without a cache of its own: it reads that of its target model",
     "inkling2_text": "convolutions with weights made per token, and attention over outputs of earlier groups of layers",
@@ -75,8 +74,8 @@ def test_refused_decoders_are_refused(model_type: str) -> None:
         from_fields(default_config(model_type))
 
 
-def test_thirteen_of_fourteen_decoders_are_read() -> None:
-    assert len(REFUSED) <= len(DECODERS) / 14
+def test_nineteen_of_twenty_decoders_are_read() -> None:
+    assert len(REFUSED) <= len(DECODERS) / 20
 
 
 def _headings(counts: TorchCounts) -> tuple[int, int, int]:

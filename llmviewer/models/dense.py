@@ -16,7 +16,6 @@ from llmviewer.models.config import Config
 from llmviewer.models.fields import hidden_size, window
 from llmviewer.models.layer_patterns import LayerTypes, RopeLayers, everywhere, no_window
 from llmviewer.models.model import Model
-from llmviewer.ops.attention import SOFT_CAP_FLOPS
 from llmviewer.ops.norm import Norm, NormKind, rms_norm
 
 #: A constant of the class, or the name of a flag in the config (false if missing).
@@ -189,13 +188,10 @@ class Dense:
         norm = self.norm("final_norm", hidden, dtype) if self.final_norm else None
         plain = parts.model(config, dtype, layers, norm, tied=self.tied)
         rows = 0 if self.positions is None else config.count("max_position_embeddings") + self.positions
-        cap = float(self.caps and config.has("final_logit_softcapping"))
         before = self.norm("embedding_norm", hidden, dtype) if self.embedding_norm else None
-        built = replace(
-            plain,
-            embedding=replace(plain.embedding, scaled=_on(config, self.scaled), positions=rows, norm=before),
-            head=replace(plain.head, logit_flops=SOFT_CAP_FLOPS * cap, logit_special=cap),
-        )
+        embedding = replace(plain.embedding, scaled=_on(config, self.scaled), positions=rows, norm=before)
+        capped = self.caps and config.has("final_logit_softcapping")
+        built = parts.with_logit_cap(replace(plain, embedding=embedding), capped=capped)
         if self.factors:
             built = parts.with_multipliers(built, config)
         if self.beside:

@@ -11,7 +11,6 @@ from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.fields import hidden_size, sliding_or_full, window
 from llmviewer.models.model import Model
-from llmviewer.ops.attention import SOFT_CAP_FLOPS
 from llmviewer.ops.norm import rms_norm
 
 #: Class defaults of all three (`hidden_act: gelu` of Gemma 1 also means the tanh form).
@@ -69,8 +68,4 @@ def gemma_model(config: Config, dtype: Dtype, layers: tuple[DecoderLayer, ...]) 
     """The model around `layers`: scaled embeddings, and a soft cap on the logits if the config has one."""
     plain = parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
     capped = config.has("final_logit_softcapping")
-    return replace(
-        plain,
-        embedding=replace(plain.embedding, scaled=True),
-        head=replace(plain.head, logit_flops=SOFT_CAP_FLOPS * capped, logit_special=1.0 * capped),
-    )
+    return parts.with_logit_cap(replace(plain, embedding=replace(plain.embedding, scaled=True)), capped=capped)

@@ -24,6 +24,7 @@ from llmviewer.models.fields import (
 )
 from llmviewer.models.model import Embedding, Head, Model
 from llmviewer.models.vision import vision_parameters
+from llmviewer.ops.attention import SOFT_CAP_FLOPS
 from llmviewer.ops.elementwise import activation
 from llmviewer.ops.gemm import Linear
 from llmviewer.ops.norm import Norm, rms_norm
@@ -200,6 +201,11 @@ def with_multipliers(built: Model, config: Config) -> Model:
         embedding=replace(built.embedding, scaled=scaled),
         head=replace(built.head, logit_flops=logit_flops),
     )
+
+
+def with_logit_cap(built: Model, *, capped: bool) -> Model:
+    """The model with logits that pass a tanh if they are capped."""
+    return replace(built, head=replace(built.head, logit_flops=SOFT_CAP_FLOPS * capped, logit_special=1.0 * capped))
 
 
 def with_head_bias(built: Model) -> Model:

@@ -13,7 +13,6 @@ from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.fields import head_count, hidden_size, layer_count
 from llmviewer.models.model import Model
-from llmviewer.ops.attention import SOFT_CAP_FLOPS
 from llmviewer.ops.elementwise import activation
 from llmviewer.ops.norm import rms_norm
 
@@ -39,11 +38,7 @@ def parse_recurrent_gemma(config: Config, dtype: Dtype) -> Model:
     layers = parts.layers_by_kind(kinds, parts.pre_norms(config, dtype), mixers, {"mlp": mlp})
     built = parts.model(config, dtype, layers, rms_norm("final_norm", hidden_size(config), dtype))
     capped = config.number("logits_soft_cap", 30.0) > 0
-    return replace(
-        built,
-        embedding=replace(built.embedding, scaled=True),
-        head=replace(built.head, logit_flops=SOFT_CAP_FLOPS * capped, logit_special=float(capped)),
-    )
+    return parts.with_logit_cap(replace(built, embedding=replace(built.embedding, scaled=True)), capped=capped)
 
 
 def _words(config: Config) -> list[str]:

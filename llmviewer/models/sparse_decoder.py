@@ -59,6 +59,10 @@ class GroupedQuery:
         return replace(plain, qk_norm=qk_norm, gate=self.gate, sinks=self.sinks)
 
 
+#: Attention with QK-norm per head and 128 elements per head, as in Qwen3.
+NORMED_128 = GroupedQuery(qk_norm=QkNorm.PER_HEAD, head_dim=128)
+
+
 def unchanged(model: Model, config: Config) -> Model:
     """The model as it is."""
     return model
