@@ -16,6 +16,7 @@ from llmviewer.analysis.evaluation import Evaluation, TimedOperator
 from llmviewer.core.counts import Array, Count
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import number
+from llmviewer.result.speculation_interval import widened
 from llmviewer.timing.calibrated import Calibrated
 
 #: Level -> indices of its bounds in profile.QUANTILES.
@@ -127,6 +128,12 @@ def _round_ratios(analysis: Analysis) -> Array:
 
 
 def _metric_ratios(analysis: Analysis, metric: str, kernels: Array) -> Array:
+    """Bounds over value of a metric, with those of rounds of speculation where it counts generated tokens."""
+    passes = _ratios_of_passes(analysis, metric, kernels)
+    return passes if metric == "ttft_s" else widened(analysis, passes)
+
+
+def _ratios_of_passes(analysis: Analysis, metric: str, kernels: Array) -> Array:
     """Bounds over value of a metric: residuals of the engine preset if it has any, else `kernels`."""
     assert analysis.calibration is not None
     engine = analysis.system.engine
