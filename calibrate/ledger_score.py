@@ -99,7 +99,7 @@ def case_of(source: PublishedTable, row: PublishedFigure) -> RequestCase:
         batch=float(row.batch or 0),
         input_len=float(row.input_len),
         output_len=float(row.output_len),
-        metric="tpot_ms" if row.metric == "speedup" else row.metric,
+        metric="latency_ms" if row.metric == "speedup" else row.metric,
         version=version_of(f"{source.engine} {source.engine_version}", source.preset) if stated else "",
     )
 
@@ -127,7 +127,7 @@ def _predictions(cases: Mapping[int, RequestCase]) -> dict[int, dict[str, Any]]:
 
 
 def _speedup(own: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
-    """Speedup from two predictions of time per output token; its relative interval is that of the time with options."""
+    """Speedup from two predictions of a request's time; its relative interval is that of the time with options."""
     reason = own.get("reason") or baseline.get("reason")
     if reason:
         return {"reason": reason}

@@ -143,8 +143,7 @@ class System:
     @property
     def outside_kernels_s(self) -> Count:
         """Time of a round of speculation outside kernels [s]: the scheme's own, and the engine's to verify drafts."""
-        verifies = self.generation.shape.new_tokens > 1.0
-        return self.generation.extra_s + verifies * (self.engine.rounds.round * 1e-6)
+        return self.generation.extra_s + self.generation.verifies * (self.engine.rounds.round * 1e-6)
 
     def generating(self, generation: Generation) -> System:
         """The system with another generation, which sets the passes of its draft models."""

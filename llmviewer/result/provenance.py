@@ -36,6 +36,7 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
         "assumed": [
             *_memory(analysis, chip),
             *_version(analysis),
+            *_rounds(analysis),
             *unknowns(chip),
             *_host(analysis, chip),
             *_kernels(analysis),
@@ -74,6 +75,12 @@ def _version(analysis: Analysis) -> list[str]:
     engine = analysis.system.engine
     first = engine.first_version if analysis.calibration is not None else ""
     return [f"time of {engine.name}: constants of its versions from {first} on"] if first else []
+
+
+def _rounds(analysis: Analysis) -> list[str]:
+    """Assumption about the host time of rounds of speculation in the engine."""
+    engine, verifies = analysis.system.engine, np.any(analysis.system.generation.verifies)
+    return [engine.rounds.assumption(engine.name)] if verifies and engine.rounds.high else []
 
 
 def _host(analysis: Analysis, chip: Chip) -> list[str]:

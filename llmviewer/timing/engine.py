@@ -53,8 +53,6 @@ GENERATION_KEYS = ("constants", "factors", "ungrouped", "error", "residuals")
 EARLIER_GENERATIONS = {"gaudi3": "gaudi2", "cdna4": "cdna3"}
 #: Keys of the versions of a preset; constants that are not stated are those of the newest versions.
 VERSION_KEYS = ("constants", "source", "error", "residuals")
-#: Most tokens of a pass for which engines run a matrix-vector kernel.
-MAX_MATVEC_TOKENS = 8.0
 #: Keys that a fit adds to a preset: its errors and quantiles on held-out rows.
 FITTED_KEYS = ("error", "residuals", "rows")
 
@@ -126,7 +124,8 @@ class Engine:
     @property
     def rounds(self) -> engine_rounds.RoundCosts:
         """Host time of a round of speculation in its version."""
-        return engine_rounds.chosen(self.round_versions, self.version, self.name)
+        known = self.round_versions if self.source else {"0": engine_rounds.NO_HOST}
+        return engine_rounds.chosen(known, self.version, self.name)
 
     def on(self, chip: Chip) -> Engine:
         """The engine with kernels of the chip's generation and memory of its version.
@@ -184,7 +183,7 @@ class Engine:
             own = self.factors.get("attention", 1.0) * reads
             named["own attention kernels"] = (own - 1.0) * seconds(FACTORS["attention"])
         if self.unit_bytes:
-            few = np.where(step.tokens <= MAX_MATVEC_TOKENS, 1.0, 0.0)
+            few = np.where(step.tokens <= engine_work.MAX_MATVEC_TOKENS, 1.0, 0.0)
             own = engine_work.gemm_weight_bytes(graph) / np.minimum(
                 self.unit_bytes * engine_work.unit_clocks(chip), self.share * chip.bandwidth_bytes_per_s
             )

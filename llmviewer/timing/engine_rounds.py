@@ -26,7 +26,18 @@ class RoundCosts:
     draft: float = 0.0
     source: str = ""
 
+    def assumption(self, engine: str) -> str:
+        """The assumption behind rounds in this engine, for the provenance of a result."""
+        if not self.source:
+            return (
+                f"rounds of speculation: host time of {engine} is not published, taken as 0 to {self.high / 1e3:g} ms"
+            )
+        published = f"{self.low / 1e3:g} to {self.high / 1e3:g} by its sources"
+        return f"rounds of speculation: {self.round / 1e3:g} ms of host time in {engine}, {published}"
 
+
+#: No host time at all, for kernels without an engine.
+NO_HOST = RoundCosts(round=0.0, low=0.0, high=0.0)
 #: Costs of an engine whose rounds nobody has published: none are added, and the interval reaches to the smallest that
 #: a preset states.
 UNMEASURED = RoundCosts(round=0.0, low=0.0, high=1300.0)
@@ -50,7 +61,10 @@ def parse(engine: str, content: Mapping[str, Any] | None) -> dict[str, RoundCost
 
 
 def chosen(versions: Mapping[str, RoundCosts], version: str, engine: str) -> RoundCosts:
-    """Costs of a version; of the newest one for "", of the oldest for versions before it."""
+    """Costs of a version; of the newest one for "", of the oldest for versions before it.
+
+    versions: as parsed; empty: nothing is published about the engine.
+    """
     if not versions:
         return UNMEASURED
     asked = version_numbers(version, engine) if version else None

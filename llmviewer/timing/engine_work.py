@@ -13,6 +13,8 @@ from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
 
+#: Most tokens of a pass for which engines run a matrix-vector kernel.
+MAX_MATVEC_TOKENS = 8.0
 #: Terms that a step pays once, however many passes it runs.
 TERMS_PER_STEP = ("step", "group", "sequence")
 #: Terms paid before or after the layers; all others are paid between or within kernels of layers.
