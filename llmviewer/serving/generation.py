@@ -78,7 +78,7 @@ class Generation:
     @property
     def verifies(self) -> Count:
         """1.0 where a round verifies draft tokens, 0.0 where it is a plain decode step."""
-        return (self.shape.new_tokens > 1.0) * 1.0
+        return np.minimum(np.maximum(self.shape.new_tokens - 1.0, 0.0), 1.0)
 
     def per_token(self, own: Array, drafts: Sequence[Array], extra: Count = 0.0) -> Array:
         """Cost of an output token: the target's pass, all draft passes and `extra`, over the tokens of a round.
