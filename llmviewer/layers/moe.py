@@ -27,12 +27,12 @@ def distinct_experts(experts: float, chosen: float, tokens: Count) -> Count:
     return experts * (1.0 - np.power(1.0 - chosen / experts, tokens))
 
 
-def _related(operator: Operator, step: Step) -> Operator:
+def _related(operator: Operator, unrelated: Count) -> Operator:
     """The operator with the tokens that choose its experts without regard to each other, if it is a grouped product."""
     shape = operator.shape
     if not isinstance(shape, GemmShape):
         return operator
-    return replace(operator, shape=replace(shape, unrelated=step.unrelated_tokens))
+    return replace(operator, shape=replace(shape, unrelated=unrelated))
 
 
 def weighted_sum(rows: Access, weights: Access, tokens: Count, width: Count, chosen: Count) -> Operator:
@@ -85,7 +85,8 @@ class Moe:
         if self.identities:  # the share of choices that fall on experts with weights
             rows, active = (count * (self.experts / (self.experts + self.identities)) for count in (rows, active))
         expert = replace(self.expert, experts=self.experts, prefix=EXPERT_PREFIX)
-        routed = tuple(_related(operator, step) for operator in expert.on_rows(rows, inner, active))
+        unrelated = step.unrelated_tokens
+        routed = tuple(_related(operator, unrelated) for operator in expert.on_rows(rows, inner, active))
         combine = self._combine(tokens, routed[-1].output, router[-1].output)
         out = self._latent_out(tokens, combine.output)
         operators = (*router, *into, *routed, combine, *out)
