@@ -27,7 +27,7 @@ LEDGER_METRICS = {
     "decode_tok_s": "generated tokens per second of all sequences over the decode steps, without prefill",
     "throughput_tok_s": "output tokens per second of all devices, prefill time included",
     "latency_ms": "whole request or static batch: prefill and all decode steps",
-    "speedup": "time per output token without the row's options / with them",
+    "speedup": "time of a whole request, prefill included, without the row's options / with them",
 }
 BATCHING = ("static", "continuous")
 SOURCE_KEYS = ("schema", "title", "source", "engine", "engine_version", "date", "conditions", "rows")

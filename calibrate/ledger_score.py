@@ -10,7 +10,7 @@ import numpy as np
 
 from llmviewer.calibrate import e2e, ledger
 from llmviewer.calibrate.conformal import errors
-from llmviewer.calibrate.e2e_rows import RequestCase
+from llmviewer.calibrate.e2e_rows import RequestCase, version_of
 from llmviewer.calibrate.e2e_runs import CaseGroup, evaluate_groups
 from llmviewer.calibrate.ledger import PublishedFigure, PublishedTable
 from llmviewer.core import data
@@ -81,7 +81,7 @@ def _finite_or_none(value: float) -> float | None:
 
 
 def case_of(source: PublishedTable, row: PublishedFigure) -> RequestCase:
-    """Case of a published figure."""
+    """Case of a published figure; with the engine's version if the source states it and the preset tells it apart."""
     options = {
         "quantization": row.quantization,
         "kv_cache_dtype": row.kv_cache_dtype,
@@ -89,6 +89,7 @@ def case_of(source: PublishedTable, row: PublishedFigure) -> RequestCase:
         "pipeline_parallel_size": str(row.pp),
         **dict(row.options),
     }
+    stated = source.engine == source.preset
     return RequestCase(
         hardware=row.hardware,
         model=row.model,
@@ -98,7 +99,8 @@ def case_of(source: PublishedTable, row: PublishedFigure) -> RequestCase:
         batch=float(row.batch or 0),
         input_len=float(row.input_len),
         output_len=float(row.output_len),
-        metric="tpot_ms" if row.metric == "speedup" else row.metric,
+        metric="latency_ms" if row.metric == "speedup" else row.metric,
+        version=version_of(f"{source.engine} {source.engine_version}", source.preset) if stated else "",
     )
 
 
@@ -125,7 +127,7 @@ def _predictions(cases: Mapping[int, RequestCase]) -> dict[int, dict[str, Any]]:
 
 
 def _speedup(own: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
-    """Speedup from two predictions of time per output token; its relative interval is that of the time with options."""
+    """Speedup from two predictions of a request's time; its relative interval is that of the time with options."""
     reason = own.get("reason") or baseline.get("reason")
     if reason:
         return {"reason": reason}

@@ -18,6 +18,7 @@ from llmviewer.hardware import specs
 from llmviewer.serving.batching import RequestTimes
 from llmviewer.timing import engine
 from llmviewer.timing.engine import CONSTANTS, Engine
+from llmviewer.timing.engine_work import TERMS_PER_STEP
 
 H100 = specs.load("h100-sxm")
 GRAPH = api.configuration("llama-2-7b", "h100-sxm").model.graph(decode(4.0, 100.0))
@@ -248,5 +249,5 @@ def test_draft_passes_belong_to_the_models_step() -> None:
     preset = engine.load("vllm")
     inside = preset.without_step_terms()
     assert "step" in preset.constants
-    assert inside.constants == {k: v for k, v in preset.constants.items() if k not in engine.TERMS_PER_STEP}
+    assert inside.constants == {k: v for k, v in preset.constants.items() if k not in TERMS_PER_STEP}
     assert engine.KERNELS_ONLY.without_step_terms() is engine.KERNELS_ONLY

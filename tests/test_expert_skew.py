@@ -11,14 +11,16 @@ import pytest
 from llmviewer import models
 from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Graph, Operator, Role, check
-from llmviewer.core.workload import Step, decode, prefill
+from llmviewer.core.workload import Step, decode, mixed, prefill, verify
 from llmviewer.hardware import specs
 from llmviewer.layers import moe
 from llmviewer.techniques.kernels.flash_attention import flash_attention
+from llmviewer.techniques.parallel.experts import busiest_active_experts
 from llmviewer.techniques.parallel.shard import Sharding, shard
 from llmviewer.techniques.quantization.grammar import parse_scheme
 from llmviewer.techniques.quantization.quantize import quantize
 from llmviewer.techniques.sparsity.expert_skew import (
+    busiest_rank_experts,
     busiest_rank_share,
     distinct_experts,
     expert_skew,
@@ -159,3 +161,29 @@ def test_a_point_of_a_sweep_is_bit_identical_to_the_single_point() -> None:
         single = analyze("mixtral-8x7b", "h200", batch_size=batch, output_len=4, expert_skew="0.8")
         assert sweep.metrics(at) == single.metrics()
         assert sweep.stage("decode", at) == single.stage("decode")
+
+
+def test_four_draft_tokens_use_two_and_a_half_times_the_experts_of_one() -> None:
+    """128 experts, 8 chosen: 2.5 times with popularity i^-0.7, as Cohere measured; unrelated tokens use 3.2 times."""
+    graph = load("qwen3-30b-a3b").graph(verify(1.0, 100.0, 3.0))
+    related, unrelated = (experts(expert_skew(0.7, related=which)(graph))[0].shape for which in (True, False))
+    assert related.active / 8.0 == pytest.approx(2.5, rel=0.02)
+    assert unrelated.active / 8.0 == pytest.approx(3.23, rel=0.01)
+
+
+def test_only_draft_tokens_of_one_sequence_are_related() -> None:
+    """Eight sequences of 4 draft tokens count 8 x 4^0.78; prompts and plain steps count all of their tokens."""
+    assert verify(8.0, 100.0, 3.0).unrelated_tokens == pytest.approx(8.0 * 4.0**0.78)
+    assert decode(7.0, 100.0).unrelated_tokens == 7.0
+    assert prefill(2.0, 33.0).unrelated_tokens == 66.0
+    assert mixed(decode(7.0, 100.0), prefill(2.0, 33.0)).unrelated_tokens == 73.0
+
+
+def test_a_device_of_an_expert_parallel_group_reads_the_experts_of_related_tokens() -> None:
+    """8 sequences of 4 draft tokens on 8 devices: every eighth expert, for 8 x 4^0.78 tokens instead of 32."""
+    graph = load("qwen3-30b-a3b").graph(verify(8.0, 100.0, 3.0))
+    related, unrelated = (experts(expert_skew(0.7, related=which)(graph))[0].shape for which in (True, False))
+    own = busiest_rank_experts(related.popularity, 8)
+    group = Sharding(tensor=8, expert=8)
+    assert busiest_active_experts(related, group) == pytest.approx(distinct_experts(own, 8.0 * 4.0**0.78))
+    assert busiest_active_experts(unrelated, group) == pytest.approx(distinct_experts(own, 32.0))

@@ -157,7 +157,7 @@ class Analysis:
 
     @property
     def _extra_s(self) -> Count:
-        return self.system.generation.extra_s
+        return self.system.outside_kernels_s
 
     def per_round(self, quantity: Callable[[Analysis], Array], extra: Count = 0.0) -> Array:
         """`quantity` of the verification pass and the draft passes of a round, plus `extra`, per token of the round."""

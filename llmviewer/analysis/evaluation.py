@@ -18,7 +18,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
 from llmviewer.timing import roofline
 from llmviewer.timing.efficiency import ideal
-from llmviewer.timing.engine import time_within_layers
+from llmviewer.timing.engine_work import time_within_layers
 from llmviewer.timing.roofline import Timing
 
 if TYPE_CHECKING:

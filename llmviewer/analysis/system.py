@@ -140,6 +140,11 @@ class System:
     drafters: tuple[Drafter, ...] = ()
     programs: Programs = field(init=False, default_factory=Programs)
 
+    @property
+    def outside_kernels_s(self) -> Count:
+        """Time of a round of speculation outside kernels [s]: the scheme's own, and the engine's to verify drafts."""
+        return self.generation.extra_s + self.generation.verifies * (self.engine.rounds.round * 1e-6)
+
     def generating(self, generation: Generation) -> System:
         """The system with another generation, which sets the passes of its draft models."""
         drafters = tuple(

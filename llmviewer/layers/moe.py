@@ -13,7 +13,7 @@ from llmviewer.core.kinds import Kind, OperatorRole
 from llmviewer.core.workload import Step
 from llmviewer.layers.mlp import Mlp
 from llmviewer.ops.elementwise import Activation, activate, activation, add, elementwise, elementwise_as
-from llmviewer.ops.gemm import EXPERT_PREFIX, Linear
+from llmviewer.ops.gemm import EXPERT_PREFIX, GemmShape, Linear
 
 #: Per expert for softmax or sigmoid of the router's logits, as for attention scores; selection is not counted.
 ROUTER_FLOPS = 5.0
@@ -25,6 +25,14 @@ def distinct_experts(experts: float, chosen: float, tokens: Count) -> Count:
     Each token chooses k = `chosen` of N = `experts` independently and uniformly.  One token uses k; at most N are used.
     """
     return experts * (1.0 - np.power(1.0 - chosen / experts, tokens))
+
+
+def _related(operator: Operator, unrelated: Count) -> Operator:
+    """The operator with the tokens that choose its experts without regard to each other, if it is a grouped product."""
+    shape = operator.shape
+    if not isinstance(shape, GemmShape):
+        return operator
+    return replace(operator, shape=replace(shape, unrelated=unrelated))
 
 
 def weighted_sum(rows: Access, weights: Access, tokens: Count, width: Count, chosen: Count) -> Operator:
@@ -77,7 +85,8 @@ class Moe:
         if self.identities:  # the share of choices that fall on experts with weights
             rows, active = (count * (self.experts / (self.experts + self.identities)) for count in (rows, active))
         expert = replace(self.expert, experts=self.experts, prefix=EXPERT_PREFIX)
-        routed = expert.on_rows(rows, inner, active)
+        unrelated = step.unrelated_tokens
+        routed = tuple(_related(operator, unrelated) for operator in expert.on_rows(rows, inner, active))
         combine = self._combine(tokens, routed[-1].output, router[-1].output)
         out = self._latent_out(tokens, combine.output)
         operators = (*router, *into, *routed, combine, *out)

@@ -12,6 +12,7 @@ from llmviewer.analysis.engine_parts import REPORTED_SHARE, reported_bytes
 from llmviewer.core.ir import Place
 from llmviewer.core.kinds import Kind
 from llmviewer.core.version import __version__
+from llmviewer.core.workload import SAME_SEQUENCE_EXPONENT
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import sources, unknowns
 from llmviewer.result.fusion_report import assumptions
@@ -22,6 +23,9 @@ FRAMEWORK_NOTE = (
     f"framework {capacity.FRAMEWORK_BYTES / 2**30:g} GiB: vLLM's non-torch memory on an H100, "
     f"{capacity.FRAMEWORK_SOURCE}"
 )
+
+#: How draft tokens choose experts with the popularity of a preset.
+RELATED_NOTE = f"experts: n draft tokens of a sequence use those of n^{SAME_SEQUENCE_EXPONENT:g} unrelated tokens"
 
 
 def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, Any]]) -> dict[str, Any]:
@@ -36,6 +40,7 @@ def provenance_object(analysis: Analysis, chip: Chip, fusions: list[dict[str, An
         "assumed": [
             *_memory(analysis, chip),
             *_version(analysis),
+            *_rounds(analysis),
             *unknowns(chip),
             *_host(analysis, chip),
             *_kernels(analysis),
@@ -76,6 +81,12 @@ def _version(analysis: Analysis) -> list[str]:
     return [f"time of {engine.name}: constants of its versions from {first} on"] if first else []
 
 
+def _rounds(analysis: Analysis) -> list[str]:
+    """Assumption about the host time of rounds of speculation in the engine."""
+    engine, verifies = analysis.system.engine, np.any(analysis.system.generation.verifies)
+    return [engine.rounds.assumption(engine.name)] if verifies and engine.rounds.high else []
+
+
 def _host(analysis: Analysis, chip: Chip) -> list[str]:
     """Assumption about operators on a host whose CPU rates are unknown."""
     if chip.host is None or chip.host.cpu is not None:
@@ -93,7 +104,8 @@ def _routing(analysis: Analysis) -> list[str]:
     if not by_preset or all(getattr(shape, "popularity", None) is None for shape in shapes):
         return []
     return [
-        f"experts: popularity i^-{engine.expert_skew:g} in requests that {engine.name} serves; --expert-skew sets it"
+        f"experts: popularity i^-{engine.expert_skew:g} in requests that {engine.name} serves; --expert-skew sets it",
+        *([RELATED_NOTE] if np.any(analysis.system.generation.verifies) else []),
     ]
 
 

@@ -38,7 +38,7 @@ def generation_object(analysis: Analysis, point: int) -> dict[str, Any]:
         "new_tokens": number(value_at(generation.shape.new_tokens, 0)),
         "tokens_per_round": number(value_at(tokens_per_round(analysis), point)),
         "pass_s": number(analysis.schedule.decode(analysis.step_s)[point]),
-        "extra_s": number(value_at(generation.extra_s, 0)),
+        "extra_s": number(value_at(system.outside_kernels_s, 0)),
         "drafts": [
             _draft_object(draft, drafting, point)
             for draft, (_, drafting) in zip(generation.drafts, analysis.drafts, strict=True)

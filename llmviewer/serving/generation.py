@@ -75,6 +75,11 @@ class Generation:
         """Cache tokens that a sequence needs beyond prompt and output, as all draft tokens may be rejected."""
         return np.maximum(self.shape.new_tokens - 1.0, self.min_spare_tokens)
 
+    @property
+    def verifies(self) -> Count:
+        """1.0 where a round verifies draft tokens, 0.0 where it is a plain decode step."""
+        return np.minimum(np.maximum(self.shape.new_tokens - 1.0, 0.0), 1.0)
+
     def per_token(self, own: Array, drafts: Sequence[Array], extra: Count = 0.0) -> Array:
         """Cost of an output token: the target's pass, all draft passes and `extra`, over the tokens of a round.
 

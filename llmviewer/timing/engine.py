@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from llmviewer.core import data
-from llmviewer.core.counts import Count, present, total
+from llmviewer.core.counts import Count, present
 from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.ir import Graph
 from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
-from llmviewer.timing import engine_memory
+from llmviewer.timing import engine_memory, engine_rounds, engine_work
 from llmviewer.timing.engine_memory import EngineMemory, MemoryVersions, version_numbers
-from llmviewer.timing.engine_work import gemm_weight_bytes, heads_per_kv_head, narrow_weights, times_paid, unit_clocks
 
 FOLDER = "calibrate/engines"
 #: Name of the pass by which a preset states how its requests choose experts.
@@ -37,10 +36,6 @@ CONSTANTS: dict[str, str] = {
 }
 #: Constants that are not times of a pass.
 NOT_OF_PASSES = ("eager", "request")
-#: Terms that a step pays once, however many passes it runs.
-TERMS_PER_STEP = ("step", "group", "sequence")
-#: Terms paid before or after the layers; all others are paid between or within kernels of layers.
-TERMS_OUTSIDE_LAYERS = (*TERMS_PER_STEP, "sampling")
 #: Groups of kernels whose time an engine's own kernels scale -> kinds of their operators.
 FACTORS: dict[str, tuple[Kind, ...]] = {
     "gemm": (Kind.GEMM,),
@@ -58,8 +53,6 @@ GENERATION_KEYS = ("constants", "factors", "ungrouped", "error", "residuals")
 EARLIER_GENERATIONS = {"gaudi3": "gaudi2", "cdna4": "cdna3"}
 #: Keys of the versions of a preset; constants that are not stated are those of the newest versions.
 VERSION_KEYS = ("constants", "source", "error", "residuals")
-#: Most tokens of a pass for which engines run a matrix-vector kernel.
-MAX_MATVEC_TOKENS = 8.0
 #: Keys that a fit adds to a preset: its errors and quantiles on held-out rows.
 FITTED_KEYS = ("error", "residuals", "rows")
 
@@ -91,6 +84,8 @@ class Engine:
     versions: first version -> its own values of VERSION_KEYS, which hold until the next first version.
     version: as the user asked for it; empty: not stated.  memory_versions: memory of its known versions, None: unknown.
     memory: memory of its version on the chip it runs on.  max_model_len: longest context; None: the model's.
+    round_versions: first version -> host time of a round of speculation.  draft_us: host time of each pass, while its
+    kernels run, if the engine is that of a draft.
     """
 
     name: str
@@ -123,6 +118,14 @@ class Engine:
     memory_versions: MemoryVersions | None = None
     memory: EngineMemory | None = None
     max_model_len: float | None = None
+    round_versions: Mapping[str, engine_rounds.RoundCosts] = field(default_factory=dict)
+    draft_us: float = 0.0
+
+    @property
+    def rounds(self) -> engine_rounds.RoundCosts:
+        """Host time of a round of speculation in its version."""
+        known = self.round_versions if self.source else {"0": engine_rounds.NO_HOST}
+        return engine_rounds.chosen(known, self.version, self.name)
 
     def on(self, chip: Chip) -> Engine:
         """The engine with kernels of the chip's generation and memory of its version.
@@ -166,7 +169,7 @@ class Engine:
             return ()
         named: dict[str, Count] = {}
         if self.constants:
-            paid = times_paid(graph, step)
+            paid = engine_work.times_paid(graph, step)
             named = {
                 name: value * 1e-6 * paid[name] for name, value in self.constants.items() if name not in NOT_OF_PASSES
             }
@@ -176,18 +179,20 @@ class Engine:
         for name, factor in self.factors.items():
             named[f"own {name} kernels"] = (factor - 1.0) * seconds(FACTORS[name])
         if self.ungrouped:
-            reads = np.where(step.tokens <= step.sequences, heads_per_kv_head(graph), 1.0)
+            reads = np.where(step.tokens <= step.sequences, engine_work.heads_per_kv_head(graph), 1.0)
             own = self.factors.get("attention", 1.0) * reads
             named["own attention kernels"] = (own - 1.0) * seconds(FACTORS["attention"])
         if self.unit_bytes:
-            few = np.where(step.tokens <= MAX_MATVEC_TOKENS, 1.0, 0.0)
-            own = gemm_weight_bytes(graph) / np.minimum(
-                self.unit_bytes * unit_clocks(chip), self.share * chip.bandwidth_bytes_per_s
+            few = np.where(step.tokens <= engine_work.MAX_MATVEC_TOKENS, 1.0, 0.0)
+            own = engine_work.gemm_weight_bytes(graph) / np.minimum(
+                self.unit_bytes * engine_work.unit_clocks(chip), self.share * chip.bandwidth_bytes_per_s
             )
             named["own gemm kernels"] = named.get("own gemm kernels", 0.0) * (1.0 - few)
             named["own matrix-vector kernels"] = (own - seconds((Kind.GEMM,))) * few
-            unpacked = self.unpacked_bytes * narrow_weights(graph) / chip.bandwidth_bytes_per_s
+            unpacked = self.unpacked_bytes * engine_work.narrow_weights(graph) / chip.bandwidth_bytes_per_s
             named["unpacking weights"] = unpacked * (1.0 - few)
+        if self.draft_us:
+            named["drafting"] = np.maximum(self.draft_us * 1e-6 - seconds(tuple(Kind)), 0.0)
         return tuple((name, value) for name, value in named.items() if present(value))
 
     @property
@@ -197,8 +202,8 @@ class Engine:
 
     def without_step_terms(self) -> Engine:
         """The engine for a draft's pass within the target's step: terms paid once per step are removed."""
-        kept = {name: value for name, value in self.constants.items() if name not in TERMS_PER_STEP}
-        return self if self is KERNELS_ONLY else replace(self, constants=kept)
+        kept = {name: value for name, value in self.constants.items() if name not in engine_work.TERMS_PER_STEP}
+        return self if self is KERNELS_ONLY else replace(self, constants=kept, draft_us=self.rounds.draft)
 
     def residuals_of(self, metrics: Sequence[str], origin: str) -> tuple[float, ...] | None:
         """Quantiles of measured / predicted time of the first of these metrics that the preset was fitted on.
@@ -209,11 +214,6 @@ class Engine:
             if origin in self.residuals.get(metric, {}):
                 return tuple(self.residuals[metric][origin])
         return None
-
-
-def time_within_layers(terms: Sequence[tuple[str, Count]]) -> Count:
-    """Sum of the engine terms that are paid within layers [s]."""
-    return total(seconds for name, seconds in terms if name not in TERMS_OUTSIDE_LAYERS)
 
 
 #: No engine, only kernels.  TensorRT-LLM's block-scaled products, as vLLM's were timed with their host launch.
@@ -238,7 +238,7 @@ def load(text: str) -> Engine:
 
 def parse(name: str, content: Mapping[str, Any]) -> Engine:
     """An engine preset from the content of its file.  Raises UserError for an unknown key or a value of wrong type."""
-    parts = ("constants", "factors", "borrowed", "generations", "versions", "memory")
+    parts = ("constants", "factors", "borrowed", "generations", "versions", "memory", "rounds")
     known = (*TEXT_KEYS, *NUMBER_KEYS, *parts, *FITTED_KEYS)
     data.check_keys(content, known, ("title", "kernels", "constants", "source"), name)
     generations = content.get("generations") or {}
@@ -260,6 +260,7 @@ def parse(name: str, content: Mapping[str, Any]) -> Engine:
             error=content.get("error", {}),
             memory_versions=engine_memory.parse(name, content.get("memory")),
             residuals=_residuals(content),
+            round_versions=engine_rounds.parse(name, content.get("rounds")),
         )
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"engine {name}: {printable(error, 120)}; expected numbers") from error

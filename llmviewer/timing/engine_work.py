@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from llmviewer.core.counts import Count, total
@@ -10,6 +12,18 @@ from llmviewer.core.kinds import Kind
 from llmviewer.core.workload import Step
 from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
+
+#: Most tokens of a pass for which engines run a matrix-vector kernel.
+MAX_MATVEC_TOKENS = 8.0
+#: Terms that a step pays once, however many passes it runs.
+TERMS_PER_STEP = ("step", "group", "sequence")
+#: Terms paid before or after the layers; all others are paid between or within kernels of layers.
+TERMS_OUTSIDE_LAYERS = (*TERMS_PER_STEP, "sampling", "drafting")
+
+
+def time_within_layers(terms: Sequence[tuple[str, Count]]) -> Count:
+    """Sum of the engine terms that are paid within layers [s]."""
+    return total(seconds for name, seconds in terms if name not in TERMS_OUTSIDE_LAYERS)
 
 
 def times_paid(graph: Graph, step: Step) -> dict[str, Count]:

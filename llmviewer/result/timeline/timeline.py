@@ -91,12 +91,13 @@ class _TimelineBuilder:
             )
             self.events.append(event)
             start = end
-        generation = system_at(self.analysis, self.point).generation
+        system = system_at(self.analysis, self.point)
+        generation = system.generation
         rounds = generation is not AUTOREGRESSIVE and generation.branches is None
         tokens = {"expected_tokens": number(value_at(generation.tokens, 0))} if rounds else {}
         for count, at in enumerate(plan.decode, 1):
             name = f"{'round' if rounds else 'decode step'} {count}"
-            end = self._round(at, name, start, value_at(generation.extra_s, 0))
+            end = self._round(at, name, start, value_at(system.outside_kernels_s, 0))
             facts = tokens | self.facts.at(count, end - start)
             self.events.append(Event(name=name, kind="step", start_s=start, end_s=end, facts=facts))
             start = end

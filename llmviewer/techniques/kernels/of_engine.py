@@ -31,7 +31,7 @@ def _routing(alpha: float) -> AppliedTechnique:
     """Experts of unequal popularity, in models that have experts."""
     from llmviewer.techniques.sparsity.expert_skew import expert_skew, has_routed_experts
 
-    skew = expert_skew(alpha)
+    skew = expert_skew(alpha, related=True)
     return AppliedTechnique(
         name=ENGINE_ROUTING,
         make=lambda _: lambda graph: skew(graph) if has_routed_experts(graph) else graph,

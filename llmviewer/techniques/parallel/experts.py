@@ -35,7 +35,8 @@ def busiest_share(shape: GemmShape, sharding: Sharding) -> Count:
 def busiest_active_experts(shape: GemmShape, sharding: Sharding) -> Count:
     """Distinct experts that the busiest device reads."""
     if shape.popularity is not None:
-        tokens = sharding.data * shape.m / shape.popularity.sum()
+        own = shape.m / shape.popularity.sum() if shape.unrelated is None else shape.unrelated
+        tokens = sharding.data * own
         return distinct_experts(busiest_rank_experts(shape.popularity, sharding.expert), tokens)
     return active_experts(shape, sharding.data) * busiest_share(shape, sharding)
 

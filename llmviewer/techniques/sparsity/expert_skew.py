@@ -50,17 +50,18 @@ def busiest_rank_share(alpha: float, experts: int, ranks: int, chosen: float = 1
     return float(busiest_rank_experts(selection_probabilities(alpha, experts, chosen), ranks).sum() / chosen)
 
 
-def expert_skew(alpha: float) -> Pass:
+def expert_skew(alpha: float, *, related: bool = False) -> Pass:
     """Select experts with popularity i^-alpha, so that the tokens of a step use fewer distinct experts.
 
     Reads of expert weights fall to sum_i 1 - (1 - p_i)^T of N; rows, and therefore FLOPs, stay tokens x chosen.
-    Tokens select independently; for one token p_i is min(1, c i^-alpha) with sum k, because drawing k different experts
+    related: draft tokens of a sequence select fewer experts than as many others (`Step.unrelated_tokens`).  Otherwise
+    tokens select independently; for one token p_i is min(1, c i^-alpha) with sum k, because drawing k different experts
     in turn has no closed form.  Shared experts are unchanged.  Expert parallelism reads the popularities from the
     shape and gives the busiest device the work of its own experts.
     """
 
     def change(block: Block) -> Block:
-        return replace(block, operators=tuple(_skewed(op, block, alpha) for op in block.operators))
+        return replace(block, operators=tuple(_skewed(op, block, alpha, related) for op in block.operators))
 
     def apply(graph: Graph) -> Graph:
         if not has_routed_experts(graph):
@@ -79,19 +80,21 @@ def _routed(operator: Operator) -> bool:
     return isinstance(operator.shape, GemmShape) and operator.shape.experts > 1.0
 
 
-def _skewed(operator: Operator, block: Block, alpha: float) -> Operator:
+def _skewed(operator: Operator, block: Block, alpha: float, related: bool) -> Operator:
     shape = operator.shape
     if not isinstance(shape, GemmShape) or not _routed(operator):
         return operator
     tokens = next(op for op in block.operators if op.role is OperatorRole.ROUTER).output_shape[0]
     chosen = float(np.ravel(shape.m / tokens)[0])
     popularity = selection_probabilities(alpha, int(shape.experts), round(chosen))
-    active = distinct_experts(popularity, tokens)
+    unrelated = shape.unrelated if related else None
+    active = distinct_experts(popularity, tokens if unrelated is None else unrelated)
     share = active / shape.experts
     reads = tuple(
         Access(a.tensor, a.tensor.elements * share) if a.tensor.role is Role.WEIGHT else a for a in operator.reads
     )
-    return replace(operator, reads=reads, shape=replace(shape, active=active, popularity=popularity))
+    skewed = replace(shape, active=active, popularity=popularity, unrelated=unrelated)
+    return replace(operator, reads=reads, shape=skewed)
 
 
 def _make(text: str) -> Change:
