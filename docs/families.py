@@ -53,9 +53,9 @@ def tables() -> str:
 def _summary(found: list[Model]) -> str:
     families = {family(model.architecture) for model in found}
     return (
-        f"{len(found)} models of {len(families)} families, by form; the class of a family without its ending in bold.\n"
-        f"The {len(ARCHITECTURES)} architectures and {len(MULTIMODAL)} wrappers that are read have a row each, with the "
-        "test of their counts, in\nthe [certificate](certificate.md#architectures).\n"
+        f"{len(found)} models of {len(families)} families, by form; families are named by their class. All "
+        f"{len(ARCHITECTURES)}\narchitectures and {len(MULTIMODAL)} wrappers, with the test of their counts, are in the\n"
+        "[certificate](certificate.md#architectures).\n"
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from families import tables
+
 from llmviewer.cli import main
 from llmviewer.cli.survey import section
 from llmviewer.cli.techniques import card

@@ -1,4 +1,4 @@
-"""Architectures outside the library's list of causal models: remote code and text parts, held to classes of equal shapes.
+"""Architectures outside the library's list of causal models, held to classes of equal shapes: remote code, text parts.
 
 A class of equal shapes has its own parameters and products, so these counts are as exact as those of the library's.
 """
@@ -55,7 +55,9 @@ def config(request: pytest.FixtureRequest) -> dict[str, Any]:
     if request.param not in STATED:
         return default_config(request.param)
     fields = {**SMALL, "model_type": request.param, **STATED[request.param]}
-    return {name: value for name, value in fields.items() if not ("num_layers" in fields and name == "num_hidden_layers")}
+    return {
+        name: value for name, value in fields.items() if not ("num_layers" in fields and name == "num_hidden_layers")
+    }
 
 
 def test_parameters_equal_those_of_the_class(config: dict[str, Any]) -> None:

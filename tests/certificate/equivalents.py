@@ -56,9 +56,7 @@ def _stands_in(model_class: str, **facts: Any) -> Family:
     return Family(model_class=model_class, code=Code.EQUIVALENT, **facts)
 
 
-_QWEN2 = _stands_in(
-    "Qwen2ForCausalLM", layers=(by.layer_types,), cut=cut.windows_from_second_layer, fields=_plain
-)
+_QWEN2 = _stands_in("Qwen2ForCausalLM", layers=(by.layer_types,), cut=cut.windows_from_second_layer, fields=_plain)
 _QWEN3_MOE = _stands_in("Qwen3MoeForCausalLM", layers=(by.sparse_step,), fields=_plain)
 _LLAMA = _stands_in("LlamaForCausalLM")
 

@@ -30,7 +30,9 @@ class Evidence:
 
 def _published(test: str) -> Evidence:
     """Remote code without a class of equal shapes."""
-    return Evidence(test=test, parameters="the published number", flops="no class to run: its code is not in the library")
+    return Evidence(
+        test=test, parameters="the published number", flops="no class to run: its code is not in the library"
+    )
 
 
 #: Architectures of neither list -> their tests.
@@ -82,7 +84,10 @@ OTHER_CONFIGS: dict[str, tuple[str, str]] = {
     "bamba": (_HYBRID, "exact, with a layer of attention"),
     "granitemoehybrid": (_HYBRID, "exact, with a layer of attention"),
     "lfm2_moe": (_HYBRID, "exact, with listed layers"),
-    "openai-gpt": ("tests/test_dense.py::test_gpt_1_agrees_in_a_prefill", "exact in a prefill; its code keeps no cache"),
+    "openai-gpt": (
+        "tests/test_dense.py::test_gpt_1_agrees_in_a_prefill",
+        "exact in a prefill; its code keeps no cache",
+    ),
     "rwkv": (_HYBRID, "exact, one sequence"),
     "zamba": (
         "tests/test_hybrid_configs.py::test_zamba_differs_by_the_products_with_broadcast_weights",

@@ -7,8 +7,8 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import LibraryMissingError, MissingClassError, UnknownFamilyError
 from .equivalents import EQUIVALENTS
+from .errors import LibraryMissingError, MissingClassError, UnknownFamilyError
 from .families import FAMILIES, NESTED_TEXT, Family
 from .layer_kinds import listed
 
