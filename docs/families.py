@@ -53,9 +53,9 @@ def tables() -> str:
 def _summary(found: list[Model]) -> str:
     families = {family(model.architecture) for model in found}
     return (
-        f"{len(found)} models of {len(families)} families, by form; families are named by their class. All "
-        f"{len(ARCHITECTURES)}\narchitectures and {len(MULTIMODAL)} wrappers, with the test of their counts, are in the\n"
-        "[certificate](certificate.md#architectures).\n"
+        f"{len(found)} models of {len(families)} families, by form; families are named by class. The\n"
+        f"{len(ARCHITECTURES)} architectures and {len(MULTIMODAL)} wrappers, with the test of their counts, are in\n"
+        "the [certificate](certificate.md#architectures).\n"
     )
 
 
