@@ -17,6 +17,8 @@ Field: TypeAlias = tuple[Column, Callable[[Object], str]]
 
 #: Config values longer than this are truncated; JSON contains them in full.
 MAX_VALUE_LENGTH = 160
+#: Endings of class names that name a head.
+HEADS = ("ForCausalLM", "ForConditionalGeneration", "ForMaskedLM", "ForSequenceClassification")
 
 
 def _active(model: Object) -> str:
@@ -30,9 +32,9 @@ def _context(model: Object) -> str:
     return "any" if model["max_context_len"] is None else fmt.whole(model["max_context_len"])
 
 
-def _family(architecture: str) -> str:
+def family(architecture: str) -> str:
     """Returns the architecture without the common suffix of its class name."""
-    for ending in ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"):
+    for ending in (*HEADS, "LMHeadModel", "Model"):
         architecture = architecture.removesuffix(ending)
     return architecture
 
@@ -48,7 +50,7 @@ MODEL_FIELDS: tuple[Field, ...] = (
     (left("Model"), lambda m: str(m["name"])),
     (right("Parameters"), lambda m: fmt.parameters(m["parameters"])),
     (right("Active", rank=1), _active),
-    (left("Architecture"), lambda m: _family(m["architecture"])),
+    (left("Architecture"), lambda m: family(m["architecture"])),
     (left("Weights", rank=2), lambda m: next(iter(m["weight_formats"]))),
     (right("KV cache/token"), lambda m: fmt.memory(m["kv_cache_bytes_per_token"])),
     (right("State/sequence", rank=3), lambda m: fmt.memory(m["state_bytes_per_sequence"] or None)),

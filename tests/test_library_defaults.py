@@ -37,7 +37,6 @@ NOT_RUN: dict[str, str] = {
 }
 #: Decoders whose default config the library itself cannot build -> why.
 NOT_BUILT: dict[str, str] = {
-    "cohere_compass_text": "its class asks for rope parameters of full layers, which its default lacks",
     "gemma4_assistant": "its class refuses the inputs per layer of its default text config",
     "lfm2_moe": "layer_types has no default, and the class needs it",
 }

@@ -94,8 +94,8 @@ def spec(name: str) -> dict[str, Any]:
     return data.read_yaml(data.folder("model_configs") / f"{name}.yaml")
 
 
-def test_at_least_60_models() -> None:
-    assert len(NAMES) >= 60
+def test_at_least_180_models() -> None:
+    assert len(NAMES) >= 180
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -109,7 +109,8 @@ def test_every_file_states_its_source(name: str) -> None:
     assert fields["name"]
     assert fields["source"].startswith("https://")
     assert fields["parameters"]["source"].startswith("https://")
-    assert set(fields) <= {"name", "source", "parameters", "config"}
+    assert fields.get("copy", "https://").startswith("https://")
+    assert set(fields) <= {"name", "source", "copy", "parameters", "config"}
     assert set(fields["parameters"]) <= {"value", "source", "note", "rounded"}
 
 

@@ -62,7 +62,9 @@ def test_names_match_the_librarys_modules(kind: str) -> None:
     built = build(fields)
     linear = {path for path, module in built.named_modules() if isinstance(module, nn.Linear) or _is_conv1d(module)}
     experts = {path for path, weight in built.named_parameters() if ".experts" in path and weight.dim() >= 2}
-    found = {re.sub(r"^.*?(?:layers|h|blocks)\.\d+\.", "", path.removesuffix(".weight")) for path in linear | experts}
+    found = {
+        re.sub(r"^.*?(?:layers|layer|h|blocks)\.\d+\.", "", path.removesuffix(".weight")) for path in linear | experts
+    }
     operators = {op for block, op in _graph(fields) if block.is_layer}
     for operator in (op.name for op in operators if is_linear(op)):
         assert (kind, operator) in UNNAMED or found & set(names_of(operator)), operator

@@ -124,6 +124,15 @@ def test_experts_of_an_fp8_checkpoint_in_nvfp4() -> None:
     assert bits(model, "o_proj", block) == 8.0
 
 
+def test_routed_experts_of_deepseek_v4_are_stored_in_fp4() -> None:
+    """`expert_dtype` stands beside the formats: 4 bits and an 8-bit scale per 32, the shared expert as all others."""
+    config = dict(data.read_yaml(data.folder("model_configs") / "deepseek-v4-flash.yaml")["config"])
+    wide = 8 + 32 / 128**2
+    for stated, expected in (("fp4", 4.25), ("fp8", wide)):
+        model = parse({**config, "expert_dtype": stated}, "mine")
+        assert (bits(model, "expert_up_proj", 1), bits(model, "shared_up_proj", 1)) == (expected, wide)
+
+
 @pytest.mark.parametrize(
     ("fields", "line"),
     [

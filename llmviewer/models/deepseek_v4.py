@@ -56,6 +56,14 @@ def _named(stated: dict[str, Any]) -> dict[str, Any]:
     return {TYPES.get(name, name): value for name, value in stated.items()}
 
 
+def _stored_experts(config: Config) -> None:
+    """An FP8 checkpoint stores its routed experts in `expert_dtype`, which stands beside its formats."""
+    stated: Any = config.get("quantization_config")
+    if isinstance(stated, dict) and stated.get("quant_method") == "fp8" and "moe_quant_algo" not in stated:
+        formats = {"expert_dtype": config.text("expert_dtype", "fp8"), **stated}
+        config.fields = {**config.fields, "quantization_config": formats}
+
+
 def _attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
     """Attention over the window alone, with all compressed entries, and with entries that an indexer chooses."""
     config.expect("num_key_value_heads", 1)
@@ -119,6 +127,7 @@ def _with_streams(model: Model, streams: HyperConnection) -> Model:
 
 
 deepseek_v4 = SparseDecoder(
+    prepare=_stored_experts,
     mixers=_attention,
     types=_types,
     experts=_experts,

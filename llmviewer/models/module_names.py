@@ -4,8 +4,15 @@ from __future__ import annotations
 
 _ATTENTION = ("self_attn", "attn", "mixer")
 _EXPERT = ("mlp.experts.0", "feed_forward.experts.0", "mixer.experts.0")
-_FUSED = ("mlp.experts", "feed_forward.experts", "mixer.experts", "experts")  # all experts in one tensor
-_SHARED = ("mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert", "mixer.shared_experts")
+_FUSED = (  # all experts in one tensor
+    *("mlp.experts", "feed_forward.experts", "mixer.experts", "experts", "block_sparse_moe.experts"),
+)
+_SHARED = (
+    *("mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert", "mixer.shared_experts"),
+    *("mlp.shared_mlp", "block_sparse_moe.shared_experts"),
+)
+_INDEXER = "self_attn.indexer"
+_COMPRESSOR = "self_attn.compressor"
 _MAMBA = ("mixer", "mamba")
 
 
@@ -15,11 +22,12 @@ def _under(parents: tuple[str, ...], leaf: str) -> tuple[str, ...]:
 
 #: Operator name -> possible names of its matrix below `layers.N`, over all families.
 MODULES: dict[str, tuple[str, ...]] = {
-    "q_proj": _under(_ATTENTION, "q_proj"),
-    "k_proj": _under(_ATTENTION, "k_proj"),
-    "v_proj": _under(_ATTENTION, "v_proj"),
+    "q_proj": (*_under(_ATTENTION, "q_proj"), "attention.self.query"),
+    "k_proj": (*_under(_ATTENTION, "k_proj"), "attention.self.key"),
+    "v_proj": (*_under(_ATTENTION, "v_proj"), "attention.self.value"),
     "qkv_proj": (
         "self_attn.qkv_proj",
+        "self_attn.q_proj",  # Kimi Linear: three matrices, read in one pass
         "self_attn.W_pack",
         "attn.c_attn",
         "attn.Wqkv",
@@ -38,15 +46,23 @@ MODULES: dict[str, tuple[str, ...]] = {
         "attention.wo",
         "attention.dense",
         "self_attention.dense",
+        "attention.output.dense",
         "mixer.o_proj",
+        "self_attn.o_b_proj",
     ),
     "q_a_proj": ("self_attn.q_a_proj",),
     "q_b_proj": ("self_attn.q_b_proj",),
     "kv_a_proj": ("self_attn.kv_a_proj_with_mqa",),
     "kv_b_proj": ("self_attn.kv_b_proj",),
-    "index_q_proj": _under(("self_attn.indexer",), "wq_b"),
-    "index_k_proj": _under(("self_attn.indexer",), "wk"),
-    "index_weights_proj": _under(("self_attn.indexer",), "weights_proj"),
+    "kv_proj": ("self_attn.kv_proj",),
+    "o_a_proj": ("self_attn.o_a_proj",),
+    "compressed_kv_proj": (f"{_COMPRESSOR}.kv_proj",),
+    "compressed_gate_proj": (f"{_COMPRESSOR}.gate_proj",),
+    "index_q_proj": (f"{_INDEXER}.wq_b", f"{_COMPRESSOR}.indexer.q_b_proj"),
+    "index_k_proj": (f"{_INDEXER}.wk",),
+    "index_kv_proj": (f"{_COMPRESSOR}.indexer.kv_proj",),
+    "index_gate_proj": (f"{_COMPRESSOR}.indexer.gate_proj",),
+    "index_weights_proj": (f"{_INDEXER}.weights_proj", f"{_COMPRESSOR}.indexer.scorer.weights_proj"),
     "gate_proj": ("mlp.gate_proj", "feed_forward.gate_proj", "feed_forward.w1"),
     "up_proj": (
         "mlp.up_proj",
@@ -59,6 +75,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "feed_forward.w3",
         "ffn.up_proj",
         "mixer.up_proj",
+        "intermediate.dense",
     ),
     "down_proj": (
         "mlp.down_proj",
@@ -71,6 +88,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "feed_forward.w2",
         "ffn.down_proj",
         "mixer.down_proj",
+        "output.dense",
     ),
     "gate_up_proj": ("mlp.gate_up_proj",),
     "expert_gate_proj": (
@@ -95,12 +113,13 @@ MODULES: dict[str, tuple[str, ...]] = {
     "expert_gate_up_proj": _under(_FUSED, "gate_up_proj"),
     "shared_gate_proj": _under(_SHARED, "gate_proj"),
     "shared_up_proj": _under(_SHARED, "up_proj"),
-    "shared_down_proj": _under(_SHARED, "down_proj"),
+    "shared_gate_up_proj": ("shared_mlp.input_linear",),
+    "shared_down_proj": (*_under(_SHARED, "down_proj"), "shared_mlp.output_linear"),
     "per_layer_input_gate": ("per_layer_input_gate",),
     "per_layer_projection": ("per_layer_projection",),
     "latent_in_proj": ("mixer.fc1_latent_proj",),
     "latent_out_proj": ("mixer.fc2_latent_proj",),
-    "in_proj": _under(_MAMBA, "in_proj"),
+    "in_proj": _under((*_MAMBA, "conv"), "in_proj"),
     "x_proj": _under(_MAMBA, "x_proj"),
     "dt_proj": _under(_MAMBA, "dt_proj"),
     "in_proj_qkvz": ("linear_attn.in_proj_qkvz",),
@@ -109,8 +128,13 @@ MODULES: dict[str, tuple[str, ...]] = {
     "in_proj_z": ("linear_attn.in_proj_z",),
     "in_proj_b": ("linear_attn.in_proj_b",),
     "in_proj_a": ("linear_attn.in_proj_a",),
-    "out_proj": _under((*_MAMBA, "linear_attn"), "out_proj"),
+    "out_proj": _under((*_MAMBA, "linear_attn", "conv"), "out_proj"),
     "output_gate": ("self_attn.output_gate",),
+    "b_proj": ("self_attn.b_proj",),
+    "f_a_proj": ("self_attn.f_a_proj", "self_attn.forget_gate.f_a_proj"),
+    "f_b_proj": ("self_attn.f_b_proj", "self_attn.forget_gate.f_b_proj"),
+    "g_a_proj": ("self_attn.g_a_proj",),
+    "g_b_proj": ("self_attn.g_b_proj",),
 }
 
 

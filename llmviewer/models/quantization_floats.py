@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from llmviewer.core.dtypes import DTYPES, Dtype, grouped_int, scaled
 from llmviewer.core.errors import UserError, quoted, unknown
@@ -98,8 +99,15 @@ def algorithm_format(config: Config, algorithm: str, group: object) -> Format:
 
 
 def fp8_or_mixed(config: Config) -> QuantizedFormats:
-    """An FP8 checkpoint; with `moe_quant_algo` ModelOpt has stored its routed experts in another format."""
+    """An FP8 checkpoint; with `moe_quant_algo` ModelOpt has stored its routed experts in another format.
+
+    `expert_dtype` fp4: DeepSeek-V4's routed experts, with an 8-bit scale per 32 and inputs in fp8.
+    Source: https://huggingface.co/deepseek-ai/DeepSeek-V4-Flash.
+    """
     base = fp8(config)
+    if config.text("expert_dtype", "fp8") == "fp4":
+        experts = replace(base.rules[0].format, weights=DTYPES["mxfp4"])
+        return replace(base, rules=(LayerFormat(format=experts, targets=("experts",)), *base.rules))
     if not config.has("moe_quant_algo"):
         return base
     config.ignore("config_groups", "quantized_layers", "ignore", "producer", "quant_algo", "group_size")

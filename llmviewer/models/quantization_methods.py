@@ -96,7 +96,7 @@ def fp8(config: Config) -> QuantizedFormats:
     config.expect("activation_scheme", "dynamic", "static")
     config.expect("fmt", "e4m3", "float8_e4m3fn", "e5m2")
     config.expect("dequantize", False)
-    config.expect("expert_dtype", "fp8")
+    config.expect("expert_dtype", "fp8", "fp4")
     config.ignore("scale_fmt")
     weights = inputs = DTYPES["fp8"]
     if config.has("weight_block_size"):

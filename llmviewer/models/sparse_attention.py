@@ -142,7 +142,7 @@ laguna = SparseDecoder(
     experts=Experts(shared_width="shared_expert_intermediate_size", correction_weight=True),
     placement=listed_or_first_dense,
     defaults={"sliding_window": 512},
-    expected={"moe_apply_router_weight_on_input": (False,)},
+    expected={"moe_apply_router_weight_on_input": (False,), "use_bidirectional_attention": (False,)},
     ignored=("moe_routed_scaling_factor", "moe_router_logit_softcapping"),
     finish=_plain_names,
 )

@@ -4,10 +4,9 @@
 of the class. `cut` changes further fields of a reduced config. `experts_chosen` is the share of the experts' products
 that belong to chosen experts (1 unless the library runs them all). `stand_ins` replaces the forward pass of modules
 that cannot run without data. `beside` names modules of other parts (towers for images and sound), whose parameters do
-not belong to the language model. `code` states whether the class is the model's own or an equivalent of the same
-shapes.
-that cannot run without data. `unstored` counts parameters that the class has and no checkpoint. `code` states whether
-the class is the model's own or an equivalent of the same shapes.
+not belong to the language model. `unstored` counts parameters that the class has and no checkpoint. `code` states
+whether the class is the model's own or an equivalent of the same shapes. An `encoder` has no cache, and a head on
+every position.
 """
 
 from __future__ import annotations
@@ -65,6 +64,7 @@ class Family:
     stand_ins: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
     unstored: Callable[[Any], int] = nothing_unstored
+    encoder: bool = False
 
 
 FAMILIES: dict[str, Family] = {

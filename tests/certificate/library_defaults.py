@@ -18,6 +18,7 @@ _LEFT_OUT_BY_REASON: dict[str, str] = {
 }
 #: Fields that a default config leaves empty, or that give it every kind of layer -> values as in a published model.
 _FILLED: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1},

@@ -7,6 +7,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+from .equivalents import EQUIVALENTS
 from .errors import LibraryMissingError, MissingClassError, UnknownFamilyError
 from .families import FAMILIES, NESTED_TEXT, Family
 from .layer_kinds import listed
@@ -20,6 +21,9 @@ BOOKKEEPING = (
 
 PLAIN_KERNELS = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
 """The grouped kernel for experts has no formula in PyTorch's counter; its FLOPs would vanish."""
+
+ENCODERS = ("bert", "camembert", "roberta", "xlm-roberta")
+"""Model types whose class is the one that `architectures` names."""
 
 DATA_DEPENDENT_ROPE = ("longrope", "su", "dynamic")
 """Rotary scalings whose code looks at the largest position, which the meta device does not have. They change
@@ -39,9 +43,12 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def family_of(config: Mapping[str, Any]) -> Family:
     """The row of the table for a config."""
-    model_type = text_config(config).get("model_type", "")
-    if model_type in FAMILIES:
-        return FAMILIES[model_type]
+    text = text_config(config)
+    model_type = text.get("model_type", "")
+    if model_type in ENCODERS:
+        return Family(model_class=text["architectures"][0], encoder=True)
+    if model_type in FAMILIES or model_type in EQUIVALENTS:
+        return FAMILIES.get(model_type) or EQUIVALENTS[model_type]
     if model_type not in causal_classes():
         raise UnknownFamilyError(f"model type {model_type!r} has no row in tests/certificate/families.py")
     return Family(model_class=causal_classes()[model_type], layers=(listed,))

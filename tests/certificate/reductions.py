@@ -55,6 +55,12 @@ def first_layers(fields: Fields, full_depth: int, depth: int) -> Fields:
     if isinstance(fields.get("per_layer_config"), Mapping):
         stated = fields["per_layer_config"].items()
         shortened["per_layer_config"] = {layer: value for layer, value in stated if int(layer) < depth}
+    if isinstance(fields.get("linear_attn_config"), Mapping):  # Kimi Linear: lists of layers, counted from 1
+        stated = fields["linear_attn_config"].items()
+        shortened["linear_attn_config"] = {
+            name: [layer for layer in value if layer <= depth] if isinstance(value, list) else value
+            for name, value in stated
+        }
     present = [name for name in DEPTH_FIELDS if name in fields] or ["num_hidden_layers"]
     return {**shortened, **dict.fromkeys(present, depth)}
 

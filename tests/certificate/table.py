@@ -7,10 +7,14 @@ from importlib.metadata import version
 
 from llmviewer import models
 
+from .evidence import architecture_rows, wrapper_rows
+from .meta_model import family_of
 from .our_counts import OurCounts, our_decode, our_parameters, our_prefill, published_config
 from .torch_counts import TorchCounts, code_of, count_decode, count_prefill, parameter_count
 
 PROMPT, CACHED, BATCH = 1024, 1023, 8
+#: The longest input of BERT.
+ENCODED = 512
 
 HEADER = """# The counter certificate
 
@@ -32,26 +36,57 @@ experts, the full query-key rectangle of eager attention, and the head on the la
   held to its stated formula in `tests/test_recurrent_mixers.py`. Rotary tables and short convolutions are left out on
   both sides.
 - **Code**: a family without code in the library is run through a class of the same shapes, named here.
+- **Encoders** are run as the class that `architectures` names, in one pass over {encoded} tokens; they decode nothing.
+
+The [architectures](#architectures) that are read, with the test of each, follow the models.
+
+## Models
 
 | model | code | parameters | PyTorch's | prefill FLOP | PyTorch's | ratio | decode FLOP | PyTorch's | ratio |
 |---|---|--:|--:|--:|--:|--:|--:|--:|--:|"""
 
 
+ARCHITECTURES = """
+## Architectures
+
+Every `model_type` of `llmviewer/models/architectures.py`, and the library's decoders that are refused. *Exact* means
+equal as integers to the library's class on the meta device: its default config for decoders that `transformers` knows,
+a class of equal shapes (named) for remote code and text parts. `tests/test_certificate_is_complete.py` fails if an
+architecture has no row or no test.
+
+| model type | parameters | matmul FLOPs, prefill and decode | test |
+|---|---|---|---|"""
+WRAPPERS = """
+## Multimodal wrappers
+
+The text of a wrapper is read by the parser of its language model.
+
+| language model | wrappers |
+|---|---|"""
+
+
 def main() -> None:
-    """Print one row per model."""
+    """Print one row per model, then one per architecture."""
     versions = {name: version(name) for name in ("transformers", "torch")}
-    print(HEADER.format(prompt=PROMPT, batch=BATCH, cached=CACHED, **versions))  # noqa: T201
+    print(HEADER.format(prompt=PROMPT, batch=BATCH, cached=CACHED, encoded=ENCODED, **versions))  # noqa: T201
     for stem in models.names():
         print(f"\r{stem:40}", end="", file=sys.stderr)  # noqa: T201
         print(row(stem))  # noqa: T201
+    for head, rows in ((ARCHITECTURES, architecture_rows()), (WRAPPERS, wrapper_rows())):
+        print("\n".join((head, *rows)))  # noqa: T201
 
 
 def row(stem: str) -> str:
     """Table row of one model's counts."""
     config = published_config(stem)
     cells = [stem, code_of(config), f"{our_parameters(stem):,}", f"{parameter_count(config):,}"]
-    cells += _pair(our_prefill(config, 1, PROMPT), count_prefill(config, 1, PROMPT))
-    cells += _pair(our_decode(config, BATCH, CACHED), count_decode(config, BATCH, CACHED))
+    encoder = family_of(config).encoder
+    tokens = ENCODED if encoder else PROMPT
+    cells += _pair(our_prefill(config, 1, tokens), count_prefill(config, 1, tokens))
+    if encoder:
+        cells += ["–"] * 3
+    else:
+        cells += _pair(our_decode(config, BATCH, CACHED), count_decode(config, BATCH, CACHED))
     return f"| {' | '.join(cells)} |"
 
 

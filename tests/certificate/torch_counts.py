@@ -97,7 +97,7 @@ class _Step:
 
 def _counted(config: Mapping[str, Any], step: _Step) -> TorchCounts:
     """Counts one step by our filing and by PyTorch's counter, which must agree."""
-    model = build(config)
+    model, family = build(config), family_of(config)
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -107,11 +107,11 @@ def _counted(config: Mapping[str, Any], step: _Step) -> TorchCounts:
         cache = _filled_cache(model, step)
         filing, inputs = ProductFiling(model), _inputs(model, step.batch, step.new)
         with FlopCounterMode(display=False) as counter, filing.following(model), filing:
-            model(**inputs, **cache, use_cache=True)
+            model(**inputs, **cache, **({} if family.encoder else {"use_cache": True}))
     if counter.get_total_flops() != filing.filed.total():
         raise CounterDisagreesError(f"filed {filing.filed.total()}, FlopCounterMode says {counter.get_total_flops()}")
-    head_rows = 1 if _takes_one_logit(model) else step.new
-    return _tally(filing.filed, step, family_of(config).experts_chosen(model.config), head_rows)
+    head_rows = 1 if family.encoder or _takes_one_logit(model) else step.new
+    return _tally(filing.filed, step, family.experts_chosen(model.config), head_rows)
 
 
 def _filled_cache(model: Any, step: _Step) -> dict[str, Any]:

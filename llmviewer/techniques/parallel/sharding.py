@@ -33,7 +33,7 @@ class Split(Enum):
 COLUMN_PARALLEL = frozenset(
     "q_proj k_proj v_proj qkv_proj q_b_proj kv_b_proj gate_proj up_proj gate_up_proj shared_gate_proj shared_up_proj "
     "shared_gate_up_proj expert_gate_proj expert_up_proj expert_gate_up_proj in_proj in_proj_a in_proj_b in_proj_ba "
-    "in_proj_qkv in_proj_qkvz in_proj_z o_a_proj output_gate dt_proj lm_head heads_up_proj "
+    "in_proj_qkv in_proj_qkvz in_proj_z o_a_proj output_gate dt_proj lm_head heads_up_proj b_proj f_b_proj g_b_proj "
     "attn_predictor_out mlp_predictor_out".split()
 )
 #: Linear layers whose input is split; their output is a partial sum.
@@ -45,7 +45,7 @@ REPLICATED = frozenset(
     "altup_prediction_router altup_correction_router altup_prediction_coefs altup_correction_coefs altup_projection "
     "altup_unembed_projection laurel_left laurel_right "
     "attn_predictor_in mlp_predictor_in index_q_proj index_k_proj index_weights_proj "
-    "kv_proj compressed_kv_proj compressed_gate_proj index_kv_proj index_gate_proj "
+    "kv_proj compressed_kv_proj compressed_gate_proj index_kv_proj index_gate_proj f_a_proj g_a_proj "
     "attn_hc_proj mlp_hc_proj head_hc_proj attn_in_gate_a attn_in_gate_b mlp_in_gate_a mlp_in_gate_b "
     "fc eh_proj resblock_proj state_proj state_proj_first".split()  # layers of draft models, as in vLLM
 )
