@@ -64,7 +64,8 @@ class Host:
     """The computer that a device is attached to: the bandwidth of its memory [byte/s], and its CPU.
 
     cpu: None if its rates are unknown.  memory_bytes: capacity, None if unknown.  disk: stores tensors that do not fit
-    in the host's memory.  devices: devices that share the host evenly.
+    in the host's memory.  devices: devices that share the host evenly.  link_share: share of the rate of a device's
+    link that copies reach.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Host:
     memory_bytes: float | None = None
     disk: Disk | None = None
     devices: int = 1
+    link_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

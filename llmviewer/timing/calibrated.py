@@ -16,6 +16,7 @@ from llmviewer.hardware.chip import Chip
 from llmviewer.ops.attention import AttentionShape
 from llmviewer.timing import profile as profiles
 from llmviewer.timing.efficiency import Rates
+from llmviewer.timing.host_copies import PINNED_SHARE
 from llmviewer.timing.kernels import attention, attention_decode, attention_prefill
 from llmviewer.timing.kernels.cross_generation import adapt_constants
 from llmviewer.timing.kernels.families import FAMILIES, families_of
@@ -31,10 +32,11 @@ SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
 WIDTH_OVER_80 = (1.53, 1.0, 1.0, 1.53)
 #: Residuals where a fit had no held-out row of a regime: QUANTILES of measured / predicted.
 DEFAULT_RESIDUALS = (0.5, 0.7, 1.4, 2.0)
-#: Residuals of copies and host operators, whose rates come from data sheets: a guess.
-UNMEASURED_RESIDUALS = (1.0, 1.0, 1.6, 2.5)
+#: Residuals of copies and host operators, whose rates come from data sheets and a share of them: a guess.
+UNMEASURED_RESIDUALS = (0.8, 0.95, 1.6, 2.5)
 UNMEASURED_NOTE = (
-    f"copies and host operators: data-sheet rates; real times may be up to {UNMEASURED_RESIDUALS[-1]:g} times as long"
+    f"copies reach {PINNED_SHARE:g} of the link's rate if their memory is pinned; host operators: data-sheet rates; "
+    f"real times may be up to {UNMEASURED_RESIDUALS[-1]:g} times as long"
 )
 
 

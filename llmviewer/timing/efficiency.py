@@ -98,7 +98,7 @@ def _host(chip: Chip, host: Host, compute: str) -> HostRates:
     vector = host.cpu.vector_rate() if host.cpu else None
     return HostRates(
         memory_bytes_per_s=host.bandwidth_bytes_per_s * share,
-        link_bytes_per_s=link,
+        link_bytes_per_s=None if link is None else link * host.link_share,
         flops_per_s=flops,
         vector_flops_per_s=None if vector is None else vector * share,
         disk_read_bytes_per_s=host.disk.read_bytes_per_s * share if host.disk else None,

@@ -38,8 +38,8 @@ class RoundCosts:
 
 #: No host time at all, for kernels without an engine.
 NO_HOST = RoundCosts(round=0.0, low=0.0, high=0.0)
-#: Costs of an engine whose rounds nobody has published: none are added, and the interval reaches to the smallest above 0
-#: that a preset states.
+#: Costs of an engine whose rounds nobody has published: none are added, and the interval reaches to the smallest above
+#: 0 that a preset states.
 UNMEASURED = RoundCosts(round=0.0, low=0.0, high=1300.0)
 NUMBERS = tuple(field.name for field in fields(RoundCosts) if field.name != "source")
 

@@ -23,6 +23,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "compute": ("device", "host", "attention"),
     "overlap": tuple(way.value for way in Overlap),
     "to": ("host", "disk"),
+    "pinned": ("on", "off"),
 }
 #: Presets, named by the first word -> their parameters, which the rest of the text overrides.
 PRESETS: dict[str, dict[str, str]] = {
@@ -45,6 +46,7 @@ def _make(text: str) -> Change:
         from llmviewer.techniques.offload.flexgen import flexgen  # needs a solver of linear programs
 
         return flexgen(machine, figures)
+    pinned = given.get("pinned") != "off"
     plan = _plan(preset, given)
     if plan.is_empty:
         return lambda system: system
@@ -54,7 +56,7 @@ def _make(text: str) -> Change:
             raise UserError(
                 f"{WHERE} flash needs the share of neurons that a token uses: add --contextual-sparsity mlp=0.1"
             )
-        return with_offload(with_host(system, machine, figures), plan)
+        return with_offload(with_host(system, machine, figures, pinned=pinned), plan)
 
     return change
 
@@ -123,6 +125,7 @@ TECHNIQUE = Technique(
         "overlap": "on: a share of every layer is copied while the previous layer computes; layer: whole layers "
         "are; off: a layer waits for its copies",
         "to": "host or disk",
+        "pinned": "on: copies read page-locked memory; off: pageable memory, at 0.48 of that rate",
         "host": f"name of a host; default {DEFAULT_HOST}",
         "disk": f"name of a disk; default {DEFAULT_DISK}",
         "zero-inference": "all weights are offloaded and copied (ZeRO-Inference)",

@@ -17,6 +17,8 @@ from llmviewer.techniques.offload.flash import Flash, load_neurons_from_disk
 from llmviewer.techniques.offload.host import attention_on_host, experts_on_host, layers_on_host
 from llmviewer.techniques.offload.places import ON_DEVICE, OffloadShares
 from llmviewer.techniques.offload.stream import Streams, all_weights, stream
+from llmviewer.timing.efficiency import ideal
+from llmviewer.timing.host_copies import PAGEABLE_SHARE, PINNED_SHARE
 
 WHERE = "--offload"
 #: Kinds of tensors that can be offloaded.
@@ -114,12 +116,16 @@ def _has_host_link(chip: Chip) -> bool:
     return chip.host_link_rate is not None
 
 
-def with_host(system: System, host: Host, figures: Mapping[str, Figure]) -> System:
-    """The system with a host that all devices share.  figures: data-sheet figures of the host."""
+def with_host(system: System, host: Host, figures: Mapping[str, Figure], *, pinned: bool = True) -> System:
+    """The system with a host that all devices share.
+
+    figures: data-sheet figures of the host.  pinned: copies read page-locked memory; ideal times ignore it.
+    """
     chip = system.chip
     if chip.host is not None:
         raise UserError(f"{WHERE}: --hot-neurons already offloads weights to the host; remove one")
-    shared = replace(host, devices=system.parallelism.devices)
+    reached = 1.0 if system.efficiency is ideal else PINNED_SHARE if pinned else PAGEABLE_SHARE
+    shared = replace(host, devices=system.parallelism.devices, link_share=reached)
     return replace(system, chip=replace(chip, host=shared, figures={**chip.figures, **figures}))
 
 

@@ -17,6 +17,7 @@ SUFFIXES = {"fp8": 8, "fp6": 6, "fp4": 4, "mxfp4": 4, "nvfp4": 4} | {f"int{bits}
 #: Values of --kv-cache-dtype (vLLM's names and kv#) -> dtype; integer dtypes do not include their scales yet.
 CACHE_DTYPES: dict[str, Dtype | None] = {
     "auto": None,
+    "fp32": DTYPES["fp32"],
     "fp16": SIXTEEN,
     "bf16": SIXTEEN,
     "fp8": DTYPES["fp8"],

@@ -61,7 +61,7 @@ def expert_skew(alpha: float, *, related: bool = False) -> Pass:
     """
 
     def change(block: Block) -> Block:
-        return replace(block, operators=tuple(_skewed(op, block, alpha, related) for op in block.operators))
+        return replace(block, operators=tuple(_skewed(op, block, alpha, related=related) for op in block.operators))
 
     def apply(graph: Graph) -> Graph:
         if not has_routed_experts(graph):
@@ -80,7 +80,7 @@ def _routed(operator: Operator) -> bool:
     return isinstance(operator.shape, GemmShape) and operator.shape.experts > 1.0
 
 
-def _skewed(operator: Operator, block: Block, alpha: float, related: bool) -> Operator:
+def _skewed(operator: Operator, block: Block, alpha: float, *, related: bool) -> Operator:
     shape = operator.shape
     if not isinstance(shape, GemmShape) or not _routed(operator):
         return operator
