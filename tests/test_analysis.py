@@ -157,15 +157,20 @@ def test_a_single_point_and_the_same_point_of_a_sweep_are_bit_identical(
 
 @pytest.mark.parametrize("name", models.names())
 def test_every_model_has_finite_times_and_is_faster_with_flash_attention(name: str) -> None:
-    """A single token, a medium and a long batch, on chips with many and few published figures."""
+    """A single token, a medium and a long batch, on chips with many and few published figures; encoders one pass."""
     sizes: dict[str, Any] = {"batch_size": [1, 3, 64], "input_len": [1, 1000, 8000], "output_len": [2, 5, 3]}
+    metrics = ["ttft_s", "e2e_s", "prefill_traffic_bytes"]
+    if loaded(name).is_encoder:
+        sizes.update(input_len=[1, 100, 512], output_len=1)
+    else:
+        metrics += ["tpot_s", "decode_traffic_bytes"]
     for chip in ("h100-sxm", "tpu-v5e"):
         flash, eager = (analyze(loaded(name), chip, attention=kind, **sizes).columns() for kind in ("flash", "eager"))
-        for metric in ("ttft_s", "tpot_s", "e2e_s", "prefill_traffic_bytes", "decode_traffic_bytes"):
+        for metric in metrics:
             assert np.isfinite(flash[metric]).all() and (flash[metric] > 0).all(), metric
             assert (flash[metric] <= eager[metric]).all(), metric
         for found in (flash, eager):
-            assert (found["prefill_mfu"] <= 1).all() and (found["decode_mbu"] <= 1).all()
+            assert (found["prefill_mfu"] <= 1).all() and not (found["decode_mbu"] > 1).any()
 
 
 def step_time(model: models.Model, chip: str, step: Any, attention: str) -> float:

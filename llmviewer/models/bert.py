@@ -12,6 +12,7 @@ from llmviewer.layers.attention import Projections
 from llmviewer.layers.decoder import Norms
 from llmviewer.models import parts
 from llmviewer.models.config import Config
+from llmviewer.models.draft_heads import class_name
 from llmviewer.models.model import Head, Model
 from llmviewer.ops.elementwise import Activation, activate, activation
 from llmviewer.ops.gemm import Linear
@@ -90,17 +91,18 @@ def _encoder(config: Config, dtype: Dtype, offset: int, *, segments: int) -> Mod
 
 def _head(config: Config, dtype: Dtype, plain: Head) -> EncoderHead:
     """The head that `architectures` names; without one the pooler of the plain encoder."""
-    named = config.get("architectures") or ["Model"]
-    ending = next((head for head in HEADS if str(named[0]).endswith(head)), None)
+    named = class_name(config.fields) or "Model"
+    ending = next((head for head in HEADS if named.endswith(head)), None)
     if ending is None:
-        raise unknown("head in architectures", str(named[0]), HEADS, where=config.where)
+        raise unknown("head in architectures", named, HEADS, where=config.where)
     hidden = plain.lm_head.in_features
     tanh = Activation(1.0, 1.0)
     dense = Linear(name="pooler", in_features=hidden, out_features=hidden, dtype=dtype, bias=True)
     if ending == "Model":
         return EncoderHead(lm_head=dense, tied=False, act=tanh)
     if ending == "ForSequenceClassification":
-        labels = config.count("num_labels", len(config.get("id2label") or (0, 1)))
+        names = config.get("id2label")
+        labels = config.count("num_labels", len(names) if isinstance(names, dict) and names else 2)
         out = Linear(name="classifier", in_features=hidden, out_features=labels, dtype=dtype, bias=True)
         return EncoderHead(lm_head=out, tied=False, dense=dense, act=tanh)
     act = activation(config.text("hidden_act", "gelu"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmviewer.core.dtypes import Dtype
+from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Attention, QkNorm
 from llmviewer.layers.attention_experts import AttentionExperts, BiasedExperts
 from llmviewer.layers.decoder import Mixer
@@ -108,6 +109,8 @@ def _laguna_kinds(config: Config) -> list[str]:
     depth = layer_count(config)
     types = layer_types(config, ("full", "sliding"), ["full"] * depth)
     heads = config.numbers("num_attention_heads_per_layer", [config.count("num_attention_heads")] * depth)
+    if len(heads) != depth:
+        raise UserError(f"{config.where}: field 'num_attention_heads_per_layer' must list {depth} layers")
     return [f"{name} {count}" for name, count in zip(types, heads, strict=True)]
 
 
