@@ -75,7 +75,7 @@ def test_refused_decoders_are_refused(model_type: str) -> None:
 
 
 def test_eighteen_of_nineteen_decoders_are_read() -> None:
-    """Of 154 decoders 8 are not read: the refused ones, and one whose default cannot be built either."""
+    """Eight of 154 decoders are not read: the refused ones, and one whose default cannot be built either."""
     assert len({*REFUSED, "gemma4_assistant"}) <= len(DECODERS) / 19
 
 
