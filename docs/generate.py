@@ -66,7 +66,8 @@ A size that a config leaves out is that of its class in transformers, and a note
   InternVL, PaliGemma, Gemma 3 and Mistral 3.
 - **Embedders and classifiers** (`MistralModel`, `...ForSequenceClassification`): no `lm_head`, or a head of their
   labels. Encoders (BERT, RoBERTa) are one pass.
-- **Draft heads** (EAGLE, EAGLE-3, DFlash, DSpark, Domino, MTP, Medusa): refused in one line that says what they are;
+- **Draft heads** (EAGLE, EAGLE-3, DFlash, DSpark, Domino, MTP, Medusa, the assistants of Gemma 4):
+  refused in one line that says what they are;
   `--speculative draft=PATH` takes those of EAGLE and EAGLE-3.
 - **Refused**: an unknown `model_type`; a config without width, depth, heads or vocabulary, such as the
   excerpts in other tools' lists and their own names for these sizes; a field that may change a shape, by its name.

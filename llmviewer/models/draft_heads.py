@@ -24,6 +24,7 @@ CLASSES: dict[str, str] = {
     "DSpark": r"dspark",
     "Domino": r"domino",
     "DFlash": r"dfl(ash|are)",
+    "Gemma 4 assistant": r"gemma4\w*assistant",
     "MLP speculator": r"mlpspeculator",
 }
 #: Field that only heads of this kind have -> kind.
