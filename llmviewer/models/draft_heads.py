@@ -31,15 +31,8 @@ FIELDS: dict[str, str] = {
     "draft_vocab_size": "EAGLE-3",
     "dflash_config": "DFlash",
     "medusa_num_heads": "Medusa",
+    "n_predict": "MLP speculator",
     "eagle_config": "EAGLE-3",
-}
-#: Kind -> the option that prices it on its target; a path stands for the head's own config.
-OPTIONS: dict[str, str] = {
-    "EAGLE-3": "--speculative draft=PATH",
-    "EAGLE": "--speculative draft=PATH",
-    "MTP": "--speculative mtp",
-    "Medusa": "--speculative medusa",
-    "MLP speculator": "--speculative speculator",
 }
 #: Class endings of models that score or embed a text -> what they have instead of a vocabulary head.
 SCORING = ("ForSequenceClassification", "ForTokenClassification", "ForRewardModel", "ForProcessRewardModel")
@@ -69,8 +62,10 @@ def refuse_draft(config: Config) -> None:
     if not kind:
         return
     named = class_name(config.fields) or config.fields.get("model_type")
-    use = f"on its target: {OPTIONS[kind]}" if kind in OPTIONS else "its passes are not priced yet"
-    raise UserError(f"{config.where}: {quoted(named)} is a draft head ({kind}), not a language model of its own; {use}")
+    raise UserError(
+        f"{config.where}: {quoted(named)} is a draft head ({kind}), not a language model of its own; "
+        "analyze its target with --speculative draft=PATH of this file"
+    )
 
 
 def with_own_head(model: Model, config: Config) -> Model:
