@@ -48,7 +48,9 @@ def class_name(fields: Mapping[str, Any]) -> str:
 
 
 def draft_kind(fields: Mapping[str, Any]) -> str:
-    """The kind of draft head that a config describes; "" for any other model."""
+    """The kind of draft head that a config describes; "" for any other model, such as the vision model Eagle 2."""
+    if isinstance(fields.get("vision_config"), Mapping):
+        return ""
     words = f"{class_name(fields)} {fields.get('model_type')}"
     for kind, pattern in CLASSES.items():
         if re.search(pattern, words, re.IGNORECASE):

@@ -26,7 +26,14 @@ def parse_glm4(config: Config, dtype: Dtype) -> Model:
 
 
 def parse_chatglm(config: Config, dtype: Dtype) -> Model:
-    """ChatGLMModel (ChatGLM2, ChatGLM3, glm-4-9b with its own code): GLM with one matrix for q, k and v."""
+    """ChatGLMModel (ChatGLM2, ChatGLM3, glm-4-9b with its own code): GLM with one matrix for q, k and v.
+
+    ChatGLM-6B has another form of layers, which its `inner_hidden_size` shows.
+    """
+    if config.has("inner_hidden_size"):
+        from llmviewer.models.first_forms import CHATGLM_6B
+
+        return CHATGLM_6B(config, dtype)
     for name in ("rmsnorm", "original_rope", "post_layer_norm"):
         config.expect(name, True)
     for name in ("add_bias_linear", "apply_residual_connection_post_layernorm", "interleaved_qkv"):

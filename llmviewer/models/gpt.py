@@ -27,8 +27,13 @@ OPT_POSITION_OFFSET = 2
 
 
 def parse_gpt2(config: Config, dtype: Dtype) -> Model:
-    """GPT2LMHeadModel: learned positions, one matrix for q, k, v, biases everywhere, tied head."""
-    return _gpt2(config, dtype, head_count(config), act="gelu_new")
+    """GPT2LMHeadModel: learned positions, one matrix for q, k, v, biases everywhere, tied head.
+
+    SantaCoder's own class has one key-value head.
+    """
+    config.expect("attention_head_type", "multihead", "multiquery")
+    kv_heads = 1 if config.get("attention_head_type") == "multiquery" else head_count(config)
+    return _gpt2(config, dtype, kv_heads, act="gelu_new")
 
 
 def parse_gpt_bigcode(config: Config, dtype: Dtype) -> Model:

@@ -45,8 +45,15 @@ SEED_OSS = Dense(
 #: HunYuanDenseV1ForCausalLM: QK-norm after rope.
 HUNYUAN = Dense(
     defaults=sizes(4096, 11008, 32, 32, 290943, 2048),
-    constants={"use_qk_norm": True, "use_cla": False},
-    ignored="eod_token_id",
+    constants={
+        "use_qk_norm": True,
+        "use_cla": False,
+        "add_classification_head": False,
+        "num_experts": 1,
+        "mlp_bias": False,
+    },
+    ignored="eod_token_id cla_share_factor class_num dense_list enable_lm_head_fp32 im_end_id im_newline_id "
+    "im_start_id mask_init_id norm_type org_vocab_size pad_id pool_type text_end_id text_start_id use_rotary_pos_emb",
     names={"attention_head_dim": "head_dim"},
     mlp_bias=False,
     qk_norm=QkNorm.PER_HEAD,
