@@ -144,3 +144,42 @@ def test_eagle_2_is_a_vision_model_and_no_draft_head() -> None:
         "vision_config": {},
     }
     assert "only the language model is counted" in from_fields(fields).notes[-1]
+
+
+def test_a_chat_model_of_remote_code_has_its_head() -> None:
+    """InternVLChatModel ends in `Model` and is no embedder: the head of its language model counts."""
+    inner = {**usual("internlm2", 64, 128, 2, 8, 100), "num_key_value_heads": 8}
+    fields = {"model_type": "internvl_chat", "architectures": ["InternVLChatModel"], "llm_config": inner}
+    assert from_fields(fields).parameters == from_fields(inner).parameters
+
+
+@pytest.mark.parametrize(("kind", "kv_heads"), [("multihead_attention", 8), ("multiquery_attention", 1)])
+def test_mpt_may_have_one_key_value_head(kind: str, kv_heads: int) -> None:
+    """h 64, 8 heads of 8: q, o h h, k, v 8 h for each KV head, MLP 2 x 4 h h, two norms h; final norm, table."""
+    fields = {
+        "model_type": "mpt", "d_model": 64, "n_heads": 8, "n_layers": 2, "max_seq_len": 32, "vocab_size": 100,
+        "attn_config": {"attn_type": kind},
+    }  # fmt: skip
+    layer = 2 * 64 * 64 + 2 * 64 * 8 * kv_heads + 8 * 64 * 64 + 2 * 64
+    assert from_fields(fields).parameters == 2 * layer + 64 + 100 * 64
+
+
+@pytest.mark.parametrize(
+    ("model_type", "inner", "parameters"),
+    [
+        ("glm_ocr", "glm_ocr_text", 373_359_616),
+        ("paddleocr_vl", "paddleocr_vl_text", 360_748_032),
+    ],
+)
+def test_vision_models_for_documents_have_the_parameters_of_their_class(
+    model_type: str, inner: str, parameters: int
+) -> None:
+    """Parameters of the language model of transformers' class with its default config."""
+    sizes = {
+        "glm_ocr_text": {**usual(inner, 1024, 4096, 16, 16, 59392), "num_key_value_heads": 8},
+        "paddleocr_vl_text": {
+            **usual(inner, 1024, 3072, 18, 16, 103424), "num_key_value_heads": 2, "head_dim": 128,
+            "tie_word_embeddings": True,
+        },
+    }  # fmt: skip
+    assert from_fields({"model_type": model_type, "text_config": sizes[inner]}).parameters == parameters

@@ -88,7 +88,7 @@ step3_text = SparseDecoder(
 
 #: https://huggingface.co/deepseek-ai/deepseek-moe-16b-base, modeling_deepseek.py: DeepSeek-V2 with plain attention.
 deepseek = SparseDecoder(
-    placement=DenseFirst(),
+    placement=DenseFirst(default=0),
     expected={"moe_layer_freq": (1,), "topk_method": ("greedy",)},
     ignored=("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"),
 )

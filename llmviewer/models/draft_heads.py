@@ -79,7 +79,12 @@ def with_own_head(model: Model, config: Config) -> Model:
         return _scoring(model, config, named)
     stem = named.removesuffix("Model").lower()
     model_type = str(config.fields.get("model_type")).replace("_", "")
-    if not named.endswith("Model") or stem != model_type or model_type in MODEL_IS_CAUSAL:
+    if (
+        not named.endswith("Model")
+        or named.endswith("ChatModel")
+        or stem != model_type
+        or model_type in MODEL_IS_CAUSAL
+    ):
         return model
     note = f"{named} is an embedder: it has no lm_head"
     return replace(model, head=replace(model.head, has_logits=False), notes=(*model.notes, note))

@@ -9,6 +9,7 @@ from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import Norms
 from llmviewer.models import parts
 from llmviewer.models.config import Config
+from llmviewer.models.fields import head_count, hidden_size
 from llmviewer.models.model import Model
 from llmviewer.ops.norm import rms_norm
 
@@ -23,6 +24,14 @@ def parse_glm4(config: Config, dtype: Dtype) -> Model:
     """Glm4ForCausalLM (GLM-4-0414): GLM with norms also after attention and after the MLP."""
     config.defaults(head_dim=128, attention_bias=True)
     return _dense(config, dtype, _attention(config, dtype), parts.sandwich_norms(config, dtype))
+
+
+def parse_glm_ocr(config: Config, dtype: Dtype) -> Model:
+    """GlmOcrForConditionalGeneration: the layers of GLM-4-0414 without biases, heads of hidden_size / heads."""
+    config.expect("attention_bias", False)
+    config.defaults(head_dim=hidden_size(config) // head_count(config))
+    config.override(attention_bias=False)
+    return parse_glm4(config, dtype)
 
 
 def parse_chatglm(config: Config, dtype: Dtype) -> Model:

@@ -25,7 +25,8 @@ def minicpm_attention(config: Config, dtype: Dtype) -> Mla:
 #: Ernie4_5ForCausalLM: one flag for the biases of all matrices.
 ERNIE4_5 = Dense(
     defaults={**sizes(1024, 3072, 18, 16, 103424, 131072), "num_key_value_heads": 2, "head_dim": 128},
-    ignored="compression_ratio",
+    ignored="compression_ratio ignored_index rope_is_neox_style use_3d_rope weight_share_add_bias",
+    constants={"use_rmsnorm": True},
     qkv_bias="use_bias",
     out_bias="use_bias",
     mlp_bias="use_bias",
