@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from llmviewer.analysis.system import System
 from llmviewer.core.errors import UserError
 from llmviewer.models.config import Config
 from llmviewer.models.model import Model
 from llmviewer.serving.generation import Generation, GenerationScheme
 from llmviewer.techniques.speculation import medusa, mtp, speculator
-from llmviewer.techniques.technique import Change, System
+from llmviewer.techniques.technique import Change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
