@@ -83,10 +83,3 @@ def test_a_head_for_another_width_is_one_line(tmp_path: Path) -> None:
     path = head_file(tmp_path)
     with pytest.raises(UserError, match="the head has 4096 hidden elements, llama-2-13b 5120"):
         lv.analyze("llama-2-13b", "a100-sxm-80gb", speculative=f"draft={path},tokens=3,acceptance=0.7")
-
-
-def test_a_head_that_no_scheme_prices_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(named("DFlashDraftModel", dflash_config={})))
-    with pytest.raises(UserError, match="the passes of a DFlash head are not priced yet"):
-        lv.analyze("llama-2-7b", "a100-sxm-80gb", speculative=f"draft={path},tokens=3")

@@ -37,18 +37,29 @@ def parse_mpt(config: Config, dtype: Dtype) -> Model:
     config.ignore("learned_pos_emb", "embedding_fraction", "init_config", "init_device", "verbose", "tokenizer_name")
     attn = config.section("attn_config")
     attn.expect("alibi", True)
-    attn.expect("attn_type", "multihead_attention")
+    attn.expect("attn_type", "multihead_attention", "multiquery_attention", "grouped_query_attention")
+    config.ignore("fc_type")  # choice of a kernel
+    if config.has("ffn_config"):
+        config.section("ffn_config").expect("ffn_type", "mptmlp")
     attn.expect("qk_ln", False)
     attn.expect("prefix_lm", False)
     attn.ignore("attn_impl", "attn_uses_sequence_id", "alibi_bias_max")
     projections = Projections(fused=True, clip=attn.has("clip_qkv"))
     attention = replace(parts.attention(config, dtype, projections), rotary_dim=0, alibi=True)
+    attention = replace(attention, kv_heads=_mpt_kv_heads(attn, attention.heads))
     width = config.count("expansion_ratio", 4) * attention.hidden
     mlp = replace(parts.plain_mlp(config, dtype, act="gelu"), intermediate=width, bias=False)
     norm = partial(layer_norm, bias=False)
     layers = parts.uniform_layers(config, parts.pre_norms(config, dtype, norm), attention, mlp)
     plain = parts.model(config, dtype, layers, norm("final_norm", attention.hidden, dtype), tied=True)
     return replace(plain, head=replace(plain.head, logit_flops=float(config.has("logit_scale"))))
+
+
+def _mpt_kv_heads(attn: Config, heads: int) -> int:
+    """All heads, one, or `kv_n_heads` of them."""
+    kind = attn.get("attn_type", "multihead_attention")
+    stated = group_count(attn, "kv_n_heads", heads if kind == "multihead_attention" else 1, heads=heads)
+    return 1 if kind == "multiquery_attention" else stated
 
 
 def parse_falcon(config: Config, dtype: Dtype) -> Model:

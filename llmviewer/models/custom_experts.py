@@ -1,4 +1,4 @@
-"""Experts in models that are not in transformers: Ling and Ring (`bailing_moe`), Step-3."""
+"""Experts in models that are not in transformers: Ling, Ring (`bailing_moe`), Step-3, DeepSeekMoE, Grok-1, MiniCPM."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from llmviewer.core.errors import UserError
 from llmviewer.layers.attention import Projections, QkNorm
 from llmviewer.layers.decoder import Mixer
 from llmviewer.layers.moe import Moe
-from llmviewer.models import parts
+from llmviewer.models import deepseek as latent
+from llmviewer.models import parts, remote_code
 from llmviewer.models.config import Config
 from llmviewer.models.experts import DenseFirst, Experts
 from llmviewer.models.fields import layer_count
+from llmviewer.models.model import Model
 from llmviewer.models.sparse_decoder import SparseDecoder
 
 
@@ -82,3 +84,54 @@ step3_text = SparseDecoder(
     placement=_listed_layers,
     ignored=("norm_expert_weight", "max_position_embedding"),
 )
+
+
+#: https://huggingface.co/deepseek-ai/deepseek-moe-16b-base, modeling_deepseek.py: DeepSeek-V2 with plain attention.
+deepseek = SparseDecoder(
+    placement=DenseFirst(default=0),
+    expected={"moe_layer_freq": (1,), "topk_method": ("greedy",)},
+    ignored=("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"),
+)
+
+
+def deepseek_v2(config: Config, dtype: Dtype) -> Model:
+    """DeepseekV2ForCausalLM; configs of vision models may turn latent attention off (`use_mla`)."""
+    config.expect("lm_head", True)
+    config.expect("rm_head", False)
+    is_latent = config.flag("use_mla", default=True)
+    return latent.deepseek_v2(config, dtype) if is_latent else deepseek(config, dtype)
+
+
+def _grok_attention(config: Config, dtype: Dtype) -> dict[str, Mixer]:
+    """Attention with capped scores."""
+    return {"full": replace(parts.attention(config, dtype, Projections()), soft_cap=True)}
+
+
+#: https://huggingface.co/hpcai-tech/grok-1, modeling_grok1.py: norms around both parts, a head tied to the table.
+grok_1 = SparseDecoder(
+    mixers=_grok_attention,
+    experts=Experts(width="intermediate_size", shared=""),
+    norms=parts.sandwich_norms,
+    defaults={"hidden_act": "gelu", "num_experts": 8, "num_experts_per_tok": 2, "tie_word_embeddings": True},
+    ignored=("attn_output_multiplier", "embedding_multiplier_scale", "output_multiplier_scale", "max_attn_value"),
+    tied=True,
+)
+
+
+#: https://huggingface.co/openbmb/MiniCPM-MoE-8x2B, modeling_minicpm.py: MiniCPM with experts.
+MINICPM_MOE = SparseDecoder(
+    experts=Experts(width="intermediate_size", shared=""),
+    ignored=("scale_emb", "scale_depth", "dim_model_base"),
+    tied=True,
+)
+
+
+def minicpm(config: Config, dtype: Dtype) -> Model:
+    """MiniCPMForCausalLM; with `num_experts` the MLP is one of several."""
+    sparse = config.count("num_experts", 0, minimum=0) > 0
+    built = MINICPM_MOE(config, dtype) if sparse else remote_code.MINICPM(config, dtype)
+    if not config.has("sparse_config"):
+        return built
+    note = "sparse_config is not modelled: attention is counted over the whole context"
+    config.ignore("sparse_config")
+    return replace(built, notes=(*built.notes, note))

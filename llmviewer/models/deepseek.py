@@ -164,6 +164,8 @@ deepseek_v2 = SparseDecoder(
 
 deepseek_v3 = replace(deepseek_v2, experts=Experts(correction_bias=True), expected=CHOSEN_BY_BIAS)
 
+mistral4 = replace(deepseek_v2, placement=DenseFirst(default=0), expected=EXPECTED)
+
 glm4_moe_lite = replace(
     deepseek_v3, placement=DenseFirst(default=1), expected={**CHOSEN_BY_BIAS, "partial_rotary_factor": (1.0,)}
 )

@@ -32,15 +32,8 @@ FIELDS: dict[str, str] = {
     "draft_vocab_size": "EAGLE-3",
     "dflash_config": "DFlash",
     "medusa_num_heads": "Medusa",
+    "n_predict": "MLP speculator",
     "eagle_config": "EAGLE-3",
-}
-#: Kind -> the option that prices it on its target; a path stands for the head's own config.
-OPTIONS: dict[str, str] = {
-    "EAGLE-3": "--speculative draft=PATH",
-    "EAGLE": "--speculative draft=PATH",
-    "MTP": "--speculative mtp",
-    "Medusa": "--speculative medusa",
-    "MLP speculator": "--speculative speculator",
 }
 #: Class endings of models that score or embed a text -> what they have instead of a vocabulary head.
 SCORING = ("ForSequenceClassification", "ForTokenClassification", "ForRewardModel", "ForProcessRewardModel")
@@ -56,7 +49,9 @@ def class_name(fields: Mapping[str, Any]) -> str:
 
 
 def draft_kind(fields: Mapping[str, Any]) -> str:
-    """The kind of draft head that a config describes; "" for any other model."""
+    """The kind of draft head that a config describes; "" for any other model, such as the vision model Eagle 2."""
+    if isinstance(fields.get("vision_config"), Mapping):
+        return ""
     words = f"{class_name(fields)} {fields.get('model_type')}"
     for kind, pattern in CLASSES.items():
         if re.search(pattern, words, re.IGNORECASE):
@@ -70,8 +65,10 @@ def refuse_draft(config: Config) -> None:
     if not kind:
         return
     named = class_name(config.fields) or config.fields.get("model_type")
-    use = f"on its target: {OPTIONS[kind]}" if kind in OPTIONS else "its passes are not priced yet"
-    raise UserError(f"{config.where}: {quoted(named)} is a draft head ({kind}), not a language model of its own; {use}")
+    raise UserError(
+        f"{config.where}: {quoted(named)} is a draft head ({kind}), not a language model of its own; "
+        "analyze its target with --speculative draft=PATH of this file"
+    )
 
 
 def with_own_head(model: Model, config: Config) -> Model:
@@ -83,7 +80,12 @@ def with_own_head(model: Model, config: Config) -> Model:
         return _scoring(model, config, named)
     stem = named.removesuffix("Model").lower()
     model_type = str(config.fields.get("model_type")).replace("_", "")
-    if not named.endswith("Model") or stem != model_type or model_type in MODEL_IS_CAUSAL:
+    if (
+        not named.endswith("Model")
+        or named.endswith("ChatModel")
+        or stem != model_type
+        or model_type in MODEL_IS_CAUSAL
+    ):
         return model
     note = f"{named} is an embedder: it has no lm_head"
     return replace(model, head=replace(model.head, has_logits=False), notes=(*model.notes, note))

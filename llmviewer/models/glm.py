@@ -9,6 +9,7 @@ from llmviewer.layers.attention import Attention, Projections
 from llmviewer.layers.decoder import Norms
 from llmviewer.models import parts
 from llmviewer.models.config import Config
+from llmviewer.models.fields import head_count, hidden_size
 from llmviewer.models.model import Model
 from llmviewer.ops.norm import rms_norm
 
@@ -25,8 +26,23 @@ def parse_glm4(config: Config, dtype: Dtype) -> Model:
     return _dense(config, dtype, _attention(config, dtype), parts.sandwich_norms(config, dtype))
 
 
+def parse_glm_ocr(config: Config, dtype: Dtype) -> Model:
+    """GlmOcrForConditionalGeneration: the layers of GLM-4-0414 without biases, heads of hidden_size / heads."""
+    config.expect("attention_bias", False)
+    config.defaults(head_dim=hidden_size(config) // head_count(config))
+    config.override(attention_bias=False)
+    return parse_glm4(config, dtype)
+
+
 def parse_chatglm(config: Config, dtype: Dtype) -> Model:
-    """ChatGLMModel (ChatGLM2, ChatGLM3, glm-4-9b with its own code): GLM with one matrix for q, k and v."""
+    """ChatGLMModel (ChatGLM2, ChatGLM3, glm-4-9b with its own code): GLM with one matrix for q, k and v.
+
+    ChatGLM-6B has another form of layers, which its `inner_hidden_size` shows.
+    """
+    if config.has("inner_hidden_size"):
+        from llmviewer.models.first_forms import CHATGLM_6B
+
+        return CHATGLM_6B(config, dtype)
     for name in ("rmsnorm", "original_rope", "post_layer_norm"):
         config.expect(name, True)
     for name in ("add_bias_linear", "apply_residual_connection_post_layernorm", "interleaved_qkv"):

@@ -27,8 +27,13 @@ OPT_POSITION_OFFSET = 2
 
 
 def parse_gpt2(config: Config, dtype: Dtype) -> Model:
-    """GPT2LMHeadModel: learned positions, one matrix for q, k, v, biases everywhere, tied head."""
-    return _gpt2(config, dtype, head_count(config), act="gelu_new")
+    """GPT2LMHeadModel: learned positions, one matrix for q, k, v, biases everywhere, tied head.
+
+    SantaCoder's own class has one key-value head.
+    """
+    config.expect("attention_head_type", "multihead", "multiquery")
+    kv_heads = 1 if config.get("attention_head_type") == "multiquery" else head_count(config)
+    return _gpt2(config, dtype, kv_heads, act="gelu_new")
 
 
 def parse_gpt_bigcode(config: Config, dtype: Dtype) -> Model:
@@ -74,7 +79,8 @@ def parse_opt(config: Config, dtype: Dtype) -> Model:
     mlp = replace(parts.plain_mlp(config, dtype, act="relu"), bias=bias)
     pre_norms = parts.pre_norms(config, dtype, layer_norm)
     norms = pre_norms if norm_first else Norms(attn_sum=pre_norms.attn, mlp_sum=pre_norms.mlp)
-    has_final_norm = norm_first and not config.flag("_remove_final_layer_norm", default=False)
+    removed = config.flag("_remove_final_layer_norm", default=False)
+    has_final_norm = norm_first and not removed
     final_norm = layer_norm("final_norm", attention.hidden, dtype) if has_final_norm else None
     layers = parts.uniform_layers(config, norms, attention, mlp)
     return _with_opt_table(config, dtype, parts.model(config, dtype, layers, final_norm, tied=True))

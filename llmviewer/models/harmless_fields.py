@@ -10,7 +10,8 @@ _BY_REASON: dict[str, str] = {
     "identity": "_attn_implementation_autoset _attn_implementation_internal transformers.js_config is_llama_config "
     "for_llm_compressor unsloth_version unsloth_fixed model_name base_model base_model_name_or_path "
     "language license tags library_name revision _diffusers_version onnx_export _auto_class custom_code "
-    "tokenizer_name torchscript_export trust_remote_code sentence_transformers checkpoint_format paddlenlp_version "
+    "tokenizer_name is_composition torchscript_export trust_remote_code sentence_transformers checkpoint_format "
+    "paddlenlp_version "
     "_flash_attn_2_enabled "
     "sparsity_config",
     "tokens and their tables of the tokenizer": "bos_token eos_token pad_token unk_token image_token ignore_index "
@@ -46,7 +47,8 @@ _BY_REASON: dict[str, str] = {
     "norm_dtype rms_norm_dtype residual_dtype",
     "multi-token prediction: an extra block that ordinary decoding does not run": "mtp_loss_scaling_factor "
     "mtp_num_layers num_nextn_layers mtp_lambda",
-    "vision and audio: only the language model is counted": "language_model_only image_seq_length image_size "
+    "vision and audio: only the language model is counted": "language_model_only num_image_tokens image_seq_length "
+    "image_size "
     "vision_feature_select_strategy multimodal_max_length mm_vision_tower mm_projector_type mm_hidden_size "
     "mm_use_im_start_end mm_use_im_patch_token mm_vision_select_layer mm_vision_select_feature mm_patch_merge_type "
     "mm_projector_lr mm_tunable_parts mm_vision_tower_lr mm_resampler_type mm_spatial_pool_mode tune_mm_mlp_adapter "

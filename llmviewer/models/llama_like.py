@@ -25,7 +25,8 @@ def minicpm_attention(config: Config, dtype: Dtype) -> Mla:
 #: Ernie4_5ForCausalLM: one flag for the biases of all matrices.
 ERNIE4_5 = Dense(
     defaults={**sizes(1024, 3072, 18, 16, 103424, 131072), "num_key_value_heads": 2, "head_dim": 128},
-    ignored="compression_ratio",
+    ignored="compression_ratio ignored_index rope_is_neox_style use_3d_rope weight_share_add_bias",
+    constants={"use_rmsnorm": True},
     qkv_bias="use_bias",
     out_bias="use_bias",
     mlp_bias="use_bias",
@@ -45,8 +46,15 @@ SEED_OSS = Dense(
 #: HunYuanDenseV1ForCausalLM: QK-norm after rope.
 HUNYUAN = Dense(
     defaults=sizes(4096, 11008, 32, 32, 290943, 2048),
-    constants={"use_qk_norm": True, "use_cla": False},
-    ignored="eod_token_id",
+    constants={
+        "use_qk_norm": True,
+        "use_cla": False,
+        "add_classification_head": False,
+        "num_experts": 1,
+        "mlp_bias": False,
+    },
+    ignored="eod_token_id cla_share_factor class_num dense_list enable_lm_head_fp32 im_end_id im_newline_id "
+    "im_start_id mask_init_id norm_type org_vocab_size pad_id pool_type text_end_id text_start_id use_rotary_pos_emb",
     names={"attention_head_dim": "head_dim"},
     mlp_bias=False,
     qk_norm=QkNorm.PER_HEAD,

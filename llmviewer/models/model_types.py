@@ -9,8 +9,18 @@ from llmviewer.models.wrappers import has_text_section, parse_wrapper, text_type
 
 #: Endings of class names that say what a model is for, not which architecture it has.
 _PURPOSES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "Model")
+#: Fields that every config of the mamba_ssm package has; none states a model_type.
+MAMBA_SSM = {"ssm_cfg", "d_model", "n_layer"}
 #: model_type under which a tool publishes an architecture -> model_type of transformers.
 RENAMED: dict[str, str] = {"deepseek_ref": "deepseek_v4"}
+
+
+#: Tool -> fields that only its own summaries of models have.
+SUMMARIES: dict[str, set[str]] = {
+    "llm-analysis": {"ffn_embed_dim", "hidden_dim", "n_head"},
+    "vLLM's tests": {"total_num_hidden_layers", "text_model_type"},
+    "efficient-transformers' tests": {"model_name", "prompt_len"},
+}
 
 
 def parser(model_type: str) -> Parser:
@@ -23,12 +33,20 @@ def type_of(config: Config) -> tuple[str, tuple[str, ...]]:
 
     An unknown multimodal type has the parser of any wrapper (`MULTIMODAL`) if the type of its text section is known.
     """
+    for tool, fields in SUMMARIES.items():
+        if {*config.fields} >= fields:
+            raise UserError(
+                f"{config.where}: fields {', '.join(sorted(fields))} are of a summary by {tool}, which leaves out what "
+                "changes shapes (norms, biases, tied tables); give the model's own config.json, or its name"
+            )
     if config.has("sliding_window_size") and "sliding_window" not in config.fields:  # MLC's name; -1 is no window
         size = config.count("sliding_window_size", minimum=-1)
         config.override(sliding_window=size if size > 0 else None)
     by_class = _type_by_class(config)
     if not config.has("model_type") and by_class:
         return by_class, (f"the config has no model_type; its class says {by_class}",)
+    if not config.has("model_type") and {*config.fields} >= MAMBA_SSM:
+        return "mamba_ssm", ("the config has no model_type; its fields are those of the mamba_ssm package",)
     stated = config.text("model_type")
     found = RENAMED.get(stated, stated)
     if found in ARCHITECTURES or found in MULTIMODAL:

@@ -20,6 +20,7 @@ from llmviewer.ops.norm import rms_norm
 def parse_qwen2(config: Config, dtype: Dtype) -> Model:
     """Qwen2ForCausalLM (Qwen1.5, 2, 2.5): Llama with biases on q, k and v."""
     config.expect("use_mrope", False)
+    config.expect("attention_bias", True)  # the class has the biases whatever a config says
     attention = parts.attention(config, dtype, Projections(qkv_bias=True))
     return _model(config, dtype, attention, _window_layers(config), _all_dense(config))
 

@@ -5,10 +5,15 @@ Sources: the modelling file beside each checkpoint, named at its entry.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
+from llmviewer.models import parts
 from llmviewer.models.config import Config
 from llmviewer.models.dense import Dense, sizes
 from llmviewer.models.layer_patterns import one_window
+from llmviewer.models.model import Model
 from llmviewer.ops.norm import layer_norm
 
 
@@ -92,15 +97,51 @@ SOLAR = Dense(
     ignored="bskcn_1 bskcn_2 bskcn_3 bskcn_4 bskcn_tv",
     types=one_window,
 )
+#: https://huggingface.co/Skywork/Skywork-13B-base, modeling_skywork.py: Llama.
+SKYWORK = Dense(defaults=sizes(4096, 11008, 32, 32, 32000, 2048), qkv_bias=False, out_bias=False, mlp_bias=False)
 #: https://huggingface.co/Tele-AI/telechat-7B, modeling_telechat.py: biases on the last matrix of attention and MLP.
 TELECHAT = Dense(
     defaults=sizes(4096, 12288, 30, 32, 160256, 8192),
     names={"ffn_hidden_size": "intermediate_size"},
     constants={"embed_layernorm": False, "apply_residual_connection_post_layernorm": False},
-    ignored="logn flash_attn base_seqlen training_seqlen seq_length unk_token_id",
+    ignored="logn flash_attn base_seqlen training_seqlen seq_length unk_token_id bias_dropout_fusion offset_alibi "
+    "masked_softmax_fusion relative_encoding skip_bias_add skip_bias_add_qkv use_RotaryEmbedding",
     qkv_bias=False,
     out_bias=True,
     mlp_bias=False,
     mlp_out_bias=True,
     tied=True,
 )
+
+
+def _molmo_fields(config: Config) -> None:
+    """Molmo states the width of gate and up together, and its table without the rows of its own tokens."""
+    width = config.count("intermediate_size")
+    if width % 2:
+        raise UserError(f"{config.where}: field 'intermediate_size' is {width}, which is not even")
+    config.override(intermediate_size=width // 2, vocab_size=config.count("embedding_size", config.count("vocab_size")))
+    config.defaults(tie_word_embeddings=config.flag("weight_tying", default=False))
+
+
+_MOLMO = Dense(
+    prepare=_molmo_fields,
+    constants={"layer_norm_type": "rms", "norm_after": False, "attention_layer_norm": False, "clip_qkv": None},
+    ignored="use_position_ids",
+    qkv_bias="qkv_bias",
+    out_bias=False,
+    mlp_bias=False,
+    fused=True,
+    fused_mlp=True,
+)
+
+
+def parse_molmo(config: Config, dtype: Dtype) -> Model:
+    """MolmoForCausalLM: Qwen2 by other names, with a second table for tokens of images.
+
+    Source: https://huggingface.co/allenai/Molmo-7B-D-0924, modeling_molmo.py.
+    """
+    built = _MOLMO(config, dtype)
+    rows = config.count("additional_vocab_size", 128)
+    note = "only the language model is counted; the size of the vision tower is not stated: its weights are missing"
+    stored = parts.with_stored(built, new_embedding=rows * built.hidden)
+    return replace(stored, notes=(*stored.notes, note))

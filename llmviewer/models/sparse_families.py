@@ -129,7 +129,9 @@ hunyuan_v1_moe = SparseDecoder(
         "im_start_id", "mask_init_id", "moe_drop_tokens", "moe_random_routing_dropped_token", "num_media_embeds",
         "org_vocab_size", "pad_id", "pool_type", "position_embedding_xdrope", "skip_cls_token", "text_end_id",
         "text_start_id", "video_end_id", "video_start_id", "group_limited_greedy", "qk_nope_head_dim",
-        "qk_rope_head_dim", "v_head_dim", "attention_head_dim",
+        "qk_rope_head_dim", "v_head_dim", "attention_head_dim", "anyres_pooling_size", "vit_add_patchemb_bias",
+        "vit_input_resolution", "vit_mapping_type", "vit_norm_type", "vit_patch", "vit_remove_prenorm", "vit_token",
+        "vit_used_rms_norm",
     ),
 )  # fmt: skip
 

@@ -71,7 +71,8 @@ TECHNIQUE = Technique(
     kind="speculation",
     summary="A smaller model drafts tokens one after another; the target model verifies them in one pass.",
     parameters={
-        "draft": "name or path of the draft model, or path of an EAGLE head's config",
+        "draft": "name or path of the draft model, or path of a draft head's config (EAGLE, EAGLE-3, DFlash, DSpark, "
+        "Domino, MTP, Medusa, MLP speculator)",
         "tokens": TOKENS_HELP,
         "acceptance": ACCEPTANCE_HELP,
         "distilled": "share of rejections that distillation of the draft model avoids (default: 0)",
