@@ -143,6 +143,7 @@ ARCHITECTURES: dict[str, str] = {
     "modernbert-decoder": "modernbert.parse_modernbert_decoder",
     "mpt": "bloom.parse_mpt",
     "mt5": "t5.MT5",
+    "mvp": "encoder_decoder.parse_mvp",
     "nanochat": "llama_like.NANOCHAT",
     "nemotron": "nemotron.parse_nemotron",
     "nemotron_h": "nemotron.parse_nemotron_h",

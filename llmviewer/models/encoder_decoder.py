@@ -115,7 +115,8 @@ class Bart:
         config.expect("is_encoder_decoder", True)
         config.ignore("num_hidden_layers", "static_position_embeddings", "normalize_before", "normalize_embedding",
                       "add_final_layer_norm", "add_bias_logits", "extra_pos_embeddings", "encoder_layerdrop",
-                      "decoder_layerdrop", "classif_dropout", "gradient_checkpointing")  # fmt: skip
+                      "decoder_layerdrop", "classif_dropout", "gradient_checkpointing", "_num_labels",
+                      "force_bos_token_to_be_generated")  # fmt: skip
         hidden, vocabulary = config.count("d_model"), config.count("vocab_size")
         encoder, decoder = (self._stack(config, dtype, half) for half in ("encoder", "decoder"))
         encoder = replace(encoder, attention=replace(encoder.attention, causal=False))
@@ -201,6 +202,13 @@ WHISPER = Bart(
               "num_mel_bins": 80},
     pre_norm=True, offset=0, norm_embedding=False, logit_bias=False, frames=True,
 )  # fmt: skip
+
+
+def parse_mvp(config: Config, dtype: Dtype) -> Model:
+    """MvpForConditionalGeneration without the prompts that it was trained with for single tasks."""
+    config.expect("use_prompt", False)
+    config.ignore("prompt_length", "prompt_mid_dim")
+    return Bart(defaults={**_LARGE, "vocab_size": 50267})(config, dtype)
 
 
 def parse_marian(config: Config, dtype: Dtype) -> Model:

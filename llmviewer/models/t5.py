@@ -36,7 +36,7 @@ class Entry:
     def __call__(self, config: Config, dtype: Dtype) -> Model:
         """The model of a config; a missing `num_decoder_layers` is `num_layers`."""
         config.ignore("relative_attention_max_distance", "dropout_rate", "initializer_factor", "n_positions",
-                      "tokenizer_class", "output_past", "num_hidden_layers")  # fmt: skip
+                      "tokenizer_class", "output_past", "num_hidden_layers", "scalable_attention")  # fmt: skip
         hidden, vocabulary = config.count("d_model", 512), config.count("vocab_size", self.vocabulary)
         layers = config.count("num_layers", self.layers, maximum=MAX_LAYERS)
         depth = config.count("num_decoder_layers", layers, maximum=MAX_LAYERS)
