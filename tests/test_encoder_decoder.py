@@ -1,4 +1,4 @@
-"""Encoder-decoders: an encoder pass over the input, cross attention over a cache of the input, a decoder from one token."""
+"""Encoder-decoders: an encoder pass over the input, cross attention over its cache, a decoder from one token."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class _BatchCache:
         return (branch * branches + (own - branch)) * request.batch_size + shared
 
     def _beside_input(self, cache: KvCache, place: Place) -> Count:
-        """Bytes of an encoder-decoder: its own tokens from the start token on, and the input, which reserves nothing."""
+        """Bytes of an encoder-decoder: its own tokens from the start token on, and the input without reserve."""
         request = self.request
         generated = START_TOKENS + request.output_len - 1.0
         own, _ = memory.shares_of_cache(memory.with_states(self.graph, of_input=False), cache, generated, 0.0, place)

@@ -1,4 +1,4 @@
-"""Attention of encoder-decoders: a table of biases by relative position, and cross attention over an encoder's output."""
+"""Attention of encoder-decoders: biases by relative position, and cross attention over an encoder's output."""
 
 from __future__ import annotations
 

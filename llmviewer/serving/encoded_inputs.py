@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmviewer.core.counts import Array
+from llmviewer.core.counts import Count
 from llmviewer.core.workload import Step
 from llmviewer.serving.schedule import Schedule
 
@@ -14,7 +14,7 @@ from llmviewer.serving.schedule import Schedule
 START_TOKENS = 1.0
 
 
-def with_encoder(plan: Schedule, input_len: Array) -> Schedule:
+def with_encoder(plan: Schedule, input_len: Count) -> Schedule:
     """The schedule of a decoder over whole prompts as that of an encoder-decoder.
 
     A prefill pass decodes the start token in place of the prompt; a decode step has the start token and the generated
