@@ -114,7 +114,7 @@ def test_each_layer_of_umt5_has_its_own_biases() -> None:
         {"max_num_batched_tokens": 16},
         {"pipeline_parallel_size": 2},
         {"speculative": "ngram"},
-        {"early_exit": "mean=1"},
+        {"early_exit": "mean=0.6"},
         {"prune": "depth=0.5"},
     ],
 )

@@ -60,7 +60,7 @@ class Group:
 
     @property
     def over_input(self) -> Group:
-        """The same queries over the keys of an encoder's input (cross attention)."""
+        """Its queries over the keys of an encoder's input (cross attention)."""
         before = self.as_input.new_tokens - self.new_tokens
         return replace(self, cached_tokens=before, attended_new_pairs=None, kept=1.0)
 
