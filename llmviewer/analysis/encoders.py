@@ -19,6 +19,9 @@ def check_encoder(model: Model, system: System, request: Request, token_budget: 
     """Raise UserError if an encoder is asked for what needs a cache or a decode step."""
     if model.encoder is not None:
         _check_encoder_decoder(model, system, token_budget)
+    for one in system.drafters:
+        if one.draft.model.encoder is not None:
+            raise UserError(f"{one.draft.model.name} is an encoder-decoder, which cannot draft; allowed: decoders")
     if not model.is_encoder:
         return
     wrong = (
@@ -45,7 +48,7 @@ def _check_encoder_decoder(model: Model, system: System, token_budget: float) ->
         (np.isfinite(token_budget), "a token budget, which cuts prompts; allowed: whole inputs"),
         (own.pipeline > 1 or own.context > 1, "pipeline or context parallelism; allowed: tensor and data parallelism"),
         (own.sequence or system.spatial, "sequence parallelism and spatial systems; allowed: tensor parallelism"),
-        (bool(depth), f"{depth}, which chooses among the layers of one stack; allowed: other techniques"),
+        (bool(depth), f"{depth}, which takes layers as one stack; allowed: other techniques"),
     )
     for asked, what in wrong:
         if asked:
