@@ -173,6 +173,11 @@ class Model:
         decoder = (self.embedding.block(step), *layers, self.head.block(step, hidden))
         return self.checkpoint(Graph(blocks=(*before, *decoder)))
 
+    @property
+    def all_layers(self) -> tuple[DecoderLayer, ...]:
+        """Layers of the encoder, if there is one, and of the decoder."""
+        return (*(self.encoder.layers if self.encoder else ()), *self.layers)
+
     @cached_property
     def parameters(self) -> float:
         """Number of stored parameters: a tied table counts once, buffers do not count."""
