@@ -120,7 +120,10 @@ def _cache_text(answer: dict[str, Any]) -> str:
     if answer["generation"] is not None:
         tokens += answer["generation"]["new_tokens"] - 1  # draft tokens are cached until they are rejected
     if model["kv_cache_bytes_per_token"]:
-        parts.append(f"{sequences_text(answer)} × {fmt.whole(tokens)} tokens")
+        of_input = model.get("cross_cache_bytes_per_input_token")
+        of_both = f" of its own and {fmt.whole(sizes['input_len'])} of the input" if of_input else ""
+        tokens -= (sizes["input_len"] - 1) if of_input else 0  # the start token in place of the input
+        parts.append(f"{sequences_text(answer)} × {fmt.whole(tokens)} tokens{of_both}")
         parts.append(f"{fmt.memory(model['kv_cache_bytes_per_token'])} per token")
     if model["kv_cache_bytes_per_token"] != model["kv_cache_bytes_per_token_beyond_windows"]:
         parts.append(f"{fmt.memory(model['kv_cache_bytes_per_token_beyond_windows'])} beyond sliding windows")

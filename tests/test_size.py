@@ -72,15 +72,16 @@ ENTRIES = ("llmviewer/techniques/", "calibrate/kernels/", "reports/plots/", "llm
 #: path -> reason why the short file is not part of another.
 SHORT: dict[str, str] = {
     "llmviewer/__main__.py": "`python -m llmviewer`",
-    "llmviewer/analysis/encoders.py": "what an encoder refuses, which no other file of the room decides",
     "llmviewer/api/catalog.py": "names that calls take, which need no analysis",
     "llmviewer/cli/calibrate/group.py": "the registry of calibrate's commands",
     "llmviewer/core/counts.py": "the type that every formula uses; everything imports it",
     "llmviewer/core/malloc.py": "the only call of the C library",
+    "llmviewer/core/running.py": "the last step of a graph's preparation; ir.py is full",
     "llmviewer/core/version.py": "the version in one place; pyproject reads it",
     "llmviewer/layers/parallel_mixers.py": "one kind of layer",
     "llmviewer/models/rwkv.py": "one family",
     "llmviewer/ops/embedding.py": "one family of kernels",
+    "llmviewer/serving/encoded_inputs.py": "the schedule of encoder-decoders, which no other file needs",
     "llmviewer/timing/regimes.py": "read by fits and by intervals, which must not import each other",
     "reports/cells.py": "cells of CSV files, which the command line and the report write",
     "reports/formulas.py": "formulas in words, for the report",

@@ -278,7 +278,7 @@ def _without_drafts(
     model: Model, system: System, request: Request, token_budget: float, running: Running | None
 ) -> Analysis:
     """Passes, times and memory of one model."""
-    passes = price(model, system, passes_of(system, request, token_budget, running))
+    passes = price(model, system, passes_of(model, system, request, token_budget, running))
 
     def stored() -> Memory:
         kept = request if running is None else with_reserved_output(system, request)

@@ -21,6 +21,7 @@ from llmviewer.models.fields import ABSENT_CONTEXT
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import Replica
 from llmviewer.serving.branches import Branches
+from llmviewer.serving.encoded_inputs import START_TOKENS
 from llmviewer.serving.generation import AUTOREGRESSIVE, Draft, Generation
 from llmviewer.serving.kv_cache import KvCache
 from llmviewer.serving.schedule import Schedule
@@ -135,6 +136,8 @@ class _BatchCache:
         """Bytes at `place`, a shared prefix once.  finder: the cache whose pages decide the prefix hit."""
         request, finder = self.request, finder or cache
         hit = finder.prefix_hit(request.input_len)
+        if memory.has_input_states(self.graph):
+            return self._beside_input(cache, place)
         if self.branches is None:
             context = request.input_len + request.output_len - 1.0
             own, shared = memory.shares_of_cache(self.graph, cache, context, hit, place, self.spare)
@@ -144,6 +147,15 @@ class _BatchCache:
         pages = np.floor(common / finder.block_size) * finder.block_size
         branch, _ = memory.shares_of_cache(self.graph, replace(cache, shared=True), context, pages, place)
         return (branch * branches + (own - branch)) * request.batch_size + shared
+
+    def _beside_input(self, cache: KvCache, place: Place) -> Count:
+        """Bytes of an encoder-decoder: its own tokens from the start token on, and the input without reserve."""
+        request = self.request
+        generated = START_TOKENS + request.output_len - 1.0
+        own, _ = memory.shares_of_cache(memory.with_states(self.graph, of_input=False), cache, generated, 0.0, place)
+        unreserved, inputs = replace(cache, reserve=0.0), memory.with_states(self.graph, of_input=True)
+        encoded, _ = memory.shares_of_cache(inputs, unreserved, request.input_len, 0.0, place)
+        return (own + encoded) * request.batch_size
 
 
 def _framework_bytes(chip: Chip) -> float:
@@ -174,7 +186,7 @@ def extra_memory_of_draft(draft: Draft, own: Memory, graph: Graph) -> Memory:
 
 def _memory_and_graph(model: Model, system: System, request: Request, token_budget: Count) -> tuple[Memory, Graph]:
     """Memory of one model, and its graph of one device."""
-    plan = largest_passes_of(system, request, token_budget)
+    plan = largest_passes_of(model, system, request, token_budget)
     graph = graph_of_device(model, system, plan)
     return memory_of_passes(model, system, request, plan, graph), graph
 

@@ -1,4 +1,4 @@
-"""Limits of encoders: one bidirectional pass over whole inputs; nothing is cached, cut or decoded."""
+"""Limits of encoders and encoder-decoders: bidirectional passes over whole inputs, which nothing cuts or reuses."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from llmviewer.core.errors import UserError
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import STATIC
+from llmviewer.serving.generation import AUTOREGRESSIVE
+
+#: Beginnings of the names of techniques that leave out layers by their place among the others.
+DEPTH_TECHNIQUES = ("early_exit", "skip_layers", "prune(depth", "offload", "flexgen")
 
 
 def check_encoder(model: Model, system: System, request: Request, token_budget: float) -> None:
     """Raise UserError if an encoder is asked for what needs a cache or a decode step."""
+    if model.encoder is not None:
+        _check_encoder_decoder(model, system, token_budget)
+    for one in system.drafters:
+        if one.draft.model.encoder is not None:
+            raise UserError(f"{one.draft.model.name} is an encoder-decoder, which cannot draft; allowed: decoders")
     if not model.is_encoder:
         return
     wrong = (
@@ -25,3 +34,22 @@ def check_encoder(model: Model, system: System, request: Request, token_budget: 
     for asked, what in wrong:
         if asked:
             raise UserError(f"{model.name} is an encoder: one pass, no decode, no KV cache; not possible: {what}")
+
+
+def _check_encoder_decoder(model: Model, system: System, token_budget: float) -> None:
+    """Raise UserError for what the encoder's input or the two halves of the model do not allow."""
+    own = system.parallelism
+    names = [applied.name for applied in system.passes]
+    depth = next((name for name in names if name.startswith(DEPTH_TECHNIQUES)), "")
+    wrong = (
+        (system.batching is not STATIC, "batching other than static; allowed: --batching static"),
+        (bool(system.drafters) or system.generation is not AUTOREGRESSIVE, "speculation or branches; allowed: none"),
+        (system.kv_cache.hit_rate > 0.0 or system.kv_cache.kept < 1.0, "prefix hits and eviction; allowed: none"),
+        (np.isfinite(token_budget), "a token budget, which cuts prompts; allowed: whole inputs"),
+        (own.pipeline > 1 or own.context > 1, "pipeline or context parallelism; allowed: tensor and data parallelism"),
+        (own.sequence or system.spatial, "sequence parallelism and spatial systems; allowed: tensor parallelism"),
+        (bool(depth), f"{depth}, which takes layers as one stack; allowed: other techniques"),
+    )
+    for asked, what in wrong:
+        if asked:
+            raise UserError(f"{model.name} is an encoder-decoder; not possible with it: {what}")

@@ -26,7 +26,7 @@ def blocks_of_engine(model: Model, system: System) -> CacheBlocks | None:
 
 def graph_of_engine(model: Model, system: System) -> Graph:
     """The graph of one device at the smallest request."""
-    plan = largest_passes_of(system, Request(batch_size=1.0, input_len=1.0, output_len=1.0), np.inf)
+    plan = largest_passes_of(model, system, Request(batch_size=1.0, input_len=1.0, output_len=1.0), np.inf)
     return graph_of_device(model, system, plan)
 
 

@@ -122,6 +122,18 @@ def cache_bytes(graph: Graph, context: Count) -> Count:
     return shares_of_cache(graph, DEFAULT_KV_CACHE, context, 0.0)[0]
 
 
+def has_input_states(graph: Graph) -> bool:
+    """Whether a graph stores keys and values of an encoder's input."""
+    return any(state.of_input for block in graph.blocks for state in block.states)
+
+
+def with_states(graph: Graph, *, of_input: bool) -> Graph:
+    """The graph with the states of an encoder's input alone, or with all others alone."""
+    return graph.map_blocks(
+        lambda block: replace(block, states=tuple(state for state in block.states if state.of_input is of_input))
+    )
+
+
 def shares_of_cache(
     graph: Graph, kept: KvCache, context: Count, prefix: Count, place: Place = Place.DEVICE, spare: Count = 0.0
 ) -> tuple[Count, Count]:

@@ -14,10 +14,11 @@ from llmviewer.core.ir import Graph
 from llmviewer.core.workload import Request
 from llmviewer.models.model import Model
 from llmviewer.serving.batching import Running
+from llmviewer.serving.encoded_inputs import with_encoder
 from llmviewer.serving.schedule import Schedule, peak_memory_passes, schedule
 
 
-def passes_of(system: System, request: Request, token_budget: float, running: Running | None) -> Schedule:
+def passes_of(model: Model, system: System, request: Request, token_budget: float, running: Running | None) -> Schedule:
     """Passes of the fullest replica: prefill of one micro-batch after another, decode steps of one micro-batch.
 
     token_budget: most tokens of one prefill pass.  running: the sequences that run concurrently; None for a static
@@ -28,6 +29,8 @@ def passes_of(system: System, request: Request, token_budget: float, running: Ru
         plan = schedule(own, token_budget, system.kv_cache, generation=system.generation)
     else:
         plan = _passes_of_running(system, own, token_budget, running)
+    if model.encoder is not None:
+        plan = with_encoder(plan, own.input_len)
     in_turn = running is None and system.parallelism.microbatches > 1
     return plan.repeated(system.parallelism.in_flight(request)) if in_turn else plan
 
@@ -47,9 +50,11 @@ def _passes_of_running(system: System, own: Request, token_budget: float, runnin
     return plan
 
 
-def largest_passes_of(system: System, request: Request, token_budget: Count) -> Schedule:
+def largest_passes_of(model: Model, system: System, request: Request, token_budget: Count) -> Schedule:
     """The passes among which the one with the largest memory is."""
-    return peak_memory_passes(system.parallelism.microbatch(request), token_budget, system.kv_cache, system.generation)
+    own = system.parallelism.microbatch(request)
+    plan = peak_memory_passes(own, token_budget, system.kv_cache, system.generation)
+    return plan if model.encoder is None else with_encoder(plan, own.input_len)
 
 
 def system_per_pass(system: System, plan: Schedule, piece: slice | npt.NDArray[np.intp] = slice(None)) -> System:

@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer.core.counts import Count
 from llmviewer.core.ir import Graph, Pass
 from llmviewer.core.recording import Programs
+from llmviewer.core.running import ran
 from llmviewer.core.workload import Request
 from llmviewer.hardware.chip import Chip
 from llmviewer.models.model import Model
@@ -169,7 +170,7 @@ class System:
         """The graph after all graph passes."""
         for applied in self.passes:
             graph = applied.make(self.chip)(graph)
-        return graph
+        return ran(graph)
 
 
 Policy: TypeAlias = Callable[[Model, System, Request, float], System]

@@ -205,6 +205,7 @@ class State:
     """The cache of one layer per sequence: KV cache or recurrent state.
 
     per_token elements for each of the last `window` tokens, plus per_sequence elements at any context length.
+    of_input: its tokens are those of an encoder's input, whose number stays (cross attention).
     """
 
     name: str
@@ -213,6 +214,7 @@ class State:
     per_sequence: float = 0.0
     window: float = np.inf
     place: Place = Place.DEVICE
+    of_input: bool = False
 
     def resident_bytes(self, context: Count) -> Count:
         """Bytes stored for one sequence of `context` tokens."""
@@ -229,6 +231,7 @@ class Block:
 
     scope: blocks with the same scope share tensors of the same name (a tied head reads the embedding's table).
     numbers: layer numbers in the model; empty: the first `repeats`.  copies: stored weights named TIED for all layers.
+    where: 1.0 for forward passes that run it (an encoder runs in prefill only); `running.ran` makes the others zero.
     """
 
     name: str
@@ -238,6 +241,7 @@ class Block:
     scope: str = ""
     numbers: tuple[int, ...] = ()
     copies: int = 1
+    where: Count = 1.0
 
     @property
     def is_layer(self) -> bool:
@@ -285,16 +289,12 @@ def as_built(graph: Graph) -> Graph:
 def check(graph: Graph) -> None:
     """Raise AssertionError if an operator reads an activation that no earlier operator of its block has written.
 
-    Exceptions: `tokens`, `hidden` (a block's input), `per_layer_inputs` (from the embedding).  Run by tests.
+    Exceptions: `tokens`, `hidden` (a block's input), `per_layer_inputs` (from the embedding), `encoder_output`.
     """
     for block in graph.blocks:
-        known = {"hidden", "tokens", "per_layer_inputs"}
+        known = {"hidden", "tokens", "per_layer_inputs", "encoder_output"}
         for operator in block.operators:
-            for access in operator.reads:
-                tensor = access.tensor
-                assert tensor.role is not Role.ACTIVATION or tensor.name in known, (
-                    block.name,
-                    operator.name,
-                    tensor.name,
-                )
+            for tensor in (access.tensor for access in operator.reads):
+                is_known = tensor.role is not Role.ACTIVATION or tensor.name in known
+                assert is_known, (block.name, operator.name, tensor.name)
             known.update(a.tensor.name for a in operator.writes)

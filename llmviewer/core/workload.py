@@ -37,6 +37,7 @@ class Group:
     batch_size sequences, each with new_tokens after cached_tokens, that need logit_positions rows of logits.
     attended_new_pairs: query-key pairs among the new tokens; None (NaN in an array) is causal, n(n+1)/2; a tree or
     lookahead mask has its own number.  kept: share of the cached tokens that eviction has left; only these are read.
+    input_len: tokens that an encoder reads, beside which all other numbers are those of the decoder; None without one.
     """
 
     batch_size: Count
@@ -45,6 +46,7 @@ class Group:
     logit_positions: Count
     attended_new_pairs: Count | None = None
     kept: float = 1.0
+    input_len: Count | None = None
 
     def select(self, passes: slice | npt.NDArray[np.intp]) -> Group:
         """The group in some of its passes, given by a slice or indices of its array columns."""
@@ -52,7 +54,21 @@ class Group:
         pairs = self.attended_new_pairs
         if isinstance(pairs, np.ndarray) and pairs.size > 1:
             selected["attended_new_pairs"] = pairs[passes]
+        if isinstance(self.input_len, np.ndarray) and self.input_len.size > 1:
+            selected["input_len"] = self.input_len[passes]
         return replace(self, **selected)  # type: ignore[arg-type]
+
+    @property
+    def as_input(self) -> Group:
+        """The input of an encoder as a group of its own; without a length of its own it is as long as the sequence."""
+        length = self.new_tokens + self.cached_tokens if self.input_len is None else self.input_len
+        return Group(batch_size=self.batch_size, new_tokens=length, cached_tokens=0.0, logit_positions=0.0)
+
+    @property
+    def over_input(self) -> Group:
+        """Its queries over the keys of an encoder's input (cross attention)."""
+        before = self.as_input.new_tokens - self.new_tokens
+        return replace(self, cached_tokens=before, attended_new_pairs=None, kept=1.0)
 
     @property
     def tokens(self) -> Count:
@@ -188,6 +204,16 @@ def prefill(batch_size: Count, input_len: Count, cached_tokens: Count = 0.0) -> 
 def decode(batch_size: Count, cached_tokens: Count) -> Step:
     """One new token for each sequence, with logits."""
     return _step(batch_size, 1.0, cached_tokens, 1.0)
+
+
+def first_step(batch_size: Count, input_len: Count) -> Step:
+    """The first pass of an encoder-decoder: the encoder over whole inputs, the decoder over one start token."""
+    return after_input(_step(batch_size, 1.0, 0.0, 1.0), input_len)
+
+
+def after_input(step: Step, input_len: Count) -> Step:
+    """The step of a decoder beside an encoder's input of this length."""
+    return Step(tuple(replace(group, input_len=input_len) for group in step.groups))
 
 
 def verify(batch_size: Count, cached_tokens: Count, draft_tokens: Count) -> Step:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from llmviewer.core.dtypes import Dtype, cache_int
+from llmviewer.core.errors import UserError
 from llmviewer.core.ir import Access, Block, Role
 from llmviewer.formats.linear import in_dtype
 from llmviewer.ops.attention import AttentionShape
@@ -56,5 +57,7 @@ def _head_width(block: Block, name: str) -> float:
     """Elements per head and token of a cached tensor; a latent or an index key is one head."""
     if name in ("latent_cache", "index_cache"):
         return next(state.per_token for state in block.states if state.name == name)
-    shape = next(op.shape for op in block.operators if isinstance(op.shape, AttentionShape))
+    shape = next((op.shape for op in block.operators if isinstance(op.shape, AttentionShape)), None)
+    if shape is None:  # the projections of an encoder's output
+        raise UserError("caches of cross attention in plain integers are not counted; allowed: 16 bit, fp8")
     return float(np.max(shape.qk_dim if name == "k_cache" else shape.v_dim))

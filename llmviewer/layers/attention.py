@@ -50,12 +50,16 @@ class Values(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projections:
-    """The projection matrices: q, k, v fused or separate; biases.  clip: q, k, v are clamped to a range."""
+    """The projection matrices: q, k, v fused or separate; biases.  clip: q, k, v are clamped to a range.
+
+    key_bias: False if of q, k, v only the keys have no bias (Whisper).
+    """
 
     fused: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
     clip: bool = False
+    key_bias: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +244,8 @@ class Attention:
         return down, norm, up.operator(norm.output, tokens)
 
     def _product(self, name: str, width: int, x: Tensor, tokens: Count, writes: tuple[Access, ...] = ()) -> Operator:
-        bias, clip = self.projections.qkv_bias, CLIP_FLOPS * self.projections.clip
+        bias = self.projections.qkv_bias and (self.projections.key_bias or name != "k_proj")
+        clip = CLIP_FLOPS * self.projections.clip
         linear = Linear(
             name=name,
             in_features=self.input_width or self.hidden,

@@ -73,8 +73,8 @@ def refuse_draft(config: Config) -> None:
 
 def with_own_head(model: Model, config: Config) -> Model:
     """The model with the head that its class says: none for an embedder, a small one for a classifier."""
-    if model.is_encoder:
-        return model  # its parser has built the head
+    if model.is_encoder or model.encoder is not None:
+        return model  # its parser has built the head; BartModel is what files of the whole model name
     named = class_name(config.fields)
     if named.endswith((*SCORING, *REWARD)):
         return _scoring(model, config, named)

@@ -10,6 +10,7 @@ from llmviewer.core.dtypes import Dtype
 from llmviewer.core.ir import BUFFER, Access, Block, Graph, Operator, Pass, Role, Tensor, as_built, whole
 from llmviewer.core.workload import Step, decode
 from llmviewer.layers.decoder import DecoderLayer, FeedForward
+from llmviewer.layers.encoder import Encoder
 from llmviewer.layers.hyper_connections import HyperConnection
 from llmviewer.layers.mla import Mla, MlaForm
 from llmviewer.layers.mlp import Prediction
@@ -144,6 +145,7 @@ class Model:
     checkpoint: pass that stores linear layers and caches in the formats of a quantized checkpoint.
     named_format: where that pass comes from if not from a config (`awq` of the model's id); empty: from the config.
     is_encoder: one bidirectional pass without a cache; nothing is decoded.
+    encoder: the encoder beside which `layers` are a decoder with cross attention; None without one.
     vision_parameters: of the vision tower and its projector, which no pass of the language model runs.
     """
 
@@ -161,12 +163,20 @@ class Model:
     named_format: str = ""
     vision_parameters: float = 0.0
     is_encoder: bool = False
+    encoder: Encoder | None = None
 
     def graph(self, step: Step) -> Graph:
         """The graph of one forward pass in the checkpoint's formats: embedding, each kind of layer, head."""
         hidden = Tensor(name="hidden", elements=step.tokens * (1.0 * self.hidden), dtype=self.dtype)
         layers = tuple(layer.block(step, hidden) for layer in self.layers)
-        return self.checkpoint(Graph(blocks=(self.embedding.block(step), *layers, self.head.block(step, hidden))))
+        before = self.encoder.blocks(step) if self.encoder else ()
+        decoder = (self.embedding.block(step), *layers, self.head.block(step, hidden))
+        return self.checkpoint(Graph(blocks=(*before, *decoder)))
+
+    @property
+    def all_layers(self) -> tuple[DecoderLayer, ...]:
+        """Layers of the encoder, if there is one, and of the decoder."""
+        return (*(self.encoder.layers if self.encoder else ()), *self.layers)
 
     @cached_property
     def parameters(self) -> float:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from llmviewer.core.errors import printable, unknown
+from llmviewer.core.errors import UserError, printable, unknown
 from llmviewer.core.ir import Block
 from llmviewer.core.workload import decode
 from llmviewer.formats.checkpoint import Checkpoint, Variant
@@ -88,6 +88,8 @@ def with_checkpoint_formats(model: Model, config: Config) -> Model:
     holder = section_with_formats(config)
     if holder is None:
         return model
+    if model.encoder is not None:
+        raise UserError(f"{holder.where}: quantized checkpoints of encoder-decoders are not read; use --quantization")
     formats = _read(holder)
     for section in (config, *config.all_sections()):
         section.ignore(*QUANTIZATION_FIELDS)

@@ -36,7 +36,7 @@ def model_card(name: str, *, dtype: str = "auto", ignored: tuple[str, ...] = ())
         "aliases": list(card.aliases),
         "source": card.source,
         "published_parameters": dict(card.published) or None,
-        "layers": [{"block": layer.name, "layers": layer.repeats} for layer in model.layers],
+        "layers": [{"block": layer.name, "layers": layer.repeats} for layer in model.all_layers],
         "notes": list(model.notes),
         "config": dict(card.config),
     }

@@ -27,11 +27,15 @@ def number(value: Count | None) -> int | float | None:
 
 
 def cache_growth(graph: Graph) -> dict[str, int | float | None]:
-    """KV-cache bytes per token, the same once every sliding window is full, and fixed state bytes per sequence."""
-    token = beyond = fixed = 0.0
+    """KV-cache bytes per token, the same once every sliding window is full, fixed state bytes per
+    sequence and, with cross attention, bytes per token of an encoder's input."""
+    token = beyond = fixed = of_input = 0.0
     for block in graph.blocks:
         for state in block.states:
             added = state.per_token * state.dtype.bytes * block.repeats
+            if state.of_input:
+                of_input += added
+                continue
             token += added
             beyond += added if state.window == np.inf else 0.0
             fixed += state.per_sequence * state.dtype.bytes * block.repeats
@@ -39,6 +43,7 @@ def cache_growth(graph: Graph) -> dict[str, int | float | None]:
         "kv_cache_bytes_per_token": number(token),
         "kv_cache_bytes_per_token_beyond_windows": number(beyond),
         "state_bytes_per_sequence": number(fixed),
+        **({"cross_cache_bytes_per_input_token": number(of_input)} if of_input else {}),
     }
 
 

@@ -15,6 +15,7 @@ from llmviewer.core.ir import Access, Role
 from llmviewer.core.workload import Request, kept_tokens
 from llmviewer.hardware.chip import Chip
 from llmviewer.result.describe import number
+from llmviewer.serving.encoded_inputs import START_TOKENS
 from llmviewer.serving.generation import AUTOREGRESSIVE
 from llmviewer.serving.schedule import Schedule
 from llmviewer.timing.roofline import BOUNDS
@@ -67,6 +68,8 @@ def stage_object(analysis: Analysis, name: str, point: int) -> dict[str, Any]:
     cache, shape = analysis.system.kv_cache, analysis.system.generation.shape
     prefix_hit = cache.prefix_hit(prompt)
     cached = prefix_hit if name == "prefill" else prompt - 1.0
+    if analysis.model.encoder is not None and name == "decode":
+        cached = START_TOKENS
     return {
         "time_s": number(at(totals.time_s)),
         "time_interval_s": _stage_interval(analysis, name, point),

@@ -1,0 +1,126 @@
+"""The encoder of an encoder-decoder: its own embedding and layers over the input, in prefill passes only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from llmviewer.core.counts import Count
+from llmviewer.core.dtypes import Dtype
+from llmviewer.core.ir import MODEL_SCOPE, Access, Block, Operator, Role, Tensor
+from llmviewer.core.workload import Step
+from llmviewer.layers.cross_attention import CrossAttention
+from llmviewer.layers.decoder import DecoderLayer
+from llmviewer.ops.elementwise import Activation, activate
+from llmviewer.ops.embedding import embedding
+from llmviewer.ops.gemm import Linear
+from llmviewer.ops.norm import Norm
+
+#: The table that encoder and decoder may share; other weights of both have names of their own.
+SHARED_TABLE = "embedding.weight"
+#: Frames that a kernel of Whisper's convolutions covers, and frames per position of the encoder.
+KERNEL, FRAMES_PER_POSITION = 3, 2
+
+
+class Embedder(Protocol):
+    """The interface of what turns an input into the first hidden states."""
+
+    def block(self, step: Step) -> Block:
+        """The block over the input; its last output is the residual stream."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Frames:
+    """Two convolutions over mel frames, the second of stride 2, each with an activation; then learned positions."""
+
+    bins: int
+    hidden: int
+    positions: int
+    act: Activation
+    dtype: Dtype
+
+    def block(self, step: Step) -> Block:
+        """The convolutions as products of rows of three frames; one token of the input is one position."""
+        operators: list[Operator] = []
+        frames = step.tokens * (1.0 * FRAMES_PER_POSITION)
+        x = Tensor(name="hidden", elements=frames * self.bins, dtype=self.dtype)
+        for at, (width, rows) in enumerate(((self.bins, frames), (self.hidden, step.tokens)), 1):
+            conv = Linear(
+                name=f"frame_conv{at}",
+                in_features=KERNEL * width,
+                out_features=self.hidden,
+                dtype=self.dtype,
+                bias=True,
+            )
+            operators.append(conv.operator(x, rows))
+            operators.append(activate(f"frame_act{at}", operators[-1].output, rows, self.act))
+            x = operators[-1].output
+        y = Tensor(name="position_embedding", elements=x.elements, dtype=x.dtype)
+        elements = 1.0 * self.positions * self.hidden
+        table = Tensor(name="position_embedding.weight", elements=elements, dtype=self.dtype, role=Role.WEIGHT)
+        added = embedding("position_embedding", (table,), y, step.tokens, flops=1.0)
+        operators.append(replace(added, reads=(*added.reads, Access(x, x.elements))))
+        return Block(name="embedding", operators=tuple(operators), scope=MODEL_SCOPE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Encoder:
+    """An encoder of width `hidden`, and the projections of its output to the cache of every decoder layer.
+
+    norm: after the last layer.  cross: cross attention of the decoder, in `decoder_layers` layers.
+    """
+
+    hidden: int
+    dtype: Dtype
+    embedding: Embedder
+    layers: tuple[DecoderLayer, ...]
+    norm: Norm | None
+    cross: CrossAttention
+    decoder_layers: int
+
+    @property
+    def depth(self) -> int:
+        """Number of encoder layers."""
+        return sum(layer.repeats for layer in self.layers)
+
+    def blocks(self, step: Step) -> tuple[Block, ...]:
+        """The blocks over the input, which run in passes whose sequences have nothing in their cache yet."""
+        own = Step(tuple(group.as_input for group in step.groups))
+        hidden = Tensor(name="hidden", elements=own.tokens * (1.0 * self.hidden), dtype=self.dtype)
+        output = replace(hidden, name="encoder_output")
+        before = _renamed(self.embedding.block(own))
+        after = () if self.norm is None else (self._norm_block(self.norm, own, hidden),)
+        keys = Block(
+            name="cross_keys",
+            operators=self.cross.input_keys(own, output),
+            repeats=self.decoder_layers,
+            numbers=tuple(range(self.depth, self.depth + self.decoder_layers)),
+        )
+        layers = (layer.block(own, hidden) for layer in self.layers)
+        return tuple(replace(block, where=_first(step)) for block in (before, *layers, *after, keys))
+
+    def _norm_block(self, norm: Norm, own: Step, hidden: Tensor) -> Block:
+        output = Access(replace(hidden, name="encoder_output"), hidden.elements)
+        operator = norm.operator(hidden, own.tokens, (output,))
+        return Block(name="encoder_norm", operators=(operator,), scope=MODEL_SCOPE)
+
+
+def _first(step: Step) -> Count:
+    """1.0 for passes whose sequences have nothing cached; all groups of a pass are alike."""
+    cached = step.groups[0].cached_tokens
+    return np.asarray(np.where(np.asarray(cached) > 0.0, 0.0, 1.0)) if np.size(cached) > 1 else 1.0 * (cached == 0.0)
+
+
+def _renamed(block: Block) -> Block:
+    """The embedding of the encoder: its weights have names of their own, but for a table that the decoder shares."""
+
+    def change(access: Access) -> Access:
+        tensor = access.tensor
+        own = tensor.role is Role.WEIGHT and tensor.name != SHARED_TABLE
+        return Access(tensor.called(f"encoder_{tensor.name}"), access.elements) if own else access
+
+    operators = (replace(op, reads=tuple(map(change, op.reads))) for op in block.operators)
+    return replace(block, name="encoder_embedding", operators=tuple(operators))
