@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import os.path
 from dataclasses import replace
+from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from llmviewer.layers.decoder import DecoderLayer, Norms, Residual
 from llmviewer.models.parts import group_layers
 from llmviewer.tracing import parts
 from llmviewer.tracing.parts import Trace
-from llmviewer.tracing.recorder import Call
+
+if TYPE_CHECKING:
+    from llmviewer.tracing.recorder import Call
 
 
 def layers(trace: Trace, stack: str, count: int) -> tuple[DecoderLayer, ...]:
@@ -63,9 +66,8 @@ def _layer(trace: Trace, name: str) -> DecoderLayer:
 
 def _root(names: list[str]) -> str:
     """The innermost module that holds all of `names`."""
-    if len(names) < 2:
-        return names[0] if names else ""
-    return ".".join(os.path.commonprefix([one.split(".") for one in names]))
+    shared = zip(*(one.split(".") for one in names), strict=False)
+    return ".".join(words[0] for words in takewhile(lambda words: len(set(words)) == 1, shared))
 
 
 def _ends(part: list[Call], root: str) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from llmviewer.layers.mlp import Mlp
 from llmviewer.layers.moe import Moe
 from llmviewer.ops.elementwise import Activation, activation
 from llmviewer.ops.norm import Norm, NormKind
-from llmviewer.tracing.recorder import Call, Recorder
+
+if TYPE_CHECKING:
+    from llmviewer.tracing.recorder import Call, Recorder
 
 #: Options of an attention call that are understood or change no work.
 _UNDERSTOOD = {"scaling", "dropout", "sliding_window", "is_causal", "softcap", "s_aux", "position_ids", "use_cache"}
@@ -99,7 +101,10 @@ def attention(trace: Trace, name: str) -> Attention:
     extra = sorted(set(one.options) - _UNDERSTOOD)
     if extra or not one.causal:
         trace.refuse(name, f"attention with {', '.join(extra)}" if extra else "attention without a causal mask")
-    found, widths = linears(trace, inside), (one.heads * one.qk_dim, one.kv_heads * one.qk_dim, one.kv_heads * one.v_dim)
+    found, widths = (
+        linears(trace, inside),
+        (one.heads * one.qk_dim, one.kv_heads * one.qk_dim, one.kv_heads * one.v_dim),
+    )
     made = [size[1] for _, size in found]
     fused = made == [sum(widths), trace.hidden]
     if not fused and made != [*widths, trace.hidden]:

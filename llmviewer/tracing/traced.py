@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError
@@ -16,6 +16,9 @@ from llmviewer.ops.attention import SOFT_CAP_FLOPS
 from llmviewer.ops.gemm import Linear
 from llmviewer.tracing import layer, library, parts
 from llmviewer.tracing.parts import Trace
+
+if TYPE_CHECKING:
+    from llmviewer.tracing.recorder import Call, Recorder
 
 #: Prompts whose passes are compared; two lengths tell what grows with the square from what does not.
 LENGTHS = (5, 11)
@@ -71,7 +74,7 @@ def _note(trace: Trace, source: str) -> str:
     )
 
 
-def _is_part(call: parts.Call) -> bool:
+def _is_part(call: Call) -> bool:
     return type(call.module).__name__.lower().endswith(("mlp", "moe", "experts", "moeblock", "feedforward"))
 
 
@@ -112,7 +115,7 @@ def _stack(trace: Trace, whole: Any) -> str:
     return lists[0]
 
 
-def _embedding(trace: Trace, whole: Any, outside: list[parts.Call], norms: list[parts.Call]) -> Embedding:
+def _embedding(trace: Trace, whole: Any, outside: list[Call], norms: list[Call]) -> Embedding:
     """Token table, learned positions, factor and norm."""
     table = whole.get_input_embeddings()
     tables = {id(call.module): call for call in outside if hasattr(call.module, "num_embeddings")}
@@ -132,7 +135,7 @@ def _embedding(trace: Trace, whole: Any, outside: list[parts.Call], norms: list[
     )
 
 
-def _head(trace: Trace, whole: Any, norms: list[parts.Call]) -> Head:
+def _head(trace: Trace, whole: Any, norms: list[Call]) -> Head:
     """The final norm and lm_head; a tanh of the outermost module caps the logits."""
     module = whole.get_output_embeddings()
     trace.claim(module)
@@ -163,7 +166,7 @@ def _check_parameters(trace: Trace, whole: Any, built: Model) -> None:
         trace.refuse("", f"the parts store {int(built.parameters)} parameters, the class {wanted}")
 
 
-def _check_flops(trace: Trace, built: Model, recorder: Any, step: Step) -> None:
+def _check_flops(trace: Trace, built: Model, recorder: Recorder, step: Step) -> None:
     """Refuse matmul FLOPs of a pass that differ from those of the class, rotary angles and unasked logits aside."""
     if recorder.uncounted:
         module, operation = next(iter(recorder.uncounted.items()))
