@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from llmviewer.layers.decoder import DecoderLayer, Norms, Residual
 from llmviewer.models.parts import group_layers
 from llmviewer.tracing import parts
+from llmviewer.tracing.feed_forward import feed_forward
 from llmviewer.tracing.parts import Trace
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _layer(trace: Trace, name: str) -> DecoderLayer:
         repeats=1,
         norms=placed,
         mixer=parts.attention(trace, mixers[0]),
-        feed_forward=parts.feed_forward(trace, root, part),
+        feed_forward=feed_forward(trace, root, part),
         residual=residual,
         residual_flops=1.0 + multiplied,
     )

@@ -36,6 +36,10 @@ def traced(fields: Mapping[str, Any], name: str, dtype: Dtype) -> Model:
         counted[length] = Recorder(whole)
         with counted[length].following():
             cache = library.run(whole, where, length)
+    cached = LENGTHS[-1]
+    if window := _longest_window(whole.config):
+        cached = window + 3  # a layer with a window that its attention was not told is seen by its cache
+        cache = library.run(whole, where, cached)
     decoded = Recorder(whole)
     with decoded.following():
         library.run(whole, where, 1, cache)
@@ -47,12 +51,18 @@ def traced(fields: Mapping[str, Any], name: str, dtype: Dtype) -> Model:
     _check_parameters(trace, whole, built)
     for length, recorder in counted.items():
         _check_flops(trace, built, recorder, prefill(1.0, float(length)))
-    _check_flops(trace, built, decoded, decode(1.0, float(LENGTHS[-1])))
+    _check_flops(trace, built, decoded, decode(1.0, float(cached)))
     if any(config.has(one) for one in QUANTIZATION_FIELDS):
         from llmviewer.models.quantization import with_checkpoint_formats
 
         built = with_checkpoint_formats(built, config)
     return replace(built, name=name, architecture=type(whole).__name__, notes=(_note(trace, source),))
+
+
+def _longest_window(config: Any) -> int:
+    """Tokens of the longest window or chunk that the config states; 0 if it states none."""
+    found = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "window_size"))
+    return max((one for one in found if isinstance(one, int)), default=0)
 
 
 def _hidden(whole: Any, where: str) -> int:
@@ -104,6 +114,8 @@ def _model(trace: Trace, whole: Any, context: float) -> Model:
 
 def _stack(trace: Trace, whole: Any) -> str:
     """Name of the list of decoder layers."""
+    if not trace.recorder.attention:
+        trace.refuse("", f"{type(whole).__name__} never calls the library's attention function")
     inside = {name.rsplit(".", 2)[0] for name in trace.recorder.attention}
     lists = [
         name
