@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from llmviewer.layers.mlp import Mlp
@@ -52,7 +53,8 @@ def moe(trace: Trace, name: str, calls: list[Call], experts: list[Call]) -> Moe:
     owner = experts[0].module
     own = dict(owner.named_parameters(recurse=False))
     matrices = [tuple(one.shape) for one in own.values() if one.dim() == 3]
-    count, width = int(matrices[0][0]), min(matrices[-1][1:])
+    count = int(matrices[0][0])
+    width = min(math.prod(shape[1:]) for shape in matrices) // trace.hidden
     chosen = experts[0].shapes[1][-1] if len(experts[0].shapes) > 1 else 0
     two = sorted(sorted(shape[1:]) for shape in matrices)
     wanted = sorted((sorted((width, trace.hidden)), sorted((2 * width, trace.hidden))))
