@@ -41,11 +41,11 @@ class Call:
     makes: int
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[misc]
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active, records a pass of `model`; `flops` are by module name, `uncounted` are refused by the caller."""
 
     def __init__(self, model: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.model = model
         self.calls: list[Call] = []
         self.flops: Counter[str] = Counter()
