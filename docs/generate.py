@@ -50,6 +50,13 @@ MODEL is looked up in this order:
 (extra `hub`: `pip install 'llmviewer[hub]'`). `--quantization` takes precedence over a format in a name or a file, and
 a note says so.
 
+**Without a parser** (extra `trace`: `pip install 'llmviewer[trace]'`), `--trace-model` instantiates transformers' own
+class on the meta device, runs two prompts and a decode step, and builds the model from the linear layers, experts,
+norms and calls of attention that it records. It refuses a parameter that no part reads, a sum of parameters or matmul
+FLOPs that differs from the class's, and layers without exactly one call of the library's attention function
+(recurrences, latent attention); a checkpoint's own code is never run. A note names the classes. Vector work is read
+from the class's form: activations by the config's name, scaled residuals and soft caps by the operations seen.
+
 **GGUF** (extra `gguf`): fields and tensor types come from the header, for the architectures gemma, gemma2, gemma3,
 llama (Mixtral included), mistral3, phi3, qwen2, qwen2moe, qwen3 and qwen3moe. Every tensor has the bytes of its own
 type, layer by layer, so weights are exact; inputs of quantized matrices are 8 bit (q8_1), as llama.cpp multiplies them

@@ -83,6 +83,7 @@ SHORT: dict[str, str] = {
     "llmviewer/ops/embedding.py": "one family of kernels",
     "llmviewer/serving/encoded_inputs.py": "the schedule of encoder-decoders, which no other file needs",
     "llmviewer/timing/regimes.py": "read by fits and by intervals, which must not import each other",
+    "llmviewer/tracing/load.py": "what a call gives; the files beside it need no config's source",
     "reports/cells.py": "cells of CSV files, which the command line and the report write",
     "reports/formulas.py": "formulas in words, for the report",
     "reports/fusions.py": "one table of the page",

@@ -58,7 +58,11 @@ def model_of(given: object, options: Options) -> Model:
     """
     if isinstance(given, Model):
         return _with_latent_attention(given, options)
-    if isinstance(given, Mapping) and given:
+    if options.trace_model:
+        from llmviewer.tracing.load import load_traced  # torch and transformers
+
+        found = load_traced(given, options.dtype)
+    elif isinstance(given, Mapping) and given:
         found = models.from_fields(given, dtype=options.dtype, ignored=options.ignore_fields)
     else:
         name = arguments.path_or_name("model", given)

@@ -20,6 +20,7 @@ class RunOptions(TypedDict, total=False):
     max_model_len: int | None
     enforce_eager: bool
     ignore_fields: tuple[str, ...]
+    trace_model: bool
     expert_skew: str | int | float
     lora: str | int | float
     low_rank: str | int | float
@@ -67,6 +68,7 @@ class RunOptionLists(TypedDict, total=False):
     max_model_len: int | Sequence[int] | None
     enforce_eager: bool | Sequence[bool]
     ignore_fields: tuple[str, ...]
+    trace_model: bool | Sequence[bool]
     expert_skew: str | int | float | Sequence[str | int | float]
     lora: str | int | float | Sequence[str | int | float]
     low_rank: str | int | float | Sequence[str | int | float]

@@ -36,10 +36,15 @@ def build(card: Card, *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> 
     return card.finish(replace(parse(card.config, card.name, dtype, ignored), source=card.source))
 
 
-def from_fields(fields: Mapping[str, Any], *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
-    """The model with these fields of a config.json, named by its `_name_or_path` or its model_type."""
+def name_of(fields: Mapping[str, Any]) -> str:
+    """Name of a model by its `_name_or_path` or its model_type."""
     name = next((str(fields[key]) for key in ("_name_or_path", "model_type") if fields.get(key)), "config")
-    return parse(fields, name.rpartition("/")[2] or name, dtype, ignored)
+    return name.rpartition("/")[2] or name
+
+
+def from_fields(fields: Mapping[str, Any], *, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
+    """The model with these fields of a config.json, named by them."""
+    return parse(fields, name_of(fields), dtype, ignored)
 
 
 def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tuple[str, ...] = ()) -> Model:
@@ -50,7 +55,7 @@ def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tu
     config = Config(fields, name)
     refuse_draft(config)
     model_type, notes = type_of(config)
-    chosen, dtype_notes = _dtype(config, dtype)
+    chosen, dtype_notes = chosen_dtype(config, dtype)
     config.assume_class(model_type, nested=False)
     model = with_own_head(parser(model_type)(config, chosen), config)
     if QUANTIZATION_FIELD not in ignored and any(
@@ -66,7 +71,7 @@ def parse(fields: Mapping[str, Any], name: str, dtype: str = "auto", ignored: tu
     return replace(model, name=name, architecture=architecture, notes=(*notes, *model.notes))
 
 
-def _dtype(config: Config, requested: str) -> tuple[Dtype, tuple[str, ...]]:
+def chosen_dtype(config: Config, requested: str) -> tuple[Dtype, tuple[str, ...]]:
     """The requested dtype, or for `auto` the checkpoint's; and notes about the choice."""
     if requested != "auto":
         if dtypes.SPELLINGS.get(requested.lower(), requested.lower()) not in ALLOWED_DTYPES:

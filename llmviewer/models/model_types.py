@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, Parser, known_model_types, language_parser
 from llmviewer.models.config import Config
@@ -60,7 +62,18 @@ def type_of(config: Config) -> tuple[str, tuple[str, ...]]:
 
 def _unknown(config: Config, stated: str, known: list[str]) -> str:
     error = unknown("model_type", stated, known, where=config.where, hint="see `llmviewer models list`")
+    if _in_library(stated):
+        return f"{error}; transformers knows it: try --trace-model, which reads the library's class"
     return f"{error}; a known architecture under another name can be given by its own model_type"
+
+
+def _in_library(model_type: str) -> bool:
+    """Whether the installed transformers, which is not imported, has a folder of this model type."""
+    from importlib.util import find_spec  # only this error needs it
+
+    library = find_spec("transformers")
+    folders = Path(library.origin).parent / "models" if library and library.origin else None
+    return folders is not None and model_type.isidentifier() and (folders / model_type).is_dir()
 
 
 def _type_by_class(config: Config) -> str:

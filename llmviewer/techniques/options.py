@@ -142,6 +142,14 @@ class Options:
             panel=Panel.OUTPUT,
         )
     )
+    trace_model: bool = _declared(
+        Declaration(
+            kind=ValueKind.SWITCH,
+            default=False,
+            help="Read the model from a traced pass of transformers' own class (extra `trace`).",
+            panel=Panel.OUTPUT,
+        )
+    )
     techniques: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,1 @@
+"""Models without a parser, read from one traced pass of transformers' own class."""
