@@ -12,6 +12,7 @@ from llmviewer import models
 from llmviewer.calibrate.cells import is_missing, size_of, text_of
 from llmviewer.calibrate.layouts import Layout, layout_of
 from llmviewer.core import data
+from llmviewer.core.dtypes import DTYPES, Dtype
 from llmviewer.core.errors import UserError, unknown
 from llmviewer.core.ir import Role
 from llmviewer.core.kinds import Kind
@@ -212,6 +213,8 @@ def quantization_of(dtype: object, stored: str, model: str) -> str:
     if word not in QUANTIZATIONS:
         raise unknown("weight_dtype", dtype, QUANTIZATIONS)
     quantization = stored if (word, stored) == ("fp8", "fp8-block") else QUANTIZATIONS[word]
+    if quantization == "nvfp4" and _narrowest(model).name.startswith("int"):
+        return quantization  # integers of 4 bits are another checkpoint
     below = 6.0 if quantization in FOUR_BITS else 12.0
     return "none" if quantization != "none" and narrowest_bits(model) < below else quantization
 
@@ -221,18 +224,23 @@ def has_narrow_weights(name: str) -> bool:
     return narrowest_bits(name) < 12.0
 
 
-@lru_cache(maxsize=256)
 def narrowest_bits(name: str) -> float:
     """Fewest bits in which the checkpoint stores weights of linear layers."""
+    return _narrowest(name).bits
+
+
+@lru_cache(maxsize=256)
+def _narrowest(name: str) -> Dtype:
+    """The format of fewest bits in which the checkpoint stores weights of linear layers."""
     graph = load(name).graph(decode(1.0, 1.0))
     stored = (
-        access.tensor.dtype.bits
+        access.tensor.dtype
         for _, operator in graph
         if operator.kind is Kind.GEMM
         for access in operator.reads
         if access.tensor.role is Role.WEIGHT
     )
-    return float(min(stored, default=16.0))
+    return min(stored, key=lambda dtype: dtype.bits, default=DTYPES["fp16"])
 
 
 @lru_cache(maxsize=256)

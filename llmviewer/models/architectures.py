@@ -139,7 +139,6 @@ ARCHITECTURES: dict[str, str] = {
     "mbart": "bart.MBART",
     "mellum": "windowed_experts.mellum",
     "mamba_ssm": "first_forms.parse_mamba_ssm",
-    "mellum": "sparse_families.mellum",
     "mimo": "remote_code.MIMO",
     "mimo_v2_flash": "mimo.parse_mimo_v2_flash",
     "minicpm": "custom_experts.minicpm",
