@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, known_model_types
+from llmviewer.models.architectures import ARCHITECTURES, known_model_types
 from llmviewer.models.model_types import parser
+from llmviewer.models.multimodal import MULTIMODAL
 
 
 @pytest.mark.parametrize("model_type", known_model_types())

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL
+from llmviewer.models.architectures import ARCHITECTURES
+from llmviewer.models.multimodal import MULTIMODAL
 from tests.imports import ROOT
 
 pytest.importorskip("transformers")

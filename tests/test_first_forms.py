@@ -8,6 +8,7 @@ import pytest
 
 from llmviewer.core.errors import UserError
 from llmviewer.models.load import from_fields
+from tests.certificate.our_counts import published_config
 
 #: Sizes that most of these configs state in the same words.
 COMMON: dict[str, Any] = {"hidden_act": "silu", "max_position_embeddings": 4096, "torch_dtype": "bfloat16"}
@@ -55,6 +56,9 @@ DEEPSEEK_MOE = {
     **usual("deepseek", 2048, 10944, 28, 16, 102400), "moe_intermediate_size": 1408, "n_routed_experts": 64,
     "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1, "moe_layer_freq": 1,
 }  # fmt: skip
+
+#: model_type -> the one whose layout and fields it has.
+ALIKE = {"deepseek_ocr2_text": "deepseek", "hunyuan_vl_text": "hunyuan_v1_dense", "minimax_m1": "minimax_text_01"}
 
 
 @pytest.mark.parametrize(
@@ -183,3 +187,34 @@ def test_vision_models_for_documents_have_the_parameters_of_their_class(
         },
     }  # fmt: skip
     assert from_fields({"model_type": model_type, "text_config": sizes[inner]}).parameters == parameters
+
+
+@pytest.mark.parametrize(("model_type", "other"), ALIKE.items())
+def test_another_name_of_an_architecture_counts_alike(model_type: str, other: str) -> None:
+    fields = {
+        "deepseek": DEEPSEEK_MOE,
+        "hunyuan_v1_dense": {**usual("", 64, 160, 2, 8, 100), "num_key_value_heads": 4, "head_dim": 8},
+        "minimax_text_01": published_config("minimax-text-01"),
+    }[other]
+    named, known = (from_fields({**fields, "model_type": name}) for name in (model_type, other))
+    assert named.parameters == known.parameters > 0
+    assert named.active_parameters == known.active_parameters
+
+
+def test_grok_1_has_its_published_size() -> None:
+    """https://github.com/xai-org/grok-1: 314 B without the table: 64 layers of 8 experts, attention and router."""
+    fields = {**usual("grok-1", 6144, 32768, 64, 48, 131072), "num_key_value_heads": 8, "num_experts": 8}
+    matrices = 64 * (8 * 3 * 6144 * 32768 + 2 * 6144 * 6144 + 2 * 6144 * 1024 + 6144 * 8)
+    assert int(matrices / 1e9) == 314
+    assert from_fields(fields).parameters == matrices + 131072 * 6144 + (64 * 4 + 1) * 6144
+
+
+def test_molmo_has_a_table_of_its_own_for_pictures() -> None:
+    """Qwen2 by other names, whose `intermediate_size` counts gate and up, and 128 rows for tokens of pictures."""
+    fields = {
+        "model_type": "molmo", "hidden_size": 64, "intermediate_size": 320, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 100, "qkv_bias": True,
+        "max_position_embeddings": 128,
+    }  # fmt: skip
+    layer = 2 * 64 * 64 + 2 * 64 * 32 + 64 + 2 * 32 + 3 * 64 * 160 + 2 * 64
+    assert from_fields(fields).parameters == 2 * layer + 64 + 2 * 100 * 64 + 128 * 64

@@ -39,6 +39,7 @@ STATED: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2, "head_dim": 64, "num_experts": 8, "num_experts_per_tok": 2,
         "moe_intermediate_size": 96, "decoder_sparse_step": 1, "norm_topk_prob": True, "mlp_only_layers": [],
     },
+    "skywork": {},
     "solar": {"num_key_value_heads": 2, "sliding_window": 32},
     "stablelm_epoch": {"num_key_value_heads": 4, "rope_pct": 0.25, "use_qkv_bias": True},
     "xverse": {},
@@ -46,7 +47,8 @@ STATED: dict[str, dict[str, Any]] = {
 #: Text parts of multimodal models, with the defaults of their config classes.
 TEXT_PARTS = (
     *("emu3_text_model", "glm4v_moe_text", "glm4v_text", "mllama_text_model", "qwen2_5_omni_text"),
-    *("qwen2_5_vl_text", "qwen2_vl_text", "qwen3_vl_moe_text", "qwen3_vl_text"),
+    *("granite4_vision_text", "granite_docling_text", "mistral4"),
+    *("paddleocr_vl_text", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3_vl_moe_text", "qwen3_vl_text"),
 )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmviewer.core.errors import UserError, quoted, unknown
-from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, Parser, known_model_types, language_parser
+from llmviewer.models.architectures import ARCHITECTURES, Parser, known_model_types, language_parser
 from llmviewer.models.config import Config
+from llmviewer.models.multimodal import MULTIMODAL
 from llmviewer.models.wrappers import has_text_section, parse_wrapper, text_type
 
 #: Endings of class names that say what a model is for, not which architecture it has.

@@ -12,9 +12,10 @@ from typing import Any
 
 from llmviewer.core.dtypes import Dtype
 from llmviewer.core.errors import UserError, quoted
-from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL, language_parser
+from llmviewer.models.architectures import ARCHITECTURES, language_parser
 from llmviewer.models.config import QUANTIZATION_FIELDS, Config
 from llmviewer.models.model import Model
+from llmviewer.models.multimodal import MULTIMODAL
 from llmviewer.models.vision import vision_parameters
 
 #: Sections with the language model's fields, outermost first: an omni model has its text in the thinker.

@@ -124,7 +124,7 @@ def _stack(trace: Trace, whole: Any) -> str:
     ]
     if len(lists) != 1:
         trace.refuse("", f"its layers with attention stand in {len(lists)} lists of modules")
-    return lists[0]
+    return str(lists[0])
 
 
 def _embedding(trace: Trace, whole: Any, outside: list[Call], norms: list[Call]) -> Embedding:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmviewer.models.architectures import ARCHITECTURES, MULTIMODAL
+from llmviewer.models.architectures import ARCHITECTURES
+from llmviewer.models.multimodal import MULTIMODAL
 from tests import test_library_defaults as defaults
+from tests.test_first_forms import ALIKE
 from tests.test_other_architectures import STATED, TEXT_PARTS
+from tests.test_seq2seq_defaults import READ as SEQ2SEQ
 
 from .equivalents import EQUIVALENTS
 from .families import FAMILIES
 
 EXACT = "exact"
+_NO_CLASS = "no class to run: its code is not in the library"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +34,7 @@ class Evidence:
 
 def _published(test: str) -> Evidence:
     """Remote code without a class of equal shapes."""
-    return Evidence(
-        test=test, parameters="the published number", flops="no class to run: its code is not in the library"
-    )
+    return Evidence(test=test, parameters="the published number", flops=_NO_CLASS)
 
 
 #: Architectures of neither list -> their tests.
@@ -62,6 +64,40 @@ BESIDE: dict[str, Evidence] = {
         parameters="exact: the class of roberta by another name",
         flops="exact, one pass",
     ),
+    **{
+        name: Evidence(
+            test="tests/test_seq2seq_defaults.py::test_matmul_flops_equal_those_of_the_library",
+            parameters=EXACT,
+            flops="exact: encoder, first pass, decode step",
+        )
+        for name in SEQ2SEQ
+    },
+    **{
+        name: _published("tests/test_first_forms.py::test_a_first_form_has_the_published_parameters")
+        for name in ("RefinedWeb", "RefinedWebModel", "deepseek", "hf_olmo", "mamba_ssm", "openelm")
+    },
+    **{
+        name: Evidence(test=f"tests/test_first_forms.py::{test}", parameters="exact, by hand", flops=_NO_CLASS)
+        for name, test in (
+            ("deci", "test_groups_of_key_value_heads_may_differ_between_layers"),
+            ("nemotron-nas", "test_layers_found_by_a_search_have_their_own_sizes"),
+        )
+    },
+    "glm_ocr_text": Evidence(
+        test="tests/test_first_forms.py::test_vision_models_for_documents_have_the_parameters_of_their_class",
+        parameters=EXACT,
+        flops="not run",
+    ),
+    "grok-1": _published("tests/test_first_forms.py::test_grok_1_has_its_published_size"),
+    "molmo": _published("tests/test_first_forms.py::test_molmo_has_a_table_of_its_own_for_pictures"),
+    **{
+        name: Evidence(
+            test="tests/test_first_forms.py::test_another_name_of_an_architecture_counts_alike",
+            parameters=f"exact: {other} by another name",
+            flops=EXACT,
+        )
+        for name, other in ALIKE.items()
+    },
     "minicpm": _published("tests/test_dense.py::test_sparse_configs_have_the_published_parameters"),
     "phi-msft": _published("tests/test_dense.py::test_sparse_configs_have_the_published_parameters"),
     "phi4mm": Evidence(
@@ -75,7 +111,7 @@ BESIDE: dict[str, Evidence] = {
     "telechat": Evidence(
         test="tests/test_other_architectures.py::test_telechat_has_biases_on_the_last_matrices_only",
         parameters="exact, by hand",
-        flops="no class to run: its code is not in the library",
+        flops=_NO_CLASS,
     ),
 }
 _HYBRID = "tests/test_hybrid_configs.py::test_matmul_flops_equal_those_of_the_library"
