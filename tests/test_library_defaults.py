@@ -23,7 +23,6 @@ REFUSED: dict[str, str] = {
     "inkling2_text": "convolutions with weights made per token, and attention over outputs of earlier groups of layers",
     "qwen4_exp": "its text part is qwen4_exp_text",
     "qwen4_exp_text": "a hybrid that is not read yet",
-    "xlstm": "matrix memories with exponential gates",
     "zaya": "attention over compressed and convolved queries and keys",
 }
 #: Decoders whose code does not run without data -> why; only their parameters are compared.
@@ -73,9 +72,9 @@ def test_refused_decoders_are_refused(model_type: str) -> None:
         from_fields(default_config(model_type))
 
 
-def test_eighteen_of_nineteen_decoders_are_read() -> None:
-    """Eight of 154 decoders are not read: the refused ones, and one whose default cannot be built either."""
-    assert len({*REFUSED, "gemma4_assistant"}) <= len(DECODERS) / 19
+def test_nineteen_of_twenty_decoders_are_read() -> None:
+    """Seven of 154 decoders are not read: the refused ones, and one whose default cannot be built either."""
+    assert len({*REFUSED, "gemma4_assistant"}) <= len(DECODERS) / 20
 
 
 @pytest.mark.parametrize("model_type", ["gemma4_assistant", "gemma4_unified_assistant"])

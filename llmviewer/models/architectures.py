@@ -216,6 +216,7 @@ ARCHITECTURES: dict[str, str] = {
     "whisper": "bart.WHISPER",
     "xglm": "gpt_like.XGLM",
     "xlm-roberta": "bert.parse_roberta",
+    "xlstm": "xlstm.parse_xlstm",
     "xverse": "llama.LLAMA",
     "youtu": "llama_like.YOUTU",
     "zamba": "zamba.parse_zamba",

@@ -23,7 +23,7 @@ aten = torch.ops.aten
 WITHOUT_FORMULA = {"mv", "addmv", "dot", "vdot", "addbmm", "addr", "_grouped_mm", "grouped_mm_fallback", "linear"}
 """Operations that multiply matrices (or vectors) and that the counter would pass over in silence."""
 
-RECURRENT_CLASSES = ("Mixer", "MambaLayer", "GatedDeltaNet", "LightningAttention", "DeltaAttention")
+RECURRENT_CLASSES = ("Mixer", "MambaLayer", "GatedDeltaNet", "LightningAttention", "DeltaAttention", "xLSTMBackend")
 ATTENTION_CLASSES = ("Attention", "MLA")
 EXPERT_CLASSES = ("Experts", "ExpertGLU")
 ROTARY_CLASSES = ("RotaryEmbedding",)

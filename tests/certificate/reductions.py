@@ -7,7 +7,7 @@ from typing import Any
 
 Fields = dict[str, Any]
 
-DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+DEPTH_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
 PATTERN_FIELDS = ("hybrid_override_pattern",)
 LAYER_INDEX_FIELDS = ("moe_layers", "mlp_only_layers")
 WINDOW_FIELDS = ("sliding_window", "sliding_window_size", "attention_chunk_size")
