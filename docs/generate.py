@@ -72,10 +72,10 @@ A size that a config leaves out is that of its class in transformers, and a note
   whose text has a known `model_type`. The vision tower counts as memory, exactly for Qwen2-VL to Qwen3.5, LLaVA,
   InternVL, PaliGemma, Gemma 3 and Mistral 3.
 - **Embedders and classifiers** (`MistralModel`, `...ForSequenceClassification`): no `lm_head`, or a head of their
-  labels. Encoders (BERT, RoBERTa) are one pass.
-- **Draft heads** (EAGLE, EAGLE-3, DFlash, DSpark, Domino, MTP, Medusa, the assistants of Gemma 4):
-  refused in one line that says what they are;
-  `--speculative draft=PATH` takes those of EAGLE and EAGLE-3.
+  labels. Encoders (BERT, RoBERTa) are one pass; encoder-decoders (T5, BART, Marian, NLLB, Whisper) an encoder pass and
+  a decoder with cross attention ([how](conventions.md)).
+- **Draft heads** (EAGLE, EAGLE-3, DFlash, DSpark, Domino, MTP, Medusa, MLP speculators): `--speculative draft=PATH` takes
+  them; as a MODEL they are refused in one line that says what they are. Gemma 4's assistants are named, not priced.
 - **Refused**: an unknown `model_type`; a config without width, depth, heads or vocabulary, such as the
   excerpts in other tools' lists and their own names for these sizes; a field that may change a shape, by its name.
 
