@@ -86,10 +86,9 @@ def sum_bounds(
             deviation = deviation * _on_slower_side(evaluation, row, pick)
         fit = calibration.primary_fit(row.operator).fit.key if row.operator.is_kernel else "host and link"
         deviations[fit] = deviations.get(fit, 0.0) + deviation
-    signs = np.array([-1.0, -1.0, 1.0, 1.0])[:, None]
     by_fit = np.array(list(deviations.values()))  # fits, bounds, points
     spread = np.sqrt((by_fit**2).sum(axis=0)) if calibration.fitted else np.abs(by_fit).sum(axis=0)
-    bounds: Array = np.maximum(time_s + signs * spread, 0.0)
+    bounds: Array = np.maximum(time_s + SIGNS * spread, 0.0)
     return bounds
 
 
