@@ -1,0 +1,115 @@
+"""Requests that arrive at a server, and what happened to each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from llmviewer.core.counts import Array
+
+Whole = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Requests:
+    """Requests in order of arrival; arrays have one entry per request.
+
+    arrival_s: time of arrival [s], ascending; under a closed loop only the first `concurrency` arrivals count, and each
+    other request is sent when one ends.  input_len, output_len: tokens.  prefixes: ids of the blocks of each prompt, in
+    order, equal where prompts begin equally; None: unknown.  prefix_tokens: tokens of such a block.
+    """
+
+    arrival_s: Array
+    input_len: Whole
+    output_len: Whole
+    prefixes: tuple[tuple[int, ...], ...] | None = None
+    prefix_tokens: int = 0
+    concurrency: int = 0
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def select(self, chosen: npt.NDArray[np.intp]) -> Requests:
+        """The requests at these indices."""
+        prefixes = None if self.prefixes is None else tuple(self.prefixes[one] for one in chosen)
+        return replace(
+            self,
+            arrival_s=self.arrival_s[chosen],
+            input_len=self.input_len[chosen],
+            output_len=self.output_len[chosen],
+            prefixes=prefixes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Records:
+    """Times of requests [s] since the start of the run, in the order of `Requests`; NaN for what did not happen.
+
+    start_s: when its first prompt token was scheduled.  first_token_s, finish_s: as the user sees them, host time
+    included.  cached_tokens: prompt tokens found in the prefix cache.  preemptions: how often it was preempted.
+    replica: index of the replica that decoded it.  refused: 1 where the engine refuses it for its length, else 0.
+    """
+
+    arrival_s: Array
+    input_len: Whole
+    output_len: Whole
+    start_s: Array
+    first_token_s: Array
+    finish_s: Array
+    cached_tokens: Whole
+    preemptions: Whole
+    replica: Whole
+    refused: Whole
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def ttft_s(self) -> Array:
+        """Time to first token of each request [s]."""
+        return self.first_token_s - self.arrival_s
+
+    @property
+    def tpot_s(self) -> Array:
+        """Mean time per output token after the first [s]; NaN for answers of one token."""
+        tokens = np.where(self.output_len > 1, self.output_len - 1.0, np.nan)
+        return (self.finish_s - self.first_token_s) / tokens
+
+    @property
+    def e2e_s(self) -> Array:
+        """End-to-end latency [s]."""
+        return self.finish_s - self.arrival_s
+
+    @property
+    def queue_s(self) -> Array:
+        """Time from arrival until the first prompt token is scheduled [s]."""
+        return self.start_s - self.arrival_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timeline:
+    """Intervals between events of one replica, in order; arrays have one entry per interval.
+
+    start_s, end_s: its limits [s]; between two intervals the replica is idle.  steps: forward passes in it.
+    decoding: sequences that decode in each of its steps.  prompt_tokens: prompt tokens that it prefills.
+    waiting: requests that wait for their first token to be scheduled.  used_blocks: occupied KV-cache blocks.
+    """
+
+    start_s: Array
+    end_s: Array
+    steps: Array
+    decoding: Array
+    prompt_tokens: Array
+    waiting: Array
+    used_blocks: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Gaps:
+    """Times between consecutive tokens of one sequence as users see them: `weights` tokens came `gap_s` seconds after
+    the token before."""
+
+    gap_s: Array
+    weights: Array
