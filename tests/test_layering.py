@@ -29,7 +29,7 @@ BODIES = {"llmviewer.cli.plot.given"}
 DRAWING = {"llmviewer.reports.plots.figure"}
 #: A dispatch mode of torch, which only functions of --trace-model import.
 RECORDER = "llmviewer.tracing.recorder"
-MAX_ROOMS = 14
+MAX_ROOMS = 15
 #: Packages whose import takes a noticeable part of a second.
 HEAVY = ("torch", "pandas", "matplotlib", "typer", "rich", "transformers", "scipy", "pyarrow")
 
