@@ -1,0 +1,56 @@
+"""What the requests of a run ask for, and what has happened to each of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmviewer.simulation.requests import Records, Requests
+
+#: Requests of a `refused` entry that were not refused.
+ACCEPTED = 0
+
+
+class Ledger:
+    """One list entry per request, plain numbers because an event loop reads and writes them one by one.
+
+    arrival_s: when the user sends it; ready_s: when it reaches the scheduler, `host_s` later [s].  rounds: decode steps
+    after its first token.  generated: tokens that its KV cache has lost by preemption, to be computed again.
+    held: tokens of its KV cache that another replica has computed.  Times of what has not happened are NaN.
+    """
+
+    __slots__ = (
+        *("input_len", "output_len", "rounds", "prefixes", "host_s", "generated", "held", "arrival_s", "ready_s"),
+        *("start_s", "first_token_s", "finish_s", "cached_tokens", "preemptions"),
+    )
+
+    def __init__(self, requests: Requests, rounds: list[int], host_s: float = 0.0) -> None:
+        count, nan = len(requests), float("nan")
+        self.input_len: list[int] = requests.input_len.tolist()
+        self.output_len: list[int] = requests.output_len.tolist()
+        self.rounds, self.prefixes, self.host_s = rounds, requests.prefixes, host_s
+        self.generated, self.held = [0] * count, [0] * count
+        self.arrival_s: list[float] = requests.arrival_s.tolist()
+        self.ready_s = [arrival + host_s for arrival in self.arrival_s]
+        self.start_s, self.first_token_s, self.finish_s = [nan] * count, [nan] * count, [nan] * count
+        self.cached_tokens, self.preemptions = [0] * count, [0] * count
+
+    def send(self, request: int, time_s: float) -> None:
+        """Note that the user sends a request at this time [s]."""
+        self.arrival_s[request] = time_s
+        self.ready_s[request] = time_s + self.host_s
+
+    def records(self, replica: list[int], refused: list[int]) -> Records:
+        """The entries as arrays.  replica: that decoded each request.  refused: reasons, 0 where there is none."""
+        sent = np.array(self.arrival_s)
+        return Records(
+            arrival_s=sent,
+            input_len=np.array(self.input_len),
+            output_len=np.array(self.output_len),
+            start_s=np.array(self.start_s),
+            first_token_s=np.array(self.first_token_s),
+            finish_s=np.array(self.finish_s),
+            cached_tokens=np.array(self.cached_tokens),
+            preemptions=np.array(self.preemptions),
+            replica=np.array(replica),
+            refused=np.array(refused),
+        )
