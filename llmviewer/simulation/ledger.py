@@ -6,9 +6,6 @@ import numpy as np
 
 from llmviewer.simulation.requests import Records, Requests
 
-#: Requests of a `refused` entry that were not refused.
-ACCEPTED = 0
-
 
 class Ledger:
     """One list entry per request, plain numbers because an event loop reads and writes them one by one.
@@ -39,8 +36,8 @@ class Ledger:
         self.arrival_s[request] = time_s
         self.ready_s[request] = time_s + self.host_s
 
-    def records(self, replica: list[int], refused: list[int]) -> Records:
-        """The entries as arrays.  replica: that decoded each request.  refused: reasons, 0 where there is none."""
+    def records(self, replica: list[int]) -> Records:
+        """The entries as arrays.  replica: index of the one that answered each request."""
         sent = np.array(self.arrival_s)
         return Records(
             arrival_s=sent,
@@ -52,5 +49,5 @@ class Ledger:
             cached_tokens=np.array(self.cached_tokens),
             preemptions=np.array(self.preemptions),
             replica=np.array(replica),
-            refused=np.array(refused),
+            refused=np.zeros(len(self.rounds), dtype=np.int64),
         )

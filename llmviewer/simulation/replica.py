@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 from math import ceil, inf
-from typing import NamedTuple, Protocol
+from typing import Protocol, TypeAlias
 
 from llmviewer.simulation.cache import BlockPool
 from llmviewer.simulation.ledger import Ledger
 from llmviewer.simulation.scheduling import Scheduler
-
-#: Steps of a jump beyond which its time is taken at three contexts instead of two.
-LONG_JUMP = 64
 
 
 class Prices(Protocol):
@@ -28,8 +25,9 @@ class Prices(Protocol):
 
     tokens_per_round: float
 
-    def decode_s(self, sequences: int, context: float) -> float:
-        """One decode step of `sequences` sequences over `context` cached tokens in total."""
+    def decode_line(self, sequences: int, context: float) -> tuple[float, float, float]:
+        """Time of a decode step over `context` cached tokens in total as a line: its value at 0 [s], its slope
+        [s/token], and the context up to which it holds."""
 
     def mixed_s(self, sequences: int, context: float, tokens: int, pairs: float, prompts: int) -> float:
         """A decode step with `tokens` prompt tokens that attend to `pairs` pairs; `prompts` prompts end in it."""
@@ -49,54 +47,41 @@ class Room(Protocol):
     token_budget: int
 
 
-class Sequence(NamedTuple):
-    """A decoding sequence.  end, start: numbers of the steps after its last token and before its second.
-
-    context: cached tokens at its start.  blocks: its own blocks at its start, of which `spare` steps need no new one.
-    prefixes: that it reads.
-    """
-
-    end: int
-    start: int
-    context: int
-    blocks: int
-    spare: int
-    prefixes: list[int]
-
-
-class Prompt(NamedTuple):
-    """A request whose prompt has been computed in part.  blocks: its own.  prefixes: that it reads."""
-
-    request: int
-    computed: int
-    blocks: int
-    prefixes: list[int]
+#: A decoding sequence: the number of the step after its last token, of the one before its second, cached tokens at its
+#: start, own blocks then, steps for which these are enough, prefixes that it reads.
+Sequence: TypeAlias = tuple[int, int, int, int, int, list[int]]
+#: A request whose prompt has been computed in part: its number, computed tokens, own blocks, prefixes that it reads.
+Prompt: TypeAlias = tuple[int, int, int, list[int]]
 
 
 class Replica:
     """The state of one replica; `run` advances it.
 
     clock_s: end of its last step.  inbox: requests to come, in order of `ledger.ready_s`.  left: requests that ended,
-    with their time [s].  intervals: entries of `Timeline`.  late_gaps: times between two tokens [s] of sequences that
+    with their time [s].  intervals: seven entries of `Timeline` each.  late_gaps: times between two tokens [s] of sequences that
     were preempted between them.  following: requests of which one is sent whenever one ends (closed loop).
+    pauses: whether `run` returns when a request has ended.
     """
 
     __slots__ = (
-        *("clock_s", "inbox", "waiting", "running", "pool", "left", "intervals", "late_gaps", "following"),
+        *("clock_s", "inbox", "waiting", "running", "pool", "left", "intervals", "late_gaps", "following", "pauses"),
         *("_ledger", "_prices", "_scheduler", "_room", "_most", "_tokens", "_period", "_step", "_ends", "_phases"),
-        *("_context", "_ends_sum", "_prompt", "_blocked", "_lost_s"),
+        *("_context", "_ends_sum", "_prompt", "_blocked", "_lost_s", "_until"),
     )
 
-    def __init__(self, ledger: Ledger, prices: Prices, room: Room, scheduler: Scheduler, prefix_tokens: int = 0) -> None:
+    def __init__(
+        self, ledger: Ledger, prices: Prices, room: Room, scheduler: Scheduler, prefix_tokens: int = 0
+    ) -> None:
         self.clock_s = 0.0
         self.inbox: deque[int] = deque()
         self.waiting: deque[int] = deque()
         self.running: dict[int, Sequence] = {}
         self.pool = BlockPool(room.blocks, prefix_tokens // room.block_tokens)
         self.left: list[tuple[float, int]] = []
-        self.intervals: list[tuple[float, float, int, int, int, int, int]] = []
+        self.intervals: list[float] = []
         self.late_gaps: list[float] = []
         self.following: deque[int] = deque()
+        self.pauses, self._until = False, inf
         self._ledger, self._prices, self._scheduler, self._room = ledger, prices, scheduler, room
         self._most = min(room.max_sequences, room.token_budget)
         self._tokens = prices.tokens_per_round
@@ -111,15 +96,16 @@ class Replica:
     def run(self, until: float = inf) -> None:
         """Run the steps that begin before this time [s]; idle replicas keep their clock."""
         inbox, waiting, ready = self.inbox, self.waiting, self._ledger.ready_s
-        while self.clock_s < until:
+        self._until = until
+        while self.clock_s < self._until:
             while inbox and ready[inbox[0]] <= self.clock_s:
                 waiting.append(inbox.popleft())
             if waiting or self._prompt:
                 if self._blocked or not self._prefill():
-                    self._decode(until)
+                    self._decode()
             elif self.running:
-                self._decode(until)
-            elif inbox and ready[inbox[0]] < until:
+                self._decode()
+            elif inbox and ready[inbox[0]] < self._until:
                 self.clock_s = ready[inbox[0]]
             else:
                 return
@@ -132,11 +118,12 @@ class Replica:
             return False  # sequences are preempted first
         tokens, pairs, ended = self._admitted(self._room.token_budget - sequences, growing)
         if not tokens and not ended:
+            self._blocked = True  # until a request ends
             return False
         if tokens:
-            begun = self.clock_s
-            self.clock_s = begun + self._prices.mixed_s(sequences, self._context, tokens, pairs, len(ended))
-            self.intervals.append((begun, self.clock_s, 1, sequences, tokens, len(self.waiting), self.used_blocks))
+            begun, pool = self.clock_s, self.pool
+            self.clock_s = clock = begun + self._prices.mixed_s(sequences, self._context, tokens, pairs, len(ended))
+            self.intervals.extend((begun, clock, 1, sequences, tokens, len(self.waiting), pool.total - pool.free))
             if sequences:
                 self._advance(1, growing)
         for prompt in ended:
@@ -150,26 +137,26 @@ class Replica:
         """
         tokens, pairs = 0, 0.0
         ended: list[Prompt] = []
-        waiting, ledger = self.waiting, self._ledger
+        waiting, ledger, chunks = self.waiting, self._ledger, self._scheduler.chunks
         places = self._most - len(self.running)
         while budget > 0 and places > 0 and (self._prompt or waiting):
             begun, self._prompt = self._prompt, None
-            known = begun or self._found(waiting[0])
-            target = ledger.input_len[known.request] + ledger.generated[known.request]
-            chunk = target - known.computed
+            prompt = begun or self._found(waiting[0])
+            request, computed, _, _ = prompt
+            target = ledger.input_len[request] + ledger.generated[request]
+            chunk = target - computed
             if chunk > budget:
-                if tokens and not self._scheduler.chunks:
+                if tokens and not chunks:
                     break
-                chunk = budget if self._scheduler.chunks else chunk
-            grown = self._given_blocks(known, chunk, growing, begun is None)
+                chunk = budget if chunks else chunk
+            grown = self._given_blocks(prompt, chunk, growing, begun is None)
             if grown is None:
-                self._blocked = not tokens and not ended
                 break
             budget -= chunk
             tokens += chunk
-            pairs += chunk * (known.computed + 0.5 * (chunk + 1))
+            pairs += chunk * (computed + 0.5 * (chunk + 1))
             places -= 1
-            if grown.computed == target:
+            if computed + chunk == target:
                 ended.append(grown)
             else:
                 self._prompt = grown
@@ -179,12 +166,12 @@ class Replica:
         """A waiting request with the part of its prompt that the cache, or another replica, has computed."""
         ledger, width = self._ledger, self.pool.width
         if ledger.held[request]:
-            return Prompt(request, ledger.held[request] + ledger.generated[request], 0, [])
+            return request, ledger.held[request], 0, []
         if not width or ledger.prefixes is None:
-            return Prompt(request, 0, 0, [])
+            return request, 0, 0, []
         names, tokens = ledger.prefixes[request], width * self._room.block_tokens
         found = self.pool.matched(names, (ledger.input_len[request] - 1) // tokens)
-        return Prompt(request, found * tokens, 0, list(names[:found]))
+        return request, found * tokens, 0, list(names[:found])
 
     def _given_blocks(self, prompt: Prompt, chunk: int, growing: int, is_new: bool) -> Prompt | None:
         """The prompt with blocks for a chunk of it; None if too few are free: it waits, in front of the queue."""
@@ -192,11 +179,11 @@ class Replica:
         request, computed, blocks, prefixes = prompt
         computed += chunk
         taken = -(-computed // room.block_tokens) + room.sequence_blocks - len(prefixes) * pool.width - blocks
-        wanted = taken + growing + pool.needed(prefixes) * is_new
+        wanted = taken + growing
+        if is_new and prefixes:
+            wanted += pool.needed(prefixes)
         if is_new and self._scheduler.reserved:
-            rest = ledger.input_len[request] + ledger.generated[request] - computed
-            rest += self._scheduler.reserved * (ledger.output_len[request] - ledger.generated[request])
-            wanted += ceil(rest / room.block_tokens) + self._promised()
+            wanted += self._reserved(request, computed)
         if wanted > pool.free:
             if not is_new:
                 pool.give_back(blocks, prefixes)
@@ -207,89 +194,97 @@ class Replica:
             if not (ledger.preemptions[request] or ledger.held[request]):
                 ledger.start_s[request] = self.clock_s
                 ledger.cached_tokens[request] = computed - chunk
-            pool.read(prefixes)
+            if prefixes:
+                pool.read(prefixes)
         pool.take(taken)
         blocks += taken
         if pool.width and ledger.prefixes is not None:
             stored = min(computed, ledger.input_len[request]) // (pool.width * room.block_tokens)
             named = pool.store(ledger.prefixes[request][len(prefixes) : stored])
             prefixes, blocks = prefixes + named, blocks - pool.width * len(named)
-        return Prompt(request, computed, blocks, prefixes)
+        return request, computed, blocks, prefixes
 
-    def _promised(self) -> int:
-        """Blocks that the scheduler keeps free for tokens that running sequences have still to generate."""
+    def _reserved(self, request: int, computed: int) -> int:
+        """Blocks that must be free in addition to those of a new request's first chunk: for the rest of its prompt, and
+        for the reserved share of what it and the running sequences have still to generate."""
+        ledger, share, block = self._ledger, self._scheduler.reserved, self._room.block_tokens
+        rest = ledger.input_len[request] + ledger.generated[request] - computed
+        rest += share * (ledger.output_len[request] - ledger.generated[request])
         sequences = len(self.running)
-        tokens = (self._ends_sum - sequences * self._step) * self._tokens
-        return ceil(self._scheduler.reserved * (tokens / self._room.block_tokens + sequences))
+        promised = (self._ends_sum - sequences * self._step) * self._tokens
+        return ceil(rest / block + share * (promised / block + sequences))
 
     def _begin(self, prompt: Prompt) -> None:
         """Let a sequence decode whose prompt has been computed; it generates its next token at the end of that step."""
-        request, ledger, clock = prompt.request, self._ledger, self.clock_s
+        ledger, clock = self._ledger, self.clock_s
+        request, computed, blocks, prefixes = prompt
         if ledger.first_token_s[request] != ledger.first_token_s[request]:  # NaN: this is the first token
             ledger.first_token_s[request] = clock
         elif request in self._lost_s:
             self.late_gaps.append(clock - self._lost_s.pop(request))
         rest = ledger.rounds[request] - ceil(ledger.generated[request] / self._tokens)
         if rest <= 0:
-            self.pool.give_back(prompt.blocks, prompt.prefixes)
+            self.pool.give_back(blocks, prefixes)
             self._leave(request)
             return
-        start, block = self._step, self._room.block_tokens
-        spare = int((-prompt.computed % block) / self._tokens)
-        one = Sequence(start + rest, start, prompt.computed, prompt.blocks, spare, prompt.prefixes)
-        self.running[request] = one
+        start = self._step
+        end, spare = start + rest, int((-computed % self._room.block_tokens) / self._tokens)
+        self.running[request] = (end, start, computed, blocks, spare, prefixes)
         self._phases[-(start + spare) % self._period] += 1
-        self._context += prompt.computed
-        self._ends_sum += one.end
-        heappush(self._ends, (one.end, request))
+        self._context += computed
+        self._ends_sum += end
+        heappush(self._ends, (end, request))
 
-    def _decode(self, until: float) -> None:
-        """Run decode steps until a sequence ends, a request arrives that might start, or blocks run out."""
-        sequences, step, ledger = len(self.running), self._step, self._ledger
-        steps = self._ends[0][0] - step
-        if steps > 1:
-            arrival = ledger.ready_s[self.inbox[0]] if self.inbox and not self._blocked else inf
-            limit = (arrival if arrival < until else until) - self.clock_s
-            if limit < inf:
-                steps = self._steps_until(limit, steps)
-        grown = self._growth(step, steps)
-        while grown > self.pool.free:
-            if steps > 1:
-                steps = max(min(steps - 1, self.pool.free // sequences * self._period), 1)
-            else:
-                self._preempt()
-                sequences = len(self.running)
+    def _decode(self) -> None:
+        """Run decode steps until a request may start that waits or arrives, none runs, or the run is to end.
+
+        Each turn of the loop is a jump: as many steps as pass before a sequence ends, a request arrives, blocks run
+        out, or the price of a step leaves its segment.
+        """
+        ledger, pool, running, ends, inbox = self._ledger, self.pool, self.running, self._ends, self.inbox
+        per_token, line, note = self._tokens, self._prices.decode_line, self.intervals.extend
+        waiting, clock, most = len(self.waiting), self.clock_s, inf
+        while running and clock < (until := self._until):
+            sequences, step, context = len(running), self._step, self._context
+            growing = sequences * per_token
+            base, slope, high = line(sequences, context)
+            first, added = base + slope * context, slope * growing
+            steps = min(ends[0][0] - step, most)
+            if context + growing * steps > high:
+                steps = max(min(steps, int((high - context) / growing) + 1), 1)
+            limit = until
+            if inbox and not self._blocked and (arrival := ledger.ready_s[inbox[0]]) < until:
+                limit = arrival
+            seconds = steps * (first + 0.5 * added * (steps - 1))
+            if clock + seconds > limit and steps > 1:
+                left = limit - clock
+                steps = max(min(ceil(left / (first + 0.5 * added * (left / first - 1.0))), steps), 1)
+                seconds = steps * (first + 0.5 * added * (steps - 1))
             grown = self._growth(step, steps)
-        if not sequences:
-            return
-        begun = self.clock_s
-        self.clock_s = begun + self._run_s(steps)
-        waiting = len(self.waiting)
-        self.intervals.append((begun, self.clock_s, steps, sequences, 0, waiting, self.used_blocks))
-        self._advance(steps, grown)
+            if grown > pool.free:
+                steps, grown = self._fitting(steps)
+                if not steps:
+                    waiting, most = len(self.waiting), 1
+                    continue
+                seconds = steps * (first + 0.5 * added * (steps - 1))
+            note((clock, clock + seconds, steps, sequences, 0, waiting, pool.total - pool.free))
+            self.clock_s = clock = clock + seconds
+            self._advance(steps, grown)
+            if waiting and not self._blocked or limit <= clock:
+                break
 
-    def _steps_until(self, limit: float, most: int) -> int:
-        """Decode steps after which `limit` seconds have passed, at least one and at most `most`."""
-        sequences, price = len(self.running), self._prices.decode_s
-        first = price(sequences, self._context)
-        steps = limit / first
-        if steps >= most:
-            steps = most
-        half = price(sequences, self._context + 0.5 * steps * sequences * self._tokens)
-        steps = ceil(limit / half)
-        return most if steps > most else steps if steps > 1 else 1
-
-    def _run_s(self, steps: int) -> float:
-        """Time of decode steps of the running sequences [s]; Simpson's rule where contexts grow much."""
-        sequences, context, price = len(self.running), self._context, self._prices.decode_s
-        first = price(sequences, context)
-        if steps == 1:
-            return first
-        added = (steps - 1) * sequences * self._tokens
-        last = price(sequences, context + added)
-        if steps <= LONG_JUMP:
-            return steps * 0.5 * (first + last)
-        return steps * (first + 4.0 * price(sequences, context + 0.5 * added) + last) / 6.0
+    def _fitting(self, steps: int) -> tuple[int, int]:
+        """Decode steps, at most `steps`, for which blocks are free, and these blocks; where there are none for a single
+        step, the request that started last is preempted until there are, and no step is returned."""
+        free, step = self.pool.free, self._step
+        steps = min(steps, (free // len(self.running) + 1) * self._period)
+        while steps > 1 and self._growth(step, steps) > free:
+            steps -= 1
+        if (grown := self._growth(step, steps)) <= free:
+            return steps, grown
+        while self._growth(step, 1) > self.pool.free:
+            self._preempt()
+        return 0, 0
 
     def _growth(self, step: int, steps: int) -> int:
         """Blocks that running sequences take in these steps."""
@@ -311,19 +306,21 @@ class Replica:
         while ends and ends[0][0] <= step:
             end, request = heappop(ends)
             one = running.get(request)
-            if one is not None and one.end == end:
+            if one is not None and one[0] == end:
                 self._release(request, one)
                 self._leave(request)
 
     def _release(self, request: int, one: Sequence) -> int:
         """Take a sequence out of the batch and free its blocks; returns the steps it has run."""
         del self.running[request]
-        steps, period = self._step - one.start, self._period
-        blocks = one.blocks + max(-(-(steps - one.spare) // period), 0)
-        self.pool.give_back(blocks, one.prefixes)
-        self._phases[-(one.start + one.spare) % period] -= 1
-        self._ends_sum -= one.end
-        self._context -= one.context + steps * self._tokens
+        end, start, context, blocks, spare, prefixes = one
+        steps, period = self._step - start, self._period
+        if steps > spare:
+            blocks -= (spare - steps) // period
+        self.pool.give_back(blocks, prefixes)
+        self._phases[-(start + spare) % period] -= 1
+        self._ends_sum -= end
+        self._context -= context + steps * self._tokens
         self._blocked = False
         return steps
 
@@ -332,6 +329,8 @@ class Replica:
         self._ledger.finish_s[request] = self.clock_s
         self.left.append((self.clock_s, request))
         self._blocked = False
+        if self.pauses:
+            self._until = -inf
         if self.following:
             following = self.following.popleft()
             self._ledger.send(following, self.clock_s)
@@ -352,6 +351,13 @@ class Replica:
             ledger.held[request] = 0
         ledger.preemptions[request] += 1
         self.waiting.appendleft(request)
+
+    @property
+    def next_s(self) -> float:
+        """Time before which nothing happens here [s]; infinite where nothing is left to do."""
+        if self.running or self.waiting or self._prompt:
+            return self.clock_s
+        return max(self.clock_s, self._ledger.ready_s[self.inbox[0]]) if self.inbox else inf
 
     @property
     def used_blocks(self) -> int:

@@ -1,0 +1,161 @@
+"""Advances the replicas of a fleet together: routes arrivals, hands prompts over, and closes the loop of users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, nextafter
+
+import numpy as np
+
+from llmviewer.simulation.fleet import Fleet, Pool
+from llmviewer.simulation.ledger import Ledger
+from llmviewer.simulation.replica import Replica
+from llmviewer.simulation.requests import Records, Requests
+from llmviewer.simulation.routing import Router
+
+
+@dataclass(slots=True)
+class Station:
+    """A pool that runs: its replicas, their ledger and their router."""
+
+    pool: Pool
+    ledger: Ledger
+    replicas: list[Replica]
+    router: Router
+
+    @staticmethod
+    def of(pool: Pool, requests: Requests, rounds: list[int]) -> Station:
+        """An idle pool for these requests.  rounds: decode steps of each after its first token."""
+        ledger = Ledger(requests, rounds, pool.host_s)
+        replicas = [
+            Replica(ledger, pool.prices, pool.room, pool.scheduler, requests.prefix_tokens)
+            for _ in range(pool.replicas)
+        ]
+        return Station(pool, ledger, replicas, pool.router())
+
+    def route(self, request: int) -> None:
+        """Put a request into the inbox of a replica."""
+        chosen = 0
+        if len(self.replicas) > 1:
+            prefixes = self.ledger.prefixes[request] if self.ledger.prefixes is not None else ()
+            chosen = self.router.choose(request, prefixes, self.replicas)
+        self.replicas[chosen].inbox.append(request)
+
+    def run(self, requests: Iterable[int]) -> None:
+        """Answer requests that arrive in this order, and no others."""
+        ready, waits = self.ledger.ready_s, self.router.waits and len(self.replicas) > 1
+        for request in requests:
+            if waits:
+                for replica in self.replicas:
+                    replica.run(ready[request])
+            self.route(request)
+        for replica in self.replicas:
+            replica.run()
+
+
+@dataclass(slots=True)
+class Driven:
+    """Requests on their way through a fleet.
+
+    links: time until which each link between the pools is busy [s].
+    """
+
+    requests: Requests
+    fleet: Fleet
+    stations: list[Station]
+    links: list[float]
+
+    @staticmethod
+    def of(requests: Requests, fleet: Fleet) -> Driven:
+        """An idle fleet; only the last pool decodes more than the first token."""
+        rounds = np.ceil((requests.output_len - 1.0) / fleet.answering.prices.tokens_per_round).astype(int).tolist()
+        links = min(pool.replicas for pool in fleet.pools)
+        if fleet.decode is None:
+            return Driven(requests, fleet, [Station.of(fleet.prefill, requests, rounds)], [0.0] * links)
+        first = Station.of(fleet.prefill, requests, [0] * len(requests))
+        then = Station.of(fleet.decode, requests, rounds)
+        then.ledger.held = list(then.ledger.input_len)
+        return Driven(requests, fleet, [first, then], [0.0] * links)
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """All replicas, pool by pool."""
+        return [replica for station in self.stations for replica in station.replicas]
+
+    @property
+    def pools(self) -> tuple[int, ...]:
+        """Index of the pool of each replica."""
+        return tuple(index for index, station in enumerate(self.stations) for _ in station.replicas)
+
+    def hand_over(self, request: int, time_s: float) -> bool:
+        """Send the KV cache of a prompt that ended to the decode pool; False where no token is left to generate."""
+        first, then = self.stations
+        then.ledger.first_token_s[request] = first.ledger.first_token_s[request]
+        if not then.ledger.rounds[request]:
+            then.ledger.finish_s[request] = time_s
+            return False
+        link = self.links.index(min(self.links))
+        arrived = max(time_s, self.links[link]) + self.fleet.transfer_s(then.ledger.input_len[request])
+        self.links[link] = then.ledger.ready_s[request] = arrived
+        return True
+
+    def records(self) -> Records:
+        """What has happened to the requests so far."""
+        first, last = self.stations[0].ledger, self.stations[-1].ledger
+        last.arrival_s, last.start_s, last.cached_tokens = first.arrival_s, first.start_s, first.cached_tokens
+        owners = [0] * len(self.requests)
+        for index, replica in enumerate(self.stations[-1].replicas):
+            for _, request in replica.left:
+                owners[request] = index
+        return last.records(owners)
+
+
+def drive(driven: Driven) -> None:
+    """Run all requests."""
+    if driven.requests.concurrency:
+        _closed_loop(driven)
+        return
+    first, *others = driven.stations
+    first.run(range(len(driven.requests)))
+    for then in others:  # nothing flows back, so the pools run one after another
+        ended = sorted(left for replica in first.replicas for left in replica.left)
+        handed = [request for time_s, request in ended if driven.hand_over(request, time_s)]
+        then.run(sorted(handed, key=then.ledger.ready_s.__getitem__))
+
+
+def _closed_loop(driven: Driven) -> None:
+    """Run requests of which each, but for the first ones, is sent when another ends."""
+    count, users = len(driven.requests), driven.requests.concurrency
+    first, replicas = driven.stations[0], driven.replicas
+    following = iter(range(users, count))
+    if len(replicas) == 1:
+        replicas[0].following.extend(following)
+        first.run(range(min(users, count)))
+        return
+    for request in range(min(users, count)):
+        first.route(request)
+    for replica in replicas:
+        replica.pauses = True
+    stations = [station for station in driven.stations for _ in station.replicas]
+    while True:
+        times = [replica.next_s for replica in replicas]
+        chosen = times.index(min(times))
+        if times[chosen] == inf:
+            return
+        others = min(times[:chosen] + times[chosen + 1 :])
+        replica, seen = replicas[chosen], len(replicas[chosen].left)
+        replica.run(max(others, nextafter(times[chosen], inf)))
+        for time_s, request in replica.left[seen:]:
+            _passed_on(driven, stations[chosen], request, time_s, following)
+
+
+def _passed_on(driven: Driven, station: Station, request: int, time_s: float, following: Iterable[int]) -> None:
+    """Hand a request that left a pool over to the next one; where it was the last, its user sends another."""
+    if station is not driven.stations[-1] and driven.hand_over(request, time_s):
+        driven.stations[-1].route(request)
+        return
+    sent = next(following, None)  # type: ignore[call-overload]
+    if sent is not None:
+        driven.stations[0].ledger.send(sent, time_s)
+        driven.stations[0].route(sent)

@@ -1,0 +1,52 @@
+"""The servers that answer requests: pools of equal replicas behind a router, aggregated or split by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmviewer.simulation.replica import Prices, Room
+from llmviewer.simulation.routing import Router, RoundRobin
+from llmviewer.simulation.scheduling import SCHEDULERS, Scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Equal replicas behind a router.
+
+    max_context: longest request in tokens, prompt and output.  host_s: time of the host before a request reaches the
+    scheduler [s].  devices: of one replica.
+    """
+
+    prices: Prices
+    room: Room
+    scheduler: Scheduler = SCHEDULERS["vllm"]
+    replicas: int = 1
+    router: Callable[[], Router] = RoundRobin
+    max_context: float = float("inf")
+    host_s: float = 0.0
+    devices: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Pools that answer requests.
+
+    decode: if set, `prefill` computes prompts and first tokens, and `decode` the other tokens.  transfer_s: prompt
+    tokens -> time to move their KV cache between pools [s]; as many transfers run at once as the smaller pool has
+    replicas.
+    """
+
+    prefill: Pool
+    decode: Pool | None = None
+    transfer_s: Callable[[int], float] = lambda tokens: 0.0
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools of the fleet."""
+        return (self.prefill,) if self.decode is None else (self.prefill, self.decode)
+
+    @property
+    def answering(self) -> Pool:
+        """The pool that generates all tokens but the first."""
+        return self.decode or self.prefill

@@ -1,0 +1,97 @@
+"""Runs requests through a fleet: who gets them, and what is kept of the run."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmviewer.core.counts import Array
+from llmviewer.simulation.driving import Driven, drive
+from llmviewer.simulation.fleet import Fleet
+from llmviewer.simulation.requests import Gaps, Records, Requests, Timeline, Whole
+from llmviewer.simulation.timelines import gaps_of, timeline_of
+
+#: Reasons for which requests are refused; 0 where a request is not.
+REFUSALS = ("", "longer than the longest context", "longer than the KV cache of a replica")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """What happened in a run.
+
+    timelines: one per replica, of the pool with the index in `pools`.  blocks: KV-cache blocks of each replica.
+    completed: whether all requests were answered; False after an interrupt.
+    """
+
+    records: Records
+    timelines: tuple[Timeline, ...]
+    pools: tuple[int, ...]
+    blocks: tuple[int, ...]
+    gaps: Gaps
+    completed: bool = True
+
+
+def simulate_requests(requests: Requests, fleet: Fleet) -> Outcome:
+    """The times of all requests that a fleet answers; an interrupt (Ctrl-C) ends the run early.
+
+    A request that no replica can ever hold is refused, and its user sends the next one.
+    """
+    reasons = refusals(requests, fleet)
+    accepted = np.flatnonzero(reasons == 0)
+    driven = Driven.of(requests if len(accepted) == len(requests) else requests.select(accepted), fleet)
+    completed = True
+    with _without_collector():
+        try:
+            drive(driven)
+        except KeyboardInterrupt:
+            completed = False
+    records = driven.records()
+    return Outcome(
+        records=records if len(accepted) == len(requests) else _with_refused(records, requests, reasons),
+        timelines=tuple(map(timeline_of, driven.replicas)),
+        pools=driven.pools,
+        blocks=tuple(replica.pool.total for replica in driven.replicas),
+        gaps=gaps_of(driven.replicas),
+        completed=completed,
+    )
+
+
+def refusals(requests: Requests, fleet: Fleet) -> Whole:
+    """Index into REFUSALS of every request, shape (requests,)."""
+    total = requests.input_len + requests.output_len
+    reasons: Whole = np.where(total > min(pool.max_context for pool in fleet.pools), 1, 0)
+    for pool, stored in ((fleet.answering, total - 1), (fleet.prefill, requests.input_len)):
+        blocks = -(-stored // pool.room.block_tokens) + pool.room.sequence_blocks
+        reasons = np.where((reasons == 0) & (blocks > pool.room.blocks), 2, reasons)
+    return reasons
+
+
+def _with_refused(records: Records, requests: Requests, reasons: Whole) -> Records:
+    """The records with entries for refused requests, whose times are NaN."""
+    accepted = reasons == 0
+
+    def spread(values: Array | Whole) -> Array:
+        filled = np.full(len(reasons), np.nan) if values.dtype.kind == "f" else np.zeros(len(reasons), dtype=np.int64)
+        filled[accepted] = values
+        return filled
+
+    kept = {name: spread(getattr(records, name)) for name in Records.__dataclass_fields__}
+    sent = np.where(accepted, kept["arrival_s"], requests.arrival_s)
+    kept |= {"arrival_s": sent, "input_len": requests.input_len, "output_len": requests.output_len, "refused": reasons}
+    return Records(**kept)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Suspend Python's cyclic garbage collector: a run makes millions of small tuples and no cycle."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
