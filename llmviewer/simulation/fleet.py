@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from llmviewer.simulation.replica import Prices, Room
-from llmviewer.simulation.routing import Router, RoundRobin
+from llmviewer.simulation.routing import RoundRobin, Router
 from llmviewer.simulation.scheduling import SCHEDULERS, Scheduler
 
 

@@ -16,6 +16,9 @@ from llmviewer.simulation.cache import BlockPool
 from llmviewer.simulation.ledger import Ledger
 from llmviewer.simulation.scheduling import Scheduler
 
+#: More steps than any jump has.
+ENDLESS = 1 << 62
+
 
 class Prices(Protocol):
     """Times of forward passes [s]; `step_times.py` has them for a configuration.
@@ -58,9 +61,9 @@ class Replica:
     """The state of one replica; `run` advances it.
 
     clock_s: end of its last step.  inbox: requests to come, in order of `ledger.ready_s`.  left: requests that ended,
-    with their time [s].  intervals: seven entries of `Timeline` each.  late_gaps: times between two tokens [s] of sequences that
-    were preempted between them.  following: requests of which one is sent whenever one ends (closed loop).
-    pauses: whether `run` returns when a request has ended.
+    with their time [s].  intervals: seven entries of `Timeline` each.  late_gaps: times between two tokens [s] of
+    sequences that were preempted between them.  following: requests of which one is sent whenever one ends (closed
+    loop).  pauses: whether `run` returns when a request has ended.
     """
 
     __slots__ = (
@@ -101,7 +104,7 @@ class Replica:
             while inbox and ready[inbox[0]] <= self.clock_s:
                 waiting.append(inbox.popleft())
             if waiting or self._prompt:
-                if self._blocked or not self._prefill():
+                if (self._blocked and self.running) or not self._prefill():
                     self._decode()
             elif self.running:
                 self._decode()
@@ -149,7 +152,7 @@ class Replica:
                 if tokens and not chunks:
                     break
                 chunk = budget if chunks else chunk
-            grown = self._given_blocks(prompt, chunk, growing, begun is None)
+            grown = self._given_blocks(prompt, chunk, growing, is_new=begun is None)
             if grown is None:
                 break
             budget -= chunk
@@ -173,7 +176,7 @@ class Replica:
         found = self.pool.matched(names, (ledger.input_len[request] - 1) // tokens)
         return request, found * tokens, 0, list(names[:found])
 
-    def _given_blocks(self, prompt: Prompt, chunk: int, growing: int, is_new: bool) -> Prompt | None:
+    def _given_blocks(self, prompt: Prompt, chunk: int, growing: int, *, is_new: bool) -> Prompt | None:
         """The prompt with blocks for a chunk of it; None if too few are free: it waits, in front of the queue."""
         pool, room, ledger = self.pool, self._room, self._ledger
         request, computed, blocks, prefixes = prompt
@@ -182,7 +185,7 @@ class Replica:
         wanted = taken + growing
         if is_new and prefixes:
             wanted += pool.needed(prefixes)
-        if is_new and self._scheduler.reserved:
+        if is_new and self._scheduler.reserved and self.running:
             wanted += self._reserved(request, computed)
         if wanted > pool.free:
             if not is_new:
@@ -208,7 +211,7 @@ class Replica:
         """Blocks that must be free in addition to those of a new request's first chunk: for the rest of its prompt, and
         for the reserved share of what it and the running sequences have still to generate."""
         ledger, share, block = self._ledger, self._scheduler.reserved, self._room.block_tokens
-        rest = ledger.input_len[request] + ledger.generated[request] - computed
+        rest: float = ledger.input_len[request] + ledger.generated[request] - computed
         rest += share * (ledger.output_len[request] - ledger.generated[request])
         sequences = len(self.running)
         promised = (self._ends_sum - sequences * self._step) * self._tokens
@@ -243,7 +246,7 @@ class Replica:
         """
         ledger, pool, running, ends, inbox = self._ledger, self.pool, self.running, self._ends, self.inbox
         per_token, line, note = self._tokens, self._prices.decode_line, self.intervals.extend
-        waiting, clock, most = len(self.waiting), self.clock_s, inf
+        waiting, clock, most = len(self.waiting), self.clock_s, ENDLESS
         while running and clock < (until := self._until):
             sequences, step, context = len(running), self._step, self._context
             growing = sequences * per_token
@@ -270,7 +273,7 @@ class Replica:
             note((clock, clock + seconds, steps, sequences, 0, waiting, pool.total - pool.free))
             self.clock_s = clock = clock + seconds
             self._advance(steps, grown)
-            if waiting and not self._blocked or limit <= clock:
+            if (waiting and not self._blocked) or limit <= clock:
                 break
 
     def _fitting(self, steps: int) -> tuple[int, int]:

@@ -6,10 +6,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from llmviewer.core.counts import Array
 from llmviewer.simulation.driving import Driven, drive
 from llmviewer.simulation.fleet import Fleet
 from llmviewer.simulation.requests import Gaps, Records, Requests, Timeline, Whole
@@ -73,15 +73,13 @@ def refusals(requests: Requests, fleet: Fleet) -> Whole:
 def _with_refused(records: Records, requests: Requests, reasons: Whole) -> Records:
     """The records with entries for refused requests, whose times are NaN."""
     accepted = reasons == 0
-
-    def spread(values: Array | Whole) -> Array:
-        filled = np.full(len(reasons), np.nan) if values.dtype.kind == "f" else np.zeros(len(reasons), dtype=np.int64)
-        filled[accepted] = values
-        return filled
-
-    kept = {name: spread(getattr(records, name)) for name in Records.__dataclass_fields__}
-    sent = np.where(accepted, kept["arrival_s"], requests.arrival_s)
-    kept |= {"arrival_s": sent, "input_len": requests.input_len, "output_len": requests.output_len, "refused": reasons}
+    kept: dict[str, Any] = {}
+    for name in Records.__dataclass_fields__:
+        values = getattr(records, name)
+        kept[name] = np.full(len(reasons), np.nan) if values.dtype.kind == "f" else np.zeros_like(reasons)
+        kept[name][accepted] = values
+    kept["arrival_s"] = np.where(accepted, kept["arrival_s"], requests.arrival_s)
+    kept |= {"input_len": requests.input_len, "output_len": requests.output_len, "refused": reasons}
     return Records(**kept)
 
 
