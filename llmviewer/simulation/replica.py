@@ -7,6 +7,7 @@ in the same way: `phases[j]` sequences need a new one in every step whose number
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from heapq import heappop, heappush
 from math import ceil, inf
@@ -16,6 +17,8 @@ from llmviewer.simulation.cache import BlockPool
 from llmviewer.simulation.ledger import Ledger
 from llmviewer.simulation.scheduling import Scheduler
 
+#: The prefixes of a request that shares no block.
+NO_PREFIXES: list[int] = []
 #: More steps than any jump has.
 ENDLESS = 1 << 62
 
@@ -81,7 +84,7 @@ class Replica:
         self.running: dict[int, Sequence] = {}
         self.pool = BlockPool(room.blocks, prefix_tokens // room.block_tokens)
         self.left: list[tuple[float, int]] = []
-        self.intervals: list[float] = []
+        self.intervals = array("d")
         self.late_gaps: list[float] = []
         self.following: deque[int] = deque()
         self.pauses, self._until = False, inf
@@ -115,11 +118,13 @@ class Replica:
 
     def _prefill(self) -> bool:
         """Run a step with prompt tokens if the scheduler admits any; False if not."""
-        sequences = len(self.running) if self._scheduler.mixes else 0
-        growing = self._phases[-self._step % self._period] if sequences else 0
-        if growing > self.pool.free:
+        sequences = len(self.running)
+        places, growing = self._most - sequences, 0
+        if not self._scheduler.mixes:
+            sequences = 0
+        elif sequences and (growing := self._phases[-self._step % self._period]) > self.pool.free:
             return False  # sequences are preempted first
-        tokens, pairs, ended = self._admitted(self._room.token_budget - sequences, growing)
+        tokens, pairs, ended = self._admitted(places, self._room.token_budget - sequences, growing)
         if not tokens and not ended:
             self._blocked = True  # until a request ends
             return False
@@ -128,52 +133,56 @@ class Replica:
             self.clock_s = clock = begun + self._prices.mixed_s(sequences, self._context, tokens, pairs, len(ended))
             self.intervals.extend((begun, clock, 1, sequences, tokens, len(self.waiting), pool.total - pool.free))
             if sequences:
-                self._advance(1, growing)
+                if growing:
+                    pool.take(growing)
+                self._context += sequences * self._tokens
+                self._step = step = self._step + 1
+                if self._ends[0][0] <= step:
+                    self._end_sequences()
         for prompt in ended:
-            self._begin(prompt)
+            self._begin(*prompt)
         return True
 
-    def _admitted(self, budget: int, growing: int) -> tuple[int, float, list[Prompt]]:
+    def _admitted(self, places: int, budget: int, growing: int) -> tuple[int, float, list[Prompt]]:
         """Prompt tokens of the next step, the pairs they attend to, and the prompts that end in it.
 
-        budget: tokens that the step has room for.  growing: blocks that decoding sequences need in it.
+        places: sequences that may still start.  budget: tokens that the step has room for.  growing: blocks that
+        decoding sequences need in it.
         """
         tokens, pairs = 0, 0.0
         ended: list[Prompt] = []
-        waiting, ledger, chunks = self.waiting, self._ledger, self._scheduler.chunks
-        places = self._most - len(self.running)
+        waiting, ledger, is_new = self.waiting, self._ledger, not self._prompt
         while budget > 0 and places > 0 and (self._prompt or waiting):
-            begun, self._prompt = self._prompt, None
-            prompt = begun or self._found(waiting[0])
-            request, computed, _, _ = prompt
-            target = ledger.input_len[request] + ledger.generated[request]
-            chunk = target - computed
+            request, computed, blocks, prefixes = self._prompt or self._found(waiting[0])
+            self._prompt = None
+            chunk = target = ledger.input_len[request] + ledger.generated[request]
+            if computed:
+                chunk -= computed
             if chunk > budget:
-                if tokens and not chunks:
+                if tokens and not self._scheduler.chunks:
                     break
-                chunk = budget if chunks else chunk
-            grown = self._given_blocks(prompt, chunk, growing, is_new=begun is None)
-            if grown is None:
+                chunk = budget if self._scheduler.chunks else chunk
+            given = self._given_blocks((request, computed, blocks, prefixes), chunk, growing, is_new=is_new)
+            if given is None:
                 break
+            is_new = True
+            places -= 1
             budget -= chunk
             tokens += chunk
             pairs += chunk * (computed + 0.5 * (chunk + 1))
-            places -= 1
             if computed + chunk == target:
-                ended.append(grown)
+                ended.append(given)
             else:
-                self._prompt = grown
+                self._prompt = given
         return tokens, pairs, ended
 
     def _found(self, request: int) -> Prompt:
         """A waiting request with the part of its prompt that the cache, or another replica, has computed."""
-        ledger, width = self._ledger, self.pool.width
-        if ledger.held[request]:
-            return request, ledger.held[request], 0, []
-        if not width or ledger.prefixes is None:
-            return request, 0, 0, []
-        names, tokens = ledger.prefixes[request], width * self._room.block_tokens
-        found = self.pool.matched(names, (ledger.input_len[request] - 1) // tokens)
+        held, width = self._ledger.held[request], self.pool.width
+        if held or not width or self._ledger.prefixes is None:
+            return request, held, 0, NO_PREFIXES
+        names, tokens = self._ledger.prefixes[request], width * self._room.block_tokens
+        found = self.pool.matched(names, (self._ledger.input_len[request] - 1) // tokens)
         return request, found * tokens, 0, list(names[:found])
 
     def _given_blocks(self, prompt: Prompt, chunk: int, growing: int, *, is_new: bool) -> Prompt | None:
@@ -181,7 +190,9 @@ class Replica:
         pool, room, ledger = self.pool, self._room, self._ledger
         request, computed, blocks, prefixes = prompt
         computed += chunk
-        taken = -(-computed // room.block_tokens) + room.sequence_blocks - len(prefixes) * pool.width - blocks
+        taken = -(-computed // room.block_tokens) + room.sequence_blocks - blocks
+        if prefixes:
+            taken -= len(prefixes) * pool.width
         wanted = taken + growing
         if is_new and prefixes:
             wanted += pool.needed(prefixes)
@@ -217,15 +228,16 @@ class Replica:
         promised = (self._ends_sum - sequences * self._step) * self._tokens
         return ceil(rest / block + share * (promised / block + sequences))
 
-    def _begin(self, prompt: Prompt) -> None:
+    def _begin(self, request: int, computed: int, blocks: int, prefixes: list[int]) -> None:
         """Let a sequence decode whose prompt has been computed; it generates its next token at the end of that step."""
         ledger, clock = self._ledger, self.clock_s
-        request, computed, blocks, prefixes = prompt
         if ledger.first_token_s[request] != ledger.first_token_s[request]:  # NaN: this is the first token
             ledger.first_token_s[request] = clock
         elif request in self._lost_s:
             self.late_gaps.append(clock - self._lost_s.pop(request))
-        rest = ledger.rounds[request] - ceil(ledger.generated[request] / self._tokens)
+        rest = ledger.rounds[request]
+        if ledger.generated[request]:
+            rest -= ceil(ledger.generated[request] / self._tokens)
         if rest <= 0:
             self.pool.give_back(blocks, prefixes)
             self._leave(request)
@@ -272,7 +284,12 @@ class Replica:
                 seconds = steps * (first + 0.5 * added * (steps - 1))
             note((clock, clock + seconds, steps, sequences, 0, waiting, pool.total - pool.free))
             self.clock_s = clock = clock + seconds
-            self._advance(steps, grown)
+            self._context = context + steps * growing
+            self._step = step = step + steps
+            if grown:
+                pool.take(grown)
+            if ends[0][0] <= step:
+                self._end_sequences()
             if (waiting and not self._blocked) or limit <= clock:
                 break
 
@@ -299,17 +316,13 @@ class Replica:
             return whole * len(self.running) + sum(phases[low : high + 1])
         return whole * len(self.running) + sum(phases[: high + 1]) + sum(phases[low + period :])
 
-    def _advance(self, steps: int, grown: int) -> None:
-        """Count steps of the running sequences, and let those leave that have ended."""
-        if grown:
-            self.pool.take(grown)
-        self._context += steps * len(self.running) * self._tokens
-        self._step += steps
+    def _end_sequences(self) -> None:
+        """Let the sequences leave that have generated their last token."""
         step, ends, running = self._step, self._ends, self.running
         while ends and ends[0][0] <= step:
             end, request = heappop(ends)
             one = running.get(request)
-            if one is not None and one[0] == end:
+            if one is not None and one[0] == end:  # otherwise it was preempted
                 self._release(request, one)
                 self._leave(request)
 

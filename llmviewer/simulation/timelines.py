@@ -15,7 +15,7 @@ COLUMNS = ("start_s", "end_s", "steps", "decoding", "prompt_tokens", "waiting", 
 
 def timeline_of(replica: Replica) -> Timeline:
     """The intervals of a replica as arrays."""
-    table = np.array(replica.intervals, dtype=np.float64).reshape(-1, len(COLUMNS))
+    table = np.frombuffer(replica.intervals, dtype=np.float64).reshape(-1, len(COLUMNS))
     return Timeline(**{name: table[:, column] for column, name in enumerate(COLUMNS)})
 
 
