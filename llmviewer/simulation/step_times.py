@@ -32,14 +32,18 @@ class StepTimes:
     graph_tokens: float
     steps: PartTable
     kernels: PartTable
-    rows: list[list[tuple[float, float]] | None] = field(repr=False)
+    rows: list[list[tuple[float, float, float]] | None] = field(repr=False)
 
     def decode_s(self, sequences: int, context: float) -> float:
         """Time of one decode step of `sequences` sequences over `context` cached tokens in total [s]."""
+        base, rise, _ = self.decode_line(sequences, context)
+        return base + rise * context
+
+    def decode_line(self, sequences: int, context: float) -> tuple[float, float, float]:
+        """That time as a line over the total context: its value at 0 [s], its slope [s/token], where it ends."""
         mantissa, octave = frexp(context / sequences + 1.0)
         row = self.rows[sequences] or self._row(sequences)
-        base, rise = row[DECODE_KNOTS * octave + int(2 * DECODE_KNOTS * mantissa) - 2 * DECODE_KNOTS]
-        return base + rise * context
+        return row[DECODE_KNOTS * octave + int(2 * DECODE_KNOTS * mantissa) - 2 * DECODE_KNOTS]
 
     def mixed_s(self, sequences: int, context: float, tokens: int, pairs: float, prompts: int) -> float:
         """Time of one step that also prefills prompt tokens [s].
@@ -56,7 +60,7 @@ class StepTimes:
             return seconds + waiting if waiting > 0.0 else seconds
         return seconds
 
-    def _row(self, sequences: int) -> list[tuple[float, float]]:
+    def _row(self, sequences: int) -> list[tuple[float, float, float]]:
         """Decode steps of so many sequences: per segment of the mean context, k0 + k1 x total context."""
         mean, size = self.steps.decodes.knots[:-1], (sequences, sequences)
         steps, kernels = (
@@ -66,7 +70,8 @@ class StepTimes:
             steps = steps + np.maximum(self.host_s - kernels, 0.0)
         context = np.array(mean) * sequences
         rise = np.diff(steps) / np.diff(context)
-        row = list(zip((steps[:-1] - rise * context[:-1]).tolist(), rise.tolist(), strict=True))
+        bases = steps[:-1] - rise * context[:-1]
+        row = list(zip(bases.tolist(), rise.tolist(), context[1:].tolist(), strict=True))
         self.rows[sequences] = row
         return row
 
