@@ -25,9 +25,13 @@ class Station:
     router: Router
 
     @staticmethod
-    def of(pool: Pool, requests: Requests, rounds: list[int]) -> Station:
-        """An idle pool for these requests.  rounds: decode steps of each after its first token."""
+    def of(pool: Pool, requests: Requests, rounds: list[int], held: list[int] | None = None) -> Station:
+        """An idle pool for these requests.
+
+        rounds: decode steps of each after its first token.  held: tokens of each that another pool has computed.
+        """
         ledger = Ledger(requests, rounds, pool.host_s)
+        ledger.held = held or ledger.held
         replicas = [
             Replica(ledger, pool.prices, pool.room, pool.scheduler, requests.prefix_tokens)
             for _ in range(pool.replicas)
@@ -74,8 +78,7 @@ class Driven:
         if fleet.decode is None:
             return Driven(requests, fleet, [Station.of(fleet.prefill, requests, rounds)], [0.0] * links)
         first = Station.of(fleet.prefill, requests, [0] * len(requests))
-        then = Station.of(fleet.decode, requests, rounds)
-        then.ledger.held = list(then.ledger.input_len)
+        then = Station.of(fleet.decode, requests, rounds, requests.input_len.tolist())
         return Driven(requests, fleet, [first, then], [0.0] * links)
 
     @property

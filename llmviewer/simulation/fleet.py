@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmviewer.simulation.replica import Prices, Room
+from llmviewer.simulation.prices import Prices, Room
 from llmviewer.simulation.routing import RoundRobin, Router
 from llmviewer.simulation.scheduling import SCHEDULERS, Scheduler
 
