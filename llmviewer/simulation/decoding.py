@@ -57,7 +57,7 @@ class Decoding:
         self._phases = [0] * self._period
         self._lost_s: dict[int, float] = {}
 
-    def begin(self, request: int, computed: int, blocks: int, prefixes: list[int]) -> None:
+    def begin(self, request: int, computed: int, blocks: int, prefixes: list[int], _count: int = 0) -> None:
         """Let a request decode whose prompt has been computed: it has just generated its next token."""
         ledger, clock = self._ledger, self.clock_s
         if ledger.first_token_s[request] != ledger.first_token_s[request]:  # NaN: this is the first token
@@ -69,7 +69,10 @@ class Decoding:
             rest -= ceil(ledger.generated[request] / self._tokens)
         if rest <= 0:
             self.pool.give_back(blocks, prefixes)
-            self.leave(request)
+            self.blocked = False
+            ledger.finish_s[request] = clock
+            self.left.append((clock, request))
+            self.close_loop()
             return
         start = self._step
         end, spare = start + rest, int((-computed % self._room.block_tokens) / self._tokens)
@@ -79,24 +82,21 @@ class Decoding:
         self._ends_sum += end
         heappush(self._ends, (end, request))
 
-    def advance(self, steps: int, grown: int) -> None:
-        """Count decode steps, in which sequences took `grown` blocks, and let those leave that have ended."""
-        running, ends = self.running, self._ends
-        self._context += steps * len(running) * self._tokens
-        self._step = step = self._step + steps
-        if grown:
-            self.pool.take(grown)
+    def end(self) -> None:
+        """Let the sequences leave that have generated their last token."""
+        step, ends, running, clock, finish_s = self._step, self._ends, self.running, self.clock_s, self._ledger.finish_s
         while ends and ends[0][0] <= step:
             end, request = heappop(ends)
-            one = running.get(request)
-            if one is not None and one[0] == end:  # otherwise it was preempted
-                self.release(request, one)
-                self.leave(request)
+            if request in running and running[request][0] == end:  # otherwise it was preempted
+                self.release(request)
+                finish_s[request] = clock
+                self.left.append((clock, request))
+                if self.pauses or self.following:
+                    self.close_loop()
 
-    def release(self, request: int, one: Sequence) -> int:
+    def release(self, request: int) -> int:
         """Take a sequence out of the batch and free its blocks; returns the steps that it has run."""
-        del self.running[request]
-        end, start, context, blocks, spare, prefixes = one
+        end, start, context, blocks, spare, prefixes = self.running.pop(request)
         steps, period = self._step - start, self._period
         if steps > spare:
             blocks -= (spare - steps) // period
@@ -107,11 +107,8 @@ class Decoding:
         self.blocked = False
         return steps
 
-    def leave(self, request: int) -> None:
-        """Note that a request has ended; in a closed loop its user sends the next one."""
-        self._ledger.finish_s[request] = self.clock_s
-        self.left.append((self.clock_s, request))
-        self.blocked = False
+    def close_loop(self) -> None:
+        """Let the user of a request that has ended send the next one, or let the run pause."""
         if self.pauses:
             self.until_s = -inf
         if self.following:
@@ -119,10 +116,10 @@ class Decoding:
             self._ledger.send(following, self.clock_s)
             self.inbox.append(following)
 
-    def growth(self, steps: int) -> int:
-        """Blocks that the sequences take in the next steps."""
+    def growth(self, step: int, steps: int) -> int:
+        """Blocks that the sequences take in `steps` steps from the step with the number `step` on."""
         period, phases = self._period, self._phases
-        high = -self._step % period
+        high = -step % period
         if steps == 1:
             return phases[high]
         whole, rest = divmod(steps, period)
@@ -135,7 +132,7 @@ class Decoding:
         """The most of these decode steps for which blocks are free; 0 where there are too few for a single one."""
         free = self.pool.free
         steps = min(steps, (free // len(self.running) + 1) * self._period)
-        while steps and self.growth(steps) > free:
+        while steps and self.growth(self._step, steps) > free:
             steps -= 1
         return steps
 

@@ -11,8 +11,11 @@ from llmviewer.simulation.ledger import Ledger
 from llmviewer.simulation.prices import Prices, Room
 from llmviewer.simulation.scheduling import Scheduler
 
-#: A request whose prompt has been computed in part: its number, computed tokens, own blocks, prefixes that it reads.
-Prompt: TypeAlias = tuple[int, int, int, list[int]]
+#: A request whose prompt is computed: its number, tokens computed so far, own blocks, prefixes that it reads, and
+#: tokens of the last step.
+Prompt: TypeAlias = tuple[int, int, int, list[int], int]
+#: A prompt of which nothing has been computed.
+NOTHING_FOUND: Prompt = (-1, 0, 0, NO_PREFIXES, 0)
 
 
 #: More steps than any jump has.
@@ -56,19 +59,27 @@ class Replica(Decoding):
 
     def _prefill(self) -> bool:
         """Run a step with prompt tokens if the scheduler admits any; False if not."""
-        sequences = len(self.running)
+        sequences, waiting, pool = len(self.running), self.waiting, self.pool
         places, growing = self._most - sequences, 0
         if not self._scheduler.mixes:
             sequences = 0
-        elif sequences and (growing := self.growth(1)) > self.pool.free:
+        elif sequences and (growing := self.growth(self._step, 1)) > pool.free:
             return False  # sequences are preempted first
-        tokens, pairs, ended = self._admitted(places, self._room.token_budget - sequences, growing)
-        if tokens:
-            begun, pool = self.clock_s, self.pool
-            self.clock_s = clock = begun + self._prices.mixed_s(sequences, self._context, tokens, pairs, len(ended))
-            self.intervals.extend((begun, clock, 1, sequences, tokens, len(self.waiting), pool.total - pool.free))
-            if sequences:
-                self.advance(1, growing)
+        most = budget = self._room.token_budget - sequences
+        pairs = 0.0
+        ended: list[Prompt] = []
+        while budget > 0 and places > 0 and (self._prompt or waiting):
+            prompt = self._chunk(budget, growing, is_first=budget == most)
+            if prompt is None:
+                break
+            _, reached, _, _, count = prompt
+            budget -= count
+            places -= 1
+            pairs += count * (reached - 0.5 * (count - 1))
+            if self._prompt is None:
+                ended.append(prompt)
+        if budget < most:
+            self._step_with(most - budget, pairs, len(ended), sequences, growing)
         elif not ended:
             self.blocked = True  # until a request ends
             return False
@@ -76,43 +87,36 @@ class Replica(Decoding):
             self.begin(*prompt)
         return True
 
-    def _admitted(self, places: int, budget: int, growing: int) -> tuple[int, float, list[Prompt]]:
-        """Prompt tokens of the next step, the pairs they attend to, and the prompts that end in it.
+    def _step_with(self, tokens: int, pairs: float, ended: int, sequences: int, growing: int) -> None:
+        """Run a step with prompt tokens and decoding sequences, which take `growing` blocks."""
+        begun, pool = self.clock_s, self.pool
+        self.clock_s = clock = begun + self._prices.mixed_s(sequences, self._context, tokens, pairs, ended)
+        self.intervals.extend((begun, clock, 1, sequences, tokens, len(self.waiting), pool.total - pool.free))
+        if sequences:
+            self._step += 1
+            self._context += sequences * self._tokens
+            if growing:
+                pool.take(growing)
+            if self._ends[0][0] <= self._step:
+                self.end()
 
-        places: sequences that may still start.  budget: tokens that the step has room for.  growing: blocks that
-        decoding sequences need in it.
-        """
-        tokens, pairs = 0, 0.0
-        ended: list[Prompt] = []
-        waiting, most = self.waiting, budget
-        while budget > 0 and places > 0 and (self._prompt or waiting):
-            chunk = self._chunk(budget, growing, is_first=budget == most)
-            if not chunk:
-                break
-            count, prompt = chunk
-            tokens += count
-            budget -= count
-            places -= 1
-            pairs += count * (prompt[1] - 0.5 * (count - 1))
-            if self._prompt is None:
-                ended.append(prompt)
-        return tokens, pairs, ended
-
-    def _chunk(self, budget: int, growing: int, *, is_first: bool) -> tuple[int, Prompt] | None:
-        """Tokens of the next prompt that the step computes, and the prompt afterwards; None if it has to wait.
+    def _chunk(self, budget: int, growing: int, *, is_first: bool) -> Prompt | None:
+        """The next prompt after a step with at most `budget` of its tokens; None if it has to wait.
 
         Its blocks are taken; unless all of it has then been computed, `_prompt` keeps it for the next step.
-        is_first: whether the step has no other prompt.
+        growing: blocks that decoding sequences need in the step.  is_first: whether it has no other prompt.
         """
         begun, ledger, pool, room = self._prompt, self._ledger, self.pool, self._room
         request = begun[0] if begun else self.waiting[0]
-        _, computed, blocks, prefixes = begun or (self._found(request) if self._finds else (0, 0, 0, NO_PREFIXES))
+        _, computed, blocks, prefixes, _ = begun or (self._found(request) if self._finds else NOTHING_FOUND)
         rest = ledger.input_len[request] + ledger.generated[request] - computed
         count = rest if rest <= budget or not self._scheduler.chunks else budget
         if count > budget and not is_first:
             return None
         reached = computed + count
-        taken = -(-reached // room.block_tokens) + room.sequence_blocks - blocks - pool.width * len(prefixes)
+        taken = -(-reached // room.block_tokens) + room.sequence_blocks - blocks
+        if prefixes:
+            taken -= pool.width * len(prefixes)
         wanted = taken + growing
         if not begun and (prefixes or self._scheduler.reserved):
             wanted += pool.needed(prefixes) + self._reserved(request, rest - count)
@@ -123,11 +127,11 @@ class Replica(Decoding):
         if not begun:
             self._start(request, computed, prefixes)
         pool.take(taken)
-        prompt = (request, reached, blocks + taken, prefixes)
+        prompt = (request, reached, blocks + taken, prefixes, count)
         if pool.width:
             prompt = self._stored(prompt)
         self._prompt = prompt if count < rest else None
-        return count, prompt
+        return prompt
 
     def _start(self, request: int, computed: int, prefixes: list[int]) -> None:
         """Take a request out of the queue; `computed` tokens of its prompt are there already."""
@@ -142,19 +146,19 @@ class Replica(Decoding):
         """A waiting request with the part of its prompt that the cache, or another replica, has computed."""
         held, width = self._ledger.held[request], self.pool.width
         if held or not width or self._ledger.prefixes is None:
-            return request, held, 0, NO_PREFIXES
+            return request, held, 0, NO_PREFIXES, 0
         names, tokens = self._ledger.prefixes[request], width * self._room.block_tokens
         found = self.pool.matched(names, (self._ledger.input_len[request] - 1) // tokens)
-        return request, found * tokens, 0, list(names[:found])
+        return request, found * tokens, 0, list(names[:found]), 0
 
     def _stored(self, prompt: Prompt) -> Prompt:
         """The prompt after the prefixes that its blocks now hold have got their names."""
-        request, computed, blocks, prefixes = prompt
+        request, computed, blocks, prefixes, count = prompt
         if self._ledger.prefixes is None:
             return prompt
         whole = min(computed, self._ledger.input_len[request]) // (self.pool.width * self._room.block_tokens)
         named = self.pool.store(self._ledger.prefixes[request][len(prefixes) : whole])
-        return request, computed, blocks - self.pool.width * len(named), prefixes + named
+        return request, computed, blocks - self.pool.width * len(named), prefixes + named, count
 
     def _reserved(self, request: int, rest: int) -> int:
         """Blocks that must be free in addition to those of a new request's first chunk: for the rest of its prompt, and
@@ -173,32 +177,38 @@ class Replica(Decoding):
         """
         ready, pool, running, ends, inbox = self._ledger.ready_s, self.pool, self.running, self._ends, self.inbox
         per_token, line, note, growth = self._tokens, self._prices.decode_line, self.intervals.extend, self.growth
-        waiting, clock, most = len(self.waiting), self.clock_s, ENDLESS
+        waiting, clock, step, context, most = len(self.waiting), self.clock_s, self._step, self._context, ENDLESS
         while running and clock < (limit := self.until_s):
-            sequences, context = len(running), self._context
-            if pool.free < sequences and growth(1) > pool.free:
+            sequences = len(running)
+            if pool.free < sequences and growth(step, 1) > pool.free:
                 self._preempt()
-                waiting, most = len(self.waiting), 1
+                waiting, context, most = len(self.waiting), self._context, 1
                 continue
             added = sequences * per_token
             base, slope, high = line(sequences, context)
             first, rise = base + slope * context, 0.5 * slope * added
-            steps = min(ends[0][0] - self._step, most)
+            steps = min(ends[0][0] - step, most)
             if context + added * steps > high:
                 steps = max(min(steps, int((high - context) / added) + 1), 1)
             if inbox and not self.blocked and ready[inbox[0]] < limit:
                 limit = ready[inbox[0]]
             seconds = steps * (first + rise * (steps - 1))
-            if clock + seconds > limit and steps > 1:
-                left = limit - clock
-                steps = max(min(ceil(left / (first + rise * (left / first - 1.0))), steps), 1)
-            if (grown := growth(steps)) > pool.free:
+            if clock + seconds > limit:
+                steps = steps_within(limit - clock, first, rise, steps)
+                seconds = steps * (first + rise * (steps - 1))
+            if (grown := growth(step, steps)) > pool.free:
                 steps = self.fitting(steps)
-                grown = growth(steps)
-            seconds = steps * (first + rise * (steps - 1))
+                grown = growth(step, steps)
+                seconds = steps * (first + rise * (steps - 1))
             note((clock, clock + seconds, steps, sequences, 0, waiting, pool.total - pool.free))
             self.clock_s = clock = clock + seconds
-            self.advance(steps, grown)
+            self._step = step = step + steps
+            self._context = context = context + steps * added
+            if grown:
+                pool.take(grown)
+            if ends[0][0] <= step:
+                self.end()
+                context = self._context
             if (waiting and not self.blocked) or limit <= clock:
                 break
 
@@ -210,14 +220,14 @@ class Replica(Decoding):
             return
         request = next(reversed(self.running))
         self._lost_s[request] = self.clock_s
-        ledger.generated[request] += ceil(self.release(request, self.running[request]) * self._tokens)
+        ledger.generated[request] += ceil(self.release(request) * self._tokens)
         ledger.held[request] = 0
         ledger.preemptions[request] += 1
         self.waiting.appendleft(request)
 
     def _put_back(self, prompt: Prompt) -> None:
         """Free the blocks of a prompt that has been computed in part; it begins anew, before those that wait."""
-        request, _, blocks, prefixes = prompt
+        request, _, blocks, prefixes, _ = prompt
         self.pool.give_back(blocks, prefixes)
         self._ledger.preemptions[request] += 1
         self._prompt = None
@@ -229,3 +239,9 @@ class Replica(Decoding):
         if self.running or self.waiting or self._prompt:
             return self.clock_s
         return max(self.clock_s, self._ledger.ready_s[self.inbox[0]]) if self.inbox else inf
+
+
+def steps_within(seconds: float, first: float, rise: float, most: int) -> int:
+    """Steps until so many seconds have passed, 1 to `most`; n steps take n (first + rise (n - 1)) seconds."""
+    steps = ceil(seconds / (first + rise * (seconds / first - 1.0)))
+    return max(min(steps, most), 1)
