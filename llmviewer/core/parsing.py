@@ -12,7 +12,7 @@ from functools import cache
 from itertools import chain, islice
 from typing import Any
 
-from llmviewer.core.errors import quoted
+from llmviewer.core.errors import UserError, quoted
 
 #: Limits of nesting and size; a config has a few levels and hundreds of values.
 MAX_LEVELS = 100
@@ -25,6 +25,9 @@ MAX_UNCHECKED_OPENINGS = 1000
 UNRESOLVED_TAGS = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:merge")
 #: Numbers like 1e12, which YAML 1.1 reads as text unless they have a point and a sign.
 _EXPONENT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$")
+
+#: Suffix of a time on the command line -> seconds.
+UNITS_OF_TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def from_json(text: str, max_values: int = MAX_VALUES) -> Any:
@@ -141,3 +144,11 @@ def _children(value: Any) -> Iterable[Any]:
     if value is not None and not isinstance(value, (str, int, float)):
         raise ValueError(f"{quoted(value)} is neither text, number, list nor mapping")
     return ()
+
+
+def duration(name: str, text: str) -> float:
+    """Seconds of `90`, `90s`, `10m`, `1.5h`, `80ms`.  name: of the option, for the UserError."""
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)\s*([a-z]*)\s*", text)
+    if found is None or found[2] not in ("", *UNITS_OF_TIME):
+        raise UserError(f"{name} is {quoted(text)}; allowed: a time such as 90s, 10m, 1.5h or 80ms")
+    return float(found[1]) * UNITS_OF_TIME.get(found[2], 1.0)
