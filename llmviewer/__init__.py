@@ -12,6 +12,7 @@ __all__ = [
     "Comparison",
     "Crossover",
     "Result",
+    "Simulation",
     "Sweep",
     "UserError",
     "__version__",
@@ -23,6 +24,7 @@ __all__ = [
     "list_models",
     "list_techniques",
     "plot",
+    "simulate",
     "sweep",
 ]
 
@@ -46,15 +48,19 @@ if TYPE_CHECKING:
     from llmviewer.result.crossover import Crossover
     from llmviewer.result.result import Result
     from llmviewer.result.sweep import Sweep
+    from llmviewer.simulation.call import simulate
+    from llmviewer.simulation.result import Simulation
 
 #: Modules of public names that are not in `llmviewer.api`.
 _HOME = {
     "Comparison": "llmviewer.result.comparison",
     "Crossover": "llmviewer.result.crossover",
     "Result": "llmviewer.result.result",
+    "Simulation": "llmviewer.simulation.result",
     "Sweep": "llmviewer.result.sweep",
     "UserError": "llmviewer.core.errors",
     "plot": "llmviewer.reports.plots.plot",
+    "simulate": "llmviewer.simulation.call",
 }
 
 

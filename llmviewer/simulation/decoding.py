@@ -29,9 +29,9 @@ class Decoding:
 
     clock_s: end of the last step.  running: in the order in which they started.  pool: blocks of the KV cache.
     left: requests that ended, with their time [s].  intervals: seven entries of `Timeline` each.  late_gaps: times
-    between two tokens [s] of sequences that were preempted between them.  following: requests of which one is sent to
-    `inbox` whenever one ends (closed loop).  until_s: time from which no step begins; pauses: it ends with a request.
-    blocked: whether no request can start before one ends.
+    between two tokens [s] of sequences that were preempted between them, and when they end [s].  following: requests of
+    which one is sent to `inbox` whenever one ends (closed loop).  until_s: time from which no step begins [s]; pauses:
+    the run ends with a request.  blocked: whether no request can start before one ends.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class Decoding:
         self.following: deque[int] = deque()
         self.left: list[tuple[float, int]] = []
         self.intervals = array("d")
-        self.late_gaps: list[float] = []
+        self.late_gaps: list[tuple[float, float]] = []
         self._ledger, self._prices, self._room = ledger, prices, room
         self._tokens = prices.tokens_per_round
         self._period = max(int(room.block_tokens / self._tokens), 1)
@@ -63,7 +63,7 @@ class Decoding:
         if ledger.first_token_s[request] != ledger.first_token_s[request]:  # NaN: this is the first token
             ledger.first_token_s[request] = clock
         elif request in self._lost_s:
-            self.late_gaps.append(clock - self._lost_s.pop(request))
+            self.late_gaps.append((clock - self._lost_s.pop(request), clock))
         rest = ledger.rounds[request]
         if ledger.generated[request]:
             rest -= ceil(ledger.generated[request] / self._tokens)

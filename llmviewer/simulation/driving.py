@@ -107,6 +107,7 @@ class Driven:
         """What has happened to the requests so far."""
         first, last = self.stations[0].ledger, self.stations[-1].ledger
         last.arrival_s, last.start_s, last.cached_tokens = first.arrival_s, first.start_s, first.cached_tokens
+        last.host_s = first.host_s
         owners = [0] * len(self.requests)
         for index, replica in enumerate(self.stations[-1].replicas):
             for _, request in replica.left:

@@ -50,3 +50,8 @@ class Fleet:
     def answering(self) -> Pool:
         """The pool that generates all tokens but the first."""
         return self.decode or self.prefill
+
+    @property
+    def devices(self) -> int:
+        """Devices of all pools."""
+        return sum(pool.replicas * pool.devices for pool in self.pools)

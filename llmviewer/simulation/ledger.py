@@ -50,4 +50,5 @@ class Ledger:
             preemptions=np.array(self.preemptions),
             replica=np.array(replica),
             refused=np.zeros(len(self.rounds), dtype=np.int64),
+            host_s=self.host_s,
         )

@@ -6,12 +6,11 @@ from typing import Protocol
 
 
 class Prices(Protocol):
-    """Times of forward passes [s]; `step_times.py` has them for a configuration.
+    """Times of forward passes [s]; `step_times.py` has them for a configuration."""
 
-    tokens_per_round: tokens that a sequence gains in a decode step, more than one with speculation.
-    """
-
-    tokens_per_round: float
+    @property
+    def tokens_per_round(self) -> float:
+        """Tokens that a sequence gains in a decode step: more than one with speculation."""
 
     def decode_line(self, sequences: int, context: float) -> tuple[float, float, float]:
         """Time of a decode step over `context` cached tokens in total as a line: its value at 0 [s], its slope
@@ -22,14 +21,24 @@ class Prices(Protocol):
 
 
 class Room(Protocol):
-    """KV cache and limits of a replica; `cache_capacity.py` has them for a configuration.
+    """KV cache and limits of a replica; `cache_capacity.py` has them for a configuration."""
 
-    blocks of block_tokens tokens; sequence_blocks: for the state of a sequence besides its tokens.  max_sequences: that
-    run at once.  token_budget: tokens of a step.
-    """
+    @property
+    def blocks(self) -> int:
+        """Blocks of the KV cache."""
 
-    blocks: int
-    block_tokens: int
-    sequence_blocks: int
-    max_sequences: int
-    token_budget: int
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block."""
+
+    @property
+    def sequence_blocks(self) -> int:
+        """Blocks of the state of a sequence besides its tokens."""
+
+    @property
+    def max_sequences(self) -> int:
+        """Most sequences that run at once."""
+
+    @property
+    def token_budget(self) -> int:
+        """Most tokens of a step."""

@@ -49,7 +49,8 @@ class Records:
 
     start_s: when its first prompt token was scheduled.  first_token_s, finish_s: as the user sees them, host time
     included.  cached_tokens: prompt tokens found in the prefix cache.  preemptions: how often it was preempted.
-    replica: index of the replica that decoded it.  refused: 1 where the engine refuses it for its length, else 0.
+    replica: index of the replica that decoded it.  refused: reason for which the engine refuses it (run.REFUSALS), or 0.
+    host_s: time of the host before a request reaches the scheduler [s].
     """
 
     arrival_s: Array
@@ -62,6 +63,7 @@ class Records:
     preemptions: Whole
     replica: Whole
     refused: Whole
+    host_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -84,8 +86,8 @@ class Records:
 
     @property
     def queue_s(self) -> Array:
-        """Time from arrival until the first prompt token is scheduled [s]."""
-        return self.start_s - self.arrival_s
+        """Time in the scheduler's queue, until the first prompt token is scheduled [s]."""
+        return self.start_s - self.arrival_s - self.host_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,7 +111,8 @@ class Timeline:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Gaps:
     """Times between consecutive tokens of one sequence as users see them: `weights` tokens came `gap_s` seconds after
-    the token before."""
+    the token before, at about the time `at_s` [s]."""
 
     gap_s: Array
     weights: Array
+    at_s: Array

@@ -75,7 +75,10 @@ def _with_refused(records: Records, requests: Requests, reasons: Whole) -> Recor
     accepted = reasons == 0
     kept: dict[str, Any] = {}
     for name in Records.__dataclass_fields__:
-        values = getattr(records, name)
+        values = np.asarray(getattr(records, name))
+        if not values.ndim:
+            kept[name] = float(values)
+            continue
         kept[name] = np.full(len(reasons), np.nan) if values.dtype.kind == "f" else np.zeros_like(reasons)
         kept[name][accepted] = values
     kept["arrival_s"] = np.where(accepted, kept["arrival_s"], requests.arrival_s)

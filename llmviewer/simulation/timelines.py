@@ -24,7 +24,7 @@ def gaps_of(replicas: Sequence[Replica]) -> Gaps:
 
     The first step after steps in which no sequence decoded ends their pause: for those that decoded before it.
     """
-    gaps, weights = [], []
+    gaps, weights, times = [], [], []
     for replica in replicas:
         line = timeline_of(replica)
         decodes = line.decoding > 0
@@ -34,7 +34,10 @@ def gaps_of(replicas: Sequence[Replica]) -> Gaps:
         step_s = (end - start) / steps
         pause_s = np.maximum(start - np.append(start[:1], end[:-1]), 0.0)
         paused = np.where(pause_s > 0.0, np.minimum(sequences, np.append(0.0, sequences[:-1])), 0.0)
-        gaps += [step_s, step_s + pause_s, np.array(replica.late_gaps)]
-        weights += [sequences * steps - paused, paused, np.ones(len(replica.late_gaps))]
-    gap_s, weight = np.concatenate(gaps), np.concatenate(weights)
-    return Gaps(gap_s=gap_s[weight > 0.0], weights=weight[weight > 0.0])
+        late = np.array(replica.late_gaps, dtype=np.float64).reshape(-1, 2)
+        gaps += [step_s, step_s + pause_s, late[:, 0]]
+        weights += [sequences * steps - paused, paused, np.ones(len(late))]
+        times += [end, end, late[:, 1]]
+    gap_s, weight, at_s = map(np.concatenate, (gaps, weights, times))
+    some = weight > 0.0
+    return Gaps(gap_s=gap_s[some], weights=weight[some], at_s=at_s[some])

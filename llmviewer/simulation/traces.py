@@ -124,7 +124,7 @@ def _trace(columns: _Columns) -> Trace:
     times = np.frombuffer(columns.arrival_s, dtype=np.float64)
     told = []
     if columns.failed:
-        told.append(f"{notes['failed']:,} failed requests of the trace, without an answer, are left out")
+        told.append(f"{columns.failed:,} failed requests of the trace, without an answer, are left out")
     if columns.texts:
         told.append(f"tokens are estimated as characters / {CHARACTERS_PER_TOKEN}: the file has texts")
     return Trace(

@@ -42,7 +42,7 @@ FACTORS: dict[str, tuple[Kind, ...]] = {
     "attention": (Kind.ATTENTION,),
     "exchange": (Kind.COLLECTIVE,),
 }
-TEXT_KEYS = ("title", "kernels", "fusion", "attention", "batching", "mxfp8_inputs", "source")
+TEXT_KEYS = ("title", "kernels", "fusion", "attention", "batching", "scheduler", "mxfp8_inputs", "source")
 NUMBER_KEYS = (
     *("max_num_batched_tokens", "max_num_seqs", "graph_tokens", "reserved", "interference", "unit_bytes", "share"),
     *("unpacked_bytes", "ungrouped", "cache_write", "expert_skew"),
@@ -64,8 +64,8 @@ class Engine:
     """An engine preset: its kernels, limits, and the time that it adds to kernels.
 
     kernels: engine of its kernels, as named in profiles.  fusion, attention: values of the options of these names.
-    max_num_batched_tokens: most prompt tokens of one pass.  max_num_seqs: most concurrent sequences.
-    graph_tokens: most tokens of a pass that is replayed as a CUDA graph.
+    scheduler: its policy (simulation/scheduling.py); empty: it serves no requests.  max_num_batched_tokens: most prompt
+    tokens of a pass.  max_num_seqs: most concurrent sequences.  graph_tokens: most tokens of a CUDA graph.
     reserved: fraction of the output for which a sequence reserves KV cache when it starts.
     constants: of CONSTANTS [us].
     borrowed: family/variant -> engine whose kernels it runs instead of those of `kernels` (`gemm/fp8-block: trtllm`).
@@ -94,6 +94,7 @@ class Engine:
     fusion: str = "none"
     attention: str = "flash"
     batching: str = ""
+    scheduler: str = ""
     max_num_batched_tokens: float = float("inf")
     max_num_seqs: float = float("inf")
     graph_tokens: float = float("inf")

@@ -1,0 +1,70 @@
+"""`llmviewer simulate`: a server under load, request by request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from llmviewer.cli import options as opt
+from llmviewer.cli import views
+from llmviewer.cli.load_options import with_load_options
+from llmviewer.cli.output import check_not_an_input, check_writable, open_output
+from llmviewer.simulation.call import ENGINE, simulate
+from llmviewer.simulation.result import Simulation
+
+#: Exit status after an interrupt, as of a shell: 128 + SIGINT.
+INTERRUPTED = 130
+
+
+@opt.with_run_options
+@with_load_options
+def command(
+    model: opt.Model,
+    hardware: opt.Hardware,
+    engine: opt.annotation("engine") = ENGINE,  # type: ignore[valid-type]
+    timeline: Annotated[
+        str | None, typer.Option("--timeline", help="Also write the steps and requests to this file, for Perfetto.")
+    ] = None,
+    format: opt.Format = "",  # noqa: A002
+    output: opt.Output = None,
+    **options: Any,
+) -> int:
+    """Simulates a server under load: percentiles of latencies, throughput, queues, KV cache.
+
+    One option says when requests arrive: --request-rate, --concurrency, --trace, --burst or --rate-curve.  CSV has one
+    row per request.  Exits 1 if the server is saturated or a limit is exceeded.
+    """
+    kind = views.check_output(format, output, (model, hardware))
+    if timeline is not None:
+        check_not_an_input(timeline, (model, hardware))
+        check_writable(timeline)
+    made = simulate(model, hardware, engine=engine, **options)
+    if timeline is not None:
+        _write_timeline(made, timeline)
+    views.show(_views(made), kind, output)
+    return (0 if made.holds else 1) if made.outcomes[-1].completed else INTERRUPTED
+
+
+def _views(made: Simulation) -> views.Views:
+    def page() -> Any:
+        from llmviewer.reports import simulation_page
+
+        return simulation_page.page(made)
+
+    return views.Views(page=page, document=made.to_dict, rows=lambda: request_rows(made))
+
+
+def request_rows(made: Simulation) -> Sequence[Mapping[str, Any]]:
+    """One row per request."""
+    columns = {name: values.tolist() for name, values in made.request_columns().items()}
+    rows = (dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True))
+    return [{name: None if value != value else value for name, value in row.items()} for row in rows]  # NaN: no value
+
+
+def _write_timeline(made: Simulation, path: str) -> None:
+    from llmviewer.reports import simulation_trace
+
+    with open_output(path) as stream:
+        stream.writelines(f"{line}\n" for line in simulation_trace.lines(made))

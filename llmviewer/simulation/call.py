@@ -1,0 +1,207 @@
+"""`lv.simulate`: a model on a fleet under a load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy as np
+
+from llmviewer import api
+from llmviewer.api.configuration import Configuration
+from llmviewer.core.errors import UserError
+from llmviewer.result import interval
+from llmviewer.simulation import options as load
+from llmviewer.simulation import statistics as stats
+from llmviewer.simulation.fleet import Fleet, Pool
+from llmviewer.simulation.fleets import fleet_of, pooled
+from llmviewer.simulation.limits import Limit
+from llmviewer.simulation.parallel import cores, on_all_cores
+from llmviewer.simulation.rate_search import highest_rate
+from llmviewer.simulation.requests import Requests
+from llmviewer.simulation.result import Setting, Simulation
+from llmviewer.simulation.run import Outcome, simulate_requests
+from llmviewer.simulation.traffic import Traffic
+from llmviewer.techniques.options import OPTIONS
+
+#: Engine of a server where none is named.
+ENGINE = "vllm"
+#: Metric of a simulation -> metric of an analysis whose interval it has.
+CALIBRATED = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "itl_s": "tpot_s", "e2e_s": "e2e_s", "queue_s": "ttft_s"}
+
+
+def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
+    """What happens to requests that a server of `model` on `hardware` gets: latencies with percentiles, and its load.
+
+    model, hardware: as of `analyze`.  options: when requests arrive (request_rate=8, concurrency=64, trace=PATH,
+    burst=True or rate_curve="0h:2,8h:10"), their lengths (input_len, output_len: numbers or distributions), limits
+    (ttft="p99:2s", tpot="p99:80ms", find_rate=True), and every option of `analyze`; engine="vllm" unless given.
+    Raises UserError.
+    """
+    words = load.checked({name: value for name, value in options.items() if name in load.LOAD})
+    chosen = {"engine": ENGINE} | {name: value for name, value in options.items() if name not in load.LOAD}
+    traffic, limits = load.traffic_of(words), load.limits_of(words)
+    if words["find_rate"] and not traffic.is_open:
+        raise UserError("find_rate needs an open loop; give request_rate, trace or rate_curve")
+    server = _server(model, hardware, chosen, words, traffic)
+    found = None
+    if words["find_rate"]:
+        found = _highest_rate(server.fleet, traffic, limits, load.warm_up_of(words))
+        traffic = traffic.at_rate(found) if found else traffic
+    outcomes = run_all(server.fleet, traffic, words["replications"])
+    made = Simulation(
+        setting=server.setting,
+        fleet=server.fleet,
+        traffic=traffic,
+        outcomes=tuple(outcomes),
+        warm_up_s=load.warm_up_of(words),
+        limits=limits,
+        searched_rate=found,
+        notes=server.notes,
+    )
+    return replace(made, ratios=_ratios(server.answering, made))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A fleet with the configuration of the pool that decodes, and what a reader has to know."""
+
+    fleet: Fleet
+    answering: Configuration
+    setting: Setting
+    notes: tuple[str, ...]
+
+
+def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping[str, Any], traffic: Traffic) -> Server:
+    """The server of a simulation.  Raises UserError."""
+    sample = traffic.requests()
+    length = float(np.mean(sample.input_len + sample.output_len))
+    configurations: tuple[Configuration, ...]
+    if words["pools"] is None:
+        one = api.configuration(model, hardware, **chosen)
+        fleet, configurations = fleet_of(one, words["router"], length), (one,)
+    else:
+        fleet, configurations = pooled(model, hardware, chosen, words["pools"], words["router"], length)
+    last, chips = configurations[-1], dict.fromkeys(one.chip.name for one in configurations)
+    workload = api.request(
+        1, max(round(float(sample.input_len.mean())), 1), max(round(float(sample.output_len.mean())), 1)
+    )
+    notes = (*last.warnings(workload), *_trace_notes(traffic))
+    setting = Setting(
+        model=last.model.name,
+        hardware="+".join(chips),
+        engine=last.system.engine.name + (f"=={last.system.engine.version}" if last.system.engine.version else ""),
+        efficiency=last.efficiency,
+        schedulers=tuple(pool.scheduler.name for pool in fleet.pools),
+        layout=" and ".join(
+            _pool_text(name, pool, fleet) for name, pool in zip(("prefill", "decode"), fleet.pools, strict=False)
+        ),
+        workload=workload_text(words, sample),
+    )
+    return Server(fleet=fleet, answering=last, setting=setting, notes=notes)
+
+
+def _trace_notes(traffic: Traffic) -> tuple[str, ...]:
+    return tuple(note for one in (traffic.trace, traffic.pairs) if one is not None for note in one.notes)
+
+
+def _pool_text(name: str, pool: Pool, fleet: Fleet) -> str:
+    devices = f"{pool.devices} device{'s' if pool.devices > 1 else ''}"
+    text = f"{pool.replicas} replica{'s' if pool.replicas > 1 else ''} of {devices}"
+    return text if fleet.decode is None else f"{text} for {name}"
+
+
+def workload_text(words: Mapping[str, Any], sample: Requests) -> str:
+    """When requests arrive and how long they are, in words."""
+    when = {
+        "request_rate": f"{words['arrivals']} arrivals at {words['request_rate']} requests/s",
+        "concurrency": f"{words['concurrency']} users in a closed loop",
+        "trace": f"trace {words['trace']}",
+        "burst": "all at once",
+        "rate_curve": f"rate curve {words['rate_curve']}",
+    }
+    told = [text for name, text in when.items() if words[name]]
+    lengths = f"input {sample.input_len.mean():,.0f}, output {sample.output_len.mean():,.0f} tokens in the mean"
+    return ", ".join((*told, lengths))
+
+
+def run_all(fleet: Fleet, traffic: Traffic, replications: int) -> list[Outcome]:
+    """The outcomes of independent runs, on all cores; one that is interrupted is the last."""
+
+    def one(replication: int) -> Outcome:
+        return simulate_requests(_spread(traffic.requests(replication), fleet, traffic), fleet)
+
+    return on_all_cores(one, range(replications))
+
+
+def _spread(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
+    """The requests of a closed loop whose users begin one after another, during about one request.
+
+    Otherwise users with answers of one length would stay in step for ever, which real ones do not.
+    """
+    users = min(traffic.users, len(requests))
+    if not users or traffic.burst:
+        return requests
+    pool, prompt, answer = fleet.answering, float(requests.input_len.mean()), float(requests.output_len.mean())
+    sequences = max(min(users // pool.replicas, pool.room.max_sequences), 1)
+    base, slope, _ = pool.prices.decode_line(sequences, sequences * (prompt + 0.5 * answer))
+    step_s = base + slope * sequences * (prompt + 0.5 * answer)
+    first_s = fleet.prefill.prices.mixed_s(
+        0, 0.0, min(int(prompt), fleet.prefill.room.token_budget), 0.5 * prompt**2, 1
+    )
+    whole_s = answer / pool.prices.tokens_per_round * step_s + users / fleet.prefill.replicas * first_s
+    times = np.zeros(len(requests))
+    times[:users] = np.arange(users) * (whole_s / users)
+    return replace(requests, arrival_s=times)
+
+
+def _highest_rate(fleet: Fleet, traffic: Traffic, limits: tuple[Limit, ...], warm_up_s: float | None) -> float:
+    """The highest mean rate [1/s] that the fleet sustains within the limits."""
+
+    def kept(rate: float) -> bool:
+        one = Simulation(
+            setting=NOWHERE, fleet=fleet, traffic=traffic.at_rate(rate), limits=limits, warm_up_s=warm_up_s,
+            outcomes=(simulate_requests(traffic.at_rate(rate).requests(), fleet),),
+        )  # fmt: skip
+        return one.holds
+
+    burst = replace(traffic.requests(), arrival_s=np.zeros(len(traffic.requests())))
+    guess = stats.capacity(simulate_requests(burst, fleet).records)
+    return highest_rate(lambda rates: on_all_cores(kept, list(rates)), guess, cores())
+
+
+#: Setting of runs that only a search sees.
+NOWHERE = Setting(model="", hardware="", engine="", efficiency="", schedulers=(), layout="", workload="")
+
+
+def _ratios(one: Configuration, made: Simulation) -> dict[str, dict[str, tuple[float, float]]]:
+    """Bounds over value of each metric from the errors of the calibration, at the mean request and batch."""
+    if one.efficiency == "ideal" or made.saturated:
+        return {}
+    requests, pool = made.records, made.fleet.answering
+    running = stats.load(made.outcomes[0], made.windows[0])["running_mean"] / pool.replicas
+    sizes = (max(round(value), 1) for value in (running, requests.input_len.mean(), requests.output_len.mean()))
+    steady = one if "batching" in one.options.techniques else one.with_option("batching", "continuous")
+    found = interval.metric_ratios(steady.answer(api.request(*sizes)).analysis)
+    return {
+        name: {
+            level: (float(found[own][low, 0]), float(found[own][high, 0]))
+            for level, (low, high) in interval.LEVELS.items()
+        }
+        for name, own in CALIBRATED.items()
+        if np.all(np.isfinite(found[own]))
+    }
+
+
+def _sign(function: Any) -> None:
+    """Give a call the names and defaults of all its options."""
+    own = [one for one in signature(function).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+    names = {name: option.default for name, option in load.LOAD.items()}
+    names |= {name: one.default for name, one in OPTIONS.items() if one.group != "workload"} | {"engine": ENGINE}
+    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in names.items()]
+    function.__signature__ = signature(function).replace(parameters=[*own, *added])
+
+
+_sign(simulate)

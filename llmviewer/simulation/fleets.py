@@ -1,0 +1,168 @@
+"""From configurations to the pools of a fleet: prices, cache, scheduler, and the link between prefill and decode."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from llmviewer.analysis.capacity import replica_of
+from llmviewer.api.configuration import Configuration, configuration
+from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.workload import Request
+from llmviewer.hardware.specs import network
+from llmviewer.simulation.cache_capacity import cache_capacity
+from llmviewer.simulation.fleet import Fleet, Pool
+from llmviewer.simulation.routing import ROUTERS
+from llmviewer.simulation.scheduling import SCHEDULERS
+from llmviewer.simulation.separate_passes import SeparatePasses
+from llmviewer.simulation.step_times import step_times
+from llmviewer.techniques.batching.disaggregated import Disaggregated
+from llmviewer.timing import engine as engines
+
+#: Options that a layout of `--pools` sets, by their prefix.
+LAYOUT = {
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "ep": "expert_parallel_size",
+}
+POOLS = ("prefill", "decode")
+ALLOWED = "allowed: prefill=2xtp2@h100-sxm,decode=1xtp8@h200[,link=GB/s or network]"
+#: `2xtp2+ep2@h200`: instances, layout, chip; each part but the first may be missing.
+INSTANCES = re.compile(r"(?P<count>[1-9][0-9]{0,4})(?:[x×](?P<layout>[a-z0-9+]*))?(?:@(?P<chip>.+))?")  # noqa: RUF001
+
+
+def pool_of(one: Configuration, router: str, instances: int = 1, length: float = 4096.0) -> Pool:
+    """The replicas of a configuration, `instances` times its data parallelism.  length: mean tokens of a request.
+
+    Raises UserError for an engine that does not serve requests, and for techniques that are not simulated.
+    """
+    system = one.system
+    scheduler = system.engine.scheduler or ("" if system.engine.source else "vllm")
+    if not scheduler:
+        serving = [name for name in engines.names() if engines.load(name).scheduler]
+        raise UserError(f"engine {system.engine.name} does not serve requests; allowed: {', '.join(serving)}")
+    if router not in ROUTERS:
+        raise unknown("router", router, ROUTERS)
+    times = step_times(one)
+    merged = system.batching.name == "chunked"
+    return Pool(
+        prices=times if merged else SeparatePasses.of(times),
+        room=cache_capacity(one, length),
+        scheduler=replace(SCHEDULERS["vllm"], name="chunked") if merged else SCHEDULERS[scheduler],
+        replicas=instances * system.parallelism.data,
+        router=ROUTERS[router],
+        max_context=float(cache_capacity(one, length).max_context),
+        host_s=times.request_s,
+        devices=system.parallelism.devices // (system.parallelism.data * system.parallelism.instances),
+    )
+
+
+def fleet_of(one: Configuration, router: str, length: float) -> Fleet:
+    """The fleet of a configuration: its replicas, or the two pools of `--batching disaggregated`.  Raises UserError."""
+    batching = one.system.batching
+    if one.options.techniques.get("batching", "").startswith("static"):
+        raise UserError("batching static is not simulated; allowed: continuous, chunked, disaggregated")
+    if not isinstance(batching, Disaggregated):
+        return Fleet(prefill=pool_of(one, router, length=length))
+    first, then = (pool_of(one, router, int(count), length) for count in (batching.prefill, batching.decode))
+    return Fleet(prefill=first, decode=then, transfer_s=_transfer(one, one, batching.link_bytes_per_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolText:
+    """One pool of `--pools`.  chip: empty for that of the command.  options: of its layout."""
+
+    instances: int
+    options: Mapping[str, str]
+    chip: str = ""
+
+
+def pools_of(text: str) -> tuple[dict[str, PoolText], str]:
+    """The pools of `--pools` by name, and its link, empty if not given.  Raises UserError."""
+    found: dict[str, PoolText] = {}
+    link = ""
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if name == "link" and value:
+            link = value
+            continue
+        matched = INSTANCES.fullmatch(value)
+        if name not in POOLS or not equals or matched is None or name in found:
+            raise UserError(f"pools has {quoted(part)}; {ALLOWED}")
+        options = _layout(matched["layout"] or "", part)
+        found[name] = PoolText(instances=int(matched["count"]), options=options, chip=matched["chip"] or "")
+    for name in POOLS:
+        if name not in found:
+            raise UserError(f"pools is {quoted(text)}: {name} is missing; {ALLOWED}")
+    return found, link
+
+
+def _layout(text: str, part: str) -> dict[str, str]:
+    options = {}
+    for word in filter(None, text.split("+")):
+        kind, size = word[:2], word[2:]
+        if kind not in LAYOUT or not size.isdigit():
+            raise UserError(
+                f"pools has {quoted(part)}; allowed layouts: {', '.join(f'{one}N' for one in LAYOUT)}, as tp2+ep2"
+            )
+        options[LAYOUT[kind]] = size
+    return options
+
+
+def pooled(
+    model: Any, hardware: Any, options: Mapping[str, Any], text: str, router: str, length: float
+) -> tuple[Fleet, tuple[Configuration, Configuration]]:
+    """The fleet of `--pools`, and the configurations of its pools.  Raises UserError."""
+    pools, link = pools_of(text)
+    first, then = (
+        configuration(model, pools[name].chip or hardware, **{**options, **pools[name].options}) for name in POOLS
+    )
+    fleet = Fleet(
+        prefill=pool_of(first, router, pools["prefill"].instances, length),
+        decode=pool_of(then, router, pools["decode"].instances, length),
+        transfer_s=_transfer(first, then, _link(link, first, then)),
+    )
+    return fleet, (first, then)
+
+
+def _link(text: str, first: Configuration, then: Configuration) -> float:
+    """Rate of the link of one device [byte/s]: GB/s, a network's name, else the slower of the chips' own."""
+    if text:
+        try:
+            rate = float(text) * 1e9
+        except ValueError:
+            return float(np.max(network(text)[0].bandwidth_bytes_per_s))
+        if not 0.0 < rate < np.inf:
+            raise UserError(f"pools has link={text}; allowed: GB/s above 0, or a network's name")
+        return rate
+    rates = []
+    for one in (first, then):
+        chip = one.system.chip
+        own = chip.network_rate if chip.network_rate is not None else chip.link_rate
+        if own is None:
+            raise UserError(f"pools: {chip.name} publishes no link; give link=GB/s or a network's name")
+        rates.append(float(np.max(own)))
+    return min(rates)
+
+
+def _transfer(first: Configuration, then: Configuration, rate: Any) -> Callable[[int], float]:
+    """Time to move the cache of a prompt between two replicas [s], linear in its tokens.
+
+    The bytes on all devices of the sender go over as many links as the smaller replica has devices.
+    """
+    system = first.system.one_replica()
+    request = Request(batch_size=np.ones(2), input_len=np.array([1024.0, 2048.0]), output_len=np.ones(2))
+    short, long = np.broadcast_to(replica_of(first.model, system, np.inf).prompt_bytes(request), 2)
+    sender, receiver = (
+        one.system.parallelism.tensor * one.system.parallelism.pipeline * one.system.parallelism.context
+        for one in (first, then)
+    )
+    share = sender / min(sender, receiver) / float(np.max(rate))
+    per_token = float(long - short) / 1024.0 * share
+    fixed = float(short) * share - 1024.0 * per_token
+    return lambda tokens: fixed + per_token * tokens

@@ -1,0 +1,150 @@
+"""Options of a simulated load, each declared once; the command line, plots and Python calls read them here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from llmviewer.core import arguments
+from llmviewer.core.errors import UserError, quoted
+from llmviewer.core.parsing import duration
+from llmviewer.simulation import traces
+from llmviewer.simulation.arrivals import gaps_of, rate_curve
+from llmviewer.simulation.lengths import lengths_of
+from llmviewer.simulation.limits import METRICS, Limit, limit
+from llmviewer.simulation.traffic import MOST_REQUESTS, Traffic
+
+
+class LoadKind(Enum):
+    """Type of an option's value; the enum's value is what `--help` calls it."""
+
+    NUMBER = "FLOAT"
+    WHOLE = "INTEGER"
+    TEXT = "TEXT"
+    SWITCH = "BOOLEAN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOption:
+    """Declaration of an option: its value's type, default and one line of help."""
+
+    kind: LoadKind
+    help: str
+    default: Any = None
+
+
+def _text(summary: str, default: str | None = None) -> LoadOption:
+    return LoadOption(kind=LoadKind.TEXT, help=summary, default=default)
+
+
+def _whole(summary: str, default: int | None = None) -> LoadOption:
+    return LoadOption(kind=LoadKind.WHOLE, help=summary, default=default)
+
+
+#: Options that say when requests arrive; one of them is needed.
+SOURCES = ("request_rate", "concurrency", "trace", "burst", "rate_curve")
+LOAD: Mapping[str, LoadOption] = {
+    "request_rate": LoadOption(kind=LoadKind.NUMBER, help="Requests per second that arrive (open loop)."),
+    "concurrency": _whole("Users who each send a request when their last one is answered (closed loop)."),
+    "trace": _text("File of recorded requests: Azure or BurstGPT CSV, Mooncake JSON lines, a benchmark's dataset."),
+    "burst": LoadOption(kind=LoadKind.SWITCH, default=False, help="All requests, or all users, begin at once."),
+    "rate_curve": _text("Request rate by time of day, repeated daily: 0h:2,8h:10,20h:4."),
+    "arrivals": _text("Gaps between arrivals: poisson, fixed, or gamma,cv=2.", "poisson"),
+    "input_len": _text("Prompt length: a number, uniform,low=..,high=.. or lognormal,mean=..,cv=..", "1024"),
+    "output_len": _text("Output length, in the same ways.", "128"),
+    "lengths": _text("File of recorded requests of which pairs of lengths are drawn."),
+    "speed_up": LoadOption(kind=LoadKind.NUMBER, default=1.0, help="Factor of the rate of a trace or curve."),
+    "duration": _text("Time in which requests arrive: 10m, 1h (default: 10m or 2,000 requests, the longer)."),
+    "requests": _whole("Number of requests."),
+    "seed": LoadOption(kind=LoadKind.WHOLE, default=0, help="Seed of the random numbers."),
+    "warm_up": _text("Time that is cut from the beginning: 60s, or off (default: found by MSER-5)."),
+    "replications": _whole("Runs with other random numbers, for intervals.", 1),
+    "router": _text("How replicas get requests: round-robin, least-loaded or prefix-aware.", "round-robin"),
+    "pools": _text("Pools for prefill and decode: prefill=2xtp2@h100-sxm,decode=1xtp8@h200,link=..."),
+    "find_rate": LoadOption(kind=LoadKind.SWITCH, default=False, help="Find the highest rate that meets the limits."),
+    "ttft": _text("Limit of the time to first token: 2s (of the mean), p99:2s."),
+    "tpot": _text("Limit of the time per output token: p99:80ms."),
+    "e2e": _text("Limit of the end-to-end latency: p95:20s."),
+}
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """All options with their values, defaults included.  Raises UserError for a wrong type."""
+    return {name: _checked(name, option, given.get(name, option.default)) for name, option in LOAD.items()}
+
+
+def _checked(name: str, option: LoadOption, value: Any) -> Any:
+    if value is None or (value == option.default and type(value) is type(option.default)):
+        return value
+    if option.kind is LoadKind.WHOLE:
+        return arguments.whole_number(name, value, minimum=0 if name == "seed" else 1)
+    if option.kind is LoadKind.SWITCH:
+        return arguments.switch(name, value)
+    if option.kind is LoadKind.NUMBER:
+        number = arguments.parse_number(value) if isinstance(value, str) else value
+        if isinstance(number, str) or not arguments.is_number(number) or not 0.0 < number < float("inf"):
+            raise UserError(f"{name} is {quoted(value)}; allowed: a number above 0")
+        return float(number)
+    return str(value) if arguments.is_number(value) else arguments.path_or_name(name, value)
+
+
+def traffic_of(words: Mapping[str, Any]) -> Traffic:
+    """The traffic that checked options describe.  Raises UserError for contradictions and files that are wrong."""
+    _check_sources(words)
+    length = None if words["duration"] is None else _duration(words["duration"])
+    most = words["requests"]
+    until_s = float("inf") if length is None else length * words["speed_up"]
+    trace = None if words["trace"] is None else traces.read_trace(words["trace"], most, until_s)
+    if trace is not None and trace.arrival_s is None and words["request_rate"] is None and not words["concurrency"]:
+        raise UserError(f"{words['trace']} has no times; give request_rate or concurrency beside it")
+    return Traffic(
+        input_len=lengths_of("input_len", words["input_len"]),
+        output_len=lengths_of("output_len", words["output_len"]),
+        gaps=gaps_of(words["arrivals"]),
+        rate=words["request_rate"],
+        curve=None if words["rate_curve"] is None else rate_curve(words["rate_curve"]),
+        trace=trace,
+        pairs=None if words["lengths"] is None else traces.read_trace(words["lengths"]),
+        users=words["concurrency"] or 0,
+        burst=words["burst"],
+        speed_up=words["speed_up"],
+        count=most,
+        duration_s=length,
+        seed=words["seed"],
+    )
+
+
+def _check_sources(words: Mapping[str, Any]) -> None:
+    """Raise UserError unless exactly one option says when requests arrive."""
+    given = [name for name in SOURCES if words[name]]
+    beside = ({"concurrency", "burst"}, {"trace", "request_rate"}, {"trace", "concurrency"})
+    if not given:
+        raise UserError(f"nothing says when requests arrive; give one of {', '.join(SOURCES)}")
+    if len(given) > 1 and set(given) not in beside:
+        raise UserError(f"{' and '.join(given)} both say when requests arrive; remove one of them")
+    if words["speed_up"] != 1.0 and not (words["trace"] or words["rate_curve"]):
+        raise UserError("speed_up is of a trace or a curve; change request_rate instead")
+    if words["lengths"] and words["trace"]:
+        raise UserError("lengths and trace both have lengths; remove one of them")
+    if words["duration"] is not None and (words["concurrency"] or words["burst"]):
+        raise UserError("duration is not known before a closed loop or a burst ends; give requests instead")
+
+
+def _duration(text: str) -> float:
+    seconds = duration("duration", text)
+    if seconds <= 0.0:
+        raise UserError(f"duration is {quoted(text)}; allowed: a time above 0, with at most {MOST_REQUESTS:,} requests")
+    return seconds
+
+
+def limits_of(words: Mapping[str, Any]) -> tuple[Limit, ...]:
+    """The limits on latencies.  Raises UserError."""
+    return tuple(limit(name, words[name]) for name in METRICS if words[name] is not None)
+
+
+def warm_up_of(words: Mapping[str, Any]) -> float | None:
+    """The requested warm-up [s]; None: found by a rule.  Raises UserError."""
+    text = words["warm_up"]
+    return None if text is None else 0.0 if text == "off" else duration("warm_up", text)

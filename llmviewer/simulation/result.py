@@ -1,0 +1,221 @@
+"""The result of a simulation: latencies with intervals, throughput, load, and whether they are sustainable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmviewer.core.counts import Array
+from llmviewer.simulation import statistics as stats
+from llmviewer.simulation.fleet import Fleet
+from llmviewer.simulation.intervals import of_replications, scaled
+from llmviewer.simulation.limits import STATISTICS, Limit
+from llmviewer.simulation.requests import Gaps, Records
+from llmviewer.simulation.run import REFUSALS, Outcome
+from llmviewer.simulation.traffic import Traffic
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "llmviewer.simulation/1"
+#: Metrics of the result with percentiles; time between tokens is weighted by tokens, the others are of requests.
+METRICS = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Words for what was simulated.  engine: with its version.  scheduler: of each pool.  layout: of the pools."""
+
+    model: str
+    hardware: str
+    engine: str
+    efficiency: str
+    schedulers: tuple[str, ...]
+    layout: str
+    workload: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Simulation:
+    """What happened to the requests of a run, and of its replications.
+
+    outcomes: one per replication.  warm_up_s: as requested [s]; None: found by a rule.  limits: on latencies.
+    ratios: metric -> bounds over value by level, from the calibration; empty for ideal times.  max_request_rate: found
+    by a search [1/s]; None: not searched.
+    """
+
+    setting: Setting
+    fleet: Fleet
+    traffic: Traffic
+    outcomes: tuple[Outcome, ...]
+    warm_up_s: float | None = None
+    limits: tuple[Limit, ...] = ()
+    ratios: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    searched_rate: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Simulation: {self.setting.model} on {self.setting.hardware}, {len(self.records):,} requests>"
+
+    @property
+    def records(self) -> Records:
+        """The requests of the first replication."""
+        return self.outcomes[0].records
+
+    @cached_property
+    def saturated(self) -> bool:
+        """Whether requests arrive faster than they can be answered, in most replications."""
+        if not self.traffic.is_open:
+            return False
+        return sum(stats.is_saturated(one.records) for one in self.outcomes) * 2 > len(self.outcomes)
+
+    @cached_property
+    def windows(self) -> tuple[stats.Window, ...]:
+        """The part of each replication whose requests count."""
+        return tuple(map(self._window, self.outcomes))
+
+    def _window(self, outcome: Outcome) -> stats.Window:
+        records, traffic = outcome.records, self.traffic
+        recorded = traffic.trace is not None and traffic.trace.arrival_s is not None
+        if self.warm_up_s is None and (traffic.burst or traffic.curve is not None or recorded):
+            return stats.whole_run(records)
+        start_s = stats.warm_up_s(records) if self.warm_up_s is None else self.warm_up_s
+        return stats.steady_window(records, start_s, closed=bool(traffic.users))
+
+    def latencies(self) -> dict[str, dict[str, float | None]]:
+        """Mean and percentiles of every metric over all replications [s]."""
+        return _latencies(self.outcomes, self.windows)
+
+    @cached_property
+    def max_request_rate(self) -> float | None:
+        """The highest sustainable rate [1/s]: that of a search, or that of a saturated run; None: neither."""
+        if self.searched_rate is not None or not self.saturated:
+            return self.searched_rate
+        return float(np.mean([stats.sustained_rate(one.records) for one in self.outcomes]))
+
+    @property
+    def broken(self) -> tuple[Limit, ...]:
+        """Limits that are exceeded; all of them where the server is saturated."""
+        return self.limits if self.saturated else stats.broken(self.latencies(), self.limits)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the load is sustained and all limits hold."""
+        return not self.saturated and not self.broken
+
+    def to_dict(self) -> dict[str, Any]:
+        """The simulation object of the JSON schema."""
+        accepted = self.records.refused == 0
+        latencies = {name: dict.fromkeys(STATISTICS) for name in METRICS} if self.saturated else self.latencies()
+        loads = [stats.load(*pair) for pair in zip(self.outcomes, self.windows, strict=True)]
+        means = {name: float(np.mean([one[name] for one in loads])) for name in loads[0]}
+        return {
+            "schema": SCHEMA,
+            "requests": len(self.records),
+            "completed": int(np.count_nonzero(~np.isnan(self.records.finish_s))),
+            "saturated": self.saturated,
+            "request_rate": self.traffic.mean_rate,
+            "max_request_rate": self.max_request_rate,
+            **latencies,
+            "output_tokens_per_s": means["output_tokens_per_s"],
+            "requests_per_s": means["requests_per_s"],
+            "goodput_requests_per_s": None if self.saturated else self._goodput(),
+            "running_mean": means["running_mean"],
+            "waiting_mean": means["waiting_mean"],
+            "utilization": means["utilization"],
+            "kv_cache_occupancy_mean": means["kv_cache_occupancy_mean"],
+            "preemptions": round(means["preemptions"]),
+            "prefix_hit_rate": means["prefix_hit_rate"],
+            "warm_up_s": self.windows[0].start_s,
+            "intervals": {} if self.saturated else self.intervals(),
+            "seed": self.traffic.seed,
+            "replications": len(self.outcomes),
+            "model": self.setting.model,
+            "hardware": self.setting.hardware,
+            "engine": self.setting.engine,
+            "efficiency": self.setting.efficiency,
+            "schedulers": list(self.setting.schedulers),
+            "layout": self.setting.layout,
+            "devices": self.fleet.devices,
+            "workload": self.setting.workload,
+            "limits": [
+                {
+                    "metric": one.metric,
+                    "statistic": one.statistic,
+                    "limit_s": one.seconds,
+                    "holds": one not in self.broken,
+                }
+                for one in self.limits
+            ],
+            "refused": {
+                reason: int(np.count_nonzero(self.records.refused == index))
+                for index, reason in enumerate(REFUSALS)
+                if index and not accepted.all()
+            },
+            "interrupted": not self.outcomes[0].completed,
+            "notes": list(self.notes),
+        }
+
+    def _goodput(self) -> float:
+        """Requests per second within all limits, each request held to their seconds."""
+        rates = [
+            np.count_nonzero(stats.meets(one.records, window.chosen, self.limits)) / max(window.length_s, 1e-12)
+            for one, window in zip(self.outcomes, self.windows, strict=True)
+        ]
+        return float(np.mean(rates))
+
+    def intervals(self) -> dict[str, dict[str, dict[str, dict[str, list[float | None]]]]]:
+        """Intervals by source, metric, statistic and level [s]: from replications or parts of one run, and from the
+        errors of the calibration."""
+        parts = [_latencies((one,), (window,)) for one, window in self._parts()]
+        latencies = self.latencies()
+        return {
+            "replications": {
+                name: of_replications([part[name] for part in parts], latencies[name]) for name in METRICS
+            },
+            "calibration": {name: scaled(latencies[name], ratios) for name, ratios in self.ratios.items()},
+        }
+
+    def _parts(self) -> list[tuple[Outcome, stats.Window]]:
+        """Replications with their windows; of a single run, its parts in order of arrival."""
+        if len(self.outcomes) > 1:
+            return list(zip(self.outcomes, self.windows, strict=True))
+        return [(self.outcomes[0], part) for part in stats.parts(self.records, self.windows[0])]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per request of the first replication."""
+        import pandas as pd
+
+        return pd.DataFrame(self.request_columns())
+
+    def request_columns(self) -> dict[str, Any]:
+        """Column name -> values, one per request of the first replication."""
+        records = self.records
+        status = np.where(np.isnan(records.finish_s), "unfinished", "completed").astype(object)
+        status[records.refused > 0] = "refused"
+        names = ("arrival_s", "input_len", "output_len", "queue_s", "ttft_s", "tpot_s", "e2e_s")
+        more = ("cached_tokens", "preemptions", "replica")
+        columns = {name: getattr(records, name) for name in (*names, *more)}
+        return {"request": np.arange(len(records)), **columns, "status": status}
+
+
+def _latencies(outcomes: Sequence[Outcome], windows: Sequence[stats.Window]) -> dict[str, dict[str, float | None]]:
+    """Mean and percentiles of every metric in these windows [s]."""
+    pairs = list(zip(outcomes, windows, strict=True))
+
+    def of(name: str) -> Array:
+        return np.concatenate([getattr(one.records, name)[window.chosen] for one, window in pairs])
+
+    gaps = [_within(one.gaps, window) for one, window in pairs]
+    tokens = stats.summary(np.concatenate([gap for gap, _ in gaps]), np.concatenate([weight for _, weight in gaps]))
+    return {name: tokens if name == "itl_s" else stats.summary(of(name)) for name in METRICS}
+
+
+def _within(gaps: Gaps, window: stats.Window) -> tuple[Array, Array]:
+    """Times between tokens that end in a window, and their weights."""
+    kept = (gaps.at_s >= window.start_s) & (gaps.at_s <= window.end_s)
+    return gaps.gap_s[kept], gaps.weights[kept]

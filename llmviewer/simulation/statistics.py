@@ -1,0 +1,212 @@
+"""What users and the owner of a server see in a run: latencies, throughput, load; without its warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llmviewer.core.counts import Array
+from llmviewer.simulation.limits import QUANTILES, Limit
+from llmviewer.simulation.requests import Records, Whole
+from llmviewer.simulation.run import Outcome
+
+#: Latencies of requests, in the order of results.
+LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
+#: Requests of a batch of MSER-5, and the largest share of a run that it may cut.
+MSER_BATCH, MOST_CUT = 5, 0.5
+#: Parts of a single run from which intervals are taken (batch means).
+PARTS = 20
+#: A queue grows where each of the last two thirds of the arrivals leaves this share of itself behind, and both together
+#: more than so many standard deviations of a Poisson count.
+GROWING_SHARE, DEVIATIONS = 0.02, 2.0
+
+Chosen = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Window:
+    """The part of a run that is judged.  start_s, end_s: limits [s].  chosen: requests whose latencies count."""
+
+    start_s: float
+    end_s: float
+    chosen: Chosen
+
+    @property
+    def length_s(self) -> float:
+        """Its length [s]."""
+        return self.end_s - self.start_s
+
+    def overlap_s(self, starts: Array, ends: Array) -> Array:
+        """Time of intervals within the window [s]; 0 where one has no beginning, to the end where it has no end."""
+        begun = np.where(np.isnan(starts), np.inf, starts)
+        ended = np.where(np.isnan(ends), np.inf, ends)
+        found: Array = np.maximum(np.minimum(ended, self.end_s) - np.maximum(begun, self.start_s), 0.0)
+        return found
+
+
+def warm_up_s(records: Records) -> float:
+    """Time at which the system has warmed up, by MSER-5: the cut after which the mean E2E latency is known best.
+
+    White, Simulation 69(6), 1997: over means of five requests, the cut that minimises the sum of squared deviations of
+    the rest over its squared number; at most half of the run.
+    """
+    answered = np.flatnonzero(~np.isnan(records.e2e_s))
+    count = len(answered) // MSER_BATCH
+    if count < 4:
+        return 0.0
+    means = records.e2e_s[answered[: count * MSER_BATCH]].reshape(count, MSER_BATCH).mean(axis=1)
+    left = np.arange(count, 0.0, -1.0)
+    sums, squares = (np.cumsum(values[::-1])[::-1] for values in (means, means**2))
+    error = (squares - sums**2 / left) / left**2
+    cut = int(np.argmin(error[: int(count * MOST_CUT) + 1]))
+    return float(records.arrival_s[answered[cut * MSER_BATCH]]) if cut else 0.0
+
+
+def whole_run(records: Records) -> Window:
+    """All of a run, from the first arrival to the last answer: of a burst or a trace."""
+    ended = records.finish_s[~np.isnan(records.finish_s)]
+    chosen = ~np.isnan(records.finish_s)
+    return Window(start_s=0.0, end_s=float(np.max(ended, initial=0.0)), chosen=chosen)
+
+
+def steady_window(records: Records, start_s: float, *, closed: bool) -> Window:
+    """The run from a time on, as long as requests arrive.
+
+    closed: of a closed loop, whose requests at the end have fewer beside them: those count that ended before.
+    """
+    known = records.arrival_s[~np.isnan(records.arrival_s)]
+    end_s = float(np.max(known, initial=0.0))
+    chosen = (records.arrival_s >= start_s) & ~np.isnan(records.finish_s)
+    if closed:
+        chosen &= records.finish_s <= end_s
+    return Window(start_s=start_s, end_s=end_s, chosen=chosen)
+
+
+def parts(records: Records, window: Window) -> list[Window]:
+    """PARTS parts of a window with equally many requests each, in order of arrival; one where there are too few."""
+    chosen = np.flatnonzero(window.chosen)
+    if len(chosen) < PARTS * 10:
+        return [window]
+    found = []
+    for part in np.array_split(chosen[np.argsort(records.arrival_s[chosen], kind="stable")], PARTS):
+        mask = np.zeros(len(window.chosen), dtype=np.bool_)
+        mask[part] = True
+        limits = records.arrival_s[part]
+        found.append(Window(start_s=float(limits.min()), end_s=float(limits.max()), chosen=mask))
+    return found
+
+
+def summary(values: Array, weights: Array | None = None) -> dict[str, float | None]:
+    """Mean and percentiles of latencies [s]; null where there is none.  weights: how often each occurs."""
+    known = ~np.isnan(values)
+    values, weights = values[known], None if weights is None else weights[known]
+    if not len(values):
+        return {"mean": None, **dict.fromkeys(QUANTILES)}
+    if weights is None:
+        found = np.quantile(values, list(QUANTILES.values()))
+        return {"mean": float(values.mean()), **dict(zip(QUANTILES, map(float, found), strict=True))}
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    places = np.searchsorted(reached, np.array(list(QUANTILES.values())) * reached[-1])
+    found = values[order][np.minimum(places, len(values) - 1)]
+    return {
+        "mean": float(np.average(values, weights=weights)),
+        **dict(zip(QUANTILES, map(float, found), strict=True)),
+    }
+
+
+def in_system(records: Records, times: Array) -> Whole:
+    """Requests that have arrived and not ended at each of these times."""
+    arrived = np.sort(records.arrival_s[records.refused == 0])
+    ended = np.sort(records.finish_s[~np.isnan(records.finish_s)])
+    counts: Whole = np.searchsorted(arrived, times, "right") - np.searchsorted(ended, times, "right")
+    return counts
+
+
+def is_saturated(records: Records) -> bool:
+    """Whether requests arrive faster than they are answered: their number in the system grows without end.
+
+    It must have grown in the second and in the third of three parts of the arrivals, by GROWING_SHARE of the requests
+    that arrived there, and in both together by more than DEVIATIONS standard deviations of a Poisson count.
+    """
+    accepted = records.refused == 0
+    if not accepted.any():
+        return False
+    times = np.max(records.arrival_s[accepted]) * np.array([1.0, 2.0, 3.0]) / 3.0
+    present, count = in_system(records, times), float(accepted.sum())
+    grown = np.diff(present)
+    return bool(np.all(grown > GROWING_SHARE * count / 3.0) and grown.sum() > DEVIATIONS * np.sqrt(count * 2.0 / 3.0))
+
+
+def sustained_rate(records: Records) -> float:
+    """Requests per second that a saturated system ends in the second half of the time in which requests arrive."""
+    last = float(np.nanmax(records.arrival_s))
+    ended = np.count_nonzero((records.finish_s > 0.5 * last) & (records.finish_s <= last))
+    return ended / (0.5 * last) if last else 0.0
+
+
+def capacity(records: Records) -> float:
+    """Requests per second of a burst, from the first tenth of the answers to the last but one tenth [1/s]."""
+    ended = np.sort(records.finish_s[~np.isnan(records.finish_s)])
+    first, last = len(ended) // 10, len(ended) - 1 - len(ended) // 10
+    passed = float(ended[last] - ended[first]) if len(ended) else 0.0
+    return (last - first) / passed if passed > 0.0 else 1.0
+
+
+def load(outcome: Outcome, window: Window) -> dict[str, float]:
+    """Throughput, utilization and occupancy in a window, by key of the result."""
+    records, length = outcome.records, max(window.length_s, np.finfo(np.float64).tiny)
+    ended = (records.finish_s > window.start_s) & (records.finish_s <= window.end_s)
+    prompts = float(records.input_len[window.chosen].sum())
+    return {
+        "output_tokens_per_s": float(records.output_len[ended].sum()) / length,
+        "requests_per_s": float(np.count_nonzero(ended)) / length,
+        "running_mean": float(window.overlap_s(records.start_s, records.finish_s).sum()) / length,
+        "waiting_mean": float(_waiting_s(records, window).sum()) / length,
+        "utilization": _utilization(outcome, window),
+        "kv_cache_occupancy_mean": _occupancy(outcome, window),
+        "preemptions": int(records.preemptions.sum()),
+        "prefix_hit_rate": float(records.cached_tokens[window.chosen].sum()) / prompts if prompts else 0.0,
+    }
+
+
+def _waiting_s(records: Records, window: Window) -> Array:
+    accepted = np.where(records.refused == 0, records.arrival_s, np.nan)
+    return window.overlap_s(accepted, records.start_s)
+
+
+def _utilization(outcome: Outcome, window: Window) -> float:
+    """Mean over replicas of the share of the time in which each runs a step."""
+    busy = [float(window.overlap_s(line.start_s, line.end_s).sum()) for line in outcome.timelines]
+    return float(np.mean(busy)) / window.length_s if window.length_s else 0.0
+
+
+def _occupancy(outcome: Outcome, window: Window) -> float:
+    """Mean share of KV-cache blocks that requests hold."""
+    held = [
+        float((window.overlap_s(line.start_s, line.end_s) * line.used_blocks).sum()) / blocks
+        for line, blocks in zip(outcome.timelines, outcome.blocks, strict=True)
+    ]
+    return float(np.mean(held)) / window.length_s if window.length_s else 0.0
+
+
+def meets(records: Records, chosen: Chosen, limits: Sequence[Limit]) -> Chosen:
+    """Requests within all limits, each held to their seconds; shape (requests,)."""
+    kept = chosen.copy()
+    for one in limits:
+        values = getattr(records, one.metric)
+        kept &= np.isnan(values) | (values <= one.seconds)
+    return kept
+
+
+def broken(latencies: Mapping[str, Mapping[str, float | None]], limits: Sequence[Limit]) -> tuple[Limit, ...]:
+    """Limits that the statistics of a run exceed."""
+    found = []
+    for one in limits:
+        value = latencies[one.metric][one.statistic]
+        if value is None or value > one.seconds:
+            found.append(one)
+    return tuple(found)
