@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from inspect import Parameter, signature
 from typing import Annotated, Any
 
@@ -13,6 +14,11 @@ from llmviewer.simulation.options import LOAD, LoadKind
 from llmviewer.techniques.panels import Panel
 
 
+def _parsed(parse: Callable[[str], object], text: object) -> object:
+    """The value of an option; its default is a number already."""
+    return parse(text) if isinstance(text, str) else text
+
+
 def annotation(name: str) -> Any:
     """Typer annotation of an option of a load; its value is checked where Python callers' are."""
     option = LOAD[name]
@@ -21,13 +27,11 @@ def annotation(name: str) -> Any:
         return Annotated[bool, typer.Option(spelling, help=option.help, rich_help_panel=Panel.LOAD.value)]
     more: dict[str, Any] = {}
     if option.kind is LoadKind.WHOLE:
-        more = {"parser": arguments.parse_size, "metavar": option.kind.value}
+        more = {"parser": partial(_parsed, arguments.parse_size), "metavar": option.kind.value}
     if option.kind is LoadKind.NUMBER:
-        more = {"parser": arguments.parse_number, "metavar": option.kind.value}
+        more = {"parser": partial(_parsed, arguments.parse_number), "metavar": option.kind.value}
     kind = str if option.kind is LoadKind.TEXT else object
-    return Annotated[
-        kind | None, typer.Option(spelling, help=option.help, rich_help_panel=Panel.LOAD.value, **more)
-    ]
+    return Annotated[kind | None, typer.Option(spelling, help=option.help, rich_help_panel=Panel.LOAD.value, **more)]
 
 
 def with_load_options(command: Callable[..., int]) -> Callable[..., int]:

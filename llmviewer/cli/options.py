@@ -119,7 +119,7 @@ def with_run_options(command: Callable[..., int]) -> Callable[..., int]:
             annotation=annotation(name),
         )
         for name, declaration in OPTIONS.items()
-        if declaration.group != "workload"
+        if declaration.group != "workload" and name not in declared.parameters
     ]
 
     def run(**words: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from llmviewer.cli import options as opt
 from llmviewer.cli import views
 from llmviewer.cli.load_options import with_load_options
 from llmviewer.cli.output import check_not_an_input, check_writable, open_output
-from llmviewer.simulation.call import ENGINE, simulate
+from llmviewer.simulation.call import BATCHING, ENGINE, simulate
 from llmviewer.simulation.result import Simulation
 
 #: Exit status after an interrupt, as of a shell: 128 + SIGINT.
@@ -24,6 +25,7 @@ def command(
     model: opt.Model,
     hardware: opt.Hardware,
     engine: opt.annotation("engine") = ENGINE,  # type: ignore[valid-type]
+    batching: opt.annotation("batching") = BATCHING,  # type: ignore[valid-type]
     timeline: Annotated[
         str | None, typer.Option("--timeline", help="Also write the steps and requests to this file, for Perfetto.")
     ] = None,
@@ -40,7 +42,7 @@ def command(
     if timeline is not None:
         check_not_an_input(timeline, (model, hardware))
         check_writable(timeline)
-    made = simulate(model, hardware, engine=engine, **options)
+    made = simulate(model, hardware, engine=engine, batching=batching, **options)
     if timeline is not None:
         _write_timeline(made, timeline)
     views.show(_views(made), kind, output)
@@ -60,7 +62,12 @@ def request_rows(made: Simulation) -> Sequence[Mapping[str, Any]]:
     """One row per request."""
     columns = {name: values.tolist() for name, values in made.request_columns().items()}
     rows = (dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True))
-    return [{name: None if value != value else value for name, value in row.items()} for row in rows]  # NaN: no value
+    return [{name: _cell(value) for name, value in row.items()} for row in rows]
+
+
+def _cell(value: Any) -> Any:
+    """The value of a cell; None for what has not happened."""
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _write_timeline(made: Simulation, path: str) -> None:

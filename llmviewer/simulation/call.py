@@ -26,8 +26,8 @@ from llmviewer.simulation.run import Outcome, simulate_requests
 from llmviewer.simulation.traffic import Traffic
 from llmviewer.techniques.options import OPTIONS
 
-#: Engine of a server where none is named.
-ENGINE = "vllm"
+#: Options of a server that differ from those of an analysis unless the user sets them.
+ENGINE, BATCHING = "vllm", "continuous"
 #: Metric of a simulation -> metric of an analysis whose interval it has.
 CALIBRATED = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "itl_s": "tpot_s", "e2e_s": "e2e_s", "queue_s": "ttft_s"}
 
@@ -41,7 +41,9 @@ def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
     Raises UserError.
     """
     words = load.checked({name: value for name, value in options.items() if name in load.LOAD})
-    chosen = {"engine": ENGINE} | {name: value for name, value in options.items() if name not in load.LOAD}
+    chosen = {"engine": ENGINE, "batching": BATCHING} | {
+        name: value for name, value in options.items() if name not in load.LOAD
+    }
     traffic, limits = load.traffic_of(words), load.limits_of(words)
     if words["find_rate"] and not traffic.is_open:
         raise UserError("find_rate needs an open loop; give request_rate, trace or rate_curve")
@@ -183,8 +185,7 @@ def _ratios(one: Configuration, made: Simulation) -> dict[str, dict[str, tuple[f
     requests, pool = made.records, made.fleet.answering
     running = stats.load(made.outcomes[0], made.windows[0])["running_mean"] / pool.replicas
     sizes = (max(round(value), 1) for value in (running, requests.input_len.mean(), requests.output_len.mean()))
-    steady = one if "batching" in one.options.techniques else one.with_option("batching", "continuous")
-    found = interval.metric_ratios(steady.answer(api.request(*sizes)).analysis)
+    found = interval.metric_ratios(one.answer(api.request(*sizes)).analysis)
     return {
         name: {
             level: (float(found[own][low, 0]), float(found[own][high, 0]))
@@ -199,7 +200,10 @@ def _sign(function: Any) -> None:
     """Give a call the names and defaults of all its options."""
     own = [one for one in signature(function).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
     names = {name: option.default for name, option in load.LOAD.items()}
-    names |= {name: one.default for name, one in OPTIONS.items() if one.group != "workload"} | {"engine": ENGINE}
+    names |= {name: one.default for name, one in OPTIONS.items() if one.group != "workload"} | {
+        "engine": ENGINE,
+        "batching": BATCHING,
+    }
     added = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in names.items()]
     function.__signature__ = signature(function).replace(parameters=[*own, *added])
 

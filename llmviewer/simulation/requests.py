@@ -49,7 +49,7 @@ class Records:
 
     start_s: when its first prompt token was scheduled.  first_token_s, finish_s: as the user sees them, host time
     included.  cached_tokens: prompt tokens found in the prefix cache.  preemptions: how often it was preempted.
-    replica: index of the replica that decoded it.  refused: reason for which the engine refuses it (run.REFUSALS), or 0.
+    replica: index of the replica that decoded it.  refused: why the engine refuses it (run.REFUSALS), or 0.
     host_s: time of the host before a request reaches the scheduler [s].
     """
 

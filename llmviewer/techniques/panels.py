@@ -9,6 +9,7 @@ class Panel(Enum):
     """Sections of `--help`, in their order; COMMON has the options that most questions need."""
 
     COMMON = "Common options"
+    LOAD = "Load"
     WORKLOAD = "Workload"
     HARDWARE = "Hardware and scale"
     PRECISION = "Precision and compression"
