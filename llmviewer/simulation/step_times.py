@@ -7,38 +7,49 @@ from math import frexp
 
 import numpy as np
 
+from llmviewer.analysis.system import Drafter
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
 from llmviewer.simulation.cache_capacity import CacheCapacity, cache_capacity
-from llmviewer.simulation.pass_tables import DECODE_KNOTS, PartTable, Passes, Sizes, part_tables
+from llmviewer.simulation.evaluated_passes import Passes, Sizes, decode_knots, stage_tables
+from llmviewer.simulation.pass_tables import StageTable
+from llmviewer.simulation.surfaces import Knots
 
 #: Longest context of a table [token]; steps over longer ones are extrapolated.
 LONGEST_CONTEXT = 2.0**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Drafting:
+    """A draft model: its stage, its passes in a round, and whether it prefills prompts for a cache of its own."""
+
+    stage: StageTable
+    passes: float
+    caches: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTimes:
     """Times of the steps of one replica [s].
 
-    tokens_per_round: expected tokens of one decode step of a sequence.  request_s: host time of a request before its
-    first token.  host_s: time of the host to launch a step of more than graph_tokens tokens, which has no CUDA graph
-    and takes at least as long.  steps, kernels: all time but the host's wait, and that of kernels.  rows: sequences ->
-    time of a decode step over their total context, made when first asked for.
+    tokens_per_round: expected tokens of one decode step of a sequence, which with speculation is a round of draft
+    passes and a verification.  request_s: host time of a request before its first token.  outside_s: of a round,
+    outside kernels.  rows: sequences -> times of a decode step over their total context, made when first asked for.
     """
 
     tokens_per_round: float
     request_s: float
-    host_s: float
-    graph_tokens: float
-    steps: PartTable
-    kernels: PartTable
+    outside_s: float
+    stages: tuple[StageTable, ...]
+    drafts: tuple[Drafting, ...]
+    means: Knots
     rows: list[list[tuple[float, float]] | None] = field(repr=False)
 
     def decode_s(self, sequences: int, context: float) -> float:
         """Time of one decode step of `sequences` sequences over `context` cached tokens in total [s]."""
         mantissa, octave = frexp(context / sequences + 1.0)
         row = self.rows[sequences] or self._row(sequences)
-        base, rise = row[DECODE_KNOTS * octave + int(2 * DECODE_KNOTS * mantissa) - 2 * DECODE_KNOTS]
+        base, rise = row[4 * octave + int(8.0 * mantissa) - 8]
         return base + rise * context
 
     def mixed_s(self, sequences: int, context: float, tokens: int, pairs: float, prompts: int) -> float:
@@ -49,24 +60,33 @@ class StepTimes:
         """
         if not tokens:
             return self.decode_s(sequences, context)
-        size, mean = (sequences + tokens, sequences + prompts), context / sequences if sequences else 0.0
-        seconds = self.steps.seconds(size, sequences, mean, tokens, pairs)
-        if size[0] > self.graph_tokens:
-            waiting = self.host_s - self.kernels.seconds(size, sequences, mean, tokens, pairs)
-            return seconds + waiting if waiting > 0.0 else seconds
+        mean = context / sequences if sequences else 0.0
+        seconds = self.stages[0].seconds(sequences, mean, tokens, pairs, prompts)
+        if self.drafts:
+            seconds += self._drafts_s(sequences, mean, tokens, pairs)
+        return seconds
+
+    def _drafts_s(self, sequences: int, mean: float, tokens: int, pairs: float) -> float:
+        """Draft passes of the decoding sequences, and prompt tokens in the caches of draft models [s]."""
+        seconds = self.outside_s if sequences else 0.0
+        for draft in self.drafts:
+            if sequences:
+                seconds += draft.passes * draft.stage.seconds(sequences, mean, 0, 0.0, 0)
+            if tokens and draft.caches:
+                seconds += draft.stage.seconds(0, 0.0, tokens, pairs, 0)
         return seconds
 
     def _row(self, sequences: int) -> list[tuple[float, float]]:
         """Decode steps of so many sequences: per segment of the mean context, k0 + k1 x total context."""
-        mean, size = self.steps.decodes.knots[:-1], (sequences, sequences)
-        steps, kernels = (
-            np.array([table.seconds(size, sequences, x, 0, 0.0) for x in mean]) for table in (self.steps, self.kernels)
+        first, last = (
+            np.array(
+                [self.stages[0].seconds(sequences, x, 0, 0.0, 0) + self._drafts_s(sequences, x, 0, 0.0) for x in means]
+            )
+            for means in (self.means.first, self.means.last)
         )
-        if sequences > self.graph_tokens:
-            steps = steps + np.maximum(self.host_s - kernels, 0.0)
-        context = np.array(mean) * sequences
-        rise = np.diff(steps) / np.diff(context)
-        row = list(zip((steps[:-1] - rise * context[:-1]).tolist(), rise.tolist(), strict=True))
+        rise = (last - first) / (self.means.last - self.means.first) / sequences
+        base = first - rise * self.means.first * sequences
+        row = list(zip(base.tolist(), rise.tolist(), strict=True))
         self.rows[sequences] = row
         return row
 
@@ -75,17 +95,24 @@ def step_times(configuration: Configuration) -> StepTimes:
     """Times of the steps of one replica of a configuration.  Raises UserError for what they do not price."""
     check(configuration)
     model, system, capacity = configuration.model, configuration.system, cache_capacity(configuration)
-    passes = Passes(model=model, system=system, decode=system.generation.shape, sizes=_sizes(capacity))
-    steps, kernels = part_tables(passes)
+    sizes, generation = _sizes(capacity), system.generation
+    passes = Passes(model=model, system=system, decode=generation.shape, sizes=sizes)
     return StepTimes(
-        tokens_per_round=1.0,
+        tokens_per_round=float(np.max(generation.tokens)),
         request_s=system.engine.request_s,
-        host_s=passes.host_s,
-        graph_tokens=system.engine.graph_tokens,
-        steps=steps,
-        kernels=kernels,
+        outside_s=float(np.max(system.outside_kernels_s)),
+        stages=stage_tables(passes),
+        drafts=tuple(_drafting(one, sizes) for one in system.drafters),
+        means=decode_knots(sizes),
         rows=[None] * (capacity.max_sequences + 1),
     )
+
+
+def _drafting(one: Drafter, sizes: Sizes) -> Drafting:
+    """The tables of a draft model."""
+    draft = one.draft
+    (stage,) = stage_tables(Passes(model=draft.model, system=one.system, decode=draft.shape, sizes=sizes))
+    return Drafting(stage=stage, passes=float(np.max(draft.passes)), caches=draft.caches)
 
 
 def _sizes(capacity: CacheCapacity) -> Sizes:
@@ -103,7 +130,7 @@ def check(configuration: Configuration) -> None:
         (model.is_encoder or model.encoder is not None, f"{model.name} is no decoder-only model; allowed: decoders"),
         (system.generation.branches is not None, "--branches is not simulated; remove it"),
         (system.parallelism.pipeline > 1, "--pipeline-parallel-size is not simulated; use tensor parallelism"),
-        (bool(system.drafters), "speculation is not simulated; remove it"),
+        (len(configuration.candidates) > 1, "several numbers of draft tokens are not simulated; give one"),
         (system.copies_beside or system.policy is not None, "--offload is not simulated; remove it"),
         (system.chip.points > 1, "hypothetical chips are not simulated; give one chip"),
     )
