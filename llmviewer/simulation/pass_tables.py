@@ -16,45 +16,68 @@ from math import frexp
 
 from llmviewer.simulation.surfaces import Surface
 
-#: Knots of contexts per octave of decode steps and of prompts; constants, as every access reads them.
-DECODE_KNOTS, PROMPT_KNOTS = 4, 2
+#: Knots of contexts per octave, of decode steps and of prompts; all accesses below contain them as numbers.
+DECODE_KNOTS, PROMPT_KNOTS = 4, 4
+#: Most tokens of a chunk that a decode kernel may run, differently where there are no other sequences.
+SHORT_CHUNK = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartTable:
     """One quantity of passes as a sum of parts [s]; see the module.
 
-    tokens, logits: lists over whole numbers.  decodes: over sequences and their mean context.  chunk: tokens of one
-    prompt over those before them.  packed: tokens of several whole prompts over their mean length less 1.
+    tokens, logits: lists over whole numbers.  states: work on recurrent states, over sequences and tokens less 1; None
+    without any.  decodes, beside: over sequences and their mean context, alone and beside prompts.  chunk, alone:
+    tokens of one prompt over those before them, and SHORT_CHUNK tokens without other sequences.  packed: tokens of
+    several whole prompts over their mean length less 1.
     """
 
     tokens: list[float]
     logits: list[float]
+    states: Surface | None
     decodes: Surface
+    beside: Surface
     chunk: Surface
+    alone: Surface
     packed: Surface
 
     def seconds(self, tokens: int, logits: int, sequences: int, context: float, prompt: int, pairs: float) -> float:
         """The quantity of a pass: all tokens and rows of logits, mean context of the sequences, prompt tokens.
 
-        pairs: that the prompt tokens attend to; fewer than those of one prompt of so many tokens mean several prompts
-        of equal length, which is said of them.
+        pairs: that the prompt tokens attend to.  Fewer than those of one prompt of so many tokens mean several prompts,
+        which are taken to be of equal length.
         """
         seconds = self.tokens[tokens] + self.logits[logits]
         if sequences:
-            surface = self.decodes
+            surface = self.beside if prompt else self.decodes
             mantissa, octave = frexp(context + 1.0)
             k0, k1, k2, k3 = surface.cells[surface.segments[sequences]][4 * octave + int(8.0 * mantissa) - 8]
             seconds += k0 + k1 * sequences + (k2 + k3 * sequences) * context
         if prompt:
             keys = pairs / prompt
-            x, surface = keys - 0.5 * (prompt + 1), self.chunk
+            x = keys - 0.5 * (prompt + 1)
             if x < 0.0:
                 x, surface = 2.0 * keys - 2.0, self.packed
+            else:
+                surface = self.chunk if sequences or prompt > SHORT_CHUNK else self.alone
             mantissa, octave = frexp(x + 1.0)
-            k0, k1, k2, k3 = surface.cells[surface.segments[prompt]][2 * octave + int(4.0 * mantissa) - 4]
+            k0, k1, k2, k3 = surface.cells[surface.segments[prompt]][4 * octave + int(8.0 * mantissa) - 8]
             seconds += k0 + k1 * prompt + (k2 + k3 * prompt) * x
+        if self.states is not None:
+            seconds += _states(self.states, tokens, sequences, prompt, pairs)
         return seconds
+
+
+def _states(surface: Surface, tokens: int, sequences: int, prompt: int, pairs: float) -> float:
+    """Work on the states of all sequences, those of prompts included."""
+    if prompt:
+        before = pairs / prompt - 0.5 * (prompt + 1)
+        sequences += 1 if before >= 0.0 else round(prompt / (2.0 * pairs / prompt - 1.0))
+    last = len(surface.segments) - 1
+    sequences, x = min(sequences, last), tokens - 1.0
+    mantissa, octave = frexp(tokens)
+    k0, k1, k2, k3 = surface.cells[surface.segments[sequences]][4 * octave + int(8.0 * mantissa) - 8]
+    return k0 + k1 * sequences + (k2 + k3 * sequences) * x
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +106,13 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StageTable:
-    """Times of passes on one pipeline stage.
+class ModelTable:
+    """Times of one model's passes.
 
     steps, kernels: of each form of latent attention, naive and absorbed, or of the only one: all time but what hides
     behind kernels, and kernels alone.  waits: times of the host that hide behind kernels: more than so many tokens ->
-    seconds.  waiting: most tokens of a pass whose kernels may be shorter than these.  new: tokens of a decode step.
+    seconds.  waiting: most tokens of a pass whose kernels may be shorter than these.  new, rows: tokens and rows of
+    logits of one sequence's decode pass.
     """
 
     steps: tuple[PartTable, ...]

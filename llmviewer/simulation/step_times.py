@@ -11,9 +11,10 @@ from llmviewer.analysis.system import Drafter
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
 from llmviewer.simulation.cache_capacity import CacheCapacity, cache_capacity
-from llmviewer.simulation.evaluated_passes import Passes, Sizes, decode_knots, stage_tables
-from llmviewer.simulation.pass_tables import StageTable
+from llmviewer.simulation.evaluated_passes import Passes, Sizes
+from llmviewer.simulation.pass_tables import ModelTable
 from llmviewer.simulation.surfaces import Knots
+from llmviewer.simulation.table_building import decode_knots, model_table
 
 #: Longest context of a table [token]; steps over longer ones are extrapolated.
 LONGEST_CONTEXT = 2.0**24
@@ -21,9 +22,9 @@ LONGEST_CONTEXT = 2.0**24
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Drafting:
-    """A draft model: its stage, its passes in a round, and whether it prefills prompts for a cache of its own."""
+    """A draft model: its tables, its passes in a round, and whether it prefills prompts for a cache of its own."""
 
-    stage: StageTable
+    table: ModelTable
     passes: float
     caches: bool
 
@@ -40,7 +41,7 @@ class StepTimes:
     tokens_per_round: float
     request_s: float
     outside_s: float
-    stages: tuple[StageTable, ...]
+    target: ModelTable
     drafts: tuple[Drafting, ...]
     means: Knots
     rows: list[list[tuple[float, float]] | None] = field(repr=False)
@@ -61,7 +62,7 @@ class StepTimes:
         if not tokens:
             return self.decode_s(sequences, context)
         mean = context / sequences if sequences else 0.0
-        seconds = self.stages[0].seconds(sequences, mean, tokens, pairs, prompts)
+        seconds = self.target.seconds(sequences, mean, tokens, pairs, prompts)
         if self.drafts:
             seconds += self._drafts_s(sequences, mean, tokens, pairs)
         return seconds
@@ -71,16 +72,16 @@ class StepTimes:
         seconds = self.outside_s if sequences else 0.0
         for draft in self.drafts:
             if sequences:
-                seconds += draft.passes * draft.stage.seconds(sequences, mean, 0, 0.0, 0)
+                seconds += draft.passes * draft.table.seconds(sequences, mean, 0, 0.0, 0)
             if tokens and draft.caches:
-                seconds += draft.stage.seconds(0, 0.0, tokens, pairs, 0)
+                seconds += draft.table.seconds(0, 0.0, tokens, pairs, 0)
         return seconds
 
     def _row(self, sequences: int) -> list[tuple[float, float]]:
         """Decode steps of so many sequences: per segment of the mean context, k0 + k1 x total context."""
         first, last = (
             np.array(
-                [self.stages[0].seconds(sequences, x, 0, 0.0, 0) + self._drafts_s(sequences, x, 0, 0.0) for x in means]
+                [self.target.seconds(sequences, x, 0, 0.0, 0) + self._drafts_s(sequences, x, 0, 0.0) for x in means]
             )
             for means in (self.means.first, self.means.last)
         )
@@ -101,7 +102,7 @@ def step_times(configuration: Configuration) -> StepTimes:
         tokens_per_round=float(np.max(generation.tokens)),
         request_s=system.engine.request_s,
         outside_s=float(np.max(system.outside_kernels_s)),
-        stages=stage_tables(passes),
+        target=model_table(passes),
         drafts=tuple(_drafting(one, sizes) for one in system.drafters),
         means=decode_knots(sizes),
         rows=[None] * (capacity.max_sequences + 1),
@@ -111,8 +112,8 @@ def step_times(configuration: Configuration) -> StepTimes:
 def _drafting(one: Drafter, sizes: Sizes) -> Drafting:
     """The tables of a draft model."""
     draft = one.draft
-    (stage,) = stage_tables(Passes(model=draft.model, system=one.system, decode=draft.shape, sizes=sizes))
-    return Drafting(stage=stage, passes=float(np.max(draft.passes)), caches=draft.caches)
+    table = model_table(Passes(model=draft.model, system=one.system, decode=draft.shape, sizes=sizes))
+    return Drafting(table=table, passes=float(np.max(draft.passes)), caches=draft.caches)
 
 
 def _sizes(capacity: CacheCapacity) -> Sizes:

@@ -1,4 +1,4 @@
-"""Times over whole numbers and contexts, linear between knots, which plain Python reads in a fraction of a microsecond."""
+"""Times over whole numbers and contexts, linear between knots, which plain Python reads in less than a microsecond."""
 
 from __future__ import annotations
 
