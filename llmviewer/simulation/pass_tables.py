@@ -20,6 +20,8 @@ from llmviewer.simulation.surfaces import Surface
 DECODE_KNOTS, PROMPT_KNOTS = 4, 4
 #: Most tokens of a chunk that a decode kernel may run, differently where there are no other sequences.
 SHORT_CHUNK = 16
+#: Tokens of the prompt beside which decoding sequences are evaluated; the effect of more is as large.
+PROMPT_BESIDE = 2048.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,9 +29,10 @@ class PartTable:
     """One quantity of passes as a sum of parts [s]; see the module.
 
     tokens, logits: lists over whole numbers.  states: work on recurrent states, over sequences and tokens less 1; None
-    without any.  decodes, beside: over sequences and their mean context, alone and beside prompts.  chunk, alone:
-    tokens of one prompt over those before them, and SHORT_CHUNK tokens without other sequences.  packed: tokens of
-    several whole prompts over their mean length less 1.
+    without any.  decodes, beside: over sequences and their mean context, alone and beside prompts; shared: further time
+    per prompt token, which finds less of its own in the L2.  chunk, alone: tokens of one prompt over those before them,
+    and SHORT_CHUNK tokens without other sequences.  packed: tokens of several whole prompts over their mean length
+    less 1.
     """
 
     tokens: list[float]
@@ -37,6 +40,7 @@ class PartTable:
     states: Surface | None
     decodes: Surface
     beside: Surface
+    shared: Surface
     chunk: Surface
     alone: Surface
     packed: Surface
@@ -51,8 +55,13 @@ class PartTable:
         if sequences:
             surface = self.beside if prompt else self.decodes
             mantissa, octave = frexp(context + 1.0)
-            k0, k1, k2, k3 = surface.cells[surface.segments[sequences]][4 * octave + int(8.0 * mantissa) - 8]
+            row, at = surface.segments[sequences], 4 * octave + int(8.0 * mantissa) - 8
+            k0, k1, k2, k3 = surface.cells[row][at]
             seconds += k0 + k1 * sequences + (k2 + k3 * sequences) * context
+            if prompt:
+                k0, k1, k2, k3 = self.shared.cells[row][at]
+                shared = k0 + k1 * sequences + (k2 + k3 * sequences) * context
+                seconds += shared * (prompt if prompt < PROMPT_BESIDE else PROMPT_BESIDE)
         if prompt:
             keys = pairs / prompt
             x = keys - 0.5 * (prompt + 1)

@@ -22,7 +22,15 @@ from llmviewer.simulation.evaluated_passes import (
     Sizes,
     prompts,
 )
-from llmviewer.simulation.pass_tables import DECODE_KNOTS, PROMPT_KNOTS, SHORT_CHUNK, Latent, ModelTable, PartTable
+from llmviewer.simulation.pass_tables import (
+    DECODE_KNOTS,
+    PROMPT_BESIDE,
+    PROMPT_KNOTS,
+    SHORT_CHUNK,
+    Latent,
+    ModelTable,
+    PartTable,
+)
 from llmviewer.simulation.surfaces import Knots, Surface, every_whole, grid, knots, surface, whole_knots
 from llmviewer.timing.engine_work import times_paid
 
@@ -30,8 +38,6 @@ from llmviewer.timing.engine_work import times_paid
 FORMS = (MlaForm.NAIVE, MlaForm.ABSORBED)
 #: Tokens of the passes from which the time of rows of logits is taken.
 LOGITS_TOKENS = 4096.0
-#: Tokens of the prompt beside which decoding sequences are measured.
-PROMPT_BESIDE = 2048.0
 #: Contexts at which engines change the number of blocks of keys of a task, all of them at knots [token].
 BLOCK_CHANGES = (127.0, 4096.0)
 
@@ -58,7 +64,9 @@ class _Builder:
         """The builder of tables that reach the largest passes."""
         shape, sizes = passes.decode, passes.sizes
         each = float(np.max(np.maximum(shape.new_tokens, shape.logit_positions)))
-        counts = whole_knots(int(np.ceil(sizes.sequences * each)) + sizes.tokens, 2048, 128, stairs=True)
+        counts = whole_knots(
+            int(np.ceil(sizes.sequences * each) + max(sizes.tokens, PROMPT_BESIDE)), 2048, 128, stairs=True
+        )
         one_each = prompts(counts, np.ones(len(counts)), 0.0)
         apart = passes.times(one_each, of=Selection(operators=passes.of_past))
         past = Selection(operators=passes.of_past | passes.attention, constants=("sequence",))
@@ -67,7 +75,7 @@ class _Builder:
     def tables(self) -> tuple[PartTable, PartTable]:
         """Tables of all time that does not hide behind kernels, and of kernels alone."""
         parts = (self.tokens(), self.logits(), self.states(), *self.decodes(), *self.chunks(), self.packed())
-        names = ("tokens", "logits", "states", "decodes", "beside", "chunk", "alone", "packed")
+        names = ("tokens", "logits", "states", "decodes", "beside", "shared", "chunk", "alone", "packed")
         one, other = (
             PartTable(**{name: part[quantity] for name, part in zip(names, parts, strict=True)})  # type: ignore[index]
             for quantity in (ALL, KERNELS)
@@ -98,18 +106,19 @@ class _Builder:
         found = self.passes.times(prompts(sequences, (x + 1.0) / sequences, 0.0), of=selection)
         return [surface(number, tokens, row) for row in found]
 
-    def decodes(self) -> tuple[list[Surface], list[Surface]]:
-        """Decoding sequences: alone, and beside prompts."""
+    def decodes(self) -> list[list[Surface]]:
+        """Decoding sequences: alone, beside a prompt of no tokens, and further time per prompt token."""
         shape, sizes = self.passes.decode, self.passes.sizes
         number, context = whole_knots(sizes.sequences, 16, 4, stairs=False), decode_knots(sizes)
         batch, cached = grid(number, context)
         group, tokens = self.passes.decoding(batch, cached), batch * shape.new_tokens
-        alone = self.passes.times(group, of=self.past) - self._with_tokens(tokens)
-        prompt = prompts(1.0, np.full(1, min(PROMPT_BESIDE, sizes.tokens)), 0.0)
-        all_tokens = tokens + prompt.new_tokens
-        beside = self.passes.times(group, prompt, of=self.past) - self._with_tokens(all_tokens)
-        beside -= self.passes.times(prompt, NO_PROMPT, of=self.past) - self._with_tokens(prompt.new_tokens)
-        return [surface(number, context, row) for row in alone], [surface(number, context, row) for row in beside]
+        found = [self.passes.times(group, of=self.past) - self._with_tokens(tokens)]
+        found.append(self.passes.times(group, NO_PROMPT, of=self.past) - self._with_tokens(tokens))
+        prompt = prompts(1.0, np.full(1, PROMPT_BESIDE), 0.0)
+        both = self.passes.times(group, prompt, of=self.past) - self._with_tokens(tokens + PROMPT_BESIDE)
+        alone = self.passes.times(prompt, NO_PROMPT, of=self.past) - self._with_tokens(prompt.new_tokens)
+        found.append((both - alone - found[1]) / PROMPT_BESIDE)
+        return [[surface(number, context, row) for row in rows] for rows in found]
 
     def chunks(self) -> tuple[list[Surface], list[Surface]]:
         """Tokens of one prompt beside other sequences; and a few tokens alone, which the decode kernel runs."""
