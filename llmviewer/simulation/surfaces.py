@@ -9,6 +9,8 @@ import numpy as np
 
 from llmviewer.core.counts import Array
 
+#: Contexts below which attention is a small part of a pass [token].
+SHORT = 63.0
 #: Coefficients of k0 + k1 n + (k2 + k3 n) x.
 Cell = tuple[float, float, float, float]
 
@@ -45,8 +47,9 @@ class Knots:
 
     @property
     def points(self) -> Array:
-        """Points at which a time is evaluated, ascending."""
-        return np.union1d(self.first, self.last)
+        """Points at which a time is evaluated, ascending: up to SHORT only one in every octave."""
+        ends = np.union1d(self.first, self.last)
+        return ends[(ends >= SHORT) | (np.log2(ends + 1.0) % 1.0 == 0.0)]
 
     def segment(self, x: float) -> int:
         """Index of the segment of x."""
@@ -55,8 +58,8 @@ class Knots:
 
 
 def knots(most: float, per_octave: int, jumps: tuple[float, float] = (0.0, 0.0)) -> Knots:
-    """Knots up to one octave beyond `most`.  jumps: limits of the x where a time jumps at knots."""
-    octaves = 2.0 ** np.arange(np.ceil(np.log2(most + 2.0)) + 1.0)
+    """Knots up to `most` or beyond.  jumps: limits of the x where a time jumps at knots."""
+    octaves = 2.0 ** np.arange(np.ceil(np.log2(most + 2.0)))
     first = (octaves[:, None] * (1.0 + np.arange(per_octave) / per_octave)).ravel() - 1.0
     end = np.append(first[1:], 2.0 * octaves[-1] - 2.0)  # within the last segment
     return Knots(
@@ -81,11 +84,17 @@ def grid(whole: Array, x: Knots) -> tuple[Array, Array]:
     return np.repeat(whole, len(points)), np.tile(points, len(whole))
 
 
+def between(known: Array, values: Array, wanted: Array) -> Array:
+    """Rows of `values`, known at ascending points, at others by interpolation; beyond the last one by extrapolation."""
+    at = np.clip(np.searchsorted(known, wanted, side="right") - 1, 0, len(known) - 2)
+    share = ((wanted - known[at]) / (known[at + 1] - known[at]))[:, None]
+    return np.asarray(values[at] * (1.0 - share) + values[at + 1] * share)
+
+
 def surface(whole: Array, x: Knots, values: Array) -> Surface:
     """The surface through values on a grid of knots (in the order of `grid`)."""
-    points = x.points
-    v = values.reshape(len(whole), len(points))
-    first, last = v[:, np.searchsorted(points, x.first)], v[:, np.searchsorted(points, x.last)]
+    v = values.reshape(len(whole), -1).T
+    first, last = between(x.points, v, x.first).T, between(x.points, v, x.last).T
     rise = (last - first) / (x.last - x.first)
     base = first - rise * x.first
     width = np.diff(whole)[:, None]

@@ -31,7 +31,7 @@ from llmviewer.simulation.pass_tables import (
     ModelTable,
     PartTable,
 )
-from llmviewer.simulation.surfaces import Knots, Surface, every_whole, grid, knots, surface, whole_knots
+from llmviewer.simulation.surfaces import Knots, Surface, between, every_whole, grid, knots, surface, whole_knots
 from llmviewer.timing.engine_work import times_paid
 
 #: Forms of latent attention, in the order of ModelTable.
@@ -111,14 +111,27 @@ class _Builder:
         shape, sizes = self.passes.decode, self.passes.sizes
         number, context = whole_knots(sizes.sequences, 16, 4, stairs=False), decode_knots(sizes)
         batch, cached = grid(number, context)
-        group, tokens = self.passes.decoding(batch, cached), batch * shape.new_tokens
-        found = [self.passes.times(group, of=self.past) - self._with_tokens(tokens)]
-        found.append(self.passes.times(group, NO_PROMPT, of=self.past) - self._with_tokens(tokens))
+        group, known = self.passes.decoding(batch, cached), self._with_tokens(batch * shape.new_tokens)
+        alone = self.passes.times(group, of=self.past) - known
+        beside = self.passes.times(group, NO_PROMPT, of=self.past) - known
+        shared = self._shared(number, context, beside)
+        return [[surface(number, context, row) for row in rows] for rows in (alone, beside, shared)]
+
+    def _shared(self, number: Array, context: Knots, beside: Array) -> Array:
+        """Further time of decodes and prompt together, per prompt token, from a few numbers of sequences."""
+        few = np.unique(np.append(number[number == 4.0 ** np.round(np.log2(number) / 2.0)], number[-1]))
+        batch, cached = grid(few, context)
         prompt = prompts(1.0, np.full(1, PROMPT_BESIDE), 0.0)
-        both = self.passes.times(group, prompt, of=self.past) - self._with_tokens(tokens + PROMPT_BESIDE)
-        alone = self.passes.times(prompt, NO_PROMPT, of=self.past) - self._with_tokens(prompt.new_tokens)
-        found.append((both - alone - found[1]) / PROMPT_BESIDE)
-        return [[surface(number, context, row) for row in rows] for rows in found]
+        tokens = batch * self.passes.decode.new_tokens + PROMPT_BESIDE
+        both = self.passes.times(self.passes.decoding(batch, cached), prompt, of=self.past) - self._with_tokens(tokens)
+        both -= self.passes.times(prompt, NO_PROMPT, of=self.past) - self._with_tokens(prompt.new_tokens)
+        chosen = np.isin(number, few)
+        return np.stack(
+            [
+                between(few, (row.reshape(len(few), -1) - own.reshape(len(number), -1)[chosen]) / PROMPT_BESIDE, number)
+                for row, own in zip(both, beside, strict=True)
+            ]
+        )
 
     def chunks(self) -> tuple[list[Surface], list[Surface]]:
         """Tokens of one prompt beside other sequences; and a few tokens alone, which the decode kernel runs."""
