@@ -17,7 +17,7 @@ from math import frexp
 from llmviewer.simulation.surfaces import Surface
 
 #: Knots of contexts per octave, of decode steps and of prompts; all accesses below contain them as numbers.
-DECODE_KNOTS, PROMPT_KNOTS = 4, 4
+DECODE_KNOTS, PROMPT_KNOTS = 8, 4
 #: Most tokens of a chunk that a decode kernel may run, differently where there are no other sequences.
 SHORT_CHUNK = 16
 #: Tokens of the prompt beside which decoding sequences are evaluated; the effect of more is as large.
@@ -30,9 +30,9 @@ class PartTable:
 
     tokens, logits: lists over whole numbers.  states: work on recurrent states, over sequences and tokens less 1; None
     without any.  decodes, beside: over sequences and their mean context, alone and beside prompts; shared: further time
-    per prompt token, which finds less of its own in the L2.  chunk, alone: tokens of one prompt over those before them,
-    and SHORT_CHUNK tokens without other sequences.  packed: tokens of several whole prompts over their mean length
-    less 1.
+    per prompt token, which finds less of its own in the L2.  chunk: tokens of one prompt over those before them; short,
+    alone: at most SHORT_CHUNK tokens beside other sequences and alone.  packed: tokens of several whole prompts over
+    their mean length less 1.
     """
 
     tokens: list[float]
@@ -42,6 +42,7 @@ class PartTable:
     beside: Surface
     shared: Surface
     chunk: Surface
+    short: Surface
     alone: Surface
     packed: Surface
 
@@ -55,7 +56,7 @@ class PartTable:
         if sequences:
             surface = self.beside if prompt else self.decodes
             mantissa, octave = frexp(context + 1.0)
-            row, at = surface.segments[sequences], 4 * octave + int(8.0 * mantissa) - 8
+            row, at = surface.segments[sequences], 8 * octave + int(16.0 * mantissa) - 16
             k0, k1, k2, k3 = surface.cells[row][at]
             seconds += k0 + k1 * sequences + (k2 + k3 * sequences) * context
             if prompt:
@@ -68,7 +69,7 @@ class PartTable:
             if x < 0.0:
                 x, surface = 2.0 * keys - 2.0, self.packed
             else:
-                surface = self.chunk if sequences or prompt > SHORT_CHUNK else self.alone
+                surface = self.chunk if prompt > SHORT_CHUNK else self.short if sequences else self.alone
             mantissa, octave = frexp(x + 1.0)
             k0, k1, k2, k3 = surface.cells[surface.segments[prompt]][4 * octave + int(8.0 * mantissa) - 8]
             seconds += k0 + k1 * prompt + (k2 + k3 * prompt) * x
@@ -85,7 +86,7 @@ def _states(surface: Surface, tokens: int, sequences: int, prompt: int, pairs: f
     last = len(surface.segments) - 1
     sequences, x = min(sequences, last), tokens - 1.0
     mantissa, octave = frexp(tokens)
-    k0, k1, k2, k3 = surface.cells[surface.segments[sequences]][4 * octave + int(8.0 * mantissa) - 8]
+    k0, k1, k2, k3 = surface.cells[surface.segments[sequences]][8 * octave + int(16.0 * mantissa) - 16]
     return k0 + k1 * sequences + (k2 + k3 * sequences) * x
 
 

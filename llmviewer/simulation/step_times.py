@@ -18,6 +18,8 @@ from llmviewer.simulation.table_building import decode_knots, model_table
 
 #: Longest context of a table [token]; steps over longer ones are extrapolated.
 LONGEST_CONTEXT = 2.0**24
+#: Relative distance from a line that is rounding.
+STRAIGHT = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,8 +52,9 @@ class StepTimes:
         """Time of one decode step of `sequences` sequences over `context` cached tokens in total [s]."""
         mantissa, octave = frexp(context / sequences + 1.0)
         row = self.rows[sequences] or self._row(sequences)
-        base, rise = row[4 * octave + int(8.0 * mantissa) - 8]
-        return base + rise * context
+        base, rise = row[8 * octave + int(16.0 * mantissa) - 16]
+        seconds = base + rise * context
+        return seconds if seconds > 0.0 else self._round_s(sequences, context / sequences)
 
     def mixed_s(self, sequences: int, context: float, tokens: int, pairs: float, prompts: int) -> float:
         """Time of one step that also prefills prompt tokens [s].
@@ -77,17 +80,24 @@ class StepTimes:
                 seconds += draft.table.seconds(0, 0.0, tokens, pairs, 0)
         return seconds
 
+    def _round_s(self, sequences: int, mean: float) -> float:
+        """A decode step of sequences with `mean` cached tokens each [s]."""
+        seconds = self.target.seconds(sequences, mean, 0, 0.0, 0)
+        return seconds + self._drafts_s(sequences, mean, 0, 0.0) if self.drafts else seconds
+
     def _row(self, sequences: int) -> list[tuple[float, float]]:
-        """Decode steps of so many sequences: per segment of the mean context, k0 + k1 x total context."""
-        first, last = (
-            np.array(
-                [self.target.seconds(sequences, x, 0, 0.0, 0) + self._drafts_s(sequences, x, 0, 0.0) for x in means]
-            )
-            for means in (self.means.first, self.means.last)
+        """Decode steps of so many sequences: per segment of the mean context, k0 + k1 x total context.
+
+        NaN where a segment is no line, as the host stops waiting for kernels within it.
+        """
+        first, last = self.means.first, self.means.last
+        one, middle, other = (
+            np.array([self._round_s(sequences, x) for x in means.tolist()])
+            for means in (first, 0.5 * (first + last), last)
         )
-        rise = (last - first) / (self.means.last - self.means.first) / sequences
-        base = first - rise * self.means.first * sequences
-        row = list(zip(base.tolist(), rise.tolist(), strict=True))
+        rise = (other - one) / (last - first)
+        base = np.where(np.abs(one + other - 2.0 * middle) <= STRAIGHT * middle, one - rise * first, np.nan)
+        row = list(zip(base.tolist(), (rise / sequences).tolist(), strict=True))
         self.rows[sequences] = row
         return row
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from llmviewer.core.counts import Array
 
-#: Contexts below which attention is a small part of a pass [token].
-SHORT = 63.0
+#: Contexts below which attention is a small part of a pass, and from which on it has no more kinks [token].
+SHORT, LONG = 63.0, 8191.0
 #: Coefficients of k0 + k1 n + (k2 + k3 n) x.
 Cell = tuple[float, float, float, float]
 
@@ -47,9 +47,11 @@ class Knots:
 
     @property
     def points(self) -> Array:
-        """Points at which a time is evaluated, ascending: up to SHORT only one in every octave."""
+        """Points at which a time is evaluated, ascending: up to SHORT only one in every octave, from LONG on four."""
         ends = np.union1d(self.first, self.last)
-        return ends[(ends >= SHORT) | (np.log2(ends + 1.0) % 1.0 == 0.0)]
+        places = np.log2(ends + 1.0) % 1.0
+        quarters = np.round(2.0**places * 4.0, 6) % 1.0 == 0.0
+        return ends[np.where(ends < SHORT, places == 0.0, (ends < LONG) | quarters)]
 
     def segment(self, x: float) -> int:
         """Index of the segment of x."""

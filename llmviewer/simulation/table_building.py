@@ -34,8 +34,11 @@ from llmviewer.simulation.pass_tables import (
 from llmviewer.simulation.surfaces import Knots, Surface, between, every_whole, grid, knots, surface, whole_knots
 from llmviewer.timing.engine_work import times_paid
 
-#: Forms of latent attention, in the order of ModelTable.
-FORMS = (MlaForm.NAIVE, MlaForm.ABSORBED)
+#: Sequences of which all numbers are evaluated, then numbers per octave.
+SPACING = (16, 8)
+#: Forms of latent attention in the order of ModelTable; decode steps alone are never naive, beside prompts they are
+#: smooth.
+FORMS = {MlaForm.NAIVE: (4, 2), MlaForm.ABSORBED: (16, 4)}
 #: Tokens of the passes from which the time of rows of logits is taken.
 LOGITS_TOKENS = 4096.0
 #: Contexts at which engines change the number of blocks of keys of a task, all of them at knots [token].
@@ -51,16 +54,18 @@ def decode_knots(sizes: Sizes) -> Knots:
 class _Builder:
     """Tables of the passes of one model in one form of latent attention.
 
-    counts: knots of tokens.  past: operators that depend on the past; their times for tokens alone are `with_tokens`.
+    spacing: sequences of which all numbers are evaluated, then numbers per octave.  counts: knots of tokens.
+    past: operators that depend on the past; their times for tokens alone are `with_tokens`.
     """
 
     passes: Passes
     counts: Array
     past: Selection
     with_tokens: Array
+    spacing: tuple[int, int]
 
     @staticmethod
-    def of(passes: Passes) -> _Builder:
+    def of(passes: Passes, spacing: tuple[int, int]) -> _Builder:
         """The builder of tables that reach the largest passes."""
         shape, sizes = passes.decode, passes.sizes
         each = float(np.max(np.maximum(shape.new_tokens, shape.logit_positions)))
@@ -70,12 +75,12 @@ class _Builder:
         one_each = prompts(counts, np.ones(len(counts)), 0.0)
         apart = passes.times(one_each, of=Selection(operators=passes.of_past))
         past = Selection(operators=passes.of_past | passes.attention, constants=("sequence",))
-        return _Builder(passes=passes, counts=counts, past=past, with_tokens=apart)
+        return _Builder(passes=passes, counts=counts, past=past, with_tokens=apart, spacing=spacing)
 
     def tables(self) -> tuple[PartTable, PartTable]:
         """Tables of all time that does not hide behind kernels, and of kernels alone."""
         parts = (self.tokens(), self.logits(), self.states(), *self.decodes(), *self.chunks(), self.packed())
-        names = ("tokens", "logits", "states", "decodes", "beside", "shared", "chunk", "alone", "packed")
+        names = ("tokens", "logits", "states", "decodes", "beside", "shared", "chunk", "short", "alone", "packed")
         one, other = (
             PartTable(**{name: part[quantity] for name, part in zip(names, parts, strict=True)})  # type: ignore[index]
             for quantity in (ALL, KERNELS)
@@ -109,7 +114,7 @@ class _Builder:
     def decodes(self) -> list[list[Surface]]:
         """Decoding sequences: alone, beside a prompt of no tokens, and further time per prompt token."""
         shape, sizes = self.passes.decode, self.passes.sizes
-        number, context = whole_knots(sizes.sequences, 16, 4, stairs=False), decode_knots(sizes)
+        number, context = whole_knots(sizes.sequences, *self.spacing, stairs=False), decode_knots(sizes)
         batch, cached = grid(number, context)
         group, known = self.passes.decoding(batch, cached), self._with_tokens(batch * shape.new_tokens)
         alone = self.passes.times(group, of=self.past) - known
@@ -133,18 +138,21 @@ class _Builder:
             ]
         )
 
-    def chunks(self) -> tuple[list[Surface], list[Surface]]:
-        """Tokens of one prompt beside other sequences; and a few tokens alone, which the decode kernel runs."""
-        sizes = self.passes.sizes
-        before, found = knots(sizes.context, PROMPT_KNOTS), []
-        for number, beside in (
-            (whole_knots(sizes.tokens, SHORT_CHUNK + 1, 16, stairs=True), (NO_PROMPT,)),
-            (np.arange(1.0, SHORT_CHUNK + 1.0), ()),
+    def chunks(self) -> list[list[Surface]]:
+        """Tokens of one prompt; and the few that the decode kernel runs, beside other sequences and alone."""
+        sizes, found = self.passes.sizes, []
+        many = whole_knots(sizes.tokens, SHORT_CHUNK, 16, stairs=True)
+        few = np.arange(1.0, SHORT_CHUNK + 1.0)
+        plain, jumping = knots(sizes.context, PROMPT_KNOTS), knots(sizes.context, PROMPT_KNOTS, BLOCK_CHANGES)
+        for number, before, others in (
+            (many[many > SHORT_CHUNK], plain, (NO_PROMPT,)),
+            (few, jumping, (NO_PROMPT,)),
+            (few, jumping, ()),
         ):
             new, cached = grid(number, before)
-            times = self.passes.times(prompts(1.0, new, cached), *beside, of=self.past) - self._with_tokens(new)
+            times = self.passes.times(prompts(1.0, new, cached), *others, of=self.past) - self._with_tokens(new)
             found.append([surface(number, before, row) for row in times])
-        return found[0], found[1]
+        return found
 
     def packed(self) -> list[Surface]:
         """Tokens of several whole prompts of equal length."""
@@ -169,8 +177,10 @@ def _tokens(counts: Array) -> Group:
 def model_table(passes: Passes) -> ModelTable:
     """Tables of a model's passes."""
     latent = _latent(passes.model)
-    models = [passes.model] if latent is None else [with_mla_form(passes.model, form) for form in FORMS]
-    tables = [_Builder.of(replace(passes, model=model)).tables() for model in models]
+    forms = {passes.model: SPACING}
+    if latent is not None:
+        forms = {with_mla_form(passes.model, form): spacing for form, spacing in FORMS.items()}
+    tables = [_Builder.of(replace(passes, model=model), spacing).tables() for model, spacing in forms.items()]
     waits = _waits(passes)
     return ModelTable(
         steps=tuple(steps for steps, _ in tables),
