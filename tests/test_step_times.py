@@ -32,6 +32,10 @@ SYSTEMS = {
 }
 
 
+#: Largest error of a mixed step; a last-level cache of 256 MB keeps what prompts and decodes read beside each other.
+MIXED_ERROR = dict.fromkeys(SYSTEMS, 0.01) | {"amd": 0.015}
+
+
 @cache
 def configured(name: str) -> tuple[api.Configuration, StepTimes, CacheCapacity]:
     model, chip, engine, devices = SYSTEMS[name]
@@ -77,7 +81,9 @@ def test_mixed_steps_cost_what_the_step_costs(name: str) -> None:
         pairs = prompt * before + prompt * (prompt + 1) / 2
         chunk = (1, prompt, before, ends)
         mixed = direct_s(one, (sequences, 1, context, 1), chunk)
-        assert times.mixed_s(sequences, sequences * context, prompt, pairs, ends) == pytest.approx(mixed, rel=0.01)
+        assert times.mixed_s(sequences, sequences * context, prompt, pairs, ends) == pytest.approx(
+            mixed, rel=MIXED_ERROR[name]
+        )
         assert times.mixed_s(0, 0, prompt, pairs, ends) == pytest.approx(direct_s(one, chunk), rel=0.01)
 
 

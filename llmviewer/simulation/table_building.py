@@ -17,6 +17,7 @@ from llmviewer.simulation.evaluated_passes import (
     KERNELS,
     NO_PROMPT,
     NO_SEQUENCE,
+    Name,
     Passes,
     Selection,
     Sizes,
@@ -51,6 +52,15 @@ def decode_knots(sizes: Sizes) -> Knots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Work:
+    """Parts that do not depend on the past, of all time and of kernels: of tokens, rows of logits and states."""
+
+    tokens: Array
+    logits: list[list[float]]
+    states: list[Surface | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Builder:
     """Tables of the passes of one model in one form of latent attention.
 
@@ -65,21 +75,22 @@ class _Builder:
     spacing: tuple[int, int]
 
     @staticmethod
-    def of(passes: Passes, spacing: tuple[int, int]) -> _Builder:
-        """The builder of tables that reach the largest passes."""
+    def of(passes: Passes, spacing: tuple[int, int], of_past: frozenset[Name]) -> _Builder:
+        """The builder of tables that reach the largest passes.  of_past: operators that depend on it in any form."""
         shape, sizes = passes.decode, passes.sizes
         each = float(np.max(np.maximum(shape.new_tokens, shape.logit_positions)))
         counts = whole_knots(
             int(np.ceil(sizes.sequences * each) + max(sizes.tokens, PROMPT_BESIDE)), 2048, 128, stairs=True
         )
         one_each = prompts(counts, np.ones(len(counts)), 0.0)
-        apart = passes.times(one_each, of=Selection(operators=passes.of_past))
-        past = Selection(operators=passes.of_past | passes.attention, constants=("sequence",))
+        apart = passes.times(one_each, of=Selection(operators=of_past))
+        past = Selection(operators=of_past | passes.attention, constants=("sequence",))
         return _Builder(passes=passes, counts=counts, past=past, with_tokens=apart, spacing=spacing)
 
-    def tables(self) -> tuple[PartTable, PartTable]:
+    def tables(self, known: _Work) -> tuple[PartTable, PartTable]:
         """Tables of all time that does not hide behind kernels, and of kernels alone."""
-        parts = (self.tokens(), self.logits(), self.states(), *self.decodes(), *self.chunks(), self.packed())
+        tokens = [every_whole(self.counts, row) for row in known.tokens + self.with_tokens]
+        parts = (tokens, known.logits, known.states, *self.decodes(), *self.chunks(), self.packed())
         names = ("tokens", "logits", "states", "decodes", "beside", "shared", "chunk", "short", "alone", "packed")
         one, other = (
             PartTable(**{name: part[quantity] for name, part in zip(names, parts, strict=True)})  # type: ignore[index]
@@ -87,12 +98,15 @@ class _Builder:
         )
         return one, other
 
-    def tokens(self) -> list[list[float]]:
-        """Work on tokens: all but attention and what depends on the number of sequences."""
+    def work(self) -> _Work:
+        """The parts that are equal in all forms of latent attention."""
+        return _Work(tokens=self.tokens(), logits=self.logits(), states=self.states())
+
+    def tokens(self) -> Array:
+        """Work on tokens at `counts`: all but what depends on the past or on the number of sequences."""
         group = _tokens(self.counts)
         others = replace(self.past, operators=self.past.operators | self.passes.of_sequences)
-        found = self.passes.times(group) - self.passes.times(group, of=others)
-        return [every_whole(self.counts, row) for row in found + self.with_tokens]
+        return self.passes.times(group) - self.passes.times(group, of=others)
 
     def logits(self) -> list[list[float]]:
         """Work on rows of logits beyond that without any."""
@@ -180,7 +194,11 @@ def model_table(passes: Passes) -> ModelTable:
     forms = {passes.model: SPACING}
     if latent is not None:
         forms = {with_mla_form(passes.model, form): spacing for form, spacing in FORMS.items()}
-    tables = [_Builder.of(replace(passes, model=model), spacing).tables() for model, spacing in forms.items()]
+    models = [(replace(passes, model=model), spacing) for model, spacing in forms.items()]
+    of_past = frozenset[Name]().union(*(one.of_past for one, _ in models))
+    builders = [_Builder.of(one, spacing, of_past) for one, spacing in models]
+    work = builders[-1].work()
+    tables = [builder.tables(work) for builder in builders]
     waits = _waits(passes)
     return ModelTable(
         steps=tuple(steps for steps, _ in tables),
