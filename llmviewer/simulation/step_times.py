@@ -7,32 +7,48 @@ from math import frexp
 
 import numpy as np
 
+from llmviewer.analysis.system import Drafter
 from llmviewer.api.configuration import Configuration
 from llmviewer.core.errors import UserError
 from llmviewer.simulation.cache_capacity import CacheCapacity, cache_capacity
-from llmviewer.simulation.pass_tables import DECODE_KNOTS, PartTable, Passes, Sizes, part_tables
+from llmviewer.simulation.evaluated_passes import Passes, Sizes
+from llmviewer.simulation.pass_tables import ModelTable
+from llmviewer.simulation.surfaces import Knots
+from llmviewer.simulation.table_building import decode_knots, model_table
 
 #: Longest context of a table [token]; steps over longer ones are extrapolated.
 LONGEST_CONTEXT = 2.0**24
+#: Relative distance from a line that is rounding.
+STRAIGHT = 1e-6
+#: Tokens of each sequence for which a step's time is taken as a line where the host stops waiting for kernels.
+SHORT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Drafting:
+    """A draft model: its tables, its passes in a round, and whether it prefills prompts for a cache of its own."""
+
+    table: ModelTable
+    passes: float
+    caches: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTimes:
     """Times of the steps of one replica [s].
 
-    tokens_per_round: expected tokens of one decode step of a sequence.  request_s: host time of a request before its
-    first token.  host_s: time of the host to launch a step of more than graph_tokens tokens, which has no CUDA graph
-    and takes at least as long.  steps, kernels: all time but the host's wait, and that of kernels.  rows: sequences ->
-    time of a decode step over their total context, made when first asked for.
+    tokens_per_round: expected tokens of one decode step of a sequence, which with speculation is a round of draft
+    passes and a verification.  request_s: host time of a request before its first token.  outside_s: of a round,
+    outside kernels.  rows: sequences -> times of a decode step over their total context, made when first asked for.
     """
 
     tokens_per_round: float
     request_s: float
-    host_s: float
-    graph_tokens: float
-    steps: PartTable
-    kernels: PartTable
-    rows: list[list[tuple[float, float, float]] | None] = field(repr=False)
+    outside_s: float
+    target: ModelTable
+    drafts: tuple[Drafting, ...]
+    means: Knots
+    rows: list[list[tuple[float, float, float] | None] | None] = field(repr=False)
 
     def decode_s(self, sequences: int, context: float) -> float:
         """Time of one decode step of `sequences` sequences over `context` cached tokens in total [s]."""
@@ -43,7 +59,14 @@ class StepTimes:
         """That time as a line over the total context: its value at 0 [s], its slope [s/token], where it ends."""
         mantissa, octave = frexp(context / sequences + 1.0)
         row = self.rows[sequences] or self._row(sequences)
-        return row[DECODE_KNOTS * octave + int(2 * DECODE_KNOTS * mantissa) - 2 * DECODE_KNOTS]
+        return row[8 * octave + int(16.0 * mantissa) - 16] or self._short_line(sequences, context)
+
+    def _short_line(self, sequences: int, context: float) -> tuple[float, float, float]:
+        """The line over the next few tokens of each sequence, in a segment that is no line as a whole."""
+        ahead = float(SHORT * sequences)
+        seconds, later = (self._round_s(sequences, total / sequences) for total in (context, context + ahead))
+        rise = (later - seconds) / ahead
+        return seconds - rise * context, rise, context + ahead
 
     def mixed_s(self, sequences: int, context: float, tokens: int, pairs: float, prompts: int) -> float:
         """Time of one step that also prefills prompt tokens [s].
@@ -53,25 +76,43 @@ class StepTimes:
         """
         if not tokens:
             return self.decode_s(sequences, context)
-        size, mean = (sequences + tokens, sequences + prompts), context / sequences if sequences else 0.0
-        seconds = self.steps.seconds(size, sequences, mean, tokens, pairs)
-        if size[0] > self.graph_tokens:
-            waiting = self.host_s - self.kernels.seconds(size, sequences, mean, tokens, pairs)
-            return seconds + waiting if waiting > 0.0 else seconds
+        mean = context / sequences if sequences else 0.0
+        seconds = self.target.seconds(sequences, mean, tokens, pairs, prompts)
+        if self.drafts:
+            seconds += self._drafts_s(sequences, mean, tokens, pairs)
         return seconds
 
-    def _row(self, sequences: int) -> list[tuple[float, float, float]]:
-        """Decode steps of so many sequences: per segment of the mean context, k0 + k1 x total context."""
-        mean, size = self.steps.decodes.knots[:-1], (sequences, sequences)
-        steps, kernels = (
-            np.array([table.seconds(size, sequences, x, 0, 0.0) for x in mean]) for table in (self.steps, self.kernels)
+    def _drafts_s(self, sequences: int, mean: float, tokens: int, pairs: float) -> float:
+        """Draft passes of the decoding sequences, and prompt tokens in the caches of draft models [s]."""
+        seconds = self.outside_s if sequences else 0.0
+        for draft in self.drafts:
+            if sequences:
+                seconds += draft.passes * draft.table.seconds(sequences, mean, 0, 0.0, 0)
+            if tokens and draft.caches:
+                seconds += draft.table.seconds(0, 0.0, tokens, pairs, 0)
+        return seconds
+
+    def _round_s(self, sequences: int, mean: float) -> float:
+        """A decode step of sequences with `mean` cached tokens each [s]."""
+        seconds = self.target.seconds(sequences, mean, 0, 0.0, 0)
+        return seconds + self._drafts_s(sequences, mean, 0, 0.0) if self.drafts else seconds
+
+    def _row(self, sequences: int) -> list[tuple[float, float, float] | None]:
+        """Decode steps of so many sequences: per segment of the mean context, a line over the total context.
+
+        None where a segment is no line, as the host stops waiting for kernels within it.
+        """
+        first, last = self.means.first, self.means.last
+        one, middle, other = (
+            np.array([self._round_s(sequences, x) for x in means.tolist()])
+            for means in (first, 0.5 * (first + last), last)
         )
-        if sequences > self.graph_tokens:
-            steps = steps + np.maximum(self.host_s - kernels, 0.0)
-        context = np.array(mean) * sequences
-        rise = np.diff(steps) / np.diff(context)
-        bases = steps[:-1] - rise * context[:-1]
-        row = list(zip(bases.tolist(), rise.tolist(), context[1:].tolist(), strict=True))
+        rise = (other - one) / (last - first)
+        straight = np.abs(one + other - 2.0 * middle) <= STRAIGHT * middle
+        columns = (straight, one - rise * first, rise / sequences, last * sequences)
+        row = [
+            tuple(line) if is_line else None for is_line, *line in zip(*(one.tolist() for one in columns), strict=True)
+        ]
         self.rows[sequences] = row
         return row
 
@@ -80,17 +121,24 @@ def step_times(configuration: Configuration) -> StepTimes:
     """Times of the steps of one replica of a configuration.  Raises UserError for what they do not price."""
     check(configuration)
     model, system, capacity = configuration.model, configuration.system, cache_capacity(configuration)
-    passes = Passes(model=model, system=system, decode=system.generation.shape, sizes=_sizes(capacity))
-    steps, kernels = part_tables(passes)
+    sizes, generation = _sizes(capacity), system.generation
+    passes = Passes(model=model, system=system, decode=generation.shape, sizes=sizes)
     return StepTimes(
-        tokens_per_round=1.0,
+        tokens_per_round=float(np.max(generation.tokens)),
         request_s=system.engine.request_s,
-        host_s=passes.host_s,
-        graph_tokens=system.engine.graph_tokens,
-        steps=steps,
-        kernels=kernels,
+        outside_s=float(np.max(system.outside_kernels_s)),
+        target=model_table(passes),
+        drafts=tuple(_drafting(one, sizes) for one in system.drafters),
+        means=decode_knots(sizes),
         rows=[None] * (capacity.max_sequences + 1),
     )
+
+
+def _drafting(one: Drafter, sizes: Sizes) -> Drafting:
+    """The tables of a draft model."""
+    draft = one.draft
+    table = model_table(Passes(model=draft.model, system=one.system, decode=draft.shape, sizes=sizes))
+    return Drafting(table=table, passes=float(np.max(draft.passes)), caches=draft.caches)
 
 
 def _sizes(capacity: CacheCapacity) -> Sizes:
@@ -108,7 +156,7 @@ def check(configuration: Configuration) -> None:
         (model.is_encoder or model.encoder is not None, f"{model.name} is no decoder-only model; allowed: decoders"),
         (system.generation.branches is not None, "--branches is not simulated; remove it"),
         (system.parallelism.pipeline > 1, "--pipeline-parallel-size is not simulated; use tensor parallelism"),
-        (bool(system.drafters), "speculation is not simulated; remove it"),
+        (len(configuration.candidates) > 1, "several numbers of draft tokens are not simulated; give one"),
         (system.copies_beside or system.policy is not None, "--offload is not simulated; remove it"),
         (system.chip.points > 1, "hypothetical chips are not simulated; give one chip"),
     )

@@ -1,0 +1,243 @@
+"""Tables of one model's passes from evaluated passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmviewer.analysis.evaluation import evaluate
+from llmviewer.core.counts import Array
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Group, Step
+from llmviewer.layers.mla import Mla, MlaForm
+from llmviewer.models.model import Model, with_mla_form
+from llmviewer.simulation.evaluated_passes import (
+    ALL,
+    KERNELS,
+    NO_PROMPT,
+    NO_SEQUENCE,
+    Name,
+    Passes,
+    Selection,
+    Sizes,
+    prompts,
+)
+from llmviewer.simulation.pass_tables import (
+    DECODE_KNOTS,
+    PROMPT_BESIDE,
+    PROMPT_KNOTS,
+    SHORT_CHUNK,
+    Latent,
+    ModelTable,
+    PartTable,
+)
+from llmviewer.simulation.surfaces import Knots, Surface, between, every_whole, grid, knots, surface, whole_knots
+from llmviewer.timing.engine_work import times_paid
+
+#: Sequences of which all numbers are evaluated, then numbers per octave.
+SPACING = (16, 8)
+#: Forms of latent attention in the order of ModelTable; decode steps alone are never naive, beside prompts they are
+#: smooth.
+FORMS = {MlaForm.NAIVE: (4, 2), MlaForm.ABSORBED: (16, 4)}
+#: Tokens of the passes from which the time of rows of logits is taken.
+LOGITS_TOKENS = 4096.0
+#: Contexts at which engines change the number of blocks of keys of a task, all of them at knots [token].
+BLOCK_CHANGES = (127.0, 4096.0)
+
+
+def decode_knots(sizes: Sizes) -> Knots:
+    """Knots of the mean context of decoding sequences."""
+    return knots(sizes.context, DECODE_KNOTS, BLOCK_CHANGES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Work:
+    """Parts that do not depend on the past, of all time and of kernels: of tokens, rows of logits and states."""
+
+    tokens: Array
+    logits: list[list[float]]
+    states: list[Surface | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Builder:
+    """Tables of the passes of one model in one form of latent attention.
+
+    spacing: sequences of which all numbers are evaluated, then numbers per octave.  counts: knots of tokens.
+    past: operators that depend on the past; their times for tokens alone are `with_tokens`.
+    """
+
+    passes: Passes
+    counts: Array
+    past: Selection
+    with_tokens: Array
+    spacing: tuple[int, int]
+
+    @staticmethod
+    def of(passes: Passes, spacing: tuple[int, int], of_past: frozenset[Name]) -> _Builder:
+        """The builder of tables that reach the largest passes.  of_past: operators that depend on it in any form."""
+        shape, sizes = passes.decode, passes.sizes
+        each = float(np.max(np.maximum(shape.new_tokens, shape.logit_positions)))
+        counts = whole_knots(
+            int(np.ceil(sizes.sequences * each) + max(sizes.tokens, PROMPT_BESIDE)), 2048, 128, stairs=True
+        )
+        one_each = prompts(counts, np.ones(len(counts)), 0.0)
+        apart = passes.times(one_each, of=Selection(operators=of_past))
+        past = Selection(operators=of_past | passes.attention, constants=("sequence",))
+        return _Builder(passes=passes, counts=counts, past=past, with_tokens=apart, spacing=spacing)
+
+    def tables(self, known: _Work) -> tuple[PartTable, PartTable]:
+        """Tables of all time that does not hide behind kernels, and of kernels alone."""
+        tokens = [every_whole(self.counts, row) for row in known.tokens + self.with_tokens]
+        parts = (tokens, known.logits, known.states, *self.decodes(), *self.chunks(), self.packed())
+        names = ("tokens", "logits", "states", "decodes", "beside", "shared", "chunk", "short", "alone", "packed")
+        one, other = (
+            PartTable(**{name: part[quantity] for name, part in zip(names, parts, strict=True)})  # type: ignore[index]
+            for quantity in (ALL, KERNELS)
+        )
+        return one, other
+
+    def work(self) -> _Work:
+        """The parts that are equal in all forms of latent attention."""
+        return _Work(tokens=self.tokens(), logits=self.logits(), states=self.states())
+
+    def tokens(self) -> Array:
+        """Work on tokens at `counts`: all but what depends on the past or on the number of sequences."""
+        group = _tokens(self.counts)
+        others = replace(self.past, operators=self.past.operators | self.passes.of_sequences)
+        return self.passes.times(group) - self.passes.times(group, of=others)
+
+    def logits(self) -> list[list[float]]:
+        """Work on rows of logits beyond that without any."""
+        rows = np.append(self.counts, 0.0) / LOGITS_TOKENS
+        selection = Selection(operators=self.passes.of_logits, constants=("sampling",))
+        found = self.passes.times(prompts(LOGITS_TOKENS, np.ones(len(rows)), 0.0, rows), of=selection)
+        return [every_whole(self.counts, row[:-1] - row[-1]) for row in found]
+
+    def states(self) -> list[Surface | None]:
+        """Work on sequences and tokens whatever their past, over sequences and tokens less 1."""
+        if not self.passes.of_sequences:
+            return [None, None]
+        most, selection = int(self.passes.sizes.sequences) + 64, Selection(operators=self.passes.of_sequences)
+        number, tokens = whole_knots(most, 8, 8, stairs=False), knots(self.counts[-1], DECODE_KNOTS)
+        sequences, x = grid(number, tokens)
+        found = self.passes.times(prompts(sequences, (x + 1.0) / sequences, 0.0), of=selection)
+        return [surface(number, tokens, row) for row in found]
+
+    def decodes(self) -> list[list[Surface]]:
+        """Decoding sequences: alone, beside a prompt of no tokens, and further time per prompt token."""
+        shape, sizes = self.passes.decode, self.passes.sizes
+        number, context = whole_knots(sizes.sequences, *self.spacing, stairs=False), decode_knots(sizes)
+        batch, cached = grid(number, context)
+        group, known = self.passes.decoding(batch, cached), self._with_tokens(batch * shape.new_tokens)
+        alone = self.passes.times(group, of=self.past) - known
+        beside = self.passes.times(group, NO_PROMPT, of=self.past) - known
+        shared = self._shared(number, context, beside)
+        return [[surface(number, context, row) for row in rows] for rows in (alone, beside, shared)]
+
+    def _shared(self, number: Array, context: Knots, beside: Array) -> Array:
+        """Further time of decodes and prompt together, per prompt token, from a few numbers of sequences."""
+        few = np.unique(np.append(number[number == 4.0 ** np.round(np.log2(number) / 2.0)], number[-1]))
+        batch, cached = grid(few, context)
+        prompt = prompts(1.0, np.full(1, PROMPT_BESIDE), 0.0)
+        tokens = batch * self.passes.decode.new_tokens + PROMPT_BESIDE
+        both = self.passes.times(self.passes.decoding(batch, cached), prompt, of=self.past) - self._with_tokens(tokens)
+        both -= self.passes.times(prompt, NO_PROMPT, of=self.past) - self._with_tokens(prompt.new_tokens)
+        chosen = np.isin(number, few)
+        return np.stack(
+            [
+                between(few, (row.reshape(len(few), -1) - own.reshape(len(number), -1)[chosen]) / PROMPT_BESIDE, number)
+                for row, own in zip(both, beside, strict=True)
+            ]
+        )
+
+    def chunks(self) -> list[list[Surface]]:
+        """Tokens of one prompt; and the few that the decode kernel runs, beside other sequences and alone."""
+        sizes, found = self.passes.sizes, []
+        many = whole_knots(sizes.tokens, SHORT_CHUNK, 16, stairs=True)
+        few = np.arange(1.0, SHORT_CHUNK + 1.0)
+        plain, jumping = knots(sizes.context, PROMPT_KNOTS), knots(sizes.context, PROMPT_KNOTS, BLOCK_CHANGES)
+        for number, before, others in (
+            (many[many > SHORT_CHUNK], plain, (NO_PROMPT,)),
+            (few, jumping, (NO_PROMPT,)),
+            (few, jumping, ()),
+        ):
+            new, cached = grid(number, before)
+            times = self.passes.times(prompts(1.0, new, cached), *others, of=self.past) - self._with_tokens(new)
+            found.append([surface(number, before, row) for row in times])
+        return found
+
+    def packed(self) -> list[Surface]:
+        """Tokens of several whole prompts of equal length."""
+        number, mean = (
+            whole_knots(self.passes.sizes.tokens, 1, 2, stairs=False),
+            knots(self.passes.sizes.tokens, PROMPT_KNOTS),
+        )
+        new, length = grid(number, mean)
+        length = np.minimum(length + 1.0, new)
+        found = self.passes.times(prompts(new / length, length, 0.0), of=self.past) - self._with_tokens(new)
+        return [surface(number, mean, row) for row in found]
+
+    def _with_tokens(self, tokens: Array) -> Array:
+        return np.stack([np.interp(tokens, self.counts, row) for row in self.with_tokens])
+
+
+def _tokens(counts: Array) -> Group:
+    """Tokens of no sequence."""
+    return prompts(NO_SEQUENCE, counts / NO_SEQUENCE, 0.0)
+
+
+def model_table(passes: Passes) -> ModelTable:
+    """Tables of a model's passes."""
+    latent = _latent(passes.model)
+    forms = {passes.model: SPACING}
+    if latent is not None:
+        forms = {with_mla_form(passes.model, form): spacing for form, spacing in FORMS.items()}
+    models = [(replace(passes, model=model), spacing) for model, spacing in forms.items()]
+    of_past = frozenset[Name]().union(*(one.of_past for one, _ in models))
+    builders = [_Builder.of(one, spacing, of_past) for one, spacing in models]
+    work = builders[-1].work()
+    tables = [builder.tables(work) for builder in builders]
+    waits = _waits(passes)
+    return ModelTable(
+        steps=tuple(steps for steps, _ in tables),
+        kernels=tuple(kernels for _, kernels in tables),
+        latent=latent,
+        waits=waits,
+        waiting=_waiting(waits, tables[0][KERNELS].tokens),
+        new=float(np.max(passes.decode.new_tokens)),
+        rows=float(np.max(passes.decode.logit_positions)),
+    )
+
+
+def _latent(model: Model) -> Latent | None:
+    """The choice between forms of latent attention; None for models without it or with a fixed form."""
+    found = {
+        Latent(
+            up=float(one.kv_rank * (one.nope_dim + one.v_dim)),
+            extra=2.0 * one.kv_rank - one.nope_dim - one.v_dim,
+            window=one.window,
+            selected=one.selected,
+        )
+        for one in (layer.mixer for layer in model.layers)
+        if isinstance(one, Mla) and one.form is MlaForm.CHEAPER
+    }
+    if len(found) > 1:
+        raise UserError(f"simulate: {model.name} has latent attention of several sizes; give --latent-attention")
+    return next(iter(found), None)
+
+
+def _waits(passes: Passes) -> tuple[tuple[float, float], ...]:
+    """Times of the host that kernels hide: in passes of more tokens than -> seconds."""
+    engine, step = passes.system.engine, Step((prompts(1.0, np.ones(1), 0.0),))
+    launches = times_paid(evaluate(passes.model, passes.system, step).graph, step)["launch"]
+    eager_s = engine.constants.get("eager", 0.0) * 1e-6 * float(launches)
+    known = ((engine.graph_tokens, eager_s), (0.0, engine.draft_us * 1e-6))
+    return tuple((above, seconds) for above, seconds in known if seconds)
+
+
+def _waiting(waits: tuple[tuple[float, float], ...], kernels: list[float]) -> int:
+    """Most tokens of a pass whose kernels may take less time than the host."""
+    longest = max((seconds for _, seconds in waits), default=0.0)
+    return max((tokens for tokens, seconds in enumerate(kernels) if seconds < longest), default=0) if longest else 0

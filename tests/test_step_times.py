@@ -1,0 +1,166 @@
+"""Step times of a simulation: tables that agree with the price of the very step, and limits of a scheduler."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import ceil
+
+import numpy as np
+import pytest
+
+from llmviewer import api
+from llmviewer.analysis.evaluation import evaluate
+from llmviewer.analysis.limits import largest_sizes
+from llmviewer.core.errors import UserError
+from llmviewer.core.workload import Group, Request, Step
+from llmviewer.simulation.cache_capacity import CacheCapacity, cache_capacity
+from llmviewer.simulation.step_times import StepTimes, step_times
+
+#: Steps of each kind that are compared.
+STEPS = 40
+#: Model, chip, engine and devices: grouped and latent attention, recurrent states, windows with sinks, kernels of
+#: TensorRT-LLM that split keys by length, an engine without CUDA graphs, another maker's chip.
+SYSTEMS = {
+    "llama": ("llama-3.1-8b", "h100-sxm", "vllm", 1),
+    "latent": ("deepseek-v2-lite", "h100-sxm", "sglang", 1),
+    "recurrent": ("qwen3-next-80b-a3b", "h100-sxm", "vllm", 4),
+    "windows": ("gpt-oss-120b", "h100-sxm", "vllm", 2),
+    "tensorrt": ("llama-3.1-70b", "h200", "trtllm", 4),
+    "eager": ("qwen3-0.6b", "h100-sxm", "torch-eager", 1),
+    "mamba": ("mamba-2.8b", "a100-80gb-sxm", "vllm", 1),
+    "amd": ("llama-3.1-8b", "mi300x", "vllm", 1),
+}
+
+
+#: Largest error of a mixed step; a last-level cache of 256 MB keeps what prompts and decodes read beside each other.
+MIXED_ERROR = dict.fromkeys(SYSTEMS, 0.01) | {"amd": 0.015}
+
+
+@cache
+def configured(name: str) -> tuple[api.Configuration, StepTimes, CacheCapacity]:
+    model, chip, engine, devices = SYSTEMS[name]
+    one = api.configuration(model, chip, engine=engine, tensor_parallel_size=devices)
+    return one, step_times(one), cache_capacity(one)
+
+
+def direct_s(one: api.Configuration, *groups: tuple[float, float, float, float]) -> float:
+    """The price of one step of groups (sequences, new tokens, cached tokens, rows of logits) [s]."""
+    made = (Group(batch_size=b, new_tokens=n, cached_tokens=c, logit_positions=rows) for b, n, c, rows in groups)
+    return float(np.max(evaluate(one.model, one.system, Step(tuple(made))).time_s))
+
+
+def random_sizes(name: str, draw: np.random.Generator) -> tuple[int, int, int, int]:
+    """Sequences, context, prompt tokens, and tokens before them, that the cache of the system holds."""
+    one, _, capacity = configured(name)
+    most = min(capacity.blocks * capacity.block_tokens * 0.9, 2e6)
+    longest = min(one.model.max_context, 60_000)
+    sequences = int(min(2 ** draw.uniform(0, 9), capacity.max_sequences))
+    context = int(min(draw.uniform(0, 1) ** 3 * longest, most / sequences))
+    prompt = int(min(2 ** draw.uniform(0, 13), capacity.token_budget))
+    before = int(draw.uniform(0, 1) ** 3 * longest) * int(draw.integers(2))
+    return sequences, context, prompt, int(min(before, max(most - sequences * context - prompt, 0)))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_decode_steps_cost_what_the_step_costs(name: str) -> None:
+    one, times, _ = configured(name)
+    draw = np.random.default_rng(1)
+    for _ in range(STEPS):
+        sequences, context, _, _ = random_sizes(name, draw)
+        expected = direct_s(one, (sequences, 1, context, 1))
+        assert times.decode_s(sequences, sequences * context) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_mixed_steps_cost_what_the_step_costs(name: str) -> None:
+    one, times, _ = configured(name)
+    draw = np.random.default_rng(2)
+    for _ in range(STEPS):
+        sequences, context, prompt, before = random_sizes(name, draw)
+        ends = int(draw.integers(2))
+        pairs = prompt * before + prompt * (prompt + 1) / 2
+        chunk = (1, prompt, before, ends)
+        mixed = direct_s(one, (sequences, 1, context, 1), chunk)
+        assert times.mixed_s(sequences, sequences * context, prompt, pairs, ends) == pytest.approx(
+            mixed, rel=MIXED_ERROR[name]
+        )
+        assert times.mixed_s(0, 0, prompt, pairs, ends) == pytest.approx(direct_s(one, chunk), rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["llama", "recurrent", "amd"])
+def test_prompts_of_one_length_cost_what_the_step_costs(name: str) -> None:
+    one, times, capacity = configured(name)
+    draw = np.random.default_rng(3)
+    for _ in range(STEPS):
+        length = int(2 ** draw.uniform(4, 10))
+        prompts = int(min(draw.integers(2, 20), capacity.token_budget // length))
+        pairs = prompts * length * (length + 1) / 2
+        expected = direct_s(one, (prompts, length, 0, 1))
+        assert times.mixed_s(0, 0, prompts * length, pairs, prompts) == pytest.approx(expected, rel=0.01)
+
+
+def test_a_step_without_prompt_tokens_is_a_decode_step() -> None:
+    _, times, _ = configured("llama")
+    assert times.mixed_s(8, 8000, 0, 0.0, 0) == times.decode_s(8, 8000)
+
+
+def test_a_round_of_speculation_is_a_verification_its_draft_passes_and_host_time() -> None:
+    one = api.configuration(
+        "llama-3.1-8b", "h100-sxm", engine="vllm", speculative="draft=llama-3.2-1b,tokens=3,acceptance=0.7"
+    )
+    times = step_times(one)
+    system = one.system
+    (drafter,) = system.drafters
+    verify = direct_s(one, (8, 4, 1000, 4))
+    group = Group(batch_size=8.0, new_tokens=1.0, cached_tokens=1000.0 + drafter.draft.shape.ahead, logit_positions=1.0)
+    draft = float(np.max(evaluate(drafter.draft.model, drafter.system, Step((group,))).time_s))
+    expected = verify + drafter.draft.passes * draft + float(np.max(system.outside_kernels_s))
+    assert times.decode_s(8, 8000) == pytest.approx(expected, rel=0.01)
+    assert times.tokens_per_round == pytest.approx(1 + 0.7 + 0.49 + 0.343)  # accepted drafts and the bonus token
+
+
+def test_the_answer_of_analyze_is_the_same_decode_step() -> None:
+    one, times, _ = configured("llama")
+    answer = one.answer(Request(batch_size=16.0, input_len=1001.0, output_len=2.0)).analysis
+    assert times.decode_s(16, 16 * 1001) == pytest.approx(float(answer.decode_s[0]), rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["llama", "windows", "recurrent", "latent"])
+def test_as_many_requests_of_a_length_fit_as_analyze_says(name: str) -> None:
+    one, _, _ = configured(name)
+    capacity = cache_capacity(one, 4096)
+    request = Request(batch_size=1.0, input_len=4095.0, output_len=1.0)
+    said = largest_sizes(one.model, one.system, request, one.token_budget)["max_concurrent_requests"]
+    each = ceil(4096 / capacity.block_tokens) + capacity.sequence_blocks
+    assert capacity.blocks // each == pytest.approx(said, abs=1, rel=0.01)
+
+
+def test_recurrent_state_is_one_block_whatever_the_context() -> None:
+    _, _, capacity = configured("mamba")
+    assert (capacity.block_tokens, capacity.sequence_blocks) == (capacity.max_context, 0)
+
+
+def test_weights_that_do_not_fit_leave_no_block() -> None:
+    assert cache_capacity(api.configuration("llama-3.1-70b", "h100-sxm", engine="vllm")).blocks == 0
+
+
+def test_limits_are_those_of_the_options() -> None:
+    one = api.configuration(
+        "llama-3.1-8b", "h100-sxm", engine="vllm", max_num_seqs=64, max_num_batched_tokens=2048, max_model_len=8192,
+        kv_block_size="32",
+    )  # fmt: skip
+    found = cache_capacity(one)
+    assert (found.max_sequences, found.token_budget, found.max_context, found.block_tokens) == (64, 2048, 8192, 32)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "what"),
+    [
+        ("bert-base", {}, "decoder"),
+        ("llama-3.1-8b", {"pipeline_parallel_size": 2}, "--pipeline-parallel-size is not simulated"),
+        ("llama-3.1-8b", {"offload": "weights"}, "offload"),
+    ],
+)
+def test_steps_that_are_not_priced_are_refused_by_name(model: str, options: dict[str, object], what: str) -> None:
+    with pytest.raises(UserError, match=what):
+        step_times(api.configuration(model, "h100-sxm", **options))
