@@ -65,8 +65,8 @@ class Decoding:
         elif request in self._lost_s:
             self.late_gaps.append((clock - self._lost_s.pop(request), clock))
         rest = ledger.rounds[request]
-        if ledger.generated[request]:
-            rest -= ceil(ledger.generated[request] / self._tokens)
+        if ledger.generated[request]:  # it has been preempted, and has just computed its tokens again
+            rest -= ceil((ledger.generated[request] - 1) / self._tokens) + 1
         if rest <= 0:
             self.pool.give_back(blocks, prefixes)
             self.blocked = False

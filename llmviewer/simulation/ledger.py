@@ -11,7 +11,8 @@ class Ledger:
     """One list entry per request, plain numbers because an event loop reads and writes them one by one.
 
     arrival_s: when the user sends it; ready_s: when it reaches the scheduler, `host_s` later [s].  rounds: decode steps
-    after its first token.  generated: tokens that its KV cache has lost by preemption, to be computed again.
+    after its first token.  generated: tokens that it had when it was last
+    preempted, which are computed again.
     held: tokens of its KV cache that another replica has computed.  Times of what has not happened are NaN.
     """
 

@@ -66,7 +66,7 @@ class Replica(Decoding):
         elif sequences and (growing := self.growth(self._step, 1)) > pool.free:
             return False  # sequences are preempted first
         most = budget = self._room.token_budget - sequences
-        pairs = 0.0
+        pairs, begun = 0.0, self._prompt
         ended: list[Prompt] = []
         while budget > 0 and places > 0 and (self._prompt or waiting):
             prompt = self._chunk(budget, growing, is_first=budget == most)
@@ -80,6 +80,8 @@ class Replica(Decoding):
                 ended.append(prompt)
         if budget < most:
             self._step_with(most - budget, pairs, len(ended), sequences, growing)
+        elif begun and not self._prompt:  # it was put back: others begin in the next step at the earliest
+            self._decode(1)
         elif not ended:
             self.blocked = True  # until a request ends
             return False
@@ -169,15 +171,15 @@ class Replica(Decoding):
         own = rest + share * (ledger.output_len[request] - ledger.generated[request])
         return ceil(own / block + share * (self.remaining_tokens() / block + len(self.running)))
 
-    def _decode(self) -> None:
+    def _decode(self, most: int = ENDLESS) -> None:
         """Run decode steps until a request may start that waits or arrives, none runs, or the run is to end.
 
         Each turn of the loop is a jump: as many steps as pass before a sequence ends, a request arrives, blocks run
-        out, or the price of a step leaves its segment.
+        out, or the price of a step leaves its segment.  most: steps of a jump.
         """
         ready, pool, running, ends, inbox = self._ledger.ready_s, self.pool, self.running, self._ends, self.inbox
         per_token, line, note, growth = self._tokens, self._prices.decode_line, self.intervals.extend, self.growth
-        waiting, clock, step, context, most = len(self.waiting), self.clock_s, self._step, self._context, ENDLESS
+        waiting, clock, step, context = len(self.waiting), self.clock_s, self._step, self._context
         while running and clock < (limit := self.until_s):
             sequences = len(running)
             if pool.free < sequences and growth(step, 1) > pool.free:
@@ -220,7 +222,7 @@ class Replica(Decoding):
             return
         request = next(reversed(self.running))
         self._lost_s[request] = self.clock_s
-        ledger.generated[request] += ceil(self.release(request) * self._tokens)
+        ledger.generated[request] += 1 + ceil(self.release(request) * self._tokens)
         ledger.held[request] = 0
         ledger.preemptions[request] += 1
         self.waiting.appendleft(request)

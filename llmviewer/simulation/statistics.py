@@ -17,6 +17,8 @@ from llmviewer.simulation.run import Outcome
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
 #: Requests of a batch of MSER-5, and the largest share of a run that it may cut.
 MSER_BATCH, MOST_CUT = 5, 0.5
+#: Answers below which a rate is taken over the whole window.
+FEW = 20
 #: Parts of a single run from which intervals are taken (batch means).
 PARTS = 20
 #: A queue grows where each of the last two thirds of the arrivals leaves this share of itself behind, and both together
@@ -72,16 +74,19 @@ def whole_run(records: Records) -> Window:
     return Window(start_s=0.0, end_s=float(np.max(ended, initial=0.0)), chosen=chosen)
 
 
-def steady_window(records: Records, start_s: float, *, closed: bool) -> Window:
+def steady_window(records: Records, start_s: float, users: int) -> Window:
     """The run from a time on, as long as requests arrive.
 
-    closed: of a closed loop, whose requests at the end have fewer beside them: those count that ended before.
+    users: of a closed loop; 0: none.  Its first requests, one per user, start into a server that fills up, and its last
+    ones have fewer beside them: those count that are sent after the first ended, and end before the last is sent.
     """
     known = records.arrival_s[~np.isnan(records.arrival_s)]
     end_s = float(np.max(known, initial=0.0))
     chosen = (records.arrival_s >= start_s) & ~np.isnan(records.finish_s)
-    if closed:
-        chosen &= records.finish_s <= end_s
+    if users:
+        first_s = float(np.nanmax(records.finish_s[:users], initial=0.0))
+        start_s = start_s if first_s >= end_s else max(start_s, first_s)
+        chosen &= (records.arrival_s >= start_s) & (records.finish_s <= end_s)
     return Window(start_s=start_s, end_s=end_s, chosen=chosen)
 
 
@@ -161,9 +166,10 @@ def load(outcome: Outcome, window: Window) -> dict[str, float]:
     records, length = outcome.records, max(window.length_s, np.finfo(np.float64).tiny)
     ended = (records.finish_s > window.start_s) & (records.finish_s <= window.end_s)
     prompts = float(records.input_len[window.chosen].sum())
+    rate, tokens = _rates(records.finish_s[ended], records.output_len[ended], length)
     return {
-        "output_tokens_per_s": float(records.output_len[ended].sum()) / length,
-        "requests_per_s": float(np.count_nonzero(ended)) / length,
+        "output_tokens_per_s": tokens,
+        "requests_per_s": rate,
         "running_mean": float(window.overlap_s(records.start_s, records.finish_s).sum()) / length,
         "waiting_mean": float(_waiting_s(records, window).sum()) / length,
         "utilization": _utilization(outcome, window),
@@ -171,6 +177,17 @@ def load(outcome: Outcome, window: Window) -> dict[str, float]:
         "preemptions": int(records.preemptions.sum()),
         "prefix_hit_rate": float(records.cached_tokens[window.chosen].sum()) / prompts if prompts else 0.0,
     }
+
+
+def _rates(ends: Array, answers: Whole, length_s: float) -> tuple[float, float]:
+    """Requests and their output tokens per second, from the first answer to the last [1/s].
+
+    An empty server ends no request for a while after the first one arrived: that time says nothing about its rate.
+    """
+    if len(ends) < FEW or ends.max() == ends.min():
+        return len(ends) / length_s, float(answers.sum()) / length_s
+    passed, others = float(ends.max() - ends.min()), ends > ends.min()
+    return np.count_nonzero(others) / passed, float(answers[others].sum()) / passed
 
 
 def _waiting_s(records: Records, window: Window) -> Array:

@@ -1,0 +1,249 @@
+"""Laws that hold for every server: conservation, Little's law, waiting times of queues, the steady state of analyze."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import llmviewer as lv
+from llmviewer.simulation import statistics as stats
+from llmviewer.simulation.fleet import Fleet
+from llmviewer.simulation.requests import Requests
+from llmviewer.simulation.routing import ROUTERS
+from llmviewer.simulation.run import Outcome, simulate_requests
+from llmviewer.simulation.scheduling import SCHEDULERS
+from tests.simulated import Cache, Linear, fleet, poisson, requests
+
+#: A server that answers one request at a time, in 1 s for each output token after the first.
+ONE_AT_A_TIME = (Linear(step=0.0, sequence=1.0, cached=0.0, prompt=0.0, pair=0.0), Cache(max_sequences=1))
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> Requests:
+    count = draw(st.integers(1, 40))
+    gaps = draw(st.lists(st.floats(0.0, 0.3), min_size=count, max_size=count))
+    prompts = draw(st.lists(st.integers(1, 400), min_size=count, max_size=count))
+    answers = draw(st.lists(st.integers(1, 80), min_size=count, max_size=count))
+    users = draw(st.sampled_from([0, 0, 1, 3, 50]))
+    asked = requests(list(np.cumsum(gaps)) if not users else [0.0] * count, prompts, answers, users)
+    if draw(st.booleans()):
+        names = draw(st.lists(st.lists(st.integers(0, 6), min_size=0, max_size=6), min_size=count, max_size=count))
+        kept = tuple(tuple(10 * at + one for at, one in enumerate(each)) for each in names)
+        asked = replace(asked, prefixes=kept, prefix_tokens=64)
+    return asked
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Fleet:
+    room = Cache(
+        blocks=draw(st.sampled_from([32, 60, 10**5])),
+        sequence_blocks=draw(st.sampled_from([0, 0, 2])),
+        max_sequences=draw(st.integers(1, 20)),
+        token_budget=draw(st.integers(40, 700)),
+    )
+    scheduler = draw(st.sampled_from(list(SCHEDULERS)))
+    prices = Linear(tokens_per_round=draw(st.sampled_from([1.0, 1.0, 2.6])))
+    router, replicas = draw(st.sampled_from(list(ROUTERS.values()))), draw(st.integers(1, 3))
+    served = fleet(prices, room, scheduler, router=router, replicas=replicas)
+    if draw(st.booleans()):
+        return served
+    decode = replace(served.prefill, replicas=draw(st.integers(1, 2)))
+    return Fleet(
+        prefill=replace(served.prefill, prices=Linear()), decode=decode, transfer_s=lambda tokens: 1e-4 * tokens
+    )
+
+
+def totals(outcome: Outcome) -> tuple[float, float]:
+    steps = sum(float((line.steps * line.decoding).sum()) for line in outcome.timelines)
+    return steps, float(outcome.gaps.weights.sum())
+
+
+@settings(max_examples=150, deadline=None)
+@given(asked=loads(), served=fleets())
+def test_tokens_and_blocks_are_conserved(asked: Requests, served: Fleet) -> None:
+    outcome = simulate_requests(asked, served)
+    records, accepted = outcome.records, outcome.records.refused == 0
+    answered = records.output_len[accepted]
+    rounds = np.ceil((answered - 1.0) / served.answering.prices.tokens_per_round)
+    assert not np.isnan(records.finish_s[accepted]).any()
+    assert np.isnan(records.finish_s[~accepted]).all()
+    # a sequence that is preempted generates one token by computing its tokens again, not in a decode step
+    recomputed = float(records.preemptions.sum())
+    steps, gaps = totals(outcome)
+    assert steps <= rounds.sum() <= steps + recomputed
+    assert gaps <= rounds.sum() + 1e-6
+    if not recomputed:
+        assert steps == rounds.sum()
+    ordered = (records.arrival_s, records.start_s, records.first_token_s, records.finish_s)
+    for earlier, later in pairwise(ordered):
+        assert (earlier[accepted] <= later[accepted] + 1e-12).all()
+    for line, blocks in zip(outcome.timelines, outcome.blocks, strict=True):
+        assert (line.used_blocks >= 0).all()
+        assert (line.used_blocks <= blocks).all()
+        assert (line.start_s[1:] >= line.end_s[:-1] - 1e-12).all()
+
+
+@settings(max_examples=80, deadline=None)
+@given(asked=loads(), served=fleets())
+def test_no_block_is_lost(asked: Requests, served: Fleet) -> None:
+    from llmviewer.simulation.driving import Driven, drive
+
+    reasons = simulate_requests(asked, served).records.refused
+    driven = Driven.of(asked.select(np.flatnonzero(reasons == 0)), served)
+    drive(driven)
+    for replica in driven.replicas:
+        assert replica.pool.free == replica.pool.total
+        assert not replica.running
+        assert not replica.waiting
+
+
+@pytest.mark.parametrize("scheduler", list(SCHEDULERS))
+@pytest.mark.parametrize("users", [0, 32])
+def test_littles_law_holds_within_one_percent(scheduler: str, users: int) -> None:
+    asked = replace(poisson(20.0, 4000), concurrency=users)
+    outcome = simulate_requests(asked, fleet(scheduler=scheduler, replicas=2))
+    records, length = outcome.records, float(outcome.records.finish_s.max())
+    present = sum(
+        float(((line.end_s - line.start_s) * line.decoding).sum()) for line in outcome.timelines
+    )  # decoding; requests in prefill and in the queue are those of no decode step
+    window = stats.whole_run(records)
+    load = stats.load(outcome, window)
+    in_system = load["running_mean"] + load["waiting_mean"]
+    assert in_system == pytest.approx(len(records) / length * records.e2e_s.mean(), rel=0.01)
+    assert present / length <= load["running_mean"] * 1.01
+
+
+@pytest.mark.parametrize("utilization", [0.5, 0.7, 0.8])
+def test_one_server_with_equal_answers_waits_as_an_m_d_1_queue(utilization: float) -> None:
+    # answers of 2 tokens take 1 s; the mean wait is utilization / (2 (1 - utilization)) s
+    waits = []
+    for seed in range(8):
+        asked = poisson(utilization, 30000, prompts=1, answers=2, seed=seed)
+        waits.append(simulate_requests(asked, fleet(*ONE_AT_A_TIME)).records.queue_s.mean())
+    assert np.mean(waits) == pytest.approx(utilization / (2.0 * (1.0 - utilization)), rel=0.02)
+
+
+@pytest.mark.parametrize("utilization", [0.5, 0.7])
+def test_one_server_with_exponential_answers_waits_as_an_m_m_1_queue(utilization: float) -> None:
+    # answers of mean 100 tokens of 10 ms: the mean wait is utilization / (1 - utilization) x 1 s
+    waits = []
+    for seed in range(20):
+        random = np.random.default_rng(100 + seed)
+        asked = poisson(utilization, 30000, prompts=1, seed=seed)
+        answers = np.maximum(np.rint(random.exponential(100.0, len(asked))), 0.0).astype(np.int64) + 1
+        prices, room = replace(ONE_AT_A_TIME[0], sequence=0.01), ONE_AT_A_TIME[1]
+        waits.append(simulate_requests(replace(asked, output_len=answers), fleet(prices, room)).records.queue_s.mean())
+    assert np.mean(waits) == pytest.approx(utilization / (1.0 - utilization), rel=0.02)
+
+
+def test_evenly_spaced_requests_below_capacity_never_wait() -> None:
+    asked = requests(np.arange(200) * 1.5, 1, 2)
+    assert simulate_requests(asked, fleet(*ONE_AT_A_TIME)).records.queue_s.max() == pytest.approx(0.0, abs=1e-9)
+
+
+#: Models on chips, with the options of a server.
+SERVERS = (
+    ("llama-3.1-8b", "h100-sxm", {"engine": "vllm"}),
+    ("llama-3.1-70b", "h100-sxm", {"engine": "vllm", "tensor_parallel_size": 4}),
+    ("llama-3.1-8b", "h100-sxm", {"engine": "sglang"}),
+)
+
+
+@pytest.mark.parametrize(("model", "hardware", "options"), SERVERS)
+@pytest.mark.parametrize(("users", "prompt", "answer"), [(16, 1024, 1024), (64, 1155, 211), (128, 512, 512)])
+def test_a_closed_loop_is_the_steady_state_of_analyze(
+    model: str, hardware: str, options: dict[str, object], users: int, prompt: int, answer: int
+) -> None:
+    batching = {**options, "batching": "continuous"}
+    steady = lv.analyze(model, hardware, batch_size=users, input_len=prompt, output_len=answer, **batching)  # type: ignore[arg-type]
+    made = lv.simulate(model, hardware, concurrency=users, input_len=prompt, output_len=answer, **batching).to_dict()
+    assert made["requests_per_s"] == pytest.approx(users / steady.e2e_s, rel=0.03)
+    assert made["e2e_s"]["mean"] == pytest.approx(steady.e2e_s, rel=0.03)
+
+
+def test_mixed_steps_in_a_closed_loop_are_the_steady_state_of_chunked_batching() -> None:
+    options = {"engine": "vllm", "batching": "chunked"}
+    steady = lv.analyze("llama-3.1-8b", "h100-sxm", batch_size=16, input_len=1024, output_len=1024, **options)
+    made = lv.simulate("llama-3.1-8b", "h100-sxm", concurrency=16, input_len=1024, output_len=1024, **options).to_dict()
+    assert made["requests_per_s"] == pytest.approx(16 / steady.e2e_s, rel=0.03)
+    assert made["tpot_s"]["mean"] == pytest.approx(steady.tpot_s, rel=0.03)
+
+
+def test_shared_prefixes_are_computed_once() -> None:
+    # 128 of 160 prompt tokens are two shared blocks of 64: every request but the first finds them
+    asked = replace(requests(np.arange(50) * 1.0, 160, 4), prefixes=((1, 2),) * 50, prefix_tokens=64)
+    records = simulate_requests(asked, fleet()).records
+    assert records.cached_tokens.tolist() == [0, *[128] * 49]
+    assert records.ttft_s[1] < records.ttft_s[0]
+
+
+def test_a_small_cache_evicts_the_prefixes_used_least_recently() -> None:
+    # eight prefixes of 4 blocks in turn, in a cache of 16 blocks: each is evicted before it is used again
+    names = tuple((one % 8,) for one in range(80))
+    asked = replace(requests(np.arange(80) * 1.0, 80, 2), prefixes=names, prefix_tokens=64)
+    records = simulate_requests(asked, fleet(room=Cache(blocks=16))).records
+    assert records.cached_tokens.sum() == 0
+    roomy = simulate_requests(asked, fleet(room=Cache(blocks=160))).records
+    assert roomy.cached_tokens.sum() == 72 * 64
+
+
+def test_a_prefix_aware_router_finds_more_than_round_robin() -> None:
+    random = np.random.default_rng(0)
+    names = tuple((int(one),) for one in random.integers(0, 30, 2000))
+    asked = replace(poisson(40.0, 2000, prompts=600, answers=20), prefixes=names, prefix_tokens=512)
+    room = Cache(blocks=600)
+    found = {
+        name: simulate_requests(asked, fleet(room=room, router=router, replicas=4)).records.cached_tokens.sum()
+        for name, router in ROUTERS.items()
+    }
+    assert found["prefix-aware"] > 1.5 * found["round-robin"]
+
+
+def test_the_least_loaded_replica_makes_requests_wait_less() -> None:
+    asked = replace(poisson(60.0, 4000), output_len=np.random.default_rng(1).integers(1, 400, 4000))
+    ttft = {
+        name: simulate_requests(
+            asked, fleet(room=Cache(max_sequences=40), router=ROUTERS[name], replicas=4)
+        ).records.ttft_s.mean()
+        for name in ("round-robin", "least-loaded")
+    }
+    assert ttft["least-loaded"] < ttft["round-robin"]
+
+
+def test_decodes_do_not_delay_the_prompts_of_another_pool() -> None:
+    asked = poisson(10.0, 500, answers=400)
+    one = fleet()
+    split = Fleet(prefill=one.prefill, decode=one.prefill)
+    alone = simulate_requests(replace(asked, output_len=np.ones(500, dtype=np.int64)), one)
+    np.testing.assert_allclose(simulate_requests(asked, split).records.ttft_s, alone.records.ttft_s)
+
+
+def test_a_transfer_delays_the_second_token() -> None:
+    one = fleet()
+    split = Fleet(prefill=one.prefill, decode=one.prefill, transfer_s=lambda tokens: 0.001 * tokens)
+    whole, moved = (simulate_requests(requests([0.0], 100, 5), served).records for served in (one, split))
+    assert moved.finish_s[0] - whole.finish_s[0] == pytest.approx(0.1)
+    assert moved.first_token_s[0] == whole.first_token_s[0]
+
+
+def test_a_request_that_fits_nowhere_is_refused_and_changes_nothing() -> None:
+    asked = requests([0.0, 1.0, 2.0], [100, 10**6, 100], 5)
+    served = fleet(room=Cache(blocks=100))
+    records = simulate_requests(asked, served).records
+    without = simulate_requests(asked.select(np.array([0, 2])), served).records
+    assert records.refused.tolist() == [0, 2, 0]
+    np.testing.assert_array_equal(records.finish_s[[0, 2]], without.finish_s)
+
+
+@pytest.mark.parametrize("users", [1, 7, 30])
+def test_a_closed_loop_keeps_its_number_of_requests(users: int) -> None:
+    asked = requests([0.0] * 100, 64, 20, concurrency=users)
+    records = simulate_requests(asked, fleet(replicas=3)).records
+    times = np.sort(records.arrival_s)[users:-users]
+    present = stats.in_system(records, times[times < records.arrival_s.max()])
+    assert set(present.tolist()) <= {users}
