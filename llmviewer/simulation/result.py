@@ -84,7 +84,8 @@ class Simulation:
         if self.warm_up_s is None and (traffic.burst or traffic.curve is not None or recorded):
             return stats.whole_run(records)
         start_s = stats.warm_up_s(records) if self.warm_up_s is None else self.warm_up_s
-        return stats.steady_window(records, start_s, closed=bool(traffic.users))
+        found = stats.steady_window(records, start_s, closed=bool(traffic.users))
+        return found if stats.answers_within(records, found) else stats.whole_run(records)
 
     def latencies(self) -> dict[str, dict[str, float | None]]:
         """Mean and percentiles of every metric over all replications [s]."""

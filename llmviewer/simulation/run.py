@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,7 @@ def _with_refused(records: Records, requests: Requests, reasons: Whole) -> Recor
         if not values.ndim:
             kept[name] = float(values)
             continue
-        kept[name] = np.full(len(reasons), np.nan) if values.dtype.kind == "f" else np.zeros_like(reasons)
+        kept[name] = np.full(len(reasons), np.nan) if name.endswith("_s") else np.zeros_like(reasons)
         kept[name][accepted] = values
     kept["arrival_s"] = np.where(accepted, kept["arrival_s"], requests.arrival_s)
     kept |= {"input_len": requests.input_len, "output_len": requests.output_len, "refused": reasons}
