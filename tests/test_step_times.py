@@ -93,7 +93,7 @@ def test_prompts_of_one_length_cost_what_the_step_costs(name: str) -> None:
     draw = np.random.default_rng(3)
     for _ in range(STEPS):
         length = int(2 ** draw.uniform(4, 10))
-        prompts = int(min(draw.integers(2, 20), capacity.token_budget // length))
+        prompts = min(int(draw.integers(2, 20)), capacity.token_budget // length)
         pairs = prompts * length * (length + 1) / 2
         expected = direct_s(one, (prompts, length, 0, 1))
         assert times.mixed_s(0, 0, prompts * length, pairs, prompts) == pytest.approx(expected, rel=0.01)

@@ -51,7 +51,7 @@ class Knots:
         ends = np.union1d(self.first, self.last)
         places = np.log2(ends + 1.0) % 1.0
         quarters = np.round(2.0**places * 4.0, 6) % 1.0 == 0.0
-        return ends[np.where(ends < SHORT, places == 0.0, (ends < LONG) | quarters)]
+        return np.asarray(ends[np.where(ends < SHORT, places == 0.0, (ends < LONG) | quarters)])
 
     def segment(self, x: float) -> int:
         """Index of the segment of x."""

@@ -52,15 +52,6 @@ def decode_knots(sizes: Sizes) -> Knots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Work:
-    """Parts that do not depend on the past, of all time and of kernels: of tokens, rows of logits and states."""
-
-    tokens: Array
-    logits: list[list[float]]
-    states: list[Surface | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Builder:
     """Tables of the passes of one model in one form of latent attention.
 
@@ -87,20 +78,16 @@ class _Builder:
         past = Selection(operators=of_past | passes.attention, constants=("sequence",))
         return _Builder(passes=passes, counts=counts, past=past, with_tokens=apart, spacing=spacing)
 
-    def tables(self, known: _Work) -> tuple[PartTable, PartTable]:
+    def tables(self) -> tuple[PartTable, PartTable]:
         """Tables of all time that does not hide behind kernels, and of kernels alone."""
-        tokens = [every_whole(self.counts, row) for row in known.tokens + self.with_tokens]
-        parts = (tokens, known.logits, known.states, *self.decodes(), *self.chunks(), self.packed())
+        tokens = [every_whole(self.counts, row) for row in self.tokens() + self.with_tokens]
+        parts = (tokens, self.logits(), self.states(), *self.decodes(), *self.chunks(), self.packed())
         names = ("tokens", "logits", "states", "decodes", "beside", "shared", "chunk", "short", "alone", "packed")
         one, other = (
             PartTable(**{name: part[quantity] for name, part in zip(names, parts, strict=True)})  # type: ignore[index]
             for quantity in (ALL, KERNELS)
         )
         return one, other
-
-    def work(self) -> _Work:
-        """The parts that are equal in all forms of latent attention."""
-        return _Work(tokens=self.tokens(), logits=self.logits(), states=self.states())
 
     def tokens(self) -> Array:
         """Work on tokens at `counts`: all but what depends on the past or on the number of sequences."""
@@ -143,7 +130,9 @@ class _Builder:
         prompt = prompts(1.0, np.full(1, PROMPT_BESIDE), 0.0)
         tokens = batch * self.passes.decode.new_tokens + PROMPT_BESIDE
         both = self.passes.times(self.passes.decoding(batch, cached), prompt, of=self.past) - self._with_tokens(tokens)
-        both -= self.passes.times(prompt, NO_PROMPT, of=self.past) - self._with_tokens(prompt.new_tokens)
+        both = both - (
+            self.passes.times(prompt, NO_PROMPT, of=self.past) - self._with_tokens(np.full(1, PROMPT_BESIDE))
+        )
         chosen = np.isin(number, few)
         return np.stack(
             [
@@ -197,8 +186,7 @@ def model_table(passes: Passes) -> ModelTable:
     models = [(replace(passes, model=model), spacing) for model, spacing in forms.items()]
     of_past = frozenset[Name]().union(*(one.of_past for one, _ in models))
     builders = [_Builder.of(one, spacing, of_past) for one, spacing in models]
-    work = builders[-1].work()
-    tables = [builder.tables(work) for builder in builders]
+    tables = [builder.tables() for builder in builders]
     waits = _waits(passes)
     return ModelTable(
         steps=tuple(steps for steps, _ in tables),
