@@ -149,7 +149,10 @@ def test_parts_hold_equally_many_requests_each() -> None:
 def test_goodput_holds_each_request_to_all_limits() -> None:
     """First tokens after 0.5, 1 and 1.5 s, the whole after 1, 2 and 3 s."""
     records = records_of([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 2.0, 3.0])
-    limits = (Limit(metric="ttft_s", statistic="p99", seconds=1.2), Limit(metric="e2e_s", statistic="mean", seconds=1.5))
+    limits = (
+        Limit(metric="ttft_s", statistic="p99", seconds=1.2),
+        Limit(metric="e2e_s", statistic="mean", seconds=1.5),
+    )
     everything = np.ones(3, dtype=np.bool_)
     assert stats.meets(records, everything, limits[:1]).tolist() == [True, True, False]
     assert stats.meets(records, everything, limits).tolist() == [True, False, False]

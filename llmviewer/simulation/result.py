@@ -105,8 +105,9 @@ class Simulation:
 
     @property
     def holds(self) -> bool:
-        """Whether the load is sustained and all limits hold."""
-        return not self.saturated and not self.broken
+        """Whether requests are answered, the load is sustained and all limits hold."""
+        answered = bool(np.any(~np.isnan(self.records.finish_s)))
+        return answered and not self.saturated and not self.broken
 
     def to_dict(self) -> dict[str, Any]:
         """The simulation object of the JSON schema."""

@@ -50,8 +50,10 @@ def simulate_requests(requests: Requests, fleet: Fleet) -> Outcome:
         except KeyboardInterrupt:
             completed = False
     records = driven.records()
+    if len(accepted) < len(requests):
+        records = _with_refused(records, requests, reasons)
     return Outcome(
-        records=records if len(accepted) == len(requests) else _with_refused(records, requests, reasons),
+        records=records if completed else _arrived(records, min(replica.clock_s for replica in driven.replicas)),
         timelines=tuple(map(timeline_of, driven.replicas)),
         pools=driven.pools,
         blocks=tuple(replica.pool.total for replica in driven.replicas),
@@ -84,6 +86,13 @@ def _with_refused(records: Records, requests: Requests, reasons: Whole) -> Recor
     kept["arrival_s"] = np.where(accepted, kept["arrival_s"], requests.arrival_s)
     kept |= {"input_len": requests.input_len, "output_len": requests.output_len, "refused": reasons}
     return Records(**kept)
+
+
+def _arrived(records: Records, reached_s: float) -> Records:
+    """The requests of an interrupted run that were answered, or arrived before the time that all replicas reached."""
+    kept = ~np.isnan(records.finish_s) | (records.arrival_s <= reached_s)
+    columns = {name: getattr(records, name) for name in Records.__dataclass_fields__}
+    return replace(records, **{name: values[kept] for name, values in columns.items() if np.ndim(values)})
 
 
 @contextmanager
