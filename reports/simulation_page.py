@@ -196,7 +196,9 @@ def _sources(answer: dict[str, Any]) -> Facts:
 
 def _warnings(answer: dict[str, Any]) -> tuple[Facts, ...]:
     """Returns refused requests by reason, and the notes."""
-    lines = tuple(("Warning", text) for text in (*_refused(answer), *answer["notes"]))
+    cut = "throughput and load are too low where replicas were simulated one after another"
+    interrupted = (f"interrupted: requests that were not simulated are left out; {cut}",) * answer["interrupted"]
+    lines = tuple(("Warning", text) for text in (*interrupted, *_refused(answer), *answer["notes"]))
     return (Facts(lines=lines, emphasis=Emphasis.WARNING),) if lines else ()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -156,7 +157,7 @@ def _takes_longer(records: Records, times: Array) -> bool:
     it arrives later.  Where answers only take as long as the run, their number grows and their latency does not.
     """
     arrival, found = records.arrival_s, []
-    for start, end in zip(times[:-1], times[1:], strict=True):
+    for start, end in pairwise(times):
         taken = records.e2e_s[(arrival > start) & (arrival <= end) & ~np.isnan(records.finish_s)]
         if not len(taken):
             return True
