@@ -33,7 +33,7 @@ CALIBRATED = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "itl_s": "tpot_s", "e2e_s"
 
 
 def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
-    """What happens to requests that a server of `model` on `hardware` gets: latencies with percentiles, and its load.
+    """Requests to a server of `model` on `hardware`: their latencies with percentiles, and its load.
 
     model, hardware: as of `analyze`.  options: when requests arrive (request_rate=8, concurrency=64, trace=PATH,
     burst=True or rate_curve="0h:2,8h:10"), their lengths (input_len, output_len: numbers or distributions), limits

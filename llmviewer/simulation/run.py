@@ -21,7 +21,7 @@ REFUSALS = ("", "longer than the longest context", "longer than the KV cache of 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
-    """What happened in a run.
+    """Records, intervals and gaps of one run.
 
     timelines: one per replica, of the pool with the index in `pools`.  blocks: KV-cache blocks of each replica.
     completed: whether all requests were answered; False after an interrupt.

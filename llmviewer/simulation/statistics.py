@@ -1,4 +1,4 @@
-"""What users and the owner of a server see in a run: latencies, throughput, load; without its warm-up."""
+"""Latencies, throughput and load of a run, without its warm-up."""
 
 from __future__ import annotations
 
