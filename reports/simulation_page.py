@@ -1,143 +1,208 @@
-"""A simulation as a page: its verdict, percentiles of latencies with intervals, throughput and load."""
+"""A simulation as a page: its verdict, latencies with percentiles, throughput, load, and notes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from llmviewer.reports import format as fmt
-from llmviewer.reports.page import Emphasis, Facts, Page, Part, Row, Table, left, plain, right
-from llmviewer.simulation.limits import STATISTICS
-from llmviewer.simulation.result import METRICS, Simulation
+from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 
-#: Metric -> its name in the table.
-NAMES = {
-    "ttft_s": "TTFT",
-    "tpot_s": "TPOT (per request)",
-    "itl_s": "ITL (per token)",
-    "e2e_s": "E2E",
-    "queue_s": "queue",
-}
-#: Statistics whose intervals the table shows.
-SHOWN_INTERVALS = ("mean", "p99")
-
-
-def page(made: Simulation) -> Page:
-    """Returns the page of a simulation."""
-    answer = made.to_dict()
-    parts: list[Part] = [_verdict(answer), _header(answer)]
-    if not answer["saturated"]:
-        parts.append(_latencies(answer))
-    parts += [_load(answer), *_notes(answer)]
-    return tuple(parts)
+#: Latency of the result -> its name.
+NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E", "queue_s": "Queue"}
+MEANINGS = (
+    "TTFT, E2E: from arrival; TPOT: mean time per token of each request; ITL: each time between two tokens; Queue: from"
+    " arrival to the first prompt token"
+)
+STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+#: Intervals of the table: source, statistic, heading, rank.
+INTERVALS = (
+    ("calibration", "p99", "p99, 80 %", 1),
+    ("calibration", "mean", "Mean, 80 %", 2),
+    ("replications", "mean", "Mean, runs", 3),
+    ("replications", "p99", "p99, runs", 4),
+)
+#: Share of the KV cache from which it is what bounds a server.
+FULL = 0.9
 
 
-def _verdict(answer: dict[str, Any]) -> Facts:
-    bad = answer["saturated"] or not all(one["holds"] for one in answer["limits"])
-    emphasis = Emphasis.WARNING if bad else Emphasis.PLAIN
-    return Facts(lines=(("Verdict", verdict_text(answer)),), emphasis=emphasis)
-
-
-def verdict_text(answer: dict[str, Any]) -> str:
-    """Returns whether the server sustains the load and the limits, in a sentence."""
-    rate, most = answer["request_rate"], answer["max_request_rate"]
-    if answer["saturated"]:
-        return (
-            f"saturated: {fmt.digits(rate)} requests/s arrive, highest sustainable rate {fmt.digits(most)} requests/s; "
-            "the queue grows as long as the load lasts, so that latencies have no meaning"
-        )
-    if most is not None:
-        held = ", ".join(f"{_name(one)} ≤ {fmt.duration(one['limit_s'])}" for one in answer["limits"])
-        under = f" under {held}" if held else ""
-        if not most:
-            return f"no rate meets the limits{under}"
-        return f"highest rate {fmt.digits(most)} requests/s{under}: the figures below are at this rate"
-    carried = (
-        f"sustains {fmt.digits(rate)} requests/s"
-        if rate is not None
-        else (f"answers {fmt.digits(answer['requests_per_s'])} requests/s")
+def page(answer: dict[str, Any]) -> Page:
+    """Returns the page of a simulation object."""
+    first = (Facts(lines=(("Verdict", verdict(answer)),)), _header(answer))
+    if not answer["completed"]:
+        return (*first, *_warnings(answer))
+    return (
+        *first,
+        *(() if answer["saturated"] else (_latencies(answer), *_limits(answer))),
+        _load(answer),
+        _sources(answer),
+        *_warnings(answer),
     )
-    return "; ".join((carried, *(_limit_text(answer, one) for one in answer["limits"])))
 
 
-def _name(limit: dict[str, Any]) -> str:
-    return f"{limit['metric'].removesuffix('_s').upper()} {limit['statistic']}"
+def verdict(answer: dict[str, Any]) -> str:
+    """Returns whether the load is sustained and all limits hold, and what bounds it."""
+    begun = f"interrupted after {fmt.whole(answer['completed'])} answers; " if answer["interrupted"] else ""
+    return begun + "; ".join(filter(None, (_judged(answer), _searched(answer), _bound(answer))))
 
 
-def _limit_text(answer: dict[str, Any], limit: dict[str, Any]) -> str:
-    value = answer[limit["metric"]][limit["statistic"]]
-    word = "within" if limit["holds"] else "exceeds"
-    return f"{_name(limit)} {fmt.duration(value)} {word} {fmt.duration(limit['limit_s'])}"
+def _judged(answer: dict[str, Any]) -> str:
+    rate = fmt.per_second(answer["max_request_rate"])
+    if answer["saturated"]:
+        return f"saturated: highest sustainable rate {rate} requests/s"
+    if not answer["completed"]:
+        return "no request is answered: " + (", ".join(_refused(answer)) or "none arrives")
+    if not answer["limits"]:
+        p99 = ", ".join(f"{NAMES[name]} {fmt.duration(answer[name]['p99'])}" for name in ("ttft_s", "tpot_s"))
+        return f"sustained: {fmt.per_second(answer['requests_per_s'])} requests/s with p99 of {p99}"
+    broken = [one for one in answer["limits"] if not one["holds"]]
+    told = ", ".join(f"{_limit(one)} is {fmt.duration(_value(answer, one))}" for one in broken or answer["limits"])
+    return f"{'a limit does not hold' if broken else 'all limits hold'}: {told}"
+
+
+def _limit(one: dict[str, Any]) -> str:
+    return f"{NAMES[one['metric']]} {one['statistic']} (limit {fmt.duration(one['limit_s'])})"
+
+
+def _value(answer: dict[str, Any], one: dict[str, Any]) -> float | None:
+    found: float | None = answer[one["metric"]][one["statistic"]]
+    return found
+
+
+def _searched(answer: dict[str, Any]) -> str:
+    """Returns the highest rate that a search has found."""
+    rate = answer["max_request_rate"]
+    if rate is None or answer["saturated"]:
+        return ""
+    within = " within the limits" if answer["limits"] else ""
+    return f"highest rate{within}: {fmt.per_second(rate)} requests/s" if rate else f"no rate is sustained{within}"
+
+
+def _bound(answer: dict[str, Any]) -> str:
+    """Returns what keeps requests waiting: the KV cache, or the steps themselves."""
+    if not answer["completed"]:
+        return ""
+    full = fmt.percent(round(answer["kv_cache_occupancy_mean"], 3))
+    if answer["kv_cache_occupancy_mean"] >= FULL or answer["preemptions"]:
+        return f"the KV cache bounds it ({full} full)"
+    if answer["saturated"]:
+        return f"the time of steps bounds it, not the KV cache ({full} full)"
+    return f"the KV cache is {full} full"
 
 
 def _header(answer: dict[str, Any]) -> Facts:
-    requests = f"{answer['requests']:,} requests"
-    if answer["replications"] > 1:
-        requests += f" in each of {answer['replications']} replications"
-    warm_up = (
-        f"the first {fmt.duration(answer['warm_up_s'])} cut as warm-up" if answer["warm_up_s"] else "no warm-up cut"
-    )
-    server = (
-        f"{plain(answer['model'])} on {answer['hardware']}, {answer['layout']}; engine {answer['engine']}, scheduler "
-        f"{' and '.join(dict.fromkeys(answer['schedulers']))}; efficiency: {answer['efficiency']}"
-    )
+    engine = f"{answer['engine']}, " if answer["efficiency"] == "calibrated" else ""
+    policies = " and ".join(dict.fromkeys(answer["schedulers"]))
     return Facts(
         lines=(
-            ("Server", server),
-            ("Load", plain(answer["workload"])),
-            ("Run", f"{requests}, {warm_up}; seed {answer['seed']}"),
+            ("Model", answer["model"]),
+            ("Hardware", f"{answer['hardware']}: {answer['layout']}"),
+            ("Engine", f"{engine}scheduler {policies}; efficiency: {answer['efficiency']}"),
+            ("Workload", answer["workload"]),
         )
     )
 
 
 def _latencies(answer: dict[str, Any]) -> Table:
-    columns = (
+    shown = [one for one in INTERVALS if _is_known(answer, *one[:2])]
+    heads = (
         left("Latency"),
-        *(right(name) for name in STATISTICS),
-        *(right(f"80 % of {name}, {source}", rank=rank) for source, rank in (("calibration", 1), ("replications", 2))
-          for name in SHOWN_INTERVALS),
-    )  # fmt: skip
-    rows = tuple(
+        *(right("Mean" if name == "mean" else name, 0) for name in STATISTICS),
+        *(right(title, rank) for _, _, title, rank in shown),
+    )
+    rows = [
         Row(
             cells=(
-                NAMES[metric],
-                *(fmt.duration(answer[metric][name]) for name in STATISTICS),
-                *(_interval(answer["intervals"], source, metric, name)
-                  for source in ("calibration", "replications") for name in SHOWN_INTERVALS),
+                title,
+                *(fmt.duration(answer[name][statistic]) for statistic in STATISTICS),
+                *(_interval(answer, source, name, statistic) for source, statistic, _, _ in shown),
             )
         )
-        for metric in METRICS
-    )  # fmt: skip
-    single = "20 parts of the run" if answer["replications"] == 1 else "replications"
-    note = f"80 % intervals: of the calibration's error, and of the scatter of {single}"
-    return Table(columns=columns, rows=rows, title="Latencies", note=note)
+        for name, title in NAMES.items()
+    ]
+    return Table(columns=heads, rows=tuple(rows), title="Latencies", note=MEANINGS)
 
 
-def _interval(intervals: dict[str, Any], source: str, metric: str, statistic: str) -> str:
-    bounds = intervals.get(source, {}).get(metric, {}).get(statistic, {}).get("80", [None, None])
-    return fmt.durations(*bounds)
+def _is_known(answer: dict[str, Any], source: str, statistic: str) -> bool:
+    found = answer["intervals"].get(source, {}).get("ttft_s", {})
+    return statistic in found and found[statistic]["80"][0] is not None
+
+
+def _interval(answer: dict[str, Any], source: str, name: str, statistic: str) -> str:
+    found = answer["intervals"][source].get(name)
+    return fmt.DASH if found is None else fmt.bounds(*found[statistic]["80"])
+
+
+def _limits(answer: dict[str, Any]) -> tuple[Table, ...]:
+    """Returns the limits with their values; nothing without limits."""
+    if not answer["limits"]:
+        return ()
+    rows = [
+        Row(
+            cells=(
+                f"{NAMES[one['metric']]} {one['statistic']}",
+                fmt.duration(_value(answer, one)),
+                fmt.duration(one["limit_s"]),
+                "yes" if one["holds"] else "NO",
+            )
+        )
+        for one in answer["limits"]
+    ]
+    heads = (left("Limit of"), right("Value"), right("Limit"), left("Holds"))
+    return (Table(columns=heads, rows=tuple(rows), title="Limits"),)
 
 
 def _load(answer: dict[str, Any]) -> Facts:
-    tokens, devices = answer["output_tokens_per_s"], answer["devices"]
-    rates = (
-        f"{fmt.digits(tokens)} output tokens/s ({fmt.digits(tokens / devices)} per device), "
-        f"{fmt.digits(answer['requests_per_s'])} requests/s"
+    devices, tokens = answer["devices"], answer["output_tokens_per_s"]
+    offered = "" if answer["request_rate"] is None else f"; {fmt.per_second(answer['request_rate'])} arrive"
+    shared = f"; {fmt.per_second(tokens / devices)} per device" if devices > 1 else ""
+    goodput = answer["goodput_requests_per_s"]
+    kept = (("Goodput", f"{fmt.per_second(goodput)} requests/s", "requests within all limits"),)
+    return Facts(
+        title="Throughput and load",
+        lines=(
+            ("Throughput", f"{fmt.per_second(answer['requests_per_s'])} requests/s", f"answered{offered}"),
+            ("", f"{fmt.per_second(tokens)} tokens/s", f"output tokens{shared}"),
+            *(kept if answer["limits"] and goodput is not None else ()),
+            ("Running", fmt.digits(answer["running_mean"]), "requests, mean over time"),
+            ("Waiting", fmt.digits(answer["waiting_mean"]), "requests, mean over time"),
+            ("Busy", fmt.share(answer["utilization"]), "share of the time in which a replica works"),
+            (
+                "KV cache",
+                fmt.share(answer["kv_cache_occupancy_mean"]),
+                f"of its blocks in use, mean over time; {_times(answer['preemptions'], 'preemption')}; "
+                f"{fmt.percent(round(answer['prefix_hit_rate'], 3))} of prompt tokens found in it",
+            ),
+        ),
     )
-    if answer["limits"] and answer["goodput_requests_per_s"] is not None:
-        rates += f", goodput {fmt.digits(answer['goodput_requests_per_s'])} requests/s within the limits"
-    busy = (
-        f"{fmt.percent(answer['utilization'])} of the time busy; {fmt.digits(answer['running_mean'])} requests run and "
-        f"{fmt.digits(answer['waiting_mean'])} wait in the mean"
-    )
-    cache = f"{fmt.percent(answer['kv_cache_occupancy_mean'])} of its blocks held in the mean, "
-    cache += f"{answer['preemptions']:,} preemptions, {fmt.percent(answer['prefix_hit_rate'])} of prompt tokens found"
-    return Facts(lines=(("Throughput", rates), ("Replicas", busy), ("KV cache", cache)), title="Load")
 
 
-def _notes(answer: dict[str, Any]) -> Page:
-    lines = [("Refused", f"{count:,} requests {reason}") for reason, count in answer["refused"].items() if count]
-    if answer["interrupted"]:
-        left_out = answer["requests"] - answer["completed"]
-        lines.append(("Interrupted", f"{left_out:,} of {answer['requests']:,} requests had not been answered"))
-    lines += [("Note", plain(note)) for note in answer["notes"]]
-    return (Facts(lines=tuple(lines), emphasis=Emphasis.WARNING),) if lines else ()
+def _times(count: int, noun: str) -> str:
+    return f"{fmt.whole(count)} {noun}{'' if count == 1 else 's'}" if count else f"no {noun}s"
+
+
+def _sources(answer: dict[str, Any]) -> Facts:
+    """Returns which requests count and where intervals come from."""
+    count, runs, cut = fmt.whole(answer["requests"]), answer["replications"], answer["warm_up_s"]
+    warm_up = f"the first {fmt.duration(cut)} are warm-up, which statistics leave out" if cut else "no warm-up is cut"
+    several = f", {runs} replications" if runs > 1 else ""
+    parts = "the replications" if runs > 1 else "twenty parts of the run"
+    lines = [("Requests", f"{count} arrive, {fmt.whole(answer['completed'])} are answered; {warm_up}")]
+    if answer["intervals"]:
+        calibrated = "80 %: errors of the calibration; " if answer["intervals"].get("calibration") else ""
+        lines.append(("Intervals", f"{calibrated}runs: scatter of {parts}, at 80 %"))
+    lines.append(("Random", f"seed {answer['seed']}{several}"))
+    return Facts(title="Sources", lines=tuple(lines), emphasis=Emphasis.FAINT)
+
+
+def _warnings(answer: dict[str, Any]) -> tuple[Facts, ...]:
+    """Returns refused requests by reason, and the notes."""
+    cut = "throughput and load are too low where replicas were simulated one after another"
+    interrupted = (f"interrupted: requests that were not simulated are left out; {cut}",) * answer["interrupted"]
+    lines = tuple(("Warning", text) for text in (*interrupted, *_refused(answer), *answer["notes"]))
+    return (Facts(lines=lines, emphasis=Emphasis.WARNING),) if lines else ()
+
+
+def _refused(answer: dict[str, Any]) -> list[str]:
+    """Returns the refused requests by reason."""
+    reasons = {reason: number for reason, number in answer["refused"].items() if number}
+    return [f"{fmt.whole(n)} request{'s' if n > 1 else ''} refused as {reason}" for reason, n in reasons.items()]

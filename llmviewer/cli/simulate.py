@@ -53,7 +53,7 @@ def _views(made: Simulation) -> views.Views:
     def page() -> Any:
         from llmviewer.reports import simulation_page
 
-        return simulation_page.page(made)
+        return simulation_page.page(made.to_dict())
 
     return views.Views(page=page, document=made.to_dict, rows=lambda: request_rows(made))
 

@@ -33,7 +33,7 @@ CALIBRATED = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "itl_s": "tpot_s", "e2e_s"
 
 
 def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
-    """What happens to requests that a server of `model` on `hardware` gets: latencies with percentiles, and its load.
+    """Requests to a server of `model` on `hardware`: their latencies with percentiles, and its load.
 
     model, hardware: as of `analyze`.  options: when requests arrive (request_rate=8, concurrency=64, trace=PATH,
     burst=True or rate_curve="0h:2,8h:10"), their lengths (input_len, output_len: numbers or distributions), limits
@@ -44,9 +44,11 @@ def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
     chosen = {"engine": ENGINE, "batching": BATCHING} | {
         name: value for name, value in options.items() if name not in load.LOAD
     }
+    if chosen.get("efficiency") == "ideal" and chosen["engine"] == ENGINE:
+        del chosen["engine"]  # ideal times have no engine, and its scheduler is the default anyway
     traffic, limits = load.traffic_of(words), load.limits_of(words)
     if words["find_rate"] and not traffic.is_open:
-        raise UserError("find_rate needs an open loop; give request_rate, trace or rate_curve")
+        raise UserError("find_rate searches for a rate of arrivals; remove concurrency and burst")
     server = _server(model, hardware, chosen, words, traffic)
     found = None
     if words["find_rate"]:
@@ -63,7 +65,15 @@ def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
         searched_rate=found,
         notes=server.notes,
     )
+    _check_warm_up(made)
     return replace(made, ratios=_ratios(server.answering, made))
+
+
+def _check_warm_up(made: Simulation) -> None:
+    """Raise UserError for a requested warm-up that no request outlasts."""
+    last_s = float(np.nanmax(made.records.arrival_s, initial=0.0))
+    if made.warm_up_s and made.warm_up_s >= last_s and made.outcomes[0].completed:
+        raise UserError(f"warm_up is {made.warm_up_s:g} s, but the last request arrives after {last_s:.3g} s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +100,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
     workload = api.request(
         1, max(round(float(sample.input_len.mean())), 1), max(round(float(sample.output_len.mean())), 1)
     )
-    notes = (*last.warnings(workload), *_trace_notes(traffic))
+    notes = (*last.warnings(workload), *_trace_notes(traffic), *_room_notes(fleet))
     setting = Setting(
         model=last.model.name,
         hardware="+".join(chips),
@@ -103,6 +113,12 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         workload=workload_text(words, sample),
     )
     return Server(fleet=fleet, answering=last, setting=setting, notes=notes)
+
+
+def _room_notes(fleet: Fleet) -> tuple[str, ...]:
+    """A note where the weights do not fit."""
+    full = any(pool.room.blocks < 1 for pool in fleet.pools)
+    return ("the weights leave no room for a KV cache; llmviewer analyze shows the memory",) if full else ()
 
 
 def _trace_notes(traffic: Traffic) -> tuple[str, ...]:
@@ -130,12 +146,18 @@ def workload_text(words: Mapping[str, Any], sample: Requests) -> str:
 
 
 def run_all(fleet: Fleet, traffic: Traffic, replications: int) -> list[Outcome]:
-    """The outcomes of independent runs, on all cores; one that is interrupted is the last."""
+    """The outcomes of independent runs, on all cores; after an interrupt, the first with what it has."""
 
     def one(replication: int) -> Outcome:
         return simulate_requests(_spread(traffic.requests(replication), fleet, traffic), fleet)
 
-    return on_all_cores(one, range(replications))
+    first = one(0)
+    if replications == 1 or not first.completed:
+        return [first]
+    try:
+        return [first, *on_all_cores(one, range(1, replications))]
+    except KeyboardInterrupt:
+        return [replace(first, completed=False)]
 
 
 def _spread(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
@@ -165,13 +187,21 @@ def _highest_rate(fleet: Fleet, traffic: Traffic, limits: tuple[Limit, ...], war
     def kept(rate: float) -> bool:
         one = Simulation(
             setting=NOWHERE, fleet=fleet, traffic=traffic.at_rate(rate), limits=limits, warm_up_s=warm_up_s,
-            outcomes=(simulate_requests(traffic.at_rate(rate).requests(), fleet),),
+            outcomes=(_whole(traffic.at_rate(rate).requests(), fleet),),
         )  # fmt: skip
         return one.holds
 
     burst = replace(traffic.requests(), arrival_s=np.zeros(len(traffic.requests())))
-    guess = stats.capacity(simulate_requests(burst, fleet).records)
+    guess = stats.capacity(_whole(burst, fleet).records)
     return highest_rate(lambda rates: on_all_cores(kept, list(rates)), guess, cores())
+
+
+def _whole(requests: Requests, fleet: Fleet) -> Outcome:
+    """The outcome of a run of a search, which an interrupt ends: part of a run says nothing of a rate."""
+    found = simulate_requests(requests, fleet)
+    if not found.completed:
+        raise KeyboardInterrupt
+    return found
 
 
 #: Setting of runs that only a search sees.

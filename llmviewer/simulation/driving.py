@@ -104,7 +104,7 @@ class Driven:
         return True
 
     def records(self) -> Records:
-        """What has happened to the requests so far."""
+        """Times of the requests so far."""
         first, last = self.stations[0].ledger, self.stations[-1].ledger
         last.arrival_s, last.start_s, last.cached_tokens = first.arrival_s, first.start_s, first.cached_tokens
         last.host_s = first.host_s

@@ -1,4 +1,4 @@
-"""What the requests of a run ask for, and what has happened to each of them."""
+"""The requests of a run: their sizes, and the times of what has happened to each of them."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llmviewer.core.errors import unknown
+from llmviewer.core.errors import UserError, quoted, unknown
 from llmviewer.core.parsing import duration
 
 #: Statistics of a latency that a limit may hold, with their quantile; the mean has none.
@@ -32,4 +32,7 @@ def limit(option: str, text: str) -> Limit:
     statistic, colon, time = text.rpartition(":")
     if colon and statistic not in STATISTICS:
         raise unknown(f"statistic of {option}", statistic, STATISTICS)
-    return Limit(metric=METRICS[option], statistic=statistic or "mean", seconds=duration(option, time))
+    seconds = duration(option, time)
+    if not 0.0 < seconds < float("inf"):
+        raise UserError(f"{option} is {quoted(text)}; allowed: a time above 0, such as 2s or p99:80ms")
+    return Limit(metric=METRICS[option], statistic=statistic or "mean", seconds=seconds)

@@ -97,13 +97,19 @@ def traffic_of(words: Mapping[str, Any]) -> Traffic:
     most = words["requests"]
     until_s = float("inf") if length is None else length * words["speed_up"]
     trace = None if words["trace"] is None else traces.read_trace(words["trace"], most, until_s)
-    if trace is not None and trace.arrival_s is None and words["request_rate"] is None and not words["concurrency"]:
+    if (
+        trace is not None
+        and trace.arrival_s is None
+        and not (words["request_rate"] or words["concurrency"] or words["find_rate"])
+    ):
         raise UserError(f"{words['trace']} has no times; give request_rate or concurrency beside it")
+    if trace is not None and trace.arrival_s is not None and words["request_rate"] is not None:
+        raise UserError(f"{words['trace']} says when requests arrive; use speed_up in place of request_rate")
     return Traffic(
         input_len=lengths_of("input_len", words["input_len"]),
         output_len=lengths_of("output_len", words["output_len"]),
         gaps=gaps_of(words["arrivals"]),
-        rate=words["request_rate"],
+        rate=words["request_rate"] or (1.0 if words["find_rate"] else None),
         curve=None if words["rate_curve"] is None else rate_curve(words["rate_curve"]),
         trace=trace,
         pairs=None if words["lengths"] is None else traces.read_trace(words["lengths"]),
@@ -120,7 +126,7 @@ def _check_sources(words: Mapping[str, Any]) -> None:
     """Raise UserError unless exactly one option says when requests arrive."""
     given = [name for name in SOURCES if words[name]]
     beside = ({"concurrency", "burst"}, {"trace", "request_rate"}, {"trace", "concurrency"})
-    if not given:
+    if not given and not words["find_rate"]:
         raise UserError(f"nothing says when requests arrive; give one of {', '.join(SOURCES)}")
     if len(given) > 1 and set(given) not in beside:
         raise UserError(f"{' and '.join(given)} both say when requests arrive; remove one of them")

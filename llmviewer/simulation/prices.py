@@ -1,4 +1,4 @@
-"""What a replica must know of a configuration: the times of its forward passes, and the room of its KV cache."""
+"""The figures of a configuration that a replica needs: times of forward passes, and room of the KV cache."""
 
 from __future__ import annotations
 

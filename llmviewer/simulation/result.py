@@ -41,7 +41,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Simulation:
-    """What happened to the requests of a run, and of its replications.
+    """Requests of a run and of its replications, with the times of each.
 
     outcomes: one per replication.  warm_up_s: as requested [s]; None: found by a rule.  limits: on latencies.
     ratios: metric -> bounds over value by level, from the calibration; empty for ideal times.  max_request_rate: found
@@ -84,7 +84,8 @@ class Simulation:
         if self.warm_up_s is None and (traffic.burst or traffic.curve is not None or recorded):
             return stats.whole_run(records)
         start_s = stats.warm_up_s(records) if self.warm_up_s is None else self.warm_up_s
-        return stats.steady_window(records, start_s, traffic.users)
+        found = stats.steady_window(records, start_s, traffic.users)
+        return found if stats.answers_within(records, found) else stats.whole_run(records)
 
     def latencies(self) -> dict[str, dict[str, float | None]]:
         """Mean and percentiles of every metric over all replications [s]."""
@@ -104,8 +105,9 @@ class Simulation:
 
     @property
     def holds(self) -> bool:
-        """Whether the load is sustained and all limits hold."""
-        return not self.saturated and not self.broken
+        """Whether requests are answered, the load is sustained and all limits hold."""
+        answered = bool(np.any(~np.isnan(self.records.finish_s)))
+        return answered and not self.saturated and not self.broken
 
     def to_dict(self) -> dict[str, Any]:
         """The simulation object of the JSON schema."""
@@ -126,7 +128,6 @@ class Simulation:
             "goodput_requests_per_s": None if self.saturated else self._goodput(),
             "running_mean": means["running_mean"],
             "waiting_mean": means["waiting_mean"],
-            "utilization": means["utilization"],
             "kv_cache_occupancy_mean": means["kv_cache_occupancy_mean"],
             "preemptions": round(means["preemptions"]),
             "prefix_hit_rate": means["prefix_hit_rate"],
@@ -134,14 +135,8 @@ class Simulation:
             "intervals": {} if self.saturated else self.intervals(),
             "seed": self.traffic.seed,
             "replications": len(self.outcomes),
-            "model": self.setting.model,
-            "hardware": self.setting.hardware,
-            "engine": self.setting.engine,
-            "efficiency": self.setting.efficiency,
-            "schedulers": list(self.setting.schedulers),
-            "layout": self.setting.layout,
-            "devices": self.fleet.devices,
-            "workload": self.setting.workload,
+            "utilization": means["utilization"],
+            **self._server(),
             "limits": [
                 {
                     "metric": one.metric,
@@ -158,6 +153,19 @@ class Simulation:
             },
             "interrupted": not self.outcomes[0].completed,
             "notes": list(self.notes),
+        }
+
+    def _server(self) -> dict[str, Any]:
+        """Server and load in words, and the number of devices."""
+        return {
+            "model": self.setting.model,
+            "hardware": self.setting.hardware,
+            "engine": self.setting.engine,
+            "efficiency": self.setting.efficiency,
+            "schedulers": list(self.setting.schedulers),
+            "layout": self.setting.layout,
+            "devices": self.fleet.devices,
+            "workload": self.setting.workload,
         }
 
     def _goodput(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ REFUSALS = ("", "longer than the longest context", "longer than the KV cache of 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
-    """What happened in a run.
+    """Records, intervals and gaps of one run.
 
     timelines: one per replica, of the pool with the index in `pools`.  blocks: KV-cache blocks of each replica.
     completed: whether all requests were answered; False after an interrupt.
@@ -50,8 +50,10 @@ def simulate_requests(requests: Requests, fleet: Fleet) -> Outcome:
         except KeyboardInterrupt:
             completed = False
     records = driven.records()
+    if len(accepted) < len(requests):
+        records = _with_refused(records, requests, reasons)
     return Outcome(
-        records=records if len(accepted) == len(requests) else _with_refused(records, requests, reasons),
+        records=records if completed else _arrived(records, min(replica.clock_s for replica in driven.replicas)),
         timelines=tuple(map(timeline_of, driven.replicas)),
         pools=driven.pools,
         blocks=tuple(replica.pool.total for replica in driven.replicas),
@@ -79,11 +81,18 @@ def _with_refused(records: Records, requests: Requests, reasons: Whole) -> Recor
         if not values.ndim:
             kept[name] = float(values)
             continue
-        kept[name] = np.full(len(reasons), np.nan) if values.dtype.kind == "f" else np.zeros_like(reasons)
+        kept[name] = np.full(len(reasons), np.nan) if name.endswith("_s") else np.zeros_like(reasons)
         kept[name][accepted] = values
     kept["arrival_s"] = np.where(accepted, kept["arrival_s"], requests.arrival_s)
     kept |= {"input_len": requests.input_len, "output_len": requests.output_len, "refused": reasons}
     return Records(**kept)
+
+
+def _arrived(records: Records, reached_s: float) -> Records:
+    """The requests of an interrupted run that were answered, or arrived before the time that all replicas reached."""
+    kept = ~np.isnan(records.finish_s) | (records.arrival_s <= reached_s)
+    columns = {name: getattr(records, name) for name in Records.__dataclass_fields__}
+    return replace(records, **{name: values[kept] for name, values in columns.items() if np.ndim(values)})
 
 
 @contextmanager

@@ -1,9 +1,10 @@
-"""What users and the owner of a server see in a run: latencies, throughput, load; without its warm-up."""
+"""Latencies, throughput and load of a run, without its warm-up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +91,11 @@ def steady_window(records: Records, start_s: float, users: int) -> Window:
     return Window(start_s=start_s, end_s=end_s, chosen=chosen)
 
 
+def answers_within(records: Records, window: Window) -> bool:
+    """Whether a request is answered within a window; in a very short run all end after the last arrival."""
+    return bool(np.any((records.finish_s > window.start_s) & (records.finish_s <= window.end_s)))
+
+
 def parts(records: Records, window: Window) -> list[Window]:
     """PARTS parts of a window with equally many requests each, in order of arrival; one where there are too few."""
     chosen = np.flatnonzero(window.chosen)
@@ -134,8 +140,9 @@ def in_system(records: Records, times: Array) -> Whole:
 def is_saturated(records: Records) -> bool:
     """Whether requests arrive faster than they are answered: their number in the system grows without end.
 
-    It must have grown in the second and in the third of three parts of the arrivals, by GROWING_SHARE of the requests
-    that arrived there, and in both together by more than DEVIATIONS standard deviations of a Poisson count.
+    Requests that arrive later must take longer.  Their number must have grown in the second and in the third of three
+    parts of the arrivals, by GROWING_SHARE of the requests that arrived there, and in both together by more than
+    DEVIATIONS standard deviations of a Poisson count.
     """
     accepted = records.refused == 0
     if not accepted.any():
@@ -143,7 +150,24 @@ def is_saturated(records: Records) -> bool:
     times = np.max(records.arrival_s[accepted]) * np.array([1.0, 2.0, 3.0]) / 3.0
     present, count = in_system(records, times), float(accepted.sum())
     grown = np.diff(present)
+    if not _takes_longer(records, times):
+        return False
     return bool(np.all(grown > GROWING_SHARE * count / 3.0) and grown.sum() > DEVIATIONS * np.sqrt(count * 2.0 / 3.0))
+
+
+def _takes_longer(records: Records, times: Array) -> bool:
+    """Whether requests that arrive in the last third take longer than those of the third before; true if unknown.
+
+    Where R requests arrive and S < R are answered per second, each takes R/S - 1 seconds longer for every second that
+    it arrives later.  Where answers only take as long as the run, their number grows and their latency does not.
+    """
+    arrival, found = records.arrival_s, []
+    for start, end in pairwise(times):
+        taken = records.e2e_s[(arrival > start) & (arrival <= end) & ~np.isnan(records.finish_s)]
+        if not len(taken):
+            return True
+        found.append(float(taken.mean()))
+    return found[1] - found[0] > 0.5 * GROWING_SHARE * float(times[1] - times[0])
 
 
 def sustained_rate(records: Records) -> float:
@@ -204,7 +228,7 @@ def _utilization(outcome: Outcome, window: Window) -> float:
 def _occupancy(outcome: Outcome, window: Window) -> float:
     """Mean share of KV-cache blocks that requests hold."""
     held = [
-        float((window.overlap_s(line.start_s, line.end_s) * line.used_blocks).sum()) / blocks
+        float((window.overlap_s(line.start_s, line.end_s) * line.used_blocks).sum()) / max(blocks, 1)
         for line, blocks in zip(outcome.timelines, outcome.blocks, strict=True)
     ]
     return float(np.mean(held)) / window.length_s if window.length_s else 0.0

@@ -56,7 +56,7 @@ class StepTimes:
         return base + rise * context
 
     def decode_line(self, sequences: int, context: float) -> tuple[float, float, float]:
-        """That time as a line over the total context: its value at 0 [s], its slope [s/token], where it ends."""
+        """Time of a decode step as a line over the total context: its value at 0 [s], slope [s/token], and end."""
         mantissa, octave = frexp(context / sequences + 1.0)
         row = self.rows[sequences] or self._row(sequences)
         return row[8 * octave + int(16.0 * mantissa) - 16] or self._short_line(sequences, context)

@@ -21,7 +21,7 @@ MOST_REQUESTS = 10**7
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Traffic:
-    """What users send; `requests` draws it.
+    """Requests that users send; `requests` draws them.
 
     rate: requests per second; None where `curve`, `trace` or `users` say when requests arrive.  users: of a closed
     loop, who each send the next request when the last is answered; 0: open loop.  burst: all are sent at once.
@@ -61,7 +61,7 @@ class Traffic:
         return self.rate
 
     def at_rate(self, rate: float) -> Traffic:
-        """The same traffic with another mean rate [1/s]: traces and curves are sped up, or slowed down."""
+        """This traffic with another mean rate [1/s]: traces and curves are sped up, or slowed down."""
         if self.curve is None and (self.trace is None or self.trace.arrival_s is None):
             return replace(self, rate=rate)
         mean = self.mean_rate
