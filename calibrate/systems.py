@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmviewer.calibrate import e2e
+from llmviewer.calibrate import e2e, simulated
 from llmviewer.calibrate.cells import is_missing, number, size_of, text_of
 from llmviewer.calibrate.e2e_rows import checkpoint, load
 from llmviewer.calibrate.predict import PredictionOptions
-from llmviewer.core.errors import UserError
+from llmviewer.core.errors import UserError, unknown
 from llmviewer.hardware import specs
 
 if TYPE_CHECKING:
@@ -29,14 +29,8 @@ METRICS = {
 }
 #: Statistics that a steady state has: of five equal runs the median is the run.
 MEANS = ("mean", "median of 5")
-#: Beginning of `arrivals` -> batching of the run, or the reason why it is not predicted; the first match counts.
-ARRIVALS = {
-    "static batch": "static",
-    "closed loop, all at once": "",
-    "closed loop": "continuous",
-    "all at once": "continuous",
-}
-TRANSIENT = "all users begin at once and answers are few: a transient, which needs a simulator"
+#: Beginning of `arrivals` -> batching of the run.
+ARRIVALS = {"static batch": "static", "closed loop": "continuous", "all at once": "continuous", "Poisson": "continuous"}
 #: Submissions to MLPerf state no prompt length: model -> mean tokens.  Measured rates of seven chips agree with 294 for
 #: OpenOrca, and none with 155.
 MLPERF_INPUT = {"llama-2-70b": 294.0}
@@ -61,6 +55,19 @@ def predict(
     """The table as an end-to-end table with predictions; no row is dropped.  on_progress: called with rows done."""
     import pandas as pd
 
+    loaded = frame[[simulated.is_simulated(row) for row in frame.to_dict("records")]]
+    steady = predict_steady(frame.drop(index=loaded.index), options, on_progress)
+    if loaded.empty:
+        return steady
+    return pd.concat([steady, simulated.predict(loaded, request_of, on_progress)]).loc[frame.index]
+
+
+def predict_steady(
+    frame: pd.DataFrame, options: PredictionOptions, on_progress: Callable[[int], None] = lambda rows: None
+) -> pd.DataFrame:
+    """Predictions of runs in a steady state, or of one batch.  on_progress: called with rows done."""
+    import pandas as pd
+
     made = [_row_or_reason(row) for row in frame.to_dict("records")]
     rows = pd.DataFrame(made, index=frame.index)
     for name in frame.columns.intersection(list(COPIED_COLUMNS)):
@@ -83,7 +90,7 @@ def _row_or_reason(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def request_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Row of an end-to-end table.  Raises UserError with the reason if a steady state does not predict it."""
+    """Row of an end-to-end table of a system's run.  Raises UserError with the reason if it is not predicted."""
     if str(row["metric"]) not in METRICS:
         raise UserError("power and energy of a server are not predicted")
     if "power capped" in text_of(row, "note"):
@@ -92,8 +99,8 @@ def request_of(row: Mapping[str, Any]) -> dict[str, Any]:
     nominal = NOMINAL_OUTPUT.search(text_of(row, "note"))
     if nominal and size_of(row, "output_len") < FAILED_SHARE * float(nominal[1]):
         raise UserError("answers are far shorter than their nominal length: a failed run")
-    if str(row["statistic"]) not in MEANS:
-        raise UserError("percentiles need a simulator")
+    if str(row["statistic"]) not in MEANS and not simulated.is_simulated(row):
+        raise UserError("percentiles of runs that are not simulated are not predicted")
     metric, factor = METRICS[str(row["metric"])]
     return {
         "engine": engine_of(row),
@@ -115,9 +122,7 @@ def _batching(row: Mapping[str, Any]) -> str:
     arrivals = text_of(row, "arrivals")
     found = next((batching for start, batching in ARRIVALS.items() if arrivals.startswith(start)), None)
     if found is None:
-        raise UserError("requests that arrive at random times need a simulator")
-    if not found:
-        raise UserError(TRANSIENT)
+        raise unknown("arrivals", arrivals, ARRIVALS)
     if text_of(row, "mode") != "disaggregated":
         return found
     workers = [f"{kind}={size_of(row, f'{kind}_workers', whole=True):g}" for kind in ("prefill", "decode")]

@@ -210,7 +210,7 @@ NOWHERE = Setting(model="", hardware="", engine="", efficiency="", schedulers=()
 
 def _ratios(one: Configuration, made: Simulation) -> dict[str, dict[str, tuple[float, float]]]:
     """Bounds over value of each metric from the errors of the calibration, at the mean request and batch."""
-    if one.efficiency == "ideal" or made.saturated:
+    if one.efficiency == "ideal":
         return {}
     requests, pool = made.records, made.fleet.answering
     running = stats.load(made.outcomes[0], made.windows[0])["running_mean"] / pool.replicas
