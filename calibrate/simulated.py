@@ -107,8 +107,8 @@ def load_of(row: Mapping[str, Any], case: RequestCase) -> dict[str, Any]:
         if case.model not in MLPERF_LIMITS:
             raise UserError(f"the limits of MLPerf's server scenario for {case.model} are not known here")
         first, further = MLPERF_LIMITS[case.model]
-        words |= {"find_rate": True, "ttft": f"p99:{first}", "tpot": f"p99:{further}", "router": "least-loaded"}
-        words["requests"] = 1000 * max(case.layout.data, 2)
+        words |= {"find_rate": True, "ttft": f"p99:{first}", "tpot": f"p99:{further}"}
+        del words["request_rate"]
     return words
 
 
@@ -116,16 +116,18 @@ def _figures(case: RequestCase, words: Mapping[str, Any]) -> Figures:
     """Value and 80 % interval of every published figure of a run."""
     batching = {"batching": case.batching if case.batching.startswith("disaggregated") else "continuous"}
     options = {**dict(case.options), **batching, **words}
-    made = simulate(case.model, case.hardware, engine=case.preset, **options)
-    return _rate_of(made) if "find_rate" in words else _of_run(made)
+    if "find_rate" not in words:
+        return _of_run(simulate(case.model, case.hardware, engine=case.preset, **options))
+    options["data_parallel_size"] = "1"  # replicas share nothing but the requests
+    return _rate_of(simulate(case.model, case.hardware, engine=case.preset, **options), case.layout.data)
 
 
-def _rate_of(made: Simulation) -> Figures:
+def _rate_of(made: Simulation, replicas: int) -> Figures:
     """Output tokens per second at the largest rate within the limits; its interval is that of time, inverted."""
     rate = made.max_request_rate or 0.0
     if not rate:
         raise UserError("no rate meets the limits")
-    tokens = rate * float(made.records.output_len.mean())
+    tokens = rate * replicas * float(made.records.output_len.mean())
     return {(THROUGHPUT, "mean"): _inverse(tokens, made)}
 
 

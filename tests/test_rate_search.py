@@ -42,3 +42,13 @@ def test_no_rate_is_zero() -> None:
 def test_values_are_answered_in_their_order_on_all_cores() -> None:
     offset = 3
     assert on_all_cores(lambda value: value + offset, list(range(7))) == [3, 4, 5, 6, 7, 8, 9]
+
+
+def test_errors_of_other_processes_are_raised() -> None:
+    def fail(value: int) -> int:
+        if value == 3:
+            raise ValueError("three")
+        return value
+
+    with pytest.raises(ValueError, match="three"):
+        on_all_cores(fail, list(range(4)))

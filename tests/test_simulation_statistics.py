@@ -96,7 +96,7 @@ def test_a_server_that_gets_more_than_it_can_answer_is_saturated(load: float) ->
 
 def test_the_rate_of_a_saturated_server_is_that_of_its_service() -> None:
     """Service takes 0.5 s in the mean: two requests a second, whatever arrives."""
-    found = [stats.sustained_rate(single_server(4.0, seed=seed, service_s=0.5)) for seed in range(10)]
+    found = [stats.capacity(single_server(4.0, seed=seed, service_s=0.5)) for seed in range(10)]
     assert np.mean(found) == pytest.approx(2.0, rel=0.02)
 
 
@@ -136,13 +136,13 @@ def test_the_hit_rate_is_of_prompt_tokens() -> None:
     assert stats.load(outcome_of(records), stats.whole_run(records))["prefix_hit_rate"] == 0.25
 
 
-def test_requests_after_the_last_arrival_do_not_count_as_load() -> None:
+def test_the_load_is_that_of_the_time_in_which_requests_arrive() -> None:
     """Ten requests at once at 0 s and one at 10 s: by then all but the last have been answered."""
     arrival = np.append(np.zeros(10), 10.0)
     start = np.append(np.arange(10.0) * 0.5, 10.0)
     records = records_of(arrival, start, start + 0.5)
     found = stats.load(outcome_of(records), stats.steady_window(records, 0.0, 0))
-    assert found["requests_per_s"] == pytest.approx(10 / 10)
+    assert found["requests_per_s"] == pytest.approx(11 / 10)  # eleven arrive in ten seconds, and are answered
 
 
 def test_parts_hold_equally_many_requests_each() -> None:

@@ -81,7 +81,7 @@ class Simulation:
     def _window(self, outcome: Outcome) -> stats.Window:
         records, traffic = outcome.records, self.traffic
         recorded = traffic.trace is not None and traffic.trace.arrival_s is not None
-        if self.warm_up_s is None and (traffic.burst or traffic.curve is not None or recorded):
+        if self.saturated or (self.warm_up_s is None and (traffic.burst or traffic.curve is not None or recorded)):
             return stats.whole_run(records)
         start_s = stats.warm_up_s(records) if self.warm_up_s is None else self.warm_up_s
         found = stats.steady_window(records, start_s, traffic.users)
@@ -96,7 +96,7 @@ class Simulation:
         """The highest sustainable rate [1/s]: that of a search, or that of a saturated run; None: neither."""
         if self.searched_rate is not None or not self.saturated:
             return self.searched_rate
-        return float(np.mean([stats.sustained_rate(one.records) for one in self.outcomes]))
+        return float(np.mean([stats.capacity(one.records) for one in self.outcomes]))
 
     @property
     def broken(self) -> tuple[Limit, ...]:

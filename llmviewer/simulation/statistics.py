@@ -18,8 +18,6 @@ from llmviewer.simulation.run import Outcome
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
 #: Requests of a batch of MSER-5, and the largest share of a run that it may cut.
 MSER_BATCH, MOST_CUT = 5, 0.5
-#: Answers below which a rate is taken over the whole window.
-FEW = 20
 #: Parts of a single run from which intervals are taken (batch means).
 PARTS = 20
 #: A queue grows where each of the last two thirds of the arrivals leaves this share of itself behind, and both together
@@ -31,11 +29,16 @@ Chosen = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Window:
-    """The part of a run that is judged.  start_s, end_s: limits [s].  chosen: requests whose latencies count."""
+    """The part of a run that is judged.
+
+    start_s, end_s: limits [s].  chosen: requests whose latencies count.  counted: requests that make its throughput;
+    None: the same.
+    """
 
     start_s: float
     end_s: float
     chosen: Chosen
+    counted: Chosen | None = None
 
     @property
     def length_s(self) -> float:
@@ -84,11 +87,12 @@ def steady_window(records: Records, start_s: float, users: int) -> Window:
     known = records.arrival_s[~np.isnan(records.arrival_s)]
     end_s = float(np.max(known, initial=0.0))
     chosen = (records.arrival_s >= start_s) & ~np.isnan(records.finish_s)
-    if users:
-        first_s = float(np.nanmax(records.finish_s[:users], initial=0.0))
-        start_s = start_s if first_s >= end_s else max(start_s, first_s)
-        chosen &= (records.arrival_s >= start_s) & (records.finish_s <= end_s)
-    return Window(start_s=start_s, end_s=end_s, chosen=chosen)
+    if not users:
+        return Window(start_s=start_s, end_s=end_s, chosen=chosen)
+    first_s = float(np.nanmax(records.finish_s[:users], initial=0.0))
+    start_s = start_s if first_s >= end_s else max(start_s, first_s)
+    ended = (records.finish_s > start_s) & (records.finish_s <= end_s)
+    return Window(start_s=start_s, end_s=end_s, chosen=ended & (records.arrival_s >= start_s), counted=ended)
 
 
 def answers_within(records: Records, window: Window) -> bool:
@@ -170,13 +174,6 @@ def _takes_longer(records: Records, times: Array) -> bool:
     return found[1] - found[0] > 0.5 * GROWING_SHARE * float(times[1] - times[0])
 
 
-def sustained_rate(records: Records) -> float:
-    """Requests per second that a saturated system ends in the second half of the time in which requests arrive."""
-    last = float(np.nanmax(records.arrival_s))
-    ended = np.count_nonzero((records.finish_s > 0.5 * last) & (records.finish_s <= last))
-    return ended / (0.5 * last) if last else 0.0
-
-
 def capacity(records: Records) -> float:
     """Requests per second of a burst, from the first tenth of the answers to the last but one tenth [1/s]."""
     ended = np.sort(records.finish_s[~np.isnan(records.finish_s)])
@@ -188,12 +185,11 @@ def capacity(records: Records) -> float:
 def load(outcome: Outcome, window: Window) -> dict[str, float]:
     """Throughput, utilization and occupancy in a window, by key of the result."""
     records, length = outcome.records, max(window.length_s, np.finfo(np.float64).tiny)
-    ended = (records.finish_s > window.start_s) & (records.finish_s <= window.end_s)
+    ended = window.chosen if window.counted is None else window.counted
     prompts = float(records.input_len[window.chosen].sum())
-    rate, tokens = _rates(records.finish_s[ended], records.output_len[ended], length)
     return {
-        "output_tokens_per_s": tokens,
-        "requests_per_s": rate,
+        "output_tokens_per_s": float(records.output_len[ended].sum()) / length,
+        "requests_per_s": float(np.count_nonzero(ended)) / length,
         "running_mean": float(window.overlap_s(records.start_s, records.finish_s).sum()) / length,
         "waiting_mean": float(_waiting_s(records, window).sum()) / length,
         "utilization": _utilization(outcome, window),
@@ -201,17 +197,6 @@ def load(outcome: Outcome, window: Window) -> dict[str, float]:
         "preemptions": int(records.preemptions.sum()),
         "prefix_hit_rate": float(records.cached_tokens[window.chosen].sum()) / prompts if prompts else 0.0,
     }
-
-
-def _rates(ends: Array, answers: Whole, length_s: float) -> tuple[float, float]:
-    """Requests and their output tokens per second, from the first answer to the last [1/s].
-
-    An empty server ends no request for a while after the first one arrived: that time says nothing about its rate.
-    """
-    if len(ends) < FEW or ends.max() == ends.min():
-        return len(ends) / length_s, float(answers.sum()) / length_s
-    passed, others = float(ends.max() - ends.min()), ends > ends.min()
-    return np.count_nonzero(others) / passed, float(answers[others].sum()) / passed
 
 
 def _waiting_s(records: Records, window: Window) -> Array:
