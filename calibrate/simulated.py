@@ -123,12 +123,13 @@ def _figures(case: RequestCase, words: Mapping[str, Any]) -> Figures:
 
 
 def _rate_of(made: Simulation, replicas: int) -> Figures:
-    """Output tokens per second at the largest rate within the limits; its interval is that of time, inverted."""
+    """Output tokens per second of all replicas at the largest rate within the limits."""
     rate = made.max_request_rate or 0.0
     if not rate:
         raise UserError("no rate meets the limits")
-    tokens = rate * replicas * float(made.records.output_len.mean())
-    return {(THROUGHPUT, "mean"): _inverse(tokens, made)}
+    tokens = replicas * float(made.records.output_len.mean())
+    low, high = made.rate_bounds["80"]
+    return {(THROUGHPUT, "mean"): (rate * tokens, low * tokens, high * tokens)}
 
 
 def _inverse(value: float, made: Simulation) -> tuple[float, float, float]:

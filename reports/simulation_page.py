@@ -74,7 +74,11 @@ def _searched(answer: dict[str, Any]) -> str:
     if rate is None or answer["saturated"]:
         return ""
     within = " within the limits" if answer["limits"] else ""
-    return f"highest rate{within}: {fmt.per_second(rate)} requests/s" if rate else f"no rate is sustained{within}"
+    if not rate:
+        return f"no rate is sustained{within}"
+    bounds = answer["intervals"].get("calibration", {}).get("max_request_rate")
+    spread = "" if bounds is None else f" (80 %: {' to '.join(map(fmt.per_second, bounds['80']))})"
+    return f"highest rate{within}: {fmt.per_second(rate)} requests/s{spread}"
 
 
 def _bound(answer: dict[str, Any]) -> str:

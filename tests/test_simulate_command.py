@@ -111,6 +111,9 @@ def test_the_highest_rate_is_within_its_limits_and_a_higher_one_is_not(answer) -
     assert status == 0
     assert found["tpot_s"]["p99"] <= 0.015
     assert found["request_rate"] == pytest.approx(found["max_request_rate"])
+    bounds = found["intervals"]["calibration"]["max_request_rate"]
+    low, high = bounds["80"]
+    assert bounds["95"][0] <= low <= found["max_request_rate"] <= high <= bounds["95"][1]
     above, beyond = answer(*LLAMA, "--request-rate", 1.1 * found["max_request_rate"], *limits)
     assert above == 1
     assert beyond["tpot_s"]["p99"] > 0.015

@@ -66,7 +66,8 @@ def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
         notes=server.notes,
     )
     _check_warm_up(made)
-    return replace(made, ratios=_ratios(server.answering, made))
+    made = replace(made, ratios=_ratios(server.answering, made))
+    return replace(made, rate_bounds=_rate_bounds(made)) if found else made
 
 
 def _check_warm_up(made: Simulation) -> None:
@@ -181,8 +182,29 @@ def _spread(requests: Requests, fleet: Fleet, traffic: Traffic) -> Requests:
     return replace(requests, arrival_s=times)
 
 
-def _highest_rate(fleet: Fleet, traffic: Traffic, limits: tuple[Limit, ...], warm_up_s: float | None) -> float:
-    """The highest mean rate [1/s] that the fleet sustains within the limits."""
+def _rate_bounds(made: Simulation) -> dict[str, list[float]]:
+    """Bounds of the highest rate by level [1/s], if all times are as far off as the calibration's end-to-end latency.
+
+    Where all steps take r times as long, a rate meets the limits if r times that rate meets limits 1/r times as long
+    with the steps as they are: nothing but the unit of time differs.
+    """
+    found: dict[str, list[float]] = {}
+    for level, bounds in made.ratios.get("e2e_s", {}).items():
+        rates = []
+        for ratio in sorted(bounds, reverse=True):
+            limits = tuple(replace(one, seconds=one.seconds / ratio) for one in made.limits)
+            scaled = made.searched_rate or 0.0
+            if limits:
+                scaled = _highest_rate(made.fleet, made.traffic, limits, made.warm_up_s, scaled)
+            rates.append(scaled / ratio)
+        found[level] = rates
+    return found
+
+
+def _highest_rate(
+    fleet: Fleet, traffic: Traffic, limits: tuple[Limit, ...], warm_up_s: float | None, guess: float | None = None
+) -> float:
+    """The highest mean rate [1/s] that the fleet sustains within the limits.  guess: a rate near it."""
 
     def kept(rate: float) -> bool:
         one = Simulation(
@@ -191,8 +213,9 @@ def _highest_rate(fleet: Fleet, traffic: Traffic, limits: tuple[Limit, ...], war
         )  # fmt: skip
         return one.holds
 
-    burst = replace(traffic.requests(), arrival_s=np.zeros(len(traffic.requests())))
-    guess = stats.capacity(_whole(burst, fleet).records)
+    if guess is None:
+        burst = replace(traffic.requests(), arrival_s=np.zeros(len(traffic.requests())))
+        guess = stats.capacity(_whole(burst, fleet).records)
     return highest_rate(lambda rates: on_all_cores(kept, list(rates)), guess, cores())
 
 

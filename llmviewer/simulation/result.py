@@ -45,7 +45,7 @@ class Simulation:
 
     outcomes: one per replication.  warm_up_s: as requested [s]; None: found by a rule.  limits: on latencies.
     ratios: metric -> bounds over value by level, from the calibration; empty for ideal times.  max_request_rate: found
-    by a search [1/s]; None: not searched.
+    by a search [1/s]; None: not searched.  rate_bounds: of that rate by level, from the calibration [1/s].
     """
 
     setting: Setting
@@ -56,6 +56,7 @@ class Simulation:
     limits: tuple[Limit, ...] = ()
     ratios: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     searched_rate: float | None = None
+    rate_bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -176,16 +177,19 @@ class Simulation:
         ]
         return float(np.mean(rates))
 
-    def intervals(self) -> dict[str, dict[str, dict[str, dict[str, list[float | None]]]]]:
+    def intervals(self) -> dict[str, dict[str, Any]]:
         """Intervals by source, metric, statistic and level [s]: from replications or parts of one run, and from the
-        errors of the calibration."""
+        errors of the calibration; those of a searched rate by level."""
         parts = [_latencies((one,), (window,)) for one, window in self._parts()]
         latencies = self.latencies()
         return {
             "replications": {
                 name: of_replications([part[name] for part in parts], latencies[name]) for name in METRICS
             },
-            "calibration": {name: scaled(latencies[name], ratios) for name, ratios in self.ratios.items()},
+            "calibration": {
+                **{name: scaled(latencies[name], ratios) for name, ratios in self.ratios.items()},
+                **({"max_request_rate": dict(self.rate_bounds)} if self.rate_bounds else {}),
+            },
         }
 
     def _parts(self) -> list[tuple[Outcome, stats.Window]]:
