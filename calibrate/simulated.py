@@ -58,7 +58,7 @@ def predict(
     """
     found = frame.assign(device=frame["chip"], preset="", reason="", predicted=np.nan, low80=np.nan, high80=np.nan)
     found["metric"] = frame["metric"] + " " + frame["statistic"]
-    runs = frame.drop(columns=[name for name in OF_A_FIGURE if name in frame]).fillna("").apply(tuple, axis=1)
+    runs = frame.drop(columns=[name for name in OF_A_FIGURE if name in frame]).astype(str).apply(tuple, axis=1)
     answers: dict[str, tuple[Figures, str]] = {}
     for _, part in frame.groupby(runs, sort=False):
         row = {str(name): value for name, value in part.iloc[0].items()}

@@ -56,10 +56,12 @@ def predict(
     import pandas as pd
 
     loaded = frame[[simulated.is_simulated(row) for row in frame.to_dict("records")]]
-    steady = predict_steady(frame.drop(index=loaded.index), options, on_progress)
-    if loaded.empty:
-        return steady
-    return pd.concat([steady, simulated.predict(loaded, request_of, on_progress)]).loc[frame.index]
+    others, parts = frame.drop(index=loaded.index), []
+    if not others.empty:
+        parts.append(predict_steady(others, options, on_progress))
+    if not loaded.empty:
+        parts.append(simulated.predict(loaded, request_of, on_progress))
+    return pd.concat(parts).loc[frame.index]
 
 
 def predict_steady(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import tempfile
 from pathlib import Path
 
@@ -85,6 +86,18 @@ NOTES = {
         "`--hardware` ([benchmarks](calibration.md#benchmarks-of-your-own-server)), or a file of `calibrate ledger "
         "--format csv`. Right: the ratio, and the 80 % interval as the median over rows of similar time."
     ),
+    "latency-cdf": (
+        "Without the requests of the warm-up. Dots mark p50, p90 and p99; dashed lines are limits (`--ttft`, `--tpot`, "
+        "`--e2e`). Options are those of `simulate` ([page](simulation.md))."
+    ),
+    "load-timeline": (
+        "Lines are means over short times, and bands reach up to their peaks; the warm-up is shaded. Requests in "
+        "prefill are neither decoding nor waiting."
+    ),
+    "latency-rate": (
+        "Ten rates up to the highest sustainable one (dotted), each a run of its own; dashed lines are limits. Where a "
+        "curve bends upward before the dotted line is the knee."
+    ),
     "ledger": (
         "Sources are sorted by error, the best at the top; above 1 the prediction is slower than published. Hollow "
         "markers lie outside the 80 % interval. It also plots a file of `calibrate ledger --format csv -o`."
@@ -118,4 +131,5 @@ if __name__ == "__main__":
     head = HEAD.format(themes="|".join(THEMES), sizes="|".join(SIZES))
     (HERE / "plots.md").write_text("\n".join([head, *(section(*one) for one in KINDS.items())]), encoding="utf-8")
     for each in KINDS.items():
-        draw(*each)
+        if not sys.argv[1:] or each[0] in sys.argv[1:]:
+            draw(*each)

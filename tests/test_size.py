@@ -78,7 +78,6 @@ SHORT: dict[str, str] = {
     "llmviewer/core/malloc.py": "the only call of the C library",
     "llmviewer/core/running.py": "the last step of a graph's preparation; ir.py is full",
     "llmviewer/simulation/limits.py": "the grammar of limits, which several commands share",
-    "llmviewer/simulation/parallel.py": "processes; the only file that forks",
     "llmviewer/simulation/rate_search.py": "a search that knows nothing of simulations",
     "llmviewer/simulation/separate_passes.py": "one of two prices of a mixed step",
     "llmviewer/core/version.py": "the version in one place; pyproject reads it",

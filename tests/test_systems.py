@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import llmviewer as lv
 from llmviewer import api
 from llmviewer.calibrate import judge, systems
 from llmviewer.calibrate.predict import PredictionOptions
@@ -46,11 +48,12 @@ def test_pools_of_a_disaggregated_system_are_its_instances() -> None:
         "metric": "output_tokens_per_s", "concurrency": 8.0,
     }  # fmt: skip
     found = predicted(row(**pools)).iloc[0]
-    same = api.analyze(
-        "llama-2-70b", "h100-sxm", batch_size=8, input_len=512, output_len=16, tensor_parallel_size=2,
-        batching="disaggregated,prefill=2,decode=1", efficiency="calibrated", engine="sglang", quantization="none",
+    same = lv.simulate(
+        "llama-2-70b", "h100-sxm", concurrency=8, burst=True, requests=500, input_len=512, output_len=16,
+        tensor_parallel_size=2, batching="disaggregated,prefill=2,decode=1", engine="sglang", quantization="none",
     )  # fmt: skip
-    assert found.predicted == pytest.approx(float(same.analysis.output_tokens_per_s[0]))
+    assert found.predicted == pytest.approx(500 * 16 / same.records.finish_s.max())
+    assert found.low80 < found.predicted < found.high80
     contradiction = predicted(row(**pools | {"chips": 8.0}), row(**pools | {"tp": "2/4"}))
     assert list(contradiction.reason.str.contains("tp x workers is not chips|different sizes")) == [True, True]
 
@@ -71,9 +74,10 @@ def test_a_submission_runs_as_replicas_of_the_smallest_group_that_fits() -> None
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"arrivals": "Poisson"}, "random times need a simulator"),
-        ({"arrivals": "closed loop, all at once"}, "transient"),
+        ({"arrivals": "now and then"}, "unknown arrivals"),
         ({"statistic": "p99"}, "percentiles"),
+        ({"arrivals": "Poisson", "source": "mlperf", "request_rate": 1.0}, "its largest rate is judged"),
+        ({"arrivals": "closed loop", "metric": "system_power_w"}, "power and energy"),
         ({"metric": "system_power_w"}, "power and energy"),
         ({"note": "power capped"}, "power cap"),
         ({"input_len": None}, "input_len is not stated"),
@@ -88,6 +92,28 @@ def test_what_no_steady_state_predicts_is_left_out_with_the_reason(changes: dict
     found = predicted(row(**changes), row())
     assert list(found.predicted.notna()) == [False, True]
     assert found.reason.str.contains(reason).iloc[0]
+
+
+def test_the_largest_rate_of_a_submission_is_that_of_one_replica_times_their_number() -> None:
+    server = {
+        "source": "mlperf-v4.1", "engine": "trtllm", "engine_version": "TensorRT 10.2.0, CUDA 12.4", "tp": None,
+        "pp": None, "input_len": None, "output_len": 290.0, "concurrency": None, "arrivals": "Poisson",
+        "statistic": "mean", "metric": "output_tokens_per_s", "chip": "h200", "request_rate": 80.0,
+    }  # fmt: skip
+    one, eight = (predicted(row(**server | {"chips": chips})).iloc[0] for chips in (1.0, 8.0))
+    assert eight.predicted == pytest.approx(8.0 * one.predicted)
+    assert one.low80 < one.predicted < one.high80
+
+
+def test_percentiles_of_a_burst_are_those_of_all_its_requests() -> None:
+    burst = {"arrivals": "closed loop, all at once", "metric": "ttft_s", "concurrency": 4.0}
+    found = predicted(row(**burst, statistic="p50"), row(**burst, statistic="p99"), row(**burst, statistic="mean"))
+    same = lv.simulate(
+        "llama-2-70b", "h100-sxm", concurrency=4, burst=True, requests=40, input_len=512, output_len=16,
+        tensor_parallel_size=8, engine="vllm-v0", quantization="none",
+    )  # fmt: skip
+    assert found.predicted.tolist()[:2] == pytest.approx(np.quantile(same.records.ttft_s, [0.5, 0.99]).tolist())
+    assert found.predicted.tolist()[2] == pytest.approx(same.records.ttft_s.mean())
 
 
 def test_validate_tells_tables_of_systems_by_their_columns_and_counts_every_row(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def with_load_options(command: Callable[..., int]) -> Callable[..., int]:
     added = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=option.default, annotation=annotation(name))
         for name, option in LOAD.items()
+        if name not in declared.parameters
     ]
     command.__signature__ = declared.replace(parameters=[*kept, *added, *rest])  # type: ignore[attr-defined]
     return command

@@ -17,7 +17,6 @@ from llmviewer.simulation import options as load
 from llmviewer.simulation import statistics as stats
 from llmviewer.simulation.fleet import Fleet, Pool
 from llmviewer.simulation.fleets import fleet_of, pooled
-from llmviewer.simulation.limits import Limit
 from llmviewer.simulation.parallel import cores, on_all_cores
 from llmviewer.simulation.rate_search import highest_rate
 from llmviewer.simulation.requests import Requests
@@ -50,24 +49,22 @@ def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
     if words["find_rate"] and not traffic.is_open:
         raise UserError("find_rate searches for a rate of arrivals; remove concurrency and burst")
     server = _server(model, hardware, chosen, words, traffic)
-    found = None
-    if words["find_rate"]:
-        found = _highest_rate(server.fleet, traffic, limits, load.warm_up_of(words))
-        traffic = traffic.at_rate(found) if found else traffic
-    outcomes = run_all(server.fleet, traffic, words["replications"])
     made = Simulation(
         setting=server.setting,
         fleet=server.fleet,
         traffic=traffic,
-        outcomes=tuple(outcomes),
+        outcomes=(),
         warm_up_s=load.warm_up_of(words),
         limits=limits,
-        searched_rate=found,
         notes=server.notes,
     )
+    if words["find_rate"]:
+        found = highest_rate_of(made)
+        made = replace(made, traffic=traffic.at_rate(found) if found else traffic, searched_rate=found)
+    made = replace(made, outcomes=tuple(run_all(made.fleet, made.traffic, words["replications"])))
     _check_warm_up(made)
     made = replace(made, ratios=_ratios(server.answering, made))
-    return replace(made, rate_bounds=_rate_bounds(made)) if found else made
+    return replace(made, rate_bounds=_rate_bounds(made)) if made.searched_rate else made
 
 
 def _check_warm_up(made: Simulation) -> None:
@@ -195,23 +192,22 @@ def _rate_bounds(made: Simulation) -> dict[str, list[float]]:
             limits = tuple(replace(one, seconds=one.seconds / ratio) for one in made.limits)
             scaled = made.searched_rate or 0.0
             if limits:
-                scaled = _highest_rate(made.fleet, made.traffic, limits, made.warm_up_s, scaled)
+                scaled = highest_rate_of(replace(made, limits=limits), scaled)
             rates.append(scaled / ratio)
         found[level] = rates
     return found
 
 
-def _highest_rate(
-    fleet: Fleet, traffic: Traffic, limits: tuple[Limit, ...], warm_up_s: float | None, guess: float | None = None
-) -> float:
-    """The highest mean rate [1/s] that the fleet sustains within the limits.  guess: a rate near it."""
+def highest_rate_of(made: Simulation, guess: float | None = None) -> float:
+    """The highest mean rate [1/s] that a fleet sustains within the limits.  guess: a rate near it.
+
+    made: its load, whose rate and outcomes do not matter.
+    """
+    fleet, traffic = made.fleet, made.traffic
 
     def kept(rate: float) -> bool:
-        one = Simulation(
-            setting=NOWHERE, fleet=fleet, traffic=traffic.at_rate(rate), limits=limits, warm_up_s=warm_up_s,
-            outcomes=(_whole(traffic.at_rate(rate).requests(), fleet),),
-        )  # fmt: skip
-        return one.holds
+        asked = traffic.at_rate(rate)
+        return replace(made, traffic=asked, outcomes=(_whole(asked.requests(), fleet),), searched_rate=None).holds
 
     if guess is None:
         burst = replace(traffic.requests(), arrival_s=np.zeros(len(traffic.requests())))
@@ -225,10 +221,6 @@ def _whole(requests: Requests, fleet: Fleet) -> Outcome:
     if not found.completed:
         raise KeyboardInterrupt
     return found
-
-
-#: Setting of runs that only a search sees.
-NOWHERE = Setting(model="", hardware="", engine="", efficiency="", schedulers=(), layout="", workload="")
 
 
 def _ratios(one: Configuration, made: Simulation) -> dict[str, dict[str, tuple[float, float]]]:

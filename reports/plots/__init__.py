@@ -16,6 +16,7 @@ class PlotData(Enum):
     MAP = "the best configuration over batch size and context length"
     TABLE = "a file of measured rows with predictions"
     LEDGER = "published measurements with predictions"
+    LOAD = "a simulated load of one configuration"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +119,25 @@ KINDS: dict[str, PlotKind] = {
         fewest=2,
         most=2,
         metrics=("tpot_s", "e2e_s", "ttft_s"),
+    ),
+    "latency-cdf": PlotKind(
+        module="latency_cdf",
+        summary="Distributions of TTFT, TPOT and E2E of a server under load.",
+        example="llama-3.1-8b --hardware h100-sxm --request-rate 16 --input-len 1155 --output-len 211 --ttft p99:300ms",
+        data=PlotData.LOAD,
+    ),
+    "load-timeline": PlotKind(
+        module="load_timeline",
+        summary="Decoding and waiting requests and KV cache over the time of a simulated run.",
+        example="llama-3.1-8b --hardware h100-sxm --request-rate 18 --input-len lognormal,mean=1155,cv=1.2 "
+        "--output-len lognormal,mean=211,cv=0.8 --arrivals gamma,cv=2",
+        data=PlotData.LOAD,
+    ),
+    "latency-rate": PlotKind(
+        module="latency_rate",
+        summary="TTFT and TPOT against the request rate, up to the highest sustainable rate.",
+        example="llama-3.1-8b --hardware h100-sxm --request-rate 8 --input-len 1155 --output-len 211 --tpot p99:40ms",
+        data=PlotData.LOAD,
     ),
     "parity": PlotKind(
         module="parity",

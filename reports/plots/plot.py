@@ -14,13 +14,14 @@ from llmviewer.result.comparison import OPTION_COLUMNS, Comparison
 from llmviewer.result.crossover import Crossover
 from llmviewer.result.result import Result
 from llmviewer.result.sweep import Sweep
+from llmviewer.simulation.result import Simulation
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     Drawable: TypeAlias = (
-        Result | Sequence[Result] | Mapping[str, Result] | Comparison | Sweep | Crossover | pd.DataFrame
+        Result | Sequence[Result] | Mapping[str, Result] | Comparison | Sweep | Crossover | Simulation | pd.DataFrame
     )
 
 
@@ -34,8 +35,8 @@ def plot(kind: str, data: Drawable, *, theme: str = "light", size: str = "page",
     """The Figure of one kind of plot; show it in a notebook, or `figure.savefig("roofline.pdf")`.
 
     kind: a name of `llmviewer plot list`.  data: a Result, several by name or in a list, a Comparison, a Sweep, a
-    Crossover (kind crossover), or a frame of points as of `to_frame()`.  theme: light or dark.  size: half, page,
-    slide.  options: of the kind (metric, measured, title).  Raises UserError.
+    Crossover (kind crossover), a Simulation (kinds of loads), or a frame of points as of `to_frame()`.  theme: light or
+    dark.  size: half, page, slide.  options: of the kind (metric, measured, title).  Raises UserError.
     """
     if kind not in KINDS:
         raise unknown("kind of plot", kind, KINDS)
@@ -80,6 +81,10 @@ def _is_frame(data: object) -> bool:
 def _taken(name: str, kind: PlotKind, data: Any) -> Any:
     """The data as a kind of plot takes it.  Raises UserError for data of another kind."""
     needs = kind.data
+    if needs is PlotData.LOAD:
+        if not isinstance(data, Simulation):
+            raise UserError(f"plot {name} takes a Simulation, not a {type(data).__name__}")
+        return data
     takes = {PlotData.MAP: "a Crossover", PlotData.TABLE: "a frame of rows", PlotData.LEDGER: "a frame of rows"}
     if needs in takes:
         if isinstance(data, Crossover) is (needs is PlotData.MAP) and (needs is PlotData.MAP or _is_frame(data)):

@@ -10,6 +10,7 @@ import typer
 
 from llmviewer.cli import candidates, process
 from llmviewer.cli import options as opt
+from llmviewer.cli.load_options import with_load_options
 from llmviewer.cli.output import atomic_file, check_not_an_input, check_writable, print_warnings
 from llmviewer.core.errors import UserError, quoted, unknown
 
@@ -23,6 +24,7 @@ FILE_FORMATS = ("png", "svg", "pdf")
 
 
 @opt.with_run_options
+@with_load_options
 def command(
     kind: Annotated[
         str,
@@ -62,7 +64,7 @@ def command(
         return _print_kinds(KINDS)
     if kind not in KINDS:
         raise unknown("kind of plot", kind, ("list", *KINDS))
-    from llmviewer.cli.plot import checks
+    from llmviewer.cli.plot import checks, loads
     from llmviewer.cli.plot import given as loading
     from llmviewer.reports.plots import plot
 
@@ -71,8 +73,9 @@ def command(
     process.silence_matplotlib()
     style = plot.style_of(theme, size)
     sizes = {"batch_size": batch_size, "input_len": input_len, "output_len": output_len, "bandwidth": bandwidth}
+    load, options = loads.separated(plot_kind, options)
     request = loading.PlotRequest(
-        kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options
+        kind=plot_kind, model=model, hardware=hardware, sizes=sizes, metric=metric, options=options, load=load
     )
     picture_options = loading.picture_options(request, measured, target)
     left_out: tuple[str, ...] = ()
@@ -87,7 +90,7 @@ def command(
 def _print_kinds(kinds: Mapping[str, PlotKind]) -> int:
     from llmviewer.cli.output import write
 
-    write("\n".join(f"{name:12} {kind.summary}" for name, kind in kinds.items()), None)
+    write("\n".join(f"{name:13} {kind.summary}" for name, kind in kinds.items()), None)
     return 0
 
 

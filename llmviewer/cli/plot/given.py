@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from llmviewer import api
 from llmviewer.cli import options as opt
 from llmviewer.cli.plot import tables
+from llmviewer.cli.plot.loads import simulated
 from llmviewer.core.arguments import parse_number
 from llmviewer.core.counts import Array
 from llmviewer.core.errors import UserError, quoted, unknown
@@ -32,7 +33,7 @@ BANDWIDTH_FACTORS = 2.0 ** np.arange(-2.0, 3.01, 0.25)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotRequest:
-    """Arguments of the command.  sizes: lists by name, "" if not given."""
+    """Arguments of the command.  sizes: lists by name, "" if not given.  load: options of a simulated load."""
 
     kind: PlotKind
     model: str
@@ -40,6 +41,7 @@ class PlotRequest:
     sizes: Mapping[str, str]
     metric: str
     options: dict[str, Any]
+    load: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,10 +198,18 @@ def _ledger(request: PlotRequest) -> LoadedData:
     return LoadedData(data=tables.ledger_rows(request.model))
 
 
+def _simulation(request: PlotRequest) -> LoadedData:
+    """The simulation of a load on one configuration."""
+    (options,) = _configurations(replace(request, kind=replace(request.kind, most=1))).values()
+    made = simulated(options, request.load, request.sizes)
+    return LoadedData(data=made, warnings=made.notes)
+
+
 LOADERS: dict[PlotData, Callable[[PlotRequest], LoadedData]] = {
     PlotData.POINT: _results,
     PlotData.CURVE: _results,
     PlotData.MAP: _crossover_map,
     PlotData.TABLE: _parity,
     PlotData.LEDGER: _ledger,
+    PlotData.LOAD: _simulation,
 }

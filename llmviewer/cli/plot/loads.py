@@ -1,0 +1,37 @@
+"""Options of a simulated load among those of `llmviewer plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmviewer.core.errors import UserError, quoted
+from llmviewer.reports.plots import PlotData, PlotKind
+from llmviewer.simulation.call import BATCHING, ENGINE, simulate
+from llmviewer.simulation.options import LOAD
+from llmviewer.simulation.result import Simulation
+from llmviewer.techniques.options import OPTIONS
+
+#: Options that differ for a server unless the user sets them -> their value there.
+OF_A_SERVER = {"engine": ENGINE, "batching": BATCHING}
+
+
+def separated(kind: PlotKind, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the load, and all others.  Raises UserError for a load that the kind does not take."""
+    load = {name: value for name, value in options.items() if name in LOAD}
+    others = {name: value for name, value in options.items() if name not in LOAD}
+    if kind.data is not PlotData.LOAD:
+        for name, value in load.items():
+            if value != LOAD[name].default:
+                raise UserError(f"{name} is {quoted(value)}; this plot does not take it")
+    return load, others
+
+
+def simulated(options: Mapping[str, Any], load: Mapping[str, Any], sizes: Mapping[str, str]) -> Simulation:
+    """The simulation of a configuration; options that are not given are those of a server.  Raises UserError."""
+    for name in ("batch_size", "bandwidth"):
+        if sizes[name]:
+            raise UserError(f"{name} is {quoted(sizes[name])}; this plot does not take it")
+    lengths = {name: sizes[name] for name in ("input_len", "output_len") if sizes[name]}
+    server = {name: value for name, value in OF_A_SERVER.items() if options.get(name) in (OPTIONS[name].default, None)}
+    return simulate(**{**options, **server, **load, **lengths})
