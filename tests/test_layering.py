@@ -24,7 +24,7 @@ TOP = {"llmviewer", "__main__"}
 #: Rooms that only the command line and the lazy public names import.
 VIEWS = {"reports", "calibrate"}
 #: Files that a command imports in its body and that may therefore import views at module level.
-BODIES = {"llmviewer.cli.plot.given"}
+BODIES = {"llmviewer.cli.plot.given", "llmviewer.cli.plot.loads"}
 #: Modules that only functions that draw import, and that import matplotlib at module level.
 DRAWING = {"llmviewer.reports.plots.figure"}
 #: A dispatch mode of torch, which only functions of --trace-model import.
@@ -65,9 +65,15 @@ def test_views_are_imported_by_the_command_line_and_lazy_names_inside_functions(
     assert [(module, other) for module in below for other in imports(module) if room_of(other) in VIEWS] == []
 
 
+#: Files of the simulation room that views read: results, and runs at other rates for the curve of a plot.
+OF_SIMULATIONS = {f"llmviewer.simulation.{name}" for name in ("result", "requests", "limits", "call", "parallel")}
+
+
 @pytest.mark.parametrize("module", [module for module in FILES if room_of(module) == "reports"])
 def test_reports_read_results_and_nothing_else(module: str) -> None:
-    assert {room_of(other) for other in imports(module)} <= {"reports", "result", "core"}
+    assert {room_of(other) for other in imports(module)} <= {"reports", "result", "simulation", "core"}
+    simulated = {other for other in imports(module) if room_of(other) == "simulation"}
+    assert simulated <= OF_SIMULATIONS
     core = {other for other in imports(module) if room_of(other) == "core"}
     allowed = {"llmviewer.core.kinds", "llmviewer.core.errors"}
     assert core <= allowed, "names of kinds, and refusals of `plot`; all numbers come from the Result"

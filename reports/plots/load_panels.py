@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from llmviewer.core.counts import Array
 from llmviewer.simulation.requests import Timeline
 from llmviewer.simulation.result import Simulation
+
+Array = npt.NDArray[np.float64]
 
 #: Latencies that plots show -> their names.
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
