@@ -90,6 +90,21 @@ def test_tokens_and_blocks_are_conserved(asked: Requests, served: Fleet) -> None
         assert (line.start_s[1:] >= line.end_s[:-1] - 1e-12).all()
 
 
+@settings(max_examples=100, deadline=None)
+@given(asked=loads(), served=fleets())
+def test_times_between_tokens_add_up_to_the_time_of_generation(asked: Requests, served: Fleet) -> None:
+    outcome = simulate_requests(asked, served)
+    records, gaps = outcome.records, outcome.gaps
+    if not records.preemptions.any():
+        generated_s = float(np.nansum(records.finish_s - records.first_token_s))
+        assert float((gaps.gap_s * gaps.weights).sum()) == pytest.approx(generated_s, rel=1e-9, abs=1e-9)
+
+
+def test_idle_time_is_no_time_between_tokens() -> None:
+    gaps = simulate_requests(requests([0.0, 100.0], 64, 5), fleet()).gaps
+    assert gaps.gap_s.max() < 0.02
+
+
 @settings(max_examples=50, deadline=None)
 @given(asked=loads(), served=fleets())
 def test_no_block_is_lost(asked: Requests, served: Fleet) -> None:

@@ -55,10 +55,12 @@ class BlockPool:
     def store(self, prefixes: Sequence[int]) -> list[int]:
         """Name blocks that a request has been given; returns the names that are new, which it now reads."""
         readers = self._readers
-        new = [name for name in prefixes if name not in readers]
-        for name in new:
-            readers[name] = 1
-            self._stamp[name] = 0
+        new = []
+        for name in prefixes:
+            if name not in readers:
+                readers[name] = 1
+                self._stamp[name] = 0
+                new.append(name)
         return new
 
     def take(self, blocks: int) -> None:

@@ -28,14 +28,16 @@ class Decoding:
     """Sequences that decode on one replica.
 
     clock_s: end of the last step.  running: in the order in which they started.  pool: blocks of the KV cache.
-    left: requests that ended, with their time [s].  intervals: seven entries of `Timeline` each.  late_gaps: times
-    between two tokens [s] of sequences that were preempted between them, and when they end [s].  following: requests of
-    which one is sent to `inbox` whenever one ends (closed loop).  until_s: time from which no step begins [s]; pauses:
-    the run ends with a request.  blocked: whether no request can start before one ends.
+    left: requests that ended, with their time [s].  intervals: eight entries each, as in timelines.py.
+    late_gaps: times between two tokens [s] of sequences that were preempted between them, and when they end [s].
+    handed_over: when sequences begin whose prompt another replica computed, and the time since their first token [s].
+    following: requests of which one is sent to `inbox` whenever one ends (closed loop).  until_s: time from which no
+    step begins [s]; pauses: the run ends with a request.  blocked: whether no request can start before one ends.
     """
 
     __slots__ = (
         *("clock_s", "until_s", "running", "pool", "inbox", "left", "intervals", "late_gaps", "following", "pauses"),
+        "handed_over",
         *("blocked", "_ledger", "_prices", "_room", "_tokens", "_period", "_step", "_ends", "_phases", "_context"),
         *("_ends_sum", "_lost_s"),
     )
@@ -49,6 +51,7 @@ class Decoding:
         self.left: list[tuple[float, int]] = []
         self.intervals = array("d")
         self.late_gaps: list[tuple[float, float]] = []
+        self.handed_over: list[tuple[float, float]] = []
         self._ledger, self._prices, self._room = ledger, prices, room
         self._tokens = prices.tokens_per_round
         self._period = max(int(room.block_tokens / self._tokens), 1)
@@ -74,6 +77,8 @@ class Decoding:
             self.left.append((clock, request))
             self.close_loop()
             return
+        if ledger.held[request]:
+            self.handed_over.append((clock, clock - ledger.first_token_s[request]))
         start = self._step
         end, spare = start + rest, int((-computed % self._room.block_tokens) / self._tokens)
         self.running[request] = (end, start, computed, blocks, spare, prefixes)

@@ -88,11 +88,13 @@ def pools_of(text: str) -> tuple[dict[str, PoolText], str]:
     link = ""
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
-        if name == "link" and value:
+        if name == "link" and value and not link:
             link = value
             continue
+        if equals and name not in (*POOLS, "link"):
+            raise unknown("pool", name, (*POOLS, "link"))
         matched = INSTANCES.fullmatch(value)
-        if name not in POOLS or not equals or matched is None or name in found:
+        if not equals or matched is None or name in found or name == "link":
             raise UserError(f"pools has {quoted(part)}; {ALLOWED}")
         options = _layout(matched["layout"] or "", part)
         found[name] = PoolText(instances=int(matched["count"]), options=options, chip=matched["chip"] or "")
@@ -106,7 +108,7 @@ def _layout(text: str, part: str) -> dict[str, str]:
     options = {}
     for word in filter(None, text.split("+")):
         kind, size = word[:2], word[2:]
-        if kind not in LAYOUT or not size.isdigit():
+        if kind not in LAYOUT or not size.isdigit() or LAYOUT[kind] in options:
             raise UserError(
                 f"pools has {quoted(part)}; allowed layouts: {', '.join(f'{one}N' for one in LAYOUT)}, as tp2+ep2"
             )
@@ -119,6 +121,9 @@ def pooled(
 ) -> tuple[Fleet, tuple[Configuration, Configuration]]:
     """The fleet of `--pools`, and the configurations of its pools.  Raises UserError."""
     pools, link = pools_of(text)
+    batching = str(options.get("batching", ""))
+    if batching.startswith(("static", "disaggregated")):
+        raise UserError(f"batching {batching} and pools both say how requests share devices; remove one of them")
     first, then = (
         configuration(model, pools[name].chip or hardware, **{**options, **pools[name].options}) for name in POOLS
     )
@@ -153,16 +158,17 @@ def _link(text: str, first: Configuration, then: Configuration) -> float:
 def _transfer(first: Configuration, then: Configuration, rate: Any) -> Callable[[int], float]:
     """Time to move the cache of a prompt between two replicas [s], linear in its tokens.
 
-    The bytes on all devices of the sender go over as many links as the smaller replica has devices.
+    Every device of the receiver gets its part, which several may hold alike (latent attention), over as many links as
+    the smaller replica has devices.
     """
-    system = first.system.one_replica()
     request = Request(batch_size=np.ones(2), input_len=np.array([1024.0, 2048.0]), output_len=np.ones(2))
-    short, long = np.broadcast_to(replica_of(first.model, system, np.inf).prompt_bytes(request), 2)
-    sender, receiver = (
+    receiver = replica_of(then.model, then.system.one_replica(), np.inf)
+    short, long = np.broadcast_to(receiver.prompt_bytes(request), 2)
+    senders, receivers = (
         one.system.parallelism.tensor * one.system.parallelism.pipeline * one.system.parallelism.context
         for one in (first, then)
     )
-    share = sender / min(sender, receiver) / float(np.max(rate))
+    share = receivers / min(senders, receivers) / float(np.max(rate))
     per_token = float(long - short) / 1024.0 * share
     fixed = float(short) * share - 1024.0 * per_token
     return lambda tokens: fixed + per_token * tokens

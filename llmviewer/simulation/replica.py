@@ -93,7 +93,8 @@ class Replica(Decoding):
         """Run a step with prompt tokens and decoding sequences, which take `growing` blocks."""
         begun, pool = self.clock_s, self.pool
         self.clock_s = clock = begun + self._prices.mixed_s(sequences, self._context, tokens, pairs, ended)
-        self.intervals.extend((begun, clock, 1, sequences, tokens, len(self.waiting), pool.total - pool.free))
+        stalled = 0 if sequences else len(self.running)
+        self.intervals.extend((begun, clock, 1, sequences, tokens, len(self.waiting), pool.total - pool.free, stalled))
         if sequences:
             self._step += 1
             self._context += sequences * self._tokens
@@ -202,7 +203,7 @@ class Replica(Decoding):
                 steps = self.fitting(steps)
                 grown = growth(step, steps)
                 seconds = steps * (first + rise * (steps - 1))
-            note((clock, clock + seconds, steps, sequences, 0, waiting, pool.total - pool.free))
+            note((clock, clock + seconds, steps, sequences, 0, waiting, pool.total - pool.free, 0))
             self.clock_s = clock = clock + seconds
             self._step = step = step + steps
             self._context = context = context + steps * added

@@ -67,7 +67,8 @@ def refusals(requests: Requests, fleet: Fleet) -> Whole:
     total = requests.input_len + requests.output_len
     reasons: Whole = np.where(total > min(pool.max_context for pool in fleet.pools), 1, 0)
     for pool, stored in ((fleet.answering, total - 1), (fleet.prefill, requests.input_len)):
-        blocks = -(-stored // pool.room.block_tokens) + pool.room.sequence_blocks
+        rounding = 2 if pool.prices.tokens_per_round > 1.0 else 0  # rounds end within blocks
+        blocks = -(-stored // pool.room.block_tokens) + pool.room.sequence_blocks + rounding
         reasons = np.where((reasons == 0) & (blocks > pool.room.blocks), 2, reasons)
     return reasons
 

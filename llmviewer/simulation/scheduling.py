@@ -39,13 +39,16 @@ SCHEDULERS = {
         Scheduler(
             name="sglang",
             mixes=False,
-            reserved=0.4,  # new_token_ratio falls from 0.7 to 0.1: the mean
+            reserved=0.1,  # new_token_ratio falls from 0.7 to 0.1 in 600 steps, and begins anew only when idle
             source="https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/schedule_policy.py",
         ),
         Scheduler(
             name="trtllm",
+            chunks=False,
             reserved=1.0,
-            source="https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/_torch/pyexecutor/scheduler.py",
+            source="https://nvidia.github.io/TensorRT-LLM/llm-api/reference/TorchLlmArgs.html (enable_chunked_prefill, "
+            "capacity_scheduler_policy)",
         ),
+        Scheduler(name="splitfuse", source="https://arxiv.org/abs/2401.08671"),
     )
 }

@@ -6,38 +6,63 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from llmviewer.core.counts import Array
 from llmviewer.simulation.replica import Replica
-from llmviewer.simulation.requests import Gaps, Timeline
+from llmviewer.simulation.requests import Gaps, Timeline, Whole
 
-#: Entries of an interval, in the order in which a replica notes them.
-COLUMNS = ("start_s", "end_s", "steps", "decoding", "prompt_tokens", "waiting", "used_blocks")
+#: Entries of an interval, in the order in which a replica notes them; the last is the number of sequences that wait for
+#: their next token while a step computes prompts alone.
+COLUMNS = ("start_s", "end_s", "steps", "decoding", "prompt_tokens", "waiting", "used_blocks", "stalled")
+
+
+def _table(replica: Replica) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """The intervals of a replica, shape (intervals, columns)."""
+    return np.frombuffer(replica.intervals, dtype=np.float64).reshape(-1, len(COLUMNS))
 
 
 def timeline_of(replica: Replica) -> Timeline:
     """The intervals of a replica as arrays."""
-    table = np.frombuffer(replica.intervals, dtype=np.float64).reshape(-1, len(COLUMNS))
-    return Timeline(**{name: table[:, column] for column, name in enumerate(COLUMNS)})
+    table = _table(replica)
+    return Timeline(**{name: table[:, column] for column, name in enumerate(COLUMNS[:-1])})
 
 
 def gaps_of(replicas: Sequence[Replica]) -> Gaps:
-    """Times between consecutive tokens of all replicas, those of preempted sequences included.
+    """Times between consecutive tokens of all replicas.
 
-    The first step after steps in which no sequence decoded ends their pause: for those that decoded before it.
+    A sequence has a gap for every decode step.  Its first step after others than it took part in lasts longer: after
+    steps with prompts alone, and after the transfer of its cache from another replica.
     """
-    gaps, weights, times = [], [], []
-    for replica in replicas:
-        line = timeline_of(replica)
-        decodes = line.decoding > 0
-        start, end, steps, sequences = (
-            column[decodes] for column in (line.start_s, line.end_s, line.steps, line.decoding)
-        )
-        step_s = (end - start) / steps
-        pause_s = np.maximum(start - np.append(start[:1], end[:-1]), 0.0)
-        paused = np.where(pause_s > 0.0, np.minimum(sequences, np.append(0.0, sequences[:-1])), 0.0)
-        late = np.array(replica.late_gaps, dtype=np.float64).reshape(-1, 2)
-        gaps += [step_s, step_s + pause_s, late[:, 0]]
-        weights += [sequences * steps - paused, paused, np.ones(len(late))]
-        times += [end, end, late[:, 1]]
-    gap_s, weight, at_s = map(np.concatenate, (gaps, weights, times))
+    parts = [part for replica in replicas for part in _gaps_of_one(replica)]
+    gap_s, weight, at_s = map(np.concatenate, zip(*parts, strict=True))
     some = weight > 0.0
     return Gaps(gap_s=gap_s[some], weights=weight[some], at_s=at_s[some])
+
+
+def _gaps_of_one(replica: Replica) -> list[tuple[Array, Array, Array]]:
+    """Times between tokens, how many tokens came after each, and when."""
+    start, end, steps, decoding, _, _, _, stalled = _table(replica).T
+    decodes = np.flatnonzero(decoding > 0)
+    step_s, weight = (end - start)[decodes] / steps[decodes], (decoding * steps)[decodes]
+    late = np.array(replica.late_gaps, dtype=np.float64).reshape(-1, 2)
+    found = [(late[:, 0], np.ones(len(late)), late[:, 1])]
+    pauses = [(start[at], pause, count) for at, pause, count in _stalls(start, decoding, stalled, decodes)]
+    pauses += [(time_s, pause, 1.0) for time_s, pause in replica.handed_over]
+    times, lengths, counts = np.array(pauses, dtype=np.float64).reshape(-1, 3).T
+    places = np.searchsorted(start[decodes], times - 1e-12)
+    known = places < len(decodes)
+    places, lengths, counts = places[known], lengths[known], counts[known]
+    np.subtract.at(weight, places, counts)
+    found.append((step_s[places] + lengths, counts, end[decodes][places]))
+    return [*found, (step_s, weight, end[decodes])]
+
+
+def _stalls(start: Array, decoding: Array, stalled: Array, decodes: Whole) -> list[tuple[int, float, float]]:
+    """Steps with prompts alone: index, time from its start to the next decode step [s], sequences it was the first to
+    stall."""
+    found = []
+    for at in np.flatnonzero(stalled > 0).tolist():
+        following = int(np.searchsorted(decodes, at))
+        if following < len(decodes):
+            before = stalled[at - 1] if at and not decoding[at - 1] else 0.0
+            found.append((at, float(start[decodes[following]] - start[at]), max(float(stalled[at] - before), 0.0)))
+    return found
