@@ -20,6 +20,7 @@ class Report:
 
     results: name -> Result of the request that is shown in detail.
     verdicts: name -> verdict on that request.  command: the command that makes the report.
+    loads: name -> simulation object of a configuration under load; pictures: name -> PNG files of it, by summary.
     points: `configuration` (the name) and the columns of Result.columns() over all sizes, which are the same for each
     configuration and in the same order.  All points are kept; only drawings thin them.
     """
@@ -28,6 +29,8 @@ class Report:
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     command: str = ""
     points: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    loads: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    pictures: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
 
     @cached_property
     def configurations(self) -> list[dict[str, Any]]:
@@ -50,7 +53,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the full analysis of every configuration, and a row per point."""
-        return {"schema": SCHEMA, "title": self.title, "configurations": self.configurations, "points": self.rows()}
+        whole = {"schema": SCHEMA, "title": self.title, "configurations": self.configurations, "points": self.rows()}
+        return {**whole, "loads": dict(self.loads)} if self.loads else whole
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns one row per point; missing values are None."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmviewer.reports import analysis_page, bottleneck, comparison_page, sweep_page
+from llmviewer.reports import analysis_page, bottleneck, comparison_page, simulation_page, sweep_page
 from llmviewer.reports import format as fmt
 from llmviewer.reports.page import Emphasis, Facts, Page, Row, Table, left, right
 from llmviewer.reports.report import Report
@@ -29,7 +29,15 @@ def page(report: Report) -> Page:
             *analysis_page.details(answer, result.token_budget),
         )
         parts = (*parts, *title, *own)
-    return (*parts, *_points(report), _sources(report))
+    return (*parts, *under_load(report), *_points(report), _sources(report))
+
+
+def under_load(report: Report) -> Page:
+    """Returns the simulated loads of all configurations."""
+    parts: Page = ()
+    for name, answer in report.loads.items():
+        parts = (*parts, Facts(title=f"Under load: {name}", lines=()), *simulation_page.page(answer))
+    return parts
 
 
 def opening(report: Report) -> Page:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import Parameter, signature
 from typing import Annotated, Any
@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from llmviewer.core import arguments
-from llmviewer.simulation.options import LOAD, LoadKind
+from llmviewer.core.errors import UserError, quoted
+from llmviewer.simulation.options import LOAD, SOURCES, LoadKind
 from llmviewer.techniques.panels import Panel
 
 
@@ -32,6 +33,18 @@ def annotation(name: str) -> Any:
         more = {"parser": partial(_parsed, arguments.parse_number), "metavar": option.kind.value}
     kind = str if option.kind is LoadKind.TEXT else object
     return Annotated[kind | None, typer.Option(spelling, help=option.help, rich_help_panel=Panel.LOAD.value, **more)]
+
+
+def loaded(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of a load, empty if none of them says when requests arrive, and all others.  Raises UserError."""
+    load = {name: value for name, value in options.items() if name in LOAD}
+    others = {name: value for name, value in options.items() if name not in LOAD}
+    if any(load.get(name) for name in (*SOURCES, "find_rate")):
+        return load, others
+    for name, value in load.items():
+        if value != LOAD[name].default:
+            raise UserError(f"{name} is {quoted(value)} without a load; give one of {', '.join(SOURCES)}")
+    return {}, others
 
 
 def with_load_options(command: Callable[..., int]) -> Callable[..., int]:

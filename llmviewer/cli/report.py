@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from llmviewer import api
 from llmviewer.api.verdict import verdict
 from llmviewer.cli import options as opt
 from llmviewer.cli import views
+from llmviewer.cli.load_options import loaded, with_load_options
 from llmviewer.cli.output import atomic_file, print_warnings, write
 from llmviewer.cli.sweep import progress
 from llmviewer.core.errors import UserError, quoted, unknown
@@ -37,6 +39,7 @@ Sizes = dict[str, "np.ndarray[Any, np.dtype[np.float64]]"]
 
 
 @opt.with_run_options
+@with_load_options
 def command(
     model: opt.Models,
     hardware: opt.Chips,
@@ -56,7 +59,8 @@ def command(
     """Writes tables, charts, layer graphs and all sources to one HTML file, or Markdown, CSV, JSON, Excel.
 
     The first of each list of sizes is shown operator by operator, all of them as curves; without a list, batch sizes
-    from 1 to 512.  Exits 1 if a configuration does not fit in memory.
+    from 1 to 512.  With a load (--request-rate, --concurrency, --trace ...) it simulates each configuration under it.
+    Exits 1 if a configuration does not fit in memory.
     """
     from llmviewer.reports.tables import TABLES
 
@@ -67,10 +71,13 @@ def command(
     sizes = {
         name: parse_values(name, text) for name, text in zip(SIZES, (batch_size, input_len, output_len), strict=True)
     }
+    load, options = loaded(options)
     combinations = opt.combinations(options, model=model, hardware=hardware)
     if kind == "xlsx":
         _check_rows("points", len(_grid(sizes)) * len(combinations))  # before they are computed
     report = _report(sizes, combinations)
+    if load:
+        report = _under_load(report, combinations, {**load, "input_len": input_len, "output_len": output_len})
     print_warnings(text for result in report.results.values() for text in result.warnings)
     FORMATS[kind](report, path, table)
     return 0 if report.fits or no_fit_check else 1
@@ -104,6 +111,20 @@ def _report(sizes: Sizes, configurations: list[dict[str, Any]]) -> Report:
         columns = _joined(_columns(by_title, grid, advance))
     verdicts = {title: verdict(one, request, results[title]) for title, one in by_title.items()}
     return Report(results=results, points=columns, verdicts=verdicts, command=_command())
+
+
+def _under_load(report: Report, configurations: list[dict[str, Any]], load: dict[str, Any]) -> Report:
+    """The report with a simulation of every configuration, and pictures of it."""
+    from llmviewer.reports.load_pictures import pictures
+    from llmviewer.simulation.call import simulate_server
+
+    named = opt.unique_by_name(configurations)
+    made = {title: simulate_server(options, load) for title, options in named.items()}
+    return replace(
+        report,
+        loads={title: one.to_dict() for title, one in made.items()},
+        pictures={title: pictures(one) for title, one in made.items()},
+    )
 
 
 def _command() -> str:

@@ -67,6 +67,16 @@ def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
     return replace(made, rate_bounds=_rate_bounds(made)) if made.searched_rate else made
 
 
+def simulate_server(options: Mapping[str, Any], load_words: Mapping[str, Any]) -> Simulation:
+    """The simulation of a configuration whose engine and batching are those of a server unless they were set.
+
+    options: of a run, with model and hardware, defaults included.  load_words: options of the load.
+    """
+    of_a_server = {"engine": ENGINE, "batching": BATCHING}
+    server = {name: value for name, value in of_a_server.items() if options.get(name) in (OPTIONS[name].default, None)}
+    return simulate(**{**options, **server, **load_words})
+
+
 def _check_warm_up(made: Simulation) -> None:
     """Raise UserError for a requested warm-up that no request outlasts."""
     last_s = float(np.nanmax(made.records.arrival_s, initial=0.0))

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from llmviewer.reports import analysis_page, bottleneck, comparison_page, report_page
+from llmviewer.reports import analysis_page, bottleneck, comparison_page, report_page, simulation_page
 from llmviewer.reports import format as fmt
 from llmviewer.reports.cells import safe_columns
 from llmviewer.reports.html import charts, curves, operators, provenance, roofline
@@ -77,6 +77,7 @@ def text(report: Report) -> str:
         verdicts=[(a["configuration"], bottleneck.sentence(a), bottleneck.advice(a)) for a in answers],
         survey=bottleneck.SURVEY,
         details=_details(report),
+        loads=_loads(report),
         heads=operators.heads(answers),
         lines=lines,
         layers=_layers(answers, lines),
@@ -108,6 +109,18 @@ def compressed(content: bytes) -> str:
 def _hash(script: str) -> str:
     """Returns the hash of a script for the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+def _loads(report: Report) -> list[tuple[str, Page, list[tuple[str, str]]]]:
+    """Returns name, page and pictures in base64 of each configuration under load."""
+    return [
+        (
+            name,
+            simulation_page.page(answer),
+            [(words, base64.b64encode(image).decode("ascii")) for words, image in report.pictures[name].items()],
+        )
+        for name, answer in report.loads.items()
+    ]
 
 
 def _details(report: Report) -> list[tuple[dict[str, Any], Page]]:

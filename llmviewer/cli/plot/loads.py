@@ -7,13 +7,9 @@ from typing import Any
 
 from llmviewer.core.errors import UserError, quoted
 from llmviewer.reports.plots import PlotData, PlotKind
-from llmviewer.simulation.call import BATCHING, ENGINE, simulate
+from llmviewer.simulation.call import simulate_server
 from llmviewer.simulation.options import LOAD
 from llmviewer.simulation.result import Simulation
-from llmviewer.techniques.options import OPTIONS
-
-#: Options that differ for a server unless the user sets them -> their value there.
-OF_A_SERVER = {"engine": ENGINE, "batching": BATCHING}
 
 
 def separated(kind: PlotKind, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -33,5 +29,4 @@ def simulated(options: Mapping[str, Any], load: Mapping[str, Any], sizes: Mappin
         if sizes[name]:
             raise UserError(f"{name} is {quoted(sizes[name])}; this plot does not take it")
     lengths = {name: sizes[name] for name in ("input_len", "output_len") if sizes[name]}
-    server = {name: value for name, value in OF_A_SERVER.items() if options.get(name) in (OPTIONS[name].default, None)}
-    return simulate(**{**options, **server, **load, **lengths})
+    return simulate_server(options, {**load, **lengths})
