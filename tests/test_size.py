@@ -92,6 +92,7 @@ SHORT: dict[str, str] = {
     "reports/cells.py": "cells of CSV files, which the command line and the report write",
     "reports/formulas.py": "formulas in words, for the report",
     "reports/fusions.py": "one table of the page",
+    "reports/load_pictures.py": "pictures in a report; it alone draws plots for one",
     "reports/letters.py": "the only text that knows how wide a letter is",
     "reports/units.py": "units of columns, read by plots and the report",
     "reports/survey/ask.py": "figures and peers both ask, and must not import each other",
