@@ -74,6 +74,13 @@ def test_tokens_of_conversations_are_estimated_and_that_is_said(tmp_path: Path) 
     assert "estimated" in found.notes[0]
 
 
+def test_conversations_without_an_answer_are_left_out_and_counted(tmp_path: Path) -> None:
+    single = {"conversations": [{"from": "human", "value": "1234"}]}
+    found = read_trace(written(tmp_path, json.dumps([single, *SHARE_GPT, {"conversations": []}])))
+    assert len(found) == 1
+    assert found.notes[0] == "2 conversations without an answer are left out"
+
+
 def test_our_own_csv_of_requests_is_a_trace(tmp_path: Path) -> None:
     text = "request,arrival_s,input_len,output_len\n0,1.5,10,2\n1,2.5,20,3\n"
     found = read_trace(written(tmp_path, text))
@@ -104,6 +111,11 @@ def test_a_part_of_a_trace_is_read_by_number_and_by_time(tmp_path: Path) -> None
         (lines_of([{**MOONCAKE[0], "timestamp": None}]), "line 1: timestamp is null"),
         (lines_of([{**MOONCAKE[0], "hash_ids": "x"}]), "line 1: hash_ids is no list"),
         ("[1, 2]", "line 1: it is 1; expected an object"),
+        ("[" * 100_000, "line 1: it is no JSON object"),
+        (AZURE.replace("18:15:50", "18:15:nan"), "line 3: timestamp is"),
+        (AZURE.replace("18:15:50", "99:15:50"), "line 3: timestamp is"),
+        (lines_of([MOONCAKE[0], {"timestamp": 3e4, "input_length": 1, "output_length": 1}]), "without hash_ids"),
+        (lines_of([MOONCAKE[0], {"input_length": 1, "output_length": 1, "hash_ids": [1]}]), "without a time"),
     ],
 )
 def test_a_wrong_row_is_named_by_its_line(text: str, message: str, tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ def test_the_rate_follows_the_curve_of_the_day() -> None:
     assert counts[2] == 0
 
 
+def test_a_curve_and_a_closed_loop_over_a_trace_keep_to_the_number_of_requests(tmp_path: Path) -> None:
+    assert len(drawn(rate_curve="0h:2,8h:10", requests=100)) == 100
+    asked = drawn(trace=str(written(tmp_path, AZURE)), concurrency=2)
+    assert (asked.concurrency, asked.arrival_s.tolist()) == (2, [0.0, 0.0, 0.0])
+
+
 def test_seeds_and_replications_differ_and_repeat() -> None:
     traffic = traffic_of(checked({"request_rate": 5.0}))
     first, again, other = traffic.requests(0), traffic.requests(0), traffic.requests(1)
@@ -97,6 +103,9 @@ def test_pairs_of_lengths_are_drawn_from_a_file(tmp_path: Path) -> None:
         ({"concurrency": 4, "duration": "1m"}, "give requests instead"),
         ({"rate_curve": "0h:1,8h"}, "rate_curve"),
         ({"rate_curve": "3h:1"}, "from 0h on"),
+        ({"rate_curve": "0h:2", "duration": "1e9d"}, "allowed: at most 10,000,000"),
+        ({"concurrency": 20_000_000}, "allowed: at most 10,000,000"),
+        ({"request_rate": 1e-310}, "allowed: a number above 0"),
         ({"seed": -1, "request_rate": 1.0}, "seed is -1"),
     ],
 )

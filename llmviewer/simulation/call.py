@@ -48,6 +48,8 @@ def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
     traffic, limits = load.traffic_of(words), load.limits_of(words)
     if words["find_rate"] and not traffic.is_open:
         raise UserError("find_rate searches for a rate of arrivals; remove concurrency and burst")
+    if words["find_rate"] and traffic.mean_rate is None:
+        raise UserError("find_rate needs a trace whose requests arrive at different times")
     server = _server(model, hardware, chosen, words, traffic)
     made = Simulation(
         setting=server.setting,

@@ -71,7 +71,7 @@ class Traffic:
     def requests(self, replication: int = 0) -> Requests:
         """The requests of a run; each replication has random numbers of its own, and a trace is always the same."""
         random = np.random.Generator(np.random.PCG64([self.seed, replication]))
-        if self.trace is not None and self.trace.arrival_s is not None:
+        if self.trace is not None and self.trace.arrival_s is not None and not self.users:
             return self._of_trace(self.trace, self.trace.arrival_s / self.speed_up)
         times = self._times(random)
         if self.trace is not None:
@@ -99,11 +99,14 @@ class Traffic:
     def _times(self, random: np.random.Generator) -> Array:
         """Times of arrivals [s]."""
         if not self.is_open:
-            return np.zeros(self.count or max(LEAST_REQUESTS, REQUESTS_PER_USER * self.users))
+            count = self.count or max(LEAST_REQUESTS, REQUESTS_PER_USER * self.users)
+            _check(count)
+            return np.zeros(count)
         if self.curve is not None:
+            _check(self.curve.mean * (self.duration_s or DAY_S) * self.speed_up)
             edges, expected = self.curve.expected((self.duration_s or DAY_S) * self.speed_up)
             arrived = self._unit_times(expected[-1], random)
-            return np.interp(arrived, expected, edges) / self.speed_up
+            return np.interp(arrived, expected, edges)[: self.count] / self.speed_up
         assert self.rate is not None
         least = self.count or (LEAST_REQUESTS if self.duration_s is None else 0)
         length = self.duration_s if self.duration_s is not None else 0.0 if self.count else LEAST_S
@@ -113,10 +116,15 @@ class Traffic:
 
     def _unit_times(self, until: float, random: np.random.Generator, least: int = 0) -> Array:
         """Arrivals of the process at rate 1 before `until`, and at least `least` of them.  Raises UserError."""
-        if max(until, least) > MOST_REQUESTS:
-            raise UserError(f"the run has {max(until, least):,.0f} requests; allowed: at most {MOST_REQUESTS:,}")
+        _check(max(until, least))
         drawn = [np.cumsum(self.gaps(int(max(until, least) * 1.05) + 64, random))]
         while drawn[-1][-1] < until:
             drawn.append(drawn[-1][-1] + np.cumsum(self.gaps(len(drawn[0]), random)))
         times: Array = np.concatenate(drawn)
         return times[: max(int(np.searchsorted(times, until)), least)]
+
+
+def _check(count: float) -> None:
+    """Raise UserError for more requests than a run may have."""
+    if count > MOST_REQUESTS:
+        raise UserError(f"the run has {count:,.0f} requests; allowed: at most {MOST_REQUESTS:,}")
