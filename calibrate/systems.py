@@ -132,10 +132,15 @@ def _batching(row: Mapping[str, Any]) -> str:
 
 
 def engine_of(row: Mapping[str, Any]) -> str:
-    """Engine with the first number of its version; TensorRT's own version is that of the C++ runtime of its time."""
+    """Engine with the first number of its version.
+
+    TensorRT's own version is that of the C++ runtime of its time, whose preset was fitted on chips before Blackwell;
+    there it is the runtime of 1.x.
+    """
     name, version = str(row["engine"]), text_of(row, "engine_version")
     if name == "trtllm" and version.startswith("TensorRT"):
-        return "tensorrt-llm"
+        generation = specs.load(text_of(row, "chip")).generation
+        return "trtllm" if generation.startswith("blackwell") else "tensorrt-llm"
     found = VERSION.search(version)
     return f"{name} {found[1]}" if found else name if version == "" else f"{name} {version.split()[0]}"
 

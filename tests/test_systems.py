@@ -105,6 +105,11 @@ def test_the_largest_rate_of_a_submission_is_that_of_one_replica_times_their_num
     assert one.low80 < one.predicted < one.high80
 
 
+@pytest.mark.parametrize(("chip", "preset"), [("h200", "tensorrt-llm"), ("b200", "trtllm")])
+def test_the_compiled_runtime_of_tensorrt_is_of_chips_before_blackwell(chip: str, preset: str) -> None:
+    assert systems.engine_of(row(engine="trtllm", engine_version="TensorRT 10.1.0, CUDA 12.7", chip=chip)) == preset
+
+
 def test_percentiles_of_a_burst_are_those_of_all_its_requests() -> None:
     burst = {"arrivals": "closed loop, all at once", "metric": "ttft_s", "concurrency": 4.0}
     found = predicted(row(**burst, statistic="p50"), row(**burst, statistic="p99"), row(**burst, statistic="mean"))
