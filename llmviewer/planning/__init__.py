@@ -1,0 +1,1 @@
+"""Decisions over predictions: sizing, prices, energy, manifests, contracts, campaigns."""
