@@ -39,6 +39,40 @@ def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
     (ttft="p99:2s", tpot="p99:80ms", find_rate=True), and every option of `analyze`; engine="vllm" unless given.
     Raises UserError.
     """
+    ready = prepared(model, hardware, **options)
+    if not ready.finds_rate:
+        return ready.run()
+    found = highest_rate_of(ready.made)
+    traffic = ready.made.traffic
+    return ready.run(replace(ready.made, traffic=traffic.at_rate(found) if found else traffic, searched_rate=found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A server with its load before any request: a simulation without outcomes.
+
+    answering: configuration of the pool that decodes.  replications: runs with other random numbers.
+    """
+
+    made: Simulation
+    answering: Configuration
+    replications: int
+    finds_rate: bool
+
+    def run(self, made: Simulation | None = None) -> Simulation:
+        """The simulation with its outcomes.  made: in place of the prepared one, under other traffic.
+
+        Raises UserError for a warm-up that no request outlasts.
+        """
+        made = made or self.made
+        made = replace(made, outcomes=tuple(run_all(made.fleet, made.traffic, self.replications)))
+        _check_warm_up(made)
+        made = replace(made, ratios=_ratios(self.answering, made))
+        return replace(made, rate_bounds=_rate_bounds(made)) if made.searched_rate else made
+
+
+def prepared(model: Any, hardware: Any, **options: Any) -> Prepared:
+    """The server and load of `simulate`, whose arguments it takes.  Raises UserError."""
     words = load.checked({name: value for name, value in options.items() if name in load.LOAD})
     chosen = {"engine": ENGINE, "batching": BATCHING} | {
         name: value for name, value in options.items() if name not in load.LOAD
@@ -60,13 +94,8 @@ def simulate(model: Any, hardware: Any, **options: Any) -> Simulation:
         limits=limits,
         notes=server.notes,
     )
-    if words["find_rate"]:
-        found = highest_rate_of(made)
-        made = replace(made, traffic=traffic.at_rate(found) if found else traffic, searched_rate=found)
-    made = replace(made, outcomes=tuple(run_all(made.fleet, made.traffic, words["replications"])))
-    _check_warm_up(made)
-    made = replace(made, ratios=_ratios(server.answering, made))
-    return replace(made, rate_bounds=_rate_bounds(made)) if made.searched_rate else made
+    replications, finds_rate = words["replications"], bool(words["find_rate"])
+    return Prepared(made=made, answering=server.answering, replications=replications, finds_rate=finds_rate)
 
 
 def simulate_server(options: Mapping[str, Any], load_words: Mapping[str, Any]) -> Simulation:
@@ -106,6 +135,7 @@ def _server(model: Any, hardware: Any, chosen: Mapping[str, Any], words: Mapping
         fleet, configurations = fleet_of(one, words["router"], length), (one,)
     else:
         fleet, configurations = pooled(model, hardware, chosen, words["pools"], words["router"], length)
+    fleet = fleet.times(words["replicas"])
     last, chips = configurations[-1], dict.fromkeys(one.chip.name for one in configurations)
     workload = api.request(
         1, max(round(float(sample.input_len.mean())), 1), max(round(float(sample.output_len.mean())), 1)

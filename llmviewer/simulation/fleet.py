@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmviewer.simulation.prices import Prices, Room
 from llmviewer.simulation.routing import RoundRobin, Router
@@ -45,6 +45,15 @@ class Fleet:
     def pools(self) -> tuple[Pool, ...]:
         """The pools of the fleet."""
         return (self.prefill,) if self.decode is None else (self.prefill, self.decode)
+
+    def times(self, copies: int) -> Fleet:
+        """The fleet with `copies` times as many replicas in every pool."""
+        first, then = self.prefill, self.decode
+        return replace(
+            self,
+            prefill=replace(first, replicas=first.replicas * copies),
+            decode=None if then is None else replace(then, replicas=then.replicas * copies),
+        )
 
     @property
     def answering(self) -> Pool:

@@ -64,6 +64,7 @@ LOAD: Mapping[str, LoadOption] = {
     "warm_up": _text("Time that is cut from the beginning: 60s, or off (default: found by MSER-5)."),
     "replications": _whole("Runs with other random numbers, for intervals.", 1),
     "router": _text("How replicas get requests: round-robin, least-loaded or prefix-aware.", "round-robin"),
+    "replicas": _whole("Copies of the server behind the router.", 1),
     "pools": _text("Pools for prefill and decode: prefill=2xtp2@h100-sxm,decode=1xtp8@h200,link=..."),
     "find_rate": LoadOption(kind=LoadKind.SWITCH, default=False, help="Find the highest rate that meets the limits."),
     "ttft": _text("Limit of the time to first token: 2s (of the mean), p99:2s."),
