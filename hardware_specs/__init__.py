@@ -1,4 +1,4 @@
-"""Spec sheets: one YAML per chip; hosts/ and networks/ hold what stands around it.  Data, no code.
+"""Spec sheets: one YAML per chip; around it hosts/ and networks/, and what it costs in prices/.  Data, no code.
 
 Every figure is a mapping ``{value, source, note}``: `source` is a page a reader can open, `note` says how the figure
 was derived when the page does not print it as it stands here.  A figure without a source is left out (it is then
@@ -27,4 +27,16 @@ links                       {nvlink|pcie|xgmi|ethernet|ici|...: {gb_per_s_per_di
                             needs_bridge: true}}
 default_link                the link collectives use; cards whose NVLink needs a bridge default to pcie
 tdp_w                       board power
+
+Keys of a file of prices; what stands at its top holds for every row that does not say otherwise:
+
+rows                a list of prices
+chip                stem of the chip's file
+usd_per_gpu_hour    $ for one GPU for one hour, without taxes, storage and traffic
+kind                hyperscaler, neocloud (what an hour costs such an owner), rented, spot
+term                cost of ownership, 3 years, on demand, spot: the promise that the price asks for
+provider, product   who offers it, and under which name
+region              where, if the price is of one region
+date                day on which the price was read or published (ISO 8601)
+source              page a reader can open; prices of clouds were collected by tgarg01/silybench-data (CC BY 4.0)
 """

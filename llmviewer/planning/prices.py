@@ -1,0 +1,187 @@
+"""Prices of chips: $ for one GPU for one hour, from hardware_specs/prices/, from the user, or of owned hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import date
+from functools import cache
+from typing import Any
+
+from llmviewer.core import data
+from llmviewer.core.arguments import parse_number
+from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.hardware import specs
+from llmviewer.techniques.technique import Parameter, parse_numbers
+
+#: Kind of price -> what it is.
+KINDS: dict[str, str] = {
+    "rented": "what a customer pays for an hour, on demand or bound for years",
+    "spot": "what a customer pays for an hour that may be taken away",
+    "hyperscaler": "what an hour costs a cloud with its own data centres",
+    "neocloud": "what an hour costs a cloud that rents its data centres",
+    "owned": "what an hour costs you, computed from --owned",
+}
+FOLDER = "hardware_specs/prices"
+KEYS = ("chip", "usd_per_gpu_hour", "kind", "term", "provider", "product", "region", "date", "source")
+REQUIRED = ("chip", "usd_per_gpu_hour", "kind", "term", "date", "source")
+HOURS_PER_YEAR = 8766.0
+#: Days after which a price is said to be old.
+MAX_AGE_DAYS = 180
+MAX_USD_PER_HOUR = 1e6
+GIVEN = "given by the user"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """$ for one chip for one hour.  date: day on which it was read (ISO), None for the user's own prices."""
+
+    chip: str
+    usd_per_hour: float
+    kind: str
+    term: str
+    region: str | None
+    date: str | None
+    source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The price as results print it."""
+        return {"usd_per_hour": self.usd_per_hour, "date": self.date, "source": self.source}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """Hardware that the user bought: what an hour of use costs.
+
+    capex_usd: price of one chip with its share of server and network.  utilization: share of all hours in which it is
+    used.  watts: mean power while used; None for the chip's board power.
+    """
+
+    capex_usd: float
+    years: float
+    utilization: float
+    usd_per_kwh: float
+    pue: float
+    watts: float | None = None
+
+    def usd_per_hour(self, tdp_w: float | None) -> float:
+        """$ per hour of use = capex / (years x 8766 h x utilization) + kW x PUE x $/kWh.  Raises UserError."""
+        watts = tdp_w if self.watts is None else self.watts
+        if watts is None:
+            raise UserError("--owned: the chip's board power is not published; add watts=...")
+        used_hours = self.years * HOURS_PER_YEAR * self.utilization
+        return self.capex_usd / used_hours + watts / 1e3 * self.pue * self.usd_per_kwh
+
+
+#: Parameters of --owned; `watts` may be left out, which 0 stands for.
+OWNED = (
+    Parameter(name="capex", low=0.0),
+    Parameter(name="years", low=0.1, high=30.0),
+    Parameter(name="utilization", low=0.01, high=1.0),
+    Parameter(name="usd_per_kwh", low=0.0, high=100.0),
+    Parameter(name="pue", low=1.0, high=5.0),
+    Parameter(name="watts", default=0.0, low=1.0, high=1e5),
+)
+
+
+def parse_owned(text: str) -> Owned:
+    """Parse `capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3[,watts=600]`.  Raises UserError."""
+    given = parse_numbers("--owned", text, OWNED)
+    return Owned(
+        capex_usd=given["capex"],
+        years=given["years"],
+        utilization=given["utilization"],
+        usd_per_kwh=given["usd_per_kwh"],
+        pue=given["pue"],
+        watts=given["watts"] or None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """Prices of one kind by chip, with those that the user gave in their place."""
+
+    kind: str
+    rows: Mapping[str, Price]
+    given: Mapping[str, Price] = field(default_factory=dict)
+    owned: Owned | None = None
+
+    def of(self, chip: str) -> Price | None:
+        """The price of a chip by its stem: the user's, else the least row of the kind; None if there is none."""
+        if chip in self.given or self.owned is None:
+            return self.given.get(chip, self.rows.get(chip))
+        tdp = specs.load(chip).tdp_w
+        usd = self.owned.usd_per_hour(None if tdp is None else float(tdp))
+        return Price(chip, usd, "owned", "cost of ownership", None, None, GIVEN)
+
+    def notes(self, chips: Iterable[str], today: date) -> list[str]:
+        """One line for each used price that is older than 180 days, and one if their terms differ."""
+        used = [price for price in map(self.of, dict.fromkeys(chips)) if price is not None]
+        lines = []
+        for price in used:
+            age = (today - date.fromisoformat(price.date)).days if price.date else 0
+            if age > MAX_AGE_DAYS:
+                lines.append(f"the price of {price.chip} is of {price.date}, {age} days ago: {price.source}")
+        terms: dict[str, list[str]] = {}
+        for price in used:
+            terms.setdefault(price.term, []).append(price.chip)
+        if len(terms) > 1:
+            listed = "; ".join(f"{term}: {', '.join(names)}" for term, names in sorted(terms.items()))
+            lines.append(f"prices are of different terms ({listed})")
+        return lines
+
+
+def price_list(kind: str = "rented", given: Iterable[str] = (), owned: Owned | str | None = None) -> PriceList:
+    """Prices of one kind.  given: the user's own, `h100=2.10`.  owned: hardware of the kind `owned`, or its text.
+
+    Raises UserError for an unknown kind or chip, a malformed price, and `owned` without its figures or beside others.
+    """
+    if kind not in KINDS:
+        raise unknown("kind of price", kind, KINDS)
+    if owned is not None and kind != "owned":
+        raise UserError(f"--owned is for --price-kind owned, not {kind}")
+    theirs: dict[str, Price] = {}
+    for chip, price in map(_given, given):
+        if chip in theirs:
+            raise UserError(f"--price is given twice for {chip}")
+        theirs[chip] = price
+    if kind == "owned" and owned is None and not theirs:
+        raise UserError("--price-kind owned needs --owned capex=...,years=...,utilization=...,usd_per_kwh=...,pue=...")
+    return PriceList(kind, _least(kind), theirs, parse_owned(owned) if isinstance(owned, str) else owned)
+
+
+def _given(text: str) -> tuple[str, Price]:
+    """The chip's stem and price in `h100=2.10`."""
+    name, equals, number = text.rpartition("=")
+    usd = parse_number(number)
+    if not name.strip() or not equals or isinstance(usd, str) or not 0.0 <= usd <= MAX_USD_PER_HOUR:
+        raise UserError(f"--price is {quoted(text)}; allowed: CHIP=$ per GPU-hour from 0 to 1e6, such as h100=2.10")
+    chip = specs.load(name.strip()).name
+    return chip, Price(chip, float(usd), "given", GIVEN, None, None, GIVEN)
+
+
+@cache
+def _least(kind: str) -> Mapping[str, Price]:
+    """The least price of a kind by chip; the first row in the order of files wins a tie."""
+    best: dict[str, Price] = {}
+    for price in all_prices():
+        if price.kind == kind and (price.chip not in best or price.usd_per_hour < best[price.chip].usd_per_hour):
+            best[price.chip] = price
+    return best
+
+
+@cache
+def all_prices() -> tuple[Price, ...]:
+    """Every row of hardware_specs/prices/, in the order of files and rows."""
+    return tuple(price for stem in data.stems(FOLDER) for price in _rows(stem))
+
+
+def _rows(stem: str) -> Iterable[Price]:
+    spec = data.read_yaml(data.folder(FOLDER) / f"{stem}.yaml")
+    data.check_keys(spec, (*KEYS, "rows"), ("rows",), stem)
+    shared = {key: value for key, value in spec.items() if key != "rows"}
+    for row in spec["rows"]:
+        merged = {**shared, **row}
+        data.check_keys(merged, KEYS, REQUIRED, stem)
+        known = {entry.name: merged.get(entry.name) for entry in fields(Price)}
+        yield Price(**{**known, "usd_per_hour": float(merged["usd_per_gpu_hour"])})

@@ -1,0 +1,127 @@
+"""Prices of chips: every row has a source, owned hardware is arithmetic, and a missing price is never guessed."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+
+from llmviewer.core import data
+from llmviewer.core.errors import UserError
+from llmviewer.hardware import specs
+from llmviewer.planning.prices import FOLDER, KINDS, Price, all_prices, parse_owned, price_list
+
+READ = date(2026, 9, 25)
+OWNED = "capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3"
+
+
+@pytest.mark.parametrize("price", all_prices(), ids=lambda row: f"{row.chip} {row.kind} {row.usd_per_hour:g}")
+def test_every_row_has_a_chip_a_kind_a_day_and_a_page(price: Price) -> None:
+    assert specs.load(price.chip).name == price.chip  # the stem, no alias
+    assert price.kind in KINDS
+    assert price.kind != "owned"  # that is computed from the user's figures
+    assert 0.1 < price.usd_per_hour < 100.0
+    assert price.date is not None
+    assert date(2024, 1, 1) < date.fromisoformat(price.date)
+    assert price.source.startswith("https://")
+    assert price.term in {"cost of ownership", "3 years", "on demand", "spot"}
+    assert (price.kind == "spot") == (price.term == "spot")
+
+
+def test_no_row_stands_twice() -> None:
+    assert len({data.read_yaml(data.folder(FOLDER) / f"{stem}.yaml")["source"] for stem in data.stems(FOLDER)}) == 5
+    assert len(all_prices()) == len({(row.chip, row.usd_per_hour, row.kind, row.source) for row in all_prices()})
+
+
+def test_the_least_rented_h100_is_that_over_three_years() -> None:
+    # 1.30 for 3 years; on demand 2.69 to 10.98
+    assert price_list().of("h100-sxm").to_dict() | {"source": ""} == {  # type: ignore[union-attr]
+        "usd_per_hour": 1.3,
+        "date": "2026-04-03",
+        "source": "",
+    }
+
+
+def test_kinds_do_not_mix() -> None:
+    found = {kind: price_list(kind).of("h100-sxm") for kind in ("spot", "hyperscaler", "neocloud")}
+    usd = {kind: price and price.usd_per_hour for kind, price in found.items()}
+    assert usd == {"spot": 6.571, "hyperscaler": 1.3, "neocloud": 1.69}
+
+
+def test_a_chip_without_a_price_of_the_kind_has_none() -> None:
+    assert price_list("spot").of("h200") is None
+    assert price_list().of("tpu-v4") is None
+
+
+def test_the_price_of_the_user_replaces_the_row_by_any_name_of_the_chip() -> None:
+    prices = price_list(given=("h100=2.10", "nvidia-l40s=0"))
+    assert prices.of("h100-sxm").to_dict() == {  # type: ignore[union-attr]
+        "usd_per_hour": 2.10,
+        "date": None,
+        "source": "given by the user",
+    }
+    assert prices.of("l40s").usd_per_hour == 0.0  # type: ignore[union-attr]
+    assert prices.of("h200").usd_per_hour == 1.6  # type: ignore[union-attr]
+
+
+def test_owned_hardware_costs_its_hours_of_use_and_its_power() -> None:
+    # 30,000 / (4 x 8766 x 0.8 = 28,051.2 h) = 1.06947; H100: 0.7 kW x 1.3 x 0.08 = 0.0728
+    price = price_list("owned", owned=OWNED).of("h100-sxm")
+    assert price is not None
+    assert price.usd_per_hour == pytest.approx(30000 / 28051.2 + 0.0728)
+    # 0.5 kW x 1.3 x 0.08 = 0.052, on any chip
+    stated = price_list("owned", owned=f"{OWNED},watts=500")
+    assert stated.of("l40s").usd_per_hour == pytest.approx(30000 / 28051.2 + 0.052)  # type: ignore[union-attr]
+    assert price_list("owned", given=("l40s=1",), owned=OWNED).of("l40s").usd_per_hour == 1.0  # type: ignore[union-attr]
+
+
+def test_owned_hardware_without_published_power_asks_for_watts() -> None:
+    chip = next(name for name in specs.names() if specs.load(name).tdp_w is None)
+    with pytest.raises(UserError, match="add watts"):
+        price_list("owned", owned=OWNED).of(chip)
+    assert price_list("owned", owned=f"{OWNED},watts=300").of(chip) is not None
+
+
+def test_old_prices_and_mixed_terms_are_said() -> None:
+    prices = price_list()
+    # 2026-04-03 + 180 days = 2026-09-30
+    assert prices.notes(["h100-sxm", "h200"], date(2026, 9, 30)) == []
+    old = prices.notes(["h100-sxm", "h200", "h100-sxm", "tpu-v4"], date(2026, 10, 1))
+    assert [line.split(":")[0] for line in old] == [
+        "the price of h100-sxm is of 2026-04-03, 181 days ago",
+        "the price of h200 is of 2026-04-03, 181 days ago",
+    ]
+    assert prices.notes(["h100-sxm", "l40s"], READ) == [
+        "prices are of different terms (3 years: h100-sxm; on demand: l40s)"
+    ]
+    assert price_list(given=("h100=9",)).notes(["h100-sxm"], date(2036, 1, 1)) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "rentd"}, "unknown kind of price 'rentd'.*did you mean 'rented'"),
+        ({"given": ("h100x=2",)}, "unknown chip 'h100x'.*did you mean 'h100'"),
+        ({"given": ("h100",)}, "--price is 'h100'; allowed: CHIP="),
+        ({"given": ("=2",)}, "--price is '=2'"),
+        ({"given": ("h100=-1",)}, "--price is 'h100=-1'"),
+        ({"given": ("h100=nan",)}, "--price is 'h100=nan'"),
+        ({"given": ("h100=two",)}, "--price is 'h100=two'"),
+        ({"given": ("h100=1", "h100-sxm=2")}, "--price is given twice for h100-sxm"),
+        ({"kind": "owned"}, "--price-kind owned needs --owned"),
+        ({"owned": OWNED}, "--owned is for --price-kind owned, not rented"),
+        ({"kind": "owned", "owned": "capex=1"}, "--owned: years is missing"),
+        ({"kind": "owned", "owned": OWNED.replace("0.8", "1.2")}, "utilization is '1.2'; allowed"),
+        ({"kind": "owned", "owned": OWNED.replace("30000", "-1")}, "capex is '-1'; allowed"),
+        ({"kind": "owned", "owned": OWNED.replace("pue", "peu")}, "parameter of --owned 'peu'.*did you mean 'pue'"),
+    ],
+)
+def test_wrong_prices_are_refused_in_one_line(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        price_list(**arguments)
+
+
+def test_watts_of_owned_hardware_may_be_left_out() -> None:
+    assert parse_owned(OWNED).watts is None
+    assert parse_owned(f"{OWNED},watts=450").watts == 450.0
