@@ -8,7 +8,7 @@ exponential tail of waiting times.  `size` orders configurations by these and si
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from llmviewer.planning.workload import Workload
 MOST_PROMPTS = 0.98
 #: Rounds in which the number of prompts in a pass and its duration agree.
 ROUNDS = 4
+#: A time that is none, by which one can divide [s].
+INSTANT_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,6 +42,17 @@ class Curves:
     slots: Array
     request_s: float
 
+    @property
+    def of_prompts(self) -> Curves:
+        """The times of a pool that computes prompts and first tokens alone."""
+        return replace(self, step_s=np.full(len(self.step_s), INSTANT_S))
+
+    @property
+    def of_answers(self) -> Curves:
+        """The times of a pool that generates all tokens after the first."""
+        none = np.zeros_like(self.alone_s)
+        return replace(self, alone_s=none, together_s=none, passes=none)
+
     def step(self, sequences: Array) -> Array:
         """Time per token with so many running sequences [s]."""
         return np.interp(sequences, self.sequences, self.step_s)
@@ -56,6 +69,7 @@ class Steady:
     """Latencies at a load, broadcast over budgets, limits of sequences and rates; infinite where it is not sustained.
 
     mean_tpot_s, mean_ttft_s: means.  ttft_s, tpot_s, e2e_s: at the statistics of the limits [s].  running: sequences.
+    prompt_share: of the time that a request takes of its rank.
     """
 
     running: Array
@@ -64,12 +78,13 @@ class Steady:
     ttft_s: Array
     tpot_s: Array
     e2e_s: Array
+    prompt_share: Array
 
     def excess(self, workload: Workload) -> Array:
         """The largest ratio of a latency to its limit; at most 1 where all limits hold."""
         sustained = np.isfinite(self.mean_tpot_s)
         ratios = [np.where(sustained, 0.0, np.inf)]
-        ratios += [getattr(self, f"{one.metric}") / one.seconds for one in workload.limits]
+        ratios += [getattr(self, one.metric) / one.seconds for one in workload.limits]
         return np.asarray(np.max(ratios, axis=0))
 
 
@@ -104,7 +119,9 @@ def _steady(curves: Curves, workload: Workload, rate: Array, most: Array) -> Ste
     e2e_s = (ttft_s + workload.steps * slow_tpot_s) if slow else mean_ttft_s + workload.steps * tpot_s
     latencies = map(known, (mean_ttft_s, tpot_s, ttft_s, slow_tpot_s, e2e_s))
     names = ("mean_ttft_s", "mean_tpot_s", "ttft_s", "tpot_s", "e2e_s")
-    return Steady(running=known(running), **dict(zip(names, latencies, strict=True)))
+    answer_s = workload.steps * step_s / np.maximum(running, 1.0)
+    share = prompt_s / (prompt_s + answer_s)
+    return Steady(running=known(running), prompt_share=known(share), **dict(zip(names, latencies, strict=True)))
 
 
 def _restoring(curves: Curves, running: Array) -> Array:

@@ -75,10 +75,11 @@ LOAD: Mapping[str, LoadOption] = {
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
     """All options with their values, defaults included.  Raises UserError for a wrong type."""
-    return {name: _checked(name, option, given.get(name, option.default)) for name, option in LOAD.items()}
+    return {name: checked_value(name, option, given.get(name, option.default)) for name, option in LOAD.items()}
 
 
-def _checked(name: str, option: LoadOption, value: Any) -> Any:
+def checked_value(name: str, option: LoadOption, value: Any) -> Any:
+    """The value of one option.  Raises UserError for a wrong type."""
     if value is None or (value == option.default and type(value) is type(option.default)):
         return value
     if option.kind is LoadKind.WHOLE:

@@ -60,6 +60,11 @@ class Traffic:
             return float((len(times) - 1) / times[-1]) * self.speed_up if times[-1] > 0.0 else None
         return self.rate
 
+    @property
+    def peak_rate(self) -> float | None:
+        """Highest rate of a curve over the day [1/s]; the mean rate of any other traffic."""
+        return self.mean_rate if self.curve is None else float(np.max(self.curve.rates)) * self.speed_up
+
     def at_rate(self, rate: float) -> Traffic:
         """This traffic with another mean rate [1/s]: traces and curves are sped up, or slowed down."""
         if self.curve is None and (self.trace is None or self.trace.arrival_s is None):

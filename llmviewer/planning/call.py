@@ -1,0 +1,145 @@
+"""`lv.size`: which chips, how many and how run, for a load within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date
+from inspect import Parameter, signature
+from typing import Any
+
+from llmviewer.api import build
+from llmviewer.core import arguments, data
+from llmviewer.core.errors import UserError
+from llmviewer.core.parsing import duration
+from llmviewer.planning import options as declared
+from llmviewer.planning.autoscaling import gpu_hours
+from llmviewer.planning.choices import Choice, order_of
+from llmviewer.planning.first_floor import ChipScreen, screen_chip
+from llmviewer.planning.fronts import front_of
+from llmviewer.planning.gates import farthest
+from llmviewer.planning.options import NOT_OF_A_SIZING, SIZE, Question
+from llmviewer.planning.second_floor import Tried, best_of_chip, mixed_pools
+from llmviewer.planning.sensitivity import sensitivity
+from llmviewer.planning.sizing import Rejection, Sizing
+from llmviewer.planning.space import SEARCHED
+from llmviewer.simulation.options import LOAD
+from llmviewer.simulation.parallel import cores, on_all_cores
+from llmviewer.techniques.options import OPTIONS
+
+#: Chips whose best configurations are simulated; the others are too dear to win.
+MOST_CHIPS = 16
+HARDWARE = "hardware_specs"
+
+Advance = Callable[[int], None]
+
+
+def size(model: Any, hardware: Any, *, advance: Advance = lambda chips: None, **options: Any) -> Sizing:
+    """Which chips, how many and how run, for requests that arrive at a rate, within limits on latencies.
+
+    model: as of `analyze`.  hardware: chips, a list or comma-separated; "all" of hardware_specs.  options: the load and
+    limits as of `simulate` (request_rate=50, input_len=2000, output_len=300, ttft="p99:1s", tpot="p99:50ms", or a
+    trace), those of planning/options.py (max_gpus=64, max_usd_per_hour=40, objective="usd", price="h100=2.10"), and
+    options of a run, each a value or a list of values to try.  advance: called with the number of chips that are done.
+    Raises UserError.
+    """
+    asked = declared.question(model, chips_of(hardware), options)
+    screens = _screens(asked, advance)
+    _check_space(screens)
+    tried = _tried(asked, screens)
+    choices = sorted((one for each in tried for one in each.choices), key=order_of(asked.objective))
+    best = _best_of_each_chip(choices)
+    held = {one.hardware for one in best}
+    rejected = [_rejection(one, tried) for one in screens if one.hardware not in held]
+    return Sizing(
+        question=asked,
+        choices=tuple(best),
+        front=front_of(asked, [point for one in screens for point in one.front]),
+        rejected=tuple(sorted((one for one in rejected if one is not None), key=lambda one: one.hardware)),
+        searched=sum(one.points for one in screens),
+        structures=sum(len(one.structures) for one in screens),
+        simulated=sum(one.runs for one in tried),
+        sensitivity=sensitivity(asked, best[0]) if best else {},
+        runner_up=next((one for one in choices if one is not best[0]), None) if best else None,
+        scaling=_scaling(asked, best[0]) if best else None,
+        notes=tuple(asked.prices.notes((name for one in best for name in one.hardware.split("+")), date.today())),
+    )
+
+
+def chips_of(hardware: Any) -> tuple[Any, ...]:
+    """The chips that are compared, each once.  Raises UserError for unknown ones."""
+    listed = hardware if isinstance(hardware, list | tuple) else [hardware]
+    names: list[Any] = []
+    for one in listed:
+        names += [name.strip() for name in one.split(",")] if isinstance(one, str) else [one]
+    if names == ["all"]:
+        return tuple(data.stems(HARDWARE))
+    if not names or "" in names:
+        raise UserError("hardware has no chip; give names separated by commas, or all")
+    chips = {build.chip_of(arguments.path_or_name("hardware", name)).name: name for name in names}
+    return tuple(stem if data.user_path(str(name)) is None else name for stem, name in chips.items())
+
+
+def _screens(asked: Question, advance: Advance) -> list[ChipScreen]:
+    """The first floor of every chip, several at a time."""
+    build.model_of(asked.model, build.options_of({}))  # once, before processes are forked
+    found: list[ChipScreen] = []
+    at_once = 2 * cores()
+    for start in range(0, len(asked.hardware), at_once):
+        chips = asked.hardware[start : start + at_once]
+        found += on_all_cores(lambda chip: screen_chip(asked, chip), chips)
+        advance(len(chips))
+    return found
+
+
+def _check_space(screens: Sequence[ChipScreen]) -> None:
+    """Raise UserError where no structure can be priced at all, with the first reason."""
+    if not any(one.structures for one in screens):
+        reason = next((gate.text for one in screens for gate in one.gates), "no layout fits max_gpus")
+        raise UserError(f"size has nothing to search: {reason}")
+
+
+def _tried(asked: Question, screens: Sequence[ChipScreen]) -> list[Tried]:
+    """The second floor: simulations of the chips that may win, then of pools of two chips."""
+    hopeful = sorted((one for one in screens if one.ordered), key=lambda one: one.ordered[0].order(asked.objective, asked.workload))
+    tried = on_all_cores(lambda one: best_of_chip(asked, one), hopeful[:MOST_CHIPS])
+    return [*tried, mixed_pools(asked, hopeful, tried)]
+
+
+def _best_of_each_chip(choices: Sequence[Choice]) -> list[Choice]:
+    """The first configuration of every chip or pair of chips, in order."""
+    found: dict[str, Choice] = {}
+    for one in choices:
+        found.setdefault(one.hardware, one)
+    return list(found.values())
+
+
+def _rejection(one: ChipScreen, tried: Sequence[Tried]) -> Rejection | None:
+    """Why a chip has no configuration; None for one that was too dear to simulate."""
+    broken = [gate for each in tried if each.hardware == one.hardware for gate in each.gates]
+    gates = [*one.gates, *broken] if broken or not one.ordered else []
+    return Rejection(hardware=one.hardware, gate=farthest(gates)) if gates else None
+
+
+def _scaling(asked: Question, best: Choice) -> dict[str, float] | None:
+    """GPU hours of an autoscaler with the replicas of the best configuration."""
+    if asked.words["autoscale"] is None or not best.capacity:
+        return None
+    window_s, start_up_s = (duration(name, asked.words[name]) for name in ("autoscale", "start_up"))
+    needed = best.replicas - best.spare
+    return gpu_hours(asked.traffic, best.capacity / needed, best.devices // best.replicas, window_s, start_up_s)
+
+
+def _sign() -> None:
+    """Give the call the names and defaults of all its options."""
+    own = [one for one in signature(size).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+    names: dict[str, Any] = {name: one.default for name, one in SIZE.items()} | {"price": None}
+    names |= {name: one.default for name, one in LOAD.items() if name not in NOT_OF_A_SIZING}
+    searched = (*SEARCHED, *declared.STEP_LIMITS, "batching")
+    names |= {
+        name: None if name in searched else one.default for name, one in OPTIONS.items() if one.group != "workload"
+    }
+    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in names.items()]
+    size.__signature__ = signature(size).replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+
+
+_sign()

@@ -1,0 +1,206 @@
+"""Configurations with their figures: latencies, cost, power, and the order in which an objective prefers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmviewer.planning.chance import probability_within
+from llmviewer.planning.options import Question
+from llmviewer.planning.pools import Pair, of_answers, of_prompts
+from llmviewer.planning.screen import Candidate, Order, capacity
+from llmviewer.planning.verification import Answer
+from llmviewer.planning.workload import Workload
+
+#: A pool: its point, and replicas.
+Part = tuple[Candidate, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One configuration with its figures; those without a price or a source of power are None.
+
+    options: words of `simulate`.  devices, replicas: spare ones included.  rate: of one replica without them [1/s].
+    ttft_s, tpot_s: the limited statistics [s].  probability: that all limits hold, by the calibration's errors; None
+    for ideal times.  capacity: highest rate of the replicas within the limits in the steady state [1/s].
+    prompt_share: of the time of the devices.  simulated: False for points in
+    the steady state alone.  spare: replicas beyond those needed.  parts: pools with their replicas, for the capacity
+    under other loads.
+    """
+
+    model: str
+    hardware: str
+    devices: int
+    replicas: int
+    options: Mapping[str, Any]
+    rate: float
+    ttft_s: float | None
+    tpot_s: float | None
+    tokens_per_s: float
+    capacity: float
+    prompt_share: float
+    spare: int
+    output_len: float
+    input_len: float
+    probability: float | None = None
+    usd_per_hour: float | None = None
+    price: Mapping[str, Any] | None = None
+    watts: float | None = None
+    joules_per_output_token: float | None = None
+    simulated: bool = True
+    mean_tpot_s: float | None = None
+    mean_e2e_s: float | None = None
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def tokens_per_s_per_device(self) -> float:
+        """Output tokens per second and device, spare ones included."""
+        return self.tokens_per_s / self.devices
+
+    @property
+    def usd_per_token(self) -> float | None:
+        """Dollars per output token at the asked rate, input included."""
+        return None if self.usd_per_hour is None else self.usd_per_hour / 3600.0 / self.tokens_per_s
+
+    @property
+    def usd_per_token_full(self) -> float | None:
+        """Dollars per output token at the highest rate within the limits."""
+        if self.usd_per_hour is None or not self.capacity:
+            return None
+        return self.usd_per_hour / 3600.0 / (self.capacity * self.output_len)
+
+    @property
+    def head_room(self) -> float | None:
+        """The highest rate within the limits over the asked one, less 1."""
+        asked = self.tokens_per_s / self.output_len
+        return self.capacity / asked - 1.0 if self.capacity else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The CONFIGURATION object of the JSON schema."""
+        usd = self.usd_per_token
+        return {
+            "model": self.model,
+            "hardware": self.hardware,
+            "devices": self.devices,
+            "replicas": self.replicas,
+            "options": dict(self.options),
+            "request_rate_per_replica": self.rate,
+            "ttft_s": self.ttft_s,
+            "tpot_s": self.tpot_s,
+            "probability": self.probability,
+            "output_tokens_per_s_per_device": self.tokens_per_s_per_device,
+            "output_tokens_per_s_per_user": 1.0 / self.mean_tpot_s if self.mean_tpot_s else None,
+            "usd_per_hour": self.usd_per_hour,
+            "usd_per_million_output_tokens": None if usd is None else 1e6 * usd,
+            "usd_per_million_tokens": self.split_cost(),
+            "watts": self.watts,
+            "joules_per_output_token": self.joules_per_output_token,
+            "price": None if self.price is None else dict(self.price),
+            "head_room": self.head_room,
+            "simulated": self.simulated,
+        }
+
+    def split_cost(self) -> dict[str, float] | None:
+        """Dollars per million tokens of prompts and of answers, divided by the time that each takes."""
+        if self.usd_per_hour is None:
+            return None
+        per_request = self.usd_per_hour / 3600.0 / (self.tokens_per_s / self.output_len)
+        return {
+            "input": 1e6 * per_request * self.prompt_share / self.input_len,
+            "output": 1e6 * per_request * (1.0 - self.prompt_share) / self.output_len,
+        }
+
+    def order(self, objective: str) -> Order:
+        """What an objective compares, less is better; configurations without a price come after those with one."""
+        measure = {
+            "usd": self.usd_per_hour,
+            "gpus": float(self.devices),
+            "usd-per-token": self.usd_per_token_full,
+            "watts": self.watts,
+            "latency": self.mean_e2e_s,
+        }[objective]
+        known = float("inf") if measure is None else measure
+        usd = float("inf") if self.usd_per_hour is None else self.usd_per_hour
+        return known, float(self.devices), usd, len(self.options), self.mean_e2e_s or 0.0, str(self.options)
+
+
+def order_of(objective: str) -> Callable[[Choice], Order]:
+    """The key by which an objective sorts configurations."""
+    return lambda one: one.order(objective)
+
+
+def choice_of(asked: Question, one: Candidate | Pair, answer: Answer) -> Choice:
+    """The configuration of a simulated answer."""
+    workload, spare = asked.workload, int(asked.words["spare"])
+    parts = _parts(one, answer)
+    devices = sum((count + spare) * part.screened.devices for part, count in parts)
+    usd = sum(part.screened.usd_per_hour(count + spare) for part, count in parts)
+    rate = workload.rate
+    found: dict[str, Any] = {name: answer.limited(asked.workload, name) for name in ("ttft_s", "tpot_s")}
+    return Choice(
+        model=asked.model_name,
+        hardware=answer.hardware,
+        devices=devices,
+        replicas=answer.replicas + spare,
+        options=answer.words,
+        rate=answer.rate,
+        tokens_per_s=rate * workload.output_len,
+        capacity=capacity_of(parts, workload),
+        prompt_share=_prompt_share(parts),
+        spare=spare,
+        output_len=workload.output_len,
+        input_len=workload.input_len,
+        probability=_probability(asked, answer),
+        usd_per_hour=usd if usd < float("inf") else None,
+        price=_price(asked, parts),
+        mean_tpot_s=answer.latencies["tpot_s"]["mean"],
+        mean_e2e_s=answer.latencies["e2e_s"]["mean"],
+        parts=parts,
+        **found,
+    )
+
+
+def _parts(one: Candidate | Pair, answer: Answer) -> tuple[Part, ...]:
+    pools = one.parts if isinstance(one, Pair) else (one,)
+    return tuple(zip(pools, answer.counts, strict=True))
+
+
+def capacity_of(parts: tuple[Part, ...], workload: Workload) -> float:
+    """The highest rate of these pools within the limits in the steady state [1/s]: that of the slower pool."""
+    works = (workload,) if len(parts) == 1 else (of_prompts(workload), of_answers(workload))
+    return min(
+        capacity(part.screened, work) * count for (part, count), work in zip(parts, works, strict=True)
+    )
+
+
+def _prompt_share(parts: tuple[Part, ...]) -> float:
+    """Share of the cost that prompts cause: of the time of one pool, or the pool for prompts of two."""
+    if len(parts) == 1:
+        return parts[0][0].prompt_share
+    usd = [part.screened.devices * count * (part.screened.usd or 1.0) for part, count in parts]
+    return usd[0] / sum(usd)
+
+
+def _probability(asked: Question, answer: Answer) -> float | None:
+    """The least probability of any limit: errors of all times come from the same kernels."""
+    if not answer.ratios:
+        return None
+    found = []
+    for one in asked.workload.limits:
+        value = answer.latencies[one.metric][one.statistic]
+        if value and one.metric in answer.ratios:
+            found.append(probability_within(one.seconds, value, answer.ratios[one.metric]))
+    return min(found, default=None)
+
+
+def _price(asked: Question, parts: tuple[Part, ...]) -> dict[str, Any] | None:
+    """The price of a device with date and source; of two chips, both."""
+    prices = [asked.prices.of(part.screened.chip) for part, _ in parts]
+    known = list(dict.fromkeys(price for price in prices if price is not None))
+    if len(known) < len({part.screened.chip for part, _ in parts}):
+        return None
+    if len(known) == 1:
+        return known[0].to_dict()
+    return {"usd_per_hour": None, "date": min((one.date or "" for one in known)) or None,
+            "source": "; ".join(one.source for one in known)}

@@ -1,0 +1,52 @@
+"""The Pareto front of all screened configurations: tokens per second of a user against those of a device, or dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llmviewer.planning.choices import Choice, capacity_of
+from llmviewer.planning.options import Question
+from llmviewer.planning.screen import Candidate
+from llmviewer.planning.workload import Workload
+
+
+def front_of(asked: Question, points: Sequence[Candidate]) -> tuple[Choice, ...]:
+    """Points within the limits of which no other is at least as good in both figures, the fastest first."""
+    workload = asked.workload
+    with_prices = asked.words["front"] == "usd"
+    kept = [one for one in points if not with_prices or one.usd_per_hour < float("inf")]
+
+    def cost(one: Candidate) -> float:
+        return one.usd_per_hour if with_prices else float(one.devices)
+
+    best, found = float("inf"), []
+    for one in sorted(kept, key=lambda one: (one.mean_tpot_s, cost(one), len(one.words), str(one.words))):
+        if cost(one) < best:
+            best = cost(one)
+            found.append(one)
+    return tuple(_choice(asked, one, workload) for one in found)
+
+
+def _choice(asked: Question, one: Candidate, workload: Workload) -> Choice:
+    """A point in the steady state as a configuration."""
+    usd, price = one.usd_per_hour, asked.prices.of(one.screened.chip)
+    return Choice(
+        model=asked.model_name,
+        hardware=one.screened.hardware,
+        devices=one.devices,
+        replicas=one.replicas + one.spare,
+        options=one.words,
+        rate=workload.rate / one.replicas,
+        ttft_s=one.mean_ttft_s,
+        tpot_s=one.mean_tpot_s,
+        tokens_per_s=workload.rate * workload.output_len,
+        capacity=capacity_of(((one, one.replicas),), workload),
+        prompt_share=one.prompt_share,
+        spare=one.spare,
+        output_len=workload.output_len,
+        input_len=workload.input_len,
+        usd_per_hour=usd if usd < float("inf") else None,
+        price=None if price is None else price.to_dict(),
+        mean_tpot_s=one.mean_tpot_s,
+        simulated=False,
+    )

@@ -1,0 +1,206 @@
+"""Options of a sizing beside those of a load and of a run, each declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmviewer.core import arguments
+from llmviewer.core.errors import UserError, quoted, unknown
+from llmviewer.core.parsing import duration
+from llmviewer.planning.prices import KINDS, PriceList, price_list
+from llmviewer.planning.screen import Bounds
+from llmviewer.planning.space import SEARCHED
+from llmviewer.planning.verification import Load
+from llmviewer.planning.workload import Workload
+from llmviewer.simulation import options as load
+from llmviewer.simulation.options import LOAD, LoadKind, LoadOption
+from llmviewer.simulation.traffic import Traffic
+from llmviewer.techniques.options import OPTIONS
+
+#: Objective -> what is least.
+OBJECTIVES: Mapping[str, str] = {
+    "usd": "dollars per hour",
+    "gpus": "devices",
+    "usd-per-token": "dollars per output token at full load",
+    "watts": "power",
+    "latency": "mean end-to-end latency within the bounds on devices and cost",
+}
+#: Figure against tokens/s per user on the front.
+FRONTS = ("gpus", "usd")
+#: Ways to share devices: one pool, or one for prompts and one for answers.
+BATCHINGS = ("continuous", "disaggregated")
+#: Options of a load that a sizing chooses itself or that make no steady load.
+NOT_OF_A_SIZING = ("concurrency", "burst", "pools", "replicas", "find_rate", "replications")
+#: Limits of the engine on a step, searched unless the user lists values.
+STEP_LIMITS = ("max_num_batched_tokens", "max_num_seqs")
+
+
+def _text(summary: str, default: str | None = None) -> LoadOption:
+    return LoadOption(kind=LoadKind.TEXT, help=summary, default=default)
+
+
+def _number(summary: str, default: float | None = None) -> LoadOption:
+    return LoadOption(kind=LoadKind.NUMBER, help=summary, default=default)
+
+
+SIZE: Mapping[str, LoadOption] = {
+    "max_usd_per_hour": _number("Most dollars per hour."),
+    "max_gpus": LoadOption(kind=LoadKind.WHOLE, help="Most devices."),
+    "objective": _text(f"The least of: {', '.join(OBJECTIVES)}.", "usd"),
+    "price_kind": _text(f"Kind of price: {', '.join(KINDS)}.", "rented"),
+    "owned": _text("Owned hardware: capex=30000,years=4,utilization=0.8,usd_per_kwh=0.08,pue=1.3."),
+    "spare": LoadOption(kind=LoadKind.WHOLE, help="Replicas beyond those needed (N + 1: 1).", default=0),
+    "front": _text("What the front sets against tokens/s per user: tokens/s per device (gpus) or dollars (usd).", "gpus"),
+    "autoscale": _text("Window in which a perfect autoscaler changes the replicas: 5m; needs a trace or a rate curve."),
+    "start_up": _text("Time that a replica takes to start: 3m.", "0s"),
+    "carbon": _number("Emissions of your electricity [g/kWh]."),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A sizing as it was asked.
+
+    words: all options with their values.  lists: options of a run that the user set -> values.  traffic: of the load.
+    """
+
+    model: Any
+    hardware: tuple[Any, ...]
+    words: Mapping[str, Any]
+    lists: Mapping[str, tuple[Any, ...]]
+    traffic: Traffic
+    workload: Workload
+    load: Load
+    bounds: Bounds
+    prices: PriceList
+
+    @property
+    def objective(self) -> str:
+        """What is least."""
+        return str(self.words["objective"])
+
+    @property
+    def only(self) -> str:
+        """The one batching that the user asked for: continuous, disaggregated; empty for both."""
+        listed = self.lists.get("batching", ())
+        return str(listed[0]) if len(listed) == 1 else ""
+
+    @property
+    def model_name(self) -> str:
+        """The model as it was named."""
+        return str(self.model) if isinstance(self.model, str) else str(getattr(self.model, "name", "model"))
+
+
+def question(model: Any, hardware: Sequence[Any], options: Mapping[str, Any]) -> Question:
+    """The checked sizing of these options.  Raises UserError."""
+    for name in NOT_OF_A_SIZING:
+        if options.get(name, LOAD[name].default) != LOAD[name].default:
+            raise UserError(f"size chooses the server and the load arrives at a rate; remove {name}")
+    words = {name: _checked(name, one, options.get(name, one.default)) for name, one in SIZE.items()}
+    loads = load.checked({name: value for name, value in options.items() if name in LOAD})
+    lists = _lists({name: value for name, value in options.items() if name not in {*SIZE, *LOAD, "price"}})
+    traffic = load.traffic_of(loads)
+    workload = _workload(traffic, loads)
+    given = {name: value for name, value in loads.items() if value != LOAD[name].default}
+    rate = None if loads["trace"] else workload.rate
+    if loads["rate_curve"]:
+        del given["rate_curve"]
+    given.pop("request_rate", None)
+    _check_scaling(words, loads)
+    if words["objective"] == "latency" and not (words["max_gpus"] or words["max_usd_per_hour"]):
+        raise UserError("objective latency needs a bound; give max_gpus or max_usd_per_hour")
+    for one in lists.get("batching", ()):
+        if one not in BATCHINGS:
+            raise unknown("batching of a sizing", str(one), BATCHINGS)
+    return Question(
+        model=model,
+        hardware=tuple(hardware),
+        words={**words, **loads},
+        lists=lists,
+        traffic=traffic,
+        workload=workload,
+        load=Load(words=given, rate=rate),
+        bounds=Bounds(
+            devices=words["max_gpus"] or np.inf,
+            usd_per_hour=words["max_usd_per_hour"] or np.inf,
+            spare=words["spare"],
+        ),
+        prices=price_list(words["price_kind"], _given_prices(options.get("price")), words["owned"]),
+    )
+
+
+def _checked(name: str, option: LoadOption, value: Any) -> Any:
+    if name == "spare" and value is not None:
+        return arguments.whole_number(name, value, minimum=0)
+    found = load.checked_value(name, option, value)
+    allowed = {"objective": tuple(OBJECTIVES), "front": FRONTS}.get(name)
+    if allowed and found not in allowed:
+        raise unknown(name, str(found), allowed)
+    return found
+
+
+def _given_prices(value: Any) -> tuple[str, ...]:
+    """The user's own prices: `h100=2.10,h200=3.20`, or several of them."""
+    if value is None:
+        return ()
+    texts = [value] if isinstance(value, str) else list(value)
+    return tuple(part.strip() for text in texts for part in str(text).split(","))
+
+
+def _lists(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """The values of every option of a run that the user set."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, value in options.items():
+        if name not in OPTIONS or OPTIONS[name].group == "workload":
+            raise unknown("option", name, [*SIZE, *LOAD, *OPTIONS])
+        unset = (None, "") if name in (*SEARCHED, *STEP_LIMITS, "batching") else (None, OPTIONS[name].default)
+        if value in unset:
+            continue
+        several = isinstance(value, list | tuple) and name != "ignore_fields"
+        values = tuple(value) if several else tuple(_split(name, value))
+        if not values:
+            raise UserError(f"{name} has no values; give at least one")
+        found[name] = values
+    return found
+
+
+def _split(name: str, value: Any) -> list[Any]:
+    separator = OPTIONS[name].separator if name not in STEP_LIMITS else ","
+    if not isinstance(value, str) or not separator:
+        return [value]
+    words = [word.strip() for word in value.split(separator)]
+    if not all(words):
+        raise UserError(f"{name} is {quoted(value)}: a value is missing")
+    return [arguments.parse_size(word) for word in words] if name in STEP_LIMITS else words
+
+
+def _workload(traffic: Traffic, loads: Mapping[str, Any]) -> Workload:
+    """Rate, mean lengths and limits; of a curve over the day its highest rate."""
+    limits = load.limits_of(loads)
+    if not limits:
+        raise UserError("size needs a limit; give ttft, tpot or e2e, such as ttft=p99:1s")
+    sample = traffic.requests()
+    rate = traffic.mean_rate if traffic.curve is None else traffic.peak_rate
+    if not rate:
+        raise UserError("size needs requests that arrive at different times; give request_rate, rate_curve or a trace")
+    return Workload(
+        rate=float(rate),
+        input_len=float(sample.input_len.mean()),
+        output_len=float(sample.output_len.mean()),
+        limits=limits,
+    )
+
+
+def _check_scaling(words: Mapping[str, Any], loads: Mapping[str, Any]) -> None:
+    """Raise UserError for an autoscaler without a load that varies."""
+    if words["autoscale"] is None:
+        return
+    if not (loads["trace"] or loads["rate_curve"]):
+        raise UserError("autoscale needs a load that varies; give trace or rate_curve")
+    if not duration("autoscale", words["autoscale"]) > 0.0:
+        raise UserError(f"autoscale is {quoted(words['autoscale'])}; allowed: a time above 0")
+    duration("start_up", words["start_up"])

@@ -1,0 +1,265 @@
+"""First floor of `size`: every point of a structure in closed form, as arrays.
+
+A point is a token budget, a limit of sequences and a number of replicas; each is priced at a representative step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from llmviewer.core.counts import Array
+from llmviewer.core.errors import UserError
+from llmviewer.planning.curves import curves_of
+from llmviewer.planning.gates import Gate, first_gate
+from llmviewer.planning.space import Refusal, Structure, Words
+from llmviewer.planning.steady_state import Curves, Steady, steady
+from llmviewer.planning.workload import Workload
+from llmviewer.simulation.cache_capacity import MAX_SEQUENCES, TOKEN_BUDGET
+
+#: Token budgets of a step and limits of sequences that are tried beside the engine's own.
+BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
+SEQUENCES = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+#: Numbers of replicas: each up to the first, then ever larger steps.
+EACH_REPLICA, MOST_REPLICAS = 128, 10_000
+#: Rates of one replica among which its capacity is found [1/s].
+RATES = np.geomspace(1e-3, 1e4, 2001)
+#: Pool -> the curves that it has of a structure.
+POOLS: Mapping[str, Callable[[Curves], Curves]] = {
+    "prompts": lambda curves: curves.of_prompts,
+    "answers": lambda curves: curves.of_answers,
+}
+#: Measure of an objective, devices, dollars per hour, number of options, seconds, options.
+Order = tuple[float, float, float, int, float, str]
+#: Points of the front that a structure contributes: one per step of this ratio in tokens per second and user.
+FRONT_STEPS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Most devices and dollars per hour of an answer, infinite where the user sets none, and its spare replicas."""
+
+    devices: float = np.inf
+    usd_per_hour: float = np.inf
+    spare: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Screened:
+    """A structure with the curves that price its points; it holds no model and passes between processes.
+
+    hardware: as the user names it; chip: its stem.  budgets, sequences: values of max_num_batched_tokens and max_num_seqs, the engine's own first.  usd: of one device
+    per hour; None where no price is known.  watts: its board power; infinite where it is not published.
+    pool: of POOLS; empty for a server that does both.
+    """
+
+    hardware: str
+    chip: str
+    options: Words
+    ranks: int
+    devices: int
+    curves: Curves
+    budgets: Array
+    sequences: Array
+    usd: float | None
+    watts: float = np.inf
+    gate: Gate | None = None
+    pool: str = ""
+
+    def replicas(self, bounds: Bounds) -> Array:
+        """Numbers of replicas that the bounds allow, ascending; at least one."""
+        wide = np.round(EACH_REPLICA * 1.02 ** np.arange(1, 222))
+        counts = np.unique(np.r_[np.arange(1.0, EACH_REPLICA + 1), wide])
+        return counts[: max(int(np.searchsorted(counts, self.most(bounds), side="right")), 1)]
+
+    def most(self, bounds: Bounds) -> int:
+        """Most replicas that the bounds allow, spare ones left out; 0 where they allow none or no price is known."""
+        most = min(bounds.devices / self.devices, MOST_REPLICAS)
+        if np.isfinite(bounds.usd_per_hour):
+            most = 0.0 if self.usd is None else min(most, bounds.usd_per_hour / max(self.usd * self.devices, 1e-12))
+        return max(int(most + 1e-9) - bounds.spare, 0)
+
+    def at(self, workload: Workload, replicas: Array) -> Steady:
+        """The steady state with these numbers of replicas, over budgets x sequences x replicas."""
+        rate = workload.rate / (np.asarray(replicas, dtype=float) * self.ranks)
+        return steady(self.curves, workload, rate[None, None, :], self.sequences[None, :, None])
+
+    def as_pool(self, pool: str) -> Screened:
+        """The structure as one of POOLS, with the engine's own limit of sequences; as it is for an empty name."""
+        if not pool:
+            return self
+        return replace(self, curves=POOLS[pool](self.curves), sequences=self.sequences[:1], gate=None, pool=pool)
+
+    def points(self, bounds: Bounds) -> int:
+        """Number of points within the bounds."""
+        return len(self.budgets) * len(self.sequences) * len(self.replicas(bounds))
+
+    def words(self, budget: int, sequences: int) -> dict[str, Any]:
+        """Options of a point; the engine's own limits are not repeated."""
+        words = dict(self.options)
+        if budget:
+            words["max_num_batched_tokens"] = int(self.budgets[budget])
+        if sequences:
+            words["max_num_seqs"] = int(self.sequences[sequences])
+        return words
+
+    def usd_per_hour(self, replicas: float) -> float:
+        """Dollars per hour; infinite where no price is known."""
+        return np.inf if self.usd is None else self.usd * self.devices * replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A point of a structure that meets all limits in the steady state, before it is simulated.
+
+    replicas: as few as meet them; spare: beyond those.  words: options of the point.
+    prompt_share: of the time of its devices.
+    """
+
+    screened: Screened
+    words: Words
+    replicas: int
+    spare: int
+    mean_ttft_s: float
+    mean_tpot_s: float
+    prompt_share: float
+
+    @property
+    def devices(self) -> int:
+        """Devices of all replicas, spare ones included."""
+        return self.screened.devices * (self.replicas + self.spare)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Dollars per hour, spare replicas included; infinite where no price is known."""
+        return self.screened.usd_per_hour(self.replicas + self.spare)
+
+    @property
+    def key(self) -> Words:
+        """Options by which candidates are told apart."""
+        return self.words
+
+    def order(self, objective: str, workload: Workload) -> Order:
+        """What an objective compares in the steady state, less is better."""
+        seconds = self.mean_ttft_s + workload.steps * self.mean_tpot_s
+        if objective == "latency":
+            measure = seconds
+        elif objective == "usd-per-token":
+            measure = self.usd_per_hour / max(self.capacity(workload) * workload.output_len, 1e-12) / 3600.0
+        elif objective == "usd":
+            measure = self.usd_per_hour
+        else:
+            measure = float(self.devices) * (self.screened.watts if objective == "watts" else 1.0)
+        return measure, float(self.devices), self.usd_per_hour, len(self.words), seconds, str(self.words)
+
+    def capacity(self, workload: Workload) -> float:
+        """The highest rate of all replicas within the limits [1/s]."""
+        return capacity(self.screened, workload) * self.replicas
+
+
+def screened(
+    structure: Structure, workload: Workload, allowed: Mapping[str, Sequence[int]], usd: float | None
+) -> Screened | Refusal:
+    """The structure with the curves of its passes; a Refusal for what is not priced.
+
+    allowed: values of max_num_batched_tokens and max_num_seqs that the user lists.
+    """
+    one = structure.configuration
+    engine, budget, chip = one.system.engine, one.token_budget, one.system.chip
+    own_budget = int(budget) if isfinite(budget) else TOKEN_BUDGET
+    own_sequences = int(engine.max_num_seqs) if isfinite(engine.max_num_seqs) else MAX_SEQUENCES
+    budgets = _own_first(allowed.get("max_num_batched_tokens"), own_budget, BUDGETS)
+    sequences = _own_first(allowed.get("max_num_seqs"), own_sequences, SEQUENCES)
+    try:
+        curves = curves_of(structure, workload, budgets)
+    except UserError as error:
+        return Refusal(hardware=structure.hardware, options=structure.options, reason=str(error))
+    return Screened(
+        hardware=str(structure.hardware),
+        chip=one.chip.name,
+        options=structure.options,
+        ranks=structure.ranks,
+        devices=structure.devices,
+        curves=curves,
+        budgets=budgets,
+        sequences=sequences,
+        usd=usd,
+        watts=np.inf if chip.tdp_w is None else float(np.max(chip.tdp_w)),
+        gate=first_gate(structure, curves, workload),
+    )
+
+
+def _own_first(listed: Sequence[int] | None, own: int, others: Sequence[int]) -> Array:
+    """The engine's own value first, then the values to try; only those that the user lists, if any."""
+    values = [float(value) for value in (listed or (own, *others))]
+    return np.array(list(dict.fromkeys([own] * (listed is None) + values)), dtype=float)
+
+
+def candidates(one: Screened, workload: Workload, bounds: Bounds) -> list[Candidate]:
+    """The points of a structure that need the fewest replicas, those with the engine's own limits first."""
+    replicas = one.replicas(bounds)
+    met = (one.at(workload, replicas).excess(workload) <= 1.0).any(axis=(0, 1))
+    if not met.any() or not one.most(bounds):
+        return []
+    least = int(np.argmax(met))
+    between = np.arange(replicas[least - 1] + 1 if least else 1, replicas[least] + 1)
+    met = (one.at(workload, between).excess(workload) <= 1.0).any(axis=(0, 1))
+    return _points(one, workload, bounds, int(between[int(np.argmax(met))]))
+
+
+def fastest(one: Screened, workload: Workload, bounds: Bounds) -> list[Candidate]:
+    """The points of a structure with as many replicas as the bounds allow."""
+    most = one.most(bounds)
+    return _points(one, workload, bounds, most) if most else []
+
+
+def _points(one: Screened, workload: Workload, bounds: Bounds, count: int) -> list[Candidate]:
+    """The points with so many replicas that meet the limits."""
+    found = one.at(workload, np.array([float(count)]))
+    excess = found.excess(workload)[..., 0]
+    rows = np.argwhere(excess <= 1.0).tolist()
+    rows.sort(key=lambda at: ((at[0] > 0) + (at[1] > 0), excess[tuple(at)]))
+    return [_candidate(one, found, (*at, 0), bounds, count) for at in rows]
+
+
+def _candidate(one: Screened, found: Steady, at: tuple[int, ...], bounds: Bounds, count: int) -> Candidate:
+    return Candidate(
+        screened=one,
+        words=one.words(at[0], at[1]),
+        replicas=count,
+        spare=bounds.spare,
+        mean_ttft_s=float(found.mean_ttft_s[at]),
+        mean_tpot_s=float(found.mean_tpot_s[at]),
+        prompt_share=float(found.prompt_share[at]),
+    )
+
+
+def front(one: Screened, workload: Workload, bounds: Bounds) -> list[Candidate]:
+    """Points of a structure within the limits of which none is dominated, by TPOT and number of replicas."""
+    replicas = one.replicas(bounds)
+    found = one.at(workload, replicas)
+    excess = found.excess(workload)
+    time = np.where(excess <= 1.0, found.mean_tpot_s, np.inf)
+    flat = time.reshape(-1, time.shape[2])
+    rows = np.argmin(flat, axis=0)
+    best = flat[rows, np.arange(len(replicas))]
+    better = np.isfinite(best) & (best < np.minimum.accumulate(np.r_[np.inf, best[:-1]]))
+    chosen = np.flatnonzero(better)
+    chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, FRONT_STEPS).astype(int))] if len(chosen) else chosen
+    points = []
+    for index in chosen.tolist():
+        at = (*np.unravel_index(rows[index], time.shape[:2]), index)
+        points.append(_candidate(one, found, at, bounds, int(replicas[index])))
+    return points
+
+
+def capacity(one: Screened, workload: Workload) -> float:
+    """The highest rate of requests that one replica sustains within the limits [1/s]; 0 for none."""
+    rates = RATES / one.ranks
+    found = steady(one.curves, workload, rates[None, None, :], one.sequences[None, :, None])
+    met = (found.excess(workload) <= 1.0).any(axis=(0, 1))
+    return float(RATES[np.flatnonzero(met)[-1]]) if met.any() else 0.0

@@ -1,0 +1,87 @@
+"""Second floor of `size`: the best candidates of a chip are simulated; what holds becomes a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmviewer.core.errors import UserError
+from llmviewer.planning.choices import Choice, choice_of, order_of
+from llmviewer.planning.first_floor import ChipScreen
+from llmviewer.planning.gates import Gate
+from llmviewer.planning.options import Question
+from llmviewer.planning.pools import Pair, pairs
+from llmviewer.planning.screen import Candidate
+from llmviewer.planning.verification import Answer, verified, verified_pair
+
+#: Candidates of a chip that are simulated, and chips whose pools are combined.
+MOST_CANDIDATES, MOST_MIXED = 4, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """Simulated configurations of a chip: choices that hold, the gates of those that do not, and their number."""
+
+    hardware: str
+    choices: tuple[Choice, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    runs: int = 0
+
+
+def best_of_chip(asked: Question, one: ChipScreen) -> Tried:
+    """The configurations of a chip that hold in simulation, until no other candidate can be better."""
+    return _simulated(asked, one.hardware, one.ordered)
+
+
+def mixed_pools(asked: Question, screens: Sequence[ChipScreen], tried: Sequence[Tried]) -> Tried:
+    """Pools of two chips, if the steady state finds them better than all that was simulated."""
+    name = "+".join(one.hardware for one in screens[:2])
+    if len(screens) < 2 or "continuous" in asked.only:
+        return Tried(hardware=name)
+    together = [structure for one in screens[:MOST_MIXED] for structure in one.structures]
+    mixed = [one for one in pairs(together, asked.workload, asked.bounds) if "+" in one.hardware]
+    held = sorted((one for each in tried for one in each.choices), key=order_of(asked.objective))
+    better = [one for one in mixed if not held or one.order(asked.objective, asked.workload)[:2] < held[0].order(asked.objective)[:2]]
+    return _simulated(asked, name, better[:1])
+
+
+def _simulated(asked: Question, hardware: str, candidates: Sequence[Candidate | Pair]) -> Tried:
+    choices: list[Choice] = []
+    gates: list[Gate] = []
+    done: set[str] = set()
+    for one in candidates:
+        if len(done) >= MOST_CANDIDATES and choices:
+            break
+        held = min((choice.order(asked.objective) for choice in choices), default=None)
+        if held is not None and one.order(asked.objective, asked.workload)[:2] >= held[:2]:
+            break
+        answer = _answer(asked, one)
+        if isinstance(answer, Gate):
+            gates.append(answer)
+        elif answer.holds:
+            choices.append(choice_of(asked, one, answer))
+        else:
+            gates.append(_gate(asked, answer))
+        done.add(str(sorted(one.key.items())))
+    return Tried(hardware=hardware, choices=tuple(choices), gates=tuple(gates), runs=len(done))
+
+
+def _answer(asked: Question, one: Candidate | Pair) -> Answer | Gate:
+    try:
+        if isinstance(one, Pair):
+            return verified_pair(asked.model, one, asked.load, asked.bounds)
+        return verified(asked.model, one, asked.load, asked.bounds)
+    except UserError as error:
+        return Gate(constraint="support", margin=None, unit="", text=str(error))
+
+
+def _gate(asked: Question, answer: Answer) -> Gate:
+    """The limit that a simulated configuration exceeds."""
+    layout = f"{answer.devices} devices"
+    if answer.saturated or not answer.broken:
+        return Gate(constraint="simulation", margin=None, unit="", text=f"saturated with {layout}")
+    limit = answer.broken[0]
+    value = answer.latencies[limit.metric][limit.statistic] or 0.0
+    name = f"{limit.metric.removesuffix('_s').upper()} {limit.statistic}"
+    text = f"{name} {1e3 * value:.3g} ms at {answer.rate:.3g} requests/s of a replica with {layout}"
+    return Gate(constraint="simulation", margin=value - limit.seconds, unit="s", text=text)

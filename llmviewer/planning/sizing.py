@@ -1,0 +1,135 @@
+"""The answer of a sizing: the configurations that were found, and why others were not taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llmviewer.planning.choices import Choice
+from llmviewer.planning.gates import Gate
+from llmviewer.planning.options import Question
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "llmviewer.size/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A chip without a configuration, and the gate that rejected the one that came farthest."""
+
+    hardware: str
+    gate: Gate
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of the JSON schema."""
+        gate = self.gate
+        return {
+            "hardware": self.hardware,
+            "constraint": gate.constraint,
+            "margin": gate.margin,
+            "unit": gate.unit,
+            "text": gate.text,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Sizing:
+    """The answer to a question.
+
+    choices: the best configuration of each chip that has one, best first.  front: configurations none of which is worse
+    in both figures.  searched: points that were priced.  sensitivity: what varies -> change -> highest rate or
+    replicas.  simulated: configurations that were simulated.  runner_up: the configuration that came second, of any chip.  scaling: GPU hours of an autoscaler.
+    """
+
+    question: Question
+    choices: tuple[Choice, ...]
+    front: tuple[Choice, ...]
+    rejected: tuple[Rejection, ...]
+    searched: int
+    structures: int
+    simulated: int = 0
+    sensitivity: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    runner_up: Choice | None = None
+    scaling: Mapping[str, float] | None = None
+    notes: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        best = self.best
+        text = f"{best.devices} x {best.hardware}" if best else "no configuration"
+        return f"<Sizing: {text} for {self.question.workload.rate:g} requests/s>"
+
+    @property
+    def best(self) -> Choice | None:
+        """The best configuration; None if none meets the limits."""
+        return self.choices[0] if self.choices else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of the JSON schema."""
+        from llmviewer.planning.waterfall import waterfall
+
+        best = self.best
+        return {
+            "schema": SCHEMA,
+            "request": self.request(),
+            "feasible": best is not None,
+            "best": None if best is None else best.to_dict(),
+            "configurations": [one.to_dict() for one in self.choices],
+            "frontier": [one.to_dict() for one in self.front],
+            "rejected": [one.to_dict() for one in self.rejected],
+            "searched": self.searched,
+            "structures": self.structures,
+            "simulated": self.simulated,
+            "sensitivity": {name: dict(values) for name, values in self.sensitivity.items()},
+            "runner_up": None if self.runner_up is None else self.runner_up.to_dict(),
+            "why": None if best is None or self.runner_up is None else waterfall(best, self.runner_up),
+            "autoscaling": None if self.scaling is None else dict(self.scaling),
+            "notes": list(self.notes),
+        }
+
+    def request(self) -> dict[str, Any]:
+        """What was asked, in SI units."""
+        asked, workload = self.question, self.question.workload
+        finite = {name: value if np.isfinite(value) else None for name, value in _bounds(asked).items()}
+        return {
+            "model": str(asked.model) if isinstance(asked.model, str) else getattr(asked.model, "name", "model"),
+            "hardware": [str(one) for one in asked.hardware],
+            "request_rate": workload.rate,
+            "input_len": workload.input_len,
+            "output_len": workload.output_len,
+            "limits": [
+                {"metric": one.metric, "statistic": one.statistic, "limit_s": one.seconds} for one in workload.limits
+            ],
+            **finite,
+            "objective": asked.objective,
+            "price_kind": asked.prices.kind,
+            "spare": asked.words["spare"],
+            "load": {name: value for name, value in asked.load.words.items()},
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per configuration."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The configurations as flat rows."""
+        rows = []
+        for one in self.choices:
+            row = one.to_dict()
+            price, split = row.pop("price") or {}, row.pop("usd_per_million_tokens") or {}
+            row["options"] = " ".join(f"{name}={value}" for name, value in row["options"].items())
+            row["usd_per_device_hour"], row["price_date"] = price.get("usd_per_hour"), price.get("date")
+            row["usd_per_million_tokens_input"] = split.get("input")
+            row["usd_per_million_tokens_output"] = split.get("output")
+            rows.append(row)
+        return rows
+
+
+def _bounds(asked: Question) -> dict[str, float]:
+    return {"max_gpus": asked.bounds.devices, "max_usd_per_hour": asked.bounds.usd_per_hour}
